@@ -1,0 +1,17 @@
+# `cmake --install`: libraries, programs, public headers and the package that
+# `find_package(narrowcast)` reads.
+include(CMakePackageConfigHelpers)
+
+set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/narrowcast")
+get_property(_targets GLOBAL PROPERTY NARROWCAST_INSTALLED_TARGETS)
+install(TARGETS ${_targets} EXPORT narrowcast-targets)
+install(EXPORT narrowcast-targets NAMESPACE narrowcast:: DESTINATION ${_package_dir})
+install(DIRECTORY ops hooks models trainer
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/narrowcast FILES_MATCHING PATTERN "*.h")
+configure_package_config_file(cmake/narrowcast-config.cmake.in narrowcast-config.cmake
+  INSTALL_DESTINATION ${_package_dir})
+write_basic_package_version_file(narrowcast-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES third_party/FindLibTorch.cmake
+  "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-config.cmake"
+  "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-config-version.cmake"
+  DESTINATION ${_package_dir})

@@ -1,0 +1,10 @@
+// The LibTorch headers that nearly every file of ours needs, parsed once.
+// Nothing may rely on it: each file includes what it uses, and the structure
+// tests compile every public header alone.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+#include <torch/nn/module.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>

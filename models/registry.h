@@ -1,0 +1,22 @@
+// Bundled models by name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+
+namespace narrowcast::models {
+
+// Names that create_model knows, sorted.
+NARROWCAST_EXPORT std::vector<std::string> model_names();
+
+// A freshly initialised model (parameters drawn from LibTorch's default generator).
+// `options` is a JSON object; missing keys take the model's defaults. Throws
+// c10::ValueError for an unknown name (it lists the known ones), an option the
+// model does not have, or a value out of range, naming the option and the value.
+NARROWCAST_EXPORT std::shared_ptr<Model> create_model(const std::string& name,
+                                                      const nlohmann::json& options = nlohmann::json::object());
+
+}  // namespace narrowcast::models

@@ -1,0 +1,12 @@
+// Defaults of the sanitizers' run-time libraries, compiled into each test
+// program so that they hold however the program is started.
+#define NARROWCAST_SANITIZER_HOOK extern "C" __attribute__((visibility("default"), used)) const char*
+
+NARROWCAST_SANITIZER_HOOK __lsan_default_suppressions();
+NARROWCAST_SANITIZER_HOOK __lsan_default_suppressions() {
+  return "leak:c10d::FlightRecorder\n";  // One event, held by a static of LibTorch.
+}
+NARROWCAST_SANITIZER_HOOK __ubsan_default_options();
+NARROWCAST_SANITIZER_HOOK __ubsan_default_options() { return "print_stacktrace=1"; }
+NARROWCAST_SANITIZER_HOOK __tsan_default_options();
+NARROWCAST_SANITIZER_HOOK __tsan_default_options() { return "ignore_noninstrumented_modules=1"; }

@@ -1,0 +1,40 @@
+#include "trainer/program/exit_code.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "ops/errors.h"
+
+namespace narrowcast::program {
+namespace {
+
+// What run_program makes of a body that throws: its exit code and standard error.
+std::pair<int, std::string> outcome(const std::function<int()>& body) {
+  testing::internal::CaptureStderr();
+  const int code = run_program("prog", body);
+  return {code, testing::internal::GetCapturedStderr()};
+}
+
+TEST(ExitCode, IsTheBodysOwn) {
+  EXPECT_EQ(outcome([] { return 7; }), std::make_pair(7, std::string()));
+}
+
+TEST(ExitCode, NamesTheClassOfTheError) {
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_VALUE(false, "steps: -1"); }),
+            std::make_pair(int{kWrongUse}, std::string("prog: steps: -1\n")));
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_TYPE(false, "dtype"); }).first, kWrongUse);
+  EXPECT_EQ(outcome([]() -> int { NARROWCAST_CHECK_INPUT(false, "f: byte ", 3); }),
+            std::make_pair(int{kCorruptInput}, std::string("prog: f: byte 3\n")));
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistBackendError, false, "rank 1"); }).first, kPeerFailed);
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "bug"); }).first, kInternalError);
+  EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("odd"); }).first, kInternalError);
+}
+
+TEST(ExitCode, ErrorsAreOneLine) {
+  EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("first\nsecond"); }).second, "prog: first\n");
+}
+
+}  // namespace
+}  // namespace narrowcast::program

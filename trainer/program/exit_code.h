@@ -1,0 +1,24 @@
+// How the project's programs end. docs/errors.md tells users.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "ops/export.h"
+
+namespace narrowcast::program {
+
+enum ExitCode : int {
+  kSuccess = 0,
+  kCheckFailed = 1,    // the program ran and its answer is "no", e.g. gradients differ
+  kWrongUse = 2,       // a flag, a name, a value or a combination of them
+  kPeerFailed = 3,     // another rank or the network failed, or a collective timed out
+  kCorruptInput = 4,   // a file or a message does not hold what it must
+  kInternalError = 5,  // a bug: please report it
+};
+
+// Runs `body` and returns its result. What it throws becomes one line
+// "PROGRAM: message" on standard error and the exit code of its class.
+NARROWCAST_EXPORT int run_program(std::string_view program, const std::function<int()>& body);
+
+}  // namespace narrowcast::program
