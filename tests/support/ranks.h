@@ -1,0 +1,38 @@
+// Fixtures that run a test body once per rank of a Gloo process group: on
+// threads (fast, the usual choice) or in forked processes (where one must die).
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+namespace narrowcast::testing {
+
+// What one rank does. `group` has a CPU backend (Gloo) and is not registered by name.
+using RankBody = std::function<void(int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group)>;
+
+struct RanksOptions {
+  std::chrono::milliseconds timeout{30'000};  // Of every collective and message.
+};
+
+// Runs `body` on `world_size` threads over one HashStore and joins them all. Rethrows the first exception, first in
+// time: the others are then mostly its consequences. A rank that throws gives up its group at once, so that its peers
+// fail instead of waiting for the timeout; groups of the others live until every rank has returned.
+void run_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options = {});
+
+// Exit codes of fork_ranks for a body that returned, and one that threw or in which a gtest expectation failed.
+inline constexpr int kRankPassed = 0;
+inline constexpr int kRankFailed = 1;
+
+// Runs `body` in `world_size` forked processes over a FileStore and returns their exit codes by rank: the two above,
+// or what the body passed to _exit, or 128 + signal for a process that a signal ended. A failure is printed to
+// standard error. Children run ATen single-threaded, because OpenMP's threads do not survive a fork. Autograd refuses
+// to run in a child if its parent ran a backward pass before: let such a test be a suite of its own (ctest runs
+// each suite in a fresh process).
+std::vector<int> fork_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options = {});
+
+}  // namespace narrowcast::testing
