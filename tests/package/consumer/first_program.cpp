@@ -1,0 +1,36 @@
+// A first program on narrowcast: two ranks fit a line, sending 8-bit gradients.
+//   narrowcast-run --standalone --nproc_per_node=2 ./first_program
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <iostream>
+
+#include "trainer/narrowcast.h"
+
+int main() {
+  const auto env = narrowcast::WorkerEnv::from_environment();
+  const auto group = narrowcast::init_process_group(env);
+
+  torch::manual_seed(env.rank);  // Ranks start differently; DDP copies rank 0's parameters to all.
+  narrowcast::DistributedDataParallel ddp(torch::nn::Linear(1, 1), group,
+                                          narrowcast::DdpOptions().hook("quantize_per_channel"));
+  torch::optim::SGD optimizer(ddp.module()->parameters(), /*lr=*/0.1);
+  for (int64_t step = 0; step < 200; ++step) {
+    const auto x = torch::randn({32, 1});  // Each rank sees data of its own.
+    const auto loss = (ddp.forward(x) - (3 * x + 1)).square().mean();
+    optimizer.zero_grad();
+    loss.backward();  // Gradients are quantised, sent and averaged here.
+    optimizer.step();
+  }
+
+  auto weight = ddp.module()->weight.detach().clone();
+  std::vector<at::Tensor> sum = {weight.clone()};
+  group->allreduce(sum)->wait();
+  const bool equal = at::equal(sum[0], weight * env.world_size);
+  if (env.rank == 0) {
+    std::cout << "y = " << weight.item<float>() << " x + " << ddp.module()->bias.item<float>() << '\n'
+              << (equal ? "all " : "NOT all ") << env.world_size << " ranks hold the same parameters\n";
+  }
+  narrowcast::shutdown_process_group();
+  return equal ? 0 : 1;
+}
