@@ -15,3 +15,8 @@ install(FILES third_party/FindLibTorch.cmake
   "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-config.cmake"
   "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-config-version.cmake"
   DESTINATION ${_package_dir})
+
+# The text that narrowcast-train trains on when it is given none: our own.
+install(DIRECTORY README.md docs ops hooks models trainer
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/text
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.h" PATTERN "*.cpp")
