@@ -17,6 +17,7 @@ install(FILES third_party/FindLibTorch.cmake
   DESTINATION ${_package_dir})
 
 # The text that narrowcast-train trains on when it is given none: our own.
-install(DIRECTORY README.md docs ops hooks models trainer
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/text)
+install(DIRECTORY docs ops hooks models trainer
   DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/text
   FILES_MATCHING PATTERN "*.md" PATTERN "*.h" PATTERN "*.cpp")
