@@ -1,0 +1,73 @@
+// The arithmetic of affine uint8 quantisation on one element, written once for
+// host and device and free of LibTorch. Bit for bit PyTorch's MinMaxObserver
+// (torch/ao/quantization/observer.py: quint8, 0..255, eps 2^-23) and the
+// backend functions of its quantization_hooks.py.
+//
+// Compile users with FMA contraction off (-ffp-contract=off, nvcc -fmad=false):
+// every operation below rounds on its own.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/codec/host_device.h"
+
+namespace narrowcast::codec {
+
+// What maps floats to codes: x is about scale * (code - zero_point).
+struct AffineQparams {
+  float scale = 1;
+  int32_t zero_point = 0;  // In [0, 255]: the code of 0.
+};
+
+// The least and the greatest value seen, in float32 as the observers have it.
+// It starts at zero because the codes must be able to say 0. A NaN stays.
+struct AffineRange {
+  float min = 0;
+  float max = 0;
+};
+
+// The smallest scale; a range below 255 times it loses resolution.
+inline constexpr float kAffineEps = 1.1920928955078125e-07F;  // 2^-23
+
+// The range of both parts; NaN if either has one.
+NARROWCAST_HOST_DEVICE inline AffineRange merge(AffineRange a, AffineRange b) {
+  return {b.min < a.min || b.min != b.min ? b.min : a.min, b.max > a.max || b.max != b.max ? b.max : a.max};
+}
+
+// scale = max((max - min) / 255, 2^-23), zero_point = clamp(0 - round_half_even(min / scale), 0, 255).
+// A range with Inf or NaN, or one that overflows: scale Inf or NaN, zero point 0.
+NARROWCAST_HOST_DEVICE inline AffineQparams choose_qparams(AffineRange range) {
+  float scale = (range.max - range.min) / 255.0F;
+  if (scale < kAffineEps) {  // False for NaN, which stays.
+    scale = kAffineEps;
+  }
+  const float steps = -std::rint(range.min / scale);
+  if (!(steps > 0)) {  // No negative value, or NaN.
+    return {scale, 0};
+  }
+  return {scale, static_cast<int32_t>(steps < 255 ? steps : 255)};
+}
+
+// clamp(round_half_even(x / scale) + zero_point, 0, 255), where the quotient
+// and the sum are rounded to T (float, double, or a 16-bit float type that
+// converts to and from float); NaN gives 0.
+template <class T>
+NARROWCAST_HOST_DEVICE inline uint8_t quantize(T x, AffineQparams qparams) {
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  const auto quotient = static_cast<T>(static_cast<Wide>(x) / static_cast<Wide>(qparams.scale));
+  const Wide rounded = std::rint(static_cast<Wide>(quotient));
+  const auto code = static_cast<Wide>(static_cast<T>(rounded + static_cast<Wide>(qparams.zero_point)));
+  if (!(code > 0)) {
+    return 0;
+  }
+  return static_cast<uint8_t>(code < 255 ? code : 255);
+}
+
+// scale * (float(code) - float(zero_point)).
+NARROWCAST_HOST_DEVICE inline float dequantize(uint8_t code, AffineQparams qparams) {
+  return qparams.scale * (static_cast<float>(code) - static_cast<float>(qparams.zero_point));
+}
+
+}  // namespace narrowcast::codec

@@ -1,0 +1,67 @@
+// Affine uint8 (ops/codec/affine_uint8.h) over arrays: vectorised, the
+// instruction set picked at run time, the same bits on every one of them.
+//
+// T is float, double, c10::BFloat16 or c10::Half; arithmetic stays in T except
+// that ranges are found in float32. Each function runs on the calling thread:
+// who wants more threads splits the work. Pointers need no alignment, must not
+// overlap, and may be null where the size is 0. Zero points are in [0, 255].
+#pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <cstdint>
+
+#include "ops/codec/affine_uint8.h"
+#include "ops/export.h"
+
+namespace narrowcast::cpu {
+
+using codec::AffineQparams;
+using codec::AffineRange;
+
+// The least and the greatest of x[0..n) and 0, as float32; NaN if x holds one.
+// The ranges of parts of an array join with codec::merge, and
+// codec::choose_qparams turns the result into qparams.
+template <class T>
+NARROWCAST_EXPORT AffineRange find_range(const T* x, int64_t n);
+
+// codec::choose_qparams(find_range(x, n)), or scale 1 and zero point 0 where n is 0.
+template <class T>
+NARROWCAST_EXPORT AffineQparams choose_qparams(const T* x, int64_t n);
+
+// codes[i] = codec::quantize(x[i], qparams).
+template <class T>
+NARROWCAST_EXPORT void quantize(const T* x, int64_t n, AffineQparams qparams, uint8_t* codes);
+
+// choose_qparams and quantize of one row while it is in the first-level cache:
+// one pass over memory for rows of a few KiB.
+template <class T>
+NARROWCAST_EXPORT AffineQparams choose_qparams_and_quantize(const T* x, int64_t n, uint8_t* codes);
+
+// out[i] = codec::dequantize(codes[i], qparams).
+NARROWCAST_EXPORT void dequantize(const uint8_t* codes, int64_t n, AffineQparams qparams, float* out);
+
+// The mean over ranks of what they encoded, where rank r (0 <= r < ranks, ranks >= 1)
+// has codes[r][0..n) and qparams[r]:
+// out[i] = T((((+0 + dequantize of rank 0) + dequantize of rank 1) + ...) / float(ranks)),
+// summed and divided in float32, rounded to T once.
+template <class T>
+NARROWCAST_EXPORT void dequantize_mean(const uint8_t* const* codes, const AffineQparams* qparams, int64_t ranks,
+                                       int64_t n, T* out);
+
+// The library holds these; c10's types would hide them without being told again.
+#define NARROWCAST_DECLARE_AFFINE_UINT8(T)                                                                     \
+  extern template NARROWCAST_EXPORT AffineRange find_range(const T*, int64_t);                                 \
+  extern template NARROWCAST_EXPORT AffineQparams choose_qparams(const T*, int64_t);                           \
+  extern template NARROWCAST_EXPORT void quantize(const T*, int64_t, AffineQparams, uint8_t*);                 \
+  extern template NARROWCAST_EXPORT AffineQparams choose_qparams_and_quantize(const T*, int64_t, uint8_t*);    \
+  extern template NARROWCAST_EXPORT void dequantize_mean(const uint8_t* const*, const AffineQparams*, int64_t, \
+                                                         int64_t, T*);
+NARROWCAST_DECLARE_AFFINE_UINT8(float)
+NARROWCAST_DECLARE_AFFINE_UINT8(double)
+NARROWCAST_DECLARE_AFFINE_UINT8(c10::BFloat16)
+NARROWCAST_DECLARE_AFFINE_UINT8(c10::Half)
+#undef NARROWCAST_DECLARE_AFFINE_UINT8
+
+}  // namespace narrowcast::cpu
