@@ -6,13 +6,21 @@
 #include <functional>
 #include <map>
 
+#include "models/char_gpt.h"
+#include "models/ddp_comm_hook_task.h"
+#include "models/mlp.h"
+
 namespace narrowcast::models {
 namespace {
 
 using Factory = std::function<std::shared_ptr<Model>(const nlohmann::json&)>;
 
 const std::map<std::string, Factory>& factories() {
-  static const std::map<std::string, Factory> table = {};
+  static const std::map<std::string, Factory> table = {
+      {"char_gpt", CharGpt::create},
+      {"ddp_comm_hook_task", DdpCommHookTask::create},
+      {"mlp", Mlp::create},
+  };
   return table;
 }
 

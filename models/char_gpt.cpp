@@ -1,0 +1,189 @@
+#include "models/char_gpt.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/linear.h>
+
+#include <array>
+#include <cmath>
+
+#include "models/options.h"
+
+namespace narrowcast::models {
+namespace {
+
+constexpr double kInitialStd = 0.02;
+constexpr int64_t kMlpRatio = 4;
+
+std::span<const IntegerOption<CharGptOptions>> option_table() {
+  static constexpr std::array<IntegerOption<CharGptOptions>, 5> table = {{
+      {"layers", &CharGptOptions::layers, 1, 256},
+      {"heads", &CharGptOptions::heads, 1, 256},
+      {"width", &CharGptOptions::width, 1, 16384},
+      {"context", &CharGptOptions::context, 1, 65536},
+      {"vocabulary_size", &CharGptOptions::vocabulary_size, 1, 1114112},
+  }};
+  return table;
+}
+
+CharGptOptions checked(const CharGptOptions& options) {
+  check_options("char_gpt", option_table(), options);
+  TORCH_CHECK_VALUE(options.width % options.heads == 0, "char_gpt: option heads must divide width, but heads is ",
+                    options.heads, " and width is ", options.width);
+  return options;
+}
+
+void check_tokens(const char* name, const at::Tensor& tokens, int64_t dim) {
+  TORCH_CHECK_TYPE(tokens.scalar_type() == at::kLong, "char_gpt: ", name, " must be int64, but is ",
+                   tokens.scalar_type());
+  TORCH_CHECK_VALUE(tokens.dim() == dim && tokens.numel() > 0, "char_gpt: ", name, " must be a non-empty tensor of ",
+                    dim, " dimension(s), but has the shape ", tokens.sizes());
+}
+
+// Logits [V] of all but the k largest become -inf; ties with the k-th stay.
+at::Tensor keep_top_k(const at::Tensor& logits, int64_t k) {
+  if (k == 0 || k >= logits.numel()) {
+    return logits;
+  }
+  const at::Tensor smallest_kept = std::get<0>(logits.topk(k)).min();
+  return logits.masked_fill(logits < smallest_kept, -INFINITY);
+}
+
+// Picks one token, int64 [1], from logits [V].
+at::Tensor pick_token(const at::Tensor& logits, const GenerateOptions& options, const at::Generator& generator) {
+  if (options.temperature == 0) {
+    return logits.argmax(0, /*keepdim=*/true);
+  }
+  const at::Tensor probabilities = keep_top_k(logits / options.temperature, options.top_k).softmax(0);
+  return probabilities.multinomial(1, /*replacement=*/false, generator);
+}
+
+void check_generate_options(const GenerateOptions& options) {
+  TORCH_CHECK_VALUE(options.count >= 0, "char_gpt: count must be at least 0, but is ", options.count);
+  TORCH_CHECK_VALUE(std::isfinite(options.temperature) && options.temperature >= 0,
+                    "char_gpt: temperature must be a number of at least 0, but is ", options.temperature);
+  TORCH_CHECK_VALUE(options.top_k >= 0, "char_gpt: top_k must be at least 0, but is ", options.top_k);
+}
+
+}  // namespace
+
+// x = x + attention(norm(x)); x = x + mlp(norm(x)).
+class CharGpt::Block : public torch::nn::Module {
+ public:
+  explicit Block(const CharGptOptions& shape) : heads_(shape.heads) {
+    using torch::nn::Linear;
+    const int64_t width = shape.width;
+    attention_norm_ = register_module("attention_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    query_key_value_ = register_module("query_key_value", Linear(width, 3 * width));
+    attention_output_ = register_module("attention_output", Linear(width, width));
+    mlp_norm_ = register_module("mlp_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    mlp_input_ = register_module("mlp_input", Linear(width, kMlpRatio * width));
+    mlp_output_ = register_module("mlp_output", Linear(kMlpRatio * width, width));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor attended = x + attention(attention_norm_(x));
+    return attended + mlp_output_(at::gelu(mlp_input_(mlp_norm_(attended)), "tanh"));
+  }
+
+  // The layers whose results are added to the residual stream.
+  std::array<torch::nn::Linear, 2> residual_projections() { return {attention_output_, mlp_output_}; }
+
+ private:
+  // [B, T, width] -> [B, T, width]
+  at::Tensor attention(const at::Tensor& x) {
+    const int64_t batch = x.size(0);
+    const int64_t length = x.size(1);
+    const int64_t width = x.size(2);
+    const std::vector<at::Tensor> parts =  // query, key, value, each [B, heads, T, width / heads]
+        query_key_value_(x).view({batch, length, 3, heads_, width / heads_}).permute({2, 0, 3, 1, 4}).unbind(0);
+    const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{},
+                                                              /*dropout_p=*/0.0, /*is_causal=*/true);
+    return attention_output_(mixed.transpose(1, 2).reshape({batch, length, width}));
+  }
+
+  int64_t heads_;
+  torch::nn::LayerNorm attention_norm_{nullptr};
+  torch::nn::Linear query_key_value_{nullptr};
+  torch::nn::Linear attention_output_{nullptr};
+  torch::nn::LayerNorm mlp_norm_{nullptr};
+  torch::nn::Linear mlp_input_{nullptr};
+  torch::nn::Linear mlp_output_{nullptr};
+};
+
+CharGpt::CharGpt(const CharGptOptions& options) : Model("CharGpt"), shape_(checked(options)) {
+  token_embedding_ = register_module("token_embedding", torch::nn::Embedding(shape_.vocabulary_size, shape_.width));
+  position_embedding_ = register_module("position_embedding", torch::nn::Embedding(shape_.context, shape_.width));
+  torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
+  for (int64_t layer = 0; layer < shape_.layers; ++layer) {
+    blocks_.push_back(std::make_shared<Block>(shape_));
+    blocks->push_back(blocks_.back());
+  }
+  final_norm_ = register_module("final_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape_.width})));
+  initialize_parameters();
+}
+
+CharGpt::~CharGpt() = default;
+
+std::shared_ptr<CharGpt> CharGpt::create(const nlohmann::json& options) {
+  return std::make_shared<CharGpt>(read_options("char_gpt", option_table(), options));
+}
+
+void CharGpt::initialize_parameters() {
+  const at::NoGradGuard no_grad;
+  for (const auto& module : modules(/*include_self=*/false)) {
+    if (auto* embedding = module->as<torch::nn::Embedding>()) {
+      embedding->weight.normal_(0.0, kInitialStd);
+    } else if (auto* linear = module->as<torch::nn::Linear>()) {
+      linear->weight.normal_(0.0, kInitialStd);
+      linear->bias.zero_();
+    }
+  }
+  // 2 * layers terms are added up in the residual stream: this keeps its variance at the start independent of layers.
+  const double residual_std = kInitialStd / std::sqrt(2.0 * static_cast<double>(shape_.layers));
+  for (const auto& block : blocks_) {
+    for (const auto& projection : block->residual_projections()) {
+      projection->weight.normal_(0.0, residual_std);
+    }
+  }
+}
+
+at::Tensor CharGpt::hidden_states(const at::Tensor& tokens) {
+  check_tokens("tokens", tokens, 2);
+  const int64_t length = tokens.size(1);
+  TORCH_CHECK_VALUE(length <= shape_.context, "char_gpt: tokens must be at most context = ", shape_.context,
+                    " long, but are ", length);
+  at::Tensor x = token_embedding_(tokens) + position_embedding_->weight.slice(0, 0, length);
+  for (const auto& block : blocks_) {
+    x = block->forward(x);
+  }
+  return final_norm_(x);
+}
+
+at::Tensor CharGpt::logits(const at::Tensor& tokens) {
+  return at::linear(hidden_states(tokens), token_embedding_->weight);
+}
+
+at::Tensor CharGpt::forward(const Batch& batch) {
+  check_tokens("targets", batch.targets, 2);
+  TORCH_CHECK_VALUE(batch.inputs.sizes() == batch.targets.sizes(), "char_gpt: inputs and targets must have one shape, ",
+                    "but have ", batch.inputs.sizes(), " and ", batch.targets.sizes());
+  return at::cross_entropy_loss(logits(batch.inputs).flatten(0, 1), batch.targets.flatten());
+}
+
+at::Tensor CharGpt::generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator) {
+  check_tokens("prompt", prompt, 1);
+  check_generate_options(options);
+  const at::NoGradGuard no_grad;
+  const at::Tensor tokens = at::cat({prompt, at::zeros({options.count}, prompt.options())});
+  for (int64_t end = prompt.numel(); end < tokens.numel(); ++end) {
+    const at::Tensor seen = tokens.slice(0, std::max<int64_t>(0, end - shape_.context), end);
+    const at::Tensor last_state = hidden_states(seen.unsqueeze(0))[0][-1];
+    tokens.slice(0, end, end + 1).copy_(pick_token(token_embedding_->weight.mv(last_state), options, generator));
+  }
+  return tokens.slice(0, prompt.numel()).clone();
+}
+
+nlohmann::json CharGpt::options() const { return write_options(option_table(), shape_); }
+
+}  // namespace narrowcast::models

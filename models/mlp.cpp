@@ -1,0 +1,81 @@
+#include "models/mlp.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <array>
+
+#include "models/options.h"
+
+namespace narrowcast::models {
+namespace {
+
+std::span<const IntegerOption<MlpOptions>> option_table() {
+  static constexpr std::array<IntegerOption<MlpOptions>, 4> table = {{
+      {"inputs", &MlpOptions::inputs, 1, 16777216},
+      {"hidden", &MlpOptions::hidden, 1, 65536},
+      {"layers", &MlpOptions::layers, 0, 256},
+      {"classes", &MlpOptions::classes, 1, 65536},
+  }};
+  return table;
+}
+
+// [B, ...] -> float32 [B, inputs]
+at::Tensor to_rows(const at::Tensor& images, int64_t inputs) {
+  TORCH_CHECK_TYPE(images.scalar_type() == at::kByte || images.is_floating_point(),
+                   "mlp: images must be uint8 or floating, but are ", images.scalar_type());
+  TORCH_CHECK_VALUE(images.dim() >= 2 && images.size(0) > 0 && images.numel() == images.size(0) * inputs,
+                    "mlp: images must be a non-empty batch of inputs = ", inputs, " values each, but have the shape ",
+                    images.sizes());
+  const at::Tensor rows = images.flatten(1).to(at::kFloat);
+  return images.scalar_type() == at::kByte ? rows / 255 : rows;
+}
+
+void check_targets(const Batch& batch) {
+  TORCH_CHECK_TYPE(batch.targets.scalar_type() == at::kLong, "mlp: targets must be int64, but are ",
+                   batch.targets.scalar_type());
+  TORCH_CHECK_VALUE(batch.targets.dim() == 1 && batch.targets.size(0) == batch.inputs.size(0),
+                    "mlp: targets must have one value per image, but images have the shape ", batch.inputs.sizes(),
+                    " and targets ", batch.targets.sizes());
+}
+
+}  // namespace
+
+Mlp::Mlp(const MlpOptions& options) : Model("Mlp"), shape_(options) {
+  check_options("mlp", option_table(), options);
+  torch::nn::ModuleList layers = register_module("layers", torch::nn::ModuleList());
+  int64_t width = shape_.inputs;
+  for (int64_t layer = 0; layer <= shape_.layers; ++layer) {
+    const int64_t outputs = layer < shape_.layers ? shape_.hidden : shape_.classes;
+    layers_.emplace_back(width, outputs);
+    layers->push_back(layers_.back());
+    width = outputs;
+  }
+}
+
+std::shared_ptr<Mlp> Mlp::create(const nlohmann::json& options) {
+  return std::make_shared<Mlp>(read_options("mlp", option_table(), options));
+}
+
+at::Tensor Mlp::logits(const at::Tensor& images) {
+  at::Tensor x = layers_.front()(to_rows(images, shape_.inputs));
+  for (size_t layer = 1; layer < layers_.size(); ++layer) {
+    x = layers_[layer](x.relu());
+  }
+  return x;
+}
+
+at::Tensor Mlp::forward(const Batch& batch) {
+  check_targets(batch);
+  return at::cross_entropy_loss(logits(batch.inputs), batch.targets);
+}
+
+double Mlp::accuracy(const Batch& batch) {
+  check_targets(batch);
+  const at::NoGradGuard no_grad;
+  return logits(batch.inputs).argmax(1).eq(batch.targets).to(at::kDouble).mean().item<double>();
+}
+
+nlohmann::json Mlp::options() const { return write_options(option_table(), shape_); }
+
+}  // namespace narrowcast::models

@@ -1,0 +1,89 @@
+#include "models/mlp.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include "models/registry.h"
+
+namespace narrowcast::models {
+namespace {
+
+constexpr MlpOptions kTiny = {.inputs = 6, .hidden = 5, .layers = 2, .classes = 3};
+
+at::Tensor random_images(at::IntArrayRef sizes) {
+  return at::randint(256, sizes, at::detail::createCPUGenerator(1), at::kByte);
+}
+
+TEST(Mlp, TakesImagesAndRowsAlike) {
+  Mlp model(kTiny);
+  const at::Tensor images = random_images({4, 2, 3});
+  EXPECT_EQ(model.logits(images).sizes(), at::IntArrayRef({4, 3}));
+  EXPECT_TRUE(model.logits(images).equal(model.logits(images.view({4, 6}))));
+}
+
+TEST(Mlp, BytesAreScaledToOneAndFloatsAreNot) {
+  Mlp model(kTiny);
+  const at::Tensor images = random_images({4, 2, 3});
+  EXPECT_TRUE(model.logits(images).equal(model.logits(images.to(at::kFloat) / 255)));
+  EXPECT_FALSE(model.logits(images).equal(model.logits(images.to(at::kFloat))));
+}
+
+TEST(Mlp, IsLinearLayersWithReluBetween) {
+  Mlp model(kTiny);
+  const auto parameters = model.named_parameters();
+  ASSERT_EQ(parameters.size(), 6);
+  at::Tensor x = random_images({4, 6}).to(at::kFloat) / 255;
+  const at::Tensor images = x;
+  for (const std::string layer : {"layers.0", "layers.1", "layers.2"}) {
+    x = at::linear(layer == "layers.0" ? x : x.relu(), parameters[layer + ".weight"], parameters[layer + ".bias"]);
+  }
+  EXPECT_TRUE(model.logits(images).equal(x));
+}
+
+TEST(Mlp, NoHiddenLayerMakesALinearClassifier) {
+  Mlp model({.inputs = 6, .layers = 0, .classes = 3});
+  ASSERT_EQ(model.parameters().size(), 2);
+  EXPECT_EQ(model.parameters()[0].sizes(), at::IntArrayRef({3, 6}));
+}
+
+TEST(Mlp, LossIsCrossEntropyAndReachesEveryParameter) {
+  Mlp model(kTiny);
+  const Batch batch = {random_images({4, 2, 3}), at::tensor({0, 2, 1, 1}, at::kLong)};
+  const at::Tensor loss = model.forward(batch);
+  const at::Tensor expected = -model.logits(batch.inputs).log_softmax(1).gather(1, batch.targets.unsqueeze(1)).mean();
+  EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 4 * 0x1p-24 * 4);  // four float32 terms below 4
+  loss.backward();
+  for (const auto& parameter : model.named_parameters()) {
+    EXPECT_GT(parameter->grad().abs().sum().item<double>(), 0) << parameter.key();
+  }
+}
+
+TEST(Mlp, AccuracyCountsTheLargestLogit) {
+  Mlp model({.inputs = 3, .layers = 0, .classes = 3});
+  const at::NoGradGuard no_grad;
+  model.parameters()[0].copy_(at::eye(3));
+  model.parameters()[1].zero_();
+  EXPECT_EQ(model.accuracy({at::eye(3), at::tensor({0, 1, 2}, at::kLong)}), 1.0);
+  EXPECT_EQ(model.accuracy({at::eye(3), at::tensor({0, 2, 1}, at::kLong)}), 1.0 / 3);
+  EXPECT_EQ(model.accuracy({at::eye(3), at::tensor({1, 2, 0}, at::kLong)}), 0.0);
+}
+
+TEST(Mlp, WrongInputsAreErrors) {
+  Mlp model(kTiny);
+  EXPECT_THROW(model.logits(random_images({4, 5})), c10::ValueError);
+  EXPECT_THROW(model.logits(random_images({6})), c10::ValueError);
+  EXPECT_THROW(model.logits(at::zeros({4, 6}, at::kLong)), c10::TypeError);
+  EXPECT_THROW(model.forward({random_images({4, 6}), at::zeros({3}, at::kLong)}), c10::ValueError);
+  EXPECT_THROW(model.forward({random_images({4, 6}), at::zeros({4})}), c10::TypeError);
+}
+
+TEST(Mlp, OptionsRoundTrip) {
+  const nlohmann::json expected = {{"inputs", 6}, {"hidden", 5}, {"layers", 2}, {"classes", 3}};
+  EXPECT_EQ(Mlp(kTiny).options(), expected);
+  EXPECT_EQ(create_model("mlp", expected)->options(), expected);
+  EXPECT_THROW(Mlp({.classes = 0}), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace narrowcast::models

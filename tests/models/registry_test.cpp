@@ -1,0 +1,58 @@
+#include "models/registry.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include "models/char_gpt.h"
+
+namespace narrowcast::models {
+namespace {
+
+std::string error_of(const std::string& name, const nlohmann::json& options) {
+  try {
+    create_model(name, options);
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(Registry, NamesAreSorted) {
+  EXPECT_EQ(model_names(), std::vector<std::string>({"char_gpt", "ddp_comm_hook_task", "mlp"}));
+}
+
+TEST(Registry, EveryModelIsMadeFromItsOwnOptions) {
+  for (const std::string& name : model_names()) {
+    const auto model = create_model(name);
+    const auto again = create_model(name, model->options());
+    ASSERT_GT(model->parameters().size(), 0) << name;
+    EXPECT_EQ(again->named_parameters().keys(), model->named_parameters().keys()) << name;
+    EXPECT_EQ(again->options(), model->options()) << name;
+  }
+}
+
+TEST(Registry, MissingOptionsTakeTheDefaults) {
+  const auto model = create_model("char_gpt", {{"layers", 1}});
+  EXPECT_EQ(model->options()["layers"], 1);
+  EXPECT_EQ(model->options()["width"], CharGptOptions().width);
+}
+
+TEST(Registry, UnknownNameListsTheKnownOnes) {
+  EXPECT_EQ(error_of("gpt", {}), "model: unknown name 'gpt'; known: char_gpt, ddp_comm_hook_task, mlp");
+}
+
+TEST(Registry, WrongOptionsNameModelOptionAndValue) {
+  EXPECT_EQ(error_of("mlp", {{"width", 3}}), "mlp: unknown option 'width'; known: inputs, hidden, layers, classes");
+  EXPECT_EQ(error_of("mlp", {{"hidden", 65537}}), "mlp: option hidden must be in 1..65536, but is 65537");
+  EXPECT_EQ(error_of("mlp", {{"hidden", -1}}), "mlp: option hidden must be in 1..65536, but is -1");
+  EXPECT_EQ(error_of("mlp", {{"hidden", 2.5}}), "mlp: option hidden must be an integer, but is 2.5");
+  EXPECT_EQ(error_of("mlp", {{"hidden", "8"}}), "mlp: option hidden must be an integer, but is \"8\"");
+  EXPECT_EQ(error_of("mlp", {{"hidden", UINT64_MAX}}),
+            "mlp: option hidden must be an integer, but is 18446744073709551615");
+  EXPECT_EQ(error_of("mlp", nlohmann::json::array({1})), "mlp: options must be a JSON object, but are [1]");
+  EXPECT_EQ(error_of("ddp_comm_hook_task", {{"width", 3}}),
+            "ddp_comm_hook_task: has no options, but was given {\"width\":3}");
+}
+
+}  // namespace
+}  // namespace narrowcast::models
