@@ -1,0 +1,41 @@
+// LibTorch's optimizers, set up as the trainer uses them.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/export.h"
+
+namespace narrowcast::training {
+
+enum class OptimizerKind { kAdamW, kSgd };
+
+// "adamw" or "sgd"; anything else throws c10::ValueError.
+NARROWCAST_EXPORT OptimizerKind parse_optimizer(const std::string& name);
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double weight_decay = 0.1;  // >= 0; for parameters with two dimensions or more only, so not biases and norms
+  double momentum = 0;        // of SGD, 0..1 (1 excluded); not used by AdamW
+  double beta1 = 0.9;         // of AdamW, 0..1 (1 excluded)
+  double beta2 = 0.99;        // of AdamW, 0..1 (1 excluded): gradients of small models are noisy but stationary
+  double epsilon = 1e-8;      // of AdamW, > 0
+};
+
+// An optimizer over the parameters of `module`, at learning rate 0 until set_learning_rate.
+// Throws c10::ValueError for an option out of its range or one the kind would ignore.
+NARROWCAST_EXPORT std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
+                                                                          const OptimizerOptions& options);
+
+// For all parameter groups.
+NARROWCAST_EXPORT void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
+
+// Scales the gradients so that their global 2-norm is at most `max_norm` (> 0) and returns the norm
+// they had. Called after the gradients are averaged, so every rank finds the same norm.
+NARROWCAST_EXPORT double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm);
+
+}  // namespace narrowcast::training
