@@ -4,8 +4,6 @@
 #include <functional>
 #include <string_view>
 
-#include "ops/export.h"
-
 namespace narrowcast::program {
 
 enum ExitCode : int {
@@ -19,6 +17,6 @@ enum ExitCode : int {
 
 // Runs `body` and returns its result. What it throws becomes one line
 // "PROGRAM: message" on standard error and the exit code of its class.
-NARROWCAST_EXPORT int run_program(std::string_view program, const std::function<int()>& body);
+int run_program(std::string_view program, const std::function<int()>& body);
 
 }  // namespace narrowcast::program
