@@ -1,0 +1,117 @@
+#include "trainer/files/file_io.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "ops/errors.h"
+
+namespace narrowcast::files {
+namespace {
+
+// Linux transfers at most this much per call.
+constexpr int64_t kLargestTransfer = 0x7ffff000;
+
+std::string reason(int error_number) { return std::generic_category().message(error_number); }
+
+// Unique among the processes of this machine and the files of this process.
+std::string temporary_name(const std::string& path) {
+  static std::atomic<int64_t> counter{0};
+  return path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter.fetch_add(1));
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace
+
+bool FileDescriptor::close() {
+  const int descriptor = std::exchange(descriptor_, -1);
+  return descriptor < 0 || ::close(descriptor) == 0;
+}
+
+InputFile::InputFile(const std::string& path)
+    : path_(path),
+      // Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+      descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  TORCH_CHECK_VALUE(descriptor_.is_open(), path, ": cannot be read: ", reason(errno));
+  struct stat status = {};
+  TORCH_CHECK_VALUE(::fstat(descriptor_.get(), &status) == 0, path, ": cannot be read: ", reason(errno));
+  TORCH_CHECK_VALUE(!S_ISDIR(status.st_mode), path, ": is a folder, where a file is needed");
+  TORCH_CHECK_VALUE(S_ISREG(status.st_mode), path, ": is not a regular file");
+  size_ = status.st_size;
+}
+
+void InputFile::read(int64_t offset, void* destination, int64_t bytes) const {
+  auto* bytes_left = static_cast<char*>(destination);
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t wanted = std::min(bytes - done, kLargestTransfer);
+    const ssize_t received = ::pread(descriptor_.get(), bytes_left + done, static_cast<size_t>(wanted), offset + done);
+    if (received < 0 && errno == EINTR) {
+      continue;
+    }
+    NARROWCAST_CHECK_INPUT(received >= 0, path_, ": cannot be read at byte ", offset + done, ": ", reason(errno));
+    NARROWCAST_CHECK_INPUT(received > 0, path_, ": ends at byte ", offset + done, ", ", bytes - done, " bytes early");
+    done += received;
+  }
+}
+
+std::string read_file(const std::string& path) {
+  const InputFile file(path);
+  std::string content(static_cast<size_t>(file.size()), '\0');
+  file.read(0, content.data(), file.size());
+  return content;
+}
+
+void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t wanted = std::min(bytes.size(), static_cast<size_t>(kLargestTransfer));
+    const ssize_t written = ::write(file.get(), bytes.data(), wanted);
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    TORCH_CHECK_VALUE(written >= 0, path, ": cannot be written: ", reason(errno));
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+AtomicFile::AtomicFile(const std::string& path)
+    : path_(path),
+      temporary_path_(temporary_name(path)),
+      descriptor_(::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+  TORCH_CHECK_VALUE(descriptor_.is_open(), path, ": cannot be written: ", reason(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_path_.empty()) {
+    descriptor_.close();
+    ::unlink(temporary_path_.c_str());
+  }
+}
+
+void AtomicFile::write(std::string_view bytes) { write_fully(descriptor_, path_, bytes); }
+
+void AtomicFile::commit() {
+  const bool flushed = ::fsync(descriptor_.get()) == 0 && descriptor_.close();
+  TORCH_CHECK_VALUE(flushed, path_, ": cannot be written: ", reason(errno));
+  const bool renamed = ::rename(temporary_path_.c_str(), path_.c_str()) == 0;
+  TORCH_CHECK_VALUE(renamed, path_, ": cannot be written: ", reason(errno));
+  temporary_path_.clear();
+  // The new name is an entry of the folder. Not every file system can sync a folder: the file is complete either way.
+  const FileDescriptor folder(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.is_open()) {
+    ::fsync(folder.get());
+  }
+}
+
+}  // namespace narrowcast::files

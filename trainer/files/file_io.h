@@ -1,0 +1,77 @@
+// Files opened, read and written with errors that name the path.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ops/export.h"
+
+namespace narrowcast::files {
+
+// An open file descriptor; closed at the end.
+class NARROWCAST_EXPORT FileDescriptor {
+ public:
+  explicit FileDescriptor(int descriptor = -1) : descriptor_(descriptor) {}
+  ~FileDescriptor() { close(); }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+
+  int get() const { return descriptor_; }
+  bool is_open() const { return descriptor_ >= 0; }
+  // Returns false, with errno set, if the system reports a late write error.
+  bool close();
+
+ private:
+  int descriptor_;
+};
+
+// A regular file, open for reading.
+class NARROWCAST_EXPORT InputFile {
+ public:
+  // Throws c10::ValueError naming the path if there is no such file, it is a folder or another
+  // thing without a length, or it may not be read.
+  explicit InputFile(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  // Bytes, as of opening.
+  int64_t size() const { return size_; }
+
+  // Fills `bytes` bytes from `offset` on. Throws CorruptInputError naming the path if the file
+  // ends before that or cannot be read.
+  void read(int64_t offset, void* destination, int64_t bytes) const;
+
+ private:
+  std::string path_;
+  FileDescriptor descriptor_;
+  int64_t size_ = 0;
+};
+
+// The whole of a regular file. Errors as for InputFile.
+NARROWCAST_EXPORT std::string read_file(const std::string& path);
+
+// Writes all bytes to a descriptor, or throws c10::ValueError with `path` and the system's reason
+// (for example that the disk is full).
+NARROWCAST_EXPORT void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes);
+
+// Replaces a file as a whole: bytes go to a temporary name in the same folder, and commit() makes
+// them the file at `path`, durably. Without commit() the file at `path` stays as it was, and the
+// temporary one is removed. Every failure is a c10::ValueError naming the path and the reason.
+class NARROWCAST_EXPORT AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::string_view bytes);
+  // Flushes to the disk and renames. Nothing may be written afterwards.
+  void commit();
+
+ private:
+  std::string path_;
+  std::string temporary_path_;
+  FileDescriptor descriptor_;
+};
+
+}  // namespace narrowcast::files

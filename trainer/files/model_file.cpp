@@ -1,0 +1,143 @@
+#include "trainer/files/model_file.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "models/registry.h"
+#include "ops/errors.h"
+#include "trainer/files/safetensors.h"
+
+namespace narrowcast::files {
+namespace {
+
+constexpr const char* kFormatVersion = "1";
+
+// Parameters and buffers by name; of a tensor registered under several names only the first.
+std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> state;
+  std::set<const at::TensorImpl*> seen;
+  for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
+    for (const auto& item : items) {
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+        state.emplace(item.key(), item.value());
+      }
+    }
+  }
+  return state;
+}
+
+// Does the vocabulary have as many entries as the model has tokens?
+bool vocabulary_fits(const SavedModel& saved) {
+  const nlohmann::json options = saved.model->options();
+  return saved.vocabulary.empty() || !options.contains("vocabulary_size") ||
+         options["vocabulary_size"] == saved.vocabulary.size();
+}
+
+std::string to_text(const std::string& path, const nlohmann::json& value) {
+  try {
+    return value.dump();
+  } catch (const nlohmann::json::type_error&) {
+    TORCH_CHECK_VALUE(false, path, ": cannot be written: the vocabulary or a name is not UTF-8");
+  }
+}
+
+const std::string& metadata_value(const std::string& path, const Safetensors& content, const std::string& key) {
+  const auto entry = content.metadata.find(key);
+  NARROWCAST_CHECK_INPUT(entry != content.metadata.end(), path, ": is no model of narrowcast: its metadata lacks '",
+                         key, "'");
+  return entry->second;
+}
+
+nlohmann::json parse_metadata(const std::string& path, const Safetensors& content, const std::string& key) {
+  const std::string& text = metadata_value(path, content, key);
+  nlohmann::json value = nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  NARROWCAST_CHECK_INPUT(!value.is_discarded(), path, ": metadata '", key, "' is no valid JSON");
+  return value;
+}
+
+std::vector<std::string> read_vocabulary(const std::string& path, const Safetensors& content) {
+  const nlohmann::json entries = parse_metadata(path, content, "vocabulary");
+  NARROWCAST_CHECK_INPUT(entries.is_array(), path, ": metadata 'vocabulary' is no array");
+  std::vector<std::string> vocabulary;
+  for (const nlohmann::json& entry : entries) {
+    NARROWCAST_CHECK_INPUT(entry.is_string(), path, ": metadata 'vocabulary' holds something other than strings");
+    vocabulary.push_back(entry.get<std::string>());
+  }
+  return vocabulary;
+}
+
+std::shared_ptr<models::Model> make_model(const std::string& path, const std::string& name,
+                                          const nlohmann::json& options) {
+  try {
+    return models::create_model(name, options);
+  } catch (const c10::ValueError& error) {
+    NARROWCAST_CHECK_INPUT(false, path, ": ", error.what_without_backtrace());
+  }
+}
+
+// Checks every tensor of the file against the model's before anything is copied.
+void check_state(const std::string& path, const std::map<std::string, at::Tensor>& from,
+                 const std::map<std::string, at::Tensor>& to) {
+  for (const auto& [name, tensor] : from) {
+    NARROWCAST_CHECK_INPUT(to.contains(name), path, ": tensor '", name, "' is none of the model's");
+  }
+  for (const auto& [name, tensor] : to) {
+    const auto found = from.find(name);
+    NARROWCAST_CHECK_INPUT(found != from.end(), path, ": the model's tensor '", name, "' is missing");
+    NARROWCAST_CHECK_INPUT(found->second.sizes() == tensor.sizes(), path, ": tensor '", name, "' has the shape ",
+                           found->second.sizes(), ", but the model's has ", tensor.sizes());
+    NARROWCAST_CHECK_INPUT(found->second.scalar_type() == tensor.scalar_type(), path, ": tensor '", name,
+                           "' has the dtype ", found->second.scalar_type(), ", but the model's has ",
+                           tensor.scalar_type());
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> linear_layer_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    if (item.value()->as<torch::nn::Linear>() != nullptr) {
+      names.push_back(item.key());
+    }
+  }
+  return names;
+}
+
+void save_model(const std::string& path, const SavedModel& saved) {
+  TORCH_CHECK_VALUE(saved.model != nullptr, path, ": there is no model to save");
+  TORCH_CHECK_VALUE(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
+                    " entries, but the options are ", saved.model->options().dump());
+  write_safetensors(path, {.tensors = state_of(*saved.model),
+                           .metadata = {{"format_version", kFormatVersion},
+                                        {"model", saved.name},
+                                        {"options", to_text(path, saved.model->options())},
+                                        {"vocabulary", to_text(path, saved.vocabulary)},
+                                        {"linear_layers", to_text(path, linear_layer_names(*saved.model))}}});
+}
+
+SavedModel load_model(const std::string& path) {
+  const Safetensors content = read_safetensors(path);
+  const std::string& version = metadata_value(path, content, "format_version");
+  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version '", version,
+                         "', but this program reads version ", kFormatVersion);
+  SavedModel saved;
+  saved.name = metadata_value(path, content, "model");
+  saved.vocabulary = read_vocabulary(path, content);
+  saved.model = make_model(path, saved.name, parse_metadata(path, content, "options"));
+  NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
+                         " entries, but the options are ", saved.model->options().dump());
+  const std::map<std::string, at::Tensor> state = state_of(*saved.model);
+  check_state(path, content.tensors, state);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : state) {
+    tensor.copy_(content.tensors.at(name));
+  }
+  return saved;
+}
+
+}  // namespace narrowcast::files
