@@ -1,0 +1,57 @@
+// One thread per process group that runs all its point-to-point exchanges.
+//
+// Why a thread of its own: Gloo's sends and receives have no futures, so that
+// somebody must wait for them; and Gloo gives out the tags of collectives from a
+// plain counter that the Reducer uses from the backward thread while buckets are
+// in flight, so that collectives cannot be called from here. Messages with
+// reserved tags can.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "ops/engine/job.h"
+#include "ops/export.h"
+
+namespace narrowcast::engine {
+
+class Worker;
+
+// Runs jobs first in, first out. Two are in flight at most: job k + 1 starts
+// (encodes and sends) as soon as it is there and job k waits for a message, so
+// that the network does not idle while job k is decoded.
+//
+// The first job that throws fails its future with what it threw, and all later
+// jobs of the group fail with c10::DistBackendError naming that first failure:
+// after it nobody knows which messages are still under way.
+class NARROWCAST_EXPORT Engine {
+  struct Key {};  // Only for_group makes engines.
+
+ public:
+  // The engine of `group`'s CPU backend: all callers share one, and its thread ends
+  // with its last user. c10::ValueError if the group has no backend for CPU tensors.
+  static std::shared_ptr<Engine> for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  Engine(Key, c10::intrusive_ptr<c10d::Backend> backend);
+
+  // Gives up what is unfinished (those futures fail) and ends the thread. Never waits
+  // for other ranks. May happen on the engine's own thread, in a future's callback.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Queues `job`; the future is completed on the engine's thread with what Job::finish
+  // returned. All ranks submit the same jobs in the same order. A job may be
+  // submitted again once its future is completed. Thread-safe.
+  c10::intrusive_ptr<c10::ivalue::Future> submit(std::shared_ptr<Job> job);
+
+ private:
+  std::shared_ptr<Worker> worker_;  // Shared with the thread, which may outlive this object by a callback.
+  std::thread thread_;
+};
+
+}  // namespace narrowcast::engine

@@ -1,0 +1,17 @@
+// Private to ops/engine.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <string>
+
+namespace narrowcast::engine {
+
+// What `error` says, without the backtrace that LibTorch's errors carry.
+inline std::string error_message(const std::exception& error) {
+  const auto* const with_backtrace = dynamic_cast<const c10::Error*>(&error);
+  return with_backtrace != nullptr ? with_backtrace->what_without_backtrace() : error.what();
+}
+
+}  // namespace narrowcast::engine

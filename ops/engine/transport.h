@@ -1,0 +1,84 @@
+// The point-to-point messages of one exchange.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "ops/export.h"
+
+namespace narrowcast::engine {
+
+// One message of an exchange. Two messages between the same two ranks in the
+// same direction differ in their channel.
+struct Message {
+  at::Tensor bytes;     // uint8, contiguous, on the CPU; both sides agree on its size.
+  int64_t peer = 0;     // The other rank.
+  int64_t channel = 0;  // 0 <= channel < kChannels.
+};
+
+struct TransportOptions {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::string exchange;  // Its name in errors.
+  // Which exchange of the group this is, counted alike on all ranks; its messages cannot meet those of others.
+  int64_t sequence = 0;
+  std::function<void()> before_waiting = [] {};  // Runs whenever the exchange is about to wait for a message.
+};
+
+// Sends and receives for one exchange through reserved tags, beside the
+// collectives of the same backend. A message that fails, because its peer is
+// gone or silent for the group's timeout, throws c10::DistBackendError that
+// names this rank, the peer and the exchange. Used by one thread, but for abort.
+class NARROWCAST_EXPORT Transport {
+ public:
+  static constexpr int64_t kChannels = 1024;
+
+  explicit Transport(TransportOptions options);
+
+  int64_t rank() const { return options_.backend->getRank(); }
+  int64_t world_size() const { return options_.backend->getSize(); }
+
+  // Lets `message` arrive in message.bytes. Returns what wait_receive takes. An
+  // empty message is taken for arrived, as its sender skips it.
+  int64_t post_receive(const Message& message);
+
+  // Blocks until that message has arrived. May be called again.
+  void wait_receive(int64_t receive);
+
+  // Hands message.bytes to the network without waiting for the peer; skips an
+  // empty message. The bytes must not change before wait_sends has returned.
+  void send(const Message& message);
+
+  // Blocks until everything sent so far has left this rank.
+  void wait_sends();
+
+  // Makes the wait in progress, if any, and all later calls throw. Any thread may call it.
+  void abort();
+
+ private:
+  struct Pending {
+    c10::intrusive_ptr<c10d::Work> work;  // Null: nothing to wait for, or no longer.
+    int64_t peer = 0;
+  };
+  void check(const Message& message) const;
+  int tag(int64_t channel) const;
+  void throw_if_aborted() const;
+  // Registers the work that `post` returns, so that abort finds it.
+  void add(std::vector<Pending>& works, int64_t peer, const std::function<c10::intrusive_ptr<c10d::Work>()>& post);
+  void wait(Pending& pending, const char* action);
+
+  const TransportOptions options_;
+  std::mutex mutex_;  // Guards what follows against abort.
+  std::vector<Pending> receives_;
+  std::vector<Pending> sends_;
+  bool aborted_ = false;
+};
+
+}  // namespace narrowcast::engine

@@ -1,0 +1,135 @@
+#include "ops/engine/worker.h"
+
+#include <ATen/core/jit_type.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "ops/engine/error_message.h"
+
+namespace narrowcast::engine {
+namespace {
+
+using c10::ivalue::Future;
+
+constexpr size_t kMaxInFlight = 2;
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return error_message(exception);
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<Future> Worker::submit(std::shared_ptr<Job> job) {
+  auto future = c10::make_intrusive<Future>(c10::TensorType::get());
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    queued_.push_back({std::move(job), future});
+  }
+  changed_.notify_one();
+  return future;
+}
+
+void Worker::run() {
+  while (wait_for_job()) {
+    start_queued();
+    finish_oldest();
+  }
+}
+
+void Worker::stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    for (const auto& exchange : in_flight_) exchange->transport.abort();
+  }
+  changed_.notify_one();
+}
+
+// False if there is nothing left to do and never will be.
+bool Worker::wait_for_job() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return !in_flight_.empty() || !queued_.empty() || stopping_; });
+  return !in_flight_.empty() || !queued_.empty();
+}
+
+// Moves the next job from the queue to those in flight, if there is one and room for it.
+std::shared_ptr<Worker::InFlight> Worker::take_queued() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (queued_.empty() || in_flight_.size() >= kMaxInFlight) return nullptr;
+  TransportOptions options{backend_, queued_.front().job->name(), started_++, [this] { start_queued(); }};
+  in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
+  queued_.pop_front();
+  if (stopping_) in_flight_.back()->transport.abort();
+  return in_flight_.back();
+}
+
+// An error waits until the job is the oldest: futures complete in order.
+void Worker::start_queued() {
+  const auto exchange = take_queued();
+  if (!exchange) return;
+  try {
+    throw_if_failed(exchange->name);
+    exchange->job->start(exchange->transport);
+  } catch (...) {
+    exchange->start_error = std::current_exception();
+  }
+}
+
+void Worker::finish_oldest() {
+  auto exchange = in_flight_.front();
+  const auto future = exchange->future;
+  at::Tensor value;
+  std::exception_ptr error;
+  try {
+    value = run_to_end(*exchange);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    in_flight_.pop_front();
+  }
+  exchange.reset();  // The job may be submitted again as soon as its future is completed.
+  complete(*future, std::move(value), error);
+}
+
+at::Tensor Worker::run_to_end(InFlight& exchange) const {
+  throw_if_failed(exchange.name);
+  if (exchange.start_error) std::rethrow_exception(exchange.start_error);
+  at::Tensor value = exchange.job->finish(exchange.transport);
+  exchange.transport.wait_sends();
+  return value;
+}
+
+// A callback that throws leaves its exception to whoever completes the future:
+// it counts as a failure of the exchange.
+void Worker::complete(Future& future, at::Tensor value, const std::exception_ptr& error) {
+  try {
+    if (error) {
+      remember_failure(error);
+      future.setError(error);
+    } else {
+      future.markCompleted(std::move(value));
+    }
+  } catch (...) {
+    remember_failure(std::current_exception());
+  }
+}
+
+void Worker::remember_failure(const std::exception_ptr& error) {
+  if (first_failure_.empty()) first_failure_ = message_of(error);
+}
+
+void Worker::throw_if_failed(const std::string& exchange) const {
+  TORCH_CHECK_WITH(DistBackendError, first_failure_.empty(), "rank ", backend_->getRank(), ": ", exchange,
+                   " was given up, because an earlier exchange failed: ", first_failure_);
+}
+
+}  // namespace narrowcast::engine
