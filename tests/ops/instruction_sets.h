@@ -1,0 +1,38 @@
+// Runs a test once per instruction set that the kernels are built for and this machine has.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
+#include <vector>
+
+namespace narrowcast::test {
+
+// Makes Highway's dispatch choose one instruction set for as long as it lives.
+class UseInstructionSet {
+ public:
+  explicit UseInstructionSet(int64_t target) : trace_(__FILE__, __LINE__, hwy::TargetName(target)) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(target);
+  }
+  ~UseInstructionSet() {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().DeInit();
+  }
+  UseInstructionSet(const UseInstructionSet&) = delete;
+  UseInstructionSet& operator=(const UseInstructionSet&) = delete;
+
+ private:
+  testing::ScopedTrace trace_;
+};
+
+// The instruction sets of this machine and the one for any machine.
+inline std::vector<int64_t> instruction_sets() {
+  std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
+  if (targets.empty() || targets.back() != HWY_STATIC_TARGET) {
+    targets.push_back(HWY_STATIC_TARGET);
+  }
+  return targets;
+}
+
+}  // namespace narrowcast::test
