@@ -1,0 +1,22 @@
+// Which files a text is read from.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/export.h"
+
+namespace narrowcast::data {
+
+// Suffixes of the files that are taken from folders.
+NARROWCAST_EXPORT const std::vector<std::string_view>& text_suffixes();
+
+// The text files that `paths` stand for. A file stands for itself, whatever its name. A folder stands for the
+// regular files in it and in the folders below it that have one of text_suffixes(), sorted by path; names that
+// begin with a dot are left out (files and folders), and folders behind symbolic links are not entered. Throws
+// c10::ValueError naming the path if there is no such file or folder, a folder cannot be read or holds no such
+// file, or if there are no paths.
+NARROWCAST_EXPORT std::vector<std::string> list_text_files(const std::vector<std::string>& paths);
+
+}  // namespace narrowcast::data
