@@ -1,11 +1,21 @@
 #include "tests/support/gloo_group.h"
 
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>  // Declares its class because the build defines USE_C10D_GLOO.
 
 namespace narrowcast::testing {
 
 using c10d::ProcessGroup;
 using c10d::ProcessGroupGloo;
+
+namespace {
+
+// LibTorch's flight recorder is one per process and notes collectives in a map
+// without a lock: with a rank per thread it crashes now and then. Off before it
+// is first used.
+[[maybe_unused]] const int flight_recorder_off = ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+
+}  // namespace
 
 c10::intrusive_ptr<ProcessGroup> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const GlooGroupOptions& options) {
