@@ -1,0 +1,229 @@
+#include "trainer/process_group/process_group.h"
+
+#include <ATen/ATen.h>
+#include <arpa/inet.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "trainer/process_group/consensus.h"
+
+namespace narrowcast {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+// A socket of its own that listens on a port of the loopback interface.
+class ListeningPort {
+ public:
+  ListeningPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address_);
+    auto* const address = reinterpret_cast<sockaddr*>(&address_);
+    if (::bind(descriptor_, address, length) != 0 || ::listen(descriptor_, 8) != 0 ||
+        ::getsockname(descriptor_, address, &length) != 0) {
+      throw std::system_error(errno, std::generic_category(), "no free port");
+    }
+  }
+  ~ListeningPort() { ::close(descriptor_); }
+  ListeningPort(const ListeningPort&) = delete;
+  ListeningPort& operator=(const ListeningPort&) = delete;
+  int64_t port() const { return ntohs(address_.sin_port); }
+
+ private:
+  int descriptor_;
+  sockaddr_in address_{};
+};
+
+int64_t free_port() { return ListeningPort().port(); }
+
+struct Place {
+  int64_t rank = 0;
+  int64_t world_size = 2;
+};
+
+WorkerEnv env_at(Place place, int64_t port) {
+  WorkerEnv env;
+  env.rank = env.local_rank = place.rank;
+  env.world_size = env.local_world_size = place.world_size;
+  env.master_addr = "127.0.0.1";
+  env.master_port = port;
+  return env;
+}
+
+// Each thread of a test is a rank and registers its group under a name of its own.
+ProcessGroupOptions options_of_thread(int64_t rank) {
+  return {.timeout = 20s, .group_name = "thread" + std::to_string(rank)};
+}
+
+template <class Error>
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing of that class was thrown";
+}
+
+std::string init_error(const WorkerEnv& env, std::chrono::milliseconds timeout) {
+  return error_of<c10::DistBackendError>([&] { init_process_group(env, {.timeout = timeout}); });
+}
+
+void sum_ranks_on_threads(int64_t world_size, const std::function<WorkerEnv(int64_t rank)>& env_of) {
+  std::vector<std::vector<double>> sums(world_size);
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const ProcessGroupScope scope(env_of(rank), options_of_thread(rank));
+      const auto group = c10d::resolve_process_group("thread" + std::to_string(rank));
+      sums[rank] = all_reduce_sum(group, {static_cast<double>(rank + 1)});
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& sum : sums) {
+    EXPECT_THAT(sum, ElementsAre(static_cast<double>(world_size * (world_size + 1) / 2)));
+  }
+}
+
+class ProcessGroupWorldTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(ProcessGroupWorldTest, JoinsAllRanks) {
+  const int64_t world_size = GetParam();
+  const int64_t port = free_port();
+  sum_ranks_on_threads(world_size, [&](int64_t rank) { return env_at({rank, world_size}, port); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ProcessGroupWorldTest, ::testing::Values(1, 2, 3, 4));
+
+TEST(ProcessGroupTest, IsAClientOfTheAgentsStore) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  for (const int64_t restart_count : {0, 1}) {  // The second job finds the first one's keys in the store.
+    sum_ranks_on_threads(2, [&](int64_t rank) {
+      WorkerEnv env = env_at({rank, 2}, agent->getPort());
+      env.use_agent_store = true;
+      env.restart_count = restart_count;
+      return env;
+    });
+  }
+}
+
+TEST(ProcessGroupTest, FindsTheAddressTowardsTheMasterOnSeveralNodes) {
+  const int64_t port = free_port();
+  sum_ranks_on_threads(2, [&](int64_t rank) {
+    WorkerEnv env = env_at({rank, 2}, port);
+    env.local_world_size = 1;  // One rank per node; the two nodes are this machine.
+    env.local_rank = 0;
+    return env;
+  });
+}
+
+TEST(ProcessGroupTest, UsesTheInterfaceAskedFor) {
+  const int64_t port = free_port();
+  sum_ranks_on_threads(2, [&](int64_t rank) {
+    WorkerEnv env = env_at({rank, 2}, port);
+    env.socket_interface = "lo";
+    return env;
+  });
+}
+
+TEST(ProcessGroupTest, OneProcessAloneIsRegisteredUnderPyTorchsName) {
+  {
+    const ProcessGroupScope scope(WorkerEnv{});
+    EXPECT_EQ(scope.group()->getSize(), 1);
+    EXPECT_EQ(scope.group()->getRank(), 0);
+    EXPECT_EQ(c10d::resolve_process_group("0").get(), scope.group().get());
+  }
+  EXPECT_THROW(c10d::resolve_process_group("0"), c10::Error);
+  const ProcessGroupScope again(WorkerEnv{});
+  EXPECT_EQ(again.group()->getSize(), 1);
+  shutdown_process_group();  // By hand: the scope finds nothing left to do.
+  EXPECT_THROW(shutdown_process_group(), c10::Error);
+}
+
+TEST(ProcessGroupTest, SaysThatThePortIsInUse) {
+  const ListeningPort taken;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(init_error(env_at({.rank = 0}, taken.port()), 20s),
+              AllOf(HasSubstr("rank 0: serving the store at 127.0.0.1:" + std::to_string(taken.port()) + " failed"),
+                    HasSubstr("address already in use"), ::testing::Not(HasSubstr("\n"))));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+}
+
+TEST(ProcessGroupTest, SaysThatTheMasterCannotBeReached) {
+  const int64_t port = free_port();
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(init_error(env_at({.rank = 1}, port), 1s),
+              HasSubstr("rank 1: reaching the store at 127.0.0.1:" + std::to_string(port) + " failed"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+}
+
+TEST(ProcessGroupTest, SaysThatARankDoesNotJoin) {
+  EXPECT_THAT(init_error(env_at({.rank = 0}, free_port()), 1s),
+              AllOf(HasSubstr("rank 0: serving the store"), HasSubstr("1/2 clients joined")));
+}
+
+TEST(ProcessGroupTest, SaysThatTheMasterHasNoAddress) {
+  WorkerEnv env = env_at({.rank = 1}, 29500);
+  env.master_addr = "no-such-host.invalid";
+  EXPECT_THAT(init_error(env, 1s), HasSubstr("no-such-host.invalid:29500"));
+}
+
+TEST(ProcessGroupTest, RejectsWrongOptions) {
+  const auto value_error = [](const ProcessGroupOptions& options) {
+    return error_of<c10::ValueError>([&] { init_process_group(WorkerEnv{}, options); });
+  };
+  EXPECT_THAT(value_error({.backend = "mpi"}), AllOf(HasSubstr("'mpi'"), HasSubstr("gloo and nccl")));
+  EXPECT_THAT(value_error({.timeout = 0ms}), HasSubstr("timeout of 0 ms"));
+  EXPECT_THAT(value_error({.interface = "no-such-if"}), HasSubstr("interface 'no-such-if' does not exist"));
+  EXPECT_THAT(value_error({.group_name = ""}), HasSubstr("group_name"));
+}
+
+#ifndef USE_C10D_NCCL
+TEST(ProcessGroupTest, SaysThatThisBuildHasNoNccl) {
+  EXPECT_THAT(error_of<c10::ValueError>([] { init_process_group(WorkerEnv{}, {.backend = "nccl"}); }),
+              HasSubstr("'nccl' is not part of this build"));
+}
+#endif
+
+// A program that returns from main without giving up its group must still end well.
+TEST(ProcessGroupExitTest, AProcessThatForgetsTheGroupExitsCleanly) {
+  EXPECT_EXIT(
+      {
+        init_process_group(WorkerEnv{});
+        std::exit(7);
+      },
+      ::testing::ExitedWithCode(7), "");
+}
+
+TEST(ProcessGroupExitTest, AProcessThatEndsTheScopeExitsCleanly) {
+  EXPECT_EXIT(
+      {
+        { const ProcessGroupScope scope(WorkerEnv{}); }
+        std::exit(7);
+      },
+      ::testing::ExitedWithCode(7), "");
+}
+
+}  // namespace
+}  // namespace narrowcast

@@ -1,0 +1,31 @@
+// What init_process_group needs of a backend. Each backend is a file; one that a
+// build lacks is a file, too, whose function says so.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "trainer/process_group/process_group.h"
+#include "trainer/worker_env.h"
+
+namespace narrowcast {
+
+struct GroupBackend {
+  c10::DeviceType device;  // of the tensors it moves
+  c10d::ProcessGroup::BackendType type;
+  c10::intrusive_ptr<c10d::Backend> backend;
+};
+
+// Connects this rank to all others. Throws as init_process_group says.
+GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
+                                 const ProcessGroupOptions& options);
+
+// Uses the GPU local_rank. NCCL connects at the first collective.
+GroupBackend create_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
+                                 const ProcessGroupOptions& options);
+
+}  // namespace narrowcast

@@ -1,0 +1,42 @@
+// How ranks agree on small things outside the gradients' way. Each function is a
+// collective: all ranks of the group call it, in the same order relative to their
+// other collectives, from one thread. It returns when the result is here and
+// throws c10::DistBackendError naming the rank and the step if a peer failed.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "ops/export.h"
+
+namespace narrowcast {
+
+using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// Returns when all ranks have called it. `step` says what for, in errors.
+NARROWCAST_EXPORT void barrier(const ProcessGroupPtr& group, const std::string& step);
+
+// Element by element over the ranks; every rank passes as many values and gets the
+// same bits. Integers up to 2^53 are exact. all_reduce_max wants no NaN.
+NARROWCAST_EXPORT std::vector<double> all_reduce_sum(const ProcessGroupPtr& group, const std::vector<double>& values);
+NARROWCAST_EXPORT std::vector<double> all_reduce_max(const ProcessGroupPtr& group, const std::vector<double>& values);
+
+// The text of every rank, by rank. Texts may differ in length.
+NARROWCAST_EXPORT std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std::string& text);
+
+// Something that must be the same on all ranks, e.g. {"--hook", "int8"}.
+struct NamedValue {
+  std::string name;
+  std::string value;
+};
+
+// Throws c10::ValueError, the same on all ranks, unless all ranks pass equal lists:
+// "batch_size differs between ranks: rank 0 has 8, ranks 1, 2 have 16" for the
+// first place at which they differ. Sends 8 bytes per rank where they are equal,
+// the lists themselves only where they differ.
+NARROWCAST_EXPORT void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values);
+
+}  // namespace narrowcast
