@@ -124,7 +124,7 @@ std::string help_text(const Description& description) {
     text += "  # " + example.purpose + "\n  " + example.command + "\n";
   }
   text += "\nExit codes:\n" + exit_codes_help(description.exit_codes);
-  return text;
+  return description.exit_note.empty() ? text : text + wrapped(description.exit_note, 2);
 }
 
 }  // namespace narrowcast::program

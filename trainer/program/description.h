@@ -36,6 +36,7 @@ struct Description {
   std::vector<FlagGroup> groups;
   std::vector<Example> examples;
   std::vector<ExitMeaning> exit_codes;
+  std::string exit_note;  // what follows the exit codes, if there is more to say
   Positionals positionals = Positionals::kNone;
 };
 

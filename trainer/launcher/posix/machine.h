@@ -1,0 +1,78 @@
+// What the launcher asks of the machine it runs on: processors, programs, ports.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "trainer/launcher/posix/descriptor.h"
+#include "trainer/worker_env.h"
+
+namespace narrowcast::launcher {
+
+// How many processors this process may use; asked only if the answer matters, as
+// asking the CUDA driver can take a second.
+struct Processors {
+  std::function<int64_t()> cpus;
+  std::function<int64_t()> gpus;  // those the driver shows, so CUDA_VISIBLE_DEVICES counts; 0 without a driver
+
+  static Processors of_this_machine();
+};
+
+// The number of workers that --nproc_per_node=`text` asks for: a number of at least
+// 1, "cpu", "gpu", or "auto" (the GPUs, else the CPUs). Throws c10::ValueError for
+// anything else, and for "gpu" without one.
+int64_t parse_nproc(const std::string& text, const Processors& processors);
+
+// The path of the program that users call `name`. A name with a slash is a path;
+// others are looked for in PATH, then in `own_folder`, where our own programs are:
+// for names that begin with "narrowcast-" in the other order, so that the programs
+// of one build go together. Throws c10::ValueError if there is none or it cannot be
+// executed.
+std::string find_program(const std::string& name, const EnvironmentVariables& environment,
+                         const std::filesystem::path& own_folder);
+
+// The folder of the program that is running.
+std::filesystem::path own_folder();
+
+// The folder of one run, which holds what its workers write for the launcher.
+class RunFolder {
+ public:
+  // A new folder named `run_id` in `log_dir`, which is made if need be, and kept; or,
+  // without `log_dir`, a temporary one that goes with this object. Throws c10::ValueError
+  // if it cannot be made.
+  RunFolder(const std::filesystem::path& log_dir, const std::string& run_id);
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  ~RunFolder();
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  bool temporary_ = false;
+};
+
+// A name for a run that no other run on this machine has: the time and this process's id.
+std::string new_run_id();
+
+// Throws c10::ValueError unless `address`, a name or a number, belongs to this machine.
+void check_own_address(const std::string& address);
+
+// A TCP port of this machine, kept from others until rank 0 listens on it. A socket
+// that is bound with SO_REUSEADDR, but does not listen, lets another socket of that
+// kind listen, as the store's does, and the kernel gives the port to nobody else.
+class PortReservation {
+ public:
+  // Port 0: any free one. Throws c10::ValueError if the port is in use.
+  explicit PortReservation(int64_t port);
+
+  int64_t port() const { return port_; }
+
+ private:
+  Descriptor socket_;
+  int64_t port_ = 0;
+};
+
+}  // namespace narrowcast::launcher

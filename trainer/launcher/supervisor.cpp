@@ -1,0 +1,145 @@
+#include "trainer/launcher/supervisor.h"
+
+#include <csignal>
+#include <map>
+
+#include "trainer/program/exit_code.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+class Supervisor {
+ public:
+  Supervisor(WorkerRunner& runner, const SupervisorOptions& options)
+      : runner_(runner), options_(options), started_(runner.now()) {}
+
+  void start(const std::vector<WorkerCommand>& workers) {
+    try {
+      for (const WorkerCommand& worker : workers) {
+        pids_[worker.rank] = runner_.start(worker);
+        ++running_;
+      }
+    } catch (...) {
+      kill();
+      finish();
+      throw;
+    }
+  }
+
+  Outcome finish() {
+    while (phase_ != Phase::kOver) {
+      handle(runner_.wait(deadline_));
+    }
+    return outcome_;
+  }
+
+ private:
+  enum class Phase {
+    kRunning,
+    kSuspecting,  // a rank failed and blames another; who is it?
+    kStopping,    // told to end
+    kKilling,     // SIGKILL was sent
+    kOver,
+  };
+
+  void handle(const Event& event) {
+    switch (event.kind) {
+      case Event::Kind::kWorkerEnded:
+        return worker_ended(event);
+      case Event::Kind::kSignal:
+        return signalled(event.signal);
+      case Event::Kind::kTimeout:
+        return timed_out();
+      case Event::Kind::kAllGone:
+        phase_ = Phase::kOver;
+    }
+  }
+
+  bool job_goes_on() const { return phase_ == Phase::kRunning || phase_ == Phase::kSuspecting; }
+
+  void worker_ended(const Event& event) {
+    --running_;
+    if (job_goes_on() && event.ending.failed()) {
+      failed(event);
+    }
+    if (job_goes_on() && running_ == 0) {
+      stop(SIGTERM);
+    }
+  }
+
+  void failed(const Event& event) {
+    const bool blames_a_peer = event.ending.exit_code == program::kPeerFailed;
+    if (!outcome_.failure || !blames_a_peer) {
+      const auto after = std::chrono::duration_cast<std::chrono::milliseconds>(runner_.now() - started_);
+      outcome_.failure = {event.rank, pids_[event.rank], event.ending, after};
+    }
+    if (!blames_a_peer) {
+      stop(SIGTERM);
+    } else if (phase_ == Phase::kRunning) {
+      phase_ = Phase::kSuspecting;
+      deadline_ = runner_.now() + options_.blame_window;
+    }
+  }
+
+  void signalled(int signal) {
+    if (job_goes_on()) {
+      outcome_.interrupted_by = outcome_.failure ? 0 : signal;
+      stop(signal == SIGPIPE ? SIGTERM : signal);  // SIGPIPE: the launcher's own output was closed
+    } else if (phase_ == Phase::kStopping && runner_.now() - stopped_ >= options_.repeat_window) {
+      kill();
+    }
+  }
+
+  void timed_out() {
+    if (phase_ == Phase::kSuspecting) {
+      stop(SIGTERM);
+    } else if (phase_ == Phase::kStopping) {
+      kill();
+    } else if (phase_ == Phase::kKilling) {
+      outcome_.left_behind = true;
+      phase_ = Phase::kOver;
+    }
+  }
+
+  void stop(int signal) {
+    phase_ = Phase::kStopping;
+    outcome_.stopped_ranks = running_;
+    stopped_ = runner_.now();
+    deadline_ = stopped_ + options_.shutdown_timeout;
+    runner_.send(signal);
+  }
+
+  void kill() {
+    phase_ = Phase::kKilling;
+    outcome_.killed = true;
+    deadline_ = runner_.now() + options_.kill_timeout;
+    runner_.send(SIGKILL);
+  }
+
+  WorkerRunner& runner_;
+  const SupervisorOptions options_;
+  const Clock::time_point started_;
+  Phase phase_ = Phase::kRunning;
+  Clock::time_point stopped_;  // when stop() was
+  std::optional<Clock::time_point> deadline_;
+  std::map<int64_t, pid_t> pids_;
+  int64_t running_ = 0;
+  Outcome outcome_;
+};
+
+}  // namespace
+
+int Outcome::exit_code() const {
+  if (interrupted_by != 0) {
+    return 128 + interrupted_by;
+  }
+  return failure ? failure->ending.code() : program::kSuccess;
+}
+
+Outcome supervise(WorkerRunner& runner, const std::vector<WorkerCommand>& workers, const SupervisorOptions& options) {
+  Supervisor supervisor(runner, options);
+  supervisor.start(workers);
+  return supervisor.finish();
+}
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,54 @@
+// What the launcher does about each event; nothing here touches a process.
+//
+//   running ──── a worker fails ──> stopping: SIGTERM to all ── shutdown_timeout ──> SIGKILL to all
+//      │ └────── INT/TERM/HUP/QUIT ──> stopping: that signal to all; a second one later: SIGKILL at once
+//      └──────── all workers end ──> stopping: SIGTERM to what they left running
+//
+// Whose failure is it? When a rank dies, the others lose their peer and fail too,
+// sometimes before the kernel has reported the first. The first rank whose end is
+// known is named, unless it exited with kPeerFailed, which says "it was not me":
+// then a rank that fails otherwise within the blame window is named instead.
+// What ends after the launcher began to stop the job is never blamed.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "trainer/launcher/worker_runner.h"
+
+namespace narrowcast::launcher {
+
+struct SupervisorOptions {
+  std::chrono::milliseconds shutdown_timeout{3000};  // from the first signal to SIGKILL
+  std::chrono::milliseconds blame_window{500};       // how long to wait for the rank that others blame
+  std::chrono::milliseconds repeat_window{500};      // signals this close count as one (timeout(1) sends two)
+  std::chrono::milliseconds kill_timeout{1000};      // how long SIGKILL may take
+};
+
+struct WorkerFailure {
+  int64_t rank = 0;
+  pid_t pid = 0;
+  Ending ending;
+  std::chrono::milliseconds after{0};  // since the start of the job
+};
+
+// How the job ended.
+struct Outcome {
+  std::optional<WorkerFailure> failure;  // the rank to blame, if one failed before the job was stopped
+  int interrupted_by = 0;                // the signal that stopped the job, 0 if none did
+  int64_t stopped_ranks = 0;             // how many ranks were still running when the job was stopped
+  bool killed = false;                   // SIGKILL was needed
+  bool left_behind = false;              // not even SIGKILL ended everything (a process stuck in the kernel)
+
+  // 0 if every rank succeeded; 128 + signal if one stopped the job; else the failure's code.
+  int exit_code() const;
+};
+
+// Starts all workers and returns when nothing of the job is left. Throws what
+// `runner.start` throws, after ending the workers already started.
+Outcome supervise(WorkerRunner& runner, const std::vector<WorkerCommand>& workers,
+                  const SupervisorOptions& options = {});
+
+}  // namespace narrowcast::launcher
