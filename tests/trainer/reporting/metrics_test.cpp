@@ -1,0 +1,82 @@
+#include "trainer/reporting/metrics.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace narrowcast::reporting {
+namespace {
+
+std::vector<nlohmann::json> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(nlohmann::json::parse(line));
+  }
+  return lines;
+}
+
+TEST(Metrics, WritesOneObjectPerReport) {
+  const std::string path = ::testing::TempDir() + "narrowcast_metrics_test.jsonl";
+  {
+    Metrics metrics(path);
+    metrics.on_start({{"steps", 10}});
+    StepReport step;
+    step.step = 5;
+    step.loss = 2.5;
+    step.learning_rate = 1e-3;
+    step.units_per_second = 100;
+    step.seconds = 0.5;
+    step.payload_bytes_sent = 4096;
+    metrics.on_step(step);
+    step.gradient_norm = 0.75;
+    metrics.on_step(step);
+    metrics.on_evaluation({.step = 10, .loss = 2.25, .seconds = 1});
+    metrics.on_end({{"replicas_identical", true}});
+  }
+  const std::vector<nlohmann::json> expected = {
+      {{"event", "start"}, {"steps", 10}},
+      {{"event", "step"},
+       {"step", 5},
+       {"loss", 2.5},
+       {"learning_rate", 1e-3},
+       {"units_per_second", 100.0},
+       {"seconds", 0.5},
+       {"payload_bytes_sent", 4096}},
+      {{"event", "step"},
+       {"step", 5},
+       {"loss", 2.5},
+       {"learning_rate", 1e-3},
+       {"units_per_second", 100.0},
+       {"seconds", 0.5},
+       {"payload_bytes_sent", 4096},
+       {"gradient_norm", 0.75}},
+      {{"event", "evaluation"}, {"step", 10}, {"validation_loss", 2.25}, {"seconds", 1.0}},
+      {{"event", "end"}, {"replicas_identical", true}},
+  };
+  EXPECT_EQ(lines_of(path), expected);
+  std::filesystem::remove(path);
+}
+
+TEST(Metrics, LinesAreThereAtOnce) {
+  const std::string path = ::testing::TempDir() + "narrowcast_metrics_at_once_test.jsonl";
+  Metrics metrics(path);
+  metrics.on_evaluation({.step = 1, .loss = std::nan("")});
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0]["validation_loss"], "NaN");
+  std::filesystem::remove(path);
+}
+
+TEST(Metrics, NamesAPathThatCannotBeWritten) {
+  EXPECT_THROW(Metrics("/nonexistent/folder/metrics.jsonl"), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace narrowcast::reporting

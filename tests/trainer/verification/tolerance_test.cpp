@@ -1,0 +1,135 @@
+#include "trainer/verification/tolerance.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/quantize_per_tensor_dynamic.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace narrowcast::verification {
+namespace {
+
+// Heavy-tailed gradients of every rank, some of them tiny.
+std::vector<at::Tensor> gradients_of(int64_t world_size, int64_t size) {
+  at::manual_seed(7);
+  std::vector<at::Tensor> gradients;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    gradients.push_back(at::randn({size}).pow(3) * 1e-2 * at::randn({size}).abs().pow(4));
+  }
+  return gradients;
+}
+
+at::Tensor bound_of(const std::string& hook, const std::vector<at::Tensor>& gradients) {
+  at::Tensor bound = at::zeros(gradients[0].sizes(), at::kDouble);
+  for (const at::Tensor& gradient : gradients) {
+    bound += error_bound(hook, gradient, static_cast<int64_t>(gradients.size()));
+  }
+  return bound;
+}
+
+// PyTorch's own affine quantisation of one row to 8 bits and back.
+at::Tensor affine_round_trip(const at::Tensor& row) {
+  return at::quantize_per_tensor_dynamic(row, at::kQUInt8, /*reduce_range=*/false).dequantize();
+}
+
+at::Tensor round_trip(const std::string& hook, const at::Tensor& gradient) {
+  if (hook == "quantize_per_tensor") {
+    return affine_round_trip(gradient);
+  }
+  at::Tensor result = gradient.clone();
+  for (int64_t begin = 0; begin < gradient.numel(); begin += 512) {
+    const int64_t size = std::min<int64_t>(512, gradient.numel() - begin);
+    result.narrow(0, begin, size).copy_(affine_round_trip(gradient.narrow(0, begin, size)));
+  }
+  return result;
+}
+
+// The hook's arithmetic in one process: what the ranks would end with.
+at::Tensor mean_of(const std::string& hook, const std::vector<at::Tensor>& gradients) {
+  const auto world_size = static_cast<double>(gradients.size());
+  at::Tensor sum = at::zeros_like(gradients[0]);
+  if (hook == "fp16_compress" || hook == "bf16_compress") {
+    sum = sum.to(hook == "fp16_compress" ? at::kHalf : at::kBFloat16);
+    for (const at::Tensor& gradient : gradients) {
+      sum += gradient.to(sum.scalar_type()) / world_size;
+    }
+    return sum.to(at::kFloat);
+  }
+  for (const at::Tensor& gradient : gradients) {
+    sum += hook == "none" ? gradient / world_size : round_trip(hook, gradient);
+  }
+  return hook == "none" ? sum : sum / world_size;
+}
+
+using HookAndWorld = std::tuple<std::string, int64_t>;
+class ErrorBoundTest : public ::testing::TestWithParam<HookAndWorld> {};
+
+TEST_P(ErrorBoundTest, HoldsAndIsNotLoose) {
+  const auto& [hook, world_size] = GetParam();
+  const std::vector<at::Tensor> gradients = gradients_of(world_size, 5000);
+  at::Tensor exact = at::zeros({5000}, at::kDouble);
+  for (const at::Tensor& gradient : gradients) {
+    exact += gradient.to(at::kDouble) / static_cast<double>(world_size);
+  }
+  const at::Tensor share = (mean_of(hook, gradients).to(at::kDouble) - exact).abs() / bound_of(hook, gradients);
+  EXPECT_LE(share.max().item<double>(), 1);
+  // Among 5000 elements some have most of their roundings near half a step in the same direction. A mean over one rank
+  // is exact.
+  const double expected_share = hook != "none" ? 0.3 : world_size == 1 ? 0 : 0.1;
+  EXPECT_GE(share.max().item<double>(), expected_share);
+}
+
+INSTANTIATE_TEST_SUITE_P(HooksAndWorlds, ErrorBoundTest,
+                         ::testing::Combine(::testing::Values("none", "fp16_compress", "bf16_compress",
+                                                              "quantize_per_tensor", "quantize_per_channel"),
+                                            ::testing::Values(1, 2, 3, 4)));
+
+TEST(ErrorBound, IsKnownForEveryHook) {
+  for (const std::string& hook :
+       std::vector<std::string>({"none", "allreduce", "noop", "fp16_compress", "bf16_compress", "quantize_per_tensor",
+                                 "quantize_per_channel"})) {
+    EXPECT_EQ(error_bound(hook, at::full({600}, 0.5), 2).sizes(), at::IntArrayRef({600})) << hook;
+    EXPECT_EQ(error_bound(hook, at::zeros({0}), 2).numel(), 0) << hook;
+  }
+  EXPECT_THROW(error_bound("no_such_hook", at::zeros({1}), 2), c10::ValueError);
+}
+
+TEST(ErrorBound, OfQuantizedHooksIsHalfAStepPerRank) {
+  // A range of 0..255 has steps of 1.
+  at::Tensor bucket = at::zeros({600});
+  bucket[0] = 255;
+  const at::Tensor per_tensor = error_bound("quantize_per_tensor", bucket, 2);
+  EXPECT_NEAR(per_tensor[599].item<double>(), 0.25, 1e-4);
+  const at::Tensor per_channel = error_bound("quantize_per_channel", bucket, 2);
+  EXPECT_NEAR(per_channel[511].item<double>(), 0.25, 1e-4);
+  // The second row is all zeros: its step is the smallest there is, 2^-23.
+  EXPECT_NEAR(per_channel[512].item<double>(), std::ldexp(1, -25), std::ldexp(1, -35));
+}
+
+TEST(ErrorBound, OfFloat32HooksFollowsTheElement) {
+  at::Tensor bucket = at::zeros({2});
+  bucket[1] = 1000;
+  const at::Tensor bound = error_bound("allreduce", bucket, 2);
+  EXPECT_LT(bound[0].item<double>(), 1e-40);
+  EXPECT_NEAR(bound[1].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
+}
+
+TEST(ReferenceTolerance, IsThatOfPyTorchsTest) {
+  for (const char* hook : {"none", "allreduce", "noop"}) {
+    EXPECT_EQ(reference_tolerance(hook).absolute, 0) << hook;
+  }
+  for (const char* hook : {"fp16_compress", "quantize_per_tensor", "quantize_per_channel"}) {
+    EXPECT_EQ(reference_tolerance(hook).relative, 1e-5) << hook;
+    EXPECT_EQ(reference_tolerance(hook).absolute, 1e-4) << hook;
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::verification
