@@ -1,0 +1,113 @@
+// The affine uint8 operators under autograd and in TorchScript.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/jit/frontend/resolver.h>
+#include <torch/csrc/jit/frontend/sugared_value.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "ops/affine_uint8.h"
+#include "tests/ops/affine_uint8_reference.h"
+
+namespace narrowcast {
+namespace {
+
+using test::same_bits;
+
+at::Tensor needing_gradient() { return at::randn({3, 5}).requires_grad_(); }
+
+void expect_backward_names(const at::Tensor& output, const std::string& name) {
+  ASSERT_TRUE(output.requires_grad());
+  try {
+    output.sum().backward();
+    FAIL() << "backward did not throw";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("derivative for narrowcast::" + name + " is not implemented"));
+  }
+}
+
+TEST(AffineUint8Autograd, BackwardThroughTheScaleThrows) {
+  const at::Tensor x = needing_gradient();
+  expect_backward_names(std::get<0>(choose_qparams_per_tensor(x)), "choose_qparams_per_tensor");
+  expect_backward_names(std::get<0>(choose_qparams_per_channel(x)), "choose_qparams_per_channel");
+}
+
+TEST(AffineUint8Autograd, BackwardThroughDecodedValuesThrows) {
+  const at::Tensor codes = at::zeros({3, 5}, at::kByte);
+  const at::Tensor scale = at::ones({1}).requires_grad_();
+  const at::Tensor scales = at::ones({3}).requires_grad_();
+  expect_backward_names(dequantize_per_tensor(codes, scale, at::zeros({1})), "dequantize_per_tensor");
+  expect_backward_names(dequantize_per_channel(codes, scales, at::zeros({3})), "dequantize_per_channel");
+}
+
+// A loss that reaches x both through the round trip and directly must not get half a gradient.
+TEST(AffineUint8Autograd, RoundTripIsNoSilentConstant) {
+  const at::Tensor x = needing_gradient();
+  const auto [scale, zero_point] = choose_qparams_per_tensor(x);
+  const at::Tensor codes = quantize_per_tensor(x, scale, zero_point);
+  EXPECT_FALSE(codes.requires_grad());
+  const at::Tensor loss = (x + dequantize_per_tensor(codes, scale, zero_point)).sum();
+  EXPECT_ANY_THROW(loss.backward());
+}
+
+TEST(AffineUint8Autograd, WorksWithoutGradAndOnDetachedTensors) {
+  const at::Tensor x = needing_gradient();
+  const auto [expected, expected_zero_point] = choose_qparams_per_tensor(x.detach());
+  EXPECT_FALSE(expected.requires_grad());
+  const at::NoGradGuard no_grad;
+  const auto [scale, zero_point] = choose_qparams_per_tensor(x);
+  EXPECT_FALSE(scale.requires_grad());
+  EXPECT_TRUE(same_bits(scale, expected));
+  EXPECT_TRUE(same_bits(quantize_per_tensor(x, scale, zero_point),
+                        quantize_per_tensor(x.detach(), expected, expected_zero_point)));
+}
+
+// Knows `narrowcast` as the operators of that namespace.
+struct OperatorResolver : torch::jit::Resolver {
+  std::shared_ptr<torch::jit::SugaredValue> resolveValue(const std::string& name, torch::jit::GraphFunction&,
+                                                         const torch::jit::SourceRange&) override {
+    return name == "narrowcast" ? std::make_shared<torch::jit::BuiltinModule>(name) : nullptr;
+  }
+};
+
+constexpr const char* kScript = R"(
+def round_trip(self, x):
+    scale, zero_point = narrowcast.choose_qparams_per_tensor(x)
+    codes = narrowcast.quantize_per_tensor(x, scale, zero_point)
+    return narrowcast.dequantize_per_tensor(codes, scale, zero_point)
+def round_trip_per_channel(self, x):
+    scales, zero_points = narrowcast.choose_qparams_per_channel(x)
+    codes = narrowcast.quantize_per_channel(x, scales, zero_points)
+    return narrowcast.dequantize_per_channel(codes, scales, zero_points)
+)";
+
+void expect_round_trips(torch::jit::Module& module) {
+  const at::Tensor x = at::randn({4, 300});
+  const auto [scale, zero_point] = choose_qparams_per_tensor(x);
+  const at::Tensor codes = quantize_per_tensor(x, scale, zero_point);
+  const auto [scales, zero_points] = choose_qparams_per_channel(x);
+  const at::Tensor channel_codes = quantize_per_channel(x, scales, zero_points);
+  for (int run = 0; run < 3; ++run) {  // The executor changes what it runs in the first two.
+    EXPECT_TRUE(
+        same_bits(module.run_method("round_trip", x).toTensor(), dequantize_per_tensor(codes, scale, zero_point)));
+    EXPECT_TRUE(same_bits(module.run_method("round_trip_per_channel", x).toTensor(),
+                          dequantize_per_channel(channel_codes, scales, zero_points)));
+  }
+}
+
+TEST(AffineUint8Script, RunsBeforeAndAfterSaving) {
+  torch::jit::Module module("round_trips");
+  module.define(kScript, std::make_shared<OperatorResolver>());
+  expect_round_trips(module);
+  std::stringstream file;
+  module.save(file);
+  torch::jit::Module loaded = torch::jit::load(file);
+  expect_round_trips(loaded);
+}
+
+}  // namespace
+}  // namespace narrowcast
