@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "ops/engine/error_message.h"
+#include "ops/error_message.h"
 
 namespace narrowcast::engine {
 namespace {

@@ -1,4 +1,4 @@
-// Private to ops/engine.
+// The text of an error, for messages that pass it on.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -6,7 +6,7 @@
 #include <exception>
 #include <string>
 
-namespace narrowcast::engine {
+namespace narrowcast {
 
 // What `error` says, without the backtrace that LibTorch's errors carry.
 inline std::string error_message(const std::exception& error) {
@@ -14,4 +14,4 @@ inline std::string error_message(const std::exception& error) {
   return with_backtrace != nullptr ? with_backtrace->what_without_backtrace() : error.what();
 }
 
-}  // namespace narrowcast::engine
+}  // namespace narrowcast
