@@ -35,7 +35,8 @@ class BucketCodec {
 
   // Writes the mean over ranks of the piece into `bucket`, given the piece's
   // messages of all ranks in rank order. Pieces come in order.
-  virtual void decode_mean(const Piece& piece, const std::vector<const uint8_t*>& messages, const at::Tensor& bucket) = 0;
+  virtual void decode_mean(const Piece& piece, const std::vector<const uint8_t*>& messages,
+                           const at::Tensor& bucket) = 0;
 };
 
 // From this many elements on, encoding and decoding are worth a second thread.
