@@ -1,0 +1,60 @@
+#include "hooks/factory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// The message of the c10::ValueError that making the hook throws.
+std::string value_error(const std::string& name, const HookOptions& options) {
+  try {
+    create_comm_hook(name, options);
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no ValueError";
+}
+
+TEST(HookFactory, NamesItsHooksInTheOrderOfTheDocumentation) {
+  EXPECT_THAT(comm_hook_names(), ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress",
+                                             "quantize_per_tensor", "quantize_per_channel", "noop"));
+}
+
+TEST(HookFactory, MakesEachHookByItsName) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    for (const std::string& name : comm_hook_names()) {
+      const auto hook = create_comm_hook(name, {group});
+      if (name == "none") {
+        EXPECT_EQ(hook, nullptr);
+      } else {
+        ASSERT_NE(hook, nullptr);
+        EXPECT_EQ(hook->name(), name);
+        EXPECT_EQ(hook->payload_bytes_sent(), 0);
+      }
+    }
+  });
+}
+
+TEST(HookFactory, ListsTheKnownNamesForAnUnknownOne) {
+  EXPECT_THAT(value_error("quantise", {}),
+              AllOf(HasSubstr("'quantise'"), HasSubstr("none, allreduce, fp16_compress, bf16_compress, "
+                                                       "quantize_per_tensor, quantize_per_channel, noop")));
+}
+
+TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {
+  EXPECT_THAT(value_error("allreduce", {}), AllOf(HasSubstr("process_group"), HasSubstr("'allreduce'")));
+  const HookOptions no_backend{c10::make_intrusive<c10d::ProcessGroup>(0, 1)};
+  EXPECT_THAT(value_error("quantize_per_tensor", no_backend), HasSubstr("backend for CPU tensors"));
+  EXPECT_EQ(create_comm_hook("none", {}), nullptr);
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks

@@ -1,0 +1,49 @@
+// What hooks do when a rank dies.
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "hooks/factory.h"
+#include "tests/hooks/bucket.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::fork_ranks;
+using testing::kRankPassed;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+class HookFaults : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(HookFaults, ADeadPeerFailsTheFutureLongBeforeTheTimeout) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto codes = fork_ranks(3, [](int64_t rank, const Group& group) {
+    const auto hook = create_comm_hook(GetParam(), {group});
+    auto bucket = make_bucket(at::ones({100'000}));
+    hook->runHook(bucket)->waitAndThrow();
+    group->barrier()->wait();
+    if (rank == 1) ::_exit(42);
+    try {
+      hook->runHook(bucket)->waitAndThrow();
+      ADD_FAILURE() << "the future has a value";
+    } catch (const c10::DistBackendError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), ::testing::HasSubstr("rank " + std::to_string(rank)));
+      EXPECT_THAT(error.what_without_backtrace(), ::testing::HasSubstr(GetParam()));
+    }
+  });
+  EXPECT_THAT(codes, ElementsAre(kRankPassed, 42, kRankPassed));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15)) << "half of the group's timeout";
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, HookFaults,
+                         ::testing::Values("allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor",
+                                           "quantize_per_channel"));
+
+}  // namespace
+}  // namespace narrowcast::hooks

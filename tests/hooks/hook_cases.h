@@ -1,0 +1,31 @@
+// What the conformance suite knows about each hook: adding a hook adds one case.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace narrowcast::hooks {
+
+// A bucket's gradients, by rank.
+using Gradients = std::vector<at::Tensor>;
+
+struct HookCase {
+  std::string name;
+  // What rank `rank` ends with: the plain sequential computation.
+  std::function<at::Tensor(const Gradients& gradients, int64_t rank)> expected;
+  // Largest absolute error per element; null: equal bits.
+  std::function<at::Tensor(const Gradients& gradients)> tolerance;
+  // What each rank sends.
+  std::function<int64_t(const at::Tensor& gradient, int64_t world_size)> payload_bytes;
+  // Whether all ranks end with the same bits.
+  bool averages = true;
+};
+
+// One case per hook that the factory can make.
+std::vector<HookCase> hook_cases();
+
+}  // namespace narrowcast::hooks

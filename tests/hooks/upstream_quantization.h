@@ -1,0 +1,17 @@
+// PyTorch's quantization_hooks.py, operation for operation, but one rank after
+// the other in one process: what the quantised hooks must equal bit for bit.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace narrowcast::hooks::upstream {
+
+// The result of quantization_pertensor_hook on the ranks' buckets, rounded once to their dtype.
+at::Tensor per_tensor_mean(const std::vector<at::Tensor>& buckets);
+
+// The result of quantization_perchannel_hook.
+at::Tensor per_channel_mean(const std::vector<at::Tensor>& buckets);
+
+}  // namespace narrowcast::hooks::upstream
