@@ -22,7 +22,7 @@ namespace narrowcast::engine {
 class Worker;
 
 // Runs jobs first in, first out. Two are in flight at most: job k + 1 starts
-// (encodes and sends) as soon as it is there and job k waits for a message, so
+// (encodes and sends) as soon as it is there and job k waits for the network, so
 // that the network does not idle while job k is decoded.
 //
 // The first job that throws fails its future with what it threw, and all later

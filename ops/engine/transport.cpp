@@ -34,10 +34,7 @@ int64_t Transport::post_receive(const Message& message) {
   return static_cast<int64_t>(receives_.size()) - 1;
 }
 
-void Transport::wait_receive(int64_t receive) {
-  options_.before_waiting();
-  wait(receives_.at(receive), "receiving from");
-}
+void Transport::wait_receive(int64_t receive) { wait(receives_.at(receive), "receiving from"); }
 
 void Transport::send(const Message& message) {
   check(message);
@@ -52,14 +49,15 @@ void Transport::wait_sends() {
   for (Pending& pending : sends_) wait(pending, "sending to");
 }
 
-void Transport::abort() {
+void Transport::interrupt_wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  aborted_ = true;
-  for (const auto* works : {&receives_, &sends_}) {
-    for (const Pending& pending : *works) {
-      if (pending.work) pending.work->abort();
-    }
-  }
+  if (waiting_) waiting_->abort();  // Ends the wait, not the message.
+}
+
+void Transport::give_up() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  given_up_ = true;
+  if (waiting_) waiting_->abort();
 }
 
 void Transport::check(const Message& message) const {
@@ -73,14 +71,14 @@ int Transport::tag(int64_t channel) const {
   return static_cast<int>(kFirstTag + options_.sequence % kExchanges * kChannels + channel);
 }
 
-void Transport::throw_if_aborted() const {
-  TORCH_CHECK_WITH(DistBackendError, !aborted_, "rank ", rank(), ": ", options_.exchange,
+void Transport::throw_if_given_up() const {
+  TORCH_CHECK_WITH(DistBackendError, !given_up_, "rank ", rank(), ": ", options_.exchange,
                    " was given up: its process group's last user here went away");
 }
 
 void Transport::add(std::vector<Pending>& works, int64_t peer, const std::function<c10::intrusive_ptr<Work>()>& post) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  throw_if_aborted();
+  throw_if_given_up();
   try {
     works.push_back({post(), peer});
   } catch (const std::exception& error) {
@@ -89,8 +87,20 @@ void Transport::add(std::vector<Pending>& works, int64_t peer, const std::functi
   }
 }
 
+// A work's abort ends one wait on it: the one in progress or, if that has ended by itself, the next one. So whoever
+// interrupts after set_waiting is noticed, and what happened before it is seen by before_waiting.
 void Transport::wait(Pending& pending, const char* action) {
   if (!pending.work) return;
+  set_waiting(pending.work);
+  do {
+    options_.before_waiting();
+  } while (!wait_once(pending, action));
+  set_waiting(nullptr);
+  pending.work.reset();  // Gloo would wait for a second message if asked again.
+}
+
+// False if the wait was interrupted.
+bool Transport::wait_once(const Pending& pending, const char* action) {
   bool finished = false;
   try {
     finished = pending.work->wait();
@@ -99,9 +109,14 @@ void Transport::wait(Pending& pending, const char* action) {
                      pending.peer, " failed: ", error_message(error));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!finished) aborted_ = true;  // Nothing but abort ends a wait early.
-  throw_if_aborted();
-  pending.work.reset();  // Gloo would wait for a second message if asked again.
+  throw_if_given_up();
+  return finished;
+}
+
+void Transport::set_waiting(c10::intrusive_ptr<Work> work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  throw_if_given_up();
+  waiting_ = std::move(work);
 }
 
 }  // namespace narrowcast::engine

@@ -29,13 +29,15 @@ struct TransportOptions {
   std::string exchange;  // Its name in errors.
   // Which exchange of the group this is, counted alike on all ranks; its messages cannot meet those of others.
   int64_t sequence = 0;
-  std::function<void()> before_waiting = [] {};  // Runs whenever the exchange is about to wait for a message.
+  // Runs whenever the exchange is about to wait for the network, and after each interrupt_wait.
+  std::function<void()> before_waiting = [] {};
 };
 
 // Sends and receives for one exchange through reserved tags, beside the
 // collectives of the same backend. A message that fails, because its peer is
 // gone or silent for the group's timeout, throws c10::DistBackendError that
-// names this rank, the peer and the exchange. Used by one thread, but for abort.
+// names this rank, the peer and the exchange. Used by one thread, but for
+// interrupt_wait and give_up.
 class NARROWCAST_EXPORT Transport {
  public:
   static constexpr int64_t kChannels = 1024;
@@ -59,8 +61,11 @@ class NARROWCAST_EXPORT Transport {
   // Blocks until everything sent so far has left this rank.
   void wait_sends();
 
+  // If the other thread is waiting here, lets it run before_waiting before it waits on. Any thread may call it.
+  void interrupt_wait();
+
   // Makes the wait in progress, if any, and all later calls throw. Any thread may call it.
-  void abort();
+  void give_up();
 
  private:
   struct Pending {
@@ -69,16 +74,19 @@ class NARROWCAST_EXPORT Transport {
   };
   void check(const Message& message) const;
   int tag(int64_t channel) const;
-  void throw_if_aborted() const;
-  // Registers the work that `post` returns, so that abort finds it.
+  void throw_if_given_up() const;
+  // Registers the work that `post` returns, so that give_up finds it.
   void add(std::vector<Pending>& works, int64_t peer, const std::function<c10::intrusive_ptr<c10d::Work>()>& post);
   void wait(Pending& pending, const char* action);
+  bool wait_once(const Pending& pending, const char* action);
+  void set_waiting(c10::intrusive_ptr<c10d::Work> work);
 
   const TransportOptions options_;
-  std::mutex mutex_;  // Guards what follows against abort.
+  std::mutex mutex_;  // Guards what follows against the other threads.
   std::vector<Pending> receives_;
   std::vector<Pending> sends_;
-  bool aborted_ = false;
+  c10::intrusive_ptr<c10d::Work> waiting_;  // Null: not waiting.
+  bool given_up_ = false;
 };
 
 }  // namespace narrowcast::engine

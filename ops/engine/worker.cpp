@@ -31,6 +31,7 @@ c10::intrusive_ptr<Future> Worker::submit(std::shared_ptr<Job> job) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     queued_.push_back({std::move(job), future});
+    if (in_flight_.size() == 1) in_flight_.front()->transport.interrupt_wait();
   }
   changed_.notify_one();
   return future;
@@ -47,7 +48,7 @@ void Worker::stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
-    for (const auto& exchange : in_flight_) exchange->transport.abort();
+    for (const auto& exchange : in_flight_) exchange->transport.give_up();
   }
   changed_.notify_one();
 }
@@ -66,7 +67,7 @@ std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   TransportOptions options{backend_, queued_.front().job->name(), started_++, [this] { start_queued(); }};
   in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
   queued_.pop_front();
-  if (stopping_) in_flight_.back()->transport.abort();
+  if (stopping_) in_flight_.back()->transport.give_up();
   return in_flight_.back();
 }
 

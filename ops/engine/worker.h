@@ -21,7 +21,7 @@ namespace narrowcast::engine {
 
 // The way of a job: submit puts it on queued_; the thread moves it to in_flight_
 // and starts it; the thread finishes the oldest in flight and completes its
-// future. The oldest one's waits are the moments at which the next one starts.
+// future. While the oldest one waits for the network, the next one starts.
 class Worker {
  public:
   explicit Worker(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
