@@ -33,6 +33,7 @@ class TemporaryFolder {
   // Writes a file, making the folders above it, and returns its path.
   std::string write(const std::string& name, std::string_view content) const {
     std::filesystem::create_directories((path_ / name).parent_path());
+    std::filesystem::remove(path_ / name);  // Overwriting in place waits for the disk on some file systems.
     std::ofstream(path_ / name, std::ios::binary) << content;
     return *this / name;
   }
