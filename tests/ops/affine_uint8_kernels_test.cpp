@@ -25,6 +25,9 @@ template <class T>
 class AffineUint8Kernels : public testing::Test {
  protected:
   static constexpr at::ScalarType kDtype = c10::CppTypeToScalarType<T>::value;
+
+ private:
+  test::UseThreads one_{1};
 };
 
 using ElementTypes = testing::Types<float, double, c10::BFloat16, c10::Half>;
@@ -168,6 +171,7 @@ TYPED_TEST(AffineUint8Kernels, DequantizeMeanOfNanAndInfScales) {
 }
 
 TEST(AffineUint8KernelsOnFloats, DequantizeEqualsPyTorch) {
+  const test::UseThreads one(1);
   for (const int64_t size : kSizes) {
     const Encoded encoded(6, size);
     for (int64_t r = 0; r < 6; ++r) {

@@ -2,7 +2,6 @@
 #include "ops/affine_uint8.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,6 +78,7 @@ TEST(AffineUint8Operator, GivesTheKnownQparamsOfTheReferenceTask) {
 }
 
 TEST(AffineUint8Operator, EqualsPyTorchPerTensor) {
+  const test::UseThreads one(1);
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t size : test::kSizes) {
       for (const auto& [name, x] : test::inputs(dtype, size)) {
@@ -97,6 +97,7 @@ TEST(AffineUint8Operator, EqualsPyTorchPerTensor) {
 }
 
 TEST(AffineUint8Operator, EqualsPyTorchPerChannel) {
+  const test::UseThreads one(1);
   for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [name, flat] : test::inputs(dtype, 37 * 129)) {
       SCOPED_TRACE(testing::Message() << dtype << " " << name);
@@ -177,16 +178,15 @@ TEST(AffineUint8Operator, HandlesTensorsWithoutElements) {
 
 // More elements than one thread's share, in one row, in few and in many.
 TEST(AffineUint8Operator, GivesEqualBitsOnAnyNumberOfThreads) {
-  const int before = at::get_num_threads();
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{1, 300007}, {3, 70001}, {5003, 61}}) {
     const at::Tensor x = at::randn(shape);
-    at::set_num_threads(1);
+    const test::UseThreads one(1);
     const auto [scales, zero_points] = choose_qparams_per_channel(x);
     const at::Tensor codes = quantize_per_channel(x, scales, zero_points);
     const at::Tensor decoded = dequantize_per_channel(codes, scales, zero_points);
     const at::Tensor scale = std::get<0>(choose_qparams_per_tensor(x));
     for (const int threads : {2, 4}) {
-      at::set_num_threads(threads);
+      const test::UseThreads several(threads);
       EXPECT_TRUE(same_bits(std::get<0>(choose_qparams_per_channel(x)), scales));
       EXPECT_TRUE(same_bits(std::get<1>(choose_qparams_per_channel(x)), zero_points));
       EXPECT_TRUE(same_bits(quantize_per_channel(x, scales, zero_points), codes));
@@ -194,7 +194,6 @@ TEST(AffineUint8Operator, GivesEqualBitsOnAnyNumberOfThreads) {
       EXPECT_TRUE(same_bits(std::get<0>(choose_qparams_per_tensor(x)), scale));
     }
   }
-  at::set_num_threads(before);
 }
 
 TEST(AffineUint8Operator, KnowsItsOutputsOnTheMetaDevice) {
