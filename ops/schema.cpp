@@ -4,17 +4,19 @@
 
 TORCH_LIBRARY(narrowcast, m) {
   // Affine uint8, PyTorch's MinMaxObserver and PerChannelMinMaxObserver (quint8, 0..255, eps 2^-23, axis 0).
-  // x: any floating dtype, any strides. scale: float32. zero point: int32.
+  // x: float32, float64, bfloat16 or float16, any strides. scale: float32. zero point: int32 or float32, a whole
+  // number in [0, 255]. Everything on one device. Outputs are contiguous and have no gradient: backward throws.
   //   mn = min(x.min, 0), mx = max(x.max, 0), scale = max((mx - mn) / 255, 2^-23)
   //   zero_point = clamp(0 - round_half_even(mn / scale), 0, 255)
   // Inf, NaN or a range that overflows float32: zero point 0 and a scale of Inf or NaN.
+  // Errors: TypeError for a dtype, ValueError for a shape, a device, a zero point's value or an undefined tensor.
 
-  // x [...] -> scale [1], zero_point [1]. An empty x gives scale 1, zero point 0.
+  // x [...] -> scale [1] float32, zero_point [1] int32. An empty x gives scale 1, zero point 0.
   m.def("choose_qparams_per_tensor(Tensor x) -> (Tensor scale, Tensor zero_point)");
   // x [C, ...] -> scales [C], zero_points [C]. C = 0 gives empty results; C > 0 with no elements is an error.
   m.def("choose_qparams_per_channel(Tensor x) -> (Tensor scales, Tensor zero_points)");
 
-  // x [...], scale [1], zero_point [1] (int32 or float32) -> uint8 [...]:
+  // x [...], scale [1] or [], zero_point [1] or [] -> uint8 [...]:
   // clamp(round_half_even(x / scale) + zero_point, 0, 255), computed in x's dtype; NaN gives 0.
   m.def("quantize_per_tensor(Tensor x, Tensor scale, Tensor zero_point) -> Tensor");
   // q uint8 [...] -> float32 [...]: scale * (float(q) - float(zero_point)).

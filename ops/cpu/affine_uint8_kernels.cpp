@@ -4,32 +4,15 @@
 #define HWY_TARGET_INCLUDE "ops/cpu/affine_uint8_kernels.cpp"
 // The next include compiles this file once per instruction set.
 #include <hwy/foreach_target.h>
-// Keep these two below it.
+// Keep the others below it.
 #include <hwy/highway.h>
 
-#include "ops/cpu/float_lanes-inl.h"
-
-#ifndef NARROWCAST_OPS_CPU_AFFINE_UINT8_KERNELS_TABLE_
-#define NARROWCAST_OPS_CPU_AFFINE_UINT8_KERNELS_TABLE_
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 
-namespace narrowcast::cpu {
-
-// The functions of one instruction set for one element type.
-template <class T>
-struct AffineKernels {
-  AffineRange (*find_range)(const T*, int64_t);
-  void (*quantize)(const T*, int64_t, AffineQparams, uint8_t*);
-  AffineQparams (*choose_qparams_and_quantize)(const T*, int64_t, uint8_t*);
-  void (*dequantize_mean)(const uint8_t* const*, const AffineQparams*, int64_t, int64_t, T*);
-};
-
-using AffineKernelTable =
-    std::tuple<AffineKernels<float>, AffineKernels<double>, AffineKernels<c10::BFloat16>, AffineKernels<c10::Half>>;
-
-}  // namespace narrowcast::cpu
-#endif
+#include "ops/cpu/affine_uint8_table.h"
+#include "ops/cpu/float_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
@@ -81,7 +64,7 @@ AffineRange find_range(const T* x, int64_t n) {
 // Quotients beyond this give code 0 or 255 whatever the zero point, and every T holds it exactly.
 inline constexpr int kFarQuotient = 300;
 
-// The quotients x / scale rounded to T, within +-kFarQuotient; NaN is the least.
+// Quotients no farther out than that; NaN becomes the least.
 template <class D>
 HWY_INLINE hn::Vec<D> within_reach(D d, hn::Vec<D> quotient) {
   const auto lowest = hn::Set(d, -kFarQuotient);
@@ -89,12 +72,13 @@ HWY_INLINE hn::Vec<D> within_reach(D d, hn::Vec<D> quotient) {
   return hn::Min(not_low, hn::Set(d, kFarQuotient));
 }
 
+// The quotients of one vector of x, rounded to x's type and within reach.
 template <class D>
 HWY_INLINE hn::Vec<D> divide(D d, const float* x, float scale) {
   return within_reach(d, hn::Div(hn::LoadU(d, x), hn::Set(d, scale)));
 }
 
-// In double until it is a whole number; float32 holds that exactly.
+// In double until they are whole numbers; float32 holds those exactly.
 template <class D>
 HWY_INLINE hn::Vec<D> divide(D d, const double* x, float scale) {
   const hn::Rebind<double, D> d_wide;
@@ -103,7 +87,8 @@ HWY_INLINE hn::Vec<D> divide(D d, const double* x, float scale) {
   return hn::DemoteTo(d, hn::Sub(hn::Add(quotient, rounder), rounder));
 }
 
-// A 16-bit type: what its quotient loses below the least normal number does not matter, all of that rounds to 0.
+// For the 16-bit types. Float16 keeps fewer bits of a subnormal quotient than
+// this, but all of those round to code 0 plus zero point either way.
 template <int kDroppedBits, class D, class T>
 HWY_INLINE hn::Vec<D> divide_narrow(D d, const T* x, float scale) {
   const hn::RebindToUnsigned<D> d_bits;
@@ -170,6 +155,15 @@ void dequantize(const uint8_t* codes, int64_t n, AffineQparams qparams, float* o
   }
 }
 
+// One element of dequantize_mean, in float32.
+inline float dequantized_mean(const uint8_t* const* codes, const AffineQparams* qparams, int64_t ranks, int64_t i) {
+  float sum = 0;
+  for (int64_t r = 0; r < ranks; ++r) {
+    sum += codec::dequantize(codes[r][i], qparams[r]);
+  }
+  return sum / static_cast<float>(ranks);
+}
+
 // Four vectors at a time, so that a rank's qparams are fetched once for all four.
 template <class T>
 void dequantize_mean(const uint8_t* const* codes, const AffineQparams* qparams, int64_t ranks, int64_t n, T* out) {
@@ -197,11 +191,7 @@ void dequantize_mean(const uint8_t* const* codes, const AffineQparams* qparams, 
     store_floats(d, hn::Div(sum3, divisor), out + i + 3 * lanes);
   }
   for (; i < n; ++i) {
-    float sum = 0;
-    for (int64_t r = 0; r < ranks; ++r) {
-      sum += codec::dequantize(codes[r][i], qparams[r]);
-    }
-    out[i] = static_cast<T>(sum / static_cast<float>(ranks));
+    out[i] = static_cast<T>(dequantized_mean(codes, qparams, ranks, i));
   }
 }
 
