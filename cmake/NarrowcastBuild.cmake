@@ -73,3 +73,14 @@ function(narrowcast_program name)
   target_link_libraries(${target} PRIVATE narrowcast_options narrowcast::program ${arg_DEPS})
   set_property(GLOBAL APPEND PROPERTY NARROWCAST_INSTALLED_TARGETS ${target})
 endfunction()
+
+# narrowcast_parallel_sources(<file>...): files that call at::parallel_for, which is serial unless its caller is
+# compiled with OpenMP. They cannot share the precompiled header: it was made without. The runtime is the one that
+# LibTorch brings: a second one would not know how many threads at::set_num_threads set. ThreadSanitizer does not see
+# that runtime's barriers and would report every parallel loop, so under it the loops are serial.
+function(narrowcast_parallel_sources)
+  if(NOT NARROWCAST_SANITIZE MATCHES "thread")
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -fopenmp)
+    set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
