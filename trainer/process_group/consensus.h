@@ -4,17 +4,13 @@
 // throws c10::DistBackendError naming the rank and the step if a peer failed.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <string>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "ops/export.h"
+#include "trainer/process_group/process_group.h"
 
 namespace narrowcast {
-
-using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 // Returns when all ranks have called it. `step` says what for, in errors.
 NARROWCAST_EXPORT void barrier(const ProcessGroupPtr& group, const std::string& step);

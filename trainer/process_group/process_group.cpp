@@ -53,7 +53,7 @@ GroupBackend create_backend(const c10::intrusive_ptr<c10d::Store>& store, const 
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
+ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);
   const auto store = make_store(env, options.timeout);
   const GroupBackend created = create_backend(store, env, options);

@@ -12,6 +12,8 @@
 
 namespace narrowcast {
 
+using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
 struct ProcessGroupOptions {
   std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of the rendezvous and of every collective
@@ -33,8 +35,7 @@ struct ProcessGroupOptions {
 // timeout that is not positive, or an unknown interface; c10::DistBackendError
 // naming rank, address and port where the port is in use, the store cannot be
 // reached or a rank does not join within the timeout.
-NARROWCAST_EXPORT c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(const WorkerEnv& env,
-                                                                            const ProcessGroupOptions& options = {});
+NARROWCAST_EXPORT ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
 
 // Takes the group of that name out of the registry, so that its connections close
 // when the last reference to it goes; throws c10::Error if there is none. Call it
@@ -51,10 +52,10 @@ class NARROWCAST_EXPORT ProcessGroupScope {
   ProcessGroupScope(const ProcessGroupScope&) = delete;
   ProcessGroupScope& operator=(const ProcessGroupScope&) = delete;
 
-  const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
+  const ProcessGroupPtr& group() const { return group_; }
 
  private:
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  ProcessGroupPtr group_;
 };
 
 }  // namespace narrowcast

@@ -1,0 +1,41 @@
+#include "trainer/ddp/ddp_options.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace narrowcast {
+namespace {
+
+constexpr double kBytesPerMb = 1024.0 * 1024.0;
+constexpr double kMostMb = 1024.0 * 1024.0;  // A TiB: far more than a device holds, far less than int64 holds.
+
+void check_cap(const char* name, double megabytes) {
+  TORCH_CHECK_VALUE(megabytes > 0 && megabytes <= kMostMb, name, "=", megabytes, " must be greater than 0 and at most ",
+                    kMostMb);
+}
+
+// A bucket holds at least one parameter, however small the cap.
+int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int64_t>(megabytes * kBytesPerMb)); }
+
+}  // namespace
+
+void DdpOptions::validate() const {
+  check_cap("bucket_cap_mb", bucket_cap_mb());
+  if (first_bucket_mb()) {
+    check_cap("first_bucket_mb", *first_bucket_mb());
+    TORCH_CHECK_VALUE(*first_bucket_mb() <= bucket_cap_mb(), "first_bucket_mb=", *first_bucket_mb(),
+                      " must not exceed bucket_cap_mb=", bucket_cap_mb());
+  }
+  TORCH_CHECK_VALUE(!(static_graph() && find_unused_parameters()),
+                    "find_unused_parameters has no effect with static_graph, which finds unused parameters itself;"
+                    " set one of the two");
+}
+
+int64_t DdpOptions::bucket_bytes_cap() const { return to_bytes(bucket_cap_mb()); }
+
+int64_t DdpOptions::first_bucket_bytes_cap() const {
+  return to_bytes(first_bucket_mb().value_or(std::min(1.0, bucket_cap_mb())));
+}
+
+}  // namespace narrowcast

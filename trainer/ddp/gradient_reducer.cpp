@@ -1,0 +1,223 @@
+#include "trainer/ddp/gradient_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <limits>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "hooks/factory.h"
+#include "trainer/ddp/autograd/output_sink.h"
+#include "trainer/ddp/autograd/reduction_counter.h"
+#include "trainer/process_group/consensus.h"
+#include "trainer/process_group/network_errors.h"
+
+namespace narrowcast {
+namespace {
+
+constexpr size_t kBroadcastChunkBytes = size_t{250} << 20;
+
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& entry : named) {
+    tensors.push_back(entry.tensor);
+  }
+  return tensors;
+}
+
+ProcessGroupPtr checked_group(ProcessGroupPtr group) {
+  TORCH_CHECK_VALUE(group.defined(), "process_group must not be null; create one with init_process_group");
+  TORCH_CHECK_VALUE(group->hasBackends(), "process_group has no backend; create one with init_process_group");
+  return group;
+}
+
+DdpOptions checked_options(const DdpOptions& options) {
+  options.validate();
+  return options;
+}
+
+// The buckets of the first step, by index into `parameters`. Gradients come in
+// roughly the reverse order of the parameters, so buckets do, too. If every step
+// uses all parameters, the first step only observes the true order, with one bucket
+// per dtype; else buckets are never rebuilt and must be right at once.
+std::vector<std::vector<size_t>> plan_buckets(const std::vector<at::Tensor>& parameters, const DdpOptions& options) {
+  std::vector<size_t> limits = {std::numeric_limits<size_t>::max()};
+  if (options.find_unused_parameters()) {
+    limits = {static_cast<size_t>(options.first_bucket_bytes_cap()), static_cast<size_t>(options.bucket_bytes_cap())};
+  }
+  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, limits));
+  std::reverse(buckets.begin(), buckets.end());
+  return buckets;
+}
+
+std::unordered_map<size_t, std::string> names_by_index(const std::vector<NamedTensor>& parameters) {
+  std::unordered_map<size_t, std::string> names;
+  for (const NamedTensor& parameter : parameters) {
+    names.emplace(names.size(), parameter.name);
+  }
+  return names;
+}
+
+// The only call of the Reducer's constructor, whose arguments change between versions of LibTorch.
+std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
+                                            const DdpOptions& options) {
+  const std::vector<at::Tensor> tensors = tensors_of(parameters);
+  return std::make_shared<c10d::Reducer>(
+      tensors, plan_buckets(tensors, options), group,
+      /*expect_sparse_gradients=*/std::vector<bool>(tensors.size(), false), options.bucket_bytes_cap(),
+      options.find_unused_parameters(), options.gradient_as_bucket_view(), names_by_index(parameters),
+      options.first_bucket_bytes_cap(), /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+}
+
+std::vector<NamedValue> describe(const DdpOptions& options) {
+  const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
+  return {{"hook", options.hook()},
+          {"bucket_cap_mb", c10::str(options.bucket_cap_mb())},
+          {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
+          {"find_unused_parameters", on_off(options.find_unused_parameters())},
+          {"gradient_as_bucket_view", on_off(options.gradient_as_bucket_view())},
+          {"static_graph", on_off(options.static_graph())},
+          {"broadcast_buffers", on_off(options.broadcast_buffers())},
+          {"init_sync", on_off(options.init_sync())}};
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const DdpOptions& options)
+    : state_(std::move(state)),
+      group_(checked_group(std::move(group))),
+      options_(checked_options(options)),
+      trainable_(state_.trainable()),
+      static_graph_known_(std::make_shared<bool>(false)) {
+  auto hook = hooks::create_comm_hook(options_.hook(), {.process_group = group_});  // Before anything is sent.
+  compare_between_ranks();
+  check_trainable(state_, group_);
+  if (options_.init_sync()) {
+    broadcast(state_.parameters);
+    broadcast(state_.buffers);
+  }
+  reductions_ = std::make_unique<ReductionCounter>(tensors_of(trainable_));
+  reducer_ = make_reducer(trainable_, group_, options_);
+  if (options_.static_graph()) {
+    reducer_->set_static_graph();
+  }
+  if (hook != nullptr) {
+    register_comm_hook(std::move(hook));
+  }
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::compare_between_ranks() const {
+  std::vector<NamedValue> values = describe(options_);
+  for (NamedValue& value : describe(state_)) {
+    values.push_back(std::move(value));
+  }
+  check_equal_on_all_ranks(group_, values);
+}
+
+void GradientReducer::broadcast(const std::vector<NamedTensor>& tensors) const {
+  if (tensors.empty()) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  with_network_errors(group_->getRank(), "broadcast of parameters and buffers", [&] {
+    c10d::broadcast_coalesced(group_, tensors_of(tensors), kBroadcastChunkBytes, /*rank=*/0);
+  });
+}
+
+void GradientReducer::before_forward() {
+  if (at::GradMode::is_enabled()) {
+    TORCH_CHECK_VALUE(synchronise_ || !is_first_static_step(),
+                      "static_graph learns from the first backward pass, which must reduce: "
+                      "do not start inside no_sync");
+    if (synchronise_) {
+      reducer_->prepare_for_forward();
+    }
+    with_network_errors(group_->getRank(), "rebuilding buckets", [&] { reducer_->rebuild_buckets(); });
+  }
+  if (buffers_due_) {
+    broadcast(state_.buffers);
+  }
+}
+
+bool GradientReducer::is_first_static_step() const { return options_.static_graph() && !*static_graph_known_; }
+
+bool GradientReducer::wants_outputs() const {
+  return at::GradMode::is_enabled() && synchronise_ && (options_.find_unused_parameters() || is_first_static_step());
+}
+
+std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> outputs) {
+  const bool reduces = at::GradMode::is_enabled() && synchronise_;
+  buffers_due_ = reduces && options_.broadcast_buffers();
+  if (!reduces) {
+    return outputs;
+  }
+  reductions_->arm();
+  std::vector<at::Tensor> roots;  // From which the Reducer looks for unused parameters.
+  if (options_.find_unused_parameters()) {
+    std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(roots),
+                 [](const at::Tensor& output) { return output.defined(); });
+  }
+  reducer_->prepare_for_backward(roots);
+  if (!wants_outputs()) {
+    return outputs;
+  }
+  return pass_through_sink(outputs, is_first_static_step() ? static_reduction() : nullptr);
+}
+
+// The Reducer learns a static graph by watching the first backward pass, and so
+// can reduce only when that has ended.
+std::function<void()> GradientReducer::static_reduction() const {
+  return [known = static_graph_known_, weak_reducer = std::weak_ptr<c10d::Reducer>(reducer_)] {
+    const auto reducer = weak_reducer.lock();
+    if (reducer != nullptr && !std::exchange(*known, true)) {
+      torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
+    }
+  };
+}
+
+void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) {
+  TORCH_CHECK_VALUE(hook != nullptr, "hook must not be null");
+  const hooks::CommHook* const observed = hook.get();
+  reducer_->register_comm_hook(std::move(hook));
+  hook_ = observed;
+}
+
+void GradientReducer::backward(const at::Tensor& loss) const {
+  with_network_errors(group_->getRank(), "backward pass", [&] { loss.backward(); });
+}
+
+void GradientReducer::zero_grad() {
+  for (const NamedTensor& parameter : state_.parameters) {
+    parameter.tensor.mutable_grad().reset();
+  }
+}
+
+std::string GradientReducer::hook_name() const { return hook_ == nullptr ? "none" : std::string(hook_->name()); }
+
+int64_t GradientReducer::payload_bytes_sent() const {
+  if (hook_ != nullptr) {
+    return hook_->payload_bytes_sent();
+  }
+  int64_t gradient_bytes = 0;
+  for (const NamedTensor& parameter : trainable_) {
+    gradient_bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  }
+  return reductions_->count() * hooks::ring_all_reduce_bytes(gradient_bytes, group_->getSize());
+}
+
+std::vector<int64_t> GradientReducer::bucket_bytes() const {
+  std::vector<int64_t> sizes;
+  for (const c10d::GradBucket& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false)) {
+    sizes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
+  }
+  return sizes;
+}
+
+}  // namespace narrowcast
