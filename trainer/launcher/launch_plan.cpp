@@ -38,6 +38,7 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Rend
   if (limits_threads(options, inherited)) {
     environment.emplace("OMP_NUM_THREADS", "1");
   }
+  // What is there already wins over what is inherited.
   environment.insert(inherited.begin(), inherited.end());
   environment.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // unless the user set it
 

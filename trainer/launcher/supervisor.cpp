@@ -62,8 +62,18 @@ class Supervisor {
     if (job_goes_on() && event.ending.failed()) {
       failed(event);
     }
-    if (job_goes_on() && running_ == 0) {
+    if (running_ == 0 && phase_ != Phase::kKilling) {
+      end_leftovers();
+    }
+  }
+
+  // The workers are gone; what they left may ignore the signal that ended them, as
+  // background jobs of a shell ignore SIGINT.
+  void end_leftovers() {
+    if (job_goes_on()) {
       stop(SIGTERM);
+    } else {
+      runner_.send(SIGTERM);
     }
   }
 

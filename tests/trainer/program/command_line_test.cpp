@@ -5,47 +5,30 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/trainer/program/sample_program.h"
 #include "trainer/program/exit_code.h"
 
 namespace narrowcast::program {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 // Flags are global: each test leaves them as it found them.
-class CommandLineTest : public testing::Test {
+class CommandLineTest : public ::testing::Test {
  protected:
   CommandLine parse(const Words& arguments) const { return CommandLine(description, arguments); }
 
   // The message that the command line is refused with.
   std::string refusal(const Words& arguments) const {
-    try {
-      parse(arguments);
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "accepted";
+    return testing::error_message<c10::ValueError>([&] { parse(arguments); });
   }
-
-  // A flag file with this text.
-  std::string flag_file(const std::string& name, const std::string& text) const {
-    const std::string path = (folder / name).string();
-    std::ofstream(path) << text;
-    return path;
-  }
-
-  CommandLineTest() { std::filesystem::create_directories(folder); }
-  ~CommandLineTest() override { std::filesystem::remove_all(folder); }
 
   Description description = sample_description();
   const absl::FlagSaver saved_flags;
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
+  const testing::TemporaryFolder folder;
 };
 
 TEST_F(CommandLineTest, SetsFlagsInEitherSpelling) {
@@ -113,9 +96,9 @@ TEST_F(CommandLineTest, LeavesTheRestToTheProgramItStarts) {
 }
 
 TEST_F(CommandLineTest, ReadsFlagFiles) {
-  const std::string inner = flag_file("inner", "--sample-rate=2\n");
+  const std::string inner = folder.write("inner", "--sample-rate=2\n");
   const std::string outer =
-      flag_file("outer", "# a comment\n\n  --sample_steps=5 \r\n--flagfile=" + inner + "\n--sample_data=two words");
+      folder.write("outer", "# a comment\n\n  --sample_steps=5 \r\n--flagfile=" + inner + "\n--sample_data=two words");
   const CommandLine line = parse({"--sample_steps=3", "--flagfile", outer, "--sample_rate=3"});
   EXPECT_EQ(absl::GetFlag(FLAGS_sample_steps), 5);
   EXPECT_EQ(absl::GetFlag(FLAGS_sample_rate), 3);
@@ -124,16 +107,17 @@ TEST_F(CommandLineTest, ReadsFlagFiles) {
 }
 
 TEST_F(CommandLineTest, NamesTheLineOfABadFlagFile) {
-  const std::string bad = flag_file("bad", "--sample_steps=1\n--sample_stepps=2\n");
+  const std::string bad = folder.write("bad", "--sample_steps=1\n--sample_stepps=2\n");
   EXPECT_EQ(refusal({"--flagfile=" + bad}), bad + ":2: unknown flag --sample_stepps; did you mean --sample_steps?");
-  EXPECT_THAT(refusal({"--flagfile=" + flag_file("word", "train.txt\n")}),
+  EXPECT_THAT(refusal({"--flagfile=" + folder.write("word", "train.txt\n")}),
               HasSubstr(":1: \"train.txt\" is not a flag"));
-  EXPECT_THAT(refusal({"--flagfile=" + flag_file("bare", "--sample_data\n--sample_steps=1")}),
+  EXPECT_THAT(refusal({"--flagfile=" + folder.write("bare", "--sample_data\n--sample_steps=1")}),
               HasSubstr(":1: --sample_data needs a value"));
   EXPECT_EQ(refusal({"--flagfile=/no/such"}), "--flagfile=/no/such: cannot be read");
-  EXPECT_EQ(refusal({"--flagfile=" + folder.string()}), "--flagfile=" + folder.string() + ": cannot be read");
-  const std::string own = (folder / "own").string();
-  EXPECT_THAT(refusal({"--flagfile=" + flag_file("own", "--flagfile=" + own)}), HasSubstr("more than 8 deep"));
+  EXPECT_EQ(refusal({"--flagfile=" + folder.path().string()}),
+            "--flagfile=" + folder.path().string() + ": cannot be read");
+  const std::string own = folder / "own";
+  EXPECT_THAT(refusal({"--flagfile=" + folder.write("own", "--flagfile=" + own)}), HasSubstr("more than 8 deep"));
 }
 
 TEST_F(CommandLineTest, AnswersHelpAndVersion) {
@@ -160,11 +144,11 @@ Ending ending(const Description& description, std::vector<std::string> arguments
   for (std::string& argument : arguments) {
     argv.push_back(argument.data());
   }
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
   const int code = run_main(description, static_cast<int>(argv.size()), argv.data(),
                             [](const CommandLine&) { return absl::GetFlag(FLAGS_sample_steps); });
-  return {code, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+  return {code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
 }
 
 TEST_F(CommandLineTest, MainAnswersOnStandardOutput) {

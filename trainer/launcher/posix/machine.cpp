@@ -174,7 +174,9 @@ void check_own_address(const std::string& address) {
   TORCH_CHECK_VALUE(false, "--master_addr=", address, ": not an address of this machine, where rank 0 runs");
 }
 
-PortReservation::PortReservation(int64_t port) : socket_(bind_everywhere(port)) {
+PortReservation::PortReservation(int64_t port) {
+  TORCH_CHECK_VALUE(port >= 0 && port <= 65535, "--master_port=", port, ": must be from 0 to 65535");
+  socket_ = bind_everywhere(port);
   TORCH_CHECK_VALUE(socket_, "--master_port=", port, ": cannot be used: ", std::strerror(errno));
   sockaddr_storage bound{};
   socklen_t length = sizeof(bound);

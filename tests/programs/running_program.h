@@ -1,0 +1,69 @@
+// A program under test, with its streams in the test's hands.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace narrowcast::testing {
+
+// How a program ended.
+struct ProgramEnd {
+  int exit_code = -1;  // -1: a signal ended it
+  int signal = 0;
+  std::string output;  // all of its standard output and error
+  std::string errors;
+};
+
+// Everything that waits here gives up, by an exception, after a deadline that only a hang reaches.
+class RunningProgram {
+ public:
+  // Starts arguments[0], a path or a name in PATH, with this process's environment
+  // changed by `environment`, where an empty value removes a variable.
+  explicit RunningProgram(const std::vector<std::string>& arguments,
+                          const std::map<std::string, std::string>& environment = {});
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+  // Kills it if it still runs.
+  ~RunningProgram();
+
+  pid_t pid() const { return pid_; }
+  void send(int signal) const;
+
+  // Waits until its standard output, or error, holds `text`, `times` times.
+  void wait_for_output(const std::string& text, int times = 1);
+  void wait_for_errors(const std::string& text);
+
+  // Waits until it and everything that inherited its streams has closed them, and it has ended.
+  ProgramEnd wait();
+
+  // Stops reading standard output, as `head` does when it has seen enough.
+  void close_output();
+
+  const std::string& output() const { return output_; }
+
+ private:
+  void read_until(const std::function<bool()>& enough);
+
+  pid_t pid_ = 0;
+  int output_pipe_ = -1;
+  int error_pipe_ = -1;
+  std::string output_;
+  std::string errors_;
+};
+
+// Runs a program to its end.
+ProgramEnd run_to_end(const std::vector<std::string>& arguments,
+                      const std::map<std::string, std::string>& environment = {});
+
+// How often `text` holds `part`.
+int count_of(const std::string& part, const std::string& text);
+
+// Waits until process `pid` is gone, or is only waiting for its parent to notice.
+void wait_until_gone(pid_t pid);
+
+}  // namespace narrowcast::testing

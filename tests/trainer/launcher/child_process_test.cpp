@@ -1,0 +1,126 @@
+#include "trainer/launcher/posix/child_process.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+
+#include <csignal>
+
+namespace narrowcast::launcher {
+namespace {
+
+WorkerCommand shell(const std::string& script) {
+  WorkerCommand command;
+  command.arguments = {"/bin/sh", "-c", script};
+  command.environment = {{"PATH", "/usr/bin:/bin"}, {"GREETING", "hello"}};
+  return command;
+}
+
+// What a child with this script writes to its standard output, until all writers have gone.
+std::string output_of(const WorkerCommand& command, const Guard& guard) {
+  Pipe pipe = make_pipe();
+  const pid_t pid = start_child(command, {.output = pipe.write_end.get()}, guard);
+  pipe.write_end.close();
+  std::string text;
+  char bytes[256];
+  for (ssize_t count = 0; (count = read(pipe.read_end.get(), bytes, sizeof(bytes))) > 0;) {
+    text.append(bytes, static_cast<size_t>(count));
+  }
+  waitpid(pid, nullptr, 0);
+  return text;
+}
+
+TEST(ChildProcess, GetsItsEnvironmentAndNoInput) {
+  const Guard guard;
+  EXPECT_EQ(output_of(shell("echo $GREETING; read line || echo no input"), guard), "hello\nno input\n");
+}
+
+TEST(ChildProcess, LeadsItsOwnGroup) {
+  const Guard guard;
+  // Fields 1 and 5 of stat are the process's id and its group's.
+  EXPECT_EQ(output_of(shell("set -- $(cat /proc/$$/stat); test $1 = $5 && echo leads"), guard), "leads\n");
+}
+
+TEST(ChildProcess, InheritsNoDescriptorsOfOurs) {
+  const Guard guard;
+  const Pipe not_inherited = make_pipe();
+  for (const int ours : {guard.announcements(), not_inherited.read_end.get(), not_inherited.write_end.get()}) {
+    EXPECT_EQ(output_of(shell("test -e /proc/$$/fd/" + std::to_string(ours) + " || echo absent"), guard), "absent\n");
+  }
+}
+
+TEST(ChildProcess, SaysWhyAProgramCannotBeExecuted) {
+  const Guard guard;
+  WorkerCommand command;
+  command.arguments = {"/no/such/program"};
+  try {
+    start_child(command, {}, guard);
+    FAIL() << "started";
+  } catch (const c10::ValueError& error) {
+    EXPECT_EQ(std::string(error.what_without_backtrace()),
+              "/no/such/program: cannot be executed: No such file or directory");
+  }
+}
+
+TEST(ChildProcess, IsListedAsAChild) {
+  const Guard guard;
+  const pid_t pid = start_child(shell("exit 0"), {}, guard);
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  bool listed = false;
+  for (const AdoptedChild& child : list_children()) {
+    listed = listed || (child.pid == pid && child.ended);
+    EXPECT_TRUE(child.pid != guard.pid() || !child.ended);
+  }
+  EXPECT_TRUE(listed);
+  waitpid(pid, nullptr, 0);
+}
+
+// A child that leaves a grandchild holding the writing end of a pipe, and ends.
+Descriptor end_held_by_grandchild(const Guard& guard) {
+  Pipe pipe = make_pipe();
+  const pid_t pid = start_child(shell("sleep 1000 & echo ready"), {.output = pipe.write_end.get()}, guard);
+  waitpid(pid, nullptr, 0);
+  char ready[6];
+  EXPECT_EQ(read(pipe.read_end.get(), ready, sizeof(ready)), 6);
+  return std::move(pipe.read_end);
+}
+
+TEST(Guard, KillsTheGroupsItHeardOf) {
+  Descriptor held;
+  {
+    const Guard guard;
+    held = end_held_by_grandchild(guard);
+  }
+  char byte = 0;
+  EXPECT_EQ(read(held.get(), &byte, 1), 0);  // the end: nobody holds the other side
+}
+
+TEST(Guard, SparesWhatItWasToldToForget) {
+  Descriptor held;
+  {
+    Guard guard;
+    held = end_held_by_grandchild(guard);
+    guard.forget();
+  }
+  pollfd entry = {held.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&entry, 1, 0), 0);  // still held, though the guard has gone
+  const Guard clean_up;
+  for (const AdoptedChild& child : list_children()) {
+    if (child.pid != clean_up.pid()) {
+      kill(child.pid, SIGKILL);
+      waitpid(child.pid, nullptr, 0);
+    }
+  }
+}
+
+// Orphans come to this process, so that the tests above can end them.
+class AdoptOrphans : public ::testing::Environment {
+  void SetUp() override { adopt_orphans(); }
+};
+[[maybe_unused]] const ::testing::Environment* const kAdopt = ::testing::AddGlobalTestEnvironment(new AdoptOrphans);
+
+}  // namespace
+}  // namespace narrowcast::launcher

@@ -1,0 +1,49 @@
+// Workers that are only pretended, in a time that only passes when waited for.
+#pragma once
+
+#include <csignal>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "trainer/launcher/worker_runner.h"
+
+namespace narrowcast::launcher {
+
+class FakeRunner : public WorkerRunner {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  // When and how a rank ends by itself; ranks not named never do.
+  void ends(int64_t rank, Milliseconds at, Ending ending) {
+    happens(at, {.kind = Event::Kind::kWorkerEnded, .rank = rank, .ending = ending});
+  }
+  // The user sends the launcher a signal.
+  void user_sends(int signal, Milliseconds at) { happens(at, {.kind = Event::Kind::kSignal, .signal = signal}); }
+
+  // A rank that is sent a signal ends after `reaction`, unless it ignores it.
+  std::map<int64_t, std::set<int>> ignored;
+  Milliseconds reaction{0};
+  Ending obedient_ending = {};  // how such a rank ends; by default by the signal
+
+  int64_t leftovers = 0;  // processes that workers left
+  std::set<int> leftovers_obey = {SIGTERM, SIGKILL};
+  int64_t refused_rank = -1;  // start() throws for this rank
+
+  std::vector<std::string> log;  // "start R", "send SIGTERM at 100"
+
+  pid_t start(const WorkerCommand& command) override;
+  Event wait(std::optional<Clock::time_point> deadline) override;
+  void send(int signal) override;
+  Clock::time_point now() const override { return now_; }
+
+ private:
+  void happens(Milliseconds at, const Event& event) { events_.emplace(Clock::time_point(at), event); }
+
+  Clock::time_point now_;
+  std::set<int64_t> running_;
+  std::multimap<Clock::time_point, Event> events_;
+};
+
+}  // namespace narrowcast::launcher
