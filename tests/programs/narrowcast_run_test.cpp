@@ -139,6 +139,14 @@ TEST_F(NarrowcastRunTest, GivesWorkersNoInput) {
   EXPECT_EQ(run(1, "read line || echo end of input").output, "[0]: end of input\n");
 }
 
+TEST_F(NarrowcastRunTest, RunsWithoutStandardStreams) {
+  const std::string file = folder / "written";
+  const ProgramEnd end =
+      run_to_end({"sh", "-c", kRun + " sh -c 'echo lost; echo kept > " + file + "' <&- >&- 2>&-; echo exit code $?"});
+  EXPECT_EQ(end.output, "exit code 0\n");
+  EXPECT_TRUE(std::filesystem::exists(file));
+}
+
 TEST_F(NarrowcastRunTest, EndsAllRanksAtTheFirstFailure) {
   const ProgramEnd end = run(3, "if [ $RANK = 1 ]; then echo out of luck >&2; exit 7; fi; sleep 1000");
   EXPECT_EQ(end.exit_code, 7);

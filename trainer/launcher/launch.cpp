@@ -6,6 +6,7 @@
 
 #include "trainer/launcher/failure_report.h"
 #include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
 #include "trainer/launcher/supervisor.h"
@@ -47,7 +48,8 @@ void announce(const LaunchOptions& options, const EnvironmentVariables& environm
 }  // namespace
 
 int launch(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
-  ProcessRunner runner({.prefix = request.prefix});  // First: from here on signals are ours.
+  open_missing_streams();
+  ProcessRunner runner({.prefix = request.prefix});  // Early: from here on signals are ours.
   check_own_address(request.master_addr);
   const PortReservation port(request.master_port);
   Rendezvous rendezvous{.master_addr = request.master_addr, .master_port = port.port(), .run_id = new_run_id()};

@@ -152,6 +152,14 @@ pid_t start_child(const WorkerCommand& command, ChildStreams streams, const Guar
   return pid;
 }
 
+void open_missing_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) == -1) {
+      open("/dev/null", O_RDWR);  // Takes the lowest free number, which is this one.
+    }
+  }
+}
+
 void adopt_orphans() { TORCH_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "prctl: ", std::strerror(errno)); }
 
 std::vector<AdoptedChild> list_children() {

@@ -51,6 +51,10 @@ struct AdoptedChild {
   bool ended = false;  // and waits to be reaped
 };
 
+// Opens /dev/null for each of the standard streams that this process was started
+// without, so that no other descriptor gets its number.
+void open_missing_streams();
+
 // Makes this process the parent of orphans among its descendants. Throws c10::Error.
 void adopt_orphans();
 

@@ -26,14 +26,12 @@ constexpr int64_t kMostWorkers = 4096;
 // Asked through the driver's own library: linking the CUDA runtime for this would
 // make the launcher slow to start.
 int64_t count_gpus() {
-  const std::unique_ptr<void, int (*)(void*)> driver(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), [](void* library) {
-    return library == nullptr ? 0 : dlclose(library);
-  });
-  if (!driver) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // Never closed: it may have started threads.
+  if (driver == nullptr) {
     return 0;
   }
-  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver.get(), "cuInit"));
-  const auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver.get(), "cuDeviceGetCount"));
+  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+  const auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
   int gpus = 0;
   const bool known = init != nullptr && count != nullptr && init(0) == 0 && count(&gpus) == 0;
   return known ? gpus : 0;

@@ -51,6 +51,9 @@ class OutputRelay {
   // Writes to these descriptors, which stay the caller's.
   OutputRelay(int output, int error) : output_{.fd = output}, error_{.fd = error} {}
 
+  OutputRelay(const OutputRelay&) = delete;
+  OutputRelay& operator=(const OutputRelay&) = delete;
+
   // Reads a worker's streams from these pipes from now on; lines begin with `prefix`.
   void add(int64_t rank, const std::string& prefix, Descriptor output, Descriptor error);
 
