@@ -8,7 +8,8 @@
 namespace narrowcast::hooks {
 namespace {
 
-// As small as the per-message costs allow: the last piece's decoding overlaps with nothing.
+// Measured: 2^18 to 2^23 take the same time on the loopback interface, smaller pieces more. On a slower network the
+// first piece's encoding and the last one's decoding overlap with nothing, so that a few pieces per bucket are best.
 constexpr int64_t kPieceNumel = 1 << 20;
 // Messages lie that far apart in their buffer, so that each is aligned.
 constexpr int64_t kAlignment = 64;
