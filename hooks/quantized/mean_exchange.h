@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hooks/quantized/bucket_codec.h"
 #include "ops/engine/job.h"
 #include "ops/engine/transport.h"
+#include "ops/export.h"
 
 namespace narrowcast::hooks {
 
@@ -33,7 +35,7 @@ struct MeanExchangeOptions {
 //           replicas are equal bit for bit.
 //
 // The buffers stay from step to step.
-class MeanExchange final : public engine::Job {
+class NARROWCAST_EXPORT MeanExchange final : public engine::Job {
  public:
   MeanExchange(std::unique_ptr<BucketCodec> codec, MeanExchangeOptions options);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::hooks {
@@ -15,12 +16,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 // The message of the c10::ValueError that making the hook throws.
 std::string value_error(const std::string& name, const HookOptions& options) {
-  try {
-    create_comm_hook(name, options);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no ValueError";
+  return testing::error_message<c10::ValueError>([&] { create_comm_hook(name, options); });
 }
 
 TEST(HookFactory, NamesItsHooksInTheOrderOfTheDocumentation) {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "tests/hooks/upstream_quantization.h"
+#include "tests/hooks/quantized/upstream_quantization.h"
 
 namespace narrowcast::hooks {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/hooks/upstream_quantization.h"
+#include "tests/hooks/quantized/upstream_quantization.h"
 
 #include <ATen/ATen.h>
 

@@ -7,10 +7,10 @@
 
 #include <limits>
 
-#include "hooks/factory.h"
 #include "tests/hooks/bucket.h"
-#include "tests/hooks/upstream_quantization.h"
-#include "tests/support/ranks.h"
+#include "tests/hooks/quantized/upstream_quantization.h"
+#include "tests/hooks/run_hook.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -26,18 +26,7 @@ class GatheredMean : public ::testing::TestWithParam<std::string> {
     return GetParam() == "quantize_per_tensor" ? upstream::per_tensor_mean(buckets)
                                                : upstream::per_channel_mean(buckets);
   }
-  // Rank 0's mean of what the ranks' hooks make of `buckets`.
-  static at::Tensor mean_of(const std::vector<at::Tensor>& buckets) {
-    at::Tensor mean;
-    run_ranks(static_cast<int64_t>(buckets.size()), [&](int64_t rank, const Group& group) {
-      const auto hook = create_comm_hook(GetParam(), {group});
-      auto bucket = make_bucket(buckets[rank].clone());
-      const auto future = hook->runHook(bucket);
-      future->waitAndThrow();
-      if (rank == 0) mean = hook->parseHookResult(future->value());
-    });
-    return mean;
-  }
+  static at::Tensor mean_of(const std::vector<at::Tensor>& buckets) { return run_hook(GetParam(), buckets)[0]; }
 };
 
 TEST_P(GatheredMean, CutsLargeBucketsIntoPieces) {
@@ -78,14 +67,9 @@ TEST_P(GatheredMean, PassesOnWhatIsNotFinite) {
 TEST_P(GatheredMean, RefusesWhatItCannotSend) {
   run_ranks(1, [](int64_t, const Group& group) {
     const auto hook = create_comm_hook(GetParam(), {group});
-    const auto message = [&](const at::Tensor& buffer) -> std::string {
+    const auto message = [&](const at::Tensor& buffer) {
       auto bucket = make_bucket(buffer, 3, 4);
-      try {
-        hook->runHook(bucket);
-      } catch (const c10::Error& error) {
-        return error.what_without_backtrace();
-      }
-      return "no error";
+      return testing::error_message<c10::Error>([&] { hook->runHook(bucket); });
     };
     const auto named = [](const char* what) { return AllOf(HasSubstr(GetParam() + ": bucket 3"), HasSubstr(what)); };
     EXPECT_THAT(message(at::empty({4}, at::kMeta)), named("is on meta"));

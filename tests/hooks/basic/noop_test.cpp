@@ -1,0 +1,24 @@
+#include "hooks/basic/noop.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/hooks/bucket.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+TEST(NoopHook, ReturnsTheBucketItselfAtOnce) {
+  testing::run_ranks(1, [](int64_t, const auto& group) {
+    const auto hook = make_noop_hook({group});
+    auto bucket = make_bucket(at::ones({3}));
+    const auto future = hook->runHook(bucket);
+    ASSERT_TRUE(future->completed());
+    EXPECT_TRUE(hook->parseHookResult(future->value()).is_same(bucket.getBuffer()));
+    EXPECT_EQ(hook->payload_bytes_sent(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks

@@ -1,0 +1,68 @@
+#include "hooks/quantized/mean_exchange.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "ops/engine/engine.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// Sends one byte per piece: ten times the first element plus the number of the
+// piece. Decodes to the byte of rank 0, of rank 1, ... as decimal digits, and notes what it was asked.
+class OneByteCodec final : public BucketCodec {
+ public:
+  explicit OneByteCodec(std::vector<Piece>* encoded) : encoded_(encoded) {}
+
+  int64_t message_bytes(const Piece&) const override { return 1; }
+  void begin(const at::Tensor& bucket) override { first_ = bucket[0].item<float>(); }
+  void encode(const Piece& piece, const at::Tensor&, uint8_t* message) override {
+    encoded_->push_back(piece);
+    *message = static_cast<uint8_t>(10 * first_ + static_cast<float>(piece.index));
+  }
+  void decode_mean(const Piece& piece, const std::vector<const uint8_t*>& messages, const at::Tensor& bucket) override {
+    float digits = 0;
+    for (const uint8_t* const message : messages) digits = 100 * digits + static_cast<float>(*message);
+    bucket.narrow(0, piece.begin, piece.numel).fill_(digits);
+  }
+
+ private:
+  std::vector<Piece>* const encoded_;
+  float first_ = 0;
+};
+
+TEST(MeanExchange, EncodesInOrderAndDecodesTheRanksInOrder) {
+  testing::run_ranks(3, [](int64_t rank, const Group& group) {
+    const int64_t numel = (1 << 20) + 5;
+    std::vector<Piece> encoded;
+    const auto exchange = std::make_shared<MeanExchange>(std::make_unique<OneByteCodec>(&encoded),
+                                                         MeanExchangeOptions{"test", rank, 3, numel});
+    EXPECT_EQ(exchange->payload_bytes(), 2 * 2) << "two pieces to two peers";
+    const at::Tensor bucket = at::full({numel}, static_cast<float>(rank + 1));
+    exchange->set_bucket(bucket);
+    const auto engine = engine::Engine::for_group(group);
+    const auto future = engine->submit(exchange);
+    future->waitAndThrow();
+    EXPECT_TRUE(future->value().toTensor().is_same(bucket));
+    EXPECT_EQ(bucket[0].item<float>(), 102030.F);
+    EXPECT_EQ(bucket[numel - 1].item<float>(), 112131.F);
+    ASSERT_EQ(encoded.size(), 2);
+    EXPECT_EQ(encoded[1].begin, 1 << 20);
+    EXPECT_EQ(encoded[1].numel, 5);
+  });
+}
+
+TEST(MeanExchange, NeedsNoMoreChannelsThanThereAre) {
+  std::vector<Piece> encoded;
+  // Pieces of this bucket must be larger than usual. At one byte each, the payload is their number.
+  const MeanExchange exchange(std::make_unique<OneByteCodec>(&encoded),
+                              MeanExchangeOptions{"test", 0, 2, (int64_t{1} << 33) + 1});
+  EXPECT_LE(exchange.payload_bytes(), engine::Transport::kChannels);
+  EXPECT_GT(exchange.payload_bytes(), engine::Transport::kChannels / 2);
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks

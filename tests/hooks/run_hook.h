@@ -1,0 +1,30 @@
+// One step of one hook on one bucket.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hooks/factory.h"
+#include "tests/hooks/bucket.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+
+// What each rank ends with when rank r's bucket is a copy of buckets[r].
+inline std::vector<at::Tensor> run_hook(const std::string& name, const std::vector<at::Tensor>& buckets) {
+  std::vector<at::Tensor> results(buckets.size());
+  testing::run_ranks(static_cast<int64_t>(buckets.size()),
+                     [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+                       const auto hook = create_comm_hook(name, {group});
+                       auto bucket = make_bucket(buckets[rank].clone());
+                       const auto future = hook->runHook(bucket);
+                       future->waitAndThrow();
+                       results[rank] = hook->parseHookResult(future->value());
+                     });
+  return results;
+}
+
+}  // namespace narrowcast::hooks
