@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "hooks/factory.h"
 #include "tests/hooks/bucket.h"
 #include "tests/support/ranks.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 TEST(NoopHook, ReturnsTheBucketItselfAtOnce) {
   testing::run_ranks(1, [](int64_t, const auto& group) {
-    const auto hook = make_noop_hook({group});
+    const auto hook = create_comm_hook("noop", {group});
     auto bucket = make_bucket(at::ones({3}));
     const auto future = hook->runHook(bucket);
     ASSERT_TRUE(future->completed());
