@@ -15,6 +15,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// The process id that `file` holds.
+pid_t orphan_in(const std::string& file) {
+  pid_t pid = 0;
+  std::ifstream(file) >> pid;
+  return pid;
+}
+
 class ProcessRunnerTest : public ::testing::Test {
  protected:
   WorkerCommand shell(int64_t rank, const std::string& script) const {
@@ -82,6 +89,20 @@ TEST_F(ProcessRunnerTest, ReachesAnOrphanOutsideTheGroup) {
   runner.send(SIGTERM);
   // The orphan may not have left the group yet; what counts is that it ends.
   EXPECT_EQ(runner.wait({}).kind, Event::Kind::kAllGone);
+}
+
+TEST_F(ProcessRunnerTest, ReapsOrphansWhileWorkersRun) {
+  // The inner shell ends before the sleep that it starts: the sleep comes to this process.
+  const pid_t worker =
+      runner.start(shell(0, "sh -c 'sleep 0.01 & echo $! > $OUT.part; mv $OUT.part $OUT'; sleep 1000"));
+  const std::string written = folder / "0";
+  const auto reaped = [&] { return std::filesystem::exists(written) && kill(orphan_in(written), 0) != 0; };
+  const auto deadline = runner.now() + std::chrono::seconds(60);
+  while (!reaped()) {
+    ASSERT_LT(runner.now(), deadline);
+    ASSERT_EQ(runner.wait(runner.now() + milliseconds(1)).kind, Event::Kind::kTimeout);
+  }
+  EXPECT_EQ(kill(worker, 0), 0);
 }
 
 TEST_F(ProcessRunnerTest, RefusesAFolderOrFileItCannotMake) {

@@ -78,7 +78,7 @@ ProcessRunner::ProcessRunner(OutputOptions options) : options_(options), relay_(
 
 ProcessRunner::~ProcessRunner() {
   if (!workers_.empty()) {
-    send(SIGKILL);
+    signal_groups(SIGKILL);
     reap_workers();
   }
 }
@@ -146,18 +146,18 @@ void ProcessRunner::poll_once(std::optional<Clock::time_point> deadline) {
 
 void ProcessRunner::take_signals() {
   while (const int signal = signals_.next()) {
-    if (signal == SIGCHLD) {
-      look_at_workers();
-    } else {
+    if (signal != SIGCHLD) {
       events_.push_back({.kind = Event::Kind::kSignal, .signal = signal});
+    } else if (!look_at_workers()) {
+      adopted_children();  // An orphan ended; this reaps it.
     }
   }
 }
 
-// One SIGCHLD may stand for several children. Of those that ended since the last
-// look, the kernel does not tell the order: the ones that a signal ended come first,
-// as losing a peer ends a program by an exit code, or by SIGABRT.
-void ProcessRunner::look_at_workers() {
+// Returns whether a worker ended since the last look. One SIGCHLD may stand for several
+// children, and the kernel does not tell the order: the ones that a signal ended come
+// first, as losing a peer ends a program by an exit code, or by SIGABRT.
+bool ProcessRunner::look_at_workers() {
   std::vector<Event> ended;
   for (Worker& worker : workers_) {
     siginfo_t info{};
@@ -171,6 +171,7 @@ void ProcessRunner::look_at_workers() {
   std::stable_partition(ended.begin(), ended.end(),
                         [](const Event& event) { return event.ending.signal != 0 && event.ending.signal != SIGABRT; });
   events_.insert(events_.end(), ended.begin(), ended.end());
+  return !ended.empty();
 }
 
 bool ProcessRunner::is_worker(pid_t pid) const {
@@ -199,10 +200,14 @@ bool ProcessRunner::anything_left() {
   return any_running || !adopted_children().empty();
 }
 
-void ProcessRunner::send(int signal) {
+void ProcessRunner::signal_groups(int signal) const {
   for (const Worker& worker : workers_) {
     kill(-worker.pid, signal);
   }
+}
+
+void ProcessRunner::send(int signal) {
+  signal_groups(signal);
   for (const AdoptedChild& child : adopted_children()) {
     if (!is_worker(getpgid(child.pid))) {
       kill(child.pid, signal);

@@ -69,7 +69,8 @@ class ProcessRunner : public WorkerRunner {
   pid_t start_logged(const WorkerCommand& command);
   void poll_once(std::optional<Clock::time_point> deadline);
   void take_signals();
-  void look_at_workers();
+  bool look_at_workers();
+  void signal_groups(int signal) const;
   std::vector<AdoptedChild> adopted_children() const;
   bool is_worker(pid_t pid) const;
   bool anything_left();
