@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
@@ -12,6 +13,12 @@
 
 namespace narrowcast::models {
 namespace {
+
+// Threads gain nothing on tensors this small, and on a busy machine waiting for one another takes longest.
+[[maybe_unused]] const bool kOneThread = [] {
+  at::set_num_threads(1);
+  return true;
+}();
 
 constexpr CharGptOptions kTiny = {.layers = 2, .heads = 2, .width = 16, .context = 12, .vocabulary_size = 11};
 
