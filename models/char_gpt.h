@@ -15,10 +15,10 @@ namespace narrowcast::models {
 
 // Shape of a CharGpt. Every one is an option of create_model("char_gpt", ...).
 struct CharGptOptions {
-  int64_t layers = 4;             // transformer blocks, 1..256
+  int64_t layers = 2;             // transformer blocks, 1..256
   int64_t heads = 4;              // attention heads per block, 1..256; must divide width
-  int64_t width = 128;            // size of the hidden state, 1..16384
-  int64_t context = 128;          // most tokens the model sees at once, 1..65536
+  int64_t width = 96;             // size of the hidden state, 1..16384
+  int64_t context = 64;           // most tokens the model sees at once, 1..65536
   int64_t vocabulary_size = 256;  // different tokens, 1..1114112
 };
 

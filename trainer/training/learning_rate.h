@@ -19,7 +19,7 @@ enum class Schedule {
 NARROWCAST_EXPORT Schedule parse_schedule(const std::string& name);
 
 struct LearningRateOptions {
-  double peak = 3e-3;                                  // > 0
+  double peak = 5e-3;                                  // > 0
   std::optional<double> minimum = std::nullopt;        // of the cosine, 0..peak; a tenth of the peak if not given
   std::optional<int64_t> warmup_steps = std::nullopt;  // 0..steps; a twentieth of the steps if not given
   Schedule schedule = Schedule::kCosine;

@@ -15,16 +15,6 @@ void check_fraction(const char* name, double value) {
   TORCH_CHECK_VALUE(value >= 0 && value < 1, name, ": must be at least 0 and less than 1, but is ", value);
 }
 
-void check(const OptimizerOptions& options) {
-  TORCH_CHECK_VALUE(options.weight_decay >= 0, "weight_decay: must be at least 0, but is ", options.weight_decay);
-  check_fraction("momentum", options.momentum);
-  check_fraction("beta1", options.beta1);
-  check_fraction("beta2", options.beta2);
-  TORCH_CHECK_VALUE(options.epsilon > 0, "epsilon: must be positive, but is ", options.epsilon);
-  TORCH_CHECK_VALUE(options.kind == OptimizerKind::kSgd || options.momentum == 0,
-                    "momentum: has no effect with adamw, but is ", options.momentum);
-}
-
 // Parameters that decay, and those that do not.
 std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> split_by_decay(const torch::nn::Module& module) {
   std::vector<at::Tensor> decaying;
@@ -54,9 +44,19 @@ OptimizerKind parse_optimizer(const std::string& name) {
   return OptimizerKind::kSgd;
 }
 
+void check_optimizer_options(const OptimizerOptions& options) {
+  TORCH_CHECK_VALUE(options.weight_decay >= 0, "weight_decay: must be at least 0, but is ", options.weight_decay);
+  check_fraction("momentum", options.momentum);
+  check_fraction("beta1", options.beta1);
+  check_fraction("beta2", options.beta2);
+  TORCH_CHECK_VALUE(options.epsilon > 0, "epsilon: must be positive, but is ", options.epsilon);
+  TORCH_CHECK_VALUE(options.kind == OptimizerKind::kSgd || options.momentum == 0,
+                    "momentum: has no effect with adamw, but is ", options.momentum);
+}
+
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const OptimizerOptions& options) {
-  check(options);
+  check_optimizer_options(options);
   if (options.kind == OptimizerKind::kSgd) {
     return make<torch::optim::SGD>(
         module, torch::optim::SGDOptions(0).momentum(options.momentum).weight_decay(options.weight_decay));

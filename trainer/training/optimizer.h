@@ -26,8 +26,11 @@ struct OptimizerOptions {
   double epsilon = 1e-8;      // of AdamW, > 0
 };
 
-// An optimizer over the parameters of `module`, at learning rate 0 until set_learning_rate.
 // Throws c10::ValueError for an option out of its range or one the kind would ignore.
+NARROWCAST_EXPORT void check_optimizer_options(const OptimizerOptions& options);
+
+// An optimizer over the parameters of `module`, at learning rate 0 until set_learning_rate. Throws as
+// check_optimizer_options does.
 NARROWCAST_EXPORT std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                                           const OptimizerOptions& options);
 

@@ -1,4 +1,4 @@
-#include "trainer/verification/replicas.h"
+#include "trainer/training/replicas.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -9,7 +9,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace narrowcast::verification {
+namespace narrowcast::training {
 namespace {
 
 using testing::run_ranks;
@@ -61,4 +61,4 @@ TEST(EqualOnAllRanks, ReadsStridedTensorsByTheirValues) {
 }
 
 }  // namespace
-}  // namespace narrowcast::verification
+}  // namespace narrowcast::training

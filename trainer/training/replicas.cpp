@@ -1,11 +1,11 @@
-#include "trainer/verification/replicas.h"
+#include "trainer/training/replicas.h"
 
 #include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
 
-namespace narrowcast::verification {
+namespace narrowcast::training {
 namespace {
 
 size_t hash_bits(const std::vector<at::Tensor>& tensors) {
@@ -26,4 +26,4 @@ bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tens
   return std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes[0]; });
 }
 
-}  // namespace narrowcast::verification
+}  // namespace narrowcast::training

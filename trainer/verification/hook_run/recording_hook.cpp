@@ -1,4 +1,4 @@
-#include "trainer/verification/recording_hook.h"
+#include "trainer/verification/hook_run/recording_hook.h"
 
 #include <utility>
 

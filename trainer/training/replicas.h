@@ -8,10 +8,10 @@
 #include "ops/export.h"
 #include "trainer/process_group/consensus.h"
 
-namespace narrowcast::verification {
+namespace narrowcast::training {
 
 // A collective: each rank hashes its tensors and all gather the hashes, 8 bytes each; true on all ranks
 // alike if every rank's tensors have equal bits. Throws c10::DistBackendError if a peer failed.
 NARROWCAST_EXPORT bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors);
 
-}  // namespace narrowcast::verification
+}  // namespace narrowcast::training

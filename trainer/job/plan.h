@@ -1,0 +1,50 @@
+// What a job is going to do, and what its parts are given once all ranks agree on it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "ops/export.h"
+#include "trainer/job/train_job.h"
+#include "trainer/process_group/consensus.h"
+#include "trainer/worker_env.h"
+
+namespace narrowcast::job {
+
+// A JSON object, the same on all ranks of a job that fits together. docs/training.md lists its keys.
+NARROWCAST_EXPORT nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size);
+
+// One "name  value" line per entry, for people.
+NARROWCAST_EXPORT std::string plan_text(const nlohmann::json& plan);
+
+// One entry per key, for check_equal_on_all_ranks.
+NARROWCAST_EXPORT std::vector<NamedValue> plan_values(const nlohmann::json& plan);
+
+// Payload that each rank sends in one exchange of `parameters` float32 gradients, in bytes. Up to a few scales per
+// bucket, whose number the Reducer decides. None for a hook that is not known here.
+NARROWCAST_EXPORT std::optional<int64_t> expected_payload_bytes(const std::string& hook, int64_t parameters,
+                                                                int64_t world_size);
+
+// Where a job writes and what it knows of its surroundings.
+struct JobContext {
+  WorkerEnv env;
+  SessionEnv session;
+  std::ostream& results;      // written on rank 0
+  std::ostream& progress;     // written on rank 0
+  bool progress_is_terminal;  // one updated line instead of plain ones
+};
+
+// A job that all ranks have agreed on.
+struct AgreedJob {
+  const TrainJob& job;
+  const JobInputs& inputs;
+  const nlohmann::json& plan;
+  const ProcessGroupPtr& group;
+  const JobContext& context;
+};
+
+}  // namespace narrowcast::job

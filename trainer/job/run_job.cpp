@@ -1,0 +1,65 @@
+#include "trainer/job/run_job.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "hooks/factory.h"
+#include "trainer/job/plan.h"
+#include "trainer/job/training_job.h"
+#include "trainer/job/verification_job.h"
+#include "trainer/program/exit_code.h"
+
+namespace narrowcast::job {
+namespace {
+
+// All ranks of a node on all its cores would wait for each other.
+void set_threads(int64_t threads, const JobContext& context) {
+  TORCH_CHECK_VALUE(threads >= 0 && threads <= 4096, "threads: must be in 0..4096, but is ", threads);
+  if (threads == 0 && context.session.omp_num_threads_set) {
+    return;
+  }
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t share = std::max<int64_t>(1, cores / context.env.local_world_size);
+  at::set_num_threads(static_cast<int>(threads > 0 ? threads : share));
+}
+
+void check_hook_name(const std::string& name) {
+  const std::vector<std::string> known = hooks::comm_hook_names();
+  TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), name) != known.end(), "hook: unknown name '", name,
+                    "'; known: ", c10::Join(", ", known));
+}
+
+// Whatever a rank can find wrong without the others.
+void check_alone(const TrainJob& job, int64_t world_size) {
+  check_hook_name(job.ddp.hook());
+  job.ddp.validate();
+  if (job.verification.has_value()) {
+    check_verification_job(job, world_size);
+  } else {
+    check_training_job(job, world_size);
+  }
+}
+
+}  // namespace
+
+int run_job(const TrainJob& job, const JobContext& context) {
+  set_threads(job.threads, context);
+  check_alone(job, context.env.world_size);
+  const JobInputs inputs = make_inputs(job);
+  const nlohmann::json plan = make_plan(job, inputs, context.env.world_size);
+  if (job.dry_run) {
+    if (context.env.rank == 0) {
+      context.results << plan_text(plan) << std::flush;
+    }
+    return program::kSuccess;
+  }
+  const ProcessGroupScope scope(context.env, job.group);
+  check_equal_on_all_ranks(scope.group(), plan_values(plan));
+  const AgreedJob agreed = {job, inputs, plan, scope.group(), context};
+  return job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
+}
+
+}  // namespace narrowcast::job

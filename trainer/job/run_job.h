@@ -1,0 +1,14 @@
+// A job from the first check to the last line of its results.
+#pragma once
+
+#include "ops/export.h"
+#include "trainer/job/plan.h"
+
+namespace narrowcast::job {
+
+// Checks and reads all that one rank can by itself, joins the other ranks, compares the plans, and trains or verifies.
+// Returns kSuccess, or kCheckFailed if gradients are not as they should be, the loss is not finite or the replicas
+// differ at the end. Throws the three classes of errors that docs/errors.md tells apart.
+NARROWCAST_EXPORT int run_job(const TrainJob& job, const JobContext& context);
+
+}  // namespace narrowcast::job

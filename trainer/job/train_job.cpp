@@ -1,0 +1,78 @@
+#include "trainer/job/train_job.h"
+
+#include <ATen/Context.h>
+#include <c10/util/Exception.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "models/char_gpt.h"
+#include "models/registry.h"
+#include "trainer/data/idx_images.h"
+#include "trainer/data/text/text_dataset.h"
+
+namespace narrowcast::job {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> own_text() {
+  const fs::path installed = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/narrowcast/text";
+  const fs::path root = fs::is_directory(installed) ? installed : fs::path(NARROWCAST_SOURCE_DIR);
+  std::vector<std::string> paths;
+  for (const char* name : {"README.md", "docs", "ops", "hooks", "models", "trainer"}) {
+    paths.push_back((root / name).string());
+  }
+  return paths;
+}
+
+// The model over `inputs`' data, whose size it must have.
+std::shared_ptr<models::Model> make_model(const TrainJob& job, const nlohmann::json& size_of_data) {
+  nlohmann::json options = job.model_options;
+  options.update(size_of_data);
+  at::manual_seed(static_cast<uint64_t>(job.seed));
+  return models::create_model(job.model, options);
+}
+
+JobInputs make_text_inputs(const TrainJob& job) {
+  const bool own = job.data.empty();
+  data::TextCorpus corpus = data::TextCorpus::from_paths(own ? own_text() : job.data);
+  JobInputs inputs;
+  inputs.model = make_model(job, {{"vocabulary_size", corpus.vocabulary().size()}});
+  inputs.data_name = own ? "narrowcast's own sources and documents" : corpus.name();
+  inputs.vocabulary = corpus.vocabulary().entries();
+  inputs.bigram_entropy = data::bigram_entropy(corpus.tokens());
+  inputs.unit = "tokens";
+  inputs.units_per_sample = dynamic_cast<const models::CharGpt&>(*inputs.model).shape().context;
+  inputs.dataset = std::make_unique<data::TextDataset>(std::move(corpus), inputs.units_per_sample);
+  return inputs;
+}
+
+JobInputs make_image_inputs(const TrainJob& job) {
+  TORCH_CHECK_VALUE(job.data.size() == 1, "data: mlp needs one folder of IDX files, but ", job.data.size(),
+                    " are given");
+  auto images = std::make_unique<data::IdxImages>(data::IdxImagesOptions{.folder = job.data[0]});
+  JobInputs inputs;
+  inputs.model = make_model(job, {{"inputs", images->pixels()}, {"classes", images->classes()}});
+  inputs.data_name = job.data[0];
+  inputs.dataset = std::move(images);
+  return inputs;
+}
+
+}  // namespace
+
+JobInputs make_inputs(const TrainJob& job) {
+  TORCH_CHECK_VALUE(job.seed >= 0, "seed: must be at least 0, but is ", job.seed);
+  if (job.model == "char_gpt") {
+    return make_text_inputs(job);
+  }
+  if (job.model == "mlp") {
+    return make_image_inputs(job);
+  }
+  JobInputs inputs;
+  inputs.model = make_model(job, nlohmann::json::object());
+  inputs.data_name = "none";
+  return inputs;
+}
+
+}  // namespace narrowcast::job

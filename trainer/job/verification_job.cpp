@@ -1,0 +1,76 @@
+#include "trainer/job/verification_job.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "hooks/factory.h"
+#include "models/ddp_comm_hook_task.h"
+#include "trainer/data/batch_plan.h"
+#include "trainer/data/sample_order.h"
+#include "trainer/program/exit_code.h"
+#include "trainer/verification/gradient_table.h"
+#include "trainer/verification/is_last_check.h"
+#include "trainer/verification/verify_gradients.h"
+
+namespace narrowcast::job {
+namespace {
+
+using verification::HookReport;
+
+models::Batch batch_of_rank(const AgreedJob& agreed) {
+  const int64_t rank = agreed.group->getRank();
+  if (agreed.inputs.dataset == nullptr) {
+    return models::DdpCommHookTask::reference_batch(rank);
+  }
+  const data::BatchPlan plan({.global_batch = agreed.job.training.batch_size, .world_size = agreed.group->getSize()});
+  const data::SampleOrder order(agreed.inputs.dataset->training_size(), static_cast<uint64_t>(agreed.job.seed));
+  return agreed.inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
+}
+
+std::string is_last_line(const verification::IsLastResult& result) {
+  return "is_last: set for the last of " + std::to_string(result.buckets) +
+         " buckets only: " + (result.passed ? "pass" : "FAIL") + "\n";
+}
+
+bool print_verdicts(const AgreedJob& agreed, const std::vector<HookReport>& reports) {
+  const bool is_rank_0 = agreed.context.env.rank == 0;
+  if (is_rank_0) {
+    agreed.context.results << verification::gradient_table(reports) << std::flush;
+  }
+  bool passed = std::all_of(reports.begin(), reports.end(), [](const HookReport& report) { return report.passed(); });
+  if (agreed.job.verification->reference_task) {
+    const verification::IsLastResult is_last = verification::check_is_last(agreed.group);
+    passed = passed && is_last.passed;
+    if (is_rank_0) {
+      agreed.context.results << is_last_line(is_last) << std::flush;
+    }
+  }
+  return passed;
+}
+
+}  // namespace
+
+void check_verification_job(const TrainJob& job, int64_t world_size) {
+  TORCH_CHECK_VALUE(job.verification->tolerance_scale > 0, "tolerance_scale: must be positive, but is ",
+                    job.verification->tolerance_scale);
+  if (job.model != "ddp_comm_hook_task") {
+    TORCH_CHECK_VALUE(job.training.batch_size >= 1 && job.training.batch_size % world_size == 0,
+                      "batch_size: must be a positive multiple of the number of ranks (", world_size, "), but is ",
+                      job.training.batch_size);
+  }
+}
+
+int run_verification_job(const AgreedJob& agreed) {
+  const auto make_hook = [&](const std::string& name) {
+    return hooks::create_comm_hook(name, {.process_group = agreed.group});
+  };
+  const std::vector<HookReport> reports = verification::verify_gradients(
+      {.model = agreed.inputs.model, .batch = batch_of_rank(agreed), .group = agreed.group, .ddp = agreed.job.ddp},
+      *agreed.job.verification, make_hook);
+  return print_verdicts(agreed, reports) ? program::kSuccess : program::kCheckFailed;
+}
+
+}  // namespace narrowcast::job

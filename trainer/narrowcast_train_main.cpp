@@ -1,0 +1,28 @@
+// narrowcast-train: one rank of a training.
+#include <unistd.h>
+
+#include <iostream>
+
+#include "trainer/job/run_job.h"
+#include "trainer/narrowcast_train_flags.h"
+#include "trainer/program/command_line.h"
+#include "trainer/worker_env.h"
+
+namespace {
+
+bool is_terminal(const narrowcast::SessionEnv& session) { return isatty(STDERR_FILENO) == 1 && session.term != "dumb"; }
+
+int run(const narrowcast::program::CommandLine& line) {
+  const auto session = narrowcast::SessionEnv::from_environment();
+  return narrowcast::job::run_job(narrowcast::read_train_job(line), {.env = narrowcast::WorkerEnv::from_environment(),
+                                                                     .session = session,
+                                                                     .results = std::cout,
+                                                                     .progress = std::cerr,
+                                                                     .progress_is_terminal = is_terminal(session)});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return narrowcast::program::run_main(narrowcast::train_description(), argc, argv, run);
+}

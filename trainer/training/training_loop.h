@@ -1,0 +1,63 @@
+// Data-parallel training of a model.
+//
+// Each of the W ranks holds a replica. An optimizer step takes the next batch_size
+// samples of an order that depends on the seed alone (data/sample_order.h); rank
+// r computes the r-th of W contiguous parts, in accumulation_steps backward passes.
+// The last of them exchanges the gradients through the communication hook, so that
+// all ranks end with the same mean over the batch; then every rank clips and steps
+// alike, and the replicas stay equal without sending a parameter.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "models/model.h"
+#include "ops/export.h"
+#include "trainer/data/dataset.h"
+#include "trainer/ddp/distributed_data_parallel.h"
+#include "trainer/process_group/consensus.h"
+#include "trainer/reporting/reports.h"
+#include "trainer/training/learning_rate.h"
+#include "trainer/training/optimizer.h"
+
+namespace narrowcast::training {
+
+struct TrainingOptions {
+  int64_t steps = 600;             // optimizer steps, >= 1
+  int64_t batch_size = 32;         // samples per optimizer step over all ranks; world * accumulation_steps divides it
+  int64_t accumulation_steps = 1;  // backward passes per optimizer step, >= 1
+  OptimizerOptions optimizer = {};
+  LearningRateOptions learning_rate = {};
+  double clip_grad_norm = 1;  // largest 2-norm of the averaged gradients; 0: no limit
+  int64_t eval_every = 0;     // steps between evaluations; 0: only after the last step
+  int64_t eval_batches = 16;  // held-out samples in one evaluation, in batches of batch_size; 0: no evaluation
+  int64_t log_every = 10;     // steps between reports, >= 1
+  uint64_t seed = 0;          // of the order of the data
+};
+
+// Throws c10::ValueError naming the flag and the value if training on `world_size` ranks could not start.
+NARROWCAST_EXPORT void check_training_options(const TrainingOptions& options, int64_t world_size);
+
+struct TrainingResult {
+  std::optional<double> validation_loss;  // after the last step; none without evaluation
+  double training_loss = 0;               // mean over the ranks and the steps since the last report but one
+  int64_t payload_bytes_sent = 0;         // by this rank
+  double seconds = 0;                     // without the evaluations
+  std::optional<int64_t> diverged_at;     // the step by which the loss was not finite, where training stopped
+};
+
+// What a training works with.
+struct TrainingSetup {
+  std::shared_ptr<models::Model> model;  // the same parameters on all ranks
+  const data::Dataset& dataset;
+  ProcessGroupPtr group;
+  DdpOptions ddp = {};
+  int64_t units_per_sample = 1;                     // tokens of a sequence, for units_per_second
+  reporting::TrainingObserver* observer = nullptr;  // on one rank; not owned
+};
+
+// A collective: trains the model in place and returns the same on all ranks, but for the time. Throws
+// c10::ValueError as check_training_options does and c10::DistBackendError if a peer failed.
+NARROWCAST_EXPORT TrainingResult train(const TrainingSetup& setup, const TrainingOptions& options);
+
+}  // namespace narrowcast::training

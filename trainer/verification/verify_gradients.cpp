@@ -1,0 +1,151 @@
+#include "trainer/verification/verify_gradients.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trainer/files/safetensors.h"
+#include "trainer/process_group/network_errors.h"
+#include "trainer/training/replicas.h"
+#include "trainer/verification/tolerance.h"
+
+namespace narrowcast::verification {
+namespace {
+
+std::vector<at::Tensor> averaged(const ProcessGroupPtr& group, const std::vector<at::Tensor>& gradients) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& gradient : gradients) {
+    std::vector<at::Tensor> mean = {gradient / group->getSize()};
+    with_network_errors(group->getRank(), "mean of the gradients", [&] { group->allreduce(mean)->wait(); });
+    result.push_back(mean[0]);
+  }
+  return result;
+}
+
+std::vector<at::Tensor> in_float64(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) {
+    result.push_back(tensor.to(at::kDouble));
+  }
+  return result;
+}
+
+void dump(const GradientProblem& problem, const std::string& folder, const std::string& hook,
+          const std::vector<at::Tensor>& gradients) {
+  files::Safetensors content;
+  size_t index = 0;
+  for (const auto& parameter : problem.model->named_parameters()) {
+    content.tensors[parameter.key()] = gradients[index++];
+  }
+  const std::string name = hook + ".rank" + std::to_string(problem.group->getRank()) + ".safetensors";
+  files::write_safetensors((std::filesystem::path(folder) / name).string(), content);
+}
+
+// Every rank judges what it ended with; the verdict is the worst.
+Comparison worst_over_ranks(const ProcessGroupPtr& group, const Comparison& mine) {
+  const std::vector<double> worst = all_reduce_max(
+      group, {mine.largest_absolute, mine.largest_relative, mine.tolerance, mine.worst_share, mine.passed ? 0.0 : 1.0});
+  return {.largest_absolute = worst[0],
+          .largest_relative = worst[1],
+          .tolerance = worst[2],
+          .worst_share = worst[3],
+          .passed = worst[4] == 0};
+}
+
+Comparison compare_all(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
+                       const std::vector<at::Tensor>& tolerances) {
+  Comparison result;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    result = worse_of(result, compare(actual[i], expected[i], tolerances[i]));
+  }
+  return result;
+}
+
+// As torch.testing.assert_close(actual, expected) with the tolerances of the reference test.
+bool within_reference_tolerance(const std::string& hook, const std::vector<at::Tensor>& actual,
+                                const std::vector<at::Tensor>& expected) {
+  const ReferenceTolerance allowed = reference_tolerance(hook);
+  std::vector<at::Tensor> tolerances;
+  for (const at::Tensor& tensor : expected) {
+    tolerances.push_back(tensor.to(at::kDouble).abs() * allowed.relative + allowed.absolute);
+  }
+  return compare_all(actual, expected, tolerances).passed;
+}
+
+// Runs the hooks one after the other and keeps what "none" gave.
+class Verifier {
+ public:
+  Verifier(const GradientProblem& problem, const VerificationOptions& options, const HookFactory& make_hook)
+      : problem_(problem), options_(options), make_hook_(make_hook) {}
+
+  HookReport verify(const std::string& hook) {
+    HookRun run = run_hook(problem_, hook, make_hook_);
+    if (!options_.dump_folder.empty()) {
+      dump(problem_, options_.dump_folder, hook, run.passes[0].gradients);
+    }
+    HookReport report;
+    report.hook = hook;
+    for (size_t pass = 0; pass < run.passes.size(); ++pass) {
+      if (hook == "noop") {
+        run.passes[pass].gradients = averaged(problem_.group, run.passes[pass].gradients);
+      }
+      judge(report, run.passes[pass], hook == "none" ? exact_mean() : none_passes_[pass].gradients);
+    }
+    const std::vector<double> slowest =
+        all_reduce_max(problem_.group, {static_cast<double>(run.payload_bytes_sent), run.seconds});
+    report.payload_bytes_sent = static_cast<int64_t>(slowest[0]);
+    report.seconds = slowest[1];
+    if (hook == "none") {
+      none_passes_ = std::move(run.passes);
+    }
+    return report;
+  }
+
+ private:
+  // What the gradients should be: the float64 mean of the ranks' own gradients.
+  std::vector<at::Tensor> exact_mean() const { return averaged(problem_.group, in_float64(local_gradients(problem_))); }
+
+  void judge(HookReport& report, const PassResult& pass, const std::vector<at::Tensor>& expected) const {
+    std::vector<at::Tensor> tolerances;
+    for (const at::Tensor& bound : pass.bounds) {
+      tolerances.push_back(bound * options_.tolerance_scale);
+    }
+    const Comparison mine = compare_all(pass.gradients, expected, tolerances);
+    report.comparison = worse_of(report.comparison, worst_over_ranks(problem_.group, mine));
+    report.replicas_identical &= training::equal_on_all_ranks(problem_.group, pass.gradients);
+    if (options_.reference_task) {
+      const bool mine_passed = within_reference_tolerance(report.hook, pass.gradients, expected);
+      const bool all_passed = all_reduce_max(problem_.group, {mine_passed ? 0.0 : 1.0})[0] == 0;
+      report.reference_passed = report.reference_passed.value_or(true) && all_passed;
+    }
+  }
+
+  const GradientProblem& problem_;
+  const VerificationOptions& options_;
+  const HookFactory& make_hook_;
+  std::vector<PassResult> none_passes_;
+};
+
+}  // namespace
+
+std::vector<HookReport> verify_gradients(const GradientProblem& problem, const VerificationOptions& options,
+                                         const HookFactory& make_hook) {
+  TORCH_CHECK_VALUE(options.tolerance_scale > 0, "tolerance_scale: must be positive, but is ", options.tolerance_scale);
+  for (const std::string& hook : options.hooks) {
+    make_hook(hook);  // Unknown names fail before anything is sent.
+  }
+  if (!options.dump_folder.empty()) {
+    std::filesystem::create_directories(options.dump_folder);
+  }
+  Verifier verifier(problem, options, make_hook);
+  std::vector<HookReport> reports = {verifier.verify("none")};
+  for (const std::string& hook : options.hooks) {
+    if (hook != "none") {
+      reports.push_back(verifier.verify(hook));
+    }
+  }
+  return reports;
+}
+
+}  // namespace narrowcast::verification

@@ -1,0 +1,44 @@
+// Proof that every hook gives the gradients it should: each is compared, element
+// by element, with the gradients without a hook, and those with a plain float64
+// mean over the ranks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ops/export.h"
+#include "trainer/verification/comparison.h"
+#include "trainer/verification/hook_run/hook_run.h"
+
+namespace narrowcast::verification {
+
+struct VerificationOptions {
+  std::vector<std::string> hooks = {};  // to verify; "none" is added, as the others are compared with it
+  std::string dump_folder = {};         // for HOOK.rankR.safetensors; empty: nothing is written
+  double tolerance_scale = 1;           // > 0; multiplies every tolerance
+  bool reference_task = false;          // also apply the tolerances of PyTorch's test to its model
+};
+
+// One hook's verdict, the same on all ranks.
+struct HookReport {
+  std::string hook;
+  Comparison comparison;  // of every element, all ranks and both bucket layouts
+  std::optional<bool> reference_passed =
+      std::nullopt;                // the reference test's tolerances hold too; none for other models
+  bool replicas_identical = true;  // all ranks end with the same bits
+  int64_t payload_bytes_sent = 0;  // in one pass, by the rank that sends most
+  double seconds = 0;              // of one pass, on the slowest rank
+
+  bool passed() const { return comparison.passed && replicas_identical && reference_passed.value_or(true); }
+};
+
+// A collective. Writes the dumps of this rank, replacing files of the same names: parameter names are the keys, the
+// first pass's gradients the values. "noop" leaves every rank its own gradient, which is dumped; it is then divided by
+// the number of ranks and all-reduced, as the reference test does, before it is compared. Throws c10::ValueError for an
+// unknown hook, before anything is sent, and c10::DistBackendError if a peer failed.
+NARROWCAST_EXPORT std::vector<HookReport> verify_gradients(const GradientProblem& problem,
+                                                           const VerificationOptions& options,
+                                                           const HookFactory& make_hook);
+
+}  // namespace narrowcast::verification
