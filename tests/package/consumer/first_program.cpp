@@ -19,7 +19,7 @@ int main() {
     const auto x = torch::randn({32, 1});  // Each rank sees data of its own.
     const auto loss = (ddp.forward(x) - (3 * x + 1)).square().mean();
     optimizer.zero_grad();
-    loss.backward();  // Gradients are quantised, sent and averaged here.
+    ddp.backward(loss);  // Gradients are quantised, sent and averaged here.
     optimizer.step();
   }
 
