@@ -99,13 +99,22 @@ const std::vector<std::string> kTrainingOnly = {
     "log_every",    "sample_length",      "output_dir", "overwrite",
 };
 
+void refuse_other_models_options(const CommandLine& line, const std::string& model) {
+  if (model != "char_gpt") {
+    refuse(line, {"heads", "width", "context", "sample_length"}, "with --model=" + model);
+  }
+  if (model != "mlp") {
+    refuse(line, {"hidden"}, "with --model=" + model);
+  }
+  if (model == "ddp_comm_hook_task") {
+    refuse(line, {"layers", "data", "batch_size", "seed"}, "with --model=" + model + ", whose task is fixed");
+  }
+}
+
 void refuse_useless_flags(const CommandLine& line) {
   const std::string model = absl::GetFlag(FLAGS_model);
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
-    if (model == "ddp_comm_hook_task") {
-      refuse(line, {"data", "batch_size", "seed"}, "with --model=ddp_comm_hook_task, whose task is fixed");
-    }
   } else {
     refuse(line, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
     TORCH_CHECK_VALUE(model != "ddp_comm_hook_task",
@@ -117,9 +126,7 @@ void refuse_useless_flags(const CommandLine& line) {
   if (absl::GetFlag(FLAGS_eval_batches) == 0) {
     refuse(line, {"eval_every"}, "with --eval_batches=0");
   }
-  if (model == "mlp") {
-    refuse(line, {"sample_length"}, "with --model=mlp");
-  }
+  refuse_other_models_options(line, model);
   if (absl::GetFlag(FLAGS_output_dir).empty()) {
     refuse(line, {"overwrite"}, "without --output_dir");
   }

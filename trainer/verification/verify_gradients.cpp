@@ -13,6 +13,8 @@
 namespace narrowcast::verification {
 namespace {
 
+constexpr int kReferenceRanks = 2;  // The reference test's; its tolerances fit the gradients of two ranks.
+
 std::vector<at::Tensor> averaged(const ProcessGroupPtr& group, const std::vector<at::Tensor>& gradients) {
   std::vector<at::Tensor> result;
   for (const at::Tensor& gradient : gradients) {
@@ -114,7 +116,7 @@ class Verifier {
     const Comparison mine = compare_all(pass.gradients, expected, tolerances);
     report.comparison = worse_of(report.comparison, worst_over_ranks(problem_.group, mine));
     report.replicas_identical &= training::equal_on_all_ranks(problem_.group, pass.gradients);
-    if (options_.reference_task) {
+    if (options_.reference_task && problem_.group->getSize() == kReferenceRanks) {
       const bool mine_passed = within_reference_tolerance(report.hook, pass.gradients, expected);
       const bool all_passed = all_reduce_max(problem_.group, {mine_passed ? 0.0 : 1.0})[0] == 0;
       report.reference_passed = report.reference_passed.value_or(true) && all_passed;

@@ -17,7 +17,7 @@ struct VerificationOptions {
   std::vector<std::string> hooks = {};  // to verify; "none" is added, as the others are compared with it
   std::string dump_folder = {};         // for HOOK.rankR.safetensors; empty: nothing is written
   double tolerance_scale = 1;           // > 0; multiplies every tolerance
-  bool reference_task = false;          // also apply the tolerances of PyTorch's test to its model
+  bool reference_task = false;          // on two ranks, as in PyTorch's test of its model, its tolerances must hold too
 };
 
 // One hook's verdict, the same on all ranks.
@@ -25,7 +25,7 @@ struct HookReport {
   std::string hook;
   Comparison comparison;  // of every element, all ranks and both bucket layouts
   std::optional<bool> reference_passed =
-      std::nullopt;                // the reference test's tolerances hold too; none for other models
+      std::nullopt;                // the reference test's tolerances hold too; none where it does not apply
   bool replicas_identical = true;  // all ranks end with the same bits
   int64_t payload_bytes_sent = 0;  // in one pass, by the rank that sends most
   double seconds = 0;              // of one pass, on the slowest rank
