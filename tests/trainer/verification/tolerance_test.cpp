@@ -13,6 +13,8 @@
 #include <tuple>
 #include <vector>
 
+#include "hooks/factory.h"
+
 namespace narrowcast::verification {
 namespace {
 
@@ -92,9 +94,7 @@ INSTANTIATE_TEST_SUITE_P(HooksAndWorlds, ErrorBoundTest,
                                             ::testing::Values(1, 2, 3, 4)));
 
 TEST(ErrorBound, IsKnownForEveryHook) {
-  for (const std::string& hook :
-       std::vector<std::string>({"none", "allreduce", "noop", "fp16_compress", "bf16_compress", "quantize_per_tensor",
-                                 "quantize_per_channel"})) {
+  for (const std::string& hook : hooks::comm_hook_names()) {
     EXPECT_EQ(error_bound(hook, at::full({600}, 0.5), 2).sizes(), at::IntArrayRef({600})) << hook;
     EXPECT_EQ(error_bound(hook, at::zeros({0}), 2).numel(), 0) << hook;
   }

@@ -1,0 +1,184 @@
+// What narrowcast-train does when something is wrong: one clear line, the
+// documented exit code, and no hang.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/programs/train_commands.h"
+#include "tests/support/temporary_folder.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+void expect_one_line(const ProgramEnd& end, int exit_code, const std::string& text) {
+  EXPECT_EQ(end.exit_code, exit_code) << end.errors;
+  EXPECT_EQ(count_of("\n", end.errors), 1) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(StartsWith("narrowcast-train: "), HasSubstr(text)));
+  EXPECT_THAT(end.output, IsEmpty());
+}
+
+struct WrongUse {
+  Words flags;
+  std::string text;
+};
+
+void PrintTo(const WrongUse& use, std::ostream* out) { *out << ::testing::PrintToString(use.flags); }
+
+class NarrowcastTrainWrongUseTest : public ::testing::TestWithParam<WrongUse> {};
+
+TEST_P(NarrowcastTrainWrongUseTest, IsOneLineAndExitCodeTwo) {
+  expect_one_line(train_alone(GetParam().flags), 2, GetParam().text);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, NarrowcastTrainWrongUseTest,
+    ::testing::Values(
+        WrongUse{{"--no_such_flag=1"}, "no_such_flag"}, WrongUse{{"--steps=many"}, "steps"},
+        WrongUse{{"--steps=0"}, "steps: must be at least 1, but is 0"}, WrongUse{{"--hook=int3"}, "known: none, "},
+        WrongUse{{"--model=gpt5"}, "char_gpt"}, WrongUse{{"--data=/no/such/file.txt"}, "/no/such/file.txt"},
+        WrongUse{{"--model=mlp"}, "data: mlp needs one folder"},
+        WrongUse{{"--model=mlp", "--heads=2"}, "--heads: has no effect with --model=mlp"},
+        WrongUse{{"--heads=5"}, "heads"}, WrongUse{{"--hidden=3"}, "--hidden: has no effect with --model=char_gpt"},
+        WrongUse{{"--momentum=0.5"}, "--momentum: has no effect with --optimizer=adamw"},
+        WrongUse{{"--schedule=constant", "--min_learning_rate=0"}, "min_learning_rate"},
+        WrongUse{{"--dump_gradients=x"}, "without --verify_gradients"},
+        WrongUse{{"--tolerance_scale=2"}, "without --verify_gradients"},
+        WrongUse{{"--verify_gradients", "--steps=3"}, "--steps: has no effect"},
+        WrongUse{{"--verify_gradients", "--tolerance_scale=0"}, "tolerance_scale"},
+        WrongUse{{"--model=ddp_comm_hook_task"}, "--verify_gradients only"},
+        WrongUse{{"--model=ddp_comm_hook_task", "--verify_gradients", "--seed=1"}, "--seed: has no effect"},
+        WrongUse{{"--overwrite"}, "without --output_dir"}, WrongUse{{"--seed=-1"}, "seed"},
+        WrongUse{{"--eval_batches=0", "--eval_every=2"}, "--eval_every: has no effect"},
+        WrongUse{{"--accumulation_steps=5"}, "batch_size: must be divisible"},
+        WrongUse{{"--static_graph", "--find_unused_parameters"}, "find_unused_parameters"},
+        WrongUse{{"--bucket_cap_mb=0"}, "bucket_cap_mb"}, WrongUse{{"--threads=-1"}, "threads"},
+        WrongUse{{"--timeout_seconds=0"}, "timeout"}, WrongUse{{"--backend=mpi"}, "mpi"},
+        WrongUse{{"--optimizer=adam"}, "known: adamw, sgd"}, WrongUse{{"--sample_length=-1"}, "sample_length"}));
+
+class NarrowcastTrainErrorsTest : public ::testing::Test {
+ protected:
+  const TemporaryFolder folder;
+};
+
+TEST_F(NarrowcastTrainErrorsTest, TextShorterThanTheContext) {
+  const std::string path = folder.write("short.txt", "to be or not to be");
+  expect_one_line(train_alone({"--data=" + path}), 2, "short.txt");
+}
+
+TEST_F(NarrowcastTrainErrorsTest, TextThatIsNotText) {
+  expect_one_line(train_alone({"--data=" + folder.write("bad.txt", std::string(9000, '\xff'))}), 4, "bad.txt");
+}
+
+TEST_F(NarrowcastTrainErrorsTest, FilesOfAnEarlierTrainingAreKept) {
+  folder.write("run/model.safetensors", "precious");
+  const Words flags = small_gpt() + Words{"--output_dir=" + folder / "run"};
+  expect_one_line(train_alone(flags), 2, "--overwrite replaces it");
+  EXPECT_EQ(files::read_file(folder / "run/model.safetensors"), "precious");
+  EXPECT_EQ(train_alone(flags + Words{"--overwrite"}).exit_code, 0);
+  EXPECT_NE(files::read_file(folder / "run/model.safetensors"), "precious");
+}
+
+TEST_F(NarrowcastTrainErrorsTest, AFolderThatCannotBeMade) {
+  const std::string file = folder.write("file", "");
+  expect_one_line(train_alone(small_gpt() + Words{"--output_dir=" + file + "/run"}), 2, "output_dir");
+}
+
+TEST_F(NarrowcastTrainErrorsTest, ABatchThatTheRanksCannotShare) {
+  const ProgramEnd end = train_on(2, small_gpt() + Words{"--batch_size=7"});
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.errors, HasSubstr("batch_size: must be divisible by ranks * accumulation_steps (2 * 1), but is 7"));
+}
+
+TEST_F(NarrowcastTrainErrorsTest, AWorldOfNone) {
+  auto environment = one_of_two(0, free_port());
+  environment["WORLD_SIZE"] = "0";
+  expect_one_line(run_to_end({NARROWCAST_TRAIN}, environment), 2, "WORLD_SIZE");
+}
+
+TEST_F(NarrowcastTrainErrorsTest, HalfAnEnvironment) {
+  auto environment = one_of_two(0, free_port());
+  environment["MASTER_PORT"] = "";
+  expect_one_line(run_to_end(Words{NARROWCAST_TRAIN} + small_gpt(), environment), 2, "MASTER_PORT");
+}
+
+TEST_F(NarrowcastTrainErrorsTest, APeerThatNeverComes) {
+  const ProgramEnd end =
+      run_to_end(Words{NARROWCAST_TRAIN, "--timeout_seconds=2"} + small_gpt(), one_of_two(0, free_port()));
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("narrowcast-train: "));
+}
+
+TEST_F(NarrowcastTrainErrorsTest, APortInUse) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  const int port = ntohs(address.sin_port);
+  const ProgramEnd end = run_to_end(Words{NARROWCAST_TRAIN, "--timeout_seconds=5"} + small_gpt(), one_of_two(0, port));
+  ::close(listener);
+  expect_one_line(end, 3, std::to_string(port));
+}
+
+// Two ranks without a launcher, which would end both.
+struct TwoRanks {
+  explicit TwoRanks(const Words& first, const Words& second, int port = free_port())
+      : rank0(Words{NARROWCAST_TRAIN} + first, one_of_two(0, port)),
+        rank1(Words{NARROWCAST_TRAIN} + second, one_of_two(1, port)) {}
+  RunningProgram rank0;
+  RunningProgram rank1;
+};
+
+TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentThings) {
+  for (const auto& [flag, text] : std::vector<std::pair<std::string, std::string>>{
+           {"--seed=1", "seed differs between ranks: rank 0 has 0, rank 1 has 1"},
+           {"--hook=bf16_compress", "hook differs between ranks: rank 0 has none, rank 1 has bf16_compress"},
+           {"--width=32", "model_options differs between ranks"}}) {
+    TwoRanks ranks(small_gpt(), small_gpt() + Words{flag});
+    expect_one_line(ranks.rank0.wait(), 2, text);
+    expect_one_line(ranks.rank1.wait(), 2, text);
+  }
+}
+
+class NarrowcastTrainKilledTest : public ::testing::TestWithParam<int> {};
+
+// Which of the two is killed in the middle of a step; the other must notice.
+TEST_P(NarrowcastTrainKilledTest, TheSurvivorEndsWithOneLineAndExitCodeThree) {
+  const Words flags = small_gpt() + Words{"--steps=1000000", "--log_every=1", "--hook=quantize_per_channel"};
+  TwoRanks ranks(flags, flags);
+  ranks.rank0.wait_for_errors("step");
+  RunningProgram& victim = GetParam() == 0 ? ranks.rank0 : ranks.rank1;
+  RunningProgram& survivor = GetParam() == 0 ? ranks.rank1 : ranks.rank0;
+  victim.send(SIGKILL);
+  EXPECT_EQ(victim.wait().signal, SIGKILL);
+  const ProgramEnd end = survivor.wait();
+  EXPECT_EQ(end.exit_code, 3) << end.errors;
+  EXPECT_EQ(count_of("narrowcast-train: ", end.errors), 1) << end.errors;
+  EXPECT_THAT(end.errors, HasSubstr(GetParam() == 0 ? "rank 1" : "rank 0"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Victims, NarrowcastTrainKilledTest, ::testing::Values(0, 1));
+
+TEST_F(NarrowcastTrainErrorsTest, ALossThatIsNotFinite) {
+  const ProgramEnd end =
+      train_alone(small_gpt() + Words{"--optimizer=sgd", "--learning_rate=1e30", "--log_every=2", "--clip_grad_norm=0",
+                                      "--schedule=constant", "--output_dir=" + folder / "run"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.errors, HasSubstr("the loss is not finite by step 2"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

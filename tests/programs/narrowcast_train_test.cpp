@@ -1,0 +1,184 @@
+// narrowcast-train with real processes, sockets and text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "hooks/factory.h"
+#include "tests/programs/train_commands.h"
+#include "tests/support/temporary_folder.h"
+#include "trainer/files/model_file.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+double largest_difference(const std::string& path, const std::string& other_path) {
+  const auto model = files::load_model(path).model;
+  const auto other = files::load_model(other_path).model;
+  double largest = 0;
+  for (size_t i = 0; i < model->parameters().size(); ++i) {
+    largest = std::max(largest, (model->parameters()[i] - other->parameters()[i]).abs().max().item<double>());
+  }
+  return largest;
+}
+
+class NarrowcastTrainHookTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(NarrowcastTrainHookTest, TrainsOnTwoRanksAndLeavesItsFiles) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = train_on(2, small_gpt() + Words{"--hook=" + GetParam(), "--output_dir=" + folder / "run"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.output, AllOf(HasSubstr("validation loss"), HasSubstr("bigram entropy"), HasSubstr("sample:")));
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("step 6/6"), Not(HasSubstr("[1]:"))));  // Only rank 0 talks.
+  const files::SavedModel saved = files::load_model(folder / "run/model.safetensors");
+  EXPECT_EQ(saved.name, "char_gpt");
+  EXPECT_EQ(saved.model->options()["width"], 16);
+  EXPECT_GT(saved.vocabulary.size(), 50U);
+  const nlohmann::json result = json_lines(folder / "run/metrics.jsonl").back();
+  EXPECT_EQ(result["event"], "end");
+  EXPECT_EQ(result["replicas_identical"], GetParam() != "noop");
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, NarrowcastTrainHookTest, ::testing::ValuesIn(hooks::comm_hook_names()));
+
+class NarrowcastTrainTest : public ::testing::Test {
+ protected:
+  const TemporaryFolder folder;
+};
+
+TEST_F(NarrowcastTrainTest, WritesMetricsFromStartToEnd) {
+  ASSERT_EQ(
+      train_alone(small_gpt() + Words{"--log_every=2", "--eval_every=3", "--output_dir=" + folder / "run"}).exit_code,
+      0);
+  std::vector<std::string> events;
+  std::vector<nlohmann::json> lines = json_lines(folder / "run/metrics.jsonl");
+  for (const auto& line : lines) {
+    events.push_back(line["event"]);
+  }
+  EXPECT_THAT(events, ::testing::ElementsAre("start", "step", "evaluation", "step", "step", "evaluation", "end"));
+  EXPECT_EQ(lines[0]["steps"], 6);
+  EXPECT_EQ(lines[0]["ranks"], 1);
+  EXPECT_EQ(lines[5]["validation_loss"], lines[6]["validation_loss"]);
+  EXPECT_GT(lines[4]["units_per_second"], 0);
+}
+
+// SGD, because its steps are linear in the gradients: those of one rank and of two differ by float32 roundings only,
+// about 1e-7 of gradients below 1, in six steps at a rate of 0.1.
+TEST_F(NarrowcastTrainTest, GivesTheSameParametersForEveryWorld) {
+  const Words flags = small_gpt() + Words{"--optimizer=sgd", "--learning_rate=0.1", "--seed=5"};
+  ASSERT_EQ(train_alone(flags + Words{"--output_dir=" + folder / "one"}).exit_code, 0);
+  ASSERT_EQ(train_on(3, flags + Words{"--output_dir=" + folder / "three"}).exit_code, 0);
+  ASSERT_EQ(train_alone(flags + Words{"--output_dir=" + folder / "again"}).exit_code, 0);
+  ASSERT_EQ(train_alone(flags + Words{"--output_dir=" + folder / "other", "--seed=6"}).exit_code, 0);
+  const std::string one = folder / "one/model.safetensors";
+  EXPECT_LT(largest_difference(one, folder / "three/model.safetensors"), 1e-6);
+  EXPECT_EQ(largest_difference(one, folder / "again/model.safetensors"), 0);
+  EXPECT_GT(largest_difference(one, folder / "other/model.safetensors"), 1e-3);
+}
+
+TEST_F(NarrowcastTrainTest, AccumulationAndBucketOptionsDoNotChangeTheResult) {
+  const Words flags = small_gpt() + Words{"--optimizer=sgd"};
+  ASSERT_EQ(train_on(2, flags + Words{"--output_dir=" + folder / "plain"}).exit_code, 0);
+  for (const char* flag : {"--accumulation_steps=3", "--bucket_cap_mb=0.01", "--gradient_as_bucket_view",
+                           "--static_graph", "--find_unused_parameters"}) {
+    ASSERT_EQ(train_on(2, flags + Words{flag, "--overwrite", "--output_dir=" + folder / "other"}).exit_code, 0) << flag;
+    EXPECT_LT(largest_difference(folder / "plain/model.safetensors", folder / "other/model.safetensors"), 1e-6) << flag;
+  }
+}
+
+TEST_F(NarrowcastTrainTest, ResultsGoToOutputAndProgressToErrors) {
+  const ProgramEnd end = train_alone(small_gpt());
+  EXPECT_THAT(end.output, StartsWith("training loss"));
+  EXPECT_THAT(end.output, Not(HasSubstr("step ")));
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("tokens/s"), Not(HasSubstr("\x1b"))));
+}
+
+TEST_F(NarrowcastTrainTest, DryRunPrintsThePlanAndDoesNothing) {
+  const ProgramEnd end = train_alone(small_gpt() + Words{"--dry_run", "--output_dir=" + folder / "run"});
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_THAT(end.output, AllOf(HasSubstr("parameters"), HasSubstr("char_gpt"), HasSubstr("batch_size_per_rank")));
+  EXPECT_THAT(end.errors, IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+}
+
+TEST_F(NarrowcastTrainTest, PlanOfTwoRanksIsPrintedOnce) {
+  const ProgramEnd end = train_on(2, small_gpt() + Words{"--dry_run", "--hook=quantize_per_channel"});
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_EQ(count_of("batch_size_per_rank", end.output), 1);
+  EXPECT_THAT(end.output, AllOf(HasSubstr("payload_bytes_per_step_and_rank"), HasSubstr("quantize_per_channel")));
+}
+
+TEST_F(NarrowcastTrainTest, HelpListsFlagsByGroupOnOutput) {
+  const ProgramEnd end = train_alone({"--help"});
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_THAT(end.errors, IsEmpty());
+  for (const char* text : {"Model:", "Exchange of gradients:", "--hook", "Examples", "narrowcast-run", "3 "}) {
+    EXPECT_THAT(end.output, HasSubstr(text));
+  }
+}
+
+TEST_F(NarrowcastTrainTest, NeedsNoPython) {
+  for (const char* program : {NARROWCAST_TRAIN, NARROWCAST_RUN}) {
+    const ProgramEnd end = run_to_end({"ldd", program});
+    EXPECT_EQ(end.exit_code, 0);
+    EXPECT_THAT(end.output, AllOf(HasSubstr("libc.so"), Not(HasSubstr("python")), Not(HasSubstr("not found"))));
+  }
+}
+
+// MNIST's format in small: 8 x 8 images, the digit k drawn as a bar in row k % 8 of brightness by k / 8, with some
+// pixels of noise.
+std::string idx_file(const std::string& header, int images, bool labels) {
+  std::string bytes = header;
+  unsigned noise = 1;
+  for (int image = 0; image < images; ++image) {
+    const int digit = image % 10;
+    if (labels) {
+      bytes.push_back(static_cast<char>(digit));
+      continue;
+    }
+    for (int pixel = 0; pixel < 64; ++pixel) {
+      noise = noise * 1664525 + 1013904223;
+      const bool on_bar = pixel / 8 == digit % 8;
+      bytes.push_back(static_cast<char>((on_bar ? (digit < 8 ? 120 : 240) : 0) + (noise >> 28)));
+    }
+  }
+  return bytes;
+}
+
+void write_digits(const TemporaryFolder& folder) {
+  const auto size = [](int value) {
+    return std::string{'\0', '\0', static_cast<char>(value >> 8), static_cast<char>(value)};
+  };
+  for (const auto& [prefix, images] : {std::pair<std::string, int>{"train", 400}, {"t10k", 40}}) {
+    const std::string image_header = std::string("\0\0\x08\x03", 4) + size(images) + size(8) + size(8);
+    folder.write(prefix + "-images-idx3-ubyte", idx_file(image_header, images, false));
+    folder.write(prefix + "-labels-idx1-ubyte", idx_file(std::string("\0\0\x08\x01", 4) + size(images), images, true));
+  }
+}
+
+TEST_F(NarrowcastTrainTest, MlpLearnsDigits) {
+  write_digits(folder);
+  const ProgramEnd end =
+      train_on(2, {"--model=mlp", "--hidden=32", "--data=" + folder.path().string(), "--steps=80", "--batch_size=20",
+                   "--hook=quantize_per_tensor", "--output_dir=" + folder / "run"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, HasSubstr("samples/s"));
+  EXPECT_THAT(end.output, AllOf(Not(HasSubstr("bigram")), Not(HasSubstr("sample:"))));
+  // Guessing among ten digits is ln 10 = 2.3.
+  EXPECT_LT(json_lines(folder / "run/metrics.jsonl").back()["validation_loss"], 0.5);
+  EXPECT_EQ(files::load_model(folder / "run/model.safetensors").model->options()["inputs"], 64);
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

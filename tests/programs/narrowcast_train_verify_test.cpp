@@ -1,0 +1,61 @@
+// narrowcast-train --verify_gradients with real processes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "hooks/factory.h"
+#include "tests/programs/train_commands.h"
+#include "tests/support/temporary_folder.h"
+#include "trainer/files/safetensors.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const Words kReferenceTask = {"--model=ddp_comm_hook_task", "--verify_gradients"};
+
+TEST(NarrowcastTrainVerify, ReferenceTaskPassesOnTwoRanks) {
+  const TemporaryFolder folder;
+  const ProgramEnd end = train_on(2, kReferenceTask + Words{"--dump_gradients=" + folder / "dump"});
+  EXPECT_EQ(end.exit_code, 0) << end.output << end.errors;
+  EXPECT_THAT(end.output, AllOf(HasSubstr("is_last"), Not(HasSubstr("FAIL"))));
+  // One for each hook, and is_last.
+  EXPECT_EQ(count_of("pass\n", end.output), static_cast<int>(hooks::comm_hook_names().size()) + 1);
+  for (const std::string& hook : hooks::comm_hook_names()) {
+    for (const char* rank : {"0", "1"}) {
+      const auto dump = files::read_safetensors(folder / ("dump/" + hook + ".rank" + rank + ".safetensors"));
+      EXPECT_EQ(dump.tensors.at("t0.p").sizes(), at::IntArrayRef({40, 20})) << hook;
+    }
+  }
+}
+
+TEST(NarrowcastTrainVerify, TooTightATolerancesFailsWithExitCodeOne) {
+  const ProgramEnd end = train_on(2, kReferenceTask + Words{"--tolerance_scale=0.01"});
+  EXPECT_EQ(end.exit_code, 1);
+  EXPECT_THAT(end.output, HasSubstr("FAIL: tolerance"));
+}
+
+TEST(NarrowcastTrainVerify, GptPassesOnThreeRanks) {
+  const ProgramEnd end = train_on(3, {"--verify_gradients", "--layers=1", "--heads=2", "--width=32", "--context=16",
+                                      "--batch_size=6", "--bucket_cap_mb=0.05"});
+  EXPECT_EQ(end.exit_code, 0) << end.output << end.errors;
+  EXPECT_EQ(count_of("pass\n", end.output), static_cast<int>(hooks::comm_hook_names().size()));
+}
+
+TEST(NarrowcastTrainVerify, OneHookCanBeChosen) {
+  const ProgramEnd end = train_on(2, kReferenceTask + Words{"--hook=bf16_compress"});
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_THAT(end.output, AllOf(HasSubstr("none"), HasSubstr("bf16_compress"), Not(HasSubstr("allreduce"))));
+}
+
+TEST(NarrowcastTrainVerify, WorksAlone) {
+  const ProgramEnd end = train_alone(kReferenceTask);
+  EXPECT_EQ(end.exit_code, 0) << end.output << end.errors;
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,88 @@
+#include "trainer/job/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "hooks/factory.h"
+#include "tests/trainer/job/small_job.h"
+
+namespace narrowcast::job {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::small_job;
+using testing::TemporaryFolder;
+
+TEST(Plan, HoldsWhatDecidesATraining) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.ddp.hook("bf16_compress");
+  const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
+  EXPECT_EQ(plan["version"], "1.2.3");
+  EXPECT_EQ(plan["ranks"], 2);
+  EXPECT_EQ(plan["model_options"]["width"], 16);
+  EXPECT_EQ(plan["batch_size_per_rank"], 3);
+  EXPECT_EQ(plan["tokens_per_step"], 48);
+  EXPECT_EQ(plan["hook"], "bf16_compress");
+  EXPECT_EQ(plan["payload_bytes_per_step_and_rank"], plan["parameters"].get<int64_t>() * 2);
+  EXPECT_EQ(plan["warmup_steps"], 0);
+}
+
+TEST(Plan, DiffersWhereTrainingsWould) {
+  const TemporaryFolder folder;
+  const auto plan_with = [&](auto change) {
+    TrainJob job = small_job(folder);
+    change(job);
+    return make_plan(job, make_inputs(job), 1);
+  };
+  const nlohmann::json plan = plan_with([](TrainJob&) {});
+  EXPECT_EQ(plan, plan_with([](TrainJob&) {}));
+  EXPECT_NE(plan, plan_with([](TrainJob& job) { job.seed = 1; }));
+  EXPECT_NE(plan, plan_with([](TrainJob& job) { job.training.optimizer.weight_decay = 0; }));
+  EXPECT_NE(plan, plan_with([](TrainJob& job) { job.training.learning_rate.minimum = 0; }));
+  EXPECT_NE(plan, plan_with([](TrainJob& job) { job.version = "1.2.4"; }));
+  // Another text of the same length under the same name.
+  std::string text = testing::verse();
+  text[100] = 'x';
+  EXPECT_NE(plan, plan_with([&](TrainJob&) { folder.write("verse.txt", text); }));
+}
+
+TEST(Plan, OfAVerificationNamesTheHooks) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.verification = verification::VerificationOptions{.hooks = {"none", "noop"}};
+  const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
+  EXPECT_EQ(plan["hooks"], nlohmann::json({"none", "noop"}));
+  EXPECT_FALSE(plan.contains("steps"));
+}
+
+TEST(PlanText, AlignsNamesAndValues) {
+  EXPECT_EQ(plan_text({{"a", 1}, {"longer", "text"}}), "a       1\nlonger  text\n");
+}
+
+TEST(PlanValues, AreOnePerKey) {
+  const std::vector<NamedValue> values = plan_values({{"a", 1.5}, {"b", "text"}});
+  ASSERT_EQ(values.size(), 2U);
+  EXPECT_EQ(values[0].name, "a");
+  EXPECT_EQ(values[0].value, "1.5");
+  EXPECT_EQ(values[1].value, "text");
+}
+
+TEST(ExpectedPayloadBytes, FollowsTheFormulas) {
+  EXPECT_EQ(expected_payload_bytes("none", 1024, 4), 2 * 3 * 1024);  // 2 (W - 1) / W * 4 N
+  EXPECT_EQ(expected_payload_bytes("fp16_compress", 1024, 4), 3 * 1024);
+  EXPECT_EQ(expected_payload_bytes("quantize_per_tensor", 1024, 4), 3 * 1024);
+  EXPECT_EQ(expected_payload_bytes("quantize_per_channel", 1024, 4), 3 * (1024 + 2 * 8));
+  EXPECT_EQ(expected_payload_bytes("noop", 1024, 4), 0);
+  EXPECT_FALSE(expected_payload_bytes("no_such_hook", 1024, 4).has_value());
+}
+
+TEST(ExpectedPayloadBytes, IsKnownForEveryHook) {
+  for (const std::string& hook : hooks::comm_hook_names()) {
+    EXPECT_TRUE(expected_payload_bytes(hook, 1000, 2).has_value()) << hook;
+    EXPECT_EQ(expected_payload_bytes(hook, 1000, 1), 0) << hook;
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::job

@@ -1,0 +1,83 @@
+#include "trainer/verification/hook_run/hook_run.h"
+
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tests/support/ranks.h"
+#include "tests/trainer/verification/gradient_problems.h"
+
+namespace narrowcast::verification {
+namespace {
+
+using testing::mlp_parts;
+using testing::ProblemParts;
+using testing::real_hooks;
+using testing::run_ranks;
+
+std::vector<HookRun> runs_of(const std::string& hook, const ProblemParts& parts) {
+  std::vector<HookRun> runs(parts.models.size());
+  run_ranks(static_cast<int64_t>(parts.models.size()), [&](int64_t rank, const ProcessGroupPtr& group) {
+    runs[rank] = run_hook(parts.of_rank(rank, group), hook, real_hooks(group));
+  });
+  return runs;
+}
+
+TEST(LocalGradients, AreTheRanksOwnAndLeaveNoneBehind) {
+  const ProblemParts parts = mlp_parts(2);
+  const auto first = local_gradients(parts.of_rank(0, nullptr));
+  const auto second = local_gradients(parts.of_rank(1, nullptr));
+  ASSERT_EQ(first.size(), 6U);
+  EXPECT_FALSE(at::equal(first[0], second[0]));
+  EXPECT_FALSE(parts.models[0]->parameters()[0].grad().defined());
+}
+
+TEST(RunHook, NoopLeavesEachRankItsOwnGradients) {
+  const ProblemParts parts = mlp_parts(2);
+  const std::vector<HookRun> runs = runs_of("noop", parts);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const auto local = local_gradients(parts.of_rank(static_cast<int64_t>(rank), nullptr));
+    for (const PassResult& pass : runs[rank].passes) {
+      for (size_t i = 0; i < local.size(); ++i) {
+        EXPECT_TRUE(at::equal(pass.gradients[i], local[i]));
+      }
+    }
+  }
+}
+
+TEST(RunHook, BoundsAreTheSameOnAllRanksAndInTheParametersShapes) {
+  const ProblemParts parts = mlp_parts(3);
+  for (const char* hook : {"none", "quantize_per_tensor", "quantize_per_channel"}) {
+    const std::vector<HookRun> runs = runs_of(hook, parts);
+    for (const HookRun& run : runs) {
+      ASSERT_EQ(run.passes.size(), 2U);
+      for (size_t i = 0; i < run.passes[1].bounds.size(); ++i) {
+        EXPECT_EQ(run.passes[1].bounds[i].sizes(), parts.models[0]->parameters()[i].sizes()) << hook;
+        EXPECT_TRUE(at::equal(run.passes[1].bounds[i], runs[0].passes[1].bounds[i])) << hook;
+        EXPECT_GT(run.passes[1].bounds[i].min().item<double>(), 0) << hook;
+      }
+    }
+  }
+}
+
+TEST(RunHook, BoundsFollowTheLayoutOfTheBuckets) {
+  const HookRun run = runs_of("quantize_per_tensor", mlp_parts(2))[0];
+  // First all parameters are in one bucket and share a scale; later the biases of the last layer are apart.
+  const auto largest = [](const PassResult& pass, size_t i) { return pass.bounds[i].max().item<double>(); };
+  // What else is in a bound is a few roundings of 2^-24.
+  const double shared = largest(run.passes[0], 0);
+  EXPECT_NEAR(largest(run.passes[0], 2), shared, shared * 1e-4);
+  EXPECT_GT(std::abs(largest(run.passes[1], 0) - largest(run.passes[1], 2)), shared * 1e-2);
+}
+
+TEST(RunHook, CountsOnePass) {
+  // 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10 gradients, in four bytes and in two.
+  EXPECT_EQ(runs_of("none", mlp_parts(2))[0].payload_bytes_sent, 26122 * 4);
+  EXPECT_EQ(runs_of("fp16_compress", mlp_parts(2))[1].payload_bytes_sent, 26122 * 2);
+  EXPECT_EQ(runs_of("noop", mlp_parts(2))[0].payload_bytes_sent, 0);
+}
+
+}  // namespace
+}  // namespace narrowcast::verification
