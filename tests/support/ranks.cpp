@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -110,6 +111,7 @@ std::vector<int> fork_ranks(int64_t world_size, const RankBody& body, const Rank
     const pid_t process = ::fork();
     if (process < 0) throw std::system_error(errno, std::generic_category(), "fork");
     if (process == 0) {
+      std::signal(SIGPIPE, SIG_IGN);  // As init_process_group does: a dead peer is an error, not this rank's end.
       const int code = run_forked_rank(file.path(), body, {rank, world_size, options.timeout});
       std::fflush(nullptr);
       ::_exit(code);  // Not exit: the static objects belong to the parent.

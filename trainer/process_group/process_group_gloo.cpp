@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -63,7 +64,17 @@ std::string address_towards_master(const WorkerEnv& env) {
   TORCH_CHECK_WITH(DistBackendError, false, "rank ", env.rank, ": no route to MASTER_ADDR=", env.master_addr);
 }
 
+// Gloo writes to sockets whose peer may be gone, and SIGPIPE would end this process
+// before the write's error can be reported. A program's own handler is left alone.
+void let_broken_connections_be_errors() {
+  struct sigaction current = {};
+  if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+}
+
 std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  let_broken_connections_be_errors();
   const std::string& interface = options.interface.empty() ? env.socket_interface : options.interface;
   if (!interface.empty()) {
     TORCH_CHECK_VALUE(if_nametoindex(interface.c_str()) != 0, "interface '", interface, "' does not exist");
