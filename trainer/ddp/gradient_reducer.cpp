@@ -74,6 +74,21 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& para
       /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
 }
 
+// The Reducer notices here that its last reduction is unfinished, and says so in
+// terms of PyTorch's Python interface.
+void rebuild_buckets(c10d::Reducer& reducer) {
+  try {
+    reducer.rebuild_buckets();
+  } catch (const c10::Error& error) {
+    const std::string message = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(message.rfind("Expected to have finished reduction", 0) != 0,
+                      "in the last backward pass some parameters got no gradient: let the loss use all outputs of the "
+                      "module and the module all its parameters, or set find_unused_parameters; with static_graph "
+                      "every step must use the same parameters");
+    throw;
+  }
+}
+
 std::vector<NamedValue> describe(const DdpOptions& options) {
   const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
   return {{"hook", options.hook()},
@@ -139,7 +154,7 @@ void GradientReducer::before_forward() {
     if (synchronise_) {
       reducer_->prepare_for_forward();
     }
-    with_network_errors(group_->getRank(), "rebuilding buckets", [&] { reducer_->rebuild_buckets(); });
+    with_network_errors(group_->getRank(), "rebuilding buckets", [&] { rebuild_buckets(*reducer_); });
   }
   if (buffers_due_) {
     broadcast(state_.buffers);
