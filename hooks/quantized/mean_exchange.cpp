@@ -1,9 +1,9 @@
 #include "hooks/quantized/mean_exchange.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "ops/engine/message_buffer.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -30,7 +30,7 @@ std::vector<Piece> cut_into_pieces(int64_t numel) {
 std::vector<at::Tensor> allocate_messages(const BucketCodec& codec, const std::vector<Piece>& pieces) {
   int64_t total = 0;
   for (const Piece& piece : pieces) total += round_up(codec.message_bytes(piece), kAlignment);
-  const at::Tensor buffer = at::empty({total}, at::kByte);
+  const at::Tensor buffer = engine::allocate_message_buffer(total);
   std::vector<at::Tensor> messages;
   int64_t begin = 0;
   for (const Piece& piece : pieces) {
