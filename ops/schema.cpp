@@ -24,4 +24,16 @@ TORCH_LIBRARY(narrowcast, m) {
   // The same per index of axis 0: x [C, ...], scales [C], zero_points [C].
   m.def("quantize_per_channel(Tensor x, Tensor scales, Tensor zero_points) -> Tensor");
   m.def("dequantize_per_channel(Tensor q, Tensor scales, Tensor zero_points) -> Tensor");
+
+  // Weight-only int8, PyTorch's benchmarks/gpt_fast/quantize.py. Errors as above.
+
+  // x [C, n] float32, bfloat16 or float16, any strides, n >= 1 -> codes [C, n] of target_dtype, scales [C] of x's
+  // dtype, zero_points [C] int64, all 0. Symmetric, per row, each step rounded to x's dtype:
+  //   scale = max(max|row| / ((quant_max - quant_min) / 2), 2^-23); Inf and NaN stay
+  //   code = clamp(round_half_even(x / scale), quant_min, quant_max); NaN gives 0
+  // target_dtype: int8 or uint8, or int16 where x is float32; quant_min < quant_max, both in its range.
+  // Outputs are contiguous and have no gradient: backward throws.
+  m.def(
+      "dynamically_quantize_per_channel(Tensor x, int quant_min, int quant_max, ScalarType target_dtype) -> "
+      "(Tensor, Tensor, Tensor)");
 }

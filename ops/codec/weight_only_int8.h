@@ -1,0 +1,47 @@
+// The arithmetic of symmetric per-channel quantisation on one element, written
+// once for host and device and free of LibTorch. Bit for bit
+// dynamically_quantize_per_channel of PyTorch's benchmarks/gpt_fast/quantize.py.
+//
+// T, the type of the tensor, is float or a 16-bit float type that converts to
+// and from float; each step rounds to it. Compile users with FMA contraction
+// off (-ffp-contract=off, nvcc -fmad=false).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "ops/codec/host_device.h"
+
+namespace narrowcast::codec {
+
+// The codes in use: min < max, and every T has both of them and all whole numbers between.
+struct CodeRange {
+  int32_t min = -128;
+  int32_t max = 127;
+};
+
+// The smallest scale of a channel.
+inline constexpr float kSymmetricEps = 1.1920928955078125e-07F;  // 2^-23
+
+// scale = max(largest / ((codes.max - codes.min) / 2), 2^-23), where `largest` is the channel's largest magnitude, or
+// NaN if it has one; NaN and Inf stay.
+template <class T>
+NARROWCAST_HOST_DEVICE inline T symmetric_scale(float largest, CodeRange codes) {
+  const auto scale = static_cast<T>(largest / (static_cast<float>(codes.max - codes.min) / 2));
+  return static_cast<float>(scale) < kSymmetricEps ? static_cast<T>(kSymmetricEps) : scale;
+}
+
+// clamp(round_half_even(x / scale), codes.min, codes.max), the quotient rounded to T; NaN gives 0.
+template <class T>
+NARROWCAST_HOST_DEVICE inline int32_t symmetric_code(T x, T scale, CodeRange codes) {
+  const float quotient =
+      std::rint(static_cast<float>(static_cast<T>(static_cast<float>(x) / static_cast<float>(scale))));
+  if (quotient != quotient) {
+    return 0;
+  }
+  const auto min = static_cast<float>(codes.min);
+  const auto max = static_cast<float>(codes.max);
+  return static_cast<int32_t>(quotient < min ? min : quotient > max ? max : quotient);
+}
+
+}  // namespace narrowcast::codec

@@ -1,0 +1,19 @@
+#include "ops/weight_only_int8.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+
+namespace narrowcast {
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(const at::Tensor& x, int64_t quant_min,
+                                                                                int64_t quant_max,
+                                                                                at::ScalarType target_dtype) {
+  using Quantize = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, int64_t, int64_t, at::ScalarType);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("narrowcast::dynamically_quantize_per_channel", "")
+                             .typed<Quantize>();
+  TORCH_CHECK_VALUE(x.defined(), "x is an undefined tensor");
+  return op.call(x, quant_min, quant_max, target_dtype);
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,29 @@
+// Weight-only int8, as in PyTorch's benchmarks/gpt_fast/quantize.py: weights of
+// linear layers become int8 with one scale per output channel, activations
+// stay floats. ops/codec/weight_only_int8.h has the formulas, ops/schema.cpp
+// the schemas.
+//
+// All functions go through the dispatcher, so they run on the input's device,
+// take tensors of any layout, trace and script. Outputs are contiguous.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <tuple>
+
+#include "ops/export.h"
+
+namespace narrowcast {
+
+// x [C, n], float32, bfloat16 or float16, n >= 1 -> codes of target_dtype [C, n], scales of x's dtype [C], zero points
+// int64 [C], all 0. Bit for bit gpt-fast's function of that name, each step rounded to x's dtype:
+//   scale = max(max|row| / ((quant_max - quant_min) / 2), 2^-23)
+//   code = clamp(round_half_even(x / scale), quant_min, quant_max)
+// A row with Inf or NaN has that as its scale; a quotient that is NaN gives code 0. target_dtype is int8 or uint8, or
+// int16 for float32 x, and has quant_min < quant_max in its range. No gradient: backward throws.
+// c10::ValueError or c10::TypeError names the argument that is otherwise.
+NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(
+    const at::Tensor& x, int64_t quant_min, int64_t quant_max, at::ScalarType target_dtype);
+
+}  // namespace narrowcast
