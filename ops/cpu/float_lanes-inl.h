@@ -34,6 +34,12 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const float* x) {
   return hn::LoadU(d, x);
 }
 
+// Rounded half to even, as static_cast<float>(double) is.
+template <class D>
+HWY_INLINE hn::Vec<D> load_floats(D d, const double* x) {
+  return hn::DemoteTo(d, hn::LoadU(hn::Rebind<double, D>(), x));
+}
+
 template <class D>
 HWY_INLINE hn::Vec<D> load_floats(D d, const c10::BFloat16* x) {
   const auto bits = hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(x));
@@ -101,24 +107,39 @@ HWY_INLINE void store_floats(D d, hn::Vec<D> value, c10::BFloat16* out) {
   store_low_halves(d, bits, reinterpret_cast<uint16_t*>(out));
 }
 
-// As c10::Half(float): round half to even, every NaN is 0x7E00 with its sign.
+// Numbers of float32 to the bits of binary16, rounded half to even; a NaN may become anything.
 // Adding a power of two that is 2^13 units of the result's last place (at
 // least those of the subnormals') rounds the magnitude; its low bits are then
 // the mantissa, and overflow has become Inf on the way.
 template <class D>
-HWY_INLINE void store_floats(D d, hn::Vec<D> value, c10::Half* out) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> half_bits_of_numbers(D d, hn::Vec<D> value) {
   const hn::RebindToUnsigned<D> d_bits;
   const auto doubled = hn::Add(hn::BitCast(d_bits, value), hn::BitCast(d_bits, value));
   const auto exponent = hn::Max(hn::And(doubled, hn::Set(d_bits, 0xFF000000U)), hn::Set(d_bits, 0x71000000U));
   const auto rounder = hn::BitCast(d, hn::Add(hn::ShiftRight<1>(exponent), hn::Set(d_bits, 0x07800000U)));
   const auto saturated = hn::Mul(hn::Mul(hn::Abs(value), hn::Set(d, 0x1p112F)), hn::Set(d, 0x1p-110F));
   const auto sum = hn::BitCast(d_bits, hn::Add(rounder, saturated));
+  const auto sign = hn::And(hn::ShiftRight<16>(hn::BitCast(d_bits, value)), hn::Set(d_bits, 0x8000U));
   const auto magnitude =
       hn::Add(hn::And(hn::ShiftRight<13>(sum), hn::Set(d_bits, 0x7C00U)), hn::And(sum, hn::Set(d_bits, 0x0FFFU)));
-  const auto number = hn::RebindMask(d_bits, hn::Eq(value, value));
-  const auto sign = hn::And(hn::ShiftRight<16>(hn::BitCast(d_bits, value)), hn::Set(d_bits, 0x8000U));
-  const auto bits = hn::Or(sign, hn::IfThenElse(number, magnitude, hn::Set(d_bits, 0x7E00U)));
-  store_low_halves(d, bits, reinterpret_cast<uint16_t*>(out));
+  return hn::Or(sign, magnitude);
+}
+
+// As c10::Half(float): round half to even, every NaN is 0x7E00 with its sign.
+template <class D>
+HWY_INLINE void store_floats(D d, hn::Vec<D> value, c10::Half* out) {
+  const hn::RebindToUnsigned<D> d_bits;
+  const auto number = hn::Eq(value, value);
+  const auto sign = hn::And(hn::BitCast(d_bits, value), hn::Set(d_bits, 0x80000000U));
+  if constexpr (kHasHalfConversion) {
+    const auto nan = hn::BitCast(d, hn::Or(sign, hn::Set(d_bits, 0x7FC00000U)));
+    const hn::Rebind<hwy::float16_t, D> d_out;
+    hn::StoreU(hn::DemoteTo(d_out, hn::IfThenElse(number, value, nan)), d_out, reinterpret_cast<hwy::float16_t*>(out));
+  } else {
+    const auto nan = hn::Or(hn::ShiftRight<16>(sign), hn::Set(d_bits, 0x7E00U));
+    const auto bits = hn::IfThenElse(hn::RebindMask(d_bits, number), half_bits_of_numbers(d, value), nan);
+    store_low_halves(d, bits, reinterpret_cast<uint16_t*>(out));
+  }
 }
 
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
