@@ -25,6 +25,23 @@ TORCH_LIBRARY(narrowcast, m) {
   m.def("quantize_per_channel(Tensor x, Tensor scales, Tensor zero_points) -> Tensor");
   m.def("dequantize_per_channel(Tensor q, Tensor scales, Tensor zero_points) -> Tensor");
 
+  // FP16 and BFP16, PyTorch's torch/distributed/algorithms/_quantization. qtype: "fp16" or "bfp16".
+  // x: float32, float64, bfloat16 or float16; q: float16. Any number of dimensions, any strides. Outputs are
+  // contiguous and have no gradient: backward throws.
+  //   fp16:  binary16 of x clamped to +-65504 (rounded to x's dtype, as PyTorch does: in bfloat16 65536, so that
+  //          greater values become Inf), rounded half to even
+  //   bfp16: the upper half of (bits of float32(x) + 0x8000), carried in a float16 tensor
+  // A NaN stays a quiet NaN; else all bits are PyTorch's. quant_loss, rounded to float32, divides what is decoded.
+  // Errors: TypeError for a dtype, ValueError for a qtype or an undefined tensor.
+
+  // x [...] -> q [...].
+  m.def("quantize_tensor(Tensor x, str qtype) -> Tensor");
+  // Each tensor by itself: shapes, dtypes and devices may differ. An empty list gives an empty list.
+  m.def("quantize_tensor_list(Tensor[] xs, str qtype) -> Tensor[]");
+  // q [...] -> float32 [...].
+  m.def("dequantize_tensor(Tensor q, str qtype, float? quant_loss=None) -> Tensor");
+  m.def("dequantize_tensor_list(Tensor[] qs, str qtype, float? quant_loss=None) -> Tensor[]");
+
   // Weight-only int8, PyTorch's benchmarks/gpt_fast/quantize.py. Errors as above.
 
   // x [C, n] float32, bfloat16 or float16, any strides, n >= 1 -> codes [C, n] of target_dtype, scales [C] of x's

@@ -1,0 +1,58 @@
+// FP16 and BFP16 (ops/codec/quantize_tensor.h) over arrays: one pass,
+// vectorised, the instruction set picked at run time, the same bits on every one
+// of them. Each function runs on the calling thread: who wants more threads
+// splits the work. Pointers need no alignment, must not overlap, and may be null
+// where the size is 0.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <cstdint>
+
+#include "ops/export.h"
+
+namespace narrowcast::cpu {
+
+// The arrays to encode: T is float, double, c10::BFloat16 or c10::Half.
+template <class T>
+struct EncodeSpan {
+  const T* x;
+  int64_t n;
+  uint16_t* codes;
+};
+
+// The arrays to decode.
+struct DecodeSpan {
+  const uint16_t* codes;
+  int64_t n;
+  float* out;
+};
+
+// codes[i] = codec::encode_fp16(x[i], limit): x as float32, limit 65504 rounded to T.
+template <class T>
+NARROWCAST_EXPORT void encode_fp16(EncodeSpan<T> span);
+
+// codes[i] = codec::encode_bfp16(x[i]): x as float32.
+template <class T>
+NARROWCAST_EXPORT void encode_bfp16(EncodeSpan<T> span);
+
+// out[i] = codec::decode_fp16(codes[i]), and that divided by quant_loss.
+NARROWCAST_EXPORT void decode_fp16(DecodeSpan span);
+NARROWCAST_EXPORT void decode_fp16(DecodeSpan span, float quant_loss);
+
+// out[i] = codec::decode_bfp16(codes[i]), and that divided by quant_loss.
+NARROWCAST_EXPORT void decode_bfp16(DecodeSpan span);
+NARROWCAST_EXPORT void decode_bfp16(DecodeSpan span, float quant_loss);
+
+// The library holds these; c10's types would hide them without being told again.
+#define NARROWCAST_DECLARE_ENCODE(T)                                 \
+  extern template NARROWCAST_EXPORT void encode_fp16(EncodeSpan<T>); \
+  extern template NARROWCAST_EXPORT void encode_bfp16(EncodeSpan<T>);
+NARROWCAST_DECLARE_ENCODE(float)
+NARROWCAST_DECLARE_ENCODE(double)
+NARROWCAST_DECLARE_ENCODE(c10::BFloat16)
+NARROWCAST_DECLARE_ENCODE(c10::Half)
+#undef NARROWCAST_DECLARE_ENCODE
+
+}  // namespace narrowcast::cpu
