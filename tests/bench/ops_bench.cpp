@@ -1,4 +1,4 @@
-// Affine uint8 kernels on one core, in bytes of float32 per second (read by
+// Affine uint8, FP16 and BFP16 kernels on one core, in bytes of float32 per second (read by
 // quantize, written by dequantize), from the second-level cache and from DRAM,
 // beside the memory's own rates measured in the same run.
 #include <benchmark/benchmark.h>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/cpu/affine_uint8_kernels.h"
+#include "ops/cpu/quantize_tensor_kernels.h"
 
 namespace narrowcast {
 namespace {
@@ -110,6 +111,34 @@ void dequantize_mean_of_two_rows(benchmark::State& state) {
   measure(state, [](Buffers& buffers, int64_t n) { dequantize_mean_of(buffers, n, kRow); });
 }
 BENCHMARK(dequantize_mean_of_two_rows)->Apply(sizes);
+
+// The 16-bit formats; their codes are half the bytes that are counted.
+template <void (*kEncode)(cpu::EncodeSpan<float>)>
+void encode_half(benchmark::State& state) {
+  measure(state, [](Buffers& buffers, int64_t n) {
+    kEncode({buffers.floats.data(), n, reinterpret_cast<uint16_t*>(buffers.codes.data())});
+  });
+}
+BENCHMARK_TEMPLATE(encode_half, cpu::encode_fp16<float>)->Name("quantize_fp16")->Apply(sizes);
+BENCHMARK_TEMPLATE(encode_half, cpu::encode_bfp16<float>)->Name("quantize_bfp16")->Apply(sizes);
+
+template <void (*kDecode)(cpu::DecodeSpan)>
+void decode_half(benchmark::State& state) {
+  measure(state, [](Buffers& buffers, int64_t n) {
+    kDecode({reinterpret_cast<const uint16_t*>(buffers.codes.data()), n, buffers.out.data()});
+  });
+}
+BENCHMARK_TEMPLATE(decode_half, cpu::decode_fp16)->Name("dequantize_fp16")->Apply(sizes);
+BENCHMARK_TEMPLATE(decode_half, cpu::decode_bfp16)->Name("dequantize_bfp16")->Apply(sizes);
+
+template <void (*kDecode)(cpu::DecodeSpan, float)>
+void decode_half_divided(benchmark::State& state) {
+  measure(state, [](Buffers& buffers, int64_t n) {
+    kDecode({reinterpret_cast<const uint16_t*>(buffers.codes.data()), n, buffers.out.data()}, 1.1F);
+  });
+}
+BENCHMARK_TEMPLATE(decode_half_divided, cpu::decode_fp16)->Name("dequantize_fp16_with_quant_loss")->Apply(sizes);
+BENCHMARK_TEMPLATE(decode_half_divided, cpu::decode_bfp16)->Name("dequantize_bfp16_with_quant_loss")->Apply(sizes);
 
 }  // namespace
 }  // namespace narrowcast
