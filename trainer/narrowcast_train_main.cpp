@@ -1,4 +1,5 @@
 // narrowcast-train: one rank of a training.
+#include <c10/util/Logging.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -12,7 +13,15 @@ namespace {
 
 bool is_terminal(const narrowcast::SessionEnv& session) { return isatty(STDERR_FILENO) == 1 && session.term != "dumb"; }
 
+// LibTorch reports on standard error what it then throws, so that one lost connection would be several reports. Only
+// the program's own line is left; TORCH_CPP_LOG_LEVEL still asks for more.
+void keep_libtorch_quiet() {
+  FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  c10::initLogging();
+}
+
 int run(const narrowcast::program::CommandLine& line) {
+  keep_libtorch_quiet();
   const auto session = narrowcast::SessionEnv::from_environment();
   return narrowcast::job::run_job(narrowcast::read_train_job(line), {.env = narrowcast::WorkerEnv::from_environment(),
                                                                      .session = session,
