@@ -1,0 +1,73 @@
+#include "ops/autograd/write_without_derivative.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+namespace narrowcast::autograd {
+namespace {
+
+using torch::autograd::NotImplemented;
+
+bool any_needs_gradient(at::TensorList tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); });
+}
+
+// deleteNode frees long graphs without recursion.
+std::shared_ptr<NotImplemented> make_node(const std::string& name, at::TensorList inputs, at::TensorList outputs) {
+  auto node = std::make_unique<NotImplemented>(name, torch::autograd::collect_next_edges(inputs, outputs));
+  return {node.release(), torch::autograd::deleteNode};
+}
+
+void append(const c10::IValue& argument, std::vector<at::Tensor>& tensors) {
+  if (argument.isTensor()) {
+    tensors.push_back(argument.toTensor());
+  } else if (argument.isTensorList()) {
+    const auto list = argument.toTensorVector();
+    tensors.insert(tensors.end(), list.begin(), list.end());
+  }
+}
+
+void run_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto values = torch::jit::last(*stack, arguments.size());
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* const alias = arguments[i].alias_info();
+    append(values[i], alias != nullptr && alias->isWrite() ? outputs : inputs);
+  }
+  write_without_derivative(op.schema().name(), inputs, outputs,
+                           [&] { op.redispatchBoxed(keys & c10::after_autograd_keyset, stack); });
+}
+
+}  // namespace
+
+void write_without_derivative(const std::string& name, at::TensorList inputs, at::TensorList outputs,
+                              const std::function<void()>& write) {
+  const bool needs_gradient = at::GradMode::is_enabled() && (any_needs_gradient(inputs) || any_needs_gradient(outputs));
+  for (const at::Tensor& output : outputs) {
+    if (output.defined()) {
+      torch::autograd::check_inplace(output, needs_gradient);
+    }
+  }
+  const auto node = needs_gradient ? make_node(name, inputs, outputs) : nullptr;
+  {
+    const at::AutoDispatchBelowAutograd below_autograd;
+    write();
+  }
+  for (const at::Tensor& output : outputs) {
+    torch::autograd::rebase_history(output, node);
+  }
+}
+
+torch::CppFunction write_without_derivative_fallback() {
+  return torch::CppFunction::makeFromBoxedFunction<&run_boxed>();
+}
+
+}  // namespace narrowcast::autograd

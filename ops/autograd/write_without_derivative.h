@@ -1,0 +1,26 @@
+// Autograd of operators that write to their arguments and have no derivative.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <torch/library.h>
+
+#include <functional>
+#include <string>
+#include "ops/export.h"
+
+namespace narrowcast::autograd {
+
+// Runs `write`, which computes `outputs` in place from `inputs` outside autograd.
+// Where one of them needs a gradient, backward through an output then throws
+// "derivative for NAME is not implemented" instead of taking the values for
+// constants; an output that must not be written in place throws before `write`.
+// Undefined tensors are skipped.
+NARROWCAST_EXPORT void write_without_derivative(const std::string& name, at::TensorList inputs, at::TensorList outputs,
+                                                const std::function<void()>& write);
+
+// The Autograd kernel of such an operator: what its schema marks as written are
+// the outputs, all other tensors the inputs.
+torch::CppFunction write_without_derivative_fallback();
+
+}  // namespace narrowcast::autograd
