@@ -42,6 +42,28 @@ TORCH_LIBRARY(narrowcast, m) {
   m.def("dequantize_tensor(Tensor q, str qtype, float? quant_loss=None) -> Tensor");
   m.def("dequantize_tensor_list(Tensor[] qs, str qtype, float? quant_loss=None) -> Tensor[]");
 
+  // PyTorch's collectives with tensors that travel as FP16 or BFP16; ops/collectives/exchange.h tells how. The group is
+  // the one registered as group_name; its ranks call the same collectives in the same order. Tensors: the dtypes of
+  // quantize_tensor, all on one device, any strides; outputs are written in place, rounded to their own dtype.
+  // Errors: TypeError for a dtype; ValueError for the rest, before anything is sent, or, for ranks whose sizes, qtypes
+  // or collectives differ, on all ranks before data is sent; DistBackendError if a peer or the network fails. Then
+  // the outputs are unchanged. async_op=True is an error. Backward through an output throws.
+
+  // outputs: W tensors; outputs[r] becomes rank r's input. Inputs may differ in size from rank to rank.
+  m.def(
+      "auto_quantize_all_gather(Tensor(a!)[] outputs, Tensor input, str qtype, str group_name, "
+      "float? quant_loss=None, bool async_op=False) -> ()");
+  // W tensors each; outputs[r] becomes inputs[this rank] of rank r, and has as many elements.
+  m.def(
+      "auto_quantize_all_to_all(Tensor(a!)[] outputs, Tensor[] inputs, str qtype, str group_name, "
+      "float? quant_loss=None, bool async_op=False) -> ()");
+  // input [rows, ...]: the next input_split_sizes[r] rows go to rank r; output [rows, ...]: the next
+  // output_split_sizes[r] rows come from rank r. Without splits, or with empty ones, all ranks get equal parts.
+  m.def(
+      "auto_quantize_all_to_all_single(Tensor(a!) output, Tensor input, str qtype, str group_name, "
+      "SymInt[]? output_split_sizes=None, SymInt[]? input_split_sizes=None, float? quant_loss=None, "
+      "bool async_op=False) -> ()");
+
   // Weight-only int8, PyTorch's benchmarks/gpt_fast/quantize.py. Errors as above.
 
   // x [C, n] float32, bfloat16 or float16, any strides, n >= 1 -> codes [C, n] of target_dtype, scales [C] of x's

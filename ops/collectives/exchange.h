@@ -1,0 +1,79 @@
+// One call of a collective whose tensors travel as FP16 or BFP16.
+//
+// W ranks take part. Rank s has a run of elements for rank r, and rank r has room
+// for it in its outputs:
+//   all_gather:            the run is rank s's input, whoever r is; the room is outputs[s] of rank r
+//   all_to_all:            the run is inputs[r] of rank s; the room is outputs[s] of rank r
+//   all_to_all_single:     the run is rank s's rows for r, input_split_sizes[r] of them; the room is
+//                          output_split_sizes[s] rows of rank r's output
+// Runs may differ in size; a run and its room must not. The steps:
+//   1. plan_*: each rank checks its own arguments. What is wrong is thrown, and nothing was sent.
+//   2. agree: every rank learns all ranks' sizes by one small collective (agreement.h). If some run does not fit its
+//      room, every rank throws the same error, and no data was sent.
+//   3. start: each rank encodes its runs, one after the other, into one buffer of 16-bit codes, and the group's own
+//      all-gather or all-to-all moves them. All-gather wants runs of one size: shorter ones are filled up.
+//   4. finish: each rank has the W runs meant for it in rank order, decodes them all, and only then copies them into
+//      its outputs. Until here nothing of the outputs has changed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/OptionalArrayRef.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "ops/collectives/auto_quantize.h"
+
+namespace narrowcast::collectives {
+
+// In the order of the numbers that ranks compare.
+enum class Collective { kAllGather, kAllToAll, kAllToAllSingle };
+
+// The operator's name in errors, for instance "auto_quantize_all_gather".
+const char* operator_name(Collective collective);
+
+struct Exchange {
+  Collective collective = Collective::kAllGather;
+  Encoding encoding;
+  Group group;
+  int64_t rank = 0;                 // This rank.
+  std::vector<at::Tensor> sources;  // What this rank encodes, one after the other.
+  std::vector<at::Tensor> targets;  // What is received fills these, one after the other.
+  std::vector<int64_t> sends;       // Elements of this rank's run for each rank.
+  std::vector<int64_t> receives;    // Elements of this rank's room for each rank's run.
+};
+
+// Rows (indices of dimension 0) that go to and come from each rank; none: equal parts.
+struct Splits {
+  at::OptionalIntArrayRef output;
+  at::OptionalIntArrayRef input;
+};
+
+// Step 1. c10::ValueError or c10::TypeError names the argument that is wrong and its value.
+Exchange plan_all_gather(const Group& group, at::TensorList outputs, const at::Tensor& input);
+Exchange plan_all_to_all(const Group& group, at::TensorList outputs, at::TensorList inputs);
+Exchange plan_all_to_all_single(const Group& group, const at::Tensor& output, const at::Tensor& input, Splits splits);
+
+// The data on its way.
+struct InFlight {
+  Exchange exchange;
+  at::Tensor sent;      // float16 [elements]; the network reads it until work is complete.
+  at::Tensor received;  // float16 [elements]: the runs for this rank, each from a multiple of `stride` on.
+  int64_t stride = 0;   // 0: without gaps.
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
+// Steps 2 and 3. Waits for the ranks to agree, but not for the data. c10::ValueError if ranks disagree,
+// c10::DistBackendError if a peer or the network fails.
+InFlight start(Exchange exchange);
+
+// Step 4, once work is complete.
+void finish(const InFlight& in_flight);
+
+// All steps after the first, on the calling thread.
+void run(Exchange exchange);
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,65 @@
+// The operators auto_quantize_*, for all devices at once: everything here goes through the dispatcher and the process
+// group. They are registered as CompositeExplicitAutograd, which also answers a call with an empty list, where no
+// tensor names a device (CPU and CUDA kernels would never be asked, and the error would be the dispatcher's). The
+// meta kernels take precedence over it.
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
+#include "ops/collectives/exchange.h"
+#include "ops/meta/auto_quantize.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using QuantLoss = std::optional<double>;
+
+Group find_group(std::string_view name) {
+  try {
+    return c10d::resolve_process_group(std::string(name));
+  } catch (const c10::Error&) {
+    TORCH_CHECK_VALUE(false, "group_name: no process group is registered as \"", name, "\"");
+  }
+}
+
+void run_as(Encoding encoding, Exchange exchange) {
+  exchange.encoding = encoding;
+  run(std::move(exchange));
+}
+
+void run_all_gather(at::TensorList outputs, const at::Tensor& input, std::string_view qtype,
+                    std::string_view group_name, QuantLoss quant_loss, bool async_op) {
+  meta::check_synchronous(async_op);
+  const Encoding encoding{parse_dquant_type(qtype), quant_loss};
+  run_as(encoding, plan_all_gather(find_group(group_name), outputs, input));
+}
+
+void run_all_to_all(at::TensorList outputs, at::TensorList inputs, std::string_view qtype, std::string_view group_name,
+                    QuantLoss quant_loss, bool async_op) {
+  meta::check_synchronous(async_op);
+  const Encoding encoding{parse_dquant_type(qtype), quant_loss};
+  run_as(encoding, plan_all_to_all(find_group(group_name), outputs, inputs));
+}
+
+void run_all_to_all_single(const at::Tensor& output, const at::Tensor& input, std::string_view qtype,
+                           std::string_view group_name, at::OptionalIntArrayRef output_split_sizes,
+                           at::OptionalIntArrayRef input_split_sizes, QuantLoss quant_loss, bool async_op) {
+  meta::check_synchronous(async_op);
+  const Encoding encoding{parse_dquant_type(qtype), quant_loss};
+  const Group group = find_group(group_name);
+  run_as(encoding, plan_all_to_all_single(group, output, input, {output_split_sizes, input_split_sizes}));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd, m) {
+  m.impl("auto_quantize_all_gather", &run_all_gather);
+  m.impl("auto_quantize_all_to_all", &run_all_to_all);
+  m.impl("auto_quantize_all_to_all_single", &run_all_to_all_single);
+}
+
+}  // namespace narrowcast::collectives

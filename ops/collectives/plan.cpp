@@ -1,0 +1,143 @@
+#include <ATen/MemoryOverlap.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ops/collectives/exchange.h"
+#include "ops/meta/auto_quantize.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+void check_group(const Group& group, at::Device device) {
+  TORCH_CHECK_VALUE(group != nullptr, "group is null");
+  const auto devices = group->getDeviceTypes();
+  const bool served = std::any_of(devices.begin(), devices.end(),
+                                  [&](const at::Device& served) { return served.type() == device.type(); });
+  TORCH_CHECK_VALUE(served, "group ", group->getGroupName(), " has no backend for tensors on ", device);
+}
+
+void check_one_per_rank(const char* name, at::TensorList tensors, int64_t world_size) {
+  TORCH_CHECK_VALUE(static_cast<int64_t>(tensors.size()) == world_size, name, " must hold one tensor per rank, ",
+                    world_size, ", but holds ", tensors.size());
+}
+
+// Several elements in one place cannot be written.
+void check_writable(const std::string& name, const at::Tensor& output) {
+  TORCH_CHECK_VALUE(at::has_internal_overlap(output) != at::MemOverlap::Yes, name,
+                    " has several elements in one place: its sizes are ", output.sizes(), ", its strides ",
+                    output.strides());
+}
+
+void check_writable(at::TensorList outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    check_writable("outputs[" + std::to_string(i) + "]", outputs[i]);
+  }
+}
+
+std::vector<int64_t> element_counts(at::TensorList tensors) {
+  std::vector<int64_t> counts;
+  std::transform(tensors.begin(), tensors.end(), std::back_inserter(counts),
+                 [](const at::Tensor& tensor) { return tensor.numel(); });
+  return counts;
+}
+
+// A tensor that is split among the ranks, and the names of both in messages.
+struct SplitArgument {
+  const char* tensor_name;
+  const at::Tensor& tensor;
+  const char* splits_name;
+};
+
+std::vector<int64_t> equal_rows(SplitArgument argument, int64_t world_size) {
+  const int64_t rows = argument.tensor.size(0);
+  TORCH_CHECK_VALUE(rows % world_size == 0, argument.tensor_name, " has ", rows,
+                    " rows, which cannot be split equally among ", world_size, " ranks; give ", argument.splits_name);
+  return std::vector<int64_t>(static_cast<size_t>(world_size), rows / world_size);
+}
+
+void check_rows(SplitArgument argument, at::IntArrayRef rows, int64_t world_size) {
+  TORCH_CHECK_VALUE(static_cast<int64_t>(rows.size()) == world_size, argument.splits_name,
+                    " must have one entry per rank, ", world_size, ", but is ", rows);
+  TORCH_CHECK_VALUE(std::all_of(rows.begin(), rows.end(), [](int64_t entry) { return entry >= 0; }),
+                    argument.splits_name, " must not be negative, but is ", rows);
+  int64_t left = argument.tensor.size(0);
+  for (const int64_t entry : rows) {  // Without a sum that could overflow.
+    left = entry > left ? -1 : left - entry;
+    if (left < 0) break;
+  }
+  TORCH_CHECK_VALUE(left == 0, argument.splits_name, " is ", rows, " but ", argument.tensor_name, " has ",
+                    argument.tensor.size(0), " rows");
+}
+
+// Elements per rank. As in PyTorch's all-to-all, an empty list is none.
+std::vector<int64_t> split_counts(SplitArgument argument, at::OptionalIntArrayRef splits, int64_t world_size) {
+  std::vector<int64_t> counts;
+  if (splits.has_value() && !splits->empty()) {
+    check_rows(argument, *splits, world_size);
+    counts = splits->vec();
+  } else {
+    counts = equal_rows(argument, world_size);
+  }
+  const at::IntArrayRef row = argument.tensor.sizes().slice(1);
+  const int64_t row_numel = std::accumulate(row.begin(), row.end(), int64_t{1}, std::multiplies<>());
+  for (int64_t& count : counts) {
+    count *= row_numel;
+  }
+  return counts;
+}
+
+}  // namespace
+
+Exchange plan_all_gather(const Group& group, at::TensorList outputs, const at::Tensor& input) {
+  meta::check_all_gather(outputs, input);
+  check_group(group, input.device());
+  const int64_t world_size = group->getSize();
+  check_one_per_rank("outputs", outputs, world_size);
+  const int64_t rank = group->getRank();
+  TORCH_CHECK_VALUE(outputs[rank].sizes() == input.sizes(), "outputs[", rank, "] of rank ", rank, " has shape ",
+                    outputs[rank].sizes(), " but its input has shape ", input.sizes());
+  check_writable(outputs);
+  return {.collective = Collective::kAllGather,
+          .encoding = {},
+          .group = group,
+          .rank = group->getRank(),
+          .sources = {input},
+          .targets = outputs.vec(),
+          .sends = std::vector<int64_t>(static_cast<size_t>(world_size), input.numel()),
+          .receives = element_counts(outputs)};
+}
+
+Exchange plan_all_to_all(const Group& group, at::TensorList outputs, at::TensorList inputs) {
+  meta::check_all_to_all(outputs, inputs);
+  check_group(group, outputs[0].device());
+  check_one_per_rank("outputs", outputs, group->getSize());
+  check_one_per_rank("inputs", inputs, group->getSize());
+  check_writable(outputs);
+  return {.collective = Collective::kAllToAll,
+          .encoding = {},
+          .group = group,
+          .rank = group->getRank(),
+          .sources = inputs.vec(),
+          .targets = outputs.vec(),
+          .sends = element_counts(inputs),
+          .receives = element_counts(outputs)};
+}
+
+Exchange plan_all_to_all_single(const Group& group, const at::Tensor& output, const at::Tensor& input, Splits splits) {
+  meta::check_all_to_all_single(output, input);
+  check_group(group, output.device());
+  check_writable("output", output);
+  const int64_t world_size = group->getSize();
+  return {.collective = Collective::kAllToAllSingle,
+          .encoding = {},
+          .group = group,
+          .rank = group->getRank(),
+          .sources = {input},
+          .targets = {output},
+          .sends = split_counts({"input", input, "input_split_sizes"}, splits.input, world_size),
+          .receives = split_counts({"output", output, "output_split_sizes"}, splits.output, world_size)};
+}
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,89 @@
+#include "ops/meta/auto_quantize.h"
+
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ops/meta/quantize_tensor.h"
+#include "ops/quantize_tensor.h"
+
+namespace narrowcast::meta {
+namespace {
+
+using QuantLoss = std::optional<double>;
+
+// Tensors of one argument, which all must be on `device`.
+void check_list(const std::string& name, at::TensorList tensors, at::Device device) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string element = name + "[" + std::to_string(i) + "]";
+    check_quantizable(tensors[i], element);
+    TORCH_CHECK_VALUE(tensors[i].device() == device, element, " is on ", tensors[i].device(),
+                      " but the first tensor is on ", device);
+  }
+}
+
+// The device all tensors must be on.
+at::Device first_device(const std::string& name, at::TensorList tensors) {
+  TORCH_CHECK_VALUE(!tensors.empty(), name, " must hold one tensor per rank, but is empty");
+  check_quantizable(tensors[0], name + "[0]");
+  return tensors[0].device();
+}
+
+void all_gather(at::TensorList outputs, const at::Tensor& input, std::string_view qtype, std::string_view, QuantLoss,
+                bool async_op) {
+  check_synchronous(async_op);
+  parse_dquant_type(qtype);
+  check_all_gather(outputs, input);
+}
+
+void all_to_all(at::TensorList outputs, at::TensorList inputs, std::string_view qtype, std::string_view, QuantLoss,
+                bool async_op) {
+  check_synchronous(async_op);
+  parse_dquant_type(qtype);
+  check_all_to_all(outputs, inputs);
+}
+
+void all_to_all_single(const at::Tensor& output, const at::Tensor& input, std::string_view qtype, std::string_view,
+                       at::OptionalSymIntArrayRef, at::OptionalSymIntArrayRef, QuantLoss, bool async_op) {
+  check_synchronous(async_op);
+  parse_dquant_type(qtype);
+  check_all_to_all_single(output, input);
+}
+
+}  // namespace
+
+void check_all_gather(at::TensorList outputs, const at::Tensor& input) {
+  const at::Device device = first_device("outputs", outputs);
+  check_list("outputs", outputs, device);
+  check_quantizable(input, "input");
+  TORCH_CHECK_VALUE(input.device() == device, "input is on ", input.device(), " but outputs[0] is on ", device);
+}
+
+void check_all_to_all(at::TensorList outputs, at::TensorList inputs) {
+  const at::Device device = first_device("outputs", outputs);
+  check_list("outputs", outputs, device);
+  first_device("inputs", inputs);
+  check_list("inputs", inputs, device);
+}
+
+void check_all_to_all_single(const at::Tensor& output, const at::Tensor& input) {
+  check_quantizable(output, "output");
+  check_quantizable(input, "input");
+  TORCH_CHECK_VALUE(input.device() == output.device(), "input is on ", input.device(), " but output is on ",
+                    output.device());
+  TORCH_CHECK_VALUE(output.dim() >= 1, "output must have a dimension 0 to be split, but is 0-dimensional");
+  TORCH_CHECK_VALUE(input.dim() >= 1, "input must have a dimension 0 to be split, but is 0-dimensional");
+}
+
+void check_synchronous(bool async_op) { TORCH_CHECK_VALUE(!async_op, "The async_op=True mode is not supported yet."); }
+
+TORCH_LIBRARY_IMPL(narrowcast, Meta, m) {
+  m.impl("auto_quantize_all_gather", &all_gather);
+  m.impl("auto_quantize_all_to_all", &all_to_all);
+  m.impl("auto_quantize_all_to_all_single", &all_to_all_single);
+}
+
+}  // namespace narrowcast::meta
