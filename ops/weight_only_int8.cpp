@@ -16,4 +16,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(
   return op.call(x, quant_min, quant_max, target_dtype);
 }
 
+at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
+                                   const std::optional<at::Tensor>& bias) {
+  using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&);
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("narrowcast::weight_only_int8_linear", "").typed<Linear>();
+  TORCH_CHECK_VALUE(input.defined(), "input is an undefined tensor");
+  return op.call(input, weight, scales, bias);
+}
+
 }  // namespace narrowcast

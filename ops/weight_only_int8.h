@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <tuple>
 
 #include "ops/export.h"
@@ -25,5 +26,14 @@ namespace narrowcast {
 // c10::ValueError or c10::TypeError names the argument that is otherwise.
 NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(
     const at::Tensor& x, int64_t quant_min, int64_t quant_max, at::ScalarType target_dtype);
+
+// input [..., in], float32, bfloat16 or float16, at least 1-dimensional; weight int8 [out, in]; scales [out] and bias
+// [out], of any float dtype -> [..., out] of input's dtype: linear(input, weight.to(input.dtype)) * scales + bias, with
+// scales and bias applied in float32 or better. Differentiable in input and bias; scales that require a gradient are an
+// error, as they have none. ops/schema.cpp says how exact it is.
+// c10::ValueError or c10::TypeError names the argument that is otherwise.
+NARROWCAST_EXPORT at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight,
+                                                     const at::Tensor& scales,
+                                                     const std::optional<at::Tensor>& bias = std::nullopt);
 
 }  // namespace narrowcast

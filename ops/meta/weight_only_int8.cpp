@@ -1,6 +1,8 @@
 #include "ops/meta/weight_only_int8.h"
 
+#include <ATen/core/DimVector.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -49,6 +51,36 @@ void check_target(const at::Tensor& x, int64_t quant_min, int64_t quant_max, at:
   }
 }
 
+void check_input(const at::Tensor& input) {
+  TORCH_CHECK_TYPE(is_narrow_float(input.scalar_type()), "input must be float32, bfloat16 or float16, not ",
+                   input.scalar_type());
+  TORCH_CHECK_VALUE(input.dim() >= 1, "input must have a last dimension, the layer's inputs, but is 0-dimensional");
+}
+
+void check_on_device_of_input(const at::Tensor& tensor, const char* name, const at::Tensor& input) {
+  TORCH_CHECK_VALUE(tensor.defined(), name, " is an undefined tensor");
+  TORCH_CHECK_VALUE(tensor.device() == input.device(), name, " is on ", tensor.device(), " but input is on ",
+                    input.device());
+}
+
+void check_weight(const at::Tensor& weight, const at::Tensor& input) {
+  check_on_device_of_input(weight, "weight", input);
+  TORCH_CHECK_TYPE(weight.scalar_type() == at::kChar, "weight must be int8, not ", weight.scalar_type());
+  TORCH_CHECK_VALUE(weight.dim() == 2, "weight must have shape [out, in], but has shape ", weight.sym_sizes());
+  TORCH_CHECK_VALUE(weight.sym_size(1).sym_eq(input.sym_size(-1)).expect_true(__FILE__, __LINE__), "weight of shape ",
+                    weight.sym_sizes(), " needs input with a last dimension of ", weight.sym_size(1),
+                    ", but input has shape ", input.sym_sizes());
+}
+
+void check_one_value_per_output(const at::Tensor& values, const char* name, const at::Tensor& weight) {
+  TORCH_CHECK_TYPE(is_narrow_float(values.scalar_type()) || values.scalar_type() == at::kDouble, name,
+                   " must be float32, float64, bfloat16 or float16, not ", values.scalar_type());
+  const c10::SymInt outputs = weight.sym_size(0);
+  TORCH_CHECK_VALUE(values.dim() == 1 && values.sym_size(0).sym_eq(outputs).expect_true(__FILE__, __LINE__), name,
+                    " must have shape [", outputs, "], one value per output of weight, but has shape ",
+                    values.sym_sizes());
+}
+
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(const at::Tensor& x, int64_t quant_min,
@@ -61,8 +93,24 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(
           empty({channels}, x, at::kLong)};
 }
 
+at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
+                                   const std::optional<at::Tensor>& bias) {
+  check_input(input);
+  check_weight(weight, input);
+  check_on_device_of_input(scales, "scales", input);
+  check_one_value_per_output(scales, "scales", weight);
+  if (bias.has_value()) {
+    check_on_device_of_input(*bias, "bias", input);
+    check_one_value_per_output(*bias, "bias", weight);
+  }
+  c10::SymDimVector sizes(input.sym_sizes().begin(), input.sym_sizes().end());
+  sizes.back() = weight.sym_size(0);
+  return empty(sizes, input, input.scalar_type());
+}
+
 TORCH_LIBRARY_IMPL(narrowcast, Meta, m) {
   m.impl("dynamically_quantize_per_channel", &dynamically_quantize_per_channel);
+  m.impl("weight_only_int8_linear", &weight_only_int8_linear);
 }
 
 }  // namespace narrowcast::meta

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <tuple>
 
 namespace narrowcast::meta {
@@ -15,5 +16,9 @@ namespace narrowcast::meta {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(const at::Tensor& x, int64_t quant_min,
                                                                                 int64_t quant_max,
                                                                                 at::ScalarType target_dtype);
+
+// For input [..., in] and weight [out, in]: output of input's dtype [..., out].
+at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
+                                   const std::optional<at::Tensor>& bias);
 
 }  // namespace narrowcast::meta

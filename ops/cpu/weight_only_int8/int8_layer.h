@@ -1,0 +1,30 @@
+// What the kernels of weight_only_int8_linear work on. All floats are float32:
+// other dtypes are converted before and after.
+#pragma once
+
+#include <cstdint>
+
+namespace narrowcast::cpu {
+
+// A linear layer: output o of a row x is (sum over k of x[k] * codes[o][k]) * scales[o] + bias[o].
+struct Int8Layer {
+  const int8_t* codes;  // [outputs, inputs]
+  const float* scales;  // [outputs]
+  const float* bias;    // [outputs], or null for none
+  int64_t inputs;
+  int64_t outputs;
+};
+
+// Some of the layer's outputs, or of its blocks of outputs: begin <= i < end.
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+
+// One row's inputs and where its outputs go.
+struct Row {
+  const float* x;  // [inputs]
+  float* y;        // [outputs]
+};
+
+}  // namespace narrowcast::cpu

@@ -1,0 +1,30 @@
+// Kernels of weight_only_int8_linear for any processor: vectorised, the
+// instruction set picked at run time. Each runs on the calling thread.
+// Pointers need no alignment.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+
+#include "ops/cpu/weight_only_int8/int8_layer.h"
+#include "ops/export.h"
+
+namespace narrowcast::cpu {
+
+inline constexpr int64_t kMostFewRows = 4;
+
+// The given outputs of `count` rows (1..kMostFewRows), straight from the codes. Sums are float32; the order of their
+// terms, and so every bit, depends on the number of inputs and the instruction set only.
+NARROWCAST_EXPORT void multiply_few_rows(const Row* rows, int64_t count, const Int8Layer& layer, Range outputs);
+
+// out[i] = codes[i], exactly.
+NARROWCAST_EXPORT void widen_codes(const int8_t* codes, int64_t n, float* out);
+NARROWCAST_EXPORT void widen_codes(const int8_t* codes, int64_t n, c10::BFloat16* out);
+
+// y[i] = product[i] * scales[o] + bias[o] for each output o = outputs.begin + i, in float32 until y.
+NARROWCAST_EXPORT void scale_outputs(const float* product, const Int8Layer& layer, Range outputs, float* y);
+NARROWCAST_EXPORT void scale_outputs(const c10::BFloat16* product, const Int8Layer& layer, Range outputs,
+                                     c10::BFloat16* y);
+
+}  // namespace narrowcast::cpu

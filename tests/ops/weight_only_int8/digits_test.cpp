@@ -1,0 +1,97 @@
+// The kernels in fixed point: exact where they should be, and who may use them.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "ops/cpu/weight_only_int8/digits/digit_kernels.h"
+#include "ops/weight_only_int8.h"
+#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/weight_only_int8/linear_cases.h"
+
+namespace narrowcast::cpu {
+namespace {
+
+using test::Layer;
+using test::same_bits;
+using test::UseInstructionSet;
+
+TEST(WeightOnlyInt8Digits, AreThereWithVnniOnly) {
+  for (const int64_t target : test::linear_instruction_sets()) {
+    const UseInstructionSet use(target);
+    EXPECT_EQ(digit_kernels() != nullptr, target == HWY_AVX3_DL);
+  }
+}
+
+class WeightOnlyInt8DigitKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (digit_kernels() == nullptr) GTEST_SKIP() << "this processor has no VNNI";
+    at::manual_seed(3);
+  }
+};
+
+// Whole numbers that three digits hold, with their extremes: the sums, and so the results, are those of float64,
+// rounded once.
+TEST_F(WeightOnlyInt8DigitKernels, AreExactForWholeNumbers) {
+  constexpr int64_t kMost = 8355711;
+  for (const int64_t inputs : {1, 3, 15, 16, 63, 64, 65, 130, 1023, 1024, 1025, 2500}) {
+    for (const int64_t outputs : {1, 4, 15, 16, 17, 50}) {
+      for (const int64_t rows : {5, 6, 7, 8, 20}) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << outputs);
+        at::Tensor x = at::randint(-kMost, kMost + 1, {rows, inputs}, at::kLong);
+        x.select(1, inputs / 2).fill_(kMost);
+        x[1].fill_(-kMost);
+        Layer layer = test::random_layer(outputs, inputs);
+        layer.weight[0].fill_(-128);
+        const at::Tensor y = weight_only_int8_linear(x.to(at::kFloat), layer.weight, layer.scales, layer.bias);
+        EXPECT_TRUE(same_bits(y, test::exact_linear(x, layer).to(at::kFloat)));
+      }
+    }
+  }
+}
+
+// Sums of int32 at their limits: 65536 inputs with the largest digits. One input more goes another way.
+TEST_F(WeightOnlyInt8DigitKernels, HoldTheLargestSums) {
+  for (const int64_t inputs : {kMostDigitInputs, kMostDigitInputs + 1}) {
+    for (const double sign : {1.0, -1.0}) {
+      const Layer layer{at::cat({at::full({1, inputs}, 127, at::kChar), at::full({1, inputs}, -128, at::kChar)}),
+                        at::ones({2})};
+      const at::Tensor x = at::full({5, inputs}, sign * (127 * 65536 - 128 * 256 - 128));
+      const at::Tensor y = weight_only_int8_linear(x, layer.weight, layer.scales);
+      EXPECT_TRUE(test::within_bound(y, x, layer));
+      if (inputs == kMostDigitInputs) {
+        EXPECT_TRUE(same_bits(y, test::exact_linear(x, layer).to(at::kFloat)));
+      }
+    }
+  }
+}
+
+bool fits(const at::Tensor& x) {
+  const at::Tensor row = x.to(at::kFloat).contiguous();
+  return digit_kernels()->fits(row.const_data_ptr<float>(), row.numel());
+}
+
+TEST_F(WeightOnlyInt8DigitKernels, FitRowsOfFiniteAndNotTooUnequalValues) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const at::Tensor ones = at::ones({1000});
+  EXPECT_TRUE(fits(ones));
+  EXPECT_TRUE(fits(at::randn({1000})));
+  EXPECT_TRUE(fits(at::zeros({10})));
+  EXPECT_TRUE(fits(at::empty({0})));
+  EXPECT_TRUE(fits(ones * 0x1p100));
+  EXPECT_FALSE(fits(ones * 0x1p101));
+  EXPECT_TRUE(fits(ones * -0x1p-100));
+  EXPECT_FALSE(fits(ones * 0x1p-101));
+  // 999 ones and one x have the mean (999 + x) / 1000: 64 times that is x at 999 * 64 / 936 = 68.3.
+  for (const auto& [outlier, expected] : std::vector<std::pair<float, bool>>{
+           {68, true}, {-68, true}, {69, false}, {-69, false}, {kInf, false}, {-kInf, false}, {std::nanf(""), false}}) {
+    at::Tensor x = ones.clone();
+    x[777] = outlier;
+    EXPECT_EQ(fits(x), expected) << outlier;
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::cpu

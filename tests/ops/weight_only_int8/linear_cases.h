@@ -1,0 +1,69 @@
+// Layers to try weight_only_int8_linear with, and how far its result may be from the exact one.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "tests/ops/instruction_sets.h"
+
+namespace narrowcast::test {
+
+// The instruction sets of this machine, the one with VNNI among them, which the tests themselves are not built for.
+inline std::vector<int64_t> linear_instruction_sets() {
+  std::vector<int64_t> targets = instruction_sets();
+  if ((hwy::SupportedTargets() & HWY_AVX3_DL) != 0) targets.push_back(HWY_AVX3_DL);
+  return targets;
+}
+
+struct Layer {
+  at::Tensor weight;  // int8 [out, in]
+  at::Tensor scales;  // float32 [out]
+  std::optional<at::Tensor> bias = std::nullopt;
+};
+
+inline Layer random_layer(int64_t outputs, int64_t inputs) {
+  return {at::randint(-128, 128, {outputs, inputs}, at::kChar), at::rand({outputs}) * 0.02 + 1e-3,
+          at::randn({outputs})};
+}
+
+// linear(x, weight) * scales + bias in float64.
+inline at::Tensor exact_linear(const at::Tensor& x, const Layer& layer) {
+  const at::Tensor product = x.to(at::kDouble).matmul(layer.weight.to(at::kDouble).t());
+  const at::Tensor scaled = product * layer.scales.to(at::kDouble);
+  return layer.bias ? scaled + layer.bias->to(at::kDouble) : scaled;
+}
+
+// Half the distance of neighbours around 1.
+inline double unit_roundoff(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 0x1p-24 : dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
+}
+
+// The largest distance from exact_linear, derived from the arithmetic. A sum of n terms, scaled and shifted, in float32
+// in any order: (n + 3) * 2^-24 of what its terms' magnitudes add up to. Fixed point: half a unit per input, less than
+// largest / 8355711 for three digits, / 32639 for the two of bfloat16. A bfloat16 product may be rounded before it is
+// scaled; the result is always rounded to the dtype, in float16 to a multiple of 2^-24 near 0.
+inline at::Tensor linear_bound(const at::Tensor& x, const Layer& layer) {
+  const at::Tensor x64 = x.to(at::kDouble).abs();
+  const at::Tensor w64 = layer.weight.to(at::kDouble).abs() * layer.scales.to(at::kDouble).abs().unsqueeze(1);
+  const at::Tensor terms = x64.matmul(w64.t());
+  const at::Tensor bias = layer.bias ? layer.bias->to(at::kDouble).abs() : at::zeros({1}, at::kDouble);
+  const double inputs = static_cast<double>(x.size(-1));
+  const double half_unit = 1.0 / (x.scalar_type() == at::kBFloat16 ? 32639 : 8355711);
+  const at::Tensor largest = x64.numel() == 0 ? at::zeros({1}, at::kDouble) : std::get<0>(x64.max(-1, true));
+  const at::Tensor sum_error = (terms + bias) * ((inputs + 3) * 0x1p-24) + largest * w64.sum(1) * half_unit;
+  const at::Tensor product_rounding = terms * (x.scalar_type() == at::kBFloat16 ? 0x1p-8 : 0);
+  const at::Tensor before = sum_error + product_rounding;
+  return before + (exact_linear(x, layer).abs() + before) * unit_roundoff(x.scalar_type()) + 0x1p-25;
+}
+
+inline testing::AssertionResult within_bound(const at::Tensor& actual, const at::Tensor& x, const Layer& layer) {
+  const at::Tensor excess = (actual.to(at::kDouble) - exact_linear(x, layer)).abs() - linear_bound(x, layer);
+  if (actual.scalar_type() != x.scalar_type()) return testing::AssertionFailure() << "dtype " << actual.scalar_type();
+  if (actual.numel() == 0 || excess.max().item<double>() <= 0) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << excess.gt(0).sum().item<int64_t>() << " of " << actual.numel()
+                                     << " are too far, or NaN; the worst by " << excess.max().item<double>();
+}
+
+}  // namespace narrowcast::test

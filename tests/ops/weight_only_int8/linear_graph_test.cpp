@@ -1,0 +1,219 @@
+// weight_only_int8_linear under autograd, in TorchScript, on the meta device, and what it refuses.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/jit/frontend/resolver.h>
+#include <torch/csrc/jit/frontend/sugared_value.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ops/weight_only_int8.h"
+#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/weight_only_int8/linear_cases.h"
+#include "tests/support/error_message.h"
+
+namespace narrowcast {
+namespace {
+
+using test::Layer;
+using test::same_bits;
+using testing::error_message;
+
+// Small whole numbers and powers of two: every sum and product is exact, so gradients compare bit for bit.
+at::Tensor whole_numbers(at::IntArrayRef sizes) { return at::randint(-4, 5, sizes, at::kFloat); }
+
+Layer exact_layer(int64_t outputs, int64_t inputs) {
+  return {at::randint(-8, 9, {outputs, inputs}, at::kChar), at::pow(2.0, at::randint(-3, 3, {outputs}, at::kFloat)),
+          whole_numbers({outputs})};
+}
+
+at::Tensor run(const at::Tensor& x, const Layer& layer) {
+  return weight_only_int8_linear(x, layer.weight, layer.scales, layer.bias);
+}
+
+at::Tensor run_reference(const at::Tensor& x, const Layer& layer) {
+  return at::linear(x, layer.weight.to(x.scalar_type())) * layer.scales + *layer.bias;
+}
+
+class WeightOnlyInt8LinearAutograd : public ::testing::Test {
+ protected:
+  WeightOnlyInt8LinearAutograd() { at::manual_seed(11); }
+};
+
+TEST_F(WeightOnlyInt8LinearAutograd, GivesTheReferencesGradients) {
+  for (const std::vector<int64_t>& leading : std::vector<std::vector<int64_t>>{{}, {3}, {7}, {2, 5}, {40}}) {
+    std::vector<int64_t> sizes = leading;
+    sizes.push_back(6);
+    Layer layer = exact_layer(4, 6);
+    layer.bias->requires_grad_();
+    const at::Tensor x = whole_numbers(sizes).requires_grad_();
+    const at::Tensor expected = run_reference(x, layer);
+    const at::Tensor gradient = whole_numbers(expected.sizes());
+    const auto expected_gradients = torch::autograd::grad({expected}, {x, *layer.bias}, {gradient});
+    const auto gradients = torch::autograd::grad({run(x, layer)}, {x, *layer.bias}, {gradient});
+    EXPECT_TRUE(same_bits(gradients[0], expected_gradients[0]));
+    EXPECT_TRUE(same_bits(gradients[1], expected_gradients[1]));
+  }
+}
+
+TEST_F(WeightOnlyInt8LinearAutograd, GivesTheGradientOfOneAlone) {
+  Layer layer = exact_layer(4, 6);
+  const at::Tensor plain_x = whole_numbers({5, 6});
+  const at::Tensor x = plain_x.clone().requires_grad_();
+  const at::Tensor of_x = torch::autograd::grad({run(x, layer).sum()}, {x})[0];
+  EXPECT_TRUE(same_bits(of_x, layer.scales.matmul(layer.weight.to(at::kFloat)).expand({5, 6})));
+  layer.bias->requires_grad_();
+  EXPECT_TRUE(same_bits(torch::autograd::grad({run(plain_x, layer).sum()}, {*layer.bias})[0], at::full({4}, 5.0)));
+  layer.bias.reset();
+  EXPECT_FALSE(run(plain_x, layer).requires_grad());
+  EXPECT_TRUE(same_bits(torch::autograd::grad({run(x, layer).sum()}, {x})[0], of_x));
+}
+
+TEST_F(WeightOnlyInt8LinearAutograd, KeepsDtypes) {
+  Layer layer = exact_layer(4, 6);
+  layer.bias = layer.bias->to(at::kDouble).requires_grad_();
+  const at::Tensor x = whole_numbers({5, 6}).to(at::kBFloat16).requires_grad_();
+  run(x, layer).sum().backward();
+  EXPECT_EQ(x.grad().scalar_type(), at::kBFloat16);
+  EXPECT_EQ(layer.bias->grad().scalar_type(), at::kDouble);
+}
+
+// Kernels that call LibTorch on other threads must keep autograd out there too.
+TEST_F(WeightOnlyInt8LinearAutograd, WorksForManyRowsOnSeveralThreads) {
+  const test::UseThreads several(2);
+  const Layer layer = exact_layer(64, 6);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t target : test::linear_instruction_sets()) {
+      const test::UseInstructionSet use(target);
+      const at::Tensor x = whole_numbers({40, 6}).to(dtype).requires_grad_();
+      const at::Tensor y = run(x, layer);
+      EXPECT_TRUE(same_bits(y, run(x.detach(), layer)));
+      y.sum().backward();
+      EXPECT_TRUE(x.grad().defined());
+    }
+  }
+}
+
+// The gradient is linear in the incoming one, whose own gradient is then the layer without its bias.
+TEST_F(WeightOnlyInt8LinearAutograd, HasSecondDerivatives) {
+  const Layer layer = exact_layer(4, 6);
+  const at::Tensor x = whole_numbers({5, 6}).requires_grad_();
+  const at::Tensor gradient = whole_numbers({5, 4}).requires_grad_();
+  const at::Tensor of_x =
+      torch::autograd::grad({run(x, layer)}, {x}, {gradient}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+  const at::Tensor direction = whole_numbers({5, 6});
+  const at::Tensor second = torch::autograd::grad({of_x}, {gradient}, {direction})[0];
+  EXPECT_TRUE(same_bits(second, at::linear(direction, layer.weight.to(at::kFloat)) * layer.scales));
+}
+
+TEST_F(WeightOnlyInt8LinearAutograd, RefusesScalesThatRequireAGradient) {
+  Layer layer = exact_layer(4, 6);
+  layer.scales.requires_grad_();
+  const at::Tensor x = whole_numbers({5, 6});
+  EXPECT_EQ(error_message<c10::ValueError>([&] { run(x, layer); }),
+            "scales requires a gradient, and weight_only_int8_linear has none for it: pass scales.detach()");
+  const at::NoGradGuard no_grad;
+  EXPECT_FALSE(run(x, layer).requires_grad());
+}
+
+// Knows `narrowcast` as the operators of that namespace.
+struct OperatorResolver : torch::jit::Resolver {
+  std::shared_ptr<torch::jit::SugaredValue> resolveValue(const std::string& name, torch::jit::GraphFunction&,
+                                                         const torch::jit::SourceRange&) override {
+    return name == "narrowcast" ? std::make_shared<torch::jit::BuiltinModule>(name) : nullptr;
+  }
+};
+
+constexpr const char* kScript = R"(
+def forward(self, x, w):
+    codes, scales, zero_points = narrowcast.dynamically_quantize_per_channel(w, -128, 127, 1)
+    return narrowcast.weight_only_int8_linear(x, codes, scales)
+def with_bias(self, x, codes, scales, bias):
+    return narrowcast.weight_only_int8_linear(x, codes, scales, bias)
+)";
+
+void expect_script_runs(torch::jit::Module& module) {
+  const at::Tensor x = at::randn({6, 40}).requires_grad_();
+  const at::Tensor w = at::randn({9, 40});
+  const auto [codes, scales, unused] = dynamically_quantize_per_channel(w, -128, 127, at::kChar);
+  const at::Tensor bias = at::randn({9});
+  for (int i = 0; i < 3; ++i) {  // The executor changes what it runs in the first two.
+    EXPECT_TRUE(same_bits(module.forward({x, w}).toTensor(), weight_only_int8_linear(x, codes, scales)));
+    const at::Tensor y = module.run_method("with_bias", x, codes, scales, bias).toTensor();
+    EXPECT_TRUE(same_bits(y, weight_only_int8_linear(x, codes, scales, bias)));
+    EXPECT_TRUE(torch::autograd::grad({y.sum()}, {x})[0].abs().sum().item<float>() > 0);
+  }
+}
+
+TEST(WeightOnlyInt8Script, RunsBeforeAndAfterSaving) {
+  torch::jit::Module module("quantized");
+  module.define(kScript, std::make_shared<OperatorResolver>());
+  expect_script_runs(module);
+  std::stringstream file;
+  module.save(file);
+  torch::jit::Module loaded = torch::jit::load(file);
+  expect_script_runs(loaded);
+}
+
+TEST(WeightOnlyInt8LinearMeta, KnowsItsOutput) {
+  const at::TensorOptions meta = at::device(at::kMeta).dtype(at::kBFloat16);
+  const at::Tensor x = at::empty({3, 2, 6}, meta).transpose(0, 1);
+  const at::Tensor weight = at::empty({5, 6}, meta.dtype(at::kChar));
+  const at::Tensor y = weight_only_int8_linear(x, weight, at::empty({5}, meta.dtype(at::kFloat)));
+  EXPECT_TRUE(y.is_meta());
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({2, 3, 5}));
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(y.is_contiguous());
+}
+
+// A good call; each test spoils one argument.
+struct Call {
+  at::Tensor input = at::ones({2, 6});
+  at::Tensor weight = at::ones({5, 6}, at::kChar);
+  at::Tensor scales = at::ones({5});
+  std::optional<at::Tensor> bias = at::ones({5});
+};
+
+template <class Error>
+std::string refusal(const Call& call) {
+  return error_message<Error>([&] { weight_only_int8_linear(call.input, call.weight, call.scales, call.bias); });
+}
+
+TEST(WeightOnlyInt8LinearErrors, NameTheTypeThatIsWrong) {
+  EXPECT_EQ(refusal<c10::TypeError>({}), "nothing was thrown");
+  EXPECT_EQ(refusal<c10::TypeError>({.input = at::ones({2, 6}, at::kDouble)}),
+            "input must be float32, bfloat16 or float16, not Double");
+  EXPECT_EQ(refusal<c10::TypeError>({.weight = at::ones({5, 6})}), "weight must be int8, not Float");
+  EXPECT_EQ(refusal<c10::TypeError>({.scales = at::ones({5}, at::kInt)}),
+            "scales must be float32, float64, bfloat16 or float16, not Int");
+  EXPECT_EQ(refusal<c10::TypeError>({.bias = at::ones({5}, at::kLong)}),
+            "bias must be float32, float64, bfloat16 or float16, not Long");
+}
+
+TEST(WeightOnlyInt8LinearErrors, NameTheShapeThatIsWrong) {
+  EXPECT_EQ(refusal<c10::ValueError>({.input = at::ones({})}),
+            "input must have a last dimension, the layer's inputs, but is 0-dimensional");
+  EXPECT_EQ(refusal<c10::ValueError>({.input = at::ones({2, 5})}),
+            "weight of shape [5, 6] needs input with a last dimension of 6, but input has shape [2, 5]");
+  EXPECT_EQ(refusal<c10::ValueError>({.weight = at::ones({6}, at::kChar)}),
+            "weight must have shape [out, in], but has shape [6]");
+  EXPECT_EQ(refusal<c10::ValueError>({.scales = at::ones({6})}),
+            "scales must have shape [5], one value per output of weight, but has shape [6]");
+  EXPECT_EQ(refusal<c10::ValueError>({.bias = at::ones({5, 1})}),
+            "bias must have shape [5], one value per output of weight, but has shape [5, 1]");
+}
+
+TEST(WeightOnlyInt8LinearErrors, NameTheTensorThatIsUndefinedOrElsewhere) {
+  EXPECT_EQ(refusal<c10::ValueError>({.input = {}}), "input is an undefined tensor");
+  EXPECT_EQ(refusal<c10::ValueError>({.weight = {}}), "weight is an undefined tensor");
+  EXPECT_EQ(refusal<c10::ValueError>({.scales = {}}), "scales is an undefined tensor");
+  EXPECT_EQ(refusal<c10::ValueError>({.bias = at::Tensor()}), "bias is an undefined tensor");
+  EXPECT_EQ(refusal<c10::ValueError>({.scales = at::ones({5}, at::kMeta)}), "scales is on meta but input is on cpu");
+}
+
+}  // namespace
+}  // namespace narrowcast

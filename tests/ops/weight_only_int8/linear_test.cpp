@@ -1,0 +1,206 @@
+// weight_only_int8_linear on the CPU: values on every instruction set, layouts, threads, contract.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "ops/weight_only_int8.h"
+#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/weight_only_int8/linear_cases.h"
+
+namespace narrowcast {
+namespace {
+
+using test::Layer;
+using test::random_layer;
+using test::same_bits;
+using test::within_bound;
+
+constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
+
+at::Tensor run(const at::Tensor& x, const Layer& layer) {
+  return weight_only_int8_linear(x, layer.weight, layer.scales, layer.bias);
+}
+
+// The reference's own expression, with the bias it should have kept.
+at::Tensor run_reference(const at::Tensor& x, const Layer& layer) {
+  const at::Tensor y = at::linear(x, layer.weight.to(x.scalar_type())) * layer.scales.to(x.scalar_type());
+  return layer.bias ? y + layer.bias->to(x.scalar_type()) : y;
+}
+
+class WeightOnlyInt8LinearOperator : public testing::Test {
+ protected:
+  WeightOnlyInt8LinearOperator() { at::manual_seed(7); }
+};
+
+TEST_F(WeightOnlyInt8LinearOperator, IsExactWithinItsBoundOnEveryInstructionSet) {
+  struct Shape {
+    int64_t inputs, outputs;
+  };
+  for (const int64_t target : test::linear_instruction_sets()) {
+    const test::UseInstructionSet use(target);
+    for (const auto& [inputs, outputs] : std::vector<Shape>{{1, 1}, {7, 5}, {64, 16}, {65, 17}, {257, 35}, {1100, 3}}) {
+      const Layer layer = random_layer(outputs, inputs);
+      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 16, 31, 32, 33, 70}) {
+        for (const at::ScalarType dtype : kDtypes) {
+          SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << outputs << " " << dtype);
+          const at::Tensor x = at::randn({rows, inputs}).to(dtype);
+          EXPECT_TRUE(within_bound(run(x, layer), x, layer));
+          const Layer no_bias{layer.weight, layer.scales};
+          EXPECT_TRUE(within_bound(run(x, no_bias), x, no_bias));
+        }
+      }
+    }
+  }
+}
+
+// Rows whose values are so unequal that fixed point would not do, among others.
+TEST_F(WeightOnlyInt8LinearOperator, IsAsExactForRowsOfAnyMagnitudes) {
+  const Layer layer{at::randint(-128, 128, {20, 300}, at::kChar), at::rand({20}) + 0.5};
+  for (const int64_t target : test::linear_instruction_sets()) {
+    const test::UseInstructionSet use(target);
+    at::Tensor x = at::randn({12, 300});
+    x[0] *= 1e-36;
+    x[1] *= 1e34;
+    x[2].zero_();
+    x[3][17] = 1e6;
+    x[4].slice(0, 1).zero_();
+    x[5] *= at::pow(10.0, at::rand({300}) * 60 - 30);
+    const at::Tensor y = run(x, layer);
+    EXPECT_TRUE(within_bound(y, x, layer));
+    // The outlier meets a zero here: what is left must be as exact as without it.
+    Layer zero = layer;
+    zero.weight = layer.weight.clone();
+    zero.weight.select(1, 17).zero_();
+    at::Tensor calm = x.clone();
+    calm[3][17] = 0;
+    const at::Tensor bound = test::linear_bound(calm[3], zero);
+    EXPECT_TRUE((run(x, zero)[3] - test::exact_linear(calm[3], zero)).abs().le(bound).all().item<bool>());
+    EXPECT_EQ(y[2].abs().max().item<float>(), 0);
+  }
+}
+
+TEST_F(WeightOnlyInt8LinearOperator, PassesInfAndNanOn) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  Layer layer = random_layer(19, 70);
+  layer.weight.select(1, 3).slice(0, 0, 6).zero_();
+  for (const int64_t target : test::linear_instruction_sets()) {
+    const test::UseInstructionSet use(target);
+    for (const at::ScalarType dtype : kDtypes) {
+      for (const int64_t rows : {4, 9, 40}) {
+        SCOPED_TRACE(testing::Message() << rows << " rows of " << dtype);
+        at::Tensor x = at::randn({rows, 70}).to(dtype);
+        x[0][3] = kInf;
+        x[1][3] = -kInf;
+        x[2][5] = std::numeric_limits<double>::quiet_NaN();
+        const at::Tensor y = run(x, layer);
+        const at::Tensor expected = test::exact_linear(x, layer);
+        EXPECT_TRUE(y.isnan().equal(expected.isnan()));
+        EXPECT_TRUE(y.eq(kInf).equal(expected.eq(kInf)));
+        EXPECT_TRUE(y.eq(-kInf).equal(expected.eq(-kInf)));
+        EXPECT_TRUE(within_bound(y.slice(0, 3), x.slice(0, 3), layer));
+      }
+    }
+  }
+}
+
+TEST_F(WeightOnlyInt8LinearOperator, EqualsTheReferenceExpressionWithinBothBounds) {
+  const Layer layer = random_layer(48, 512);
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const int64_t rows : {1, 16, 64}) {
+      const at::Tensor x = at::randn({rows, 512}).to(dtype);
+      // The reference sums in float32 and rounds the product, the scale, the scaled product, the bias and the sum.
+      const at::Tensor terms = x.to(at::kDouble).abs().matmul(layer.weight.to(at::kDouble).abs().t()) * layer.scales;
+      const at::Tensor of_reference =
+          (terms + layer.bias->abs()) * (5 * test::unit_roundoff(dtype) + (512 + 3) * 0x1p-24);
+      const at::Tensor bound = test::linear_bound(x, layer) + of_reference;
+      const at::Tensor difference = (run(x, layer).to(at::kDouble) - run_reference(x, layer).to(at::kDouble)).abs();
+      EXPECT_TRUE(difference.le(bound).all().item<bool>()) << dtype << " " << rows;
+    }
+  }
+}
+
+TEST_F(WeightOnlyInt8LinearOperator, GivesEqualBitsOnAnyNumberOfThreads) {
+  const Layer layer = random_layer(517, 1030);
+  for (const int64_t target : test::linear_instruction_sets()) {
+    const test::UseInstructionSet use(target);
+    // Where the dense kernel serves many rows, the promise is for few only.
+    const std::vector<int64_t> batches =
+        target == HWY_AVX3_DL ? std::vector<int64_t>{1, 4, 5, 31} : std::vector<int64_t>{1, 4};
+    for (const int64_t rows : batches) {
+      for (const at::ScalarType dtype : kDtypes) {
+        const at::Tensor x = at::randn({rows, 1030}).to(dtype);
+        const test::UseThreads one(1);
+        const at::Tensor expected = run(x, layer);
+        for (const int threads : {2, 3}) {
+          const test::UseThreads several(threads);
+          EXPECT_TRUE(same_bits(run(x, layer), expected)) << rows << " " << dtype << " " << threads;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(WeightOnlyInt8LinearOperator, GivesARowTheSameBitsInAnyBatchOfMoreThanFour) {
+  if ((hwy::SupportedTargets() & HWY_AVX3_DL) == 0) GTEST_SKIP() << "promised for processors with VNNI";
+  const Layer layer = random_layer(45, 2100);
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf}) {
+    at::Tensor x = at::randn({200, 2100});
+    x[7][3] = 1e4;  // Not for fixed point.
+    x = x.to(dtype);
+    const at::Tensor expected = run(x, layer);
+    for (const int64_t first : {0, 3, 150}) {
+      for (const int64_t rows : {5, 6, 7, 50}) {
+        EXPECT_TRUE(same_bits(run(x.slice(0, first, first + rows), layer), expected.slice(0, first, first + rows)));
+      }
+    }
+  }
+}
+
+TEST_F(WeightOnlyInt8LinearOperator, TakesAnyLeadingShape) {
+  const Layer layer = random_layer(6, 10);
+  for (const std::vector<int64_t>& leading :
+       std::vector<std::vector<int64_t>>{{}, {1}, {2, 3}, {2, 1, 4}, {0}, {3, 0}}) {
+    std::vector<int64_t> sizes = leading;
+    sizes.push_back(10);
+    const at::Tensor x = at::randn(sizes);
+    sizes.back() = 6;
+    const at::Tensor y = run(x, layer);
+    EXPECT_EQ(y.sizes(), at::IntArrayRef(sizes));
+    EXPECT_TRUE(y.is_contiguous());
+    EXPECT_TRUE(within_bound(y, x, layer));
+  }
+}
+
+TEST_F(WeightOnlyInt8LinearOperator, HandlesLayersWithoutInputsOrOutputs) {
+  const Layer no_inputs = random_layer(3, 0);
+  EXPECT_TRUE(same_bits(run(at::empty({7, 0}), no_inputs), no_inputs.bias->expand({7, 3})));
+  EXPECT_TRUE(same_bits(run(at::empty({2, 0}), {no_inputs.weight, no_inputs.scales}), at::zeros({2, 3})));
+  EXPECT_EQ(run(at::empty({7, 4}), random_layer(0, 4)).sizes(), at::IntArrayRef({7, 0}));
+}
+
+TEST_F(WeightOnlyInt8LinearOperator, ReadsAnyLayout) {
+  const at::Tensor base = at::randn({40, 30, 2});
+  const Layer layer{at::randint(-128, 128, {30, 24}, at::kChar).t(), at::rand({48}).slice(0, 0, 48, 2),
+                    at::randn({24, 2}).select(1, 1)};
+  const Layer plain{layer.weight.contiguous(), layer.scales.contiguous(), layer.bias->contiguous()};
+  for (const at::Tensor& x : {base.select(2, 1), base.select(2, 0).slice(0, 0, 40, 3), base.select(2, 0).t().t(),
+                              base.permute({2, 0, 1}), base.select(2, 0)[3].expand({6, 30})}) {
+    EXPECT_TRUE(same_bits(run(x, layer), run(x.contiguous(), plain)));
+  }
+}
+
+TEST_F(WeightOnlyInt8LinearOperator, TakesScalesAndBiasOfAnyFloatDtype) {
+  const Layer layer = random_layer(9, 33);
+  const at::Tensor x = at::randn({6, 33}).to(at::kBFloat16);
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    const Layer given{layer.weight, layer.scales.to(dtype), layer.bias->to(dtype)};
+    const Layer wide{layer.weight, given.scales.to(at::kFloat), given.bias->to(at::kFloat)};
+    EXPECT_TRUE(same_bits(run(x, given), run(x, wide)));
+    EXPECT_EQ(run(x, given).scalar_type(), at::kBFloat16);
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast
