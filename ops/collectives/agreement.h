@@ -1,6 +1,8 @@
 // Whether all ranks mean the same exchange.
 #pragma once
 
+#include <exception>
+
 #include "ops/collectives/exchange.h"
 
 namespace narrowcast::collectives {

@@ -69,6 +69,7 @@ InFlight start(Exchange exchange) {
   InFlight in_flight{.exchange = std::move(exchange), .sent = {}, .received = {}, .stride = 0, .work = {}};
   in_flight.stride = all_gather ? longest : 0;
   in_flight.sent = encode(in_flight.exchange);
+  in_flight.exchange.sources.clear();  // May be freed while the codes are on their way.
   try {
     all_gather ? start_all_gather(in_flight) : start_all_to_all(in_flight);
   } catch (const std::exception&) {

@@ -40,7 +40,7 @@ struct Exchange {
   Encoding encoding;
   Group group;
   int64_t rank = 0;                 // This rank.
-  std::vector<at::Tensor> sources;  // What this rank encodes, one after the other.
+  std::vector<at::Tensor> sources;  // What this rank encodes, one after the other. Empty once it has.
   std::vector<at::Tensor> targets;  // What is received fills these, one after the other.
   std::vector<int64_t> sends;       // Elements of this rank's run for each rank.
   std::vector<int64_t> receives;    // Elements of this rank's room for each rank's run.
