@@ -40,31 +40,6 @@ void check_tokens(const char* name, const at::Tensor& tokens, int64_t dim) {
                     dim, " dimension(s), but has the shape ", tokens.sizes());
 }
 
-// Logits [V] of all but the k largest become -inf; ties with the k-th stay.
-at::Tensor keep_top_k(const at::Tensor& logits, int64_t k) {
-  if (k == 0 || k >= logits.numel()) {
-    return logits;
-  }
-  const at::Tensor smallest_kept = std::get<0>(logits.topk(k)).min();
-  return logits.masked_fill(logits < smallest_kept, -INFINITY);
-}
-
-// Picks one token, int64 [1], from logits [V].
-at::Tensor pick_token(const at::Tensor& logits, const GenerateOptions& options, const at::Generator& generator) {
-  if (options.temperature == 0) {
-    return logits.argmax(0, /*keepdim=*/true);
-  }
-  const at::Tensor probabilities = keep_top_k(logits / options.temperature, options.top_k).softmax(0);
-  return probabilities.multinomial(1, /*replacement=*/false, generator);
-}
-
-void check_generate_options(const GenerateOptions& options) {
-  TORCH_CHECK_VALUE(options.count >= 0, "char_gpt: count must be at least 0, but is ", options.count);
-  TORCH_CHECK_VALUE(std::isfinite(options.temperature) && options.temperature >= 0,
-                    "char_gpt: temperature must be a number of at least 0, but is ", options.temperature);
-  TORCH_CHECK_VALUE(options.top_k >= 0, "char_gpt: top_k must be at least 0, but is ", options.top_k);
-}
-
 }  // namespace
 
 // x = x + attention(norm(x)); x = x + mlp(norm(x)).
@@ -172,16 +147,10 @@ at::Tensor CharGpt::forward(const Batch& batch) {
 }
 
 at::Tensor CharGpt::generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator) {
-  check_tokens("prompt", prompt, 1);
-  check_generate_options(options);
-  const at::NoGradGuard no_grad;
-  const at::Tensor tokens = at::cat({prompt, at::zeros({options.count}, prompt.options())});
-  for (int64_t end = prompt.numel(); end < tokens.numel(); ++end) {
-    const at::Tensor seen = tokens.slice(0, std::max<int64_t>(0, end - shape_.context), end);
-    const at::Tensor last_state = hidden_states(seen.unsqueeze(0))[0][-1];
-    tokens.slice(0, end, end + 1).copy_(pick_token(token_embedding_->weight.mv(last_state), options, generator));
-  }
-  return tokens.slice(0, prompt.numel()).clone();
+  const auto last_logits = [this](const at::Tensor& tokens) {
+    return token_embedding_->weight.mv(hidden_states(tokens.unsqueeze(0))[0][-1]);
+  };
+  return models::generate({.context = shape_.context, .logits = last_logits}, prompt, options, generator);
 }
 
 nlohmann::json CharGpt::options() const { return write_options(option_table(), shape_); }

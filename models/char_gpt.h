@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "models/generation.h"
 #include "models/model.h"
 
 namespace narrowcast::models {
@@ -20,13 +21,6 @@ struct CharGptOptions {
   int64_t width = 96;             // size of the hidden state, 1..16384
   int64_t context = 64;           // most tokens the model sees at once, 1..65536
   int64_t vocabulary_size = 256;  // different tokens, 1..1114112
-};
-
-// How CharGpt::generate picks the next token.
-struct GenerateOptions {
-  int64_t count = 256;       // tokens to generate, >= 0
-  double temperature = 1.0;  // divides the logits, >= 0; 0 always takes the likeliest token
-  int64_t top_k = 0;         // sample among the k likeliest tokens only; 0: among all
 };
 
 // Decoder-only transformer as in GPT-2 (Radford et al. 2019): token and position embeddings, pre-norm blocks of
@@ -49,8 +43,7 @@ class NARROWCAST_EXPORT CharGpt : public Model {
   // inputs and targets int64 [B, T]: mean cross entropy in nats of targets given logits(inputs).
   at::Tensor forward(const Batch& batch) override;
 
-  // Continues `prompt` (int64 [T], T >= 1; only its last `context` tokens are seen) by options.count tokens:
-  // int64 [count], drawn from `generator` (a CPU one), without the prompt. No gradient is recorded.
+  // As models::generate (generation.h), from this model's logits.
   at::Tensor generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator);
 
   nlohmann::json options() const override;

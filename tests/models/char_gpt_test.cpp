@@ -220,44 +220,6 @@ TEST(CharGptGenerate, TopOneIsGreedy) {
   EXPECT_TRUE(greedy.equal(top_one));
 }
 
-TEST(CharGptGenerate, FollowsTheModelsProbabilities) {
-  CharGptOptions shape = kTiny;
-  shape.vocabulary_size = 2;
-  CharGpt model(shape);
-  const at::NoGradGuard no_grad;
-  model.named_parameters()["token_embedding.weight"].mul_(20);  // make the two tokens differ in probability
-  const at::Tensor prompt = at::zeros({1}, at::kLong);
-  const double expected = model.logits(prompt.unsqueeze(0))[0][0].softmax(0)[1].item<double>();
-  const at::Generator generator = at::detail::createCPUGenerator(3);
-  constexpr int kDraws = 2000;
-  int ones = 0;
-  for (int draw = 0; draw < kDraws; ++draw) {
-    ones += static_cast<int>(model.generate(prompt, {.count = 1}, generator).item<int64_t>());
-  }
-  // Five standard deviations of a binomial share: 5 * sqrt(1/4 / 2000) = 0.056.
-  EXPECT_NEAR(static_cast<double>(ones) / kDraws, expected, 0.056);
-}
-
-TEST(CharGptGenerate, CountZeroGivesNothing) {
-  CharGpt model(kTiny);
-  const at::Tensor none = model.generate(at::zeros({1}, at::kLong), {.count = 0}, at::detail::createCPUGenerator(0));
-  EXPECT_EQ(none.numel(), 0);
-}
-
-TEST(CharGptGenerate, WrongOptionsAreNamed) {
-  CharGpt model(kTiny);
-  const auto generate = [&](const at::Tensor& prompt, const GenerateOptions& options) {
-    return message_of([&] { model.generate(prompt, options, at::detail::createCPUGenerator(0)); });
-  };
-  const at::Tensor prompt = at::zeros({1}, at::kLong);
-  EXPECT_EQ(generate(prompt, {.count = -1}), "char_gpt: count must be at least 0, but is -1");
-  EXPECT_EQ(generate(prompt, {.temperature = -2}), "char_gpt: temperature must be a number of at least 0, but is -2");
-  EXPECT_EQ(generate(prompt, {.temperature = NAN}), "char_gpt: temperature must be a number of at least 0, but is nan");
-  EXPECT_EQ(generate(prompt, {.top_k = -3}), "char_gpt: top_k must be at least 0, but is -3");
-  EXPECT_EQ(generate(at::zeros({0}, at::kLong), {}),
-            "char_gpt: prompt must be a non-empty tensor of 1 dimension(s), but has the shape [0]");
-}
-
 TEST(CharGpt, WrongInputsAreNamed) {
   CharGpt model(kTiny);
   const auto logits = [&](const at::Tensor& tokens) { return message_of([&] { model.logits(tokens); }); };
