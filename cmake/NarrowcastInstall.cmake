@@ -9,7 +9,7 @@ install(EXPORT narrowcast-targets NAMESPACE narrowcast:: DESTINATION ${_package_
 # What only the programs are made of is no part of the libraries' interface.
 install(DIRECTORY ops hooks models trainer
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/narrowcast FILES_MATCHING PATTERN "*.h"
-  REGEX "trainer/(launcher|program)$" EXCLUDE PATTERN narrowcast_train_flags.h EXCLUDE)
+  REGEX "trainer/(flags|launcher|program)$" EXCLUDE)
 configure_package_config_file(cmake/narrowcast-config.cmake.in narrowcast-config.cmake
   INSTALL_DESTINATION ${_package_dir})
 write_basic_package_version_file(narrowcast-config-version.cmake COMPATIBILITY SameMinorVersion)

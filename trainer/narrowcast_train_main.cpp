@@ -4,8 +4,9 @@
 
 #include <iostream>
 
+#include "trainer/flags/evaluate_flags.h"
+#include "trainer/flags/train_flags.h"
 #include "trainer/job/run_job.h"
-#include "trainer/narrowcast_train_flags.h"
 #include "trainer/program/command_line.h"
 #include "trainer/worker_env.h"
 
@@ -23,11 +24,15 @@ void keep_libtorch_quiet() {
 int run(const narrowcast::program::CommandLine& line) {
   keep_libtorch_quiet();
   const auto session = narrowcast::SessionEnv::from_environment();
-  return narrowcast::job::run_job(narrowcast::read_train_job(line), {.env = narrowcast::WorkerEnv::from_environment(),
-                                                                     .session = session,
-                                                                     .results = std::cout,
-                                                                     .progress = std::cerr,
-                                                                     .progress_is_terminal = is_terminal(session)});
+  const narrowcast::job::JobContext context = {.env = narrowcast::WorkerEnv::from_environment(),
+                                               .session = session,
+                                               .results = std::cout,
+                                               .progress = std::cerr,
+                                               .progress_is_terminal = is_terminal(session)};
+  if (const auto evaluation = narrowcast::read_evaluation_job(line)) {
+    return narrowcast::evaluation::run_evaluation_job(*evaluation, context);
+  }
+  return narrowcast::job::run_job(narrowcast::read_train_job(line), context);
 }
 
 }  // namespace

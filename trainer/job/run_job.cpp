@@ -15,17 +15,6 @@
 namespace narrowcast::job {
 namespace {
 
-// All ranks of a node on all its cores would wait for each other.
-void set_threads(int64_t threads, const JobContext& context) {
-  TORCH_CHECK_VALUE(threads >= 0 && threads <= 4096, "threads: must be in 0..4096, but is ", threads);
-  if (threads == 0 && context.session.omp_num_threads_set) {
-    return;
-  }
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const int64_t share = std::max<int64_t>(1, cores / context.env.local_world_size);
-  at::set_num_threads(static_cast<int>(threads > 0 ? threads : share));
-}
-
 void check_hook_name(const std::string& name) {
   const std::vector<std::string> known = hooks::comm_hook_names();
   TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), name) != known.end(), "hook: unknown name '", name,
@@ -44,6 +33,17 @@ void check_alone(const TrainJob& job, int64_t world_size) {
 }
 
 }  // namespace
+
+void set_threads(int64_t threads, const JobContext& context) {
+  TORCH_CHECK_VALUE(threads >= 0 && threads <= 4096, "threads: must be in 0..4096, but is ", threads);
+  if (threads == 0 && context.session.omp_num_threads_set) {
+    return;
+  }
+  // All ranks of a node on all its cores would wait for each other.
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t share = std::max<int64_t>(1, cores / context.env.local_world_size);
+  at::set_num_threads(static_cast<int>(threads > 0 ? threads : share));
+}
 
 int run_job(const TrainJob& job, const JobContext& context) {
   set_threads(job.threads, context);

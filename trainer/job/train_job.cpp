@@ -3,28 +3,16 @@
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
-#include <filesystem>
 #include <utility>
 
 #include "models/char_gpt.h"
 #include "models/registry.h"
 #include "trainer/data/idx_images.h"
 #include "trainer/data/text/text_dataset.h"
+#include "trainer/data/text/text_files.h"
 
 namespace narrowcast::job {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::vector<std::string> own_text() {
-  const fs::path installed = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/narrowcast/text";
-  const fs::path root = fs::is_directory(installed) ? installed : fs::path(NARROWCAST_SOURCE_DIR);
-  std::vector<std::string> paths;
-  for (const char* name : {"README.md", "docs", "ops", "hooks", "models", "trainer"}) {
-    paths.push_back((root / name).string());
-  }
-  return paths;
-}
 
 // The model over `inputs`' data, whose size it must have.
 std::shared_ptr<models::Model> make_model(const TrainJob& job, const nlohmann::json& size_of_data) {
@@ -36,7 +24,7 @@ std::shared_ptr<models::Model> make_model(const TrainJob& job, const nlohmann::j
 
 JobInputs make_text_inputs(const TrainJob& job) {
   const bool own = job.data.empty();
-  data::TextCorpus corpus = data::TextCorpus::from_paths(own ? own_text() : job.data);
+  data::TextCorpus corpus = data::TextCorpus::from_paths(own ? data::own_text_paths() : job.data);
   JobInputs inputs;
   inputs.model = make_model(job, {{"vocabulary_size", corpus.vocabulary().size()}});
   inputs.data_name = own ? "narrowcast's own sources and documents" : corpus.name();

@@ -58,6 +58,22 @@ TextCorpus TextCorpus::from_paths(const std::vector<std::string>& paths) {
   return TextCorpus(text, paths.front() + others);
 }
 
+TextCorpus TextCorpus::in_vocabulary(Vocabulary vocabulary) const {
+  std::vector<int32_t> translation;
+  for (const std::string& character : vocabulary_.entries()) {
+    const int64_t token = vocabulary.token(decode(character, name_).front());
+    TORCH_CHECK_VALUE(token >= 0, name_, ": the character '", character, "' is not in the model's vocabulary of ",
+                      vocabulary.size(), " characters");
+    translation.push_back(static_cast<int32_t>(token));
+  }
+  TextCorpus translated = *this;
+  translated.vocabulary_ = std::move(vocabulary);
+  for (int32_t& token : translated.tokens_) {
+    token = translation[static_cast<size_t>(token)];
+  }
+  return translated;
+}
+
 double bigram_entropy(std::span<const int32_t> tokens) {
   if (tokens.size() < 2) {
     return 0;

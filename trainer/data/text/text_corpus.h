@@ -25,6 +25,10 @@ class NARROWCAST_EXPORT TextCorpus {
   // text that is not UTF-8.
   static TextCorpus from_paths(const std::vector<std::string>& paths);
 
+  // The same text in the tokens of another vocabulary, for example a trained model's. Throws c10::ValueError naming
+  // the first of its characters (by code point) that the vocabulary lacks.
+  TextCorpus in_vocabulary(Vocabulary vocabulary) const;
+
   // What the text was read from, for messages: the name, or the first path and how many more.
   const std::string& name() const { return name_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }

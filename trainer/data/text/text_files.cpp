@@ -67,4 +67,14 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& paths) 
   return files;
 }
 
+std::vector<std::string> own_text_paths() {
+  const fs::path installed = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/narrowcast/text";
+  const fs::path root = fs::is_directory(installed) ? installed : fs::path(NARROWCAST_SOURCE_DIR);
+  std::vector<std::string> paths;
+  for (const char* name : {"README.md", "docs", "ops", "hooks", "models", "trainer"}) {
+    paths.push_back((root / name).string());
+  }
+  return paths;
+}
+
 }  // namespace narrowcast::data

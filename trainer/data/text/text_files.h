@@ -19,4 +19,8 @@ NARROWCAST_EXPORT const std::vector<std::string_view>& text_suffixes();
 // file, or if there are no paths.
 NARROWCAST_EXPORT std::vector<std::string> list_text_files(const std::vector<std::string>& paths);
 
+// narrowcast's own sources and documents, the text that is surely there: beside the running program, if it is an
+// installed one (../share/narrowcast/text), else where it was built.
+NARROWCAST_EXPORT std::vector<std::string> own_text_paths();
+
 }  // namespace narrowcast::data

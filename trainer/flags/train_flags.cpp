@@ -1,4 +1,4 @@
-#include "trainer/narrowcast_train_flags.h"
+#include "trainer/flags/train_flags.h"
 
 #include <absl/flags/flag.h>
 #include <c10/util/Exception.h>
@@ -11,6 +11,7 @@
 #include "hooks/factory.h"
 #include "models/char_gpt.h"
 #include "models/mlp.h"
+#include "trainer/flags/evaluate_flags.h"
 #include "trainer/program/exit_code.h"
 
 namespace {
@@ -86,13 +87,6 @@ namespace {
 
 using program::CommandLine;
 
-// Throws if one of `flags` was given, because `reason` makes it useless.
-void refuse(const CommandLine& line, const std::vector<std::string>& flags, const std::string& reason) {
-  for (const std::string& flag : flags) {
-    TORCH_CHECK_VALUE(!line.given(flag), "--", flag, ": has no effect ", reason);
-  }
-}
-
 const std::vector<std::string> kTrainingOnly = {
     "steps",        "accumulation_steps", "optimizer",  "learning_rate", "schedule",     "min_learning_rate",
     "warmup_steps", "weight_decay",       "momentum",   "eval_every",    "eval_batches", "clip_grad_norm",
@@ -112,6 +106,7 @@ void refuse_other_models_options(const CommandLine& line, const std::string& mod
 }
 
 void refuse_useless_flags(const CommandLine& line) {
+  refuse(line, evaluation_flags(), "without --evaluate");
   const std::string model = absl::GetFlag(FLAGS_model);
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
@@ -208,6 +203,12 @@ std::optional<verification::VerificationOptions> read_verification(const Command
 
 }  // namespace
 
+void refuse(const CommandLine& line, const std::vector<std::string>& flags, const std::string& reason) {
+  for (const std::string& flag : flags) {
+    TORCH_CHECK_VALUE(!line.given(flag), "--", flag, ": has no effect ", reason);
+  }
+}
+
 program::Description train_description() {
   return {.name = "narrowcast-train",
           .version = NARROWCAST_VERSION,
@@ -220,6 +221,7 @@ program::Description train_description() {
                        "min_learning_rate", "warmup_steps", "weight_decay", "momentum", "clip_grad_norm"}},
                      {"Evaluation and output",
                       {"eval_every", "eval_batches", "log_every", "sample_length", "output_dir", "overwrite"}},
+                     {"Use of a trained model", evaluation_flags()},
                      {"Exchange of gradients",
                       {"hook", "bucket_cap_mb", "find_unused_parameters", "static_graph", "gradient_as_bucket_view",
                        "backend", "timeout_seconds", "threads"}},
@@ -227,6 +229,8 @@ program::Description train_description() {
           .examples = {{"train on two processes with 8-bit gradients",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
                         "--hook=quantize_per_channel --output_dir=runs/book"},
+                       {"see what a trained model is worth, and what it writes",
+                        "narrowcast-train --evaluate=runs/book/model.safetensors --data=book.txt --generate=500"},
                        {"see what would be done", "narrowcast-train --data=book.txt --dry_run"},
                        {"verify every hook's gradients on the task of PyTorch's own test",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=ddp_comm_hook_task "
