@@ -2,11 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/linear.h>
 
 #include <array>
 #include <cmath>
 
+#include "models/layers/linear.h"
 #include "models/options.h"
 
 namespace narrowcast::models {
@@ -46,7 +46,6 @@ void check_tokens(const char* name, const at::Tensor& tokens, int64_t dim) {
 class CharGpt::Block : public torch::nn::Module {
  public:
   explicit Block(const CharGptOptions& shape) : heads_(shape.heads) {
-    using torch::nn::Linear;
     const int64_t width = shape.width;
     attention_norm_ = register_module("attention_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
     query_key_value_ = register_module("query_key_value", Linear(width, 3 * width));
@@ -62,7 +61,7 @@ class CharGpt::Block : public torch::nn::Module {
   }
 
   // The layers whose results are added to the residual stream.
-  std::array<torch::nn::Linear, 2> residual_projections() { return {attention_output_, mlp_output_}; }
+  std::array<Linear, 2> residual_projections() { return {attention_output_, mlp_output_}; }
 
  private:
   // [B, T, width] -> [B, T, width]
@@ -79,11 +78,11 @@ class CharGpt::Block : public torch::nn::Module {
 
   int64_t heads_;
   torch::nn::LayerNorm attention_norm_{nullptr};
-  torch::nn::Linear query_key_value_{nullptr};
-  torch::nn::Linear attention_output_{nullptr};
+  Linear query_key_value_{nullptr};
+  Linear attention_output_{nullptr};
   torch::nn::LayerNorm mlp_norm_{nullptr};
-  torch::nn::Linear mlp_input_{nullptr};
-  torch::nn::Linear mlp_output_{nullptr};
+  Linear mlp_input_{nullptr};
+  Linear mlp_output_{nullptr};
 };
 
 CharGpt::CharGpt(const CharGptOptions& options) : Model("CharGpt"), shape_(checked(options)) {
@@ -109,7 +108,7 @@ void CharGpt::initialize_parameters() {
   for (const auto& module : modules(/*include_self=*/false)) {
     if (auto* embedding = module->as<torch::nn::Embedding>()) {
       embedding->weight.normal_(0.0, kInitialStd);
-    } else if (auto* linear = module->as<torch::nn::Linear>()) {
+    } else if (auto* linear = module->as<Linear>()) {
       linear->weight.normal_(0.0, kInitialStd);
       linear->bias.zero_();
     }

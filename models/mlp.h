@@ -1,12 +1,11 @@
 // A multi-layer perceptron that classifies images.
 #pragma once
 
-#include <torch/nn/modules/linear.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "models/layers/linear.h"
 #include "models/model.h"
 
 namespace narrowcast::models {
@@ -42,7 +41,7 @@ class NARROWCAST_EXPORT Mlp : public Model {
 
  private:
   MlpOptions shape_;
-  std::vector<torch::nn::Linear> layers_;
+  std::vector<Linear> layers_;
 };
 
 }  // namespace narrowcast::models

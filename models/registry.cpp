@@ -7,8 +7,8 @@
 #include <map>
 
 #include "models/char_gpt.h"
-#include "models/ddp_comm_hook_task.h"
 #include "models/mlp.h"
+#include "models/reference/ddp_comm_hook_task.h"
 
 namespace narrowcast::models {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hooks/factory.h"
-#include "models/ddp_comm_hook_task.h"
+#include "models/reference/ddp_comm_hook_task.h"
 #include "trainer/data/batch_plan.h"
 #include "trainer/data/sample_order.h"
 #include "trainer/program/exit_code.h"

@@ -32,6 +32,9 @@ at::Tensor run_reference(const at::Tensor& x, const Layer& layer) {
 class WeightOnlyInt8LinearOperator : public testing::Test {
  protected:
   WeightOnlyInt8LinearOperator() { at::manual_seed(7); }
+
+ private:
+  test::UseThreads one_{1};
 };
 
 TEST_F(WeightOnlyInt8LinearOperator, IsExactWithinItsBoundOnEveryInstructionSet) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "hooks/factory.h"
-#include "models/ddp_comm_hook_task.h"
 #include "models/mlp.h"
+#include "models/reference/ddp_comm_hook_task.h"
 #include "trainer/verification/hook_run/hook_run.h"
 
 namespace narrowcast::testing {

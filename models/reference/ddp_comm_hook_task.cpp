@@ -1,4 +1,4 @@
-#include "models/ddp_comm_hook_task.h"
+#include "models/reference/ddp_comm_hook_task.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,0 +1,65 @@
+// Weight-only int8 for whole models, as gpt-fast's quantize.py has it: every
+// Linear layer's weight becomes int8 with one scale per output.
+//
+//   narrowcast::models::WeightOnlyInt8QuantHandler handler(model);
+//   auto state = handler.create_quantized_state_dict();  // to be written to a file
+//   handler.convert_for_runtime();                       // the model now runs in int8
+//
+// Unlike gpt-fast's, layers keep their bias, scales keep the weight's dtype,
+// and a converted model has its quantised weights at once.
+#pragma once
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "models/layers/linear.h"
+#include "models/layers/weight_only_int8_linear.h"
+#include "ops/export.h"
+
+namespace narrowcast::models {
+
+// Parameters and buffers by name.
+using StateDict = std::map<std::string, at::Tensor>;
+
+// For torch::nn modules.
+class NARROWCAST_EXPORT WeightOnlyInt8QuantHandler {
+ public:
+  // Throws c10::ValueError for no module.
+  explicit WeightOnlyInt8QuantHandler(std::shared_ptr<torch::nn::Module> module);
+
+  // For every Linear layer `name` of the tree, `name.weight` int8 [out, in] and `name.scales` [out] of the weight's
+  // dtype, both on the CPU; all other entries as they are in the module, without a gradient. The module stays as it is.
+  StateDict create_quantized_state_dict() const;
+
+  // Converts the module's Linear layers where they are and returns the module: a models::Linear becomes int8 itself, a
+  // torch::nn::Linear in a Sequential is replaced by a WeightOnlyInt8Linear. Names are those of the state dict above.
+  // Throws c10::ValueError, naming it and before anything is changed, if there is a torch::nn::Linear anywhere else.
+  std::shared_ptr<torch::nn::Module> convert_for_runtime();
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+};
+
+// For TorchScript modules, scripted or traced, in which Linear layers are torch.nn.Linear.
+class NARROWCAST_EXPORT ScriptWeightOnlyInt8QuantHandler {
+ public:
+  explicit ScriptWeightOnlyInt8QuantHandler(torch::jit::Module module);
+
+  // As above.
+  StateDict create_quantized_state_dict() const;
+
+  // A copy of the module whose Linear layers call narrowcast::weight_only_int8_linear; it shares all other tensors with
+  // the original, which stays as it is. It can be saved, and loaded wherever libnarrowcast_ops is. Throws
+  // c10::ValueError, naming the submodule, if a Linear layer's methods do more than its one product, or another
+  // submodule reads its weight itself.
+  torch::jit::Module convert_for_runtime() const;
+
+ private:
+  torch::jit::Module module_;
+};
+
+}  // namespace narrowcast::models
