@@ -45,7 +45,7 @@ class WeightOnlyInt8LinearAutograd : public ::testing::Test {
 };
 
 TEST_F(WeightOnlyInt8LinearAutograd, GivesTheReferencesGradients) {
-  for (const std::vector<int64_t>& leading : std::vector<std::vector<int64_t>>{{}, {3}, {7}, {2, 5}, {40}}) {
+  for (const std::vector<int64_t>& leading : std::vector<std::vector<int64_t>>{{}, {3}, {7}, {2, 5}, {70}}) {
     std::vector<int64_t> sizes = leading;
     sizes.push_back(6);
     Layer layer = exact_layer(4, 6);
@@ -89,7 +89,7 @@ TEST_F(WeightOnlyInt8LinearAutograd, WorksForManyRowsOnSeveralThreads) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const int64_t target : test::linear_instruction_sets()) {
       const test::UseInstructionSet use(target);
-      const at::Tensor x = whole_numbers({40, 6}).to(dtype).requires_grad_();
+      const at::Tensor x = whole_numbers({70, 6}).to(dtype).requires_grad_();
       const at::Tensor y = run(x, layer);
       EXPECT_TRUE(same_bits(y, run(x.detach(), layer)));
       y.sum().backward();

@@ -30,7 +30,7 @@ namespace narrowcast::cpu {
 inline constexpr int64_t kPanelDigitRows = 6;       // a multiple of 2 and of 3, so no row is in two panels
 inline constexpr int64_t kDigitStep = 64;           // inputs are padded with zeros to a multiple of it
 inline constexpr int64_t kMostDigitInputs = 65536;  // up to here sums of 255 * 128 fit int32
-inline constexpr int64_t kBlockOutputs = 8;         // outputs are computed in blocks of so many
+inline constexpr int64_t kBlockOutputs = 16;        // outputs are computed in blocks of so many
 
 // Rows as digits. The arrays are aligned to 64 bytes.
 struct DigitRows {

@@ -21,7 +21,7 @@ namespace narrowcast::cpu::HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3_DL
 
 constexpr int kTileOutputs = 4;
-constexpr int kTilesPerBlock = kBlockOutputs / kTileOutputs;
+constexpr int64_t kPackedOutputs = 8;  // of a block, packed at a time
 constexpr int64_t kSlice = 2048;  // inputs whose packed codes, with a panel's digits, stay in the first-level cache
 
 // A slice of inputs: k = begin..begin + size, a whole number of steps.
@@ -30,24 +30,33 @@ struct Slice {
   int64_t size;
 };
 
-// The codes of one output, with 128 added, zeros past the inputs' end, every 256 bytes of `packed`.
-inline void pack_output(const int8_t* codes, int64_t inputs, Slice slice, int8_t* packed) {
+// 64 codes, or those that the mask lets through and zeros, with 128 added.
+HWY_INLINE void pack_step(const int8_t* codes, __mmask64 mask, int8_t* packed) {
   const __m512i offset = _mm512_set1_epi8(static_cast<char>(0x80));
-  for (int64_t k = 0; k < slice.size; k += kDigitStep) {
-    const int64_t left = std::clamp<int64_t>(inputs - slice.begin - k, 0, 64);
-    const auto mask = left == 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
-    const int8_t* const source = codes + slice.begin + k;
-    _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(source) + kSlice), _MM_HINT_T1);
-    const __m512i loaded = _mm512_maskz_loadu_epi8(mask, source);
-    _mm512_store_si512(packed + k * kTileOutputs, _mm512_xor_si512(loaded, offset));
-  }
+  _mm512_store_si512(packed, _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, codes), offset));
 }
 
-// The slice of a block's codes: for each tile of four outputs, 64 codes of each output in turn. Outputs past the
-// layer's end are copies of its last one.
-inline void pack_block(const Int8Layer& layer, int64_t block, Slice slice, int8_t* packed) {
-  for (int64_t o = 0; o < kBlockOutputs; ++o) {
-    const int64_t output = std::min(block * kBlockOutputs + o, layer.outputs - 1);
+// The codes of one output in steps of 64 every 256 bytes of `packed`, zeros past the inputs' end.
+inline void pack_output(const int8_t* codes, int64_t inputs, Slice slice, int8_t* packed) {
+  const int8_t* const source = codes + slice.begin;
+  // What is packed next: this output's next slice, or after the last the output's in the same place of the next turn.
+  const bool is_last = slice.begin + slice.size >= inputs;
+  const auto next = reinterpret_cast<uintptr_t>(codes) +
+                    static_cast<uintptr_t>(is_last ? kPackedOutputs * inputs : slice.begin + slice.size);
+  const int64_t left = std::min(inputs - slice.begin, slice.size);
+  int64_t k = 0;
+  for (; k + kDigitStep <= left; k += kDigitStep) {
+    _mm_prefetch(reinterpret_cast<const char*>(next + static_cast<uintptr_t>(k)), _MM_HINT_T1);
+    pack_step(source + k, ~__mmask64{0}, packed + k * kTileOutputs);
+  }
+  if (k < left) pack_step(source + k, (__mmask64{1} << (left - k)) - 1, packed + k * kTileOutputs);
+}
+
+// The slice of the codes of kPackedOutputs outputs: for each tile of four, 64 codes of each output in turn. Outputs
+// past the layer's end are copies of its last one.
+inline void pack_outputs(const Int8Layer& layer, int64_t first, Slice slice, int8_t* packed) {
+  for (int64_t o = 0; o < kPackedOutputs; ++o) {
+    const int64_t output = std::min(first + o, layer.outputs - 1);
     int8_t* const tile = packed + o / kTileOutputs * kTileOutputs * slice.size;
     pack_output(layer.codes + output * layer.inputs, layer.inputs, slice, tile + o % kTileOutputs * kDigitStep);
   }
@@ -67,7 +76,7 @@ HWY_INLINE __m128i sums_of_lanes(const __m512i (&v)[kTileOutputs]) {
   return _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
 }
 
-// sums[d][o] += digit row d of a panel of kDigitRows times output o of a tile, over `size` inputs.
+// sums[d * kBlockOutputs + o] += digit row d of a panel of kDigitRows times output o of a tile, over `size` inputs.
 template <int kDigitRows>
 void multiply_tile(const int8_t* digits, const int8_t* packed, int64_t size, int32_t* sums) {
   __m512i partial[kDigitRows][kTileOutputs];
@@ -90,7 +99,7 @@ void multiply_tile(const int8_t* digits, const int8_t* packed, int64_t size, int
   }
   HWY_UNROLL(6)
   for (int d = 0; d < kDigitRows; ++d) {
-    auto* const out = reinterpret_cast<__m128i*>(sums + d * kTileOutputs);
+    auto* const out = reinterpret_cast<__m128i*>(sums + d * kBlockOutputs);
     _mm_store_si128(out, _mm_add_epi32(_mm_load_si128(out), sums_of_lanes(partial[d])));
   }
 }
@@ -100,69 +109,66 @@ constexpr MultiplyTile kMultiplyTile[kPanelDigitRows + 1] = {nullptr,           
                                                              &multiply_tile<3>, &multiply_tile<4>, &multiply_tile<5>,
                                                              &multiply_tile<6>};
 
-// Sums of one block: for each panel, for each tile, [digit row][output].
-constexpr int64_t kTileSums = kPanelDigitRows * kTileOutputs;
-constexpr int64_t kPanelSums = kTilesPerBlock * kTileSums;
-
+// Adds to the sums of a block, [digit row][kBlockOutputs], those of kPackedOutputs of its outputs.
 inline void multiply_slice(const DigitRows& x, const int8_t* packed, Slice slice, int32_t* sums) {
   for (int64_t first = 0; first < x.rows * x.planes; first += kPanelDigitRows) {
     const int64_t digit_rows = std::min(kPanelDigitRows, x.rows * x.planes - first);
     const int8_t* const digits = x.digits + first * x.padded + slice.begin * digit_rows;
-    for (int64_t tile = 0; tile < kTilesPerBlock; ++tile) {
-      kMultiplyTile[digit_rows](digits, packed + tile * kTileOutputs * slice.size, slice.size,
-                                sums + first / kPanelDigitRows * kPanelSums + tile * kTileSums);
+    for (int64_t o = 0; o < kPackedOutputs; o += kTileOutputs) {
+      kMultiplyTile[digit_rows](digits, packed + o * slice.size, slice.size, sums + first * kBlockOutputs + o);
     }
   }
 }
 
-// Four outputs of a row from the sums of its planes, in double, where all before the unit is exact.
-inline __m256d combine_planes(const int32_t* sums, const int32_t* corrections, int64_t planes) {
-  __m256d value = _mm256_setzero_pd();
-  for (int64_t plane = 0; plane < planes; ++plane) {
-    const __m128i products = _mm_load_si128(reinterpret_cast<const __m128i*>(sums + plane * kTileOutputs));
-    const __m128i corrected = _mm_sub_epi32(products, _mm_set1_epi32(corrections[plane]));
-    value = _mm256_add_pd(_mm256_mul_pd(value, _mm256_set1_pd(256)), _mm256_cvtepi32_pd(corrected));
+// Eight outputs' scale and bias.
+struct Scaling {
+  Scaling(const Int8Layer& layer, int64_t first, int64_t count)
+      : mask(static_cast<__mmask8>((1U << std::clamp<int64_t>(count, 0, 8)) - 1)),
+        scales(_mm512_cvtps_pd(_mm256_maskz_loadu_ps(mask, layer.scales + first))),
+        bias(layer.bias == nullptr ? _mm512_setzero_pd()
+                                   : _mm512_cvtps_pd(_mm256_maskz_loadu_ps(mask, layer.bias + first))) {}
+  __mmask8 mask;
+  __m512d scales;
+  __m512d bias;
+};
+
+// Eight outputs of a row from the sums of its planes. In double, where all before the scale is exact, and rounded to
+// float32 once.
+inline void store_outputs(const int32_t* sums, const DigitRows& x, int64_t row, const Scaling& scaling, float* y) {
+  __m512d value = _mm512_setzero_pd();
+  for (int64_t plane = 0; plane < x.planes; ++plane) {
+    const __m256i products = _mm256_load_si256(reinterpret_cast<const __m256i*>(sums + plane * kBlockOutputs));
+    const __m256i corrected = _mm256_sub_epi32(products, _mm256_set1_epi32(x.corrections[row * x.planes + plane]));
+    value = _mm512_add_pd(_mm512_mul_pd(value, _mm512_set1_pd(256)), _mm512_cvtepi32_pd(corrected));
   }
-  return value;
+  const __m512d product = _mm512_mul_pd(_mm512_mul_pd(value, _mm512_set1_pd(x.units[row])), scaling.scales);
+  _mm256_mask_storeu_ps(y, scaling.mask, _mm512_cvtpd_ps(_mm512_add_pd(product, scaling.bias)));
 }
 
-// The outputs of a row in one block, rounded once.
-inline void store_row(const Int8Layer& layer, int64_t first_output, const __m256d (&values)[kTilesPerBlock], float* y) {
-  alignas(32) double sums[kBlockOutputs];
-  for (int tile = 0; tile < kTilesPerBlock; ++tile) _mm256_store_pd(sums + tile * kTileOutputs, values[tile]);
-  const int64_t end = std::min(layer.outputs - first_output, kBlockOutputs);
-  for (int64_t o = 0; o < end; ++o) {
-    const int64_t output = first_output + o;
-    const double bias = layer.bias == nullptr ? 0 : layer.bias[output];
-    y[output] = static_cast<float>(sums[o] * layer.scales[output] + bias);
-  }
-}
-
-inline void store_block(const DigitRows& x, const Int8Layer& layer, int64_t first_output, const int32_t* sums,
+inline void store_block(const DigitRows& x, const Int8Layer& layer, int64_t first, const int32_t* sums,
                         float* const* y) {
+  const int64_t count = layer.outputs - first;
+  const Scaling low(layer, first, count);
+  const Scaling high(layer, first + std::min<int64_t>(count, 8), count - 8);
   for (int64_t row = 0; row < x.rows; ++row) {
-    const int64_t digit_row = row * x.planes;
-    const int32_t* const in_panel =
-        sums + digit_row / kPanelDigitRows * kPanelSums + digit_row % kPanelDigitRows * kTileOutputs;
-    __m256d values[kTilesPerBlock];
-    for (int tile = 0; tile < kTilesPerBlock; ++tile) {
-      const __m256d value = combine_planes(in_panel + tile * kTileSums, x.corrections + digit_row, x.planes);
-      values[tile] = _mm256_mul_pd(value, _mm256_set1_pd(x.units[row]));
-    }
-    store_row(layer, first_output, values, y[row]);
+    const int32_t* const of_row = sums + row * x.planes * kBlockOutputs;
+    store_outputs(of_row, x, row, low, y[row] + first);
+    if (high.mask != 0) store_outputs(of_row + 8, x, row, high, y[row] + first + 8);
   }
 }
 
 inline void multiply(const DigitRows& x, const Int8Layer& layer, Range blocks, float* const* y) {
-  const int64_t panels = (x.rows * x.planes + kPanelDigitRows - 1) / kPanelDigitRows;
-  const auto packed = hwy::AllocateAligned<int8_t>(static_cast<size_t>(kBlockOutputs * kSlice));
-  const auto sums = hwy::AllocateAligned<int32_t>(static_cast<size_t>(panels * kPanelSums));
+  const auto size = static_cast<size_t>(x.rows * x.planes * kBlockOutputs);
+  const auto packed = hwy::AllocateAligned<int8_t>(static_cast<size_t>(kPackedOutputs * kSlice));
+  const auto sums = hwy::AllocateAligned<int32_t>(size);
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
-    std::memset(sums.get(), 0, static_cast<size_t>(panels * kPanelSums) * sizeof(int32_t));
-    for (int64_t begin = 0; begin < x.padded; begin += kSlice) {
-      const Slice slice{begin, std::min(kSlice, x.padded - begin)};
-      pack_block(layer, block, slice, packed.get());
-      multiply_slice(x, packed.get(), slice, sums.get());
+    std::memset(sums.get(), 0, size * sizeof(int32_t));
+    for (int64_t o = 0; o < kBlockOutputs; o += kPackedOutputs) {
+      for (int64_t begin = 0; begin < x.padded; begin += kSlice) {
+        const Slice slice{begin, std::min(kSlice, x.padded - begin)};
+        pack_outputs(layer, block * kBlockOutputs + o, slice, packed.get());
+        multiply_slice(x, packed.get(), slice, sums.get() + o);
+      }
     }
     store_block(x, layer, block * kBlockOutputs, sums.get(), y);
   }

@@ -9,15 +9,19 @@
 namespace narrowcast::cpu {
 namespace {
 
-// Digits of as many rows as stay in half of a second-level cache while all codes pass by.
-constexpr int64_t kChunkBytes = int64_t{512} << 10;
+// Digits of as many rows as stay in a second-level cache while all codes pass by.
+constexpr int64_t kChunkBytes = int64_t{640} << 10;
 
 // Products of bytes worth a thread's start: some microseconds of work.
 constexpr int64_t kGrain = int64_t{1} << 20;
 
-int64_t rows_per_chunk(int64_t planes, int64_t padded) {
+// Rows in as few chunks as fit the cache, all about as large: each costs a pass over the codes.
+int64_t rows_per_chunk(int64_t rows, int64_t planes, int64_t padded) {
   const int64_t rows_per_panel = kPanelDigitRows / planes;
-  return std::max<int64_t>(1, kChunkBytes / (kPanelDigitRows * padded)) * rows_per_panel;
+  const int64_t panels = (rows + rows_per_panel - 1) / rows_per_panel;
+  const int64_t most = std::max<int64_t>(1, kChunkBytes / (kPanelDigitRows * padded));
+  const int64_t chunks = (panels + most - 1) / most;
+  return (panels + chunks - 1) / chunks * rows_per_panel;
 }
 
 // Memory for the digits of one chunk of rows, which takes the chunks one after the other.
@@ -62,8 +66,10 @@ void multiply_chunk(const DigitKernels& kernels, std::span<const Row> rows, cons
 }  // namespace
 
 void multiply_digits(const DigitKernels& kernels, std::span<const Row> rows, const Int8Layer& layer, int64_t planes) {
+  if (rows.empty()) return;
   const int64_t padded = (layer.inputs + kDigitStep - 1) / kDigitStep * kDigitStep;
-  const auto chunk_rows = std::min(static_cast<size_t>(rows_per_chunk(planes, padded)), rows.size());
+  const auto chunk_rows =
+      std::min(static_cast<size_t>(rows_per_chunk(static_cast<int64_t>(rows.size()), planes, padded)), rows.size());
   ChunkBuffer buffer(static_cast<int64_t>(chunk_rows), planes, padded);
   for (size_t first = 0; first < rows.size(); first += chunk_rows) {
     const std::span<const Row> chunk = rows.subspan(first, std::min(chunk_rows, rows.size() - first));
