@@ -1,0 +1,166 @@
+"""Every operator of the library under PyTorch's own checks, torch.compile, TorchScript and autograd."""
+import io
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch.utils import _pytree as pytree
+
+from operator_cases import CASES
+from support import ExactTestCase, ops
+
+SIZES = (7, 9, 12)  # Unlike any other dimension of the cases: the compiler takes equal ones for the same.
+
+
+def setUpModule():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def tearDownModule():
+    dist.destroy_process_group()
+
+
+def registered_operators():
+    prefix = "narrowcast::"
+    return {name[len(prefix):] for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)}
+
+
+def copies(arguments):
+    """Own memory for each tensor, with the strides it has."""
+    def copy(x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x).requires_grad_(x.requires_grad)
+    return pytree.tree_map(copy, arguments)
+
+
+def run(function, arguments):
+    """What it returns, and its arguments afterwards: some operators write to them."""
+    arguments = copies(arguments)
+    result = function(*arguments)
+    return [result, *pytree.tree_leaves(arguments)]
+
+
+def needing_gradients(arguments, positions=None):
+    """The arguments, of which the floats (at those positions) require a gradient."""
+    def require(x):
+        floats = isinstance(x, torch.Tensor) and x.is_floating_point()
+        return x.detach().clone().requires_grad_() if floats else x
+    return tuple(pytree.tree_map(require, argument) if positions is None or i in positions else argument
+                 for i, argument in enumerate(arguments))
+
+
+class CountingBackend:
+    """torch.compile's backend aot_eager; knows how many graphs it was given."""
+
+    def __init__(self):
+        self.graphs = 0
+        self._compile = torch._dynamo.lookup_backend("aot_eager")
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+        return self._compile(graph, inputs)
+
+
+class Library(unittest.TestCase):
+    def test_every_operator_has_a_case(self):
+        self.assertEqual(set(CASES), registered_operators())
+
+    # The library is linked with another copy of LibTorch than Python's; were both loaded, operators and process groups
+    # registered in one would be unknown in the other.
+    def test_shares_the_libtorch_of_python(self):
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            files = {line.split()[-1] for line in maps if "libtorch_cpu.so" in line or "libc10.so" in line}
+        self.assertEqual(len(files), 2, files)
+        for file in files:
+            self.assertTrue(file.startswith(torch.__path__[0] + "/lib/"), file)
+
+
+class Operators(ExactTestCase):
+    def setUp(self):
+        torch.manual_seed(3)
+
+    def for_each_case(self, check):
+        for name, case in CASES.items():
+            with self.subTest(operator=name):
+                check(name, case)
+
+    def test_pass_opcheck(self):
+        def check(name, case):
+            operator = getattr(ops, name).default
+            for i, arguments in enumerate([case.sized(SIZES[0]), *case.others()]):
+                with self.subTest(sample=i):
+                    torch.library.opcheck(operator, arguments)
+                    if case.differentiable:
+                        torch.library.opcheck(operator, needing_gradients(arguments, case.differentiable))
+        self.for_each_case(check)
+
+    def test_compile_to_the_same_bits(self):
+        def check(_, case):
+            for arguments in case.others():
+                torch._dynamo.reset()
+                compiled = torch.compile(case.call, fullgraph=True, backend="aot_eager")
+                self.assert_same(run(compiled, arguments), run(case.call, arguments))
+        self.for_each_case(check)
+
+    def test_compile_once_for_all_sizes(self):
+        def check(_, case):
+            torch._dynamo.reset()
+            backend = CountingBackend()
+            compiled = torch.compile(case.call, fullgraph=True, backend=backend, dynamic=True)
+            for size in SIZES:
+                arguments = case.sized(size)
+                self.assert_same(run(compiled, arguments), run(case.call, arguments))
+            self.assertEqual(backend.graphs, 1)
+        self.for_each_case(check)
+
+    def test_run_in_a_scripted_function_saved_and_loaded(self):
+        def check(name, case):
+            scripted = torch.jit.script(case.call)
+            self.assertIn(f"narrowcast::{name}", str(scripted.graph))
+            file = io.BytesIO()
+            torch.jit.save(scripted, file)
+            file.seek(0)
+            loaded = torch.jit.load(file)
+            for arguments in [case.sized(SIZES[0]), *case.others()]:
+                expected = run(case.call, arguments)
+                for function in (scripted, loaded, loaded):  # The executor changes what it runs in the second call.
+                    self.assert_same(run(function, arguments), expected)
+        self.for_each_case(check)
+
+    def test_run_in_a_scripted_module_saved_and_loaded(self):
+        class Compress(torch.nn.Module):
+            def forward(self, x: torch.Tensor, qtype: str) -> torch.Tensor:
+                q = torch.ops.narrowcast.quantize_tensor(x, qtype)
+                return torch.ops.narrowcast.dequantize_tensor(q, qtype, 1.5)
+
+        file = io.BytesIO()
+        torch.jit.save(torch.jit.script(Compress()), file)
+        file.seek(0)
+        x = torch.randn(7, 3)
+        self.assert_same(torch.jit.load(file)(x, "bfp16"), Compress()(x, "bfp16"))
+
+    # A constant where a gradient should be would be silently wrong.
+    def test_have_a_gradient_or_say_that_they_have_none(self):
+        def check(name, case):
+            arguments = case.sized(SIZES[0])
+            positions = case.differentiable or range(len(arguments))
+            inputs = needing_gradients(arguments, positions)
+            written = [x.detach() for x in pytree.tree_leaves(inputs[0]) if isinstance(x, torch.Tensor)]
+            if name.startswith("auto_quantize"):  # The first argument is written to: no leaf may be.
+                inputs = (written if isinstance(inputs[0], list) else written[0], *inputs[1:])
+            outputs = [x for x in pytree.tree_leaves([case.call(*inputs), inputs[0]])
+                       if isinstance(x, torch.Tensor) and x.grad_fn is not None]
+            if case.differentiable:
+                sum(x.sum() for x in outputs).backward()
+                self.assertTrue(inputs[0].grad.any())
+            for output in outputs if not case.differentiable else []:
+                with self.assertRaisesRegex(RuntimeError, f"derivative for narrowcast::{name} is not implemented"):
+                    output.sum().backward()
+            whole_numbers_only = name in ("quantize_per_tensor", "quantize_per_channel")
+            self.assertEqual(bool(outputs), not whole_numbers_only)
+        self.for_each_case(check)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,99 @@
+"""Weight-only int8 equals the arithmetic of PyTorch's benchmarks/gpt_fast/quantize.py."""
+import unittest
+
+import torch
+from torch.nn.functional import linear
+
+from support import ExactTestCase, every_pattern, hostile_numbers, ops, random_bits
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+EPS = 2.0**-23
+SEED = 7
+TARGETS = ((-128, 127, torch.int8), (-127, 127, torch.int8), (0, 255, torch.uint8), (-7, 8, torch.int8))
+
+
+def symmetric_codes(x, low, high, dtype):
+    """Every step rounded to x's dtype: each is an operator of PyTorch's on tensors of that dtype."""
+    largest = torch.maximum(-x.amin(1).clamp(max=0), x.amax(1).clamp(min=0))
+    scales = (largest / ((high - low) / 2)).clamp(min=EPS)
+    codes = (x / scales[:, None]).round().clamp(low, high).to(dtype)
+    return codes, scales, torch.zeros(len(x), dtype=torch.int64)
+
+
+def finite_rows(x, columns):
+    x = x[x.isfinite()]
+    return x[:len(x) // columns * columns].view(-1, columns)
+
+
+class DynamicallyQuantizePerChannel(ExactTestCase):
+    def assert_as_reference(self, x, targets=TARGETS):
+        for low, high, dtype in targets:
+            with self.subTest(input_dtype=x.dtype, shape=x.shape, target=(low, high, dtype)):
+                self.assert_same(ops.dynamically_quantize_per_channel(x, low, high, dtype),
+                                 symmetric_codes(x, low, high, dtype))
+
+    def test_random_rows_of_every_magnitude(self):
+        torch.manual_seed(SEED)
+        for dtype in FLOATS:
+            for columns in (1, 3, 64, 1000):
+                magnitudes = torch.linspace(-30, 15, 50).exp2()[:, None]
+                self.assert_as_reference((torch.randn(50, columns) * magnitudes).to(dtype))
+
+    def test_every_binary16_and_bfloat16_number(self):
+        for dtype in (torch.float16, torch.bfloat16):
+            for columns in (16, 1000):
+                self.assert_as_reference(finite_rows(every_pattern(dtype), columns))
+
+    def test_random_float32_patterns(self):
+        torch.manual_seed(SEED)
+        self.assert_as_reference(finite_rows(random_bits(torch.float32, 1_000_000), 128))
+
+    def test_limits_and_ties(self):
+        for dtype in FLOATS:
+            self.assert_as_reference(hostile_numbers(dtype)[None])
+            self.assert_as_reference(hostile_numbers(dtype)[:, None])
+            self.assert_as_reference(torch.zeros(3, 4, dtype=dtype))
+            self.assert_as_reference(torch.arange(-255, 256).to(dtype)[None] / 2)
+
+    def test_infinity_is_a_scale_and_its_codes_are_zero(self):
+        for dtype in FLOATS:
+            x = torch.tensor([[1.0, float("inf"), -2.0], [3.0, -4.0, 0.5]], dtype=dtype)
+            codes, scales, _ = ops.dynamically_quantize_per_channel(x, -128, 127, torch.int8)
+            self.assert_same(scales, symmetric_codes(x, -128, 127, torch.int8)[1])
+            self.assertEqual(codes[0].tolist(), [0, 0, 0])
+            self.assert_same(codes[1], symmetric_codes(x[1:], -128, 127, torch.int8)[0][0])
+
+    def test_int16_for_float32(self):
+        self.assert_as_reference(torch.randn(20, 300), [(-2**15, 2**15 - 1, torch.int16)])
+
+    def test_strided(self):
+        for dtype in FLOATS:
+            self.assert_as_reference(torch.randn(60, 80).to(dtype).t()[::3, 5:])
+
+
+class WeightOnlyInt8Linear(ExactTestCase):
+    """Small whole numbers and powers of two: every sum and product is exact in any order, so bits must be equal."""
+
+    def test_exact_sums(self):
+        torch.manual_seed(SEED)
+        weight = torch.randint(-8, 9, (24, 16), dtype=torch.int8)
+        scales = torch.randint(-3, 3, (24,)).float().exp2()
+        bias = torch.randint(-4, 5, (24,)).float()
+        for dtype in FLOATS:
+            for leading in ((), (1,), (3,), (7,), (2, 5), (40,)):
+                with self.subTest(dtype=dtype, leading=leading):
+                    x = torch.randint(-1, 2, (*leading, 16)).to(dtype)
+                    exact = linear(x.double(), weight.double()) * scales
+                    self.assert_same(ops.weight_only_int8_linear(x, weight, scales), exact.to(dtype))
+                    self.assert_same(ops.weight_only_int8_linear(x, weight, scales, bias), (exact + bias).to(dtype))
+
+    def test_the_reference_expression_in_float32(self):
+        weight = torch.randint(-8, 9, (24, 16), dtype=torch.int8)
+        scales = torch.randint(-3, 3, (24,)).float().exp2()
+        for rows in (1, 4, 5, 64):
+            x = torch.randint(-4, 5, (rows, 16)).float()
+            self.assert_same(ops.weight_only_int8_linear(x, weight, scales), linear(x, weight.to(x.dtype)) * scales)
+
+
+if __name__ == "__main__":
+    unittest.main()
