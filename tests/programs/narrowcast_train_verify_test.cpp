@@ -7,7 +7,7 @@
 #include "hooks/factory.h"
 #include "tests/programs/train_commands.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/files/safetensors.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::testing {
 namespace {

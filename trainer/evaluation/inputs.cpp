@@ -10,6 +10,7 @@
 #include "trainer/data/text/text_files.h"
 #include "trainer/evaluation/script_model.h"
 #include "trainer/files/model_file.h"
+#include "trainer/files/script_file.h"
 
 namespace narrowcast::evaluation {
 namespace {
@@ -30,8 +31,9 @@ LoadedModel load_model_file(const EvaluationJob& job) {
 }
 
 LoadedModel load_script_file(const EvaluationJob& job) {
-  SavedScript saved = load_script(job.file);
-  LoadedModel loaded = {.model = nullptr, .name = job.model, .vocabulary = std::move(saved.vocabulary)};
+  files::SavedScript saved = files::load_script(job.file);
+  saved.module.eval();
+  LoadedModel loaded = {.model = nullptr, .name = job.model, .vocabulary = files::script_vocabulary(job.file, saved)};
   for (const at::Tensor& parameter : saved.module.parameters()) {
     loaded.state.push_back(parameter);
   }

@@ -1,31 +1,11 @@
 #include "trainer/evaluation/script_model.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/jit/serialization/import.h>
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
-#include <unordered_map>
 #include <utility>
-
-#include "ops/errors.h"
-#include "trainer/files/file_io.h"
 
 namespace narrowcast::evaluation {
 namespace {
-
-constexpr const char* kVocabularyEntry = "vocabulary.json";
-
-std::vector<std::string> parse_vocabulary(const std::string& path, const std::string& text) {
-  if (text.empty()) {
-    return {};
-  }
-  const nlohmann::json entries = nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  const bool strings = entries.is_array() && std::all_of(entries.begin(), entries.end(),
-                                                         [](const nlohmann::json& entry) { return entry.is_string(); });
-  NARROWCAST_CHECK_INPUT(strings, path, ": its entry ", kVocabularyEntry, " is no JSON array of strings");
-  return entries.get<std::vector<std::string>>();
-}
 
 // What TorchScript says is many lines long; the last one tells the reason.
 std::string last_line(const std::string& text) {
@@ -65,21 +45,6 @@ at::Tensor ScriptModel::forward(const models::Batch& batch) {
   TORCH_CHECK_VALUE(targets.max().item<int64_t>() < rows.size(1), name_, ": has logits for ", rows.size(1),
                     " classes, but the data has a target ", targets.max().item<int64_t>());
   return at::cross_entropy_loss(rows.to(at::kFloat), targets);
-}
-
-SavedScript load_script(const std::string& path) {
-  const files::InputFile readable(path);
-  std::unordered_map<std::string, std::string> entries = {{kVocabularyEntry, ""}};
-  try {
-    SavedScript saved = {.module = torch::jit::load(path, at::kCPU, entries), .vocabulary = {}};
-    saved.vocabulary = parse_vocabulary(path, entries.at(kVocabularyEntry));
-    saved.module.eval();
-    return saved;
-  } catch (const CorruptInputError&) {
-    throw;
-  } catch (const std::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, path, ": is no TorchScript module: ", last_line(error.what()));
-  }
 }
 
 }  // namespace narrowcast::evaluation

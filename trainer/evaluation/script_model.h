@@ -4,7 +4,6 @@
 #include <torch/csrc/jit/api/module.h>
 
 #include <string>
-#include <vector>
 
 #include "models/model.h"
 #include "ops/export.h"
@@ -32,15 +31,5 @@ class NARROWCAST_EXPORT ScriptModel : public models::Model {
   torch::jit::Module module_;
   std::string name_;
 };
-
-// A TorchScript file.
-struct SavedScript {
-  torch::jit::Module module;            // on the CPU, in evaluation mode
-  std::vector<std::string> vocabulary;  // from the file's entry "vocabulary.json", a JSON array of strings; else empty
-};
-
-// Reads a TorchScript file, whose code then runs when the module is called. Throws c10::ValueError naming the path if
-// it cannot be read, and CorruptInputError if it is none or its vocabulary is no array of strings.
-NARROWCAST_EXPORT SavedScript load_script(const std::string& path);
 
 }  // namespace narrowcast::evaluation

@@ -8,27 +8,14 @@
 #include <set>
 
 #include "models/registry.h"
+#include "models/weight_only_int8.h"
 #include "ops/errors.h"
-#include "trainer/files/safetensors.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::files {
 namespace {
 
 constexpr const char* kFormatVersion = "1";
-
-// Parameters and buffers by name; of a tensor registered under several names only the first.
-std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
-  std::map<std::string, at::Tensor> state;
-  std::set<const at::TensorImpl*> seen;
-  for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
-    for (const auto& item : items) {
-      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
-        state.emplace(item.key(), item.value());
-      }
-    }
-  }
-  return state;
-}
 
 // Does the vocabulary have as many entries as the model has tokens?
 bool vocabulary_fits(const SavedModel& saved) {
@@ -79,6 +66,18 @@ std::shared_ptr<models::Model> make_model(const std::string& path, const std::st
   }
 }
 
+// Makes the model one of the layers that the file's metadata says.
+void convert(const std::string& path, const Safetensors& content, SavedModel& saved) {
+  const auto entry = content.metadata.find("quantization");
+  if (entry == content.metadata.end()) {
+    return;
+  }
+  saved.quantization = entry->second;
+  NARROWCAST_CHECK_INPUT(saved.quantization == kWeightOnlyInt8, path, ": has the quantization '", saved.quantization,
+                         "', but this program reads ", kWeightOnlyInt8, " only");
+  models::WeightOnlyInt8QuantHandler(saved.model).convert_for_runtime();
+}
+
 // Checks every tensor of the file against the model's before anything is copied.
 void check_state(const std::string& path, const std::map<std::string, at::Tensor>& from,
                  const std::map<std::string, at::Tensor>& to) {
@@ -98,6 +97,19 @@ void check_state(const std::string& path, const std::map<std::string, at::Tensor
 
 }  // namespace
 
+std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> state;
+  std::set<const at::TensorImpl*> seen;
+  for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
+    for (const auto& item : items) {
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+        state.emplace(item.key(), item.value());
+      }
+    }
+  }
+  return state;
+}
+
 std::vector<std::string> linear_layer_names(const torch::nn::Module& module) {
   std::vector<std::string> names;
   for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
@@ -112,12 +124,15 @@ void save_model(const std::string& path, const SavedModel& saved) {
   TORCH_CHECK_VALUE(saved.model != nullptr, path, ": there is no model to save");
   TORCH_CHECK_VALUE(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
                     " entries, but the options are ", saved.model->options().dump());
-  write_safetensors(path, {.tensors = state_of(*saved.model),
-                           .metadata = {{"format_version", kFormatVersion},
-                                        {"model", saved.name},
-                                        {"options", to_text(path, saved.model->options())},
-                                        {"vocabulary", to_text(path, saved.vocabulary)},
-                                        {"linear_layers", to_text(path, linear_layer_names(*saved.model))}}});
+  std::map<std::string, std::string> metadata = {{"format_version", kFormatVersion},
+                                                 {"model", saved.name},
+                                                 {"options", to_text(path, saved.model->options())},
+                                                 {"vocabulary", to_text(path, saved.vocabulary)},
+                                                 {"linear_layers", to_text(path, linear_layer_names(*saved.model))}};
+  if (!saved.quantization.empty()) {
+    metadata.emplace("quantization", saved.quantization);
+  }
+  write_safetensors(path, {.tensors = state_of(*saved.model), .metadata = std::move(metadata)});
 }
 
 SavedModel load_model(const std::string& path) {
@@ -131,6 +146,7 @@ SavedModel load_model(const std::string& path) {
   saved.model = make_model(path, saved.name, parse_metadata(path, content, "options"));
   NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
                          " entries, but the options are ", saved.model->options().dump());
+  convert(path, content, saved);
   const std::map<std::string, at::Tensor> state = state_of(*saved.model);
   check_state(path, content.tensors, state);
   const at::NoGradGuard no_grad;

@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@
 
 namespace narrowcast::files {
 
+// The quantisation of models::WeightOnlyInt8QuantHandler.
+inline constexpr const char* kWeightOnlyInt8 = "weight_only_int8";
+
 // A model with what is needed to use it.
 struct SavedModel {
   std::string name;  // as in models::create_model
@@ -19,6 +23,7 @@ struct SavedModel {
   // The text of each token, in the tokens' order; empty for models that are not over text. If the model
   // has an option vocabulary_size, a vocabulary that is not empty has that many entries.
   std::vector<std::string> vocabulary;
+  std::string quantization = {};  // kWeightOnlyInt8 if its Linear layers are converted, else empty
 };
 
 // Writes model.safetensors: every parameter and buffer under its name in the module (a weight that is
@@ -28,6 +33,7 @@ struct SavedModel {
 //   options         its options, a JSON object
 //   vocabulary      JSON array of strings
 //   linear_layers   names of its Linear layers, JSON array of strings
+//   quantization    "weight_only_int8"; absent in a model of floats
 // As write_safetensors: the file appears as a whole or not at all. Throws c10::ValueError naming the path.
 NARROWCAST_EXPORT void save_model(const std::string& path, const SavedModel& saved);
 
@@ -35,6 +41,9 @@ NARROWCAST_EXPORT void save_model(const std::string& path, const SavedModel& sav
 // does). Throws c10::ValueError if the file cannot be read, and CorruptInputError naming the path and what is
 // wrong if it is no such file, or its names, shapes or dtypes are not the model's.
 NARROWCAST_EXPORT SavedModel load_model(const std::string& path);
+
+// Parameters and buffers by name; of a tensor registered under several names only the first.
+NARROWCAST_EXPORT std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module);
 
 // Names of the Linear layers in `module`, in order of registration, e.g. "blocks.0.mlp_input".
 NARROWCAST_EXPORT std::vector<std::string> linear_layer_names(const torch::nn::Module& module);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "trainer/files/safetensors.h"
+#include "trainer/files/safetensors/safetensors.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/training/replicas.h"
 #include "trainer/verification/tolerance.h"

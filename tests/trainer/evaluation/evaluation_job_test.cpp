@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "tests/support/error_message.h"
-#include "tests/trainer/evaluation/script_fixtures.h"
+#include "tests/trainer/files/script_fixtures.h"
 #include "tests/trainer/job/small_job.h"
 #include "trainer/job/run_job.h"
 #include "trainer/program/exit_code.h"

@@ -8,7 +8,7 @@
 #include "models/registry.h"
 #include "ops/errors.h"
 #include "tests/support/error_message.h"
-#include "tests/trainer/evaluation/script_fixtures.h"
+#include "tests/trainer/files/script_fixtures.h"
 #include "tests/trainer/job/small_job.h"
 #include "trainer/files/model_file.h"
 

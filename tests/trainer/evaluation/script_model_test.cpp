@@ -5,22 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "ops/errors.h"
 #include "tests/support/error_message.h"
-#include "tests/support/temporary_folder.h"
-#include "tests/trainer/evaluation/script_fixtures.h"
+#include "tests/trainer/files/script_fixtures.h"
 
 namespace narrowcast::evaluation {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using testing::error_message;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::save_script;
 using testing::table_module;
-using testing::TemporaryFolder;
 
 models::Batch some_batch() {
   return {at::arange(6, at::kLong).view({2, 3}) % 4, at::arange(1, 7, at::kLong).view({2, 3}) % 4};
@@ -57,28 +51,6 @@ TEST(ScriptModel, WhatItsForwardDoesWrongIsNamed) {
       AllOf(HasSubstr("m.pt: its forward failed on inputs of shape [2, 3]"), HasSubstr("no such day")));
   EXPECT_THAT(message(table_module(at::zeros({4, 3}))),
               HasSubstr("has logits for 3 classes, but the data has a target 3"));
-}
-
-TEST(LoadScript, ReadsModuleAndVocabulary) {
-  const TemporaryFolder folder;
-  save_script(table_module(at::eye(2)), folder / "m.pt", {"a", "b"});
-  const SavedScript saved = load_script(folder / "m.pt");
-  EXPECT_THAT(saved.vocabulary, ElementsAre("a", "b"));
-  EXPECT_TRUE(saved.module.attr("table").toTensor().equal(at::eye(2)));
-  EXPECT_FALSE(saved.module.is_training());
-  table_module(at::eye(2)).save(folder / "bare.pt");
-  EXPECT_THAT(load_script(folder / "bare.pt").vocabulary, IsEmpty());
-}
-
-TEST(LoadScript, NamesTheFileThatIsNone) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(error_message<c10::ValueError>([&] { load_script(folder / "none.pt"); }), HasSubstr("none.pt"));
-  const std::string path = folder.write("text.pt", "no archive");
-  EXPECT_THAT(error_message<CorruptInputError>([&] { load_script(path); }),
-              AllOf(HasSubstr("text.pt: is no TorchScript module"), ::testing::Not(HasSubstr("\n"))));
-  table_module(at::eye(2)).save(folder / "bad.pt", {{"vocabulary.json", "[1, 2]"}});
-  EXPECT_THAT(error_message<CorruptInputError>([&] { load_script(folder / "bad.pt"); }),
-              HasSubstr("vocabulary.json is no JSON array of strings"));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "ops/errors.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/files/safetensors.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::files {
 namespace {
@@ -133,6 +133,10 @@ TEST_F(ModelFile, WrongMetadataIsNamed) {
   EXPECT_EQ(error_with("model", "gpt"), "model: unknown name 'gpt'; known: char_gpt, ddp_comm_hook_task, mlp");
   EXPECT_EQ(error_with("options", "{"), "metadata 'options' is no valid JSON");
   EXPECT_EQ(error_with("options", R"({"layers":0})"), "char_gpt: option layers must be in 1..256, but is 0");
+  EXPECT_EQ(error_with("quantization", "int3"),
+            "has the quantization 'int3', but this program reads weight_only_int8 only");
+  EXPECT_EQ(error_with("quantization", "weight_only_int8"),
+            "the model's tensor 'blocks.0.attention_output.scales' is missing");
   EXPECT_EQ(error_with("vocabulary", "{}"), "metadata 'vocabulary' is no array");
   EXPECT_EQ(error_with("vocabulary", "[1]"), "metadata 'vocabulary' holds something other than strings");
   EXPECT_NE(error_with("vocabulary", R"(["a"])").find("the vocabulary has 1 entries"), std::string::npos);

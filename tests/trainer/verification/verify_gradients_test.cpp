@@ -13,7 +13,7 @@
 
 #include "tests/support/ranks.h"
 #include "tests/trainer/verification/gradient_problems.h"
-#include "trainer/files/safetensors.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::verification {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/files/safetensors.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 #include <ATen/ATen.h>
 
@@ -10,7 +10,7 @@
 
 #include "ops/errors.h"
 #include "trainer/files/file_io.h"
-#include "trainer/files/safetensors_header.h"
+#include "trainer/files/safetensors/safetensors_header.h"
 
 namespace narrowcast::files {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/files/safetensors.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/files/file_io.h"
-#include "trainer/files/safetensors_header.h"
+#include "trainer/files/safetensors/safetensors_header.h"
 
 namespace narrowcast::files {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/files/safetensors_header.h"
+#include "trainer/files/safetensors/safetensors_header.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,5 +1,5 @@
 // What a reader must refuse and what it must accept, by example and by mutation.
-#include "trainer/files/safetensors_header.h"
+#include "trainer/files/safetensors/safetensors_header.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/files/file_io.h"
-#include "trainer/files/safetensors.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::files {
 namespace {

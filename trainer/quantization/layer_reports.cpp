@@ -1,0 +1,97 @@
+#include "trainer/quantization/layer_reports.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <iomanip>
+#include <sstream>
+
+#include "trainer/reporting/quantities.h"
+
+namespace narrowcast::quantization {
+namespace {
+
+constexpr std::string_view kScales = ".scales";
+
+double relative_error(const at::Tensor& weight, const at::Tensor& codes, const at::Tensor& scales) {
+  const at::Tensor exact = weight.detach().cpu().to(at::kDouble);
+  const at::Tensor decoded = codes.to(at::kDouble) * scales.to(at::kDouble).unsqueeze(1);
+  const double size = exact.norm().item<double>();
+  return size == 0 ? 0 : (decoded - exact).norm().item<double>() / size;
+}
+
+LayerReport report_layer(const std::string& name, const models::StateDict& before, const models::StateDict& after) {
+  const at::Tensor& weight = before.at(name + ".weight");
+  const at::Tensor& codes = after.at(name + ".weight");
+  const at::Tensor& scales = after.at(name + ".scales");
+  return {.name = name,
+          .bytes_before = static_cast<int64_t>(weight.nbytes()),
+          .bytes_after = static_cast<int64_t>(codes.nbytes() + scales.nbytes()),
+          .relative_error = relative_error(weight, codes, scales)};
+}
+
+// One line of the table.
+struct Line {
+  std::string name;
+  int64_t before;
+  int64_t after;
+  std::string error;
+};
+
+std::string line_text(const Line& line, size_t width) {
+  std::ostringstream text;
+  text << std::left << std::setw(static_cast<int>(width)) << line.name << std::right << std::setw(12)
+       << reporting::format_bytes(static_cast<double>(line.before)) << std::setw(12)
+       << reporting::format_bytes(static_cast<double>(line.after));
+  if (!line.error.empty()) {
+    text << std::setw(17) << line.error;
+  }
+  text << "\n";
+  return text.str();
+}
+
+std::string error_text(double error) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(5) << error;
+  return text.str();
+}
+
+}  // namespace
+
+QuantizeReport compare(const models::StateDict& before, const models::StateDict& after) {
+  QuantizeReport report;
+  for (const auto& [name, tensor] : after) {
+    const std::string layer = name.ends_with(kScales) ? name.substr(0, name.size() - kScales.size()) : "";
+    if (!layer.empty() && !before.contains(name) && before.contains(layer + ".weight")) {
+      report.layers.push_back(report_layer(layer, before, after));
+    } else if (!(name.ends_with(".weight") && after.contains(name.substr(0, name.rfind('.')) + ".scales"))) {
+      report.other_bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  return report;
+}
+
+std::string report_text(const QuantizeReport& report) {
+  std::vector<Line> lines;
+  int64_t before = report.other_bytes;
+  int64_t after = report.other_bytes;
+  size_t width = 20;
+  for (const LayerReport& layer : report.layers) {
+    lines.push_back({layer.name, layer.bytes_before, layer.bytes_after, error_text(layer.relative_error)});
+    before += layer.bytes_before;
+    after += layer.bytes_after;
+    width = std::max(width, layer.name.size() + 1);
+  }
+  lines.push_back({"all other tensors", report.other_bytes, report.other_bytes, "-"});
+  lines.push_back({"sum", before, after, ""});
+  std::ostringstream text;
+  text << std::left << std::setw(static_cast<int>(width)) << "layer" << std::right << std::setw(12) << "before"
+       << std::setw(12) << "after" << std::setw(17) << "relative error"
+       << "\n";
+  for (const Line& line : lines) {
+    text << line_text(line, width);
+  }
+  return text.str();
+}
+
+}  // namespace narrowcast::quantization

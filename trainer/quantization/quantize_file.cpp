@@ -1,0 +1,84 @@
+#include "trainer/quantization/quantize_file.h"
+
+#include <c10/util/Exception.h>
+
+#include <filesystem>
+
+#include "models/weight_only_int8.h"
+#include "trainer/files/file_io.h"
+#include "trainer/files/model_file.h"
+#include "trainer/files/script_file.h"
+#include "trainer/quantization/layer_reports.h"
+
+namespace narrowcast::quantization {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_paths(const QuantizeOptions& options) {
+  const std::string suffix = fs::path(options.input).extension();
+  TORCH_CHECK_VALUE(suffix == ".safetensors" || suffix == ".pt", "input: ", options.input,
+                    " is neither named *.safetensors, a model file, nor *.pt, a TorchScript module");
+  TORCH_CHECK_VALUE(fs::path(options.output).extension() == suffix, "output: ", options.output, " must be named *",
+                    suffix, ", like the input");
+  std::error_code ignored;
+  TORCH_CHECK_VALUE(!fs::equivalent(options.input, options.output, ignored), "output: ", options.output,
+                    " is the input");
+  TORCH_CHECK_VALUE(options.overwrite || !fs::exists(options.output, ignored), "output: ", options.output,
+                    " exists already; --overwrite replaces it");
+}
+
+// Parameters and buffers by name.
+models::StateDict state_of(const torch::jit::Module& module) {
+  models::StateDict state;
+  for (const auto& parameter : module.named_parameters()) {
+    state.emplace(parameter.name, parameter.value);
+  }
+  for (const auto& buffer : module.named_buffers()) {
+    state.emplace(buffer.name, buffer.value);
+  }
+  return state;
+}
+
+// The report on a model whose state was `before` and is `after`.
+QuantizeReport checked_report(const std::string& input, const models::StateDict& before,
+                              const models::StateDict& after) {
+  QuantizeReport report = compare(before, after);
+  TORCH_CHECK_VALUE(!report.layers.empty(), "input: ", input, " has no Linear layer to quantise");
+  return report;
+}
+
+QuantizeReport quantize_model_file(const QuantizeOptions& options) {
+  files::SavedModel saved = files::load_model(options.input);
+  TORCH_CHECK_VALUE(saved.quantization.empty(), "input: ", options.input,
+                    " is quantised already: ", saved.quantization);
+  models::WeightOnlyInt8QuantHandler handler(saved.model);
+  QuantizeReport report =
+      checked_report(options.input, files::state_of(*saved.model), handler.create_quantized_state_dict());
+  handler.convert_for_runtime();
+  saved.quantization = files::kWeightOnlyInt8;
+  if (!options.dry_run) {
+    files::save_model(options.output, saved);
+  }
+  return report;
+}
+
+QuantizeReport quantize_script_file(const QuantizeOptions& options) {
+  files::SavedScript saved = files::load_script(options.input);
+  const models::ScriptWeightOnlyInt8QuantHandler handler(saved.module);
+  QuantizeReport report = checked_report(options.input, state_of(saved.module), handler.create_quantized_state_dict());
+  saved.module = handler.convert_for_runtime();
+  if (!options.dry_run) {
+    files::save_script(options.output, saved);
+  }
+  return report;
+}
+
+}  // namespace
+
+QuantizeReport quantize_file(const QuantizeOptions& options) {
+  check_paths(options);
+  return options.input.ends_with(".pt") ? quantize_script_file(options) : quantize_model_file(options);
+}
+
+}  // namespace narrowcast::quantization
