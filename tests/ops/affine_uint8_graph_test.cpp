@@ -2,16 +2,12 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/jit/frontend/resolver.h>
-#include <torch/csrc/jit/frontend/sugared_value.h>
-#include <torch/csrc/jit/serialization/import.h>
 
-#include <memory>
-#include <sstream>
 #include <string>
 
 #include "ops/affine_uint8.h"
 #include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/script.h"
 
 namespace narrowcast {
 namespace {
@@ -66,14 +62,6 @@ TEST(AffineUint8Autograd, WorksWithoutGradAndOnDetachedTensors) {
                         quantize_per_tensor(x.detach(), expected, expected_zero_point)));
 }
 
-// Knows `narrowcast` as the operators of that namespace.
-struct OperatorResolver : torch::jit::Resolver {
-  std::shared_ptr<torch::jit::SugaredValue> resolveValue(const std::string& name, torch::jit::GraphFunction&,
-                                                         const torch::jit::SourceRange&) override {
-    return name == "narrowcast" ? std::make_shared<torch::jit::BuiltinModule>(name) : nullptr;
-  }
-};
-
 constexpr const char* kScript = R"(
 def round_trip(self, x):
     scale, zero_point = narrowcast.choose_qparams_per_tensor(x)
@@ -85,13 +73,13 @@ def round_trip_per_channel(self, x):
     return narrowcast.dequantize_per_channel(codes, scales, zero_points)
 )";
 
-void expect_round_trips(torch::jit::Module& module) {
+void expect_round_trips(torch::jit::Module module) {
   const at::Tensor x = at::randn({4, 300});
   const auto [scale, zero_point] = choose_qparams_per_tensor(x);
   const at::Tensor codes = quantize_per_tensor(x, scale, zero_point);
   const auto [scales, zero_points] = choose_qparams_per_channel(x);
   const at::Tensor channel_codes = quantize_per_channel(x, scales, zero_points);
-  for (int run = 0; run < 3; ++run) {  // The executor changes what it runs in the first two.
+  for (int run = 0; run < test::kRunsUntilSettled; ++run) {
     EXPECT_TRUE(
         same_bits(module.run_method("round_trip", x).toTensor(), dequantize_per_tensor(codes, scale, zero_point)));
     EXPECT_TRUE(same_bits(module.run_method("round_trip_per_channel", x).toTensor(),
@@ -100,13 +88,9 @@ void expect_round_trips(torch::jit::Module& module) {
 }
 
 TEST(AffineUint8Script, RunsBeforeAndAfterSaving) {
-  torch::jit::Module module("round_trips");
-  module.define(kScript, std::make_shared<OperatorResolver>());
+  const torch::jit::Module module = test::compile(kScript);
   expect_round_trips(module);
-  std::stringstream file;
-  module.save(file);
-  torch::jit::Module loaded = torch::jit::load(file);
-  expect_round_trips(loaded);
+  expect_round_trips(test::save_and_load(module));
 }
 
 }  // namespace

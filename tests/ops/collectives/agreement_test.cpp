@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/ops/collectives/calls.h"
-#include "tests/ops/quantize_tensor_reference.h"
+#include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ops/collectives/auto_quantize.h"
-#include "tests/ops/quantize_tensor_reference.h"
+#include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 

@@ -2,17 +2,13 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/jit/frontend/resolver.h>
-#include <torch/csrc/jit/frontend/sugared_value.h>
-#include <torch/csrc/jit/serialization/import.h>
 
-#include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "ops/weight_only_int8.h"
 #include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/script.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 #include "tests/support/error_message.h"
 
@@ -120,14 +116,6 @@ TEST_F(WeightOnlyInt8LinearAutograd, RefusesScalesThatRequireAGradient) {
   EXPECT_FALSE(run(x, layer).requires_grad());
 }
 
-// Knows `narrowcast` as the operators of that namespace.
-struct OperatorResolver : torch::jit::Resolver {
-  std::shared_ptr<torch::jit::SugaredValue> resolveValue(const std::string& name, torch::jit::GraphFunction&,
-                                                         const torch::jit::SourceRange&) override {
-    return name == "narrowcast" ? std::make_shared<torch::jit::BuiltinModule>(name) : nullptr;
-  }
-};
-
 constexpr const char* kScript = R"(
 def forward(self, x, w):
     codes, scales, zero_points = narrowcast.dynamically_quantize_per_channel(w, -128, 127, 1)
@@ -136,12 +124,12 @@ def with_bias(self, x, codes, scales, bias):
     return narrowcast.weight_only_int8_linear(x, codes, scales, bias)
 )";
 
-void expect_script_runs(torch::jit::Module& module) {
+void expect_script_runs(torch::jit::Module module) {
   const at::Tensor x = at::randn({6, 40}).requires_grad_();
   const at::Tensor w = at::randn({9, 40});
   const auto [codes, scales, unused] = dynamically_quantize_per_channel(w, -128, 127, at::kChar);
   const at::Tensor bias = at::randn({9});
-  for (int i = 0; i < 3; ++i) {  // The executor changes what it runs in the first two.
+  for (int i = 0; i < test::kRunsUntilSettled; ++i) {
     EXPECT_TRUE(same_bits(module.forward({x, w}).toTensor(), weight_only_int8_linear(x, codes, scales)));
     const at::Tensor y = module.run_method("with_bias", x, codes, scales, bias).toTensor();
     EXPECT_TRUE(same_bits(y, weight_only_int8_linear(x, codes, scales, bias)));
@@ -150,13 +138,9 @@ void expect_script_runs(torch::jit::Module& module) {
 }
 
 TEST(WeightOnlyInt8Script, RunsBeforeAndAfterSaving) {
-  torch::jit::Module module("quantized");
-  module.define(kScript, std::make_shared<OperatorResolver>());
+  const torch::jit::Module module = test::compile(kScript);
   expect_script_runs(module);
-  std::stringstream file;
-  module.save(file);
-  torch::jit::Module loaded = torch::jit::load(file);
-  expect_script_runs(loaded);
+  expect_script_runs(test::save_and_load(module));
 }
 
 TEST(WeightOnlyInt8LinearMeta, KnowsItsOutput) {

@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "tests/ops/quantize_tensor_reference.h"
+#include "tests/ops/quantize_tensor/reference.h"
 
 namespace narrowcast::codec {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/ops/quantize_tensor_reference.h"
+#include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/ops/instruction_sets.h"
-#include "tests/ops/quantize_tensor_reference.h"
+#include "tests/ops/quantize_tensor/reference.h"
 
 namespace narrowcast::cpu {
 namespace {
