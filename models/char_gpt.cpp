@@ -103,6 +103,15 @@ std::shared_ptr<CharGpt> CharGpt::create(const nlohmann::json& options) {
   return std::make_shared<CharGpt>(read_options("char_gpt", option_table(), options));
 }
 
+int64_t CharGpt::count_parameters(const nlohmann::json& options) {
+  const CharGptOptions shape = checked(read_options("char_gpt", option_table(), options));
+  const int64_t width = shape.width;
+  const int64_t norm = 2 * width;
+  const int64_t attention = linear_parameters(width, 3 * width) + linear_parameters(width, width);
+  const int64_t mlp = linear_parameters(width, kMlpRatio * width) + linear_parameters(kMlpRatio * width, width);
+  return (shape.vocabulary_size + shape.context) * width + shape.layers * (attention + mlp + 2 * norm) + norm;
+}
+
 void CharGpt::initialize_parameters() {
   const at::NoGradGuard no_grad;
   for (const auto& module : modules(/*include_self=*/false)) {

@@ -35,6 +35,8 @@ class NARROWCAST_EXPORT CharGpt : public Model {
 
   // From JSON: {"layers": 2, ...}; see create_model.
   static std::shared_ptr<CharGpt> create(const nlohmann::json& options);
+  // See models::count_parameters.
+  static int64_t count_parameters(const nlohmann::json& options);
 
   // tokens int64 [B, T], each in 0..vocabulary_size-1, 1 <= T <= context -> float32 [B, T, vocabulary_size].
   // Position t sees tokens 0..t only.

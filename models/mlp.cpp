@@ -57,6 +57,17 @@ std::shared_ptr<Mlp> Mlp::create(const nlohmann::json& options) {
   return std::make_shared<Mlp>(read_options("mlp", option_table(), options));
 }
 
+int64_t Mlp::count_parameters(const nlohmann::json& options) {
+  const MlpOptions shape = read_options("mlp", option_table(), options);
+  check_options("mlp", option_table(), shape);
+  if (shape.layers == 0) {
+    return linear_parameters(shape.inputs, shape.classes);
+  }
+  return linear_parameters(shape.inputs, shape.hidden) +
+         (shape.layers - 1) * linear_parameters(shape.hidden, shape.hidden) +
+         linear_parameters(shape.hidden, shape.classes);
+}
+
 at::Tensor Mlp::logits(const at::Tensor& images) {
   at::Tensor x = layers_.front()(to_rows(images, shape_.inputs));
   for (size_t layer = 1; layer < layers_.size(); ++layer) {

@@ -26,6 +26,8 @@ class NARROWCAST_EXPORT Mlp : public Model {
 
   // From JSON: {"hidden": 64, ...}; see create_model.
   static std::shared_ptr<Mlp> create(const nlohmann::json& options);
+  // See models::count_parameters.
+  static int64_t count_parameters(const nlohmann::json& options);
 
   // images [B, ...] with `inputs` values each -> float32 [B, classes]. uint8 pixels are divided by 255,
   // floating ones are taken as they are.

@@ -13,32 +13,43 @@
 namespace narrowcast::models {
 namespace {
 
-using Factory = std::function<std::shared_ptr<Model>(const nlohmann::json&)>;
+struct Entry {
+  std::function<std::shared_ptr<Model>(const nlohmann::json&)> create;
+  std::function<int64_t(const nlohmann::json&)> count_parameters;
+};
 
-const std::map<std::string, Factory>& factories() {
-  static const std::map<std::string, Factory> table = {
-      {"char_gpt", CharGpt::create},
-      {"ddp_comm_hook_task", DdpCommHookTask::create},
-      {"mlp", Mlp::create},
+const std::map<std::string, Entry>& entries() {
+  static const std::map<std::string, Entry> table = {
+      {"char_gpt", {CharGpt::create, CharGpt::count_parameters}},
+      {"ddp_comm_hook_task", {DdpCommHookTask::create, DdpCommHookTask::count_parameters}},
+      {"mlp", {Mlp::create, Mlp::count_parameters}},
   };
   return table;
+}
+
+const Entry& find(const std::string& name) {
+  const auto entry = entries().find(name);
+  TORCH_CHECK_VALUE(entry != entries().end(), "model: unknown name '", name,
+                    "'; known: ", c10::Join(", ", model_names()));
+  return entry->second;
 }
 
 }  // namespace
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const auto& [name, factory] : factories()) {
+  for (const auto& [name, entry] : entries()) {
     names.push_back(name);
   }
   return names;
 }
 
 std::shared_ptr<Model> create_model(const std::string& name, const nlohmann::json& options) {
-  const auto entry = factories().find(name);
-  TORCH_CHECK_VALUE(entry != factories().end(), "model: unknown name '", name,
-                    "'; known: ", c10::Join(", ", model_names()));
-  return entry->second(options);
+  return find(name).create(options);
+}
+
+int64_t count_parameters(const std::string& name, const nlohmann::json& options) {
+  return find(name).count_parameters(options);
 }
 
 }  // namespace narrowcast::models

@@ -1,6 +1,7 @@
 // Bundled models by name.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,5 +19,9 @@ NARROWCAST_EXPORT std::vector<std::string> model_names();
 // model does not have, or a value out of range, naming the option and the value.
 NARROWCAST_EXPORT std::shared_ptr<Model> create_model(const std::string& name,
                                                       const nlohmann::json& options = nlohmann::json::object());
+
+// Numbers that the parameters of such a model hold, computed from the options alone. Errors as above.
+NARROWCAST_EXPORT int64_t count_parameters(const std::string& name,
+                                           const nlohmann::json& options = nlohmann::json::object());
 
 }  // namespace narrowcast::models

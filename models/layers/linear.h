@@ -5,6 +5,7 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -32,6 +33,9 @@ class NARROWCAST_EXPORT LinearImpl : public torch::nn::LinearImpl {
 
   at::Tensor scales;  // undefined until quantize_weight
 };
+
+// Numbers in the weight and the bias of a layer of so many inputs and outputs.
+constexpr int64_t linear_parameters(int64_t inputs, int64_t outputs) { return (inputs + 1) * outputs; }
 
 // Holds a LinearImpl, as torch::nn::Linear does its.
 TORCH_MODULE(Linear);

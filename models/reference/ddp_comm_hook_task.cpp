@@ -18,6 +18,11 @@ at::Tensor seeded_randn(uint64_t seed) {
   return at::randn({kRows, kColumns}, at::detail::createCPUGenerator(seed), at::kFloat);
 }
 
+void check_no_options(const nlohmann::json& options) {
+  TORCH_CHECK_VALUE(options.is_object() && options.empty(), "ddp_comm_hook_task: has no options, but was given ",
+                    to_one_line(options));
+}
+
 }  // namespace
 
 class DdpCommHookTask::Task : public torch::nn::Module {
@@ -35,9 +40,13 @@ DdpCommHookTask::DdpCommHookTask() : Model("DdpCommHookTask"), t0_(register_modu
 DdpCommHookTask::~DdpCommHookTask() = default;
 
 std::shared_ptr<DdpCommHookTask> DdpCommHookTask::create(const nlohmann::json& options) {
-  TORCH_CHECK_VALUE(options.is_object() && options.empty(), "ddp_comm_hook_task: has no options, but was given ",
-                    to_one_line(options));
+  check_no_options(options);
   return std::make_shared<DdpCommHookTask>();
+}
+
+int64_t DdpCommHookTask::count_parameters(const nlohmann::json& options) {
+  check_no_options(options);
+  return kRows * kColumns;
 }
 
 at::Tensor DdpCommHookTask::forward(const at::Tensor& x, int64_t rank) {

@@ -19,6 +19,8 @@ class NARROWCAST_EXPORT DdpCommHookTask : public Model {
 
   // From JSON; the model has no options, so anything but {} throws c10::ValueError.
   static std::shared_ptr<DdpCommHookTask> create(const nlohmann::json& options);
+  // See models::count_parameters.
+  static int64_t count_parameters(const nlohmann::json& options);
 
   // x floating [40, 20], rank >= 0 -> p * x^(1 + rank), [40, 20].
   at::Tensor forward(const at::Tensor& x, int64_t rank);

@@ -31,6 +31,27 @@ TEST(Registry, EveryModelIsMadeFromItsOwnOptions) {
   }
 }
 
+int64_t counted(const Model& model) {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
+  return count;
+}
+
+TEST(Registry, CountsParametersWithoutMakingTheModel) {
+  for (const std::string& name : model_names()) {
+    EXPECT_EQ(count_parameters(name), counted(*create_model(name))) << name;
+  }
+  const nlohmann::json gpt = {{"layers", 3}, {"heads", 1}, {"width", 5}, {"context", 7}, {"vocabulary_size", 11}};
+  EXPECT_EQ(count_parameters("char_gpt", gpt), counted(*create_model("char_gpt", gpt)));
+  for (const int64_t layers : {0, 1, 3}) {
+    const nlohmann::json mlp = {{"layers", layers}, {"inputs", 6}, {"hidden", 5}, {"classes", 3}};
+    EXPECT_EQ(count_parameters("mlp", mlp), counted(*create_model("mlp", mlp))) << layers;
+  }
+  EXPECT_GT(count_parameters("char_gpt", {{"width", 16384}, {"layers", 256}}), 800'000'000'000);
+  EXPECT_THROW(count_parameters("mlp", {{"hidden", 0}}), c10::ValueError);
+  EXPECT_THROW(count_parameters("gpt"), c10::ValueError);
+}
+
 TEST(Registry, MissingOptionsTakeTheDefaults) {
   const auto model = create_model("char_gpt", {{"layers", 1}});
   EXPECT_EQ(model->options()["layers"], 1);

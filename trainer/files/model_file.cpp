@@ -57,9 +57,25 @@ std::vector<std::string> read_vocabulary(const std::string& path, const Safetens
   return vocabulary;
 }
 
-std::shared_ptr<models::Model> make_model(const std::string& path, const std::string& name,
+int64_t count_elements(const Safetensors& content) {
+  int64_t count = 0;
+  for (const auto& [name, tensor] : content.tensors) {
+    count += tensor.numel();
+  }
+  return count;
+}
+
+// A few bytes of options can ask for more memory than there is: a model out of all proportion to the file is not made.
+// What exactly is missing is said later, tensor by tensor.
+constexpr int64_t kHarmlessParameters = int64_t{1} << 20;
+
+std::shared_ptr<models::Model> make_model(const std::string& path, const Safetensors& content, const std::string& name,
                                           const nlohmann::json& options) {
   try {
+    const int64_t parameters = models::count_parameters(name, options);
+    NARROWCAST_CHECK_INPUT(parameters <= kHarmlessParameters + 2 * count_elements(content), path, ": holds ",
+                           count_elements(content), " numbers, but a ", name, " with its options has ", parameters,
+                           " parameters");
     return models::create_model(name, options);
   } catch (const c10::ValueError& error) {
     NARROWCAST_CHECK_INPUT(false, path, ": ", error.what_without_backtrace());
@@ -143,7 +159,7 @@ SavedModel load_model(const std::string& path) {
   SavedModel saved;
   saved.name = metadata_value(path, content, "model");
   saved.vocabulary = read_vocabulary(path, content);
-  saved.model = make_model(path, saved.name, parse_metadata(path, content, "options"));
+  saved.model = make_model(path, content, saved.name, parse_metadata(path, content, "options"));
   NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
                          " entries, but the options are ", saved.model->options().dump());
   convert(path, content, saved);

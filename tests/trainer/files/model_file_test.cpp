@@ -133,6 +133,8 @@ TEST_F(ModelFile, WrongMetadataIsNamed) {
   EXPECT_EQ(error_with("model", "gpt"), "model: unknown name 'gpt'; known: char_gpt, ddp_comm_hook_task, mlp");
   EXPECT_EQ(error_with("options", "{"), "metadata 'options' is no valid JSON");
   EXPECT_EQ(error_with("options", R"({"layers":0})"), "char_gpt: option layers must be in 1..256, but is 0");
+  EXPECT_NE(error_with("options", R"({"width":16384,"layers":256,"heads":2,"vocabulary_size":3})").find("parameters"),
+            std::string::npos);  // 3 TiB of memory otherwise
   EXPECT_EQ(error_with("quantization", "int3"),
             "has the quantization 'int3', but this program reads weight_only_int8 only");
   EXPECT_EQ(error_with("quantization", "weight_only_int8"),
