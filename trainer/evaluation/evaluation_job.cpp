@@ -2,6 +2,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -49,6 +51,19 @@ at::Tensor encode_prompt(const data::Vocabulary& vocabulary, const std::string& 
   return vocabulary.encode(prompt);
 }
 
+// Other numbers of characters mean other characters behind the tokens.
+void check_vocabulary(const Evaluation& evaluation) {
+  const int64_t characters = static_cast<int64_t>(evaluation.vocabulary().size());
+  if (!evaluation.loaded.next.has_value() || characters == 0) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const int64_t logits = evaluation.loaded.next->logits(at::zeros({1}, at::kLong)).numel();
+  TORCH_CHECK_VALUE(logits == characters, "evaluate: ", evaluation.job.file, " gives logits for ", logits,
+                    " characters, but ", evaluation.loaded.vocabulary.empty() ? "the data has " : "its vocabulary has ",
+                    characters);
+}
+
 Evaluation prepare(const EvaluationJob& job) {
   Evaluation evaluation = {.job = job, .loaded = load_for_evaluation(job), .data = std::nullopt, .prompt = {}};
   if (job.batches > 0) {
@@ -56,6 +71,7 @@ Evaluation prepare(const EvaluationJob& job) {
   } else {
     TORCH_CHECK_VALUE(job.data.empty(), "data: has no effect with eval_batches = 0");
   }
+  check_vocabulary(evaluation);
   if (job.generation.options.count > 0) {
     TORCH_CHECK_VALUE(evaluation.loaded.next.has_value(), "generate: ", job.file, " holds the model ",
                       evaluation.loaded.name, ", which writes no text");

@@ -135,6 +135,24 @@ TEST(EvaluationOfAScript, TakesTheTextsVocabularyIfItHasNone) {
   EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("holds no vocabulary"));
 }
 
+TEST(EvaluationOfAScript, RefusesDataOfAnotherVocabulary) {
+  const TemporaryFolder folder;
+  table_module(at::zeros({5, 5})).save(folder / "five.pt");
+  EvaluationJob job;
+  job.version = "1";
+  job.file = folder / "five.pt";
+  job.context = 4;
+  job.data = {folder.write("text.txt", testing::verse())};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }),
+              HasSubstr("five.pt gives logits for 5 characters, but the data has "));
+  save_script(table_module(at::zeros({5, 5})), folder / "five.pt", {"a", "b"});
+  std::string text;
+  for (int i = 0; i < 500; ++i) text += "ab"[i % 2];
+  job.data = {folder.write("text.txt", text)};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }),
+              HasSubstr("five.pt gives logits for 5 characters, but its vocabulary has 2"));
+}
+
 TEST(EvaluationOfAScript, AClassifierWritesNoText) {
   const TemporaryFolder folder;
   save_script(table_module(at::eye(3)), folder / "m.pt", {"a", "b", "c"});
