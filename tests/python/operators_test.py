@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
 from operator_cases import CASES
-from support import ExactTestCase, ops
+from support import ExactTestCase, ops, registered_operators
 
 SIZES = (7, 9, 12)  # Unlike any other dimension of the cases: the compiler takes equal ones for the same.
 
@@ -18,11 +18,6 @@ def setUpModule():
 
 def tearDownModule():
     dist.destroy_process_group()
-
-
-def registered_operators():
-    prefix = "narrowcast::"
-    return {name[len(prefix):] for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)}
 
 
 def copies(arguments):
@@ -139,6 +134,15 @@ class Operators(ExactTestCase):
         file.seek(0)
         x = torch.randn(7, 3)
         self.assert_same(torch.jit.load(file)(x, "bfp16"), Compress()(x, "bfp16"))
+
+    def test_raise_typed_errors(self):
+        x = torch.ones(2)
+        with self.assertRaisesRegex(TypeError, "^x must be float32, float64, bfloat16 or float16, not Int$"):
+            ops.quantize_tensor(x.int(), "fp16")
+        with self.assertRaisesRegex(ValueError, "^Quantization type int7 is not supported$"):
+            ops.quantize_tensor(x, "int7")
+        with self.assertRaisesRegex(RuntimeError, "Quantization type int7 is not supported\n$"):
+            torch.jit.script(CASES["quantize_tensor"].call)(x, "int7")
 
     # A constant where a gradient should be would be silently wrong.
     def test_have_a_gradient_or_say_that_they_have_none(self):

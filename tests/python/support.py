@@ -11,6 +11,11 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+def registered_operators():
+    prefix = "narrowcast::"
+    return {name[len(prefix):] for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix)}
+
+
 def bits(tensor):
     """The bits of each element as a whole number."""
     return tensor.contiguous().view(_INTEGER_OF_SIZE[tensor.element_size()])
