@@ -6,7 +6,7 @@ import torch
 from torch.ao.quantization import MinMaxObserver, PerChannelMinMaxObserver
 from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as upstream
 
-from support import FLOATS, ExactTestCase, hostile_numbers, ops, random_bits
+from support.exact import FLOATS, ExactTestCase, hostile_numbers, ops, random_bits
 
 warnings.filterwarnings("ignore", category=UserWarning, module="torch.ao.quantization")
 warnings.filterwarnings("ignore", message="torch.ao.quantization is deprecated")

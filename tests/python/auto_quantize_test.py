@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms._quantization import quantization as upstream
 
-from support import ExactTestCase, hostile_numbers, ops, random_bits
+from support.exact import ExactTestCase, hostile_numbers, ops, random_bits
 
 WORLD = 2
 GROUP = "0"  # The name under which PyTorch registers the default group.

@@ -8,7 +8,7 @@ import unittest
 import torch
 import torch.distributed as dist
 
-from support import ops, registered_operators
+from support.exact import ops, registered_operators
 
 DOCUMENT = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
 PROLOGUE = "from typing import List, Tuple\nimport torch\nimport torch.distributed as dist\n"

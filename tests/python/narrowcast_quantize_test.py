@@ -7,7 +7,7 @@ import unittest
 import torch
 from torch import nn
 
-from support import ExactTestCase, ops
+from support.exact import ExactTestCase, ops
 
 PROGRAM = os.environ["NARROWCAST_QUANTIZE"]
 

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from operator_cases import CASES
-from support import ExactTestCase, ops, registered_operators
+from support.exact import ExactTestCase, ops, registered_operators
+from support.operator_cases import CASES
 
 SIZES = (7, 9, 12)  # Unlike any other dimension of the cases: the compiler takes equal ones for the same.
 

@@ -4,7 +4,7 @@ import unittest
 import torch
 from torch.distributed.algorithms._quantization import quantization as upstream
 
-from support import FLOATS, ExactTestCase, bits, every_pattern, hostile_numbers, ops, random_bits
+from support.exact import FLOATS, ExactTestCase, bits, every_pattern, hostile_numbers, ops, random_bits
 
 UPSTREAM_TYPE = {"fp16": upstream.DQuantType.FP16, "bfp16": upstream.DQuantType.BFP16}
 QUIET_NAN = {"fp16": 0x7E00, "bfp16": 0x7FC0}

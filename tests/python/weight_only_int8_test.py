@@ -4,7 +4,7 @@ import unittest
 import torch
 from torch.nn.functional import linear
 
-from support import ExactTestCase, every_pattern, hostile_numbers, ops, random_bits
+from support.exact import ExactTestCase, every_pattern, hostile_numbers, ops, random_bits
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 EPS = 2.0**-23

@@ -5,7 +5,7 @@ from typing import Callable, List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from support import ops
+from support.exact import ops
 
 GROUP = "0"  # The name under which PyTorch registers the default group. The world of these tests is one process.
 
