@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "models/generation.h"
 #include "models/model.h"
+#include "models/sampling/generation.h"
 
 namespace narrowcast::models {
 

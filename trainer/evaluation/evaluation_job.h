@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "models/generation.h"
+#include "models/sampling/generation.h"
 #include "ops/export.h"
 #include "trainer/job/plan.h"
 #include "trainer/process_group/process_group.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "models/generation.h"
 #include "models/model.h"
+#include "models/sampling/generation.h"
 #include "ops/export.h"
 #include "trainer/data/dataset.h"
 #include "trainer/evaluation/evaluation_job.h"

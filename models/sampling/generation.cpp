@@ -1,4 +1,4 @@
-#include "models/generation.h"
+#include "models/sampling/generation.h"
 
 #include <ATen/ATen.h>
 
