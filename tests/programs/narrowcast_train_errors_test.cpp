@@ -183,7 +183,7 @@ TEST_F(NarrowcastTrainErrorsTest, ALossThatIsNotFinite) {
       train_alone(small_gpt() + Words{"--optimizer=sgd", "--learning_rate=1e30", "--log_every=2", "--clip_grad_norm=0",
                                       "--schedule=constant", "--output_dir=" + folder / "run"});
   EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.errors, HasSubstr("the loss is not finite by step 2"));
+  EXPECT_THAT(end.errors, HasSubstr("the loss is not finite by step 4"));
   EXPECT_FALSE(std::filesystem::exists(folder / "run/model.safetensors"));
 }
 

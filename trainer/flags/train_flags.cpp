@@ -54,6 +54,8 @@ ABSL_FLAG(int64_t, warmup_steps, kTraining.steps / 20, "Steps of linear warm-up;
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
 ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
+ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
+          "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
 
 ABSL_FLAG(int64_t, eval_every, kTraining.eval_every,
           "Steps between looks at the held-out data; 0: only after the last step.");
@@ -88,9 +90,23 @@ namespace {
 using program::CommandLine;
 
 const std::vector<std::string> kTrainingOnly = {
-    "steps",        "accumulation_steps", "optimizer",  "learning_rate", "schedule",     "min_learning_rate",
-    "warmup_steps", "weight_decay",       "momentum",   "eval_every",    "eval_batches", "clip_grad_norm",
-    "log_every",    "sample_length",      "output_dir", "overwrite",
+    "steps",
+    "accumulation_steps",
+    "optimizer",
+    "learning_rate",
+    "schedule",
+    "min_learning_rate",
+    "warmup_steps",
+    "weight_decay",
+    "momentum",
+    "eval_every",
+    "eval_batches",
+    "clip_grad_norm",
+    "skip_nonfinite_steps",
+    "log_every",
+    "sample_length",
+    "output_dir",
+    "overwrite",
 };
 
 void refuse_other_models_options(const CommandLine& line, const std::string& model) {
@@ -173,6 +189,7 @@ training::TrainingOptions read_training(const CommandLine& line) {
   options.optimizer = read_optimizer();
   options.learning_rate = read_learning_rate(line);
   options.clip_grad_norm = absl::GetFlag(FLAGS_clip_grad_norm);
+  options.skip_nonfinite_steps = absl::GetFlag(FLAGS_skip_nonfinite_steps);
   options.eval_every = absl::GetFlag(FLAGS_eval_every);
   options.eval_batches = absl::GetFlag(FLAGS_eval_batches);
   options.log_every = absl::GetFlag(FLAGS_log_every);
@@ -218,7 +235,8 @@ program::Description train_description() {
                      {"Data", {"data", "seed"}},
                      {"Training",
                       {"steps", "batch_size", "accumulation_steps", "optimizer", "learning_rate", "schedule",
-                       "min_learning_rate", "warmup_steps", "weight_decay", "momentum", "clip_grad_norm"}},
+                       "min_learning_rate", "warmup_steps", "weight_decay", "momentum", "clip_grad_norm",
+                       "skip_nonfinite_steps"}},
                      {"Evaluation and output",
                       {"eval_every", "eval_batches", "log_every", "sample_length", "output_dir", "overwrite"}},
                      {"Use of a trained model", evaluation_flags()},

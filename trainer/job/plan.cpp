@@ -32,6 +32,7 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["weight_decay"] = options.optimizer.weight_decay;
   plan["momentum"] = options.optimizer.momentum;
   plan["clip_grad_norm"] = options.clip_grad_norm;
+  plan["skip_nonfinite_steps"] = options.skip_nonfinite_steps;
   plan["eval_every"] = options.eval_every;
   plan["eval_batches"] = options.eval_batches;
   plan["log_every"] = options.log_every;

@@ -92,6 +92,7 @@ nlohmann::json results_of(const training::TrainingResult& result, bool replicas_
   nlohmann::json results = {{"training_loss", result.training_loss},
                             {"payload_bytes_sent", result.payload_bytes_sent},
                             {"seconds", result.seconds},
+                            {"skipped_steps", result.skipped_steps},
                             {"replicas_identical", replicas_identical}};
   if (result.validation_loss.has_value()) {
     results["validation_loss"] = *result.validation_loss;
@@ -111,6 +112,9 @@ void print_results(const AgreedJob& agreed, const training::TrainingResult& resu
   }
   const auto sent = static_cast<double>(result.payload_bytes_sent);
   out << "sent per rank    " << reporting::format_bytes(sent) << "\n";
+  if (result.skipped_steps > 0) {
+    out << "skipped steps    " << result.skipped_steps << " (a gradient was not finite)\n";
+  }
   out << "training time    " << reporting::format_duration(result.seconds) << "\n";
   out << "replicas         " << (replicas_identical ? "identical on all ranks" : "differ between ranks") << "\n";
 }

@@ -15,7 +15,8 @@ void Metrics::on_step(const StepReport& report) {
                          {"learning_rate", report.learning_rate},
                          {"units_per_second", report.units_per_second},
                          {"seconds", report.seconds},
-                         {"payload_bytes_sent", report.payload_bytes_sent}};
+                         {"payload_bytes_sent", report.payload_bytes_sent},
+                         {"skipped_steps", report.skipped_steps}};
   if (report.gradient_norm.has_value()) {
     line["gradient_norm"] = *report.gradient_norm;
   }

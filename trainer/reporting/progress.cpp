@@ -47,6 +47,7 @@ void Progress::on_step(const StepReport& report) {
   print_line(c10::str(position(report.step), "  loss ", format_loss(report.loss), "  lr ",
                       format_learning_rate(report.learning_rate), "  ", format_count(report.units_per_second), " ",
                       options_.unit, "/s  ", format_bytes(static_cast<double>(report.payload_bytes_sent)), " sent  ",
+                      report.skipped_steps > 0 ? c10::str(report.skipped_steps, " skipped  ") : "",
                       format_duration(last ? report.seconds : seconds_left), last ? " in all" : " left"));
   next_line_at_ = report.seconds + options_.seconds_between_lines;
 }

@@ -5,6 +5,8 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -71,6 +73,17 @@ void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate)
   for (auto& group : optimizer.param_groups()) {
     group.options().set_lr(learning_rate);
   }
+}
+
+bool gradients_are_finite(const std::vector<at::Tensor>& parameters) {
+  return std::all_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined() || gradient.numel() == 0) {
+      return true;
+    }
+    const auto [least, greatest] = gradient.aminmax();  // Both are NaN if one element is.
+    return std::isfinite(least.item<double>()) && std::isfinite(greatest.item<double>());
+  });
 }
 
 double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm) {

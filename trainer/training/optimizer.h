@@ -37,6 +37,10 @@ NARROWCAST_EXPORT std::unique_ptr<torch::optim::Optimizer> make_optimizer(const 
 // For all parameter groups.
 NARROWCAST_EXPORT void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
 
+// Whether every element of every gradient is finite. Depends on the bits alone, not on the number of threads: ranks
+// with equal gradients find the same.
+NARROWCAST_EXPORT bool gradients_are_finite(const std::vector<at::Tensor>& parameters);
+
 // Scales the gradients so that their global 2-norm is at most `max_norm` (> 0) and returns the norm
 // they had. Called after the gradients are averaged, so every rank finds the same norm.
 NARROWCAST_EXPORT double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm);

@@ -54,12 +54,19 @@ class TrainingRun {
  private:
   // Optimizer step `step`, counted from 1.
   void train_one(int64_t step) {
+    const double window_loss_before = window_loss_;
     ddp_.zero_grad();
     for (int64_t micro_step = 0; micro_step + 1 < options_.accumulation_steps; ++micro_step) {
       const auto unsynchronized = ddp_.no_sync();
       backward(step, micro_step);
     }
     backward(step, options_.accumulation_steps - 1);
+    ++window_batches_;
+    if (options_.skip_nonfinite_steps && !gradients_are_finite(parameters_)) {
+      window_loss_ = window_loss_before;
+      ++result_.skipped_steps;
+      return;
+    }
     set_learning_rate(*optimizer_, learning_rate_.at(step - 1));
     if (options_.clip_grad_norm > 0) {
       gradient_norm_ = clip_gradient_norm(parameters_, options_.clip_grad_norm);
@@ -75,7 +82,7 @@ class TrainingRun {
     window_loss_ += loss.item<double>();
   }
 
-  // Collective: all ranks learn the mean loss, and so whether to go on.
+  // Collective: all ranks learn the mean loss, and so whether to go on. If all steps were skipped there is none.
   void report(int64_t step) {
     const double sum = all_reduce_sum(setup_.group, {window_loss_})[0];
     const double seconds = std::chrono::duration<double>(Clock::now() - segment_began_).count();
@@ -85,17 +92,19 @@ class TrainingRun {
       result_.diverged_at = step;
     }
     if (setup_.observer != nullptr) {
-      const int64_t units = window_steps_ * options_.batch_size * setup_.units_per_sample;
+      const int64_t units = window_batches_ * options_.batch_size * setup_.units_per_sample;
       setup_.observer->on_step({.step = step,
                                 .loss = result_.training_loss,
                                 .learning_rate = learning_rate_.at(step - 1),
                                 .gradient_norm = gradient_norm_,
                                 .units_per_second = static_cast<double>(units) / seconds,
                                 .seconds = result_.seconds,
-                                .payload_bytes_sent = ddp_.payload_bytes_sent()});
+                                .payload_bytes_sent = ddp_.payload_bytes_sent(),
+                                .skipped_steps = result_.skipped_steps});
     }
     window_loss_ = 0;
     window_steps_ = 0;
+    window_batches_ = 0;
     segment_began_ = Clock::now();
   }
 
@@ -107,6 +116,9 @@ class TrainingRun {
     result_.validation_loss =
         held_out_loss(*setup_.model, setup_.dataset, setup_.group,
                       {.samples = options_.eval_batches * options_.batch_size, .batch = plan_.micro_batch()});
+    if (!std::isfinite(*result_.validation_loss)) {
+      result_.diverged_at = step;
+    }
     if (setup_.observer != nullptr) {
       setup_.observer->on_evaluation({.step = step, .loss = *result_.validation_loss, .seconds = result_.seconds});
     }
@@ -125,8 +137,10 @@ class TrainingRun {
 
   TrainingResult result_;
   std::optional<double> gradient_norm_;
-  double window_loss_ = 0;  // of this rank, summed over the steps since the last report
+  // Since the last report:
+  double window_loss_ = 0;  // of this rank, summed over the steps taken
   int64_t window_steps_ = 0;
+  int64_t window_batches_ = 0;  // steps taken and skipped
   Clock::time_point segment_began_;
 };
 

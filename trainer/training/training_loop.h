@@ -5,7 +5,9 @@
 // r computes the r-th of W contiguous parts, in accumulation_steps backward passes.
 // The last of them exchanges the gradients through the communication hook, so that
 // all ranks end with the same mean over the batch; then every rank clips and steps
-// alike, and the replicas stay equal without sending a parameter.
+// alike, and the replicas stay equal without sending a parameter. A step whose
+// gradients are not all finite is left out by all ranks alike, as they see the same
+// gradients (but with the hook noop, whose replicas differ anyway).
 #pragma once
 
 #include <cstdint>
@@ -28,11 +30,12 @@ struct TrainingOptions {
   int64_t accumulation_steps = 1;  // backward passes per optimizer step, >= 1
   OptimizerOptions optimizer = {};
   LearningRateOptions learning_rate = {};
-  double clip_grad_norm = 1;  // largest 2-norm of the averaged gradients; 0: no limit
-  int64_t eval_every = 0;     // steps between evaluations; 0: only after the last step
-  int64_t eval_batches = 16;  // held-out samples in one evaluation, in batches of batch_size; 0: no evaluation
-  int64_t log_every = 10;     // steps between reports, >= 1
-  uint64_t seed = 0;          // of the order of the data
+  double clip_grad_norm = 1;         // largest 2-norm of the averaged gradients; 0: no limit
+  bool skip_nonfinite_steps = true;  // leave the parameters alone where a gradient is Inf or NaN
+  int64_t eval_every = 0;            // steps between evaluations; 0: only after the last step
+  int64_t eval_batches = 16;         // held-out samples in one evaluation, in batches of batch_size; 0: no evaluation
+  int64_t log_every = 10;            // steps between reports, >= 1
+  uint64_t seed = 0;                 // of the order of the data
 };
 
 // Throws c10::ValueError naming the flag and the value if training on `world_size` ranks could not start.
@@ -40,9 +43,10 @@ NARROWCAST_EXPORT void check_training_options(const TrainingOptions& options, in
 
 struct TrainingResult {
   std::optional<double> validation_loss;  // after the last step; none without evaluation
-  double training_loss = 0;               // mean over the ranks and the steps since the last report but one
+  double training_loss = 0;               // mean over the ranks and the steps taken since the last report but one
   int64_t payload_bytes_sent = 0;         // by this rank
   double seconds = 0;                     // without the evaluations
+  int64_t skipped_steps = 0;              // for their gradients; the same on all ranks
   std::optional<int64_t> diverged_at;     // the step by which the loss was not finite, where training stopped
 };
 

@@ -34,6 +34,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
     step.units_per_second = 100;
     step.seconds = 0.5;
     step.payload_bytes_sent = 4096;
+    step.skipped_steps = 2;
     metrics.on_step(step);
     step.gradient_norm = 0.75;
     metrics.on_step(step);
@@ -48,7 +49,8 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"learning_rate", 1e-3},
        {"units_per_second", 100.0},
        {"seconds", 0.5},
-       {"payload_bytes_sent", 4096}},
+       {"payload_bytes_sent", 4096},
+       {"skipped_steps", 2}},
       {{"event", "step"},
        {"step", 5},
        {"loss", 2.5},
@@ -56,6 +58,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"units_per_second", 100.0},
        {"seconds", 0.5},
        {"payload_bytes_sent", 4096},
+       {"skipped_steps", 2},
        {"gradient_norm", 0.75}},
       {{"event", "evaluation"}, {"step", 10}, {"validation_loss", 2.25}, {"seconds", 1.0}},
       {{"event", "end"}, {"replicas_identical", true}},

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 namespace narrowcast::training {
 namespace {
@@ -93,6 +94,21 @@ TEST(Optimizer, IsKnownByName) {
   EXPECT_EQ(parse_optimizer("adamw"), OptimizerKind::kAdamW);
   EXPECT_EQ(parse_optimizer("sgd"), OptimizerKind::kSgd);
   EXPECT_THROW(parse_optimizer("adam"), c10::ValueError);
+}
+
+TEST(GradientsAreFinite, FindsOneThatIsNot) {
+  const at::Tensor a = at::zeros({1000}, at::kFloat).requires_grad_();
+  const at::Tensor b = at::zeros({0}, at::kFloat).requires_grad_();
+  const at::Tensor without = at::zeros({2}, at::kFloat).requires_grad_();
+  a.mutable_grad() = at::full({1000}, std::numeric_limits<float>::max());
+  b.mutable_grad() = at::zeros({0});
+  EXPECT_TRUE(gradients_are_finite({a, b, without}));
+  for (const float value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+    a.mutable_grad()[777] = value;
+    EXPECT_FALSE(gradients_are_finite({without, b, a})) << value;
+    a.mutable_grad()[777] = 0;
+  }
 }
 
 TEST(ClipGradientNorm, ScalesAllGradientsToTheNorm) {

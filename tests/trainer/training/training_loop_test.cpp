@@ -209,10 +209,65 @@ TEST(Training, StopsOnAllRanksWhenTheLossIsNotFinite) {
   options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
   options.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = Schedule::kConstant};
   options.clip_grad_norm = 0;
+  // The first step ruins the parameters. All others are skipped, so that no loss is left for the second report.
+  const Outcome skipping = train_on(2, options);
+  EXPECT_EQ(skipping.results[0].diverged_at, 4);
+  EXPECT_EQ(skipping.results[1].diverged_at, 4);
+  EXPECT_EQ(skipping.results[1].skipped_steps, 3);
+  EXPECT_THAT(steps_of(skipping.recorder), ElementsAre(2, 4));
+  options.skip_nonfinite_steps = false;
   const Outcome outcome = train_on(2, options);
   EXPECT_EQ(outcome.results[0].diverged_at, 2);
   EXPECT_EQ(outcome.results[1].diverged_at, 2);
+  EXPECT_EQ(outcome.results[1].skipped_steps, 0);
   EXPECT_THAT(steps_of(outcome.recorder), ElementsAre(2));
+}
+
+// A model whose third training step on rank 1 has a gradient of NaN.
+class PoisonedModel : public models::Model {
+ public:
+  explicit PoisonedModel(int64_t rank) : rank_(rank), weight_(register_parameter("weight", at::ones({3}))) {}
+
+  at::Tensor forward(const models::Batch& batch) override {
+    const bool poisoned = is_training() && ++passes_ == 3 && rank_ == 1;
+    const double factor = poisoned ? std::numeric_limits<double>::quiet_NaN() : 1;
+    return (weight_ * batch.inputs.to(at::kFloat).mean()).square().sum() * factor;
+  }
+  nlohmann::json options() const override { return nlohmann::json::object(); }
+
+  at::Tensor weight() const { return weight_.detach(); }
+
+ private:
+  int64_t rank_;
+  int64_t passes_ = 0;
+  at::Tensor weight_;
+};
+
+std::vector<TrainingResult> train_poisoned(const TrainingOptions& options, std::vector<at::Tensor>& weights) {
+  std::vector<TrainingResult> results(2);
+  const data::TextDataset dataset = small_text();
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    const auto model = std::make_shared<PoisonedModel>(rank);
+    results[rank] = train({.model = model, .dataset = dataset, .group = group}, options);
+    weights[rank] = model->weight();
+  });
+  return results;
+}
+
+TEST(Training, AStepWhoseGradientIsNotFiniteIsSkippedOnAllRanks) {
+  std::vector<at::Tensor> weights(2);
+  TrainingOptions options = small_training();
+  const auto results = train_poisoned(options, weights);
+  for (const TrainingResult& result : results) {
+    EXPECT_EQ(result.skipped_steps, 1);
+    EXPECT_FALSE(result.diverged_at.has_value());
+    EXPECT_TRUE(std::isfinite(result.training_loss));
+  }
+  EXPECT_TRUE(weights[0].isfinite().all().item<bool>());
+  EXPECT_TRUE(weights[0].equal(weights[1]));
+  options.skip_nonfinite_steps = false;
+  EXPECT_EQ(train_poisoned(options, weights)[0].diverged_at, 4);
+  EXPECT_TRUE(weights[0].isnan().all().item<bool>());
 }
 
 std::string complaint(const TrainingOptions& options, int64_t world_size) {
