@@ -5,26 +5,14 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
+#include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
 
 namespace narrowcast::codec {
 
 // The greatest finite binary16; FP16 clamps to it.
 inline constexpr float kFp16Max = 65504.0F;
-
-NARROWCAST_HOST_DEVICE inline uint32_t float_bits(float x) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return bits;
-}
-
-NARROWCAST_HOST_DEVICE inline float float_of_bits(uint32_t bits) {
-  float x = 0;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
 
 // binary16 bits of x clamped to [-limit, limit] (65504 <= limit), rounded half
 // to even; from 65520 on Inf. Every NaN is 0x7E00 with its sign.

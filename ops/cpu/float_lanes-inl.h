@@ -34,10 +34,15 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const float* x) {
   return hn::LoadU(d, x);
 }
 
-// Rounded half to even, as static_cast<float>(double) is.
+// Rounded half to even, as static_cast<float>(double) is. Without vectors, Highway's own conversion would make numbers
+// of what overflows.
 template <class D>
 HWY_INLINE hn::Vec<D> load_floats(D d, const double* x) {
-  return hn::DemoteTo(d, hn::LoadU(hn::Rebind<double, D>(), x));
+  if constexpr (HWY_TARGET == HWY_SCALAR) {
+    return hn::Set(d, static_cast<float>(*x));
+  } else {
+    return hn::DemoteTo(d, hn::LoadU(hn::Rebind<double, D>(), x));
+  }
 }
 
 template <class D>
