@@ -1,0 +1,81 @@
+// The elements of block formats: numbers already divided by their block's
+// scale, y with |y| <= kGreatest but for a rounding, to codes and back.
+//
+// `random` is a uniformly distributed word: encode(y, random) rounds up with the
+// probability that makes the expected value y (to within 2^-24 of a step for
+// integers, 2^-20 of the least step for E4M3). Compile users with FMA
+// contraction off: every operation below rounds on its own.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "ops/codec/float_bits.h"
+#include "ops/codec/host_device.h"
+
+namespace narrowcast::codec::wire {
+
+// Whole numbers from -kGreatest to kGreatest in two's complement of kBits bits. The remaining pattern, the least
+// number of that width, is never sent.
+template <int kBitsPerCode>
+struct SymmetricInt {
+  static constexpr int kBits = kBitsPerCode;
+  static constexpr float kGreatest = (1 << (kBits - 1)) - 1;
+  static constexpr uint32_t kMask = (1U << kBits) - 1;
+  static constexpr float kUnits = 0x1p24F;  // y with 24 binary places is an int32.
+
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y) {
+    return static_cast<uint32_t>(static_cast<int32_t>(std::rint(y))) & kMask;
+  }
+
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y, uint32_t random) {
+    const float clamped = y > kGreatest ? kGreatest : y < -kGreatest ? -kGreatest : y;
+    const int32_t fixed = static_cast<int32_t>(clamped * kUnits) + static_cast<int32_t>(random >> 8);
+    return static_cast<uint32_t>(fixed >> 24) & kMask;
+  }
+
+  NARROWCAST_HOST_DEVICE static float decode(uint32_t code) {
+    constexpr uint32_t kSign = 1U << (kBits - 1);
+    return static_cast<float>(static_cast<int32_t>((code & kMask) ^ kSign) - static_cast<int32_t>(kSign));
+  }
+};
+
+// FP8 E4M3 of the Open Compute Project (torch.float8_e4m3fn): sign, 4 bits of exponent with bias 7, 3 bits of
+// mantissa, subnormals in units of 2^-9, no Inf; 0x7F and 0xFF are NaN, and never sent. Zero keeps its sign.
+struct Float8E4M3 {
+  static constexpr int kBits = 8;
+  static constexpr float kGreatest = 448;
+  static constexpr uint32_t kNormalBits = 0x3C800000U;  // 2^-6, from where on numbers have all their digits.
+  static constexpr uint32_t kRebias = 0x3C000000U;      // float32's exponent less this, down 20 bits, is E4M3's.
+  static constexpr uint32_t kNan = 0x7FU;
+
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y) {
+    const uint32_t sign = float_bits(y) >> 24 & 0x80U;
+    const uint32_t magnitude = magnitude_bits(y);
+    if (magnitude < kNormalBits) {  // A unit of the sum's last place is 2^-9.
+      return sign | (float_bits(float_of_bits(magnitude) + 0x1p14F) - float_bits(0x1p14F));
+    }
+    return sign | (magnitude + 0x7FFFFU + (magnitude >> 20 & 1U) - kRebias) >> 20;
+  }
+
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y, uint32_t random) {
+    const uint32_t sign = float_bits(y) >> 24 & 0x80U;
+    const float absolute = float_of_bits(magnitude_bits(y));
+    const float magnitude = absolute > kGreatest ? kGreatest : absolute;
+    const uint32_t fixed = float_bits(magnitude) < kNormalBits ? static_cast<uint32_t>(magnitude * 0x1p29F)
+                                                               : float_bits(magnitude) - kRebias;
+    return sign | (fixed + (random >> 12)) >> 20;
+  }
+
+  NARROWCAST_HOST_DEVICE static float decode(uint32_t code) {
+    const uint32_t magnitude = code & 0x7FU;
+    if (magnitude == kNan) {
+      return float_of_bits(kQuietNanBits);
+    }
+    const float normal = float_of_bits((magnitude << 20) + kRebias);
+    const float value = magnitude < 8 ? normal + normal - 0x1p-6F : normal;
+    return float_of_bits(float_bits(value) | (code & 0x80U) << 24);
+  }
+};
+
+}  // namespace narrowcast::codec::wire

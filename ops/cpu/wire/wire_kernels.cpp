@@ -1,0 +1,166 @@
+#include "ops/cpu/wire/wire_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/wire/wire_kernels.cpp"
+// The next include compiles this file once per instruction set.
+#include <hwy/foreach_target.h>
+// Keep the others below it.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+
+#include "ops/cpu/float_lanes-inl.h"
+#include "ops/cpu/wire/wire_table.h"
+#include "ops/cpu/wire/wire_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowcast::cpu::HWY_NAMESPACE {
+
+// Calls body(first element, elements, first byte) for each tile of an array of n.
+template <class Format, class Body>
+HWY_INLINE void for_each_tile(int64_t n, const Body& body) {
+  for (int64_t i = 0; i < n; i += kTile) {
+    body(i, std::min(kTile, n - i), i / Format::kBlock * Format::kBlockBytes);
+  }
+}
+
+// x as float32: where it is, or in `tile`.
+template <class T>
+HWY_INLINE const float* as_floats(const T* x, int64_t n, float* tile) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    const FloatLanes<T> d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+      hn::StoreU(load_floats(d, x + i), d, tile + i);
+    }
+    for (; i < n; ++i) {
+      tile[i] = static_cast<float>(x[i]);
+    }
+    return tile;
+  }
+}
+
+template <class Format, class T>
+void encode(WireInput<T> input, const Rounding& rounding, uint8_t* bytes) {
+  alignas(64) float tile[kTile];
+  for_each_tile<Format>(input.n, [&](int64_t begin, int64_t n, int64_t byte) {
+    encode_tile<Format>(as_floats(input.x + begin, n, tile), n, rounding.at(begin), bytes + byte);
+  });
+}
+
+template <class Format, class Sink>
+void decode(const uint8_t* bytes, int64_t all, float* out) {
+  for_each_tile<Format>(
+      all, [&](int64_t begin, int64_t n, int64_t byte) { decode_tile<Format, Sink>(bytes + byte, n, out + begin); });
+}
+
+// The part of rank r from element `begin` and byte `byte` on.
+template <class Format, class Sink>
+HWY_INLINE void take_part(const RankParts& parts, int64_t r, int64_t begin, int64_t byte, float* out) {
+  const int64_t n = std::min(kTile, parts.n - begin);
+  if (parts.messages[r] == nullptr) {
+    put_all<Sink>(parts.own + begin, n, out);
+  } else {
+    decode_tile<Format, Sink>(parts.messages[r] + byte, n, out);
+  }
+}
+
+// The quotient by a power of two is the product with its inverse, which is faster.
+HWY_INLINE void divide(float* sums, int64_t n, int64_t ranks) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const bool is_power = (ranks & (ranks - 1)) == 0;
+  const auto divisor = hn::Set(d, static_cast<float>(ranks));
+  const auto inverse = hn::Set(d, 1.0F / static_cast<float>(ranks));
+  for (int64_t i = 0; i < n; i += lanes) {  // A tile has room for whole vectors.
+    const auto sum = hn::Load(d, sums + i);
+    hn::Store(is_power ? hn::Mul(sum, inverse) : hn::Div(sum, divisor), d, sums + i);
+  }
+}
+
+template <class Format>
+HWY_INLINE void average_tile(const RankParts& parts, int64_t begin, int64_t byte, float* mean) {
+  take_part<Format, Assign>(parts, 0, begin, byte, mean);
+  for (int64_t r = 1; r < parts.ranks; ++r) {
+    take_part<Format, Accumulate>(parts, r, begin, byte, mean);
+  }
+  divide(mean, std::min(kTile, parts.n - begin), parts.ranks);
+}
+
+template <class Format>
+void average(const RankParts& parts, float* mean) {
+  alignas(64) float tile[kTile] = {};
+  for_each_tile<Format>(parts.n, [&](int64_t begin, int64_t n, int64_t byte) {
+    average_tile<Format>(parts, begin, byte, tile);
+    std::copy_n(tile, n, mean + begin);
+  });
+}
+
+template <class Format>
+void average_encode(const RankParts& parts, const Rounding& rounding, uint8_t* bytes) {
+  alignas(64) float tile[kTile] = {};
+  for_each_tile<Format>(parts.n, [&](int64_t begin, int64_t n, int64_t byte) {
+    average_tile<Format>(parts, begin, byte, tile);
+    encode_tile<Format>(tile, n, rounding.at(begin), bytes + byte);
+  });
+}
+
+template <class Format>
+inline constexpr WireKernels kWireKernels{
+    {&encode<Format, float>, &encode<Format, double>, &encode<Format, c10::BFloat16>, &encode<Format, c10::Half>},
+    &decode<Format, Assign>,
+    &decode<Format, Accumulate>,
+    &average<Format>,
+    &average_encode<Format>};
+
+const WireKernels* wire_kernels(WireFormat format) {
+  return codec::wire::visit(format, [](auto type) { return &kWireKernels<decltype(type)>; });
+}
+
+}  // namespace narrowcast::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrowcast::cpu {
+namespace {
+
+HWY_EXPORT(wire_kernels);
+
+const WireKernels& kernels(WireFormat format) { return *HWY_DYNAMIC_DISPATCH(wire_kernels)(format); }
+
+}  // namespace
+
+template <class T>
+void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding, uint8_t* bytes) {
+  std::get<WireEncode<T>>(kernels(format).encode)(input, rounding, bytes);
+}
+
+void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out) {
+  kernels(format).decode(bytes, n, out);
+}
+
+void wire_decode_accumulate(WireFormat format, const uint8_t* bytes, int64_t n, float* sum) {
+  kernels(format).decode_accumulate(bytes, n, sum);
+}
+
+void wire_average(WireFormat format, const RankParts& parts, float* mean) { kernels(format).average(parts, mean); }
+
+void wire_average_encode(WireFormat format, const RankParts& parts, const Rounding& rounding, uint8_t* bytes) {
+  kernels(format).average_encode(parts, rounding, bytes);
+}
+
+#define NARROWCAST_INSTANTIATE(T) template void wire_encode<T>(WireFormat, WireInput<T>, const Rounding&, uint8_t*);
+
+NARROWCAST_INSTANTIATE(float)
+NARROWCAST_INSTANTIATE(double)
+NARROWCAST_INSTANTIATE(c10::BFloat16)
+NARROWCAST_INSTANTIATE(c10::Half)
+
+}  // namespace narrowcast::cpu
+#endif  // HWY_ONCE

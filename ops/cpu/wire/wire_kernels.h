@@ -1,0 +1,70 @@
+// Messages in a wire format (ops/codec/wire, docs/wire_format.md) over arrays:
+// vectorised, the instruction set picked at run time, the same bytes and floats
+// on every one of them as the plain codec::wire::encode and decode.
+//
+// Each function runs on the calling thread: who wants more threads splits the
+// work at multiples of kWireGrain elements, which begin a block in every format.
+// Pointers need no alignment, must not overlap unless it says so, and may be null
+// where the size is 0. n >= 0. Messages of n elements have
+// codec::wire::encoded_size bytes.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <cstdint>
+
+#include "ops/codec/wire/format.h"
+#include "ops/codec/wire/rounding.h"
+#include "ops/export.h"
+
+namespace narrowcast::cpu {
+
+using codec::wire::Rounding;
+
+// Elements at whose multiples an array can be split, so that the parts' messages are the parts of its message.
+inline constexpr int64_t kWireGrain = 1024;
+
+// An array to encode: T is float, double, c10::BFloat16 or c10::Half, rounded to float32 first.
+template <class T>
+struct WireInput {
+  const T* x;
+  int64_t n;
+};
+
+// What all ranks contribute to a sum of n elements: rank r's message is messages[r]; null for the one rank whose part
+// is given as float32 in `own`, or for none. ranks >= 1.
+struct RankParts {
+  const uint8_t* const* messages;
+  int64_t ranks;
+  const float* own;
+  int64_t n;
+};
+
+// Writes the message of x.
+template <class T>
+NARROWCAST_EXPORT void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding, uint8_t* bytes);
+
+// out[i] = element i of the message.
+NARROWCAST_EXPORT void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out);
+
+// sum[i] += element i of the message.
+NARROWCAST_EXPORT void wire_decode_accumulate(WireFormat format, const uint8_t* bytes, int64_t n, float* sum);
+
+// mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order. May be written to `own`.
+NARROWCAST_EXPORT void wire_average(WireFormat format, const RankParts& parts, float* mean);
+
+// Writes the message of the mean, in one pass over memory.
+NARROWCAST_EXPORT void wire_average_encode(WireFormat format, const RankParts& parts, const Rounding& rounding,
+                                           uint8_t* bytes);
+
+// The library holds these; c10's types would hide them without being told again.
+#define NARROWCAST_DECLARE_WIRE_ENCODE(T) \
+  extern template NARROWCAST_EXPORT void wire_encode(WireFormat, WireInput<T>, const Rounding&, uint8_t*);
+NARROWCAST_DECLARE_WIRE_ENCODE(float)
+NARROWCAST_DECLARE_WIRE_ENCODE(double)
+NARROWCAST_DECLARE_WIRE_ENCODE(c10::BFloat16)
+NARROWCAST_DECLARE_WIRE_ENCODE(c10::Half)
+#undef NARROWCAST_DECLARE_WIRE_ENCODE
+
+}  // namespace narrowcast::cpu

@@ -1,0 +1,123 @@
+// Tiles of messages: any number of elements up to kTile, from a block's
+// beginning on. Included once per instruction set by files that use
+// hwy/foreach_target.h.
+#if defined(NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
+#undef NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
+#else
+#define NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "ops/codec/wire/message.h"
+#include "ops/cpu/wire/message_lanes-inl.h"
+#include "ops/cpu/wire/number_lanes-inl.h"
+#include "ops/cpu/wire/wire_table.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrowcast::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// What becomes of decoded values: they are written, or added to what is there.
+struct Assign {
+  template <class D>
+  static HWY_INLINE void put(D d, hn::Vec<D> value, float* out) {
+    hn::StoreU(value, d, out);
+  }
+};
+
+struct Accumulate {
+  template <class D>
+  static HWY_INLINE void put(D d, hn::Vec<D> value, float* out) {
+    hn::StoreU(hn::Add(hn::LoadU(d, out), value), d, out);
+  }
+};
+
+// values[0..n) to a sink.
+template <class Sink>
+HWY_INLINE void put_all(const float* values, int64_t n, float* out) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> d_one;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    Sink::put(d, hn::LoadU(d, values + i), out + i);
+  }
+  for (; i < n; ++i) {
+    Sink::put(d_one, hn::LoadU(d_one, values + i), out + i);
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+// Without vectors, the plain codec.
+template <class Format>
+void encode_tile(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+  codec::wire::encode<Format>(x, n, rounding, bytes);
+}
+
+template <class Format, class Sink>
+void decode_tile(const uint8_t* bytes, int64_t n, float* out) {
+  float values[kTile];
+  codec::wire::decode<Format>(bytes, n, values);
+  put_all<Sink>(values, n, out);
+}
+
+#else
+
+template <class Format>
+using Message = std::conditional_t<Format::kHasBlocks, MessageLanes<Format>, NumberMessageLanes<Format> >;
+
+// Elements that no whole vector or block holds go through a copy with zeros behind, whose codes are zeros.
+template <class Format>
+HWY_NOINLINE void encode_rest(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+  constexpr int64_t kWhole = Message<Format>::kWhole;
+  float padded[kWhole] = {};
+  uint8_t message[kWhole / Format::kBlock * Format::kBlockBytes];
+  std::copy_n(x, n, padded);
+  Message<Format>::encode(padded, kWhole, rounding, message);
+  std::memcpy(bytes, message, static_cast<size_t>(codec::wire::encoded_size<Format>(n)));
+}
+
+template <class Format, class Sink>
+HWY_NOINLINE void decode_rest(const uint8_t* bytes, int64_t n, float* out) {
+  constexpr int64_t kWhole = Message<Format>::kWhole;
+  float values[kWhole];
+  uint8_t message[kWhole / Format::kBlock * Format::kBlockBytes] = {};
+  std::memcpy(message, bytes, static_cast<size_t>(codec::wire::encoded_size<Format>(n)));
+  Message<Format>::template decode<Assign>(message, kWhole, values);
+  put_all<Sink>(values, n, out);
+}
+
+template <class Format>
+HWY_NOINLINE void encode_tile(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+  const int64_t whole = n / Message<Format>::kWhole * Message<Format>::kWhole;
+  if (whole > 0) {
+    Message<Format>::encode(x, whole, rounding, bytes);
+  }
+  if (whole < n) {
+    encode_rest<Format>(x + whole, n - whole, rounding.at(whole), bytes + whole / Format::kBlock * Format::kBlockBytes);
+  }
+}
+
+template <class Format, class Sink>
+HWY_NOINLINE void decode_tile(const uint8_t* bytes, int64_t n, float* out) {
+  const int64_t whole = n / Message<Format>::kWhole * Message<Format>::kWhole;
+  Message<Format>::template decode<Sink>(bytes, whole, out);
+  if (whole < n) {
+    decode_rest<Format, Sink>(bytes + whole / Format::kBlock * Format::kBlockBytes, n - whole, out + whole);
+  }
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+}  // namespace narrowcast::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
