@@ -86,4 +86,20 @@ TORCH_LIBRARY(narrowcast, m) {
   // 65 rows on a CPU that multiplies it: LibTorch's dense matrix product. But for that one, a row's result depends
   // neither on the number of threads nor on the other rows, only on whether there are more than 4.
   m.def("weight_only_int8_linear(Tensor input, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor");
+
+  // Wire formats: what quantised collectives send (docs/wire_format.md). format: int8_b32, int8_b128, int8_b256,
+  // int6_b32, int4_b32, fp8_e4m3_b32 (blocks of 32, 128 or 256 codes with a bfloat16 scale), bf16, fp16 or fp32.
+  // A NaN or Inf makes its whole block decode as NaN; in bf16, fp16 and fp32 it stays, by itself. Outputs are
+  // contiguous. Bytes are whole numbers, constants to autograd: there is no gradient.
+  // Errors: TypeError for a dtype, ValueError for a format, a size or an undefined tensor.
+
+  // Bytes of a message of numel >= 0 elements: ceil(numel * bits / 8), and 2 for each block or part of one.
+  m.def("encoded_size(SymInt numel, str format) -> SymInt");
+  // x [...] float32, float64, bfloat16 or float16, any strides, rounded to float32 -> uint8 [encoded_size(x.numel)].
+  // Rounds to nearest, ties to even; with a seed at random, without bias, by Philox 4x32-10 of seed, step and the
+  // element's position, which is offset for the first: equal bytes on every machine and number of threads. A slice of
+  // x that begins at a block, and says so with its offset, becomes that slice of the bytes. step, offset >= 0.
+  m.def("encode(Tensor x, str format, *, int? seed=None, int step=0, int offset=0) -> Tensor");
+  // bytes uint8 [encoded_size(numel)] -> float32 [numel]. CorruptInputError for another number of bytes.
+  m.def("decode(Tensor bytes, str format, SymInt numel) -> Tensor");
 }

@@ -16,6 +16,7 @@
 #include "ops/collectives/auto_quantize.h"
 #include "ops/quantize_tensor.h"
 #include "ops/weight_only_int8.h"
+#include "ops/wire_format.h"
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/support/ranks.h"
 
@@ -114,6 +115,23 @@ TEST(OperatorsDocument, WeightOnlyInt8) {
   EXPECT_EQ(int8.scalar_type(), at::kChar);
   EXPECT_TRUE(same_bits(zero_points, at::zeros({16}, at::kLong)));
   EXPECT_EQ(output.sizes(), at::IntArrayRef({2, 5, 16}));
+}
+
+TEST(OperatorsDocument, WireFormats) {
+  const at::Tensor gradient = at::randn({1000});
+  const at::Tensor message = encode(gradient, WireFormat::kInt8B128);  // uint8 [1016]
+  const at::Tensor decoded = decode(message, WireFormat::kInt8B128, gradient.numel());
+  const int64_t bytes = encoded_size(gradient.numel(), parse_wire_format("int4_b32"));  // 564
+
+  const EncodeOptions unbiased{.seed = 1, .step = 20};
+  const at::Tensor rounded_at_random = encode(gradient, WireFormat::kInt4B32, unbiased);
+
+  EXPECT_EQ(message.numel(), 1016);
+  EXPECT_EQ(bytes, 564);
+  EXPECT_EQ(rounded_at_random.numel(), bytes);
+  // Half a scale, which is at most 1 + 2^-7 of the largest magnitude's 127th; 2^-16 for the rounding of the quotient.
+  const double bound = gradient.abs().max().item<double>() / 127 * (1 + 0x1p-7) * (0.5 + 0x1p-16);
+  EXPECT_LE((decoded - gradient).abs().max().item<double>(), bound);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ class Case:
     call: Callable
     sized: Callable  # sized(n) -> arguments whose first dimension is n; calls that differ in n only share a graph.
     others: Callable = tuple  # others() -> more tuples of arguments: strided, empty, other dtypes, other options.
+    one_graph: bool = True  # torch.compile leaves its graph for an operator that returns a plain number.
     differentiable: Tuple[int, ...] = ()  # Positions of the arguments that have a gradient.
 
 
@@ -86,10 +87,30 @@ def weight_only_int8_linear(input: Tensor, weight: Tensor, scales: Tensor, bias:
     return torch.ops.narrowcast.weight_only_int8_linear(input, weight, scales, bias)
 
 
+def encoded_size(numel: int, format: str) -> int:
+    return torch.ops.narrowcast.encoded_size(numel, format)
+
+
+def encode(x: Tensor, format: str, seed: Optional[int], step: int, offset: int) -> Tensor:
+    return torch.ops.narrowcast.encode(x, format, seed=seed, step=step, offset=offset)
+
+
+def decode(bytes: Tensor, format: str, numel: int) -> Tensor:
+    return torch.ops.narrowcast.decode(bytes, format, numel)
+
+
+WIRE_FORMATS = ("int8_b32", "int8_b128", "int8_b256", "int6_b32", "int4_b32", "fp8_e4m3_b32", "bf16", "fp16", "fp32")
+
+
 def _inputs():
     """Tensors of at least one dimension: strided, other dtypes, more dimensions, empty."""
     return [torch.randn(6, 4).t(), torch.randn(5, 9)[::2, 1:], torch.randn(4, 3).bfloat16(), torch.randn(4, 3).half(),
             torch.randn(4, 3).double(), torch.randn(2, 3, 2, 2), torch.empty(0, 3)]
+
+
+def _inputs_and_formats():
+    inputs = _inputs()
+    return [(inputs[i % len(inputs)], name) for i, name in enumerate(WIRE_FORMATS)]
 
 
 def _codes():
@@ -156,6 +177,15 @@ CASES = {
         auto_quantize_all_to_all_single,
         lambda n: (torch.zeros(n, 3), torch.randn(n, 3), "fp16", GROUP, None, None, None),
         lambda: [(torch.zeros_like(x), x, "bfp16", GROUP, [len(x)], [len(x)], 1.1) for x in _inputs()]),
+    "encoded_size": Case(
+        encoded_size, lambda n: (n, "int6_b32"), lambda: [(n, name) for n in (0, 129) for name in WIRE_FORMATS],
+        one_graph=False),
+    "encode": Case(
+        encode, lambda n: (torch.randn(n, 3), "int8_b32", None, 0, 0),
+        lambda: [(x, name, seed, 5, 64) for x, name in _inputs_and_formats() for seed in (None, 7)]),
+    "decode": Case(
+        decode, lambda n: (ops.encode(torch.randn(n, 3), "int4_b32"), "int4_b32", 3 * n),
+        lambda: [(ops.encode(x, name), name, x.numel()) for x, name in _inputs_and_formats()]),
     "dynamically_quantize_per_channel": Case(
         dynamically_quantize_per_channel, lambda n: (torch.randn(n, 6), -128, 127, torch.int8),
         lambda: [(torch.randn(6, 4).t(), 0, 255, torch.uint8), (torch.randn(4, 6), -300, 299, torch.int16),

@@ -1,0 +1,68 @@
+#include "ops/wire_format.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/SymInt.h>
+#include <c10/util/Exception.h>
+
+namespace narrowcast {
+namespace {
+
+using EncodedSize = c10::SymInt(c10::SymInt, std::string_view);
+using Encode = at::Tensor(const at::Tensor&, std::string_view, std::optional<int64_t>, int64_t, int64_t);
+using Decode = at::Tensor(const at::Tensor&, std::string_view, c10::SymInt);
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// Without a tensor the dispatcher does not know where to go and says so in its own terms.
+void check_defined(const at::Tensor& tensor, const char* name) {
+  TORCH_CHECK_VALUE(tensor.defined(), name, " is an undefined tensor");
+}
+
+}  // namespace
+
+std::string_view to_string(WireFormat format) {
+  const std::string_view name = codec::wire::name_of(format);
+  TORCH_CHECK_VALUE(!name.empty(), "format ", static_cast<int64_t>(format), " is no wire format");
+  return name;
+}
+
+std::ostream& operator<<(std::ostream& stream, WireFormat format) { return stream << to_string(format); }
+
+WireFormat parse_wire_format(std::string_view name) {
+  for (const WireFormat format : kWireFormats) {
+    if (name == codec::wire::name_of(format)) {
+      return format;
+    }
+  }
+  TORCH_CHECK_VALUE(false, "format '", name, "' is no wire format; known: ", wire_format_names());
+}
+
+std::string wire_format_names() {
+  std::string names;
+  for (const WireFormat format : kWireFormats) {
+    names += (names.empty() ? "" : ", ") + std::string(codec::wire::name_of(format));
+  }
+  return names;
+}
+
+int64_t encoded_size(int64_t numel, WireFormat format) {
+  static const auto op = find_operator<EncodedSize>("narrowcast::encoded_size");
+  return op.call(numel, to_string(format)).expect_int();
+}
+
+at::Tensor encode(const at::Tensor& x, WireFormat format, const EncodeOptions& options) {
+  static const auto op = find_operator<Encode>("narrowcast::encode");
+  check_defined(x, "x");
+  return op.call(x, to_string(format), options.seed, options.step, options.offset);
+}
+
+at::Tensor decode(const at::Tensor& bytes, WireFormat format, int64_t numel) {
+  static const auto op = find_operator<Decode>("narrowcast::decode");
+  check_defined(bytes, "bytes");
+  return op.call(bytes, to_string(format), numel);
+}
+
+}  // namespace narrowcast
