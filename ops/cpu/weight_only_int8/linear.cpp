@@ -2,9 +2,10 @@
 // suits the number of rows:
 //
 //   rows       processor with VNNI                              others
-//   1..4       sums in float32 straight from the codes          the same
-//   5 and up   exact sums of digits (digit_kernels.h); rows     codes widened block by block to float32,
-//              that do not fit them go the way of 1..4          LibTorch's dense matrix product
+//   1..4       exact sums of digits (digit_kernels.h); rows     sums in float32 straight from the codes
+//              that do not fit them are summed in float32
+//   5 and up   the same                                         codes widened block by block to float32,
+//                                                               LibTorch's dense matrix product
 //
 // but bfloat16 of more than 64 rows, where the processor multiplies it, is
 // widened block by block to bfloat16. Rows of other dtypes are converted to
@@ -66,7 +67,7 @@ void multiply_directly(std::span<const Row> rows, const Int8Layer& layer) {
   });
 }
 
-void multiply_many_rows(const DigitKernels& kernels, std::vector<Row> rows, const Int8Layer& layer, int64_t planes) {
+void multiply_in_digits(const DigitKernels& kernels, std::vector<Row> rows, const Int8Layer& layer, int64_t planes) {
   const auto odd = std::stable_partition(rows.begin(), rows.end(),
                                          [&](const Row& row) { return kernels.fits(row.x, layer.inputs); });
   multiply_digits(kernels, {rows.begin(), odd}, layer, planes);
@@ -76,10 +77,10 @@ void multiply_many_rows(const DigitKernels& kernels, std::vector<Row> rows, cons
 // x [rows, inputs] float32 -> y [rows, outputs] float32. `planes`: digits that x's own precision deserves.
 void multiply_floats(const at::Tensor& x, const Int8Layer& layer, const at::Tensor& y, int64_t planes) {
   const DigitKernels* const digits = layer.inputs <= kMostDigitInputs ? digit_kernels() : nullptr;
-  if (x.size(0) <= kMostFewRows || layer.inputs == 0) {
+  if (digits != nullptr && layer.inputs > 0) {
+    multiply_in_digits(*digits, rows_of(x, y), layer, planes);
+  } else if (x.size(0) <= kMostFewRows || layer.inputs == 0) {
     multiply_directly(rows_of(x, y), layer);
-  } else if (digits != nullptr) {
-    multiply_many_rows(*digits, rows_of(x, y), layer, planes);
   } else {
     multiply_dense(x, layer, y);
   }

@@ -38,11 +38,11 @@ TEST_F(WeightOnlyInt8DigitKernels, AreExactForWholeNumbers) {
   constexpr int64_t kMost = 8355711;
   for (const int64_t inputs : {1, 3, 15, 16, 63, 64, 65, 130, 1023, 1024, 1025, 2500}) {
     for (const int64_t outputs : {1, 4, 15, 16, 17, 50}) {
-      for (const int64_t rows : {5, 6, 7, 8, 20}) {
+      for (const int64_t rows : {1, 2, 3, 5, 6, 7, 20}) {
         SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << outputs);
         at::Tensor x = at::randint(-kMost, kMost + 1, {rows, inputs}, at::kLong);
         x.select(1, inputs / 2).fill_(kMost);
-        x[1].fill_(-kMost);
+        x[rows - 1].fill_(-kMost);
         Layer layer = test::random_layer(outputs, inputs);
         layer.weight[0].fill_(-128);
         const at::Tensor y = weight_only_int8_linear(x.to(at::kFloat), layer.weight, layer.scales, layer.bias);

@@ -12,12 +12,18 @@
 #include <hwy/highway.h>
 
 #include "ops/cpu/weight_only_int8/digits/digit_multiply-inl.h"
+#include "ops/cpu/weight_only_int8/digits/digit_multiply_few-inl.h"
 #include "ops/cpu/weight_only_int8/digits/digit_split-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3_DL
+
+void multiply(const DigitRows& x, const Int8Layer& layer, Range blocks, float* const* y) {
+  const bool few = x.rows * x.planes <= kPanelDigitRows;
+  few ? multiply_few(x, layer, blocks, y) : multiply_many(x, layer, blocks, y);
+}
 
 const DigitKernels* find_digit_kernels() {
   static constexpr DigitKernels kKernels{&fits, &split, &multiply};

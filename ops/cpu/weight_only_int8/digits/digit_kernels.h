@@ -1,4 +1,4 @@
-// Kernels of weight_only_int8_linear for many rows on processors with VNNI
+// Kernels of weight_only_int8_linear on processors with VNNI
 // (sums of four products of bytes in one instruction).
 //
 // Each row x is written in fixed point, x[k] = unit * v[k], where the unit is a

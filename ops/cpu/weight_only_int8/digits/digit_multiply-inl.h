@@ -157,7 +157,8 @@ inline void store_block(const DigitRows& x, const Int8Layer& layer, int64_t firs
   }
 }
 
-inline void multiply(const DigitRows& x, const Int8Layer& layer, Range blocks, float* const* y) {
+// DigitKernels::multiply for any number of rows.
+inline void multiply_many(const DigitRows& x, const Int8Layer& layer, Range blocks, float* const* y) {
   const auto size = static_cast<size_t>(x.rows * x.planes * kBlockOutputs);
   const auto packed = hwy::AllocateAligned<int8_t>(static_cast<size_t>(kPackedOutputs * kSlice));
   const auto sums = hwy::AllocateAligned<int32_t>(size);

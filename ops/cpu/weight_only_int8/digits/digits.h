@@ -1,4 +1,4 @@
-// weight_only_int8_linear for many rows where the processor has VNNI.
+// weight_only_int8_linear where the processor has VNNI.
 #pragma once
 
 #include <span>
