@@ -94,6 +94,7 @@ struct MessageLanes {
   static HWY_INLINE void encode_codes(const float* x, int64_t n, const float* inverse, const uint32_t* random,
                                       uint8_t* bytes) {
     for (int64_t i = 0; i < n; i += kWhole) {
+      prefetch(x + i, kTile * 4, kWhole * 4);
       alignas(64) uint8_t codes[kWhole];
       for (int64_t j = 0; j < kWhole; j += kGroup) {
         const auto group = random == nullptr ? encode_group(x + i + j, inverse + (i + j) / kBlock)

@@ -1,6 +1,8 @@
 // What the wire kernels of every instruction set have in common.
 #pragma once
 
+#include <hwy/cache_control.h>
+
 #include <cstdint>
 #include <tuple>
 
@@ -10,6 +12,17 @@ namespace narrowcast::cpu {
 
 // Kernels work on so many elements at a time, whose floats, codes and random words all stay in the first-level cache.
 inline constexpr int64_t kTile = kWireGrain;
+
+inline constexpr int64_t kCacheLine = 64;
+
+// Asks for memory that lies `ahead` bytes behind `begin`, whether it is there or not: of the next tile, while this one
+// is worked on. The processor itself asks for more only while memory is read, and not beyond a page.
+HWY_INLINE void prefetch(const void* begin, int64_t ahead, int64_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(begin) + static_cast<uintptr_t>(ahead);
+  for (int64_t i = 0; i < bytes; i += kCacheLine) {
+    hwy::Prefetch(reinterpret_cast<const uint8_t*>(address + static_cast<uintptr_t>(i)));
+  }
+}
 
 template <class T>
 using WireEncode = void (*)(WireInput<T>, const Rounding&, uint8_t*);

@@ -1,0 +1,231 @@
+// The kernels of the wire formats on one core, in bytes of float32 per second
+// that they read (encode) or write (decode): from the second-level cache, with
+// each instruction set, and from DRAM, beside the memory's read rate. Everything
+// takes turns, the best quarter of the turns counts. Exit code 1 if a target is
+// missed.
+#include <absl/flags/flag.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/cpu/wire/wire_kernels.h"
+#include "trainer/program/command_line.h"
+
+ABSL_FLAG(int64_t, rounds, 15, "measured turns of each kernel, after two to warm up");
+
+namespace narrowcast {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kWarmUp = 2;
+constexpr int64_t kRanks = 4;
+// Elements: 256 KiB of float32 and what they become fit the second-level cache, 128 MiB no cache.
+constexpr int64_t kInCache = int64_t{1} << 16;
+constexpr int64_t kInDram = int64_t{1} << 25;
+constexpr int64_t kRepetitionsInCache = 64;
+
+// A kernel to measure, and its times so far.
+struct Entry {
+  std::string name;
+  double gigabytes;  // That it handles in one turn.
+  std::function<void()> run;
+  std::vector<double> seconds = {};
+
+  // GB/s in the quarter of its turns that the rest of the machine disturbed least.
+  double rate() const {
+    std::vector<double> times = seconds;
+    const auto quarter = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
+    std::nth_element(times.begin(), quarter, times.end());
+    return gigabytes / *quarter;
+  }
+};
+
+void take_turns(std::vector<Entry>& entries) {
+  for (int64_t round = 0; round < kWarmUp + absl::GetFlag(FLAGS_rounds); ++round) {
+    for (Entry& entry : entries) {
+      const auto begin = Clock::now();
+      entry.run();
+      const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      if (round >= kWarmUp) entry.seconds.push_back(seconds);
+    }
+  }
+}
+
+// What the kernels read and write; messages have room for any format.
+struct Buffers {
+  explicit Buffers(int64_t n)
+      : floats(static_cast<size_t>(n)), out(floats.size()), messages(kRanks), encoded(4 * floats.size()) {
+    uint32_t random = 1;
+    for (float& value : floats) {
+      random = random * 1664525U + 1013904223U;
+      value = (static_cast<float>(random >> 8) * 0x1p-24F - 0.5F) * 1e-3F;
+    }
+    for (std::vector<uint8_t>& message : messages) message.resize(encoded.size() / kRanks);
+  }
+  int64_t size() const { return static_cast<int64_t>(floats.size()); }
+
+  std::vector<float> floats;
+  std::vector<float> out;
+  std::vector<std::vector<uint8_t>> messages;  // Of a shard each, a quarter of the elements.
+  std::vector<uint8_t> encoded;
+};
+
+std::string name_of(const char* kernel, WireFormat format) {
+  return std::string(kernel) + " " + std::string(codec::wire::name_of(format));
+}
+
+// The kernels of one format. Averages are measured by the float32 of their own part.
+void add_entries(Buffers& b, WireFormat format, std::vector<Entry>& entries) {
+  const cpu::Rounding random{true, 1, 2, 3};
+  const int64_t n = b.size();
+  const int64_t shard = n / kRanks;
+  for (auto& message : b.messages) cpu::wire_encode<float>(format, {b.floats.data(), shard}, {}, message.data());
+  cpu::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data());
+  const int64_t repetitions = n == kInCache ? kRepetitionsInCache : 1;
+  const auto add = [&](const char* kernel, int64_t elements, const std::function<void()>& run) {
+    const double gigabytes = 4e-9 * static_cast<double>(elements * repetitions);
+    entries.push_back({name_of(kernel, format), gigabytes, [=] {
+                         for (int64_t i = 0; i < repetitions; ++i) run();
+                       }});
+  };
+  add("encode", n, [=, &b] { cpu::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data()); });
+  add("encode at random", n, [=, &b] {
+    cpu::wire_encode<float>(format, {b.floats.data(), n}, random, b.encoded.data());
+  });
+  add("decode", n, [=, &b] { cpu::wire_decode(format, b.encoded.data(), n, b.out.data()); });
+  add("accumulate", n, [=, &b] { cpu::wire_decode_accumulate(format, b.encoded.data(), n, b.out.data()); });
+  add("average", shard, [=, &b] {
+    const uint8_t* const messages[kRanks] = {b.messages[0].data(), nullptr, b.messages[2].data(), b.messages[3].data()};
+    cpu::wire_average_encode(format, {messages, kRanks, b.floats.data(), shard}, {}, b.messages[1].data());
+  });
+}
+
+double rate_of(const std::vector<Entry>& entries, const std::string& name) {
+  return std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.name == name; })->rate();
+}
+
+bool check(const std::string& what, double reached, double target, const char* unit) {
+  std::printf("  %s: %s %.1f %s (target %.1f)\n", reached >= target ? "PASS" : "FAIL", what.c_str(), reached, unit,
+              target);
+  return reached >= target;
+}
+
+void print_table(const std::vector<Entry>& entries) {
+  std::printf("  %-14s %8s %8s %8s %8s %8s\n", "GB/s", "encode", "random", "decode", "accum.", "average");
+  for (const WireFormat format : kWireFormats) {
+    std::printf("  %-14s", std::string(codec::wire::name_of(format)).c_str());
+    for (const char* kernel : {"encode", "encode at random", "decode", "accumulate", "average"}) {
+      std::printf(" %8.1f", rate_of(entries, name_of(kernel, format)));
+    }
+    std::printf("\n");
+  }
+}
+
+// Rates that encoding from the second-level cache must reach.
+struct CacheTarget {
+  int64_t instruction_set;
+  WireFormat format;
+  double rate;
+};
+
+constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, 40},
+                                         {HWY_AVX3, WireFormat::kInt8B32, 28},
+                                         {HWY_AVX3, WireFormat::kInt4B32, 20},
+                                         {HWY_AVX2, WireFormat::kInt8B128, 30}};
+
+bool measure_in_cache(int64_t instruction_set) {
+  hwy::SetSupportedTargetsForTest(instruction_set);
+  hwy::GetChosenTarget().Update(instruction_set);
+  std::printf("second-level cache, %s\n", hwy::TargetName(instruction_set));
+  Buffers buffers(kInCache);
+  std::vector<Entry> entries;
+  bool met = true;
+  // One format at a time: the messages of another one would not decode.
+  for (const WireFormat format : kWireFormats) {
+    std::vector<Entry> of_format;
+    add_entries(buffers, format, of_format);
+    take_turns(of_format);
+    entries.insert(entries.end(), of_format.begin(), of_format.end());
+  }
+  print_table(entries);
+  for (const CacheTarget& target : kCacheTargets) {
+    if (target.instruction_set != instruction_set) continue;
+    const std::string name = name_of("encode", target.format);
+    met = check(name, rate_of(entries, name), target.rate, "GB/s") && met;
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().DeInit();
+  return met;
+}
+
+// The search for a byte that is not there: the C library reads with the widest vectors.
+void read_all(const std::vector<float>& zeros) {
+  const void* found = std::memchr(zeros.data(), 1, zeros.size() * sizeof(float));
+  if (found != nullptr) std::printf("a zero is 1\n");
+}
+
+// Shares of the read rate that the recommended 8-bit format must reach. An average reads its own part and three
+// messages and writes one, all at that rate at best.
+bool check_dram(const std::vector<Entry>& entries, double read) {
+  constexpr WireFormat kFormat = WireFormat::kInt8B128;
+  const double message = 8.125 / 32;
+  const double bound = read / (1 + kRanks * message);
+  const auto share = [&](const char* kernel, double limit) {
+    return 100 * rate_of(entries, name_of(kernel, kFormat)) / limit;
+  };
+  bool met = check("encode int8_b128", share("encode", read), 85, "% of the read rate");
+  met = check("decode int8_b128", share("decode", read), 75, "% of the read rate") && met;
+  return check("average int8_b128", share("average", bound), 80, "% of what its bytes cost") && met;
+}
+
+bool measure_in_dram() {
+  Buffers buffers(kInDram);
+  const std::vector<float> zeros(static_cast<size_t>(kInDram));
+  std::vector<Entry> entries;
+  std::vector<double> reads;
+  for (const WireFormat format : kWireFormats) {
+    std::vector<Entry> of_format{{"read", 4e-9 * static_cast<double>(kInDram), [&] { read_all(zeros); }}};
+    add_entries(buffers, format, of_format);
+    take_turns(of_format);
+    reads.push_back(of_format.front().rate());
+    entries.insert(entries.end(), of_format.begin() + 1, of_format.end());
+  }
+  const double read = reads[static_cast<size_t>(WireFormat::kInt8B128)];
+  std::printf("DRAM, read at %.1f GB/s\n", read);
+  print_table(entries);
+  return check_dram(entries, read);
+}
+
+int run() {
+  bool met = true;
+  for (const int64_t instruction_set : hwy::SupportedAndGeneratedTargets())
+    met = measure_in_cache(instruction_set) && met;
+  return measure_in_dram() && met ? 0 : 1;
+}
+
+program::Description description() {
+  program::Description description;
+  description.name = "narrowcast_wire_bench";
+  description.version = "0";
+  description.summary = "Times the kernels of every wire format on one core and checks the targets.";
+  description.usage = "narrowcast_wire_bench [flags]";
+  description.groups = {{"Workload", {"rounds"}}};
+  description.examples = {{"on a busy machine", "narrowcast_wire_bench --rounds=60"}};
+  description.exit_codes = {{0, "every target was met"}, {1, "a target was missed"}};
+  return description;
+}
+
+}  // namespace
+}  // namespace narrowcast
+
+int main(int argc, char** argv) {
+  return narrowcast::program::run_main(narrowcast::description(), argc, argv,
+                                       [](const auto&) { return narrowcast::run(); });
+}
