@@ -77,6 +77,7 @@ HWY_INLINE void find_largest(const float* x, int64_t blocks, int32_t* largest) {
   int64_t i = 0;
   for (; i + 4 <= blocks; i += 4) {
     const float* const four = x + i * kBlock;
+    prefetch(x + i * kBlock / 2, kTileBytes, kBlock * 8);  // The first half of the next tile.
     hn::StoreU(
         largest_of_each(largest_of_block<kBlock>(four), largest_of_block<kBlock>(four + kBlock),
                         largest_of_block<kBlock>(four + 2 * kBlock), largest_of_block<kBlock>(four + 3 * kBlock)),

@@ -61,6 +61,9 @@ struct MessageLanes {
   static void decode(const uint8_t* bytes, int64_t n, float* out) {
     const D d;
     for (int64_t i = 0; i < n; i += kBlock, bytes += Format::kBlockBytes) {
+      if constexpr (Sink::kFetchesAhead) {
+        prefetch(bytes, kTile / kBlock * Format::kBlockBytes, Format::kBlockBytes);
+      }
       uint16_t scale_bits = 0;
       std::memcpy(&scale_bits, bytes, sizeof(scale_bits));
       const auto scale = hn::Set(d, codec::wire::scale_value(scale_bits));
@@ -94,7 +97,7 @@ struct MessageLanes {
   static HWY_INLINE void encode_codes(const float* x, int64_t n, const float* inverse, const uint32_t* random,
                                       uint8_t* bytes) {
     for (int64_t i = 0; i < n; i += kWhole) {
-      prefetch(x + i, kTile * 4, kWhole * 4);
+      prefetch(x + i / 2, kTileBytes * 3 / 2, kWhole * 2);  // The second half of the next tile.
       alignas(64) uint8_t codes[kWhole];
       for (int64_t j = 0; j < kWhole; j += kGroup) {
         const auto group = random == nullptr ? encode_group(x + i + j, inverse + (i + j) / kBlock)

@@ -86,9 +86,9 @@ HWY_INLINE void divide(float* sums, int64_t n, int64_t ranks) {
 
 template <class Format>
 HWY_INLINE void average_tile(const RankParts& parts, int64_t begin, int64_t byte, float* mean) {
-  take_part<Format, Assign>(parts, 0, begin, byte, mean);
+  take_part<Format, FetchAhead<Assign>>(parts, 0, begin, byte, mean);
   for (int64_t r = 1; r < parts.ranks; ++r) {
-    take_part<Format, Accumulate>(parts, r, begin, byte, mean);
+    take_part<Format, FetchAhead<Accumulate>>(parts, r, begin, byte, mean);
   }
   divide(mean, std::min(kTile, parts.n - begin), parts.ranks);
 }

@@ -13,6 +13,7 @@ namespace narrowcast::cpu {
 // Kernels work on so many elements at a time, whose floats, codes and random words all stay in the first-level cache.
 inline constexpr int64_t kTile = kWireGrain;
 
+inline constexpr int64_t kTileBytes = kTile * static_cast<int64_t>(sizeof(float));
 inline constexpr int64_t kCacheLine = 64;
 
 // Asks for memory that lies `ahead` bytes behind `begin`, whether it is there or not: of the next tile, while this one

@@ -26,6 +26,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // What becomes of decoded values: they are written, or added to what is there.
 struct Assign {
+  static constexpr bool kFetchesAhead = false;
+
   template <class D>
   static HWY_INLINE void put(D d, hn::Vec<D> value, float* out) {
     hn::StoreU(value, d, out);
@@ -33,10 +35,18 @@ struct Assign {
 };
 
 struct Accumulate {
+  static constexpr bool kFetchesAhead = false;
+
   template <class D>
   static HWY_INLINE void put(D d, hn::Vec<D> value, float* out) {
     hn::StoreU(hn::Add(hn::LoadU(d, out), value), d, out);
   }
+};
+
+// A sink for who reads a tile of several messages in turn: a tile is too short for the processor to see a stream.
+template <class Sink>
+struct FetchAhead : Sink {
+  static constexpr bool kFetchesAhead = true;
 };
 
 // values[0..n) to a sink.
@@ -47,6 +57,9 @@ HWY_INLINE void put_all(const float* values, int64_t n, float* out) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
+    if constexpr (Sink::kFetchesAhead) {
+      prefetch(values + i, kTileBytes, 4 * lanes);
+    }
     Sink::put(d, hn::LoadU(d, values + i), out + i);
   }
   for (; i < n; ++i) {
