@@ -1,7 +1,6 @@
 #include "ops/affine_uint8.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/util/Exception.h>
+#include "ops/dispatch.h"
 
 namespace narrowcast {
 namespace {
@@ -9,16 +8,6 @@ namespace {
 using Qparams = std::tuple<at::Tensor, at::Tensor>;
 using Choose = Qparams(const at::Tensor&);
 using Convert = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&);
-
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
-// Without a tensor the dispatcher does not know where to go and says so in its own terms.
-void check_defined(const at::Tensor& tensor, const char* name) {
-  TORCH_CHECK_VALUE(tensor.defined(), name, " is an undefined tensor");
-}
 
 }  // namespace
 

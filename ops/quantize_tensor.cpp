@@ -1,7 +1,8 @@
 #include "ops/quantize_tensor.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
+
+#include "ops/dispatch.h"
 
 namespace narrowcast {
 namespace {
@@ -11,16 +12,6 @@ using Quantize = at::Tensor(const at::Tensor&, std::string_view);
 using QuantizeList = std::vector<at::Tensor>(at::TensorList, std::string_view);
 using Dequantize = at::Tensor(const at::Tensor&, std::string_view, QuantLoss);
 using DequantizeList = std::vector<at::Tensor>(at::TensorList, std::string_view, QuantLoss);
-
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
-// Without a tensor the dispatcher does not know where to go and says so in its own terms.
-void check_defined(const at::Tensor& tensor, const char* name) {
-  TORCH_CHECK_VALUE(tensor.defined(), name, " is an undefined tensor");
-}
 
 }  // namespace
 

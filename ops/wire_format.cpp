@@ -1,8 +1,9 @@
 #include "ops/wire_format.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>
+
+#include "ops/dispatch.h"
 
 namespace narrowcast {
 namespace {
@@ -10,16 +11,6 @@ namespace {
 using EncodedSize = c10::SymInt(c10::SymInt, std::string_view);
 using Encode = at::Tensor(const at::Tensor&, std::string_view, std::optional<int64_t>, int64_t, int64_t);
 using Decode = at::Tensor(const at::Tensor&, std::string_view, c10::SymInt);
-
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
-// Without a tensor the dispatcher does not know where to go and says so in its own terms.
-void check_defined(const at::Tensor& tensor, const char* name) {
-  TORCH_CHECK_VALUE(tensor.defined(), name, " is an undefined tensor");
-}
 
 }  // namespace
 

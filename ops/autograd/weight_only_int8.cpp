@@ -8,7 +8,6 @@
 //   dx = (dy * scales) weight, dbias = sum of dy over the leading dimensions,
 // written in differentiable operators, so that second derivatives work too.
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/sum.h>
 #include <c10/core/GradMode.h>
@@ -20,6 +19,8 @@
 #include <numeric>
 #include <optional>
 #include <vector>
+
+#include "ops/dispatch.h"
 
 namespace narrowcast {
 namespace {
@@ -38,8 +39,7 @@ struct WeightOnlyInt8Linear : torch::autograd::Function<WeightOnlyInt8Linear> {
                             const at::Tensor& scales, const std::optional<at::Tensor>& bias) {
     using Linear =
         at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&);
-    static const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow("narrowcast::weight_only_int8_linear", "").typed<Linear>();
+    static const auto op = find_operator<Linear>("narrowcast::weight_only_int8_linear");
     context->save_for_backward({weight, scales});
     if (bias.has_value()) context->saved_data["bias_dtype"] = bias->scalar_type();
     const at::AutoDispatchBelowADInplaceOrView guard;
@@ -65,10 +65,6 @@ struct WeightOnlyInt8Linear : torch::autograd::Function<WeightOnlyInt8Linear> {
 };
 
 // Autograd would speak of undefined tensors in its own terms; all else is for the kernels to refuse.
-void check_defined(const at::Tensor& tensor, const char* name) {
-  TORCH_CHECK_VALUE(tensor.defined(), name, " is an undefined tensor");
-}
-
 at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
                                    const std::optional<at::Tensor>& bias) {
   check_defined(input, "input");
