@@ -17,6 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::fork_ranks;
 using testing::kRankPassed;
+using testing::wait_for_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 class HookFaults : public ::testing::TestWithParam<std::string> {};
@@ -27,7 +28,7 @@ TEST_P(HookFaults, ADeadPeerFailsTheFutureLongBeforeTheTimeout) {
     const auto hook = create_comm_hook(GetParam(), {group});
     auto bucket = make_bucket(at::ones({100'000}));
     hook->runHook(bucket)->waitAndThrow();
-    group->barrier()->wait();
+    wait_for_ranks(group);
     if (rank == 1) ::_exit(42);
     try {
       hook->runHook(bucket)->waitAndThrow();

@@ -73,12 +73,12 @@ TEST_P(BufferReuse, NothingIsAllocatedAfterTheSecondStep) {
         futures.push_back(hook->runHook(bucket));
       }
       for (const auto& future : futures) future->waitAndThrow();
-      group->barrier()->wait();  // The other rank's allocations are seen as well.
+      testing::wait_for_ranks(group);  // The other rank's allocations are seen as well.
     };
     step();
     step();
     const int before = counter.large();
-    group->barrier()->wait();
+    testing::wait_for_ranks(group);
     step();
     EXPECT_EQ(counter.large(), before);
   });

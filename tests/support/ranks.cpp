@@ -103,6 +103,8 @@ void run_ranks(int64_t world_size, const RankBody& body, const RanksOptions& opt
   first_exception.rethrow();
 }
 
+void wait_for_ranks(const Group& group) { group->getBackend(c10::DeviceType::CPU)->barrier()->wait(); }
+
 std::vector<int> fork_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options) {
   const StoreFile file;
   std::vector<pid_t> processes;

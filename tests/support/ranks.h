@@ -24,6 +24,10 @@ struct RanksOptions {
 // fail instead of waiting for the timeout; groups of the others live until every rank has returned.
 void run_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options = {});
 
+// Waits until all ranks of `group` are here. Not group->barrier(): LibTorch keeps a tensor in a static variable there,
+// which ranks on threads of one process would assign at once and corrupt the heap with.
+void wait_for_ranks(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
 // Exit codes of fork_ranks for a body that returned, and one that threw or in which a gtest expectation failed.
 inline constexpr int kRankPassed = 0;
 inline constexpr int kRankFailed = 1;

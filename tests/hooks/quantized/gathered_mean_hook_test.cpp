@@ -18,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using testing::wait_for_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 class GatheredMean : public ::testing::TestWithParam<std::string> {
@@ -84,11 +85,11 @@ TEST_P(GatheredMean, RefusesABucketThatIsStillInFlight) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto hook = create_comm_hook(GetParam(), {group});
     auto bucket = make_bucket(at::ones({1000}));
-    if (rank == 1) group->barrier()->wait();  // Rank 0 cannot have finished before.
+    if (rank == 1) wait_for_ranks(group);  // Rank 0 cannot have finished before.
     const auto future = hook->runHook(bucket);
     if (rank == 0) {
       EXPECT_THROW(hook->runHook(bucket), c10::ValueError);
-      group->barrier()->wait();
+      wait_for_ranks(group);
     }
     future->waitAndThrow();
     hook->runHook(bucket)->waitAndThrow();

@@ -24,6 +24,7 @@ using testing::fork_ranks;
 using ::testing::HasSubstr;
 using testing::kRankPassed;
 using testing::run_ranks;
+using testing::wait_for_ranks;
 using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using std::chrono::milliseconds;
@@ -156,11 +157,11 @@ TEST(Engine, StartsTheNextExchangeWhileTheOldestWaitsAndNoThird) {
       const auto third = engine->submit(std::make_shared<TwoHops>(2, 1000, observer(2)));
       second_started.get_future().wait();
       EXPECT_FALSE(first->completed());
-      group->barrier()->wait();
+      wait_for_ranks(group);
       third->waitAndThrow();
       EXPECT_THAT(events, ElementsAre("start 0", "finish 0", "start 1", "start 2", "finish 1", "finish 2"));
     } else {
-      group->barrier()->wait();
+      wait_for_ranks(group);
       for (int64_t number = 0; number < 3; ++number) {
         engine->submit(std::make_shared<TwoHops>(number, 1000))->waitAndThrow();
       }
@@ -216,7 +217,7 @@ TEST(Engine, GivesUpWhatIsUnfinishedWhenItsLastUserGoes) {
   const auto begin = std::chrono::steady_clock::now();
   run_ranks(2, [](int64_t rank, const Group& group) {
     if (rank == 1) {  // Never submits anything.
-      group->barrier()->wait();
+      wait_for_ranks(group);
       return;
     }
     std::promise<void> started;
@@ -230,7 +231,7 @@ TEST(Engine, GivesUpWhatIsUnfinishedWhenItsLastUserGoes) {
     EXPECT_THAT(error_of(first), AllOf(HasSubstr("exchange 0"), HasSubstr("given up")));
     EXPECT_THAT(error_of(second), HasSubstr("exchange 1"));
     EXPECT_THAT(error_of(third), HasSubstr("exchange 2"));
-    group->barrier()->wait();
+    wait_for_ranks(group);
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15)) << "half of the group's timeout";
 }
@@ -290,7 +291,7 @@ TEST(EngineFaults, ADeadPeerFailsTheExchangeAndLaterOnes) {
   const auto codes = fork_ranks(3, [](int64_t rank, const Group& group) {
     const auto engine = Engine::for_group(group);
     engine->submit(std::make_shared<TwoHops>(0, 1000))->waitAndThrow();
-    group->barrier()->wait();
+    wait_for_ranks(group);
     if (rank == 2) ::_exit(42);
     const auto first = engine->submit(std::make_shared<TwoHops>(1, 1000));
     const auto second = engine->submit(std::make_shared<TwoHops>(2, 1000));

@@ -16,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using testing::wait_for_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 TransportOptions options_of(const Group& group, int64_t sequence = 0) {
@@ -66,12 +67,12 @@ TEST(Transport, AnInterruptedWaitGoesOn) {
     Transport* interrupted = nullptr;
     options.before_waiting = [&] {
       if (++waits == 1) interrupted->interrupt_wait();  // Comes too early for the wait, but is not lost.
-      if (waits == 2) group->barrier()->wait();         // Only now the message is sent.
+      if (waits == 2) wait_for_ranks(group);            // Only now the message is sent.
     };
     Transport transport(std::move(options));
     interrupted = &transport;
     if (rank == 1) {
-      group->barrier()->wait();
+      wait_for_ranks(group);
       transport.send({byte(9), 0});
       return;
     }
