@@ -42,12 +42,12 @@ TORCH_LIBRARY(narrowcast, m) {
   m.def("dequantize_tensor(Tensor q, str qtype, float? quant_loss=None) -> Tensor");
   m.def("dequantize_tensor_list(Tensor[] qs, str qtype, float? quant_loss=None) -> Tensor[]");
 
-  // PyTorch's collectives with tensors that travel as FP16 or BFP16; ops/collectives/exchange.h tells how. The group is
-  // the one registered as group_name; its ranks call the same collectives in the same order. Tensors: the dtypes of
-  // quantize_tensor, all on one device, any strides; outputs are written in place, rounded to their own dtype.
-  // Errors: TypeError for a dtype; ValueError for the rest, before anything is sent, or, for ranks whose sizes, qtypes
-  // or collectives differ, on all ranks before data is sent; DistBackendError if a peer or the network fails. Then
-  // the outputs are unchanged. async_op=True is an error. Backward through an output throws.
+  // PyTorch's collectives with tensors that travel as FP16 or BFP16; ops/collectives/auto_quantize/exchange.h tells
+  // how. The group is the one registered as group_name; its ranks call the same collectives in the same order. Tensors:
+  // the dtypes of quantize_tensor, all on one device, any strides; outputs are written in place, rounded to their own
+  // dtype. Errors: TypeError for a dtype; ValueError for the rest, before anything is sent, or, for ranks whose sizes,
+  // qtypes or collectives differ, on all ranks before data is sent; DistBackendError if a peer or the network fails.
+  // Then the outputs are unchanged. async_op=True is an error. Backward through an output throws.
 
   // outputs: W tensors; outputs[r] becomes rank r's input. Inputs may differ in size from rank to rank.
   m.def(

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "ops/autograd/write_without_derivative.h"
-#include "ops/collectives/decoding_work.h"
-#include "ops/collectives/exchange.h"
+#include "ops/collectives/auto_quantize/decoding_work.h"
+#include "ops/collectives/auto_quantize/exchange.h"
 
 namespace narrowcast {
 namespace {

@@ -4,8 +4,8 @@
 //   all_gather(outputs, input, group);
 //
 // As auto_quantize of PyTorch's torch/distributed/algorithms/_quantization, but that outputs are written in place.
-// ops/collectives/exchange.h tells how the bytes go, ops/schema.cpp what tensors may be: it has the operators of the
-// same names, which take the group by its registered name.
+// ops/collectives/auto_quantize/exchange.h tells how the bytes go, ops/schema.cpp what tensors may be: it has the
+// operators of the same names, which take the group by its registered name.
 //
 // A callable is thread-safe as far as its group is: all ranks call the same collectives of a group in the same order.
 // Every call waits until all ranks have made it and agree on sizes. It throws c10::ValueError or c10::TypeError before

@@ -3,7 +3,7 @@
 
 #include <exception>
 
-#include "ops/collectives/exchange.h"
+#include "ops/collectives/auto_quantize/exchange.h"
 
 namespace narrowcast::collectives {
 

@@ -1,4 +1,4 @@
-#include "ops/collectives/exchange.h"
+#include "ops/collectives/auto_quantize/exchange.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
@@ -10,7 +10,7 @@
 #include <numeric>
 #include <utility>
 
-#include "ops/collectives/agreement.h"
+#include "ops/collectives/auto_quantize/agreement.h"
 
 namespace narrowcast::collectives {
 namespace {

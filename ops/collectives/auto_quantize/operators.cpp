@@ -10,7 +10,7 @@
 #include <string_view>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
-#include "ops/collectives/exchange.h"
+#include "ops/collectives/auto_quantize/exchange.h"
 #include "ops/meta/auto_quantize.h"
 
 namespace narrowcast::collectives {

@@ -5,7 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "ops/collectives/exchange.h"
+#include "ops/collectives/auto_quantize/exchange.h"
 
 namespace narrowcast::collectives {
 

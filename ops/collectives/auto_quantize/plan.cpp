@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/collectives/exchange.h"
+#include "ops/collectives/auto_quantize/exchange.h"
 #include "ops/meta/auto_quantize.h"
 
 namespace narrowcast::collectives {

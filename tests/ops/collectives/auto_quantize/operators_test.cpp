@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/ops/collectives/calls.h"
+#include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "tests/ops/collectives/calls.h"
+#include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/ranks.h"
 

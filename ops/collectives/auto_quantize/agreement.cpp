@@ -1,4 +1,4 @@
-#include "ops/collectives/agreement.h"
+#include "ops/collectives/auto_quantize/agreement.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/ops/affine_uint8_reference.h"
-#include "tests/ops/collectives/calls.h"
+#include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/script.h"
 #include "tests/support/ranks.h"
 

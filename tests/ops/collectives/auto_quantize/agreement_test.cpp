@@ -1,5 +1,5 @@
 // Ranks whose calls do not fit together: all of them are told, none waits, no output changes.
-#include "ops/collectives/agreement.h"
+#include "ops/collectives/auto_quantize/agreement.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/ops/collectives/calls.h"
+#include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"

@@ -1,5 +1,5 @@
 // The asynchronous form: what its work and its future do.
-#include "ops/collectives/decoding_work.h"
+#include "ops/collectives/auto_quantize/decoding_work.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

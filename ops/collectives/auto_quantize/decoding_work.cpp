@@ -1,4 +1,4 @@
-#include "ops/collectives/decoding_work.h"
+#include "ops/collectives/auto_quantize/decoding_work.h"
 
 #include <ATen/core/ivalue_inl.h>
 #include <ATen/core/jit_type.h>
@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "ops/collectives/agreement.h"
+#include "ops/collectives/auto_quantize/agreement.h"
 
 namespace narrowcast::collectives {
 namespace {
