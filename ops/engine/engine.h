@@ -10,6 +10,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstddef>
 #include <memory>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -21,7 +22,10 @@ namespace narrowcast::engine {
 
 class Worker;
 
-// Runs jobs first in, first out. Two are in flight at most: job k + 1 starts
+// Jobs that are in flight at most.
+inline constexpr size_t kMaxInFlight = 2;
+
+// Runs jobs first in, first out, two of them in flight: job k + 1 starts
 // (encodes and sends) as soon as it is there and job k waits for the network, so
 // that the network does not idle while job k is decoded.
 //

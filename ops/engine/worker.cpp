@@ -5,14 +5,13 @@
 
 #include <utility>
 
+#include "ops/engine/engine.h"
 #include "ops/error_message.h"
 
 namespace narrowcast::engine {
 namespace {
 
 using c10::ivalue::Future;
-
-constexpr size_t kMaxInFlight = 2;
 
 std::string message_of(const std::exception_ptr& error) {
   try {

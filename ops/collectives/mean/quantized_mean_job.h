@@ -1,0 +1,64 @@
+// The quantised all-reduce as a job of an engine.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/wire/exact_elements.h"
+#include "ops/collectives/wire/message_memory.h"
+#include "ops/engine/job.h"
+#include "ops/export.h"
+
+namespace narrowcast::collectives {
+
+// Shared by all jobs of one engine that one user makes.
+struct JobMemory {
+  std::shared_ptr<MessageMemory> narrow = std::make_shared<MessageMemory>();
+  std::shared_ptr<MessageMemory> exact = std::make_shared<MessageMemory>();
+};
+
+struct QuantizedMeanOptions {
+  std::string name = {};  // Of the exchange, in errors.
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t numel = 0;  // Of the array.
+  WireFormat format = WireFormat::kInt8B128;
+  std::vector<Run> exact = {};  // See ExactElements.
+  LinkCost link = {};
+};
+
+// Replaces a 1-D array by its mean over the ranks. With one rank it stays as it is.
+class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
+ public:
+  QuantizedMeanJob(QuantizedMeanOptions options, const JobMemory& memory);
+
+  // What the next submission averages, in place.
+  void set_call(MeanCall call) { call_ = std::move(call); }
+
+  // Which way the array goes.
+  Route route() const { return route_; }
+  const std::vector<Run>& exact() const { return exact_.runs(); }
+
+  // Bytes that this rank sends per submission, to all peers together.
+  int64_t payload_bytes() const;
+
+  std::string name() const override { return options_.name; }
+  void start(engine::Transport& transport) override;
+  at::Tensor finish(engine::Transport& transport) override;
+
+ private:
+  const QuantizedMeanOptions options_;
+  const Route route_;
+  const std::unique_ptr<MeanExchange> narrow_;
+  ExactElements exact_;
+  const std::unique_ptr<MeanExchange> exact_exchange_;
+  MeanCall call_;
+};
+
+}  // namespace narrowcast::collectives

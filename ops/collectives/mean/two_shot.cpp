@@ -1,0 +1,159 @@
+#include "ops/collectives/mean/two_shot.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/collectives/wire/run_codec.h"
+#include "ops/wire_format.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+// While one chunk of a shard is summed, the next one is on its way. Smaller messages cost more than they hide, and more
+// chunks take processors from the ranks that share a machine.
+constexpr int64_t kLeastChunkBytes = int64_t{512} << 10;
+constexpr int64_t kMostChunks = 2;
+
+std::vector<std::vector<Run>> cut_shards(const MeanOptions& options) {
+  const std::vector<Run> shards = cut(options.numel, options.world_size);
+  const int64_t shard_bytes = encoded_size(options.numel, options.format) / options.world_size;
+  const int64_t count = std::clamp<int64_t>(shard_bytes / kLeastChunkBytes, 1, kMostChunks);
+  std::vector<std::vector<Run>> chunks;
+  for (const Run& shard : shards) {
+    chunks.push_back(cut(shard, count));
+  }
+  return chunks;
+}
+
+}  // namespace
+
+TwoShot::TwoShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory)
+    : options_(options), memory_(std::move(memory)), chunks_(cut_shards(options)) {
+  for (size_t chunk = 0; chunk < chunks_[0].size(); ++chunk) {
+    messages_.push_back(lay_out(chunk));
+  }
+}
+
+TwoShot::ChunkMessages TwoShot::lay_out(size_t chunk) {
+  ChunkMessages messages;
+  for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+    const bool is_peer = rank != options_.rank;
+    const int64_t theirs = encoded_size(run(rank, chunk).numel, options_.format);
+    const int64_t ours = encoded_size(run(options_.rank, chunk).numel, options_.format);
+    messages.parts_sent.push_back(layout_.add(is_peer ? theirs : 0));
+    messages.parts_received.push_back(layout_.add(is_peer ? ours : 0));
+    messages.means.push_back(layout_.add(theirs));
+  }
+  return messages;
+}
+
+int64_t TwoShot::payload_bytes() const {
+  const auto message_bytes = [&](int64_t rank) {
+    int64_t bytes = 0;
+    for (const Run& chunk : chunks_[rank]) {
+      bytes += encoded_size(chunk.numel, options_.format);
+    }
+    return bytes;
+  };
+  int64_t bytes = 0;
+  for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+    bytes += rank == options_.rank ? (options_.world_size - 1) * message_bytes(rank) : message_bytes(rank);
+  }
+  return bytes;
+}
+
+int64_t TwoShot::peer_before(int64_t distance) const {
+  return (options_.rank + options_.world_size - distance) % options_.world_size;
+}
+
+int64_t TwoShot::peer_after(int64_t distance) const { return (options_.rank + distance) % options_.world_size; }
+
+int64_t TwoShot::channel(int64_t hop, size_t chunk) const {
+  return options_.first_channel + hop * kMostChunks + static_cast<int64_t>(chunk);
+}
+
+void TwoShot::start(engine::Transport& transport, MeanCall call) {
+  call_ = std::move(call);
+  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+  post_receives(transport);
+  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
+    send_parts(transport, chunk);
+  }
+}
+
+void TwoShot::post_receives(engine::Transport& transport) {
+  part_receives_.clear();
+  mean_receives_.clear();
+  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      const int64_t peer = peer_before(distance);
+      const at::Tensor& part = placed_[messages_[chunk].parts_received[peer]];
+      part_receives_.push_back(transport.post_receive({part, peer, channel(0, chunk)}));
+      const at::Tensor& mean = placed_[messages_[chunk].means[peer]];
+      mean_receives_.push_back(transport.post_receive({mean, peer, channel(1, chunk)}));
+    }
+  }
+}
+
+void TwoShot::send_parts(engine::Transport& transport, size_t chunk) {
+  const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 0);
+  for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+    const int64_t peer = peer_after(distance);
+    const Run& part = run(peer, chunk);
+    const at::Tensor& message = placed_[messages_[chunk].parts_sent[peer]];
+    float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + part.begin;
+    encode_run({options_.format, rounding.at(part.begin)}, {call_.array, part, residual},
+               message.mutable_data_ptr<uint8_t>());
+    transport.send({message, peer, channel(0, chunk)});
+  }
+}
+
+void TwoShot::finish(engine::Transport& transport) {
+  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
+    send_mean(transport, chunk);
+  }
+  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
+    take_means(transport, chunk);
+  }
+  call_ = {};
+}
+
+void TwoShot::send_mean(engine::Transport& transport, size_t chunk) {
+  const auto peers = static_cast<size_t>(options_.world_size - 1);
+  for (size_t i = 0; i < peers; ++i) {
+    transport.wait_receive(part_receives_[chunk * peers + i]);
+  }
+  RankMessages parts(options_.world_size, nullptr);
+  for (size_t i = 1; i <= peers; ++i) {
+    const int64_t peer = peer_after(static_cast<int64_t>(i));
+    parts[peer] = placed_[messages_[chunk].parts_received[peer]].const_data_ptr<uint8_t>();
+  }
+  const Run& own = run(options_.rank, chunk);
+  const Residuals& residuals = call_.residuals;
+  float* const own_residual = residuals.own == nullptr ? nullptr : residuals.own + own.begin;
+  float* const mean_residual =
+      residuals.mean == nullptr ? nullptr : residuals.mean + (own.begin - run(options_.rank, 0).begin);
+  const at::Tensor& message = placed_[messages_[chunk].means[options_.rank]];
+  const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 1).at(own.begin);
+  average_and_encode_runs({options_.format, rounding}, parts, {call_.array, own, own_residual}, mean_residual,
+                          message.mutable_data_ptr<uint8_t>());
+  for (size_t i = 1; i <= peers; ++i) {
+    transport.send({message, peer_after(static_cast<int64_t>(i)), channel(1, chunk)});
+  }
+}
+
+void TwoShot::take_means(engine::Transport& transport, size_t chunk) {
+  decode_mean(options_.rank, chunk);
+  const int64_t peers = options_.world_size - 1;
+  for (int64_t distance = 1; distance <= peers; ++distance) {
+    transport.wait_receive(mean_receives_[static_cast<int64_t>(chunk) * peers + distance - 1]);
+    decode_mean(peer_before(distance), chunk);
+  }
+}
+
+void TwoShot::decode_mean(int64_t rank, size_t chunk) const {
+  decode_run(options_.format, placed_[messages_[chunk].means[rank]].const_data_ptr<uint8_t>(),
+             {call_.array, run(rank, chunk)});
+}
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,60 @@
+// Where the messages of exchanges lie.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ops/engine/engine.h"
+#include "ops/export.h"
+
+namespace narrowcast::collectives {
+
+// Memory for the messages of all exchanges of one engine that share this object. An engine has
+// engine::kMaxInFlight exchanges in flight and finishes them in the order in which it started them, so that as many
+// buffers, taken in turn, suffice, however many buckets a model has. Used on the engine's thread.
+class NARROWCAST_EXPORT MessageMemory {
+ public:
+  struct Buffer {
+    size_t place = 0;  // Which of the buffers it is.
+    at::Tensor bytes;
+  };
+
+  // The next buffer, with at least `bytes` bytes. What it held before is lost.
+  Buffer take(int64_t bytes);
+
+ private:
+  std::array<at::Tensor, engine::kMaxInFlight> buffers_;
+  size_t next_ = 0;
+  int64_t largest_ = 0;
+};
+
+// The messages of one exchange in such a buffer, each aligned to 64 bytes.
+class NARROWCAST_EXPORT MessageLayout {
+ public:
+  // Makes room for a message and returns its index.
+  size_t add(int64_t bytes);
+
+  int64_t total_bytes() const { return total_; }
+
+  // The messages by index, as views of the buffer. The views stay from step to step.
+  const std::vector<at::Tensor>& place_in(const MessageMemory::Buffer& buffer);
+
+ private:
+  struct Message {
+    int64_t begin;
+    int64_t bytes;
+  };
+  struct Views {
+    at::Tensor buffer;
+    std::vector<at::Tensor> messages;
+  };
+  std::vector<Message> messages_;
+  int64_t total_ = 0;
+  std::array<Views, engine::kMaxInFlight> views_;
+};
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,59 @@
+// What the quantised all-reduce computes, element by element, from encode and decode alone.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/wire_format.h"
+
+namespace narrowcast::collectives {
+
+struct Reference {
+  WireFormat format = WireFormat::kInt8B128;
+  codec::wire::Rounding rounding = {};
+};
+
+// The part of `rank`, 1-D, as what the others decode.
+inline at::Tensor passed_on(const Reference& how, const at::Tensor& part, int64_t begin, int64_t rank, int64_t hop) {
+  const codec::wire::Rounding rounding = rounding_of(how.rounding, rank, hop);
+  EncodeOptions options;
+  if (rounding.stochastic) {
+    options = {static_cast<int64_t>(rounding.seed), static_cast<int64_t>(rounding.step),
+               static_cast<int64_t>(rounding.position) + begin};
+  }
+  return decode(encode(part, how.format, options), how.format, part.numel());
+}
+
+inline at::Tensor mean_in_rank_order(const std::vector<at::Tensor>& parts) {
+  at::Tensor sum = parts[0].to(at::kFloat).clone();
+  for (size_t rank = 1; rank < parts.size(); ++rank) sum.add_(parts[rank].to(at::kFloat));
+  return sum.div_(static_cast<double>(parts.size()));
+}
+
+inline at::Tensor one_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
+  std::vector<at::Tensor> parts;
+  for (size_t rank = 0; rank < arrays.size(); ++rank) {
+    parts.push_back(passed_on(how, arrays[rank], 0, static_cast<int64_t>(rank), 0));
+  }
+  return mean_in_rank_order(parts).to(arrays[0].scalar_type());
+}
+
+inline at::Tensor two_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
+  const auto world_size = static_cast<int64_t>(arrays.size());
+  std::vector<at::Tensor> shards;
+  for (int64_t owner = 0; owner < world_size; ++owner) {
+    const Run shard = shard_of(owner, world_size, arrays[0].numel());
+    std::vector<at::Tensor> parts;
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      const at::Tensor part = arrays[rank].narrow(0, shard.begin, shard.numel);
+      parts.push_back(rank == owner ? part : passed_on(how, part, shard.begin, rank, 0));
+    }
+    shards.push_back(passed_on(how, mean_in_rank_order(parts), shard.begin, owner, 1));
+  }
+  return at::cat(shards).to(arrays[0].scalar_type());
+}
+
+}  // namespace narrowcast::collectives
