@@ -81,10 +81,10 @@ TORCH_LIBRARY(narrowcast, m) {
   //   linear(input, weight.to(input.dtype)) * scales + bias
   // Differentiable in input and bias; scales that require a gradient are an error.
   // On a CPU with VNNI: sums exact but for a rounding of each input to at most 2^-22 of its row's largest magnitude
-  // (2^-14 in bfloat16, whose outputs are rounded to 2^-8); rows whose largest magnitude is over 64 times their mean,
-  // or not finite, are summed in float32. A row's result depends neither on the number of threads nor on the other
-  // rows. Other CPUs: up to 4 rows are summed in float32, whatever the threads; more, and bfloat16 from 65 rows on a
-  // CPU that multiplies it: LibTorch's dense matrix product.
+  // (2^-14 in bfloat16, whose outputs are rounded to 2^-8); rows whose largest magnitude is over 64 times their mean
+  // (16384 times in bfloat16), or not finite, are summed in float32. A row's result depends neither on the number of
+  // threads nor on the other rows. Other CPUs: up to 4 rows are summed in float32, whatever the threads; more by
+  // LibTorch's dense matrix product. So is bfloat16 of more than 64 rows on a CPU that has AMX for it.
   m.def("weight_only_int8_linear(Tensor input, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor");
 
   // Wire formats: what quantised collectives send (docs/wire_format.md). format: int8_b32, int8_b128, int8_b256,

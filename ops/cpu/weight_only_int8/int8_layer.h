@@ -1,5 +1,4 @@
-// What the kernels of weight_only_int8_linear work on. All floats are float32:
-// other dtypes are converted before and after.
+// What the kernels of weight_only_int8_linear work on.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +21,10 @@ struct Range {
 };
 
 // One row's inputs and where its outputs go.
+template <class T>
 struct Row {
-  const float* x;  // [inputs]
-  float* y;        // [outputs]
+  const T* x;  // [inputs]
+  T* y;        // [outputs]
 };
 
 }  // namespace narrowcast::cpu

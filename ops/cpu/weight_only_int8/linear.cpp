@@ -3,13 +3,14 @@
 //
 //   rows       processor with VNNI                              others
 //   1..4       exact sums of digits (digit_kernels.h); rows     sums in float32 straight from the codes
-//              that do not fit them are summed in float32
+//              that suit no digits are summed in float32
 //   5 and up   the same                                         codes widened block by block to float32,
 //                                                               LibTorch's dense matrix product
 //
-// but bfloat16 of more than 64 rows, where the processor multiplies it, is
-// widened block by block to bfloat16. Rows of other dtypes are converted to
-// float32 before and from it after.
+// but for bfloat16 of more than 64 rows codes are widened block by block to
+// bfloat16 where the processor has matrix instructions for it (AMX), or has no
+// VNNI but multiplies it. Other rows that are not float32 are converted to it
+// before and from it after, except for the digits of bfloat16.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cpu/Utils.h>
@@ -17,6 +18,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -30,31 +32,29 @@
 namespace narrowcast::cpu {
 namespace {
 
-// Beyond, LibTorch's product of bfloat16 is the faster one.
-constexpr int64_t kMostBfloat16DigitRows = 64;
+// Beyond, LibTorch's product of bfloat16 is the faster one on processors with AMX.
+constexpr int64_t kMostBfloat16Rows = 64;
 
 // Codes worth a thread's start: some microseconds of work.
 constexpr int64_t kGrain = int64_t{1} << 17;
 
-bool multiplies_bfloat16() {
-  static const bool answer = [] {
-    const auto capabilities = at::cpu::get_cpu_capabilities();
-    const auto found = capabilities.find("avx512_bf16");
-    return found != capabilities.end() && found->second.toBool();
-  }();
-  return answer;
+bool is_capable(const char* capability) {
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  const auto found = capabilities.find(capability);
+  return found != capabilities.end() && found->second.toBool();
 }
 
-std::vector<Row> rows_of(const at::Tensor& x, const at::Tensor& y) {
-  std::vector<Row> rows;
+template <class T>
+std::vector<Row<T>> rows_of(const at::Tensor& x, const at::Tensor& y) {
+  std::vector<Row<T>> rows;
   for (int64_t row = 0; row < y.size(0); ++row) {
-    rows.push_back({x.const_data_ptr<float>() + row * x.size(1), y.mutable_data_ptr<float>() + row * y.size(1)});
+    rows.push_back({x.const_data_ptr<T>() + row * x.size(1), y.mutable_data_ptr<T>() + row * y.size(1)});
   }
   return rows;
 }
 
 // Any number of rows, kMostFewRows at a time.
-void multiply_directly(std::span<const Row> rows, const Int8Layer& layer) {
+void multiply_directly(std::span<const Row<float>> rows, const Int8Layer& layer) {
   constexpr int64_t kTile = 8;  // what the kernel likes best
   const int64_t tiles = (layer.outputs + kTile - 1) / kTile;
   const int64_t grain = std::max<int64_t>(1, kGrain / (kTile * std::max<int64_t>(1, layer.inputs)));
@@ -67,35 +67,76 @@ void multiply_directly(std::span<const Row> rows, const Int8Layer& layer) {
   });
 }
 
-void multiply_in_digits(const DigitKernels& kernels, std::vector<Row> rows, const Int8Layer& layer, int64_t planes) {
-  const auto odd = std::stable_partition(rows.begin(), rows.end(),
-                                         [&](const Row& row) { return kernels.fits(row.x, layer.inputs); });
-  multiply_digits(kernels, {rows.begin(), odd}, layer, planes);
-  multiply_directly({odd, rows.end()}, layer);
+// The same for bfloat16: one row after the other, as few are summed in float32.
+void multiply_directly(std::span<const Row<c10::BFloat16>> rows, const Int8Layer& layer) {
+  std::vector<float> x(static_cast<size_t>(layer.inputs));
+  std::vector<float> y(static_cast<size_t>(layer.outputs));
+  for (const Row<c10::BFloat16>& row : rows) {
+    std::copy_n(row.x, layer.inputs, x.begin());
+    const Row<float> wide{x.data(), y.data()};
+    multiply_directly(std::span(&wide, 1), layer);
+    std::copy_n(y.begin(), layer.outputs, row.y);
+  }
 }
 
-// x [rows, inputs] float32 -> y [rows, outputs] float32. `planes`: digits that x's own precision deserves.
-void multiply_floats(const at::Tensor& x, const Int8Layer& layer, const at::Tensor& y, int64_t planes) {
-  const DigitKernels* const digits = layer.inputs <= kMostDigitInputs ? digit_kernels() : nullptr;
-  if (digits != nullptr && layer.inputs > 0) {
-    multiply_in_digits(*digits, rows_of(x, y), layer, planes);
+// The number of planes of digits that each row needs.
+template <class T>
+std::vector<int64_t> planes_of(const std::vector<Row<T>>& rows, int64_t inputs) {
+  std::vector<int64_t> planes(rows.size());
+  const int64_t grain = std::max<int64_t>(1, kGrain / inputs);
+  at::parallel_for(0, static_cast<int64_t>(rows.size()), grain, [&](int64_t begin, int64_t end) {
+    for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
+      planes[row] = digit_kernels<T>()->planes_for(rows[row].x, inputs);
+    }
+  });
+  return planes;
+}
+
+template <class T>
+void multiply_in_digits(const std::vector<Row<T>>& rows, const Int8Layer& layer) {
+  const std::vector<int64_t> planes = planes_of(rows, layer.inputs);
+  std::array<std::vector<Row<T>>, 4> by_planes;
+  for (size_t row = 0; row < rows.size(); ++row) by_planes[static_cast<size_t>(planes[row])].push_back(rows[row]);
+  multiply_directly(by_planes[0], layer);
+  multiply_digits<T>(by_planes[2], layer, 2);
+  multiply_digits<T>(by_planes[3], layer, 3);
+}
+
+template <class T>
+bool has_digits(const Int8Layer& layer) {
+  return layer.inputs > 0 && layer.inputs <= kMostDigitInputs && digit_kernels<T>() != nullptr;
+}
+
+// x [rows, inputs] float32 -> y [rows, outputs] float32.
+void multiply_floats(const at::Tensor& x, const Int8Layer& layer, const at::Tensor& y) {
+  if (has_digits<float>(layer)) {
+    multiply_in_digits(rows_of<float>(x, y), layer);
   } else if (x.size(0) <= kMostFewRows || layer.inputs == 0) {
-    multiply_directly(rows_of(x, y), layer);
+    multiply_directly(rows_of<float>(x, y), layer);
   } else {
     multiply_dense(x, layer, y);
   }
+}
+
+bool is_for_dense_bfloat16(const at::Tensor& x, const Int8Layer& layer) {
+  static const bool kHasBfloat16 = is_capable("avx512_bf16");
+  static const bool kHasAmx = is_capable("amx_bf16");
+  return x.size(0) > kMostBfloat16Rows && layer.inputs > 0 &&
+         (kHasAmx || (kHasBfloat16 && !has_digits<c10::BFloat16>(layer)));
 }
 
 // x [rows, inputs] -> y [rows, outputs], contiguous, of one dtype.
 void multiply(const at::Tensor& x, const Int8Layer& layer, const at::Tensor& y) {
   const bool is_bfloat16 = x.scalar_type() == at::kBFloat16;
   if (x.scalar_type() == at::kFloat) {
-    multiply_floats(x, layer, y, 3);
-  } else if (is_bfloat16 && x.size(0) > kMostBfloat16DigitRows && layer.inputs > 0 && multiplies_bfloat16()) {
+    multiply_floats(x, layer, y);
+  } else if (is_bfloat16 && is_for_dense_bfloat16(x, layer)) {
     multiply_dense(x, layer, y);
+  } else if (is_bfloat16 && has_digits<c10::BFloat16>(layer)) {
+    multiply_in_digits(rows_of<c10::BFloat16>(x, y), layer);
   } else {
     const at::Tensor wide = at::empty(y.sizes(), y.options().dtype(at::kFloat));
-    multiply_floats(x.to(at::kFloat), layer, wide, is_bfloat16 ? 2 : 3);
+    multiply_floats(x.to(at::kFloat), layer, wide);
     y.copy_(wide);
   }
 }

@@ -41,7 +41,8 @@ HWY_INLINE void prefetch_next_tile(const int8_t* codes, int64_t inputs, int64_t 
 
 // The terms that fill no vector.
 template <int kRows, int kOutputs>
-void add_last_terms(const Row* rows, const int8_t* codes, Range terms, int64_t inputs, float (&sums)[kRows][kOutputs]) {
+void add_last_terms(const Row<float>* rows, const int8_t* codes, Range terms, int64_t inputs,
+                    float (&sums)[kRows][kOutputs]) {
   for (int r = 0; r < kRows; ++r) {
     for (int o = 0; o < kOutputs; ++o) {
       for (int64_t k = terms.begin; k < terms.end; ++k) {
@@ -53,7 +54,7 @@ void add_last_terms(const Row* rows, const int8_t* codes, Range terms, int64_t i
 
 // sums[r][o] = sum over k of rows[r].x[k] * codes[o * inputs + k].
 template <int kRows, int kOutputs>
-void sum_tile(const Row* rows, const int8_t* codes, int64_t inputs, float (&sums)[kRows][kOutputs]) {
+void sum_tile(const Row<float>* rows, const int8_t* codes, int64_t inputs, float (&sums)[kRows][kOutputs]) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   hn::Vec<decltype(d)> partial[kRows][kOutputs];
@@ -80,7 +81,7 @@ void sum_tile(const Row* rows, const int8_t* codes, int64_t inputs, float (&sums
 }
 
 template <int kRows, int kOutputs>
-void multiply_tile(const Row* rows, const Int8Layer& layer, int64_t first) {
+void multiply_tile(const Row<float>* rows, const Int8Layer& layer, int64_t first) {
   float sums[kRows][kOutputs];
   sum_tile<kRows, kOutputs>(rows, layer.codes + first * layer.inputs, layer.inputs, sums);
   for (int r = 0; r < kRows; ++r) {
@@ -92,14 +93,14 @@ void multiply_tile(const Row* rows, const Int8Layer& layer, int64_t first) {
 }
 
 template <int kRows>
-void multiply(const Row* rows, const Int8Layer& layer, Range outputs) {
+void multiply(const Row<float>* rows, const Int8Layer& layer, Range outputs) {
   constexpr int kTile = tile_outputs(kRows);
   int64_t o = outputs.begin;
   for (; o + kTile <= outputs.end; o += kTile) multiply_tile<kRows, kTile>(rows, layer, o);
   for (; o < outputs.end; ++o) multiply_tile<kRows, 1>(rows, layer, o);
 }
 
-void multiply_few_rows(const Row* rows, int64_t count, const Int8Layer& layer, Range outputs) {
+void multiply_few_rows(const Row<float>* rows, int64_t count, const Int8Layer& layer, Range outputs) {
   switch (count) {
     case 1:
       return multiply<1>(rows, layer, outputs);
@@ -182,7 +183,7 @@ HWY_EXPORT(scale_bfloat16);
 
 }  // namespace
 
-void multiply_few_rows(const Row* rows, int64_t count, const Int8Layer& layer, Range outputs) {
+void multiply_few_rows(const Row<float>* rows, int64_t count, const Int8Layer& layer, Range outputs) {
   HWY_DYNAMIC_DISPATCH(multiply_few_rows)(rows, count, layer, outputs);
 }
 

@@ -16,7 +16,7 @@ inline constexpr int64_t kMostFewRows = 4;
 
 // The given outputs of `count` rows (1..kMostFewRows), straight from the codes. Sums are float32; the order of their
 // terms, and so every bit, depends on the number of inputs and the instruction set only.
-NARROWCAST_EXPORT void multiply_few_rows(const Row* rows, int64_t count, const Int8Layer& layer, Range outputs);
+NARROWCAST_EXPORT void multiply_few_rows(const Row<float>* rows, int64_t count, const Int8Layer& layer, Range outputs);
 
 // out[i] = codes[i], exactly.
 NARROWCAST_EXPORT void widen_codes(const int8_t* codes, int64_t n, float* out);

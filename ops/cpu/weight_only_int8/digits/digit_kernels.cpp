@@ -20,21 +20,29 @@ namespace narrowcast::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-void multiply(const DigitRows& x, const Int8Layer& layer, Range blocks, float* const* y) {
-  const bool few = x.rows * x.planes <= kPanelDigitRows;
+template <class T>
+void multiply(const DigitRows& x, const Int8Layer& layer, Range blocks, T* const* y) {
+  const bool few = x.rows * x.planes <= kMostFewDigitRows;
   few ? multiply_few(x, layer, blocks, y) : multiply_many(x, layer, blocks, y);
 }
 
-const DigitKernels* find_digit_kernels() {
-  static constexpr DigitKernels kKernels{&fits, &split, &multiply};
+template <class T>
+const DigitKernels<T>* find_digit_kernels() {
+  static constexpr DigitKernels<T> kKernels{&planes_for, &split, &multiply<T>};
   return &kKernels;
 }
 
 #else
 
-const DigitKernels* find_digit_kernels() { return nullptr; }
+template <class T>
+const DigitKernels<T>* find_digit_kernels() {
+  return nullptr;
+}
 
 #endif  // HWY_TARGET == HWY_AVX3_DL
+
+const DigitKernels<float>* find_float_kernels() { return find_digit_kernels<float>(); }
+const DigitKernels<c10::BFloat16>* find_bfloat16_kernels() { return find_digit_kernels<c10::BFloat16>(); }
 
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -43,11 +51,20 @@ HWY_AFTER_NAMESPACE();
 namespace narrowcast::cpu {
 namespace {
 
-HWY_EXPORT(find_digit_kernels);
+HWY_EXPORT(find_float_kernels);
+HWY_EXPORT(find_bfloat16_kernels);
 
 }  // namespace
 
-const DigitKernels* digit_kernels() { return HWY_DYNAMIC_DISPATCH(find_digit_kernels)(); }
+template <>
+const DigitKernels<float>* digit_kernels() {
+  return HWY_DYNAMIC_DISPATCH(find_float_kernels)();
+}
+
+template <>
+const DigitKernels<c10::BFloat16>* digit_kernels() {
+  return HWY_DYNAMIC_DISPATCH(find_bfloat16_kernels)();
+}
 
 }  // namespace narrowcast::cpu
 #endif  // HWY_ONCE

@@ -20,6 +20,8 @@
 // first digit row, 64 of the next, ..., then the next 64 of the first.
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
 #include <cstdint>
 
 #include "ops/cpu/weight_only_int8/int8_layer.h"
@@ -30,7 +32,7 @@ namespace narrowcast::cpu {
 inline constexpr int64_t kPanelDigitRows = 6;       // a multiple of 2 and of 3, so no row is in two panels
 inline constexpr int64_t kDigitStep = 64;           // inputs are padded with zeros to a multiple of it
 inline constexpr int64_t kMostDigitInputs = 65536;  // up to here sums of 255 * 128 fit int32
-inline constexpr int64_t kBlockOutputs = 16;        // outputs are computed in blocks of so many
+inline constexpr int64_t kBlockOutputs = 32;        // outputs are computed in blocks of so many
 
 // Rows as digits. The arrays are aligned to 64 bytes.
 struct DigitRows {
@@ -42,20 +44,29 @@ struct DigitRows {
   int32_t* corrections;  // [rows * planes]
 };
 
+// For rows of float or c10::BFloat16.
+template <class T>
 struct DigitKernels {
-  // Whether fixed point does justice to x[0..n): all values are finite and the largest is at most 64 times the mean
-  // magnitude, which keeps half a unit of three planes below 2^-16 of the mean. True for a row of zeros.
-  bool (*fits)(const float* x, int64_t n);
+  // The planes that do justice to x[0..n): half a unit is then below 2^-16 of the mean magnitude (2^-8 in bfloat16).
+  //   2  bfloat16 whose largest magnitude is at most 64 times the mean
+  //   3  float32 likewise; bfloat16 up to 16384 times the mean
+  //   0  other rows, and those with a value that is not finite or a largest one beyond 2^+-100; they go another way
+  int64_t (*planes_for)(const T* x, int64_t n);
 
-  // Writes x[0..n), which fits, as row `row`.
-  void (*split)(const float* x, int64_t n, int64_t row, const DigitRows& out);
+  // Writes x[0..n), which out.planes suit, as row `row`.
+  void (*split)(const T* x, int64_t n, int64_t row, const DigitRows& out);
 
-  // The outputs of the given blocks (block b is outputs [16 b, 16 b + 16), the last one shorter where they end);
+  // The outputs of the given blocks (block b is outputs [32 b, 32 b + 32), the last one shorter where they end);
   // row r of x goes to y[r].
-  void (*multiply)(const DigitRows& x, const Int8Layer& layer, Range blocks, float* const* y);
+  void (*multiply)(const DigitRows& x, const Int8Layer& layer, Range blocks, T* const* y);
 };
 
 // Null where the processor, or the instruction set that Highway chose, has no VNNI.
-NARROWCAST_EXPORT const DigitKernels* digit_kernels();
+template <class T>
+const DigitKernels<T>* digit_kernels() = delete;
+template <>
+NARROWCAST_EXPORT const DigitKernels<float>* digit_kernels();
+template <>
+NARROWCAST_EXPORT const DigitKernels<c10::BFloat16>* digit_kernels();
 
 }  // namespace narrowcast::cpu

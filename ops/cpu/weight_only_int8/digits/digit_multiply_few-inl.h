@@ -20,9 +20,15 @@ namespace narrowcast::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// 64 codes, or those that the mask lets through and zeros, with 128 added.
-HWY_INLINE __m512i load_unsigned_codes(const int8_t* codes, __mmask64 mask) {
-  return _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, codes), _mm512_set1_epi8(static_cast<char>(0x80)));
+constexpr int kTileOutputs = 4;
+
+// The sum of each vector's lanes.
+HWY_INLINE __m128i sums_of_lanes(const __m512i (&v)[kTileOutputs]) {
+  const __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+  const __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+  const __m512i quarters = _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+  const __m256i halves = _mm256_add_epi32(_mm512_castsi512_si256(quarters), _mm512_extracti64x4_epi64(quarters, 1));
+  return _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
 }
 
 // How far ahead of their use codes are fetched: the processor does not look beyond a page by itself.
@@ -91,13 +97,22 @@ constexpr MultiplyCodes kMultiplyCodes[kPanelDigitRows + 1] = {nullptr,
                                                                &multiply_codes<5>,
                                                                &multiply_codes<6>};
 
-// DigitKernels::multiply for rows whose digits are one panel.
-inline void multiply_few(const DigitRows& x, const Int8Layer& layer, Range blocks, float* const* y) {
-  HWY_ALIGN int32_t sums[kPanelDigitRows * kBlockOutputs];
-  const MultiplyCodes multiply_codes_of_tile = kMultiplyCodes[x.rows * x.planes];
+// With more, packing pays.
+constexpr int64_t kMostFewDigitRows = 9;
+
+// DigitKernels::multiply for at most kMostFewDigitRows digit rows. Panels after the first find a tile's codes in the
+// first-level cache.
+template <class T>
+void multiply_few(const DigitRows& x, const Int8Layer& layer, Range blocks, T* const* y) {
+  HWY_ALIGN int32_t sums[kMostFewDigitRows * kBlockOutputs];
+  const int64_t digit_rows = x.rows * x.planes;
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
     for (int64_t o = 0; o < kBlockOutputs; o += kTileOutputs) {
-      multiply_codes_of_tile(x.digits, layer, block * kBlockOutputs + o, sums + o);
+      for (int64_t first = 0; first < digit_rows; first += kPanelDigitRows) {
+        const int64_t left = std::min(kPanelDigitRows, digit_rows - first);
+        kMultiplyCodes[left](x.digits + first * x.padded, layer, block * kBlockOutputs + o,
+                             sums + first * kBlockOutputs + o);
+      }
     }
     store_block(x, layer, block * kBlockOutputs, sums, y);
   }

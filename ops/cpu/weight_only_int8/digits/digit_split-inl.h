@@ -7,10 +7,12 @@
 #define NARROWCAST_DIGIT_SPLIT_INL_H_
 #endif
 
+#include <c10/util/BFloat16.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "ops/cpu/weight_only_int8/digits/digit_kernels.h"
 
@@ -25,32 +27,55 @@ HWY_INLINE __m512 load_row(const float* x, int64_t k, int64_t n) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << left) - 1), x + k);
 }
 
+HWY_INLINE __m512 load_row(const c10::BFloat16* x, int64_t k, int64_t n) {
+  const int64_t left = std::clamp<int64_t>(n - k, 0, 16);
+  const __m256i bits = _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1U << left) - 1), x + k);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
 struct Magnitudes {
   float largest;
   float sum;
 };
 
-inline Magnitudes find_magnitudes(const float* x, int64_t n) {
-  __m512 largest = _mm512_setzero_ps();
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t k = 0; k < n; k += 16) {
-    const __m512 magnitude = _mm512_abs_ps(load_row(x, k, n));
-    largest = _mm512_max_ps(largest, magnitude);
-    sum = _mm512_add_ps(sum, magnitude);
+template <class T>
+Magnitudes find_magnitudes(const T* x, int64_t n) {
+  constexpr int kChains = 4;  // of sums, to hide their latency
+  __m512 largest[kChains];
+  __m512 sum[kChains];
+  for (int i = 0; i < kChains; ++i) largest[i] = sum[i] = _mm512_setzero_ps();
+  for (int64_t k = 0; k < n; k += kChains * 16) {
+    HWY_UNROLL(4)
+    for (int i = 0; i < kChains; ++i) {
+      const __m512 magnitude = _mm512_abs_ps(load_row(x, k + 16 * i, n));
+      largest[i] = _mm512_max_ps(largest[i], magnitude);
+      sum[i] = _mm512_add_ps(sum[i], magnitude);
+    }
   }
-  return {_mm512_reduce_max_ps(largest), _mm512_reduce_add_ps(sum)};
+  const __m512 all_largest =
+      _mm512_max_ps(_mm512_max_ps(largest[0], largest[1]), _mm512_max_ps(largest[2], largest[3]));
+  const __m512 all_sums = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
+  return {_mm512_reduce_max_ps(all_largest), _mm512_reduce_add_ps(all_sums)};
 }
 
 // NaN and Inf make the sum so. Values beyond 2^+-100 would leave float32 on their way to units.
-inline bool fits(const float* x, int64_t n) {
+template <class T>
+int64_t planes_for(const T* x, int64_t n) {
+  constexpr int64_t kLeast = std::is_same_v<T, float> ? 3 : 2;
   constexpr double kMostOverMean = 64;
   const Magnitudes magnitudes = find_magnitudes(x, n);
   if (magnitudes.sum == 0) {
-    return true;
+    return kLeast;
   }
   const double largest = magnitudes.largest;
-  return std::isfinite(magnitudes.sum) && largest >= 0x1p-100 && largest <= 0x1p100 &&
-         largest * static_cast<double>(n) <= kMostOverMean * magnitudes.sum;
+  if (!std::isfinite(magnitudes.sum) || largest < 0x1p-100 || largest > 0x1p100) {
+    return 0;
+  }
+  const double as_if_all_largest = largest * static_cast<double>(n);
+  if (as_if_all_largest <= kMostOverMean * magnitudes.sum) {
+    return kLeast;
+  }
+  return kLeast < 3 && as_if_all_largest <= 256 * kMostOverMean * magnitudes.sum ? 3 : 0;
 }
 
 // The exponent of the largest power of two that brings `largest` within the digits' range.
@@ -88,8 +113,8 @@ HWY_INLINE void store_digits(__m512i value, int8_t* out, __m512i (&sums)[kPlanes
   }
 }
 
-template <int kPlanes>
-void split_into(const float* x, int64_t n, int64_t row, const DigitRows& out) {
+template <int kPlanes, class T>
+void split_into(const T* x, int64_t n, int64_t row, const DigitRows& out) {
   const int exponent = exponent_for(find_magnitudes(x, n).largest, kPlanes);
   const __m512 per_unit = _mm512_set1_ps(std::ldexp(1.0F, exponent));
   const DigitPlace place = place_of(out, row);
@@ -105,7 +130,8 @@ void split_into(const float* x, int64_t n, int64_t row, const DigitRows& out) {
   }
 }
 
-inline void split(const float* x, int64_t n, int64_t row, const DigitRows& out) {
+template <class T>
+void split(const T* x, int64_t n, int64_t row, const DigitRows& out) {
   out.planes == 3 ? split_into<3>(x, n, row, out) : split_into<2>(x, n, row, out);
 }
 

@@ -9,8 +9,9 @@
 namespace narrowcast::cpu {
 namespace {
 
-// Digits of as many rows as stay in a second-level cache while all codes pass by.
-constexpr int64_t kChunkBytes = int64_t{640} << 10;
+// Digits of as many rows as stay in a third-level cache while all codes pass by: each digit meets 32 codes, so they
+// need not be read fast.
+constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
 // Products of bytes worth a thread's start: some microseconds of work.
 constexpr int64_t kGrain = int64_t{1} << 20;
@@ -46,16 +47,17 @@ class ChunkBuffer {
   std::vector<int32_t> corrections_;
 };
 
-void multiply_chunk(const DigitKernels& kernels, std::span<const Row> rows, const Int8Layer& layer,
-                    const DigitRows& digits) {
+template <class T>
+void multiply_chunk(std::span<const Row<T>> rows, const Int8Layer& layer, const DigitRows& digits) {
+  const DigitKernels<T>& kernels = *digit_kernels<T>();
   at::parallel_for(0, digits.rows, std::max<int64_t>(1, (kGrain >> 5) / digits.padded),
                    [&](int64_t begin, int64_t end) {
                      for (int64_t row = begin; row < end; ++row) {
                        kernels.split(rows[static_cast<size_t>(row)].x, layer.inputs, row, digits);
                      }
                    });
-  std::vector<float*> y;
-  for (const Row& row : rows) y.push_back(row.y);
+  std::vector<T*> y;
+  for (const Row<T>& row : rows) y.push_back(row.y);
   const int64_t blocks = (layer.outputs + kBlockOutputs - 1) / kBlockOutputs;
   const int64_t work = digits.rows * digits.planes * digits.padded * kBlockOutputs;
   at::parallel_for(0, blocks, std::max<int64_t>(1, kGrain / work), [&](int64_t begin, int64_t end) {
@@ -65,16 +67,20 @@ void multiply_chunk(const DigitKernels& kernels, std::span<const Row> rows, cons
 
 }  // namespace
 
-void multiply_digits(const DigitKernels& kernels, std::span<const Row> rows, const Int8Layer& layer, int64_t planes) {
+template <class T>
+void multiply_digits(std::span<const Row<T>> rows, const Int8Layer& layer, int64_t planes) {
   if (rows.empty()) return;
   const int64_t padded = (layer.inputs + kDigitStep - 1) / kDigitStep * kDigitStep;
   const auto chunk_rows =
       std::min(static_cast<size_t>(rows_per_chunk(static_cast<int64_t>(rows.size()), planes, padded)), rows.size());
   ChunkBuffer buffer(static_cast<int64_t>(chunk_rows), planes, padded);
   for (size_t first = 0; first < rows.size(); first += chunk_rows) {
-    const std::span<const Row> chunk = rows.subspan(first, std::min(chunk_rows, rows.size() - first));
-    multiply_chunk(kernels, chunk, layer, buffer.for_rows(chunk.size()));
+    const std::span<const Row<T>> chunk = rows.subspan(first, std::min(chunk_rows, rows.size() - first));
+    multiply_chunk(chunk, layer, buffer.for_rows(chunk.size()));
   }
 }
+
+template void multiply_digits(std::span<const Row<float>> rows, const Int8Layer& layer, int64_t planes);
+template void multiply_digits(std::span<const Row<c10::BFloat16>> rows, const Int8Layer& layer, int64_t planes);
 
 }  // namespace narrowcast::cpu

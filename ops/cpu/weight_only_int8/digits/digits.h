@@ -8,7 +8,8 @@
 
 namespace narrowcast::cpu {
 
-// All outputs of the rows, each of which kernels.fits. `planes` is 2 or 3; layer.inputs at most kMostDigitInputs.
-void multiply_digits(const DigitKernels& kernels, std::span<const Row> rows, const Int8Layer& layer, int64_t planes);
+// All outputs of the rows, which `planes` suit. layer.inputs is at most kMostDigitInputs. T is float or c10::BFloat16.
+template <class T>
+void multiply_digits(std::span<const Row<T>> rows, const Int8Layer& layer, int64_t planes);
 
 }  // namespace narrowcast::cpu
