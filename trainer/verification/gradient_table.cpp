@@ -5,11 +5,10 @@
 #include <sstream>
 
 #include "trainer/reporting/quantities.h"
+#include "trainer/reporting/table.h"
 
 namespace narrowcast::verification {
 namespace {
-
-using Row = std::vector<std::string>;
 
 std::string scientific(double value) {
   std::ostringstream text;
@@ -33,7 +32,7 @@ std::string verdict(const HookReport& report) {
   return report.passed() ? "pass" : "FAIL: reference test's tolerance";
 }
 
-Row row_of(const HookReport& report) {
+reporting::TableRow row_of(const HookReport& report) {
   return {report.hook,
           scientific(report.comparison.largest_absolute),
           scientific(report.comparison.largest_relative),
@@ -44,34 +43,13 @@ Row row_of(const HookReport& report) {
           verdict(report)};
 }
 
-// The first and the last column are aligned to the left, numbers to the right.
-std::string line_of(const Row& row, const std::vector<size_t>& widths) {
-  std::ostringstream line;
-  line << std::left << std::setw(static_cast<int>(widths[0])) << row[0] << std::right;
-  for (size_t i = 1; i + 1 < row.size(); ++i) {
-    line << "  " << std::setw(static_cast<int>(widths[i])) << row[i];
-  }
-  line << "  " << row.back() << "\n";
-  return line.str();
-}
-
 }  // namespace
 
 std::string gradient_table(const std::vector<HookReport>& reports) {
-  std::vector<Row> rows = {
+  std::vector<reporting::TableRow> rows = {
       {"hook", "max abs diff", "max rel diff", "tolerance", "used", "sent per rank", "time", "result"}};
   std::transform(reports.begin(), reports.end(), std::back_inserter(rows), row_of);
-  std::vector<size_t> widths(rows[0].size());
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], row[i].size());
-    }
-  }
-  std::string table;
-  for (const Row& row : rows) {
-    table += line_of(row, widths);
-  }
-  return table;
+  return reporting::aligned_table(rows, "lrrrrrrl");
 }
 
 }  // namespace narrowcast::verification
