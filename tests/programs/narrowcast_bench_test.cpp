@@ -1,0 +1,90 @@
+// narrowcast-bench under narrowcast-run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/programs/train_commands.h"
+#include "tests/support/temporary_folder.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+ProgramEnd bench_on_two(const Words& flags) {
+  return run_to_end(Words{NARROWCAST_RUN, "--noprefix", "--nproc_per_node=2", NARROWCAST_BENCH} + flags, alone());
+}
+
+ProgramEnd bench_alone(const Words& flags) { return run_to_end(Words{NARROWCAST_BENCH} + flags, alone()); }
+
+void expect_one_line(const ProgramEnd& end, const std::string& text) {
+  EXPECT_EQ(end.exit_code, 2) << end.errors;
+  EXPECT_EQ(count_of("\n", end.errors), 1) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(StartsWith("narrowcast-bench: "), HasSubstr(text)));
+  EXPECT_THAT(end.output, IsEmpty());
+}
+
+TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
+  const TemporaryFolder folder;
+  const ProgramEnd end =
+      bench_on_two({"--hooks=bf16_compress,quantize_per_tensor", "--bucket_mib=0.0625,1", "--buckets=1,2",
+                    "--iterations=3", "--nokernels", "--link_gbit=10", "--json=" + folder / "bench.json"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_EQ(count_of("Link: ", end.output), 1) << end.output;
+  EXPECT_EQ(count_of("\nquantize_per_tensor ", end.output), 4) << end.output;
+  EXPECT_EQ(count_of("Recommendation: ", end.output), 1) << end.output;
+
+  const auto json = nlohmann::json::parse(files::read_file(folder / "bench.json"));
+  EXPECT_EQ(json.at("ranks"), 2);
+  EXPECT_EQ(json.at("given_gbit_per_second"), 10);
+  EXPECT_FALSE(json.contains("kernels"));
+  EXPECT_GT(json.at("link").at("gbit_per_second"), 0);
+  ASSERT_EQ(json.at("hooks").size(), 12U);
+  std::vector<std::string> hooks;
+  for (const auto& entry : json.at("hooks")) {
+    hooks.push_back(entry.at("hook"));
+    EXPECT_EQ(entry.at("milliseconds").size(), 3U);
+    EXPECT_GT(entry.at("median_ms"), 0);
+  }
+  EXPECT_THAT(std::vector<std::string>(hooks.begin(), hooks.begin() + 3),
+              ElementsAre("allreduce", "bf16_compress", "quantize_per_tensor"));
+  EXPECT_EQ(json.at("hooks").back().at("payload_bytes"), 2 * ((1 << 18) + 8));  // N codes, a scale and a zero point
+  EXPECT_EQ(folder.entries(), 1);
+}
+
+TEST(NarrowcastBench, EveryErrorIsOneLine) {
+  expect_one_line(bench_alone({}), "needs at least 2 ranks");
+  expect_one_line(bench_alone({"--hooks=int3"}), "hooks: 'int3' cannot be measured; known: allreduce, ");
+  expect_one_line(bench_alone({"--bucket_mib=big"}), "bucket_mib: 'big' is no number");
+  expect_one_line(bench_alone({"--buckets=1.5"}), "buckets: '1.5' is no whole number");
+  expect_one_line(bench_alone({"--hook=int8"}), "did you mean --hooks?");
+}
+
+TEST(NarrowcastBench, RefusesOptionsThatDifferBetweenRanks) {
+  const std::string script = "exec " NARROWCAST_BENCH " --iterations=$((RANK + 1))";
+  const ProgramEnd end = run_to_end({NARROWCAST_RUN, "--noprefix", "--nproc_per_node=2", "sh", "-c", script}, alone());
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.errors, HasSubstr("iterations differs between ranks: rank 0 has 1, rank 1 has 2"));
+}
+
+TEST(NarrowcastBench, LeavesNoFileBehindWhenItFails) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(bench_on_two({"--threads=-1", "--json=" + folder / "bench.json"}).exit_code, 2);
+  EXPECT_EQ(folder.entries(), 0);
+}
+
+TEST(NarrowcastBench, ListsItsHooks) {
+  const ProgramEnd end = bench_alone({"--list_hooks"});
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_THAT(end.output, AllOf(StartsWith("allreduce\n"), HasSubstr("\nbf16_compress\n")));
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,101 @@
+// narrowcast-bench: what each hook is worth on this network.
+#include <absl/flags/flag.h>
+#include <absl/strings/str_join.h>
+#include <c10/util/Logging.h>
+
+#include <chrono>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "trainer/bench/run_bench.h"
+#include "trainer/program/command_line.h"
+#include "trainer/program/exit_code.h"
+#include "trainer/worker_env.h"
+
+using narrowcast::bench::BenchOptions;
+
+namespace {
+
+const BenchOptions kDefaults;
+
+}  // namespace
+
+ABSL_FLAG(std::vector<std::string>, hooks, {},
+          "Hooks to measure, separated by commas; without it all but noop. allreduce is always among them: the others "
+          "are compared with it.");
+ABSL_FLAG(std::vector<std::string>, bucket_mib, {"25"}, "Sizes of a bucket of float32 gradients, in MiB.");
+ABSL_FLAG(std::vector<std::string>, buckets, std::vector<std::string>({"1", "4"}), "Numbers of buckets in flight.");
+ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations of each hook in each case.");
+ABSL_FLAG(int64_t, warmup_iterations, kDefaults.warmup_iterations, "Iterations before them.");
+ABSL_FLAG(bool, link, kDefaults.link, "Measure the link between neighbouring ranks.");
+ABSL_FLAG(double, link_gbit, 0,
+          "The link's rate in Gbit/s as you know it, to compare the hooks with; the measured one if not given.");
+ABSL_FLAG(bool, kernels, kDefaults.kernels, "Measure the kernels of the wire formats, on rank 0's machine.");
+ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
+ABSL_FLAG(int64_t, timeout_seconds, 600, "Limit for joining the other ranks and for every collective.");
+ABSL_FLAG(int64_t, threads, kDefaults.threads,
+          "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
+ABSL_FLAG(bool, list_hooks, false, "Print the hooks that can be measured, one per line, and end.");
+
+namespace {
+
+using narrowcast::program::CommandLine;
+
+narrowcast::program::Description description() {
+  return {.name = "narrowcast-bench",
+          .version = NARROWCAST_VERSION,
+          .summary = "measures the network, the kernels and the communication hooks, and says which hook pays.",
+          .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
+          .groups = {{"What is measured",
+                      {"hooks", "bucket_mib", "buckets", "iterations", "warmup_iterations", "link", "link_gbit",
+                       "kernels", "list_hooks"}},
+                     {"How", {"json", "threads", "timeout_seconds"}}},
+          .examples = {{"every hook, between four processes of this machine",
+                        "narrowcast-run --nproc_per_node=4 narrowcast-bench"},
+                       {"one of eight machines, under torchrun",
+                        "torchrun --nnodes=8 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29400 "
+                        "--no-python narrowcast-bench"},
+                       {"some hooks, smaller buckets, on a link of 10 Gbit/s",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-bench --hooks=bf16_compress,quantize_per_channel "
+                        "--bucket_mib=1,25 --buckets=1 --link_gbit=10"}},
+          .exit_codes = narrowcast::program::common_exit_codes(),
+          .exit_note = ""};
+}
+
+BenchOptions read_options(const CommandLine& line) {
+  BenchOptions options;
+  options.version = NARROWCAST_VERSION;
+  options.hooks = absl::GetFlag(FLAGS_hooks);
+  options.bucket_mib = narrowcast::bench::parse_numbers("bucket_mib", absl::GetFlag(FLAGS_bucket_mib));
+  options.buckets = narrowcast::bench::parse_integers("buckets", absl::GetFlag(FLAGS_buckets));
+  options.iterations = absl::GetFlag(FLAGS_iterations);
+  options.warmup_iterations = absl::GetFlag(FLAGS_warmup_iterations);
+  options.link = absl::GetFlag(FLAGS_link);
+  if (line.given("link_gbit")) {
+    options.link_gbit = absl::GetFlag(FLAGS_link_gbit);
+  }
+  options.kernels = absl::GetFlag(FLAGS_kernels);
+  options.json_file = absl::GetFlag(FLAGS_json);
+  options.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
+  options.threads = absl::GetFlag(FLAGS_threads);
+  return options;
+}
+
+int run(const CommandLine& line) {
+  if (absl::GetFlag(FLAGS_list_hooks)) {
+    std::cout << absl::StrJoin(narrowcast::bench::measurable_hooks(), "\n") << std::endl;
+    return narrowcast::program::kSuccess;
+  }
+  FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // LibTorch reports what it then throws; one line is enough.
+  c10::initLogging();
+  return narrowcast::bench::run_bench(read_options(line), {.env = narrowcast::WorkerEnv::from_environment(),
+                                                           .session = narrowcast::SessionEnv::from_environment(),
+                                                           .results = std::cout,
+                                                           .progress = std::cerr,
+                                                           .progress_is_terminal = false});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return narrowcast::program::run_main(description(), argc, argv, run); }
