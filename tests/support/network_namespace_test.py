@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Tests network_namespace.py, and what narrowcast-bench counts as payload against an interface's own counters:
+network_namespace_test.py NARROWCAST_BENCH. Exit code 77 (skipped) where namespaces cannot be made."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import network_namespace
+from network_namespace import Network, RankFailed
+
+SKIPPED = 77
+narrowcast_bench = None
+
+
+def namespaces():
+    return subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
+
+
+class NetworkTest(unittest.TestCase):
+    def test_hosts_differ_and_ranks_know_their_place(self):
+        with Network(hosts=3) as network:
+            outputs = network.run_ranks(["sh", "-c", "echo $RANK of $WORLD_SIZE; ip -o -4 address show dev eth0"])
+        for rank, output in enumerate(outputs):
+            self.assertIn(f"{rank} of 3\n", output)
+            self.assertIn(f"10.77.0.{rank + 1}/24", output)
+
+    def test_each_hosts_egress_is_shaped(self):
+        with Network(hosts=2, rate="1gbit") as network:
+            for host in range(2):
+                shown = subprocess.run(network.command(host, ["tc", "qdisc", "show", "dev", "eth0"]), check=True,
+                                       capture_output=True, text=True).stdout
+                self.assertIn("tbf", shown)
+                self.assertIn("rate 1Gbit burst", shown)
+
+    def test_a_failing_rank_ends_the_others_and_is_named(self):
+        network_namespace.SECONDS_TO_END = 0
+        with Network(hosts=2) as network, self.assertRaisesRegex(RankFailed, "rank 1 ended with code 7: it broke"):
+            network.run_ranks(["sh", "-c", "test $RANK = 0 && exec sleep 1000; echo it broke >&2; exit 7"])
+
+    def test_ranks_that_never_end_are_stopped(self):
+        network_namespace.SECONDS_TO_END = 0
+        with Network(hosts=2) as network, self.assertRaisesRegex(RankFailed, "not done within 0 s: sleep 1000"):
+            network.run_ranks(["sleep", "1000"], limit_seconds=0)
+
+    def test_nothing_is_left_behind(self):
+        with self.assertRaises(ZeroDivisionError), Network(hosts=2) as network:
+            name = network.command(0, [])[3]
+            self.assertIn(name, namespaces())
+            raise ZeroDivisionError
+        self.assertNotIn(name, namespaces())
+
+    def test_what_a_killed_process_left_goes_with_the_next_network(self):
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        left = f"narrowcast-{gone.pid}-0"
+        subprocess.run(["ip", "netns", "add", left], check=True)
+        with Network(hosts=1):
+            self.assertNotIn(left, namespaces())
+
+
+class PayloadTest(unittest.TestCase):
+    def test_is_what_the_interface_sends(self):
+        """payload <= interface's bytes <= 1.06 payload + 64 KiB: headers, acknowledgements, connecting, barriers."""
+        with Network(hosts=2) as network, tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "bench.json"
+            before = network.counters(0)["tx_bytes"]
+            network.run_ranks([narrowcast_bench, "--nokernels", "--nolink", "--bucket_mib=1", "--buckets=2",
+                               "--iterations=5", f"--json={file}"])
+            sent = network.counters(0)["tx_bytes"] - before
+            payload = json.loads(file.read_text())["payload_bytes_sent"]
+        self.assertGreaterEqual(sent, payload)
+        self.assertLessEqual(sent, 1.06 * payload + (64 << 10))
+
+
+if __name__ == "__main__":
+    problem = network_namespace.missing_requirement()
+    if problem:
+        print("SKIPPED: " + problem)
+        sys.exit(SKIPPED)
+    narrowcast_bench = sys.argv.pop(1)
+    unittest.main(verbosity=2)
