@@ -116,8 +116,9 @@ std::string recommendation_text(const Recommendation& recommendation) {
         "as allreduce%s.\n",
         recommendation.fastest, recommendation.speed_up, cases);
   }
-  return absl::StrFormat("Recommendation: --hook=%s. It is %.2f times as fast as allreduce%s%s.\n", recommendation.hook,
-                         recommendation.speed_up, cases, bf16_text(recommendation));
+  return absl::StrFormat(
+      "Recommendation: --hook=%s. It is %.2f times as fast as allreduce%s%s; docs/hooks.md says how exact it is.\n",
+      recommendation.hook, recommendation.speed_up, cases, bf16_text(recommendation));
 }
 
 }  // namespace narrowcast::bench

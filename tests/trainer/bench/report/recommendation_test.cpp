@@ -17,13 +17,14 @@ std::string text_of(const std::vector<HookTime>& hooks) {
 TEST(Recommendation, NamesTheFastestHookAndItsGain) {
   EXPECT_EQ(text_of({time_of("allreduce", 200, 100), time_of("bf16_compress", 100, 50), time_of("int8", 50, 25)}),
             "Recommendation: --hook=int8. It is 4.00 times as fast as allreduce and 2.00 times as fast as "
-            "bf16_compress.\n");
+            "bf16_compress; docs/hooks.md says how exact it is.\n");
 }
 
 TEST(Recommendation, TakesTheGeometricMeanOfAllCases) {
   EXPECT_EQ(text_of({time_of("allreduce", 200, 100), time_of("int8", 100, 25), four_of("allreduce", 800, 400),
                      four_of("int8", 100, 100)}),
-            "Recommendation: --hook=int8. It is 4.00 times as fast as allreduce (2.00 to 8.00 in 2 cases).\n");
+            "Recommendation: --hook=int8. It is 4.00 times as fast as allreduce (2.00 to 8.00 in 2 cases); "
+            "docs/hooks.md says how exact it is.\n");
 }
 
 TEST(Recommendation, PrefersMoreBytesWhereTheyCostNoTime) {
