@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "tests/support/temporary_folder.h"
 
 namespace narrowcast::reporting {
 namespace {
@@ -23,7 +24,8 @@ std::vector<nlohmann::json> lines_of(const std::string& path) {
 }
 
 TEST(Metrics, WritesOneObjectPerReport) {
-  const std::string path = ::testing::TempDir() + "narrowcast_metrics_test.jsonl";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
   {
     Metrics metrics(path);
     metrics.on_start({{"steps", 10}});
@@ -64,17 +66,16 @@ TEST(Metrics, WritesOneObjectPerReport) {
       {{"event", "end"}, {"replicas_identical", true}},
   };
   EXPECT_EQ(lines_of(path), expected);
-  std::filesystem::remove(path);
 }
 
 TEST(Metrics, LinesAreThereAtOnce) {
-  const std::string path = ::testing::TempDir() + "narrowcast_metrics_at_once_test.jsonl";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
   Metrics metrics(path);
   metrics.on_evaluation({.step = 1, .loss = std::nan("")});
   const auto lines = lines_of(path);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["validation_loss"], "NaN");
-  std::filesystem::remove(path);
 }
 
 TEST(Metrics, NamesAPathThatCannotBeWritten) {

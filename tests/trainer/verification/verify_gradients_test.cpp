@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/trainer/verification/gradient_problems.h"
 #include "trainer/files/safetensors/safetensors.h"
 
@@ -152,7 +152,8 @@ TEST(VerifyGradients, LeavesTheParametersAsTheyAre) {
 }
 
 TEST(VerifyGradients, DumpsWhatEachRankEndedWith) {
-  const std::string folder = ::testing::TempDir() + "narrowcast_dumps/here";
+  const testing::TemporaryFolder temporary;
+  const std::string folder = temporary / "dumps/here";
   verify_on(reference_parts(2), {.hooks = {"noop", "allreduce"}, .dump_folder = folder});
   std::vector<at::Tensor> local;
   for (const char* rank : {"0", "1"}) {
@@ -168,7 +169,6 @@ TEST(VerifyGradients, DumpsWhatEachRankEndedWith) {
     const double error = (mean - (local[0] + local[1]) / 2).abs().max().item<double>();
     EXPECT_LE(error, std::ldexp(1, -24) * mean.abs().max().item<double>()) << name;
   }
-  std::filesystem::remove_all(::testing::TempDir() + "narrowcast_dumps");
 }
 
 TEST(VerifyGradients, RefusesAnUnknownHookAndABadScale) {
