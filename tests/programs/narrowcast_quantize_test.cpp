@@ -1,13 +1,16 @@
 // A model trained, quantised, evaluated and sampled by the programs.
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tests/programs/train_commands.h"
 #include "tests/support/temporary_folder.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -29,24 +32,88 @@ double printed_value(const std::string& output, const std::string& name) {
   return at == std::string::npos ? NAN : std::stod(output.substr(at + name.size()));
 }
 
-TEST(NarrowcastQuantize, WhatItWritesIsEvaluatedLikeTheOriginal) {
+// Losses are printed with four digits.
+constexpr double kLastDigit = 1e-4;
+
+// A model that has learnt its text by heart: a wrong weight shows in its loss, as it would not near ln(vocabulary).
+class NarrowcastQuantizeOfATrainedModel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const ProgramEnd trained = train_alone({"--model=char_gpt", "--layers=1", "--heads=2", "--width=32", "--context=16",
+                                            "--steps=120", "--learning_rate=0.02", "--batch_size=12",
+                                            "--eval_batches=1", "--data=" + text, "--output_dir=" + folder / "run"});
+    ASSERT_EQ(trained.exit_code, 0) << trained.errors;
+    loss = printed_value(trained.output, "validation loss");
+    ASSERT_LT(loss, 0.5);  // The text's 18 characters guessed would be ln(18) = 2.9.
+  }
+
+  static std::string repeated_text() {
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "the cat sat on the mat, and the dog lay by the log. ";
+    return text;
+  }
+
+  double loss_of(const std::string& file) const {
+    const ProgramEnd end = evaluate(file, {"--data=" + text});
+    EXPECT_EQ(end.exit_code, 0) << end.errors;
+    return printed_value(end.output, "validation loss");
+  }
+
   const TemporaryFolder folder;
-  const ProgramEnd trained = train_alone(small_gpt() + Words{"--output_dir=" + folder / "run"});
-  ASSERT_EQ(trained.exit_code, 0) << trained.errors;
+  const std::string text = folder.write("text.txt", repeated_text());
   const std::string model = folder / "run/model.safetensors";
   const std::string quantized = folder / "int8.safetensors";
+  double loss = NAN;
+};
 
+TEST_F(NarrowcastQuantizeOfATrainedModel, EvaluatesItAsItWasTrained) { EXPECT_EQ(loss_of(model), loss); }
+
+// The layers of a quantised file.
+std::vector<std::string> layers_of(const files::Safetensors& content) {
+  const std::string suffix = ".scales";
+  std::vector<std::string> layers;
+  for (const auto& [name, tensor] : content.tensors) {
+    if (name.ends_with(suffix)) layers.push_back(name.substr(0, name.size() - suffix.size()));
+  }
+  return layers;
+}
+
+// weight with each row rounded to whole multiples of its scale, as the operator's document has it.
+at::Tensor rounded(const at::Tensor& weight) {
+  const at::Tensor scales = at::clamp_min(weight.abs().amax(1, /*keepdim=*/true) / 127.5, 0x1p-23);
+  return at::clamp(at::round(weight / scales), -128, 127) * scales;
+}
+
+// What is evaluated is the model with its weights rounded as documented: the same model in float32 differs from it by
+// the order of sums only, of which a printed digit sees nothing but a rounding the other way.
+TEST_F(NarrowcastQuantizeOfATrainedModel, EvaluatesWhatItWritesLikeRoundedWeights) {
   const ProgramEnd end = quantize({model, quantized});
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.output, AllOf(StartsWith("layer"), HasSubstr("\nblocks.0.mlp_input "), HasSubstr("\nsum ")));
   EXPECT_THAT(end.errors, IsEmpty());
 
-  const double loss = printed_value(evaluate(model).output, "validation loss");
-  const double quantized_loss = printed_value(evaluate(quantized).output, "validation loss");
-  EXPECT_EQ(loss, printed_value(trained.output, "validation loss"));
-  // The loss is printed with four digits. It is close to ln(vocabulary) after so few steps, with logits near zero: an
-  // error of some percent in them cannot change it by as much as a hundredth.
-  EXPECT_NEAR(quantized_loss, loss, 0.01);
+  files::Safetensors content = files::read_safetensors(model);
+  const std::vector<std::string> layers = layers_of(files::read_safetensors(quantized));
+  EXPECT_EQ(layers.size(), 4U);
+  for (const std::string& layer : layers) {
+    at::Tensor& weight = content.tensors.at(layer + ".weight");
+    weight = rounded(weight);
+  }
+  files::write_safetensors(folder / "rounded.safetensors", content);
+  EXPECT_NEAR(loss_of(quantized), loss_of(folder / "rounded.safetensors"), 1.1 * kLastDigit);
+}
+
+// The comparison above sees any layer whose scales are wrong.
+TEST_F(NarrowcastQuantizeOfATrainedModel, LosesByTheScalesOfAnyLayer) {
+  ASSERT_EQ(quantize({model, quantized}).exit_code, 0);
+  const files::Safetensors content = files::read_safetensors(quantized);
+  const double expected = loss_of(quantized);
+  for (const std::string& layer : layers_of(content)) {
+    files::Safetensors wrong = content;
+    wrong.tensors.at(layer + ".scales") = content.tensors.at(layer + ".scales") * 1.5;
+    files::write_safetensors(folder / "wrong.safetensors", wrong);
+    EXPECT_GT(std::fabs(loss_of(folder / "wrong.safetensors") - expected), 10 * kLastDigit) << layer;
+  }
 }
 
 TEST(NarrowcastQuantize, SamplesTheQuantisedModel) {
@@ -67,7 +134,7 @@ TEST(NarrowcastQuantize, EvaluatesOnSeveralRanks) {
   const double alone = printed_value(train_alone(flags).output, "validation loss");
   const ProgramEnd end = train_on(3, flags);
   EXPECT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_NEAR(printed_value(end.output, "validation loss"), alone, 1.1e-4);  // the last of four printed digits
+  EXPECT_NEAR(printed_value(end.output, "validation loss"), alone, 1.1 * kLastDigit);
 }
 
 TEST(NarrowcastQuantize, EveryErrorIsOneLine) {
