@@ -1,0 +1,33 @@
+# How the gtest programs are made.
+
+# narrowcast_test(<name> [DEPS ...] [LABELS ...]): a gtest program bin/narrowcast_<name>_tests.
+# The label "programs" marks tests that start programs of ours: they are not run under sanitizers.
+function(narrowcast_test name)
+  cmake_parse_arguments(arg "" "" "DEPS;LABELS" ${ARGN})
+  set(target narrowcast_${name}_tests)
+  add_executable(${target} "${PROJECT_SOURCE_DIR}/tests/support/sanitizer_defaults.cpp")
+  set_property(TARGET ${target} PROPERTY NARROWCAST_LABELS "${arg_LABELS}")
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE narrowcast_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  narrowcast_use_pch(${target})
+endfunction()
+
+# narrowcast_test_sources(<name> <file>...): adds files of the calling folder to narrowcast_test(<name>).
+# ctest runs each test suite of it in one process (loading LibTorch for every case would take longer than the cases).
+function(narrowcast_test_sources name)
+  set(target narrowcast_${name}_tests)
+  target_sources(${target} PRIVATE ${ARGN})
+  get_target_property(labels ${target} NARROWCAST_LABELS)
+  foreach(source IN LISTS ARGN)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+    file(STRINGS ${source} suites REGEX "^(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\\(")
+    list(TRANSFORM suites REPLACE "^[A-Z_]+\\(([A-Za-z0-9_]+),.*" "\\1")
+    list(REMOVE_DUPLICATES suites)
+    foreach(suite IN LISTS suites)
+      set(test "${name}.${suite}")
+      add_test(NAME ${test} COMMAND ${target} "--gtest_filter=${suite}.*:*/${suite}.*:${suite}/*:*/${suite}/*")
+      set_tests_properties(${test} PROPERTIES TIMEOUT 600 LABELS "${labels}"
+        FAIL_REGULAR_EXPRESSION "Running 0 tests")
+    endforeach()
+  endforeach()
+endfunction()
