@@ -36,8 +36,6 @@ class GatheredMeanHook final : public CommHook {
     c10::weak_intrusive_ptr<c10::ivalue::Future> last;
   };
   Scratch make_scratch(const c10d::GradBucket& bucket) const;
-  void check(const c10d::GradBucket& bucket) const;
-  void check_not_in_flight(const c10d::GradBucket& bucket, const Scratch& scratch) const;
 
   const Format format_;
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;

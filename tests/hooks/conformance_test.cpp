@@ -89,17 +89,19 @@ void check_steps(const HookCase& hook_case, const std::vector<Step>& steps, int6
     for (const Step& step : steps) results[rank].push_back(run_step(*hook, step, rank, group));
     payload_bytes[rank] = hook->payload_bytes_sent();
   });
-  int64_t expected_payload = 0;
+  std::vector<int64_t> expected_payload(world_size);
   for (size_t s = 0; s < steps.size(); ++s) {
     for (size_t b = 0; b < steps[s].size(); ++b) {
       SCOPED_TRACE(::testing::Message() << "step " << s << ", bucket of " << steps[s][b][0].numel());
       std::vector<at::Tensor> by_rank;
       for (const auto& of_rank : results) by_rank.push_back(of_rank[s][b]);
       expect_conformance(hook_case, steps[s][b], by_rank);
-      expected_payload += hook_case.payload_bytes(steps[s][b][0], world_size);
+      for (int64_t rank = 0; rank < world_size; ++rank) {
+        expected_payload[rank] += hook_case.payload_bytes(steps[s][b][0], rank, world_size);
+      }
     }
   }
-  EXPECT_THAT(payload_bytes, ::testing::Each(expected_payload));
+  EXPECT_EQ(payload_bytes, expected_payload);
 }
 
 using HookAndWorld = std::tuple<HookCase, int64_t>;

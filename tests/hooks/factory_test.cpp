@@ -20,8 +20,9 @@ std::string value_error(const std::string& name, const HookOptions& options) {
 }
 
 TEST(HookFactory, NamesItsHooksInTheOrderOfTheDocumentation) {
-  EXPECT_THAT(comm_hook_names(), ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress",
-                                             "quantize_per_tensor", "quantize_per_channel", "noop"));
+  EXPECT_THAT(comm_hook_names(),
+              ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor",
+                          "quantize_per_channel", "noop", "quantized_allreduce", "int8", "int6", "int4", "fp8"));
 }
 
 TEST(HookFactory, MakesEachHookByItsName) {
@@ -42,7 +43,8 @@ TEST(HookFactory, MakesEachHookByItsName) {
 TEST(HookFactory, ListsTheKnownNamesForAnUnknownOne) {
   EXPECT_THAT(value_error("quantise", {}),
               AllOf(HasSubstr("'quantise'"), HasSubstr("none, allreduce, fp16_compress, bf16_compress, "
-                                                       "quantize_per_tensor, quantize_per_channel, noop")));
+                                                       "quantize_per_tensor, quantize_per_channel, noop, "
+                                                       "quantized_allreduce, int8, int6, int4, fp8")));
 }
 
 TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {
@@ -50,6 +52,29 @@ TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {
   const HookOptions no_backend{c10::make_intrusive<c10d::ProcessGroup>(0, 1)};
   EXPECT_THAT(value_error("quantize_per_tensor", no_backend), HasSubstr("backend for CPU tensors"));
   EXPECT_EQ(create_comm_hook("none", {}), nullptr);
+}
+
+TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    const WireOptions kGiven[] = {{.format = WireFormat::kInt4B32},
+                                  {.stochastic_rounding_seed = 7},
+                                  {.error_feedback = true},
+                                  {.exempt_one_dimensional = true}};
+    const char* const kNamed[] = {"hook_format: int4_b32", "stochastic_rounding: seed 7", "error_feedback: true",
+                                  "exempt_one_dimensional: true"};
+    for (size_t i = 0; i < std::size(kGiven); ++i) {
+      for (const char* name : {"none", "allreduce", "quantize_per_channel", "noop"}) {
+        EXPECT_THAT(value_error(name, {group, kGiven[i]}),
+                    AllOf(HasSubstr(kNamed[i]), HasSubstr(name), HasSubstr("quantized_allreduce")));
+      }
+      EXPECT_NE(create_comm_hook("quantized_allreduce", {group, kGiven[i]}), nullptr);
+      if (!kGiven[i].format) {
+        EXPECT_NE(create_comm_hook("int6", {group, kGiven[i]}), nullptr);
+      }
+    }
+    EXPECT_THAT(value_error("int8", {group, kGiven[0]}),
+                AllOf(HasSubstr("hook_format: int4_b32"), HasSubstr("'int8', which is int8_b128")));
+  });
 }
 
 }  // namespace

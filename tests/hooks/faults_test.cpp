@@ -44,7 +44,7 @@ TEST_P(HookFaults, ADeadPeerFailsTheFutureLongBeforeTheTimeout) {
 
 INSTANTIATE_TEST_SUITE_P(Hooks, HookFaults,
                          ::testing::Values("allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor",
-                                           "quantize_per_channel"));
+                                           "quantize_per_channel", "int8", "int4"));
 
 }  // namespace
 }  // namespace narrowcast::hooks

@@ -5,7 +5,10 @@
 #include <limits>
 #include <utility>
 
+#include "ops/collectives/mean/cost_model.h"
+#include "ops/wire_format.h"
 #include "tests/hooks/quantized/upstream_quantization.h"
+#include "tests/ops/collectives/mean/reference_mean.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -51,7 +54,7 @@ HookCase all_reduce_case() {
       .name = "allreduce",
       .expected = [](const Gradients& gradients, int64_t) { return mean_in_double(gradients); },
       .tolerance = [](const Gradients& gradients) { return rounding_bound(gradients, gradients[0].scalar_type()); },
-      .payload_bytes = [](const at::Tensor& gradient,
+      .payload_bytes = [](const at::Tensor& gradient, int64_t,
                           int64_t world_size) { return ring(gradient.numel() * gradient.element_size(), world_size); }};
 }
 
@@ -64,7 +67,7 @@ HookCase compress_case(std::string name, at::ScalarType dtype) {
                 return rounding_bound(gradients, dtype) +
                        rounding_bound(gradients, narrower(dtype, gradients[0].scalar_type()));
               },
-          .payload_bytes = [](const at::Tensor& gradient,
+          .payload_bytes = [](const at::Tensor& gradient, int64_t,
                               int64_t world_size) { return ring(gradient.numel() * 2, world_size); }};
 }
 
@@ -72,7 +75,7 @@ HookCase noop_case() {
   return {.name = "noop",
           .expected = [](const Gradients& gradients, int64_t rank) { return gradients[rank]; },
           .tolerance = nullptr,
-          .payload_bytes = [](const at::Tensor&, int64_t) { return 0; },
+          .payload_bytes = [](const at::Tensor&, int64_t, int64_t) { return 0; },
           .averages = false};
 }
 
@@ -81,7 +84,7 @@ HookCase per_tensor_case() {
           .expected = [](const Gradients& gradients, int64_t) { return upstream::per_tensor_mean(gradients); },
           .tolerance = nullptr,
           .payload_bytes =
-              [](const at::Tensor& gradient, int64_t world_size) {
+              [](const at::Tensor& gradient, int64_t, int64_t world_size) {
                 return gradient.numel() == 0 ? 0 : (world_size - 1) * (gradient.numel() + 8);
               }};
 }
@@ -91,8 +94,41 @@ HookCase per_channel_case() {
           .expected = [](const Gradients& gradients, int64_t) { return upstream::per_channel_mean(gradients); },
           .tolerance = nullptr,
           .payload_bytes =
-              [](const at::Tensor& gradient, int64_t world_size) {
+              [](const at::Tensor& gradient, int64_t, int64_t world_size) {
                 return (world_size - 1) * (gradient.numel() + 8 * ((gradient.numel() + 511) / 512));
+              }};
+}
+
+at::Tensor quantized_mean(WireFormat format, const Gradients& gradients) {
+  const auto world_size = static_cast<int64_t>(gradients.size());
+  switch (collectives::choose_route(gradients[0].numel(), world_size, format)) {
+    case collectives::Route::kNowhere:
+      return gradients[0];
+    case collectives::Route::kOneShot:
+      return collectives::one_shot_mean({format}, gradients);
+    case collectives::Route::kTwoShot:
+      return collectives::two_shot_mean({format}, gradients);
+  }
+  return {};
+}
+
+// One shot: the whole message to every peer. Two shots: its shard of it to each peer, and the mean of its own shard to
+// all of them; no shard is cut where that changes the number of bytes.
+int64_t quantized_bytes(WireFormat format, int64_t numel, int64_t rank, int64_t world_size) {
+  if (collectives::choose_route(numel, world_size, format) != collectives::Route::kTwoShot) {
+    return (world_size - 1) * encoded_size(numel, format);
+  }
+  const int64_t own = encoded_size(collectives::shard_of(rank, world_size, numel).numel, format);
+  return encoded_size(numel, format) - own + (world_size - 1) * own;
+}
+
+HookCase quantized_case(const std::string& name, WireFormat format) {
+  return {.name = name,
+          .expected = [format](const Gradients& gradients, int64_t) { return quantized_mean(format, gradients); },
+          .tolerance = nullptr,
+          .payload_bytes =
+              [format](const at::Tensor& gradient, int64_t rank, int64_t world_size) {
+                return quantized_bytes(format, gradient.numel(), rank, world_size);
               }};
 }
 
@@ -104,7 +140,12 @@ std::vector<HookCase> hook_cases() {
           compress_case("bf16_compress", at::kBFloat16),
           per_tensor_case(),
           per_channel_case(),
-          noop_case()};
+          noop_case(),
+          quantized_case("quantized_allreduce", WireFormat::kInt8B128),
+          quantized_case("int8", WireFormat::kInt8B128),
+          quantized_case("int6", WireFormat::kInt6B32),
+          quantized_case("int4", WireFormat::kInt4B32),
+          quantized_case("fp8", WireFormat::kFp8E4M3B32)};
 }
 
 }  // namespace narrowcast::hooks

@@ -19,8 +19,8 @@ struct HookCase {
   std::function<at::Tensor(const Gradients& gradients, int64_t rank)> expected;
   // Largest absolute error per element; null: equal bits.
   std::function<at::Tensor(const Gradients& gradients)> tolerance;
-  // What each rank sends.
-  std::function<int64_t(const at::Tensor& gradient, int64_t world_size)> payload_bytes;
+  // What rank `rank` sends.
+  std::function<int64_t(const at::Tensor& gradient, int64_t rank, int64_t world_size)> payload_bytes;
   // Whether all ranks end with the same bits.
   bool averages = true;
 };

@@ -1,0 +1,103 @@
+#include "hooks/wire/quantized_allreduce.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+#include "hooks/bucket_check.h"
+#include "ops/wire_format.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using collectives::QuantizedMeanJob;
+
+constexpr WireFormat kDefaultFormat = WireFormat::kInt8B128;
+constexpr int kPositionsPerBucket = 40;  // Elements of other buckets get other random numbers: 2^40 for each.
+
+std::unique_ptr<CommHook> make_short_name(std::string_view name, WireFormat format, const HookOptions& options) {
+  TORCH_CHECK_VALUE(!options.wire.format.has_value(), "hook_format: ", to_string(*options.wire.format),
+                    " has no effect with the hook '", name, "', which is ", to_string(format),
+                    "; give it to 'quantized_allreduce'");
+  HookOptions complete = options;
+  complete.wire.format = format;
+  return std::make_unique<QuantizedAllReduceHook>(name, complete);
+}
+
+}  // namespace
+
+QuantizedAllReduceHook::QuantizedAllReduceHook(std::string_view name, const HookOptions& options)
+    : name_(name),
+      group_(options.process_group),
+      engine_(engine::Engine::for_group(options.process_group)),
+      options_(options.wire),
+      feedback_(options.process_group->getRank(), options.process_group->getSize()) {}
+
+c10::intrusive_ptr<c10::ivalue::Future> QuantizedAllReduceHook::runHook(c10d::GradBucket& bucket) {
+  check_cpu_bucket(name(), bucket);
+  const bool needs_layout = options_.error_feedback || options_.exempt_one_dimensional;
+  const std::vector<ParameterRun> layout = needs_layout ? layout_of(bucket) : std::vector<ParameterRun>{};
+  Scratch& scratch = scratch_of(bucket, layout);
+  check_completed(name(), bucket, scratch.last);
+  scratch.job->set_call(make_call(bucket, layout));
+  count_payload(scratch.job->payload_bytes());
+  auto future = engine_->submit(scratch.job);
+  scratch.last = future;
+  return future;
+}
+
+QuantizedAllReduceHook::Scratch& QuantizedAllReduceHook::scratch_of(const c10d::GradBucket& bucket,
+                                                                    const std::vector<ParameterRun>& layout) {
+  const auto exact = options_.exempt_one_dimensional ? one_dimensional_runs(layout) : std::vector<collectives::Run>{};
+  const auto make_job = [&] {
+    return std::make_shared<QuantizedMeanJob>(
+        collectives::QuantizedMeanOptions{.name = c10::str(name(), " of bucket ", bucket.getIndex()),
+                                          .rank = group_->getRank(),
+                                          .world_size = group_->getSize(),
+                                          .numel = bucket.getBuffer().numel(),
+                                          .format = options_.format.value_or(kDefaultFormat),
+                                          .exact = exact},
+        memory_);
+  };
+  using Future = c10::ivalue::Future;
+  Scratch& scratch = scratch_.get(bucket, [&] {
+    return Scratch{make_job(), c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
+  });
+  if (scratch.job->exact() != exact) {  // Rebuilt, and by chance of the same size.
+    scratch.job = make_job();
+  }
+  return scratch;
+}
+
+collectives::MeanCall QuantizedAllReduceHook::make_call(const c10d::GradBucket& bucket,
+                                                        const std::vector<ParameterRun>& layout) {
+  step_ += bucket.getIndex() == 0 ? 1 : 0;
+  const auto& seed = options_.stochastic_rounding_seed;
+  const codec::wire::Rounding rounding{seed.has_value(), static_cast<uint64_t>(seed.value_or(0)), step_,
+                                       static_cast<uint64_t>(bucket.getIndex()) << kPositionsPerBucket};
+  return {bucket.getBuffer(), rounding,
+          options_.error_feedback ? feedback_.residuals(bucket, layout) : collectives::Residuals{}};
+}
+
+std::unique_ptr<CommHook> make_quantized_allreduce_hook(const HookOptions& options) {
+  return std::make_unique<QuantizedAllReduceHook>("quantized_allreduce", options);
+}
+
+std::unique_ptr<CommHook> make_int8_hook(const HookOptions& options) {
+  return make_short_name("int8", WireFormat::kInt8B128, options);
+}
+
+std::unique_ptr<CommHook> make_int6_hook(const HookOptions& options) {
+  return make_short_name("int6", WireFormat::kInt6B32, options);
+}
+
+std::unique_ptr<CommHook> make_int4_hook(const HookOptions& options) {
+  return make_short_name("int4", WireFormat::kInt4B32, options);
+}
+
+std::unique_ptr<CommHook> make_fp8_hook(const HookOptions& options) {
+  return make_short_name("fp8", WireFormat::kFp8E4M3B32, options);
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "hooks/comm_hook.h"
+#include "hooks/hook_options.h"
+#include "hooks/per_bucket.h"
+#include "hooks/wire/bucket_layout.h"
+#include "hooks/wire/error_feedback.h"
+#include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/engine/engine.h"
+
+namespace narrowcast::hooks {
+
+// "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops
+// (ops/collectives/mean). Sends the same share of float32's bytes for any number of ranks. Takes contiguous CPU buckets
+// of any floating type; others are a c10::ValueError or c10::TypeError. With one rank a bucket stays as it is.
+class QuantizedAllReduceHook final : public CommHook {
+ public:
+  QuantizedAllReduceHook(std::string_view name, const HookOptions& options);
+
+  std::string_view name() const override { return name_; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+
+ private:
+  struct Scratch {
+    std::shared_ptr<collectives::QuantizedMeanJob> job;
+    c10::weak_intrusive_ptr<c10::ivalue::Future> last;
+  };
+  Scratch& scratch_of(const c10d::GradBucket& bucket, const std::vector<ParameterRun>& layout);
+  collectives::MeanCall make_call(const c10d::GradBucket& bucket, const std::vector<ParameterRun>& layout);
+
+  const std::string_view name_;
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const std::shared_ptr<engine::Engine> engine_;
+  const WireOptions options_;
+  const collectives::JobMemory memory_;
+  PerBucket<Scratch> scratch_;
+  ErrorFeedback feedback_;
+  uint64_t step_ = 0;  // Steps whose first bucket has come.
+};
+
+// Of any format; int8_b128 unless the options say another.
+std::unique_ptr<CommHook> make_quantized_allreduce_hook(const HookOptions& options);
+
+// Short names, whose format is fixed: c10::ValueError if the options say one.
+std::unique_ptr<CommHook> make_int8_hook(const HookOptions& options);  // int8_b128
+std::unique_ptr<CommHook> make_int6_hook(const HookOptions& options);  // int6_b32
+std::unique_ptr<CommHook> make_int4_hook(const HookOptions& options);  // int4_b32
+std::unique_ptr<CommHook> make_fp8_hook(const HookOptions& options);   // fp8_e4m3_b32
+
+}  // namespace narrowcast::hooks
