@@ -170,20 +170,23 @@ void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run) 
 }
 
 void average_runs(WireFormat format, const RankMessages& messages, const ArrayRun& run) {
+  const auto ranks = static_cast<int64_t>(messages.size());
+  if (run.array.scalar_type() == at::kFloat) {
+    for_parts(run.run.numel, [&](int64_t first, int64_t n) {
+      const RankMessages parts = advanced(messages, format, first);
+      float* const elements = elements_of<float>(run) + first;
+      cpu::wire_average(format, {parts.data(), ranks, elements, n}, elements);
+    });
+    return;
+  }
   dispatch(run.array, [&](auto zero) {
-    using T = decltype(zero);
     for_grains(run.run.numel, [&](int64_t first, int64_t n) {
       const RankMessages parts = advanced(messages, format, first);
-      T* const elements = elements_of<T>(run) + first;
+      auto* const elements = elements_of<decltype(zero)>(run) + first;
       Tile own;
-      const cpu::RankParts all{parts.data(), static_cast<int64_t>(parts.size()), load(elements, nullptr, n, own), n};
-      if constexpr (std::is_same_v<T, float>) {
-        cpu::wire_average(format, all, elements);
-      } else {
-        Tile mean;
-        cpu::wire_average(format, all, mean.data());
-        store(mean, n, elements);
-      }
+      Tile mean;
+      cpu::wire_average(format, {parts.data(), ranks, load(elements, nullptr, n, own), n}, mean.data());
+      store(mean, n, elements);
     });
   });
 }

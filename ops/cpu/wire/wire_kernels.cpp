@@ -60,6 +60,23 @@ void decode(const uint8_t* bytes, int64_t all, float* out) {
       all, [&](int64_t begin, int64_t n, int64_t byte) { decode_tile<Format, Sink>(bytes + byte, n, out + begin); });
 }
 
+// Whether an array is too long for caches, and lies where vectors can be streamed to.
+HWY_INLINE bool is_streamed(const float* out, int64_t n) {
+  constexpr int64_t kLeast = int64_t{1} << 18;  // 1 MiB.
+  constexpr uintptr_t kAlignment = 64;
+  return n >= kLeast && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
+}
+
+template <class Format>
+void decode_to(const uint8_t* bytes, int64_t n, float* out) {
+  if (is_streamed(out, n)) {
+    decode<Format, Stream>(bytes, n, out);
+    hwy::FlushStream();
+  } else {
+    decode<Format, Assign>(bytes, n, out);
+  }
+}
+
 // The part of rank r from element `begin` and byte `byte` on.
 template <class Format, class Sink>
 HWY_INLINE void take_part(const RankParts& parts, int64_t r, int64_t begin, int64_t byte, float* out) {
@@ -95,11 +112,13 @@ HWY_INLINE void average_tile(const RankParts& parts, int64_t begin, int64_t byte
 
 template <class Format>
 void average(const RankParts& parts, float* mean) {
+  const bool is_long = is_streamed(mean, parts.n);
   alignas(64) float tile[kTile] = {};
   for_each_tile<Format>(parts.n, [&](int64_t begin, int64_t n, int64_t byte) {
     average_tile<Format>(parts, begin, byte, tile);
-    std::copy_n(tile, n, mean + begin);
+    is_long ? put_all<Stream>(tile, n, mean + begin) : put_all<Assign>(tile, n, mean + begin);
   });
+  hwy::FlushStream();
 }
 
 template <class Format>
@@ -114,7 +133,7 @@ void average_encode(const RankParts& parts, const Rounding& rounding, uint8_t* b
 template <class Format>
 inline constexpr WireKernels kWireKernels{
     {&encode<Format, float>, &encode<Format, double>, &encode<Format, c10::BFloat16>, &encode<Format, c10::Half>},
-    &decode<Format, Assign>,
+    &decode_to<Format>,
     &decode<Format, Accumulate>,
     &average<Format>,
     &average_encode<Format>};

@@ -34,6 +34,20 @@ struct Assign {
   }
 };
 
+// Past the caches, for arrays that would not stay in them: memory is not read before it is written.
+struct Stream {
+  static constexpr bool kFetchesAhead = false;
+
+  template <class D>
+  static HWY_INLINE void put(D d, hn::Vec<D> value, float* out) {
+    if constexpr (hn::MaxLanes(D()) > 1) {
+      hn::Stream(value, d, out);
+    } else {
+      hn::StoreU(value, d, out);
+    }
+  }
+};
+
 struct Accumulate {
   static constexpr bool kFetchesAhead = false;
 

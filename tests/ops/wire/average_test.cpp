@@ -1,6 +1,7 @@
 // The mean of what ranks encoded, and its message: against the plain codec, a
 // plain sum in rank order and a plain division.
 #include <gtest/gtest.h>
+#include <hwy/aligned_allocator.h>
 
 #include <string>
 
@@ -86,6 +87,17 @@ TEST_P(WireAverage, MayReplaceTheOwnPart) {
   Contributions all(format_, 3, 1, 5000);
   wire_average(format_, all.parts(), all.own.data());
   EXPECT_TRUE(test::same(all.own, all.mean));
+}
+
+TEST_P(WireAverage, GoesAlikeToLongAlignedArrays) {
+  constexpr int64_t kLong = (int64_t{1} << 18) + 77;
+  const Contributions all(format_, 2, -1, kLong);
+  for (const int64_t target : test::instruction_sets()) {
+    const test::UseInstructionSet use(target);
+    hwy::AlignedVector<float> mean(kLong);
+    wire_average(format_, all.parts(), mean.data());
+    EXPECT_TRUE(test::same(Floats(mean.begin(), mean.end()), all.mean));
+  }
 }
 
 // Whatever rank has it, and in whatever part.

@@ -1,5 +1,6 @@
 // What every wire format must do, and every instruction set do alike.
 #include <gtest/gtest.h>
+#include <hwy/aligned_allocator.h>
 
 #include <cstring>
 #include <string>
@@ -186,6 +187,19 @@ TEST_P(WireFormats, ReadAndWriteAtAnyAddress) {
       EXPECT_TRUE(test::same(Floats(out.begin() + static_cast<int64_t>(shift), out.end()),
                              test::plain_decode(format_, expected, count(x))));
     }
+  });
+}
+
+// Long arrays at such addresses are written past the caches.
+TEST_P(WireFormats, DecodeLongAlignedArraysAlike) {
+  constexpr int64_t kLong = (int64_t{1} << 18) + 77;
+  const Floats x = test::wire_inputs(kLong)[0].second;
+  const Bytes bytes = encode(format_, x, kNearest);
+  const Floats expected = test::plain_decode(format_, bytes, kLong);
+  on_each_instruction_set([&] {
+    hwy::AlignedVector<float> out(kLong);
+    wire_decode(format_, bytes.data(), kLong, out.data());
+    EXPECT_TRUE(test::same(Floats(out.begin(), out.end()), expected));
   });
 }
 
