@@ -94,9 +94,9 @@ TEST_P(WireAverage, GoesAlikeToLongAlignedArrays) {
   const Contributions all(format_, 2, -1, kLong);
   for (const int64_t target : test::instruction_sets()) {
     const test::UseInstructionSet use(target);
-    hwy::AlignedVector<float> mean(kLong);
-    wire_average(format_, all.parts(), mean.data());
-    EXPECT_TRUE(test::same(Floats(mean.begin(), mean.end()), all.mean));
+    const auto mean = hwy::AllocateAligned<float>(kLong);
+    wire_average(format_, all.parts(), mean.get());
+    EXPECT_TRUE(test::same(Floats(mean.get(), mean.get() + kLong), all.mean));
   }
 }
 

@@ -197,9 +197,9 @@ TEST_P(WireFormats, DecodeLongAlignedArraysAlike) {
   const Bytes bytes = encode(format_, x, kNearest);
   const Floats expected = test::plain_decode(format_, bytes, kLong);
   on_each_instruction_set([&] {
-    hwy::AlignedVector<float> out(kLong);
-    wire_decode(format_, bytes.data(), kLong, out.data());
-    EXPECT_TRUE(test::same(Floats(out.begin(), out.end()), expected));
+    const auto out = hwy::AllocateAligned<float>(kLong);
+    wire_decode(format_, bytes.data(), kLong, out.get());
+    EXPECT_TRUE(test::same(Floats(out.get(), out.get() + kLong), expected));
   });
 }
 
