@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <string_view>
 
 #include "hooks/basic/allreduce.h"
@@ -23,24 +22,41 @@ namespace {
 struct Entry {
   std::string_view name;
   std::unique_ptr<CommHook> (*make)(const HookOptions&);
-  bool takes_wire_options = false;
 };
 
 constexpr std::string_view kNone = "none";
 
-constexpr std::array<Entry, 11> kHooks{{
+constexpr std::array<Entry, 6> kHooks{{
     {"allreduce", make_allreduce_hook},
     {"fp16_compress", make_fp16_compress_hook},
     {"bf16_compress", make_bf16_compress_hook},
     {"quantize_per_tensor", make_quantize_per_tensor_hook},
     {"quantize_per_channel", make_quantize_per_channel_hook},
     {"noop", make_noop_hook},
-    {"quantized_allreduce", make_quantized_allreduce_hook, true},
-    {"int8", make_int8_hook, true},
-    {"int6", make_int6_hook, true},
-    {"int4", make_int4_hook, true},
-    {"fp8", make_fp8_hook, true},
 }};
+
+// QuantizedAllReduceHook by its names.
+struct WireEntry {
+  std::string_view name;
+  WireFormat format;
+  bool takes_format = false;
+};
+
+constexpr std::array<WireEntry, 5> kWireHooks{{
+    {"quantized_allreduce", WireFormat::kInt8B128, true},
+    {"int8", WireFormat::kInt8B128},
+    {"int6", WireFormat::kInt6B32},
+    {"int4", WireFormat::kInt4B32},
+    {"fp8", WireFormat::kFp8E4M3B32},
+}};
+
+// Null for a name that is none of them.
+template <class Entries>
+const typename Entries::value_type* find(const Entries& entries, const std::string& name) {
+  const auto* const found =
+      std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.name == name; });
+  return found == entries.end() ? nullptr : found;
+}
 
 std::string joined_names() {
   std::string joined;
@@ -48,41 +64,49 @@ std::string joined_names() {
   return joined;
 }
 
-// What of the options is of no use to a hook of another kind, as "NAME: VALUE"; empty if nothing is given.
+// The first option that is not as it is by itself, as "NAME: VALUE".
 std::string first_given(const WireOptions& options) {
   if (options.format) return c10::str("hook_format: ", to_string(*options.format));
-  if (options.stochastic_rounding_seed)
+  if (options.stochastic_rounding_seed) {
     return c10::str("stochastic_rounding: seed ", *options.stochastic_rounding_seed);
-  if (options.error_feedback) return "error_feedback: true";
-  if (options.exempt_one_dimensional) return "exempt_one_dimensional: true";
-  return "";
-}
-
-void check_wire_options(const std::string& name, const WireOptions& options) {
-  TORCH_CHECK_VALUE(options == WireOptions{}, first_given(options), " has no effect with the hook '", name,
-                    "'; it is for quantized_allreduce, int8, int6, int4 and fp8");
+  }
+  return options.error_feedback ? "error_feedback: true" : "exempt_one_dimensional: true";
 }
 
 }  // namespace
 
 std::vector<std::string> comm_hook_names() {
   std::vector<std::string> names{std::string(kNone)};
-  std::transform(kHooks.begin(), kHooks.end(), std::back_inserter(names),
-                 [](const Entry& entry) { return std::string(entry.name); });
+  for (const Entry& entry : kHooks) names.emplace_back(entry.name);
+  for (const WireEntry& entry : kWireHooks) names.emplace_back(entry.name);
   return names;
 }
 
+void check_comm_hook(const std::string& name, const WireOptions& wire) {
+  const WireEntry* const wire_hook = find(kWireHooks, name);
+  TORCH_CHECK_VALUE(name == kNone || find(kHooks, name) != nullptr || wire_hook != nullptr, "hook must be one of ",
+                    joined_names(), ", but is '", name, "'");
+  TORCH_CHECK_VALUE(wire_hook != nullptr || wire == WireOptions{}, first_given(wire), " has no effect with the hook '",
+                    name, "'; it is for quantized_allreduce and its short names");
+  TORCH_CHECK_VALUE(wire_hook == nullptr || wire_hook->takes_format || !wire.format, first_given(wire),
+                    " has no effect with the hook '", name,
+                    "', which has a format of its own; it is for "
+                    "quantized_allreduce");
+}
+
+std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
+  const WireEntry* const entry = find(kWireHooks, hook);
+  return entry == nullptr ? std::nullopt : std::optional(wire.format.value_or(entry->format));
+}
+
 std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {
-  if (name == kNone) {
-    check_wire_options(name, options.wire);
-    return nullptr;
-  }
-  const auto* const entry =
-      std::find_if(kHooks.begin(), kHooks.end(), [&](const Entry& known) { return known.name == name; });
-  TORCH_CHECK_VALUE(entry != kHooks.end(), "hook must be one of ", joined_names(), ", but is '", name, "'");
+  check_comm_hook(name, options.wire);
+  if (name == kNone) return nullptr;
   TORCH_CHECK_VALUE(options.process_group, "process_group must be given to make the hook '", name, "', but is null");
-  if (!entry->takes_wire_options) check_wire_options(name, options.wire);
-  return entry->make(options);
+  if (const Entry* const entry = find(kHooks, name)) return entry->make(options);
+  HookOptions complete = options;
+  complete.wire.format = wire_format_of(name, options.wire);
+  return std::make_unique<QuantizedAllReduceHook>(find(kWireHooks, name)->name, complete);
 }
 
 }  // namespace narrowcast::hooks

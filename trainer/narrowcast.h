@@ -9,4 +9,5 @@
 #include "trainer/process_group/consensus.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/process_group/process_group.h"
+#include "trainer/version.h"
 #include "trainer/worker_env.h"

@@ -13,17 +13,7 @@ namespace {
 
 using collectives::QuantizedMeanJob;
 
-constexpr WireFormat kDefaultFormat = WireFormat::kInt8B128;
 constexpr int kPositionsPerBucket = 40;  // Elements of other buckets get other random numbers: 2^40 for each.
-
-std::unique_ptr<CommHook> make_short_name(std::string_view name, WireFormat format, const HookOptions& options) {
-  TORCH_CHECK_VALUE(!options.wire.format.has_value(), "hook_format: ", to_string(*options.wire.format),
-                    " has no effect with the hook '", name, "', which is ", to_string(format),
-                    "; give it to 'quantized_allreduce'");
-  HookOptions complete = options;
-  complete.wire.format = format;
-  return std::make_unique<QuantizedAllReduceHook>(name, complete);
-}
 
 }  // namespace
 
@@ -56,7 +46,7 @@ QuantizedAllReduceHook::Scratch& QuantizedAllReduceHook::scratch_of(const c10d::
                                           .rank = group_->getRank(),
                                           .world_size = group_->getSize(),
                                           .numel = bucket.getBuffer().numel(),
-                                          .format = options_.format.value_or(kDefaultFormat),
+                                          .format = options_.format.value(),
                                           .exact = exact},
         memory_);
   };
@@ -78,26 +68,6 @@ collectives::MeanCall QuantizedAllReduceHook::make_call(const c10d::GradBucket& 
                                        static_cast<uint64_t>(bucket.getIndex()) << kPositionsPerBucket};
   return {bucket.getBuffer(), rounding,
           options_.error_feedback ? feedback_.residuals(bucket, layout) : collectives::Residuals{}};
-}
-
-std::unique_ptr<CommHook> make_quantized_allreduce_hook(const HookOptions& options) {
-  return std::make_unique<QuantizedAllReduceHook>("quantized_allreduce", options);
-}
-
-std::unique_ptr<CommHook> make_int8_hook(const HookOptions& options) {
-  return make_short_name("int8", WireFormat::kInt8B128, options);
-}
-
-std::unique_ptr<CommHook> make_int6_hook(const HookOptions& options) {
-  return make_short_name("int6", WireFormat::kInt6B32, options);
-}
-
-std::unique_ptr<CommHook> make_int4_hook(const HookOptions& options) {
-  return make_short_name("int4", WireFormat::kInt4B32, options);
-}
-
-std::unique_ptr<CommHook> make_fp8_hook(const HookOptions& options) {
-  return make_short_name("fp8", WireFormat::kFp8E4M3B32, options);
 }
 
 }  // namespace narrowcast::hooks

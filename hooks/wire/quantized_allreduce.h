@@ -20,9 +20,11 @@ namespace narrowcast::hooks {
 
 // "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops
 // (ops/collectives/mean). Sends the same share of float32's bytes for any number of ranks. Takes contiguous CPU buckets
-// of any floating type; others are a c10::ValueError or c10::TypeError. With one rank a bucket stays as it is.
+// of any floating type; others are a c10::ValueError or c10::TypeError. With one rank a bucket stays as it is. Has
+// several names: the factory knows them, and their formats.
 class QuantizedAllReduceHook final : public CommHook {
  public:
+  // The options say a format. `name` outlives the hook.
   QuantizedAllReduceHook(std::string_view name, const HookOptions& options);
 
   std::string_view name() const override { return name_; }
@@ -45,14 +47,5 @@ class QuantizedAllReduceHook final : public CommHook {
   ErrorFeedback feedback_;
   uint64_t step_ = 0;  // Steps whose first bucket has come.
 };
-
-// Of any format; int8_b128 unless the options say another.
-std::unique_ptr<CommHook> make_quantized_allreduce_hook(const HookOptions& options);
-
-// Short names, whose format is fixed: c10::ValueError if the options say one.
-std::unique_ptr<CommHook> make_int8_hook(const HookOptions& options);  // int8_b128
-std::unique_ptr<CommHook> make_int6_hook(const HookOptions& options);  // int6_b32
-std::unique_ptr<CommHook> make_int4_hook(const HookOptions& options);  // int4_b32
-std::unique_ptr<CommHook> make_fp8_hook(const HookOptions& options);   // fp8_e4m3_b32
 
 }  // namespace narrowcast::hooks

@@ -73,7 +73,7 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
       }
     }
     EXPECT_THAT(value_error("int8", {group, kGiven[0]}),
-                AllOf(HasSubstr("hook_format: int4_b32"), HasSubstr("'int8', which is int8_b128")));
+                AllOf(HasSubstr("hook_format: int4_b32"), HasSubstr("'int8', which has a format of its own")));
   });
 }
 

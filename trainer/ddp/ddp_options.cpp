@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "hooks/factory.h"
+
 namespace narrowcast {
 namespace {
 
@@ -21,6 +23,7 @@ int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int
 }  // namespace
 
 void DdpOptions::validate() const {
+  hooks::check_comm_hook(hook(), wire());
   check_cap("bucket_cap_mb", bucket_cap_mb());
   if (first_bucket_mb()) {
     check_cap("first_bucket_mb", *first_bucket_mb());

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "hooks/wire_options.h"
 #include "ops/export.h"
 
 namespace narrowcast {
@@ -17,6 +18,10 @@ struct NARROWCAST_EXPORT DdpOptions {
   // Communication hook by its factory name, e.g. "int8"; "none" leaves averaging
   // to the Reducer itself.
   TORCH_ARG(std::string, hook) = "none";
+
+  // How a hook of wire formats sends: DdpOptions().hook("quantized_allreduce").wire({.error_feedback = true}).
+  // Others refuse what is given here.
+  TORCH_ARG(hooks::WireOptions, wire) = {};
 
   // A bucket is sent when its gradients reach this many MiB (2^20 bytes).
   TORCH_ARG(double, bucket_cap_mb) = 25;
@@ -47,8 +52,8 @@ struct NARROWCAST_EXPORT DdpOptions {
   TORCH_ARG(bool, init_sync) = true;
 
  public:
-  // Throws c10::ValueError naming an option that is out of range or that another
-  // one makes void.
+  // Throws c10::ValueError naming an option that is out of range or unknown, or
+  // that another one makes void.
   void validate() const;
 
   // What the two caps mean in bytes.

@@ -89,6 +89,9 @@ class DistributedDataParallel {
   // pass, what a ring all-reduce sends.
   int64_t payload_bytes_sent() const { return reducer_.payload_bytes_sent(); }
 
+  // The same for "none", whatever the hook.
+  int64_t payload_bytes_without_hook() const { return reducer_.payload_bytes_without_hook(); }
+
   // Bytes of each bucket in the order in which they are sent. Changes once, at the
   // second forward.
   std::vector<int64_t> bucket_bytes() const { return reducer_.bucket_bytes(); }

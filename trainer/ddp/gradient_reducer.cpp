@@ -11,10 +11,12 @@
 #include <utility>
 
 #include "hooks/factory.h"
+#include "ops/wire_format.h"
 #include "trainer/ddp/autograd/output_sink.h"
 #include "trainer/ddp/autograd/reduction_counter.h"
 #include "trainer/process_group/consensus.h"
 #include "trainer/process_group/network_errors.h"
+#include "trainer/version.h"
 
 namespace narrowcast {
 namespace {
@@ -91,7 +93,15 @@ void rebuild_buckets(c10d::Reducer& reducer) {
 
 std::vector<NamedValue> describe(const DdpOptions& options) {
   const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
-  return {{"hook", options.hook()},
+  const hooks::WireOptions& wire = options.wire();
+  const auto format = hooks::wire_format_of(options.hook(), wire);
+  const auto& seed = wire.stochastic_rounding_seed;
+  return {{"narrowcast version", version()},
+          {"hook", options.hook()},
+          {"hook_format", format ? std::string(to_string(*format)) : "none"},
+          {"stochastic_rounding", seed ? c10::str("seed ", *seed) : "false"},
+          {"error_feedback", on_off(wire.error_feedback)},
+          {"exempt_one_dimensional", on_off(wire.exempt_one_dimensional)},
           {"bucket_cap_mb", c10::str(options.bucket_cap_mb())},
           {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
           {"find_unused_parameters", on_off(options.find_unused_parameters())},
@@ -109,7 +119,7 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
       options_(checked_options(options)),
       trainable_(state_.trainable()),
       static_graph_known_(std::make_shared<bool>(false)) {
-  auto hook = hooks::create_comm_hook(options_.hook(), {.process_group = group_});  // Before anything is sent.
+  auto hook = hooks::create_comm_hook(options_.hook(), {group_, options_.wire()});  // Before anything is sent.
   compare_between_ranks();
   check_trainable(state_, group_);
   if (options_.init_sync()) {
@@ -217,9 +227,10 @@ void GradientReducer::zero_grad() {
 std::string GradientReducer::hook_name() const { return hook_ == nullptr ? "none" : std::string(hook_->name()); }
 
 int64_t GradientReducer::payload_bytes_sent() const {
-  if (hook_ != nullptr) {
-    return hook_->payload_bytes_sent();
-  }
+  return hook_ != nullptr ? hook_->payload_bytes_sent() : payload_bytes_without_hook();
+}
+
+int64_t GradientReducer::payload_bytes_without_hook() const {
   int64_t gradient_bytes = 0;
   for (const NamedTensor& parameter : trainable_) {
     gradient_bytes += static_cast<int64_t>(parameter.tensor.nbytes());

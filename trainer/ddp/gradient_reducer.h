@@ -67,6 +67,7 @@ class NARROWCAST_EXPORT GradientReducer {
   void zero_grad();
   std::string hook_name() const;
   int64_t payload_bytes_sent() const;
+  int64_t payload_bytes_without_hook() const;
   std::vector<int64_t> bucket_bytes() const;
   const ProcessGroupPtr& process_group() const { return group_; }
 

@@ -11,6 +11,7 @@
 #include "hooks/factory.h"
 #include "models/char_gpt.h"
 #include "models/mlp.h"
+#include "ops/wire_format.h"
 #include "trainer/flags/evaluate_flags.h"
 #include "trainer/program/exit_code.h"
 
@@ -67,6 +68,14 @@ ABSL_FLAG(std::string, output_dir, "",
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir.");
 
 ABSL_FLAG(std::string, hook, "none", "How gradients travel between ranks; see docs/hooks.md.");
+ABSL_FLAG(std::string, hook_format, "int8_b128",
+          "With --hook=quantized_allreduce: how gradients travel; see docs/wire_format.md.");
+ABSL_FLAG(bool, stochastic_rounding, false,
+          "With quantized_allreduce and its short names: round gradients up or down at random, by --seed.");
+ABSL_FLAG(bool, error_feedback, false,
+          "With quantized_allreduce and its short names: add in the next step what rounding left out.");
+ABSL_FLAG(bool, exempt_one_dimensional, false,
+          "With quantized_allreduce and its short names: send gradients of biases and norms as float32.");
 ABSL_FLAG(double, bucket_cap_mb, 25, "Size of a gradient bucket, in MiB.");
 ABSL_FLAG(bool, find_unused_parameters, false, "Let parameters stay unused in some backward passes.");
 ABSL_FLAG(bool, static_graph, false, "Promise that every step uses the same parameters in the same way.");
@@ -88,6 +97,9 @@ namespace narrowcast {
 namespace {
 
 using program::CommandLine;
+
+const std::vector<std::string> kWireFlags = {"hook_format", "stochastic_rounding", "error_feedback",
+                                             "exempt_one_dimensional"};
 
 const std::vector<std::string> kTrainingOnly = {
     "steps",
@@ -117,7 +129,10 @@ void refuse_other_models_options(const CommandLine& line, const std::string& mod
     refuse(line, {"hidden"}, "with --model=" + model);
   }
   if (model == "ddp_comm_hook_task") {
-    refuse(line, {"layers", "data", "batch_size", "seed"}, "with --model=" + model + ", whose task is fixed");
+    refuse(line, {"layers", "data", "batch_size"}, "with --model=" + model + ", whose task is fixed");
+    if (!absl::GetFlag(FLAGS_stochastic_rounding)) {
+      refuse(line, {"seed"}, "with --model=" + model + ", whose task is fixed");
+    }
   }
 }
 
@@ -126,6 +141,9 @@ void refuse_useless_flags(const CommandLine& line) {
   const std::string model = absl::GetFlag(FLAGS_model);
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
+    if (!line.given("hook")) {
+      refuse(line, kWireFlags, "with --verify_gradients of all hooks; give --hook");
+    }
   } else {
     refuse(line, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
     TORCH_CHECK_VALUE(model != "ddp_comm_hook_task",
@@ -197,9 +215,23 @@ training::TrainingOptions read_training(const CommandLine& line) {
   return options;
 }
 
-DdpOptions read_ddp() {
+hooks::WireOptions read_wire(const CommandLine& line) {
+  hooks::WireOptions options;
+  if (line.given("hook_format")) {
+    options.format = parse_wire_format(absl::GetFlag(FLAGS_hook_format));
+  }
+  if (absl::GetFlag(FLAGS_stochastic_rounding)) {
+    options.stochastic_rounding_seed = absl::GetFlag(FLAGS_seed);
+  }
+  options.error_feedback = absl::GetFlag(FLAGS_error_feedback);
+  options.exempt_one_dimensional = absl::GetFlag(FLAGS_exempt_one_dimensional);
+  return options;
+}
+
+DdpOptions read_ddp(const CommandLine& line) {
   return DdpOptions()
       .hook(absl::GetFlag(FLAGS_hook))
+      .wire(read_wire(line))
       .bucket_cap_mb(absl::GetFlag(FLAGS_bucket_cap_mb))
       .find_unused_parameters(absl::GetFlag(FLAGS_find_unused_parameters))
       .static_graph(absl::GetFlag(FLAGS_static_graph))
@@ -241,12 +273,13 @@ program::Description train_description() {
                       {"eval_every", "eval_batches", "log_every", "sample_length", "output_dir", "overwrite"}},
                      {"Use of a trained model", evaluation_flags()},
                      {"Exchange of gradients",
-                      {"hook", "bucket_cap_mb", "find_unused_parameters", "static_graph", "gradient_as_bucket_view",
-                       "backend", "timeout_seconds", "threads"}},
+                      {"hook", "hook_format", "stochastic_rounding", "error_feedback", "exempt_one_dimensional",
+                       "bucket_cap_mb", "find_unused_parameters", "static_graph", "gradient_as_bucket_view", "backend",
+                       "timeout_seconds", "threads"}},
                      {"Checks", {"verify_gradients", "dump_gradients", "tolerance_scale", "dry_run"}}},
           .examples = {{"train on two processes with 8-bit gradients",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
-                        "--hook=quantize_per_channel --output_dir=runs/book"},
+                        "--hook=int8 --output_dir=runs/book"},
                        {"see what a trained model is worth, and what it writes",
                         "narrowcast-train --evaluate=runs/book/model.safetensors --data=book.txt --generate=500"},
                        {"see what would be done", "narrowcast-train --data=book.txt --dry_run"},
@@ -268,7 +301,7 @@ job::TrainJob read_train_job(const CommandLine& line) {
   job.threads = absl::GetFlag(FLAGS_threads);
   job.group.backend = absl::GetFlag(FLAGS_backend);
   job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
-  job.ddp = read_ddp();
+  job.ddp = read_ddp(line);
   job.training = read_training(line);
   job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
                 .overwrite = absl::GetFlag(FLAGS_overwrite),

@@ -5,17 +5,20 @@
 #include <vector>
 
 #include "hooks/comm_hook.h"
+#include "hooks/factory.h"
+#include "ops/wire_format.h"
 #include "trainer/training/learning_rate.h"
 
 namespace narrowcast::job {
 namespace {
 
-int64_t count_parameters(const models::Model& model) {
-  int64_t count = 0;
+ParameterCounts count_parameters(const models::Model& model) {
+  ParameterCounts counts;
   for (const at::Tensor& parameter : model.parameters()) {
-    count += parameter.numel();
+    counts.all += parameter.numel();
+    counts.one_dimensional += parameter.dim() <= 1 ? parameter.numel() : 0;
   }
-  return count;
+  return counts;
 }
 
 void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
@@ -38,6 +41,17 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["log_every"] = options.log_every;
 }
 
+void add_wire_options(nlohmann::json& plan, const DdpOptions& ddp) {
+  const auto format = hooks::wire_format_of(ddp.hook(), ddp.wire());
+  if (!format) {
+    return;
+  }
+  plan["hook_format"] = to_string(*format);
+  plan["stochastic_rounding"] = ddp.wire().stochastic_rounding_seed.has_value();
+  plan["error_feedback"] = ddp.wire().error_feedback;
+  plan["exempt_one_dimensional"] = ddp.wire().exempt_one_dimensional;
+}
+
 void add_data(nlohmann::json& plan, const JobInputs& inputs) {
   plan["data"] = inputs.data_name;
   if (inputs.dataset != nullptr) {
@@ -57,7 +71,8 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   plan["ranks"] = world_size;
   plan["model"] = job.model;
   plan["model_options"] = inputs.model->options();
-  plan["parameters"] = count_parameters(*inputs.model);
+  const ParameterCounts parameters = count_parameters(*inputs.model);
+  plan["parameters"] = parameters.all;
   plan["seed"] = job.seed;
   add_data(plan, inputs);
   if (inputs.dataset != nullptr) {
@@ -68,8 +83,9 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     plan["hooks"] = job.verification->hooks;
   } else {
     plan["hook"] = job.ddp.hook();
+    add_wire_options(plan, job.ddp);
     add_training(plan, job, inputs);
-    if (const auto bytes = expected_payload_bytes(job.ddp.hook(), plan["parameters"], world_size)) {
+    if (const auto bytes = expected_payload_bytes(job.ddp, parameters, world_size)) {
       plan["payload_bytes_per_step_and_rank"] = *bytes;
     }
   }
@@ -97,7 +113,14 @@ std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
   return values;
 }
 
-std::optional<int64_t> expected_payload_bytes(const std::string& hook, int64_t parameters, int64_t world_size) {
+std::optional<int64_t> expected_payload_bytes(const DdpOptions& ddp, const ParameterCounts& counts,
+                                              int64_t world_size) {
+  const std::string& hook = ddp.hook();
+  const int64_t parameters = counts.all;
+  if (const auto format = hooks::wire_format_of(hook, ddp.wire())) {
+    const int64_t exact = ddp.wire().exempt_one_dimensional ? 4 * counts.one_dimensional : 0;
+    return hooks::ring_all_reduce_bytes(encoded_size(parameters, *format) + exact, world_size);
+  }
   const int64_t peers = world_size - 1;
   if (hook == "none" || hook == "allreduce") {
     return hooks::ring_all_reduce_bytes(4 * parameters, world_size);

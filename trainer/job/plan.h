@@ -24,10 +24,15 @@ NARROWCAST_EXPORT std::string plan_text(const nlohmann::json& plan);
 // One entry per key, for check_equal_on_all_ranks.
 NARROWCAST_EXPORT std::vector<NamedValue> plan_values(const nlohmann::json& plan);
 
-// Payload that each rank sends in one exchange of `parameters` float32 gradients, in bytes. Up to a few scales per
-// bucket, whose number the Reducer decides. None for a hook that is not known here.
-NARROWCAST_EXPORT std::optional<int64_t> expected_payload_bytes(const std::string& hook, int64_t parameters,
-                                                                int64_t world_size);
+struct ParameterCounts {
+  int64_t all = 0;
+  int64_t one_dimensional = 0;  // Of those, in parameters with one dimension or none.
+};
+
+// Payload that each rank sends in one exchange of float32 gradients, in bytes. Up to a few scales per bucket, whose
+// number the Reducer decides. None for a hook that is not known here.
+NARROWCAST_EXPORT std::optional<int64_t> expected_payload_bytes(const DdpOptions& ddp,
+                                                                const ParameterCounts& parameters, int64_t world_size);
 
 // Where a job writes and what it knows of its surroundings.
 struct JobContext {

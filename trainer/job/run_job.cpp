@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <thread>
 
-#include "hooks/factory.h"
 #include "trainer/job/plan.h"
 #include "trainer/job/training_job.h"
 #include "trainer/job/verification_job.h"
@@ -15,15 +14,8 @@
 namespace narrowcast::job {
 namespace {
 
-void check_hook_name(const std::string& name) {
-  const std::vector<std::string> known = hooks::comm_hook_names();
-  TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), name) != known.end(), "hook: unknown name '", name,
-                    "'; known: ", c10::Join(", ", known));
-}
-
 // Whatever a rank can find wrong without the others.
 void check_alone(const TrainJob& job, int64_t world_size) {
-  check_hook_name(job.ddp.hook());
   job.ddp.validate();
   if (job.verification.has_value()) {
     check_verification_job(job, world_size);

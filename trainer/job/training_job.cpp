@@ -91,6 +91,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, reporting::
 nlohmann::json results_of(const training::TrainingResult& result, bool replicas_identical) {
   nlohmann::json results = {{"training_loss", result.training_loss},
                             {"payload_bytes_sent", result.payload_bytes_sent},
+                            {"payload_bytes_without_hook", result.payload_bytes_without_hook},
                             {"seconds", result.seconds},
                             {"skipped_steps", result.skipped_steps},
                             {"replicas_identical", replicas_identical}};
@@ -110,8 +111,11 @@ void print_results(const AgreedJob& agreed, const training::TrainingResult& resu
   if (agreed.inputs.bigram_entropy.has_value()) {
     out << "bigram entropy   " << *agreed.inputs.bigram_entropy << "\n";
   }
-  const auto sent = static_cast<double>(result.payload_bytes_sent);
-  out << "sent per rank    " << reporting::format_bytes(sent) << "\n";
+  out << "sent per rank    " << reporting::format_bytes(static_cast<double>(result.payload_bytes_sent)) << "\n";
+  if (agreed.job.ddp.hook() != "none") {
+    const auto without_hook = static_cast<double>(result.payload_bytes_without_hook);
+    out << "without a hook   " << reporting::format_bytes(without_hook) << "\n";
+  }
   if (result.skipped_steps > 0) {
     out << "skipped steps    " << result.skipped_steps << " (a gradient was not finite)\n";
   }

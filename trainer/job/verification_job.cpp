@@ -65,7 +65,7 @@ void check_verification_job(const TrainJob& job, int64_t world_size) {
 
 int run_verification_job(const AgreedJob& agreed) {
   const auto make_hook = [&](const std::string& name) {
-    return hooks::create_comm_hook(name, {.process_group = agreed.group});
+    return hooks::create_comm_hook(name, {agreed.group, agreed.job.ddp.wire()});
   };
   const std::vector<HookReport> reports = verification::verify_gradients(
       {.model = agreed.inputs.model, .batch = batch_of_rank(agreed), .group = agreed.group, .ddp = agreed.job.ddp},

@@ -48,6 +48,7 @@ class TrainingRun {
       }
     }
     result_.payload_bytes_sent = ddp_.payload_bytes_sent();
+    result_.payload_bytes_without_hook = ddp_.payload_bytes_without_hook();
     return result_;
   }
 

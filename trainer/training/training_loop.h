@@ -42,12 +42,13 @@ struct TrainingOptions {
 NARROWCAST_EXPORT void check_training_options(const TrainingOptions& options, int64_t world_size);
 
 struct TrainingResult {
-  std::optional<double> validation_loss;  // after the last step; none without evaluation
-  double training_loss = 0;               // mean over the ranks and the steps taken since the last report but one
-  int64_t payload_bytes_sent = 0;         // by this rank
-  double seconds = 0;                     // without the evaluations
-  int64_t skipped_steps = 0;              // for their gradients; the same on all ranks
-  std::optional<int64_t> diverged_at;     // the step by which the loss was not finite, where training stopped
+  std::optional<double> validation_loss;   // after the last step; none without evaluation
+  double training_loss = 0;                // mean over the ranks and the steps taken since the last report but one
+  int64_t payload_bytes_sent = 0;          // by this rank
+  int64_t payload_bytes_without_hook = 0;  // what it would have sent
+  double seconds = 0;                      // without the evaluations
+  int64_t skipped_steps = 0;               // for their gradients; the same on all ranks
+  std::optional<int64_t> diverged_at;      // the step by which the loss was not finite, where training stopped
 };
 
 // What a training works with.

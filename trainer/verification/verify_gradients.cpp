@@ -8,7 +8,7 @@
 #include "trainer/files/safetensors/safetensors.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/training/replicas.h"
-#include "trainer/verification/tolerance.h"
+#include "trainer/verification/tolerance/tolerance.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -64,10 +64,9 @@ Comparison compare_all(const std::vector<at::Tensor>& actual, const std::vector<
   return result;
 }
 
-// As torch.testing.assert_close(actual, expected) with the tolerances of the reference test.
-bool within_reference_tolerance(const std::string& hook, const std::vector<at::Tensor>& actual,
-                                const std::vector<at::Tensor>& expected) {
-  const ReferenceTolerance allowed = reference_tolerance(hook);
+// As torch.testing.assert_close(actual, expected).
+bool within(const ReferenceTolerance& allowed, const std::vector<at::Tensor>& actual,
+            const std::vector<at::Tensor>& expected) {
   std::vector<at::Tensor> tolerances;
   for (const at::Tensor& tensor : expected) {
     tolerances.push_back(tensor.to(at::kDouble).abs() * allowed.relative + allowed.absolute);
@@ -116,8 +115,9 @@ class Verifier {
     const Comparison mine = compare_all(pass.gradients, expected, tolerances);
     report.comparison = worse_of(report.comparison, worst_over_ranks(problem_.group, mine));
     report.replicas_identical &= training::equal_on_all_ranks(problem_.group, pass.gradients);
-    if (options_.reference_task && problem_.group->getSize() == kReferenceRanks) {
-      const bool mine_passed = within_reference_tolerance(report.hook, pass.gradients, expected);
+    const auto reference = reference_tolerance(report.hook);
+    if (reference && options_.reference_task && problem_.group->getSize() == kReferenceRanks) {
+      const bool mine_passed = within(*reference, pass.gradients, expected);
       const bool all_passed = all_reduce_max(problem_.group, {mine_passed ? 0.0 : 1.0})[0] == 0;
       report.reference_passed = report.reference_passed.value_or(true) && all_passed;
     }

@@ -69,18 +69,21 @@ TEST(PlanValues, AreOnePerKey) {
 }
 
 TEST(ExpectedPayloadBytes, FollowsTheFormulas) {
-  EXPECT_EQ(expected_payload_bytes("none", 1024, 4), 2 * 3 * 1024);  // 2 (W - 1) / W * 4 N
-  EXPECT_EQ(expected_payload_bytes("fp16_compress", 1024, 4), 3 * 1024);
-  EXPECT_EQ(expected_payload_bytes("quantize_per_tensor", 1024, 4), 3 * 1024);
-  EXPECT_EQ(expected_payload_bytes("quantize_per_channel", 1024, 4), 3 * (1024 + 2 * 8));
-  EXPECT_EQ(expected_payload_bytes("noop", 1024, 4), 0);
-  EXPECT_FALSE(expected_payload_bytes("no_such_hook", 1024, 4).has_value());
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("none"), {1024}, 4), 2 * 3 * 1024);  // 2 (W - 1) / W * 4 N
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("fp16_compress"), {1024}, 4), 3 * 1024);
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("quantize_per_tensor"), {1024}, 4), 3 * 1024);
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("quantize_per_channel"), {1024}, 4), 3 * (1024 + 2 * 8));
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("int8"), {1024}, 4), 3 * (1024 + 2 * 8) / 2);
+  const auto exempt = DdpOptions().hook("int4").wire({.exempt_one_dimensional = true});
+  EXPECT_EQ(expected_payload_bytes(exempt, {1024, 64}, 4), 3 * (512 + 2 * 32 + 4 * 64) / 2);
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("noop"), {1024}, 4), 0);
+  EXPECT_FALSE(expected_payload_bytes(DdpOptions().hook("no_such_hook"), {1024}, 4).has_value());
 }
 
 TEST(ExpectedPayloadBytes, IsKnownForEveryHook) {
   for (const std::string& hook : hooks::comm_hook_names()) {
-    EXPECT_TRUE(expected_payload_bytes(hook, 1000, 2).has_value()) << hook;
-    EXPECT_EQ(expected_payload_bytes(hook, 1000, 1), 0) << hook;
+    EXPECT_TRUE(expected_payload_bytes(DdpOptions().hook(hook), {1000}, 2).has_value()) << hook;
+    EXPECT_EQ(expected_payload_bytes(DdpOptions().hook(hook), {1000}, 1), 0) << hook;
   }
 }
 

@@ -9,7 +9,7 @@
 #include "trainer/ddp/distributed_data_parallel.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/verification/hook_run/recording_hook.h"
-#include "trainer/verification/tolerance.h"
+#include "trainer/verification/tolerance/tolerance.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -42,7 +42,8 @@ double run_pass(Ddp& ddp, const GradientProblem& problem) {
 std::vector<at::Tensor> bound_terms(const GradientProblem& problem, RecordingHook& recording) {
   std::map<at::TensorImpl*, at::Tensor> by_parameter;
   for (const RecordedBucket& bucket : recording.take_buckets()) {
-    const at::Tensor bound = error_bound(std::string(recording.name()), bucket.gradients, problem.group->getSize());
+    const at::Tensor bound =
+        error_bound(std::string(recording.name()), bucket.gradients, problem.group->getSize(), problem.ddp.wire());
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       const at::Tensor& parameter = bucket.parameters[i];
       by_parameter[parameter.unsafeGetTensorImpl()] =

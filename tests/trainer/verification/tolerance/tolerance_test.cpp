@@ -1,4 +1,4 @@
-#include "trainer/verification/tolerance.h"
+#include "trainer/verification/tolerance/tolerance.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/full.h>
@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "hooks/factory.h"
+#include "ops/collectives/mean/cost_model.h"
+#include "tests/ops/collectives/mean/reference_mean.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -93,6 +95,32 @@ INSTANTIATE_TEST_SUITE_P(HooksAndWorlds, ErrorBoundTest,
                                                               "quantize_per_tensor", "quantize_per_channel"),
                                             ::testing::Values(1, 2, 3, 4)));
 
+// Of quantized_allreduce in every format, in one shot (5000 elements) and in two.
+using FormatAndSize = std::tuple<WireFormat, int64_t>;
+class WireErrorBoundTest : public ::testing::TestWithParam<FormatAndSize> {};
+
+TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {
+  const auto& [format, size] = GetParam();
+  const std::vector<at::Tensor> gradients = gradients_of(3, size);
+  const bool two_shots = collectives::choose_route(size, 3, format) == collectives::Route::kTwoShot;
+  EXPECT_EQ(two_shots, size > 5000);
+  const at::Tensor exact = at::stack(gradients).to(at::kDouble).mean(0);
+  for (const bool at_random : {false, true}) {
+    hooks::WireOptions options{.format = format};
+    collectives::Reference reference{format, {at_random, 5, 0, 0}};
+    if (at_random) options.stochastic_rounding_seed = 5;
+    at::Tensor bound = at::zeros({size}, at::kDouble);
+    for (const at::Tensor& gradient : gradients) bound += error_bound("quantized_allreduce", gradient, 3, options);
+    const at::Tensor mean = two_shots ? two_shot_mean(reference, gradients) : one_shot_mean(reference, gradients);
+    const at::Tensor share = (mean.to(at::kDouble) - exact).abs() / bound;
+    EXPECT_LE(share.max().item<double>(), 1) << "at random: " << at_random;
+    EXPECT_GE(share.max().item<double>(), format == WireFormat::kFp32 ? 0.1 : 0.3) << "at random: " << at_random;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, WireErrorBoundTest,
+                         ::testing::Combine(::testing::ValuesIn(kWireFormats), ::testing::Values(5000, 300'000)));
+
 TEST(ErrorBound, IsKnownForEveryHook) {
   for (const std::string& hook : hooks::comm_hook_names()) {
     EXPECT_EQ(error_bound(hook, at::full({600}, 0.5), 2).sizes(), at::IntArrayRef({600})) << hook;
@@ -121,13 +149,19 @@ TEST(ErrorBound, OfFloat32HooksFollowsTheElement) {
   EXPECT_NEAR(bound[1].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
 }
 
+TEST(ReferenceTolerance, IsThereForPyTorchsHooksOnly) {
+  for (const char* hook : {"quantized_allreduce", "int8", "int4"}) {
+    EXPECT_FALSE(reference_tolerance(hook).has_value()) << hook;
+  }
+}
+
 TEST(ReferenceTolerance, IsThatOfPyTorchsTest) {
   for (const char* hook : {"none", "allreduce", "noop"}) {
-    EXPECT_EQ(reference_tolerance(hook).absolute, 0) << hook;
+    EXPECT_EQ(reference_tolerance(hook)->absolute, 0) << hook;
   }
   for (const char* hook : {"fp16_compress", "quantize_per_tensor", "quantize_per_channel"}) {
-    EXPECT_EQ(reference_tolerance(hook).relative, 1e-5) << hook;
-    EXPECT_EQ(reference_tolerance(hook).absolute, 1e-4) << hook;
+    EXPECT_EQ(reference_tolerance(hook)->relative, 1e-5) << hook;
+    EXPECT_EQ(reference_tolerance(hook)->absolute, 1e-4) << hook;
   }
 }
 

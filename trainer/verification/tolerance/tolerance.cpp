@@ -1,4 +1,4 @@
-#include "trainer/verification/tolerance.h"
+#include "trainer/verification/tolerance/tolerance.h"
 
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/full.h>
@@ -8,6 +8,9 @@
 #include <cmath>
 #include <functional>
 #include <map>
+
+#include "hooks/factory.h"
+#include "trainer/verification/tolerance/wire_error.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -77,17 +80,24 @@ bool keeps_float32(const std::string& hook) { return hook == "none" || hook == "
 
 }  // namespace
 
-at::Tensor error_bound(const std::string& hook, const at::Tensor& bucket, int64_t world_size) {
+at::Tensor error_bound(const std::string& hook, const at::Tensor& bucket, int64_t world_size,
+                       const hooks::WireOptions& wire) {
   const at::Tensor values = bucket.detach().to(at::kDouble);
   if (keeps_float32(hook) || bucket.numel() == 0) {
     return mean_error(values, world_size);
+  }
+  if (const auto format = hooks::wire_format_of(hook, wire)) {
+    return mean_error(values, world_size) + wire_error(*format, wire, values, world_size);
   }
   const auto bound = narrowing_bounds().find(hook);
   TORCH_CHECK_VALUE(bound != narrowing_bounds().end(), "hook: no error bound is known for '", hook, "'");
   return mean_error(values, world_size) + bound->second(values, world_size);
 }
 
-ReferenceTolerance reference_tolerance(const std::string& hook) {
+std::optional<ReferenceTolerance> reference_tolerance(const std::string& hook) {
+  if (hooks::wire_format_of(hook)) {
+    return std::nullopt;
+  }
   return keeps_float32(hook) ? ReferenceTolerance{} : ReferenceTolerance{.relative = 1e-5, .absolute = 1e-4};
 }
 

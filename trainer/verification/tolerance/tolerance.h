@@ -11,15 +11,19 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "hooks/wire_options.h"
 #include "ops/export.h"
 
 namespace narrowcast::verification {
 
 // This rank's term of the bound, per element: float64 in the shape of `bucket`, which is the 1-D
-// gradient bucket that this rank gave to the hook. Throws c10::ValueError for a hook without a known bound.
-NARROWCAST_EXPORT at::Tensor error_bound(const std::string& hook, const at::Tensor& bucket, int64_t world_size);
+// gradient bucket that this rank gave to the hook, made with the options `wire`. Throws c10::ValueError for a hook
+// without a known bound.
+NARROWCAST_EXPORT at::Tensor error_bound(const std::string& hook, const at::Tensor& bucket, int64_t world_size,
+                                         const hooks::WireOptions& wire = {});
 
 // The tolerances of the reference test (torch.testing.assert_close) for the reference task.
 struct ReferenceTolerance {
@@ -27,7 +31,7 @@ struct ReferenceTolerance {
   double absolute = 0;
 };
 
-// 1e-5 and 0 for hooks that keep float32, 1e-5 and 1e-4 for the others.
-NARROWCAST_EXPORT ReferenceTolerance reference_tolerance(const std::string& hook);
+// 1e-5 and 0 for hooks that keep float32, 1e-5 and 1e-4 for the others; none for hooks that PyTorch does not have.
+NARROWCAST_EXPORT std::optional<ReferenceTolerance> reference_tolerance(const std::string& hook);
 
 }  // namespace narrowcast::verification
