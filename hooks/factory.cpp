@@ -84,8 +84,8 @@ std::vector<std::string> comm_hook_names() {
 
 void check_comm_hook(const std::string& name, const WireOptions& wire) {
   const WireEntry* const wire_hook = find(kWireHooks, name);
-  TORCH_CHECK_VALUE(name == kNone || find(kHooks, name) != nullptr || wire_hook != nullptr, "hook must be one of ",
-                    joined_names(), ", but is '", name, "'");
+  TORCH_CHECK_VALUE(name == kNone || find(kHooks, name) != nullptr || wire_hook != nullptr, "hook: unknown name '",
+                    name, "'; known: ", joined_names());
   TORCH_CHECK_VALUE(wire_hook != nullptr || wire == WireOptions{}, first_given(wire), " has no effect with the hook '",
                     name, "'; it is for quantized_allreduce and its short names");
   TORCH_CHECK_VALUE(wire_hook == nullptr || wire_hook->takes_format || !wire.format, first_given(wire),

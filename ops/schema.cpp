@@ -102,4 +102,13 @@ TORCH_LIBRARY(narrowcast, m) {
   m.def("encode(Tensor x, str format, *, int? seed=None, int step=0, int offset=0) -> Tensor");
   // bytes uint8 [encoded_size(numel)] -> float32 [numel]. CorruptInputError for another number of bytes.
   m.def("decode(Tensor bytes, str format, SymInt numel) -> Tensor");
+
+  // The mean over the ranks of the group registered as group_name, sent in a wire format and summed in float32;
+  // ops/collectives/mean tells how. x [...] float32, float64, bfloat16 or float16, any strides, on the CPU, as many
+  // elements on every rank -> the same on all ranks, in x's dtype. Errors: TypeError for a dtype; ValueError for the
+  // rest, before anything is sent, or, for ranks whose sizes or formats differ, on all ranks before data is sent;
+  // DistBackendError if a peer or the network fails, after which an x written in place is undefined. Backward through a
+  // result throws.
+  m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name) -> ()");
+  m.def("quantized_all_reduce(Tensor x, str format, str group_name) -> Tensor");
 }

@@ -14,6 +14,7 @@
 
 #include "ops/affine_uint8.h"
 #include "ops/collectives/auto_quantize.h"
+#include "ops/collectives/quantized_all_reduce.h"
 #include "ops/quantize_tensor.h"
 #include "ops/weight_only_int8.h"
 #include "ops/wire_format.h"
@@ -132,6 +133,18 @@ TEST(OperatorsDocument, WireFormats) {
   // Half a scale, which is at most 1 + 2^-7 of the largest magnitude's 127th; 2^-16 for the rounding of the quotient.
   const double bound = gradient.abs().max().item<double>() / 127 * (1 + 0x1p-7) * (0.5 + 0x1p-16);
   EXPECT_LE((decoded - gradient).abs().max().item<double>(), bound);
+}
+
+TEST(OperatorsDocument, AveragesOverRanks) {
+  const auto average = [](const at::Tensor& gradient, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const at::Tensor mean = quantized_all_reduce(gradient, WireFormat::kInt8B128, group);
+    quantized_all_reduce_(gradient, WireFormat::kInt4B32, group);  // In place.
+    return mean;
+  };
+  testing::run_ranks(2, [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const at::Tensor gradient = at::full({3}, rank == 0 ? 127 : 254);
+    EXPECT_TRUE(at::equal(average(gradient.to(at::kFloat), group), at::full({3}, 190.5F)));
+  });
 }
 
 }  // namespace

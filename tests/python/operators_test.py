@@ -161,6 +161,8 @@ class Operators(ExactTestCase):
             written = [x.detach() for x in pytree.tree_leaves(inputs[0]) if isinstance(x, torch.Tensor)]
             if name.startswith("auto_quantize"):  # The first argument is written to: no leaf may be.
                 inputs = (written if isinstance(inputs[0], list) else written[0], *inputs[1:])
+            elif name.endswith("_"):
+                inputs = (inputs[0].clone(), *inputs[1:])
             outputs = [x for x in pytree.tree_leaves([case.call(*inputs), inputs[0]])
                        if isinstance(x, torch.Tensor) and x.grad_fn is not None]
             if case.differentiable:

@@ -2,29 +2,19 @@
 // group. They are registered as CompositeExplicitAutograd, which also answers a call with an empty list, where no
 // tensor names a device (CPU and CUDA kernels would never be asked, and the error would be the dispatcher's). The
 // meta kernels take precedence over it.
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <optional>
-#include <string>
 #include <string_view>
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "ops/collectives/auto_quantize/exchange.h"
+#include "ops/collectives/group_name.h"
 #include "ops/meta/auto_quantize.h"
 
 namespace narrowcast::collectives {
 namespace {
 
 using QuantLoss = std::optional<double>;
-
-Group find_group(std::string_view name) {
-  try {
-    return c10d::resolve_process_group(std::string(name));
-  } catch (const c10::Error&) {
-    TORCH_CHECK_VALUE(false, "group_name: no process group is registered as \"", name, "\"");
-  }
-}
 
 void run_as(Encoding encoding, Exchange exchange) {
   exchange.encoding = encoding;
