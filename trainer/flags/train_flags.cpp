@@ -11,9 +11,8 @@
 #include "hooks/factory.h"
 #include "models/char_gpt.h"
 #include "models/mlp.h"
-#include "ops/wire_format.h"
 #include "trainer/flags/evaluate_flags.h"
-#include "trainer/program/exit_code.h"
+#include "trainer/flags/exchange_flags.h"
 
 namespace {
 
@@ -67,19 +66,6 @@ ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors and metrics.jsonl, made if it is not there. Without it nothing is written.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir.");
 
-ABSL_FLAG(std::string, hook, "none", "How gradients travel between ranks; see docs/hooks.md.");
-ABSL_FLAG(std::string, hook_format, "int8_b128",
-          "With --hook=quantized_allreduce: how gradients travel; see docs/wire_format.md.");
-ABSL_FLAG(bool, stochastic_rounding, false,
-          "With quantized_allreduce and its short names: round gradients up or down at random, by --seed.");
-ABSL_FLAG(bool, error_feedback, false,
-          "With quantized_allreduce and its short names: add in the next step what rounding left out.");
-ABSL_FLAG(bool, exempt_one_dimensional, false,
-          "With quantized_allreduce and its short names: send gradients of biases and norms as float32.");
-ABSL_FLAG(double, bucket_cap_mb, 25, "Size of a gradient bucket, in MiB.");
-ABSL_FLAG(bool, find_unused_parameters, false, "Let parameters stay unused in some backward passes.");
-ABSL_FLAG(bool, static_graph, false, "Promise that every step uses the same parameters in the same way.");
-ABSL_FLAG(bool, gradient_as_bucket_view, false, "Let gradients be views of the buckets, which saves their copy.");
 ABSL_FLAG(std::string, backend, "gloo", "gloo (CPU) or nccl (CUDA).");
 ABSL_FLAG(int64_t, timeout_seconds, 600, "Limit for joining the other ranks and for every collective.");
 ABSL_FLAG(int64_t, threads, 0,
@@ -97,9 +83,6 @@ namespace narrowcast {
 namespace {
 
 using program::CommandLine;
-
-const std::vector<std::string> kWireFlags = {"hook_format", "stochastic_rounding", "error_feedback",
-                                             "exempt_one_dimensional"};
 
 const std::vector<std::string> kTrainingOnly = {
     "steps",
@@ -130,7 +113,7 @@ void refuse_other_models_options(const CommandLine& line, const std::string& mod
   }
   if (model == "ddp_comm_hook_task") {
     refuse(line, {"layers", "data", "batch_size"}, "with --model=" + model + ", whose task is fixed");
-    if (!absl::GetFlag(FLAGS_stochastic_rounding)) {
+    if (!line.given("stochastic_rounding")) {
       refuse(line, {"seed"}, "with --model=" + model + ", whose task is fixed");
     }
   }
@@ -142,7 +125,7 @@ void refuse_useless_flags(const CommandLine& line) {
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
     if (!line.given("hook")) {
-      refuse(line, kWireFlags, "with --verify_gradients of all hooks; give --hook");
+      refuse(line, wire_flags(), "with --verify_gradients of all hooks; give --hook");
     }
   } else {
     refuse(line, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
@@ -215,35 +198,12 @@ training::TrainingOptions read_training(const CommandLine& line) {
   return options;
 }
 
-hooks::WireOptions read_wire(const CommandLine& line) {
-  hooks::WireOptions options;
-  if (line.given("hook_format")) {
-    options.format = parse_wire_format(absl::GetFlag(FLAGS_hook_format));
-  }
-  if (absl::GetFlag(FLAGS_stochastic_rounding)) {
-    options.stochastic_rounding_seed = absl::GetFlag(FLAGS_seed);
-  }
-  options.error_feedback = absl::GetFlag(FLAGS_error_feedback);
-  options.exempt_one_dimensional = absl::GetFlag(FLAGS_exempt_one_dimensional);
-  return options;
-}
-
-DdpOptions read_ddp(const CommandLine& line) {
-  return DdpOptions()
-      .hook(absl::GetFlag(FLAGS_hook))
-      .wire(read_wire(line))
-      .bucket_cap_mb(absl::GetFlag(FLAGS_bucket_cap_mb))
-      .find_unused_parameters(absl::GetFlag(FLAGS_find_unused_parameters))
-      .static_graph(absl::GetFlag(FLAGS_static_graph))
-      .gradient_as_bucket_view(absl::GetFlag(FLAGS_gradient_as_bucket_view));
-}
-
-std::optional<verification::VerificationOptions> read_verification(const CommandLine& line) {
+std::optional<verification::VerificationOptions> read_verification(const CommandLine& line, const std::string& hook) {
   if (!absl::GetFlag(FLAGS_verify_gradients)) {
     return std::nullopt;
   }
   verification::VerificationOptions options;
-  options.hooks = line.given("hook") ? std::vector<std::string>{absl::GetFlag(FLAGS_hook)} : hooks::comm_hook_names();
+  options.hooks = line.given("hook") ? std::vector<std::string>{hook} : hooks::comm_hook_names();
   options.dump_folder = absl::GetFlag(FLAGS_dump_gradients);
   options.tolerance_scale = absl::GetFlag(FLAGS_tolerance_scale);
   options.reference_task = absl::GetFlag(FLAGS_model) == "ddp_comm_hook_task";
@@ -256,38 +216,6 @@ void refuse(const CommandLine& line, const std::vector<std::string>& flags, cons
   for (const std::string& flag : flags) {
     TORCH_CHECK_VALUE(!line.given(flag), "--", flag, ": has no effect ", reason);
   }
-}
-
-program::Description train_description() {
-  return {.name = "narrowcast-train",
-          .version = NARROWCAST_VERSION,
-          .summary = "trains a model on all ranks of a job, or verifies the gradients of the communication hooks.",
-          .usage = "[narrowcast-run --nproc_per_node=N] narrowcast-train [flags]",
-          .groups = {{"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
-                     {"Data", {"data", "seed"}},
-                     {"Training",
-                      {"steps", "batch_size", "accumulation_steps", "optimizer", "learning_rate", "schedule",
-                       "min_learning_rate", "warmup_steps", "weight_decay", "momentum", "clip_grad_norm",
-                       "skip_nonfinite_steps"}},
-                     {"Evaluation and output",
-                      {"eval_every", "eval_batches", "log_every", "sample_length", "output_dir", "overwrite"}},
-                     {"Use of a trained model", evaluation_flags()},
-                     {"Exchange of gradients",
-                      {"hook", "hook_format", "stochastic_rounding", "error_feedback", "exempt_one_dimensional",
-                       "bucket_cap_mb", "find_unused_parameters", "static_graph", "gradient_as_bucket_view", "backend",
-                       "timeout_seconds", "threads"}},
-                     {"Checks", {"verify_gradients", "dump_gradients", "tolerance_scale", "dry_run"}}},
-          .examples = {{"train on two processes with 8-bit gradients",
-                        "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
-                        "--hook=int8 --output_dir=runs/book"},
-                       {"see what a trained model is worth, and what it writes",
-                        "narrowcast-train --evaluate=runs/book/model.safetensors --data=book.txt --generate=500"},
-                       {"see what would be done", "narrowcast-train --data=book.txt --dry_run"},
-                       {"verify every hook's gradients on the task of PyTorch's own test",
-                        "narrowcast-run --nproc_per_node=2 narrowcast-train --model=ddp_comm_hook_task "
-                        "--verify_gradients"}},
-          .exit_codes = program::common_exit_codes(),
-          .exit_note = ""};
 }
 
 job::TrainJob read_train_job(const CommandLine& line) {
@@ -306,7 +234,7 @@ job::TrainJob read_train_job(const CommandLine& line) {
   job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
                 .overwrite = absl::GetFlag(FLAGS_overwrite),
                 .sample_length = absl::GetFlag(FLAGS_sample_length)};
-  job.verification = read_verification(line);
+  job.verification = read_verification(line, job.ddp.hook());
   job.dry_run = absl::GetFlag(FLAGS_dry_run);
   return job;
 }

@@ -1,0 +1,71 @@
+#include "trainer/flags/exchange_flags.h"
+
+#include <absl/flags/declare.h>
+#include <absl/flags/flag.h>
+
+#include "ops/wire_format.h"
+
+ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
+
+ABSL_FLAG(std::string, hook, "none", "How gradients travel between ranks; see docs/hooks.md.");
+ABSL_FLAG(std::string, hook_format, "int8_b128",
+          "With --hook=quantized_allreduce: how gradients travel; see docs/wire_format.md.");
+ABSL_FLAG(bool, stochastic_rounding, false,
+          "With quantized_allreduce and its short names: round gradients up or down at random, by --seed.");
+ABSL_FLAG(bool, error_feedback, false,
+          "With quantized_allreduce and its short names: add in the next step what rounding left out.");
+ABSL_FLAG(bool, exempt_one_dimensional, false,
+          "With quantized_allreduce and its short names: send gradients of biases and norms as float32.");
+ABSL_FLAG(double, bucket_cap_mb, 25, "Size of a gradient bucket, in MiB.");
+ABSL_FLAG(bool, find_unused_parameters, false, "Let parameters stay unused in some backward passes.");
+ABSL_FLAG(bool, static_graph, false, "Promise that every step uses the same parameters in the same way.");
+ABSL_FLAG(bool, gradient_as_bucket_view, false, "Let gradients be views of the buckets, which saves their copy.");
+
+namespace narrowcast {
+namespace {
+
+hooks::WireOptions read_wire(const program::CommandLine& line) {
+  hooks::WireOptions options;
+  if (line.given("hook_format")) {
+    options.format = parse_wire_format(absl::GetFlag(FLAGS_hook_format));
+  }
+  if (absl::GetFlag(FLAGS_stochastic_rounding)) {
+    options.stochastic_rounding_seed = absl::GetFlag(FLAGS_seed);
+  }
+  options.error_feedback = absl::GetFlag(FLAGS_error_feedback);
+  options.exempt_one_dimensional = absl::GetFlag(FLAGS_exempt_one_dimensional);
+  return options;
+}
+
+}  // namespace
+
+const std::vector<std::string>& exchange_flags() {
+  static const std::vector<std::string> flags = {"hook",
+                                                 "hook_format",
+                                                 "stochastic_rounding",
+                                                 "error_feedback",
+                                                 "exempt_one_dimensional",
+                                                 "bucket_cap_mb",
+                                                 "find_unused_parameters",
+                                                 "static_graph",
+                                                 "gradient_as_bucket_view"};
+  return flags;
+}
+
+const std::vector<std::string>& wire_flags() {
+  static const std::vector<std::string> flags = {"hook_format", "stochastic_rounding", "error_feedback",
+                                                 "exempt_one_dimensional"};
+  return flags;
+}
+
+DdpOptions read_ddp(const program::CommandLine& line) {
+  return DdpOptions()
+      .hook(absl::GetFlag(FLAGS_hook))
+      .wire(read_wire(line))
+      .bucket_cap_mb(absl::GetFlag(FLAGS_bucket_cap_mb))
+      .find_unused_parameters(absl::GetFlag(FLAGS_find_unused_parameters))
+      .static_graph(absl::GetFlag(FLAGS_static_graph))
+      .gradient_as_bucket_view(absl::GetFlag(FLAGS_gradient_as_bucket_view));
+}
+
+}  // namespace narrowcast
