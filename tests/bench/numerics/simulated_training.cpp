@@ -1,0 +1,90 @@
+#include "tests/bench/numerics/simulated_training.h"
+
+#include <ATen/ATen.h>
+#include <torch/optim/optimizer.h>
+
+#include "ops/collectives/mean/cost_model.h"
+#include "tests/ops/collectives/mean/reference_mean.h"
+#include "trainer/data/batch_plan.h"
+#include "trainer/data/sample_order.h"
+#include "trainer/training/learning_rate.h"
+#include "trainer/training/optimizer.h"
+
+namespace narrowcast::bench {
+namespace {
+
+using collectives::Route;
+
+// [parameters] float32: the gradients one after the other.
+at::Tensor flat_gradients(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& parameter : parameters) flat.push_back(parameter.grad().reshape({-1}));
+  return at::cat(flat);
+}
+
+void set_gradients(const std::vector<at::Tensor>& parameters, const at::Tensor& flat) {
+  int64_t begin = 0;
+  for (const at::Tensor& parameter : parameters) {
+    parameter.mutable_grad() = flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
+    begin += parameter.numel();
+  }
+}
+
+void reset_gradients(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+}
+
+double held_out_loss(models::Model& model, const data::Dataset& dataset) {
+  constexpr int64_t kSamples = 512;
+  const at::NoGradGuard no_grad;
+  model.eval();
+  const int64_t count = std::min(kSamples, dataset.held_out_size());
+  std::vector<int64_t> indices(count);
+  for (int64_t i = 0; i < count; ++i) indices[i] = i * dataset.held_out_size() / count;
+  return model.forward(dataset.held_out_batch(indices)).item<double>();
+}
+
+job::TrainJob make_job(const SimulationOptions& options) {
+  job::TrainJob job;
+  job.data = options.data;
+  job.seed = options.seed;
+  job.model_options = {{"layers", 2}, {"heads", 4}, {"width", 64}, {"context", 64}};
+  return job;
+}
+
+}  // namespace
+
+at::Tensor mean_of(const std::vector<at::Tensor>& by_rank, std::optional<WireFormat> format) {
+  if (!format) return collectives::mean_in_rank_order(by_rank);
+  const auto ranks = static_cast<int64_t>(by_rank.size());
+  const bool two_shots = collectives::choose_route(by_rank[0].numel(), ranks, *format) == Route::kTwoShot;
+  return two_shots ? collectives::two_shot_mean({*format}, by_rank) : collectives::one_shot_mean({*format}, by_rank);
+}
+
+double simulate_training(const SimulationOptions& options, const Observer& observe) {
+  const job::JobInputs inputs = job::make_inputs(make_job(options));
+  const std::vector<at::Tensor> parameters = inputs.model->parameters();
+  const auto optimizer = training::make_optimizer(*inputs.model, {});
+  const training::LearningRate rate({.peak = options.learning_rate}, options.steps);
+  const data::BatchPlan plan({.global_batch = options.batch_size, .world_size = options.ranks});
+  const data::SampleOrder order(inputs.dataset->training_size(), static_cast<uint64_t>(options.seed));
+  StepGradients gradients;
+  for (const at::Tensor& parameter : parameters) gradients.sizes.push_back(parameter.numel());
+  for (gradients.step = 1; gradients.step <= options.steps; ++gradients.step) {
+    gradients.by_rank.clear();
+    for (int64_t rank = 0; rank < options.ranks; ++rank) {
+      reset_gradients(parameters);
+      inputs.model->forward(inputs.dataset->training_batch(plan.samples(order, rank, gradients.step - 1, 0)))
+          .backward();
+      gradients.by_rank.push_back(flat_gradients(parameters));
+    }
+    if (observe) observe(gradients);
+    set_gradients(parameters, mean_of(gradients.by_rank, options.format));
+    training::set_learning_rate(*optimizer, rate.at(gradients.step - 1));
+    training::clip_gradient_norm(parameters, 1.0);
+    optimizer->step();
+  }
+  return held_out_loss(*inputs.model, *inputs.dataset);
+}
+
+}  // namespace narrowcast::bench
