@@ -5,7 +5,8 @@
 function(narrowcast_test name)
   cmake_parse_arguments(arg "" "" "DEPS;LABELS" ${ARGN})
   set(target narrowcast_${name}_tests)
-  add_executable(${target} "${PROJECT_SOURCE_DIR}/tests/support/sanitizer_defaults.cpp")
+  add_executable(${target}
+    "${PROJECT_SOURCE_DIR}/tests/support/sanitizer_defaults.cpp" "${PROJECT_SOURCE_DIR}/tests/support/seed_each_test.cpp")
   set_property(TARGET ${target} PROPERTY NARROWCAST_LABELS "${arg_LABELS}")
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE narrowcast_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
