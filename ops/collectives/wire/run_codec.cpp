@@ -1,7 +1,6 @@
 #include "ops/collectives/wire/run_codec.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <array>
@@ -9,33 +8,22 @@
 #include <type_traits>
 
 #include "ops/cpu/wire/wire_kernels.h"
+#include "ops/cpu/wire/wire_parts.h"
 #include "ops/wire_format.h"
 
 namespace narrowcast::collectives {
 namespace {
 
 using codec::wire::Rounding;
+using cpu::for_wire_parts;
 using cpu::kWireGrain;
-
-// Grains worth a thread's start: some microseconds of work.
-constexpr int64_t kGrainsPerThread = 64;
 
 using Tile = std::array<float, kWireGrain>;
 
-// Calls body(first element, elements) for parts of n elements whose messages are parts of the whole message.
-template <class Body>
-void for_parts(int64_t n, const Body& body) {
-  const int64_t grains = (n + kWireGrain - 1) / kWireGrain;
-  at::parallel_for(0, grains, kGrainsPerThread, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kWireGrain;
-    body(first, std::min(end * kWireGrain, n) - first);
-  });
-}
-
-// The same for every grain by itself: what is made of it stays in the first cache.
+// Calls body(first element, elements) for every grain by itself: what is made of it stays in the first cache.
 template <class Body>
 void for_grains(int64_t n, const Body& body) {
-  for_parts(n, [&](int64_t part, int64_t part_numel) {
+  for_wire_parts(n, [&](int64_t part, int64_t part_numel) {
     for (int64_t first = part; first < part + part_numel; first += kWireGrain) {
       body(first, std::min(kWireGrain, part + part_numel - first));
     }
@@ -129,7 +117,7 @@ void average_and_encode_grains(const WireCoding& coding, const RankMessages& mes
 // In one pass, without tiles.
 void average_and_encode_floats(const WireCoding& coding, const RankMessages& messages, const ArrayRun& run,
                                uint8_t* message) {
-  for_parts(run.run.numel, [&](int64_t first, int64_t n) {
+  for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
     const RankMessages parts = advanced(messages, coding.format, first);
     cpu::wire_average_encode(coding.format,
                              {parts.data(), static_cast<int64_t>(parts.size()), elements_of<float>(run) + first, n},
@@ -146,7 +134,7 @@ void encode_run(const WireCoding& coding, const ArrayRun& run, uint8_t* message)
       encode_with_residual<T>(coding, run, message);
       return;
     }
-    for_parts(run.run.numel, [&](int64_t first, int64_t n) {
+    for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
       cpu::wire_encode(coding.format, cpu::WireInput<T>{elements_of<T>(run) + first, n}, coding.rounding.at(first),
                        message + encoded_size(first, coding.format));
     });
@@ -155,7 +143,7 @@ void encode_run(const WireCoding& coding, const ArrayRun& run, uint8_t* message)
 
 void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run) {
   if (run.array.scalar_type() == at::kFloat) {
-    for_parts(run.run.numel, [&](int64_t first, int64_t n) {
+    for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
       cpu::wire_decode(format, message + encoded_size(first, format), n, elements_of<float>(run) + first);
     });
     return;
@@ -172,7 +160,7 @@ void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run) 
 void average_runs(WireFormat format, const RankMessages& messages, const ArrayRun& run) {
   const auto ranks = static_cast<int64_t>(messages.size());
   if (run.array.scalar_type() == at::kFloat) {
-    for_parts(run.run.numel, [&](int64_t first, int64_t n) {
+    for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
       const RankMessages parts = advanced(messages, format, first);
       float* const elements = elements_of<float>(run) + first;
       cpu::wire_average(format, {parts.data(), ranks, elements, n}, elements);

@@ -1,33 +1,19 @@
 // Wire formats on the CPU: tensors to pointers, and the work to threads.
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
 #include "ops/cpu/wire/wire_kernels.h"
+#include "ops/cpu/wire/wire_parts.h"
 #include "ops/meta/wire_format.h"
 #include "ops/wire_format.h"
 
 namespace narrowcast::cpu {
 namespace {
-
-// Tiles of kWireGrain elements worth a thread's start: some microseconds of work.
-constexpr int64_t kTilesPerThread = 32;
-
-// Calls body(first element, elements) for parts of n elements whose messages are parts of the whole message.
-template <class Body>
-void for_parts(int64_t n, const Body& body) {
-  const int64_t tiles = (n + kWireGrain - 1) / kWireGrain;
-  at::parallel_for(0, tiles, kTilesPerThread, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kWireGrain;
-    body(first, std::min(end * kWireGrain, n) - first);
-  });
-}
 
 at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::optional<int64_t> seed, int64_t step,
                   int64_t offset) {
@@ -39,7 +25,7 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
                           static_cast<uint64_t>(offset)};
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "encode", [&] {
     const auto* const elements = source.const_data_ptr<scalar_t>();
-    for_parts(x.numel(), [&](int64_t first, int64_t n) {
+    for_wire_parts(x.numel(), [&](int64_t first, int64_t n) {
       const WireInput<scalar_t> part{elements + first, n};
       wire_encode(format, part, rounding.at(first), message + encoded_size(first, format));
     });
@@ -53,7 +39,7 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format_name, c10::Sy
   const at::Tensor source = bytes.contiguous();
   const auto* const message = source.const_data_ptr<uint8_t>();
   auto* const out = decoded.mutable_data_ptr<float>();
-  for_parts(decoded.numel(), [&](int64_t first, int64_t n) {
+  for_wire_parts(decoded.numel(), [&](int64_t first, int64_t n) {
     wire_decode(format, message + encoded_size(first, format), n, out + first);
   });
   return decoded;
