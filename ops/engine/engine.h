@@ -26,8 +26,15 @@ class Worker;
 inline constexpr size_t kMaxInFlight = 2;
 
 // Runs jobs first in, first out, two of them in flight: job k + 1 starts
-// (encodes and sends) as soon as it is there and job k waits for the network, so
-// that the network does not idle while job k is decoded.
+// (encodes and sends) as soon as it is there and job k waits for the network. Of
+// two that wait for their first hop, both send their second before the older one
+// finishes. So the network always has messages while one is decoded:
+//
+//   engine:   start 0  start 1  advance 0  advance 1  finish 0  start 2  finish 1  start 3  advance 2 ...
+//   network:     hop 1 of 0, hop 1 of 1,   hop 2 of 0, hop 2 of 1,         hop 1 of 2, hop 1 of 3, ...
+//
+// No wait can be in a circle: job k's advance waits for other ranks' start k, and
+// its finish for their advance k; their start k at most for their finish k - 2.
 //
 // The first job that throws fails its future with what it threw, and all later
 // jobs of the group fail with c10::DistBackendError naming that first failure:

@@ -17,9 +17,11 @@ namespace narrowcast::engine {
 //   - start posts every receive of the exchange, those of later hops included,
 //     before its first send: then no message ever waits for its receiver.
 //   - start does not wait for messages. Another exchange may still be unfinished.
+//   - advance waits for messages that other ranks send in start, and for no others;
+//     finish also for those that they send in advance.
 //   - what a rank skips because it is empty, its peer skips as well.
-// Both run on the engine's thread. Tensors they hand to the transport stay
-// untouched until finish has returned.
+// All run on the engine's thread, in this order. Tensors they hand to the transport
+// stay untouched until finish has returned.
 class NARROWCAST_EXPORT Job {
  public:
   virtual ~Job() = default;
@@ -30,8 +32,11 @@ class NARROWCAST_EXPORT Job {
   // Posts the receives, encodes and sends what needs nothing from other ranks.
   virtual void start(Transport& transport) = 0;
 
-  // Waits for messages, decodes, sends and receives further hops. Returns the
-  // value of the exchange's future.
+  // Sends what needs the messages of the first hop. Other exchanges may start and
+  // advance before this one finishes. An exchange of one hop has nothing to do here.
+  virtual void advance(Transport& /*transport*/) {}
+
+  // Waits for messages and decodes them. Returns the value of the exchange's future.
   virtual at::Tensor finish(Transport& transport) = 0;
 };
 

@@ -39,6 +39,7 @@ c10::intrusive_ptr<Future> Worker::submit(std::shared_ptr<Job> job) {
 void Worker::run() {
   while (wait_for_job()) {
     start_queued();
+    advance_in_flight();
     finish_oldest();
   }
 }
@@ -70,7 +71,6 @@ std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   return in_flight_.back();
 }
 
-// An error waits until the job is the oldest: futures complete in order.
 void Worker::start_queued() {
   const auto exchange = take_queued();
   if (!exchange) return;
@@ -78,7 +78,35 @@ void Worker::start_queued() {
     throw_if_failed(exchange->name);
     exchange->job->start(exchange->transport);
   } catch (...) {
-    exchange->start_error = std::current_exception();
+    exchange->error = std::current_exception();
+  }
+}
+
+std::shared_ptr<Worker::InFlight> Worker::next_to_advance() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& exchange : in_flight_) {
+    if (exchange->error) return nullptr;  // Nothing can follow it.
+    if (!exchange->advanced) return exchange;
+  }
+  return nullptr;
+}
+
+// The oldest exchange and those behind it, unless the oldest has only to finish: then it does so first, while the
+// messages of the one behind it are on their way.
+void Worker::advance_in_flight() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (in_flight_.front()->advanced) return;
+  }
+  while (const auto exchange = next_to_advance()) {
+    exchange->advanced = true;
+    try {
+      throw_if_failed(exchange->name);
+      exchange->job->advance(exchange->transport);
+    } catch (...) {
+      exchange->error = std::current_exception();
+    }
+    start_queued();
   }
 }
 
@@ -102,7 +130,7 @@ void Worker::finish_oldest() {
 
 at::Tensor Worker::run_to_end(InFlight& exchange) const {
   throw_if_failed(exchange.name);
-  if (exchange.start_error) std::rethrow_exception(exchange.start_error);
+  if (exchange.error) std::rethrow_exception(exchange.error);
   at::Tensor value = exchange.job->finish(exchange.transport);
   exchange.transport.wait_sends();
   return value;

@@ -20,8 +20,8 @@
 namespace narrowcast::engine {
 
 // The way of a job: submit puts it on queued_; the thread moves it to in_flight_
-// and starts it; the thread finishes the oldest in flight and completes its
-// future. While the oldest one waits for the network, the next one starts.
+// and starts it; the thread advances it, finishes the oldest in flight and
+// completes its future. While a job waits for the network, the next one starts.
 class Worker {
  public:
   explicit Worker(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
@@ -49,12 +49,15 @@ class Worker {
     const c10::intrusive_ptr<c10::ivalue::Future> future;
     const std::string name;
     Transport transport;
-    std::exception_ptr start_error;
+    bool advanced = false;
+    std::exception_ptr error;  // Of start or advance. It waits until the job is the oldest: futures complete in order.
   };
 
   bool wait_for_job();
   std::shared_ptr<InFlight> take_queued();
   void start_queued();
+  std::shared_ptr<InFlight> next_to_advance();
+  void advance_in_flight();
   void finish_oldest();
   at::Tensor run_to_end(InFlight& exchange) const;
   void complete(c10::ivalue::Future& future, at::Tensor value, const std::exception_ptr& error);

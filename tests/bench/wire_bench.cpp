@@ -4,6 +4,7 @@
 // takes turns, the best quarter of the turns counts. Exit code 1 if a target is
 // missed.
 #include <absl/flags/flag.h>
+#include <hwy/aligned_allocator.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -58,23 +59,36 @@ void take_turns(std::vector<Entry>& entries) {
   }
 }
 
+// Numbers, 0 at first, that are aligned to a cache line like tensors and the buffers of messages.
+template <class T>
+class Array {
+ public:
+  explicit Array(int64_t n) : memory_(hwy::AllocateAligned<T>(static_cast<size_t>(n))), size_(n) {
+    std::fill_n(data(), n, T{});
+  }
+  T* data() { return memory_.get(); }
+  int64_t size() const { return size_; }
+
+ private:
+  hwy::AlignedFreeUniquePtr<T[]> memory_;
+  int64_t size_;
+};
+
 // What the kernels read and write; messages have room for any format.
 struct Buffers {
-  explicit Buffers(int64_t n)
-      : floats(static_cast<size_t>(n)), out(floats.size()), messages(kRanks), encoded(4 * floats.size()) {
+  explicit Buffers(int64_t n) : floats(n), out(n), encoded(4 * n) {
     uint32_t random = 1;
-    for (float& value : floats) {
+    for (int64_t i = 0; i < n; ++i) {
       random = random * 1664525U + 1013904223U;
-      value = (static_cast<float>(random >> 8) * 0x1p-24F - 0.5F) * 1e-3F;
+      floats.data()[i] = (static_cast<float>(random >> 8) * 0x1p-24F - 0.5F) * 1e-3F;
     }
-    for (std::vector<uint8_t>& message : messages) message.resize(encoded.size() / kRanks);
+    for (int64_t rank = 0; rank < kRanks; ++rank) messages.emplace_back(encoded.size() / kRanks);
   }
-  int64_t size() const { return static_cast<int64_t>(floats.size()); }
 
-  std::vector<float> floats;
-  std::vector<float> out;
-  std::vector<std::vector<uint8_t>> messages;  // Of a shard each, a quarter of the elements.
-  std::vector<uint8_t> encoded;
+  Array<float> floats;
+  Array<float> out;
+  std::vector<Array<uint8_t>> messages;  // Of a shard each, a quarter of the elements.
+  Array<uint8_t> encoded;
 };
 
 std::string name_of(const char* kernel, WireFormat format) {
@@ -84,7 +98,7 @@ std::string name_of(const char* kernel, WireFormat format) {
 // The kernels of one format. Averages are measured by the float32 of their own part.
 void add_entries(Buffers& b, WireFormat format, std::vector<Entry>& entries) {
   const cpu::Rounding random{true, 1, 2, 3};
-  const int64_t n = b.size();
+  const int64_t n = b.floats.size();
   const int64_t shard = n / kRanks;
   for (auto& message : b.messages) cpu::wire_encode<float>(format, {b.floats.data(), shard}, {}, message.data());
   cpu::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data());

@@ -41,8 +41,8 @@ struct MeanCall {
   Residuals residuals;
 };
 
-// The part of an engine::Job that concerns one array: start and finish are called as Job's are, and may be called again
-// when finish has returned. Afterwards every rank holds the same bits.
+// The part of an engine::Job that concerns one array: start, advance and finish are called as Job's are, and may be
+// called again when finish has returned. Afterwards every rank holds the same bits.
 class NARROWCAST_EXPORT MeanExchange {
  public:
   virtual ~MeanExchange() = default;
@@ -51,6 +51,7 @@ class NARROWCAST_EXPORT MeanExchange {
   virtual int64_t payload_bytes() const = 0;
 
   virtual void start(engine::Transport& transport, MeanCall call) = 0;
+  virtual void advance(engine::Transport& /*transport*/) {}
   virtual void finish(engine::Transport& transport) = 0;
 };
 

@@ -30,6 +30,11 @@ void QuantizedMeanJob::start(engine::Transport& transport) {
   narrow_->start(transport, call_);
 }
 
+void QuantizedMeanJob::advance(engine::Transport& transport) {
+  exact_exchange_->advance(transport);
+  narrow_->advance(transport);
+}
+
 at::Tensor QuantizedMeanJob::finish(engine::Transport& transport) {
   narrow_->finish(transport);
   exact_exchange_->finish(transport);

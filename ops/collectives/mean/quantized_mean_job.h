@@ -50,6 +50,7 @@ class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
 
   std::string name() const override { return options_.name; }
   void start(engine::Transport& transport) override;
+  void advance(engine::Transport& transport) override;
   at::Tensor finish(engine::Transport& transport) override;
 
  private:

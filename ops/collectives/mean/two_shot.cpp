@@ -11,7 +11,7 @@ namespace {
 
 // While one chunk of a shard is summed, the next one is on its way. Smaller messages cost more than they hide, and more
 // chunks take processors from the ranks that share a machine.
-constexpr int64_t kLeastChunkBytes = int64_t{512} << 10;
+constexpr int64_t kLeastChunkBytes = int64_t{256} << 10;
 constexpr int64_t kMostChunks = 2;
 
 std::vector<std::vector<Run>> cut_shards(const MeanOptions& options) {
@@ -108,10 +108,13 @@ void TwoShot::send_parts(engine::Transport& transport, size_t chunk) {
   }
 }
 
-void TwoShot::finish(engine::Transport& transport) {
+void TwoShot::advance(engine::Transport& transport) {
   for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
     send_mean(transport, chunk);
   }
+}
+
+void TwoShot::finish(engine::Transport& transport) {
   for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
     take_means(transport, chunk);
   }

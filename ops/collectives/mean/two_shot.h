@@ -10,22 +10,24 @@
 
 namespace narrowcast::collectives {
 
-// Before: rank r holds its own array, cut into the same W shards on every rank,
-//         and each shard into the same chunks.
-// start:  rank r posts the receives of both hops. Then, chunk after chunk, it
-//         encodes its part of the shards of ranks r+1, r+2, ..., r-1 and sends
-//         each to its owner. Of its own shard nothing is encoded.
-// finish: chunk after chunk, rank r waits for all parts of its own shard, sums
-//         them with its own in the order of ranks 0, 1, ..., W-1 in float32,
-//         divides by W, and sends the encoded mean to all others. Then it decodes
-//         the W means: its own, too, from the message that the others get.
-// After:  every rank has decoded the same bytes.
+// Before:  rank r holds its own array, cut into the same W shards on every rank,
+//          and each shard into the same chunks.
+// start:   rank r posts the receives of both hops. Then, chunk after chunk, it
+//          encodes its part of the shards of ranks r+1, r+2, ..., r-1 and sends
+//          each to its owner. Of its own shard nothing is encoded.
+// advance: chunk after chunk, rank r waits for all parts of its own shard, sums
+//          them with its own in the order of ranks 0, 1, ..., W-1 in float32,
+//          divides by W, and sends the encoded mean to all others.
+// finish:  chunk after chunk, rank r decodes the W means as they come: its own,
+//          too, from the message that the others get.
+// After:   every rank has decoded the same bytes.
 class NARROWCAST_EXPORT TwoShot final : public MeanExchange {
  public:
   TwoShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
 
   int64_t payload_bytes() const override;
   void start(engine::Transport& transport, MeanCall call) override;
+  void advance(engine::Transport& transport) override;
   void finish(engine::Transport& transport) override;
 
  private:

@@ -72,12 +72,15 @@ struct BlockScales {
 };
 
 template <int64_t kBlock>
-HWY_INLINE void find_largest(const float* x, int64_t blocks, int32_t* largest) {
+HWY_INLINE void find_largest(const TileSource& source, int64_t blocks, int32_t* largest) {
+  const float* const x = source.x;
   const hn::Full128<int32_t> d;
   int64_t i = 0;
   for (; i + 4 <= blocks; i += 4) {
     const float* const four = x + i * kBlock;
-    prefetch(x + i * kBlock / 2, kTileBytes, kBlock * 8);  // The first half of the next tile.
+    if (source.upcoming != nullptr) {
+      prefetch(source.upcoming + i * kBlock / 2, 0, kBlock * 8);  // The first half.
+    }
     hn::StoreU(
         largest_of_each(largest_of_block<kBlock>(four), largest_of_block<kBlock>(four + kBlock),
                         largest_of_block<kBlock>(four + 2 * kBlock), largest_of_block<kBlock>(four + 3 * kBlock)),
@@ -104,11 +107,11 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<D>> scale_lanes(D d, hn::Vec<D> magnitude,
 // codec::wire::block_scale and inverse_scale of each block. False if one of them holds a NaN or Inf; then nothing but
 // `largest` counts.
 template <class Format>
-HWY_INLINE bool find_scales(const float* x, int64_t blocks, BlockScales& scales) {
+HWY_INLINE bool find_scales(const TileSource& source, int64_t blocks, BlockScales& scales) {
   const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> d_bits;
   const hn::RebindToSigned<decltype(d)> d_int;
-  find_largest<Format::kBlock>(x, blocks, scales.largest);
+  find_largest<Format::kBlock>(source, blocks, scales.largest);
   hn::StoreU(hn::Zero(d_int), d_int, scales.largest + blocks);
   auto most = hn::Zero(d_int);
   for (int64_t i = 0; i < blocks; i += static_cast<int64_t>(hn::Lanes(d))) {

@@ -40,10 +40,10 @@ struct MessageLanes {
   static constexpr int64_t kGroup = 4 * kLanes;  // The elements whose codes fill a vector.
   static constexpr int64_t kWhole = std::max(kBlock, kGroup);
 
-  static void encode(const float* x, int64_t n, const codec::wire::Rounding& rounding, uint8_t* bytes) {
+  static void encode(const TileSource& source, int64_t n, const codec::wire::Rounding& rounding, uint8_t* bytes) {
     BlockScales scales;
-    if (!find_scales<Format>(x, n / kBlock, scales)) {
-      return encode_not_finite(x, n, rounding, bytes);
+    if (!find_scales<Format>(source, n / kBlock, scales)) {
+      return encode_not_finite(source.x, n, rounding, bytes);
     }
     for (int64_t block = 0; block < n / kBlock; ++block) {
       const auto scale = static_cast<uint16_t>(scales.bits[block]);
@@ -51,9 +51,9 @@ struct MessageLanes {
     }
     if (rounding.stochastic) {
       RandomWords<kTile> random;
-      encode_codes(x, n, scales.inverse, random.fill(rounding, n), bytes);
+      encode_codes(source, n, scales.inverse, random.fill(rounding, n), bytes);
     } else {
-      encode_codes(x, n, scales.inverse, nullptr, bytes);
+      encode_codes(source, n, scales.inverse, nullptr, bytes);
     }
   }
 
@@ -85,7 +85,7 @@ struct MessageLanes {
       is_finite[i / kBlock] = codec::wire::largest_magnitude(x + i, kBlock) < codec::kInfBits;
       is_finite[i / kBlock] ? std::copy_n(x + i, kBlock, finite + i) : std::fill_n(finite + i, kBlock, 0.0F);
     }
-    encode(finite, n, rounding, bytes);
+    encode({finite, nullptr}, n, rounding, bytes);
     for (int64_t block = 0; block < n / kBlock; ++block) {
       if (!is_finite[block]) {
         std::memcpy(bytes + block * Format::kBlockBytes, &codec::wire::kNanScale, sizeof(codec::wire::kNanScale));
@@ -94,10 +94,15 @@ struct MessageLanes {
   }
 
   // Without random words, to the nearest.
-  static HWY_INLINE void encode_codes(const float* x, int64_t n, const float* inverse, const uint32_t* random,
+  static HWY_INLINE void encode_codes(const TileSource& source, int64_t n, const float* inverse, const uint32_t* random,
                                       uint8_t* bytes) {
+    const float* const x = source.x;
     for (int64_t i = 0; i < n; i += kWhole) {
-      prefetch(x + i / 2, kTileBytes * 3 / 2, kWhole * 2);  // The second half of the next tile.
+      if (source.upcoming != nullptr) {
+        prefetch(source.upcoming + (kTile + i) / 2, 0, kWhole * 2);  // The second half.
+      }
+      prefetch(bytes + i / kBlock * Format::kBlockBytes, kTile / kBlock * Format::kBlockBytes,
+               kWhole / kBlock * Format::kBlockBytes);
       alignas(64) uint8_t codes[kWhole];
       for (int64_t j = 0; j < kWhole; j += kGroup) {
         const auto group = random == nullptr ? encode_group(x + i + j, inverse + (i + j) / kBlock)

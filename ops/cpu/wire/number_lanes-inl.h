@@ -78,7 +78,8 @@ struct NumberMessageLanes {
   using D = hn::ScalableTag<float>;
   static constexpr int64_t kWhole = hn::MaxLanes(D());
 
-  static void encode(const float* x, int64_t n, const codec::wire::Rounding& rounding, uint8_t* bytes) {
+  static void encode(const TileSource& source, int64_t n, const codec::wire::Rounding& rounding, uint8_t* bytes) {
+    const float* const x = source.x;
     if (rounding.stochastic) {
       RandomWords<kTile> random;
       return encode_at_random(x, n, random.fill(rounding, n), bytes);

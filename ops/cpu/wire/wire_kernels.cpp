@@ -29,9 +29,9 @@ HWY_INLINE void for_each_tile(int64_t n, const Body& body) {
 
 // x as float32: where it is, or in `tile`.
 template <class T>
-HWY_INLINE const float* as_floats(const T* x, int64_t n, float* tile) {
+HWY_INLINE TileSource source_of(const T* x, int64_t n, float* tile) {
   if constexpr (std::is_same_v<T, float>) {
-    return x;
+    return {x, x + kTilesAhead * kTile};
   } else {
     const FloatLanes<T> d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -42,29 +42,42 @@ HWY_INLINE const float* as_floats(const T* x, int64_t n, float* tile) {
     for (; i < n; ++i) {
       tile[i] = static_cast<float>(x[i]);
     }
-    return tile;
+    return {tile, nullptr};
   }
+}
+
+// Whether an array is too long for caches, and lies where vectors can be streamed to.
+HWY_INLINE bool is_streamed(const void* out, int64_t n) {
+  constexpr int64_t kLeast = int64_t{1} << 18;  // 1 MiB of float32.
+  constexpr uintptr_t kAlignment = 64;
+  return n >= kLeast && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
 }
 
 template <class Format, class T>
 void encode(WireInput<T> input, const Rounding& rounding, uint8_t* bytes) {
+  constexpr int64_t kTileMessage = kTile / Format::kBlock * Format::kBlockBytes;
+  const hn::CappedTag<uint8_t, 16> d;
   alignas(64) float tile[kTile];
+  alignas(64) uint8_t message[kTileMessage];
+  const bool stream = hn::MaxLanes(d) == 16 && kTileMessage % 16 == 0 && is_streamed(bytes, input.n);
   for_each_tile<Format>(input.n, [&](int64_t begin, int64_t n, int64_t byte) {
-    encode_tile<Format>(as_floats(input.x + begin, n, tile), n, rounding.at(begin), bytes + byte);
+    const TileSource source = source_of(input.x + begin, n, tile);
+    if (stream && n == kTile) {
+      encode_tile<Format>(source, n, rounding.at(begin), message);
+      for (int64_t i = 0; i < kTileMessage; i += 16) {
+        hn::Stream(hn::Load(d, message + i), d, bytes + byte + i);
+      }
+    } else {
+      encode_tile<Format>(source, n, rounding.at(begin), bytes + byte);
+    }
   });
+  hwy::FlushStream();
 }
 
 template <class Format, class Sink>
 void decode(const uint8_t* bytes, int64_t all, float* out) {
   for_each_tile<Format>(
       all, [&](int64_t begin, int64_t n, int64_t byte) { decode_tile<Format, Sink>(bytes + byte, n, out + begin); });
-}
-
-// Whether an array is too long for caches, and lies where vectors can be streamed to.
-HWY_INLINE bool is_streamed(const float* out, int64_t n) {
-  constexpr int64_t kLeast = int64_t{1} << 18;  // 1 MiB.
-  constexpr uintptr_t kAlignment = 64;
-  return n >= kLeast && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
 }
 
 template <class Format>
@@ -126,7 +139,7 @@ void average_encode(const RankParts& parts, const Rounding& rounding, uint8_t* b
   alignas(64) float tile[kTile] = {};
   for_each_tile<Format>(parts.n, [&](int64_t begin, int64_t n, int64_t byte) {
     average_tile<Format>(parts, begin, byte, tile);
-    encode_tile<Format>(tile, n, rounding.at(begin), bytes + byte);
+    encode_tile<Format>({tile, nullptr}, n, rounding.at(begin), bytes + byte);
   });
 }
 

@@ -85,8 +85,8 @@ HWY_INLINE void put_all(const float* values, int64_t n, float* out) {
 
 // Without vectors, the plain codec.
 template <class Format>
-void encode_tile(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
-  codec::wire::encode<Format>(x, n, rounding, bytes);
+void encode_tile(const TileSource& source, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+  codec::wire::encode<Format>(source.x, n, rounding, bytes);
 }
 
 template <class Format, class Sink>
@@ -108,7 +108,7 @@ HWY_NOINLINE void encode_rest(const float* x, int64_t n, const Rounding& roundin
   float padded[kWhole] = {};
   uint8_t message[kWhole / Format::kBlock * Format::kBlockBytes];
   std::copy_n(x, n, padded);
-  Message<Format>::encode(padded, kWhole, rounding, message);
+  Message<Format>::encode({padded, nullptr}, kWhole, rounding, message);
   std::memcpy(bytes, message, static_cast<size_t>(codec::wire::encoded_size<Format>(n)));
 }
 
@@ -123,13 +123,14 @@ HWY_NOINLINE void decode_rest(const uint8_t* bytes, int64_t n, float* out) {
 }
 
 template <class Format>
-HWY_NOINLINE void encode_tile(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+HWY_NOINLINE void encode_tile(const TileSource& source, int64_t n, const Rounding& rounding, uint8_t* bytes) {
   const int64_t whole = n / Message<Format>::kWhole * Message<Format>::kWhole;
   if (whole > 0) {
-    Message<Format>::encode(x, whole, rounding, bytes);
+    Message<Format>::encode(source, whole, rounding, bytes);
   }
   if (whole < n) {
-    encode_rest<Format>(x + whole, n - whole, rounding.at(whole), bytes + whole / Format::kBlock * Format::kBlockBytes);
+    encode_rest<Format>(source.x + whole, n - whole, rounding.at(whole),
+                        bytes + whole / Format::kBlock * Format::kBlockBytes);
   }
 }
 

@@ -31,6 +31,7 @@ using std::chrono::milliseconds;
 
 struct Observer {
   std::function<void()> on_start = [] {};
+  std::function<void()> on_advance = [] {};
   std::function<void()> on_finish = [] {};
 };
 
@@ -60,11 +61,15 @@ class TwoHops final : public Job {
     }
   }
 
-  at::Tensor finish(Transport& transport) override {
-    observer_.on_finish();
-    if (receives_.empty()) return at::full({}, 0, at::kLong);
+  void advance(Transport& transport) override {
+    observer_.on_advance();
+    if (receives_.empty()) return;
     transport.wait_receive(receives_[0]);
     transport.send({received_[0], (transport.rank() + 1) % transport.world_size(), 1});
+  }
+
+  at::Tensor finish(Transport& transport) override {
+    observer_.on_finish();
     int64_t sum = 0;
     for (size_t i = 0; i < receives_.size(); ++i) {
       transport.wait_receive(receives_[i]);
@@ -135,37 +140,56 @@ TEST_P(EngineExchange, DeliversSeveralQueuedExchangesInOrder) {
 INSTANTIATE_TEST_SUITE_P(Worlds, EngineExchange,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8), ::testing::Values(0, 1, 100'003)));
 
-TEST(Engine, StartsTheNextExchangeWhileTheOldestWaitsAndNoThird) {
+// What happens on an engine's thread: written there, read when it is idle.
+class Events {
+ public:
+  Observer observe(int64_t number) {
+    const auto record = [this, number](const char* what) {
+      return [this, what, number] { events_.push_back(what + std::to_string(number)); };
+    };
+    return {record("start "), record("advance "), record("finish ")};
+  }
+  const std::vector<std::string>& all() const { return events_; }
+
+ private:
+  std::vector<std::string> events_;
+};
+
+TEST(Engine, SendsBothHopsOfTwoExchangesBeforeItFinishesTheOlderAndStartsNoThird) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     const auto engine = Engine::for_group(group);
-    std::promise<void> second_started;
-    std::vector<std::string> events;  // Written on the engine's thread, read when it is idle.
-    const auto observer = [&](int64_t number) {
-      const std::string label = std::to_string(number);
-      return Observer{[&, label] { events.push_back("start " + label); },
-                      [&, label] { events.push_back("finish " + label); }};
-    };
-    if (rank == 0) {
-      // Rank 1 takes part only after rank 0 has started exchange 1: exchange 0 cannot have finished.
-      auto second = observer(1);
-      second.on_start = [&, record = second.on_start] {
-        record();
-        second_started.set_value();
-      };
-      const auto first = engine->submit(std::make_shared<TwoHops>(0, 1000, observer(0)));
-      engine->submit(std::make_shared<TwoHops>(1, 1000, second));
-      const auto third = engine->submit(std::make_shared<TwoHops>(2, 1000, observer(2)));
-      second_started.get_future().wait();
-      EXPECT_FALSE(first->completed());
+    if (rank == 1) {  // Takes part only after rank 0 has started exchange 1: exchange 0 cannot have advanced.
       wait_for_ranks(group);
-      third->waitAndThrow();
-      EXPECT_THAT(events, ElementsAre("start 0", "finish 0", "start 1", "start 2", "finish 1", "finish 2"));
-    } else {
-      wait_for_ranks(group);
-      for (int64_t number = 0; number < 3; ++number) {
-        engine->submit(std::make_shared<TwoHops>(number, 1000))->waitAndThrow();
-      }
+      for (int64_t number = 0; number < 4; ++number) engine->submit(std::make_shared<TwoHops>(number, 1000));
+      engine->submit(std::make_shared<TwoHops>(4, 1000))->waitAndThrow();
+      return;
     }
+    Events events;
+    std::promise<void> all_submitted;
+    std::promise<void> second_started;
+    auto first = events.observe(0);
+    first.on_start = [record = first.on_start, wait = all_submitted.get_future().share()] {
+      wait.wait();
+      record();
+    };
+    auto second = events.observe(1);
+    second.on_start = [&, record = second.on_start] {
+      record();
+      second_started.set_value();
+    };
+    const auto oldest = engine->submit(std::make_shared<TwoHops>(0, 1000, first));
+    engine->submit(std::make_shared<TwoHops>(1, 1000, second));
+    for (int64_t number = 2; number < 4; ++number) {
+      engine->submit(std::make_shared<TwoHops>(number, 1000, events.observe(number)));
+    }
+    const auto last = engine->submit(std::make_shared<TwoHops>(4, 1000));
+    all_submitted.set_value();
+    second_started.get_future().wait();
+    EXPECT_FALSE(oldest->completed());
+    wait_for_ranks(group);
+    last->waitAndThrow();
+    EXPECT_THAT(events.all(), ElementsAre("start 0", "advance 0", "start 1", "advance 1", "finish 0", "start 2",
+                                          "finish 1", "start 3", "advance 2", "advance 3", "finish 2", "finish 3"));
   });
 }
 
@@ -223,7 +247,7 @@ TEST(Engine, GivesUpWhatIsUnfinishedWhenItsLastUserGoes) {
     std::promise<void> started;
     auto engine = Engine::for_group(group);
     const auto first =
-        engine->submit(std::make_shared<TwoHops>(0, 1000, Observer{.on_finish = [&] { started.set_value(); }}));
+        engine->submit(std::make_shared<TwoHops>(0, 1000, Observer{.on_advance = [&] { started.set_value(); }}));
     const auto second = engine->submit(std::make_shared<TwoHops>(1, 1000));
     const auto third = engine->submit(std::make_shared<TwoHops>(2, 1000));
     started.get_future().wait();
