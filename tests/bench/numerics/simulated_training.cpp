@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <torch/optim/optimizer.h>
 
-#include "ops/collectives/mean/cost_model.h"
-#include "tests/ops/collectives/mean/reference_mean.h"
 #include "trainer/data/batch_plan.h"
 #include "trainer/data/sample_order.h"
 #include "trainer/training/learning_rate.h"
@@ -12,8 +10,6 @@
 
 namespace narrowcast::bench {
 namespace {
-
-using collectives::Route;
 
 // [parameters] float32: the gradients one after the other.
 at::Tensor flat_gradients(const std::vector<at::Tensor>& parameters) {
@@ -54,13 +50,6 @@ job::TrainJob make_job(const SimulationOptions& options) {
 
 }  // namespace
 
-at::Tensor mean_of(const std::vector<at::Tensor>& by_rank, std::optional<WireFormat> format) {
-  if (!format) return collectives::mean_in_rank_order(by_rank);
-  const auto ranks = static_cast<int64_t>(by_rank.size());
-  const bool two_shots = collectives::choose_route(by_rank[0].numel(), ranks, *format) == Route::kTwoShot;
-  return two_shots ? collectives::two_shot_mean({*format}, by_rank) : collectives::one_shot_mean({*format}, by_rank);
-}
-
 double simulate_training(const SimulationOptions& options, const Observer& observe) {
   const job::JobInputs inputs = job::make_inputs(make_job(options));
   const std::vector<at::Tensor> parameters = inputs.model->parameters();
@@ -79,7 +68,7 @@ double simulate_training(const SimulationOptions& options, const Observer& obser
       gradients.by_rank.push_back(flat_gradients(parameters));
     }
     if (observe) observe(gradients);
-    set_gradients(parameters, mean_of(gradients.by_rank, options.format));
+    set_gradients(parameters, options.mean(gradients.by_rank));
     training::set_learning_rate(*optimizer, rate.at(gradients.step - 1));
     training::clip_gradient_norm(parameters, 1.0);
     optimizer->step();

@@ -1,5 +1,4 @@
-// A data-parallel training on one thread: the ranks take turns, and the mean of their gradients is computed as the hook
-// quantized_allreduce computes it, bit for bit (tests/hooks compare the two).
+// A data-parallel training on one thread: the ranks take turns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,11 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "ops/codec/wire/format.h"
+#include "tests/bench/numerics/simulated_hooks.h"
 #include "trainer/job/train_job.h"
 
 namespace narrowcast::bench {
@@ -23,7 +21,7 @@ struct SimulationOptions {
   int64_t batch_size = 32;      // Sequences, over all ranks.
   double learning_rate = 3e-3;  // Of AdamW, its peak.
   int64_t seed = 0;
-  std::optional<WireFormat> format = std::nullopt;  // None: float32.
+  MeanOfRanks mean = exact_mean;
 };
 
 // What one step's gradients are, before the optimizer uses them.
@@ -34,9 +32,6 @@ struct StepGradients {
 };
 
 using Observer = std::function<void(const StepGradients&)>;
-
-// The mean over ranks as the hook gives it.
-at::Tensor mean_of(const std::vector<at::Tensor>& by_rank, std::optional<WireFormat> format);
 
 // Trains a char_gpt of about 110,000 parameters and returns the loss on the held-out text.
 double simulate_training(const SimulationOptions& options, const Observer& observe);

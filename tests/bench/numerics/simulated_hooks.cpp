@@ -1,0 +1,72 @@
+#include "tests/bench/numerics/simulated_hooks.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "ops/affine_uint8.h"
+#include "ops/collectives/mean/cost_model.h"
+#include "tests/ops/collectives/mean/reference_mean.h"
+
+namespace narrowcast::bench {
+namespace {
+
+using collectives::Route;
+
+at::Tensor per_tensor_round_trip(const at::Tensor& x) {
+  const auto [scale, zero_point] = choose_qparams_per_tensor(x);
+  return dequantize_per_tensor(quantize_per_tensor(x, scale, zero_point), scale, zero_point);
+}
+
+at::Tensor per_channel_round_trip(const at::Tensor& x) {
+  constexpr int64_t kChannel = 512;
+  const at::Tensor channels = at::constant_pad_nd(x, {0, kChannel - x.numel() % kChannel}, 0).view({-1, kChannel});
+  const auto [scales, zero_points] = choose_qparams_per_channel(channels);
+  const at::Tensor codes = quantize_per_channel(channels, scales, zero_points);
+  return dequantize_per_channel(codes, scales, zero_points).flatten().narrow(0, 0, x.numel());
+}
+
+MeanOfRanks gathered(at::Tensor (*round_trip)(const at::Tensor&)) {
+  return [round_trip](const std::vector<at::Tensor>& by_rank) {
+    std::vector<at::Tensor> decoded;
+    for (const at::Tensor& gradients : by_rank) decoded.push_back(round_trip(gradients));
+    return exact_mean(decoded);
+  };
+}
+
+// Divided before they are summed, both in `dtype`.
+MeanOfRanks compressed(at::ScalarType dtype) {
+  return [dtype](const std::vector<at::Tensor>& by_rank) {
+    at::Tensor sum = at::zeros_like(by_rank[0], dtype);
+    for (const at::Tensor& gradients : by_rank) sum += gradients.to(dtype) / static_cast<int64_t>(by_rank.size());
+    return sum.to(at::kFloat);
+  };
+}
+
+MeanOfRanks on_the_wire(WireFormat format) {
+  return [format](const std::vector<at::Tensor>& by_rank) { return wire_mean(by_rank, format); };
+}
+
+}  // namespace
+
+at::Tensor exact_mean(const std::vector<at::Tensor>& by_rank) { return collectives::mean_in_rank_order(by_rank); }
+
+at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format) {
+  const auto ranks = static_cast<int64_t>(by_rank.size());
+  const bool two_shots = collectives::choose_route(by_rank[0].numel(), ranks, format) == Route::kTwoShot;
+  return two_shots ? collectives::two_shot_mean({format}, by_rank) : collectives::one_shot_mean({format}, by_rank);
+}
+
+std::vector<SimulatedHook> simulated_hooks() {
+  std::vector<SimulatedHook> hooks{{"fp16_compress", compressed(at::kHalf), INFINITY},
+                                   {"bf16_compress", compressed(at::kBFloat16), INFINITY},
+                                   {"quantize_per_tensor", gathered(per_tensor_round_trip), INFINITY},
+                                   {"quantize_per_channel", gathered(per_channel_round_trip), INFINITY}};
+  for (const WireFormat format : kWireFormats) {
+    const double most_lost = format == WireFormat::kInt4B32 ? 4e-3 : 1e-3;
+    hooks.push_back({std::string(to_string(format)), on_the_wire(format), most_lost});
+  }
+  return hooks;
+}
+
+}  // namespace narrowcast::bench

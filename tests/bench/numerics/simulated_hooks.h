@@ -1,0 +1,33 @@
+// The means over ranks that hooks give, computed in one process.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/codec/wire/format.h"
+
+namespace narrowcast::bench {
+
+// float32 [parameters] of each rank -> their mean.
+using MeanOfRanks = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+
+// Without a hook: the sum in the order of ranks.
+at::Tensor exact_mean(const std::vector<at::Tensor>& by_rank);
+
+// quantized_allreduce, bit for bit (tests/hooks compare the two).
+at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format);
+
+struct SimulatedHook {
+  std::string name;  // As docs/hooks.md has it, or the format of quantized_allreduce.
+  MeanOfRanks mean;
+  double most_lost = 0;  // The target: so much validation loss at most, more than with exact_mean.
+};
+
+// Every hook that loses something: the reference hooks, bit for bit but for the order in which fp16_compress and
+// bf16_compress sum, and quantized_allreduce in each format.
+std::vector<SimulatedHook> simulated_hooks();
+
+}  // namespace narrowcast::bench
