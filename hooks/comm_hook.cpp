@@ -3,6 +3,19 @@
 #include <c10/util/Exception.h>
 
 namespace narrowcast::hooks {
+namespace {
+
+constexpr const char* kPayloadBytesSent = "payload_bytes_sent";
+
+}  // namespace
+
+HookState CommHook::state(const std::vector<NamedParameter>& /*parameters*/) const {
+  return {{kPayloadBytesSent, int_tensor(payload_bytes_sent())}};
+}
+
+void CommHook::load_state(const SavedHookState& saved, const std::vector<NamedParameter>& /*parameters*/) {
+  payload_bytes_sent_.store(int_of(saved.own(), kPayloadBytesSent), std::memory_order_relaxed);
+}
 
 at::Tensor CommHook::parseHookResult(const c10::IValue& result) {
   if (result.isTensor()) {

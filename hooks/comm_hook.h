@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
+#include "hooks/hook_state.h"
 #include "ops/export.h"
 
 namespace narrowcast::hooks {
@@ -24,6 +26,16 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // made: gradients, codes and scales, without the transport's own framing.
   // Where LibTorch chooses the algorithm, what a ring all-reduce sends.
   int64_t payload_bytes_sent() const { return payload_bytes_sent_.load(std::memory_order_relaxed); }
+
+  // What the bits of later steps depend on, on this rank, and its counters; asked for between steps. A hook with state
+  // of its own adds it to what it inherits. `parameters` are those whose gradients the buckets hold.
+  virtual HookState state(const std::vector<NamedParameter>& parameters) const;
+
+  // Takes such state up, before the first step. Throws CorruptInputError naming what is missing or does not fit.
+  virtual void load_state(const SavedHookState& saved, const std::vector<NamedParameter>& parameters);
+
+  // Whether all ranks end a step with the same gradients, and so with the same parameters.
+  virtual bool keeps_replicas_equal() const { return true; }
 
   // Takes a future's value, a tensor or a list of one tensor.
   at::Tensor parseHookResult(const c10::IValue& result) override;

@@ -1,6 +1,6 @@
-// The third of the project's error classes. The other two are LibTorch's own:
-// c10::ValueError and c10::TypeError (wrong use), c10::DistBackendError (a peer
-// or the network failed). docs/errors.md says what a caller can do about each.
+// The project's own error classes. The others are LibTorch's: c10::ValueError and
+// c10::TypeError (wrong use), c10::DistBackendError (a peer or the network
+// failed). docs/errors.md says what a caller can do about each.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -15,7 +15,21 @@ class NARROWCAST_EXPORT CorruptInputError : public c10::Error {
   using Error::Error;
 };
 
+// What a running job had to leave behind could not be written, e.g. because the disk is full. What was there before is
+// as it was.
+class NARROWCAST_EXPORT OutputError : public c10::Error {
+  using Error::Error;
+};
+
 }  // namespace narrowcast
+
+// Throws narrowcast::OutputError with the concatenated arguments unless `condition` holds.
+#define NARROWCAST_CHECK_OUTPUT(condition, ...)                                                                        \
+  do {                                                                                                                 \
+    if (!(condition)) {                                                                                                \
+      throw ::narrowcast::OutputError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, ::c10::str(__VA_ARGS__)); \
+    }                                                                                                                  \
+  } while (false)
 
 // Throws narrowcast::CorruptInputError with the concatenated arguments unless `condition` holds.
 #define NARROWCAST_CHECK_INPUT(condition, ...)                                                     \

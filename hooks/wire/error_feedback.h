@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hooks/hook_state.h"
 #include "hooks/wire/bucket_layout.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/wire/run.h"
@@ -29,6 +30,18 @@ class NARROWCAST_EXPORT ErrorFeedback {
   // are averaged.
   collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterRun>& layout);
 
+  // Between steps, of every parameter that is in a bucket (error_feedback_state.cpp):
+  //   residual.NAME       float32 [numel of the parameter]: of this rank's own gradients
+  //   mean_residual.NAME  float32: of the part of it whose mean this rank sends; absent if that is no part
+  //   place.NAME          int64 [3]: index of its bucket, first element there, first element of that part in the
+  //   parameter
+  HookState state(const std::vector<NamedParameter>& parameters) const;
+
+  // Takes them up. In a world of the same size the next steps give the same bits. Else the residuals of means go over
+  // to the own ones, and all are shared out anew so that they have the same effect on later means as before. Throws
+  // CorruptInputError naming what is missing or does not fit.
+  void load_state(const SavedHookState& saved, const std::vector<NamedParameter>& parameters);
+
  private:
   struct Entry {
     std::vector<ParameterRun> layout;
@@ -36,6 +49,8 @@ class NARROWCAST_EXPORT ErrorFeedback {
     at::Tensor own;   // float32 [numel of the bucket]
     at::Tensor mean;  // float32 [shard.numel]
   };
+  void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
+  void share_out(const SavedHookState& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
   Entry make_entry(int64_t numel, const std::vector<ParameterRun>& layout);
 

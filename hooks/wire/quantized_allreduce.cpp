@@ -15,6 +15,8 @@ using collectives::QuantizedMeanJob;
 
 constexpr int kPositionsPerBucket = 40;  // Elements of other buckets get other random numbers: 2^40 for each.
 
+constexpr const char* kStep = "step";
+
 }  // namespace
 
 QuantizedAllReduceHook::QuantizedAllReduceHook(std::string_view name, const HookOptions& options)
@@ -35,6 +37,21 @@ c10::intrusive_ptr<c10::ivalue::Future> QuantizedAllReduceHook::runHook(c10d::Gr
   auto future = engine_->submit(scratch.job);
   scratch.last = future;
   return future;
+}
+
+HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& parameters) const {
+  HookState state = feedback_.state(parameters);
+  state.merge(CommHook::state(parameters));
+  state.emplace(kStep, int_tensor(static_cast<int64_t>(step_)));
+  return state;
+}
+
+void QuantizedAllReduceHook::load_state(const SavedHookState& saved, const std::vector<NamedParameter>& parameters) {
+  CommHook::load_state(saved, parameters);
+  step_ = static_cast<uint64_t>(int_of(saved.own(), kStep));
+  if (options_.error_feedback) {
+    feedback_.load_state(saved, parameters);
+  }
 }
 
 QuantizedAllReduceHook::Scratch& QuantizedAllReduceHook::scratch_of(const c10d::GradBucket& bucket,

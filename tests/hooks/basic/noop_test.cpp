@@ -21,5 +21,12 @@ TEST(NoopHook, ReturnsTheBucketItselfAtOnce) {
   });
 }
 
+TEST(NoopHook, LetsReplicasDiffer) {
+  testing::run_ranks(1, [](int64_t, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    EXPECT_FALSE(create_comm_hook("noop", {group})->keeps_replicas_equal());
+    EXPECT_TRUE(create_comm_hook("allreduce", {group})->keeps_replicas_equal());
+  });
+}
+
 }  // namespace
 }  // namespace narrowcast::hooks

@@ -119,6 +119,27 @@ TEST(QuantizedAllReduceHook, FeedsBackItsErrorsThroughARebuild) {
   });
 }
 
+// Error feedback and random rounding of the steps before must not be lost.
+TEST(QuantizedAllReduceHook, GoesOnFromItsStateWithTheSameBits) {
+  const WireOptions wire = {.stochastic_rounding_seed = 3, .error_feedback = true};
+  const at::Tensor parameter = at::zeros({kNumel});
+  const std::vector<NamedParameter> parameters = {{"p", parameter}};
+  const auto gradients = make_gradients(kNumel);
+  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
+    const auto step = [&](CommHook& hook) { return run(hook, make_parameters_bucket({parameter}, {gradients[rank]})); };
+    const auto whole = create_comm_hook("int4", with(group, wire));
+    const at::Tensor first = step(*whole);
+    HookState state;
+    for (const auto& [name, tensor] : whole->state(parameters)) state.emplace(name, tensor.clone());
+    const auto resumed = create_comm_hook("int4", with(group, wire));
+    resumed->load_state({.world_size = kRanks, .ranks = {state}, .first = {}}, parameters);
+    const at::Tensor expected = step(*whole);
+    EXPECT_FALSE(at::equal(expected, first));
+    EXPECT_TRUE(at::equal(step(*resumed), expected));
+    EXPECT_EQ(resumed->payload_bytes_sent(), whole->payload_bytes_sent());
+  });
+}
+
 TEST(QuantizedAllReduceHook, ForgetsAStepThatWasNotFinite) {
   auto gradients = make_gradients(kNumel);
   run_ranks(kRanks, [&](int64_t rank, const Group& group) {
