@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "trainer/bench/run_bench.h"
+#include "trainer/flags/shared/worker_flags.h"
 #include "trainer/program/command_line.h"
 #include "trainer/program/exit_code.h"
+#include "trainer/program/failure/error_file.h"
 #include "trainer/worker_env.h"
 
 using narrowcast::bench::BenchOptions;
@@ -50,7 +52,8 @@ narrowcast::program::Description description() {
           .groups = {{"What is measured",
                       {"hooks", "bucket_mib", "buckets", "iterations", "warmup_iterations", "link", "link_gbit",
                        "kernels", "list_hooks"}},
-                     {"How", {"json", "threads", "timeout_seconds"}}},
+                     {"How", {"json", "threads", "timeout_seconds"}},
+                     {"Place in the job", narrowcast::worker_flags()}},
           .examples = {{"every hook, between four processes of this machine",
                         "narrowcast-run --nproc_per_node=4 narrowcast-bench"},
                        {"one of eight machines, under torchrun",
@@ -89,7 +92,7 @@ int run(const CommandLine& line) {
   }
   FLAGS_caffe2_log_level = c10::GLOG_FATAL;  // LibTorch reports what it then throws; one line is enough.
   c10::initLogging();
-  return narrowcast::bench::run_bench(read_options(line), {.env = narrowcast::WorkerEnv::from_environment(),
+  return narrowcast::bench::run_bench(read_options(line), {.env = narrowcast::read_worker_env(line),
                                                            .session = narrowcast::SessionEnv::from_environment(),
                                                            .results = std::cout,
                                                            .progress = std::cerr,
@@ -98,4 +101,7 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return narrowcast::program::run_main(description(), argc, argv, run); }
+int main(int argc, char** argv) {
+  return narrowcast::program::run_main(description(), argc, argv, run,
+                                       narrowcast::program::error_file_writer(narrowcast::worker_error_file()));
+}

@@ -5,9 +5,11 @@
 #include <iostream>
 
 #include "trainer/flags/evaluate_flags.h"
+#include "trainer/flags/shared/worker_flags.h"
 #include "trainer/flags/train_flags.h"
 #include "trainer/job/run_job.h"
 #include "trainer/program/command_line.h"
+#include "trainer/program/failure/error_file.h"
 #include "trainer/worker_env.h"
 
 namespace {
@@ -24,7 +26,7 @@ void keep_libtorch_quiet() {
 int run(const narrowcast::program::CommandLine& line) {
   keep_libtorch_quiet();
   const auto session = narrowcast::SessionEnv::from_environment();
-  const narrowcast::job::JobContext context = {.env = narrowcast::WorkerEnv::from_environment(),
+  const narrowcast::job::JobContext context = {.env = narrowcast::read_worker_env(line),
                                                .session = session,
                                                .results = std::cout,
                                                .progress = std::cerr,
@@ -38,5 +40,6 @@ int run(const narrowcast::program::CommandLine& line) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return narrowcast::program::run_main(narrowcast::train_description(), argc, argv, run);
+  return narrowcast::program::run_main(narrowcast::train_description(), argc, argv, run,
+                                       narrowcast::program::error_file_writer(narrowcast::worker_error_file()));
 }

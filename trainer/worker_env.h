@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "ops/export.h"
@@ -16,15 +17,35 @@ using EnvironmentVariables = std::map<std::string, std::string>;
 // Every variable of this process's environment, e.g. to pass it on to a child.
 NARROWCAST_EXPORT EnvironmentVariables process_environment();
 
-// This process's place in a job, in the variables that torchrun and
-// narrowcast-run set. The defaults are one process alone.
+// The variable's value; empty if it is not set. To be set to nothing counts as not
+// to be set, as in most shells' scripts.
+NARROWCAST_EXPORT std::string text_or_empty(const EnvironmentVariables& variables, const std::string& name);
+
+// TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere.
+NARROWCAST_EXPORT std::string worker_error_file();
+
+// What a command line says about the process's place in a job. It wins over what
+// the launcher says.
+struct WorkerFlags {
+  std::optional<int64_t> rank = {};
+  std::optional<int64_t> world_size = {};
+  std::optional<int64_t> local_rank = {};
+  std::optional<int64_t> local_world_size = {};
+  std::optional<std::string> master_addr = {};
+  std::optional<int64_t> master_port = {};
+};
+
+// This process's place in a job, from the command line and from what the launcher
+// says: torchrun, narrowcast-run, Kubernetes' training operator, Open MPI, srun,
+// MPICH's and Intel's mpiexec and other PMI launchers, or RANK and WORLD_SIZE set by
+// hand. docs/launcher.md lists the variables. The defaults are one process alone.
 struct NARROWCAST_EXPORT WorkerEnv {
-  int64_t rank = 0;              // RANK
-  int64_t world_size = 1;        // WORLD_SIZE
-  int64_t local_rank = 0;        // LOCAL_RANK, among the processes of this node
-  int64_t local_world_size = 1;  // LOCAL_WORLD_SIZE
-  std::string master_addr;       // MASTER_ADDR, where the job's store is; empty for one process alone
-  int64_t master_port = 0;       // MASTER_PORT, 1..65535; 0 for one process alone
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t local_rank = 0;        // among the processes of this node
+  int64_t local_world_size = 1;  // processes of this node
+  std::string master_addr;       // where the job's store is; empty for one process alone
+  int64_t master_port = 0;       // 1..65535; 0 for one process alone
   bool use_agent_store = false;  // TORCHELASTIC_USE_AGENT_STORE: the launcher serves the store, not rank 0
   int64_t restart_count = 0;     // TORCHELASTIC_RESTART_COUNT
   std::string run_id;            // TORCHELASTIC_RUN_ID, the same for all processes of a job
@@ -35,15 +56,16 @@ struct NARROWCAST_EXPORT WorkerEnv {
   bool on_one_node() const { return local_world_size == world_size; }
 
   // From this process's environment. See from_variables.
-  static WorkerEnv from_environment();
+  static WorkerEnv from_environment(const WorkerFlags& flags = {});
 
-  // Without any of RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE: one
-  // process alone. With any of them RANK and WORLD_SIZE are needed and, for
-  // more than one process, MASTER_ADDR and MASTER_PORT; LOCAL_RANK and
-  // LOCAL_WORLD_SIZE too, unless MASTER_ADDR is a loopback address, which says
-  // that all ranks share a node. Throws c10::ValueError naming a variable that
-  // is missing, malformed, out of range or contradicts another, and its value.
-  static WorkerEnv from_variables(const EnvironmentVariables& variables);
+  // Without a launcher's variables and without flags for ranks: one process alone.
+  // Otherwise rank and world size must be known and, for more than one process, an
+  // address, a port and the local ranks. Where nothing says those: a loopback
+  // address says that all ranks share a node; Kubernetes that a pod is a node; MPI's
+  // launchers, on one node, need no address; Slurm's and Open MPI's job gives a port.
+  // Throws c10::ValueError naming a variable or flag that is missing, malformed, out
+  // of range or contradicts another, and its value.
+  static WorkerEnv from_variables(const EnvironmentVariables& variables, const WorkerFlags& flags = {});
 };
 
 // What the user's session says to programs.

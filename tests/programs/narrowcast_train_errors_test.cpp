@@ -63,12 +63,22 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--evaluate=m.pt", "--prompt=x"}, "--prompt: has no effect"},
         WrongUse{{"--evaluate=m.safetensors", "--context=3"}, "--context: has no effect"},
         WrongUse{{"--evaluate=m.pt", "--model=ddp_comm_hook_task"}, "evaluated as char_gpt or mlp"},
-        WrongUse{{"--overwrite"}, "without --output_dir"}, WrongUse{{"--seed=-1"}, "seed"},
+        WrongUse{{"--overwrite"}, "without --output_dir and --checkpoint_dir"}, WrongUse{{"--seed=-1"}, "seed"},
         WrongUse{{"--eval_batches=0", "--eval_every=2"}, "--eval_every: has no effect"},
         WrongUse{{"--accumulation_steps=5"}, "batch_size: must be divisible"},
         WrongUse{{"--static_graph", "--find_unused_parameters"}, "find_unused_parameters"},
         WrongUse{{"--bucket_cap_mb=0"}, "bucket_cap_mb"}, WrongUse{{"--threads=-1"}, "threads"},
         WrongUse{{"--timeout_seconds=0"}, "timeout"}, WrongUse{{"--backend=mpi"}, "mpi"},
+        WrongUse{{"--checkpoint_every=5"}, "--checkpoint_every: has no effect without --checkpoint_dir"},
+        WrongUse{{"--keep_checkpoints=5"}, "--keep_checkpoints: has no effect without --checkpoint_dir"},
+        WrongUse{{"--resume"}, "--resume: has no effect without --checkpoint_dir"},
+        WrongUse{{"--checkpoint_dir="}, "--checkpoint_dir: must name a folder"},
+        WrongUse{{"--checkpoint_dir=d", "--checkpoint_every=0"}, "checkpoint_every: must be at least 1"},
+        WrongUse{{"--checkpoint_dir=d", "--resume", "--overwrite"}, "--overwrite: has no effect with --resume"},
+        WrongUse{{"--checkpoint_dir=d", "--verify_gradients"},
+                 "--checkpoint_dir: has no effect with --verify_gradients"},
+        WrongUse{{"--checkpoint_dir=d", "--evaluate=m.pt"}, "--checkpoint_dir: has no effect with --evaluate"},
+        WrongUse{{"--resume_from="}, "--resume_from: must name a folder"},
         WrongUse{{"--optimizer=adam"}, "known: adamw, sgd"}, WrongUse{{"--sample_length=-1"}, "sample_length"}));
 
 class NarrowcastTrainErrorsTest : public ::testing::Test {

@@ -44,7 +44,9 @@ class RunningProgram {
   // Stops reading standard output, as `head` does when it has seen enough.
   void close_output();
 
+  // What was read so far.
   const std::string& output() const { return output_; }
+  const std::string& errors() const { return errors_; }
 
  private:
   void read_until(const std::function<bool()>& enough);

@@ -107,8 +107,10 @@ int run_bench(const BenchOptions& options, const job::JobContext& context) {
   const auto json_file =
       is_rank_0 && !options.json_file.empty() ? std::make_unique<files::AtomicFile>(options.json_file) : nullptr;
   const ProcessGroupScope scope(context.env, options.group);
-  check_equal_on_all_ranks(scope.group(), agreed_values(options));
-  const BenchResults results = Run(options, context, scope.group()).measure();
+  const BenchResults results = scope.run([&] {
+    check_equal_on_all_ranks(scope.group(), agreed_values(options));
+    return Run(options, context, scope.group()).measure();
+  });
   if (json_file) {
     json_file->write(to_json(options, results).dump(1) + "\n");
     json_file->commit();

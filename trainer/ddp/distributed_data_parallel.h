@@ -92,6 +92,19 @@ class DistributedDataParallel {
   // The same for "none", whatever the hook.
   int64_t payload_bytes_without_hook() const { return reducer_.payload_bytes_without_hook(); }
 
+  // A collective, between steps: if the Reducer has yet to rebuild its buckets, it does so now instead of in the next
+  // forward. Returns whether they stay as they are from now on; with static_graph that takes two steps.
+  bool settle_buckets() { return reducer_.settle_buckets(); }
+
+  // What later steps depend on besides parameters and optimizer: a training that takes it up between steps, settled,
+  // and had the same options, goes on with the same bits. load_state comes before the first forward; it throws
+  // CorruptInputError naming what is missing or does not fit.
+  ReducerState state() const { return reducer_.state(); }
+  void load_state(const SavedReducerState& saved) { reducer_.load_state(saved); }
+
+  // Whether all ranks end a step with the same gradients: all hooks do but "noop".
+  bool keeps_replicas_equal() const { return reducer_.keeps_replicas_equal(); }
+
   // Bytes of each bucket in the order in which they are sent. Changes once, at the
   // second forward.
   std::vector<int64_t> bucket_bytes() const { return reducer_.bucket_bytes(); }

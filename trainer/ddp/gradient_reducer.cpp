@@ -5,15 +5,14 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
-#include <limits>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
-#include <unordered_map>
 #include <utility>
 
 #include "hooks/factory.h"
 #include "ops/wire_format.h"
 #include "trainer/ddp/autograd/output_sink.h"
 #include "trainer/ddp/autograd/reduction_counter.h"
+#include "trainer/ddp/reducer/make_reducer.h"
 #include "trainer/process_group/consensus.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/version.h"
@@ -22,14 +21,6 @@ namespace narrowcast {
 namespace {
 
 constexpr size_t kBroadcastChunkBytes = size_t{250} << 20;
-
-std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
-  std::vector<at::Tensor> tensors;
-  for (const NamedTensor& entry : named) {
-    tensors.push_back(entry.tensor);
-  }
-  return tensors;
-}
 
 ProcessGroupPtr checked_group(ProcessGroupPtr group) {
   TORCH_CHECK_VALUE(group.defined(), "process_group must not be null; create one with init_process_group");
@@ -40,55 +31,6 @@ ProcessGroupPtr checked_group(ProcessGroupPtr group) {
 DdpOptions checked_options(const DdpOptions& options) {
   options.validate();
   return options;
-}
-
-// The buckets of the first step, by index into `parameters`. Gradients come in
-// roughly the reverse order of the parameters, so buckets do, too. If every step
-// uses all parameters, the first step only observes the true order, with one bucket
-// per dtype; else buckets are never rebuilt and must be right at once.
-std::vector<std::vector<size_t>> plan_buckets(const std::vector<at::Tensor>& parameters, const DdpOptions& options) {
-  std::vector<size_t> limits = {std::numeric_limits<size_t>::max()};
-  if (options.find_unused_parameters()) {
-    limits = {static_cast<size_t>(options.first_bucket_bytes_cap()), static_cast<size_t>(options.bucket_bytes_cap())};
-  }
-  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, limits));
-  std::reverse(buckets.begin(), buckets.end());
-  return buckets;
-}
-
-std::unordered_map<size_t, std::string> names_by_index(const std::vector<NamedTensor>& parameters) {
-  std::unordered_map<size_t, std::string> names;
-  for (const NamedTensor& parameter : parameters) {
-    names.emplace(names.size(), parameter.name);
-  }
-  return names;
-}
-
-// The only call of the Reducer's constructor, whose arguments change between versions of LibTorch.
-std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
-                                            const DdpOptions& options) {
-  const std::vector<at::Tensor> tensors = tensors_of(parameters);
-  return std::make_shared<c10d::Reducer>(
-      tensors, plan_buckets(tensors, options), group,
-      /*expect_sparse_gradients=*/std::vector<bool>(tensors.size(), false), options.bucket_bytes_cap(),
-      options.find_unused_parameters(), options.gradient_as_bucket_view(), names_by_index(parameters),
-      options.first_bucket_bytes_cap(), /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-      /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-}
-
-// The Reducer notices here that its last reduction is unfinished, and says so in
-// terms of PyTorch's Python interface.
-void rebuild_buckets(c10d::Reducer& reducer) {
-  try {
-    reducer.rebuild_buckets();
-  } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    TORCH_CHECK_VALUE(message.rfind("Expected to have finished reduction", 0) != 0,
-                      "in the last backward pass some parameters got no gradient: let the loss use all outputs of the "
-                      "module and the module all its parameters, or set find_unused_parameters; with static_graph "
-                      "every step must use the same parameters");
-    throw;
-  }
 }
 
 std::vector<NamedValue> describe(const DdpOptions& options) {
@@ -164,11 +106,46 @@ void GradientReducer::before_forward() {
     if (synchronise_) {
       reducer_->prepare_for_forward();
     }
-    with_network_errors(group_->getRank(), "rebuilding buckets", [&] { rebuild_buckets(*reducer_); });
+    with_network_errors(group_->getRank(), "rebuilding buckets", [&] { rebuild(); });
   }
   if (buffers_due_) {
     broadcast(state_.buffers);
   }
+}
+
+void GradientReducer::rebuild() {
+  if (rebuild_buckets(*reducer_) && buckets_to_keep_.has_value()) {
+    reducer_->initialize_buckets(*buckets_to_keep_);
+  }
+}
+
+bool GradientReducer::settle_buckets() {
+  with_network_errors(group_->getRank(), "rebuilding buckets", [&] { rebuild(); });
+  return buckets_to_keep_.has_value() || !reducer_->should_rebuild_buckets();
+}
+
+ReducerState GradientReducer::state() const {
+  return {.buckets = bucket_names(*reducer_, trainable_),
+          .reductions = reductions_->count(),
+          .hook = hook_ == nullptr ? hooks::HookState{} : hook_->state(named_parameters())};
+}
+
+void GradientReducer::load_state(const SavedReducerState& saved) {
+  BucketIndices buckets = bucket_indices(saved.buckets, trainable_);
+  if (hook_ != nullptr) {
+    hook_->load_state(saved.hook, named_parameters());
+  }
+  reductions_->set_count(saved.reductions);
+  reducer_->initialize_buckets(buckets);
+  buckets_to_keep_ = std::move(buckets);
+}
+
+std::vector<hooks::NamedParameter> GradientReducer::named_parameters() const {
+  std::vector<hooks::NamedParameter> parameters;
+  for (const NamedTensor& parameter : trainable_) {
+    parameters.push_back({parameter.name, parameter.tensor});
+  }
+  return parameters;
 }
 
 bool GradientReducer::is_first_static_step() const { return options_.static_graph() && !*static_graph_known_; }
@@ -209,7 +186,7 @@ std::function<void()> GradientReducer::static_reduction() const {
 
 void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) {
   TORCH_CHECK_VALUE(hook != nullptr, "hook must not be null");
-  const hooks::CommHook* const observed = hook.get();
+  hooks::CommHook* const observed = hook.get();
   reducer_->register_comm_hook(std::move(hook));
   hook_ = observed;
 }

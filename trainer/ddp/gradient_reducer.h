@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "ops/export.h"
 #include "trainer/ddp/ddp_options.h"
 #include "trainer/ddp/module_state.h"
+#include "trainer/ddp/reducer/reducer_state.h"
 #include "trainer/process_group/process_group.h"
 
 namespace c10d {
@@ -69,6 +71,10 @@ class NARROWCAST_EXPORT GradientReducer {
   int64_t payload_bytes_sent() const;
   int64_t payload_bytes_without_hook() const;
   std::vector<int64_t> bucket_bytes() const;
+  bool settle_buckets();
+  ReducerState state() const;
+  void load_state(const SavedReducerState& saved);
+  bool keeps_replicas_equal() const { return hook_ == nullptr || hook_->keeps_replicas_equal(); }
   const ProcessGroupPtr& process_group() const { return group_; }
 
  private:
@@ -76,6 +82,8 @@ class NARROWCAST_EXPORT GradientReducer {
   void compare_between_ranks() const;
   void broadcast(const std::vector<NamedTensor>& tensors) const;
   std::function<void()> static_reduction() const;
+  void rebuild();
+  std::vector<hooks::NamedParameter> named_parameters() const;
 
   const ModuleState state_;
   const ProcessGroupPtr group_;
@@ -83,7 +91,8 @@ class NARROWCAST_EXPORT GradientReducer {
   const std::vector<NamedTensor> trainable_;
   std::unique_ptr<ReductionCounter> reductions_;
   std::shared_ptr<c10d::Reducer> reducer_;
-  const hooks::CommHook* hook_ = nullptr;     // Owned by reducer_.
+  hooks::CommHook* hook_ = nullptr;                                  // Owned by reducer_.
+  std::optional<std::vector<std::vector<size_t>>> buckets_to_keep_;  // The Reducer's own come after one step more.
   std::shared_ptr<bool> static_graph_known_;  // Set by the first backward pass of a static graph.
   bool synchronise_ = true;
   bool buffers_due_ = false;

@@ -61,6 +61,14 @@ std::vector<NamedTensor> ModuleState::trainable() const {
   return tensors;
 }
 
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& entry : named) {
+    tensors.push_back(entry.tensor);
+  }
+  return tensors;
+}
+
 ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module) {
   TORCH_CHECK_VALUE(module != nullptr, "module must not be null");
   for (const auto& item : module->named_modules()) {

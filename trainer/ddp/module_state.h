@@ -32,6 +32,9 @@ struct NARROWCAST_EXPORT ModuleState {
   std::vector<NamedTensor> trainable() const;
 };
 
+// Without the names.
+NARROWCAST_EXPORT std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
+
 // Throws c10::ValueError for an embedding that makes sparse gradients, which
 // buckets cannot hold.
 NARROWCAST_EXPORT ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module);

@@ -146,8 +146,10 @@ int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context)
     return program::kSuccess;
   }
   const ProcessGroupScope scope(context.env, job.group);
-  check_equal_on_all_ranks(scope.group(), job::plan_values(plan));
-  run(evaluation, scope.group(), context);
+  scope.run([&] {
+    check_equal_on_all_ranks(scope.group(), job::plan_values(plan));
+    run(evaluation, scope.group(), context);
+  });
   return program::kSuccess;
 }
 

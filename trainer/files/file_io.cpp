@@ -99,18 +99,27 @@ AtomicFile::~AtomicFile() {
   }
 }
 
-void AtomicFile::write(std::string_view bytes) { write_fully(descriptor_, path_, bytes); }
+void AtomicFile::write(std::string_view bytes) {
+  write_fully(descriptor_, path_, bytes);
+  hash_.update(bytes);
+  bytes_ += static_cast<int64_t>(bytes.size());
+}
 
-void AtomicFile::commit() {
+FileDigest AtomicFile::commit() {
   const bool flushed = ::fsync(descriptor_.get()) == 0 && descriptor_.close();
   TORCH_CHECK_VALUE(flushed, path_, ": cannot be written: ", reason(errno));
   const bool renamed = ::rename(temporary_path_.c_str(), path_.c_str()) == 0;
   TORCH_CHECK_VALUE(renamed, path_, ": cannot be written: ", reason(errno));
   temporary_path_.clear();
-  // The new name is an entry of the folder. Not every file system can sync a folder: the file is complete either way.
-  const FileDescriptor folder(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.is_open()) {
-    ::fsync(folder.get());
+  sync_folder(folder_of(path_));
+  return {bytes_, hash_.hex()};
+}
+
+// Not every file system can sync a folder: its files are complete either way.
+void sync_folder(const std::string& folder) {
+  const FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.is_open()) {
+    ::fsync(descriptor.get());
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "ops/export.h"
+#include "trainer/files/sha256.h"
 
 namespace narrowcast::files {
 
@@ -65,13 +66,19 @@ class NARROWCAST_EXPORT AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::string_view bytes);
-  // Flushes to the disk and renames. Nothing may be written afterwards.
-  void commit();
+  // Flushes to the disk and renames. Nothing may be written afterwards. Returns what was written, as it was handed
+  // over: a disk that keeps something else is found out.
+  FileDigest commit();
 
  private:
   std::string path_;
   std::string temporary_path_;
   FileDescriptor descriptor_;
+  Sha256 hash_;
+  int64_t bytes_ = 0;
 };
+
+// Makes the names in a folder (files made, renamed or removed) durable, where the file system can.
+NARROWCAST_EXPORT void sync_folder(const std::string& folder);
 
 }  // namespace narrowcast::files

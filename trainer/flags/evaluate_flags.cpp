@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "trainer/flags/shared/worker_flags.h"
 #include "trainer/flags/train_flags.h"
 
 // Shared with a training.
@@ -36,12 +37,16 @@ const std::vector<std::string> kUsedByEvaluation = {
     "evaluate", "generate",   "prompt",  "temperature",     "top_k",   "data",    "seed",        "model",
     "context",  "batch_size", "backend", "timeout_seconds", "threads", "dry_run", "eval_batches"};
 
+bool is_in(const std::vector<std::string>& flags, const std::string& flag) {
+  return std::find(flags.begin(), flags.end(), flag) != flags.end();
+}
+
 // Every flag of the program that an evaluation does not use.
 std::vector<std::string> other_flags() {
   std::vector<std::string> flags;
   for (const program::FlagGroup& group : train_description().groups) {
     for (const std::string& flag : group.flags) {
-      if (std::find(kUsedByEvaluation.begin(), kUsedByEvaluation.end(), flag) == kUsedByEvaluation.end()) {
+      if (!is_in(kUsedByEvaluation, flag) && !is_in(worker_flags(), flag)) {
         flags.push_back(flag);
       }
     }

@@ -1,5 +1,7 @@
+#include "trainer/flags/checkpoint_flags.h"
 #include "trainer/flags/evaluate_flags.h"
 #include "trainer/flags/exchange_flags.h"
+#include "trainer/flags/shared/worker_flags.h"
 #include "trainer/flags/train_flags.h"
 #include "trainer/program/exit_code.h"
 
@@ -20,12 +22,17 @@ program::Description train_description() {
                        "skip_nonfinite_steps"}},
                      {"Evaluation and output",
                       {"eval_every", "eval_batches", "log_every", "sample_length", "output_dir", "overwrite"}},
+                     {"Checkpoints", checkpoint_flags()},
                      {"Use of a trained model", evaluation_flags()},
                      {"Exchange of gradients", exchange},
+                     {"Place in the job", worker_flags()},
                      {"Checks", {"verify_gradients", "dump_gradients", "tolerance_scale", "dry_run"}}},
           .examples = {{"train on two processes with 8-bit gradients",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
                         "--hook=int8 --output_dir=runs/book"},
+                       {"go on after an interruption: the same line again",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt --hook=int8 "
+                        "--checkpoint_dir=runs/book/checkpoints --resume"},
                        {"see what a trained model is worth, and what it writes",
                         "narrowcast-train --evaluate=runs/book/model.safetensors --data=book.txt --generate=500"},
                        {"see what would be done", "narrowcast-train --data=book.txt --dry_run"},

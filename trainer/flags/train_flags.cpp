@@ -11,6 +11,7 @@
 #include "hooks/factory.h"
 #include "models/char_gpt.h"
 #include "models/mlp.h"
+#include "trainer/flags/checkpoint_flags.h"
 #include "trainer/flags/evaluate_flags.h"
 #include "trainer/flags/exchange_flags.h"
 
@@ -64,7 +65,7 @@ ABSL_FLAG(int64_t, log_every, kTraining.log_every, "Steps between reports to the
 ABSL_FLAG(int64_t, sample_length, 300, "Characters that char_gpt writes at the end; 0: none.");
 ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors and metrics.jsonl, made if it is not there. Without it nothing is written.");
-ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir.");
+ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
 
 ABSL_FLAG(std::string, backend, "gloo", "gloo (CPU) or nccl (CUDA).");
 ABSL_FLAG(int64_t, timeout_seconds, 600, "Limit for joining the other ranks and for every collective.");
@@ -124,6 +125,7 @@ void refuse_useless_flags(const CommandLine& line) {
   const std::string model = absl::GetFlag(FLAGS_model);
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
+    refuse(line, checkpoint_flags(), "with --verify_gradients");
     if (!line.given("hook")) {
       refuse(line, wire_flags(), "with --verify_gradients of all hooks; give --hook");
     }
@@ -139,8 +141,8 @@ void refuse_useless_flags(const CommandLine& line) {
     refuse(line, {"eval_every"}, "with --eval_batches=0");
   }
   refuse_other_models_options(line, model);
-  if (absl::GetFlag(FLAGS_output_dir).empty()) {
-    refuse(line, {"overwrite"}, "without --output_dir");
+  if (absl::GetFlag(FLAGS_output_dir).empty() && !line.given("checkpoint_dir")) {
+    refuse(line, {"overwrite"}, "without --output_dir and --checkpoint_dir");
   }
 }
 
@@ -234,6 +236,7 @@ job::TrainJob read_train_job(const CommandLine& line) {
   job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
                 .overwrite = absl::GetFlag(FLAGS_overwrite),
                 .sample_length = absl::GetFlag(FLAGS_sample_length)};
+  job.checkpoints = read_checkpoints(line);
   job.verification = read_verification(line, job.ddp.hook());
   job.dry_run = absl::GetFlag(FLAGS_dry_run);
   return job;

@@ -52,6 +52,18 @@ void add_wire_options(nlohmann::json& plan, const DdpOptions& ddp) {
   plan["exempt_one_dimensional"] = ddp.wire().exempt_one_dimensional;
 }
 
+void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
+  if (!options.folder.empty()) {
+    plan["checkpoint_dir"] = options.folder;
+    plan["checkpoint_every"] = options.every;
+    plan["keep_checkpoints"] = options.keep;
+    plan["resume"] = options.resume;
+  }
+  if (!options.resume_from.empty()) {
+    plan["resume_from"] = options.resume_from;
+  }
+}
+
 void add_data(nlohmann::json& plan, const JobInputs& inputs) {
   plan["data"] = inputs.data_name;
   if (inputs.dataset != nullptr) {
@@ -85,6 +97,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     plan["hook"] = job.ddp.hook();
     add_wire_options(plan, job.ddp);
     add_training(plan, job, inputs);
+    add_checkpoints(plan, job.checkpoints);
     if (const auto bytes = expected_payload_bytes(job.ddp, parameters, world_size)) {
       plan["payload_bytes_per_step_and_rank"] = *bytes;
     }

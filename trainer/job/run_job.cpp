@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "trainer/job/checkpoints/job_checkpoints.h"
 #include "trainer/job/plan.h"
 #include "trainer/job/training_job.h"
 #include "trainer/job/verification_job.h"
@@ -22,6 +23,13 @@ void check_alone(const TrainJob& job, int64_t world_size) {
   } else {
     check_training_job(job, world_size);
   }
+}
+
+void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& context) {
+  if (job.checkpoints.resume || !job.checkpoints.resume_from.empty()) {
+    plan["goes_on_from"] = resume_text(job, plan, context.progress);
+  }
+  context.results << plan_text(plan) << std::flush;
 }
 
 }  // namespace
@@ -44,14 +52,16 @@ int run_job(const TrainJob& job, const JobContext& context) {
   const nlohmann::json plan = make_plan(job, inputs, context.env.world_size);
   if (job.dry_run) {
     if (context.env.rank == 0) {
-      context.results << plan_text(plan) << std::flush;
+      print_plan(job, plan, context);
     }
     return program::kSuccess;
   }
   const ProcessGroupScope scope(context.env, job.group);
-  check_equal_on_all_ranks(scope.group(), plan_values(plan));
-  const AgreedJob agreed = {job, inputs, plan, scope.group(), context};
-  return job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
+  return scope.run([&] {
+    check_equal_on_all_ranks(scope.group(), plan_values(plan));
+    const AgreedJob agreed = {job, inputs, plan, scope.group(), context};
+    return job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
+  });
 }
 
 }  // namespace narrowcast::job

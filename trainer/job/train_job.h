@@ -21,8 +21,17 @@ namespace narrowcast::job {
 // What is left behind by a training.
 struct OutputOptions {
   std::string folder = {};      // for model.safetensors and metrics.jsonl; empty: nothing is written
-  bool overwrite = false;       // replace the files of an earlier training
+  bool overwrite = false;       // replace the files of an earlier training, and its checkpoints
   int64_t sample_length = 300;  // tokens that a text model writes at the end; 0: none
+};
+
+// How a training outlives its processes.
+struct CheckpointOptions {
+  std::string folder = {};       // of the checkpoints; empty: none are written
+  int64_t every = 100;           // steps between them, >= 1
+  int64_t keep = 2;              // newest ones that stay, >= 0; 0: all
+  bool resume = false;           // go on from the newest valid one, if there is one
+  std::string resume_from = {};  // the path of one to go on from otherwise
 };
 
 struct TrainJob {
@@ -36,6 +45,7 @@ struct TrainJob {
   DdpOptions ddp;
   training::TrainingOptions training;  // its seed is not used
   OutputOptions output;
+  CheckpointOptions checkpoints;
   std::optional<verification::VerificationOptions> verification;  // verify gradients instead of training
   bool dry_run = false;                                           // check everything, print the plan and end
 };

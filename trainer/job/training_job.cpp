@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <iomanip>
 #include <memory>
 #include <vector>
@@ -13,6 +12,8 @@
 #include "models/char_gpt.h"
 #include "trainer/data/text/vocabulary.h"
 #include "trainer/files/model_file.h"
+#include "trainer/job/checkpoints/job_checkpoints.h"
+#include "trainer/job/output_files.h"
 #include "trainer/program/exit_code.h"
 #include "trainer/reporting/metrics.h"
 #include "trainer/reporting/progress.h"
@@ -23,7 +24,6 @@
 namespace narrowcast::job {
 namespace {
 
-namespace fs = std::filesystem;
 using reporting::TrainingObserver;
 
 // Passes every report on to several observers.
@@ -40,33 +40,18 @@ class Observers : public TrainingObserver {
       observer->on_evaluation(report);
     }
   }
+  void on_checkpoint(const reporting::CheckpointReport& report) override {
+    for (TrainingObserver* observer : observers_) {
+      observer->on_checkpoint(report);
+    }
+  }
 
  private:
   std::vector<TrainingObserver*> observers_;
 };
 
-fs::path model_path(const OutputOptions& output) { return fs::path(output.folder) / "model.safetensors"; }
-fs::path metrics_path(const OutputOptions& output) { return fs::path(output.folder) / "metrics.jsonl"; }
-
-void check_output(const OutputOptions& output) {
-  TORCH_CHECK_VALUE(output.sample_length >= 0, "sample_length: must be at least 0, but is ", output.sample_length);
-  if (output.folder.empty() || output.overwrite) {
-    return;
-  }
-  for (const fs::path& path : {model_path(output), metrics_path(output)}) {
-    std::error_code error;
-    TORCH_CHECK_VALUE(!fs::exists(path, error), "output_dir: ", path.string(),
-                      " exists already; --overwrite replaces it");
-  }
-}
-
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  TORCH_CHECK_VALUE(!error, "output_dir: cannot make folder ", folder, ": ", error.message());
-}
-
-training::TrainingResult train_with_reports(const AgreedJob& agreed, reporting::Metrics* metrics) {
+training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints,
+                                            reporting::Metrics* metrics) {
   const JobContext& context = agreed.context;
   reporting::Progress progress(context.progress, {.steps = agreed.job.training.steps,
                                                   .unit = agreed.inputs.unit,
@@ -84,7 +69,10 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, reporting::
                           .group = agreed.group,
                           .ddp = agreed.job.ddp,
                           .units_per_sample = agreed.inputs.units_per_sample,
-                          .observer = context.env.rank == 0 ? &observers : nullptr},
+                          .observer = context.env.rank == 0 ? &observers : nullptr,
+                          .checkpoints = {.writer = checkpoints.writer.get(),
+                                          .every = agreed.job.checkpoints.every,
+                                          .restored = checkpoints.restored ? &*checkpoints.restored : nullptr}},
                          options);
 }
 
@@ -136,7 +124,7 @@ void print_sample(const AgreedJob& agreed) {
 }
 
 void save(const AgreedJob& agreed) {
-  files::save_model(model_path(agreed.job.output).string(),
+  files::save_model(model_path(agreed.job.output),
                     {.name = agreed.job.model, .model = agreed.inputs.model, .vocabulary = agreed.inputs.vocabulary});
 }
 
@@ -154,18 +142,14 @@ bool replicas_must_match(const TrainJob& job) { return job.ddp.hook() != "noop";
 
 void check_training_job(const TrainJob& job, int64_t world_size) {
   training::check_training_options(job.training, world_size);
-  check_output(job.output);
+  check_output(job);
+  check_checkpoint_options(job);
 }
 
 int run_training_job(const AgreedJob& agreed) {
-  const bool writes = agreed.context.env.rank == 0 && !agreed.job.output.folder.empty();
-  std::unique_ptr<reporting::Metrics> metrics;
-  if (writes) {
-    make_folder(agreed.job.output.folder);
-    metrics = std::make_unique<reporting::Metrics>(metrics_path(agreed.job.output).string());
-    metrics->on_start(agreed.plan);
-  }
-  const training::TrainingResult result = train_with_reports(agreed, metrics.get());
+  JobCheckpoints checkpoints = open_checkpoints(agreed);
+  const std::unique_ptr<reporting::Metrics> metrics = prepare_output(agreed, checkpoints);
+  const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get());
   const bool replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters());
   if (metrics != nullptr) {
     metrics->on_end(results_of(result, replicas_identical));
@@ -174,7 +158,7 @@ int run_training_job(const AgreedJob& agreed) {
     report_divergence(agreed, *result.diverged_at);
     return program::kCheckFailed;
   }
-  if (writes) {
+  if (metrics != nullptr) {
     save(agreed);
   }
   if (agreed.context.env.rank == 0) {

@@ -1,38 +1,34 @@
 #include "trainer/launcher/launch.h"
 
-#include <ctime>
-#include <iomanip>
-#include <sstream>
-
-#include "trainer/launcher/failure_report.h"
-#include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/agent.h"
+#include "trainer/launcher/failure/error_file.h"
+#include "trainer/launcher/failure/failure_report.h"
+#include "trainer/launcher/plan/launch_plan.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
-#include "trainer/launcher/supervisor.h"
 
 namespace narrowcast::launcher {
 namespace {
 
 using Tell = std::function<void(const std::string&)>;
 
-std::string local_time(std::chrono::system_clock::time_point time) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  std::tm local{};
-  localtime_r(&seconds, &local);
-  std::ostringstream text;
-  text << std::put_time(&local, "%Y-%m-%d %H:%M:%S");
-  return text.str();
+OutputChoices output_choices(const LaunchRequest& request) {
+  return {.redirects = StreamChoices::parse("--redirects", request.redirects),
+          .tee = StreamChoices::parse("--tee", request.tee),
+          .shown_ranks = parse_local_ranks("--local_ranks_filter", request.local_ranks_filter),
+          .run_folder = {}};
 }
 
-LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariables& environment,
-                          const std::filesystem::path& run_folder) {
+LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariables& environment) {
   LaunchOptions options;
   options.command = request.command;
   options.command.front() = find_program(request.command.front(), environment, own_folder());
   options.nproc_per_node = parse_nproc(request.nproc_per_node, Processors::of_this_machine());
-  options.run_folder = run_folder;
-  options.output_to_files = !request.log_dir.empty();
+  options.role = request.role;
+  options.signals_to_handle = request.signals_to_handle;
+  options.output = output_choices(request);
+  check_local_ranks(options.output, options.nproc_per_node);
   return options;
 }
 
@@ -40,8 +36,19 @@ void announce(const LaunchOptions& options, const EnvironmentVariables& environm
   if (limits_threads(options, environment)) {
     tell("OMP_NUM_THREADS is not set: each worker gets 1 thread; set it for more");
   }
-  if (options.output_to_files) {
-    tell("output goes to " + (options.run_folder / "attempt_0" / "RANK").string() + "/stdout.log and stderr.log");
+  if (options.output.writes_files()) {
+    tell("output goes to " + (options.output.run_folder / "attempt_0" / "RANK").string() +
+         "/stdout.log and stderr.log");
+  }
+}
+
+// A launcher that another launcher started says why it failed, as torchrun does.
+void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environment) {
+  const auto error_file = environment.find("TORCHELASTIC_ERROR_FILE");
+  if (end.cause == GroupEnd::Cause::kFailed && error_file != environment.end() && !error_file->second.empty()) {
+    const std::string& message = end.failure->message;
+    write_error_file(error_file->second, message.empty() ? describe_end(end).front() : message,
+                     end.failure->time_ms / 1000);
   }
 }
 
@@ -49,31 +56,25 @@ void announce(const LaunchOptions& options, const EnvironmentVariables& environm
 
 int launch(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
   open_missing_streams();
-  ProcessRunner runner({.prefix = request.prefix});  // Early: from here on signals are ours.
-  check_own_address(request.master_addr);
-  const PortReservation port(request.master_port);
-  Rendezvous rendezvous{.master_addr = request.master_addr, .master_port = port.port(), .run_id = new_run_id()};
-  const RunFolder folder(request.log_dir, rendezvous.run_id);
-  const LaunchOptions options = options_for(request, environment, folder.path());
-  rendezvous.world_size = options.nproc_per_node;
-  const std::vector<WorkerCommand> workers = plan_workers(options, rendezvous, environment);
+  // Early: from here on signals are ours, and there is no second thread yet.
+  ProcessRunner runner(
+      {.prefix = request.prefix, .signals = parse_signals("--signals_to_handle", request.signals_to_handle)});
+  LaunchOptions options = options_for(request, environment);
+  const RunFolder folder(request.log_dir, new_run_id(),
+                         options.output.writes_files() ? RunFolder::Fate::kKept : RunFolder::Fate::kTemporary);
+  options.output.run_folder = folder.path();
+  JobRendezvous rendezvous(request.group, options, request.monitor_interval);
 
   announce(options, environment, tell);
-  const auto started = std::chrono::system_clock::now();
-  const Outcome outcome = supervise(runner, workers, {.shutdown_timeout = request.shutdown_timeout});
-  if (outcome.interrupted_by != 0) {
-    tell(interruption_report(outcome));
-  } else if (outcome.failure) {
-    const WorkerCommand& failed = workers[static_cast<size_t>(outcome.failure->rank - rendezvous.first_rank)];
-    const FailureDetails details{local_time(started + outcome.failure->after), failed.error_file, failed.log_file,
-                                 runner.last_error_lines(failed.rank)};
-    for (const std::string& line : failure_report(outcome, details)) {
-      tell(line);
-    }
-  } else if (outcome.left_behind) {
-    tell("every rank succeeded, but not all processes they left could be ended, even by SIGKILL");
-  }
-  return outcome.exit_code();
+  Agent agent(runner, rendezvous.get(),
+              {.launch = options,
+               .environment = environment,
+               .shutdown_timeout = request.shutdown_timeout,
+               .monitor_interval = request.monitor_interval,
+               .tell = tell});
+  const GroupEnd end = agent.run();
+  pass_failure_on(end, environment);
+  return end.exit_code();
 }
 
 }  // namespace narrowcast::launcher

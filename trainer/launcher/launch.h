@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/launcher/job_rendezvous.h"
 #include "trainer/worker_env.h"
 
 namespace narrowcast::launcher {
@@ -15,16 +16,24 @@ namespace narrowcast::launcher {
 struct LaunchRequest {
   std::vector<std::string> command;  // a program's name or path, then its arguments
   std::string nproc_per_node = "1";  // a number, cpu, gpu or auto
-  std::string master_addr = "127.0.0.1";
-  int64_t master_port = 0;        // 0: any free one
-  std::filesystem::path log_dir;  // empty: output is shown
-  bool prefix = true;             // shown output has the rank before each line
+  std::string role = "default";
+
+  GroupRequest group;
+
+  std::filesystem::path log_dir;   // empty: one for temporary files
+  std::string redirects = "0";     // torchrun's syntax (output/stream_choices.h)
+  std::string tee = "0";           // the same
+  std::string local_ranks_filter;  // local ranks that are shown, like "0,2"; empty: all
+  bool prefix = true;              // shown output has the rank before each line
+
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
   std::chrono::milliseconds shutdown_timeout{3000};
+  std::chrono::milliseconds monitor_interval{100};
 };
 
-// Runs the job on this machine with `environment` as what workers inherit, and
+// Runs this node's part of the job with `environment` as what workers inherit, and
 // returns the launcher's exit code. `tell` prints a line for the user. Nothing the
-// job started is left when this returns or throws. Throws c10::ValueError for a
+// job started here is left when this returns or throws. Throws c10::ValueError for a
 // request that cannot be carried out, before any worker runs.
 int launch(const LaunchRequest& request, const EnvironmentVariables& environment,
            const std::function<void(const std::string&)>& tell);

@@ -1,5 +1,6 @@
 #include "trainer/launcher/supervisor.h"
 
+#include <algorithm>
 #include <csignal>
 #include <map>
 
@@ -28,7 +29,7 @@ class Supervisor {
 
   Outcome finish() {
     while (phase_ != Phase::kOver) {
-      handle(runner_.wait(deadline_));
+      handle(runner_.wait(wake_up()));
     }
     return outcome_;
   }
@@ -53,6 +54,15 @@ class Supervisor {
       case Event::Kind::kAllGone:
         phase_ = Phase::kOver;
     }
+  }
+
+  // The next deadline, or time to ask the group.
+  std::optional<Clock::time_point> wake_up() {
+    if (!options_.stop_wanted || !job_goes_on()) {
+      return deadline_;
+    }
+    const Clock::time_point question = runner_.now() + options_.monitor_interval;
+    return deadline_ ? std::min(*deadline_, question) : question;
   }
 
   bool job_goes_on() const { return phase_ == Phase::kRunning || phase_ == Phase::kSuspecting; }
@@ -101,6 +111,9 @@ class Supervisor {
   }
 
   void timed_out() {
+    if (!deadline_ || runner_.now() < *deadline_) {
+      return ask_group();
+    }
     if (phase_ == Phase::kSuspecting) {
       stop(SIGTERM);
     } else if (phase_ == Phase::kStopping) {
@@ -108,6 +121,13 @@ class Supervisor {
     } else if (phase_ == Phase::kKilling) {
       outcome_.left_behind = true;
       phase_ = Phase::kOver;
+    }
+  }
+
+  void ask_group() {
+    if (options_.stop_wanted()) {
+      outcome_.stopped_by_group = !outcome_.failure;
+      stop(SIGTERM);
     }
   }
 
@@ -138,13 +158,6 @@ class Supervisor {
 };
 
 }  // namespace
-
-int Outcome::exit_code() const {
-  if (interrupted_by != 0) {
-    return 128 + interrupted_by;
-  }
-  return failure ? failure->ending.code() : program::kSuccess;
-}
 
 Outcome supervise(WorkerRunner& runner, const std::vector<WorkerCommand>& workers, const SupervisorOptions& options) {
   Supervisor supervisor(runner, options);

@@ -2,7 +2,8 @@
 //
 //   running ──── a worker fails ──> stopping: SIGTERM to all ── shutdown_timeout ──> SIGKILL to all
 //      │ └────── INT/TERM/HUP/QUIT ──> stopping: that signal to all; a second one later: SIGKILL at once
-//      └──────── all workers end ──> stopping: SIGTERM to what they left running
+//      ├──────── all workers end ──> stopping: SIGTERM to what they left running
+//      └──────── the group wants it (another node's worker failed, ...) ──> stopping: SIGTERM to all
 //
 // Whose failure is it? When a rank dies, the others lose their peer and fail too,
 // sometimes before the kernel has reported the first. The first rank whose end is
@@ -13,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -25,25 +27,25 @@ struct SupervisorOptions {
   std::chrono::milliseconds blame_window{500};       // how long to wait for the rank that others blame
   std::chrono::milliseconds repeat_window{500};      // signals this close count as one (timeout(1) sends two)
   std::chrono::milliseconds kill_timeout{1000};      // how long SIGKILL may take
+  std::function<bool()> stop_wanted = nullptr;       // whether the group wants this node's workers to end; may be none
+  std::chrono::milliseconds monitor_interval{100};   // how often that is asked
 };
 
 struct WorkerFailure {
   int64_t rank = 0;
   pid_t pid = 0;
   Ending ending;
-  std::chrono::milliseconds after{0};  // since the start of the job
+  std::chrono::milliseconds after{0};  // since the start of the workers
 };
 
-// How the job ended.
+// How this node's part of a round ended.
 struct Outcome {
   std::optional<WorkerFailure> failure;  // the rank to blame, if one failed before the job was stopped
   int interrupted_by = 0;                // the signal that stopped the job, 0 if none did
+  bool stopped_by_group = false;         // stop_wanted said so first
   int64_t stopped_ranks = 0;             // how many ranks were still running when the job was stopped
   bool killed = false;                   // SIGKILL was needed
   bool left_behind = false;              // not even SIGKILL ended everything (a process stuck in the kernel)
-
-  // 0 if every rank succeeded; 128 + signal if one stopped the job; else the failure's code.
-  int exit_code() const;
 };
 
 // Starts all workers and returns when nothing of the job is left. Throws what

@@ -17,6 +17,12 @@ namespace narrowcast::launcher {
 
 using Clock = std::chrono::steady_clock;
 
+// Where one of a worker's two streams goes: shown, into a file, both, or nowhere.
+struct StreamTarget {
+  bool shown = true;
+  std::filesystem::path file = {};  // empty: none
+};
+
 // One process to start.
 struct WorkerCommand {
   int64_t rank = 0;
@@ -24,8 +30,8 @@ struct WorkerCommand {
   std::vector<std::string> arguments;  // the program's path first
   EnvironmentVariables environment;    // all of it
   std::filesystem::path error_file;    // where a failing worker may say why
-  std::filesystem::path output_file;   // for its standard output; empty: shown by the launcher
-  std::filesystem::path log_file;      // for its standard error; empty: shown by the launcher
+  StreamTarget output;                 // its standard output
+  StreamTarget error;                  // its standard error
 };
 
 // How a process ended: by itself with an exit code, or by a signal.
@@ -42,7 +48,7 @@ struct Event {
   enum class Kind {
     kWorkerEnded,  // `rank`, `ending`
     kSignal,       // `signal` was sent to the launcher
-    kAllGone,      // no worker is left, nor anything that workers started
+    kAllGone,      // no worker is left, nor anything that workers started; once for each group of workers
     kTimeout,      // the deadline passed
   };
   Kind kind = Kind::kTimeout;
@@ -60,13 +66,18 @@ class WorkerRunner {
   virtual pid_t start(const WorkerCommand& command) = 0;
 
   // The next event, in the order in which the launcher learns of them. Without a
-  // deadline it may wait forever. kAllGone comes after every worker's kWorkerEnded.
+  // deadline it may wait forever. kAllGone comes after every worker's kWorkerEnded;
+  // from then until the next start there are only signals and time-outs.
   virtual Event wait(std::optional<Clock::time_point> deadline) = 0;
 
   // Sends `signal` to all workers that were started and to everything they started.
   virtual void send(int signal) = 0;
 
   virtual Clock::time_point now() const = 0;
+
+  // The last lines of a rank's standard error, oldest first; empty where the launcher
+  // did not see them. They stay until the first worker of another group is started.
+  virtual std::vector<std::string> last_error_lines(int64_t rank) const = 0;
 };
 
 }  // namespace narrowcast::launcher

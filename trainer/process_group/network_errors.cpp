@@ -1,5 +1,6 @@
 #include "trainer/process_group/network_errors.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/match.h>
 #include <c10/util/Exception.h>
 
@@ -42,6 +43,15 @@ void rethrow_network_error(const std::exception_ptr& error, int64_t rank, const 
     message = other.what();
   }
   TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank, ": ", step, " failed: ", reason(message));
+}
+
+bool is_time_out(const std::exception& error) {
+  const auto* const backend_error = dynamic_cast<const c10::DistBackendError*>(&error);
+  if (backend_error == nullptr) {
+    return false;
+  }
+  const std::string message = absl::AsciiStrToLower(backend_error->what_without_backtrace());
+  return absl::StrContains(message, "timed out") || absl::StrContains(message, "time-out");
 }
 
 }  // namespace narrowcast

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ops/export.h"
+#include "trainer/process_group/watch/current_step.h"
 
 namespace narrowcast {
 
@@ -16,10 +17,15 @@ namespace narrowcast {
 [[noreturn]] NARROWCAST_EXPORT void rethrow_network_error(const std::exception_ptr& error, int64_t rank,
                                                           const std::string& step);
 
+// Whether it is a time-out that `error`, as rethrow_network_error makes them, tells of.
+NARROWCAST_EXPORT bool is_time_out(const std::exception& error);
+
 // Returns body(), a step that talks to other ranks, e.g. a backward pass, with
-// errors as rethrow_network_error makes them. `step` names it for the user.
+// errors as rethrow_network_error makes them. `step` names it for the user, and for
+// other ranks that ask what this one does.
 template <class Body>
 decltype(auto) with_network_errors(int64_t rank, const std::string& step, Body&& body) {
+  const StepScope scope(rank, step);
   try {
     return std::forward<Body>(body)();
   } catch (...) {

@@ -1,41 +1,20 @@
 #include "trainer/process_group/process_group.h"
 
-#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "trainer/process_group/backends.h"
 #include "trainer/process_group/network_errors.h"
+#include "trainer/process_group/rendezvous/addresses.h"
+#include "trainer/process_group/rendezvous/job_store.h"
+#include "trainer/process_group/watch/rank_watch.h"
 
 namespace narrowcast {
 namespace {
 
-c10::intrusive_ptr<c10d::Store> connect_store(const WorkerEnv& env, std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(env.master_port);
-  options.isServer = env.rank == 0 && !env.use_agent_store;
-  options.waitWorkers = !env.use_agent_store;
-  options.timeout = timeout;
-  if (!env.use_agent_store) {
-    options.numWorkers = static_cast<size_t>(env.world_size);
-  }
-  const char* const step = options.isServer ? "serving the store at " : "reaching the store at ";
-  return with_network_errors(env.rank, absl::StrCat(step, env.master_addr, ":", env.master_port),
-                             [&] { return c10::make_intrusive<c10d::TCPStore>(env.master_addr, options); });
-}
-
-c10::intrusive_ptr<c10d::Store> make_store(const WorkerEnv& env, std::chrono::milliseconds timeout) {
-  if (env.world_size == 1) {
-    return c10::make_intrusive<c10d::HashStore>();
-  }
-  const std::string prefix = absl::StrCat("narrowcast/", env.run_id, "/", env.restart_count, "/");
-  auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, connect_store(env, timeout));
-  store->setTimeout(timeout);
-  return store;
+std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  return options.interface.empty() ? env.socket_interface : options.interface;
 }
 
 void check_options(const ProcessGroupOptions& options) {
@@ -55,7 +34,11 @@ GroupBackend create_backend(const c10::intrusive_ptr<c10d::Store>& store, const 
 
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);
-  const auto store = make_store(env, options.timeout);
+  const std::string interface = socket_interface(env, options);
+  if (!interface.empty()) {
+    rendezvous::addresses_of_interface(interface);  // Throws if there is no such interface.
+  }
+  const auto store = rendezvous::join_job_store(env, {.timeout = options.timeout, .interface = interface});
   const GroupBackend created = create_backend(store, env, options);
   auto group =
       c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
@@ -75,14 +58,25 @@ void shutdown_process_group(const std::string& group_name) {
 }
 
 ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options)
-    : group_(init_process_group(env, options)) {}
+    : group_(init_process_group(env, options)) {
+  if (env.world_size > 1) {
+    watch_ = std::make_unique<RankWatch>(group_->getStore(),
+                                         RankWatch::Options{.rank = env.rank, .world_size = env.world_size});
+  }
+}
 
 ProcessGroupScope::~ProcessGroupScope() {
+  watch_.reset();
   try {
     shutdown_process_group(group_->getGroupName());
   } catch (const c10::Error&) {
     // Shut down by hand before. Nothing is left to do, and a destructor has nobody to tell.
   }
+}
+
+void ProcessGroupScope::throw_explained(const c10::DistBackendError& error) const {
+  TORCH_CHECK_WITH(DistBackendError, watch_ == nullptr || !is_time_out(error), error.what_without_backtrace(), "; ",
+                   watch_->describe_others());
 }
 
 }  // namespace narrowcast

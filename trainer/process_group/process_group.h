@@ -1,11 +1,14 @@
 // The process group of all ranks of a job.
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 
 #include "ops/export.h"
 #include "trainer/worker_env.h"
@@ -13,6 +16,8 @@
 namespace narrowcast {
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+class RankWatch;
 
 struct ProcessGroupOptions {
   std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors
@@ -25,16 +30,16 @@ struct ProcessGroupOptions {
 // Joins all ranks of the job in a group and registers it by name. Each rank calls
 // it once; it returns when all have.
 //
-// Rank 0 serves a key-value store at master_addr:master_port (with
-// use_agent_store the launcher does), every rank publishes its own address there
-// and connects to all others. Keys carry the run's id and the restart count, so
-// that a restarted job never reads addresses of dead processes. A world of one
-// keeps its store in memory and opens no port for it.
+// Rank 0 serves a key-value store at master_port: at 127.0.0.1 if all ranks are on
+// its node, else at master_addr (with use_agent_store the launcher serves). Every
+// rank publishes its own address there and connects to all others. A restarted job
+// never reads addresses of dead processes, also where the store outlived them. A
+// world of one keeps its store in memory and opens no port for it.
 //
 // Throws c10::ValueError for an unknown backend or one that this build lacks, a
 // timeout that is not positive, or an unknown interface; c10::DistBackendError
 // naming rank, address and port where the port is in use, the store cannot be
-// reached or a rank does not join within the timeout.
+// reached or ranks, which it names, do not join within the timeout.
 NARROWCAST_EXPORT ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
 
 // Takes the group of that name out of the registry, so that its connections close
@@ -54,8 +59,23 @@ class NARROWCAST_EXPORT ProcessGroupScope {
 
   const ProcessGroupPtr& group() const { return group_; }
 
+  // Returns body(), the work of the job. If a collective in it times out, the error
+  // goes on to say what each other rank is doing, or that it does not answer.
+  template <class Body>
+  decltype(auto) run(Body&& body) const {
+    try {
+      return std::forward<Body>(body)();
+    } catch (const c10::DistBackendError& error) {
+      throw_explained(error);
+      throw;
+    }
+  }
+
  private:
+  void throw_explained(const c10::DistBackendError& error) const;
+
   ProcessGroupPtr group_;
+  std::unique_ptr<RankWatch> watch_;  // none in a world of one
 };
 
 }  // namespace narrowcast

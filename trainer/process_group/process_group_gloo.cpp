@@ -1,67 +1,25 @@
 // The only file that includes ProcessGroupGloo.hpp, which is slow to parse and
 // needs Gloo's own headers.
-#include <absl/strings/str_cat.h>
-#include <arpa/inet.h>
 #include <c10/util/Exception.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <array>
 #include <csignal>
 #include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "trainer/process_group/backends.h"
 #include "trainer/process_group/network_errors.h"
+#include "trainer/process_group/rendezvous/addresses.h"
 
 namespace narrowcast {
 namespace {
 
-struct AddressesDeleter {
-  void operator()(addrinfo* addresses) const { freeaddrinfo(addresses); }
-};
-using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
-
-Addresses resolve(const WorkerEnv& env) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(env.master_addr.c_str(), std::to_string(env.master_port).c_str(), &hints, &found);
-  TORCH_CHECK_WITH(DistBackendError, error == 0, "rank ", env.rank, ": cannot resolve MASTER_ADDR=", env.master_addr,
-                   ": ", gai_strerror(error));
-  return Addresses(found);
-}
-
-// The address from which this node reaches `target`: connecting a datagram socket
-// sends nothing, but makes the kernel choose the route. Empty without a route.
-std::string source_address(const addrinfo& target) {
-  const int descriptor = socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage own{};
-  socklen_t length = sizeof(own);
-  auto* const address = reinterpret_cast<sockaddr*>(&own);
-  std::array<char, NI_MAXHOST> text{};
-  const bool known = descriptor >= 0 && connect(descriptor, target.ai_addr, target.ai_addrlen) == 0 &&
-                     getsockname(descriptor, address, &length) == 0 &&
-                     getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
-  if (descriptor >= 0) {
-    close(descriptor);
-  }
-  return known ? text.data() : "";
-}
-
 // Other nodes can reach this one where it reaches the master. Its host name would
 // be the usual guess, but often resolves to a loopback address.
 std::string address_towards_master(const WorkerEnv& env) {
-  const Addresses targets = resolve(env);
-  for (const addrinfo* target = targets.get(); target != nullptr; target = target->ai_next) {
-    const std::string address = source_address(*target);
-    if (!address.empty()) {
-      return address;
-    }
-  }
-  TORCH_CHECK_WITH(DistBackendError, false, "rank ", env.rank, ": no route to MASTER_ADDR=", env.master_addr);
+  const std::string address = rendezvous::address_towards(env.master_addr);
+  TORCH_CHECK_WITH(DistBackendError, !address.empty(), "rank ", env.rank,
+                   ": no route to MASTER_ADDR=", env.master_addr);
+  return address;
 }
 
 // Gloo writes to sockets whose peer may be gone, and SIGPIPE would end this process
@@ -77,7 +35,6 @@ std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, con
   let_broken_connections_be_errors();
   const std::string& interface = options.interface.empty() ? env.socket_interface : options.interface;
   if (!interface.empty()) {
-    TORCH_CHECK_VALUE(if_nametoindex(interface.c_str()) != 0, "interface '", interface, "' does not exist");
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
   const std::string address = env.on_one_node() ? "127.0.0.1" : address_towards_master(env);

@@ -152,16 +152,17 @@ void CommandLine::apply_file(const Description& description, const std::string& 
   --files_open_;
 }
 
-int run_main(const Description& description, int argc, char** argv,
-             const std::function<int(const CommandLine&)>& body) {
-  return run_program(description.name, [&] {
+int run_main(const Description& description, int argc, char** argv, const std::function<int(const CommandLine&)>& body,
+             const FailureListener& on_failure) {
+  const auto run = [&] {
     const CommandLine line(description, std::vector<std::string>(argv + 1, argv + argc));
     if (line.answer()) {
       std::cout << *line.answer() << std::flush;
       return int{kSuccess};
     }
     return body(line);
-  });
+  };
+  return run_program(description.name, run, on_failure);
 }
 
 }  // namespace narrowcast::program

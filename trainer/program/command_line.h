@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "trainer/program/description.h"
+#include "trainer/program/exit_code.h"
 
 namespace narrowcast::program {
 
@@ -59,7 +60,8 @@ class CommandLine {
 };
 
 // Reads the command line and returns what `body` returns; --help and --version print
-// on standard output and return 0; errors end as run_program (exit_code.h) says.
-int run_main(const Description& description, int argc, char** argv, const std::function<int(const CommandLine&)>& body);
+// on standard output and return 0; errors end as run_program says.
+int run_main(const Description& description, int argc, char** argv, const std::function<int(const CommandLine&)>& body,
+             const FailureListener& on_failure = {});
 
 }  // namespace narrowcast::program

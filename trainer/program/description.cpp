@@ -68,6 +68,7 @@ std::vector<ExitMeaning> common_exit_codes() {
       {kPeerFailed, "another rank or the network failed, or a collective timed out"},
       {kCorruptInput, "a file or a message does not hold what it must"},
       {kInternalError, "an internal error: please report it"},
+      {kOutputFailed, "a checkpoint could not be written, e.g. because the disk is full"},
   };
 }
 

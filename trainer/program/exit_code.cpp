@@ -14,30 +14,40 @@ namespace {
 // LibTorch appends a backtrace to what(); what users need is the first line of the message.
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
-int report(std::string_view program, std::string_view message, ExitCode code) {
-  std::cerr << first_line(std::string(program) + ": " + std::string(message)) << std::endl;
-  return code;
+// What the exception that is being handled means.
+Failure classify() {
+  try {
+    throw;
+  } catch (const CorruptInputError& error) {
+    return {kCorruptInput, error.what_without_backtrace()};
+  } catch (const OutputError& error) {
+    return {kOutputFailed, error.what_without_backtrace()};
+  } catch (const c10::DistError& error) {
+    return {kPeerFailed, error.what_without_backtrace()};
+  } catch (const c10::ValueError& error) {
+    return {kWrongUse, error.what_without_backtrace()};
+  } catch (const c10::TypeError& error) {
+    return {kWrongUse, error.what_without_backtrace()};
+  } catch (const c10::Error& error) {
+    return {kInternalError, error.what_without_backtrace()};
+  } catch (const std::exception& error) {
+    return {kInternalError, error.what()};
+  }
 }
 
 }  // namespace
 
-int run_program(std::string_view program, const std::function<int()>& body) {
+int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure) {
   try {
     return body();
-  } catch (const CorruptInputError& error) {
-    return report(program, error.what_without_backtrace(), kCorruptInput);
-  } catch (const c10::DistBackendError& error) {
-    return report(program, error.what_without_backtrace(), kPeerFailed);
-  } catch (const c10::DistError& error) {
-    return report(program, error.what_without_backtrace(), kPeerFailed);
-  } catch (const c10::ValueError& error) {
-    return report(program, error.what_without_backtrace(), kWrongUse);
-  } catch (const c10::TypeError& error) {
-    return report(program, error.what_without_backtrace(), kWrongUse);
-  } catch (const c10::Error& error) {
-    return report(program, error.what_without_backtrace(), kInternalError);
-  } catch (const std::exception& error) {
-    return report(program, error.what(), kInternalError);
+  } catch (const std::exception&) {
+    Failure failure = classify();
+    failure.message = first_line(failure.message);
+    std::cerr << first_line(std::string(program) + ": " + failure.message) << std::endl;
+    if (on_failure) {
+      on_failure(failure);
+    }
+    return failure.code;
   }
 }
 

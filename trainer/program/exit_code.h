@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 
 namespace narrowcast::program {
@@ -13,10 +14,20 @@ enum ExitCode : int {
   kPeerFailed = 3,     // another rank or the network failed, or a collective timed out
   kCorruptInput = 4,   // a file or a message does not hold what it must
   kInternalError = 5,  // a bug: please report it
+  kOutputFailed = 6,   // what the program had to leave behind could not be written, e.g. the disk is full
 };
+
+// What ended a program.
+struct Failure {
+  ExitCode code = kInternalError;
+  std::string message;  // one line, without the program's name
+};
+
+// Is told of a failure once it has been reported on standard error.
+using FailureListener = std::function<void(const Failure&)>;
 
 // Runs `body` and returns its result. What it throws becomes one line
 // "PROGRAM: message" on standard error and the exit code of its class.
-int run_program(std::string_view program, const std::function<int()>& body);
+int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure = {});
 
 }  // namespace narrowcast::program

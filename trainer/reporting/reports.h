@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "ops/export.h"
 
@@ -28,6 +29,21 @@ struct EvaluationReport {
   double seconds = 0;  // since the training began
 };
 
+// A checkpoint that is written.
+struct CheckpointReport {
+  int64_t step = 0;    // optimizer steps done
+  std::string path;    // its folder
+  int64_t bytes = 0;   // of all ranks
+  double seconds = 0;  // that writing took
+};
+
+// Where a training goes on from.
+struct ResumeReport {
+  int64_t step = 0;     // optimizer steps done
+  std::string path;     // of the checkpoint
+  std::string changes;  // what is other than then; empty: nothing
+};
+
 // Called on one rank only.
 class NARROWCAST_EXPORT TrainingObserver {
  public:
@@ -35,6 +51,7 @@ class NARROWCAST_EXPORT TrainingObserver {
 
   virtual void on_step(const StepReport& report) = 0;
   virtual void on_evaluation(const EvaluationReport& report) = 0;
+  virtual void on_checkpoint(const CheckpointReport& /*report*/) {}
 };
 
 }  // namespace narrowcast::reporting

@@ -5,11 +5,15 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "ops/errors.h"
+#include "trainer/checkpoint/agreement.h"
 #include "trainer/data/batch_plan.h"
 #include "trainer/data/sample_order.h"
 #include "trainer/training/evaluation.h"
+#include "trainer/training/state/training_state.h"
 
 namespace narrowcast::training {
 namespace {
@@ -36,94 +40,152 @@ class TrainingRun {
         optimizer_(make_optimizer(*setup.model, options.optimizer)) {}
 
   TrainingResult run() {
+    if (setup_.checkpoints.restored != nullptr) {
+      go_on_from(*setup_.checkpoints.restored);
+    }
     segment_began_ = Clock::now();
-    for (int64_t step = 1; step <= options_.steps && !result_.diverged_at.has_value(); ++step) {
-      train_one(step);
-      const bool last = step == options_.steps;
-      if (last || step % options_.log_every == 0) {
-        report(step);
+    while (counters_.step < options_.steps && !diverged_at_.has_value()) {
+      train_one(++counters_.step);
+      if (is_due(options_.log_every)) {
+        report();
       }
-      if (last || (options_.eval_every > 0 && step % options_.eval_every == 0)) {
-        evaluate(step);
+      if (is_due(options_.eval_every)) {
+        evaluate();
+      }
+      if (is_due(setup_.checkpoints.every)) {
+        save();
       }
     }
-    result_.payload_bytes_sent = ddp_.payload_bytes_sent();
-    result_.payload_bytes_without_hook = ddp_.payload_bytes_without_hook();
-    return result_;
+    return result();
   }
 
  private:
+  TrainingParts parts() {
+    return {.model = ddp_, .optimizer = *optimizer_, .order = order_, .batch_size = options_.batch_size};
+  }
+
+  // A collective: all ranks can, or none does. Frees the memory of what was read.
+  void go_on_from(checkpoint::Restored& restored) {
+    const std::string failure =
+        checkpoint::first_failure(setup_.group, [&] { counters_ = load_training(restored, parts()); });
+    NARROWCAST_CHECK_INPUT(failure.empty(), failure);
+    restored.replica.clear();
+    restored.ranks.clear();
+    restored.first_rank.clear();
+  }
+
+  // After every so many steps (0: none), and after the last one.
+  bool is_due(int64_t every) const {
+    return counters_.step == options_.steps || (every > 0 && counters_.step % every == 0);
+  }
+
+  TrainingResult result() const {
+    return {.validation_loss = counters_.validation_loss,
+            .training_loss = counters_.training_loss,
+            .payload_bytes_sent = ddp_.payload_bytes_sent(),
+            .payload_bytes_without_hook = ddp_.payload_bytes_without_hook(),
+            .seconds = counters_.seconds,
+            .skipped_steps = counters_.skipped_steps,
+            .diverged_at = diverged_at_};
+  }
+
   // Optimizer step `step`, counted from 1.
   void train_one(int64_t step) {
-    const double window_loss_before = window_loss_;
+    const double window_loss_before = counters_.window_loss;
     ddp_.zero_grad();
     for (int64_t micro_step = 0; micro_step + 1 < options_.accumulation_steps; ++micro_step) {
       const auto unsynchronized = ddp_.no_sync();
       backward(step, micro_step);
     }
     backward(step, options_.accumulation_steps - 1);
-    ++window_batches_;
+    ++counters_.window_batches;
     if (options_.skip_nonfinite_steps && !gradients_are_finite(parameters_)) {
-      window_loss_ = window_loss_before;
-      ++result_.skipped_steps;
+      counters_.window_loss = window_loss_before;
+      ++counters_.skipped_steps;
       return;
     }
     set_learning_rate(*optimizer_, learning_rate_.at(step - 1));
     if (options_.clip_grad_norm > 0) {
-      gradient_norm_ = clip_gradient_norm(parameters_, options_.clip_grad_norm);
+      counters_.gradient_norm = clip_gradient_norm(parameters_, options_.clip_grad_norm);
     }
     optimizer_->step();
-    ++window_steps_;
+    ++counters_.window_steps;
   }
 
   void backward(int64_t step, int64_t micro_step) {
     const models::Batch batch = setup_.dataset.training_batch(plan_.samples(order_, rank_, step - 1, micro_step));
     const at::Tensor loss = ddp_.forward(batch) / static_cast<double>(options_.accumulation_steps);
     ddp_.backward(loss);
-    window_loss_ += loss.item<double>();
+    counters_.window_loss += loss.item<double>();
   }
 
   // Collective: all ranks learn the mean loss, and so whether to go on. If all steps were skipped there is none.
-  void report(int64_t step) {
-    const double sum = all_reduce_sum(setup_.group, {window_loss_})[0];
-    const double seconds = std::chrono::duration<double>(Clock::now() - segment_began_).count();
-    result_.seconds += seconds;
-    result_.training_loss = sum / static_cast<double>(window_steps_ * setup_.group->getSize());
-    if (!std::isfinite(result_.training_loss)) {
-      result_.diverged_at = step;
+  void report() {
+    const double sum = all_reduce_sum(setup_.group, {counters_.window_loss})[0];
+    const double seconds = window_seconds();
+    counters_.seconds += seconds;
+    counters_.training_loss = sum / static_cast<double>(counters_.window_steps * setup_.group->getSize());
+    if (!std::isfinite(counters_.training_loss)) {
+      diverged_at_ = counters_.step;
     }
     if (setup_.observer != nullptr) {
-      const int64_t units = window_batches_ * options_.batch_size * setup_.units_per_sample;
-      setup_.observer->on_step({.step = step,
-                                .loss = result_.training_loss,
-                                .learning_rate = learning_rate_.at(step - 1),
-                                .gradient_norm = gradient_norm_,
+      const int64_t units = counters_.window_batches * options_.batch_size * setup_.units_per_sample;
+      setup_.observer->on_step({.step = counters_.step,
+                                .loss = counters_.training_loss,
+                                .learning_rate = learning_rate_.at(counters_.step - 1),
+                                .gradient_norm = counters_.gradient_norm,
                                 .units_per_second = static_cast<double>(units) / seconds,
-                                .seconds = result_.seconds,
+                                .seconds = counters_.seconds,
                                 .payload_bytes_sent = ddp_.payload_bytes_sent(),
-                                .skipped_steps = result_.skipped_steps});
+                                .skipped_steps = counters_.skipped_steps});
     }
-    window_loss_ = 0;
-    window_steps_ = 0;
-    window_batches_ = 0;
+    counters_.window_loss = 0;
+    counters_.window_steps = 0;
+    counters_.window_batches = 0;
+    counters_.window_seconds = 0;
     segment_began_ = Clock::now();
   }
 
-  void evaluate(int64_t step) {
-    if (options_.eval_batches == 0 || result_.diverged_at.has_value()) {
+  // Of training since the last report.
+  double window_seconds() const {
+    return counters_.window_seconds + std::chrono::duration<double>(Clock::now() - segment_began_).count();
+  }
+
+  void evaluate() {
+    if (options_.eval_batches == 0 || diverged_at_.has_value()) {
       return;
     }
     const auto began = Clock::now();
-    result_.validation_loss =
+    counters_.validation_loss =
         held_out_loss(*setup_.model, setup_.dataset, setup_.group,
                       {.samples = options_.eval_batches * options_.batch_size, .batch = plan_.micro_batch()});
-    if (!std::isfinite(*result_.validation_loss)) {
-      result_.diverged_at = step;
+    if (!std::isfinite(*counters_.validation_loss)) {
+      diverged_at_ = counters_.step;
     }
     if (setup_.observer != nullptr) {
-      setup_.observer->on_evaluation({.step = step, .loss = *result_.validation_loss, .seconds = result_.seconds});
+      setup_.observer->on_evaluation(
+          {.step = counters_.step, .loss = *counters_.validation_loss, .seconds = counters_.seconds});
     }
     segment_began_ += Clock::now() - began;  // Evaluation is not training time.
+  }
+
+  // Collective. What has diverged is not worth keeping, and buckets that will change cannot be.
+  void save() {
+    if (setup_.checkpoints.writer == nullptr || diverged_at_.has_value() || !ddp_.settle_buckets()) {
+      return;
+    }
+    Counters counters = counters_;
+    counters.window_seconds = window_seconds();
+    const auto began = Clock::now();
+    const checkpoint::WriteReport written = setup_.checkpoints.writer->write(save_training(parts(), counters));
+    const auto elapsed = Clock::now() - began;
+    if (setup_.observer != nullptr) {
+      setup_.observer->on_checkpoint({.step = counters_.step,
+                                      .path = written.path,
+                                      .bytes = written.bytes,
+                                      .seconds = std::chrono::duration<double>(elapsed).count()});
+    }
+    segment_began_ += elapsed;  // Nor are checkpoints.
   }
 
   const TrainingSetup& setup_;
@@ -133,15 +195,11 @@ class TrainingRun {
   data::SampleOrder order_;
   LearningRate learning_rate_;
   std::vector<at::Tensor> parameters_;
-  DistributedDataParallel<std::shared_ptr<models::Model>> ddp_;
+  ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 
-  TrainingResult result_;
-  std::optional<double> gradient_norm_;
-  // Since the last report:
-  double window_loss_ = 0;  // of this rank, summed over the steps taken
-  int64_t window_steps_ = 0;
-  int64_t window_batches_ = 0;  // steps taken and skipped
+  Counters counters_;
+  std::optional<int64_t> diverged_at_;
   Clock::time_point segment_began_;
 };
 

@@ -15,6 +15,8 @@
 
 #include "models/model.h"
 #include "ops/export.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
+#include "trainer/checkpoint/format/content.h"
 #include "trainer/data/dataset.h"
 #include "trainer/ddp/distributed_data_parallel.h"
 #include "trainer/process_group/consensus.h"
@@ -51,6 +53,13 @@ struct TrainingResult {
   std::optional<int64_t> diverged_at;      // the step by which the loss was not finite, where training stopped
 };
 
+// How a training outlives its processes. Nothing is owned.
+struct Checkpoints {
+  checkpoint::CheckpointWriter* writer = nullptr;  // none: no checkpoints are written
+  int64_t every = 100;                             // steps between them; one more comes after the last step
+  checkpoint::Restored* restored = nullptr;        // where to go on from, empty afterwards; none: a new training
+};
+
 // What a training works with.
 struct TrainingSetup {
   std::shared_ptr<models::Model> model;  // the same parameters on all ranks
@@ -59,10 +68,13 @@ struct TrainingSetup {
   DdpOptions ddp = {};
   int64_t units_per_sample = 1;                     // tokens of a sequence, for units_per_second
   reporting::TrainingObserver* observer = nullptr;  // on one rank; not owned
+  Checkpoints checkpoints = {};
 };
 
-// A collective: trains the model in place and returns the same on all ranks, but for the time. Throws
-// c10::ValueError as check_training_options does and c10::DistBackendError if a peer failed.
+// A collective: trains the model in place and returns the same on all ranks, but for the time. Going on from a
+// checkpoint of the same world, flags and threads it ends with the same bits as without the interruption. Throws
+// c10::ValueError as check_training_options does, c10::DistBackendError if a peer failed, CorruptInputError for a
+// checkpoint of something else, and OutputError if one cannot be written.
 NARROWCAST_EXPORT TrainingResult train(const TrainingSetup& setup, const TrainingOptions& options);
 
 }  // namespace narrowcast::training

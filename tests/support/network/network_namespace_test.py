@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests network_namespace.py, and what narrowcast-bench counts as payload against an interface's own counters:
-network_namespace_test.py NARROWCAST_BENCH. Exit code 77 (skipped) where namespaces cannot be made."""
+"""Tests network_namespace.py, and what narrowcast-bench and narrowcast-train count as payload against an interface's
+own counters: network_namespace_test.py NARROWCAST_BENCH NARROWCAST_TRAIN. Exit code 77 (skipped) where namespaces cannot be made."""
 import json
 import pathlib
 import subprocess
@@ -12,7 +12,9 @@ import network_namespace
 from network_namespace import Network, RankFailed
 
 SKIPPED = 77
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 narrowcast_bench = None
+narrowcast_train = None
 
 
 def namespaces():
@@ -61,18 +63,43 @@ class NetworkTest(unittest.TestCase):
             self.assertNotIn(left, namespaces())
 
 
+def run_and_count(network, command):
+    """What host 0 sends meanwhile, in bytes."""
+    before = network.counters(0)["tx_bytes"]
+    network.run_ranks(command)
+    return network.counters(0)["tx_bytes"] - before
+
+
 class PayloadTest(unittest.TestCase):
-    def test_is_what_the_interface_sends(self):
-        """payload <= interface's bytes <= 1.06 payload + 64 KiB: headers, acknowledgements, connecting, barriers."""
-        with Network(hosts=2) as network, tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / "bench.json"
-            before = network.counters(0)["tx_bytes"]
-            network.run_ranks([narrowcast_bench, "--nokernels", "--nolink", "--bucket_mib=1", "--buckets=2",
-                               "--iterations=5", f"--json={file}"])
-            sent = network.counters(0)["tx_bytes"] - before
-            payload = json.loads(file.read_text())["payload_bytes_sent"]
+    """payload <= interface's bytes <= 1.06 payload + 64 KiB: headers, acknowledgements, connecting, barriers."""
+
+    def assert_is_payload(self, sent, payload):
+        self.assertGreater(payload, 1 << 20)
         self.assertGreaterEqual(sent, payload)
         self.assertLessEqual(sent, 1.06 * payload + (64 << 10))
+
+    def test_of_the_bench(self):
+        with Network(hosts=2) as network, tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "bench.json"
+            sent = run_and_count(network, [narrowcast_bench, "--nokernels", "--nolink", "--bucket_mib=1", "--buckets=2",
+                                           "--iterations=5", f"--json={file}"])
+            self.assert_is_payload(sent, json.loads(file.read_text())["payload_bytes_sent"])
+
+    def test_of_a_training(self):
+        """Of the steps by which one training is longer than another: both send the first parameters."""
+        def train(network, hook, steps):
+            with tempfile.TemporaryDirectory() as folder:
+                output = pathlib.Path(folder) / "run"
+                data = ",".join(map(str, sorted((ROOT / "docs").glob("*.md"))))
+                sent = run_and_count(network, [narrowcast_train, "--model=char_gpt", f"--data={data}", f"--hook={hook}",
+                                               "--batch_size=2", f"--steps={steps}", f"--output_dir={output}"])
+                last = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
+            return sent, last["payload_bytes_sent"]
+
+        for hook in ("int8", "int4"):
+            with self.subTest(hook=hook), Network(hosts=2) as network:
+                short, long = train(network, hook, 2), train(network, hook, 22)
+                self.assert_is_payload(long[0] - short[0], long[1] - short[1])
 
 
 if __name__ == "__main__":
@@ -80,5 +107,5 @@ if __name__ == "__main__":
     if problem:
         print("SKIPPED: " + problem)
         sys.exit(SKIPPED)
-    narrowcast_bench = sys.argv.pop(1)
+    narrowcast_bench, narrowcast_train = sys.argv.pop(1), sys.argv.pop(1)
     unittest.main(verbosity=2)

@@ -84,6 +84,33 @@ TEST(GradientReducerTest, ABackwardPassFromBeforeItsEndChangesNothingThere) {
   EXPECT_TRUE(bytes_of(gradients_in(net->parameters())) == bytes_of(expected));
 }
 
+// Small buckets, so that the first step's layout and the rebuilt one differ.
+TEST(GradientReducerTest, TakesUpTheBucketsOfAnother) {
+  run_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
+    const DdpOptions options = DdpOptions().bucket_cap_mb(1e-4).first_bucket_mb(5e-5);
+    const Sample sample = sample_of(0, rank);
+    SmallNet net;
+    GradientReducer first(module_state(net.ptr()), group, options);
+    const BucketNames initial = first.state().buckets;
+    EXPECT_FALSE(first.settle_buckets()) << "nothing is known before the first step";
+    first.backward(loss_of(forward(first, net, sample.x), sample));
+    EXPECT_TRUE(first.settle_buckets());
+    const ReducerState state = first.state();
+    EXPECT_NE(state.buckets, initial);
+    EXPECT_EQ(state.reductions, 1);
+    SmallNet other;
+    GradientReducer second(module_state(other.ptr()), group, options);
+    second.load_state({.buckets = state.buckets, .reductions = state.reductions, .hook = {}});
+    for (int64_t step = 0; step < 3; ++step) {
+      EXPECT_EQ(second.state().buckets, state.buckets) << "before step " << step;
+      second.zero_grad();
+      second.backward(loss_of(forward(second, other, sample.x), sample));
+    }
+    EXPECT_EQ(second.state().reductions, 4);
+    EXPECT_EQ(second.payload_bytes_sent(), 4 * first.payload_bytes_sent());
+  });
+}
+
 TEST(GradientReducerTest, ZeroGradLeavesNoGradient) {
   run_ranks(1, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
     SmallNet net;

@@ -9,6 +9,7 @@
 namespace narrowcast::launcher {
 
 pid_t FakeRunner::start(const WorkerCommand& command) {
+  group_lives_ = true;
   TORCH_CHECK_VALUE(command.rank != refused_rank, "rank ", command.rank, " cannot be executed");
   log.push_back("start " + std::to_string(command.rank));
   running_.insert(command.rank);
@@ -16,7 +17,8 @@ pid_t FakeRunner::start(const WorkerCommand& command) {
 }
 
 Event FakeRunner::wait(std::optional<Clock::time_point> deadline) {
-  if (running_.empty() && leftovers == 0) {
+  if (group_lives_ && running_.empty() && leftovers == 0) {
+    group_lives_ = false;
     return {.kind = Event::Kind::kAllGone};
   }
   while (!events_.empty() && (!deadline || events_.begin()->first <= *deadline)) {

@@ -37,11 +37,15 @@ class FakeRunner : public WorkerRunner {
   Event wait(std::optional<Clock::time_point> deadline) override;
   void send(int signal) override;
   Clock::time_point now() const override { return now_; }
+  std::vector<std::string> last_error_lines(int64_t rank) const override {
+    return {"last line of " + std::to_string(rank)};
+  }
 
  private:
   void happens(Milliseconds at, const Event& event) { events_.emplace(Clock::time_point(at), event); }
 
   Clock::time_point now_;
+  bool group_lives_ = false;
   std::set<int64_t> running_;
   std::multimap<Clock::time_point, Event> events_;
 };

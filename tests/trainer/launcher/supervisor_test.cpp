@@ -16,6 +16,13 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 
+// What a shell would report.
+int exit_code(const Outcome& outcome) {
+  return outcome.interrupted_by != 0 ? 128 + outcome.interrupted_by
+         : outcome.failure           ? outcome.failure->ending.code()
+                                     : 0;
+}
+
 std::vector<WorkerCommand> ranks(int64_t count) {
   std::vector<WorkerCommand> workers(static_cast<size_t>(count));
   for (int64_t rank = 0; rank < count; ++rank) {
@@ -34,7 +41,7 @@ TEST(Supervisor, EndsWithZeroWhenAllRanksSucceed) {
   runner.ends(0, milliseconds(20), kGood);
   runner.ends(1, milliseconds(10), kGood);
   const Outcome outcome = supervise(runner, ranks(2));
-  EXPECT_EQ(outcome.exit_code(), 0);
+  EXPECT_EQ(exit_code(outcome), 0);
   EXPECT_FALSE(outcome.failure);
   EXPECT_EQ(outcome.stopped_ranks, 0);
   EXPECT_FALSE(outcome.killed);
@@ -45,7 +52,7 @@ TEST(Supervisor, StopsAllRanksAtTheFirstFailure) {
   runner.ends(1, milliseconds(100), kSeven);
   const Outcome outcome = supervise(runner, ranks(3));
   EXPECT_THAT(runner.log, ElementsAre("start 0", "start 1", "start 2", "send SIGTERM at 100", "send SIGTERM at 100"));
-  EXPECT_EQ(outcome.exit_code(), 7);
+  EXPECT_EQ(exit_code(outcome), 7);
   ASSERT_TRUE(outcome.failure);
   EXPECT_EQ(outcome.failure->rank, 1);
   EXPECT_EQ(outcome.failure->pid, 1001);
@@ -60,7 +67,7 @@ TEST(Supervisor, KillsWhatDoesNotStopInTime) {
   const Outcome outcome = supervise(runner, ranks(3), {.shutdown_timeout = milliseconds(3000)});
   EXPECT_EQ(runner.log.back(), "send SIGKILL at 3100");
   EXPECT_TRUE(outcome.killed);
-  EXPECT_EQ(outcome.exit_code(), 7);  // not that of the rank we killed
+  EXPECT_EQ(exit_code(outcome), 7);  // not that of the rank we killed
 }
 
 TEST(Supervisor, EndsAFailedJobWithinFiveSecondsByDefault) {
@@ -74,7 +81,7 @@ TEST(Supervisor, EndsAFailedJobWithinFiveSecondsByDefault) {
 TEST(Supervisor, ReportsASignalAsShellsDo) {
   FakeRunner runner;
   runner.ends(0, milliseconds(5), kSegmentationFault);
-  EXPECT_EQ(supervise(runner, ranks(2)).exit_code(), 128 + SIGSEGV);
+  EXPECT_EQ(exit_code(supervise(runner, ranks(2))), 128 + SIGSEGV);
 }
 
 TEST(Supervisor, DoesNotBlameARankThatLostItsPeer) {
@@ -85,7 +92,7 @@ TEST(Supervisor, DoesNotBlameARankThatLostItsPeer) {
   const Outcome outcome = supervise(runner, ranks(4));
   ASSERT_TRUE(outcome.failure);
   EXPECT_EQ(outcome.failure->rank, 1);
-  EXPECT_EQ(outcome.exit_code(), 128 + SIGSEGV);
+  EXPECT_EQ(exit_code(outcome), 128 + SIGSEGV);
   EXPECT_EQ(runner.log.back(), "send SIGTERM at 400");
 }
 
@@ -96,7 +103,7 @@ TEST(Supervisor, BlamesTheFirstWhenAllBlamePeers) {
   const Outcome outcome = supervise(runner, ranks(3), {.blame_window = milliseconds(500)});
   EXPECT_EQ(runner.log.back(), "send SIGTERM at 600");
   EXPECT_EQ(outcome.failure->rank, 2);
-  EXPECT_EQ(outcome.exit_code(), program::kPeerFailed);
+  EXPECT_EQ(exit_code(outcome), program::kPeerFailed);
 }
 
 TEST(Supervisor, DoesNotWaitForABlamedRankWhenNoneIsLeft) {
@@ -112,7 +119,7 @@ TEST(Supervisor, DoesNotBlameWhatItStopped) {
   runner.ends(1, milliseconds(100), kBlamesPeer);
   runner.reaction = milliseconds(50);
   runner.obedient_ending = {.exit_code = 9};
-  EXPECT_EQ(supervise(runner, ranks(3)).exit_code(), program::kPeerFailed);
+  EXPECT_EQ(exit_code(supervise(runner, ranks(3))), program::kPeerFailed);
 }
 
 class SupervisorSignalTest : public ::testing::TestWithParam<int> {};
@@ -123,7 +130,7 @@ TEST_P(SupervisorSignalTest, IsPassedOnAndReported) {
   const Outcome outcome = supervise(runner, ranks(2));
   EXPECT_EQ(runner.log.at(2), std::string("send SIG") + sigabbrev_np(GetParam()) + " at 50");
   EXPECT_EQ(outcome.interrupted_by, GetParam());
-  EXPECT_EQ(outcome.exit_code(), 128 + GetParam());
+  EXPECT_EQ(exit_code(outcome), 128 + GetParam());
   EXPECT_FALSE(outcome.failure);
 }
 
@@ -146,10 +153,32 @@ TEST_P(SupervisorSignalTest, CountsOnceIfItComesTwiceAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, SupervisorSignalTest, ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
 
+TEST(Supervisor, StopsWhenTheGroupWantsIt) {
+  FakeRunner runner;
+  const SupervisorOptions options{.stop_wanted = [&] { return runner.now().time_since_epoch() >= milliseconds(250); },
+                                  .monitor_interval = milliseconds(100)};
+  const Outcome outcome = supervise(runner, ranks(2), options);
+  EXPECT_EQ(runner.log.at(2), "send SIGTERM at 300");
+  EXPECT_TRUE(outcome.stopped_by_group);
+  EXPECT_EQ(outcome.stopped_ranks, 2);
+  EXPECT_EQ(exit_code(outcome), 0);
+}
+
+TEST(Supervisor, NamesItsOwnSuspectWhenTheGroupStopsItInTheBlameWindow) {
+  FakeRunner runner;
+  runner.ends(0, milliseconds(100), kBlamesPeer);
+  const SupervisorOptions options{.stop_wanted = [&] { return runner.now().time_since_epoch() > milliseconds(150); },
+                                  .monitor_interval = milliseconds(100)};
+  const Outcome outcome = supervise(runner, ranks(2), options);
+  EXPECT_EQ(outcome.failure->rank, 0);
+  EXPECT_FALSE(outcome.stopped_by_group);
+  EXPECT_EQ(runner.log.at(2), "send SIGTERM at 200");
+}
+
 TEST(Supervisor, TerminatesWorkersWhenItsOwnOutputIsClosed) {
   FakeRunner runner;
   runner.user_sends(SIGPIPE, milliseconds(50));
-  EXPECT_EQ(supervise(runner, ranks(1)).exit_code(), 128 + SIGPIPE);
+  EXPECT_EQ(exit_code(supervise(runner, ranks(1))), 128 + SIGPIPE);
   EXPECT_EQ(runner.log.back(), "send SIGTERM at 50");
 }
 
@@ -159,7 +188,7 @@ TEST(Supervisor, KeepsTheFailureWhenTheUserThenInterrupts) {
   runner.ignored[1] = {SIGTERM};
   runner.user_sends(SIGINT, milliseconds(1000));
   const Outcome outcome = supervise(runner, ranks(2));
-  EXPECT_EQ(outcome.exit_code(), 7);
+  EXPECT_EQ(exit_code(outcome), 7);
   EXPECT_EQ(runner.log.back(), "send SIGKILL at 1000");
 }
 
@@ -167,7 +196,7 @@ TEST(Supervisor, EndsWhatSuccessfulWorkersLeaveRunning) {
   FakeRunner runner;
   runner.ends(0, milliseconds(10), kGood);
   runner.leftovers = 1;
-  EXPECT_EQ(supervise(runner, ranks(1)).exit_code(), 0);
+  EXPECT_EQ(exit_code(supervise(runner, ranks(1))), 0);
   EXPECT_EQ(runner.log.back(), "send SIGTERM at 10");
 
   FakeRunner stubborn;
@@ -192,7 +221,7 @@ TEST(Supervisor, GivesUpOnWhatSurvivesEverything) {
   runner.ignored[1] = {SIGTERM, SIGKILL};
   const Outcome outcome = supervise(runner, ranks(2));
   EXPECT_TRUE(outcome.left_behind);
-  EXPECT_EQ(outcome.exit_code(), 7);
+  EXPECT_EQ(exit_code(outcome), 7);
 }
 
 TEST(Supervisor, EndsTheStartedRanksIfOneCannotStart) {

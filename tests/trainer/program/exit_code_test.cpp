@@ -27,6 +27,8 @@ TEST(ExitCode, NamesTheClassOfTheError) {
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_TYPE(false, "dtype"); }).first, kWrongUse);
   EXPECT_EQ(outcome([]() -> int { NARROWCAST_CHECK_INPUT(false, "f: byte ", 3); }),
             std::make_pair(int{kCorruptInput}, std::string("prog: f: byte 3\n")));
+  EXPECT_EQ(outcome([]() -> int { NARROWCAST_CHECK_OUTPUT(false, "disk full"); }),
+            std::make_pair(int{kOutputFailed}, std::string("prog: disk full\n")));
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistBackendError, false, "rank 1"); }).first, kPeerFailed);
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "bug"); }).first, kInternalError);
   EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("odd"); }).first, kInternalError);

@@ -82,5 +82,37 @@ TEST(Metrics, NamesAPathThatCannotBeWritten) {
   EXPECT_THROW(Metrics("/nonexistent/folder/metrics.jsonl"), c10::ValueError);
 }
 
+TEST(TruncateMetrics, LeavesWhatWasBeforeTheStep) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  EXPECT_FALSE(truncate_metrics(path, 5));
+  EXPECT_FALSE(metrics_have_ended(path));
+  folder.write("metrics.jsonl",
+               R"({"event":"start","steps":10}
+{"event":"step","step":5}
+{"event":"checkpoint","step":5}
+{"event":"step","step":6}
+{"event":"end","training_loss":1}
+{"event":"resume","step":4}
+{"event":"ste)");
+  EXPECT_TRUE(metrics_have_ended(path));
+  EXPECT_TRUE(truncate_metrics(path, 5));
+  EXPECT_FALSE(metrics_have_ended(path));
+  const std::vector<nlohmann::json> expected = {{{"event", "start"}, {"steps", 10}},
+                                                {{"event", "step"}, {"step", 5}},
+                                                {{"event", "checkpoint"}, {"step", 5}},
+                                                {{"event", "resume"}, {"step", 4}}};
+  EXPECT_EQ(lines_of(path), expected);
+  Metrics metrics(path, files::JsonLinesMode::kAppend);
+  metrics.on_resume({.step = 5, .path = "c", .changes = "ranks (3, was 2)"});
+  metrics.on_checkpoint({.step = 6, .path = "d", .bytes = 7, .seconds = 0.5});
+  const std::vector<nlohmann::json> lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_EQ(lines[4],
+            nlohmann::json({{"event", "resume"}, {"step", 5}, {"path", "c"}, {"changes", "ranks (3, was 2)"}}));
+  EXPECT_EQ(lines[5],
+            nlohmann::json({{"event", "checkpoint"}, {"step", 6}, {"path", "d"}, {"bytes", 7}, {"seconds", 0.5}}));
+}
+
 }  // namespace
 }  // namespace narrowcast::reporting

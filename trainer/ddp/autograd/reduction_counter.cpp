@@ -40,4 +40,6 @@ void ReductionCounter::arm() { state_->armed = true; }
 
 int64_t ReductionCounter::count() const { return state_->count; }
 
+void ReductionCounter::set_count(int64_t count) { state_->count = count; }
+
 }  // namespace narrowcast

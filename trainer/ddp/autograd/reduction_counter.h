@@ -29,6 +29,8 @@ class NARROWCAST_EXPORT ReductionCounter {
   void arm();
 
   int64_t count() const;
+  // Goes on counting from there.
+  void set_count(int64_t count);
 
  private:
   struct State;

@@ -79,7 +79,7 @@ Safetensors read_safetensors(const std::string& path) {
   return content;
 }
 
-void write_safetensors(const std::string& path, const Safetensors& content) {
+FileDigest write_safetensors(const std::string& path, const Safetensors& content) {
   for (const auto& [name, tensor] : content.tensors) {
     check_writable(path, name, tensor);
   }
@@ -99,7 +99,7 @@ void write_safetensors(const std::string& path, const Safetensors& content) {
   for (const auto& [name, tensor] : tensors) {
     file.write(bytes_of(tensor.detach().to(at::kCPU).contiguous().resolve_neg()));
   }
-  file.commit();
+  return file.commit();
 }
 
 }  // namespace narrowcast::files

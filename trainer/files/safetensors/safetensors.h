@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ops/export.h"
+#include "trainer/files/sha256.h"
 
 namespace narrowcast::files {
 
@@ -31,6 +32,7 @@ NARROWCAST_EXPORT Safetensors read_safetensors(const std::string& path);
 // a whole or not at all: it is written under a temporary name in the same folder and renamed.
 // Throws c10::ValueError naming the path and the tensor, key or system's reason (disk full and the
 // like included), with the file at `path` left as it was.
-NARROWCAST_EXPORT void write_safetensors(const std::string& path, const Safetensors& content);
+// Returns what the file holds.
+NARROWCAST_EXPORT FileDigest write_safetensors(const std::string& path, const Safetensors& content);
 
 }  // namespace narrowcast::files

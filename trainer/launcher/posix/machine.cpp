@@ -1,12 +1,9 @@
 #include "trainer/launcher/posix/machine.h"
 
 #include <absl/strings/numbers.h>
-#include <arpa/inet.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
-#include <netdb.h>
 #include <sched.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,7 +11,6 @@
 #include <cstring>
 #include <ctime>
 #include <iomanip>
-#include <memory>
 #include <sstream>
 #include <vector>
 
@@ -58,37 +54,6 @@ std::vector<std::filesystem::path> search_path(const EnvironmentVariables& envir
   return folders;
 }
 
-bool bind_to(const Descriptor& socket, const sockaddr* address, socklen_t length) {
-  return bind(socket.get(), address, length) == 0;
-}
-
-// Bound as the store's server will be: to all addresses of IPv6 and IPv4, else of IPv4 alone.
-Descriptor bind_everywhere(int64_t port) {
-  const int on = 1;
-  const int off = 0;
-  const auto number = htons(static_cast<uint16_t>(port));
-  Descriptor six(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (six) {
-    setsockopt(six.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    setsockopt(six.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-    sockaddr_in6 address{};
-    address.sin6_family = AF_INET6;
-    address.sin6_port = number;
-    if (bind_to(six, reinterpret_cast<const sockaddr*>(&address), sizeof(address))) {
-      return six;
-    }
-    if (errno == EADDRINUSE || errno == EACCES) {
-      return Descriptor();
-    }
-  }
-  Descriptor four(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  setsockopt(four.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = number;
-  return bind_to(four, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) ? std::move(four) : Descriptor();
-}
-
 }  // namespace
 
 Processors Processors::of_this_machine() { return {count_cpus, count_gpus}; }
@@ -127,16 +92,23 @@ std::string find_program(const std::string& name, const EnvironmentVariables& en
   TORCH_CHECK_VALUE(false, name.empty() ? "\"\"" : name, ": no such program in PATH or in ", own_folder.string());
 }
 
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
+}
+
 std::filesystem::path own_folder() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
 
-RunFolder::RunFolder(const std::filesystem::path& log_dir, const std::string& run_id) : temporary_(log_dir.empty()) {
+RunFolder::RunFolder(const std::filesystem::path& log_dir, const std::string& run_id, Fate fate)
+    : temporary_(fate == Fate::kTemporary) {
   std::error_code error;
+  const bool among_others = log_dir.empty();
   const std::filesystem::path parent =
-      temporary_ ? std::filesystem::temp_directory_path() : std::filesystem::absolute(log_dir);
-  path_ = parent / ((temporary_ ? "narrowcast-run." : "") + run_id);
+      among_others ? std::filesystem::temp_directory_path() : std::filesystem::absolute(log_dir);
+  path_ = parent / ((among_others ? "narrowcast-run." : "") + run_id);
   std::filesystem::create_directories(parent, error);
   // Not create_directories: a folder that is there already is somebody else's.
-  TORCH_CHECK_VALUE(mkdir(path_.c_str(), temporary_ ? 0700 : 0777) == 0, path_.string(),
+  TORCH_CHECK_VALUE(mkdir(path_.c_str(), among_others ? 0700 : 0777) == 0, path_.string(),
                     ": cannot be made: ", error ? error.message() : std::strerror(errno));
 }
 
@@ -154,34 +126,6 @@ std::string new_run_id() {
   std::ostringstream id;
   id << std::put_time(&local, "%Y%m%d-%H%M%S-") << getpid();
   return id.str();
-}
-
-void check_own_address(const std::string& address) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.c_str(), nullptr, &hints, &found);
-  TORCH_CHECK_VALUE(error == 0, "--master_addr=", address, ": ", gai_strerror(error));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    const Descriptor probe(socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (probe && bind_to(probe, entry->ai_addr, entry->ai_addrlen)) {
-      return;
-    }
-  }
-  TORCH_CHECK_VALUE(false, "--master_addr=", address, ": not an address of this machine, where rank 0 runs");
-}
-
-PortReservation::PortReservation(int64_t port) {
-  TORCH_CHECK_VALUE(port >= 0 && port <= 65535, "--master_port=", port, ": must be from 0 to 65535");
-  socket_ = bind_everywhere(port);
-  TORCH_CHECK_VALUE(socket_, "--master_port=", port, ": cannot be used: ", std::strerror(errno));
-  sockaddr_storage bound{};
-  socklen_t length = sizeof(bound);
-  TORCH_CHECK(getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&bound), &length) == 0,
-              "getsockname: ", std::strerror(errno));
-  port_ = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
-                                            : reinterpret_cast<const sockaddr_in&>(bound).sin_port);
 }
 
 }  // namespace narrowcast::launcher

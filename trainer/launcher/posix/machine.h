@@ -1,4 +1,4 @@
-// What the launcher asks of the machine it runs on: processors, programs, ports.
+// What the launcher asks of the machine it runs on: processors, programs, folders.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,6 @@
 #include <functional>
 #include <string>
 
-#include "trainer/launcher/posix/descriptor.h"
 #include "trainer/worker_env.h"
 
 namespace narrowcast::launcher {
@@ -33,16 +32,21 @@ int64_t parse_nproc(const std::string& text, const Processors& processors);
 std::string find_program(const std::string& name, const EnvironmentVariables& environment,
                          const std::filesystem::path& own_folder);
 
+// What this machine calls itself.
+std::string host_name();
+
 // The folder of the program that is running.
 std::filesystem::path own_folder();
 
 // The folder of one run, which holds what its workers write for the launcher.
 class RunFolder {
  public:
-  // A new folder named `run_id` in `log_dir`, which is made if need be, and kept; or,
-  // without `log_dir`, a temporary one that goes with this object. Throws c10::ValueError
-  // if it cannot be made.
-  RunFolder(const std::filesystem::path& log_dir, const std::string& run_id);
+  enum class Fate { kKept, kTemporary };
+
+  // A new folder named after `run_id` in `log_dir`, which is made if need be, or without
+  // one in the system's folder for temporary files. A temporary one goes with this
+  // object. Throws c10::ValueError if it cannot be made.
+  RunFolder(const std::filesystem::path& log_dir, const std::string& run_id, Fate fate);
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
   ~RunFolder();
@@ -56,23 +60,5 @@ class RunFolder {
 
 // A name for a run that no other run on this machine has: the time and this process's id.
 std::string new_run_id();
-
-// Throws c10::ValueError unless `address`, a name or a number, belongs to this machine.
-void check_own_address(const std::string& address);
-
-// A TCP port of this machine, kept from others until rank 0 listens on it. A socket
-// that is bound with SO_REUSEADDR, but does not listen, lets another socket of that
-// kind listen, as the store's does, and the kernel gives the port to nobody else.
-class PortReservation {
- public:
-  // Port 0: any free one. Throws c10::ValueError if the port is in use.
-  explicit PortReservation(int64_t port);
-
-  int64_t port() const { return port_; }
-
- private:
-  Descriptor socket_;
-  int64_t port_ = 0;
-};
 
 }  // namespace narrowcast::launcher

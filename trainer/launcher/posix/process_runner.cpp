@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -12,13 +11,7 @@
 namespace narrowcast::launcher {
 namespace {
 
-constexpr int kHandled[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr std::chrono::milliseconds kOutputPatience{2000};
-
-bool is_ignored(int signal) {
-  struct sigaction action {};
-  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
 
 Descriptor open_log(const std::filesystem::path& path) {
   Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
@@ -41,38 +34,8 @@ int milliseconds_until(std::optional<Clock::time_point> deadline) {
 
 }  // namespace
 
-SignalDescriptor::SignalDescriptor() {
-  std::signal(SIGCHLD, SIG_DFL);  // If it was ignored, the kernel would keep endings from us.
-  sigset_t handled;
-  sigemptyset(&handled);
-  sigaddset(&handled, SIGCHLD);
-  for (const int signal : kHandled) {
-    if (!is_ignored(signal)) {
-      sigaddset(&handled, signal);
-    }
-  }
-  descriptor_ = Descriptor(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
-  TORCH_CHECK(descriptor_, "signalfd: ", std::strerror(errno));
-  sigaddset(&handled, SIGPIPE);
-  sigprocmask(SIG_BLOCK, &handled, &before_);
-}
-
-SignalDescriptor::~SignalDescriptor() {
-  // A SIGPIPE that was held back must not strike now.
-  const timespec at_once{};
-  sigset_t pipe_only;
-  sigemptyset(&pipe_only);
-  sigaddset(&pipe_only, SIGPIPE);
-  sigtimedwait(&pipe_only, nullptr, &at_once);
-  sigprocmask(SIG_SETMASK, &before_, nullptr);
-}
-
-int SignalDescriptor::next() const {
-  signalfd_siginfo info{};
-  return read(descriptor_.get(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
-}
-
-ProcessRunner::ProcessRunner(OutputOptions options) : options_(options), relay_(STDOUT_FILENO, STDERR_FILENO) {
+ProcessRunner::ProcessRunner(const RunnerOptions& options)
+    : prefix_(options.prefix), signals_(options.signals), relay_(STDOUT_FILENO, STDERR_FILENO) {
   adopt_orphans();
 }
 
@@ -83,40 +46,48 @@ ProcessRunner::~ProcessRunner() {
   }
 }
 
+void ProcessRunner::begin_group() {
+  if (!group_lives_) {
+    relay_.forget();
+    group_lives_ = true;
+  }
+}
+
 pid_t ProcessRunner::start(const WorkerCommand& command) {
+  begin_group();
   std::error_code error;
   const std::filesystem::path folder = command.error_file.parent_path();
   std::filesystem::create_directories(folder, error);
   TORCH_CHECK_VALUE(!error, folder.string(), ": cannot be made: ", error.message());
-  pid_t pid = 0;
-  if (!command.output_file.empty()) {
-    pid = start_logged(command);
-  } else {
-    pid = options_.prefix ? start_shown(command) : start_child(command, {}, guard_);
-  }
+  Stream output = open_stream(command, OutputRelay::Kind::kOutput);
+  Stream errors = open_stream(command, OutputRelay::Kind::kError);
+  const pid_t pid = start_child(command, {output.workers_end.get(), errors.workers_end.get()}, guard_);
+  relay_.add(std::move(output.tap));
+  relay_.add(std::move(errors.tap));
   workers_.push_back({command.rank, pid});
   return pid;
 }
 
-pid_t ProcessRunner::start_shown(const WorkerCommand& command) {
-  Pipe output = make_pipe();
-  Pipe error = make_pipe();
-  const pid_t pid = start_child(command, {output.write_end.get(), error.write_end.get()}, guard_);
-  relay_.add(command.rank, c10::str("[", command.rank, "]: "), std::move(output.read_end), std::move(error.read_end));
-  return pid;
-}
-
-pid_t ProcessRunner::start_logged(const WorkerCommand& command) {
-  const Descriptor output = open_log(command.output_file);
-  const Descriptor error = open_log(command.log_file);
-  return start_child(command, {output.get(), error.get()}, guard_);
+ProcessRunner::Stream ProcessRunner::open_stream(const WorkerCommand& command, OutputRelay::Kind kind) {
+  const StreamTarget& target = kind == OutputRelay::Kind::kOutput ? command.output : command.error;
+  Descriptor file = target.file.empty() ? Descriptor() : open_log(target.file);
+  OutputRelay::Tap tap{.rank = command.rank, .kind = kind, .shown = target.shown, .path = target.file};
+  if (target.shown ? (!prefix_ && !file) : static_cast<bool>(file)) {
+    return {std::move(file), std::move(tap)};  // Nothing for us to do: our own stream, or the file alone.
+  }
+  Pipe pipe = make_pipe();
+  tap.pipe = std::move(pipe.read_end);
+  tap.copy = std::move(file);
+  tap.prefix = prefix_ ? c10::str("[", command.rank, "]: ") : "";
+  return {std::move(pipe.write_end), std::move(tap)};
 }
 
 Event ProcessRunner::wait(std::optional<Clock::time_point> deadline) {
   while (events_.empty()) {
-    if (!anything_left()) {
+    if (group_lives_ && !anything_left()) {
       relay_.finish(kOutputPatience);
       reap_workers();
+      group_lives_ = false;
       return {.kind = Event::Kind::kAllGone};
     }
     if (deadline && Clock::now() >= *deadline) {

@@ -6,45 +6,26 @@
 // cannot come to mean another process while signals are still sent to it.
 #pragma once
 
-#include <csignal>
 #include <deque>
 #include <string>
 #include <vector>
 
+#include "trainer/launcher/output/output_relay.h"
 #include "trainer/launcher/posix/child_process.h"
-#include "trainer/launcher/posix/output_relay.h"
+#include "trainer/launcher/posix/signal_descriptor.h"
 #include "trainer/launcher/worker_runner.h"
 
 namespace narrowcast::launcher {
 
-// While it exists, signals come to a descriptor and do nothing else: INT, TERM,
-// HUP and QUIT, unless the process was told to ignore them, and SIGCHLD. To be made
-// before the process has a second thread. SIGPIPE is held back too, so that writing
-// to a closed stream is an error and not the end.
-class SignalDescriptor {
- public:
-  SignalDescriptor();
-  SignalDescriptor(const SignalDescriptor&) = delete;
-  SignalDescriptor& operator=(const SignalDescriptor&) = delete;
-  ~SignalDescriptor();
-
-  int get() const { return descriptor_.get(); }
-  // A signal that arrived, 0 if none is left.
-  int next() const;
-
- private:
-  sigset_t before_;
-  Descriptor descriptor_;
-};
-
-struct OutputOptions {
+struct RunnerOptions {
   bool prefix = true;  // show workers' lines with their rank; otherwise they write to our streams themselves
+  std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // to be told of
 };
 
 // Owns every process it starts: none outlives it, nor the launcher (child_process.h).
 class ProcessRunner : public WorkerRunner {
  public:
-  explicit ProcessRunner(OutputOptions options);
+  explicit ProcessRunner(const RunnerOptions& options);
   ProcessRunner(const ProcessRunner&) = delete;
   ProcessRunner& operator=(const ProcessRunner&) = delete;
   ~ProcessRunner() override;
@@ -53,10 +34,7 @@ class ProcessRunner : public WorkerRunner {
   Event wait(std::optional<Clock::time_point> deadline) override;
   void send(int signal) override;
   Clock::time_point now() const override { return Clock::now(); }
-
-  // The last lines of a rank's standard error that were shown; empty where the
-  // launcher did not see them.
-  std::vector<std::string> last_error_lines(int64_t rank) const { return relay_.last_error_lines(rank); }
+  std::vector<std::string> last_error_lines(int64_t rank) const override { return relay_.last_error_lines(rank); }
 
  private:
   struct Worker {
@@ -64,9 +42,14 @@ class ProcessRunner : public WorkerRunner {
     pid_t pid;
     bool ended = false;
   };
+  // The worker's end of one of its streams, and what the relay reads of it.
+  struct Stream {
+    Descriptor workers_end;  // none: the worker writes to our own stream
+    OutputRelay::Tap tap;
+  };
 
-  pid_t start_shown(const WorkerCommand& command);
-  pid_t start_logged(const WorkerCommand& command);
+  void begin_group();
+  Stream open_stream(const WorkerCommand& command, OutputRelay::Kind kind);
   void poll_once(std::optional<Clock::time_point> deadline);
   void take_signals();
   bool look_at_workers();
@@ -76,11 +59,12 @@ class ProcessRunner : public WorkerRunner {
   bool anything_left();
   void reap_workers();
 
-  const OutputOptions options_;
+  const bool prefix_;
   SignalDescriptor signals_;
   Guard guard_;
   OutputRelay relay_;
   std::vector<Worker> workers_;
+  bool group_lives_ = false;  // workers were started, and kAllGone has not been told since
   std::deque<Event> events_;
 };
 

@@ -31,6 +31,15 @@ TEST(ReductionCounterTest, IsNotDisarmedByGradientsTakenAside) {
   EXPECT_EQ(counter.count(), 1);
 }
 
+TEST(ReductionCounterTest, GoesOnCountingFromANumber) {
+  const at::Tensor a = at::ones({1}).requires_grad_(true);
+  ReductionCounter counter({a});
+  counter.set_count(5);
+  counter.arm();
+  (a * 2).backward();
+  EXPECT_EQ(counter.count(), 6);
+}
+
 TEST(ReductionCounterTest, LeavesTheParametersWhenItGoes) {
   const at::Tensor a = at::ones({1}).requires_grad_(true);
   { ReductionCounter counter({a}); }

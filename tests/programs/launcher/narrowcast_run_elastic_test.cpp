@@ -1,0 +1,145 @@
+// Several launchers of one job, as separate processes on this machine: nodes that come and go.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tests/programs/launcher/node_commands.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+class NarrowcastRunElasticTest : public NarrowcastRunNodesFixture {
+ protected:
+  // One launcher; each is started alike. The first is the host.
+  Words node(const std::string& nodes, const std::string& script, const Words& flags = {}) const {
+    Words conf = quick();
+    conf.back() += ",last_call_timeout=0.3";
+    conf.insert(conf.end(), flags.begin(), flags.end());
+    return launcher({"--nnodes", nodes, "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script, conf);
+  }
+  // Once it is, others that are started are not.
+  static void wait_until_it_is_the_host(RunningProgram& launcher) { launcher.wait_for_errors("1 node is here"); }
+};
+
+const std::string kWait = "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; sleep 1000";
+// The same, but the round with three ranks ends well.
+const std::string kUntilThree =
+    "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; "
+    "test $WORLD_SIZE = 3 && exit 0; sleep 1000";
+
+TEST_F(NarrowcastRunElasticTest, RunsAJobToItsEnd) {
+  RunningProgram host(node("2", "echo $RANK of $WORLD_SIZE in $TORCHELASTIC_RUN_ID", {"--rdzv_id=job7"}));
+  wait_until_it_is_the_host(host);
+  const ProgramEnd other = run_to_end(node("2", "echo $RANK of $WORLD_SIZE", {"--rdzv_id=job7"}));
+  EXPECT_EQ(other.exit_code, 0);
+  const ProgramEnd end = host.wait();
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_THAT(end.output + other.output, HasSubstr("[0]: 0 of 2"));
+  EXPECT_THAT(end.output + other.output, HasSubstr("[1]: 1 of 2"));
+}
+
+TEST_F(NarrowcastRunElasticTest, TakesNodesInAndGoesOnWithoutALostOne) {
+  RunningProgram host(node("1:3", kUntilThree));
+  wait_until_it_is_the_host(host);
+  host.wait_for_output("round 0 rank 0 of 1");
+  RunningProgram second(node("1:3", "echo pid $$; " + kUntilThree));
+  host.wait_for_output("rank 0 of 2");  // restarted with the newcomer
+  second.wait_for_output("rank 1 of 2");
+  second.send(SIGKILL);
+  host.wait_for_output("rank 0 of 1", 2);
+  wait_until_gone(pids_after("pid ", second.wait().output).at(0));
+  RunningProgram third(node("1:3", kUntilThree));
+  RunningProgram fourth(node("1:3", kUntilThree));
+  for (RunningProgram* const launcher : {&third, &fourth, &host}) {
+    EXPECT_EQ(launcher->wait().exit_code, 0);
+  }
+  const std::string told = host.errors();
+  EXPECT_THAT(told, ContainsRegex("narrowcast-run: .* \\(pid [0-9]+\\) came; stopped 1 rank that ran\n"));
+  EXPECT_THAT(told, ContainsRegex("node 1 \\(.*\\) was lost: no sign of life for 1 s"));
+}
+
+TEST_F(NarrowcastRunElasticTest, LetsANodeLeave) {
+  RunningProgram host(node("1:2", kWait));
+  wait_until_it_is_the_host(host);
+  RunningProgram second(node("1:2", kWait));
+  second.wait_for_output("of 2");
+  host.wait_for_output("rank 0 of 2");
+  second.send(SIGTERM);
+  EXPECT_EQ(second.wait().exit_code, 128 + SIGTERM);
+  host.wait_for_output("rank 0 of 1");
+  host.send(SIGINT);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGINT);
+}
+
+TEST_F(NarrowcastRunElasticTest, EndsWhenTooFewAreLeft) {
+  RunningProgram host(node("2", kWait, {"--rdzv_conf=join_timeout=2,keep_alive_interval=0.1,heartbeat_timeout=2"}));
+  wait_until_it_is_the_host(host);
+  RunningProgram second(node("2", kWait, {"--rdzv_conf=join_timeout=2,keep_alive_interval=0.1,heartbeat_timeout=2"}));
+  host.wait_for_output("of 2");
+  second.wait_for_output("of 2");
+  second.send(SIGKILL);
+  const ProgramEnd end = host.wait();
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("not complete within 2 s: 1 node is here of at least 2\n"));
+}
+
+TEST_F(NarrowcastRunElasticTest, EndsEverywhereWhenTheHostIsKilled) {
+  RunningProgram host(node("1:2", kWait));
+  wait_until_it_is_the_host(host);
+  RunningProgram second(node("1:2", kWait));
+  host.wait_for_output("rank 0 of 2");
+  second.wait_for_output("of 2");
+  host.send(SIGKILL);
+  EXPECT_EQ(second.wait().exit_code, 3);
+}
+
+TEST_F(NarrowcastRunElasticTest, CountsFailuresOfAllNodesTogether) {
+  const std::string script = "test $RANK = 1 && exit $((7 + TORCHELASTIC_RESTART_COUNT)); sleep 1000";
+  RunningProgram host(node("2", script, {"--max_restarts=2"}));
+  wait_until_it_is_the_host(host);
+  const ProgramEnd other = run_to_end(node("2", script, {"--max_restarts=2"}));
+  EXPECT_EQ(other.exit_code, 9);
+  const ProgramEnd end = host.wait();
+  EXPECT_EQ(end.exit_code, 9);
+  EXPECT_EQ(count_of("restart ", end.errors), 2);
+}
+
+TEST_F(NarrowcastRunElasticTest, RefusesANodeOfAnotherJob) {
+  RunningProgram host(node("1:2", kWait, {"--rdzv_id=mine"}));
+  wait_until_it_is_the_host(host);
+  host.wait_for_output("rank 0 of 1");
+  const ProgramEnd end = run_to_end(node("1:2", kWait, {"--rdzv_id=yours"}));
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_EQ(end.output, "");
+  EXPECT_THAT(end.errors, ContainsRegex("launchers disagree: --rdzv_id is mine on .*, but yours on "));
+  host.send(SIGTERM);
+  EXPECT_EQ(host.wait().exit_code, 128 + SIGTERM);
+}
+
+TEST_F(NarrowcastRunElasticTest, RefusesToListenEverywhere) {
+  const ProgramEnd end = run_to_end(
+      launcher({"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=0.0.0.0:" + port}, "echo started", {}));
+  expect_refused(end,
+                 "--rdzv_endpoint=0.0.0.0: means every address of this machine; name the one that the other nodes use");
+}
+
+TEST_F(NarrowcastRunElasticTest, KeepsASpareOfAFullJob) {
+  RunningProgram first(node("2", kWait));
+  wait_until_it_is_the_host(first);
+  RunningProgram second(node("2", kWait));
+  first.wait_for_output("of 2");
+  second.wait_for_output("of 2");
+  RunningProgram spare(node("2", kWait));
+  spare.wait_for_errors("waiting: the job runs with 2 nodes");
+  second.send(SIGKILL);
+  spare.wait_for_output("round 1 rank 1 of 2");
+  first.send(SIGTERM);
+  EXPECT_EQ(spare.wait().exit_code, 128 + SIGTERM);
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,201 @@
+// Several launchers of one job, as separate processes on this machine: fixed nodes.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "tests/programs/launcher/node_commands.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+class NarrowcastRunNodesTest : public NarrowcastRunNodesFixture {
+ protected:
+  // The launcher of one of `nodes`, with `nproc` workers that run `script`.
+  Words node(int nodes, int node_rank, const std::string& script, const Words& flags = {}) const {
+    return launcher({"--nnodes=" + std::to_string(nodes), "--node_rank=" + std::to_string(node_rank),
+                     "--master_addr=127.0.0.1", "--master_port=" + port},
+                    script, flags);
+  }
+};
+
+TEST_F(NarrowcastRunNodesTest, GiveEachWorkerItsPlace) {
+  const std::string script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE";
+  RunningProgram second(node(2, 1, script, {"--nproc_per_node=1"}));
+  const ProgramEnd first = run_to_end(node(2, 0, script, {"--nproc_per_node=2"}));
+  EXPECT_EQ(first.exit_code, 0);
+  EXPECT_EQ(lines_with("[0]: ", first.output), Words{"0/3 0/2 0/2"});
+  EXPECT_EQ(lines_with("[1]: ", first.output), Words{"1/3 1/2 0/2"});
+  EXPECT_EQ(second.wait().output, "[2]: 2/3 0/1 1/2\n");
+}
+
+TEST_F(NarrowcastRunNodesTest, RestartTogetherWhenAWorkerOfOneFails) {
+  const std::string script = "test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0; test $RANK = 1 && exit 7; sleep 1000";
+  RunningProgram second(node(2, 1, script, {"--max_restarts=1"}));
+  const ProgramEnd first = run_to_end(node(2, 0, script, {"--max_restarts=1"}));
+  EXPECT_EQ(first.exit_code, 0);
+  const ProgramEnd last = second.wait();
+  EXPECT_EQ(last.exit_code, 0);
+  for (const ProgramEnd& end : {first, last}) {
+    EXPECT_THAT(end.errors, AllOf(ContainsRegex("rank 1 on node 1 \\(.*\\) \\(pid [0-9]+\\) failed first: exit code 7"),
+                                  HasSubstr("restart 1 (--max_restarts=1): 2 ranks on 2 nodes")));
+  }
+}
+
+TEST_F(NarrowcastRunNodesTest, AllTellOfTheFirstFailure) {
+  const std::string script = "test $RANK = 2 && { echo out of luck >&2; kill -SEGV $$; }; sleep 1000";
+  RunningProgram second(node(3, 1, script));
+  RunningProgram third(node(3, 2, script));
+  const ProgramEnd first = run_to_end(node(3, 0, script));
+  for (const ProgramEnd& end : {first, second.wait(), third.wait()}) {
+    EXPECT_EQ(end.exit_code, 128 + SIGSEGV);
+    EXPECT_THAT(end.errors,
+                AllOf(HasSubstr("rank 2 on node 2 ("), HasSubstr("signal SIGSEGV (Segmentation fault)"),
+                      HasSubstr("; stopped 2 ranks that ran\n"), HasSubstr("narrowcast-run:     out of luck\n")));
+  }
+}
+
+TEST_F(NarrowcastRunNodesTest, EndWhenALauncherIsKilled) {
+  RunningProgram first(node(2, 0, "echo ready; sleep 1000", quick()));
+  RunningProgram second(node(2, 1, "echo pid $$; sleep 1000", quick()));
+  first.wait_for_output("ready");
+  second.wait_for_output("pid ");
+  second.send(SIGKILL);
+  const ProgramEnd end = first.wait();
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors,
+              ContainsRegex("node 1 \\(.*\\) was lost: no sign of life for 1 s; stopped 1 rank that ran\n"));
+  wait_until_gone(pids_after("pid ", second.wait().output).at(0));
+}
+
+TEST_F(NarrowcastRunNodesTest, EndWhenTheLauncherOfNodeZeroIsKilled) {
+  RunningProgram first(node(2, 0, "echo ready; sleep 1000", quick()));
+  RunningProgram second(node(2, 1, "echo pid $$; sleep 1000", quick()));
+  first.wait_for_output("ready");
+  second.wait_for_output("pid ");
+  first.send(SIGKILL);
+  const ProgramEnd end = second.wait();
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("narrowcast-run: the store at 127.0.0.1:" + port +
+                                    ": the launcher that served it has ended or was killed\n"));
+  EXPECT_EQ(kill(pids_after("pid ", end.output).at(0), 0), -1);
+}
+
+TEST_F(NarrowcastRunNodesTest, EndWhenALauncherHangs) {
+  RunningProgram first(node(2, 0, "echo ready; sleep 1000", quick()));
+  RunningProgram second(node(2, 1, "echo ready; sleep 1000", quick()));
+  first.wait_for_output("ready");
+  second.wait_for_output("ready");
+  first.send(SIGSTOP);
+  const ProgramEnd end = second.wait();
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr(": no answer; the launcher that serves it hangs, or the network is gone\n"));
+  first.send(SIGCONT);
+  EXPECT_EQ(first.wait().exit_code, 3);
+}
+
+TEST_F(NarrowcastRunNodesTest, StopTogetherAtASignalToOne) {
+  RunningProgram first(node(2, 0, "echo ready; sleep 1000"));
+  RunningProgram second(node(2, 1, "echo ready; sleep 1000"));
+  first.wait_for_output("ready");
+  second.wait_for_output("ready");
+  second.send(SIGTERM);
+  for (RunningProgram* const launcher : {&first, &second}) {
+    const ProgramEnd end = launcher->wait();
+    EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+    EXPECT_THAT(end.errors, HasSubstr("narrowcast-run: stopped by SIGTERM on node 1 ("));
+  }
+}
+
+TEST_F(NarrowcastRunNodesTest, StopAtASignalWhileTheyWait) {
+  RunningProgram first(node(2, 0, "echo ready"));
+  first.wait_for_errors("missing is --node_rank 1");
+  first.send(SIGINT);
+  EXPECT_EQ(first.wait().exit_code, 128 + SIGINT);
+}
+
+TEST_F(NarrowcastRunNodesTest, RefuseTwoOfTheSameRankEverywhere) {
+  RunningProgram first(node(3, 0, "echo started"));
+  RunningProgram second(node(3, 1, "echo started"));
+  const ProgramEnd twin = run_to_end(node(3, 1, "echo started"));
+  for (const ProgramEnd& end : {first.wait(), second.wait(), twin}) {
+    EXPECT_EQ(end.exit_code, 2);
+    EXPECT_EQ(end.output, "");
+    EXPECT_THAT(end.errors, ContainsRegex("two launchers were given --node_rank=1: .* \\(pid [0-9]+\\) and .*"));
+  }
+}
+
+TEST_F(NarrowcastRunNodesTest, RefuseContradictionsEverywhere) {
+  RunningProgram first(node(2, 0, "echo started", {"--max_restarts=1"}));
+  const ProgramEnd second = run_to_end(node(2, 1, "echo started", {"--max_restarts=2"}));
+  for (const ProgramEnd& end : {first.wait(), second}) {
+    EXPECT_EQ(end.exit_code, 2);
+    EXPECT_EQ(end.output, "");
+    EXPECT_THAT(end.errors, ContainsRegex("launchers disagree: --max_restarts is 1 on node 0, .*, but 2 on node 1, "));
+  }
+}
+
+TEST_F(NarrowcastRunNodesTest, GiveUpAMasterThatCannotBeReached) {
+  const ProgramEnd end = run_to_end(node(2, 1, "echo started", {"--rdzv_conf=read_timeout=0.3"}));
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_EQ(end.output, "");
+  EXPECT_THAT(end.errors, HasSubstr("the store at 127.0.0.1:" + port + ": cannot be reached: Connection refused\n"));
+}
+
+TEST_F(NarrowcastRunNodesTest, GiveUpNodesThatDoNotCome) {
+  const ProgramEnd end = run_to_end(node(2, 0, "echo started", {"--rdzv_conf=join_timeout=0.3"}));
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("not complete within 0.3 s: 1 of 2 nodes are here; missing is --node_rank 1\n"));
+}
+
+TEST_F(NarrowcastRunNodesTest, TellOfAProgramThatOneOfThemCannotStart) {
+  Words other = node(2, 1, "");
+  other.resize(other.size() - 3);
+  other.push_back(folder.write("text", "no program"));
+  std::filesystem::permissions(other.back(), std::filesystem::perms::owner_all);
+  RunningProgram first(node(2, 0, "sleep 1000"));
+  const ProgramEnd second = run_to_end(other);
+  EXPECT_EQ(second.exit_code, 2);
+  const ProgramEnd end = first.wait();
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.errors, ContainsRegex("node 1 \\(.*\\): .*/text: cannot be executed: Exec format error"));
+}
+
+TEST_F(NarrowcastRunNodesTest, RefuseAPortInUse) {
+  RunningProgram first(node(2, 0, "echo started"));
+  first.wait_for_errors("missing is --node_rank 1");
+  expect_refused(run_to_end(node(2, 0, "echo started")),
+                 "--master_port=" + port + ": cannot be used: Address already in use");
+}
+
+TEST_F(NarrowcastRunNodesTest, RefuseFlagsThatDoNotGoTogether) {
+  const auto refused = [&](const Words& flags, const std::string& message) {
+    expect_refused(run_to_end(launcher(flags, "echo started", {})), message);
+  };
+  refused({"--nnodes=2"}, "--nnodes=2 needs --master_addr, the address under which the other nodes know node 0");
+  refused({"--nnodes=1:2", "--master_addr=127.0.0.1"},
+          "--nnodes=1:2: a changing number of nodes needs --rdzv_backend=c10d");
+  refused({"--nnodes=2", "--node_rank=2"}, "--node_rank=2: must be from 0 to 1 with --nnodes=2");
+  refused({"--nnodes=2", "--standalone"}, "--standalone means one node, but --nnodes=2");
+  refused({"--nnodes=2", "--rdzv_backend=c10d"},
+          "--rdzv_backend=c10d with --nnodes=2 needs --rdzv_endpoint=HOST:PORT, the same on all nodes");
+  refused({"--nnodes=2", "--rdzv_backend=c10d", "--master_addr=127.0.0.1"},
+          "--master_addr has no effect with --rdzv_backend=c10d; it wants --rdzv_endpoint");
+  refused({"--rdzv_backend=etcd"}, "--rdzv_backend=etcd: must be static or c10d");
+  refused({"--rdzv_conf=join_timeout=3"}, "--rdzv_conf has no effect with one node");
+  refused({"--master_addr=127.0.0.1", "--rdzv_endpoint=127.0.0.1"},
+          "--rdzv_endpoint and --master_addr exclude each other: both say where the nodes meet");
+  refused(
+      {"--nnodes=2", "--master_addr=127.0.0.1", "--rdzv_conf=joint_timeout=3"},
+      "--rdzv_conf: unknown key 'joint_timeout'; known are close_timeout, heartbeat_timeout, is_host, join_timeout, "
+      "keep_alive_interval, keep_alive_max_attempt, last_call_timeout, read_timeout, store_type");
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

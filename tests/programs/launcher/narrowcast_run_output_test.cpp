@@ -1,0 +1,134 @@
+// narrowcast-run with real processes: where output goes.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/programs/launcher/run_commands.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// What `file` holds.
+std::string content(const std::filesystem::path& file) {
+  std::stringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+class NarrowcastRunOutputTest : public NarrowcastRunFixture {};
+
+TEST_F(NarrowcastRunOutputTest, PutsTheRankBeforeEachLine) {
+  const ProgramEnd end = run(2, "echo out $RANK; echo err $RANK >&2; printf 'no newline'");
+  EXPECT_EQ(lines_with("[0]: ", end.output), (Words{"out 0", "no newline"}));
+  EXPECT_EQ(lines_with("[1]: ", end.output), (Words{"out 1", "no newline"}));
+  EXPECT_EQ(lines_with("[1]: ", end.errors), Words{"err 1"});
+}
+
+TEST_F(NarrowcastRunOutputTest, NeverMixesLines) {
+  // Each rank writes its lines in two pieces, hundreds of times, against the others.
+  const ProgramEnd end =
+      run(4,
+          "i=0; while [ $i -lt 300 ]; do printf 'first half of %s, ' $i; printf 'second half of %s\\n' $i; "
+          "i=$((i + 1)); done");
+  Words expected;
+  for (int i = 0; i < 300; ++i) {
+    const std::string number = std::to_string(i);
+    expected.push_back("first half of " + number + ", second half of " + number);
+  }
+  for (const char* const prefix : {"[0]: ", "[1]: ", "[2]: ", "[3]: "}) {
+    EXPECT_EQ(lines_with(prefix, end.output), expected);
+  }
+}
+
+TEST_F(NarrowcastRunOutputTest, ShowsAllOfALargeOutput) {
+  const ProgramEnd end = run(2, "yes 0123456789abcdef | head -n 100000");
+  EXPECT_EQ(count_of("]: 0123456789abcdef\n", end.output), 200000);
+}
+
+TEST_F(NarrowcastRunOutputTest, LeavesOutputRawIfAsked) {
+  const ProgramEnd end = run(1, "echo out; echo err >&2", {"--noprefix"});
+  EXPECT_EQ(end.output, "out\n");
+  EXPECT_EQ(end.errors, "err\n");
+}
+
+TEST_F(NarrowcastRunOutputTest, SendsOutputToFiles) {
+  const ProgramEnd end = run(2, "echo out $RANK; echo err $RANK >&2", {"--log_dir=" + folder / "logs"});
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_EQ(end.output, "");
+  const std::filesystem::path run_folder = std::filesystem::directory_iterator(folder / "logs")->path();
+  EXPECT_THAT(end.errors, HasSubstr("output goes to " + run_folder.string() + "/attempt_0/RANK/stdout.log"));
+  EXPECT_EQ(content(run_folder / "attempt_0/1/stdout.log"), "out 1\n");
+  EXPECT_EQ(content(run_folder / "attempt_0/1/stderr.log"), "err 1\n");
+}
+
+TEST_F(NarrowcastRunOutputTest, GivesWorkersNoInput) {
+  EXPECT_EQ(run(1, "read line || echo end of input").output, "[0]: end of input\n");
+}
+
+TEST_F(NarrowcastRunOutputTest, RunsWithoutStandardStreams) {
+  const std::string file = folder / "written";
+  const ProgramEnd end =
+      run_to_end({"sh", "-c", kRun + " sh -c 'echo lost; echo kept > " + file + "' <&- >&- 2>&-; echo exit code $?"});
+  EXPECT_EQ(end.output, "exit code 0\n");
+  EXPECT_TRUE(std::filesystem::exists(file));
+}
+
+TEST_F(NarrowcastRunOutputTest, ShowsTheEndOfTheLogOfAFailedRank) {
+  const ProgramEnd end = run(1, "echo why >&2; exit 4", {"--log_dir", folder.path().string()});
+  EXPECT_EQ(end.exit_code, 4);
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("/attempt_0/0/stderr.log"), HasSubstr("narrowcast-run:     why\n")));
+}
+
+TEST_F(NarrowcastRunOutputTest, EndsItsWorkersWhenNobodyReadsTheirOutput) {
+  RunningProgram launcher(command(1, "echo pid $$; while echo more; do :; done; sleep 1000"));
+  launcher.wait_for_output("more");
+  launcher.close_output();
+  const ProgramEnd end = launcher.wait();
+  EXPECT_EQ(end.exit_code, 128 + SIGPIPE);
+  EXPECT_EQ(kill(pids_after("pid ", end.output).at(0), 0), -1);
+}
+
+TEST_F(NarrowcastRunOutputTest, ShowsAndWritesWithTee) {
+  const ProgramEnd end =
+      run(2, "echo out $RANK; echo err $RANK >&2", {"--log_dir", folder.path().string(), "--tee=1:3"});
+  EXPECT_EQ(lines_with("[0]: ", end.output), Words{"out 0"});
+  EXPECT_EQ(lines_with("[1]: ", end.output), Words{"out 1"});
+  EXPECT_EQ(lines_with("[1]: ", end.errors), Words{"err 1"});
+  const std::filesystem::path ranks = std::filesystem::directory_iterator(folder.path())->path() / "attempt_0";
+  EXPECT_EQ(content(ranks / "1/stdout.log"), "out 1\n");
+  EXPECT_EQ(content(ranks / "1/stderr.log"), "err 1\n");
+  EXPECT_FALSE(std::filesystem::exists(ranks / "0/stdout.log"));
+}
+
+TEST_F(NarrowcastRunOutputTest, RedirectsOneStreamOfOneRank) {
+  const ProgramEnd end = run_to_end(command(2, "echo out $RANK; echo err $RANK >&2", {"--redirects=0:1"}),
+                                    {{"TMPDIR", folder.path().string()}});
+  EXPECT_EQ(end.output, "[1]: out 1\n");
+  EXPECT_EQ(lines_with("[0]: ", end.errors), Words{"err 0"});
+  const std::filesystem::path kept = std::filesystem::directory_iterator(folder.path())->path();
+  EXPECT_THAT(end.errors, HasSubstr("output goes to " + kept.string()));
+  EXPECT_EQ(content(kept / "attempt_0/0/stdout.log"), "out 0\n");
+}
+
+TEST_F(NarrowcastRunOutputTest, ShowsSomeRanksAlone) {
+  // Rank 0 fails when rank 1 has written.
+  const std::string fifo = folder / "fifo";
+  const ProgramEnd end = run(3,
+                             "mkfifo " + fifo + " 2>&-; echo out $RANK; case $RANK in 0) read line < " + fifo +
+                                 "; echo why >&2; exit 7;; 1) echo > " + fifo + ";; esac; sleep 1000",
+                             {"--local_ranks_filter=1"});
+  EXPECT_EQ(end.exit_code, 7);
+  EXPECT_EQ(end.output, "[1]: out 1\n");
+  EXPECT_THAT(end.errors, HasSubstr("narrowcast-run:     why\n"));  // of rank 0, as it failed
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,149 @@
+// narrowcast-run with real processes: what workers get, and what is refused.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/programs/launcher/run_commands.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+
+class NarrowcastRunTest : public NarrowcastRunFixture {};
+
+TEST_F(NarrowcastRunTest, GivesWorkersTheirEnvironment) {
+  const ProgramEnd end = run_to_end({kRun, "--nproc-per-node", "2", "--standalone", "env"}, {{"OMP_NUM_THREADS", ""}});
+  EXPECT_EQ(end.exit_code, 0);
+  const Words lines = lines_with("[1]: ", end.output);
+  for (const char* const line :
+       {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "GROUP_RANK=0", "GROUP_WORLD_SIZE=1",
+        "ROLE_NAME=default", "ROLE_RANK=1", "ROLE_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "OMP_NUM_THREADS=1",
+        "TORCHELASTIC_MAX_RESTARTS=0", "TORCHELASTIC_RESTART_COUNT=0", "TORCHELASTIC_USE_AGENT_STORE=True",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1"}) {
+    EXPECT_THAT(lines, Contains(line));
+  }
+  EXPECT_THAT(lines, Contains(ContainsRegex("^MASTER_PORT=[1-9][0-9]*$")));
+  EXPECT_THAT(lines, Contains(ContainsRegex("^TORCHELASTIC_RUN_ID=.")));
+  EXPECT_THAT(lines, Contains(ContainsRegex("^TORCHELASTIC_ERROR_FILE=/.*/attempt_0/1/error.json$")));
+  EXPECT_THAT(end.errors, HasSubstr("OMP_NUM_THREADS is not set"));
+}
+
+TEST_F(NarrowcastRunTest, PassesArgumentsOnUntouched) {
+  const ProgramEnd end = run_to_end({kRun, "printf", "%s|", "--nproc_per_node=3", "--", "a b", ""});
+  EXPECT_EQ(end.output, "[0]: --nproc_per_node=3|--|a b||\n");
+}
+
+TEST_F(NarrowcastRunTest, RefusesAPortInUseBeforeAnyWorkerStarts) {
+  const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(listen(other, 1), 0);
+  ASSERT_EQ(getsockname(other, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  expect_refused(run(2, "echo started", {"--master_port=" + port}),
+                 "--master_port=" + port + ": cannot be used: Address already in use");
+  close(other);
+}
+
+TEST_F(NarrowcastRunTest, RefusesWrongUse) {
+  expect_refused(run_to_end({kRun}), "no program to start: narrowcast-run [flags] PROGRAM [arguments]");
+  expect_refused(run(0, "echo"), "--nproc_per_node=0: must be a number from 1 to 4096, auto, cpu or gpu");
+  expect_refused(run(-1, "echo"), "--nproc_per_node=-1: must be a number from 1 to 4096, auto, cpu or gpu");
+  expect_refused(run(1, "echo", {"--nnode=2"}), "unknown flag --nnode; did you mean --nnodes?");
+  expect_refused(run(1, "echo", {"--master_addr=192.0.2.1"}),
+                 "--master_addr=192.0.2.1: not an address of this machine, where the job's store is served");
+  expect_refused(run(1, "echo", {"--standalone", "--master_port=1234"}),
+                 "--standalone chooses address and port: give it, or --master_addr and --master_port");
+  expect_refused(run(1, "echo", {"--log_dir=x", "--prefix"}),
+                 "--prefix and --log_dir exclude each other: output in files is never prefixed");
+  expect_refused(run(1, "echo", {"--shutdown_timeout=-1"}), "--shutdown_timeout=-1: must be from 0 to 86400 s");
+  expect_refused(run(1, "echo", {"--max_restarts=-1"}), "--max_restarts=-1: must be 0 or more");
+  expect_refused(run(1, "echo", {"--monitor-interval=0"}), "--monitor_interval=0: must be from 0.01 to 86400 s");
+  expect_refused(run(2, "echo", {"--tee=2:1"}), "--tee names local rank 2, but --nproc_per_node is 2");
+  expect_refused(run(1, "echo", {"--signals_to_handle=SIGNAL"}),
+                 "--signals_to_handle=SIGNAL: 'SIGNAL' is no signal; an example is SIGTERM,SIGINT");
+}
+
+TEST_F(NarrowcastRunTest, RefusesWhatMeansNothingWithoutPython) {
+  expect_refused(
+      run(1, "echo", {"--start_method=spawn"}),
+      "--start_method=spawn: workers are programs of their own, started as such; there is nothing to choose");
+  expect_refused(run_to_end({kRun, "--module", "train"}),
+                 "--module: programs are started as they are; write `python3 -m MODULE` as the program");
+  EXPECT_EQ(run(1, "echo started", {"--no-python"}).output, "[0]: started\n");
+}
+
+TEST_F(NarrowcastRunTest, RefusesProgramsThatCannotBeExecuted) {
+  expect_refused(run_to_end({kRun, "./no/such"}), "./no/such: no such program");
+  folder.write("text", "no program");
+  expect_refused(run_to_end({kRun, folder / "text"}), folder / "text" + ": not an executable file");
+  std::filesystem::permissions(folder / "text", std::filesystem::perms::owner_all);
+  expect_refused(run_to_end({kRun, folder / "text"}), folder / "text" + ": cannot be executed: Exec format error");
+}
+
+TEST_F(NarrowcastRunTest, FindsOurProgramsBesideItself) {
+  const ProgramEnd end = run_to_end({kRun, "narrowcast-run", "--version"}, {{"PATH", "/no/such"}});
+  EXPECT_EQ(end.exit_code, 0);
+  EXPECT_THAT(end.output, MatchesRegex("\\[0\\]: narrowcast-run [0-9.]+\n"));
+}
+
+TEST_F(NarrowcastRunTest, AnswersHelpAndVersion) {
+  const ProgramEnd help = run_to_end({kRun, "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, AllOf(HasSubstr("--nproc_per_node"), HasSubstr("Examples:"), HasSubstr("Exit codes:")));
+  EXPECT_THAT(help.errors, IsEmpty());
+  EXPECT_THAT(run_to_end({kRun, "--version"}).output, MatchesRegex("narrowcast-run [0-9.]+\n"));
+}
+
+TEST_F(NarrowcastRunTest, LeavesNoTemporaryFiles) {
+  const ProgramEnd end = run_to_end(command(2, "echo $TORCHELASTIC_ERROR_FILE"), {{"TMPDIR", folder.path().string()}});
+  EXPECT_THAT(end.output, HasSubstr(folder.path().string()));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_F(NarrowcastRunTest, ServesTheStoreOnLoopbackAlone) {
+  // The local addresses, in the kernel's hexadecimal, of sockets that listen (state 0A) on the store's port.
+  const ProgramEnd end = run(1, R"(cat /proc/net/tcp /proc/net/tcp6 |
+      awk -v end=":$(printf %04X $MASTER_PORT)$" '$4 == "0A" && $2 ~ end { print "listens " $2 }')");
+  EXPECT_THAT(end.output, MatchesRegex("\\[0\\]: listens 0100007F:[0-9A-F]{4}\n"));
+}
+
+// Processor seconds of this process's children that have ended.
+double seconds_of_children() {
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * time.tv_usec; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST_F(NarrowcastRunTest, StartsAndEndsEightRanksWithinASecond) {
+  // Of processor time: how long it takes by the clock is also a matter of what else the machine does.
+  const double before = seconds_of_children();
+  EXPECT_EQ(run_to_end({kRun, "--nproc_per_node=8", "true"}).exit_code, 0);
+  EXPECT_LT(seconds_of_children() - before, 1.0);
+}
+
+TEST_F(NarrowcastRunTest, NamesJobAndRole) {
+  const ProgramEnd end = run(1, "echo $TORCHELASTIC_RUN_ID $ROLE_NAME", {"--rdzv-id=job7", "--role", "reader"});
+  EXPECT_EQ(end.output, "[0]: job7 reader\n");
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,29 @@
+// Launchers of several nodes, as processes on this machine.
+#pragma once
+
+#include <string>
+
+#include "tests/programs/launcher/run_commands.h"
+#include "trainer/launcher/store/listening_socket.h"
+
+namespace narrowcast::testing {
+
+class NarrowcastRunNodesFixture : public NarrowcastRunFixture {
+ protected:
+  // narrowcast-run with these flags, then those, and workers that run `script`.
+  static Words launcher(const Words& place, const std::string& script, const Words& flags) {
+    Words words = {kRun};
+    words.insert(words.end(), place.begin(), place.end());
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {"sh", "-c", script});
+    return words;
+  }
+
+  // A lost node is noticed after a second.
+  static Words quick() { return {"--rdzv_conf=keep_alive_interval=0.1,keep_alive_max_attempt=10,heartbeat_timeout=1"}; }
+
+  // Nobody listens there just now.
+  const std::string port = std::to_string(narrowcast::launcher::ListeningSocket("127.0.0.1", 0, {}).port());
+};
+
+}  // namespace narrowcast::testing

@@ -1,0 +1,228 @@
+// Trainings that are killed, and go on: real processes, sockets and text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "tests/programs/train_commands.h"
+#include "tests/support/temporary_folder.h"
+
+namespace narrowcast::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Waits for what a program does to files, which nothing announces.
+void wait_until(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw std::runtime_error("timed out");
+    }
+    std::this_thread::yield();
+  }
+}
+
+class NarrowcastTrainCheckpointsTest : public ::testing::Test {
+ protected:
+  // Rank `rank` of two, without a launcher that would end the other one first.
+  std::unique_ptr<RunningProgram> start(int rank, int port, const Words& flags) const {
+    return std::make_unique<RunningProgram>(Words{NARROWCAST_TRAIN} + flags, one_of_two(rank, port));
+  }
+  // The whole state of the exchange is at stake: residuals of both kinds, and the counter of random rounding.
+  Words flags(const std::string& name, int steps = 40) const {
+    return {"--model=char_gpt",
+            "--layers=1",
+            "--heads=2",
+            "--width=32",
+            "--context=16",
+            "--batch_size=12",
+            "--eval_batches=1",
+            "--sample_length=0",
+            "--hook=int4",
+            "--error_feedback",
+            "--bucket_cap_mb=0.02",
+            "--stochastic_rounding",
+            "--steps=" + std::to_string(steps),
+            "--output_dir=" + folder / (name + "/run"),
+            "--checkpoint_dir=" + folder / (name + "/checkpoints"),
+            "--checkpoint_every=2",
+            "--resume"};
+  }
+  std::string checkpoint(int step) const {
+    const std::string digits = std::to_string(step);
+    return folder / ("killed/checkpoints/step-" + std::string(8 - digits.size(), '0') + digits);
+  }
+  std::string model(const std::string& name) const {
+    return files::read_file(folder / (name + "/run/model.safetensors"));
+  }
+  const TemporaryFolder folder;
+};
+
+TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
+  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
+  int port = free_port();
+  {
+    const auto zero = start(0, port, flags("killed"));
+    const auto one = start(1, port, flags("killed"));
+    wait_until([&] { return fs::exists(checkpoint(6)); });
+    one->send(SIGKILL);
+    EXPECT_EQ(one->wait().signal, SIGKILL);
+    const ProgramEnd end = zero->wait();
+    EXPECT_EQ(end.exit_code, 3) << end.errors;
+    EXPECT_FALSE(fs::exists(folder / "killed/run/model.safetensors")) << "it was killed on its way";
+  }
+  const ProgramEnd end = train_on(2, flags("killed"));
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from " + folder / "killed/checkpoints/step-"), HasSubstr("of 40"),
+                                Not(HasSubstr("warning"))));
+  EXPECT_EQ(model("killed"), model("whole"));
+  // Every report is there once, as if nothing had happened.
+  std::vector<int> steps;
+  for (const auto& line : json_lines(folder / "killed/run/metrics.jsonl")) {
+    if (line["event"] == "step") {
+      steps.push_back(line["step"]);
+    }
+  }
+  EXPECT_THAT(steps, ::testing::ElementsAre(10, 20, 30, 40));
+}
+
+// The same command line at the first start and after each restart.
+TEST_F(NarrowcastTrainCheckpointsTest, TheLauncherRestartsAKilledTraining) {
+  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
+  std::string script = "echo worker $$; exec";
+  for (const std::string& word : Words{NARROWCAST_TRAIN} + flags("killed")) {
+    script += " '" + word + "'";
+  }
+  RunningProgram job({NARROWCAST_RUN, "--nproc_per_node=2", "--max_restarts=1", "sh", "-c", script}, alone());
+  job.wait_for_output("worker ", 2);
+  const std::string output = job.output();
+  wait_until([&] { return fs::exists(checkpoint(6)); });
+  kill(static_cast<pid_t>(std::stol(output.substr(output.rfind("worker ") + 7))), SIGKILL);
+  const ProgramEnd end = job.wait();
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors,
+              AllOf(HasSubstr("starts anew"), HasSubstr("goes on from " + folder / "killed/checkpoints/step-")));
+  EXPECT_EQ(model("killed"), model("whole"));
+}
+
+// Stops rank 0 while there is an unfinished checkpoint after that of step 6, and returns whether it got one.
+bool stop_while_writing(const RunningProgram& program, const fs::path& checkpoints) {
+  const auto unfinished = [&] {
+    for (const auto& entry : fs::directory_iterator(checkpoints)) {
+      if (entry.path().extension() == ".unfinished") {
+        return true;
+      }
+    }
+    return false;
+  };
+  wait_until(unfinished);
+  program.send(SIGSTOP);
+  wait_until([&] {  // Until it really has stopped: its state is the first letter after its name.
+    std::ifstream file("/proc/" + std::to_string(program.pid()) + "/stat");
+    std::string stat;
+    return std::getline(file, stat) && stat.compare(stat.rfind(')'), 3, ") T") == 0;
+  });
+  if (unfinished()) {
+    return true;
+  }
+  program.send(SIGCONT);
+  return false;
+}
+
+TEST_F(NarrowcastTrainCheckpointsTest, AKillWhileWritingCostsNoCheckpoint) {
+  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
+  const int port = free_port();
+  {
+    const auto zero = start(0, port, flags("killed"));
+    const auto one = start(1, port, flags("killed"));
+    wait_until([&] { return fs::exists(checkpoint(6)); });
+    wait_until([&] { return stop_while_writing(*zero, folder / "killed/checkpoints"); });
+    zero->send(SIGKILL);
+    EXPECT_EQ(zero->wait().signal, SIGKILL);
+    EXPECT_EQ(one->wait().exit_code, 3);
+  }
+  const ProgramEnd end = train_on(2, flags("killed"));
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from "), Not(HasSubstr("warning"))));
+  EXPECT_EQ(model("killed"), model("whole"));
+  // The two newest, and nothing that was left over.
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "killed/checkpoints"), fs::directory_iterator()), 2);
+}
+
+TEST_F(NarrowcastTrainCheckpointsTest, ADamagedOneIsSkippedByAllRanks) {
+  ASSERT_EQ(train_on(2, flags("killed", 8)).exit_code, 0);
+  const std::string whole = model("killed");
+  const std::string file = checkpoint(8) + "/rank-00001.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 1);
+  const ProgramEnd end = train_on(2, flags("killed", 8));
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("warning: skips the checkpoint of step 8: rank 1: " + file + ": has "),
+                                HasSubstr("goes on from " + checkpoint(6))));
+  EXPECT_EQ(count_of("warning", end.errors), 1);
+  EXPECT_EQ(model("killed"), whole);
+}
+
+TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnAndSaysSo) {
+  ASSERT_EQ(train_on(2, flags("killed", 8)).exit_code, 0);
+  fs::remove_all(checkpoint(8));
+  const ProgramEnd end = train_on(3, flags("killed", 8));
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors,
+              HasSubstr("warning: cannot give the same bits as without the interruption: ranks (3, was 2)"));
+  EXPECT_EQ(count_of("warning", end.errors), 1);
+}
+
+TEST_F(NarrowcastTrainCheckpointsTest, AnotherTrainingIsRefused) {
+  ASSERT_EQ(train_on(2, flags("killed", 4)).exit_code, 0);
+  const ProgramEnd end = train_on(2, flags("killed", 4) + Words{"--learning_rate=0.5"});
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.errors, HasSubstr("learning_rate: is 0.5, but 0.005 in the checkpoint " + checkpoint(4)));
+}
+
+// A file system of its own that is full after some checkpoints; a limit on the size of files where that takes rights
+// that the tests do not have. One rank: the limit would end a launcher's output, too.
+TEST_F(NarrowcastTrainCheckpointsTest, AFullDiskCostsNoEarlierCheckpoint) {
+  Words training = flags("killed", 8) + Words{"--bucket_cap_mb=25", "--nostochastic_rounding", "--keep_checkpoints=0"};
+  const std::string disk = folder / "killed/checkpoints";
+  fs::create_directories(disk);
+  std::string command;
+  for (const std::string& word : Words{NARROWCAST_TRAIN} + training) {
+    command += "'" + word + "' ";
+  }
+  const bool mounts = run_to_end({"unshare", "-m", "true"}).exit_code == 0;
+  if (!mounts) {
+    GTEST_SKIP() << "no rights to mount a small disk; CheckpointWriterTest limits the size of files instead";
+  }
+  // A checkpoint takes some 250 kB. What is on the disk is copied before it goes with its name space.
+  const ProgramEnd end = run_to_end({"unshare", "-m", "sh", "-c",
+                                     "mount -t tmpfs -o size=700k none '" + disk + "' && { " + command +
+                                         "; code=$?; cp -r '" + disk + "' '" + folder / "copy" + "'; exit $code; }"},
+                                    alone());
+  EXPECT_EQ(end.exit_code, 6) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("narrowcast-train: the checkpoint of step "),
+                                HasSubstr("No space left on device; earlier checkpoints are kept")));
+  fs::copy(folder / "copy", disk, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  ASSERT_TRUE(fs::exists(checkpoint(2) + "/manifest.json"));
+  for (const auto& entry : fs::directory_iterator(disk)) {
+    EXPECT_NE(entry.path().extension(), ".unfinished");
+  }
+  const ProgramEnd again = train_alone(training);
+  EXPECT_EQ(again.exit_code, 0) << again.errors;
+  EXPECT_THAT(again.errors, AllOf(HasSubstr("goes on from"), Not(HasSubstr("warning"))));
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,41 @@
+// A rank that stops without ending: the others say so, in time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/programs/train_commands.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class NarrowcastTrainHangTest : public ::testing::TestWithParam<int> {};
+
+// Rank 0 serves the store, too: where it hangs, nobody answers at all.
+TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAnswer) {
+  const int stopped = GetParam();
+  const int port = free_port();
+  const Words flags = {"--steps=1000000", "--log_every=1", "--hook=int8", "--timeout_seconds=2"};
+  const Words command = Words{NARROWCAST_TRAIN} + (small_gpt() + flags);
+  RunningProgram rank0(command, one_of_two(0, port));
+  RunningProgram rank1(command, one_of_two(1, port));
+  rank0.wait_for_errors("step");
+  (stopped == 0 ? rank0 : rank1).send(SIGSTOP);
+  const ProgramEnd end = (stopped == 0 ? rank1 : rank0).wait();
+  EXPECT_EQ(end.exit_code, 3) << end.errors;
+  const size_t line = end.errors.find("narrowcast-train: ");
+  ASSERT_NE(line, std::string::npos) << end.errors;
+  EXPECT_THAT(end.errors.substr(line),
+              AllOf(StartsWith("narrowcast-train: rank " + std::to_string(1 - stopped) + ": "), HasSubstr("imed out"),
+                    HasSubstr("; rank " + std::to_string(stopped) + " does not answer"), HasSubstr(" failed: ")))
+      << "one line";
+}
+
+INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainHangTest, ::testing::Values(0, 1));
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,49 @@
+// Under srun, on a Slurm of the test's own.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/programs/other_launchers/launched_training.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SlurmTest : public LaunchedTraining {
+ protected:
+  void SetUp() override {
+    const ProgramEnd probe = launch(cluster + Words{"true"});
+    if (probe.exit_code == 77) {
+      GTEST_SKIP() << probe.output;
+    }
+    ASSERT_EQ(probe.exit_code, 0) << probe.errors;
+  }
+
+  const Words cluster = {SLURM_ONE_NODE, folder / "slurm"};
+};
+
+TEST_F(SlurmTest, TrainsAsNarrowcastRunDoes) {
+  expect_parameters_of_narrowcast_run(cluster + Words{"srun", "--ntasks=2", "--overcommit"});
+}
+
+// docs/examples/narrowcast.sbatch as it is, on one node and with a small model.
+TEST_F(SlurmTest, TheBatchScriptOfTheDocumentsTrains) {
+  const std::string log = folder / "job.log";
+  folder.write("book.txt", files::read_file(BOOK));
+  const std::string programs = std::filesystem::path(NARROWCAST_TRAIN).parent_path().string();
+  const ProgramEnd end =
+      launch(cluster +
+                 Words{"sbatch", "--wait", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--overcommit",
+                       "--chdir=" + folder.path().string(), "--output=" + log, SBATCH_EXAMPLE} +
+                 small_gpt() + Words{"--output_dir=" + folder / "batch"},
+             {{"PATH", programs + ":" + std::getenv("PATH")}});
+  ASSERT_TRUE(std::filesystem::exists(log)) << end.errors;
+  EXPECT_EQ(end.exit_code, 0) << files::read_file(log);
+  EXPECT_THAT(files::read_file(log), HasSubstr("identical on all ranks"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "batch/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,38 @@
+#include "trainer/checkpoint/format/settings.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/error_message.h"
+
+namespace narrowcast::checkpoint {
+namespace {
+
+using nlohmann::json;
+using testing::error_message;
+
+const json kSaved = {{"hook", "int8"}, {"seed", 3}};
+
+std::string complaint(const json& current) {
+  return error_message<c10::ValueError>([&] { check_settings(kSaved, current, "DIR/step-00000100"); });
+}
+
+TEST(CheckSettings, NamesTheSettingAndBothValues) {
+  EXPECT_NO_THROW(check_settings(kSaved, kSaved, "DIR"));
+  EXPECT_EQ(complaint({{"hook", "int4"}, {"seed", 3}}), "hook: is int4, but int8 in the checkpoint DIR/step-00000100");
+  EXPECT_EQ(complaint({{"hook", "int8"}, {"seed", 4}}), "seed: is 4, but 3 in the checkpoint DIR/step-00000100");
+  EXPECT_EQ(complaint({{"hook", "int8"}}), "seed: is nothing, but 3 in the checkpoint DIR/step-00000100");
+  EXPECT_EQ(complaint({{"hook", "int8"}, {"seed", 3}, {"width", 8}}),
+            "width: is 8, but nothing in the checkpoint DIR/step-00000100");
+  EXPECT_EQ(complaint({{"error_feedback", true}, {"hook", "int4"}, {"seed", 3}}),
+            "hook: is int4, but int8 in the checkpoint DIR/step-00000100")
+      << "what both have comes first";
+}
+
+TEST(DescribeChanges, ListsThemAll) {
+  EXPECT_EQ(describe_changes(kSaved, kSaved), "");
+  EXPECT_EQ(describe_changes(kSaved, {{"hook", "int4"}, {"seed", 4}}), "hook (int4, was int8), seed (4, was 3)");
+}
+
+}  // namespace
+}  // namespace narrowcast::checkpoint

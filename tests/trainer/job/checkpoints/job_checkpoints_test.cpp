@@ -1,0 +1,185 @@
+#include "trainer/job/checkpoints/job_checkpoints.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "ops/errors.h"
+#include "tests/support/error_message.h"
+#include "tests/trainer/job/small_job.h"
+#include "trainer/files/file_io.h"
+#include "trainer/job/run_job.h"
+#include "trainer/program/exit_code.h"
+
+namespace narrowcast::job {
+namespace {
+
+using ::testing::AllOf;
+using testing::error_message;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::small_job;
+using testing::TemporaryFolder;
+
+class JobCheckpointsTest : public ::testing::Test {
+ protected:
+  JobCheckpointsTest() : job(small_job(folder)) {
+    job.checkpoints = {.folder = checkpoints, .every = 2, .keep = 0, .resume = true, .resume_from = {}};
+    job.output.folder = folder / "run";
+  }
+  // As a process alone; gives what it says of its progress.
+  std::string run() {
+    std::ostringstream progress;
+    results.str("");
+    const JobContext context = {
+        .env = {}, .session = {}, .results = results, .progress = progress, .progress_is_terminal = false};
+    EXPECT_EQ(run_job(job, context), program::kSuccess);
+    return progress.str();
+  }
+  std::string complaint() {
+    return error_message<c10::ValueError>([&] { run(); });
+  }
+  std::string model() const { return files::read_file(folder / "run/model.safetensors"); }
+  // As after an interruption: everything since step 2 is lost.
+  void lose_step_4() { std::filesystem::remove_all(checkpoints + "/step-00000004"); }
+
+  const TemporaryFolder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  std::ostringstream results;
+  TrainJob job;
+};
+
+TEST_F(JobCheckpointsTest, TheSameJobStartsAndGoesOn) {
+  EXPECT_THAT(run(), HasSubstr("starts anew: there is no checkpoint in " + checkpoints));
+  const std::string whole = model();
+  lose_step_4();
+  EXPECT_THAT(run(), AllOf(HasSubstr("goes on from " + checkpoints + "/step-00000002, step 2 of 4\n"),
+                           Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
+  EXPECT_THAT(run(), HasSubstr("step 4 of 4")) << "nothing is left to train";
+  EXPECT_EQ(model(), whole);
+}
+
+TEST_F(JobCheckpointsTest, MetricsGoOnWithoutDoubles) {
+  job.training.log_every = 1;
+  run();
+  lose_step_4();
+  run();
+  std::istringstream lines(files::read_file(folder / "run/metrics.jsonl"));
+  std::string events;
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    events += object["event"].get<std::string>() + object.value("step", nlohmann::json("")).dump() + " ";
+  }
+  EXPECT_EQ(events, "start\"\" step1 step2 checkpoint2 resume2 step3 step4 evaluation4 checkpoint4 end\"\" ");
+}
+
+TEST_F(JobCheckpointsTest, SkipsADamagedOneButNotAll) {
+  run();
+  const std::string whole = model();
+  folder.write("checkpoints/step-00000004/replica.safetensors", "damaged");
+  EXPECT_THAT(run(), AllOf(HasSubstr("warning: skips the checkpoint of step 4: " + checkpoints + "/step-00000004/"),
+                           HasSubstr("goes on from " + checkpoints + "/step-00000002")));
+  EXPECT_EQ(model(), whole);
+  for (const char* step : {"2", "4"}) {
+    folder.write("checkpoints/step-0000000" + std::string(step) + "/manifest.json", "{}");
+  }
+  EXPECT_THAT(error_message<CorruptInputError>([&] { run(); }), HasSubstr("none of its 2 checkpoints is valid"));
+}
+
+TEST_F(JobCheckpointsTest, OtherSettingsAreNamedWithBothValues) {
+  run();
+  job.seed = 5;
+  EXPECT_EQ(complaint(), "seed: is 5, but 0 in the checkpoint " + checkpoints + "/step-00000004");
+  job.seed = 0;
+  job.ddp.hook("int8");
+  EXPECT_THAT(complaint(), HasSubstr("hook: is int8, but none in the checkpoint "));
+  job.ddp.hook("none");
+  job.model_options["width"] = 32;
+  EXPECT_THAT(complaint(), HasSubstr("but"));
+  job.model_options["width"] = 16;
+  job.training.steps = 8;
+  EXPECT_THAT(complaint(), HasSubstr("steps: is 8, but 4 in the checkpoint"));
+}
+
+TEST_F(JobCheckpointsTest, ManyThingsMayChange) {
+  job.training.learning_rate.schedule = training::Schedule::kConstant;
+  job.training.learning_rate.warmup_steps = 1;
+  run();
+  job.training.steps = 6;
+  job.training.log_every = 3;
+  job.training.eval_every = 2;
+  job.training.accumulation_steps = 2;
+  EXPECT_THAT(run(),
+              AllOf(HasSubstr("step 4 of 6"),
+                    HasSubstr("cannot give the same bits as without the interruption: accumulation_steps (2, was 1)")));
+  job.training.steps = 3;
+  EXPECT_THAT(complaint(), HasSubstr("steps: is 3, but the checkpoint " + checkpoints + "/step-00000006 is of step 6"));
+}
+
+TEST_F(JobCheckpointsTest, WithoutResumeExistingOnesAreRefusedOrReplaced) {
+  run();
+  job.checkpoints.resume = false;
+  job.output.folder = "";
+  EXPECT_THAT(complaint(), HasSubstr("holds checkpoints already, the newest of step 4; --resume goes on from it"));
+  job.output.overwrite = true;
+  job.checkpoints.resume_from = checkpoints + "/step-00000002";
+  EXPECT_THAT(complaint(), HasSubstr("resume_from: lies in checkpoint_dir"));
+  job.checkpoints.resume_from = "";
+  job.training.steps = 2;
+  run();
+  EXPECT_FALSE(std::filesystem::exists(checkpoints + "/step-00000004"));
+}
+
+TEST_F(JobCheckpointsTest, GoesOnFromTheOneThatIsNamed) {
+  run();
+  const std::string whole = model();
+  job.checkpoints = {.folder = folder / "fork", .resume = true, .resume_from = checkpoints + "/step-00000002"};
+  job.output.folder = folder / "fork-run";
+  EXPECT_THAT(run(), HasSubstr("goes on from " + checkpoints + "/step-00000002"));
+  EXPECT_EQ(files::read_file(folder / "fork-run/model.safetensors"), whole);
+  EXPECT_THAT(run(), HasSubstr("goes on from " + folder / "fork/step-00000004"));
+  job.checkpoints = {.resume_from = folder / "none"};
+  job.output.folder = "";
+  EXPECT_THAT(error_message<CorruptInputError>([&] { run(); }), HasSubstr(folder / "none/manifest.json"));
+}
+
+// A job that was ended before its first checkpoint starts anew, over what it had written until then.
+TEST_F(JobCheckpointsTest, FilesOfAFinishedTrainingAreKept) {
+  folder.write("run/metrics.jsonl", "{\"event\":\"start\"}\n");
+  run();
+  std::filesystem::remove_all(checkpoints);
+  EXPECT_THAT(complaint(), HasSubstr("model.safetensors exists already"));
+  std::filesystem::remove(folder / "run/model.safetensors");
+  EXPECT_THAT(complaint(), HasSubstr("metrics.jsonl exists already"));
+}
+
+TEST_F(JobCheckpointsTest, DryRunSaysWhereItWouldGoOn) {
+  job.dry_run = true;
+  run();
+  EXPECT_THAT(results.str(), HasSubstr("goes_on_from                     nothing\n"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoints));
+  job.dry_run = false;
+  run();
+  job.dry_run = true;
+  folder.write("checkpoints/step-00000004/manifest.json", "");
+  EXPECT_THAT(run(), HasSubstr("warning: skips the checkpoint of step 4"));
+  EXPECT_THAT(results.str(), HasSubstr(checkpoints + "/step-00000002, step 2 of 4\n"));
+  job.seed = 1;
+  EXPECT_THAT(complaint(), HasSubstr("seed: is 1, but 0"));
+}
+
+TEST_F(JobCheckpointsTest, RefusesValuesOutOfRange) {
+  job.checkpoints.every = 0;
+  EXPECT_EQ(complaint(), "checkpoint_every: must be at least 1, but is 0");
+  job.checkpoints = {.folder = checkpoints, .keep = -1};
+  EXPECT_EQ(complaint(), "keep_checkpoints: must be at least 0, but is -1");
+  job.checkpoints = {.resume = true};
+  EXPECT_THAT(complaint(), HasSubstr("resume: needs checkpoint_dir"));
+}
+
+}  // namespace
+}  // namespace narrowcast::job

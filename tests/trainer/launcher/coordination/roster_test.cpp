@@ -1,0 +1,63 @@
+#include "trainer/launcher/coordination/roster.h"
+
+#include <gtest/gtest.h>
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+Clock::time_point at(int64_t time) { return Clock::time_point(milliseconds(time)); }
+
+NodeView node(int64_t ticket, int64_t beats) { return {.ticket = ticket, .beats = beats}; }
+
+TEST(Roster, TellsWhoIsNew) {
+  Roster roster(milliseconds(1000));
+  EXPECT_EQ(roster.look(at(0), {node(1, 1)}).size(), 1U);
+  const auto new_ones = roster.look(at(100), {node(1, 1), node(2, 1)});
+  ASSERT_EQ(new_ones.size(), 1U);
+  EXPECT_EQ(new_ones[0].ticket, 2);
+}
+
+TEST(Roster, GivesUpWhoIsSilentForTooLong) {
+  Roster roster(milliseconds(1000));
+  roster.look(at(0), {node(1, 1), node(2, 1)});
+  roster.look(at(900), {node(1, 2), node(2, 1)});
+  EXPECT_FALSE(roster.is_lost(2));
+  roster.look(at(1001), {node(1, 2), node(2, 1)});
+  EXPECT_FALSE(roster.is_lost(1));
+  EXPECT_TRUE(roster.is_lost(2));
+  roster.look(at(1002), {node(1, 2), node(2, 2)});
+  EXPECT_TRUE(roster.is_lost(2));  // for good: its place may be taken
+}
+
+TEST(Roster, ExpectsNothingOfThoseThatLeft) {
+  Roster roster(milliseconds(1000));
+  NodeView gone = node(2, 1);
+  gone.left = true;
+  roster.look(at(0), {node(1, 1), gone});
+  roster.look(at(5000), {node(1, 2), gone});
+  EXPECT_FALSE(roster.is_lost(2));
+}
+
+TEST(Roster, KnowsReportsByRound) {
+  Roster roster(milliseconds(1000));
+  NodeView view = node(1, 1);
+  view.report = RoundReport{.round = 3, .report = {.stopped_ranks = 7}};
+  roster.look(at(0), {view});
+  EXPECT_EQ(roster.report(1, 3)->stopped_ranks, 7);
+  EXPECT_FALSE(roster.report(1, 4));
+}
+
+TEST(Roster, KnowsWhetherTheOthersLeft) {
+  Roster roster(milliseconds(1000));
+  NodeView gone = node(2, 1);
+  roster.look(at(0), {node(1, 1), gone, node(3, 1)});
+  EXPECT_FALSE(roster.others_left());
+  gone.left = true;
+  roster.look(at(2000), {node(1, 2), gone, node(3, 1)});  // the third is lost
+  EXPECT_TRUE(roster.others_left());
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

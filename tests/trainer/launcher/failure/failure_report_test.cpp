@@ -1,0 +1,103 @@
+#include "trainer/launcher/failure/failure_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/support/temporary_folder.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Lines = std::vector<std::string>;
+
+GroupEnd failed(const FailureRecord& failure) { return {.cause = GroupEnd::Cause::kFailed, .failure = failure}; }
+
+FailureRecord exit_seven() {
+  return {.rank = 1,
+          .pid = 4321,
+          .node = "",
+          .ending = {.exit_code = 7},
+          .time_ms = 1767323045678,
+          .after = milliseconds(12345)};
+}
+
+TEST(FailureReport, NamesRankProcessEndingAndTime) {
+  setenv("TZ", "UTC", 1);
+  EXPECT_THAT(
+      describe_end(failed(exit_seven())),
+      ElementsAre("rank 1 (pid 4321) failed first: exit code 7, 12.3 s after the start, at 2026-01-02 03:04:05"));
+}
+
+TEST(FailureReport, NamesTheNodeWhereThereAreSeveral) {
+  FailureRecord failure = exit_seven();
+  failure.node = "node 1 (beta)";
+  EXPECT_THAT(describe_end(failed(failure))[0], HasSubstr("rank 1 on node 1 (beta) (pid 4321) failed first: "));
+}
+
+TEST(FailureReport, SaysWhatBecameOfTheOthers) {
+  GroupEnd end = failed(exit_seven());
+  end.stopped_ranks = 1;
+  EXPECT_THAT(describe_end(end)[0], HasSubstr("; stopped 1 rank that ran"));
+  end.stopped_ranks = 3;
+  end.killed = true;
+  EXPECT_THAT(describe_end(end)[0], HasSubstr("; stopped 3 ranks that ran, with SIGKILL"));
+  end.left_behind = true;
+  EXPECT_THAT(describe_end(end)[0], HasSubstr("not all processes could be ended"));
+}
+
+TEST(FailureReport, DescribesSignalsByName) {
+  EXPECT_EQ(describe({.signal = SIGKILL}), "signal SIGKILL (Killed)");
+  EXPECT_EQ(describe({.signal = SIGSEGV}), "signal SIGSEGV (Segmentation fault)");
+  EXPECT_EQ(describe({.exit_code = 3}), "exit code 3");
+}
+
+TEST(FailureReport, ShowsMessageLogAndLastLines) {
+  FailureRecord failure = exit_seven();
+  failure.message = "disk full";
+  failure.log_file = "logs/1/stderr.log";
+  failure.last_lines = {"one", "two"};
+  const Lines lines = describe_end(failed(failure));
+  EXPECT_EQ(Lines(lines.begin() + 1, lines.end()),
+            (Lines{"its error: disk full", "its standard error is in logs/1/stderr.log",
+                   "its last lines on standard error:", "    one", "    two"}));
+}
+
+TEST(FailureReport, NamesTheSignalThatStoppedTheJob) {
+  GroupEnd end{.cause = GroupEnd::Cause::kInterrupted, .signal = SIGINT, .stopped_ranks = 2};
+  EXPECT_THAT(describe_end(end), ElementsAre("stopped by SIGINT; stopped 2 ranks that ran"));
+  end.text = "node 0 (alpha)";
+  EXPECT_THAT(describe_end(end)[0], HasSubstr("stopped by SIGINT on node 0 (alpha); "));
+}
+
+TEST(FailureReport, HasNothingToSayAboutSuccess) {
+  GroupEnd end;
+  EXPECT_THAT(describe_end(end), IsEmpty());
+  end.left_behind = true;
+  EXPECT_THAT(describe_end(end)[0], HasSubstr("every rank succeeded, but not all processes"));
+}
+
+TEST(ReadLastLines, ReadsOnlyTheEndOfAHugeFile) {
+  const testing::TemporaryFolder folder;
+  // More than the 64 KiB that are read: the line they begin in is not shown.
+  std::string text = "\nlast\n";
+  text.insert(0, 1 << 17, 'x');
+  EXPECT_THAT(read_last_lines(folder.write("huge", text), 10), ElementsAre("last"));
+}
+
+TEST(ReadLastLines, ReadsAtMostSoMany) {
+  const testing::TemporaryFolder folder;
+  EXPECT_THAT(read_last_lines(folder.write("some", "1\n2\n3\n"), 2), ElementsAre("2", "3"));
+  EXPECT_THAT(read_last_lines(folder.write("none", ""), 10), IsEmpty());
+  EXPECT_THAT(read_last_lines(folder.write("few", "a\nb"), 10), ElementsAre("a", "b"));
+  EXPECT_THAT(read_last_lines("/no/such", 10), IsEmpty());
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

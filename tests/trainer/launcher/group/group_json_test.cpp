@@ -1,0 +1,85 @@
+#include "trainer/launcher/group/group_json.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/errors.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+FailureRecord record() {
+  return {.rank = 5,
+          .pid = 4321,
+          .node = "node 1 (b)",
+          .ending = {.exit_code = 0, .signal = 11},
+          .time_ms = 1767323045678,
+          .after = std::chrono::milliseconds(12345),
+          .message = "disk full",
+          .log_file = "logs/5/stderr.log",
+          .last_lines = {"one", "two \"quoted\""}};
+}
+
+TEST(GroupJson, KeepsANode) {
+  const NodeDescription node{
+      .host = "b",
+      .pid = 9,
+      .nproc = 4,
+      .node_rank = 1,
+      .role = "reader",
+      .settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 3, .max_restarts = 2, .rdzv_id = "job"}};
+  const NodeDescription read = parse_node(to_text(node));
+  EXPECT_EQ(read.host, "b");
+  EXPECT_EQ(read.nproc, 4);
+  EXPECT_EQ(read.role, "reader");
+  EXPECT_EQ(read.settings, node.settings);
+}
+
+TEST(GroupJson, KeepsAReport) {
+  const RoundReport report{
+      .round = 3, .report = {.end = NodeReport::End::kFailed, .failure = record(), .stopped_ranks = 2, .killed = true}};
+  const RoundReport read = parse_report(to_text(report));
+  EXPECT_EQ(read.round, 3);
+  EXPECT_EQ(read.report.end, NodeReport::End::kFailed);
+  EXPECT_TRUE(read.report.killed);
+  const FailureRecord& failure = read.report.failure.value();
+  EXPECT_EQ(failure.ending.signal, 11);
+  EXPECT_EQ(failure.time_ms, 1767323045678);
+  EXPECT_EQ(failure.after, std::chrono::milliseconds(12345));
+  EXPECT_EQ(failure.last_lines, record().last_lines);
+  EXPECT_EQ(failure.log_file, "logs/5/stderr.log");
+}
+
+TEST(GroupJson, KeepsADecision) {
+  Decision decision;
+  decision.phase = Decision::Phase::kRunning;
+  decision.round = 2;
+  decision.run_id = "job";
+  decision.members = {{.ticket = 4, .name = "node 0 (a)", .nproc = 8, .role = "r"}};
+  decision.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = record(), .stopped_ranks = 7};
+  decision.turned_away[9] = {.cause = GroupEnd::Cause::kAborted, .text = "late", .code = 2};
+  const Decision read = parse_decision(to_text(decision));
+  EXPECT_EQ(read.phase, Decision::Phase::kRunning);
+  EXPECT_EQ(read.members.at(0).ticket, 4);
+  EXPECT_EQ(read.members.at(0).nproc, 8);
+  EXPECT_EQ(read.end->failure->rank, 5);
+  EXPECT_EQ(read.end->stopped_ranks, 7);
+  EXPECT_EQ(read.turned_away.at(9).text, "late");
+  EXPECT_FALSE(parse_decision(to_text(Decision{})).end);
+}
+
+TEST(GroupJson, TakesBytesThatAreNoText) {
+  RoundReport report{.round = 0, .report = {.end = NodeReport::End::kFailed, .failure = record()}};
+  report.report.failure->last_lines = {"bad \xff byte"};
+  EXPECT_EQ(parse_report(to_text(report)).report.failure->last_lines.at(0), "bad \xEF\xBF\xBD byte");
+}
+
+TEST(GroupJson, RefusesWhatIsNone) {
+  for (const char* const text : {"", "{", "[]", "{}", "7", R"({"phase": "x"})"}) {
+    EXPECT_THROW(parse_decision(text), CorruptInputError) << text;
+    EXPECT_THROW(parse_node(text), CorruptInputError) << text;
+    EXPECT_THROW(parse_report(text), CorruptInputError) << text;
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

@@ -1,0 +1,68 @@
+#include "trainer/program/failure/error_file.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/temporary_folder.h"
+
+namespace narrowcast::program {
+namespace {
+
+int64_t seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class ErrorFileTest : public ::testing::Test {
+ protected:
+  // The file's object "message".
+  nlohmann::json written(const Failure& failure) {
+    error_file_writer(file)(failure);
+    return nlohmann::json::parse(std::ifstream(file)).at("message");
+  }
+
+  const testing::TemporaryFolder folder;
+  const std::string file = folder / "error.json";
+};
+
+TEST_F(ErrorFileTest, HoldsWhatTorchrunReads) {
+  const int64_t before = seconds_now();
+  const nlohmann::json message = written({kCorruptInput, "f.txt: \"byte\" 3 \xff"});
+  EXPECT_EQ(message.at("message"), "f.txt: \"byte\" 3 \xEF\xBF\xBD");
+  EXPECT_EQ(message.at("extraInfo").at("py_callstack"), message.at("message"));
+  const int64_t time = std::stoll(message.at("extraInfo").at("timestamp").get<std::string>());
+  EXPECT_GE(time, before);
+  EXPECT_LE(time, seconds_now());
+  EXPECT_EQ(folder.entries(), 1) << "nothing unfinished stays";
+}
+
+TEST_F(ErrorFileTest, ALostPeerIsToldLaterThanItsDeath) {
+  const int64_t before = seconds_now();
+  const nlohmann::json message = written({kPeerFailed, "rank 0: peer lost"});
+  EXPECT_GE(std::stoll(message.at("extraInfo").at("timestamp").get<std::string>()), before + 2);
+}
+
+TEST_F(ErrorFileTest, NowhereToWriteIsNoError) {
+  error_file_writer("")({kWrongUse, "x"});
+  error_file_writer(folder / "no/such/folder/error.json")({kWrongUse, "x"});
+  EXPECT_EQ(folder.entries(), 0);
+}
+
+TEST_F(ErrorFileTest, IsWrittenByAFailingProgramOnly) {
+  const auto writer = error_file_writer(file);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(run_program(
+                "prog", [] { return 1; }, writer),
+            1);
+  EXPECT_EQ(folder.entries(), 0);
+  EXPECT_EQ(run_program(
+                "prog", []() -> int { throw std::runtime_error("odd"); }, writer),
+            kInternalError);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "prog: odd\n");
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(file)).at("message").at("message"), "odd");
+}
+
+}  // namespace
+}  // namespace narrowcast::program

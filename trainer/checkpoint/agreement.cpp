@@ -1,0 +1,42 @@
+#include "trainer/checkpoint/agreement.h"
+
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include <vector>
+
+#include "ops/errors.h"
+
+namespace narrowcast::checkpoint {
+namespace {
+
+std::string failure_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  } catch (const CorruptInputError& error) {
+    return error.what_without_backtrace();
+  } catch (const OutputError& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string first_failure(const ProcessGroupPtr& group, const std::function<void()>& body) {
+  const std::vector<std::string> failures = all_gather_text(group, failure_of(body));
+  for (size_t rank = 0; rank < failures.size(); ++rank) {
+    if (!failures[rank].empty()) {
+      return failures.size() == 1 ? failures[rank] : absl::StrCat("rank ", rank, ": ", failures[rank]);
+    }
+  }
+  return "";
+}
+
+std::string from_rank_0(const ProcessGroupPtr& group, const std::string& text) {
+  return all_gather_text(group, group->getRank() == 0 ? text : "").at(0);
+}
+
+}  // namespace narrowcast::checkpoint

@@ -1,0 +1,52 @@
+#include "trainer/job/checkpoints/job_settings.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/version.h>
+
+namespace narrowcast::job {
+namespace {
+
+using nlohmann::json;
+
+// Of the plan's entries, those that mean nothing for the parameters, or follow from others.
+constexpr const char* kFree[] = {"batch_size_per_rank",
+                                 "eval_every",
+                                 "eval_batches",
+                                 "log_every",
+                                 "data",
+                                 "payload_bytes_per_step_and_rank",
+                                 "checkpoint_dir",
+                                 "checkpoint_every",
+                                 "keep_checkpoints",
+                                 "resume",
+                                 "resume_from"};
+
+constexpr const char* kCircumstances[] = {"ranks", "accumulation_steps", "version"};
+
+}  // namespace
+
+checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
+  checkpoint::Description description = {.settings = plan, .circumstances = json::object()};
+  json& settings = description.settings;
+  json& circumstances = description.circumstances;
+  for (const char* const name : kCircumstances) {
+    circumstances[name] = plan.at(name);
+    settings.erase(name);
+  }
+  for (const char* const name : kFree) {
+    settings.erase(name);
+  }
+  settings.update(plan.at("model_options"));
+  settings.erase("model_options");
+  if (job.training.learning_rate.schedule == training::Schedule::kConstant) {
+    settings.erase("steps");
+  }
+  settings["bucket_cap_mb"] = job.ddp.bucket_cap_mb();
+  circumstances["threads"] = at::get_num_threads();
+  circumstances["libtorch"] = TORCH_VERSION;
+  circumstances["instructions"] = at::get_cpu_capability();
+  return description;
+}
+
+}  // namespace narrowcast::job

@@ -1,0 +1,17 @@
+// Which of a job's values a checkpoint binds.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "ops/export.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
+#include "trainer/job/train_job.h"
+
+namespace narrowcast::job {
+
+// From the plan of a job (plan.h). The settings: model, data, optimizer, seed, hook, buckets. How often to look, report
+// and save is free, and so is the number of steps with a constant schedule. The circumstances may change, but with
+// them bits do: ranks, threads, accumulation, versions, the processor's instructions.
+NARROWCAST_EXPORT checkpoint::Description describe_job(const TrainJob& job, const nlohmann::json& plan);
+
+}  // namespace narrowcast::job

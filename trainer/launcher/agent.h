@@ -1,0 +1,55 @@
+// One node's launcher: does what the group wants (rendezvous.h) with this node's workers.
+//
+//   waiting ── the round is complete ──> running ── a worker or another node fails, or all succeed ──┐
+//      │  ^                                                                                         │
+//      │  └────────────────────────────── another round ──────────────── report, and wait ──────────┘
+//      └── the job is over ──> tell, stay as long as others need this launcher, end
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "trainer/launcher/plan/launch_plan.h"
+#include "trainer/launcher/rendezvous/rendezvous.h"
+#include "trainer/launcher/supervisor.h"
+#include "trainer/launcher/worker_runner.h"
+
+namespace narrowcast::launcher {
+
+struct AgentOptions {
+  LaunchOptions launch;
+  EnvironmentVariables environment;  // what workers inherit
+  std::chrono::milliseconds shutdown_timeout{3000};
+  std::chrono::milliseconds monitor_interval{100};  // how often the group is asked what to do
+  std::function<void(const std::string&)> tell;     // prints a line for the user
+  std::function<std::chrono::system_clock::time_point()> wall_clock = std::chrono::system_clock::now;
+};
+
+class Agent {
+ public:
+  Agent(WorkerRunner& runner, Rendezvous& rendezvous, AgentOptions options);
+
+  // Runs this node's part of the job and returns how the job ended. Throws
+  // c10::ValueError, after telling the group, if a worker cannot be started.
+  GroupEnd run();
+
+ private:
+  Directive next_directive();
+  void run_round(const Directive& directive);
+  void tell_restart(const Directive& directive) const;
+  Outcome supervise_round(const std::vector<WorkerCommand>& workers);
+  void report(const Outcome& outcome, const std::vector<WorkerCommand>& workers, const Round& round);
+  FailureRecord record_of(const WorkerFailure& failure, const WorkerCommand& worker) const;
+  int idle();
+  void wait_to_leave();
+
+  WorkerRunner& runner_;
+  Rendezvous& rendezvous_;
+  const AgentOptions options_;
+  std::chrono::system_clock::time_point round_began_;
+  std::string told_note_;
+  int signals_ = 0;  // that came while there were no workers
+};
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,132 @@
+#include "trainer/launcher/group/group_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "ops/errors.h"
+
+namespace narrowcast::launcher {
+
+using nlohmann::json;
+
+// Found by the library through the types' namespace.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ending, exit_code, signal)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupSettings, backend, min_nodes, max_nodes, max_restarts, rdzv_id)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank, role, settings)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role)
+
+namespace {
+
+template <class T>
+json optional_to_json(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+template <class T>
+void read_optional(const json& value, std::optional<T>& into) {
+  into = value.is_null() ? std::nullopt : std::optional<T>(value.get<T>());
+}
+
+template <class T>
+std::string dump(const T& value) {
+  return json(value).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+template <class T>
+T parse(const std::string& what, const std::string& text) {
+  try {
+    return json::parse(text).get<T>();
+  } catch (const json::exception& error) {
+    NARROWCAST_CHECK_INPUT(false, "the launchers' store does not hold ", what, ": ", error.what());
+  }
+}
+
+}  // namespace
+
+void to_json(json& j, const FailureRecord& record) {
+  j = {{"rank", record.rank},       {"pid", record.pid},           {"node", record.node},
+       {"ending", record.ending},   {"time_ms", record.time_ms},   {"after_ms", record.after.count()},
+       {"message", record.message}, {"log_file", record.log_file}, {"last_lines", record.last_lines}};
+}
+
+void from_json(const json& j, FailureRecord& record) {
+  j.at("rank").get_to(record.rank);
+  j.at("pid").get_to(record.pid);
+  j.at("node").get_to(record.node);
+  j.at("ending").get_to(record.ending);
+  j.at("time_ms").get_to(record.time_ms);
+  record.after = std::chrono::milliseconds(j.at("after_ms").get<int64_t>());
+  j.at("message").get_to(record.message);
+  j.at("log_file").get_to(record.log_file);
+  j.at("last_lines").get_to(record.last_lines);
+}
+
+void to_json(json& j, const NodeReport& report) {
+  j = {{"end", report.end},
+       {"failure", optional_to_json(report.failure)},
+       {"signal", report.signal},
+       {"text", report.text},
+       {"stopped_ranks", report.stopped_ranks},
+       {"killed", report.killed},
+       {"left_behind", report.left_behind}};
+}
+
+void from_json(const json& j, NodeReport& report) {
+  j.at("end").get_to(report.end);
+  read_optional(j.at("failure"), report.failure);
+  j.at("signal").get_to(report.signal);
+  j.at("text").get_to(report.text);
+  j.at("stopped_ranks").get_to(report.stopped_ranks);
+  j.at("killed").get_to(report.killed);
+  j.at("left_behind").get_to(report.left_behind);
+}
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RoundReport, round, report)
+
+void to_json(json& j, const GroupEnd& end) {
+  j = {{"cause", end.cause},   {"failure", optional_to_json(end.failure)},
+       {"signal", end.signal}, {"text", end.text},
+       {"code", end.code},     {"stopped_ranks", end.stopped_ranks},
+       {"killed", end.killed}, {"left_behind", end.left_behind}};
+}
+
+void from_json(const json& j, GroupEnd& end) {
+  j.at("cause").get_to(end.cause);
+  read_optional(j.at("failure"), end.failure);
+  j.at("signal").get_to(end.signal);
+  j.at("text").get_to(end.text);
+  j.at("code").get_to(end.code);
+  j.at("stopped_ranks").get_to(end.stopped_ranks);
+  j.at("killed").get_to(end.killed);
+  j.at("left_behind").get_to(end.left_behind);
+}
+
+void to_json(json& j, const Decision& decision) {
+  j = {{"phase", decision.phase},     {"round", decision.round}, {"run_id", decision.run_id},
+       {"members", decision.members}, {"note", decision.note},   {"end", optional_to_json(decision.end)},
+       {"turned_away", json::array()}};
+  for (const auto& [ticket, end] : decision.turned_away) {
+    j["turned_away"].push_back({{"ticket", ticket}, {"end", end}});
+  }
+}
+
+void from_json(const json& j, Decision& decision) {
+  j.at("phase").get_to(decision.phase);
+  j.at("round").get_to(decision.round);
+  j.at("run_id").get_to(decision.run_id);
+  j.at("members").get_to(decision.members);
+  j.at("note").get_to(decision.note);
+  read_optional(j.at("end"), decision.end);
+  for (const json& entry : j.at("turned_away")) {
+    decision.turned_away[entry.at("ticket").get<int64_t>()] = entry.at("end").get<GroupEnd>();
+  }
+}
+
+std::string to_text(const NodeDescription& node) { return dump(node); }
+std::string to_text(const RoundReport& report) { return dump(report); }
+std::string to_text(const Decision& decision) { return dump(decision); }
+
+NodeDescription parse_node(const std::string& text) { return parse<NodeDescription>("a node", text); }
+RoundReport parse_report(const std::string& text) { return parse<RoundReport>("a report", text); }
+Decision parse_decision(const std::string& text) { return parse<Decision>("the decision", text); }
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,94 @@
+// How launchers talk through the store, which the first of them serves (c10d's TCPStore).
+//
+// Every key has one writer, so that nothing is ever overwritten by mistake and no
+// compare-and-set is needed; only the counter that hands out tickets is everybody's.
+// The launcher that serves the store also decides (coordination/coordinator.h): if it
+// goes, the store goes, so a decision that were shared among all would survive nothing
+// more. All keys begin with kLauncherKeys.
+//
+//   key                 written by      holds
+//   decision            the host        what the group is to do: phase, round, members, why the last round ended
+//   tickets             add, everybody  how many launchers came; the value after one's own add is one's ticket
+//   node/T/beat         launcher T      a counter that grows as long as it lives
+//   node/T/report       launcher T      how its workers ended in which round; empty before the first time
+//   node/T/left         launcher T      "0", then "1" when it has seen that the job is over
+//   node/T/description  launcher T      host, process, workers, flags; written last, so that the others are there
+//
+// The host writes `decision` before anybody else comes. A launcher joins: it draws a
+// ticket and writes its node/T keys. From then on, every monitor_interval,
+//
+//   - each launcher grows its beat, now and then, and reads `decision`. If a round runs and
+//     it is a member, it starts its workers, and reports when they have ended, by themselves or
+//     because the decision no longer says that this round runs.
+//   - the host also reads all nodes' keys, decides, and writes `decision` if it changed. Before a round
+//     begins it removes every key of the workers of the round before.
+//
+// So a round begins on all nodes when they see it decided, and ends on all of them when
+// one reports; the next is decided when all members have reported or are lost. When the job is over each
+// launcher writes `left`; the host stays until all have, so that nobody finds it gone too early.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "trainer/launcher/coordination/coordinator.h"
+#include "trainer/launcher/group/group.h"
+
+namespace narrowcast::launcher {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// A launcher's part. All functions throw what the store throws (c10::DistError) and
+// CorruptInputError if it holds something else.
+class StoreMember {
+ public:
+  explicit StoreMember(StorePtr store) : store_(std::move(store)) {}
+
+  // Whether a host serves this store: a store of something else has no decision.
+  bool has_host() const;
+  // Draws a ticket and introduces the node.
+  void join(const NodeDescription& node);
+  int64_t ticket() const { return ticket_; }
+
+  void beat();
+  void report(const RoundReport& report);
+  void leave();
+  Decision decision() const;
+
+ private:
+  std::string own_key(const std::string& name) const;
+
+  StorePtr store_;
+  int64_t ticket_ = 0;
+};
+
+// The part of the launcher that serves the store.
+class StoreHost {
+ public:
+  // Writes the first decision. `before_round` is called before a round begins.
+  StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round);
+
+  // Looks at all nodes, decides, and tells.
+  void step(Clock::time_point now);
+
+  bool everyone_left() const { return coordinator_.everyone_left(); }
+
+ private:
+  std::vector<NodeView> look();
+  void look_for_newcomers();
+  void publish(const Decision& decision);
+
+  StorePtr store_;
+  Coordinator coordinator_;
+  const std::function<void()> before_round_;
+  std::vector<NodeView> nodes_;
+  std::string published_;
+  int64_t prepared_round_ = -1;
+};
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,89 @@
+#include "trainer/launcher/job_rendezvous.h"
+
+#include <c10/util/Exception.h>
+
+#include "trainer/launcher/posix/machine.h"
+#include "trainer/launcher/rendezvous/local_rendezvous.h"
+#include "trainer/launcher/rendezvous/store_rendezvous.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+Round only_round(const GroupRequest& request, const LaunchOptions& launch, int64_t port) {
+  return {.master_addr = request.endpoint.host,
+          .master_port = port,
+          .run_id = request.rdzv_id.empty() ? new_run_id() : request.rdzv_id,
+          .world_size = launch.nproc_per_node,
+          .role_world_size = launch.nproc_per_node,
+          .max_restarts = request.max_restarts};
+}
+
+NodeDescription describe(const GroupRequest& request, const LaunchOptions& launch) {
+  return {.host = request.local_addr.empty() ? host_name() : request.local_addr,
+          .pid = getpid(),
+          .nproc = launch.nproc_per_node,
+          .node_rank = request.node_rank,
+          .role = launch.role,
+          .settings = {.backend = request.backend,
+                       .min_nodes = request.nodes.least,
+                       .max_nodes = request.nodes.most,
+                       .max_restarts = request.max_restarts,
+                       .rdzv_id = request.rdzv_id}};
+}
+
+const std::string& own_address(const GroupRequest& request) {
+  return request.local_addr.empty() ? request.endpoint.host : request.local_addr;
+}
+
+}  // namespace
+
+JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& launch,
+                             std::chrono::milliseconds monitor_interval) {
+  if (!request.nodes.several()) {
+    serve(request);
+    rendezvous_ = std::make_unique<LocalRendezvous>(only_round(request, launch, socket_->port()),
+                                                    [this] { store_->forget_workers(); });
+    return;
+  }
+  if (request.backend == "static" ? request.node_rank == 0 : request.options.is_host.value_or(false)) {
+    serve(request);
+  } else if (request.backend == "c10d" && !request.options.is_host) {
+    serve_if_own(request);
+  }
+  join(request, launch, monitor_interval);
+}
+
+void JobRendezvous::serve(const GroupRequest& request) {
+  ListeningSocket::FlagNames flags = request.endpoint_flags;
+  if (!request.local_addr.empty()) {
+    flags.address = "--local_addr";
+  }
+  socket_.emplace(own_address(request), request.endpoint.port, flags);
+  store_.emplace(own_address(request), *socket_);
+}
+
+// Several launchers may run on the endpoint's machine; the first to listen is the host.
+void JobRendezvous::serve_if_own(const GroupRequest& request) {
+  if (!is_own_address(request.endpoint.host)) {
+    return;
+  }
+  try {
+    serve(request);
+  } catch (const PortInUseError&) {
+    socket_.reset();  // By the host, as the conversation with it will show.
+  }
+}
+
+void JobRendezvous::join(const GroupRequest& request, const LaunchOptions& launch,
+                         std::chrono::milliseconds monitor_interval) {
+  LinkOptions options{.host = request.endpoint.host,
+                      .port = request.endpoint.port,
+                      .node = describe(request, launch),
+                      .rendezvous = request.options,
+                      .monitor_interval = monitor_interval,
+                      .hosted = store_ ? &*store_ : nullptr,
+                      .run_id = new_run_id()};
+  rendezvous_ = std::make_unique<StoreRendezvous>(options);
+}
+
+}  // namespace narrowcast::launcher

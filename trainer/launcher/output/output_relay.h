@@ -1,0 +1,115 @@
+// What workers write, shown by the launcher: whole lines, never mixed, standard
+// output on standard output and standard error on standard error.
+//
+// Nothing here blocks. A worker's pipe is only read while the launcher's own stream
+// keeps up, so a reader that stops (a pager) stops the workers, as it would without us.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/launcher/posix/descriptor.h"
+
+namespace narrowcast::launcher {
+
+// Collects what one worker writes to one stream and gives back whole lines.
+class LinePrefixer {
+ public:
+  explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  // The lines that `bytes` completes, each with the prefix and its newline. A line
+  // longer than kLongestLine is given back in pieces of that size, as lines.
+  std::string push(std::string_view bytes);
+
+  // What is left when the stream ends: an unfinished line, made a whole one.
+  std::string finish();
+
+  // The last lines given back, without the prefix, oldest first, at most kRemembered.
+  const std::deque<std::string>& last_lines() const { return last_lines_; }
+
+  static constexpr size_t kLongestLine = size_t{1} << 20;
+  static constexpr size_t kRemembered = 10;
+
+ private:
+  std::string prefixed(std::string line);
+
+  const std::string prefix_;
+  std::string unfinished_;
+  std::deque<std::string> last_lines_;
+};
+
+// Reads the workers' pipes and writes to the launcher's two streams, to files, or to both.
+class OutputRelay {
+ public:
+  enum class Kind { kOutput, kError };
+
+  // What is read of a worker's stream, and where it goes.
+  struct Tap {
+    int64_t rank = 0;
+    Kind kind = Kind::kOutput;
+    bool shown = true;                // on the launcher's own stream of that kind
+    std::filesystem::path path = {};  // of `copy`, for messages
+    Descriptor pipe = Descriptor();   // none: there is nothing to read
+    Descriptor copy = Descriptor();   // a file that gets the same bytes; none: no file
+    std::string prefix = {};          // before each line that is shown
+  };
+
+  // Writes to these descriptors, which stay the caller's.
+  OutputRelay(int output, int error) : output_{.fd = output}, error_{.fd = error} {}
+
+  OutputRelay(const OutputRelay&) = delete;
+  OutputRelay& operator=(const OutputRelay&) = delete;
+
+  // Reads a worker's stream from now on, if the tap has a pipe.
+  void add(Tap tap);
+
+  // Forgets all taps, and what was read of them.
+  void forget() { sources_.clear(); }
+
+  // Appends what to poll for.
+  void add_polls(std::vector<pollfd>& polls) const;
+
+  // Reads and writes what is ready. Returns false once, when standard output or
+  // error turned out to be closed; what is meant for it is dropped from then on.
+  bool handle(const std::vector<pollfd>& polls);
+
+  // After the last writer is gone: shows all that is left, unfinished lines too.
+  // Gives up on a stream that takes nothing for `patience`.
+  void finish(std::chrono::milliseconds patience);
+
+  // The last lines of a rank's standard error, oldest first.
+  std::vector<std::string> last_error_lines(int64_t rank) const;
+
+ private:
+  // One of the launcher's own streams.
+  struct Sink {
+    int fd = -1;
+    std::string pending = {};
+    bool closed = false;
+  };
+  // One of a worker's.
+  struct Source {
+    Tap tap;
+    LinePrefixer lines;
+    Sink& sink;
+  };
+
+  void read_some(Source& source);
+  void write_copy(Source& source, std::string_view bytes);
+  static void show(Source& source, const std::string& lines);
+  static bool write_some(Sink& sink);
+
+  Sink output_;
+  Sink error_;
+  std::deque<Source> sources_;
+};
+
+}  // namespace narrowcast::launcher

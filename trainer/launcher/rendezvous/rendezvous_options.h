@@ -1,0 +1,28 @@
+// What --rdzv_conf says, with torchrun's names.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace narrowcast::launcher {
+
+struct RendezvousOptions {
+  std::chrono::milliseconds join_timeout{600'000};       // until a round is complete
+  std::chrono::milliseconds last_call_timeout{30'000};   // c10d: for more than the fewest nodes to come
+  std::chrono::milliseconds close_timeout{30'000};       // the host's, at the end: for the others to see it
+  std::chrono::milliseconds heartbeat_timeout{10'000};   // until a host that does not answer is given up
+  std::chrono::milliseconds read_timeout{60'000};        // for the host to be reachable at first
+  std::chrono::milliseconds keep_alive_interval{1'000};  // between a node's signs of life
+  int64_t keep_alive_max_attempt = 10;                   // so many of them missing: the node is lost
+  std::optional<bool> is_host;                           // c10d: whether this launcher serves the store; else found out
+
+  std::chrono::milliseconds silence() const { return keep_alive_interval * keep_alive_max_attempt; }
+};
+
+// "key=value,key=value" for --rdzv_backend=`backend`. Times are seconds. Throws c10::ValueError for
+// an unknown key, a value that is none, and a key that means nothing for the backend.
+RendezvousOptions parse_rendezvous_options(const std::string& text, const std::string& backend);
+
+}  // namespace narrowcast::launcher

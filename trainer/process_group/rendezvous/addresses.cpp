@@ -1,0 +1,122 @@
+#include "trainer/process_group/rendezvous/addresses.h"
+
+#include <absl/strings/match.h>
+#include <c10/util/Exception.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+
+namespace narrowcast::rendezvous {
+namespace {
+
+struct Deleter {
+  void operator()(addrinfo* addresses) const { freeaddrinfo(addresses); }
+  void operator()(ifaddrs* interfaces) const { freeifaddrs(interfaces); }
+};
+
+std::string as_number(const sockaddr& address, socklen_t length) {
+  std::array<char, NI_MAXHOST> text{};
+  const int error = getnameinfo(&address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? text.data() : "";
+}
+
+// Length of an internet address; 0 for other families.
+socklen_t length_of(const sockaddr* address) {
+  if (address == nullptr) {
+    return 0;
+  }
+  const bool v6 = address->sa_family == AF_INET6;
+  return v6 ? sizeof(sockaddr_in6) : address->sa_family == AF_INET ? sizeof(sockaddr_in) : 0;
+}
+
+std::unique_ptr<addrinfo, Deleter> resolve(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), "9", &hints, &found);
+  return std::unique_ptr<addrinfo, Deleter>(error == 0 ? found : nullptr);
+}
+
+// Connecting a datagram socket sends nothing, but makes the kernel choose the route.
+std::string source_address(const addrinfo& target) {
+  const int descriptor = socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) {
+    return "";
+  }
+  sockaddr_storage own{};
+  socklen_t length = sizeof(own);
+  auto* const address = reinterpret_cast<sockaddr*>(&own);
+  const bool known =
+      connect(descriptor, target.ai_addr, target.ai_addrlen) == 0 && getsockname(descriptor, address, &length) == 0;
+  close(descriptor);
+  return known ? as_number(*address, length) : "";
+}
+
+// Calls `visit` with the name and an address of each interface that is up, in the machine's order.
+void for_each_own_address(const std::function<void(const std::string& interface, const std::string& address)>& visit) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) {
+    return;
+  }
+  const std::unique_ptr<ifaddrs, Deleter> interfaces(first);
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    const socklen_t length = length_of(entry->ifa_addr);
+    if (length != 0 && (entry->ifa_flags & IFF_UP) != 0) {
+      visit(entry->ifa_name, as_number(*entry->ifa_addr, length));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> addresses_of_host(const std::string& host) {
+  std::vector<std::string> addresses;
+  const auto found = resolve(host);
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    addresses.push_back(as_number(*entry->ai_addr, entry->ai_addrlen));
+  }
+  return addresses;
+}
+
+std::vector<std::string> addresses_of_interface(const std::string& interface) {
+  TORCH_CHECK_VALUE(if_nametoindex(interface.c_str()) != 0, "interface '", interface, "' does not exist");
+  std::vector<std::string> addresses;
+  for_each_own_address([&](const std::string& name, const std::string& address) {
+    if (name == interface && !absl::StartsWith(address, "fe80:")) {
+      addresses.push_back(address);
+    }
+  });
+  TORCH_CHECK_VALUE(!addresses.empty(), "interface '", interface, "' is down or has no internet address");
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const std::string& address) { return !absl::StrContains(address, ':'); });
+  return addresses;
+}
+
+bool is_loopback_address(const std::string& address) { return address == "::1" || absl::StartsWith(address, "127."); }
+
+bool is_own_address(const std::string& address) {
+  bool found = is_loopback_address(address);
+  for_each_own_address([&](const std::string& /*interface*/, const std::string& own) { found |= own == address; });
+  return found;
+}
+
+std::string address_towards(const std::string& host) {
+  const auto targets = resolve(host);
+  for (const addrinfo* target = targets.get(); target != nullptr; target = target->ai_next) {
+    std::string address = source_address(*target);
+    if (!address.empty()) {
+      return address;
+    }
+  }
+  return "";
+}
+
+}  // namespace narrowcast::rendezvous

@@ -1,0 +1,147 @@
+#include "trainer/process_group/rendezvous/roll_call.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
+
+namespace narrowcast::rendezvous {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+constexpr const char* kAttempt = "attempt";  // the name of the newest attempt
+constexpr milliseconds kLookAgain{500};      // for a newer attempt
+constexpr milliseconds kPause{20};           // between two looks
+
+std::string drawn_name() {
+  std::random_device device;  // Not a seeded generator: equal seeds are what restarts have.
+  return absl::StrCat(absl::Hex(device(), absl::kZeroPad8), absl::Hex(device(), absl::kZeroPad8));
+}
+
+void write(const StorePtr& store, const std::string& key, const std::string& value) {
+  store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+}
+
+std::string read(const StorePtr& store, const std::string& key) {
+  const std::vector<uint8_t> value = store->get(key);
+  return {value.begin(), value.end()};
+}
+
+std::string presence_key(const std::string& attempt, int64_t rank) { return absl::StrCat(attempt, "/here/", rank); }
+std::string complete_key(const std::string& attempt) { return absl::StrCat(attempt, "/complete"); }
+
+milliseconds left_until(Clock::time_point deadline) {
+  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+}
+
+// Whether all of `keys` are there before `limit` has passed. A lost connection is an error of another class.
+bool arrive(const StorePtr& store, const std::vector<std::string>& keys, milliseconds limit) {
+  try {
+    store->wait(keys, limit);
+    return true;
+  } catch (const c10::DistStoreError&) {
+    return store->check(keys);
+  }
+}
+
+std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& attempt, int64_t world_size) {
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    if (!store->check({presence_key(attempt, rank)})) {
+      missing.push_back(rank);
+    }
+  }
+  return missing;
+}
+
+[[noreturn]] void throw_missing(const std::vector<int64_t>& ranks) {
+  TORCH_CHECK_WITH(DistStoreError, false, "no sign of ", ranks.size() == 1 ? "rank " : "ranks ",
+                   absl::StrJoin(ranks, ", "), " within the time-out");
+}
+
+// Rank 0: returns the attempt's name.
+std::string lead(const StorePtr& store, const RollCall& call) {
+  std::string attempt = drawn_name();
+  write(store, presence_key(attempt, 0), attempt);
+  write(store, kAttempt, attempt);
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < call.world_size; ++rank) {
+    keys.push_back(presence_key(attempt, rank));
+  }
+  if (!arrive(store, keys, left_until(call.deadline))) {
+    throw_missing(missing_ranks(store, attempt, call.world_size));
+  }
+  const auto append_number = [&](std::string* out, const std::string& key) { out->append(read(store, key)); };
+  write(store, complete_key(attempt), absl::StrJoin(keys, ",", append_number));
+  return attempt;
+}
+
+// Any other rank.
+class Follower {
+ public:
+  Follower(const StorePtr& store, const RollCall& call) : store_(store), call_(call) {}
+
+  std::string follow() {
+    while (!is_complete()) {
+      if (Clock::now() >= call_.deadline) {
+        throw_missing(absentees());
+      }
+      if (has_ended_) {
+        std::this_thread::sleep_for(kPause);
+      }
+    }
+    return attempt_;
+  }
+
+ private:
+  // Waits a while for the attempt of which this rank is a part.
+  bool is_complete() {
+    if (!arrive(store_, {kAttempt}, left_until(call_.deadline))) {
+      return false;
+    }
+    const std::string newest = read(store_, kAttempt);
+    if (newest != attempt_) {
+      attempt_ = newest;
+      write(store_, presence_key(attempt_, call_.rank), number_);
+    }
+    has_ended_ = arrive(store_, {complete_key(attempt_)}, std::min(kLookAgain, left_until(call_.deadline)));
+    return has_ended_ && counts_this_rank(read(store_, complete_key(attempt_)));
+  }
+
+  // If nobody else is missing, rank 0 did not go on.
+  std::vector<int64_t> absentees() const {
+    const bool rank_zero_came = !attempt_.empty() && !has_ended_;
+    const auto missing = rank_zero_came ? missing_ranks(store_, attempt_, call_.world_size) : std::vector<int64_t>{};
+    return missing.empty() ? std::vector<int64_t>{0} : missing;
+  }
+
+  bool counts_this_rank(const std::string& complete) const {
+    const std::vector<std::string> numbers = absl::StrSplit(complete, ',');
+    return call_.rank < static_cast<int64_t>(numbers.size()) && numbers[call_.rank] == number_;
+  }
+
+  const StorePtr& store_;
+  const RollCall& call_;
+  const std::string number_ = drawn_name();
+  std::string attempt_;     // that this rank has joined
+  bool has_ended_ = false;  // its roll was called, perhaps before this process began
+};
+
+}  // namespace
+
+StorePtr call_roll(const StorePtr& store, const RollCall& call) {
+  const std::string attempt = call.rank == 0 ? lead(store, call) : Follower(store, call).follow();
+  return c10::make_intrusive<c10d::PrefixStore>(attempt, store);
+}
+
+}  // namespace narrowcast::rendezvous

@@ -1,0 +1,150 @@
+#include "trainer/training/state/training_state.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "ops/errors.h"
+#include "trainer/files/model_file.h"
+#include "trainer/training/state/optimizer_state.h"
+
+namespace narrowcast::training {
+namespace {
+
+using checkpoint::Content;
+using checkpoint::Restored;
+using checkpoint::TensorMap;
+using nlohmann::json;
+
+constexpr const char* kModel = "model.";
+constexpr const char* kOptimizer = "optimizer.";
+constexpr const char* kHook = "hook.";
+constexpr const char* kGenerator = "generator.cpu";
+
+void add_prefixed(TensorMap& to, const std::string& prefix, const TensorMap& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    to[prefix + name] = tensor;
+  }
+}
+
+TensorMap without_prefix(const TensorMap& from, const std::string& prefix) {
+  TensorMap tensors;
+  for (auto entry = from.lower_bound(prefix); entry != from.end() && entry->first.starts_with(prefix); ++entry) {
+    tensors.emplace(entry->first.substr(prefix.size()), entry->second);
+  }
+  return tensors;
+}
+
+// This rank's own where replicas differ, else what all have in common.
+TensorMap replica_part(const Restored& restored, const std::string& prefix) {
+  TensorMap own = without_prefix(restored.own(), prefix);
+  return own.empty() ? without_prefix(restored.replica, prefix) : own;
+}
+
+// Where in its order of samples the training is.
+json data_position(const TrainingParts& parts, int64_t step) {
+  const int64_t position = step * parts.batch_size;
+  return {{"samples", parts.order.size()},
+          {"position", position},
+          {"epoch", position / parts.order.size()},
+          {"offset", position % parts.order.size()}};
+}
+
+at::Tensor generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void load_generator(const TensorMap& own) {
+  const auto found = own.find(kGenerator);
+  NARROWCAST_CHECK_INPUT(found != own.end(), "'", kGenerator, "' is missing");
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  try {
+    generator.set_state(found->second);
+  } catch (const c10::Error& error) {
+    NARROWCAST_CHECK_INPUT(false, "'", kGenerator,
+                           "' is not the state of a generator: ", error.what_without_backtrace());
+  }
+}
+
+void load_model(const TensorMap& saved, const torch::nn::Module& module) {
+  const std::map<std::string, at::Tensor> state = files::state_of(module);
+  for (const auto& [name, tensor] : state) {
+    const auto found = saved.find(name);
+    NARROWCAST_CHECK_INPUT(found != saved.end(), "the model's '", name, "' is missing");
+    NARROWCAST_CHECK_INPUT(
+        found->second.sizes() == tensor.sizes() && found->second.scalar_type() == tensor.scalar_type(), "the model's '",
+        name, "' is ", found->second.scalar_type(), " ", found->second.sizes(), ", but must be ", tensor.scalar_type(),
+        " ", tensor.sizes());
+  }
+  NARROWCAST_CHECK_INPUT(saved.size() == state.size(), "it has ", saved.size(), " tensors of a model that has ",
+                         state.size());
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : state) {
+    tensor.copy_(saved.at(name));
+  }
+}
+
+SavedReducerState reducer_state_of(const Restored& restored) {
+  SavedReducerState saved;
+  try {
+    saved.buckets = restored.training.at("buckets").get<BucketNames>();
+    saved.reductions = restored.training.at("reductions").get<int64_t>();
+  } catch (const json::exception& error) {
+    NARROWCAST_CHECK_INPUT(false, "its buckets are not as they must be: ", error.what());
+  }
+  saved.hook.world_size = restored.world_size;
+  saved.hook.first = without_prefix(restored.first_rank, kHook);
+  for (const TensorMap& rank : restored.ranks) {
+    saved.hook.ranks.push_back(without_prefix(rank, kHook));
+  }
+  return saved;
+}
+
+Counters load_parts(const Restored& restored, const TrainingParts& parts) {
+  NARROWCAST_CHECK_INPUT(restored.training.value("data", json()) == data_position(parts, restored.step),
+                         "its position in the data is ", restored.training.value("data", json()).dump(),
+                         ", but must be ", data_position(parts, restored.step).dump());
+  const Counters counters = load_counters(restored, parts.model.process_group()->getSize());
+  const torch::nn::Module& module = *parts.model.module();
+  load_optimizer_state(parts.optimizer, module, replica_part(restored, kOptimizer));
+  parts.model.load_state(reducer_state_of(restored));
+  load_model(replica_part(restored, kModel), module);
+  load_generator(restored.own());
+  return counters;
+}
+
+}  // namespace
+
+Content save_training(const TrainingParts& parts, const Counters& counters) {
+  Content content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}};
+  const ReducerState reducer = parts.model.state();
+  content.training = {
+      {"data", data_position(parts, counters.step)}, {"buckets", reducer.buckets}, {"reductions", reducer.reductions}};
+  const torch::nn::Module& module = *parts.model.module();
+  add_prefixed(content.replica, kModel, files::state_of(module));
+  add_prefixed(content.replica, kOptimizer, optimizer_state(parts.optimizer, module));
+  if (!parts.model.keeps_replicas_equal()) {
+    content.rank = content.replica;
+  }
+  save_counters(counters, content);
+  add_prefixed(content.rank, kHook, reducer.hook);
+  content.rank[kGenerator] = generator_state();
+  return content;
+}
+
+Counters load_training(const Restored& restored, const TrainingParts& parts) {
+  try {
+    return load_parts(restored, parts);
+  } catch (const CorruptInputError& error) {
+    NARROWCAST_CHECK_INPUT(false, "checkpoint ", restored.path, ": ", error.what_without_backtrace());
+  }
+}
+
+}  // namespace narrowcast::training

@@ -1,0 +1,37 @@
+// Everything that a training changes, into a checkpoint and back.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+
+#include "models/model.h"
+#include "ops/export.h"
+#include "trainer/checkpoint/format/content.h"
+#include "trainer/data/sample_order.h"
+#include "trainer/ddp/distributed_data_parallel.h"
+#include "trainer/training/state/counters.h"
+
+namespace narrowcast::training {
+
+using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
+
+// The parts of a training; none is owned.
+struct TrainingParts {
+  ReplicatedModel& model;
+  torch::optim::Optimizer& optimizer;
+  const data::SampleOrder& order;
+  int64_t batch_size = 1;  // samples per optimizer step
+};
+
+// Between steps, on every rank alike. Parameters, buffers and the optimizer's state are the replica's; with a hook that
+// lets replicas differ each rank's own as well. The state of the hook and of LibTorch's generator is each rank's own.
+// Learning rate and data follow from the step; the position in the data is in the manifest too. Tensors are the
+// training's own, not copies.
+NARROWCAST_EXPORT checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters);
+
+// Makes a new training one that goes on from there, and returns its counters. Throws CorruptInputError naming the
+// checkpoint and what is missing or does not fit.
+NARROWCAST_EXPORT Counters load_training(const checkpoint::Restored& restored, const TrainingParts& parts);
+
+}  // namespace narrowcast::training
