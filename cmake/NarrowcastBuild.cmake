@@ -3,7 +3,10 @@
 add_library(narrowcast_options INTERFACE)
 target_compile_options(narrowcast_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${NARROWCAST_WERROR}>>:-Werror>)
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${NARROWCAST_WERROR}>>:-Werror>
+  # A kernel that spills registers, or keeps arrays in local memory, is slow without a word: both are warnings.
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;-Xptxas=-warn-spills,-warn-lmem-usage>"
+  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${NARROWCAST_WERROR}>>:-Werror=all-warnings;-Xptxas=-Werror>")
 if(NARROWCAST_SANITIZE)
   # -O1 and short debug information halve the time to build. The instrumentation hides initialisations
   # from GCC's flow analysis, which then warns inside LibTorch's headers.
@@ -33,9 +36,9 @@ function(narrowcast_use_pch target)
     get_target_property(type ${target} TYPE)
     if(type STREQUAL "EXECUTABLE")  # CMake would say -fPIE, and the header was made with -fPIC.
       set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-      target_compile_options(${target} PRIVATE -fPIC)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
     endif()
-    target_compile_options(${target} PRIVATE -Winvalid-pch)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Winvalid-pch>)
   endif()
 endfunction()
 
@@ -83,4 +86,11 @@ function(narrowcast_parallel_sources)
     set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -fopenmp)
     set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
   endif()
+endfunction()
+
+# narrowcast_cuda_kernels(<target> <file>...): adds kernels, *.cu files of the calling folder, to a target made elsewhere.
+# They share their arithmetic with the CPU's, and as there it rounds after every operation.
+function(narrowcast_cuda_kernels target)
+  target_sources(${target} PRIVATE ${ARGN})
+  set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
 endfunction()

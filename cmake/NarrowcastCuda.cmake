@@ -1,6 +1,15 @@
 # Resolves NARROWCAST_CUDA=AUTO and sets up the CUDA toolkit of a CUDA build.
 include(CheckLanguage)
 
+# CMake looks for nvcc in PATH only; toolkits install themselves elsewhere.
+if(NOT NARROWCAST_CUDA STREQUAL "OFF" AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(NARROWCAST_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  mark_as_advanced(NARROWCAST_NVCC)
+  if(NARROWCAST_NVCC)
+    set(CMAKE_CUDA_COMPILER "${NARROWCAST_NVCC}")
+  endif()
+endif()
+
 if(NARROWCAST_CUDA STREQUAL "AUTO")
   set(NARROWCAST_CUDA OFF)
   if(EXISTS /dev/nvidiactl)
@@ -16,5 +25,10 @@ if(NARROWCAST_CUDA)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # The one runtime that LibTorch uses.
   set(CMAKE_CUDA_STANDARD 17)             # CMake 3.25 knows no CUDA20 for nvcc.
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  set(CMAKE_CUDA_EXTENSIONS OFF)
+  set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+  # Machine code for A100 and H100 and their kin, and PTX, which the driver compiles, for what comes later.
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "GPUs to compile for")
+  enable_language(CUDA)
   find_package(CUDAToolkit 13.0 REQUIRED)
 endif()
