@@ -1,0 +1,51 @@
+// A function that can stop in its middle and go on later, on the thread that
+// resumes it.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+
+namespace narrowcast::cuda_on_host {
+
+// Not to be copied or moved: its stack points into it. Sanitizers are told of every switch.
+class Fibre {
+ public:
+  Fibre();
+  ~Fibre();
+  Fibre(const Fibre&) = delete;
+  Fibre& operator=(const Fibre&) = delete;
+
+  // The next resume() calls `body`. What an earlier body left undone is forgotten: its objects are not destroyed.
+  void start(std::function<void()> body);
+
+  // Runs the body until it yields or ends. Throws what the body throws.
+  void resume();
+
+  bool ended() const { return ended_; }
+
+  // Called in a body: goes back to whoever resumed it.
+  static void yield();
+
+ private:
+  static void enter();
+  void run();
+  void switch_to_resumer(void** own_stack);
+
+  std::unique_ptr<std::byte[]> stack_;
+  std::function<void()> body_;
+  std::exception_ptr error_;
+  bool ended_ = true;
+  ucontext_t context_ = {};
+  ucontext_t resumer_ = {};
+  // What the sanitizers call the two sides.
+  void* fibre_name_ = nullptr;
+  void* resumer_name_ = nullptr;
+  const void* resumer_stack_ = nullptr;
+  size_t resumer_stack_size_ = 0;
+};
+
+}  // namespace narrowcast::cuda_on_host

@@ -1,0 +1,45 @@
+// Where the threads of a warp, or of a block, wait for each other.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace narrowcast::cuda_on_host {
+
+inline constexpr int64_t kWarpSize = 32;
+
+using LaneValues = std::array<uint64_t, kWarpSize>;
+
+// All `members` come, each with a value, and go on once the last is there.
+class Meeting {
+ public:
+  explicit Meeting(int64_t members) : members_(members) {}
+
+  // The calling thread, number `member`, waits at the function called `name`. Returns what members 0 to 31 brought;
+  // stays valid until that thread's next call. Throws std::logic_error if others wait at another function.
+  const LaneValues& attend(const char* name, int64_t member, uint64_t value);
+
+  // Whether a thread that came as number `round` may go on.
+  bool over(int64_t round) const { return round < rounds_; }
+
+  const std::string& name() const { return name_; }
+
+ private:
+  int64_t members_;
+  int64_t present_ = 0;
+  int64_t rounds_ = 0;
+  std::string name_;
+  std::array<LaneValues, 2> values_ = {};  // Of this round and the last, which slow members still read.
+};
+
+// Of the thread that runs: its warp's meeting, its block's, and its number in them.
+Meeting& warp_meeting();
+Meeting& block_meeting();
+int64_t lane();
+int64_t thread_in_block();
+
+// Lets other threads run until `meeting` has had more than `round` rounds.
+void wait_for(const Meeting& meeting, int64_t round);
+
+}  // namespace narrowcast::cuda_on_host

@@ -1,0 +1,128 @@
+#include "tests/support/cuda_on_host/run_kernel.h"
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/support/cuda_on_host/builtins.h"
+#include "tests/support/cuda_on_host/fibre.h"
+#include "tests/support/cuda_on_host/meeting.h"
+
+namespace narrowcast::cuda_on_host {
+namespace {
+
+// A thread of the block that runs.
+struct Thread {
+  Fibre fibre;
+  const Meeting* waits_at = nullptr;
+  int64_t round = 0;  // Of that meeting.
+};
+
+class Block {
+ public:
+  explicit Block(int64_t threads) : meeting(threads) {
+    for (int64_t i = 0; i < threads; ++i) {
+      threads_.push_back(std::make_unique<Thread>());
+      if (i % kWarpSize == 0) warps.emplace_back(kWarpSize);
+    }
+  }
+
+  void run(Turns turns, const std::function<void()>& kernel) {
+    for (auto& thread : threads_) {
+      thread->waits_at = nullptr;
+      thread->fibre.start(kernel);
+    }
+    while (take_turns(turns)) {
+    }
+  }
+
+  void wait_for(const Meeting& place, int64_t round) {
+    Thread& thread = *threads_[static_cast<size_t>(running)];
+    thread.waits_at = &place;
+    thread.round = round;
+    Fibre::yield();
+    thread.waits_at = nullptr;
+  }
+
+  Meeting meeting;
+  std::vector<Meeting> warps;
+  int64_t running = 0;
+
+ private:
+  // Lets every thread run that can; false when all have ended.
+  bool take_turns(Turns turns) {
+    bool waiting = false;
+    bool moved = false;
+    const auto count = static_cast<int64_t>(threads_.size());
+    for (int64_t turn = 0; turn < count; ++turn) {
+      running = turns == Turns::kForward ? turn : count - 1 - turn;
+      Thread& thread = *threads_[static_cast<size_t>(running)];
+      if (thread.fibre.ended()) continue;
+      waiting = true;
+      if (thread.waits_at != nullptr && !thread.waits_at->over(thread.round)) continue;
+      moved = true;
+      threadIdx.x = static_cast<unsigned>(running);
+      thread.fibre.resume();
+    }
+    if (waiting && !moved) refuse_to_wait();
+    return waiting;
+  }
+
+  [[noreturn]] void refuse_to_wait() const {
+    int64_t i = 0;
+    while (threads_[static_cast<size_t>(i)]->waits_at == nullptr) ++i;
+    throw std::logic_error("thread " + std::to_string(i) + " of block " + std::to_string(blockIdx.x) + " waits at " +
+                           threads_[static_cast<size_t>(i)]->waits_at->name() +
+                           ", where not all that it waits for will come");
+  }
+
+  std::vector<std::unique_ptr<Thread>> threads_;
+};
+
+Block* block = nullptr;
+
+}  // namespace
+
+Meeting& warp_meeting() { return block->warps[static_cast<size_t>(block->running / kWarpSize)]; }
+Meeting& block_meeting() { return block->meeting; }
+int64_t lane() { return block->running % kWarpSize; }
+int64_t thread_in_block() { return block->running; }
+void wait_for(const Meeting& meeting, int64_t round) { block->wait_for(meeting, round); }
+
+const LaneValues& Meeting::attend(const char* name, int64_t member, uint64_t value) {
+  if (present_ == 0) {
+    name_ = name;
+  } else if (name_ != name) {
+    throw std::logic_error("threads that must meet are at " + name_ + " and at " + name);
+  }
+  const int64_t round = rounds_;
+  LaneValues& values = values_[static_cast<size_t>(round % 2)];
+  if (member < kWarpSize) values[static_cast<size_t>(member)] = value;
+  if (++present_ < members_) {
+    wait_for(*this, round);
+  } else {
+    present_ = 0;
+    ++rounds_;
+  }
+  return values;
+}
+
+void run_kernel(const Launch& launch, const std::function<void()>& kernel) {
+  if (launch.threads < 1 || launch.threads > 1024 || launch.threads % kWarpSize != 0 || launch.blocks < 1 ||
+      launch.blocks > INT32_MAX) {
+    throw std::invalid_argument("a launch of " + std::to_string(launch.blocks) + " blocks of " +
+                                std::to_string(launch.threads) + " threads");
+  }
+  Block this_block(launch.threads);
+  gridDim.x = static_cast<unsigned>(launch.blocks);
+  blockDim.x = static_cast<unsigned>(launch.threads);
+  for (int64_t i = 0; i < launch.blocks; ++i) {
+    blockIdx.x = static_cast<unsigned>(launch.turns == Turns::kForward ? i : launch.blocks - 1 - i);
+    block = &this_block;
+    this_block.run(launch.turns, kernel);
+    block = nullptr;
+  }
+}
+
+}  // namespace narrowcast::cuda_on_host
