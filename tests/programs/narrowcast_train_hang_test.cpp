@@ -1,4 +1,4 @@
-// A rank that stops without ending: the others say so, in time.
+// A rank that stops without ending, or ends before it joins: the others do not wait for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,6 +36,21 @@ TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAns
 }
 
 INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainHangTest, ::testing::Values(0, 1));
+
+// Whoever is killed, the other one would wait for minutes.
+class NarrowcastTrainBeforeRendezvousTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(NarrowcastTrainBeforeRendezvousTest, AKilledRankEndsTheJob) {
+  const std::string killed = std::to_string(GetParam());
+  const std::string script = "test $RANK = " + killed + " && kill -KILL $$; exec \"$@\"";
+  const ProgramEnd end = run_to_end(Words{NARROWCAST_RUN, "--nproc_per_node=2", "sh", "-c", script, "sh"} +
+                                    (Words{NARROWCAST_TRAIN} + small_gpt()));
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("rank " + killed + " (pid "), HasSubstr("signal SIGKILL (Killed)"),
+                                HasSubstr("; stopped 1 rank that ran")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Killed, NarrowcastTrainBeforeRendezvousTest, ::testing::Values(0, 1));
 
 }  // namespace
 }  // namespace narrowcast::testing

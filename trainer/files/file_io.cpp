@@ -80,7 +80,7 @@ void write_fully(const FileDescriptor& file, const std::string& path, std::strin
     if (written < 0 && errno == EINTR) {
       continue;
     }
-    TORCH_CHECK_VALUE(written >= 0, path, ": cannot be written: ", reason(errno));
+    NARROWCAST_CHECK_OUTPUT(written >= 0, path, ": cannot be written: ", reason(errno));
     bytes.remove_prefix(static_cast<size_t>(written));
   }
 }
@@ -107,7 +107,7 @@ void AtomicFile::write(std::string_view bytes) {
 
 FileDigest AtomicFile::commit() {
   const bool flushed = ::fsync(descriptor_.get()) == 0 && descriptor_.close();
-  TORCH_CHECK_VALUE(flushed, path_, ": cannot be written: ", reason(errno));
+  NARROWCAST_CHECK_OUTPUT(flushed, path_, ": cannot be written: ", reason(errno));
   const bool renamed = ::rename(temporary_path_.c_str(), path_.c_str()) == 0;
   TORCH_CHECK_VALUE(renamed, path_, ": cannot be written: ", reason(errno));
   temporary_path_.clear();

@@ -51,13 +51,14 @@ class NARROWCAST_EXPORT InputFile {
 // The whole of a regular file. Errors as for InputFile.
 NARROWCAST_EXPORT std::string read_file(const std::string& path);
 
-// Writes all bytes to a descriptor, or throws c10::ValueError with `path` and the system's reason
-// (for example that the disk is full).
+// Writes all bytes to a descriptor, or throws OutputError with `path` and the system's reason (for example that the
+// disk is full).
 NARROWCAST_EXPORT void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes);
 
 // Replaces a file as a whole: bytes go to a temporary name in the same folder, and commit() makes
 // them the file at `path`, durably. Without commit() the file at `path` stays as it was, and the
-// temporary one is removed. Every failure is a c10::ValueError naming the path and the reason.
+// temporary one is removed. A place where no file can be is a c10::ValueError, bytes that cannot be
+// written are an OutputError; each names the path and the reason.
 class NARROWCAST_EXPORT AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);

@@ -20,8 +20,8 @@ class NARROWCAST_EXPORT JsonLinesFile {
   explicit JsonLinesFile(const std::string& path, JsonLinesMode mode = JsonLinesMode::kReplace);
 
   // Appends `object` as one line. JSON has no NaN and no infinities: they are written as the strings
-  // "NaN", "Infinity" and "-Infinity", at any depth. Throws c10::ValueError if it is not an object,
-  // holds a string that is not UTF-8, or the line cannot be written (for example a full disk).
+  // "NaN", "Infinity" and "-Infinity", at any depth. Throws c10::ValueError if it is not an object
+  // or holds a string that is not UTF-8, OutputError if the line cannot be written (for example a full disk).
   void append(const nlohmann::json& object);
 
  private:

@@ -2,8 +2,8 @@
 
 #include <c10/util/Exception.h>
 
-#include "trainer/launcher/failure/error_file.h"
 #include "trainer/launcher/failure/failure_report.h"
+#include "trainer/program/failure/error_file.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -128,7 +128,7 @@ FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand
           .ending = failure.ending,
           .time_ms = milliseconds_since_1970(round_began_ + failure.after),
           .after = failure.after,
-          .message = read_error_message(worker.error_file),
+          .message = program::read_error_message(worker.error_file),
           .log_file = worker.error.file,
           .last_lines =
               only_in_file ? read_last_lines(worker.error.file, kMostLines) : runner_.last_error_lines(failure.rank)};

@@ -1,12 +1,12 @@
 #include "trainer/launcher/launch.h"
 
 #include "trainer/launcher/agent.h"
-#include "trainer/launcher/failure/error_file.h"
 #include "trainer/launcher/failure/failure_report.h"
 #include "trainer/launcher/plan/launch_plan.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
+#include "trainer/program/failure/error_file.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -43,12 +43,15 @@ void announce(const LaunchOptions& options, const EnvironmentVariables& environm
 }
 
 // A launcher that another launcher started says why it failed, as torchrun does.
-void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environment) {
+void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environment, const Tell& tell) {
   const auto error_file = environment.find("TORCHELASTIC_ERROR_FILE");
-  if (end.cause == GroupEnd::Cause::kFailed && error_file != environment.end() && !error_file->second.empty()) {
-    const std::string& message = end.failure->message;
-    write_error_file(error_file->second, message.empty() ? describe_end(end).front() : message,
-                     end.failure->time_ms / 1000);
+  if (end.cause != GroupEnd::Cause::kFailed || error_file == environment.end() || error_file->second.empty()) {
+    return;
+  }
+  const std::string& message = end.failure->message;
+  if (!program::write_error_file(error_file->second, message.empty() ? describe_end(end).front() : message,
+                                 end.failure->time_ms / 1000)) {
+    tell("TORCHELASTIC_ERROR_FILE=" + error_file->second + ": cannot be written");
   }
 }
 
@@ -73,7 +76,7 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
                .monitor_interval = request.monitor_interval,
                .tell = tell});
   const GroupEnd end = agent.run();
-  pass_failure_on(end, environment);
+  pass_failure_on(end, environment, tell);
   return end.exit_code();
 }
 

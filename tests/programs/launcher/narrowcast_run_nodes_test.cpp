@@ -70,7 +70,7 @@ TEST_F(NarrowcastRunNodesTest, EndWhenALauncherIsKilled) {
   const ProgramEnd end = first.wait();
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.errors,
-              ContainsRegex("node 1 \\(.*\\) was lost: no sign of life for 1 s; stopped 1 rank that ran\n"));
+              ContainsRegex("node 1 \\(.*\\) was lost: no sign of life for 4 s; stopped 1 rank that ran\n"));
   wait_until_gone(pids_after("pid ", second.wait().output).at(0));
 }
 

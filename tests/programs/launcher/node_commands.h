@@ -19,8 +19,9 @@ class NarrowcastRunNodesFixture : public NarrowcastRunFixture {
     return words;
   }
 
-  // A lost node is noticed after a second.
-  static Words quick() { return {"--rdzv_conf=keep_alive_interval=0.1,keep_alive_max_attempt=10,heartbeat_timeout=1"}; }
+  // A lost node is noticed after 4 seconds: sooner than by default, and longer than a launcher on a busy machine may
+  // have to wait for a processor.
+  static Words quick() { return {"--rdzv_conf=keep_alive_interval=0.1,keep_alive_max_attempt=40,heartbeat_timeout=4"}; }
 
   // Nobody listens there just now.
   const std::string port = std::to_string(narrowcast::launcher::ListeningSocket("127.0.0.1", 0, {}).port());

@@ -102,7 +102,7 @@ TEST(AtomicFile, FullDiskIsAnErrorAndLeavesTheOldFile) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "old");
   const FileSizeLimit limit(1000);  // a write beyond it fails, as on a full disk
-  const std::string message = error_message<c10::ValueError>([&] {
+  const std::string message = error_message<OutputError>([&] {
     AtomicFile file(path);
     file.write(std::string(2000, 'x'));
     file.commit();

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "ops/errors.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
@@ -48,7 +49,7 @@ TEST(JsonLines, ReplacesOrAppends) {
 
 TEST(JsonLines, FullDiskIsNamed) {
   JsonLinesFile file("/dev/full", JsonLinesMode::kAppend);
-  EXPECT_EQ(error_message<c10::ValueError>([&] {
+  EXPECT_EQ(error_message<OutputError>([&] {
               file.append({{"a", 1}});
             }),
             "/dev/full: cannot be written: No space left on device");

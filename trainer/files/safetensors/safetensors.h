@@ -30,8 +30,8 @@ NARROWCAST_EXPORT Safetensors read_safetensors(const std::string& path);
 // Writes the tensors (any device, any strides, the dtypes above) and the metadata: wide dtypes
 // first, then by name; the header padded with spaces to a multiple of 8 bytes. The file appears as
 // a whole or not at all: it is written under a temporary name in the same folder and renamed.
-// Throws c10::ValueError naming the path and the tensor, key or system's reason (disk full and the
-// like included), with the file at `path` left as it was.
+// Throws c10::ValueError naming the path and the tensor, key or system's reason, and OutputError where the
+// disk is full or the like, with the file at `path` left as it was.
 // Returns what the file holds.
 NARROWCAST_EXPORT FileDigest write_safetensors(const std::string& path, const Safetensors& content);
 

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ops/errors.h"
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
@@ -162,7 +163,9 @@ TEST(SafetensorsWrite, FullDiskIsAnErrorAndLeavesTheOldFile) {
   write_safetensors(path, {.tensors = {{"x", at::ones({1})}}, .metadata = {}});
   const std::string before = read_file(path);
   const FileSizeLimit limit(4096);
-  EXPECT_EQ(write_error(path, {.tensors = {{"x", at::ones({4096})}}, .metadata = {}}),
+  EXPECT_EQ(error_message<OutputError>([&] {
+              write_safetensors(path, {.tensors = {{"x", at::ones({4096})}}, .metadata = {}});
+            }),
             path + ": cannot be written: File too large");
   EXPECT_EQ(read_file(path), before);
   EXPECT_EQ(folder.entries(), 1);

@@ -88,8 +88,8 @@ class StoreRendezvousTest : public ::testing::Test {
                    .node_rank = node_rank,
                    .settings = {.backend = "static", .min_nodes = 2, .max_nodes = 2}};
     wanted.rendezvous.keep_alive_interval = milliseconds(20);
-    wanted.rendezvous.keep_alive_max_attempt = 20;
-    wanted.rendezvous.heartbeat_timeout = milliseconds(500);
+    wanted.rendezvous.keep_alive_max_attempt = 150;
+    wanted.rendezvous.heartbeat_timeout = milliseconds(3000);
     wanted.rendezvous.read_timeout = milliseconds(300);
     wanted.monitor_interval = milliseconds(5);
     wanted.hosted = node_rank == 0 ? &*store : nullptr;
@@ -153,7 +153,7 @@ TEST_F(StoreRendezvousTest, NoticesThatANodeIsGone) {
   }
   wait_for(host, Kind::kStop);
   host.report({.end = NodeReport::End::kStopped});
-  EXPECT_EQ(wait_for(host, Kind::kOver).end->text, "node 1 (h) was lost: no sign of life for 0.4 s");
+  EXPECT_EQ(wait_for(host, Kind::kOver).end->text, "node 1 (h) was lost: no sign of life for 3 s");
 }
 
 TEST_F(StoreRendezvousTest, GivesUpAHostThatCannotBeReached) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_folder.h"
@@ -17,7 +18,7 @@ int64_t seconds_now() {
 
 class ErrorFileTest : public ::testing::Test {
  protected:
-  // The file's object "message".
+  // The file's object "message", when a program has failed so.
   nlohmann::json written(const Failure& failure) {
     error_file_writer(file)(failure);
     return nlohmann::json::parse(std::ifstream(file)).at("message");
@@ -27,15 +28,44 @@ class ErrorFileTest : public ::testing::Test {
   const std::string file = folder / "error.json";
 };
 
-TEST_F(ErrorFileTest, HoldsWhatTorchrunReads) {
+TEST_F(ErrorFileTest, IsReadInBothForms) {
+  EXPECT_EQ(read_error_message(folder.write(
+                "nested", R"({"message": {"message": "M", "extraInfo": {"py_callstack": "C", "timestamp": "1"}}})")),
+            "M");
+  EXPECT_EQ(read_error_message(folder.write("flat", R"({"message": "M"})")), "M");
+}
+
+TEST_F(ErrorFileTest, ReadingPutsUpWithWhatIsNone) {
+  for (const char* const text : {"", "{", "[]", "7", "{}", R"({"message": 7})", R"({"message": {"message": 7}})",
+                                 R"({"message": {}})", "{\"message\": \"\xff\"}"}) {
+    EXPECT_EQ(read_error_message(folder.write("bad", text)), "") << text;
+  }
+  EXPECT_EQ(read_error_message("/no/such"), "");
+}
+
+TEST_F(ErrorFileTest, IsWrittenAsTorchrunReadsIt) {
+  EXPECT_TRUE(write_error_file(file, "the disk \"d\" is full", 1700000000));
+  std::ifstream stream(file);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  EXPECT_EQ(text, R"({"message":{"extraInfo":{"py_callstack":"the disk \"d\" is full","timestamp":"1700000000"},)"
+                  R"("message":"the disk \"d\" is full"}})");
+  EXPECT_EQ(read_error_message(file), "the disk \"d\" is full");
+  EXPECT_EQ(folder.entries(), 1) << "nothing unfinished stays";
+}
+
+TEST_F(ErrorFileTest, CannotBeWrittenJustAnywhere) {
+  EXPECT_FALSE(write_error_file(folder / "no/such/folder/error.json", "M", 1));
+  EXPECT_FALSE(write_error_file(folder / "", "M", 1)) << "a folder's name";
+  EXPECT_EQ(folder.entries(), 0);
+}
+
+TEST_F(ErrorFileTest, HoldsWhyAProgramFailed) {
   const int64_t before = seconds_now();
   const nlohmann::json message = written({kCorruptInput, "f.txt: \"byte\" 3 \xff"});
   EXPECT_EQ(message.at("message"), "f.txt: \"byte\" 3 \xEF\xBF\xBD");
-  EXPECT_EQ(message.at("extraInfo").at("py_callstack"), message.at("message"));
   const int64_t time = std::stoll(message.at("extraInfo").at("timestamp").get<std::string>());
   EXPECT_GE(time, before);
   EXPECT_LE(time, seconds_now());
-  EXPECT_EQ(folder.entries(), 1) << "nothing unfinished stays";
 }
 
 TEST_F(ErrorFileTest, ALostPeerIsToldLaterThanItsDeath) {
