@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "trainer/device/device.h"
 #include "trainer/flags/shared/worker_flags.h"
 #include "trainer/flags/train_flags.h"
 
@@ -100,7 +101,7 @@ std::optional<evaluation::EvaluationJob> read_evaluation_job(const program::Comm
                                 .top_k = absl::GetFlag(FLAGS_top_k)},
                     .prompt = absl::GetFlag(FLAGS_prompt),
                     .seed = absl::GetFlag(FLAGS_seed)};
-  job.group.backend = absl::GetFlag(FLAGS_backend);
+  job.group.backend = choose_backend(absl::GetFlag(FLAGS_backend), at::kCPU);
   job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
   job.threads = absl::GetFlag(FLAGS_threads);
   job.dry_run = absl::GetFlag(FLAGS_dry_run);

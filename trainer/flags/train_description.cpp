@@ -9,7 +9,7 @@ namespace narrowcast {
 
 program::Description train_description() {
   std::vector<std::string> exchange = exchange_flags();
-  exchange.insert(exchange.end(), {"backend", "timeout_seconds", "threads"});
+  exchange.insert(exchange.end(), {"backend", "timeout_seconds"});
   return {.name = "narrowcast-train",
           .version = NARROWCAST_VERSION,
           .summary = "trains a model on all ranks of a job, or verifies the gradients of the communication hooks.",
@@ -20,6 +20,7 @@ program::Description train_description() {
                       {"steps", "batch_size", "accumulation_steps", "optimizer", "learning_rate", "schedule",
                        "min_learning_rate", "warmup_steps", "weight_decay", "momentum", "clip_grad_norm",
                        "skip_nonfinite_steps"}},
+                     {"Processors", {"device", "precision", "threads"}},
                      {"Evaluation and output",
                       {"eval_every", "eval_batches", "log_every", "sample_length", "output_dir", "overwrite"}},
                      {"Checkpoints", checkpoint_flags()},

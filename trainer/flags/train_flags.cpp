@@ -58,6 +58,10 @@ ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of t
 ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
           "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
 
+ABSL_FLAG(std::string, precision, "fp32",
+          "Of forward and backward passes: fp32, bf16 (autocast) or fp16 (autocast, with scaled loss). Parameters and "
+          "gradients stay float32.");
+
 ABSL_FLAG(int64_t, eval_every, kTraining.eval_every,
           "Steps between looks at the held-out data; 0: only after the last step.");
 ABSL_FLAG(int64_t, eval_batches, kTraining.eval_batches, "Held-out batches of --batch_size in one look; 0: none.");
@@ -67,7 +71,11 @@ ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors and metrics.jsonl, made if it is not there. Without it nothing is written.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
 
-ABSL_FLAG(std::string, backend, "gloo", "gloo (CPU) or nccl (CUDA).");
+ABSL_FLAG(
+    std::string, device, "auto",
+    "Where to compute: cpu, cuda (the GPU of the local rank), cuda:N (GPU N, on every rank), or auto: the GPUs of "
+    "this node if there is one for each of its ranks, else the CPU.");
+ABSL_FLAG(std::string, backend, "auto", "gloo (tensors on the CPU), nccl (on GPUs), or auto: what --device needs.");
 ABSL_FLAG(int64_t, timeout_seconds, 600, "Limit for joining the other ranks and for every collective.");
 ABSL_FLAG(int64_t, threads, 0,
           "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
@@ -99,6 +107,7 @@ const std::vector<std::string> kTrainingOnly = {
     "eval_batches",
     "clip_grad_norm",
     "skip_nonfinite_steps",
+    "precision",
     "log_every",
     "sample_length",
     "output_dir",
@@ -193,6 +202,7 @@ training::TrainingOptions read_training(const CommandLine& line) {
   options.learning_rate = read_learning_rate(line);
   options.clip_grad_norm = absl::GetFlag(FLAGS_clip_grad_norm);
   options.skip_nonfinite_steps = absl::GetFlag(FLAGS_skip_nonfinite_steps);
+  options.precision = training::parse_precision(absl::GetFlag(FLAGS_precision));
   options.eval_every = absl::GetFlag(FLAGS_eval_every);
   options.eval_batches = absl::GetFlag(FLAGS_eval_batches);
   options.log_every = absl::GetFlag(FLAGS_log_every);
@@ -228,6 +238,7 @@ job::TrainJob read_train_job(const CommandLine& line) {
   job.model_options = read_model_options(line);
   job.data = absl::GetFlag(FLAGS_data);
   job.seed = absl::GetFlag(FLAGS_seed);
+  job.device = absl::GetFlag(FLAGS_device);
   job.threads = absl::GetFlag(FLAGS_threads);
   job.group.backend = absl::GetFlag(FLAGS_backend);
   job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));

@@ -36,6 +36,7 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["momentum"] = options.optimizer.momentum;
   plan["clip_grad_norm"] = options.clip_grad_norm;
   plan["skip_nonfinite_steps"] = options.skip_nonfinite_steps;
+  plan["precision"] = to_string(options.precision);
   plan["eval_every"] = options.eval_every;
   plan["eval_batches"] = options.eval_batches;
   plan["log_every"] = options.log_every;
@@ -86,6 +87,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   const ParameterCounts parameters = count_parameters(*inputs.model);
   plan["parameters"] = parameters.all;
   plan["seed"] = job.seed;
+  plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Which GPU differs between ranks.
   add_data(plan, inputs);
   if (inputs.dataset != nullptr) {
     plan["batch_size"] = job.training.batch_size;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "trainer/device/device.h"
 #include "trainer/job/checkpoints/job_checkpoints.h"
 #include "trainer/job/plan.h"
 #include "trainer/job/training_job.h"
@@ -32,6 +33,15 @@ void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& cont
   context.results << plan_text(plan) << std::flush;
 }
 
+ProcessGroupOptions group_options(const TrainJob& job, at::Device device) {
+  ProcessGroupOptions options = job.group;
+  options.backend = choose_backend(job.group.backend, device);
+  if (device.is_cuda()) {
+    options.gpu = device.index();
+  }
+  return options;
+}
+
 }  // namespace
 
 void set_threads(int64_t threads, const JobContext& context) {
@@ -48,7 +58,10 @@ void set_threads(int64_t threads, const JobContext& context) {
 int run_job(const TrainJob& job, const JobContext& context) {
   set_threads(job.threads, context);
   check_alone(job, context.env.world_size);
-  const JobInputs inputs = make_inputs(job);
+  const at::Device device = choose_device(job.device, context.env);
+  const ProcessGroupOptions group = group_options(job, device);
+  JobInputs inputs = make_inputs(job);
+  inputs.device = device;
   const nlohmann::json plan = make_plan(job, inputs, context.env.world_size);
   if (job.dry_run) {
     if (context.env.rank == 0) {
@@ -56,9 +69,11 @@ int run_job(const TrainJob& job, const JobContext& context) {
     }
     return program::kSuccess;
   }
-  const ProcessGroupScope scope(context.env, job.group);
+  use_device(device);
+  const ProcessGroupScope scope(context.env, group);
   return scope.run([&] {
     check_equal_on_all_ranks(scope.group(), plan_values(plan));
+    inputs.model->to(device);  // It was initialised on the CPU: alike wherever it computes.
     const AgreedJob agreed = {job, inputs, plan, scope.group(), context};
     return job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
   });

@@ -39,9 +39,10 @@ struct TrainJob {
   std::string model = "char_gpt";
   nlohmann::json model_options = nlohmann::json::object();  // the others keep the model's defaults
   std::vector<std::string> data;                            // files and folders; empty: the project's own text
-  int64_t seed = 0;     // >= 0; of the initial parameters, the order of the data and the sample
-  int64_t threads = 0;  // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
-  ProcessGroupOptions group;
+  int64_t seed = 0;            // >= 0; of the initial parameters, the order of the data and the sample
+  std::string device = "cpu";  // see choose_device
+  int64_t threads = 0;         // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
+  ProcessGroupOptions group;   // its backend may be "auto", as choose_backend has it
   DdpOptions ddp;
   training::TrainingOptions training;  // its seed is not used
   OutputOptions output;
@@ -54,6 +55,7 @@ struct TrainJob {
 struct JobInputs {
   std::unique_ptr<data::Dataset> dataset;  // none for the reference task, whose batch is fixed
   std::shared_ptr<models::Model> model;
+  at::Device device = at::kCPU;          // where the model is trained
   std::string data_name;                 // what was read, for people
   std::vector<std::string> vocabulary;   // of a text, else empty
   std::optional<double> bigram_entropy;  // of a text, in nats

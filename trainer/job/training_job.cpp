@@ -158,6 +158,7 @@ int run_training_job(const AgreedJob& agreed) {
     report_divergence(agreed, *result.diverged_at);
     return program::kCheckFailed;
   }
+  agreed.inputs.model->to(at::kCPU);
   if (metrics != nullptr) {
     save(agreed);
   }

@@ -1,5 +1,6 @@
 #include "trainer/job/verification_job.h"
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "trainer/data/batch_plan.h"
 #include "trainer/data/sample_order.h"
 #include "trainer/program/exit_code.h"
+#include "trainer/training/batch_feed.h"
 #include "trainer/verification/gradient_table.h"
 #include "trainer/verification/is_last_check.h"
 #include "trainer/verification/verify_gradients.h"
@@ -64,12 +66,20 @@ void check_verification_job(const TrainJob& job, int64_t world_size) {
 }
 
 int run_verification_job(const AgreedJob& agreed) {
+  const at::Device device = agreed.inputs.device;
+  if (!device.is_cpu()) {
+    // Each hook has a backward pass of its own, and all must compute the same.
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
   const auto make_hook = [&](const std::string& name) {
     return hooks::create_comm_hook(name, {agreed.group, agreed.job.ddp.wire()});
   };
-  const std::vector<HookReport> reports = verification::verify_gradients(
-      {.model = agreed.inputs.model, .batch = batch_of_rank(agreed), .group = agreed.group, .ddp = agreed.job.ddp},
-      *agreed.job.verification, make_hook);
+  const std::vector<HookReport> reports =
+      verification::verify_gradients({.model = agreed.inputs.model,
+                                      .batch = training::on_device(batch_of_rank(agreed), device),
+                                      .group = agreed.group,
+                                      .ddp = agreed.job.ddp},
+                                     *agreed.job.verification, make_hook);
   return print_verdicts(agreed, reports) ? program::kSuccess : program::kCheckFailed;
 }
 

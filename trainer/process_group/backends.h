@@ -24,7 +24,10 @@ struct GroupBackend {
 GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
                                  const ProcessGroupOptions& options);
 
-// Uses the GPU local_rank. NCCL connects at the first collective.
+// Whether this process can use NCCL at all. Throws as init_process_group says.
+void check_nccl_backend(const WorkerEnv& env, const ProcessGroupOptions& options);
+
+// Uses the GPU options.gpu. NCCL connects at the first collective.
 GroupBackend create_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
                                  const ProcessGroupOptions& options);
 

@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
 
 #include "trainer/process_group/backends.h"
 #include "trainer/process_group/network_errors.h"
@@ -24,26 +26,46 @@ void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");
 }
 
-GroupBackend create_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
-                            const ProcessGroupOptions& options) {
-  return options.backend == "nccl" ? create_nccl_backend(store, env, options)
-                                   : create_gloo_backend(store, env, options);
+// Ranks with different backends would wait for each other.
+void compare_backends(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env, const std::string& backend) {
+  if (env.rank == 0) {
+    store->set("backend", backend);
+  }
+  const std::string of_rank_0 =
+      with_network_errors(env.rank, "comparing backends", [&] { return store->get_to_str("backend"); });
+  TORCH_CHECK_VALUE(backend == of_rank_0, "backend: is ", backend, " on rank ", env.rank, ", but ", of_rank_0,
+                    " on rank 0");
+}
+
+std::vector<GroupBackend> create_backends(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
+                                          const ProcessGroupOptions& options) {
+  std::vector<GroupBackend> backends{
+      create_gloo_backend(c10::make_intrusive<c10d::PrefixStore>("gloo", store), env, options)};
+  if (options.backend == "nccl") {
+    backends.push_back(create_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", store), env, options));
+  }
+  return backends;
 }
 
 }  // namespace
 
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);
+  if (options.backend == "nccl") {
+    check_nccl_backend(env, options);
+  }
   const std::string interface = socket_interface(env, options);
   if (!interface.empty()) {
     rendezvous::addresses_of_interface(interface);  // Throws if there is no such interface.
   }
   const auto store = rendezvous::join_job_store(env, {.timeout = options.timeout, .interface = interface});
-  const GroupBackend created = create_backend(store, env, options);
+  compare_backends(store, env, options.backend);
   auto group =
       c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
-  group->setBackend(created.device, created.type, created.backend);
-  group->setDefaultBackend(created.type);
+  for (const GroupBackend& created : create_backends(store, env, options)) {
+    group->setBackend(created.device, created.type, created.backend);
+    group->setDefaultBackend(created.type);
+  }
   group->setGroupName(options.group_name);
   c10d::register_process_group(options.group_name, group);
   return group;

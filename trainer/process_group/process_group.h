@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
@@ -20,11 +21,12 @@ using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 class RankWatch;
 
 struct ProcessGroupOptions {
-  std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors
+  std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors too
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of the rendezvous and of every collective
-  std::string interface = {};    // network interface for Gloo, e.g. "eth0"; empty: WorkerEnv::socket_interface, else
-                                 // loopback for a job on one node, else the one that reaches MASTER_ADDR
-  std::string group_name = "0";  // operators find the group by this name; "0" is also what PyTorch calls its own
+  std::string interface = {};       // network interface for Gloo, e.g. "eth0"; empty: WorkerEnv::socket_interface, else
+                                    // loopback for a job on one node, else the one that reaches MASTER_ADDR
+  std::optional<int64_t> gpu = {};  // of this rank, with "nccl"; none: the one whose number is the local rank
+  std::string group_name = "0";     // operators find the group by this name; "0" is also what PyTorch calls its own
 };
 
 // Joins all ranks of the job in a group and registers it by name. Each rank calls
@@ -36,8 +38,11 @@ struct ProcessGroupOptions {
 // never reads addresses of dead processes, also where the store outlived them. A
 // world of one keeps its store in memory and opens no port for it.
 //
+// With "nccl" the group moves tensors on GPUs by NCCL and those on the CPU by Gloo, which also connects the ranks
+// first: who cannot be reached is found out before NCCL is.
+//
 // Throws c10::ValueError for an unknown backend or one that this build lacks, a
-// timeout that is not positive, or an unknown interface; c10::DistBackendError
+// timeout that is not positive, an unknown interface, or another backend than rank 0's; c10::DistBackendError
 // naming rank, address and port where the port is in use, the store cannot be
 // reached or ranks, which it names, do not join within the timeout.
 NARROWCAST_EXPORT ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trainer/data/sample_order.h"
+#include "trainer/training/batch_feed.h"
 
 namespace narrowcast::training {
 namespace {
@@ -47,10 +48,13 @@ double held_out_loss(models::Model& model, const data::Dataset& dataset, const P
   const int64_t samples = std::min(options.samples, dataset.held_out_size());
   const int64_t begin = samples * group->getRank() / group->getSize();
   const int64_t end = samples * (group->getRank() + 1) / group->getSize();
+  const std::vector<at::Tensor> parameters = model.parameters();
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
   double sum = 0;
   for (int64_t first = begin; first < end; first += options.batch) {
     const std::vector<int64_t> indices = samples_at(order, first, std::min(first + options.batch, end));
-    sum += model.forward(dataset.held_out_batch(indices)).item<double>() * static_cast<double>(indices.size());
+    const models::Batch batch = on_device(dataset.held_out_batch(indices), device);
+    sum += loss_of(model, batch, options.precision).item<double>() * static_cast<double>(indices.size());
   }
   return all_reduce_sum(group, {sum})[0] / static_cast<double>(samples);
 }

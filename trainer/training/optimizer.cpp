@@ -1,12 +1,11 @@
 #include "trainer/training/optimizer.h"
 
+#include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
-#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -75,15 +74,18 @@ void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate)
   }
 }
 
+// A GPU is waited for once.
 bool gradients_are_finite(const std::vector<at::Tensor>& parameters) {
-  return std::all_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
+  std::vector<at::Tensor> bounds;
+  for (const at::Tensor& parameter : parameters) {
     const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined() || gradient.numel() == 0) {
-      return true;
+    if (gradient.defined() && gradient.numel() > 0) {
+      const auto [least, greatest] = gradient.aminmax();  // Both are NaN if one element is.
+      bounds.push_back(least);
+      bounds.push_back(greatest);
     }
-    const auto [least, greatest] = gradient.aminmax();  // Both are NaN if one element is.
-    return std::isfinite(least.item<double>()) && std::isfinite(greatest.item<double>());
-  });
+  }
+  return bounds.empty() || at::stack(bounds).isfinite().all().item<bool>();
 }
 
 double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm) {

@@ -1,5 +1,6 @@
 #include "trainer/training/training_loop.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <chrono>
@@ -12,7 +13,9 @@
 #include "trainer/checkpoint/agreement.h"
 #include "trainer/data/batch_plan.h"
 #include "trainer/data/sample_order.h"
+#include "trainer/training/batch_feed.h"
 #include "trainer/training/evaluation.h"
+#include "trainer/training/precision/gradient_scaler.h"
 #include "trainer/training/state/training_state.h"
 
 namespace narrowcast::training {
@@ -36,14 +39,20 @@ class TrainingRun {
         order_(setup.dataset.training_size(), options.seed),
         learning_rate_(options.learning_rate, options.steps),
         parameters_(setup.model->parameters()),
+        feed_(setup.dataset, parameters_.at(0).device()),
         ddp_(setup.model, setup.group, setup.ddp),
-        optimizer_(make_optimizer(*setup.model, options.optimizer)) {}
+        optimizer_(make_optimizer(*setup.model, options.optimizer)) {
+    if (options.precision == Precision::kFp16) {
+      scaler_.emplace(parameters_.at(0).device());
+    }
+  }
 
   TrainingResult run() {
     if (setup_.checkpoints.restored != nullptr) {
       go_on_from(*setup_.checkpoints.restored);
     }
     segment_began_ = Clock::now();
+    prepare(counters_.step + 1, /*micro_step=*/0);
     while (counters_.step < options_.steps && !diverged_at_.has_value()) {
       train_one(++counters_.step);
       if (is_due(options_.log_every)) {
@@ -61,7 +70,11 @@ class TrainingRun {
 
  private:
   TrainingParts parts() {
-    return {.model = ddp_, .optimizer = *optimizer_, .order = order_, .batch_size = options_.batch_size};
+    return {.model = ddp_,
+            .optimizer = *optimizer_,
+            .scaler = scaler_ ? &*scaler_ : nullptr,
+            .order = order_,
+            .batch_size = options_.batch_size};
   }
 
   // A collective: all ranks can, or none does. Frees the memory of what was read.
@@ -91,19 +104,19 @@ class TrainingRun {
 
   // Optimizer step `step`, counted from 1.
   void train_one(int64_t step) {
-    const double window_loss_before = counters_.window_loss;
+    at::Tensor loss = at::zeros({}, at::TensorOptions(at::kDouble).device(parameters_[0].device()));
     ddp_.zero_grad();
     for (int64_t micro_step = 0; micro_step + 1 < options_.accumulation_steps; ++micro_step) {
       const auto unsynchronized = ddp_.no_sync();
-      backward(step, micro_step);
+      loss += backward(step, micro_step);
     }
-    backward(step, options_.accumulation_steps - 1);
+    loss += backward(step, options_.accumulation_steps - 1);
     ++counters_.window_batches;
-    if (options_.skip_nonfinite_steps && !gradients_are_finite(parameters_)) {
-      counters_.window_loss = window_loss_before;
+    if (!gradients_can_be_used()) {
       ++counters_.skipped_steps;
       return;
     }
+    counters_.window_loss += loss.item<double>();
     set_learning_rate(*optimizer_, learning_rate_.at(step - 1));
     if (options_.clip_grad_norm > 0) {
       counters_.gradient_norm = clip_gradient_norm(parameters_, options_.clip_grad_norm);
@@ -112,11 +125,32 @@ class TrainingRun {
     ++counters_.window_steps;
   }
 
-  void backward(int64_t step, int64_t micro_step) {
-    const models::Batch batch = setup_.dataset.training_batch(plan_.samples(order_, rank_, step - 1, micro_step));
-    const at::Tensor loss = ddp_.forward(batch) / static_cast<double>(options_.accumulation_steps);
-    ddp_.backward(loss);
-    counters_.window_loss += loss.item<double>();
+  // Returns the loss, a scalar on the device. Nothing here waits for a GPU.
+  at::Tensor backward(int64_t step, int64_t micro_step) {
+    const models::Batch batch = feed_.take();
+    const bool is_last = micro_step + 1 == options_.accumulation_steps;
+    prepare(is_last ? step + 1 : step, is_last ? 0 : micro_step + 1);
+    const at::Tensor loss = forward(batch) / static_cast<double>(options_.accumulation_steps);
+    ddp_.backward(scaler_ ? scaler_->scaled(loss) : loss);
+    return loss.detach();
+  }
+
+  at::Tensor forward(const models::Batch& batch) {
+    const Autocast autocast(batch.inputs.device().type(), options_.precision);
+    return ddp_.forward(batch);
+  }
+
+  // The batch of that micro-step; none after the last step.
+  void prepare(int64_t step, int64_t micro_step) {
+    if (step <= options_.steps) {
+      feed_.prepare(plan_.samples(order_, rank_, step - 1, micro_step));
+    }
+  }
+
+  // Whether the step is to be taken; the gradients are those of the loss then.
+  bool gradients_can_be_used() {
+    return scaler_ ? scaler_->unscale(parameters_)
+                   : !options_.skip_nonfinite_steps || gradients_are_finite(parameters_);
   }
 
   // Collective: all ranks learn the mean loss, and so whether to go on. If all steps were skipped there is none.
@@ -156,9 +190,10 @@ class TrainingRun {
       return;
     }
     const auto began = Clock::now();
-    counters_.validation_loss =
-        held_out_loss(*setup_.model, setup_.dataset, setup_.group,
-                      {.samples = options_.eval_batches * options_.batch_size, .batch = plan_.micro_batch()});
+    counters_.validation_loss = held_out_loss(*setup_.model, setup_.dataset, setup_.group,
+                                              {.samples = options_.eval_batches * options_.batch_size,
+                                               .batch = plan_.micro_batch(),
+                                               .precision = options_.precision});
     if (!std::isfinite(*counters_.validation_loss)) {
       diverged_at_ = counters_.step;
     }
@@ -195,8 +230,10 @@ class TrainingRun {
   data::SampleOrder order_;
   LearningRate learning_rate_;
   std::vector<at::Tensor> parameters_;
+  BatchFeed feed_;
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<GradientScaler> scaler_;  // with Precision::kFp16
 
   Counters counters_;
   std::optional<int64_t> diverged_at_;
@@ -220,6 +257,8 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
       options.batch_size % world_size == 0 && options.batch_size / world_size % options.accumulation_steps == 0,
       "batch_size: must be divisible by ranks * accumulation_steps (", world_size, " * ", options.accumulation_steps,
       "), but is ", options.batch_size);
+  TORCH_CHECK_VALUE(options.skip_nonfinite_steps || options.precision != Precision::kFp16,
+                    "skip_nonfinite_steps: must be true with precision fp16, whose scale is found by such steps");
   TORCH_CHECK_VALUE(std::isfinite(options.clip_grad_norm) && options.clip_grad_norm >= 0,
                     "clip_grad_norm: must be at least 0, but is ", options.clip_grad_norm);
   LearningRate(options.learning_rate, options.steps);

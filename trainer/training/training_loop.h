@@ -23,6 +23,7 @@
 #include "trainer/reporting/reports.h"
 #include "trainer/training/learning_rate.h"
 #include "trainer/training/optimizer.h"
+#include "trainer/training/precision/precision.h"
 
 namespace narrowcast::training {
 
@@ -33,11 +34,12 @@ struct TrainingOptions {
   OptimizerOptions optimizer = {};
   LearningRateOptions learning_rate = {};
   double clip_grad_norm = 1;         // largest 2-norm of the averaged gradients; 0: no limit
-  bool skip_nonfinite_steps = true;  // leave the parameters alone where a gradient is Inf or NaN
-  int64_t eval_every = 0;            // steps between evaluations; 0: only after the last step
-  int64_t eval_batches = 16;         // held-out samples in one evaluation, in batches of batch_size; 0: no evaluation
-  int64_t log_every = 10;            // steps between reports, >= 1
-  uint64_t seed = 0;                 // of the order of the data
+  bool skip_nonfinite_steps = true;  // leave the parameters alone where a gradient is Inf or NaN; always with kFp16
+  Precision precision = Precision::kFp32;
+  int64_t eval_every = 0;     // steps between evaluations; 0: only after the last step
+  int64_t eval_batches = 16;  // held-out samples in one evaluation, in batches of batch_size; 0: no evaluation
+  int64_t log_every = 10;     // steps between reports, >= 1
+  uint64_t seed = 0;          // of the order of the data
 };
 
 // Throws c10::ValueError naming the flag and the value if training on `world_size` ranks could not start.
@@ -62,7 +64,7 @@ struct Checkpoints {
 
 // What a training works with.
 struct TrainingSetup {
-  std::shared_ptr<models::Model> model;  // the same parameters on all ranks
+  std::shared_ptr<models::Model> model;  // the same parameters on all ranks, on the device that computes
   const data::Dataset& dataset;
   ProcessGroupPtr group;
   DdpOptions ddp = {};

@@ -40,6 +40,7 @@ struct Case {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   int64_t accumulation_steps = 1;
   int64_t width = 16;
+  Precision precision = Precision::kFp32;
 };
 
 void PrintTo(const Case& value, std::ostream* out) { *out << value.name; }
@@ -49,6 +50,7 @@ TrainingOptions options_of(const Case& value) {
   options.steps = kSteps;
   options.batch_size = 12;
   options.accumulation_steps = value.accumulation_steps;
+  options.precision = value.precision;
   options.optimizer.kind = value.optimizer;
   options.optimizer.momentum = value.optimizer == OptimizerKind::kSgd ? 0.9 : 0;
   options.eval_batches = 1;
@@ -137,6 +139,7 @@ std::vector<Case> cases() {
       {"int4_stochastic", small_buckets().hook("int4").wire({.stochastic_rounding_seed = 7})},
       {"int4_feedback_stochastic_accumulation", small_buckets().hook("int4").wire(feedback(true)),
        OptimizerKind::kAdamW, 2},
+      {"fp16", small_buckets().hook("int8"), OptimizerKind::kAdamW, 1, 16, Precision::kFp16},
       // Buckets that go in two hops on three ranks.
       {"int4_feedback_two_hops", DdpOptions().hook("int4").wire(feedback(true)), OptimizerKind::kSgd, 1, 128},
   };

@@ -134,6 +134,22 @@ TEST(Training, Learns) {
   EXPECT_LT(*outcome.results[0].validation_loss, 1.0);
 }
 
+class TrainingPrecisionTest : public ::testing::TestWithParam<Precision> {};
+
+TEST_P(TrainingPrecisionTest, LearnsAlikeOnAllRanks) {
+  TrainingOptions options = small_training();
+  options.steps = 60;
+  options.learning_rate.peak = 1e-2;
+  options.precision = GetParam();
+  const Outcome outcome = train_on(2, options, DdpOptions().hook("int8"));
+  EXPECT_EQ(largest_difference(*outcome.models[0], *outcome.models[1]), 0);
+  EXPECT_LT(*outcome.results[0].validation_loss, 1.0);  // From 3.0, as above.
+  EXPECT_EQ(outcome.results[0].skipped_steps, outcome.results[1].skipped_steps);
+}
+
+INSTANTIATE_TEST_SUITE_P(Narrow, TrainingPrecisionTest, ::testing::Values(Precision::kBf16, Precision::kFp16),
+                         [](const auto& info) { return to_string(info.param); });
+
 TEST(Training, ReportsAndEvaluatesWhenAsked) {
   TrainingOptions options = small_training();
   options.steps = 7;

@@ -22,7 +22,7 @@ constexpr const char* kFree[] = {"batch_size_per_rank",
                                  "resume",
                                  "resume_from"};
 
-constexpr const char* kCircumstances[] = {"ranks", "accumulation_steps", "version"};
+constexpr const char* kCircumstances[] = {"ranks", "accumulation_steps", "version", "device"};
 
 }  // namespace
 

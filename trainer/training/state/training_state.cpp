@@ -1,9 +1,11 @@
 #include "trainer/training/state/training_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -23,7 +25,7 @@ using nlohmann::json;
 constexpr const char* kModel = "model.";
 constexpr const char* kOptimizer = "optimizer.";
 constexpr const char* kHook = "hook.";
-constexpr const char* kGenerator = "generator.cpu";
+constexpr const char* kScaler = "gradient_scaler.";
 
 void add_prefixed(TensorMap& to, const std::string& prefix, const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) {
@@ -54,22 +56,45 @@ json data_position(const TrainingParts& parts, int64_t step) {
           {"offset", position % parts.order.size()}};
 }
 
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
+// LibTorch's generators that a model on `device` draws from, by their names in a checkpoint.
+std::map<std::string, at::Generator> generators_for(at::Device device) {
+  std::map<std::string, at::Generator> generators = {{"generator.cpu", at::detail::getDefaultCPUGenerator()}};
+  if (!device.is_cpu()) {
+    generators.emplace("generator.cuda", at::globalContext().defaultGenerator(device));
+  }
+  return generators;
 }
 
-void load_generator(const TensorMap& own) {
-  const auto found = own.find(kGenerator);
-  NARROWCAST_CHECK_INPUT(found != own.end(), "'", kGenerator, "' is missing");
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  try {
-    generator.set_state(found->second);
-  } catch (const c10::Error& error) {
-    NARROWCAST_CHECK_INPUT(false, "'", kGenerator,
-                           "' is not the state of a generator: ", error.what_without_backtrace());
+void save_generators(at::Device device, TensorMap& own) {
+  for (auto& [name, generator] : generators_for(device)) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    own[name] = generator.get_state();
+  }
+}
+
+void load_generators(const TensorMap& own, at::Device device) {
+  for (auto& [name, generator] : generators_for(device)) {
+    const auto found = own.find(name);
+    if (found == own.end() && name != "generator.cpu") {
+      continue;  // The checkpoint is of a training on another device, which is said elsewhere.
+    }
+    NARROWCAST_CHECK_INPUT(found != own.end(), "'", name, "' is missing");
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    try {
+      generator.set_state(found->second);
+    } catch (const c10::Error& error) {
+      NARROWCAST_CHECK_INPUT(false, "'", name, "' is not the state of a generator: ", error.what_without_backtrace());
+    }
+  }
+}
+
+at::Device device_of(const torch::nn::Module& module) { return module.parameters().at(0).device(); }
+
+void load_scaler(const TensorMap& saved, GradientScaler* scaler) {
+  if (scaler != nullptr) {
+    scaler->load_state(saved);
+  } else {
+    NARROWCAST_CHECK_INPUT(saved.empty(), "it holds a gradient scaler, which this training does not have");
   }
 }
 
@@ -116,7 +141,8 @@ Counters load_parts(const Restored& restored, const TrainingParts& parts) {
   load_optimizer_state(parts.optimizer, module, replica_part(restored, kOptimizer));
   parts.model.load_state(reducer_state_of(restored));
   load_model(replica_part(restored, kModel), module);
-  load_generator(restored.own());
+  load_scaler(replica_part(restored, kScaler), parts.scaler);
+  load_generators(restored.own(), device_of(module));
   return counters;
 }
 
@@ -130,12 +156,15 @@ Content save_training(const TrainingParts& parts, const Counters& counters) {
   const torch::nn::Module& module = *parts.model.module();
   add_prefixed(content.replica, kModel, files::state_of(module));
   add_prefixed(content.replica, kOptimizer, optimizer_state(parts.optimizer, module));
+  if (parts.scaler != nullptr) {
+    add_prefixed(content.replica, kScaler, parts.scaler->state());
+  }
   if (!parts.model.keeps_replicas_equal()) {
     content.rank = content.replica;
   }
   save_counters(counters, content);
   add_prefixed(content.rank, kHook, reducer.hook);
-  content.rank[kGenerator] = generator_state();
+  save_generators(device_of(module), content.rank);
   return content;
 }
 

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/format/content.h"
 #include "trainer/data/sample_order.h"
 #include "trainer/ddp/distributed_data_parallel.h"
+#include "trainer/training/precision/gradient_scaler.h"
 #include "trainer/training/state/counters.h"
 
 namespace narrowcast::training {
@@ -20,12 +21,13 @@ using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
 struct TrainingParts {
   ReplicatedModel& model;
   torch::optim::Optimizer& optimizer;
+  GradientScaler* scaler = nullptr;  // none without one
   const data::SampleOrder& order;
   int64_t batch_size = 1;  // samples per optimizer step
 };
 
 // Between steps, on every rank alike. Parameters, buffers and the optimizer's state are the replica's; with a hook that
-// lets replicas differ each rank's own as well. The state of the hook and of LibTorch's generator is each rank's own.
+// lets replicas differ each rank's own as well. The state of the hook and of LibTorch's generators is each rank's own.
 // Learning rate and data follow from the step; the position in the data is in the manifest too. Tensors are the
 // training's own, not copies.
 NARROWCAST_EXPORT checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters);

@@ -1,0 +1,32 @@
+// Which processor a rank computes on.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+
+#include "ops/export.h"
+#include "trainer/worker_env.h"
+
+namespace narrowcast {
+
+// GPUs that this process can use: 0 where there is no driver, and in a build without CUDA.
+NARROWCAST_EXPORT int64_t gpu_count();
+
+// The device that `name` means for this process:
+//   "cpu"     the CPU
+//   "cuda"    the GPU whose number is the local rank
+//   "cuda:N"  GPU N, for every rank that says so; several ranks can share one
+//   "auto"    as "cuda" if this node has a GPU for each of its ranks, else the CPU
+// Throws c10::ValueError for another name, and where that GPU is not there.
+NARROWCAST_EXPORT at::Device choose_device(const std::string& name, const WorkerEnv& env);
+
+// The process group's backend for tensors on `device`: `name` if it is one that moves them, for "auto" "nccl" on a GPU
+// and "gloo" on the CPU. Throws c10::ValueError if the two contradict each other.
+NARROWCAST_EXPORT std::string choose_backend(const std::string& name, at::Device device);
+
+// Makes `device` the one that this thread's CUDA calls mean where they name none. Nothing to do for the CPU.
+NARROWCAST_EXPORT void use_device(at::Device device);
+
+}  // namespace narrowcast
