@@ -12,6 +12,7 @@
 #include "ops/autograd/write_without_derivative.h"
 #include "ops/collectives/group_name.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/stream/stream_mean.h"
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
 #include "ops/error_message.h"
@@ -28,15 +29,15 @@ constexpr const char* kName = "quantized_all_reduce";
 
 // What every rank says of its call: number of elements, format. [W, 2] int64.
 at::Tensor gather_calls(const at::Tensor& x, WireFormat format, const Group& group) {
-  at::Tensor own = at::tensor({x.numel(), static_cast<int64_t>(format)}, at::kLong);
-  at::Tensor all = at::empty({group->getSize() * own.numel()}, at::kLong);
+  at::Tensor own = at::tensor({x.numel(), static_cast<int64_t>(format)}, at::kLong).to(x.device());
+  at::Tensor all = at::empty({group->getSize() * own.numel()}, own.options());
   try {
     group->_allgather_base(all, own)->wait();
   } catch (const std::exception& error) {
     TORCH_CHECK_WITH(DistBackendError, false, "rank ", group->getRank(), ": ", kName,
                      " failed: ", error_message(error));
   }
-  return all.view({group->getSize(), own.numel()});
+  return all.view({group->getSize(), own.numel()}).cpu();
 }
 
 // All ranks compare the same numbers, and throw the same error.
@@ -52,22 +53,29 @@ void check_same_call(const at::Tensor& x, WireFormat format, const Group& group)
   }
 }
 
-// Averages x, contiguous, in place.
-void average(const at::Tensor& x, WireFormat format, const Group& group) {
+void average_on_engine(const at::Tensor& x, const collectives::QuantizedMeanOptions& options, const Group& group) {
   const auto engine = engine::Engine::for_group(group);  // Before anything is sent.
-  check_same_call(x, format, group);
-  const auto job = std::make_shared<QuantizedMeanJob>(collectives::QuantizedMeanOptions{.name = kName,
-                                                                                        .rank = group->getRank(),
-                                                                                        .world_size = group->getSize(),
-                                                                                        .numel = x.numel(),
-                                                                                        .format = format},
-                                                      collectives::JobMemory{});
+  check_same_call(x, options.format, group);
+  const auto job = std::make_shared<QuantizedMeanJob>(options, collectives::JobMemory{});
   job->set_call({x.view({-1}), {}, {}});
   engine->submit(job)->waitAndThrow();
 }
 
+// x is the mean for what is enqueued on the current stream afterwards.
+void average_on_stream(const at::Tensor& x, const collectives::QuantizedMeanOptions& options, const Group& group) {
+  check_same_call(x, options.format, group);
+  collectives::StreamMean(group, options, x.device()).enqueue({x.view({-1}), {}, {}});
+}
+
+// Averages x, contiguous, in place.
+void average(const at::Tensor& x, WireFormat format, const Group& group) {
+  const collectives::QuantizedMeanOptions options{
+      .name = kName, .rank = group->getRank(), .world_size = group->getSize(), .numel = x.numel(), .format = format};
+  return x.is_cpu() ? average_on_engine(x, options, group) : average_on_stream(x, options, group);
+}
+
 void check_device(const at::Tensor& x) {
-  TORCH_CHECK_VALUE(x.device().is_cpu(), "x must be on the CPU, but is on ", x.device());
+  TORCH_CHECK_VALUE(x.is_cpu() || x.is_cuda(), "x must be on the CPU or a GPU, but is on ", x.device());
 }
 
 void check_arguments(const at::Tensor& x, WireFormat format, const Group& group) {

@@ -2,14 +2,15 @@
 // ranks. ops/collectives/mean tells how; ops/wire_format.h has the formats, ops/schema.cpp the operators of the same
 // names, which take the group by its registered name.
 //
-// x: float32, float64, bfloat16 or float16 of any shape and strides, on the CPU; as many elements on every rank. It is
-// summed in float32 and rounded to the nearest number of the format, once or twice; the result has x's dtype and the
-// same bits on all ranks. With one rank it is x. A NaN or Inf anywhere is NaN or Inf in its block's mean.
+// x: float32, float64, bfloat16 or float16 of any shape and strides, on the CPU or a GPU; as many elements on every
+// rank. It is summed in float32 and rounded to the nearest number of the format, once or twice; the result has x's
+// dtype and the same bits on all ranks. With one rank it is x. A NaN or Inf anywhere is NaN or Inf in its block's mean.
 //
 // All ranks call the same collectives of a group in the same order, from one thread. Every call waits until all ranks
-// have made it; if they differ in format or number of elements, all of them throw the same c10::ValueError before data
-// is sent. c10::ValueError or c10::TypeError for arguments; c10::DistBackendError if a peer or the network fails, which
-// leaves what is written in place undefined. There are no gradients: backward through a result throws.
+// have made it (the mean on a GPU is complete in the order of the current stream); if they differ in format or number
+// of elements, all of them throw the same c10::ValueError before data is sent. c10::ValueError or c10::TypeError for
+// arguments; c10::DistBackendError if a peer or the network fails, which leaves what is written in place undefined.
+// There are no gradients: backward through a result throws.
 #pragma once
 
 #include <ATen/core/Tensor.h>

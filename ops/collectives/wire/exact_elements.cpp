@@ -17,8 +17,8 @@ int64_t count(const std::vector<Run>& runs) {
 
 }  // namespace
 
-ExactElements::ExactElements(std::vector<Run> runs)
-    : runs_(std::move(runs)), values_(at::zeros({count(runs_)}, at::kFloat)) {}
+ExactElements::ExactElements(std::vector<Run> runs, at::Device device)
+    : runs_(std::move(runs)), values_(at::zeros({count(runs_)}, at::TensorOptions(at::kFloat).device(device))) {}
 
 void ExactElements::take_from(const at::Tensor& array) {
   int64_t begin = 0;

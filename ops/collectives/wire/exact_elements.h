@@ -14,8 +14,9 @@ namespace narrowcast::collectives {
 // part of all, but do not widen the scales of their neighbours' blocks.
 class NARROWCAST_EXPORT ExactElements {
  public:
-  // The runs are in order, do not overlap, and lie within the arrays given below. There may be none.
-  explicit ExactElements(std::vector<Run> runs);
+  // The runs are in order, do not overlap, and lie within the arrays given below, which are on `device`. There may be
+  // none.
+  explicit ExactElements(std::vector<Run> runs, at::Device device = at::kCPU);
 
   const std::vector<Run>& runs() const { return runs_; }
 
