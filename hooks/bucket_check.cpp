@@ -12,10 +12,10 @@ bool is_supported(at::ScalarType dtype) {
 
 }  // namespace
 
-void check_cpu_bucket(std::string_view hook, const c10d::GradBucket& bucket) {
+void check_bucket(std::string_view hook, const c10d::GradBucket& bucket) {
   const at::Tensor& buffer = bucket.getBuffer();
-  TORCH_CHECK_VALUE(buffer.device().is_cpu(), hook, ": bucket ", bucket.getIndex(), " must be on the CPU, but is on ",
-                    buffer.device());
+  TORCH_CHECK_VALUE(buffer.device().is_cpu() || buffer.device().is_cuda(), hook, ": bucket ", bucket.getIndex(),
+                    " must be on the CPU or a GPU, but is on ", buffer.device());
   TORCH_CHECK_TYPE(is_supported(buffer.scalar_type()), hook, ": bucket ", bucket.getIndex(),
                    " must be of type float, double, half or bfloat16, but is ", buffer.scalar_type());
   TORCH_CHECK_VALUE(buffer.layout() == at::kStrided && buffer.is_contiguous(), hook, ": bucket ", bucket.getIndex(),

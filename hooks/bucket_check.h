@@ -8,9 +8,9 @@
 
 namespace narrowcast::hooks {
 
-// Contiguous, on the CPU, of type float, double, half or bfloat16. Else c10::ValueError or c10::TypeError naming
-// `hook` and the bucket.
-void check_cpu_bucket(std::string_view hook, const c10d::GradBucket& bucket);
+// Contiguous, on the CPU or a GPU, of type float, double, half or bfloat16. Else c10::ValueError or c10::TypeError
+// naming `hook` and the bucket.
+void check_bucket(std::string_view hook, const c10d::GradBucket& bucket);
 
 // A bucket comes again when the future of its last step is completed, or gone. Else c10::ValueError.
 void check_completed(std::string_view hook, const c10d::GradBucket& bucket,

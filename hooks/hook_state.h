@@ -18,7 +18,7 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
-// CPU tensors by name; the names are the hook's own.
+// Tensors by name, on any device; the names are the hook's own.
 using HookState = std::map<std::string, at::Tensor>;
 
 // What a rank takes up. As many ranks as left it: each takes up its own.

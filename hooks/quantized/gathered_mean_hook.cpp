@@ -9,15 +9,27 @@
 namespace narrowcast::hooks {
 
 GatheredMeanHook::GatheredMeanHook(const HookOptions& options, Format format)
-    : format_(format), group_(options.process_group), engine_(engine::Engine::for_group(options.process_group)) {}
+    : format_(format), group_(options.process_group), engine_(options.process_group) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> GatheredMeanHook::runHook(c10d::GradBucket& bucket) {
-  check_cpu_bucket(name(), bucket);
+  check_bucket(name(), bucket);
+  return bucket.getBuffer().is_cpu() ? run_on_engine(bucket) : run_on_stream(bucket);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GatheredMeanHook::run_on_stream(const c10d::GradBucket& bucket) {
+  const at::Tensor buffer = bucket.getBuffer();
+  return stream_.run(buffer, [&] {
+    count_payload(enqueue_gathered_mean(group_, std::string(name()), format_.tensor_codec, buffer));
+    return buffer;
+  });
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GatheredMeanHook::run_on_engine(const c10d::GradBucket& bucket) {
   Scratch& scratch = scratch_.get(bucket, [&] { return make_scratch(bucket); });
   check_completed(name(), bucket, scratch.last);
   scratch.exchange->set_bucket(bucket.getBuffer());
   count_payload(scratch.exchange->payload_bytes());
-  auto future = engine_->submit(scratch.exchange);
+  auto future = engine_.get().submit(scratch.exchange);
   scratch.last = future;
   return future;
 }

@@ -8,22 +8,26 @@
 #include <string_view>
 
 #include "hooks/comm_hook.h"
+#include "hooks/cpu_engine.h"
 #include "hooks/hook_options.h"
 #include "hooks/per_bucket.h"
 #include "hooks/quantized/bucket_codec.h"
 #include "hooks/quantized/mean_exchange.h"
-#include "ops/engine/engine.h"
+#include "hooks/stream/gathered_mean.h"
+#include "hooks/stream/hook_stream.h"
 
 namespace narrowcast::hooks {
 
-// Replaces each bucket by the mean of what all ranks' codecs make of it, on the
-// engine of the process group. Takes contiguous CPU buckets of any floating type;
-// others are a c10::ValueError or c10::TypeError.
+// Replaces each bucket by the mean of what all ranks' codecs make of it: of buckets
+// on the CPU on the engine of the process group, of those on a GPU on a stream of
+// the hook's own. Takes contiguous buckets of any floating type; others are a
+// c10::ValueError or c10::TypeError.
 class GatheredMeanHook final : public CommHook {
  public:
   struct Format {
     std::string_view name;
-    std::unique_ptr<BucketCodec> (*make_codec)();
+    std::unique_ptr<BucketCodec> (*make_codec)();  // On the CPU.
+    TensorCodec tensor_codec;                      // On a GPU.
   };
   GatheredMeanHook(const HookOptions& options, Format format);
 
@@ -35,11 +39,14 @@ class GatheredMeanHook final : public CommHook {
     std::shared_ptr<MeanExchange> exchange;
     c10::weak_intrusive_ptr<c10::ivalue::Future> last;
   };
+  c10::intrusive_ptr<c10::ivalue::Future> run_on_engine(const c10d::GradBucket& bucket);
+  c10::intrusive_ptr<c10::ivalue::Future> run_on_stream(const c10d::GradBucket& bucket);
   Scratch make_scratch(const c10d::GradBucket& bucket) const;
 
   const Format format_;
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  const std::shared_ptr<engine::Engine> engine_;
+  CpuEngine engine_;
+  HookStream stream_;
   PerBucket<Scratch> scratch_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "hooks/quantized/gathered_mean_hook.h"
+#include "hooks/stream/tensor_codecs.h"
 #include "ops/cpu/affine_uint8_kernels.h"
 
 namespace narrowcast::hooks {
@@ -77,9 +78,10 @@ class PerChannelCodec final : public BucketCodec {
 
 std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookOptions& options) {
   return std::make_unique<GatheredMeanHook>(
-      options, GatheredMeanHook::Format{"quantize_per_channel", []() -> std::unique_ptr<BucketCodec> {
-                                          return std::make_unique<PerChannelCodec>();
-                                        }});
+      options,
+      GatheredMeanHook::Format{"quantize_per_channel",
+                               []() -> std::unique_ptr<BucketCodec> { return std::make_unique<PerChannelCodec>(); },
+                               per_channel_codec()});
 }
 
 }  // namespace narrowcast::hooks

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "hooks/quantized/gathered_mean_hook.h"
+#include "hooks/stream/tensor_codecs.h"
 #include "ops/cpu/affine_uint8_kernels.h"
 
 namespace narrowcast::hooks {
@@ -79,9 +80,10 @@ class PerTensorCodec final : public BucketCodec {
 
 std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& options) {
   return std::make_unique<GatheredMeanHook>(
-      options, GatheredMeanHook::Format{"quantize_per_tensor", []() -> std::unique_ptr<BucketCodec> {
-                                          return std::make_unique<PerTensorCodec>();
-                                        }});
+      options,
+      GatheredMeanHook::Format{"quantize_per_tensor",
+                               []() -> std::unique_ptr<BucketCodec> { return std::make_unique<PerTensorCodec>(); },
+                               per_tensor_codec()});
 }
 
 }  // namespace narrowcast::hooks

@@ -10,13 +10,15 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
                                                 const std::vector<ParameterRun>& layout) {
   const size_t index = bucket.getIndex();
   const int64_t numel = bucket.getBuffer().numel();
+  const at::Device device = bucket.getBuffer().device();
   auto found = entries_.find(index);
-  if (found != entries_.end() && (found->second.layout != layout || found->second.own.numel() != numel)) {
+  if (found != entries_.end() &&
+      (found->second.layout != layout || found->second.own.numel() != numel || found->second.own.device() != device)) {
     retire_from(index);
     found = entries_.end();
   }
   if (found == entries_.end()) {
-    found = entries_.emplace(index, make_entry(numel, layout)).first;
+    found = entries_.emplace(index, make_entry(numel, layout, device)).first;
   }
   if (bucket.isLast()) {
     by_parameter_.clear();  // Parameters that are in no bucket any more.
@@ -37,9 +39,11 @@ void ErrorFeedback::retire_from(size_t index) {
   entries_.erase(first, entries_.end());
 }
 
-ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterRun>& layout) {
+ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterRun>& layout,
+                                               at::Device device) {
   const collectives::Run shard = collectives::shard_of(rank_, world_size_, numel);
-  Entry entry{layout, shard, at::zeros({numel}, at::kFloat), at::zeros({shard.numel}, at::kFloat)};
+  const auto options = at::TensorOptions(at::kFloat).device(device);
+  Entry entry{layout, shard, at::zeros({numel}, options), at::zeros({shard.numel}, options)};
   for (const ParameterRun& parameter : layout) {
     const auto old = by_parameter_.find(parameter.parameter);
     if (old != by_parameter_.end() && old->second.numel() == parameter.run.numel) {

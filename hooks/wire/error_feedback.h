@@ -52,7 +52,7 @@ class NARROWCAST_EXPORT ErrorFeedback {
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const SavedHookState& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
-  Entry make_entry(int64_t numel, const std::vector<ParameterRun>& layout);
+  Entry make_entry(int64_t numel, const std::vector<ParameterRun>& layout, at::Device device);
 
   const int64_t rank_;
   const int64_t world_size_;

@@ -133,7 +133,8 @@ void ErrorFeedback::load_state(const SavedHookState& saved, const std::vector<Na
 void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedParameter>& parameters) {
   for (const auto& [index, bucket] : by_bucket(state, parameters)) {
     const std::vector<ParameterRun> layout = layout_of(bucket, index);
-    Entry entry = make_entry(layout.back().run.begin + layout.back().run.numel, layout);
+    Entry entry =
+        make_entry(layout.back().run.begin + layout.back().run.numel, layout, parameters.at(0).tensor.device());
     for (const auto& [place, parameter] : bucket) {
       const int64_t begin = place.first;
       const Saved& saved = parameter.saved;

@@ -1,0 +1,15 @@
+// What the quantised reference hooks send, as tensors.
+#pragma once
+
+#include "hooks/stream/gathered_mean.h"
+
+namespace narrowcast::hooks {
+
+// "quantize_per_tensor": float32 [2] of scale and zero point, then uint8 [numel].
+NARROWCAST_EXPORT TensorCodec per_tensor_codec();
+
+// "quantize_per_channel", with rows of 512 elements, the last one filled up with zeros: float32 [2, rows] of scales and
+// zero points, then uint8 [numel] of codes, without those of the filling.
+NARROWCAST_EXPORT TensorCodec per_channel_codec();
+
+}  // namespace narrowcast::hooks

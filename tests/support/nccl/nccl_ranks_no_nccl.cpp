@@ -1,0 +1,14 @@
+// Stands in for nccl_ranks.cpp in a build without CUDA.
+#include <stdexcept>
+
+#include "tests/support/nccl/nccl_ranks.h"
+
+namespace narrowcast::testing {
+
+std::string why_no_nccl_ranks() { return "a build without CUDA"; }
+
+std::vector<int> fork_nccl_ranks(int64_t /*world_size*/, const RankBody& /*body*/, const RanksOptions& /*options*/) {
+  throw std::logic_error(why_no_nccl_ranks());
+}
+
+}  // namespace narrowcast::testing
