@@ -32,3 +32,12 @@ function(narrowcast_test_sources name)
     endforeach()
   endforeach()
 endfunction()
+
+# narrowcast_kernel_test_sources(<name> <file>...): the same for files that compile CUDA kernels for the CPU
+# (tests/support/cuda_on_host). As in the kernels, arithmetic rounds after every operation, and memory is read and
+# written as vectors of any type.
+function(narrowcast_kernel_test_sources name)
+  narrowcast_test_sources(${name} ${ARGN})
+  set_property(SOURCE ${ARGN} TARGET_DIRECTORY narrowcast_${name}_tests
+    APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas)
+endfunction()

@@ -116,6 +116,20 @@ T __reduce_add_sync(unsigned mask, T value) {
   return narrowcast::cuda_on_host::reduce("__reduce_add_sync", mask, value, [](T a, T b) { return a + b; });
 }
 
+// Copies to shared memory that a thread does not wait for at once (cuda_pipeline_primitives.h). They take place as late
+// as they may: who reads too early reads what was there before.
+inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes) {
+  narrowcast::cuda_on_host::pending_copies().push_back({to, from, bytes});
+}
+
+inline void __pipeline_commit() {}
+
+inline void __pipeline_wait_prior(size_t batches) {
+  if (batches != 0) throw std::invalid_argument("__pipeline_wait_prior must wait for all batches");
+  for (const auto& copy : narrowcast::cuda_on_host::pending_copies()) std::memcpy(copy.to, copy.from, copy.bytes);
+  narrowcast::cuda_on_host::pending_copies().clear();
+}
+
 // The low word of the two, high:low, shifted right by the low five bits of `shift`.
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (shift % 32));

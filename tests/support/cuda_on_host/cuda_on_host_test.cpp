@@ -130,6 +130,27 @@ TEST(CudaOnHost, FindsThreadsThatWaitInVain) {
             "threads that must meet are at __syncwarp and at __ballot_sync");
 }
 
+TEST(CudaOnHost, CopiesWhenAThreadWaitsForIt) {
+  const std::vector<int> from = range(32);
+  std::vector<int> early(32);
+  std::vector<int> late(32);
+  run_kernel({}, [&] {
+    __shared__ int shared[32];
+    const unsigned i = threadIdx.x;
+    shared[i] = -1;
+    __pipeline_memcpy_async(&shared[i], &from[i], sizeof(int));
+    __pipeline_commit();
+    early[i] = shared[i];
+    __pipeline_wait_prior(0);
+    late[i] = shared[i];
+  });
+  EXPECT_EQ(early, std::vector<int>(32, -1));
+  EXPECT_EQ(late, from);
+  int shared = 0;
+  EXPECT_EQ(refusal([&] { __pipeline_memcpy_async(&shared, from.data(), sizeof(int)); }),
+            "thread 0 ends without waiting for a copy");
+}
+
 TEST(CudaOnHost, PassesOnWhatAThreadThrows) {
   EXPECT_EQ(refusal([] { NARROWCAST_DEVICE_CHECK(threadIdx.x < 40); }), "kernel: threadIdx.x < 40 does not hold");
 }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace narrowcast::cuda_on_host {
 
@@ -38,6 +40,16 @@ Meeting& warp_meeting();
 Meeting& block_meeting();
 int64_t lane();
 int64_t thread_in_block();
+
+// A copy that a thread asked for and has not waited for.
+struct PendingCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
+// Of the thread that runs.
+std::vector<PendingCopy>& pending_copies();
 
 // Lets other threads run until `meeting` has had more than `round` rounds.
 void wait_for(const Meeting& meeting, int64_t round);

@@ -17,6 +17,7 @@ struct Thread {
   Fibre fibre;
   const Meeting* waits_at = nullptr;
   int64_t round = 0;  // Of that meeting.
+  std::vector<PendingCopy> pending_copies = {};
 };
 
 class Block {
@@ -31,6 +32,7 @@ class Block {
   void run(Turns turns, const std::function<void()>& kernel) {
     for (auto& thread : threads_) {
       thread->waits_at = nullptr;
+      thread->pending_copies.clear();
       thread->fibre.start(kernel);
     }
     while (take_turns(turns)) {
@@ -44,6 +46,8 @@ class Block {
     Fibre::yield();
     thread.waits_at = nullptr;
   }
+
+  std::vector<PendingCopy>& pending_copies() { return threads_[static_cast<size_t>(running)]->pending_copies; }
 
   Meeting meeting;
   std::vector<Meeting> warps;
@@ -64,6 +68,9 @@ class Block {
       moved = true;
       threadIdx.x = static_cast<unsigned>(running);
       thread.fibre.resume();
+      if (thread.fibre.ended() && !thread.pending_copies.empty()) {
+        throw std::logic_error("thread " + std::to_string(running) + " ends without waiting for a copy");
+      }
     }
     if (waiting && !moved) refuse_to_wait();
     return waiting;
@@ -88,6 +95,7 @@ Meeting& warp_meeting() { return block->warps[static_cast<size_t>(block->running
 Meeting& block_meeting() { return block->meeting; }
 int64_t lane() { return block->running % kWarpSize; }
 int64_t thread_in_block() { return block->running; }
+std::vector<PendingCopy>& pending_copies() { return block->pending_copies(); }
 void wait_for(const Meeting& meeting, int64_t round) { block->wait_for(meeting, round); }
 
 const LaneValues& Meeting::attend(const char* name, int64_t member, uint64_t value) {
