@@ -10,7 +10,8 @@
 // x is float32, float64, bfloat16 or float16, and the arithmetic stays in that
 // dtype. scale is float32; zero_point is int32, or float32 with whole values,
 // and lies in [0, 255]; q is uint8. All tensors of a call are on one device.
-// c10::ValueError or c10::TypeError names the argument that is otherwise.
+// c10::ValueError or c10::TypeError names the argument that is otherwise; values on
+// CUDA are not checked, as the host would have to wait for them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,7 +9,10 @@ TORCH_LIBRARY(narrowcast, m) {
   //   mn = min(x.min, 0), mx = max(x.max, 0), scale = max((mx - mn) / 255, 2^-23)
   //   zero_point = clamp(0 - round_half_even(mn / scale), 0, 255)
   // Inf, NaN or a range that overflows float32: zero point 0 and a scale of Inf or NaN.
-  // Errors: TypeError for a dtype, ValueError for a shape, a device, a zero point's value or an undefined tensor.
+  // On CUDA, as PyTorch there, the division by 255 is a multiplication by its reciprocal, and x is divided by the scale
+  // rounded to x's dtype.
+  // Errors: TypeError for a dtype, ValueError for a shape, a device, an undefined tensor or, on the CPU, a zero point's
+  // value; on CUDA its codes mean nothing.
 
   // x [...] -> scale [1] float32, zero_point [1] int32. An empty x gives scale 1, zero point 0.
   m.def("choose_qparams_per_tensor(Tensor x) -> (Tensor scale, Tensor zero_point)");
@@ -31,7 +34,8 @@ TORCH_LIBRARY(narrowcast, m) {
   //   fp16:  binary16 of x clamped to +-65504 (rounded to x's dtype, as PyTorch does: in bfloat16 65536, so that
   //          greater values become Inf), rounded half to even
   //   bfp16: the upper half of (bits of float32(x) + 0x8000), carried in a float16 tensor
-  // A NaN stays a quiet NaN; else all bits are PyTorch's. quant_loss, rounded to float32, divides what is decoded.
+  // A NaN stays a quiet NaN; else all bits are PyTorch's. quant_loss, rounded to float32, divides what is decoded;
+  // on CUDA, as PyTorch there, its reciprocal multiplies it.
   // Errors: TypeError for a dtype, ValueError for a qtype or an undefined tensor.
 
   // x [...] -> q [...].
@@ -70,6 +74,7 @@ TORCH_LIBRARY(narrowcast, m) {
   // dtype, zero_points [C] int64, all 0. Symmetric, per row, each step rounded to x's dtype:
   //   scale = max(max|row| / ((quant_max - quant_min) / 2), 2^-23); Inf and NaN stay
   //   code = clamp(round_half_even(x / scale), quant_min, quant_max); NaN gives 0
+  // On CUDA, as PyTorch there, the first division is a multiplication by the reciprocal.
   // target_dtype: int8 or uint8, or int16 where x is float32; quant_min < quant_max, both in its range.
   // Outputs are contiguous and have no gradient: backward throws.
   m.def(
@@ -85,6 +90,7 @@ TORCH_LIBRARY(narrowcast, m) {
   // (16384 times in bfloat16), or not finite, are summed in float32. A row's result depends neither on the number of
   // threads nor on the other rows. Other CPUs: up to 4 rows are summed in float32, whatever the threads; more by
   // LibTorch's dense matrix product. So is bfloat16 of more than 64 rows on a CPU that has AMX for it.
+  // On CUDA: up to 16 rows are summed in float32; more by LibTorch's matrix product, with results in float32.
   m.def("weight_only_int8_linear(Tensor input, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor");
 
   // Wire formats: what quantised collectives send (docs/wire_format.md). format: int8_b32, int8_b128, int8_b256,

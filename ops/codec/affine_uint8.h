@@ -36,10 +36,9 @@ NARROWCAST_HOST_DEVICE inline AffineRange merge(AffineRange a, AffineRange b) {
   return {b.min < a.min || b.min != b.min ? b.min : a.min, b.max > a.max || b.max != b.max ? b.max : a.max};
 }
 
-// scale = max((max - min) / 255, 2^-23), zero_point = clamp(0 - round_half_even(min / scale), 0, 255).
-// A range with Inf or NaN, or one that overflows: scale Inf or NaN, zero point 0.
-NARROWCAST_HOST_DEVICE inline AffineQparams choose_qparams(AffineRange range) {
-  float scale = (range.max - range.min) / 255.0F;
+// The qparams of a range whose scale, but for the floor of 2^-23, is given:
+// zero_point = clamp(0 - round_half_even(min / scale), 0, 255), and 0 if that is NaN.
+NARROWCAST_HOST_DEVICE inline AffineQparams qparams_of_scale(AffineRange range, float scale) {
   if (scale < kAffineEps) {  // False for NaN, which stays.
     scale = kAffineEps;
   }
@@ -48,6 +47,17 @@ NARROWCAST_HOST_DEVICE inline AffineQparams choose_qparams(AffineRange range) {
     return {scale, 0};
   }
   return {scale, static_cast<int32_t>(steps < 255 ? steps : 255)};
+}
+
+// scale = max((max - min) / 255, 2^-23), zero_point = clamp(0 - round_half_even(min / scale), 0, 255).
+// A range with Inf or NaN, or one that overflows: scale Inf or NaN, zero point 0.
+NARROWCAST_HOST_DEVICE inline AffineQparams choose_qparams(AffineRange range) {
+  return qparams_of_scale(range, (range.max - range.min) / 255.0F);
+}
+
+// The same as PyTorch computes it on CUDA, where a division by a number is a multiplication by its reciprocal.
+NARROWCAST_HOST_DEVICE inline AffineQparams choose_qparams_by_reciprocal(AffineRange range) {
+  return qparams_of_scale(range, (range.max - range.min) * (1.0F / 255.0F));
 }
 
 // clamp(round_half_even(x / scale) + zero_point, 0, 255), where the quotient

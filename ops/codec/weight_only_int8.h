@@ -23,25 +23,43 @@ struct CodeRange {
 // The smallest scale of a channel.
 inline constexpr float kSymmetricEps = 1.1920928955078125e-07F;  // 2^-23
 
+// max(unbounded, 2^-23), rounded to T before and after; NaN stays.
+template <class T>
+NARROWCAST_HOST_DEVICE inline T bounded_symmetric_scale(float unbounded) {
+  const auto scale = static_cast<T>(unbounded);
+  return static_cast<float>(scale) < kSymmetricEps ? static_cast<T>(kSymmetricEps) : scale;
+}
+
 // scale = max(largest / ((codes.max - codes.min) / 2), 2^-23), where `largest` is the channel's largest magnitude, or
 // NaN if it has one; NaN and Inf stay.
 template <class T>
 NARROWCAST_HOST_DEVICE inline T symmetric_scale(float largest, CodeRange codes) {
-  const auto scale = static_cast<T>(largest / (static_cast<float>(codes.max - codes.min) / 2));
-  return static_cast<float>(scale) < kSymmetricEps ? static_cast<T>(kSymmetricEps) : scale;
+  return bounded_symmetric_scale<T>(largest / (static_cast<float>(codes.max - codes.min) / 2));
 }
 
-// clamp(round_half_even(x / scale), codes.min, codes.max), the quotient rounded to T; NaN gives 0.
+// The same as PyTorch computes it on CUDA, where a division by a number is a multiplication by its reciprocal.
 template <class T>
-NARROWCAST_HOST_DEVICE inline int32_t symmetric_code(T x, T scale, CodeRange codes) {
-  const float quotient =
-      std::rint(static_cast<float>(static_cast<T>(static_cast<float>(x) / static_cast<float>(scale))));
-  if (quotient != quotient) {
+NARROWCAST_HOST_DEVICE inline T symmetric_scale_by_reciprocal(float largest, CodeRange codes) {
+  const float reciprocal = 1.0F / (static_cast<float>(codes.max - codes.min) / 2);
+  return bounded_symmetric_scale<T>(largest * reciprocal);
+}
+
+// clamp(round_half_even(quotient), codes.min, codes.max), the quotient rounded to T first; NaN gives 0.
+template <class T>
+NARROWCAST_HOST_DEVICE inline int32_t symmetric_code_of_quotient(float quotient, CodeRange codes) {
+  const float whole = std::rint(static_cast<float>(static_cast<T>(quotient)));
+  if (whole != whole) {
     return 0;
   }
   const auto min = static_cast<float>(codes.min);
   const auto max = static_cast<float>(codes.max);
-  return static_cast<int32_t>(quotient < min ? min : quotient > max ? max : quotient);
+  return static_cast<int32_t>(whole < min ? min : whole > max ? max : whole);
+}
+
+// The code of x: that of x / scale.
+template <class T>
+NARROWCAST_HOST_DEVICE inline int32_t symmetric_code(T x, T scale, CodeRange codes) {
+  return symmetric_code_of_quotient<T>(static_cast<float>(x) / static_cast<float>(scale), codes);
 }
 
 }  // namespace narrowcast::codec

@@ -1,5 +1,5 @@
-// What PyTorch's own Python computes, in ATen operators in the same order, and
-// the inputs that try to make us differ.
+// What PyTorch's own Python computes, in ATen operators in the same order and on
+// the tensors' device, and the inputs that try to make us differ.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -30,9 +30,10 @@ class UseThreads {
 
 // torch.ao.quantization.MinMaxObserver()(x).calculate_qparams() without its check for NaN: 0-dim float32 and int32.
 inline std::pair<at::Tensor, at::Tensor> observe(const at::Tensor& x) {
-  const at::Tensor zero = at::zeros({}, at::kFloat);
+  const auto options = x.options().dtype(at::kFloat);
+  const at::Tensor zero = at::zeros({}, options);
   if (x.numel() == 0) {
-    return {at::ones({}, at::kFloat), at::zeros({}, at::kInt)};
+    return {at::ones({}, options), at::zeros({}, options.dtype(at::kInt))};
   }
   const auto [min, max] = at::aminmax(x.to(at::kFloat));
   const at::Tensor min_neg = at::min(min, zero);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/ops/affine_uint8_reference.h"
+#include "tests/support/devices.h"
 
 namespace narrowcast {
 namespace {
@@ -77,12 +78,18 @@ TEST(AffineUint8Operator, GivesTheKnownQparamsOfTheReferenceTask) {
   EXPECT_EQ(zero_point1.item<int32_t>(), 0);
 }
 
-TEST(AffineUint8Operator, EqualsPyTorchPerTensor) {
+// What holds on every device; PyTorch's result is the one on that device.
+class AffineUint8OnDevice : public test::DeviceTest {};
+
+INSTANTIATE_TEST_SUITE_P(Devices, AffineUint8OnDevice, test::kDevices, test::name_of_case);
+
+TEST_P(AffineUint8OnDevice, EqualsPyTorchPerTensor) {
   const test::UseThreads one(1);
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t size : test::kSizes) {
-      for (const auto& [name, x] : test::inputs(dtype, size)) {
+      for (const auto& [name, of_cpu] : test::inputs(dtype, size)) {
         SCOPED_TRACE(testing::Message() << dtype << " " << name << " of size " << size);
+        const at::Tensor x = of_cpu.to(device());
         const auto [scale, zero_point] = choose_qparams_per_tensor(x);
         const auto [expected_scale, expected_zero_point] = observe(x);
         EXPECT_TRUE(same_bits(scale, expected_scale.view({1})));
@@ -96,12 +103,12 @@ TEST(AffineUint8Operator, EqualsPyTorchPerTensor) {
   }
 }
 
-TEST(AffineUint8Operator, EqualsPyTorchPerChannel) {
+TEST_P(AffineUint8OnDevice, EqualsPyTorchPerChannel) {
   const test::UseThreads one(1);
   for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [name, flat] : test::inputs(dtype, 37 * 129)) {
       SCOPED_TRACE(testing::Message() << dtype << " " << name);
-      const at::Tensor x = flat.view({37, 3, 43});
+      const at::Tensor x = flat.view({37, 3, 43}).to(device());
       const auto [scales, zero_points] = choose_qparams_per_channel(x);
       const at::Tensor codes = quantize_per_channel(x, scales, zero_points);
       const at::Tensor decoded = dequantize_per_channel(codes, scales, zero_points);
@@ -116,9 +123,9 @@ TEST(AffineUint8Operator, EqualsPyTorchPerChannel) {
   }
 }
 
-TEST(AffineUint8Operator, ReadsAnyLayout) {
-  const at::Tensor base = at::randn({6, 8, 10});
-  const at::Tensor channels_last = at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+TEST_P(AffineUint8OnDevice, ReadsAnyLayout) {
+  const at::Tensor base = at::randn({6, 8, 10}).to(device());
+  const at::Tensor channels_last = at::randn({2, 3, 4, 5}).to(device()).contiguous(at::MemoryFormat::ChannelsLast);
   for (const at::Tensor& x :
        {base.transpose(0, 2), base.slice(0, 1, 6, 2), base.slice(2, 0, 10, 3), base.select(1, 3), base.flip(0),
         base.select(2, 0).unsqueeze(1).expand({6, 4, 8}), base.as_strided({5, 4}, {1, 1}), channels_last}) {
@@ -136,10 +143,10 @@ TEST(AffineUint8Operator, ReadsAnyLayout) {
   }
 }
 
-TEST(AffineUint8Operator, DequantizesAnyLayout) {
-  const at::Tensor q = at::randint(0, 256, {6, 8}, at::kByte).t();
-  const at::Tensor scales = at::rand({16}).slice(0, 0, 16, 2);
-  const at::Tensor zero_points = at::randint(0, 256, {16}, at::kInt).slice(0, 0, 16, 2);
+TEST_P(AffineUint8OnDevice, DequantizesAnyLayout) {
+  const at::Tensor q = at::randint(0, 256, {6, 8}, at::kByte).to(device()).t();
+  const at::Tensor scales = at::rand({16}).to(device()).slice(0, 0, 16, 2);
+  const at::Tensor zero_points = at::randint(0, 256, {16}, at::kInt).to(device()).slice(0, 0, 16, 2);
   const at::Tensor decoded = dequantize_per_channel(q, scales, zero_points);
   EXPECT_TRUE(decoded.is_contiguous());
   EXPECT_TRUE(same_bits(decoded, dequantize_backend(q, scales.unsqueeze(1), zero_points.unsqueeze(1)).contiguous()));
@@ -147,8 +154,8 @@ TEST(AffineUint8Operator, DequantizesAnyLayout) {
                         dequantize_backend(q, scales[0], zero_points[0]).contiguous()));
 }
 
-TEST(AffineUint8Operator, TakesFloatZeroPointsAndZeroDimensionalQparams) {
-  const at::Tensor x = at::randn({9, 5});
+TEST_P(AffineUint8OnDevice, TakesFloatZeroPointsAndZeroDimensionalQparams) {
+  const at::Tensor x = at::randn({9, 5}).to(device());
   const auto [scale, zero_point] = choose_qparams_per_tensor(x);
   const at::Tensor codes = quantize_per_tensor(x, scale, zero_point);
   EXPECT_TRUE(same_bits(quantize_per_tensor(x, scale[0], zero_point[0].to(at::kFloat)), codes));
@@ -159,21 +166,44 @@ TEST(AffineUint8Operator, TakesFloatZeroPointsAndZeroDimensionalQparams) {
                         quantize_per_channel(x, scales, zero_points)));
 }
 
-TEST(AffineUint8Operator, HandlesTensorsWithoutElements) {
-  const auto [scale, zero_point] = choose_qparams_per_tensor(at::empty({0, 3}));
+TEST_P(AffineUint8OnDevice, HandlesTensorsWithoutElements) {
+  const at::Tensor empty = at::empty({0, 3}).to(device());
+  const auto [scale, zero_point] = choose_qparams_per_tensor(empty);
   EXPECT_EQ(scale.item<float>(), 1);
   EXPECT_EQ(zero_point.item<int32_t>(), 0);
-  EXPECT_EQ(quantize_per_tensor(at::empty({0, 3}), scale, zero_point).sizes(), at::IntArrayRef({0, 3}));
-  const auto [scales, zero_points] = choose_qparams_per_channel(at::empty({0, 3}));
+  EXPECT_EQ(quantize_per_tensor(empty, scale, zero_point).sizes(), at::IntArrayRef({0, 3}));
+  const auto [scales, zero_points] = choose_qparams_per_channel(empty);
   EXPECT_EQ(scales.sizes(), at::IntArrayRef({0}));
   EXPECT_EQ(zero_points.scalar_type(), at::kInt);
-  EXPECT_EQ(quantize_per_channel(at::empty({0, 3}), scales, zero_points).sizes(), at::IntArrayRef({0, 3}));
-  EXPECT_EQ(dequantize_per_channel(at::empty({4, 0}, at::kByte), at::ones({4}), at::zeros({4})).sizes(),
-            at::IntArrayRef({4, 0}));
-  EXPECT_THAT(message_of<c10::ValueError>([] {
-                choose_qparams_per_channel(at::empty({3, 0}));
+  EXPECT_EQ(quantize_per_channel(empty, scales, zero_points).sizes(), at::IntArrayRef({0, 3}));
+  const at::Tensor no_codes = at::empty({4, 0}, at::kByte).to(device());
+  const at::Tensor ones = at::ones({4}).to(device());
+  EXPECT_EQ(dequantize_per_channel(no_codes, ones, ones).sizes(), at::IntArrayRef({4, 0}));
+  EXPECT_THAT(message_of<c10::ValueError>([this] {
+                choose_qparams_per_channel(at::empty({3, 0}).to(device()));
               }),
               HasSubstr("x has channels without elements: its shape is [3, 0]"));
+}
+
+// Rows long enough to be shared out, and rows that begin anywhere with respect to wide loads.
+TEST_P(AffineUint8OnDevice, EqualsPyTorchForLongAndUnalignedRows) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{2, 70001}, {3, 8192}, {301, 1027}}) {
+      SCOPED_TRACE(testing::Message() << dtype << " " << shape);
+      const at::Tensor memory = at::randn({shape[0] * shape[1] + 3}).to(dtype).to(device());
+      const at::Tensor x = memory.slice(0, 3).view(shape);
+      const auto [scales, zero_points] = choose_qparams_per_channel(x);
+      const at::Tensor codes = quantize_per_channel(x, scales, zero_points);
+      const at::Tensor decoded = dequantize_per_channel(codes, scales, zero_points);
+      for (int64_t channel = 0; channel < shape[0]; channel += 100) {
+        const auto [scale, zero_point] = observe(x[channel]);
+        EXPECT_TRUE(same_bits(scales[channel], scale));
+        EXPECT_TRUE(same_bits(zero_points[channel], zero_point));
+        EXPECT_TRUE(same_bits(codes[channel], quantize_backend(x[channel], scale, zero_point)));
+        EXPECT_TRUE(same_bits(decoded[channel], dequantize_backend(codes[channel], scale, zero_point)));
+      }
+    }
+  }
 }
 
 // More elements than one thread's share, in one row, in few and in many.

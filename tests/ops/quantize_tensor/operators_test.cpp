@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/ops/quantize_tensor/reference.h"
+#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast {
@@ -38,11 +39,17 @@ TEST(DQuantType, RefusesWhatIsNone) {
             "Quantization type 7 is not supported");
 }
 
-TEST(QuantizeTensor, EqualsPyTorch) {
+// What holds on every device; PyTorch's result is the one on that device.
+class QuantizeTensorOnDevice : public test::DeviceTest {};
+
+INSTANTIATE_TEST_SUITE_P(Devices, QuantizeTensorOnDevice, test::kDevices, test::name_of_case);
+
+TEST_P(QuantizeTensorOnDevice, EqualsPyTorch) {
   const test::UseThreads one(1);
   for (const at::ScalarType dtype : test::kFloatTypes) {
     for (const int64_t size : test::kSizes) {
-      for (const auto& [name, x] : test::inputs(dtype, size)) {
+      for (const auto& [name, of_cpu] : test::inputs(dtype, size)) {
+        const at::Tensor x = of_cpu.to(device());
         for (const DQuantType qtype : kDQuantTypes) {
           SCOPED_TRACE(::testing::Message() << dtype << " " << name << " of size " << size << " as " << qtype);
           const at::Tensor q = quantize_tensor(x, qtype);
@@ -56,9 +63,9 @@ TEST(QuantizeTensor, EqualsPyTorch) {
 }
 
 // Upstream's BFP16 takes matrices only, and reads others than contiguous ones wrongly.
-TEST(QuantizeTensor, ReadsAnyLayoutOfAnyNumberOfDimensions) {
-  const at::Tensor base = at::randn({6, 8, 10});
-  const at::Tensor channels_last = at::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+TEST_P(QuantizeTensorOnDevice, ReadsAnyLayoutOfAnyNumberOfDimensions) {
+  const at::Tensor base = at::randn({6, 8, 10}).to(device());
+  const at::Tensor channels_last = at::randn({2, 3, 4, 5}).to(device()).contiguous(at::MemoryFormat::ChannelsLast);
   for (const at::Tensor& x : {base[0][0][0], base.transpose(0, 2), base.slice(0, 1, 6, 2), base.slice(2, 0, 10, 3),
                               base.select(1, 3), base.select(2, 0).unsqueeze(1).expand({6, 4, 8}),
                               base.as_strided({5, 4}, {1, 1}), channels_last, at::_neg_view(base)}) {
@@ -72,8 +79,8 @@ TEST(QuantizeTensor, ReadsAnyLayoutOfAnyNumberOfDimensions) {
   }
 }
 
-TEST(DequantizeTensor, ReadsAnyLayout) {
-  const at::Tensor q = at::randn({6, 8, 10}).to(at::kHalf);
+TEST_P(QuantizeTensorOnDevice, DequantizesAnyLayout) {
+  const at::Tensor q = at::randn({6, 8, 10}).to(at::kHalf).to(device());
   for (const at::Tensor& strided : {q[0][0][0], q.transpose(0, 2), q.slice(2, 0, 10, 3), q.select(1, 3)}) {
     for (const DQuantType qtype : kDQuantTypes) {
       const at::Tensor decoded = dequantize_tensor(strided, qtype, 3.0);
@@ -83,17 +90,17 @@ TEST(DequantizeTensor, ReadsAnyLayout) {
   }
 }
 
-TEST(QuantizeTensor, HandlesTensorsWithoutElements) {
+TEST_P(QuantizeTensorOnDevice, HandlesTensorsWithoutElements) {
   for (const DQuantType qtype : kDQuantTypes) {
-    const at::Tensor q = quantize_tensor(at::empty({0, 3}), qtype);
+    const at::Tensor q = quantize_tensor(at::empty({0, 3}).to(device()), qtype);
     EXPECT_EQ(q.sizes(), at::IntArrayRef({0, 3}));
     EXPECT_EQ(q.scalar_type(), at::kHalf);
     EXPECT_EQ(dequantize_tensor(q, qtype, 2).sizes(), at::IntArrayRef({0, 3}));
   }
 }
 
-TEST(QuantizeTensor, ReturnsMemoryOfItsOwn) {
-  const at::Tensor x = at::ones({3}, at::kHalf);
+TEST_P(QuantizeTensorOnDevice, ReturnsMemoryOfItsOwn) {
+  const at::Tensor x = at::ones({3}, at::kHalf).to(device());
   const at::Tensor q = quantize_tensor(x, DQuantType::kFp16);
   q.zero_();
   EXPECT_EQ(x.sum().item<float>(), 3);
@@ -113,9 +120,10 @@ TEST(QuantizeTensor, GivesEqualBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST(QuantizeTensorList, IsTheOperatorOnEach) {
-  const std::vector<at::Tensor> xs{at::randn({3, 4}), at::randn({5}, at::kDouble), at::empty({0}),
-                                   at::randn({2, 1, 2})};
+// The last is on the CPU: devices may differ.
+TEST_P(QuantizeTensorOnDevice, TakesListsTensorByTensor) {
+  const std::vector<at::Tensor> xs{at::randn({3, 4}).to(device()), at::randn({5}, at::kDouble).to(device()),
+                                   at::empty({0}).to(device()), at::randn({2, 1, 2})};
   for (const DQuantType qtype : kDQuantTypes) {
     const std::vector<at::Tensor> qs = quantize_tensor_list(xs, qtype);
     const std::vector<at::Tensor> plain = dequantize_tensor_list(qs, qtype);

@@ -48,10 +48,10 @@ inline at::Tensor linear_bound(const at::Tensor& x, const Layer& layer) {
   const at::Tensor x64 = x.to(at::kDouble).abs();
   const at::Tensor w64 = layer.weight.to(at::kDouble).abs() * layer.scales.to(at::kDouble).abs().unsqueeze(1);
   const at::Tensor terms = x64.matmul(w64.t());
-  const at::Tensor bias = layer.bias ? layer.bias->to(at::kDouble).abs() : at::zeros({1}, at::kDouble);
+  const at::Tensor bias = layer.bias ? layer.bias->to(at::kDouble).abs() : at::zeros({1}, x64.options());
   const double inputs = static_cast<double>(x.size(-1));
   const double half_unit = 1.0 / (x.scalar_type() == at::kBFloat16 ? 32639 : 8355711);
-  const at::Tensor largest = x64.numel() == 0 ? at::zeros({1}, at::kDouble) : std::get<0>(x64.max(-1, true));
+  const at::Tensor largest = x64.numel() == 0 ? at::zeros({1}, x64.options()) : std::get<0>(x64.max(-1, true));
   const at::Tensor sum_error = (terms + bias) * ((inputs + 3) * 0x1p-24) + largest * w64.sum(1) * half_unit;
   const at::Tensor product_rounding = terms * (x.scalar_type() == at::kBFloat16 ? 0x1p-8 : 0);
   const at::Tensor before = sum_error + product_rounding;

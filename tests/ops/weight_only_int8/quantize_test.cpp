@@ -10,6 +10,7 @@
 #include "ops/weight_only_int8.h"
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/weight_only_int8/reference.h"
+#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast {
@@ -39,9 +40,15 @@ TEST(DynamicallyQuantizePerChannel, GivesTheKnownCodes) {
   EXPECT_TRUE(same_bits(zero_points, at::zeros({2}, at::kLong)));
 }
 
-TEST(DynamicallyQuantizePerChannel, EqualsPyTorch) {
+// What holds on every device; PyTorch's result is the one on that device.
+class DynamicallyQuantizePerChannelOnDevice : public test::DeviceTest {};
+
+INSTANTIATE_TEST_SUITE_P(Devices, DynamicallyQuantizePerChannelOnDevice, test::kDevices, test::name_of_case);
+
+TEST_P(DynamicallyQuantizePerChannelOnDevice, EqualsPyTorch) {
   for (const at::ScalarType dtype : kDtypes) {
-    for (const auto& [name, flat] : test::inputs(dtype, 37 * 129)) {
+    for (const auto& [name, of_cpu] : test::inputs(dtype, 37 * 129)) {
+      const at::Tensor flat = of_cpu.to(device());
       for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{37, 129}, {1, 4773}, {4773, 1}}) {
         SCOPED_TRACE(::testing::Message() << dtype << " " << name << " " << shape);
         expect_reference(flat.view(shape), -128, 127, at::kChar);
@@ -52,14 +59,15 @@ TEST(DynamicallyQuantizePerChannel, EqualsPyTorch) {
   }
 }
 
-TEST(DynamicallyQuantizePerChannel, KeepsZeroAndHostileRowsApart) {
+TEST_P(DynamicallyQuantizePerChannelOnDevice, KeepsZeroAndHostileRowsApart) {
   const double inf = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const at::ScalarType dtype : kDtypes) {
     const at::Tensor x =
         at::tensor({0.0, -0.0, 0.0, 1.0, nan, -inf, inf, -3.0, 2.0, 1e-7, -2e-7, 1e-8, 1.0, 2.0, -4.0}, at::kDouble)
             .view({5, 3})
-            .to(dtype);
+            .to(dtype)
+            .to(device());
     expect_reference(x, -128, 127, at::kChar);
     expect_reference(x, 5, 200, at::kByte);
     const auto [codes, scales, unused] = dynamically_quantize_per_channel(x, -128, 127, at::kChar);
@@ -70,8 +78,8 @@ TEST(DynamicallyQuantizePerChannel, KeepsZeroAndHostileRowsApart) {
   }
 }
 
-TEST(DynamicallyQuantizePerChannel, ReadsAnyLayout) {
-  const at::Tensor base = at::randn({30, 40});
+TEST_P(DynamicallyQuantizePerChannelOnDevice, ReadsAnyLayout) {
+  const at::Tensor base = at::randn({30, 40}).to(device());
   for (const at::Tensor& x : {base.t(), base.slice(0, 1, 30, 3), base.slice(1, 5, 33), base.slice(1, 0, 40, 2),
                               base.flip(1), base[3].expand({6, 40}), base.select(1, 3).unsqueeze(1)}) {
     SCOPED_TRACE(::testing::Message() << x.sizes() << x.strides());
@@ -91,8 +99,18 @@ TEST(DynamicallyQuantizePerChannel, GivesEqualBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST(DynamicallyQuantizePerChannel, HasNoRowsWhereThereAreNone) {
-  const auto [codes, scales, zero_points] = dynamically_quantize_per_channel(at::empty({0, 3}), -128, 127, at::kChar);
+// Rows long enough to be shared out.
+TEST_P(DynamicallyQuantizePerChannelOnDevice, EqualsPyTorchForLongRows) {
+  for (const at::ScalarType dtype : kDtypes) {
+    const at::Tensor x = at::randn({2, 70001}).to(dtype).to(device());
+    expect_reference(x, -128, 127, at::kChar);
+    expect_reference(x.slice(1, 1), 0, 255, at::kByte);
+  }
+}
+
+TEST_P(DynamicallyQuantizePerChannelOnDevice, HasNoRowsWhereThereAreNone) {
+  const at::Tensor x = at::empty({0, 3}).to(device());
+  const auto [codes, scales, zero_points] = dynamically_quantize_per_channel(x, -128, 127, at::kChar);
   EXPECT_EQ(codes.sizes(), at::IntArrayRef({0, 3}));
   EXPECT_EQ(scales.sizes(), at::IntArrayRef({0}));
   EXPECT_EQ(zero_points.sizes(), at::IntArrayRef({0}));

@@ -1,4 +1,4 @@
-// What gpt-fast's Python computes, in ATen operators in the same order.
+// What gpt-fast's Python computes, in ATen operators in the same order and on the tensor's device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> reference_quantize(const a
   const at::Tensor max_val_pos = at::max(-min_val_neg, at::max(max_val, at::zeros_like(max_val)));
   const at::Tensor unclamped = max_val_pos / (static_cast<double>(quant_max - quant_min) / 2);
   const at::Tensor scales = at::clamp(unclamped, 0x1p-23).to(x.scalar_type());
-  const at::Tensor zero_points = at::zeros(min_val_neg.sizes(), at::kLong);
+  const at::Tensor zero_points = at::zeros(min_val_neg.sizes(), x.options().dtype(at::kLong));
   const at::Tensor shifted = at::round(x / scales.unsqueeze(-1)) + zero_points.unsqueeze(-1);
   // The conversion of NaN is undefined in C++; both the hardware's and ours are 0.
   const at::Tensor codes = at::nan_to_num(at::clamp(shifted, quant_min, quant_max), 0.0).to(target_dtype);
