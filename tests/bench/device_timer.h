@@ -1,0 +1,97 @@
+// Times of kernels on a GPU, from a cold L2 cache: kernels take turns, and what
+// another one left in the cache is overwritten before each.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace narrowcast::bench {
+
+// Throws std::runtime_error saying what failed.
+inline void check_cuda(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+// Memory of the current device.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(int64_t bytes) : size_(bytes) {
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, static_cast<size_t>(bytes)), "cudaMalloc");
+    memory_.reset(memory);
+  }
+  uint8_t* data() const { return static_cast<uint8_t*>(memory_.get()); }
+  int64_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { cudaFree(memory); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  int64_t size_;
+};
+
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreate(&event_), "cudaEventCreate"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record() const { check_cuda(cudaEventRecord(event_, nullptr), "cudaEventRecord"); }
+  // Seconds from `begin` to this one, once it has happened.
+  double seconds_since(const Event& begin) const {
+    float milliseconds = 0;
+    check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin.event_, event_), "cudaEventElapsedTime");
+    return milliseconds * 1e-3;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// Something that the device does on the default stream, the bytes that it has to move, and its times so far.
+struct Work {
+  std::string name;
+  double bytes;
+  std::function<void()> enqueue;
+  std::vector<double> seconds = {};
+
+  // Bytes per second, in the median of its times.
+  double rate() const {
+    std::vector<double> times = seconds;
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return bytes / *middle;
+  }
+};
+
+// Lets all take turns, `rounds` times after two to warm up.
+inline void take_turns(std::vector<Work>& all, int64_t rounds) {
+  constexpr int64_t kWarmUp = 2;
+  constexpr int64_t kCacheBytes = int64_t{256} << 20;  // More than any GPU's cache.
+  const DeviceMemory other(kCacheBytes);
+  const Event begin;
+  const Event end;
+  for (int64_t round = 0; round < kWarmUp + rounds; ++round) {
+    for (Work& work : all) {
+      check_cuda(cudaMemsetAsync(other.data(), static_cast<int>(round), static_cast<size_t>(other.size()), nullptr),
+                 "cudaMemsetAsync");
+      begin.record();
+      work.enqueue();
+      end.record();
+      const double seconds = end.seconds_since(begin);
+      if (round >= kWarmUp) work.seconds.push_back(seconds);
+    }
+  }
+}
+
+}  // namespace narrowcast::bench
