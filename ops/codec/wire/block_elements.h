@@ -7,7 +7,6 @@
 // contraction off: every operation below rounds on its own.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "ops/codec/float_bits.h"
@@ -24,9 +23,8 @@ struct SymmetricInt {
   static constexpr uint32_t kMask = (1U << kBits) - 1;
   static constexpr float kUnits = 0x1p24F;  // y with 24 binary places is an int32.
 
-  NARROWCAST_HOST_DEVICE static uint32_t encode(float y) {
-    return static_cast<uint32_t>(static_cast<int32_t>(std::rint(y))) & kMask;
-  }
+  // Adding 1.5 * 2^23 rounds half to even and leaves the whole number in the low bits.
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y) { return float_bits(y + 0x1.8p23F) & kMask; }
 
   NARROWCAST_HOST_DEVICE static uint32_t encode(float y, uint32_t random) {
     const float clamped = y > kGreatest ? kGreatest : y < -kGreatest ? -kGreatest : y;
@@ -34,10 +32,24 @@ struct SymmetricInt {
     return static_cast<uint32_t>(fixed >> 24) & kMask;
   }
 
-  NARROWCAST_HOST_DEVICE static float decode(uint32_t code) {
-    constexpr uint32_t kSign = 1U << (kBits - 1);
-    return static_cast<float>(static_cast<int32_t>((code & kMask) ^ kSign) - static_cast<int32_t>(kSign));
+  NARROWCAST_HOST_DEVICE static float decode(uint32_t code) { return decode_field<0>(code); }
+
+  // The code that takes bits kFirst to kFirst + kBits - 1 of a word, where they are: as digits of a float32 whose unit
+  // is bit kFirst, raised by 2^(kBits - 1) to be positive.
+  template <int kFirst>
+  NARROWCAST_HOST_DEVICE static float decode_field(uint32_t word) {
+    if constexpr (kFirst + kBits > kDigits) {
+      return decode_field<kFirst - 16>(word >> 16);
+    } else {
+      constexpr uint32_t kSign = 1U << (kBits - 1);
+      constexpr uint32_t kOne = 1U << (kDigits - kFirst);
+      constexpr uint32_t kOneBits = uint32_t{127 + kDigits - kFirst} << kDigits;
+      return float_of_bits((word & kMask << kFirst) ^ (kOneBits | kSign << kFirst)) - static_cast<float>(kOne + kSign);
+    }
   }
+
+ private:
+  static constexpr int kDigits = 23;  // Of float32, behind the first.
 };
 
 // FP8 E4M3 of the Open Compute Project (torch.float8_e4m3fn): sign, 4 bits of exponent with bias 7, 3 bits of
@@ -75,6 +87,11 @@ struct Float8E4M3 {
     const float normal = float_of_bits((magnitude << 20) + kRebias);
     const float value = magnitude < 8 ? normal + normal - 0x1p-6F : normal;
     return float_of_bits(float_bits(value) | (code & 0x80U) << 24);
+  }
+
+  template <int kFirst>
+  NARROWCAST_HOST_DEVICE static float decode_field(uint32_t word) {
+    return decode(word >> kFirst & 0xFFU);
   }
 };
 

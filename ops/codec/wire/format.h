@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "ops/codec/host_device.h"
 #include "ops/codec/wire/block_elements.h"
 #include "ops/codec/wire/float_elements.h"
 
@@ -117,7 +118,7 @@ constexpr std::string_view name_of(WireFormat format) {
 // Bytes of a message of `numel` elements: scales of all blocks, and all codes in whole bytes. Every block but the last
 // fills its bytes. Integer: int64_t, or c10::SymInt.
 template <class Format, class Integer>
-Integer encoded_size(const Integer& numel) {
+NARROWCAST_HOST_DEVICE Integer encoded_size(const Integer& numel) {
   const Integer code_bytes = (numel * Format::kBits + 7) / 8;
   return Format::kHasBlocks ? code_bytes + (numel + (Format::kBlock - 1)) / Format::kBlock * kScaleBytes : code_bytes;
 }

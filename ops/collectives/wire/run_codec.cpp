@@ -7,6 +7,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "ops/collectives/wire/gpu_run_codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
 #include "ops/cpu/wire/wire_parts.h"
 #include "ops/wire_format.h"
@@ -128,6 +129,9 @@ void average_and_encode_floats(const WireCoding& coding, const RankMessages& mes
 }  // namespace
 
 void encode_run(const WireCoding& coding, const ArrayRun& run, uint8_t* message) {
+  if (run.array.is_cuda()) {
+    return gpu::encode_run(coding, run, message);
+  }
   dispatch(run.array, [&](auto zero) {
     using T = decltype(zero);
     if (run.residual != nullptr) {
@@ -142,6 +146,9 @@ void encode_run(const WireCoding& coding, const ArrayRun& run, uint8_t* message)
 }
 
 void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run) {
+  if (run.array.is_cuda()) {
+    return gpu::decode_run(format, message, run);
+  }
   if (run.array.scalar_type() == at::kFloat) {
     for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
       cpu::wire_decode(format, message + encoded_size(first, format), n, elements_of<float>(run) + first);
@@ -158,6 +165,9 @@ void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run) 
 }
 
 void average_runs(WireFormat format, const RankMessages& messages, const ArrayRun& run) {
+  if (run.array.is_cuda()) {
+    return gpu::average_runs(format, messages, run);
+  }
   const auto ranks = static_cast<int64_t>(messages.size());
   if (run.array.scalar_type() == at::kFloat) {
     for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
@@ -181,6 +191,9 @@ void average_runs(WireFormat format, const RankMessages& messages, const ArrayRu
 
 void average_and_encode_runs(const WireCoding& coding, const RankMessages& messages, const ArrayRun& run,
                              float* mean_residual, uint8_t* message) {
+  if (run.array.is_cuda()) {
+    return gpu::average_and_encode_runs(coding, messages, run, mean_residual, message);
+  }
   if (run.array.scalar_type() == at::kFloat && run.residual == nullptr && mean_residual == nullptr) {
     average_and_encode_floats(coding, messages, run, message);
     return;

@@ -1,6 +1,7 @@
 // Runs of a tensor as messages in a wire format (docs/wire_format.md), and back.
 //
-// All work is split over ATen's threads at multiples of cpu::kWireGrain, which changes no bit.
+// On the CPU work is split over ATen's threads at multiples of cpu::kWireGrain, which changes no bit. On a GPU it is
+// enqueued on the current stream, see gpu_run_codec.h; all pointers are then to the tensor's device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +16,8 @@
 
 namespace narrowcast::collectives {
 
-// A run of a contiguous CPU tensor of float32, float64, bfloat16 or float16, in the tensor's memory order, from a
-// multiple of cpu::kWireGrain on. Its message has encoded_size(run.numel) bytes.
+// A run of a contiguous CPU or CUDA tensor of float32, float64, bfloat16 or float16, in the tensor's memory order, from
+// a multiple of cpu::kWireGrain on. Its message has encoded_size(run.numel) bytes.
 struct ArrayRun {
   at::Tensor array;
   Run run;

@@ -6,9 +6,11 @@
 
 #include <sstream>
 #include <string>
+#include <tuple>
 
 #include "ops/errors.h"
 #include "tests/ops/wire/wire_inputs.h"
+#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast {
@@ -62,18 +64,33 @@ TEST(EncodedSize, CountsScalesAndWholeBytes) {
   EXPECT_EQ(sizes(WireFormat::kFp32), (Sizes{0, 4, 12, 128, 132, 512, 516, 1028}));
 }
 
-class WireOperators : public ::testing::TestWithParam<WireFormat> {
+class WireOperators : public ::testing::TestWithParam<std::tuple<WireFormat, c10::DeviceType>> {
  protected:
-  const WireFormat format_ = GetParam();
+  void SetUp() override { NARROWCAST_SKIP_WITHOUT(device_); }
 
+  // x: on the CPU.
   void expect_round_trip(const at::Tensor& x) const {
-    const at::Tensor bytes = encode(x, format_);
-    EXPECT_TRUE(same_bits(bytes, expected_bytes(x, format_)));
+    const at::Tensor bytes = encode(on_device(x), format_);
+    EXPECT_EQ(bytes.device().type(), device_);
+    EXPECT_TRUE(same_bits(bytes.cpu(), expected_bytes(x, format_)));
     const at::Tensor decoded = decode(bytes, format_, x.numel());
-    const test::Bytes message(bytes.const_data_ptr<uint8_t>(), bytes.const_data_ptr<uint8_t>() + bytes.numel());
-    const test::Floats floats = test::plain_decode(format_, message, x.numel());
-    EXPECT_TRUE(same_bits(decoded, at::tensor(floats, at::kFloat)));
+    EXPECT_EQ(decoded.device().type(), device_);
+    const at::Tensor message = bytes.cpu();
+    const auto* const begin = message.const_data_ptr<uint8_t>();
+    const test::Floats floats = test::plain_decode(format_, test::Bytes(begin, begin + message.numel()), x.numel());
+    EXPECT_TRUE(same_bits(decoded.cpu(), at::tensor(floats, at::kFloat)));
   }
+
+  // The same elements with the same strides on the test's device.
+  at::Tensor on_device(const at::Tensor& x) const {
+    if (device_ == c10::DeviceType::CPU) return x;
+    const at::Tensor storage = at::empty({0}, x.options()).set_(x.storage()).to(device_);
+    const at::Tensor moved = storage.as_strided(x.sizes(), x.strides(), x.storage_offset());
+    return x.is_neg() ? at::_neg_view(moved) : moved;
+  }
+
+  const WireFormat format_ = std::get<0>(GetParam());
+  const c10::DeviceType device_ = std::get<1>(GetParam());
 };
 
 TEST_P(WireOperators, EncodeAnyLayoutInOrder) {
@@ -92,14 +109,57 @@ TEST_P(WireOperators, TakeTheFloatTypes) {
   }
 }
 
+TEST_P(WireOperators, TakeHostileInputsOfAnySize) {
+  for (const int64_t size : {1, 31, 33, 129, 257, 1000, 4097, 1000003}) {
+    for (const auto& [name, x] : test::wire_inputs(size)) {
+      SCOPED_TRACE(::testing::Message() << name << " of size " << size);
+      expect_round_trip(at::tensor(x));
+    }
+  }
+}
+
+// Wherever the elements and the message begin.
+TEST_P(WireOperators, TakeAnyAddress) {
+  const at::Tensor x = at::randn({1500});
+  for (const int64_t begin : {1, 2, 3, 5}) {
+    const at::Tensor bytes = encode(on_device(x).slice(0, begin), format_);
+    EXPECT_TRUE(same_bits(bytes.cpu(), expected_bytes(x.slice(0, begin), format_)));
+    const at::Tensor moved = at::cat({bytes.slice(0, 0, begin), bytes}).slice(0, begin);
+    EXPECT_TRUE(same_bits(decode(moved, format_, 1500 - begin), decode(bytes, format_, 1500 - begin)));
+  }
+}
+
+TEST_P(WireOperators, RoundAtRandomAlikeOnEveryDevice) {
+  const at::Tensor x = at::randn({70001});
+  for (const int64_t offset : {0, 1, 1024}) {
+    const EncodeOptions options{.seed = 3, .step = 4, .offset = offset};
+    EXPECT_TRUE(same_bits(encode(on_device(x), format_, options).cpu(), encode(x, format_, options)));
+  }
+}
+
 TEST_P(WireOperators, DecodeBytesOfAnyStride) {
   const at::Tensor x = at::randn({500});
-  const at::Tensor bytes = encode(x, format_);
+  const at::Tensor bytes = encode(on_device(x), format_);
   const at::Tensor strided = at::stack({bytes, bytes}, 1).select(1, 1);
   EXPECT_TRUE(same_bits(decode(strided, format_, 500), decode(bytes, format_, 500)));
 }
 
-TEST_P(WireOperators, GiveEqualBitsOnAnyNumberOfThreads) {
+TEST_P(WireOperators, RefuseAMessageOfAnotherLength) {
+  const at::Tensor bytes = encode(on_device(at::ones({300})), format_);
+  for (const at::Tensor& wrong : {bytes.slice(0, 1), at::cat({bytes, bytes.slice(0, 0, 1)}), bytes.slice(0, 0, 0)}) {
+    const std::string size = std::to_string(encoded_size(300, format_));
+    EXPECT_EQ(error_message<CorruptInputError>([&] { decode(wrong, format_, 300); }),
+              "bytes holds " + std::to_string(wrong.numel()) + " bytes, but 300 elements in " +
+                  std::string(to_string(format_)) + " take " + size);
+  }
+}
+
+class WireOperatorsOfAFormat : public ::testing::TestWithParam<WireFormat> {
+ protected:
+  const WireFormat format_ = GetParam();
+};
+
+TEST_P(WireOperatorsOfAFormat, GiveEqualBitsOnAnyNumberOfThreads) {
   const at::Tensor x = at::randn({300007});
   const test::UseThreads one(1);
   const at::Tensor bytes = encode(x, format_);
@@ -111,7 +171,7 @@ TEST_P(WireOperators, GiveEqualBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST_P(WireOperators, KnowTheirOutputOnTheMetaDevice) {
+TEST_P(WireOperatorsOfAFormat, KnowTheirOutputOnTheMetaDevice) {
   const at::Tensor x = at::empty({4, 60}, at::device(at::kMeta).dtype(at::kBFloat16)).t();
   const at::Tensor bytes = encode(x, format_, {.seed = 1});
   EXPECT_TRUE(bytes.is_meta() && bytes.is_contiguous());
@@ -124,17 +184,13 @@ TEST_P(WireOperators, KnowTheirOutputOnTheMetaDevice) {
   EXPECT_THROW(decode(bytes, format_, 700), CorruptInputError);
 }
 
-TEST_P(WireOperators, RefuseAMessageOfAnotherLength) {
-  const at::Tensor bytes = encode(at::ones({300}), format_);
-  for (const at::Tensor& wrong : {bytes.slice(0, 1), at::cat({bytes, bytes.slice(0, 0, 1)}), bytes.slice(0, 0, 0)}) {
-    const std::string size = std::to_string(encoded_size(300, format_));
-    EXPECT_EQ(error_message<CorruptInputError>([&] { decode(wrong, format_, 300); }),
-              "bytes holds " + std::to_string(wrong.numel()) + " bytes, but 300 elements in " +
-                  std::string(to_string(format_)) + " take " + size);
-  }
-}
+INSTANTIATE_TEST_SUITE_P(All, WireOperators, ::testing::Combine(::testing::ValuesIn(kWireFormats), test::kDevices),
+                         [](const auto& info) {
+                           return std::string(to_string(std::get<0>(info.param))) + "_" +
+                                  test::name_of(std::get<1>(info.param));
+                         });
 
-INSTANTIATE_TEST_SUITE_P(All, WireOperators, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, WireOperatorsOfAFormat, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST(WireOperatorErrors, NameTheArgumentAndItsValue) {

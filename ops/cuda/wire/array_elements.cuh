@@ -1,0 +1,187 @@
+// Elements of arrays in device memory, as float32 in registers.
+//
+// A warp works on a tile of kTile elements: row k of it is elements 128 k to
+// 128 k + 127, of which lane l holds the four from 128 k + 4 l on. So a row is read
+// and written in one access per lane, side by side.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/codec/quantize_tensor.h"
+#include "ops/codec/wire/float_elements.h"
+#include "ops/cuda/vector_access.cuh"
+#include "ops/cuda/wire/wire_arguments.h"
+
+namespace narrowcast::cuda {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr unsigned kAllLanes = ~0U;
+inline constexpr int kRows = 8;
+inline constexpr int kColumns = 4;  // Of a lane.
+inline constexpr int kRowElements = kWarpSize * kColumns;
+inline constexpr int kTile = kRows * kRowElements;  // Begins a block in every wire format.
+
+// What a lane holds of a tile.
+struct TileValues {
+  float at[kRows][kColumns];
+};
+
+// The compiler would ask memory for all rows at once, and run out of registers where it has others to keep: it moves no
+// access past a barrier.
+__device__ __forceinline__ void spare_registers() { __syncwarp(); }
+
+// The types of elements: how they are stored, and both ways between that and float32, as LibTorch converts.
+struct Float32 {
+  using Storage = float;
+  static __device__ __forceinline__ float load(float x) { return x; }
+  static __device__ __forceinline__ float store(float x) { return x; }
+};
+
+struct Float64 {
+  using Storage = double;
+  static __device__ __forceinline__ float load(double x) { return static_cast<float>(x); }
+  static __device__ __forceinline__ double store(float x) { return x; }
+};
+
+struct Bfloat16 {
+  using Storage = uint16_t;
+  static __device__ __forceinline__ float load(uint16_t x) { return codec::decode_bfp16(x); }
+  static __device__ __forceinline__ uint16_t store(float x) { return codec::wire::Bfloat16::encode(x); }
+};
+
+struct Float16 {
+  using Storage = uint16_t;
+  static __device__ __forceinline__ float load(uint16_t x) { return codec::decode_fp16(x); }
+  static __device__ __forceinline__ uint16_t store(float x) {
+    return codec::encode_fp16(x, codec::float_of_bits(codec::kInfBits));
+  }
+};
+
+// Calls body with a value of the element's type. A choice of the whole launch: all threads go the same way.
+template <class Body>
+__device__ __forceinline__ void with_element(ElementType type, const Body& body) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return body(Float32());
+    case ElementType::kFloat64:
+      return body(Float64());
+    case ElementType::kBfloat16:
+      return body(Bfloat16());
+    case ElementType::kFloat16:
+      return body(Float16());
+  }
+}
+
+// The elements of a lane in a row.
+template <class T>
+struct alignas(sizeof(T) < 4 ? 8 : 16) Columns {
+  T at[kColumns];
+};
+
+// A tile of an array, or as much of it as the array has.
+template <class Element>
+struct ArrayTile {
+  using Storage = typename Element::Storage;
+  using Row = Columns<Storage>;
+
+  Storage* mine;  // The lane's first element.
+  int count;      // Elements from there on.
+  bool whole;     // Whether all rows are there, and can be accessed in one go.
+
+  __device__ __forceinline__ ArrayTile(const void* array, int64_t first, int n, int lane)
+      : mine(static_cast<Storage*>(const_cast<void*>(array)) + first + kColumns * lane),
+        count(n - kColumns * lane),
+        whole(n == kTile && is_aligned<Row>(mine)) {}
+
+  // Reads the lane's part of a row of a tile that is whole, or of one that need not be, where 0 stands for what is
+  // behind the array.
+  template <bool kWhole>
+  __device__ __forceinline__ void load_row(int row, float (&values)[kColumns]) const {
+    if constexpr (kWhole) {
+      const Row stored = load_vector<Row>(mine + row * kRowElements);
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        values[column] = Element::load(stored.at[column]);
+      }
+    } else {
+      spare_registers();
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        const int i = row * kRowElements + column;
+        values[column] = i < count ? Element::load(mine[i]) : 0.0F;
+      }
+    }
+  }
+
+  template <bool kWhole>
+  __device__ __forceinline__ void store_row(int row, const float (&values)[kColumns]) const {
+    if constexpr (kWhole) {
+      Row stored;
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        stored.at[column] = Element::store(values[column]);
+      }
+      store_vector(mine + row * kRowElements, stored);
+    } else {
+      spare_registers();
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        const int i = row * kRowElements + column;
+        if (i < count) {
+          mine[i] = Element::store(values[column]);
+        }
+      }
+    }
+  }
+};
+
+// Calls body(row, whole) for every row, where `whole` is a constant for load_row and store_row.
+template <class Body>
+__device__ __forceinline__ void for_rows(bool whole, const Body& body) {
+  if (whole) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      body(row, std::true_type());
+    }
+  } else {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      body(row, std::false_type());
+    }
+  }
+}
+
+template <class Element>
+__device__ __forceinline__ void load(const ArrayTile<Element>& tile, TileValues& values) {
+  for_rows(tile.whole, [&](int row, auto whole) {
+    if (sizeof(typename Element::Storage) > sizeof(float) && row % 4 == 0) {
+      spare_registers();
+    }
+    tile.template load_row<decltype(whole)::value>(row, values.at[row]);
+  });
+}
+
+template <class Element>
+__device__ __forceinline__ void store(const TileValues& values, const ArrayTile<Element>& tile) {
+  for_rows(tile.whole,
+           [&](int row, auto whole) { tile.template store_row<decltype(whole)::value>(row, values.at[row]); });
+}
+
+// values += the tile's elements.
+template <class Element>
+__device__ __forceinline__ void add(const ArrayTile<Element>& tile, TileValues& values) {
+  for_rows(tile.whole, [&](int row, auto whole) {
+    if (row % 4 == 0) {
+      spare_registers();
+    }
+    float added[kColumns];
+    tile.template load_row<decltype(whole)::value>(row, added);
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+      values.at[row][column] += added[column];
+    }
+  });
+}
+
+}  // namespace narrowcast::cuda

@@ -1,0 +1,158 @@
+// A warp's tile in a block format: scales and codes to bytes and back.
+//
+// A lane holds parts of kScales blocks. To find their scales, lanes exchange
+// magnitudes until each knows the largest of one block; it computes that block's
+// scale alone, and gives it to the others where they need it.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/codec/wire/block_scale.h"
+#include "ops/codec/wire/format.h"
+#include "ops/codec/wire/rounding.h"
+#include "ops/cuda/wire/array_elements.cuh"
+#include "ops/cuda/wire/message_tile.cuh"
+#include "ops/cuda/wire/random_columns.cuh"
+
+namespace narrowcast::cuda {
+
+// The largest of value i % kValues of the kLanes lanes around lane i; kLanes >= kValues, both powers of two.
+template <int kValues, int kLanes>
+__device__ __forceinline__ uint32_t largest_of_one(uint32_t (&values)[kValues], int lane) {
+  const auto larger = [](uint32_t a, uint32_t b) { return a > b ? a : b; };
+#pragma unroll
+  for (int half = kValues / 2; half > 0; half /= 2) {
+    const bool keeps_upper = (lane & half) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const uint32_t kept = keeps_upper ? values[i + half] : values[i];
+      const uint32_t given = keeps_upper ? values[i] : values[i + half];
+      values[i] = larger(kept, __shfl_xor_sync(kAllLanes, given, half));
+    }
+  }
+  uint32_t largest = values[0];
+#pragma unroll
+  for (int bit = kValues; bit < kLanes; bit *= 2) {
+    largest = larger(largest, __shfl_xor_sync(kAllLanes, largest, bit));
+  }
+  return largest;
+}
+
+template <class Format>
+struct BlockTile {
+  using Element = typename Format::Element;
+  static constexpr int kUnit = codec::wire::kScaleBytes;  // Scales begin at multiples of it, from the first one on.
+  static constexpr int kBits = Format::kBits;
+  static constexpr int kBlock = Format::kBlock;
+  static constexpr int kBlockBytes = Format::kBlockBytes;
+  static constexpr int kRowsPerBlock = kBlock > kRowElements ? kBlock / kRowElements : 1;
+  static constexpr int kBlocksPerRow = kBlock > kRowElements ? 1 : kRowElements / kBlock;
+  static constexpr int kLanesPerBlock = kWarpSize / kBlocksPerRow;
+  static constexpr int kScales = kRows / kRowsPerBlock;
+  static constexpr int kCodeBytes = kColumns * kBits / 8;  // Of a lane in a row.
+
+  // Where in a message the codes of a lane in a row begin: the sum of a lane's part and a row's, a constant.
+  static __device__ __forceinline__ int lane_offset(int lane) {
+    return lane / kLanesPerBlock * kBlockBytes + static_cast<int>(codec::wire::kScaleBytes) +
+           lane % kLanesPerBlock * kCodeBytes;
+  }
+  static constexpr __device__ __forceinline__ int row_offset(int row) {
+    return row / kRowsPerBlock * kBlocksPerRow * kBlockBytes + row % kRowsPerBlock * (kRowElements * kBits / 8);
+  }
+
+  // Where the scale begins that the lane keeps: of block number lane % kScales of those it holds a part of.
+  static __device__ __forceinline__ int kept_offset(int lane) {
+    return (lane % kScales * kBlocksPerRow + lane / kLanesPerBlock) * kBlockBytes;
+  }
+
+  // What the lane needs for a row, from the lane that keeps it.
+  static __device__ __forceinline__ float of_row(float kept, int row, int lane) {
+    return __shfl_sync(kAllLanes, kept, (lane & ~(kScales - 1)) | row / kRowsPerBlock);
+  }
+
+  // The largest magnitude's bits of the block whose scale the lane keeps.
+  static __device__ __forceinline__ uint32_t largest_of_kept(const TileValues& x, int lane) {
+    uint32_t largest[kScales];
+#pragma unroll
+    for (int scale = 0; scale < kScales; ++scale) {
+      largest[scale] = 0;
+#pragma unroll
+      for (int i = 0; i < kRowsPerBlock * kColumns; ++i) {
+        const uint32_t bits = codec::magnitude_bits(x.at[scale * kRowsPerBlock + i / kColumns][i % kColumns]);
+        largest[scale] = bits > largest[scale] ? bits : largest[scale];
+      }
+    }
+    return largest_of_one<kScales, kLanesPerBlock>(largest, lane);
+  }
+
+  // Writes the tile's message from `message` on, at a multiple of kUnit.
+  static __device__ __forceinline__ void encode(const TileValues& x, const codec::wire::Rounding& rounding, int lane,
+                                                uint8_t* message) {
+    const uint16_t scale = codec::wire::block_scale(largest_of_kept(x, lane), Element::kGreatest);
+    if (lane % kLanesPerBlock < kScales) {
+      store_vector(message + kept_offset(lane), scale);
+    }
+    if (rounding.stochastic) {
+      encode_rows<true>(x, rounding, scale, lane, message);
+    } else {
+      encode_rows<false>(x, rounding, scale, lane, message);
+    }
+  }
+
+  // Calls sink(row, column, value) for each of the lane's elements of the message that begins at room + offset.
+  template <class Sink>
+  static __device__ __forceinline__ void decode(const uint8_t* room, int offset, int lane, const Sink& sink) {
+    const uint8_t* const scale = room + offset + kept_offset(lane);
+    const float kept = codec::wire::scale_value(static_cast<uint16_t>(scale[0] | scale[1] << 8));
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float factor = of_row(kept, row, lane);
+      const Words<1> word(room + row_offset(row) / 4 * 4, offset + lane_offset(lane) + row_offset(row) % 4);
+      sink(row, 0, factor * Element::template decode_field<0>(word.at[0]));
+      sink(row, 1, factor * Element::template decode_field<kBits>(word.at[0]));
+      sink(row, 2, factor * Element::template decode_field<2 * kBits>(word.at[0]));
+      sink(row, 3, factor * Element::template decode_field<3 * kBits>(word.at[0]));
+    }
+  }
+
+ private:
+  template <bool kStochastic>
+  static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,
+                                                     uint16_t scale, int lane, uint8_t* message) {
+    // A NaN says: all codes 0.
+    const float kept = scale == codec::wire::kNanScale ? codec::float_of_bits(codec::kQuietNanBits)
+                                                       : codec::wire::inverse_scale(scale);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float inverse = of_row(kept, row, lane);
+      codec::wire::PhiloxWords random = {};
+      if constexpr (kStochastic) {
+        spare_registers();
+        random = random_columns(rounding, row * kRowElements + kColumns * lane);
+      }
+      uint32_t codes = 0;
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        const float y = inverse == inverse ? x.at[row][column] * inverse : 0.0F;
+        if constexpr (kStochastic) {
+          codes |= Element::encode(y, random.word[column]) << (column * kBits);
+        } else {
+          codes |= Element::encode(y) << (column * kBits);
+        }
+      }
+      put_codes(codes, message + row_offset(row) + lane_offset(lane));
+    }
+  }
+
+  static __device__ __forceinline__ void put_codes(uint32_t codes, uint8_t* bytes) {
+    constexpr int kWidth = kCodeBytes % kUnit == 0 ? kUnit : 1;
+    using Part = std::conditional_t<kWidth == 1, uint8_t, uint16_t>;
+#pragma unroll
+    for (int i = 0; i < kCodeBytes; i += kWidth) {
+      store_vector(bytes + i, static_cast<Part>(codes >> (8 * i)));
+    }
+  }
+};
+
+}  // namespace narrowcast::cuda

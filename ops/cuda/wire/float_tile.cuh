@@ -1,0 +1,69 @@
+// A warp's tile in a float format: a code by itself for each element.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/codec/wire/format.h"
+#include "ops/codec/wire/rounding.h"
+#include "ops/cuda/wire/array_elements.cuh"
+#include "ops/cuda/wire/message_tile.cuh"
+#include "ops/cuda/wire/random_columns.cuh"
+
+namespace narrowcast::cuda {
+
+template <class Format>
+struct FloatTile {
+  using Element = typename Format::Element;
+  using Code = typename Element::Code;
+  static constexpr int kUnit = sizeof(Code);
+  static constexpr int kWords = kColumns * kUnit / 4;  // Of a lane in a row.
+
+  static __device__ __forceinline__ int codes_offset(int row, int lane) {
+    return (row * kRowElements + kColumns * lane) * kUnit;
+  }
+
+  // As BlockTile's.
+  static __device__ __forceinline__ void encode(const TileValues& x, const codec::wire::Rounding& rounding, int lane,
+                                                uint8_t* message) {
+    if (rounding.stochastic) {
+      encode_rows<true>(x, rounding, lane, message);
+    } else {
+      encode_rows<false>(x, rounding, lane, message);
+    }
+  }
+
+  template <class Sink>
+  static __device__ __forceinline__ void decode(const uint8_t* room, int offset, int lane, const Sink& sink) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const Words<kWords> words(room + row * kRowElements * kUnit, offset + codes_offset(0, lane));
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        const int bit = column * kUnit * 8;
+        sink(row, column, Element::decode(static_cast<Code>(words.at[bit / 32] >> bit % 32)));
+      }
+    }
+  }
+
+ private:
+  template <bool kStochastic>
+  static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,
+                                                     int lane, uint8_t* message) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      codec::wire::PhiloxWords random = {};
+      if constexpr (kStochastic) {
+        spare_registers();
+        random = random_columns(rounding, row * kRowElements + kColumns * lane);
+      }
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+        const float value = x.at[row][column];
+        const Code code = kStochastic ? Element::encode(value, random.word[column]) : Element::encode(value);
+        store_vector(message + codes_offset(row, lane) + column * kUnit, code);
+      }
+    }
+  }
+};
+
+}  // namespace narrowcast::cuda

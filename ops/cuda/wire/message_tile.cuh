@@ -1,0 +1,129 @@
+// The bytes of a tile's message, on their way between device memory and lanes.
+//
+// Nothing in a message is aligned, and the bytes of one lane are few. So a warp's
+// bytes lie in shared memory in between, at the same place of a granule of 16
+// bytes as in device memory: whole granules go in one access, and what is before
+// the first and behind the last one goes byte by byte.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/codec/wire/format.h"
+#include "ops/cuda/async_copy.cuh"
+#include "ops/cuda/vector_access.cuh"
+#include "ops/cuda/wire/array_elements.cuh"
+
+namespace narrowcast::cuda {
+
+inline constexpr int kGranule = sizeof(uint4);
+
+// Bytes of a whole tile's message.
+template <class Format>
+inline constexpr int kTileBytes = kTile / Format::kBlock* Format::kBlockBytes;
+
+// A warp's shared memory: the message, up to 15 bytes before it, and a word behind it.
+template <class Format>
+struct TileRoom {
+  uint4 granules[(kTileBytes<Format> + kGranule - 1) / kGranule + 2];
+
+  __device__ __forceinline__ uint8_t* bytes() { return reinterpret_cast<uint8_t*>(granules); }
+};
+
+// How a run of bytes lies: `head` of them before the first granule, `whole` granules, `tail` behind them.
+struct Granules {
+  int phase;  // Of the first byte in its granule.
+  int head;
+  int whole;
+  int tail;
+
+  __device__ __forceinline__ Granules(const uint8_t* bytes, int size)
+      : phase(static_cast<int>(reinterpret_cast<uintptr_t>(bytes) % kGranule)) {
+    const int to_granule = (kGranule - phase) % kGranule;
+    head = to_granule < size ? to_granule : size;
+    whole = (size - head) / kGranule;
+    tail = size - head - whole * kGranule;
+  }
+
+  // The byte that the lane takes care of: one of the head, of the tail, or -1.
+  __device__ __forceinline__ int edge(int lane) const {
+    const int i = lane % kGranule;
+    const int behind = head + whole * kGranule;
+    return lane < kGranule ? (i < head ? i : -1) : (i < tail ? behind + i : -1);
+  }
+};
+
+// A message on its way into shared memory: a warp asks for it, goes on, and waits only where it needs it.
+struct IncomingBytes {
+  Granules lie;
+  uint8_t* begin;      // In shared memory.
+  int own_edge_place;  // Of the byte that the lane takes there itself, or -1.
+  uint8_t own_edge;
+
+  // Asks for `size` bytes, which will lie from room + their phase on. No lane may still read the room.
+  __device__ __forceinline__ IncomingBytes(const uint8_t* bytes, int size, int lane, uint8_t* room)
+      : lie(bytes, size), begin(room + lie.phase), own_edge_place(lie.edge(lane)) {
+    for (int granule = lane; granule < lie.whole; granule += kWarpSize) {
+      const int offset = lie.head + granule * kGranule;
+      copy_async<uint4>(begin + offset, bytes + offset);
+    }
+    __pipeline_commit();
+    own_edge = own_edge_place >= 0 ? bytes[own_edge_place] : uint8_t{0};
+  }
+
+  // Waits for them. All lanes see them behind the next __syncwarp.
+  __device__ __forceinline__ void wait() const {
+    __pipeline_wait_prior(0);
+    if (own_edge_place >= 0) {
+      begin[own_edge_place] = own_edge;
+    }
+  }
+};
+
+// Where in its room a warp writes a message that goes to `bytes`, so that accesses of kUnit bytes are aligned: at the
+// same place of a granule, unless that is no multiple of kUnit.
+template <int kUnit>
+__device__ __forceinline__ int outgoing_offset(const uint8_t* bytes) {
+  const auto phase = static_cast<int>(reinterpret_cast<uintptr_t>(bytes) % kGranule);
+  return phase % kUnit == 0 ? phase : 0;
+}
+
+// Writes a message that lies at outgoing_offset<kUnit>(bytes), where all lanes see it.
+template <int kUnit>
+__device__ __forceinline__ void send(uint8_t* room, int size, int lane, uint8_t* bytes) {
+  const Granules lie(bytes, size);
+  if (lie.phase % kUnit != 0) {
+    for (int i = lane; i < size; i += kWarpSize) {
+      bytes[i] = room[i];
+    }
+    return;
+  }
+  const uint8_t* const begin = room + lie.phase;
+  for (int granule = lane; granule < lie.whole; granule += kWarpSize) {
+    const int offset = lie.head + granule * kGranule;
+    store_vector(bytes + offset, load_vector<uint4>(begin + offset));
+  }
+  const int mine = lie.edge(lane);
+  if (mine >= 0) {
+    bytes[mine] = begin[mine];
+  }
+}
+
+// The kWords words that begin at byte `offset` of the room, whatever its alignment.
+template <int kWords>
+struct Words {
+  uint32_t at[kWords];
+
+  __device__ __forceinline__ Words(const uint8_t* room, int offset) {
+    const uint8_t* const first = room + offset / 4 * 4;
+    const auto shift = static_cast<unsigned>(offset % 4 * 8);
+    auto low = load_vector<uint32_t>(first);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const auto high = load_vector<uint32_t>(first + 4 * (i + 1));
+      at[i] = __funnelshift_r(low, high, shift);
+      low = high;
+    }
+  }
+};
+
+}  // namespace narrowcast::cuda

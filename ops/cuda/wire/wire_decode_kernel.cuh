@@ -1,0 +1,40 @@
+// A message to its array, or added to one: a tile per warp.
+#pragma once
+
+#include "ops/cuda/wire/wire_arguments.h"
+#include "ops/cuda/wire/wire_tile.cuh"
+
+namespace narrowcast::cuda {
+
+// With kAccumulate element i of `out`, which is float32, grows by element i of the message, else it becomes it.
+template <class Format, bool kAccumulate>
+__global__ void __launch_bounds__(kThreadsPerBlock, 5)
+    wire_decode_kernel(const __grid_constant__ DecodeArguments arguments) {
+  __shared__ TileRoom<Format> rooms[kWarpsPerBlock];
+  const WarpTile<Format> tile(arguments.n);
+  if (tile.n <= 0) {
+    return;
+  }
+  uint8_t* const room = rooms[threadIdx.x / kWarpSize].bytes();
+  const IncomingBytes incoming(arguments.message + tile.first_byte, tile.bytes(), tile.lane, room);
+  TileValues values;
+  if constexpr (kAccumulate) {
+    load(tile.template of<Float32>(arguments.out), values);
+  }
+  incoming.wait();
+  __syncwarp();
+  WireTile<Format>::decode(room, incoming.lie.phase, tile.lane, [&](int row, int column, float value) {
+    if constexpr (kAccumulate) {
+      value += values.at[row][column];
+    }
+    values.at[row][column] = value;
+  });
+  if constexpr (kAccumulate) {
+    store(values, tile.template of<Float32>(arguments.out));
+  } else {
+    with_element(arguments.type,
+                 [&](auto element) { store(values, tile.template of<decltype(element)>(arguments.out)); });
+  }
+}
+
+}  // namespace narrowcast::cuda

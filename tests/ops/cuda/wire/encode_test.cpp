@@ -1,0 +1,122 @@
+// The encoding kernels' bytes, against the plain codec.
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/ops/cuda/wire/kernels_on_host.h"
+#include "tests/ops/cuda/wire/placed_array.h"
+#include "tests/ops/wire/wire_inputs.h"
+
+namespace narrowcast::cuda_on_host {
+namespace {
+
+using codec::wire::Rounding;
+using test::Bytes;
+using test::Floats;
+
+// Rounding at random from an array position on: with test::kStochastic a lane's random words come from two quads of the
+// generator, from a multiple of 4 on from one.
+Rounding from_position(uint64_t position) { return {true, 77, 3, position}; }
+
+const std::vector<Rounding> kRoundings{test::kNearest, test::kStochastic, from_position(uint64_t{1} << 40)};
+
+// Where arrays and messages begin, in bytes.
+struct Places {
+  int64_t elements = 0;
+  int64_t message = 0;
+};
+
+class CudaWireEncode : public testing::TestWithParam<WireFormat> {
+ protected:
+  const WireFormat format_ = GetParam();
+
+  template <class T>
+  Bytes encode(ElementType type, const std::vector<T>& x, const Rounding& rounding, Turns turns, Places places = {}) {
+    const auto n = static_cast<int64_t>(x.size());
+    test::PlacedArray<T> placed(x, places.elements);
+    test::PlacedArray<uint8_t> message(test::size_of(format_, n), places.message);
+    wire_encode(format_, {.type = type, .x = placed.data(), .n = n, .rounding = rounding, .message = message.data()},
+                turns);
+    return message.values();
+  }
+
+  template <class T>
+  void expect_encodes_as_float32(ElementType type, const Floats& x) {
+    const std::vector<T> narrow(x.begin(), x.end());
+    const Floats floats(narrow.begin(), narrow.end());
+    EXPECT_EQ(encode<T>(type, narrow, test::kNearest, Turns::kForward),
+              test::plain_encode(format_, floats, test::kNearest));
+  }
+};
+
+TEST_P(CudaWireEncode, GivesTheBytesOfThePlainCodec) {
+  int64_t calls = 0;
+  for (const int64_t size : test::kTileSizes) {
+    for (const auto& [name, x] : test::wire_inputs(size)) {
+      for (const Rounding& rounding : kRoundings) {
+        SCOPED_TRACE(testing::Message() << name << " of size " << size << " from " << rounding.position);
+        const Turns turns = ++calls % 2 == 0 ? Turns::kForward : Turns::kBackward;
+        ASSERT_EQ(encode(ElementType::kFloat32, x, rounding, turns), test::plain_encode(format_, x, rounding));
+      }
+    }
+  }
+}
+
+TEST_P(CudaWireEncode, DoesInAnyOrderOfTurns) {
+  const Floats x = test::wire_inputs(3000)[0].second;
+  for (const Turns turns : {Turns::kForward, Turns::kBackward}) {
+    for (uint64_t position = 0; position < 5; ++position) {
+      const Rounding rounding = from_position(position);
+      EXPECT_EQ(encode(ElementType::kFloat32, x, rounding, turns), test::plain_encode(format_, x, rounding));
+    }
+  }
+}
+
+TEST_P(CudaWireEncode, WritesToAnyAddress) {
+  for (const int64_t size : {1, 7, 33, 1024, 1321}) {
+    const Floats x = test::wire_inputs(size)[0].second;
+    const Bytes expected = test::plain_encode(format_, x, test::kNearest);
+    for (int64_t shift = 0; shift < 16; ++shift) {
+      SCOPED_TRACE(testing::Message() << size << " elements " << shift << " bytes behind a boundary");
+      const Places places{.elements = shift % 4 * 4, .message = shift};
+      ASSERT_EQ(encode(ElementType::kFloat32, x, test::kNearest, Turns::kForward, places), expected);
+    }
+  }
+}
+
+// More tiles than a block of threads has warps.
+TEST_P(CudaWireEncode, TakesLongArrays) {
+  const Floats x = test::wire_inputs(20000)[0].second;
+  EXPECT_EQ(encode(ElementType::kFloat32, x, test::kStochastic, Turns::kBackward),
+            test::plain_encode(format_, x, test::kStochastic));
+}
+
+TEST_P(CudaWireEncode, TakesTheOtherElementTypesAsFloat32) {
+  for (const int64_t size : {257, 2048}) {
+    for (const auto& [name, x] : test::wire_inputs(size)) {
+      SCOPED_TRACE(name);
+      expect_encodes_as_float32<double>(ElementType::kFloat64, x);
+      expect_encodes_as_float32<c10::BFloat16>(ElementType::kBfloat16, x);
+      expect_encodes_as_float32<c10::Half>(ElementType::kFloat16, x);
+    }
+  }
+}
+
+// At each position: every lane, row and block, and what is left behind the last whole one.
+TEST_P(CudaWireEncode, NeverMakesANumberOfANan) {
+  constexpr size_t kSize = 1024 + 70;
+  for (size_t at = 0; at < kSize; at += 5) {
+    Floats x(kSize, 0.25F);
+    x[at] = at % 2 == 0 ? std::nanf("") : -std::numeric_limits<float>::infinity();
+    const Rounding& rounding = at % 3 == 0 ? test::kStochastic : test::kNearest;
+    ASSERT_EQ(encode(ElementType::kFloat32, x, rounding, Turns::kForward), test::plain_encode(format_, x, rounding));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaWireEncode, testing::ValuesIn(kWireFormats),
+                         [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
+
+}  // namespace
+}  // namespace narrowcast::cuda_on_host

@@ -1,0 +1,53 @@
+// The CUDA kernels of the wire formats, run on the CPU: ops/cuda/wire/wire_kernels.h
+// with an order of turns in the place of a stream.
+#pragma once
+
+#include "tests/support/cuda_on_host/cuda_on_host.h"
+
+// After it: they are written in CUDA C++.
+#include "ops/cuda/wire/wire_average_kernel.cuh"
+#include "ops/cuda/wire/wire_decode_kernel.cuh"
+#include "ops/cuda/wire/wire_encode_kernel.cuh"
+#include "ops/cuda/wire/wire_launch.cuh"
+
+namespace narrowcast::cuda_on_host {
+
+using cuda::ElementType;
+
+// Calls body(format) with a value of its type in every thread of a launch over n elements.
+template <class Body>
+void run_over(WireFormat format, int64_t n, Turns turns, const Body& body) {
+  if (n == 0) return;
+  codec::wire::visit(format, [&](auto type) {
+    run_kernel({.blocks = cuda::blocks_for(n), .threads = cuda::kThreadsPerBlock, .turns = turns}, [&] { body(type); });
+  });
+}
+
+inline void wire_encode(WireFormat format, const cuda::EncodeArguments& arguments, Turns turns) {
+  run_over(format, arguments.n, turns, [&](auto type) {
+    arguments.residual != nullptr ? cuda::wire_encode_kernel<decltype(type), true>(arguments)
+                                  : cuda::wire_encode_kernel<decltype(type), false>(arguments);
+  });
+}
+
+inline void wire_decode(WireFormat format, const cuda::DecodeArguments& arguments, Turns turns) {
+  run_over(format, arguments.n, turns, [&](auto type) { cuda::wire_decode_kernel<decltype(type), false>(arguments); });
+}
+
+inline void wire_decode_accumulate(WireFormat format, const cuda::DecodeArguments& arguments, Turns turns) {
+  run_over(format, arguments.n, turns, [&](auto type) { cuda::wire_decode_kernel<decltype(type), true>(arguments); });
+}
+
+inline void wire_average(WireFormat format, const cuda::AverageArguments& arguments, Turns turns) {
+  run_over(format, arguments.parts.n, turns, [&](auto type) { cuda::wire_average_kernel<decltype(type)>(arguments); });
+}
+
+inline void wire_average_encode(WireFormat format, const cuda::AverageEncodeArguments& arguments, Turns turns) {
+  run_over(format, arguments.parts.n, turns, [&](auto type) {
+    arguments.parts.own_residual != nullptr || arguments.mean_residual != nullptr
+        ? cuda::wire_average_encode_kernel<decltype(type), true>(arguments)
+        : cuda::wire_average_encode_kernel<decltype(type), false>(arguments);
+  });
+}
+
+}  // namespace narrowcast::cuda_on_host

@@ -1,0 +1,64 @@
+// Arrays at addresses that kernels find difficult, and what they must not touch.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "tests/ops/wire/wire_inputs.h"
+
+namespace narrowcast::test {
+
+// The sizes that each kernel is tried with: parts of blocks, whole ones, a tile of a warp, several.
+inline const std::vector<int64_t> kTileSizes{0, 1, 7, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1000, 1024, 4097};
+
+// n values that begin `shift` bytes behind a multiple of 64, with bytes around them that must stay.
+template <class T>
+class PlacedArray {
+ public:
+  PlacedArray(int64_t n, int64_t shift) : bytes_(static_cast<size_t>(n) * sizeof(T) + 4 * kMargin, kUntouched), n_(n) {
+    const auto misplaced = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes_.data()) % kMargin);
+    begin_ = 2 * kMargin - misplaced + shift;
+  }
+  PlacedArray(const std::vector<T>& values, int64_t shift) : PlacedArray(static_cast<int64_t>(values.size()), shift) {
+    if (!values.empty()) std::memcpy(data(), values.data(), values.size() * sizeof(T));
+  }
+  PlacedArray(const PlacedArray&) = delete;
+  PlacedArray& operator=(const PlacedArray&) = delete;
+
+  T* data() { return reinterpret_cast<T*>(bytes_.data() + begin_); }
+
+  // The values; a failure where the bytes around them were written to.
+  std::vector<T> values() {
+    const auto size = n_ * static_cast<int64_t>(sizeof(T));
+    const auto untouched = [](uint8_t byte) { return byte == kUntouched; };
+    EXPECT_TRUE(std::all_of(bytes_.begin(), bytes_.begin() + begin_, untouched));
+    EXPECT_TRUE(std::all_of(bytes_.begin() + begin_ + size, bytes_.end(), untouched));
+    std::vector<T> result(static_cast<size_t>(n_));
+    if (n_ > 0) std::memcpy(result.data(), data(), static_cast<size_t>(size));
+    return result;
+  }
+
+ private:
+  static constexpr int64_t kMargin = 64;
+  static constexpr uint8_t kUntouched = 0xA5;
+  std::vector<uint8_t> bytes_;
+  int64_t n_;
+  int64_t begin_;
+};
+
+// Equal bits, where any NaN equals any NaN: which one arithmetic gives is a matter of the device.
+inline testing::AssertionResult same_numbers(const Floats& actual, const Floats& expected) {
+  if (actual.size() != expected.size()) return testing::AssertionFailure() << actual.size() << " elements";
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (codec::float_bits(actual[i]) == codec::float_bits(expected[i])) continue;
+    if (std::isnan(actual[i]) && std::isnan(expected[i])) continue;
+    return testing::AssertionFailure() << "element " << i << " is " << actual[i] << " instead of " << expected[i];
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace narrowcast::test
