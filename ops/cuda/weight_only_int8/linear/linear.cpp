@@ -65,7 +65,7 @@ class Layer {
 
 // x [rows, inputs] times some rows of the weight, transposed: float32, so that float16 does not overflow before it is
 // scaled.
-at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight) {
+at::Tensor widened_products(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor widened = weight.to(x.scalar_type()).t();
   return x.scalar_type() == at::kFloat ? at::mm(x, widened) : at::mm(x, widened, at::kFloat);
 }
@@ -76,7 +76,7 @@ void multiply_many_rows(const at::Tensor& x, const Layer& layer, const LayerRows
   const int64_t most = std::max<int64_t>(1, kMostWidenedBytes / bytes_per_output);
   for (int64_t first = 0; first < pointers.outputs; first += most) {
     const int64_t outputs = std::min(most, pointers.outputs - first);
-    const at::Tensor products = multiply(x, layer.weight().narrow(0, first, outputs)).contiguous();
+    const at::Tensor products = widened_products(x, layer.weight().narrow(0, first, outputs)).contiguous();
     launch_scale_products(pointers, {products.const_data_ptr<float>(), first, outputs}, rows, stream);
   }
 }
