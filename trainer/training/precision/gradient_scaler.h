@@ -27,7 +27,7 @@ class NARROWCAST_EXPORT GradientScaler {
   explicit GradientScaler(at::Device device) : GradientScaler(device, Options()) {}
   GradientScaler(at::Device device, const Options& options);
 
-  at::Tensor scaled(const at::Tensor& loss) const { return loss * scale_; }
+  at::Tensor scaled(const at::Tensor& loss) const { return loss.mul(scale_); }
 
   // Divides the gradients of `parameters` by the scale, in place, and changes the scale for the next step. Returns
   // whether they are all finite.
