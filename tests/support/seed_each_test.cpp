@@ -1,15 +1,22 @@
 // Linked into every test program: each test begins with the same random numbers. LibTorch seeds its generator from the
 // clock, and a test that fails for one seed in thirty fails for no one who looks.
-#include <ATen/Context.h>
+//
+// Of the CPU only: at::manual_seed asks CUDA for its GPUs, after which no process that a test forks can use them.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <mutex>
 
 namespace narrowcast::testing {
 namespace {
 
 class SeedEachTest final : public ::testing::EmptyTestEventListener {
-  void OnTestStart(const ::testing::TestInfo&) override { at::manual_seed(1); }
+  void OnTestStart(const ::testing::TestInfo&) override {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(1);
+  }
 };
 
 // GoogleTest owns its listeners.
