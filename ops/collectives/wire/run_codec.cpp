@@ -51,7 +51,7 @@ const float* load(const T* x, const float* residual, int64_t n, Tile& tile) {
     }
   }
   for (int64_t i = 0; i < n; ++i) {
-    tile[i] = static_cast<float>(x[i]) + (residual == nullptr ? 0.0F : residual[i]);
+    tile[i] = static_cast<float>(x[i]) + (residual == nullptr ? -0.0F : residual[i]);  // -0 changes no number.
   }
   return tile.data();
 }

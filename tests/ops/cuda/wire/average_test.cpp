@@ -113,6 +113,19 @@ TEST_P(CudaWireAverage, SumsInRankOrderAndDivides) {
   });
 }
 
+TEST_P(CudaWireAverage, KeepsTheSignOfZeros) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    Contributions all(format_, {200, 1, 0, dtype});
+    all.own = at::tensor({0.0F, -0.0F}).repeat({100}).to(dtype);
+    const at::Tensor on_cpu = all.own.clone();
+    collectives::average_runs(format_, all.pointers, {on_cpu, {0, on_cpu.numel()}});
+    EXPECT_TRUE(test::same_bits(on_cpu, all.own)) << dtype;
+    const at::Tensor mean = all.own.clone();
+    wire_average(format_, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()}, Turns::kForward);
+    EXPECT_TRUE(test::same_bits(mean, all.own)) << dtype;
+  }
+}
+
 TEST_P(CudaWireAverage, EncodesTheMean) {
   for (const Rounding& rounding : {test::kNearest, test::kStochastic}) {
     for_each_case([&](const Contributions& all, Turns turns) {
