@@ -1,5 +1,6 @@
 // weight_only_int8_linear on every device: values, layouts, dtypes, gradients.
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -29,6 +30,24 @@ at::Tensor run_reference(const at::Tensor& x, const Layer& layer) {
   const at::Tensor y = at::linear(x, layer.weight.to(x.scalar_type())) * layer.scales.to(x.scalar_type());
   return layer.bias ? y + layer.bias->to(x.scalar_type()) : y;
 }
+
+// Has LibTorch compute in bfloat16 where it may, for as long as it lives.
+class UseAutocast {
+ public:
+  explicit UseAutocast(c10::DeviceType device) : device_(device) {
+    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::set_autocast_enabled(device_, true);
+  }
+  ~UseAutocast() {
+    at::autocast::set_autocast_enabled(device_, false);
+    at::autocast::clear_cache();
+  }
+  UseAutocast(const UseAutocast&) = delete;
+  UseAutocast& operator=(const UseAutocast&) = delete;
+
+ private:
+  c10::DeviceType device_;
+};
 
 class WeightOnlyInt8LinearOnDevice : public test::DeviceTest {
  protected:
@@ -154,6 +173,18 @@ TEST_P(WeightOnlyInt8LinearOnDevice, TakesScalesAndBiasOfAnyFloatDtype) {
     const Layer wide{layer.weight, given.scales.to(at::kFloat), given.bias->to(at::kFloat)};
     EXPECT_TRUE(same_bits(run(x, given), run(x, wide)));
     EXPECT_EQ(run(x, given).scalar_type(), at::kBFloat16);
+  }
+}
+
+TEST_P(WeightOnlyInt8LinearOnDevice, ComputesInTheRowsDtypeUnderAutocast) {
+  const Layer layer = layer_on_device(9, 33);
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const int64_t rows : {3, 70}) {
+      const at::Tensor x = at::randn({rows, 33}).to(dtype).to(device());
+      const at::Tensor expected = run(x, layer);
+      const UseAutocast autocast(GetParam());
+      EXPECT_TRUE(same_bits(run(x, layer), expected)) << rows << " rows of " << dtype;
+    }
   }
 }
 

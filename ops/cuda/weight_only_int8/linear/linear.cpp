@@ -6,6 +6,7 @@
 // input's device; the host waits for none of it.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
@@ -64,8 +65,9 @@ class Layer {
 };
 
 // x [rows, inputs] times some rows of the weight, transposed: float32, so that float16 does not overflow before it is
-// scaled.
+// scaled. Autocast would give float32 rows a product of its own dtype.
 at::Tensor widened_products(const at::Tensor& x, const at::Tensor& weight) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::Tensor widened = weight.to(x.scalar_type()).t();
   return x.scalar_type() == at::kFloat ? at::mm(x, widened) : at::mm(x, widened, at::kFloat);
 }
