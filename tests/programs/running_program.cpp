@@ -25,6 +25,7 @@ std::map<std::string, std::string> changed_environment(const std::map<std::strin
     const std::string text = *entry;
     variables.emplace(text.substr(0, text.find('=')), text.substr(text.find('=') + 1));
   }
+  variables["CUDA_VISIBLE_DEVICES"] = "-1";
   for (const auto& [name, value] : changes) {
     variables.erase(name);
     if (!value.empty()) {

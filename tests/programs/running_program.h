@@ -23,7 +23,9 @@ struct ProgramEnd {
 class RunningProgram {
  public:
   // Starts arguments[0], a path or a name in PATH, with this process's environment
-  // changed by `environment`, where an empty value removes a variable.
+  // changed by `environment`, where an empty value removes a variable. It sees no
+  // GPU (CUDA_VISIBLE_DEVICES=-1) unless `environment` says otherwise: what a
+  // program computes must not depend on the machine that tests it.
   explicit RunningProgram(const std::vector<std::string>& arguments,
                           const std::map<std::string, std::string>& environment = {});
   RunningProgram(const RunningProgram&) = delete;

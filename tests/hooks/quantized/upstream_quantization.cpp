@@ -13,7 +13,7 @@ std::tuple<at::Tensor, at::Tensor> calculate_qparams(const at::Tensor& min_val, 
   const at::Tensor min_val_neg = at::min(min_val, at::zeros_like(min_val));
   const at::Tensor max_val_pos = at::max(max_val, at::zeros_like(max_val));
   at::Tensor scale = (max_val_pos - min_val_neg) / 255.0;
-  scale = at::max(scale, at::full({1}, std::numeric_limits<float>::epsilon()));
+  scale = at::max(scale, at::full({1}, std::numeric_limits<float>::epsilon(), scale.options()));
   at::Tensor zero_point = 0 - at::round(min_val_neg / scale).to(at::kInt);
   return {scale, at::clamp(zero_point, 0, 255).to(at::kFloat)};
 }
@@ -39,10 +39,10 @@ at::Tensor per_channel_round_trip(const at::Tensor& bucket) {
   const at::Tensor channels = at::constant_pad_nd(bucket, {0, 512 - bucket.numel() % 512}, 0).view({-1, 512});
   const at::Tensor x = channels.to(at::kFloat);
   const auto [scales, zero_points] = calculate_qparams(std::get<0>(x.min(1)), std::get<0>(x.max(1)));
-  at::Tensor y = at::zeros(channels.sizes());
+  at::Tensor y = at::zeros(channels.sizes(), x.options());
   for (int64_t i = 0; i < channels.size(0); ++i) y[i].copy_(quantize(channels[i], scales[i], zero_points[i]));
   const at::Tensor codes = to_codes(y);
-  at::Tensor decoded = at::zeros(channels.sizes());
+  at::Tensor decoded = at::zeros(channels.sizes(), x.options());
   for (int64_t i = 0; i < channels.size(0); ++i) decoded[i].copy_(dequantize(codes[i], scales[i], zero_points[i]));
   return decoded.flatten().narrow(0, 0, bucket.numel());
 }

@@ -2,19 +2,25 @@
 
 #include <c10/cuda/CUDAFunctions.h>
 
-#include <cstdlib>
-#include <filesystem>
+#include <map>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "tests/support/spawned_ranks.h"
 
 namespace narrowcast::testing {
 namespace {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+std::map<std::string, std::string> variables_of(int64_t rank) {
+  return {{"NCCL_HOSTID", "rank" + std::to_string(rank)},
+          {"NCCL_SOCKET_IFNAME", "lo"},
+          {"NCCL_NET", "Socket"},
+          {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0"}};  // After a time-out. By itself it waits for a minute.
+}
+
 void add_nccl_backend(const Group& group, const RanksOptions& options) {
-  ::setenv("NCCL_HOSTID", ("rank" + std::to_string(group->getRank())).c_str(), /*overwrite=*/1);
-  ::setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/1);
   const auto gpu = static_cast<c10::DeviceIndex>(group->getRank() % c10::cuda::device_count());
   c10::cuda::set_device(gpu);
   auto nccl_options = c10d::ProcessGroupNCCL::Options::create();
@@ -28,19 +34,16 @@ void add_nccl_backend(const Group& group, const RanksOptions& options) {
 
 }  // namespace
 
-// Asking CUDA itself would keep forked processes from using it.
-std::string why_no_nccl_ranks() { return std::filesystem::exists("/dev/nvidiactl") ? "" : "no GPU"; }
+std::string why_no_nccl_ranks() { return c10::cuda::device_count() > 0 ? "" : "no GPU"; }
 
-std::vector<int> fork_nccl_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options) {
-  return fork_ranks(
-      world_size,
-      [&](int64_t rank, const Group& group) {
-        add_nccl_backend(group, options);
-        body(rank, group);
-        c10::cuda::device_synchronize();
-        group->getBackend(c10::DeviceType::CUDA)->shutdown();
-      },
-      options);
+std::vector<int> spawn_nccl_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options) {
+  const auto with_nccl = [&](int64_t rank, const Group& group) {
+    add_nccl_backend(group, options);
+    body(rank, group);
+    c10::cuda::device_synchronize();
+    group->getBackend(c10::DeviceType::CUDA)->shutdown();
+  };
+  return spawn_ranks(world_size, with_nccl, options, variables_of);
 }
 
 }  // namespace narrowcast::testing

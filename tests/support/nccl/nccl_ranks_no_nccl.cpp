@@ -7,7 +7,7 @@ namespace narrowcast::testing {
 
 std::string why_no_nccl_ranks() { return "a build without CUDA"; }
 
-std::vector<int> fork_nccl_ranks(int64_t /*world_size*/, const RankBody& /*body*/, const RanksOptions& /*options*/) {
+std::vector<int> spawn_nccl_ranks(int64_t /*world_size*/, const RankBody& /*body*/, const RanksOptions& /*options*/) {
   throw std::logic_error(why_no_nccl_ranks());
 }
 
