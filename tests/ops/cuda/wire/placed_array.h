@@ -10,19 +10,28 @@
 
 #include "tests/ops/wire/wire_inputs.h"
 
+// AddressSanitizer's runtime has these; null in other builds.
+extern "C" {
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void* begin, size_t size);
+__attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* begin, size_t size);
+}
+
 namespace narrowcast::test {
 
 // The sizes that each kernel is tried with: parts of blocks, whole ones, a tile of a warp, several.
 inline const std::vector<int64_t> kTileSizes{0, 1, 7, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1000, 1024, 4097};
 
-// n values that begin `shift` bytes behind a multiple of 64, with bytes around them that must stay.
+// n values that begin `shift` bytes behind a multiple of 64, with bytes around them that must stay; under
+// AddressSanitizer nobody may read them either (but for up to 7 bytes right before the values: it does not see them).
 template <class T>
 class PlacedArray {
  public:
   PlacedArray(int64_t n, int64_t shift) : bytes_(static_cast<size_t>(n) * sizeof(T) + 4 * kMargin, kUntouched), n_(n) {
     const auto misplaced = static_cast<int64_t>(reinterpret_cast<uintptr_t>(bytes_.data()) % kMargin);
     begin_ = 2 * kMargin - misplaced + shift;
+    forbid_margins();
   }
+  ~PlacedArray() { allow_margins(); }
   PlacedArray(const std::vector<T>& values, int64_t shift) : PlacedArray(static_cast<int64_t>(values.size()), shift) {
     if (!values.empty()) std::memcpy(data(), values.data(), values.size() * sizeof(T));
   }
@@ -33,16 +42,28 @@ class PlacedArray {
 
   // The values; a failure where the bytes around them were written to.
   std::vector<T> values() {
-    const auto size = n_ * static_cast<int64_t>(sizeof(T));
     const auto untouched = [](uint8_t byte) { return byte == kUntouched; };
+    allow_margins();
     EXPECT_TRUE(std::all_of(bytes_.begin(), bytes_.begin() + begin_, untouched));
-    EXPECT_TRUE(std::all_of(bytes_.begin() + begin_ + size, bytes_.end(), untouched));
+    EXPECT_TRUE(std::all_of(bytes_.begin() + begin_ + size(), bytes_.end(), untouched));
+    forbid_margins();
     std::vector<T> result(static_cast<size_t>(n_));
-    if (n_ > 0) std::memcpy(result.data(), data(), static_cast<size_t>(size));
+    if (n_ > 0) std::memcpy(result.data(), data(), static_cast<size_t>(size()));
     return result;
   }
 
  private:
+  int64_t size() const { return n_ * static_cast<int64_t>(sizeof(T)); }
+
+  void forbid_margins() const {
+    if (__asan_poison_memory_region == nullptr) return;
+    __asan_poison_memory_region(bytes_.data(), static_cast<size_t>(begin_));
+    __asan_poison_memory_region(bytes_.data() + begin_ + size(), bytes_.size() - static_cast<size_t>(begin_ + size()));
+  }
+  void allow_margins() const {
+    if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(bytes_.data(), bytes_.size());
+  }
+
   static constexpr int64_t kMargin = 64;
   static constexpr uint8_t kUntouched = 0xA5;
   std::vector<uint8_t> bytes_;
