@@ -125,13 +125,13 @@ class TrainingRun {
     ++counters_.window_steps;
   }
 
-  // Returns the loss, a scalar on the device. Nothing here waits for a GPU.
+  // Returns the loss, a scalar on the device. Nothing here waits for a GPU, which computes while the next batch is
+  // made.
   at::Tensor backward(int64_t step, int64_t micro_step) {
-    const models::Batch batch = feed_.take();
+    const at::Tensor loss = forward(feed_.take()) / static_cast<double>(options_.accumulation_steps);
+    ddp_.backward(scaler_ ? scaler_->scaled(loss) : loss);
     const bool is_last = micro_step + 1 == options_.accumulation_steps;
     prepare(is_last ? step + 1 : step, is_last ? 0 : micro_step + 1);
-    const at::Tensor loss = forward(batch) / static_cast<double>(options_.accumulation_steps);
-    ddp_.backward(scaler_ ? scaler_->scaled(loss) : loss);
     return loss.detach();
   }
 
