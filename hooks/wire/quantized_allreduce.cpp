@@ -66,7 +66,14 @@ void QuantizedAllReduceHook::load_state(const SavedHookState& saved, const std::
   CommHook::load_state(saved, parameters);
   step_ = static_cast<uint64_t>(int_of(saved.own(), kStep));
   if (options_.error_feedback) {
-    feedback_.load_state(saved, parameters);
+    const at::Tensor& any = parameters.at(0).tensor;
+    stream_
+        .run(any,
+             [&] {
+               feedback_.load_state(saved, parameters);
+               return any;
+             })
+        ->wait();
   }
 }
 
