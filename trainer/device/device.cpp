@@ -55,6 +55,12 @@ std::string choose_backend(const std::string& name, at::Device device) {
   return fitting;
 }
 
+void wait_for_device(at::Device device) {
+  if (!device.is_cpu()) {
+    c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
+  }
+}
+
 void use_device(at::Device device) {
   if (!device.is_cpu()) {
     c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);

@@ -26,6 +26,9 @@ NARROWCAST_EXPORT at::Device choose_device(const std::string& name, const Worker
 // and "gloo" on the CPU. Throws c10::ValueError if the two contradict each other.
 NARROWCAST_EXPORT std::string choose_backend(const std::string& name, at::Device device);
 
+// Waits for all that was enqueued on `device`. Nothing to do for the CPU.
+NARROWCAST_EXPORT void wait_for_device(at::Device device);
+
 // Makes `device` the one that this thread's CUDA calls mean where they name none. Nothing to do for the CPU.
 NARROWCAST_EXPORT void use_device(at::Device device);
 

@@ -32,6 +32,16 @@ models::Batch batch_of_rank(const AgreedJob& agreed) {
   return agreed.inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
 }
 
+// On a GPU each hook has a backward pass of its own, and all must compute the same. The fused attentions do not: the
+// order in which they add up is left to chance, also in LibTorch's deterministic mode.
+void compute_deterministically() {
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, /*warn_only=*/true);
+  context.setSDPUseFlash(false);
+  context.setSDPUseMemEfficient(false);
+  context.setSDPUseCuDNN(false);
+}
+
 std::string is_last_line(const verification::IsLastResult& result) {
   return "is_last: set for the last of " + std::to_string(result.buckets) +
          " buckets only: " + (result.passed ? "pass" : "FAIL") + "\n";
@@ -68,8 +78,7 @@ void check_verification_job(const TrainJob& job, int64_t world_size) {
 int run_verification_job(const AgreedJob& agreed) {
   const at::Device device = agreed.inputs.device;
   if (!device.is_cpu()) {
-    // Each hook has a backward pass of its own, and all must compute the same.
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+    compute_deterministically();
   }
   const auto make_hook = [&](const std::string& name) {
     return hooks::create_comm_hook(name, {agreed.group, agreed.job.ddp.wire()});

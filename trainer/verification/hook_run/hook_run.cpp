@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trainer/ddp/distributed_data_parallel.h"
+#include "trainer/device/device.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/verification/hook_run/recording_hook.h"
 #include "trainer/verification/tolerance/tolerance.h"
@@ -33,8 +34,11 @@ std::vector<at::Tensor> copied_gradients(const models::Model& model) {
 // One forward and backward pass; returns its seconds.
 double run_pass(Ddp& ddp, const GradientProblem& problem) {
   reset_gradients(*problem.model);
+  const at::Device device = problem.batch.inputs.device();
+  wait_for_device(device);
   const auto began = std::chrono::steady_clock::now();
   ddp.backward(ddp.forward(problem.batch));
+  wait_for_device(device);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
