@@ -39,6 +39,7 @@ class TrainingRun {
         order_(setup.dataset.training_size(), options.seed),
         learning_rate_(options.learning_rate, options.steps),
         parameters_(setup.model->parameters()),
+        window_loss_(zero()),
         feed_(setup.dataset, parameters_.at(0).device()),
         ddp_(setup.model, setup.group, setup.ddp),
         optimizer_(make_optimizer(*setup.model, options.optimizer)) {
@@ -82,6 +83,7 @@ class TrainingRun {
     const std::string failure =
         checkpoint::first_failure(setup_.group, [&] { counters_ = load_training(restored, parts()); });
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
+    window_loss_.fill_(counters_.window_loss);
     restored.replica.clear();
     restored.ranks.clear();
     restored.first_rank.clear();
@@ -104,7 +106,7 @@ class TrainingRun {
 
   // Optimizer step `step`, counted from 1.
   void train_one(int64_t step) {
-    at::Tensor loss = at::zeros({}, at::TensorOptions(at::kDouble).device(parameters_[0].device()));
+    at::Tensor loss = zero();
     ddp_.zero_grad();
     for (int64_t micro_step = 0; micro_step + 1 < options_.accumulation_steps; ++micro_step) {
       const auto unsynchronized = ddp_.no_sync();
@@ -116,7 +118,7 @@ class TrainingRun {
       ++counters_.skipped_steps;
       return;
     }
-    counters_.window_loss += loss.item<double>();
+    window_loss_ += loss;
     set_learning_rate(*optimizer_, learning_rate_.at(step - 1));
     if (options_.clip_grad_norm > 0) {
       counters_.gradient_norm = clip_gradient_norm(parameters_, options_.clip_grad_norm);
@@ -124,6 +126,8 @@ class TrainingRun {
     optimizer_->step();
     ++counters_.window_steps;
   }
+
+  at::Tensor zero() const { return at::zeros({}, at::TensorOptions(at::kDouble).device(parameters_[0].device())); }
 
   // Returns the loss, a scalar on the device. Nothing here waits for a GPU, which computes while the next batch is
   // made.
@@ -155,7 +159,7 @@ class TrainingRun {
 
   // Collective: all ranks learn the mean loss, and so whether to go on. If all steps were skipped there is none.
   void report() {
-    const double sum = all_reduce_sum(setup_.group, {counters_.window_loss})[0];
+    const double sum = all_reduce_sum(setup_.group, {window_loss_.item<double>()})[0];
     const double seconds = window_seconds();
     counters_.seconds += seconds;
     counters_.training_loss = sum / static_cast<double>(counters_.window_steps * setup_.group->getSize());
@@ -173,7 +177,7 @@ class TrainingRun {
                                 .payload_bytes_sent = ddp_.payload_bytes_sent(),
                                 .skipped_steps = counters_.skipped_steps});
     }
-    counters_.window_loss = 0;
+    window_loss_.zero_();
     counters_.window_steps = 0;
     counters_.window_batches = 0;
     counters_.window_seconds = 0;
@@ -210,6 +214,7 @@ class TrainingRun {
       return;
     }
     Counters counters = counters_;
+    counters.window_loss = window_loss_.item<double>();
     counters.window_seconds = window_seconds();
     const auto began = Clock::now();
     const checkpoint::WriteReport written = setup_.checkpoints.writer->write(save_training(parts(), counters));
@@ -230,6 +235,7 @@ class TrainingRun {
   data::SampleOrder order_;
   LearningRate learning_rate_;
   std::vector<at::Tensor> parameters_;
+  at::Tensor window_loss_;  // counters_.window_loss, on the device: to count is not to wait
   BatchFeed feed_;
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
