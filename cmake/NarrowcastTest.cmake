@@ -29,6 +29,9 @@ function(narrowcast_test_sources name)
       add_test(NAME ${test} COMMAND ${target} "--gtest_filter=${suite}.*:*/${suite}.*:${suite}/*:*/${suite}/*")
       set_tests_properties(${test} PROPERTIES TIMEOUT 600 LABELS "${labels}"
         FAIL_REGULAR_EXPRESSION "Running 0 tests")
+      if(suite MATCHES "Cuda")
+        set_tests_properties(${test} PROPERTIES RESOURCE_LOCK gpu)  # Processes take turns on it, which takes time.
+      endif()
     endforeach()
   endforeach()
 endfunction()

@@ -27,8 +27,9 @@ GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, c
 // Whether this process can use NCCL at all. Throws as init_process_group says.
 void check_nccl_backend(const WorkerEnv& env, const ProcessGroupOptions& options);
 
-// Uses the GPU options.gpu. NCCL connects at the first collective.
-GroupBackend create_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
-                                 const ProcessGroupOptions& options);
+// A collective of `group`, in which the ranks tell each other which GPUs they use: options.gpu. NCCL connects at the
+// first collective of its own.
+GroupBackend create_nccl_backend(const ProcessGroupPtr& group, const c10::intrusive_ptr<c10d::Store>& store,
+                                 const WorkerEnv& env, const ProcessGroupOptions& options);
 
 }  // namespace narrowcast

@@ -2,9 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <exception>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <vector>
 
 #include "trainer/process_group/backends.h"
 #include "trainer/process_group/network_errors.h"
@@ -37,14 +37,9 @@ void compare_backends(const c10::intrusive_ptr<c10d::Store>& store, const Worker
                     " on rank 0");
 }
 
-std::vector<GroupBackend> create_backends(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
-                                          const ProcessGroupOptions& options) {
-  std::vector<GroupBackend> backends{
-      create_gloo_backend(c10::make_intrusive<c10d::PrefixStore>("gloo", store), env, options)};
-  if (options.backend == "nccl") {
-    backends.push_back(create_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", store), env, options));
-  }
-  return backends;
+void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
+  group->setBackend(created.device, created.type, created.backend);
+  group->setDefaultBackend(created.type);
 }
 
 }  // namespace
@@ -62,9 +57,9 @@ ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptio
   compare_backends(store, env, options.backend);
   auto group =
       c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
-  for (const GroupBackend& created : create_backends(store, env, options)) {
-    group->setBackend(created.device, created.type, created.backend);
-    group->setDefaultBackend(created.type);
+  add_backend(group, create_gloo_backend(c10::make_intrusive<c10d::PrefixStore>("gloo", store), env, options));
+  if (options.backend == "nccl") {
+    add_backend(group, create_nccl_backend(group, c10::make_intrusive<c10d::PrefixStore>("nccl", store), env, options));
   }
   group->setGroupName(options.group_name);
   c10d::register_process_group(options.group_name, group);
@@ -87,10 +82,17 @@ ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOpt
   }
 }
 
+// A rank that has failed cannot wait for collectives that the others will never join: those of NCCL are broken off,
+// here and, since this rank is gone, everywhere.
 ProcessGroupScope::~ProcessGroupScope() {
   watch_.reset();
   try {
-    shutdown_process_group(group_->getGroupName());
+    if (std::uncaught_exceptions() > 0) {
+      group_->abort();
+      c10d::unregister_process_group(group_->getGroupName());
+    } else {
+      shutdown_process_group(group_->getGroupName());
+    }
   } catch (const c10::Error&) {
     // Shut down by hand before. Nothing is left to do, and a destructor has nobody to tell.
   }

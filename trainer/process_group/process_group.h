@@ -23,8 +23,8 @@ class RankWatch;
 struct ProcessGroupOptions {
   std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors too
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of the rendezvous and of every collective
-  std::string interface = {};       // network interface for Gloo, e.g. "eth0"; empty: WorkerEnv::socket_interface, else
-                                    // loopback for a job on one node, else the one that reaches MASTER_ADDR
+  std::string interface = {};       // network interface, e.g. "eth0"; empty: WorkerEnv::socket_interface, else loopback
+                                    // for a job on one node, else the one that reaches MASTER_ADDR (NCCL: its choice)
   std::optional<int64_t> gpu = {};  // of this rank, with "nccl"; none: the one whose number is the local rank
   std::string group_name = "0";     // operators find the group by this name; "0" is also what PyTorch calls its own
 };
@@ -39,7 +39,8 @@ struct ProcessGroupOptions {
 // world of one keeps its store in memory and opens no port for it.
 //
 // With "nccl" the group moves tensors on GPUs by NCCL and those on the CPU by Gloo, which also connects the ranks
-// first: who cannot be reached is found out before NCCL is.
+// first: who cannot be reached is found out before NCCL is. Ranks may share a GPU. What NCCL must know it is told
+// through this process's environment (nccl/environment.h).
 //
 // Throws c10::ValueError for an unknown backend or one that this build lacks, a
 // timeout that is not positive, an unknown interface, or another backend than rank 0's; c10::DistBackendError
@@ -54,7 +55,8 @@ NARROWCAST_EXPORT ProcessGroupPtr init_process_group(const WorkerEnv& env, const
 NARROWCAST_EXPORT void shutdown_process_group(const std::string& group_name = "0");
 
 // Owns the job's group from here to the end of a scope: init_process_group, then
-// shutdown_process_group, also when an exception passes.
+// shutdown_process_group. When an exception passes, NCCL's collectives are broken off
+// instead of waited for: the other ranks may never join them.
 class NARROWCAST_EXPORT ProcessGroupScope {
  public:
   explicit ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options = {});

@@ -10,8 +10,8 @@ void check_nccl_backend(const WorkerEnv& /*env*/, const ProcessGroupOptions& opt
                     "' is not part of this build; use gloo, or configure with -DNARROWCAST_CUDA=ON");
 }
 
-GroupBackend create_nccl_backend(const c10::intrusive_ptr<c10d::Store>& /*store*/, const WorkerEnv& env,
-                                 const ProcessGroupOptions& options) {
+GroupBackend create_nccl_backend(const ProcessGroupPtr& /*group*/, const c10::intrusive_ptr<c10d::Store>& /*store*/,
+                                 const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_nccl_backend(env, options);
   return {};
 }
