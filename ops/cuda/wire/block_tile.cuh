@@ -5,6 +5,7 @@
 // scale alone, and gives it to the others where they need it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -67,8 +68,8 @@ struct BlockTile {
   }
 
   // What the lane needs for a row, from the lane that keeps it.
-  static __device__ __forceinline__ float of_row(float kept, int row, int lane) {
-    return __shfl_sync(kAllLanes, kept, (lane & ~(kScales - 1)) | row / kRowsPerBlock);
+  static __device__ __forceinline__ float of_row(float kept, int row) {
+    return __shfl_sync(kAllLanes, kept, row / kRowsPerBlock, kScales);
   }
 
   // The largest magnitude's bits of the block whose scale the lane keeps.
@@ -103,20 +104,60 @@ struct BlockTile {
   // Calls sink(row, column, value) for each of the lane's elements of the message that begins at room + offset.
   template <class Sink>
   static __device__ __forceinline__ void decode(const uint8_t* room, int offset, int lane, const Sink& sink) {
-    const uint8_t* const scale = room + offset + kept_offset(lane);
-    const float kept = codec::wire::scale_value(static_cast<uint16_t>(scale[0] | scale[1] << 8));
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const float factor = of_row(kept, row, lane);
-      const Words<1> word(room + row_offset(row) / 4 * 4, offset + lane_offset(lane) + row_offset(row) % 4);
-      sink(row, 0, factor * Element::template decode_field<0>(word.at[0]));
-      sink(row, 1, factor * Element::template decode_field<kBits>(word.at[0]));
-      sink(row, 2, factor * Element::template decode_field<2 * kBits>(word.at[0]));
-      sink(row, 3, factor * Element::template decode_field<3 * kBits>(word.at[0]));
+    for_numbers(kept_scale(room, offset, lane), room, offset, lane,
+                [&](int row, int column, float scale, float number) { sink(row, column, scale * number); });
+  }
+
+  // sum += the elements of that message. A scale and a number of a code have so few digits that their product is exact,
+  // and one instruction may add it, unless it overflows.
+  static __device__ __forceinline__ void add(const uint8_t* room, int offset, int lane, TileValues& sum) {
+    constexpr uint32_t kMayOverflow = 0x7B000000U;  // 2^119: the greatest number is below 2^9.
+    const float kept = kept_scale(room, offset, lane);
+    const uint32_t magnitude = codec::magnitude_bits(kept);
+    if (__any_sync(kAllLanes, magnitude >= kMayOverflow && magnitude < codec::kInfBits)) {
+      for_numbers(kept, room, offset, lane,
+                  [&](int row, int column, float scale, float number) { sum.at[row][column] += scale * number; });
+    } else {
+      for_numbers(kept, room, offset, lane, [&](int row, int column, float scale, float number) {
+        sum.at[row][column] = std::fma(scale, number, sum.at[row][column]);
+      });
     }
   }
 
  private:
+  // The value of the scale that the lane keeps, of the message that begins at room + offset.
+  static __device__ __forceinline__ float kept_scale(const uint8_t* room, int offset, int lane) {
+    const uint8_t* const scale = room + offset + kept_offset(lane);
+    return codec::wire::scale_value(static_cast<uint16_t>(scale[0] | scale[1] << 8));
+  }
+
+  // The number that the code of a column stands for, from the word of a lane's codes.
+  template <int kColumn>
+  static __device__ __forceinline__ float number(uint32_t word) {
+    if constexpr (std::is_same_v<Element, codec::wire::SymmetricInt<8>>) {
+      constexpr uint32_t kBitsOf2To23 = 0x4B000000U;  // Its lowest byte takes the code, raised by 128.
+      return codec::float_of_bits(__byte_perm(word ^ 0x80808080U, kBitsOf2To23, 0x7650U | kColumn)) -
+             (0x1p23F + 128.0F);
+    } else {
+      return Element::template decode_field<kColumn * kBits>(word);
+    }
+  }
+
+  // Calls sink(row, column, scale, number) for each of the lane's elements.
+  template <class Sink>
+  static __device__ __forceinline__ void for_numbers(float kept, const uint8_t* room, int offset, int lane,
+                                                     const Sink& sink) {
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float scale = of_row(kept, row);
+      const Words<1> word(room + row_offset(row) / 4 * 4, offset + lane_offset(lane) + row_offset(row) % 4);
+      sink(row, 0, scale, number<0>(word.at[0]));
+      sink(row, 1, scale, number<1>(word.at[0]));
+      sink(row, 2, scale, number<2>(word.at[0]));
+      sink(row, 3, scale, number<3>(word.at[0]));
+    }
+  }
+
   template <bool kStochastic>
   static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,
                                                      uint16_t scale, int lane, uint8_t* message) {
@@ -125,7 +166,7 @@ struct BlockTile {
                                                        : codec::wire::inverse_scale(scale);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const float inverse = of_row(kept, row, lane);
+      const float inverse = of_row(kept, row);
       codec::wire::PhiloxWords random = {};
       if constexpr (kStochastic) {
         spare_registers();

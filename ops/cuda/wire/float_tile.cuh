@@ -45,6 +45,10 @@ struct FloatTile {
     }
   }
 
+  static __device__ __forceinline__ void add(const uint8_t* room, int offset, int lane, TileValues& sum) {
+    decode(room, offset, lane, [&](int row, int column, float value) { sum.at[row][column] += value; });
+  }
+
  private:
   template <bool kStochastic>
   static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,

@@ -40,8 +40,9 @@ struct Granules {
       : phase(static_cast<int>(reinterpret_cast<uintptr_t>(bytes) % kGranule)) {
     const int to_granule = (kGranule - phase) % kGranule;
     head = to_granule < size ? to_granule : size;
-    whole = (size - head) / kGranule;
-    tail = size - head - whole * kGranule;
+    const auto behind_head = static_cast<unsigned>(size - head);
+    whole = static_cast<int>(behind_head / kGranule);
+    tail = static_cast<int>(behind_head % kGranule);
   }
 
   // The byte that the lane takes care of: one of the head, of the tail, or -1.
@@ -52,7 +53,9 @@ struct Granules {
   }
 };
 
-// A message on its way into shared memory: a warp asks for it, goes on, and waits only where it needs it.
+// A message of at most kMost bytes on its way into shared memory: a warp asks for it, goes on, and waits only where it
+// needs it.
+template <int kMost>
 struct IncomingBytes {
   Granules lie;
   uint8_t* begin;      // In shared memory.
@@ -62,9 +65,15 @@ struct IncomingBytes {
   // Asks for `size` bytes, which will lie from room + their phase on. No lane may still read the room.
   __device__ __forceinline__ IncomingBytes(const uint8_t* bytes, int size, int lane, uint8_t* room)
       : lie(bytes, size), begin(room + lie.phase), own_edge_place(lie.edge(lane)) {
-    for (int granule = lane; granule < lie.whole; granule += kWarpSize) {
-      const int offset = lie.head + granule * kGranule;
-      copy_async<uint4>(begin + offset, bytes + offset);
+    constexpr int kTurns = (kMost / kGranule + kWarpSize - 1) / kWarpSize;
+    const int first = lie.head + lane * kGranule;
+    uint8_t* const to = begin + first;
+    const uint8_t* const from = bytes + first;
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (lane + turn * kWarpSize < lie.whole) {
+        copy_async<uint4>(to + turn * kWarpSize * kGranule, from + turn * kWarpSize * kGranule);
+      }
     }
     __pipeline_commit();
     own_edge = own_edge_place >= 0 ? bytes[own_edge_place] : uint8_t{0};
@@ -114,8 +123,9 @@ struct Words {
   uint32_t at[kWords];
 
   __device__ __forceinline__ Words(const uint8_t* room, int offset) {
-    const uint8_t* const first = room + offset / 4 * 4;
-    const auto shift = static_cast<unsigned>(offset % 4 * 8);
+    const auto byte = static_cast<unsigned>(offset);
+    const uint8_t* const first = room + byte / 4 * 4;
+    const unsigned shift = byte % 4 * 8;
     auto low = load_vector<uint32_t>(first);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {

@@ -51,14 +51,15 @@ using TwoRooms = TileRoom<Format>[2];
 template <class Format>
 __device__ __forceinline__ void add_messages(const RankParts& parts, int64_t begin, int64_t end,
                                              const WarpTile<Format>& tile, TwoRooms<Format>& rooms, TileValues& sum) {
+  using Incoming = IncomingBytes<kTileBytes<Format>>;
   const auto request = [&](int64_t rank) {
-    return IncomingBytes(parts.messages[rank] + tile.first_byte, tile.bytes(), tile.lane, rooms[rank % 2].bytes());
+    return Incoming(parts.messages[rank] + tile.first_byte, tile.bytes(), tile.lane, rooms[rank % 2].bytes());
   };
   if (begin >= end) {
     return;
   }
   __syncwarp();  // Nobody reads the rooms any more.
-  IncomingBytes incoming = request(begin);
+  Incoming incoming = request(begin);
   for (int64_t rank = begin; rank < end; ++rank) {
     incoming.wait();
     const int phase = incoming.lie.phase;
@@ -66,8 +67,7 @@ __device__ __forceinline__ void add_messages(const RankParts& parts, int64_t beg
     if (rank + 1 < end) {
       incoming = request(rank + 1);
     }
-    WireTile<Format>::decode(rooms[rank % 2].bytes(), phase, tile.lane,
-                             [&](int row, int column, float value) { sum.at[row][column] += value; });
+    WireTile<Format>::add(rooms[rank % 2].bytes(), phase, tile.lane, sum);
   }
 }
 

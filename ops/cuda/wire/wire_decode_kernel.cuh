@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 5)
     return;
   }
   uint8_t* const room = rooms[threadIdx.x / kWarpSize].bytes();
-  const IncomingBytes incoming(arguments.message + tile.first_byte, tile.bytes(), tile.lane, room);
+  const IncomingBytes<kTileBytes<Format>> incoming(arguments.message + tile.first_byte, tile.bytes(), tile.lane, room);
   TileValues values;
   if constexpr (kAccumulate) {
     load(tile.template of<Float32>(arguments.out), values);

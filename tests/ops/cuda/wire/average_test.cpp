@@ -126,6 +126,26 @@ TEST_P(CudaWireAverage, KeepsTheSignOfZeros) {
   }
 }
 
+// Also numbers whose products with their scales overflow.
+TEST_P(CudaWireAverage, SumsHostileMessagesAsTheCpu) {
+  for (const auto& [name, x] : test::wire_inputs(1000)) {
+    SCOPED_TRACE(name);
+    Floats negated = x;
+    for (float& number : negated) number = -number;
+    const Bytes messages[] = {test::plain_encode(format_, x, test::kNearest),
+                              test::plain_encode(format_, Floats(x.rbegin(), x.rend()), test::kNearest),
+                              test::plain_encode(format_, negated, test::kNearest)};
+    const at::Tensor expected = at::zeros({1000});
+    collectives::average_runs(format_, {messages[0].data(), messages[1].data(), messages[2].data()},
+                              {expected, {0, 1000}});
+    const at::Tensor mean = at::zeros({1000});
+    cuda::RankParts parts{.ranks = 3, .own_rank = 3, .n = 1000};
+    for (size_t rank = 0; rank < 3; ++rank) parts.messages[rank] = messages[rank].data();
+    wire_average(format_, {.parts = parts, .mean = mean.mutable_data_ptr()}, Turns::kBackward);
+    EXPECT_TRUE(test::same_bits(mean, expected));
+  }
+}
+
 TEST_P(CudaWireAverage, EncodesTheMean) {
   for (const Rounding& rounding : {test::kNearest, test::kStochastic}) {
     for_each_case([&](const Contributions& all, Turns turns) {
