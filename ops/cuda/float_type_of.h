@@ -20,7 +20,7 @@ inline FloatType float_type_of(at::ScalarType dtype) {
     case at::kHalf:
       return FloatType::kFloat16;
     default:
-      TORCH_CHECK_TYPE(false, "no CUDA kernel for ", dtype);
+      TORCH_CHECK_TYPE(false, "dtype must be float32, float64, bfloat16 or float16, not ", dtype);
   }
 }
 

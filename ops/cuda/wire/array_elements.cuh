@@ -60,15 +60,15 @@ struct Float16 {
 
 // Calls body with a value of the element's type. A choice of the whole launch: all threads go the same way.
 template <class Body>
-__device__ __forceinline__ void with_element(ElementType type, const Body& body) {
+__device__ __forceinline__ void with_element(FloatType type, const Body& body) {
   switch (type) {
-    case ElementType::kFloat32:
+    case FloatType::kFloat32:
       return body(Float32());
-    case ElementType::kFloat64:
+    case FloatType::kFloat64:
       return body(Float64());
-    case ElementType::kBfloat16:
+    case FloatType::kBfloat16:
       return body(Bfloat16());
-    case ElementType::kFloat16:
+    case FloatType::kFloat16:
       return body(Float16());
   }
 }

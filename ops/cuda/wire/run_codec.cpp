@@ -4,13 +4,13 @@
 #include <algorithm>
 
 #include "ops/collectives/wire/gpu_run_codec.h"
-#include "ops/cuda/wire/element_type.h"
+#include "ops/cuda/float_type_of.h"
 #include "ops/cuda/wire/wire_kernels.h"
 
 namespace narrowcast::collectives::gpu {
 namespace {
 
-cuda::ElementType type_of(const ArrayRun& run) { return cuda::element_type(run.array.scalar_type()); }
+cuda::FloatType type_of(const ArrayRun& run) { return cuda::float_type_of(run.array.scalar_type()); }
 
 void* elements_of(const ArrayRun& run) {
   return static_cast<uint8_t*>(run.array.mutable_data_ptr()) + run.run.begin * run.array.element_size();

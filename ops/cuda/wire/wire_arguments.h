@@ -5,20 +5,18 @@
 #include <cstdint>
 
 #include "ops/codec/wire/rounding.h"
+#include "ops/cuda/float_type.h"
 
 namespace narrowcast::cuda {
 
 using codec::wire::Rounding;
 
-// Of the elements of an array.
-enum class ElementType { kFloat32, kFloat64, kBfloat16, kFloat16 };
-
 // As many as a launch passes on.
 inline constexpr int64_t kMaxRanks = 256;
 
 struct EncodeArguments {
-  ElementType type = ElementType::kFloat32;  // Of x.
-  const void* x = nullptr;                   // n elements.
+  FloatType type = FloatType::kFloat32;  // Of x.
+  const void* x = nullptr;               // n elements.
   int64_t n = 0;
   // Error feedback: null, or n numbers that are added to x and then replaced by what the message lacks of the sum;
   // where that is not finite they stay.
@@ -30,18 +28,18 @@ struct EncodeArguments {
 struct DecodeArguments {
   const uint8_t* message = nullptr;
   int64_t n = 0;
-  ElementType type = ElementType::kFloat32;  // Of out.
-  void* out = nullptr;                       // n elements.
+  FloatType type = FloatType::kFloat32;  // Of out.
+  void* out = nullptr;                   // n elements.
 };
 
 // What all ranks contribute to a mean of n elements: messages, and one of them an array.
 struct RankParts {
-  const uint8_t* messages[kMaxRanks] = {};   // By rank.
-  int64_t ranks = 0;                         // 1 to kMaxRanks.
-  int64_t own_rank = 0;                      // Whose part is `own` and whose message is not read; `ranks` if nobody's.
-  ElementType type = ElementType::kFloat32;  // Of own.
-  const void* own = nullptr;                 // n elements.
-  float* own_residual = nullptr;             // Null, or n numbers that are added to `own` and then set to 0.
+  const uint8_t* messages[kMaxRanks] = {};  // By rank.
+  int64_t ranks = 0;                        // 1 to kMaxRanks.
+  int64_t own_rank = 0;                     // Whose part is `own` and whose message is not read; `ranks` if nobody's.
+  FloatType type = FloatType::kFloat32;     // Of own.
+  const void* own = nullptr;                // n elements.
+  float* own_residual = nullptr;            // Null, or n numbers that are added to `own` and then set to 0.
   int64_t n = 0;
 };
 

@@ -28,7 +28,7 @@ void wire_decode(WireFormat format, const DecodeArguments& arguments, cudaStream
 }
 
 void wire_decode_accumulate(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream) {
-  if (arguments.type != ElementType::kFloat32) {
+  if (arguments.type != FloatType::kFloat32) {
     throw std::invalid_argument("messages are added to float32 only");
   }
   launch<true>(format, arguments, stream);

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "ops/cuda/wire/element_type.h"
+#include "ops/cuda/float_type_of.h"
 #include "ops/cuda/wire/wire_kernels.h"
 #include "ops/meta/wire_format.h"
 #include "ops/wire_format.h"
@@ -24,7 +24,7 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
   const Rounding rounding{seed.has_value(), static_cast<uint64_t>(seed.value_or(0)), static_cast<uint64_t>(step),
                           static_cast<uint64_t>(offset)};
   wire_encode(parse_wire_format(format_name),
-              {.type = element_type(x.scalar_type()),
+              {.type = float_type_of(x.scalar_type()),
                .x = source.const_data_ptr(),
                .n = x.numel(),
                .rounding = rounding,

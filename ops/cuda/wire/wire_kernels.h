@@ -4,7 +4,7 @@
 //
 // Each function launches one kernel on `stream`, of the device that is current, and
 // does not wait. wire_arguments.h has the arguments. std::invalid_argument for a
-// number that is no WireFormat or ElementType, or for too many ranks;
+// number that is no WireFormat or FloatType, or for too many ranks;
 // std::runtime_error if the kernel cannot be launched.
 #pragma once
 

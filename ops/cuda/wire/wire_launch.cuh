@@ -12,9 +12,9 @@
 
 namespace narrowcast::cuda {
 
-inline void check_type(ElementType type) {
-  if (type < ElementType::kFloat32 || type > ElementType::kFloat16) {
-    throw std::invalid_argument("no ElementType");
+inline void check_type(FloatType type) {
+  if (type < FloatType::kFloat32 || type > FloatType::kFloat16) {
+    throw std::invalid_argument("no FloatType");
   }
 }
 

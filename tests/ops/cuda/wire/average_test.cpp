@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ops/collectives/wire/run_codec.h"
+#include "ops/cuda/float_type_of.h"
 #include "tests/ops/cuda/wire/kernels_on_host.h"
 #include "tests/ops/cuda/wire/placed_array.h"
 #include "tests/ops/wire/wire_inputs.h"
@@ -32,13 +33,6 @@ struct Case {
   at::ScalarType dtype = at::kFloat;
 };
 
-ElementType type_of(at::ScalarType dtype) {
-  return dtype == at::kDouble     ? ElementType::kFloat64
-         : dtype == at::kBFloat16 ? ElementType::kBfloat16
-         : dtype == at::kHalf     ? ElementType::kFloat16
-                                  : ElementType::kFloat32;
-}
-
 // What ranks contribute: messages at odd places, and the own part as an array with a residual.
 class Contributions {
  public:
@@ -61,7 +55,7 @@ class Contributions {
   cuda::RankParts parts(const at::Tensor& array, float* residual) const {
     cuda::RankParts result{.ranks = static_cast<int64_t>(pointers.size()),
                            .own_rank = own_rank(),
-                           .type = type_of(array.scalar_type()),
+                           .type = cuda::float_type_of(array.scalar_type()),
                            .own = array.const_data_ptr(),
                            .n = array.numel()};
     std::copy(pointers.begin(), pointers.end(), result.messages);
@@ -197,7 +191,7 @@ TEST_P(CudaWireAverage, FeedsBackWhatAnArraysMessageLacks) {
                               expected.data());
       test::PlacedArray<uint8_t> message(test::size_of(format_, 1000), 2);
       wire_encode(format_,
-                  {.type = type_of(dtype),
+                  {.type = cuda::float_type_of(dtype),
                    .x = array.const_data_ptr(),
                    .n = 1000,
                    .residual = residual.data(),

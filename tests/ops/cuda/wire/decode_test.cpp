@@ -22,7 +22,7 @@ class CudaWireDecode : public testing::TestWithParam<WireFormat> {
 
   template <class T = float>
   std::vector<T> decode(const Bytes& message, int64_t n, Turns turns, int64_t message_shift = 0,
-                        ElementType type = ElementType::kFloat32) {
+                        FloatType type = FloatType::kFloat32) {
     test::PlacedArray<uint8_t> placed(message, message_shift);
     test::PlacedArray<T> out(n, message_shift % 4 * static_cast<int64_t>(sizeof(T)));
     wire_decode(format_, {.message = placed.data(), .n = n, .type = type, .out = out.data()}, turns);
@@ -30,7 +30,7 @@ class CudaWireDecode : public testing::TestWithParam<WireFormat> {
   }
 
   template <class T>
-  void expect_decodes_and_rounds(ElementType type, const Bytes& message, int64_t n) {
+  void expect_decodes_and_rounds(FloatType type, const Bytes& message, int64_t n) {
     const Floats expected = test::plain_decode(format_, message, n);
     const std::vector<T> rounded(expected.begin(), expected.end());
     const std::vector<T> decoded = decode<T>(message, n, Turns::kForward, 0, type);
@@ -71,9 +71,9 @@ TEST_P(CudaWireDecode, RoundsToTheOtherElementTypes) {
     for (const auto& [name, x] : test::wire_inputs(size)) {
       SCOPED_TRACE(name);
       const Bytes message = test::plain_encode(format_, x, test::kNearest);
-      expect_decodes_and_rounds<double>(ElementType::kFloat64, message, size);
-      expect_decodes_and_rounds<c10::BFloat16>(ElementType::kBfloat16, message, size);
-      expect_decodes_and_rounds<c10::Half>(ElementType::kFloat16, message, size);
+      expect_decodes_and_rounds<double>(FloatType::kFloat64, message, size);
+      expect_decodes_and_rounds<c10::BFloat16>(FloatType::kBfloat16, message, size);
+      expect_decodes_and_rounds<c10::Half>(FloatType::kFloat16, message, size);
     }
   }
 }

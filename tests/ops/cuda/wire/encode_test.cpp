@@ -33,7 +33,7 @@ class CudaWireEncode : public testing::TestWithParam<WireFormat> {
   const WireFormat format_ = GetParam();
 
   template <class T>
-  Bytes encode(ElementType type, const std::vector<T>& x, const Rounding& rounding, Turns turns, Places places = {}) {
+  Bytes encode(FloatType type, const std::vector<T>& x, const Rounding& rounding, Turns turns, Places places = {}) {
     const auto n = static_cast<int64_t>(x.size());
     test::PlacedArray<T> placed(x, places.elements);
     test::PlacedArray<uint8_t> message(test::size_of(format_, n), places.message);
@@ -43,7 +43,7 @@ class CudaWireEncode : public testing::TestWithParam<WireFormat> {
   }
 
   template <class T>
-  void expect_encodes_as_float32(ElementType type, const Floats& x) {
+  void expect_encodes_as_float32(FloatType type, const Floats& x) {
     const std::vector<T> narrow(x.begin(), x.end());
     const Floats floats(narrow.begin(), narrow.end());
     EXPECT_EQ(encode<T>(type, narrow, test::kNearest, Turns::kForward),
@@ -58,7 +58,7 @@ TEST_P(CudaWireEncode, GivesTheBytesOfThePlainCodec) {
       for (const Rounding& rounding : kRoundings) {
         SCOPED_TRACE(testing::Message() << name << " of size " << size << " from " << rounding.position);
         const Turns turns = ++calls % 2 == 0 ? Turns::kForward : Turns::kBackward;
-        ASSERT_EQ(encode(ElementType::kFloat32, x, rounding, turns), test::plain_encode(format_, x, rounding));
+        ASSERT_EQ(encode(FloatType::kFloat32, x, rounding, turns), test::plain_encode(format_, x, rounding));
       }
     }
   }
@@ -69,7 +69,7 @@ TEST_P(CudaWireEncode, DoesInAnyOrderOfTurns) {
   for (const Turns turns : {Turns::kForward, Turns::kBackward}) {
     for (uint64_t position = 0; position < 5; ++position) {
       const Rounding rounding = from_position(position);
-      EXPECT_EQ(encode(ElementType::kFloat32, x, rounding, turns), test::plain_encode(format_, x, rounding));
+      EXPECT_EQ(encode(FloatType::kFloat32, x, rounding, turns), test::plain_encode(format_, x, rounding));
     }
   }
 }
@@ -81,7 +81,7 @@ TEST_P(CudaWireEncode, WritesToAnyAddress) {
     for (int64_t shift = 0; shift < 16; ++shift) {
       SCOPED_TRACE(testing::Message() << size << " elements " << shift << " bytes behind a boundary");
       const Places places{.elements = shift % 4 * 4, .message = shift};
-      ASSERT_EQ(encode(ElementType::kFloat32, x, test::kNearest, Turns::kForward, places), expected);
+      ASSERT_EQ(encode(FloatType::kFloat32, x, test::kNearest, Turns::kForward, places), expected);
     }
   }
 }
@@ -89,7 +89,7 @@ TEST_P(CudaWireEncode, WritesToAnyAddress) {
 // More tiles than a block of threads has warps.
 TEST_P(CudaWireEncode, TakesLongArrays) {
   const Floats x = test::wire_inputs(20000)[0].second;
-  EXPECT_EQ(encode(ElementType::kFloat32, x, test::kStochastic, Turns::kBackward),
+  EXPECT_EQ(encode(FloatType::kFloat32, x, test::kStochastic, Turns::kBackward),
             test::plain_encode(format_, x, test::kStochastic));
 }
 
@@ -97,9 +97,9 @@ TEST_P(CudaWireEncode, TakesTheOtherElementTypesAsFloat32) {
   for (const int64_t size : {257, 2048}) {
     for (const auto& [name, x] : test::wire_inputs(size)) {
       SCOPED_TRACE(name);
-      expect_encodes_as_float32<double>(ElementType::kFloat64, x);
-      expect_encodes_as_float32<c10::BFloat16>(ElementType::kBfloat16, x);
-      expect_encodes_as_float32<c10::Half>(ElementType::kFloat16, x);
+      expect_encodes_as_float32<double>(FloatType::kFloat64, x);
+      expect_encodes_as_float32<c10::BFloat16>(FloatType::kBfloat16, x);
+      expect_encodes_as_float32<c10::Half>(FloatType::kFloat16, x);
     }
   }
 }
@@ -111,7 +111,7 @@ TEST_P(CudaWireEncode, NeverMakesANumberOfANan) {
     Floats x(kSize, 0.25F);
     x[at] = at % 2 == 0 ? std::nanf("") : -std::numeric_limits<float>::infinity();
     const Rounding& rounding = at % 3 == 0 ? test::kStochastic : test::kNearest;
-    ASSERT_EQ(encode(ElementType::kFloat32, x, rounding, Turns::kForward), test::plain_encode(format_, x, rounding));
+    ASSERT_EQ(encode(FloatType::kFloat32, x, rounding, Turns::kForward), test::plain_encode(format_, x, rounding));
   }
 }
 

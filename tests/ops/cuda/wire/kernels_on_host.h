@@ -12,7 +12,7 @@
 
 namespace narrowcast::cuda_on_host {
 
-using cuda::ElementType;
+using cuda::FloatType;
 
 // Calls body(format) with a value of its type in every thread of a launch over n elements.
 template <class Body>
