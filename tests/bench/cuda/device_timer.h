@@ -58,11 +58,12 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Something that the device does on the default stream, the bytes that it has to move, and its times so far.
+// Something that the device does on the default stream, and its times so far.
 struct Work {
   std::string name;
-  double bytes;
-  std::function<void()> enqueue;
+  double bytes;                   // That it has to move.
+  std::function<void()> enqueue;  // Must take the CPU less time than the device overwrites its cache in.
+  double target = 0;              // The part of a copy's rate that it must reach; 0 if none.
   std::vector<double> seconds = {};
 
   // Bytes per second, in the median of its times.

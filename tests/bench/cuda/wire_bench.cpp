@@ -1,0 +1,104 @@
+// The kernels of the wire formats on a GPU: bytes moved per second, as a part of
+// what a device-to-device copy moves in the same run.
+#include <absl/flags/flag.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "ops/cuda/wire/wire_kernels.h"
+#include "ops/wire_format.h"
+#include "tests/bench/cuda/gpu_bench.h"
+
+namespace narrowcast::bench {
+namespace {
+
+constexpr int64_t kRanks[] = {2, 4, 8, 16};
+// Parts of the copy's rate that kernels must reach when they round to nearest.
+constexpr double kEncodeTarget = 0.90;
+constexpr double kAverageTarget = 0.85;
+
+// What the kernels read and write.
+struct Buffers {
+  explicit Buffers(int64_t bytes) : floats(bytes), other(bytes), messages(bytes), message(bytes), n(bytes / 4) {
+    std::vector<float> host(static_cast<size_t>(n));
+    uint32_t random = 1;
+    for (float& x : host) {
+      random = random * 1664525U + 1013904223U;
+      x = (static_cast<float>(random >> 8) * 0x1p-24F - 0.5F) * 1e-3F;
+    }
+    check_cuda(cudaMemcpy(floats.data(), host.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
+               "cudaMemcpy");
+  }
+
+  DeviceMemory floats;
+  DeviceMemory other;
+  DeviceMemory messages;  // Of all ranks, one behind the other.
+  DeviceMemory message;
+  int64_t n;  // float32 numbers.
+};
+
+// Elements of each rank's message if `ranks` of them fill the buffer, or the floats do not last; a multiple of what
+// every format can be cut at.
+int64_t elements_of_average(const Buffers& b, WireFormat format, int64_t ranks) {
+  constexpr int64_t kGrain = 4096;
+  const double bytes_per_element = static_cast<double>(encoded_size(kGrain, format)) / kGrain;
+  const auto in_messages = static_cast<int64_t>(static_cast<double>(b.messages.size()) / bytes_per_element) / ranks;
+  return std::min(in_messages, b.n) / kGrain * kGrain;
+}
+
+Work average_of(const Buffers& b, WireFormat format, int64_t ranks) {
+  const int64_t n = elements_of_average(b, format, ranks);
+  const int64_t message_bytes = encoded_size(n, format);
+  cuda::AverageEncodeArguments arguments{.message = b.message.data()};
+  arguments.parts.ranks = ranks;
+  arguments.parts.own_rank = ranks;
+  arguments.parts.n = n;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    uint8_t* const message = b.messages.data() + rank * message_bytes;
+    cuda::wire_encode(format, {.x = b.floats.data(), .n = n, .message = message}, nullptr);
+    arguments.parts.messages[rank] = message;
+  }
+  return {"average of " + std::to_string(ranks), static_cast<double>((ranks + 1) * message_bytes),
+          [=] { cuda::wire_average_encode(format, arguments, nullptr); }, kAverageTarget};
+}
+
+Work copy(const Buffers& b) { return device_copy(b.other.data(), b.floats.data(), b.floats.size()); }
+
+// All but averages.
+std::vector<Work> kernels_of(const Buffers& b, WireFormat format) {
+  const auto encoded = static_cast<double>(encoded_size(b.n, format));
+  const auto plain = static_cast<double>(b.floats.size());
+  const cuda::EncodeArguments nearest{.x = b.floats.data(), .n = b.n, .message = b.message.data()};
+  cuda::EncodeArguments random = nearest;
+  random.rounding = {true, 1, 2, 0};
+  const cuda::DecodeArguments decode{.message = b.message.data(), .n = b.n, .out = b.other.data()};
+  return {
+      copy(b),
+      {"encode", plain + encoded, [=] { cuda::wire_encode(format, nearest, nullptr); }, kEncodeTarget},
+      {"encode, rounding at random", plain + encoded, [=] { cuda::wire_encode(format, random, nullptr); }},
+      {"decode", plain + encoded, [=] { cuda::wire_decode(format, decode, nullptr); }},
+      {"decode and accumulate", 2 * plain + encoded, [=] { cuda::wire_decode_accumulate(format, decode, nullptr); }}};
+}
+
+bool measure_all() {
+  const Buffers b(absl::GetFlag(FLAGS_mebibytes) << 20);
+  bool met = true;
+  for (const WireFormat format : kWireFormats) {
+    const std::string name(to_string(format));
+    met = measure(name, kernels_of(b, format)) && met;
+    for (const int64_t ranks : kRanks) {  // One after the other: their messages share a buffer.
+      met = measure(name + ": decode, sum and encode", {copy(b), average_of(b, format, ranks)}) && met;
+    }
+  }
+  return met;
+}
+
+}  // namespace
+}  // namespace narrowcast::bench
+
+int main(int argc, char** argv) {
+  return narrowcast::bench::run_gpu_bench("narrowcast_cuda_wire_bench",
+                                          "Times the kernels of every wire format on a GPU and checks the targets.",
+                                          argc, argv, narrowcast::bench::measure_all);
+}
