@@ -73,7 +73,7 @@ TEST_P(WeightOnlyInt8LinearOnDevice, IsExactWithinItsBound) {
        std::vector<Shape>{{1, 1}, {7, 5}, {64, 16}, {65, 17}, {528, 35}, {4096, 9}, {4624, 3}}) {
     const Layer layer = layer_on_device(outputs, inputs);
     const Layer no_bias{layer.weight, layer.scales};
-    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 70}) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 70}) {
       for (const at::ScalarType dtype : kDtypes) {
         SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << outputs << " " << dtype);
         const at::Tensor x = at::randn({rows, inputs}).to(dtype).to(device());

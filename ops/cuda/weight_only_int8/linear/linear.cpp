@@ -1,9 +1,9 @@
 // weight_only_int8_linear on CUDA: tensors to pointers, and the kernel that suits the
-// number of rows. Up to kMostFewRows the codes are read from memory as they are and
-// summed in float32. More rows keep the GPU's matrix units busy, which multiply no
-// float by an int8: codes are widened to the rows' dtype, and LibTorch's matrix
-// product, in float32, is scaled. Work is enqueued on the current stream of the
-// input's device; the host waits for none of it.
+// rows. The fewest are summed in float32 straight from the codes; then the matrix
+// units sum them, from codes widened on their way; many rows pay for widening all
+// codes to the rows' dtype in memory, and LibTorch's matrix product, in float32, is
+// scaled. Work is enqueued on the current stream of the input's device; the host
+// waits for none of it.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -22,8 +22,14 @@
 namespace narrowcast::cuda {
 namespace {
 
-// Beyond, widening the codes costs less than summing the products one by one: their number grows with the rows.
-constexpr int64_t kMostFewRows = 16;
+// Up to so many rows reading the codes takes longer than summing the products one by one.
+constexpr int64_t kMostFewRows = 4;
+
+// Up to so many rows one pass over the codes, or two, costs less than writing them widened.
+constexpr int64_t kMostTiledRows = 64;
+
+// The same for rows that do not suit the matrix units.
+constexpr int64_t kMostUntiledRows = 16;
 
 // Memory for widened codes; layers that need more are widened in parts.
 constexpr int64_t kMostWidenedBytes = int64_t{64} << 20;
@@ -83,6 +89,18 @@ void multiply_many_rows(const at::Tensor& x, const Layer& layer, const LayerRows
   }
 }
 
+void multiply(const at::Tensor& x, const Layer& layer, const LayerRows& rows, cudaStream_t stream) {
+  const Int8Layer pointers = layer.pointers();
+  const bool tiled = suits_matrix_units(pointers, rows);
+  if (rows.rows <= kMostFewRows || pointers.inputs == 0 || (!tiled && rows.rows <= kMostUntiledRows)) {
+    launch_multiply_few_rows(pointers, rows, stream);
+  } else if (tiled && rows.rows <= kMostTiledRows) {
+    launch_multiply_row_tiles(pointers, rows, stream);
+  } else {
+    multiply_many_rows(x, layer, rows, stream);
+  }
+}
+
 at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
                                    const std::optional<at::Tensor>& bias) {
   at::Tensor output = meta::weight_only_int8_linear(input, weight, scales, bias);
@@ -93,11 +111,7 @@ at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& we
   const int64_t row_count = output.numel() / weight.size(0);
   const at::Tensor x = input.reshape({row_count, weight.size(1)}).contiguous();
   const LayerRows rows{x.const_data_ptr(), output.mutable_data_ptr(), float_type_of(x.scalar_type()), row_count};
-  if (row_count <= kMostFewRows || weight.size(1) == 0) {
-    launch_multiply_few_rows(layer.pointers(), rows, stream);
-  } else {
-    multiply_many_rows(x, layer, rows, stream);
-  }
+  multiply(x, layer, rows, stream);
   return output;
 }
 

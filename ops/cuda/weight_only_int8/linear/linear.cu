@@ -4,11 +4,11 @@
 
 #include "ops/cuda/launch.h"
 #include "ops/cuda/rows/for_each_part.cuh"
-#include "ops/cuda/visit_float_type.cuh"
 #include "ops/cuda/weight_only_int8/linear/launch_linear.h"
 #include "ops/cuda/weight_only_int8/linear/output_scale.h"
 #include "ops/cuda/weight_only_int8/linear/products_kernel.cuh"
 #include "ops/cuda/weight_only_int8/linear/scale_products_kernel.cuh"
+#include "ops/cuda/weight_only_int8/linear/visit_layer_types.cuh"
 
 namespace narrowcast::cuda {
 namespace {
@@ -134,27 +134,16 @@ struct FewRows {
   }
 
   void launch_any() const {
-    const auto is_aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % kPackBytes == 0; };
-    if (is_aligned(layer.codes) && is_aligned(rows.x) && layer.inputs % kCodes == 0) return launch_aligned();
+    if (rows_begin_at_packs(layer, rows)) return launch_aligned();
     rows.rows == 1 ? launch<1, false>() : launch<kMostRows, false>();
   }
 };
-
-// visitor(TypeName of the rows, TypeName of scales and bias). std::invalid_argument for others than Int8Layer has.
-template <class Visitor>
-void visit_types(const Int8Layer& layer, const LayerRows& rows, const Visitor& visitor) {
-  visit_narrow_float_type(rows.type, [&](auto row_type) {
-    if (layer.type == rows.type) return visitor(row_type, row_type);
-    if (layer.type == FloatType::kFloat32) return visitor(row_type, TypeName<float>());
-    throw std::invalid_argument("scales must be float32 or of the rows' FloatType");
-  });
-}
 
 }  // namespace
 
 void launch_multiply_few_rows(const Int8Layer& layer, const LayerRows& rows, cudaStream_t stream) {
   if (rows.rows == 0 || layer.outputs == 0) return;
-  visit_types(layer, rows, [&](auto row_type, auto scale_type) {
+  visit_layer_types(layer, rows, [&](auto row_type, auto scale_type) {
     using T = typename decltype(row_type)::type;
     using S = typename decltype(scale_type)::type;
     FewRows<T, S>{layer, rows, stream}.launch_any();
@@ -163,7 +152,7 @@ void launch_multiply_few_rows(const Int8Layer& layer, const LayerRows& rows, cud
 
 void launch_scale_products(const Int8Layer& layer, const ProductColumns& columns, const LayerRows& rows,
                            cudaStream_t stream) {
-  visit_types(layer, rows, [&](auto row_type, auto scale_type) {
+  visit_layer_types(layer, rows, [&](auto row_type, auto scale_type) {
     using T = typename decltype(row_type)::type;
     using S = typename decltype(scale_type)::type;
     const OutputScales<S> scales{static_cast<const S*>(layer.scales), static_cast<const S*>(layer.bias)};
