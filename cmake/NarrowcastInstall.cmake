@@ -6,10 +6,10 @@ set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/narrowcast")
 get_property(_targets GLOBAL PROPERTY NARROWCAST_INSTALLED_TARGETS)
 install(TARGETS ${_targets} EXPORT narrowcast-targets)
 install(EXPORT narrowcast-targets NAMESPACE narrowcast:: DESTINATION ${_package_dir})
-# What only the programs are made of is no part of the libraries' interface.
+# What only the programs, or only our own files, are made of is no part of the libraries' interface.
 install(DIRECTORY ops hooks models trainer
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/narrowcast FILES_MATCHING PATTERN "*.h"
-  REGEX "trainer/(flags|launcher|program)$" EXCLUDE)
+  REGEX "trainer/(flags|launcher|network|program)$" EXCLUDE)
 configure_package_config_file(cmake/narrowcast-config.cmake.in narrowcast-config.cmake
   INSTALL_DESTINATION ${_package_dir})
 write_basic_package_version_file(narrowcast-config-version.cmake COMPATIBILITY SameMinorVersion)

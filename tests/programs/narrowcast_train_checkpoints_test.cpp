@@ -38,7 +38,7 @@ void wait_until(const std::function<bool()>& condition) {
 class NarrowcastTrainCheckpointsTest : public ::testing::Test {
  protected:
   // Rank `rank` of two, without a launcher that would end the other one first.
-  std::unique_ptr<RunningProgram> start(int rank, int port, const Words& flags) const {
+  std::unique_ptr<RunningProgram> start(int rank, int64_t port, const Words& flags) const {
     return std::make_unique<RunningProgram>(Words{NARROWCAST_TRAIN} + flags, one_of_two(rank, port));
   }
   // The whole state of the exchange is at stake: residuals of both kinds, and the counter of random rounding.
@@ -73,7 +73,7 @@ class NarrowcastTrainCheckpointsTest : public ::testing::Test {
 
 TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
   ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
-  int port = free_port();
+  int64_t port = free_port();
   {
     const auto zero = start(0, port, flags("killed"));
     const auto one = start(1, port, flags("killed"));
@@ -144,7 +144,7 @@ bool stop_while_writing(const RunningProgram& program, const fs::path& checkpoin
 
 TEST_F(NarrowcastTrainCheckpointsTest, AKillWhileWritingCostsNoCheckpoint) {
   ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
-  const int port = free_port();
+  const int64_t port = free_port();
   {
     const auto zero = start(0, port, flags("killed"));
     const auto one = start(1, port, flags("killed"));

@@ -125,7 +125,7 @@ TEST_F(NarrowcastTrainCudaTest, GoesOnFromACheckpointOnTheGpuAndOnTheCpu) {
 
 // Without a launcher, which would end it.
 TEST_F(NarrowcastTrainCudaTest, ARankThatLostItsPeerEnds) {
-  const int port = free_port();
+  const int64_t port = free_port();
   const Words command =
       Words{NARROWCAST_TRAIN, "--device=cuda:0", "--log_every=1"} + small_gpt() + Words{"--steps=1000000"};
   RunningProgram rank0(command, with_gpus(one_of_two(0, port)));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/programs/train_commands.h"
+#include "tests/support/loopback_socket.h"
 #include "tests/support/temporary_folder.h"
 
 namespace narrowcast::testing {
@@ -140,23 +141,15 @@ TEST_F(NarrowcastTrainErrorsTest, APeerThatNeverComes) {
 }
 
 TEST_F(NarrowcastTrainErrorsTest, APortInUse) {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(::listen(listener, 1), 0);
-  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  const int port = ntohs(address.sin_port);
+  const network::ListeningSocket taken = loopback_socket();
+  const int64_t port = taken.port();
   const ProgramEnd end = run_to_end(Words{NARROWCAST_TRAIN, "--timeout_seconds=5"} + small_gpt(), one_of_two(0, port));
-  ::close(listener);
   expect_one_line(end, 3, std::to_string(port));
 }
 
 // Two ranks without a launcher, which would end both.
 struct TwoRanks {
-  explicit TwoRanks(const Words& first, const Words& second, int port = free_port())
+  explicit TwoRanks(const Words& first, const Words& second, int64_t port = free_port())
       : rank0(Words{NARROWCAST_TRAIN} + first, one_of_two(0, port)),
         rank1(Words{NARROWCAST_TRAIN} + second, one_of_two(1, port)) {}
   RunningProgram rank0;

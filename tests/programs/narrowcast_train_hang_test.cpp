@@ -18,7 +18,7 @@ class NarrowcastTrainHangTest : public ::testing::TestWithParam<int> {};
 // Rank 0 serves the store, too: where it hangs, nobody answers at all.
 TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAnswer) {
   const int stopped = GetParam();
-  const int port = free_port();
+  const int64_t port = free_port();
   const Words flags = {"--steps=1000000", "--log_every=1", "--hook=int8", "--timeout_seconds=2"};
   const Words command = Words{NARROWCAST_TRAIN} + (small_gpt() + flags);
   RunningProgram rank0(command, one_of_two(0, port));

@@ -1,10 +1,7 @@
 // narrowcast-train as the tests start it: small models, a few steps.
 #pragma once
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -12,6 +9,7 @@
 #include <vector>
 
 #include "tests/programs/running_program.h"
+#include "tests/support/loopback_socket.h"
 #include "trainer/files/file_io.h"
 
 namespace narrowcast::testing {
@@ -41,21 +39,8 @@ inline ProgramEnd train_on(int ranks, const Words& flags) {
                     alone());
 }
 
-// A port that nobody listens on just now.
-inline int free_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  ::bind(listener, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(listener);
-  return ntohs(address.sin_port);
-}
-
 // The environment of one of two ranks, started without a launcher.
-inline std::map<std::string, std::string> one_of_two(int rank, int port) {
+inline std::map<std::string, std::string> one_of_two(int rank, int64_t port) {
   return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},          {"LOCAL_RANK", ""},
           {"LOCAL_WORLD_SIZE", ""},       {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)},
           {"OMP_NUM_THREADS", "1"}};

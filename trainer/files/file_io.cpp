@@ -35,11 +35,6 @@ std::string folder_of(const std::string& path) {
 
 }  // namespace
 
-bool FileDescriptor::close() {
-  const int descriptor = std::exchange(descriptor_, -1);
-  return descriptor < 0 || ::close(descriptor) == 0;
-}
-
 InputFile::InputFile(const std::string& path)
     : path_(path),
       // Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.

@@ -6,26 +6,10 @@
 #include <string_view>
 
 #include "ops/export.h"
+#include "trainer/files/file_descriptor.h"
 #include "trainer/files/sha256.h"
 
 namespace narrowcast::files {
-
-// An open file descriptor; closed at the end.
-class NARROWCAST_EXPORT FileDescriptor {
- public:
-  explicit FileDescriptor(int descriptor = -1) : descriptor_(descriptor) {}
-  ~FileDescriptor() { close(); }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-
-  int get() const { return descriptor_; }
-  bool is_open() const { return descriptor_ >= 0; }
-  // Returns false, with errno set, if the system reports a late write error.
-  bool close();
-
- private:
-  int descriptor_;
-};
 
 // A regular file, open for reading.
 class NARROWCAST_EXPORT InputFile {

@@ -54,11 +54,11 @@ JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& l
 }
 
 void JobRendezvous::serve(const GroupRequest& request) {
-  ListeningSocket::FlagNames flags = request.endpoint_flags;
+  EndpointFlags flags = request.endpoint_flags;
   if (!request.local_addr.empty()) {
     flags.address = "--local_addr";
   }
-  socket_.emplace(own_address(request), request.endpoint.port, flags);
+  socket_ = open_store_socket(own_address(request), request.endpoint.port, flags);
   store_.emplace(own_address(request), *socket_);
 }
 

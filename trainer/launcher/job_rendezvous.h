@@ -11,18 +11,18 @@
 #include "trainer/launcher/rendezvous/rendezvous.h"
 #include "trainer/launcher/rendezvous/rendezvous_options.h"
 #include "trainer/launcher/store/hosted_store.h"
-#include "trainer/launcher/store/listening_socket.h"
+#include "trainer/launcher/store/store_socket.h"
 
 namespace narrowcast::launcher {
 
 struct GroupRequest {
   NodeCount nodes;
-  std::string backend = "static";               // or "c10d"; of no account with one node
-  int64_t node_rank = 0;                        // static: this node's
-  Endpoint endpoint{.host = "127.0.0.1"};       // where the store is served; port 0, with one node: any free one
-  ListeningSocket::FlagNames endpoint_flags{};  // how the user gave it
-  std::string local_addr;                       // of this node; empty: the endpoint's where it serves
-  std::string rdzv_id;                          // a name for the job; empty: made up
+  std::string backend = "static";          // or "c10d"; of no account with one node
+  int64_t node_rank = 0;                   // static: this node's
+  Endpoint endpoint{.host = "127.0.0.1"};  // where the store is served; port 0, with one node: any free one
+  EndpointFlags endpoint_flags{};          // how the user gave it
+  std::string local_addr;                  // of this node; empty: the endpoint's where it serves
+  std::string rdzv_id;                     // a name for the job; empty: made up
   RendezvousOptions options;
   int64_t max_restarts = 0;
 };
@@ -39,7 +39,7 @@ class JobRendezvous {
   void serve_if_own(const GroupRequest& request);
   void join(const GroupRequest& request, const LaunchOptions& launch, std::chrono::milliseconds monitor_interval);
 
-  std::optional<ListeningSocket> socket_;
+  std::optional<network::ListeningSocket> socket_;
   std::optional<HostedStore> store_;
   std::unique_ptr<Rendezvous> rendezvous_;
 };

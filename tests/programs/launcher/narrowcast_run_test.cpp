@@ -1,8 +1,6 @@
 // narrowcast-run with real processes: what workers get, and what is refused.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -12,6 +10,7 @@
 #include <sstream>
 
 #include "tests/programs/launcher/run_commands.h"
+#include "tests/support/loopback_socket.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -48,18 +47,10 @@ TEST_F(NarrowcastRunTest, PassesArgumentsOnUntouched) {
 }
 
 TEST_F(NarrowcastRunTest, RefusesAPortInUseBeforeAnyWorkerStarts) {
-  const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(listen(other, 1), 0);
-  ASSERT_EQ(getsockname(other, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  const std::string port = std::to_string(ntohs(address.sin_port));
+  const network::ListeningSocket other = loopback_socket();
+  const std::string port = std::to_string(other.port());
   expect_refused(run(2, "echo started", {"--master_port=" + port}),
                  "--master_port=" + port + ": cannot be used: Address already in use");
-  close(other);
 }
 
 TEST_F(NarrowcastRunTest, RefusesWrongUse) {

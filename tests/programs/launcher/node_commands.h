@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tests/programs/launcher/run_commands.h"
-#include "trainer/launcher/store/listening_socket.h"
+#include "tests/support/loopback_socket.h"
 
 namespace narrowcast::testing {
 
@@ -23,8 +23,7 @@ class NarrowcastRunNodesFixture : public NarrowcastRunFixture {
   // have to wait for a processor.
   static Words quick() { return {"--rdzv_conf=keep_alive_interval=0.1,keep_alive_max_attempt=40,heartbeat_timeout=4"}; }
 
-  // Nobody listens there just now.
-  const std::string port = std::to_string(narrowcast::launcher::ListeningSocket("127.0.0.1", 0, {}).port());
+  const std::string port = std::to_string(free_port());
 };
 
 }  // namespace narrowcast::testing

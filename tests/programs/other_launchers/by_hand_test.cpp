@@ -16,7 +16,7 @@ class ByHandTest : public LaunchedTraining {
             "--master_port=" + std::to_string(port)};
   }
 
-  const int port = free_port();
+  const int64_t port = free_port();
 };
 
 TEST_F(ByHandTest, TrainsAsNarrowcastRunDoes) {

@@ -1,12 +1,9 @@
 #include "trainer/process_group/process_group.h"
 
 #include <ATen/ATen.h>
-#include <arpa/inet.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +17,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "tests/support/error_message.h"
 #include "tests/support/listening_sockets.h"
+#include "tests/support/loopback_socket.h"
 #include "trainer/device/device.h"
 #include "trainer/process_group/consensus.h"
 
@@ -30,33 +29,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
+using testing::error_message;
+using testing::free_port;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
-
-// A socket of its own that listens on a port of the loopback interface.
-class ListeningPort {
- public:
-  ListeningPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    address_.sin_family = AF_INET;
-    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address_);
-    auto* const address = reinterpret_cast<sockaddr*>(&address_);
-    if (::bind(descriptor_, address, length) != 0 || ::listen(descriptor_, 8) != 0 ||
-        ::getsockname(descriptor_, address, &length) != 0) {
-      throw std::system_error(errno, std::generic_category(), "no free port");
-    }
-  }
-  ~ListeningPort() { ::close(descriptor_); }
-  ListeningPort(const ListeningPort&) = delete;
-  ListeningPort& operator=(const ListeningPort&) = delete;
-  int64_t port() const { return ntohs(address_.sin_port); }
-
- private:
-  int descriptor_;
-  sockaddr_in address_{};
-};
-
-int64_t free_port() { return ListeningPort().port(); }
 
 struct Place {
   int64_t rank = 0;
@@ -77,18 +53,8 @@ ProcessGroupOptions options_of_thread(int64_t rank) {
   return {.timeout = 20s, .group_name = "thread" + std::to_string(rank)};
 }
 
-template <class Error>
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing of that class was thrown";
-}
-
 std::string init_error(const WorkerEnv& env, std::chrono::milliseconds timeout) {
-  return error_of<c10::DistBackendError>([&] { init_process_group(env, {.timeout = timeout}); });
+  return error_message<c10::DistBackendError>([&] { init_process_group(env, {.timeout = timeout}); });
 }
 
 void sum_ranks_on_threads(int64_t world_size, const std::function<WorkerEnv(int64_t rank)>& env_of) {
@@ -192,7 +158,7 @@ TEST(ProcessGroupTest, AnExceptionEndsTheScopeToo) {
 }
 
 TEST(ProcessGroupTest, SaysThatThePortIsInUse) {
-  const ListeningPort taken;
+  const network::ListeningSocket taken = testing::loopback_socket();
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(init_error(env_at({.rank = 0}, taken.port()), 20s),
               AllOf(HasSubstr("rank 0: serving the store at 127.0.0.1:" + std::to_string(taken.port()) + " failed"),
@@ -221,7 +187,7 @@ TEST(ProcessGroupTest, SaysThatTheMasterHasNoAddress) {
 
 TEST(ProcessGroupTest, RejectsWrongOptions) {
   const auto value_error = [](const ProcessGroupOptions& options) {
-    return error_of<c10::ValueError>([&] { init_process_group(WorkerEnv{}, options); });
+    return error_message<c10::ValueError>([&] { init_process_group(WorkerEnv{}, options); });
   };
   EXPECT_THAT(value_error({.backend = "mpi"}), AllOf(HasSubstr("'mpi'"), HasSubstr("gloo and nccl")));
   EXPECT_THAT(value_error({.timeout = 0ms}), HasSubstr("timeout of 0 ms"));
@@ -233,7 +199,7 @@ TEST(ProcessGroupWithoutGpuTest, SaysWhatNcclLacks) {
   if (gpu_count() > 0) {
     GTEST_SKIP() << "a GPU, which NCCL can use";
   }
-  EXPECT_THAT(error_of<c10::ValueError>([] { init_process_group(WorkerEnv{}, {.backend = "nccl"}); }),
+  EXPECT_THAT(error_message<c10::ValueError>([] { init_process_group(WorkerEnv{}, {.backend = "nccl"}); }),
               AnyOf(HasSubstr("'nccl' is not part of this build"), HasSubstr("backend 'nccl' needs a GPU: rank 0 is")));
 }
 

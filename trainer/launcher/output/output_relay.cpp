@@ -61,7 +61,7 @@ std::string LinePrefixer::prefixed(std::string line) {
 }
 
 void OutputRelay::add(Tap tap) {
-  if (tap.pipe) {
+  if (tap.pipe.is_open()) {
     fcntl(tap.pipe.get(), F_SETFL, O_NONBLOCK);  // Our end alone: the worker's has a file description of its own.
     LinePrefixer lines(tap.prefix);
     Sink& sink = tap.kind == Kind::kOutput ? output_ : error_;
@@ -71,7 +71,7 @@ void OutputRelay::add(Tap tap) {
 
 void OutputRelay::add_polls(std::vector<pollfd>& polls) const {
   for (const Source& source : sources_) {
-    if (source.tap.pipe && (!source.tap.shown || source.sink.pending.size() < kMostPending)) {
+    if (source.tap.pipe.is_open() && (!source.tap.shown || source.sink.pending.size() < kMostPending)) {
       polls.push_back({source.tap.pipe.get(), POLLIN, 0});
     }
   }
@@ -84,7 +84,7 @@ void OutputRelay::add_polls(std::vector<pollfd>& polls) const {
 
 bool OutputRelay::handle(const std::vector<pollfd>& polls) {
   for (Source& source : sources_) {
-    if (source.tap.pipe && is_ready(polls, source.tap.pipe.get())) {
+    if (source.tap.pipe.is_open() && is_ready(polls, source.tap.pipe.get())) {
       read_some(source);
     }
   }
@@ -122,7 +122,7 @@ void OutputRelay::show(Source& source, const std::string& lines) {
 
 // A full disk ends the copy, not the job; it is said once.
 void OutputRelay::write_copy(Source& source, std::string_view bytes) {
-  while (source.tap.copy && !bytes.empty()) {
+  while (source.tap.copy.is_open() && !bytes.empty()) {
     const ssize_t count = write(source.tap.copy.get(), bytes.data(), bytes.size());
     if (count > 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
@@ -150,7 +150,7 @@ bool OutputRelay::write_some(Sink& sink) {
 
 void OutputRelay::finish(std::chrono::milliseconds patience) {
   for (Source& source : sources_) {
-    while (source.tap.pipe) {
+    while (source.tap.pipe.is_open()) {
       std::vector<pollfd> polls = {{source.tap.pipe.get(), POLLIN, 0}};
       if (poll(polls.data(), 1, 0) != 1) {
         source.tap.pipe.close();  // Some process that is not ours holds the other end.

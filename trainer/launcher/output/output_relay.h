@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/launcher/posix/descriptor.h"
+#include "trainer/files/file_descriptor.h"
 
 namespace narrowcast::launcher {
 
@@ -55,11 +55,11 @@ class OutputRelay {
   struct Tap {
     int64_t rank = 0;
     Kind kind = Kind::kOutput;
-    bool shown = true;                // on the launcher's own stream of that kind
-    std::filesystem::path path = {};  // of `copy`, for messages
-    Descriptor pipe = Descriptor();   // none: there is nothing to read
-    Descriptor copy = Descriptor();   // a file that gets the same bytes; none: no file
-    std::string prefix = {};          // before each line that is shown
+    bool shown = true;                                     // on the launcher's own stream of that kind
+    std::filesystem::path path = {};                       // of `copy`, for messages
+    files::FileDescriptor pipe = files::FileDescriptor();  // none: there is nothing to read
+    files::FileDescriptor copy = files::FileDescriptor();  // a file that gets the same bytes; none: no file
+    std::string prefix = {};                               // before each line that is shown
   };
 
   // Writes to these descriptors, which stay the caller's.

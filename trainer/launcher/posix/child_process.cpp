@@ -12,6 +12,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "trainer/launcher/posix/pipe.h"
+
 namespace narrowcast::launcher {
 namespace {
 
@@ -102,12 +104,6 @@ void direct_streams(ChildStreams streams) {
 }
 
 }  // namespace
-
-Pipe make_pipe() {
-  int ends[2];
-  TORCH_CHECK(pipe2(ends, O_CLOEXEC) == 0, "pipe2: ", std::strerror(errno));
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
 
 Guard::Guard() {
   Pipe pipe = make_pipe();

@@ -8,7 +8,7 @@
 
 #include <sys/types.h>
 
-#include "trainer/launcher/posix/descriptor.h"
+#include "trainer/files/file_descriptor.h"
 #include "trainer/launcher/worker_runner.h"
 
 namespace narrowcast::launcher {
@@ -31,7 +31,7 @@ class Guard {
   void forget();
 
  private:
-  Descriptor announcements_;
+  files::FileDescriptor announcements_;
   pid_t pid_ = 0;
 };
 

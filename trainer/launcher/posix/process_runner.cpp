@@ -8,14 +8,16 @@
 #include <cerrno>
 #include <cstring>
 
+#include "trainer/launcher/posix/pipe.h"
+
 namespace narrowcast::launcher {
 namespace {
 
 constexpr std::chrono::milliseconds kOutputPatience{2000};
 
-Descriptor open_log(const std::filesystem::path& path) {
-  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  TORCH_CHECK_VALUE(file, path.string(), ": cannot be written: ", std::strerror(errno));
+files::FileDescriptor open_log(const std::filesystem::path& path) {
+  files::FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+  TORCH_CHECK_VALUE(file.is_open(), path.string(), ": cannot be written: ", std::strerror(errno));
   return file;
 }
 
@@ -70,9 +72,9 @@ pid_t ProcessRunner::start(const WorkerCommand& command) {
 
 ProcessRunner::Stream ProcessRunner::open_stream(const WorkerCommand& command, OutputRelay::Kind kind) {
   const StreamTarget& target = kind == OutputRelay::Kind::kOutput ? command.output : command.error;
-  Descriptor file = target.file.empty() ? Descriptor() : open_log(target.file);
+  files::FileDescriptor file = target.file.empty() ? files::FileDescriptor() : open_log(target.file);
   OutputRelay::Tap tap{.rank = command.rank, .kind = kind, .shown = target.shown, .path = target.file};
-  if (target.shown ? (!prefix_ && !file) : static_cast<bool>(file)) {
+  if (target.shown ? (!prefix_ && !file.is_open()) : file.is_open()) {
     return {std::move(file), std::move(tap)};  // Nothing for us to do: our own stream, or the file alone.
   }
   Pipe pipe = make_pipe();

@@ -44,7 +44,7 @@ class ProcessRunner : public WorkerRunner {
   };
   // The worker's end of one of its streams, and what the relay reads of it.
   struct Stream {
-    Descriptor workers_end;  // none: the worker writes to our own stream
+    files::FileDescriptor workers_end;  // none: the worker writes to our own stream
     OutputRelay::Tap tap;
   };
 

@@ -54,8 +54,8 @@ SignalDescriptor::SignalDescriptor(const std::vector<int>& handled) {
       sigaddset(&set, signal);
     }
   }
-  descriptor_ = Descriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  TORCH_CHECK(descriptor_, "signalfd: ", std::strerror(errno));
+  descriptor_ = files::FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  TORCH_CHECK(descriptor_.is_open(), "signalfd: ", std::strerror(errno));
   sigaddset(&set, SIGPIPE);
   sigprocmask(SIG_BLOCK, &set, &before_);
 }

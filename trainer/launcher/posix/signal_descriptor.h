@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/launcher/posix/descriptor.h"
+#include "trainer/files/file_descriptor.h"
 
 namespace narrowcast::launcher {
 
@@ -31,7 +31,7 @@ class SignalDescriptor {
 
  private:
   sigset_t before_;
-  Descriptor descriptor_;
+  files::FileDescriptor descriptor_;
 };
 
 }  // namespace narrowcast::launcher

@@ -3,7 +3,7 @@
 namespace narrowcast::launcher {
 namespace {
 
-c10::intrusive_ptr<c10d::TCPStore> serve(const std::string& address, const ListeningSocket& socket) {
+c10::intrusive_ptr<c10d::TCPStore> serve(const std::string& address, const network::ListeningSocket& socket) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(socket.port());
   options.isServer = true;
@@ -14,7 +14,8 @@ c10::intrusive_ptr<c10d::TCPStore> serve(const std::string& address, const Liste
 
 }  // namespace
 
-HostedStore::HostedStore(const std::string& address, const ListeningSocket& socket) : store_(serve(address, socket)) {}
+HostedStore::HostedStore(const std::string& address, const network::ListeningSocket& socket)
+    : store_(serve(address, socket)) {}
 
 void HostedStore::forget_workers() {
   for (const std::string& key : store_->listKeys()) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "trainer/launcher/store/listening_socket.h"
+#include "trainer/network/listening_socket.h"
 
 namespace narrowcast::launcher {
 
@@ -18,7 +18,7 @@ inline constexpr const char* kLauncherKeys = "narrowcast-run/";
 class HostedStore {
  public:
   // Serves at once, on a thread of its own, until this object goes.
-  HostedStore(const std::string& address, const ListeningSocket& socket);
+  HostedStore(const std::string& address, const network::ListeningSocket& socket);
 
   // Removes every key that workers left, so that those of the next round find an empty
   // store: PyTorch's own workers do not tell rounds apart, and would read addresses of

@@ -6,14 +6,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "trainer/launcher/posix/descriptor.h"
-#include "trainer/launcher/store/address_list.h"
+#include "trainer/files/file_descriptor.h"
+#include "trainer/network/address_list.h"
 
 namespace narrowcast::launcher {
 namespace {
 
 // 0, or the reason.
-int error_of_connecting(const Descriptor& socket, std::chrono::milliseconds timeout) {
+int error_of_connecting(const files::FileDescriptor& socket, std::chrono::milliseconds timeout) {
   pollfd entry = {socket.get(), POLLOUT, 0};
   if (poll(&entry, 1, static_cast<int>(timeout.count())) != 1) {
     return ETIMEDOUT;
@@ -23,9 +23,9 @@ int error_of_connecting(const Descriptor& socket, std::chrono::milliseconds time
   return getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
 }
 
-int connect_once(const SocketAddress& address, std::chrono::milliseconds timeout) {
-  const Descriptor own(socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!own) {
+int connect_once(const network::SocketAddress& address, std::chrono::milliseconds timeout) {
+  const files::FileDescriptor own(socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!own.is_open()) {
     return errno;
   }
   if (connect(own.get(), address.get(), address.length) == 0) {
@@ -38,13 +38,13 @@ int connect_once(const SocketAddress& address, std::chrono::milliseconds timeout
 
 std::string try_to_reach(const std::string& host, int64_t port, std::chrono::milliseconds timeout) {
   int error = 0;
-  const AddressList found = find_addresses(host, error);
+  const network::AddressList found = network::find_addresses(host, error);
   if (found == nullptr) {
     return gai_strerror(error);
   }
   int reason = 0;
   for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
-    reason = connect_once(SocketAddress(*entry, port), timeout);
+    reason = connect_once(network::SocketAddress(*entry, port), timeout);
     if (reason == 0) {
       return "";
     }

@@ -7,20 +7,19 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
 
+#include "trainer/files/file_descriptor.h"
+#include "trainer/network/address_list.h"
+
 namespace narrowcast::rendezvous {
 namespace {
 
-struct Deleter {
-  void operator()(addrinfo* addresses) const { freeaddrinfo(addresses); }
-  void operator()(ifaddrs* interfaces) const { freeifaddrs(interfaces); }
-};
+constexpr int64_t kAnyPort = 9;  // of the discard service
 
 std::string as_number(const sockaddr& address, socklen_t length) {
   std::array<char, NI_MAXHOST> text{};
@@ -37,27 +36,14 @@ socklen_t length_of(const sockaddr* address) {
   return v6 ? sizeof(sockaddr_in6) : address->sa_family == AF_INET ? sizeof(sockaddr_in) : 0;
 }
 
-std::unique_ptr<addrinfo, Deleter> resolve(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), "9", &hints, &found);
-  return std::unique_ptr<addrinfo, Deleter>(error == 0 ? found : nullptr);
-}
-
 // Connecting a datagram socket sends nothing, but makes the kernel choose the route.
-std::string source_address(const addrinfo& target) {
-  const int descriptor = socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) {
-    return "";
-  }
-  sockaddr_storage own{};
-  socklen_t length = sizeof(own);
-  auto* const address = reinterpret_cast<sockaddr*>(&own);
-  const bool known =
-      connect(descriptor, target.ai_addr, target.ai_addrlen) == 0 && getsockname(descriptor, address, &length) == 0;
-  close(descriptor);
-  return known ? as_number(*address, length) : "";
+std::string source_address(const network::SocketAddress& target) {
+  const files::FileDescriptor descriptor(socket(target.get()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  network::SocketAddress own;
+  own.length = sizeof(own.bytes);
+  const bool known = descriptor.is_open() && connect(descriptor.get(), target.get(), target.length) == 0 &&
+                     getsockname(descriptor.get(), own.get(), &own.length) == 0;
+  return known ? as_number(*own.get(), own.length) : "";
 }
 
 // Calls `visit` with the name and an address of each interface that is up, in the machine's order.
@@ -66,7 +52,7 @@ void for_each_own_address(const std::function<void(const std::string& interface,
   if (getifaddrs(&first) != 0) {
     return;
   }
-  const std::unique_ptr<ifaddrs, Deleter> interfaces(first);
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, freeifaddrs);
   for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
     const socklen_t length = length_of(entry->ifa_addr);
     if (length != 0 && (entry->ifa_flags & IFF_UP) != 0) {
@@ -79,7 +65,8 @@ void for_each_own_address(const std::function<void(const std::string& interface,
 
 std::vector<std::string> addresses_of_host(const std::string& host) {
   std::vector<std::string> addresses;
-  const auto found = resolve(host);
+  int error = 0;
+  const network::AddressList found = network::find_addresses(host, error);
   for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
     addresses.push_back(as_number(*entry->ai_addr, entry->ai_addrlen));
   }
@@ -109,9 +96,10 @@ bool is_own_address(const std::string& address) {
 }
 
 std::string address_towards(const std::string& host) {
-  const auto targets = resolve(host);
+  int error = 0;
+  const network::AddressList targets = network::find_addresses(host, error);
   for (const addrinfo* target = targets.get(); target != nullptr; target = target->ai_next) {
-    std::string address = source_address(*target);
+    std::string address = source_address({*target, kAnyPort});
     if (!address.empty()) {
       return address;
     }

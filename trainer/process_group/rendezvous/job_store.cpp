@@ -4,14 +4,16 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
+#include <cerrno>
+#include <cstring>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "trainer/network/listening_socket.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/process_group/rendezvous/addresses.h"
-#include "trainer/process_group/rendezvous/listening_socket.h"
 #include "trainer/process_group/rendezvous/roll_call.h"
 
 namespace narrowcast::rendezvous {
@@ -49,16 +51,26 @@ std::string serving_address(const WorkerEnv& env, const JobStoreOptions& options
   return addresses_of_interface(options.interface)[0];
 }
 
+network::ListeningSocket listen_at(const std::string& address, int64_t port) {
+  int error = 0;
+  const network::AddressList found = network::find_addresses(address, error);
+  TORCH_CHECK_WITH(DistNetworkError, found != nullptr, address, ": ", gai_strerror(error));
+  auto socket = network::ListeningSocket::listen_at({*found, port}, error);
+  TORCH_CHECK_WITH(DistNetworkError, socket.has_value(), "cannot listen at ", address, " port ", port, ": ",
+                   error == EADDRNOTAVAIL ? "it is no address of this machine" : std::strerror(error));
+  return *std::move(socket);
+}
+
 c10::intrusive_ptr<c10d::TCPStore> serve(const WorkerEnv& env, const JobStoreOptions& options,
                                          Clock::time_point deadline) {
   const std::string address = env.on_one_node() ? kLoopback : serving_address(env, options, deadline);
-  ListeningSocket socket(address, env.master_port);
+  const network::ListeningSocket socket = listen_at(address, env.master_port);
   c10d::TCPStoreOptions store;
   store.port = static_cast<uint16_t>(env.master_port);
   store.isServer = true;
   store.waitWorkers = false;
   store.timeout = options.timeout;
-  store.masterListenFd = socket.release();  // c10d itself would listen on all interfaces.
+  store.masterListenFd = socket.duplicate();  // c10d itself would listen on all interfaces.
   return c10::make_intrusive<c10d::TCPStore>(address, store);
 }
 

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <memory>
 
+#include "trainer/launcher/posix/pipe.h"
+
 namespace narrowcast::launcher {
 namespace {
 
@@ -58,8 +60,8 @@ TEST(LinePrefixer, RemembersTheLastLines) {
 class OutputRelayTest : public ::testing::Test {
  protected:
   struct Worker {
-    Descriptor out;
-    Descriptor err;
+    files::FileDescriptor out;
+    files::FileDescriptor err;
   };
 
   Worker add_worker(int64_t rank) {
@@ -74,10 +76,10 @@ class OutputRelayTest : public ::testing::Test {
   static Pipe pipe_between() {
     int ends[2] = {-1, -1};
     EXPECT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-    return {Descriptor(ends[0]), Descriptor(ends[1])};
+    return {files::FileDescriptor(ends[0]), files::FileDescriptor(ends[1])};
   }
 
-  static void say(const Descriptor& to, const std::string& text) {
+  static void say(const files::FileDescriptor& to, const std::string& text) {
     ASSERT_EQ(write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
@@ -93,7 +95,7 @@ class OutputRelayTest : public ::testing::Test {
     }
   }
 
-  static std::string shown(const Descriptor& from) {
+  static std::string shown(const files::FileDescriptor& from) {
     std::string text(1 << 16, '\0');
     const ssize_t count = read(from.get(), text.data(), text.size());
     text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
@@ -186,7 +188,7 @@ TEST_F(OutputRelayTest, HidesButRemembers) {
 }
 
 TEST_F(OutputRelayTest, SaysOnceThatAFileIsFullAndGoesOn) {
-  Descriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
   Pipe worker = pipe_between();
   relay->add({.rank = 0, .path = "run/log", .pipe = std::move(worker.read_end), .copy = std::move(full)});
   say(worker.write_end, "one\n");

@@ -8,6 +8,8 @@
 
 #include <csignal>
 
+#include "trainer/launcher/posix/pipe.h"
+
 namespace narrowcast::launcher {
 namespace {
 
@@ -79,7 +81,7 @@ TEST(ChildProcess, IsListedAsAChild) {
 }
 
 // A child that leaves a grandchild holding the writing end of a pipe, and ends.
-Descriptor end_held_by_grandchild(const Guard& guard) {
+files::FileDescriptor end_held_by_grandchild(const Guard& guard) {
   Pipe pipe = make_pipe();
   const pid_t pid = start_child(shell("sleep 1000 & echo ready"), {.output = pipe.write_end.get()}, guard);
   waitpid(pid, nullptr, 0);
@@ -89,7 +91,7 @@ Descriptor end_held_by_grandchild(const Guard& guard) {
 }
 
 TEST(Guard, KillsTheGroupsItHeardOf) {
-  Descriptor held;
+  files::FileDescriptor held;
   {
     const Guard guard;
     held = end_held_by_grandchild(guard);
@@ -99,7 +101,7 @@ TEST(Guard, KillsTheGroupsItHeardOf) {
 }
 
 TEST(Guard, SparesWhatItWasToldToForget) {
-  Descriptor held;
+  files::FileDescriptor held;
   {
     Guard guard;
     held = end_held_by_grandchild(guard);

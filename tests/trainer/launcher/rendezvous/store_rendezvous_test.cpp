@@ -7,6 +7,7 @@
 #include <functional>
 #include <thread>
 
+#include "tests/support/loopback_socket.h"
 #include "trainer/program/exit_code.h"
 
 namespace narrowcast::launcher {
@@ -109,7 +110,7 @@ class StoreRendezvousTest : public ::testing::Test {
     return directive;
   }
 
-  std::optional<ListeningSocket> socket{std::in_place, "127.0.0.1", 0, ListeningSocket::FlagNames{}};
+  std::optional<network::ListeningSocket> socket = testing::loopback_socket();
   std::optional<HostedStore> store{std::in_place, "127.0.0.1", *socket};
 };
 

@@ -5,16 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/listening_sockets.h"
+#include "tests/support/loopback_socket.h"
 
 namespace narrowcast::launcher {
 namespace {
 
 using ::testing::ElementsAre;
 
-c10::intrusive_ptr<c10d::TCPStore> connect(const ListeningSocket& socket) {
+c10::intrusive_ptr<c10d::TCPStore> connect(const network::ListeningSocket& socket) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(socket.port());
   options.waitWorkers = false;
@@ -23,34 +26,14 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const ListeningSocket& socket) {
 
 std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
-// The local addresses, in the kernel's hexadecimal, at which this machine listens on `port` by TCP.
-std::set<std::string> listening_addresses(int64_t port) {
-  std::ostringstream hexadecimal;
-  hexadecimal << std::hex << std::uppercase << port;
-  std::set<std::string> addresses;
-  for (const char* const table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(table);
-    for (std::string line; std::getline(file, line);) {
-      std::string number, local, remote, state;
-      std::istringstream(line) >> number >> local >> remote >> state;
-      const size_t colon = local.find(':');
-      const std::string stripped = colon == std::string::npos ? "" : local.substr(colon + 1);
-      if (state == "0A" && std::stoll("0" + stripped, nullptr, 16) == port) {
-        addresses.insert(local.substr(0, colon));
-      }
-    }
-  }
-  return addresses;
-}
-
 TEST(HostedStore, ListensOnItsAddressAlone) {
-  const ListeningSocket socket("127.0.0.1", 0, {});
+  const network::ListeningSocket socket = testing::loopback_socket();
   const HostedStore store("127.0.0.1", socket);
-  EXPECT_THAT(listening_addresses(socket.port()), ElementsAre("0100007F"));  // 127.0.0.1, not 00000000
+  EXPECT_THAT(testing::listening_addresses(), ElementsAre("127.0.0.1"));
 }
 
 TEST(HostedStore, ServesOthers) {
-  const ListeningSocket socket("127.0.0.1", 0, {});
+  const network::ListeningSocket socket = testing::loopback_socket();
   const HostedStore store("127.0.0.1", socket);
   const auto client = connect(socket);
   client->set("key", bytes("value"));
@@ -58,7 +41,7 @@ TEST(HostedStore, ServesOthers) {
 }
 
 TEST(HostedStore, ForgetsWorkersKeysAlone) {
-  const ListeningSocket socket("127.0.0.1", 0, {});
+  const network::ListeningSocket socket = testing::loopback_socket();
   HostedStore store("127.0.0.1", socket);
   const auto client = connect(socket);
   client->set("worker", bytes("address of a process that is gone"));
@@ -83,7 +66,7 @@ std::set<int> inheritable_descriptors() {
 
 TEST(HostedStore, GivesNoDescriptorToPrograms) {
   const std::set<int> before = inheritable_descriptors();
-  const ListeningSocket socket("127.0.0.1", 0, {});
+  const network::ListeningSocket socket = testing::loopback_socket();
   const HostedStore store("127.0.0.1", socket);
   const auto client = connect(socket);
   client->set("key", bytes("value"));

@@ -9,7 +9,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/listening_sockets.h"
-#include "trainer/process_group/rendezvous/listening_socket.h"
+#include "tests/support/loopback_socket.h"
 
 namespace narrowcast::rendezvous {
 namespace {
@@ -20,9 +20,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using namespace std::chrono_literals;
+using testing::free_port;
 using testing::listening_addresses;
-
-int64_t free_port() { return ListeningSocket("127.0.0.1", 0).port(); }
 
 // Of a world of two, on one node or each on one of its own.
 WorkerEnv env_of(int64_t rank, int64_t port, int64_t local_world_size = 2) {
@@ -84,11 +83,11 @@ TEST(JobStoreTest, TheInterfaceServesWhereTheNameIsNoAddressOfThisMachine) {
 }
 
 TEST(JobStoreTest, AClientOfTheAgentsStoreListensNowhere) {
-  ListeningSocket socket("127.0.0.1", 0);
+  const network::ListeningSocket socket = testing::loopback_socket();
   c10d::TCPStoreOptions agent_options;
   agent_options.port = static_cast<uint16_t>(socket.port());
   agent_options.isServer = true;
-  agent_options.masterListenFd = socket.release();
+  agent_options.masterListenFd = socket.duplicate();
   const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", agent_options);
   for (const int64_t restart : {0, 1, 2}) {
     WorkerEnv rank0 = env_of(0, agent->getPort());
@@ -100,7 +99,7 @@ TEST(JobStoreTest, AClientOfTheAgentsStoreListensNowhere) {
 }
 
 TEST(JobStoreErrorTest, SaysThatThePortIsInUse) {
-  const ListeningSocket taken("127.0.0.1", 0);
+  const network::ListeningSocket taken = testing::loopback_socket();
   EXPECT_THAT(error_of(env_of(0, taken.port()), options()),
               AllOf(HasSubstr("rank 0: serving the store at 127.0.0.1:" + std::to_string(taken.port())),
                     HasSubstr("Address already in use"), Not(HasSubstr("\n"))));

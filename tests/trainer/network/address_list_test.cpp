@@ -1,9 +1,9 @@
-#include "trainer/launcher/store/address_list.h"
+#include "trainer/network/address_list.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
-namespace narrowcast::launcher {
+namespace narrowcast::network {
 namespace {
 
 TEST(FindAddresses, KnowsNamesAndNumbers) {
@@ -25,9 +25,12 @@ TEST(SocketAddress, CarriesThePort) {
   const AddressList four = find_addresses("127.0.0.1", error);
   const SocketAddress address(*four, 1234);
   EXPECT_EQ(reinterpret_cast<const sockaddr_in*>(address.get())->sin_port, htons(1234));
+  EXPECT_EQ(address.port(), 1234);
   EXPECT_FALSE(address.means_all());
   const AddressList six = find_addresses("::1", error);
-  EXPECT_EQ(reinterpret_cast<const sockaddr_in6*>(SocketAddress(*six, 1234).get())->sin6_port, htons(1234));
+  const SocketAddress long_address(*six, 1234);
+  EXPECT_EQ(reinterpret_cast<const sockaddr_in6*>(long_address.get())->sin6_port, htons(1234));
+  EXPECT_EQ(long_address.port(), 1234);
 }
 
 TEST(SocketAddress, KnowsTheAddressesThatMeanAll) {
@@ -38,4 +41,4 @@ TEST(SocketAddress, KnowsTheAddressesThatMeanAll) {
 }
 
 }  // namespace
-}  // namespace narrowcast::launcher
+}  // namespace narrowcast::network

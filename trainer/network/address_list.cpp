@@ -1,11 +1,11 @@
-#include "trainer/launcher/store/address_list.h"
+#include "trainer/network/address_list.h"
 
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <cstring>
 
-namespace narrowcast::launcher {
+namespace narrowcast::network {
 
 AddressList find_addresses(const std::string& host, int& error) {
   addrinfo hints{};
@@ -29,6 +29,11 @@ SocketAddress::SocketAddress(const addrinfo& address, int64_t port) : length(add
   }
 }
 
+int64_t SocketAddress::port() const {
+  return ntohs(bytes.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bytes).sin6_port
+                                           : reinterpret_cast<const sockaddr_in&>(bytes).sin_port);
+}
+
 bool SocketAddress::means_all() const {
   if (bytes.ss_family == AF_INET6) {
     return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(bytes).sin6_addr);
@@ -36,4 +41,4 @@ bool SocketAddress::means_all() const {
   return reinterpret_cast<const sockaddr_in&>(bytes).sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-}  // namespace narrowcast::launcher
+}  // namespace narrowcast::network
