@@ -27,17 +27,17 @@ c10::intrusive_ptr<c10::ivalue::Future> GatheredMeanHook::run_on_stream(const c1
 c10::intrusive_ptr<c10::ivalue::Future> GatheredMeanHook::run_on_engine(const c10d::GradBucket& bucket) {
   Scratch& scratch = scratch_.get(bucket, [&] { return make_scratch(bucket); });
   check_completed(name(), bucket, scratch.last);
-  scratch.exchange->set_bucket(bucket.getBuffer());
-  count_payload(scratch.exchange->payload_bytes());
-  auto future = engine_.get().submit(scratch.exchange);
+  scratch.job->set_bucket(bucket.getBuffer());
+  count_payload(scratch.job->payload_bytes());
+  auto future = engine_.get().submit(scratch.job);
   scratch.last = future;
   return future;
 }
 
 GatheredMeanHook::Scratch GatheredMeanHook::make_scratch(const c10d::GradBucket& bucket) const {
-  MeanExchangeOptions options{c10::str(name(), " of bucket ", bucket.getIndex()), group_->getRank(), group_->getSize(),
-                              bucket.getBuffer().numel()};
-  return {std::make_shared<MeanExchange>(format_.make_codec(), std::move(options)),
+  GatheredMeanJobOptions options{c10::str(name(), " of bucket ", bucket.getIndex()), group_->getRank(),
+                                 group_->getSize(), bucket.getBuffer().numel()};
+  return {std::make_shared<GatheredMeanJob>(format_.make_codec(), std::move(options)),
           c10::weak_intrusive_ptr<c10::ivalue::Future>(c10::intrusive_ptr<c10::ivalue::Future>())};
 }
 

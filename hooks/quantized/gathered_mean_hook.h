@@ -12,7 +12,7 @@
 #include "hooks/hook_options.h"
 #include "hooks/per_bucket.h"
 #include "hooks/quantized/bucket_codec.h"
-#include "hooks/quantized/mean_exchange.h"
+#include "hooks/quantized/gathered_mean_job.h"
 #include "hooks/stream/gathered_mean.h"
 #include "hooks/stream/hook_stream.h"
 
@@ -36,7 +36,7 @@ class GatheredMeanHook final : public CommHook {
 
  private:
   struct Scratch {
-    std::shared_ptr<MeanExchange> exchange;
+    std::shared_ptr<GatheredMeanJob> job;
     c10::weak_intrusive_ptr<c10::ivalue::Future> last;
   };
   c10::intrusive_ptr<c10::ivalue::Future> run_on_engine(const c10d::GradBucket& bucket);

@@ -1,4 +1,4 @@
-#include "hooks/quantized/mean_exchange.h"
+#include "hooks/quantized/gathered_mean_job.h"
 
 #include <algorithm>
 #include <utility>
@@ -43,7 +43,7 @@ std::vector<at::Tensor> allocate_messages(const BucketCodec& codec, const std::v
 
 }  // namespace
 
-MeanExchange::MeanExchange(std::unique_ptr<BucketCodec> codec, MeanExchangeOptions options)
+GatheredMeanJob::GatheredMeanJob(std::unique_ptr<BucketCodec> codec, GatheredMeanJobOptions options)
     : codec_(std::move(codec)), options_(std::move(options)), pieces_(cut_into_pieces(options_.numel)) {
   for (int64_t rank = 0; rank < options_.world_size; ++rank) {
     messages_.push_back(allocate_messages(*codec_, pieces_));
@@ -51,13 +51,13 @@ MeanExchange::MeanExchange(std::unique_ptr<BucketCodec> codec, MeanExchangeOptio
   receives_.reserve(pieces_.size() * peers());
 }
 
-int64_t MeanExchange::payload_bytes() const {
+int64_t GatheredMeanJob::payload_bytes() const {
   int64_t bytes = 0;
   for (const Piece& piece : pieces_) bytes += codec_->message_bytes(piece);
   return bytes * peers();
 }
 
-void MeanExchange::start(engine::Transport& transport) {
+void GatheredMeanJob::start(engine::Transport& transport) {
   const int64_t rank = options_.rank;
   const int64_t world_size = options_.world_size;
   receives_.clear();
@@ -77,7 +77,7 @@ void MeanExchange::start(engine::Transport& transport) {
   }
 }
 
-at::Tensor MeanExchange::finish(engine::Transport& transport) {
+at::Tensor GatheredMeanJob::finish(engine::Transport& transport) {
   std::vector<const uint8_t*> by_rank(options_.world_size);
   for (const Piece& piece : pieces_) {
     for (int64_t i = 0; i < peers(); ++i) transport.wait_receive(receives_[piece.index * peers() + i]);

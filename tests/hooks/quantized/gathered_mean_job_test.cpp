@@ -1,4 +1,4 @@
-#include "hooks/quantized/mean_exchange.h"
+#include "hooks/quantized/gathered_mean_job.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -34,17 +34,17 @@ class OneByteCodec final : public BucketCodec {
   float first_ = 0;
 };
 
-TEST(MeanExchange, EncodesInOrderAndDecodesTheRanksInOrder) {
+TEST(GatheredMeanJob, EncodesInOrderAndDecodesTheRanksInOrder) {
   testing::run_ranks(3, [](int64_t rank, const Group& group) {
     const int64_t numel = (1 << 20) + 5;
     std::vector<Piece> encoded;
-    const auto exchange = std::make_shared<MeanExchange>(std::make_unique<OneByteCodec>(&encoded),
-                                                         MeanExchangeOptions{"test", rank, 3, numel});
-    EXPECT_EQ(exchange->payload_bytes(), 2 * 2) << "two pieces to two peers";
+    const auto job = std::make_shared<GatheredMeanJob>(std::make_unique<OneByteCodec>(&encoded),
+                                                       GatheredMeanJobOptions{"test", rank, 3, numel});
+    EXPECT_EQ(job->payload_bytes(), 2 * 2) << "two pieces to two peers";
     const at::Tensor bucket = at::full({numel}, static_cast<float>(rank + 1));
-    exchange->set_bucket(bucket);
+    job->set_bucket(bucket);
     const auto engine = engine::Engine::for_group(group);
-    const auto future = engine->submit(exchange);
+    const auto future = engine->submit(job);
     future->waitAndThrow();
     EXPECT_TRUE(future->value().toTensor().is_same(bucket));
     EXPECT_EQ(bucket[0].item<float>(), 102030.F);
@@ -55,13 +55,13 @@ TEST(MeanExchange, EncodesInOrderAndDecodesTheRanksInOrder) {
   });
 }
 
-TEST(MeanExchange, NeedsNoMoreChannelsThanThereAre) {
+TEST(GatheredMeanJob, NeedsNoMoreChannelsThanThereAre) {
   std::vector<Piece> encoded;
   // Pieces of this bucket must be larger than usual. At one byte each, the payload is their number.
-  const MeanExchange exchange(std::make_unique<OneByteCodec>(&encoded),
-                              MeanExchangeOptions{"test", 0, 2, (int64_t{1} << 33) + 1});
-  EXPECT_LE(exchange.payload_bytes(), engine::Transport::kChannels);
-  EXPECT_GT(exchange.payload_bytes(), engine::Transport::kChannels / 2);
+  const GatheredMeanJob job(std::make_unique<OneByteCodec>(&encoded),
+                            GatheredMeanJobOptions{"test", 0, 2, (int64_t{1} << 33) + 1});
+  EXPECT_LE(job.payload_bytes(), engine::Transport::kChannels);
+  EXPECT_GT(job.payload_bytes(), engine::Transport::kChannels / 2);
 }
 
 }  // namespace

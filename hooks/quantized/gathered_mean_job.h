@@ -1,4 +1,4 @@
-// The exchange behind the quantised reference hooks.
+// What the quantised reference hooks let the engine do.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@
 
 namespace narrowcast::hooks {
 
-struct MeanExchangeOptions {
-  std::string name;  // Of the exchange, in errors.
+struct GatheredMeanJobOptions {
+  std::string name;  // Of the job, in errors.
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t numel = 0;  // Of the bucket.
@@ -35,9 +35,9 @@ struct MeanExchangeOptions {
 //           replicas are equal bit for bit.
 //
 // The buffers stay from step to step.
-class NARROWCAST_EXPORT MeanExchange final : public engine::Job {
+class NARROWCAST_EXPORT GatheredMeanJob final : public engine::Job {
  public:
-  MeanExchange(std::unique_ptr<BucketCodec> codec, MeanExchangeOptions options);
+  GatheredMeanJob(std::unique_ptr<BucketCodec> codec, GatheredMeanJobOptions options);
 
   // What the next submission averages, in place: `numel` elements.
   void set_bucket(at::Tensor bucket) { bucket_ = std::move(bucket); }
@@ -54,7 +54,7 @@ class NARROWCAST_EXPORT MeanExchange final : public engine::Job {
   at::Tensor& message(int64_t rank, const Piece& piece) { return messages_[rank][piece.index]; }
 
   const std::unique_ptr<BucketCodec> codec_;
-  const MeanExchangeOptions options_;
+  const GatheredMeanJobOptions options_;
   const std::vector<Piece> pieces_;
   std::vector<std::vector<at::Tensor>> messages_;  // By rank and piece; this rank's own are what it sends.
   std::vector<int64_t> receives_;                  // By piece, then by distance of the peer.
