@@ -10,9 +10,12 @@
 #include <set>
 
 #include "models/registry.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast::models {
 namespace {
+
+using testing::error_message;
 
 // Threads gain nothing on tensors this small, and on a busy machine waiting for one another takes longest.
 [[maybe_unused]] const bool kOneThread = [] {
@@ -29,19 +32,6 @@ at::Tensor random_tokens(at::IntArrayRef sizes, int64_t vocabulary_size, uint64_
 Batch random_batch(const CharGptOptions& shape, int64_t rows, uint64_t seed) {
   const at::Tensor tokens = random_tokens({rows, shape.context + 1}, shape.vocabulary_size, seed);
   return {tokens.slice(1, 0, shape.context), tokens.slice(1, 1)};
-}
-
-// The message of the c10::ValueError or c10::TypeError that `body` throws.
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  } catch (const c10::TypeError& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
 }
 
 TEST(CharGpt, LogitsHaveOneRowPerTokenInFloat32) {
@@ -222,11 +212,16 @@ TEST(CharGptGenerate, TopOneIsGreedy) {
 
 TEST(CharGpt, WrongInputsAreNamed) {
   CharGpt model(kTiny);
-  const auto logits = [&](const at::Tensor& tokens) { return message_of([&] { model.logits(tokens); }); };
-  EXPECT_EQ(logits(at::zeros({1, 13}, at::kLong)), "char_gpt: tokens must be at most context = 12 long, but are 13");
-  EXPECT_EQ(logits(at::zeros({1, 2})), "char_gpt: tokens must be int64, but is Float");
+  EXPECT_EQ(error_message<c10::ValueError>([&] {
+              model.logits(at::zeros({1, 13}, at::kLong));
+            }),
+            "char_gpt: tokens must be at most context = 12 long, but are 13");
+  EXPECT_EQ(error_message<c10::TypeError>([&] {
+              model.logits(at::zeros({1, 2}));
+            }),
+            "char_gpt: tokens must be int64, but is Float");
   const Batch unequal = {at::zeros({1, 3}, at::kLong), at::zeros({1, 2}, at::kLong)};
-  EXPECT_EQ(message_of([&] { model.forward(unequal); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { model.forward(unequal); }),
             "char_gpt: inputs and targets must have one shape, but have [1, 3] and [1, 2]");
 }
 
@@ -239,8 +234,9 @@ TEST(CharGpt, OptionsRoundTrip) {
 }
 
 TEST(CharGpt, WrongOptionsAreNamed) {
-  EXPECT_EQ(message_of([] { CharGpt({.layers = 0}); }), "char_gpt: option layers must be in 1..256, but is 0");
-  EXPECT_EQ(message_of([] { CharGpt({.heads = 3, .width = 16}); }),
+  EXPECT_EQ(error_message<c10::ValueError>([] { CharGpt({.layers = 0}); }),
+            "char_gpt: option layers must be in 1..256, but is 0");
+  EXPECT_EQ(error_message<c10::ValueError>([] { CharGpt({.heads = 3, .width = 16}); }),
             "char_gpt: option heads must divide width, but heads is 3 and width is 16");
 }
 

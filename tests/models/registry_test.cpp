@@ -1,20 +1,15 @@
 #include "models/registry.h"
 
-#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include "models/char_gpt.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast::models {
 namespace {
 
 std::string error_of(const std::string& name, const nlohmann::json& options) {
-  try {
-    create_model(name, options);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  return testing::error_message<c10::ValueError>([&] { create_model(name, options); });
 }
 
 TEST(Registry, NamesAreSorted) {

@@ -12,21 +12,13 @@
 #include "models/char_gpt.h"
 #include "models/mlp.h"
 #include "ops/weight_only_int8.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast::models {
 namespace {
 
+using testing::error_message;
 using torch::nn::Sequential;
-
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
-}
 
 std::set<std::string> keys_of(const StateDict& state) {
   std::set<std::string> keys;
@@ -160,21 +152,23 @@ TEST(WeightOnlyInt8ConversionErrors, NameTheSubmoduleAndChangeNothing) {
   const auto net = std::make_shared<Net>();
   const Sequential outer(torch::nn::Linear(2, 2), net);
   const StateDict before = state_of(*outer);
-  const std::string message = message_of([&] { WeightOnlyInt8QuantHandler(outer.ptr()).convert_for_runtime(); });
+  const std::string message =
+      error_message<c10::ValueError>([&] { WeightOnlyInt8QuantHandler(outer.ptr()).convert_for_runtime(); });
   EXPECT_EQ(message.find("submodule '1.head' is a torch::nn::Linear in a "), 0) << message;
   expect_equal(state_of(*outer), before);
 }
 
 TEST(WeightOnlyInt8ConversionErrors, CoverListsRootsAndNothing) {
   const torch::nn::ModuleList list(torch::nn::Linear(2, 2));
-  const std::string message = message_of([&] { WeightOnlyInt8QuantHandler(list.ptr()).convert_for_runtime(); });
+  const std::string message =
+      error_message<c10::ValueError>([&] { WeightOnlyInt8QuantHandler(list.ptr()).convert_for_runtime(); });
   EXPECT_EQ(message.find("submodule '0' is a torch::nn::Linear in a torch::nn::ModuleListImpl"), 0) << message;
   const torch::nn::Linear root(2, 2);
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(error_message<c10::ValueError>([&] {
               WeightOnlyInt8QuantHandler(root.ptr()).convert_for_runtime();
             }).find("the module is itself a torch::nn::Linear"),
             0);
-  EXPECT_EQ(message_of([] { WeightOnlyInt8QuantHandler(nullptr); }), "module is null");
+  EXPECT_EQ(error_message<c10::ValueError>([] { WeightOnlyInt8QuantHandler(nullptr); }), "module is null");
 }
 
 }  // namespace

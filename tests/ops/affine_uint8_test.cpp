@@ -10,6 +10,7 @@
 
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/support/devices.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast {
 namespace {
@@ -18,20 +19,10 @@ using test::dequantize_backend;
 using test::observe;
 using test::quantize_backend;
 using test::same_bits;
-using testing::HasSubstr;
+using testing::error_message;
+using ::testing::HasSubstr;
 
 const std::vector<at::ScalarType> kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
-
-// The message of the Error that `call` throws, without its backtrace.
-template <class Error, class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
-}
 
 struct TableRow {
   std::string name;
@@ -41,7 +32,7 @@ struct TableRow {
   std::vector<int> codes;
 };
 
-class AffineUint8Operators : public testing::TestWithParam<TableRow> {};
+class AffineUint8Operators : public ::testing::TestWithParam<TableRow> {};
 
 TEST_P(AffineUint8Operators, GiveTheTablesValues) {
   const TableRow& row = GetParam();
@@ -58,12 +49,12 @@ TEST_P(AffineUint8Operators, GiveTheTablesValues) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, AffineUint8Operators,
-    testing::Values(TableRow{"zeros", {0, 0}, 0x1p-23F, 0, {0, 0}},
-                    TableRow{"positive", {2, 3}, 0x1.818182p-7F, 0, {170, 255}},
-                    TableRow{"negative", {-2, -3}, 0x1.818182p-7F, 255, {85, 0}},
-                    TableRow{"halves", {-1, 0, 1, .5F, -.5F}, 0x1.010102p-7F, 127, {0, 127, 254, 191, 63}},
-                    TableRow{"unequal", {-1, 0, 2}, 0x1.818182p-7F, 85, {0, 85, 255}},
-                    TableRow{"tenths", {-.3F, .1F, .7F}, 0x1.010102p-8F, 76, {0, 101, 254}}),
+    ::testing::Values(TableRow{"zeros", {0, 0}, 0x1p-23F, 0, {0, 0}},
+                      TableRow{"positive", {2, 3}, 0x1.818182p-7F, 0, {170, 255}},
+                      TableRow{"negative", {-2, -3}, 0x1.818182p-7F, 255, {85, 0}},
+                      TableRow{"halves", {-1, 0, 1, .5F, -.5F}, 0x1.010102p-7F, 127, {0, 127, 254, 191, 63}},
+                      TableRow{"unequal", {-1, 0, 2}, 0x1.818182p-7F, 85, {0, 85, 255}},
+                      TableRow{"tenths", {-.3F, .1F, .7F}, 0x1.010102p-8F, 76, {0, 101, 254}}),
     [](const auto& test) { return test.param.name; });
 
 // The gradients of PyTorch's own hook test, two ranks (tests of DDP use them too).
@@ -88,7 +79,7 @@ TEST_P(AffineUint8OnDevice, EqualsPyTorchPerTensor) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t size : test::kSizes) {
       for (const auto& [name, of_cpu] : test::inputs(dtype, size)) {
-        SCOPED_TRACE(testing::Message() << dtype << " " << name << " of size " << size);
+        SCOPED_TRACE(::testing::Message() << dtype << " " << name << " of size " << size);
         const at::Tensor x = of_cpu.to(device());
         const auto [scale, zero_point] = choose_qparams_per_tensor(x);
         const auto [expected_scale, expected_zero_point] = observe(x);
@@ -107,7 +98,7 @@ TEST_P(AffineUint8OnDevice, EqualsPyTorchPerChannel) {
   const test::UseThreads one(1);
   for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [name, flat] : test::inputs(dtype, 37 * 129)) {
-      SCOPED_TRACE(testing::Message() << dtype << " " << name);
+      SCOPED_TRACE(::testing::Message() << dtype << " " << name);
       const at::Tensor x = flat.view({37, 3, 43}).to(device());
       const auto [scales, zero_points] = choose_qparams_per_channel(x);
       const at::Tensor codes = quantize_per_channel(x, scales, zero_points);
@@ -129,7 +120,7 @@ TEST_P(AffineUint8OnDevice, ReadsAnyLayout) {
   for (const at::Tensor& x :
        {base.transpose(0, 2), base.slice(0, 1, 6, 2), base.slice(2, 0, 10, 3), base.select(1, 3), base.flip(0),
         base.select(2, 0).unsqueeze(1).expand({6, 4, 8}), base.as_strided({5, 4}, {1, 1}), channels_last}) {
-    SCOPED_TRACE(testing::Message() << x.sizes() << x.strides());
+    SCOPED_TRACE(::testing::Message() << x.sizes() << x.strides());
     const at::Tensor plain = x.contiguous();
     const auto [scale, zero_point] = choose_qparams_per_tensor(x);
     EXPECT_TRUE(same_bits(scale, std::get<0>(choose_qparams_per_tensor(plain))));
@@ -179,7 +170,7 @@ TEST_P(AffineUint8OnDevice, HandlesTensorsWithoutElements) {
   const at::Tensor no_codes = at::empty({4, 0}, at::kByte).to(device());
   const at::Tensor ones = at::ones({4}).to(device());
   EXPECT_EQ(dequantize_per_channel(no_codes, ones, ones).sizes(), at::IntArrayRef({4, 0}));
-  EXPECT_THAT(message_of<c10::ValueError>([this] {
+  EXPECT_THAT(error_message<c10::ValueError>([this] {
                 choose_qparams_per_channel(at::empty({3, 0}).to(device()));
               }),
               HasSubstr("x has channels without elements: its shape is [3, 0]"));
@@ -189,7 +180,7 @@ TEST_P(AffineUint8OnDevice, HandlesTensorsWithoutElements) {
 TEST_P(AffineUint8OnDevice, EqualsPyTorchForLongAndUnalignedRows) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{2, 70001}, {3, 8192}, {301, 1027}}) {
-      SCOPED_TRACE(testing::Message() << dtype << " " << shape);
+      SCOPED_TRACE(::testing::Message() << dtype << " " << shape);
       const at::Tensor memory = at::randn({shape[0] * shape[1] + 3}).to(dtype).to(device());
       const at::Tensor x = memory.slice(0, 3).view(shape);
       const auto [scales, zero_points] = choose_qparams_per_channel(x);
@@ -253,16 +244,16 @@ TEST(AffineUint8OperatorErrors, NameTheTypeThatIsWrong) {
   const at::Tensor x = at::ones({2, 3});
   const at::Tensor q = x.to(at::kByte);
   const at::Tensor one = at::ones({1});
-  EXPECT_EQ(message_of<c10::TypeError>([&] { choose_qparams_per_tensor(x.to(at::kLong)); }),
+  EXPECT_EQ(error_message<c10::TypeError>([&] { choose_qparams_per_tensor(x.to(at::kLong)); }),
             "x must be float32, float64, bfloat16 or float16, not Long");
-  EXPECT_EQ(message_of<c10::TypeError>([&] { choose_qparams_per_channel(q); }),
+  EXPECT_EQ(error_message<c10::TypeError>([&] { choose_qparams_per_channel(q); }),
             "x must be float32, float64, bfloat16 or float16, not Byte");
-  EXPECT_EQ(message_of<c10::TypeError>([&] { quantize_per_tensor(q, one, one); }),
+  EXPECT_EQ(error_message<c10::TypeError>([&] { quantize_per_tensor(q, one, one); }),
             "x must be float32, float64, bfloat16 or float16, not Byte");
-  EXPECT_EQ(message_of<c10::TypeError>([&] { dequantize_per_tensor(x, one, one); }), "q must be uint8, not Float");
-  EXPECT_EQ(message_of<c10::TypeError>([&] { quantize_per_tensor(x, one.to(at::kDouble), one); }),
+  EXPECT_EQ(error_message<c10::TypeError>([&] { dequantize_per_tensor(x, one, one); }), "q must be uint8, not Float");
+  EXPECT_EQ(error_message<c10::TypeError>([&] { quantize_per_tensor(x, one.to(at::kDouble), one); }),
             "scale must be float32, not Double");
-  EXPECT_EQ(message_of<c10::TypeError>([&] { dequantize_per_channel(q, x[0], x[0].to(at::kLong)); }),
+  EXPECT_EQ(error_message<c10::TypeError>([&] { dequantize_per_channel(q, x[0], x[0].to(at::kLong)); }),
             "zero_points must be int32 or float32, not Long");
 }
 
@@ -270,19 +261,19 @@ TEST(AffineUint8OperatorErrors, NameTheShapeThatIsWrong) {
   const at::Tensor x = at::ones({2, 3});
   const at::Tensor q = x.to(at::kByte);
   const at::Tensor one = at::ones({1});
-  EXPECT_EQ(message_of<c10::ValueError>([&] { quantize_per_tensor(x, at::ones({2}), one); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { quantize_per_tensor(x, at::ones({2}), one); }),
             "scale must hold one value, but has shape [2]");
-  EXPECT_EQ(message_of<c10::ValueError>([&] {
+  EXPECT_EQ(error_message<c10::ValueError>([&] {
               dequantize_per_tensor(q, one, at::ones({1, 1}));
             }),
             "zero_point must hold one value, but has shape [1, 1]");
-  EXPECT_EQ(message_of<c10::ValueError>([&] { quantize_per_channel(x, at::ones({3}), at::ones({2})); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { quantize_per_channel(x, at::ones({3}), at::ones({2})); }),
             "scales must have shape [2], one value per channel of x, but has shape [3]");
-  EXPECT_EQ(message_of<c10::ValueError>([&] {
+  EXPECT_EQ(error_message<c10::ValueError>([&] {
               dequantize_per_channel(q, at::ones({2}), at::ones({2, 1}));
             }),
             "zero_points must have shape [2], one value per channel of q, but has shape [2, 1]");
-  EXPECT_EQ(message_of<c10::ValueError>([&] { choose_qparams_per_channel(at::ones({})); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { choose_qparams_per_channel(at::ones({})); }),
             "x must have a dimension 0, the channels, but is 0-dimensional");
 }
 
@@ -292,10 +283,10 @@ TEST(AffineUint8OperatorErrors, NameTheZeroPointThatIsWrong) {
   for (const auto& [value, text] : std::vector<std::pair<double, std::string>>{
            {256, "256"}, {-1, "-1"}, {12.5, "12.5"}, {std::numeric_limits<double>::quiet_NaN(), "nan"}}) {
     const at::Tensor zero_points = at::tensor(std::vector<double>{0, value}).to(at::kFloat);
-    EXPECT_EQ(message_of<c10::ValueError>([&] { quantize_per_channel(x, scales, zero_points); }),
+    EXPECT_EQ(error_message<c10::ValueError>([&] { quantize_per_channel(x, scales, zero_points); }),
               "zero_points must hold whole numbers in [0, 255], but element 1 is " + text);
   }
-  EXPECT_EQ(message_of<c10::ValueError>(
+  EXPECT_EQ(error_message<c10::ValueError>(
                 [&] { dequantize_per_tensor(x.to(at::kByte), scales[0], at::full({1}, 300, at::kInt)); }),
             "zero_point must hold whole numbers in [0, 255], but element 0 is 300");
 }
@@ -303,13 +294,14 @@ TEST(AffineUint8OperatorErrors, NameTheZeroPointThatIsWrong) {
 TEST(AffineUint8OperatorErrors, NameTheTensorThatIsUndefinedOrElsewhere) {
   const at::Tensor x = at::ones({2, 3});
   const at::Tensor one = at::ones({1});
-  EXPECT_EQ(message_of<c10::ValueError>([&] { choose_qparams_per_tensor({}); }), "x is an undefined tensor");
-  EXPECT_EQ(message_of<c10::ValueError>([&] { choose_qparams_per_channel({}); }), "x is an undefined tensor");
-  EXPECT_EQ(message_of<c10::ValueError>([&] { quantize_per_tensor({}, one, one); }), "x is an undefined tensor");
-  EXPECT_EQ(message_of<c10::ValueError>([&] { dequantize_per_channel({}, one, one); }), "q is an undefined tensor");
-  EXPECT_EQ(message_of<c10::ValueError>([&] { quantize_per_tensor(x, {}, one); }), "scale is an undefined tensor");
-  EXPECT_EQ(message_of<c10::ValueError>([&] { quantize_per_tensor(x, one, {}); }), "zero_point is an undefined tensor");
-  EXPECT_EQ(message_of<c10::ValueError>([&] { quantize_per_tensor(x, one.to(at::kMeta), one); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { choose_qparams_per_tensor({}); }), "x is an undefined tensor");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { choose_qparams_per_channel({}); }), "x is an undefined tensor");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { quantize_per_tensor({}, one, one); }), "x is an undefined tensor");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { dequantize_per_channel({}, one, one); }), "q is an undefined tensor");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { quantize_per_tensor(x, {}, one); }), "scale is an undefined tensor");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { quantize_per_tensor(x, one, {}); }),
+            "zero_point is an undefined tensor");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { quantize_per_tensor(x, one.to(at::kMeta), one); }),
             "scale is on meta but x is on cpu");
 }
 

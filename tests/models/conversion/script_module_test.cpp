@@ -10,6 +10,7 @@
 
 #include "models/weight_only_int8.h"
 #include "ops/weight_only_int8.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast::models {
 namespace {
@@ -149,12 +150,8 @@ TEST(WeightOnlyInt8ScriptModule, LeavesOtherModulesAlone) {
 }
 
 std::string refusal(const Module& module) {
-  try {
-    ScriptWeightOnlyInt8QuantHandler(save_and_load(module)).convert_for_runtime();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
+  return testing::error_message<c10::ValueError>(
+      [&] { ScriptWeightOnlyInt8QuantHandler(save_and_load(module)).convert_for_runtime(); });
 }
 
 TEST(WeightOnlyInt8ScriptModuleErrors, NameALayerThatDoesMore) {

@@ -1,11 +1,12 @@
 #include "trainer/ddp/ddp_options.h"
 
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <string>
+
+#include "tests/support/error_message.h"
 
 namespace narrowcast {
 namespace {
@@ -14,12 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string error_of(const DdpOptions& options) {
-  try {
-    options.validate();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing";
+  return testing::error_message<c10::ValueError>([&] { options.validate(); });
 }
 
 TEST(DdpOptionsTest, DefaultsArePyTorchs) {

@@ -1,12 +1,12 @@
 #include "trainer/job/run_job.h"
 
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <sstream>
 
+#include "tests/support/error_message.h"
 #include "tests/trainer/job/small_job.h"
 #include "trainer/program/exit_code.h"
 
@@ -73,12 +73,7 @@ TEST(RunJob, ChecksBeforeItReadsOrJoins) {
     TrainJob job = small_job(folder);
     job.data = {"/no/such/file"};
     change(job);
-    try {
-      run(job);
-    } catch (const c10::ValueError& error) {
-      return std::string(error.what_without_backtrace());
-    }
-    return std::string("no error");
+    return testing::error_message<c10::ValueError>([&] { run(job); });
   };
   EXPECT_THAT(with([](TrainJob& job) { job.ddp.hook("int3"); }), HasSubstr("known: none, allreduce"));
   EXPECT_THAT(with([](TrainJob& job) { job.ddp.bucket_cap_mb(-1); }), HasSubstr("bucket_cap_mb"));

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/support/error_message.h"
+
 // Stands for Gloo's own exceptions, which are known by their namespace.
 namespace gloo {
 struct FakeIoException : std::runtime_error {
@@ -19,12 +21,8 @@ namespace {
 
 template <class Error>
 std::string message_for(const Error& thrown) {
-  try {
-    with_network_errors(3, "all-reduce", [&] { throw thrown; });
-  } catch (const c10::DistBackendError& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing";
+  return testing::error_message<c10::DistBackendError>(
+      [&] { with_network_errors(3, "all-reduce", [&] { throw thrown; }); });
 }
 
 c10::SourceLocation here() { return {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}; }

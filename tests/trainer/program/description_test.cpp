@@ -1,17 +1,17 @@
 #include "trainer/program/description.h"
 
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
 
+#include "tests/support/error_message.h"
 #include "tests/trainer/program/sample_program.h"
 
 namespace narrowcast::program {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Description, HelpShowsEachFlagInItsGroup) {
   const std::string help = help_text(sample_description());
@@ -44,17 +44,12 @@ TEST(Description, NamesTypes) {
 std::string fault(const std::vector<FlagGroup>& groups) {
   Description description;
   description.groups = groups;
-  try {
-    check_flag_groups(description);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
+  return testing::error_message<c10::Error>([&] { check_flag_groups(description); });
 }
 
 TEST(Description, EveryFlagIsInExactlyOneGroup) {
   std::vector<FlagGroup> groups = sample_description().groups;
-  EXPECT_EQ(fault(groups), "");
+  EXPECT_EQ(fault(groups), "nothing was thrown");
   groups[0].flags.push_back("sample_data");
   EXPECT_EQ(fault(groups), "--sample_data is in more than one group of the help text");
   groups[0].flags.back() = "sample_absent";

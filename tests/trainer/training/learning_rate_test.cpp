@@ -1,6 +1,5 @@
 #include "trainer/training/learning_rate.h"
 
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,18 +7,15 @@
 #include <limits>
 #include <string>
 
+#include "tests/support/error_message.h"
+
 namespace narrowcast::training {
 namespace {
 
 using ::testing::HasSubstr;
 
 std::string message_of(const LearningRateOptions& options, int64_t steps) {
-  try {
-    LearningRate(options, steps);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  return testing::error_message<c10::ValueError>([&] { LearningRate(options, steps); });
 }
 
 TEST(LearningRate, WarmsUpLinearlyAndReachesThePeakAtItsLastStep) {

@@ -10,6 +10,7 @@
 
 #include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast {
@@ -224,12 +225,7 @@ TEST_P(AutoQuantize, MovesMegabytes) {
 
 TEST(AutoQuantizeCallables, RefuseOtherCollectives) {
   const auto message = [](const collectives::OtherCollective& collective) {
-    try {
-      auto_quantize(collective, DQuantType::kFp16);
-    } catch (const c10::ValueError& error) {
-      return std::string(error.what_without_backtrace());
-    }
-    return std::string("nothing was thrown");
+    return testing::error_message<c10::ValueError>([&] { auto_quantize(collective, DQuantType::kFp16); });
   };
   EXPECT_EQ(message(collectives::all_reduce), "The collective op all_reduce is not supported yet");
   EXPECT_EQ(message({"barrier"}), "The collective op barrier is not supported yet");
