@@ -1,10 +1,8 @@
 // What launchers of MPI tell their processes, and which launcher counts where there are several.
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/error_message.h"
-#include "trainer/worker_env.h"
+#include "tests/trainer/worker_env/variables.h"
 
 namespace narrowcast {
 namespace {
@@ -23,15 +21,6 @@ EnvironmentVariables open_mpi() {
 // Two processes of MPICH's mpiexec on one node.
 EnvironmentVariables mpich() {
   return {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
-}
-
-EnvironmentVariables operator+(EnvironmentVariables variables, const EnvironmentVariables& more) {
-  for (const auto& [name, value] : more) variables[name] = value;
-  return variables;
-}
-
-std::string error_of(const EnvironmentVariables& variables, const WorkerFlags& flags = {}) {
-  return testing::error_message<c10::ValueError>([&] { WorkerEnv::from_variables(variables, flags); });
 }
 
 void expect_second_of_two(const WorkerEnv& env) {

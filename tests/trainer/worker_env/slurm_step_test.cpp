@@ -1,10 +1,8 @@
 // What srun tells the tasks of a step.
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/error_message.h"
-#include "trainer/worker_env.h"
+#include "tests/trainer/worker_env/variables.h"
 
 namespace narrowcast {
 namespace {
@@ -24,14 +22,8 @@ EnvironmentVariables step_variables() {
           {"SLURM_STEP_NODELIST", "a[09-11],b"}};
 }
 
-std::string error_of(const EnvironmentVariables& variables) {
-  return testing::error_message<c10::ValueError>([&] { WorkerEnv::from_variables(variables); });
-}
-
 EnvironmentVariables changed(const std::string& name, const std::string& value) {
-  EnvironmentVariables variables = step_variables();
-  variables[name] = value;
-  return variables;
+  return step_variables() + EnvironmentVariables{{name, value}};
 }
 
 TEST(SlurmStepTest, GivesEverything) {
@@ -48,9 +40,8 @@ TEST(SlurmStepTest, GivesEverything) {
 
 TEST(SlurmStepTest, AllTasksDeriveTheSamePortAndOtherStepsAnother) {
   const int64_t port = WorkerEnv::from_variables(step_variables()).master_port;
-  EnvironmentVariables neighbour = changed("SLURM_PROCID", "5");
-  neighbour["SLURM_LOCALID"] = "1";
-  neighbour["SLURM_NODEID"] = "2";
+  const EnvironmentVariables neighbour =
+      step_variables() + EnvironmentVariables{{"SLURM_PROCID", "5"}, {"SLURM_LOCALID", "1"}, {"SLURM_NODEID", "2"}};
   EXPECT_EQ(WorkerEnv::from_variables(neighbour).master_port, port);
   EXPECT_NE(WorkerEnv::from_variables(changed("SLURM_STEP_ID", "1")).master_port, port);
   EXPECT_NE(WorkerEnv::from_variables(changed("SLURM_JOB_ID", "1235")).master_port, port);
@@ -62,9 +53,8 @@ TEST(SlurmStepTest, ThePortIsTheDocumentedOne) {
 }
 
 TEST(SlurmStepTest, MasterVariablesWin) {
-  EnvironmentVariables variables = changed("MASTER_ADDR", "10.0.0.1");
-  variables["MASTER_PORT"] = "29500";
-  const WorkerEnv env = WorkerEnv::from_variables(variables);
+  const WorkerEnv env = WorkerEnv::from_variables(
+      step_variables() + EnvironmentVariables{{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}});
   EXPECT_EQ(env.master_addr, "10.0.0.1");
   EXPECT_EQ(env.master_port, 29500);
 }
@@ -76,17 +66,11 @@ TEST(SlurmStepTest, ABatchScriptIsNoTask) {
 }
 
 TEST(SlurmStepTest, ALauncherInsideAStepIsTheOneThatCounts) {
-  EnvironmentVariables variables = step_variables();
-  for (const auto& [name, value] : EnvironmentVariables{{"TORCHELASTIC_RUN_ID", "x"},
-                                                        {"RANK", "1"},
-                                                        {"WORLD_SIZE", "2"},
-                                                        {"LOCAL_RANK", "1"},
-                                                        {"LOCAL_WORLD_SIZE", "2"},
-                                                        {"MASTER_ADDR", "127.0.0.1"},
-                                                        {"MASTER_PORT", "1"}}) {
-    variables[name] = value;
-  }
-  EXPECT_EQ(WorkerEnv::from_variables(variables).rank, 1);
+  const EnvironmentVariables launcher = {{"TORCHELASTIC_RUN_ID", "x"}, {"RANK", "1"},
+                                         {"WORLD_SIZE", "2"},          {"LOCAL_RANK", "1"},
+                                         {"LOCAL_WORLD_SIZE", "2"},    {"MASTER_ADDR", "127.0.0.1"},
+                                         {"MASTER_PORT", "1"}};
+  EXPECT_EQ(WorkerEnv::from_variables(step_variables() + launcher).rank, 1);
 }
 
 TEST(SlurmStepTest, ErrorsNameTheVariable) {

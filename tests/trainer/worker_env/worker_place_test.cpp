@@ -1,12 +1,11 @@
 // Processes started by torchrun or by hand, and the command line.
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 
-#include "trainer/worker_env.h"
+#include "tests/trainer/worker_env/variables.h"
 
 namespace narrowcast {
 namespace {
@@ -26,15 +25,6 @@ EnvironmentVariables torchrun_variables() {
           {"TORCHELASTIC_RESTART_COUNT", "3"},
           {"TORCHELASTIC_RUN_ID", "job-1"},
           {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"}};
-}
-
-std::string error_of(const EnvironmentVariables& variables, const WorkerFlags& flags = {}) {
-  try {
-    WorkerEnv::from_variables(variables, flags);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no c10::ValueError";
 }
 
 TEST(WorkerEnvTest, IsOneProcessAloneWithoutALauncher) {
@@ -99,9 +89,7 @@ struct BadValue {
 class WorkerEnvBadValueTest : public ::testing::TestWithParam<BadValue> {};
 
 TEST_P(WorkerEnvBadValueTest, IsAValueErrorNamingVariableAndValue) {
-  EnvironmentVariables variables = torchrun_variables();
-  variables[GetParam().name] = GetParam().value;
-  EXPECT_THAT(error_of(variables),
+  EXPECT_THAT(error_of(torchrun_variables() + EnvironmentVariables{{GetParam().name, GetParam().value}}),
               AllOf(HasSubstr(GetParam().name), HasSubstr(GetParam().value), HasSubstr(GetParam().complaint)));
 }
 
@@ -134,9 +122,8 @@ TEST(WorkerEnvTest, AKubernetesPodIsANode) {
   const WorkerEnv env = WorkerEnv::from_variables(pod);
   EXPECT_EQ(env.local_rank, 0);
   EXPECT_EQ(env.local_world_size, 1);
-  EnvironmentVariables loopback = pod;
-  loopback["MASTER_ADDR"] = "localhost";
-  EXPECT_THAT(error_of(loopback), HasSubstr("MASTER_ADDR=localhost is this node's own loopback"));
+  EXPECT_THAT(error_of(pod + EnvironmentVariables{{"MASTER_ADDR", "localhost"}}),
+              HasSubstr("MASTER_ADDR=localhost is this node's own loopback"));
 }
 
 TEST(WorkerFlagsTest, AloneDescribeAJob) {
