@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <optional>
 
 #include "tests/programs/launcher/node_commands.h"
 
@@ -21,8 +22,21 @@ class NarrowcastRunElasticTest : public NarrowcastRunNodesFixture {
     conf.insert(conf.end(), flags.begin(), flags.end());
     return launcher({"--nnodes", nodes, "--rdzv_backend=c10d", "--rdzv_endpoint=127.0.0.1:" + port}, script, conf);
   }
-  // Once it is, others that are started are not.
-  static void wait_until_it_is_the_host(RunningProgram& launcher) { launcher.wait_for_errors("1 node is here"); }
+};
+
+// Once it is, others that are started are not.
+void wait_until_it_is_the_host(RunningProgram& launcher) { launcher.wait_for_errors("1 node is here"); }
+
+// The launchers of two nodes that take part in one round, the first as the host.
+struct HostAndOther {
+  explicit HostAndOther(const Words& node) : host(node) {
+    wait_until_it_is_the_host(host);
+    other.emplace(node);
+    host.wait_for_output("rank 0 of 2");
+    other->wait_for_output("rank 1 of 2");
+  }
+  RunningProgram host;
+  std::optional<RunningProgram> other;
 };
 
 const std::string kWait = "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; sleep 1000";
@@ -63,39 +77,26 @@ TEST_F(NarrowcastRunElasticTest, TakesNodesInAndGoesOnWithoutALostOne) {
 }
 
 TEST_F(NarrowcastRunElasticTest, LetsANodeLeave) {
-  RunningProgram host(node("1:2", kWait));
-  wait_until_it_is_the_host(host);
-  RunningProgram second(node("1:2", kWait));
-  second.wait_for_output("of 2");
-  host.wait_for_output("rank 0 of 2");
-  second.send(SIGTERM);
-  EXPECT_EQ(second.wait().exit_code, 128 + SIGTERM);
-  host.wait_for_output("rank 0 of 1");
-  host.send(SIGINT);
-  EXPECT_EQ(host.wait().exit_code, 128 + SIGINT);
+  HostAndOther nodes(node("1:2", kWait));
+  nodes.other->send(SIGTERM);
+  EXPECT_EQ(nodes.other->wait().exit_code, 128 + SIGTERM);
+  nodes.host.wait_for_output("rank 0 of 1");
+  nodes.host.send(SIGINT);
+  EXPECT_EQ(nodes.host.wait().exit_code, 128 + SIGINT);
 }
 
 TEST_F(NarrowcastRunElasticTest, EndsWhenTooFewAreLeft) {
-  const Words conf = {quick().back() + ",join_timeout=8"};
-  RunningProgram host(node("2", kWait, conf));
-  wait_until_it_is_the_host(host);
-  RunningProgram second(node("2", kWait, conf));
-  host.wait_for_output("of 2");
-  second.wait_for_output("of 2");
-  second.send(SIGKILL);
-  const ProgramEnd end = host.wait();
+  HostAndOther nodes(node("2", kWait, {quick().back() + ",join_timeout=8"}));
+  nodes.other->send(SIGKILL);
+  const ProgramEnd end = nodes.host.wait();
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.errors, HasSubstr("not complete within 8 s: 1 node is here of at least 2\n"));
 }
 
 TEST_F(NarrowcastRunElasticTest, EndsEverywhereWhenTheHostIsKilled) {
-  RunningProgram host(node("1:2", kWait));
-  wait_until_it_is_the_host(host);
-  RunningProgram second(node("1:2", kWait));
-  host.wait_for_output("rank 0 of 2");
-  second.wait_for_output("of 2");
-  host.send(SIGKILL);
-  EXPECT_EQ(second.wait().exit_code, 3);
+  HostAndOther nodes(node("1:2", kWait));
+  nodes.host.send(SIGKILL);
+  EXPECT_EQ(nodes.other->wait().exit_code, 3);
 }
 
 TEST_F(NarrowcastRunElasticTest, CountsFailuresOfAllNodesTogether) {
@@ -129,16 +130,12 @@ TEST_F(NarrowcastRunElasticTest, RefusesToListenEverywhere) {
 }
 
 TEST_F(NarrowcastRunElasticTest, KeepsASpareOfAFullJob) {
-  RunningProgram first(node("2", kWait));
-  wait_until_it_is_the_host(first);
-  RunningProgram second(node("2", kWait));
-  first.wait_for_output("of 2");
-  second.wait_for_output("of 2");
+  HostAndOther nodes(node("2", kWait));
   RunningProgram spare(node("2", kWait));
   spare.wait_for_errors("waiting: the job runs with 2 nodes");
-  second.send(SIGKILL);
+  nodes.other->send(SIGKILL);
   spare.wait_for_output("round 1 rank 1 of 2");
-  first.send(SIGTERM);
+  nodes.host.send(SIGTERM);
   EXPECT_EQ(spare.wait().exit_code, 128 + SIGTERM);
 }
 

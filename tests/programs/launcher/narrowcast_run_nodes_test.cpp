@@ -1,7 +1,5 @@
 // Several launchers of one job, as separate processes on this machine: fixed nodes.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -24,6 +22,18 @@ class NarrowcastRunNodesTest : public NarrowcastRunNodesFixture {
                     script, flags);
   }
 };
+
+// The launchers of two nodes, whose workers have said "pid ID" and wait until they are stopped.
+struct WaitingNodes {
+  WaitingNodes(const Words& node0, const Words& node1) : first(node0), second(node1) {
+    first.wait_for_output("pid ");
+    second.wait_for_output("pid ");
+  }
+  RunningProgram first;
+  RunningProgram second;
+};
+
+const std::string kWait = "echo pid $$; sleep 1000";
 
 TEST_F(NarrowcastRunNodesTest, GiveEachWorkerItsPlace) {
   const std::string script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE";
@@ -62,25 +72,19 @@ TEST_F(NarrowcastRunNodesTest, AllTellOfTheFirstFailure) {
 }
 
 TEST_F(NarrowcastRunNodesTest, EndWhenALauncherIsKilled) {
-  RunningProgram first(node(2, 0, "echo ready; sleep 1000", quick()));
-  RunningProgram second(node(2, 1, "echo pid $$; sleep 1000", quick()));
-  first.wait_for_output("ready");
-  second.wait_for_output("pid ");
-  second.send(SIGKILL);
-  const ProgramEnd end = first.wait();
+  WaitingNodes nodes(node(2, 0, kWait, quick()), node(2, 1, kWait, quick()));
+  nodes.second.send(SIGKILL);
+  const ProgramEnd end = nodes.first.wait();
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.errors,
               ContainsRegex("node 1 \\(.*\\) was lost: no sign of life for 4 s; stopped 1 rank that ran\n"));
-  wait_until_gone(pids_after("pid ", second.wait().output).at(0));
+  wait_until_gone(pids_after("pid ", nodes.second.wait().output).at(0));
 }
 
 TEST_F(NarrowcastRunNodesTest, EndWhenTheLauncherOfNodeZeroIsKilled) {
-  RunningProgram first(node(2, 0, "echo ready; sleep 1000", quick()));
-  RunningProgram second(node(2, 1, "echo pid $$; sleep 1000", quick()));
-  first.wait_for_output("ready");
-  second.wait_for_output("pid ");
-  first.send(SIGKILL);
-  const ProgramEnd end = second.wait();
+  WaitingNodes nodes(node(2, 0, kWait, quick()), node(2, 1, kWait, quick()));
+  nodes.first.send(SIGKILL);
+  const ProgramEnd end = nodes.second.wait();
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.errors, HasSubstr("narrowcast-run: the store at 127.0.0.1:" + port +
                                     ": the launcher that served it has ended or was killed\n"));
@@ -88,25 +92,19 @@ TEST_F(NarrowcastRunNodesTest, EndWhenTheLauncherOfNodeZeroIsKilled) {
 }
 
 TEST_F(NarrowcastRunNodesTest, EndWhenALauncherHangs) {
-  RunningProgram first(node(2, 0, "echo ready; sleep 1000", quick()));
-  RunningProgram second(node(2, 1, "echo ready; sleep 1000", quick()));
-  first.wait_for_output("ready");
-  second.wait_for_output("ready");
-  first.send(SIGSTOP);
-  const ProgramEnd end = second.wait();
+  WaitingNodes nodes(node(2, 0, kWait, quick()), node(2, 1, kWait, quick()));
+  nodes.first.send(SIGSTOP);
+  const ProgramEnd end = nodes.second.wait();
   EXPECT_EQ(end.exit_code, 3);
   EXPECT_THAT(end.errors, HasSubstr(": no answer; the launcher that serves it hangs, or the network is gone\n"));
-  first.send(SIGCONT);
-  EXPECT_EQ(first.wait().exit_code, 3);
+  nodes.first.send(SIGCONT);
+  EXPECT_EQ(nodes.first.wait().exit_code, 3);
 }
 
 TEST_F(NarrowcastRunNodesTest, StopTogetherAtASignalToOne) {
-  RunningProgram first(node(2, 0, "echo ready; sleep 1000"));
-  RunningProgram second(node(2, 1, "echo ready; sleep 1000"));
-  first.wait_for_output("ready");
-  second.wait_for_output("ready");
-  second.send(SIGTERM);
-  for (RunningProgram* const launcher : {&first, &second}) {
+  WaitingNodes nodes(node(2, 0, kWait), node(2, 1, kWait));
+  nodes.second.send(SIGTERM);
+  for (RunningProgram* const launcher : {&nodes.first, &nodes.second}) {
     const ProgramEnd end = launcher->wait();
     EXPECT_EQ(end.exit_code, 128 + SIGTERM);
     EXPECT_THAT(end.errors, HasSubstr("narrowcast-run: stopped by SIGTERM on node 1 ("));

@@ -1,8 +1,18 @@
 #include "trainer/launcher/group/group_json.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "ops/errors.h"
+
+// What is missing is null.
+template <class T>
+struct nlohmann::adl_serializer<std::optional<T>> {
+  static void to_json(json& j, const std::optional<T>& value) { j = value ? json(*value) : json(nullptr); }
+  static void from_json(const json& j, std::optional<T>& value) {
+    value = j.is_null() ? std::nullopt : std::optional<T>(j.get<T>());
+  }
+};
 
 namespace narrowcast::launcher {
 
@@ -15,16 +25,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role)
 
 namespace {
-
-template <class T>
-json optional_to_json(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
-template <class T>
-void read_optional(const json& value, std::optional<T>& into) {
-  into = value.is_null() ? std::nullopt : std::optional<T>(value.get<T>());
-}
 
 template <class T>
 std::string dump(const T& value) {
@@ -60,49 +60,13 @@ void from_json(const json& j, FailureRecord& record) {
   j.at("last_lines").get_to(record.last_lines);
 }
 
-void to_json(json& j, const NodeReport& report) {
-  j = {{"end", report.end},
-       {"failure", optional_to_json(report.failure)},
-       {"signal", report.signal},
-       {"text", report.text},
-       {"stopped_ranks", report.stopped_ranks},
-       {"killed", report.killed},
-       {"left_behind", report.left_behind}};
-}
-
-void from_json(const json& j, NodeReport& report) {
-  j.at("end").get_to(report.end);
-  read_optional(j.at("failure"), report.failure);
-  j.at("signal").get_to(report.signal);
-  j.at("text").get_to(report.text);
-  j.at("stopped_ranks").get_to(report.stopped_ranks);
-  j.at("killed").get_to(report.killed);
-  j.at("left_behind").get_to(report.left_behind);
-}
-
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeReport, end, failure, signal, text, stopped_ranks, killed, left_behind)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RoundReport, round, report)
-
-void to_json(json& j, const GroupEnd& end) {
-  j = {{"cause", end.cause},   {"failure", optional_to_json(end.failure)},
-       {"signal", end.signal}, {"text", end.text},
-       {"code", end.code},     {"stopped_ranks", end.stopped_ranks},
-       {"killed", end.killed}, {"left_behind", end.left_behind}};
-}
-
-void from_json(const json& j, GroupEnd& end) {
-  j.at("cause").get_to(end.cause);
-  read_optional(j.at("failure"), end.failure);
-  j.at("signal").get_to(end.signal);
-  j.at("text").get_to(end.text);
-  j.at("code").get_to(end.code);
-  j.at("stopped_ranks").get_to(end.stopped_ranks);
-  j.at("killed").get_to(end.killed);
-  j.at("left_behind").get_to(end.left_behind);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEnd, cause, failure, signal, text, code, stopped_ranks, killed, left_behind)
 
 void to_json(json& j, const Decision& decision) {
   j = {{"phase", decision.phase},     {"round", decision.round}, {"run_id", decision.run_id},
-       {"members", decision.members}, {"note", decision.note},   {"end", optional_to_json(decision.end)},
+       {"members", decision.members}, {"note", decision.note},   {"end", decision.end},
        {"turned_away", json::array()}};
   for (const auto& [ticket, end] : decision.turned_away) {
     j["turned_away"].push_back({{"ticket", ticket}, {"end", end}});
@@ -115,7 +79,7 @@ void from_json(const json& j, Decision& decision) {
   j.at("run_id").get_to(decision.run_id);
   j.at("members").get_to(decision.members);
   j.at("note").get_to(decision.note);
-  read_optional(j.at("end"), decision.end);
+  j.at("end").get_to(decision.end);
   for (const json& entry : j.at("turned_away")) {
     decision.turned_away[entry.at("ticket").get<int64_t>()] = entry.at("end").get<GroupEnd>();
   }

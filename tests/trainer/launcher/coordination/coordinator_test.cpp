@@ -38,6 +38,13 @@ class CoordinatorTest : public ::testing::Test {
     views.push_back({.ticket = static_cast<int64_t>(views.size()) + 1, .node = describe(host, node_rank)});
     return views.back().ticket;
   }
+  // A job of nodes "a" and "b" with tickets 1 and 2, in its first round.
+  void run_two_static(int64_t max_restarts = 0) {
+    begin_static(2, max_restarts);
+    comes("b", 1);
+    EXPECT_EQ(after(100).phase, Phase::kRunning);
+  }
+
   NodeView& view(int64_t ticket) { return views.at(static_cast<size_t>(ticket - 1)); }
 
   void reports(int64_t ticket, NodeReport::End end, int exit_code = 0) {
@@ -56,6 +63,12 @@ class CoordinatorTest : public ::testing::Test {
       node.beats += dead.contains(node.ticket) ? 0 : 1;
     }
     return coordinator->step(now, views);
+  }
+  // More than a round may take to form, in steps shorter than a lost node's silence.
+  void after_the_join_timeout() {
+    for (int i = 0; i < 21; ++i) {
+      after(500);
+    }
   }
 
   GroupSettings settings_;
@@ -85,9 +98,7 @@ TEST_F(CoordinatorTest, RunsAStaticJobToItsEnd) {
 }
 
 TEST_F(CoordinatorTest, RestartsAllNodesTogetherAsOftenAsIsAllowed) {
-  begin_static(2, 1);
-  comes("b", 1);
-  after(100);
+  run_two_static(1);
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(coordinator->decision().phase, Phase::kRunning);
     EXPECT_EQ(coordinator->decision().round, round);
@@ -104,9 +115,7 @@ TEST_F(CoordinatorTest, RestartsAllNodesTogetherAsOftenAsIsAllowed) {
 }
 
 TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
-  begin_static(2, 5);
-  comes("b", 1);
-  after(100);
+  run_two_static(5);
   dead.insert(2);
   EXPECT_EQ(after(900).phase, Phase::kRunning);
   EXPECT_EQ(after(200).phase, Phase::kStopping);
@@ -118,9 +127,7 @@ TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
 }
 
 TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANodeBetweenRounds) {
-  begin_static(2, 5);
-  comes("b", 1);
-  after(100);
+  run_two_static(5);
   reports(1, NodeReport::End::kFailed, 7);
   after(100);
   reports(2, NodeReport::End::kStopped);
@@ -161,9 +168,7 @@ TEST_F(CoordinatorTest, RefusesContradictionsEverywhereBeforeTheJobBegins) {
 }
 
 TEST_F(CoordinatorTest, TurnsALatecomerAwayWithoutHarmToTheJob) {
-  begin_static(2);
-  comes("b", 1);
-  after(100);
+  run_two_static();
   const int64_t third = comes("c", 1);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
   EXPECT_EQ(coordinator->decision().turned_away.at(third).exit_code(), program::kWrongUse);
@@ -171,9 +176,7 @@ TEST_F(CoordinatorTest, TurnsALatecomerAwayWithoutHarmToTheJob) {
 
 TEST_F(CoordinatorTest, GivesUpWaitingForNodes) {
   begin_static(2);
-  for (int i = 0; i < 21; ++i) {
-    after(500);
-  }
+  after_the_join_timeout();
   EXPECT_EQ(after(500).phase, Phase::kOver);
   EXPECT_EQ(coordinator->decision().end->text,
             "not complete within 10 s: 1 of 2 nodes are here; missing is --node_rank 1");
@@ -181,9 +184,7 @@ TEST_F(CoordinatorTest, GivesUpWaitingForNodes) {
 }
 
 TEST_F(CoordinatorTest, StopsEverywhereAtASignalToAStaticNode) {
-  begin_static(2);
-  comes("b", 1);
-  after(100);
+  run_two_static();
   reports(2, NodeReport::End::kInterrupted);
   EXPECT_EQ(after(100).phase, Phase::kStopping);
   reports(1, NodeReport::End::kStopped);
@@ -267,9 +268,7 @@ TEST_F(CoordinatorTest, ElasticJobWaitsForTheFewestAndGivesUp) {
   reports(1, NodeReport::End::kFailed, program::kPeerFailed);
   after(1200);
   EXPECT_EQ(after(100).phase, Phase::kForming);
-  for (int i = 0; i < 21; ++i) {
-    after(500);
-  }
+  after_the_join_timeout();
   EXPECT_EQ(coordinator->decision().phase, Phase::kOver);
   EXPECT_THAT(coordinator->decision().end->text, HasSubstr("1 node is here of at least 2"));
 }
@@ -293,9 +292,7 @@ TEST_F(CoordinatorTest, ElasticJobTurnsASpareAwayInTheEnd) {
   settings_.max_nodes = 1;
   comes("b", 0);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  for (int i = 0; i < 21; ++i) {
-    after(500);
-  }
+  after_the_join_timeout();
   EXPECT_EQ(coordinator->decision().turned_away.at(2).text, "no place became free within 10 s");
 }
 
