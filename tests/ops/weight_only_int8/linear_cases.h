@@ -4,8 +4,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <optional>
+#include <vector>
 
+#include "ops/weight_only_int8.h"
 #include "tests/ops/instruction_sets.h"
 
 namespace narrowcast::test {
@@ -26,6 +29,12 @@ struct Layer {
 inline Layer random_layer(int64_t outputs, int64_t inputs) {
   return {at::randint(-128, 128, {outputs, inputs}, at::kChar), at::rand({outputs}) * 0.02 + 1e-3,
           at::randn({outputs})};
+}
+
+inline constexpr at::ScalarType kLinearDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
+
+inline at::Tensor run_linear(const at::Tensor& x, const Layer& layer) {
+  return weight_only_int8_linear(x, layer.weight, layer.scales, layer.bias);
 }
 
 // linear(x, weight) * scales + bias in float64.
@@ -64,6 +73,41 @@ inline testing::AssertionResult within_bound(const at::Tensor& actual, const at:
   if (actual.numel() == 0 || excess.max().item<double>() <= 0) return testing::AssertionSuccess();
   return testing::AssertionFailure() << excess.gt(0).sum().item<int64_t>() << " of " << actual.numel()
                                      << " are too far, or NaN; the worst by " << excess.max().item<double>();
+}
+
+// Tries a layer on batches of so many rows, with and without its bias.
+inline void expect_exact_within_bound(const Layer& layer, const std::vector<int64_t>& batches) {
+  const Layer no_bias{layer.weight, layer.scales};
+  const int64_t inputs = layer.weight.size(1);
+  for (const int64_t rows : batches) {
+    for (const at::ScalarType dtype : kLinearDtypes) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << layer.weight.size(0) << " " << dtype);
+      const at::Tensor x = at::randn({rows, inputs}).to(dtype).to(layer.weight.device());
+      EXPECT_TRUE(within_bound(run_linear(x, layer), x, layer));
+      EXPECT_TRUE(within_bound(run_linear(x, no_bias), x, no_bias));
+    }
+  }
+}
+
+// Inf and NaN of an input reach every output of its row that they should, and no other row.
+inline void expect_passes_inf_and_nan_on(const Layer& layer) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  layer.weight.select(1, 3).slice(0, 0, 6).zero_();
+  for (const at::ScalarType dtype : kLinearDtypes) {
+    for (const int64_t rows : {4, 9, 70}) {
+      SCOPED_TRACE(testing::Message() << rows << " rows of " << dtype);
+      at::Tensor x = at::randn({rows, layer.weight.size(1)}).to(dtype).to(layer.weight.device());
+      x[0][3] = kInf;
+      x[1][3] = -kInf;
+      x[2][5] = std::numeric_limits<double>::quiet_NaN();
+      const at::Tensor y = run_linear(x, layer);
+      const at::Tensor expected = exact_linear(x, layer);
+      EXPECT_TRUE(y.isnan().equal(expected.isnan()));
+      EXPECT_TRUE(y.eq(kInf).equal(expected.eq(kInf)));
+      EXPECT_TRUE(y.eq(-kInf).equal(expected.eq(-kInf)));
+      EXPECT_TRUE(within_bound(y.slice(0, 3), x.slice(0, 3), layer));
+    }
+  }
 }
 
 }  // namespace narrowcast::test

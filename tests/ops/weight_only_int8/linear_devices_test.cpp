@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <limits>
 #include <vector>
 
 #include "ops/weight_only_int8.h"
@@ -15,15 +14,11 @@
 namespace narrowcast {
 namespace {
 
+using test::kLinearDtypes;
 using test::Layer;
+using test::run_linear;
 using test::same_bits;
 using test::within_bound;
-
-constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
-
-at::Tensor run(const at::Tensor& x, const Layer& layer) {
-  return weight_only_int8_linear(x, layer.weight, layer.scales, layer.bias);
-}
 
 // The reference's own expression, with the bias it should have kept.
 at::Tensor run_reference(const at::Tensor& x, const Layer& layer) {
@@ -71,16 +66,7 @@ TEST_P(WeightOnlyInt8LinearOnDevice, IsExactWithinItsBound) {
   };
   for (const auto& [inputs, outputs] :
        std::vector<Shape>{{1, 1}, {7, 5}, {64, 16}, {65, 17}, {528, 35}, {4096, 9}, {4624, 3}}) {
-    const Layer layer = layer_on_device(outputs, inputs);
-    const Layer no_bias{layer.weight, layer.scales};
-    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 70}) {
-      for (const at::ScalarType dtype : kDtypes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << outputs << " " << dtype);
-        const at::Tensor x = at::randn({rows, inputs}).to(dtype).to(device());
-        EXPECT_TRUE(within_bound(run(x, layer), x, layer));
-        EXPECT_TRUE(within_bound(run(x, no_bias), x, no_bias));
-      }
-    }
+    test::expect_exact_within_bound(layer_on_device(outputs, inputs), {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 70});
   }
 }
 
@@ -90,34 +76,15 @@ TEST_P(WeightOnlyInt8LinearOnDevice, ReadsInputsAndWeightsThatBeginAnywhere) {
   const at::Tensor inputs = at::randn({30 * 48 + 1}).to(at::kBFloat16).to(device());
   for (const int64_t rows : {1, 3, 30}) {
     const at::Tensor x = inputs.slice(0, 1, 1 + rows * 48).view({rows, 48});
-    EXPECT_TRUE(within_bound(run(x, layer), x, layer));
+    EXPECT_TRUE(within_bound(run_linear(x, layer), x, layer));
   }
 }
 
-TEST_P(WeightOnlyInt8LinearOnDevice, PassesInfAndNanOn) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
-  const Layer layer = layer_on_device(19, 80);
-  layer.weight.select(1, 3).slice(0, 0, 6).zero_();
-  for (const at::ScalarType dtype : kDtypes) {
-    for (const int64_t rows : {4, 9, 70}) {
-      SCOPED_TRACE(testing::Message() << rows << " rows of " << dtype);
-      at::Tensor x = at::randn({rows, 80}).to(dtype).to(device());
-      x[0][3] = kInf;
-      x[1][3] = -kInf;
-      x[2][5] = std::numeric_limits<double>::quiet_NaN();
-      const at::Tensor y = run(x, layer);
-      const at::Tensor expected = test::exact_linear(x, layer);
-      EXPECT_TRUE(y.isnan().equal(expected.isnan()));
-      EXPECT_TRUE(y.eq(kInf).equal(expected.eq(kInf)));
-      EXPECT_TRUE(y.eq(-kInf).equal(expected.eq(-kInf)));
-      EXPECT_TRUE(within_bound(y.slice(0, 3), x.slice(0, 3), layer));
-    }
-  }
-}
+TEST_P(WeightOnlyInt8LinearOnDevice, PassesInfAndNanOn) { test::expect_passes_inf_and_nan_on(layer_on_device(19, 80)); }
 
 TEST_P(WeightOnlyInt8LinearOnDevice, EqualsTheReferenceExpressionWithinBothBounds) {
   const Layer layer = layer_on_device(48, 512);
-  for (const at::ScalarType dtype : kDtypes) {
+  for (const at::ScalarType dtype : kLinearDtypes) {
     for (const int64_t rows : {1, 16, 64, 65}) {
       const at::Tensor x = at::randn({rows, 512}).to(dtype).to(device());
       // The reference sums in float32 and rounds the product, the scale, the scaled product, the bias and the sum.
@@ -125,7 +92,8 @@ TEST_P(WeightOnlyInt8LinearOnDevice, EqualsTheReferenceExpressionWithinBothBound
       const at::Tensor of_reference =
           (terms + layer.bias->abs()) * (5 * test::unit_roundoff(dtype) + (512 + 3) * 0x1p-24);
       const at::Tensor bound = test::linear_bound(x, layer) + of_reference;
-      const at::Tensor difference = (run(x, layer).to(at::kDouble) - run_reference(x, layer).to(at::kDouble)).abs();
+      const at::Tensor difference =
+          (run_linear(x, layer).to(at::kDouble) - run_reference(x, layer).to(at::kDouble)).abs();
       EXPECT_TRUE(difference.le(bound).all().item<bool>()) << dtype << " " << rows;
     }
   }
@@ -139,7 +107,7 @@ TEST_P(WeightOnlyInt8LinearOnDevice, TakesAnyLeadingShape) {
     sizes.push_back(10);
     const at::Tensor x = at::randn(sizes).to(device());
     sizes.back() = 6;
-    const at::Tensor y = run(x, layer);
+    const at::Tensor y = run_linear(x, layer);
     EXPECT_EQ(y.sizes(), at::IntArrayRef(sizes));
     EXPECT_TRUE(y.is_contiguous());
     EXPECT_TRUE(within_bound(y, x, layer));
@@ -149,9 +117,10 @@ TEST_P(WeightOnlyInt8LinearOnDevice, TakesAnyLeadingShape) {
 TEST_P(WeightOnlyInt8LinearOnDevice, HandlesLayersWithoutInputsOrOutputs) {
   const Layer no_inputs = layer_on_device(3, 0);
   const auto empty = [this](at::IntArrayRef sizes) { return at::empty(sizes).to(device()); };
-  EXPECT_TRUE(same_bits(run(empty({70, 0}), no_inputs), no_inputs.bias->expand({70, 3})));
-  EXPECT_TRUE(same_bits(run(empty({2, 0}), {no_inputs.weight, no_inputs.scales}), at::zeros({2, 3}).to(device())));
-  EXPECT_EQ(run(empty({7, 4}), layer_on_device(0, 4)).sizes(), at::IntArrayRef({7, 0}));
+  EXPECT_TRUE(same_bits(run_linear(empty({70, 0}), no_inputs), no_inputs.bias->expand({70, 3})));
+  EXPECT_TRUE(
+      same_bits(run_linear(empty({2, 0}), {no_inputs.weight, no_inputs.scales}), at::zeros({2, 3}).to(device())));
+  EXPECT_EQ(run_linear(empty({7, 4}), layer_on_device(0, 4)).sizes(), at::IntArrayRef({7, 0}));
 }
 
 TEST_P(WeightOnlyInt8LinearOnDevice, ReadsAnyLayout) {
@@ -161,7 +130,7 @@ TEST_P(WeightOnlyInt8LinearOnDevice, ReadsAnyLayout) {
   const Layer plain{layer.weight.contiguous(), layer.scales.contiguous(), layer.bias->contiguous()};
   for (const at::Tensor& x : {base.select(2, 1), base.select(2, 0).slice(0, 0, 40, 3), base.select(2, 0).t().t(),
                               base.permute({2, 0, 1}), base.select(2, 0)[3].expand({6, 30})}) {
-    EXPECT_TRUE(same_bits(run(x, layer), run(x.contiguous(), plain)));
+    EXPECT_TRUE(same_bits(run_linear(x, layer), run_linear(x.contiguous(), plain)));
   }
 }
 
@@ -171,19 +140,19 @@ TEST_P(WeightOnlyInt8LinearOnDevice, TakesScalesAndBiasOfAnyFloatDtype) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
     const Layer given{layer.weight, layer.scales.to(dtype), layer.bias->to(dtype)};
     const Layer wide{layer.weight, given.scales.to(at::kFloat), given.bias->to(at::kFloat)};
-    EXPECT_TRUE(same_bits(run(x, given), run(x, wide)));
-    EXPECT_EQ(run(x, given).scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(same_bits(run_linear(x, given), run_linear(x, wide)));
+    EXPECT_EQ(run_linear(x, given).scalar_type(), at::kBFloat16);
   }
 }
 
 TEST_P(WeightOnlyInt8LinearOnDevice, ComputesInTheRowsDtypeUnderAutocast) {
   const Layer layer = layer_on_device(9, 33);
-  for (const at::ScalarType dtype : kDtypes) {
+  for (const at::ScalarType dtype : kLinearDtypes) {
     for (const int64_t rows : {3, 70}) {
       const at::Tensor x = at::randn({rows, 33}).to(dtype).to(device());
-      const at::Tensor expected = run(x, layer);
+      const at::Tensor expected = run_linear(x, layer);
       const UseAutocast autocast(GetParam());
-      EXPECT_TRUE(same_bits(run(x, layer), expected)) << rows << " rows of " << dtype;
+      EXPECT_TRUE(same_bits(run_linear(x, layer), expected)) << rows << " rows of " << dtype;
     }
   }
 }
@@ -200,7 +169,7 @@ TEST_P(WeightOnlyInt8LinearOnDevice, GivesTheReferencesGradients) {
     const at::Tensor x = whole_numbers({rows, 6}).requires_grad_();
     const at::Tensor gradient = whole_numbers({rows, 4});
     const auto expected = torch::autograd::grad({run_reference(x, layer)}, {x, *layer.bias}, {gradient});
-    const auto gradients = torch::autograd::grad({run(x, layer)}, {x, *layer.bias}, {gradient});
+    const auto gradients = torch::autograd::grad({run_linear(x, layer)}, {x, *layer.bias}, {gradient});
     EXPECT_TRUE(same_bits(gradients[0], expected[0]));
     EXPECT_TRUE(same_bits(gradients[1], expected[1]));
   }

@@ -13,16 +13,12 @@
 namespace narrowcast {
 namespace {
 
+using test::kLinearDtypes;
 using test::Layer;
 using test::random_layer;
+using test::run_linear;
 using test::same_bits;
 using test::within_bound;
-
-constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
-
-at::Tensor run(const at::Tensor& x, const Layer& layer) {
-  return weight_only_int8_linear(x, layer.weight, layer.scales, layer.bias);
-}
 
 // Of so many rows, where the processor has VNNI, each is promised the same bits whatever the others and the threads.
 int64_t most_independent_rows(at::ScalarType dtype) {
@@ -47,16 +43,7 @@ TEST_F(WeightOnlyInt8LinearOperator, IsExactWithinItsBoundOnEveryInstructionSet)
   for (const int64_t target : test::linear_instruction_sets()) {
     const test::UseInstructionSet use(target);
     for (const auto& [inputs, outputs] : std::vector<Shape>{{1, 1}, {7, 5}, {64, 16}, {65, 17}, {257, 35}, {1100, 3}}) {
-      const Layer layer = random_layer(outputs, inputs);
-      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 16, 33, 64, 65, 70}) {
-        for (const at::ScalarType dtype : kDtypes) {
-          SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << outputs << " " << dtype);
-          const at::Tensor x = at::randn({rows, inputs}).to(dtype);
-          EXPECT_TRUE(within_bound(run(x, layer), x, layer));
-          const Layer no_bias{layer.weight, layer.scales};
-          EXPECT_TRUE(within_bound(run(x, no_bias), x, no_bias));
-        }
-      }
+      test::expect_exact_within_bound(random_layer(outputs, inputs), {1, 2, 3, 4, 5, 6, 7, 16, 33, 64, 65, 70});
     }
   }
 }
@@ -73,7 +60,7 @@ TEST_F(WeightOnlyInt8LinearOperator, IsAsExactForRowsOfAnyMagnitudes) {
     x[3][17] = 1e6;
     x[4].slice(0, 1).zero_();
     x[5] *= at::pow(10.0, at::rand({300}) * 60 - 30);
-    const at::Tensor y = run(x, layer);
+    const at::Tensor y = run_linear(x, layer);
     EXPECT_TRUE(within_bound(y, x, layer));
     // The outlier meets a zero here: what is left must be as exact as without it.
     Layer zero = layer;
@@ -82,32 +69,16 @@ TEST_F(WeightOnlyInt8LinearOperator, IsAsExactForRowsOfAnyMagnitudes) {
     at::Tensor calm = x.clone();
     calm[3][17] = 0;
     const at::Tensor bound = test::linear_bound(calm[3], zero);
-    EXPECT_TRUE((run(x, zero)[3] - test::exact_linear(calm[3], zero)).abs().le(bound).all().item<bool>());
+    EXPECT_TRUE((run_linear(x, zero)[3] - test::exact_linear(calm[3], zero)).abs().le(bound).all().item<bool>());
     EXPECT_EQ(y[2].abs().max().item<float>(), 0);
   }
 }
 
 TEST_F(WeightOnlyInt8LinearOperator, PassesInfAndNanOn) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
-  Layer layer = random_layer(19, 70);
-  layer.weight.select(1, 3).slice(0, 0, 6).zero_();
+  const Layer layer = random_layer(19, 70);
   for (const int64_t target : test::linear_instruction_sets()) {
     const test::UseInstructionSet use(target);
-    for (const at::ScalarType dtype : kDtypes) {
-      for (const int64_t rows : {4, 9, 70}) {
-        SCOPED_TRACE(testing::Message() << rows << " rows of " << dtype);
-        at::Tensor x = at::randn({rows, 70}).to(dtype);
-        x[0][3] = kInf;
-        x[1][3] = -kInf;
-        x[2][5] = std::numeric_limits<double>::quiet_NaN();
-        const at::Tensor y = run(x, layer);
-        const at::Tensor expected = test::exact_linear(x, layer);
-        EXPECT_TRUE(y.isnan().equal(expected.isnan()));
-        EXPECT_TRUE(y.eq(kInf).equal(expected.eq(kInf)));
-        EXPECT_TRUE(y.eq(-kInf).equal(expected.eq(-kInf)));
-        EXPECT_TRUE(within_bound(y.slice(0, 3), x.slice(0, 3), layer));
-      }
-    }
+    test::expect_passes_inf_and_nan_on(layer);
   }
 }
 
@@ -119,14 +90,14 @@ TEST_F(WeightOnlyInt8LinearOperator, GivesEqualBitsOnAnyNumberOfThreads) {
     const std::vector<int64_t> batches =
         target == HWY_AVX3_DL ? std::vector<int64_t>{1, 4, 5, 64, 150} : std::vector<int64_t>{1, 4};
     for (const int64_t rows : batches) {
-      for (const at::ScalarType dtype : kDtypes) {
+      for (const at::ScalarType dtype : kLinearDtypes) {
         if (rows > most_independent_rows(dtype)) continue;
         const at::Tensor x = at::randn({rows, 1030}).to(dtype);
         const test::UseThreads one(1);
-        const at::Tensor expected = run(x, layer);
+        const at::Tensor expected = run_linear(x, layer);
         for (const int threads : {2, 3}) {
           const test::UseThreads several(threads);
-          EXPECT_TRUE(same_bits(run(x, layer), expected)) << rows << " " << dtype << " " << threads;
+          EXPECT_TRUE(same_bits(run_linear(x, layer), expected)) << rows << " " << dtype << " " << threads;
         }
       }
     }
@@ -136,15 +107,16 @@ TEST_F(WeightOnlyInt8LinearOperator, GivesEqualBitsOnAnyNumberOfThreads) {
 TEST_F(WeightOnlyInt8LinearOperator, GivesARowTheSameBitsInAnyBatch) {
   if ((hwy::SupportedTargets() & HWY_AVX3_DL) == 0) GTEST_SKIP() << "promised for processors with VNNI";
   const Layer layer = random_layer(45, 2100);
-  for (const at::ScalarType dtype : kDtypes) {
+  for (const at::ScalarType dtype : kLinearDtypes) {
     at::Tensor x = at::randn({most_independent_rows(dtype), 2100});
     x[7][3] = 1e4;  // Not for fixed point, or not with two digits.
     x[5][8] = std::numeric_limits<double>::infinity();
     x = x.to(dtype);
-    const at::Tensor expected = run(x, layer);
+    const at::Tensor expected = run_linear(x, layer);
     for (const int64_t first : {0, 3, 14}) {
       for (const int64_t rows : {1, 2, 3, 4, 5, 7, 50}) {
-        EXPECT_TRUE(same_bits(run(x.slice(0, first, first + rows), layer), expected.slice(0, first, first + rows)));
+        EXPECT_TRUE(
+            same_bits(run_linear(x.slice(0, first, first + rows), layer), expected.slice(0, first, first + rows)));
       }
     }
   }
