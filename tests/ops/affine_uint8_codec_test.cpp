@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/codec/affine_uint8.h"
+#include "tests/ops/affine_uint8_table.h"
 
 namespace narrowcast::codec {
 namespace {
@@ -31,39 +32,18 @@ std::vector<int> codes_of(const std::vector<float>& values, AffineQparams qparam
   return codes;
 }
 
-// What PyTorch 2.11 gives for each input.
-struct Case {
-  std::string name;
-  std::vector<float> values;
-  float scale;
-  int32_t zero_point;
-  std::vector<int> codes;
-};
-
-class AffineUint8Table : public testing::TestWithParam<Case> {};
+class AffineUint8Table : public testing::TestWithParam<test::AffineUint8Row> {};
 
 TEST_P(AffineUint8Table, GivesPyTorchsQparamsAndCodes) {
-  const Case& expected = GetParam();
+  const test::AffineUint8Row& expected = GetParam();
   const AffineQparams qparams = choose_qparams(range_of(expected.values));
   EXPECT_EQ(qparams.scale, expected.scale);
   EXPECT_EQ(qparams.zero_point, expected.zero_point);
   EXPECT_EQ(codes_of(expected.values, qparams), expected.codes);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, AffineUint8Table,
-    testing::Values(Case{"zeros", {0, 0, 0}, 0x1p-23F, 0, {0, 0, 0}},
-                    Case{"positive", {2, 3}, 0x1.818182p-7F, 0, {170, 255}},
-                    Case{"negative", {-2, -3}, 0x1.818182p-7F, 255, {85, 0}},
-                    Case{"halves", {-1, 0, 1, .5F, -.5F}, 0x1.010102p-7F, 127, {0, 127, 254, 191, 63}},
-                    Case{"unequal", {-1, 0, 2}, 0x1.818182p-7F, 85, {0, 85, 255}},
-                    Case{"tenths", {-.3F, .1F, .7F}, 0x1.010102p-8F, 76, {0, 101, 254}},
-                    Case{"below_eps", {5e-8F, -5e-8F}, 0x1p-23F, 0, {0, 0}},
-                    Case{"negative_zero", {-0.0F, 0.0F}, 0x1p-23F, 0, {0, 0}},
-                    Case{"infinite", {1, kInf, -2}, kInf, 0, {0, 0, 0}},
-                    Case{"negative_infinite", {1, -kInf}, kInf, 0, {0, 0}},
-                    Case{"range_overflows", {kMax, -kMax}, kInf, 0, {0, 0}}),
-    [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, AffineUint8Table, testing::ValuesIn(test::affine_uint8_table()),
+                         [](const auto& test) { return test.param.name; });
 
 TEST(AffineUint8Codec, NanMakesTheScaleNanAndEveryCodeZero) {
   for (const std::vector<float>& values : {std::vector<float>{1, kNan, -2}, {kNan}, {kNan, 3}, {-3, kNan, kInf}}) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/affine_uint8_table.h"
 #include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 
@@ -24,18 +25,10 @@ using ::testing::HasSubstr;
 
 const std::vector<at::ScalarType> kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
 
-struct TableRow {
-  std::string name;
-  std::vector<float> values;
-  float scale;
-  int32_t zero_point;
-  std::vector<int> codes;
-};
-
-class AffineUint8Operators : public ::testing::TestWithParam<TableRow> {};
+class AffineUint8Operators : public ::testing::TestWithParam<test::AffineUint8Row> {};
 
 TEST_P(AffineUint8Operators, GiveTheTablesValues) {
-  const TableRow& row = GetParam();
+  const test::AffineUint8Row& row = GetParam();
   const at::Tensor x = at::tensor(row.values);
   const auto [scale, zero_point] = choose_qparams_per_tensor(x);
   EXPECT_TRUE(same_bits(scale, at::tensor(std::vector<float>{row.scale})));
@@ -47,15 +40,8 @@ TEST_P(AffineUint8Operators, GiveTheTablesValues) {
   EXPECT_TRUE(same_bits(zero_points, zero_point));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Table, AffineUint8Operators,
-    ::testing::Values(TableRow{"zeros", {0, 0}, 0x1p-23F, 0, {0, 0}},
-                      TableRow{"positive", {2, 3}, 0x1.818182p-7F, 0, {170, 255}},
-                      TableRow{"negative", {-2, -3}, 0x1.818182p-7F, 255, {85, 0}},
-                      TableRow{"halves", {-1, 0, 1, .5F, -.5F}, 0x1.010102p-7F, 127, {0, 127, 254, 191, 63}},
-                      TableRow{"unequal", {-1, 0, 2}, 0x1.818182p-7F, 85, {0, 85, 255}},
-                      TableRow{"tenths", {-.3F, .1F, .7F}, 0x1.010102p-8F, 76, {0, 101, 254}}),
-    [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Table, AffineUint8Operators, ::testing::ValuesIn(test::affine_uint8_table()),
+                         [](const auto& test) { return test.param.name; });
 
 // The gradients of PyTorch's own hook test, two ranks (tests of DDP use them too).
 TEST(AffineUint8Operator, GivesTheKnownQparamsOfTheReferenceTask) {
