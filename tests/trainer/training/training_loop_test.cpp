@@ -2,7 +2,6 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +17,6 @@ namespace narrowcast::training {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::small_models;
 using testing::small_text;
@@ -284,35 +282,6 @@ TEST(Training, AStepWhoseGradientIsNotFiniteIsSkippedOnAllRanks) {
   options.skip_nonfinite_steps = false;
   EXPECT_EQ(train_poisoned(options, weights)[0].diverged_at, 4);
   EXPECT_TRUE(weights[0].isnan().all().item<bool>());
-}
-
-std::string complaint(const TrainingOptions& options, int64_t world_size) {
-  try {
-    check_training_options(options, world_size);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "none";
-}
-
-TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
-  TrainingOptions options = small_training();
-  EXPECT_EQ(complaint(options, 4), "none");
-  EXPECT_THAT(complaint(options, 5), HasSubstr("batch_size: must be divisible by ranks * accumulation_steps (5 * 1)"));
-  const auto with = [&](auto change) {
-    TrainingOptions changed = options;
-    change(changed);
-    return complaint(changed, 2);
-  };
-  EXPECT_THAT(with([](auto& o) { o.steps = 0; }), HasSubstr("steps: must be at least 1, but is 0"));
-  EXPECT_THAT(with([](auto& o) { o.batch_size = 0; }), HasSubstr("batch_size: must be at least 1"));
-  EXPECT_THAT(with([](auto& o) { o.accumulation_steps = 0; }), HasSubstr("accumulation_steps"));
-  EXPECT_THAT(with([](auto& o) { o.accumulation_steps = 4; }), HasSubstr("(2 * 4), but is 12"));
-  EXPECT_THAT(with([](auto& o) { o.eval_every = -1; }), HasSubstr("eval_every"));
-  EXPECT_THAT(with([](auto& o) { o.eval_batches = -1; }), HasSubstr("eval_batches"));
-  EXPECT_THAT(with([](auto& o) { o.log_every = 0; }), HasSubstr("log_every"));
-  EXPECT_THAT(with([](auto& o) { o.clip_grad_norm = -1; }), HasSubstr("clip_grad_norm"));
-  EXPECT_THAT(with([](auto& o) { o.learning_rate.peak = -1; }), HasSubstr("learning_rate"));
 }
 
 }  // namespace
