@@ -67,6 +67,28 @@ TEST(GroupJson, KeepsADecision) {
   EXPECT_FALSE(parse_decision(to_text(Decision{})).end);
 }
 
+TEST(GroupJson, KeepsHowAReportAndAnEndCameAbout) {
+  const NodeReport report{
+      .end = NodeReport::End::kInterrupted, .signal = 15, .text = "why", .stopped_ranks = 3, .left_behind = true};
+  const NodeReport read = parse_report(to_text(RoundReport{.round = 0, .report = report})).report;
+  EXPECT_FALSE(read.failure);
+  EXPECT_EQ(read.signal, 15);
+  EXPECT_EQ(read.text, "why");
+  EXPECT_EQ(read.stopped_ranks, 3);
+  EXPECT_FALSE(read.killed);
+  EXPECT_TRUE(read.left_behind);
+  Decision decision;
+  decision.end = GroupEnd{
+      .cause = GroupEnd::Cause::kAborted, .signal = 2, .text = "over", .code = 3, .killed = true, .left_behind = true};
+  const GroupEnd end = parse_decision(to_text(decision)).end.value();
+  EXPECT_EQ(end.cause, GroupEnd::Cause::kAborted);
+  EXPECT_EQ(end.signal, 2);
+  EXPECT_EQ(end.text, "over");
+  EXPECT_EQ(end.code, 3);
+  EXPECT_TRUE(end.killed);
+  EXPECT_TRUE(end.left_behind);
+}
+
 TEST(GroupJson, TakesBytesThatAreNoText) {
   RoundReport report{.round = 0, .report = {.end = NodeReport::End::kFailed, .failure = record()}};
   report.report.failure->last_lines = {"bad \xff byte"};
