@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "ops/codec/wire/format.h"
 #include "ops/codec/wire/rounding.h"
 #include "ops/cuda/wire/array_elements.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
+#include "ops/cuda/wire/narrow_floats.cuh"
 #include "ops/cuda/wire/random_columns.cuh"
 
 namespace narrowcast::cuda {
@@ -40,7 +42,7 @@ struct FloatTile {
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) {
         const int bit = column * kUnit * 8;
-        sink(row, column, Element::decode(static_cast<Code>(words.at[bit / 32] >> bit % 32)));
+        sink(row, column, value_of(static_cast<Code>(words.at[bit / 32] >> bit % 32)));
       }
     }
   }
@@ -50,6 +52,14 @@ struct FloatTile {
   }
 
  private:
+  static __device__ __forceinline__ float value_of(Code code) {
+    if constexpr (std::is_same_v<Element, codec::wire::Binary16>) {
+      return binary16_value(code);
+    } else {
+      return Element::decode(code);
+    }
+  }
+
   template <bool kStochastic>
   static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,
                                                      int lane, uint8_t* message) {
