@@ -1,7 +1,9 @@
-// Times of kernels on a GPU, from a cold L2 cache: kernels take turns, and what
-// another one left in the cache is overwritten before each.
+// Times of kernels on a GPU, from a cold L2 cache: kernels take turns, and before
+// each the cache is filled with something else.
 #pragma once
 
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -62,7 +64,7 @@ class Event {
 struct Work {
   std::string name;
   double bytes;                   // That it has to move.
-  std::function<void()> enqueue;  // Must take the CPU less time than the device overwrites its cache in.
+  std::function<void()> enqueue;  // Must take the CPU less time than the device fills its cache in.
   double target = 0;              // The part of a copy's rate that it must reach; 0 if none.
   std::vector<double> seconds = {};
 
@@ -79,13 +81,12 @@ struct Work {
 inline void take_turns(std::vector<Work>& all, int64_t rounds) {
   constexpr int64_t kWarmUp = 2;
   constexpr int64_t kCacheBytes = int64_t{256} << 20;  // More than any GPU's cache.
-  const DeviceMemory other(kCacheBytes);
+  const at::Tensor other = at::zeros({kCacheBytes / 4}, at::device(at::kCUDA).dtype(at::kFloat));
   const Event begin;
   const Event end;
   for (int64_t round = 0; round < kWarmUp + rounds; ++round) {
     for (Work& work : all) {
-      check_cuda(cudaMemsetAsync(other.data(), static_cast<int>(round), static_cast<size_t>(other.size()), nullptr),
-                 "cudaMemsetAsync");
+      other.sum();  // Only reads: what others wrote is written back before, and nothing remains to be.
       begin.record();
       work.enqueue();
       end.record();
