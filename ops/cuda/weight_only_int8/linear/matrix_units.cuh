@@ -17,6 +17,7 @@ namespace narrowcast::cuda {
 //   a: words (g, k), (g + 8, k), (g, k + 8), (g + 8, k + 8) for k = 2p, 2p + 1
 //   b: words (k, g), (k + 8, g) for the same k
 //   c: float32 (g, 2p), (g, 2p + 1), (g + 8, 2p), (g + 8, 2p + 1)
+// All lanes must call it together: hence "volatile", which keeps it where it is.
 // Source: PTX ISA, mma.m16n8k16 with floating point type.
 template <class T>
 struct MatrixUnits;
@@ -34,7 +35,8 @@ struct MatrixUnits<__nv_bfloat16> {
   }
 
   static __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -53,7 +55,8 @@ struct MatrixUnits<__half> {
   }
 
   static __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
