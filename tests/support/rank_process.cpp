@@ -31,7 +31,9 @@ int run_rank(const std::string& store_path, const RankBody& body, const GlooGrou
   try {
     at::set_num_threads(1);
     const auto store = c10::make_intrusive<c10d::FileStore>(store_path, static_cast<int>(options.world_size));
-    body(options.rank, make_gloo_group(store, options));
+    const auto group = make_gloo_group(store, options);
+    wait_for_ranks(group);  // Or a rank that ends at once ends another one that is still connecting.
+    body(options.rank, group);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(options.rank), error.what());
     return kRankFailed;

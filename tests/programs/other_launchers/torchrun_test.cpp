@@ -1,5 +1,6 @@
 // Under stock torchrun.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -29,10 +30,17 @@ class TorchrunTest : public LaunchedTraining {
   std::map<std::string, std::string> python_path = {{"PYTHONPATH", PYTHON_TORCH}, {"PYTHONWARNINGS", "ignore"}};
 };
 
-// In the first attempt rank 1 fails after the training. The second one finds the first one's addresses in the agent's
-// store, which lives on, and must not use them.
+// In the first attempt rank 1 fails once both have trained: torchrun then ends the other rank, whatever it still does.
+// The second attempt finds the first one's addresses in the agent's store, which lives on, and must not use them.
 TEST_F(TorchrunTest, TrainsAsNarrowcastRunDoesAlsoAfterARestart) {
-  const std::string script = R"("$0" "$@" --overwrite && { [ $TORCHELASTIC_RESTART_COUNT$RANK != 01 ] || exit 9; })";
+  const std::string pipe = folder / "trained";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), S_IRUSR | S_IWUSR), 0);
+  python_path.emplace("TRAINED", pipe);
+  const std::string script = R"("$0" "$@" --overwrite || exit
+                                case $TORCHELASTIC_RESTART_COUNT$RANK in
+                                  00) echo >"$TRAINED" ;;
+                                  01) read -r _ <"$TRAINED"; exit 9 ;;
+                                esac)";
   const ProgramEnd end = launch(
       torchrun + Words{"--max_restarts=1", "--no-python", "sh", "-c", script, NARROWCAST_TRAIN} + flags_into("theirs"),
       python_path);
