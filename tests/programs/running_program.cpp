@@ -137,6 +137,15 @@ void RunningProgram::wait_for_errors(const std::string& text) {
   }
 }
 
+void RunningProgram::wait_for_either(const std::string& error_text, const std::string& output_text) {
+  const auto seen = [&] { return count_of(error_text, errors_) > 0 || count_of(output_text, output_) > 0; };
+  read_until(seen);
+  if (!seen()) {
+    throw std::runtime_error("ended without \"" + error_text + "\" or \"" + output_text + "\":\n" + output_ +
+                             "\nerrors:\n" + errors_);
+  }
+}
+
 ProgramEnd RunningProgram::wait() {
   read_until([] { return false; });
   int status = 0;

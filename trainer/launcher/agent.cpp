@@ -13,11 +13,11 @@ int64_t milliseconds_since_1970(std::chrono::system_clock::time_point time) {
 }
 
 NodeReport::End end_of(const Outcome& outcome) {
-  if (outcome.interrupted_by != 0) {
-    return NodeReport::End::kInterrupted;
-  }
   if (outcome.failure) {
     return NodeReport::End::kFailed;
+  }
+  if (outcome.interrupted_by != 0) {
+    return NodeReport::End::kInterrupted;
   }
   return outcome.stopped_by_group ? NodeReport::End::kStopped : NodeReport::End::kSucceeded;
 }
@@ -66,7 +66,11 @@ int Agent::idle() {
     return 0;
   }
   if (++signals_ == 1) {
-    rendezvous_.report({.end = NodeReport::End::kInterrupted, .signal = event.signal});
+    report_.signal = event.signal;
+    if (report_.end != NodeReport::End::kFailed) {
+      report_ = {.end = NodeReport::End::kInterrupted, .signal = event.signal};
+    }
+    rendezvous_.report(report_);
   }
   return event.signal;
 }
@@ -108,16 +112,16 @@ Outcome Agent::supervise_round(const std::vector<WorkerCommand>& workers) {
 }
 
 void Agent::report(const Outcome& outcome, const std::vector<WorkerCommand>& workers, const Round& round) {
-  NodeReport report{.end = end_of(outcome),
-                    .signal = outcome.interrupted_by,
-                    .stopped_ranks = outcome.stopped_ranks,
-                    .killed = outcome.killed,
-                    .left_behind = outcome.left_behind};
+  report_ = {.end = end_of(outcome),
+             .signal = outcome.interrupted_by,
+             .stopped_ranks = outcome.stopped_ranks,
+             .killed = outcome.killed,
+             .left_behind = outcome.left_behind};
   if (outcome.failure) {
     const auto index = static_cast<size_t>(outcome.failure->rank - round.first_rank);
-    report.failure = record_of(*outcome.failure, workers[index]);
+    report_.failure = record_of(*outcome.failure, workers[index]);
   }
-  rendezvous_.report(report);
+  rendezvous_.report(report_);
 }
 
 FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand& worker) const {

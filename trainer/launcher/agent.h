@@ -49,7 +49,8 @@ class Agent {
   const AgentOptions options_;
   std::chrono::system_clock::time_point round_began_;
   std::string told_note_;
-  int signals_ = 0;  // that came while there were no workers
+  NodeReport report_;  // of the last round
+  int signals_ = 0;    // that came while there were no workers
 };
 
 }  // namespace narrowcast::launcher

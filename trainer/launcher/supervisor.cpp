@@ -102,8 +102,10 @@ class Supervisor {
   }
 
   void signalled(int signal) {
+    if (outcome_.interrupted_by == 0) {
+      outcome_.interrupted_by = signal;
+    }
     if (job_goes_on()) {
-      outcome_.interrupted_by = outcome_.failure ? 0 : signal;
       stop(signal == SIGPIPE ? SIGTERM : signal);  // SIGPIPE: the launcher's own output was closed
     } else if (phase_ == Phase::kStopping && runner_.now() - stopped_ >= options_.repeat_window) {
       kill();

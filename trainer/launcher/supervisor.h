@@ -41,7 +41,7 @@ struct WorkerFailure {
 // How this node's part of a round ended.
 struct Outcome {
   std::optional<WorkerFailure> failure;  // the rank to blame, if one failed before the job was stopped
-  int interrupted_by = 0;                // the signal that stopped the job, 0 if none did
+  int interrupted_by = 0;                // the first signal that the launcher was sent, 0 if none was
   bool stopped_by_group = false;         // stop_wanted said so first
   int64_t stopped_ranks = 0;             // how many ranks were still running when the job was stopped
   bool killed = false;                   // SIGKILL was needed

@@ -141,6 +141,20 @@ TEST_F(AgentTest, TellsTheGroupOfASignalWhileItWaits) {
   EXPECT_EQ(group.reports[0].signal, SIGINT);
 }
 
+TEST_F(AgentTest, KeepsTheFailureWhenASignalFollows) {
+  group.says(milliseconds(0), run_directive());
+  group.says(milliseconds(20), {.kind = Directive::Kind::kStop});
+  group.says(milliseconds(400), over(GroupEnd::Cause::kAborted));
+  runner.ends(0, milliseconds(20), {.exit_code = 7});
+  runner.user_sends(SIGINT, milliseconds(200));
+  run(group, options(1));
+  ASSERT_EQ(group.reports.size(), 2U);
+  EXPECT_EQ(group.reports[0].signal, 0);
+  EXPECT_EQ(group.reports[1].signal, SIGINT);
+  EXPECT_EQ(group.reports[1].end, NodeReport::End::kFailed);
+  EXPECT_EQ(group.reports[1].failure->ending.exit_code, 7);
+}
+
 TEST_F(AgentTest, DoesNotWaitForTheGroupAfterASecondSignal) {
   runner.user_sends(SIGINT, milliseconds(50));
   runner.user_sends(SIGINT, milliseconds(1060));

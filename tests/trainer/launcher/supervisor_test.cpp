@@ -18,9 +18,9 @@ using ::testing::ElementsAre;
 
 // What a shell would report.
 int exit_code(const Outcome& outcome) {
-  return outcome.interrupted_by != 0 ? 128 + outcome.interrupted_by
-         : outcome.failure           ? outcome.failure->ending.code()
-                                     : 0;
+  return outcome.failure               ? outcome.failure->ending.code()
+         : outcome.interrupted_by != 0 ? 128 + outcome.interrupted_by
+                                       : 0;
 }
 
 std::vector<WorkerCommand> ranks(int64_t count) {
@@ -189,7 +189,19 @@ TEST(Supervisor, KeepsTheFailureWhenTheUserThenInterrupts) {
   runner.user_sends(SIGINT, milliseconds(1000));
   const Outcome outcome = supervise(runner, ranks(2));
   EXPECT_EQ(exit_code(outcome), 7);
+  EXPECT_EQ(outcome.interrupted_by, SIGINT);
   EXPECT_EQ(runner.log.back(), "send SIGKILL at 1000");
+}
+
+TEST(Supervisor, RemembersASignalThatComesWhileTheGroupStopsIt) {
+  FakeRunner runner;
+  runner.reaction = milliseconds(300);
+  runner.user_sends(SIGTERM, milliseconds(200));
+  const SupervisorOptions options{.stop_wanted = [] { return true; }, .monitor_interval = milliseconds(100)};
+  const Outcome outcome = supervise(runner, ranks(1), options);
+  EXPECT_EQ(outcome.interrupted_by, SIGTERM);
+  EXPECT_FALSE(outcome.killed);
+  EXPECT_THAT(runner.log, ElementsAre("start 0", "send SIGTERM at 100", "send SIGTERM at 400"));
 }
 
 TEST(Supervisor, EndsWhatSuccessfulWorkersLeaveRunning) {

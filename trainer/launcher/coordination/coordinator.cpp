@@ -16,9 +16,7 @@ std::string seconds(std::chrono::milliseconds time) {
   return text.str();
 }
 
-bool wants_to_leave(const Roster::Node& node) {
-  return node.view.report && node.view.report->report.end == NodeReport::End::kInterrupted;
-}
+bool wants_to_leave(const Roster::Node& node) { return node.view.report && node.view.report->report.signal != 0; }
 
 }  // namespace
 

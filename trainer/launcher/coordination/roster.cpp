@@ -22,7 +22,14 @@ std::vector<NodeView> Roster::look(Clock::time_point now, const std::vector<Node
 
 std::optional<NodeReport> Roster::report(int64_t ticket, int64_t round) const {
   const std::optional<RoundReport>& report = nodes_.at(ticket).view.report;
-  return report && report->round == round ? std::optional<NodeReport>(report->report) : std::nullopt;
+  if (!report || report->round > round) {
+    return std::nullopt;
+  }
+  if (report->round == round) {
+    return report->report;
+  }
+  const int signal = report->report.signal;
+  return signal == 0 ? std::optional<NodeReport>() : NodeReport{.end = NodeReport::End::kInterrupted, .signal = signal};
 }
 
 bool Roster::others_left() const {

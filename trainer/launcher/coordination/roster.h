@@ -27,7 +27,8 @@ class Roster {
   const std::map<int64_t, Node>& nodes() const { return nodes_; }
   bool is_lost(int64_t ticket) const { return nodes_.at(ticket).lost; }
 
-  // What a member told of the round; none if nothing.
+  // What a member told of the round; none if nothing. One that was sent a signal before the round, or before it knew of
+  // the round, has no part in it: interrupted.
   std::optional<NodeReport> report(int64_t ticket, int64_t round) const;
 
   // Whether all but the first, which asks, have seen the end of the job or are lost.

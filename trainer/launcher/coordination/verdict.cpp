@@ -54,6 +54,17 @@ GroupEnd end_with(const Results& results, GroupEnd::Cause cause, const std::stri
   return end;
 }
 
+// The launcher, if one is, whose signal ends the job.
+const MemberResult* find_interrupted(const Results& results, const RoundRules& rules) {
+  for (const MemberResult& result : results) {
+    const bool counts = !rules.elastic || result.member.ticket == rules.host_ticket;
+    if (counts && result.report && result.report->signal != 0) {
+      return &result;
+    }
+  }
+  return nullptr;
+}
+
 // What ends the job whatever became of the workers.
 std::optional<GroupEnd> find_end(const Results& results, const RoundRules& rules) {
   if (const MemberResult* const refused = find(results, NodeReport::End::kRefused)) {
@@ -61,8 +72,8 @@ std::optional<GroupEnd> find_end(const Results& results, const RoundRules& rules
     end.code = program::kWrongUse;
     return end;
   }
-  const MemberResult* const interrupted = find(results, NodeReport::End::kInterrupted);
-  if (interrupted != nullptr && (!rules.elastic || interrupted->member.ticket == rules.host_ticket)) {
+  const MemberResult* const interrupted = find_interrupted(results, rules);
+  if (interrupted != nullptr && interrupted->report->end == NodeReport::End::kInterrupted) {
     GroupEnd end = end_with(results, GroupEnd::Cause::kInterrupted, interrupted->member.name);
     end.signal = interrupted->report->signal;
     return end;
@@ -119,8 +130,9 @@ Verdict judge(const std::vector<MemberResult>& results, const RoundRules& rules)
     return {.kind = Verdict::Kind::kOver, .end = std::move(*end)};
   }
   Verdict verdict = judge_workers(results, rules);
-  if (verdict.end.left_behind) {
-    verdict.kind = Verdict::Kind::kOver;  // Nothing may start beside what could not be ended.
+  // Nothing may start beside what could not be ended, or after a signal.
+  if (verdict.end.left_behind || find_interrupted(results, rules) != nullptr) {
+    verdict.kind = Verdict::Kind::kOver;
   }
   return verdict;
 }

@@ -30,12 +30,12 @@ struct NodeReport {
     kSucceeded,
     kFailed,       // `failure`
     kStopped,      // because the group wanted it
-    kInterrupted,  // by `signal` to the launcher
+    kInterrupted,  // by `signal`
     kRefused,      // could not be started: `text`
   };
   End end = End::kSucceeded;
   std::optional<FailureRecord> failure = {};
-  int signal = 0;
+  int signal = 0;  // that the launcher was sent, also after a failure; 0 if none. It starts nothing after it.
   std::string text = {};
   int64_t stopped_ranks = 0;  // how many of the node's ranks still ran when they were stopped
   bool killed = false;        // SIGKILL was needed

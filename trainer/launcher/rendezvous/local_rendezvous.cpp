@@ -15,7 +15,8 @@ Directive LocalRendezvous::directive() {
 
 void LocalRendezvous::report(const NodeReport& report) {
   end_ = end_of_report(report);
-  over_ = end_->cause != GroupEnd::Cause::kFailed || end_->left_behind || round_.restart_count == round_.max_restarts;
+  const bool may_restart = report.end == NodeReport::End::kFailed && report.signal == 0 && !report.left_behind;
+  over_ = !may_restart || round_.restart_count == round_.max_restarts;
   if (!over_) {
     ++round_.restart_count;
     before_round_();

@@ -53,7 +53,7 @@ Directive directive_for(const Decision& decision, const NodeState& state) {
   if (own == decision.members.end()) {
     return {.note = "waiting: the job runs with " + std::to_string(decision.members.size()) + " nodes"};
   }
-  if (decision.phase == Decision::Phase::kStopping || state.reported_round == decision.round) {
+  if (decision.phase == Decision::Phase::kStopping || state.reported_round == decision.round || state.interrupted) {
     return {.kind = Directive::Kind::kStop};
   }
   return {.kind = Directive::Kind::kRun, .round = round_of(decision, state, *own), .end = decision.end};
@@ -82,6 +82,7 @@ Directive StoreRendezvous::directive() {
   }
   Directive directive = directive_for(*state.decision, {.ticket = state.ticket,
                                                         .reported_round = reported_round_,
+                                                        .interrupted = signal_ != 0,
                                                         .master_addr = options_.host,
                                                         .master_port = options_.port,
                                                         .max_restarts = options_.node.settings.max_restarts});
@@ -95,8 +96,8 @@ Directive StoreRendezvous::directive() {
 }
 
 Directive StoreRendezvous::before_joining() const {
-  if (interruption_) {
-    return over({.cause = GroupEnd::Cause::kInterrupted, .signal = interruption_->signal});
+  if (signal_ != 0) {
+    return over({.cause = GroupEnd::Cause::kInterrupted, .signal = signal_});
   }
   const bool worth_telling = options_.hosted == nullptr && Clock::now() - began_ > kShortWait;
   return {.note = worth_telling ? "waiting for " + place_ : ""};
@@ -119,9 +120,7 @@ bool StoreRendezvous::never_spoke() const {
 }
 
 void StoreRendezvous::report(const NodeReport& report) {
-  if (report.end == NodeReport::End::kInterrupted) {
-    interruption_ = report;
-  }
+  signal_ = signal_ == 0 ? report.signal : signal_;
   reported_round_ = round_;
   if (lost_.empty()) {  // Else the others must see silence, and no report that looks as if they had asked for it.
     link_.report({.round = round_, .report = report});

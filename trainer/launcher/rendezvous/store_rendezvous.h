@@ -32,13 +32,15 @@ class StoreRendezvous : public Rendezvous {
   std::chrono::milliseconds silence_{0};
   std::string lost_;  // why the group is lost for good; empty: it is not
   std::optional<Clock::time_point> over_since_;
-  std::optional<NodeReport> interruption_;  // before the group was joined
+  int signal_ = 0;  // that this launcher was sent
 };
 
 // What `decision` means for the launcher with `ticket`, whose last round and whether it has reported in it are given.
+// One that was interrupted runs nothing more.
 struct NodeState {
   int64_t ticket = 0;
   int64_t reported_round = -2;
+  bool interrupted = false;
   std::string master_addr;
   int64_t master_port = 0;
   int64_t max_restarts = 0;

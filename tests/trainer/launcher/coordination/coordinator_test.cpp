@@ -201,6 +201,46 @@ TEST_F(CoordinatorTest, StopsAtASignalWhileItWaits) {
   EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
 }
 
+// The launcher did not know of the round yet when the signal came, so it reports for the round before.
+TEST_F(CoordinatorTest, StopsAtASignalThatCrossesTheBeginOfARound) {
+  begin_static(2);
+  comes("b", 1);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  reports(1, NodeReport::End::kInterrupted);
+  view(1).report->round = -1;
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  reports(2, NodeReport::End::kStopped);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+}
+
+TEST_F(CoordinatorTest, ElasticJobLetsANodeLeaveWhoseSignalCrossesTheBeginOfARound) {
+  begin_elastic(1, 2);
+  comes("b", 0);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  reports(2, NodeReport::End::kInterrupted);
+  view(2).report->round = -1;
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  view(2).left = true;
+  reports(1, NodeReport::End::kStopped);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().members.size(), 1U);
+  EXPECT_EQ(coordinator->decision().end->text, "node 1 (b) left: SIGTERM");
+}
+
+TEST_F(CoordinatorTest, ElasticJobEndsAtASignalToItsHostThatCrossesTheBeginOfARound) {
+  begin_elastic(1, 2);
+  comes("b", 0);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  reports(1, NodeReport::End::kInterrupted);
+  view(1).report->round = -1;
+  after(100);
+  reports(2, NodeReport::End::kStopped);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+}
+
 TEST_F(CoordinatorTest, ElasticJobBeginsAfterTheLastCall) {
   begin_elastic(2, 3);
   comes("b", 0);

@@ -49,6 +49,18 @@ TEST(Roster, KnowsReportsByRound) {
   EXPECT_FALSE(roster.report(1, 4));
 }
 
+TEST(Roster, TakesASignalForAllRoundsAfterIt) {
+  Roster roster(milliseconds(1000));
+  NodeView view = node(1, 1);
+  view.report = RoundReport{.round = 3, .report = {.end = NodeReport::End::kFailed, .signal = 15, .stopped_ranks = 7}};
+  roster.look(at(0), {view});
+  EXPECT_EQ(roster.report(1, 3)->end, NodeReport::End::kFailed);
+  EXPECT_EQ(roster.report(1, 4)->end, NodeReport::End::kInterrupted);
+  EXPECT_EQ(roster.report(1, 4)->signal, 15);
+  EXPECT_EQ(roster.report(1, 4)->stopped_ranks, 0);
+  EXPECT_FALSE(roster.report(1, 2));
+}
+
 TEST(Roster, KnowsWhetherTheOthersLeft) {
   Roster roster(milliseconds(1000));
   NodeView gone = node(2, 1);

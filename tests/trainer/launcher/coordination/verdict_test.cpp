@@ -86,6 +86,15 @@ TEST(Verdict, EndsAStaticJobAtASignal) {
   EXPECT_EQ(verdict.end.text, "node 1 (b)");
 }
 
+TEST(Verdict, DoesNotRestartAFailureAfterASignalThatEndsTheJob) {
+  MemberResult both = failed(2, kSeven, 1000);
+  both.report->signal = SIGTERM;
+  const Verdict verdict = judge({done(1, NodeReport::End::kStopped), both}, rules(false));
+  EXPECT_EQ(verdict.kind, Kind::kOver);
+  EXPECT_EQ(verdict.end.exit_code(), 7);
+  EXPECT_EQ(judge({done(1, NodeReport::End::kStopped), both}, rules(true)).kind, Kind::kCountedRestart);
+}
+
 TEST(Verdict, LetsANodeLeaveAnElasticJobButNotItsHost) {
   const Verdict verdict = judge({done(1, NodeReport::End::kStopped), interrupted(2)}, rules(true));
   EXPECT_EQ(verdict.kind, Kind::kRestart);

@@ -49,6 +49,14 @@ TEST_F(LocalRendezvousTest, DoesNotRestartWhatASignalStopped) {
   EXPECT_EQ(rendezvous.directive().end->exit_code(), 128 + SIGINT);
 }
 
+TEST_F(LocalRendezvousTest, DoesNotRestartAFailureAfterASignal) {
+  NodeReport report = failure();
+  report.signal = SIGTERM;
+  rendezvous.report(report);
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 7);
+}
+
 TEST_F(LocalRendezvousTest, DoesNotRestartBesideProcessesThatSurvived) {
   NodeReport report = failure();
   report.left_behind = true;

@@ -48,10 +48,13 @@ TEST(DirectiveFor, GivesAMemberItsRanks) {
   EXPECT_EQ(round.master_addr, "10.0.0.1");
 }
 
-TEST(DirectiveFor, StopsWhoHasReportedOrIsToldTo) {
+TEST(DirectiveFor, StopsWhoHasReportedOrWasInterruptedOrIsToldTo) {
   NodeState reported = node(1);
   reported.reported_round = 3;
   EXPECT_EQ(directive_for(running(), reported).kind, Kind::kStop);
+  NodeState interrupted = node(1);
+  interrupted.interrupted = true;
+  EXPECT_EQ(directive_for(running(), interrupted).kind, Kind::kStop);
   Decision stopping = running();
   stopping.phase = Decision::Phase::kStopping;
   EXPECT_EQ(directive_for(stopping, node(1)).kind, Kind::kStop);
