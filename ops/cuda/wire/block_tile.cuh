@@ -12,6 +12,7 @@
 #include "ops/codec/wire/block_scale.h"
 #include "ops/codec/wire/format.h"
 #include "ops/codec/wire/rounding.h"
+#include "ops/cuda/byte_permute.h"
 #include "ops/cuda/wire/array_elements.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
 #include "ops/cuda/wire/narrow_floats.cuh"
@@ -137,7 +138,7 @@ struct BlockTile {
   static __device__ __forceinline__ float number(uint32_t word) {
     if constexpr (std::is_same_v<Element, codec::wire::SymmetricInt<8>>) {
       constexpr uint32_t kBitsOf2To23 = 0x4B000000U;  // Its lowest byte takes the code, raised by 128.
-      return codec::float_of_bits(__byte_perm(word ^ 0x80808080U, kBitsOf2To23, 0x7650U | kColumn)) -
+      return codec::float_of_bits(byte_permute(word ^ 0x80808080U, kBitsOf2To23, 0x7650U | kColumn)) -
              (0x1p23F + 128.0F);
     } else if constexpr (std::is_same_v<Element, codec::wire::Float8E4M3>) {
       return e4m3_value<kColumn>(word);

@@ -135,16 +135,6 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (shift % 32));
 }
 
-// Byte i of the result is the byte that nibble i of `selector` names: 0 to 3 of `low`, 4 to 7 of `high`.
-inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
-  const uint64_t bytes = uint64_t{high} << 32 | low;
-  unsigned result = 0;
-  for (unsigned i = 0; i < 4; ++i) {
-    result |= static_cast<unsigned>(bytes >> (8 * (selector >> 4 * i & 7U)) & 0xFFU) << 8 * i;
-  }
-  return result;
-}
-
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline float __fdiv_rn(float x, float y) { return x / y; }

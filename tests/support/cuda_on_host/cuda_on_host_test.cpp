@@ -64,7 +64,6 @@ TEST(CudaOnHost, ReducesAndVotesAsCudaDoes) {
   EXPECT_EQ(lanes([](int i) { return __any_sync(kAll, i == 31) + 2 * __all_sync(kAll, i < 31); }),
             std::vector<int>(32, 1));
   EXPECT_EQ(__funnelshift_r(0x44332211U, 0x88776655U, 24), 0x77665544U);
-  EXPECT_EQ(__byte_perm(0x44332211U, 0x88776655U, 0x7053U), 0x88116644U);
 }
 
 // Several collectives in a row: no lane reads what another one brought to the next.

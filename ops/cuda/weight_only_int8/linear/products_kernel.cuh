@@ -7,11 +7,11 @@
 
 #include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
+#include "ops/cuda/byte_permute.h"
 #include "ops/cuda/rows/lane.h"
 #include "ops/cuda/rows/packs.h"
 #include "ops/cuda/rows/visit_part.h"
 #include "ops/cuda/unroll.h"
-#include "ops/cuda/weight_only_int8/linear/byte_permute.h"
 
 namespace narrowcast::cuda {
 

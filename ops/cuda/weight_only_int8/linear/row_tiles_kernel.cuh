@@ -16,9 +16,9 @@
 
 #include <cstdint>
 
+#include "ops/cuda/byte_permute.h"
 #include "ops/cuda/rows/packs.h"
 #include "ops/cuda/vector_access.cuh"
-#include "ops/cuda/weight_only_int8/linear/byte_permute.h"
 #include "ops/cuda/weight_only_int8/linear/int8_layer.h"
 #include "ops/cuda/weight_only_int8/linear/output_scale.h"
 
