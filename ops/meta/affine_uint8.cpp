@@ -1,8 +1,9 @@
 #include "ops/meta/affine_uint8.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
+
+#include "ops/meta/empty.h"
 
 namespace narrowcast::meta {
 namespace {
@@ -54,10 +55,6 @@ void check_one_value_per_channel(Argument main, Argument argument) {
       argument.tensor.dim() == 1 && argument.tensor.sym_size(0).sym_eq(channels).expect_true(__FILE__, __LINE__),
       argument.name, " must have shape [", channels, "], one value per channel of ", main.name, ", but has shape ",
       argument.tensor.sym_sizes());
-}
-
-at::Tensor empty(c10::SymIntArrayRef sizes, const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty_symint(sizes, like.options().dtype(dtype).memory_format(at::MemoryFormat::Contiguous));
 }
 
 std::tuple<at::Tensor, at::Tensor> empty_qparams(const at::Tensor& x, const c10::SymInt& channels) {

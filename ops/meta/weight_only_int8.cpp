@@ -1,22 +1,19 @@
 #include "ops/meta/weight_only_int8.h"
 
 #include <ATen/core/DimVector.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <limits>
 
+#include "ops/meta/empty.h"
+
 namespace narrowcast::meta {
 namespace {
 
 bool is_narrow_float(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-}
-
-at::Tensor empty(c10::SymIntArrayRef sizes, const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty_symint(sizes, like.options().dtype(dtype).memory_format(at::MemoryFormat::Contiguous));
 }
 
 void check_rows(const at::Tensor& x) {

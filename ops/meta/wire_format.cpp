@@ -1,18 +1,14 @@
 #include "ops/meta/wire_format.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include "ops/errors.h"
+#include "ops/meta/empty.h"
 #include "ops/wire_format.h"
 
 namespace narrowcast::meta {
 namespace {
-
-at::Tensor empty(const c10::SymInt& size, const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty_symint({size}, like.options().dtype(dtype).memory_format(at::MemoryFormat::Contiguous));
-}
 
 at::Tensor decode_kernel(const at::Tensor& bytes, std::string_view format, c10::SymInt numel) {
   return decode(bytes, format, numel);
@@ -32,7 +28,7 @@ at::Tensor encode(const at::Tensor& x, std::string_view format, std::optional<in
                    "x must be float32, float64, bfloat16 or float16, not ", dtype);
   TORCH_CHECK_VALUE(step >= 0, "step must be at least 0, not ", step);
   TORCH_CHECK_VALUE(offset >= 0, "offset must be at least 0, not ", offset);
-  return empty(encoded_size(x.sym_numel(), format), x, at::kByte);
+  return empty({encoded_size(x.sym_numel(), format)}, x, at::kByte);
 }
 
 at::Tensor decode(const at::Tensor& bytes, std::string_view format, const c10::SymInt& numel) {
@@ -41,7 +37,7 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format, const c10::S
   TORCH_CHECK_VALUE(bytes.dim() == 1, "bytes must have 1 dimension, but has shape ", bytes.sym_sizes());
   NARROWCAST_CHECK_INPUT(bytes.sym_numel().sym_eq(size).expect_true(__FILE__, __LINE__), "bytes holds ",
                          bytes.sym_numel(), " bytes, but ", numel, " elements in ", format, " take ", size);
-  return empty(numel, bytes, at::kFloat);
+  return empty({numel}, bytes, at::kFloat);
 }
 
 TORCH_LIBRARY_IMPL(narrowcast, Meta, m) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "trainer/launcher/rendezvous/patient_clock.h"
 #include "trainer/launcher/store/reach.h"
 
 namespace narrowcast::launcher {
@@ -12,23 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kAttempt{1000};        // of one connection
-constexpr milliseconds kLongestStep{1000};    // see PatientClock
 constexpr milliseconds kPatienceAtEnd{1000};  // for the thread to end
-
-// Time in which this process was stopped does not count, but for kLongestStep of it.
-class PatientClock {
- public:
-  Clock::time_point now() {
-    const Clock::time_point real = Clock::now();
-    time_ += std::min<Clock::duration>(real - last_, kLongestStep);
-    last_ = real;
-    return time_;
-  }
-
- private:
-  Clock::time_point last_ = Clock::now();
-  Clock::time_point time_ = last_;
-};
 
 std::string describe(const std::exception& error) {
   const auto* const known = dynamic_cast<const c10::Error*>(&error);

@@ -7,11 +7,9 @@
 namespace narrowcast::launcher {
 namespace {
 
-using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kShortWait{1000};    // not worth a word
-constexpr milliseconds kLongestStep{1000};  // A launcher that was stopped itself does not blame the host.
+constexpr milliseconds kShortWait{1000};  // not worth a word
 
 Directive over(const GroupEnd& end) { return {.kind = Directive::Kind::kOver, .end = end}; }
 
@@ -63,8 +61,7 @@ StoreRendezvous::StoreRendezvous(const LinkOptions& options)
     : options_(options),
       place_("the store at " + options.host + ":" + std::to_string(options.port)),
       link_(options),
-      began_(Clock::now()),
-      looked_(began_) {}
+      began_(Clock::now()) {}
 
 Directive StoreRendezvous::directive() {
   const LinkState state = link_.state();
@@ -105,12 +102,10 @@ Directive StoreRendezvous::before_joining() const {
 
 // The host serves its own store, and is never silent to itself.
 bool StoreRendezvous::host_is_silent(const LinkState& state) {
-  const Clock::time_point now = Clock::now();
-  const auto step = std::min(duration_cast<milliseconds>(now - looked_), kLongestStep);
-  looked_ = now;
-  silence_ = state.answers != answers_ ? milliseconds(0) : silence_ + step;
+  const Clock::time_point now = clock_.now();
+  heard_ = state.answers != answers_ ? now : heard_;
   answers_ = state.answers;
-  return options_.hosted == nullptr && silence_ > options_.rendezvous.heartbeat_timeout;
+  return options_.hosted == nullptr && now - heard_ > options_.rendezvous.heartbeat_timeout;
 }
 
 // Something listens, else the link would have said so by now, but it does not speak as a store does.

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "trainer/launcher/rendezvous/patient_clock.h"
 #include "trainer/launcher/rendezvous/rendezvous.h"
 #include "trainer/launcher/rendezvous/store_link.h"
 
@@ -28,9 +29,9 @@ class StoreRendezvous : public Rendezvous {
   int64_t reported_round_ = -2;
   int64_t answers_ = 0;  // that were seen
   Clock::time_point began_;
-  Clock::time_point looked_;  // at them, last
-  std::chrono::milliseconds silence_{0};
-  std::string lost_;  // why the group is lost for good; empty: it is not
+  PatientClock clock_;
+  Clock::time_point heard_ = clock_.now();  // the last new answer
+  std::string lost_;                        // why the group is lost for good; empty: it is not
   std::optional<Clock::time_point> over_since_;
   int signal_ = 0;  // that this launcher was sent
 };
