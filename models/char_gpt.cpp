@@ -15,7 +15,7 @@ namespace {
 constexpr double kInitialStd = 0.02;
 constexpr int64_t kMlpRatio = 4;
 
-std::span<const IntegerOption<CharGptOptions>> option_table() {
+std::span<const IntegerOption<CharGptOptions>> char_gpt_options() {
   static constexpr std::array<IntegerOption<CharGptOptions>, 5> table = {{
       {"layers", &CharGptOptions::layers, 1, 256},
       {"heads", &CharGptOptions::heads, 1, 256},
@@ -27,7 +27,7 @@ std::span<const IntegerOption<CharGptOptions>> option_table() {
 }
 
 CharGptOptions checked(const CharGptOptions& options) {
-  check_options("char_gpt", option_table(), options);
+  check_options("char_gpt", char_gpt_options(), options);
   TORCH_CHECK_VALUE(options.width % options.heads == 0, "char_gpt: option heads must divide width, but heads is ",
                     options.heads, " and width is ", options.width);
   return options;
@@ -100,11 +100,11 @@ CharGpt::CharGpt(const CharGptOptions& options) : Model("CharGpt"), shape_(check
 CharGpt::~CharGpt() = default;
 
 std::shared_ptr<CharGpt> CharGpt::create(const nlohmann::json& options) {
-  return std::make_shared<CharGpt>(read_options("char_gpt", option_table(), options));
+  return std::make_shared<CharGpt>(read_options("char_gpt", char_gpt_options(), options));
 }
 
 int64_t CharGpt::count_parameters(const nlohmann::json& options) {
-  const CharGptOptions shape = checked(read_options("char_gpt", option_table(), options));
+  const CharGptOptions shape = checked(read_options("char_gpt", char_gpt_options(), options));
   const int64_t width = shape.width;
   const int64_t norm = 2 * width;
   const int64_t attention = linear_parameters(width, 3 * width) + linear_parameters(width, width);
@@ -161,6 +161,6 @@ at::Tensor CharGpt::generate(const at::Tensor& prompt, const GenerateOptions& op
   return models::generate({.context = shape_.context, .logits = last_logits}, prompt, options, generator);
 }
 
-nlohmann::json CharGpt::options() const { return write_options(option_table(), shape_); }
+nlohmann::json CharGpt::options() const { return write_options(char_gpt_options(), shape_); }
 
 }  // namespace narrowcast::models

@@ -10,7 +10,7 @@
 namespace narrowcast::models {
 namespace {
 
-std::span<const IntegerOption<MlpOptions>> option_table() {
+std::span<const IntegerOption<MlpOptions>> mlp_options() {
   static constexpr std::array<IntegerOption<MlpOptions>, 4> table = {{
       {"inputs", &MlpOptions::inputs, 1, 16777216},
       {"hidden", &MlpOptions::hidden, 1, 65536},
@@ -42,7 +42,7 @@ void check_targets(const Batch& batch) {
 }  // namespace
 
 Mlp::Mlp(const MlpOptions& options) : Model("Mlp"), shape_(options) {
-  check_options("mlp", option_table(), options);
+  check_options("mlp", mlp_options(), options);
   torch::nn::ModuleList layers = register_module("layers", torch::nn::ModuleList());
   int64_t width = shape_.inputs;
   for (int64_t layer = 0; layer <= shape_.layers; ++layer) {
@@ -54,12 +54,12 @@ Mlp::Mlp(const MlpOptions& options) : Model("Mlp"), shape_(options) {
 }
 
 std::shared_ptr<Mlp> Mlp::create(const nlohmann::json& options) {
-  return std::make_shared<Mlp>(read_options("mlp", option_table(), options));
+  return std::make_shared<Mlp>(read_options("mlp", mlp_options(), options));
 }
 
 int64_t Mlp::count_parameters(const nlohmann::json& options) {
-  const MlpOptions shape = read_options("mlp", option_table(), options);
-  check_options("mlp", option_table(), shape);
+  const MlpOptions shape = read_options("mlp", mlp_options(), options);
+  check_options("mlp", mlp_options(), shape);
   if (shape.layers == 0) {
     return linear_parameters(shape.inputs, shape.classes);
   }
@@ -87,6 +87,6 @@ double Mlp::accuracy(const Batch& batch) {
   return logits(batch.inputs).argmax(1).eq(batch.targets).to(at::kDouble).mean().item<double>();
 }
 
-nlohmann::json Mlp::options() const { return write_options(option_table(), shape_); }
+nlohmann::json Mlp::options() const { return write_options(mlp_options(), shape_); }
 
 }  // namespace narrowcast::models

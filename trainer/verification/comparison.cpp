@@ -1,7 +1,6 @@
 #include "trainer/verification/comparison.h"
 
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/where.h>
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>

@@ -16,7 +16,7 @@ using collectives::shard_of;
 using testing::error_message;
 using ::testing::HasSubstr;
 
-constexpr int64_t kNumel = 3000;  // Of each of three parameters: shards end within them.
+constexpr int64_t kParameterNumel = 3000;  // Of each of three parameters: shards end within them.
 
 class ErrorFeedbackStateTest : public ::testing::Test {
  protected:
@@ -25,7 +25,7 @@ class ErrorFeedbackStateTest : public ::testing::Test {
     at::manual_seed(static_cast<uint64_t>(rank));
     for (const size_t index : {0, 1}) {
       const Residuals residuals = residuals_of(feedback, index);
-      const int64_t numel = kNumel * (index == 0 ? 1 : 2);
+      const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
       const int64_t mean_numel = shard_of(rank, ranks, numel).numel;
       at::from_blob(residuals.own, {numel}).normal_();
       at::from_blob(residuals.mean, {mean_numel}).normal_();
@@ -39,12 +39,12 @@ class ErrorFeedbackStateTest : public ::testing::Test {
   // What all later means lack, by parameter, after the residuals of `ranks` ranks.
   at::Tensor missing(std::vector<ErrorFeedback>& feedback) {
     const auto ranks = static_cast<int64_t>(feedback.size());
-    at::Tensor sum = at::zeros({3 * kNumel}, at::kDouble);
+    at::Tensor sum = at::zeros({3 * kParameterNumel}, at::kDouble);
     for (int64_t rank = 0; rank < ranks; ++rank) {
       for (const size_t index : {0, 1}) {
         const Residuals residuals = residuals_of(feedback[rank], index);
-        const int64_t begin = index == 0 ? 0 : kNumel;
-        const int64_t numel = kNumel * (index == 0 ? 1 : 2);
+        const int64_t begin = index == 0 ? 0 : kParameterNumel;
+        const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
         sum.narrow(0, begin, numel).add_(at::from_blob(residuals.own, {numel}), 1.0 / static_cast<double>(ranks));
         const auto shard = shard_of(rank, ranks, numel);
         sum.narrow(0, begin + shard.begin, shard.numel).add_(at::from_blob(residuals.mean, {shard.numel}));
@@ -58,9 +58,9 @@ class ErrorFeedbackStateTest : public ::testing::Test {
     for (const auto& [name, tensor] : state) copy.emplace(name, tensor.clone());
     return copy;
   }
-  const at::Tensor a_ = at::zeros({3, kNumel / 3});
-  const at::Tensor b_ = at::zeros({kNumel});
-  const at::Tensor c_ = at::zeros({kNumel, 1});
+  const at::Tensor a_ = at::zeros({3, kParameterNumel / 3});
+  const at::Tensor b_ = at::zeros({kParameterNumel});
+  const at::Tensor c_ = at::zeros({kParameterNumel, 1});
   const std::vector<NamedParameter> parameters_ = {{"a", a_}, {"b", b_}, {"c", c_}};
 };
 
@@ -73,7 +73,7 @@ TEST_F(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
     for (const size_t index : {0, 1}) {
       const Residuals expected = residuals_of(before, index);
       const Residuals found = residuals_of(after, index);
-      const int64_t numel = kNumel * (index == 0 ? 1 : 2);
+      const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
       EXPECT_TRUE(at::equal(at::from_blob(found.own, {numel}), at::from_blob(expected.own, {numel})));
       const int64_t mean_numel = shard_of(rank, 3, numel).numel;
       ASSERT_GT(mean_numel, 0);
@@ -91,7 +91,8 @@ TEST_F(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
   const auto rebuilt = make_parameters_bucket({c_, b_, a_}, {c_, b_, a_});
   const Residuals expected = before.residuals(rebuilt, layout_of(rebuilt));
   const Residuals found = after.residuals(rebuilt, layout_of(rebuilt));
-  EXPECT_TRUE(at::equal(at::from_blob(found.own, {3 * kNumel}), at::from_blob(expected.own, {3 * kNumel})));
+  EXPECT_TRUE(
+      at::equal(at::from_blob(found.own, {3 * kParameterNumel}), at::from_blob(expected.own, {3 * kParameterNumel})));
 }
 
 // Sums of some normal numbers, in float32: 1e-6 of them, which are below 6 each.

@@ -13,8 +13,8 @@ using collectives::shard_of;
 
 // Two ranks, of which this is the second: its shard is the second half.
 constexpr int64_t kRank = 1;
-constexpr int64_t kRanks = 2;
-constexpr int64_t kNumel = 2048;
+constexpr int64_t kFeedbackRanks = 2;
+constexpr int64_t kFeedbackNumel = 2048;
 
 class ErrorFeedbackTest : public ::testing::Test {
  protected:
@@ -22,15 +22,15 @@ class ErrorFeedbackTest : public ::testing::Test {
     const auto bucket = make_parameters_bucket(parameters, parameters, index, count);
     return feedback_.residuals(bucket, layout_of(bucket));
   }
-  ErrorFeedback feedback_{kRank, kRanks};
-  const at::Tensor a_ = at::zeros({2, kNumel / 2});
-  const at::Tensor b_ = at::zeros({2, kNumel / 2});
+  ErrorFeedback feedback_{kRank, kFeedbackRanks};
+  const at::Tensor a_ = at::zeros({2, kFeedbackNumel / 2});
+  const at::Tensor b_ = at::zeros({2, kFeedbackNumel / 2});
 };
 
 TEST_F(ErrorFeedbackTest, BeginsWithZerosAndKeepsItsPlace) {
   const Residuals first = residuals({a_, b_});
-  for (int64_t i = 0; i < 2 * kNumel; ++i) ASSERT_EQ(first.own[i], 0);
-  for (int64_t i = 0; i < shard_of(kRank, kRanks, 2 * kNumel).numel; ++i) ASSERT_EQ(first.mean[i], 0);
+  for (int64_t i = 0; i < 2 * kFeedbackNumel; ++i) ASSERT_EQ(first.own[i], 0);
+  for (int64_t i = 0; i < shard_of(kRank, kFeedbackRanks, 2 * kFeedbackNumel).numel; ++i) ASSERT_EQ(first.mean[i], 0);
   first.own[7] = 1;
   first.mean[9] = 2;
   const Residuals second = residuals({a_, b_});
@@ -42,18 +42,18 @@ TEST_F(ErrorFeedbackTest, BeginsWithZerosAndKeepsItsPlace) {
 
 TEST_F(ErrorFeedbackTest, GoesWithItsParameterIntoARebuiltBucket) {
   const Residuals first = residuals({a_, b_});
-  first.own[3] = 5;           // a_[3]
-  first.own[kNumel + 4] = 6;  // b_[4]
-  first.mean[11] = 0.5;       // b_[11]: the shard is the second half.
+  first.own[3] = 5;                   // a_[3]
+  first.own[kFeedbackNumel + 4] = 6;  // b_[4]
+  first.mean[11] = 0.5;               // b_[11]: the shard is the second half.
   const Residuals second = residuals({b_, a_});
-  EXPECT_EQ(second.own[kNumel + 3], 5);
+  EXPECT_EQ(second.own[kFeedbackNumel + 3], 5);
   EXPECT_EQ(second.own[4], 6);
   EXPECT_EQ(second.own[11], 1) << "0.5 missing in a mean of two ranks is 1 missing in one rank's part";
-  for (int64_t i = 0; i < kNumel; ++i) ASSERT_EQ(second.mean[i], 0);
+  for (int64_t i = 0; i < kFeedbackNumel; ++i) ASSERT_EQ(second.mean[i], 0);
 }
 
 TEST_F(ErrorFeedbackTest, GoesFromOneBucketIntoTwoAndBack) {
-  residuals({a_, b_}).own[kNumel + 1] = 8;  // b_[1]
+  residuals({a_, b_}).own[kFeedbackNumel + 1] = 8;  // b_[1]
   residuals({a_}, 0, 2);
   const Residuals b = residuals({b_}, 1, 2);
   EXPECT_EQ(b.own[1], 8);

@@ -37,6 +37,12 @@ inline at::Tensor run_linear(const at::Tensor& x, const Layer& layer) {
   return weight_only_int8_linear(x, layer.weight, layer.scales, layer.bias);
 }
 
+// The reference's own expression, with the bias it should have kept.
+inline at::Tensor run_reference(const at::Tensor& x, const Layer& layer) {
+  const at::Tensor y = at::linear(x, layer.weight.to(x.scalar_type())) * layer.scales.to(x.scalar_type());
+  return layer.bias ? y + layer.bias->to(x.scalar_type()) : y;
+}
+
 // linear(x, weight) * scales + bias in float64.
 inline at::Tensor exact_linear(const at::Tensor& x, const Layer& layer) {
   const at::Tensor product = x.to(at::kDouble).matmul(layer.weight.to(at::kDouble).t());

@@ -17,14 +17,9 @@ namespace {
 using test::kLinearDtypes;
 using test::Layer;
 using test::run_linear;
+using test::run_reference;
 using test::same_bits;
 using test::within_bound;
-
-// The reference's own expression, with the bias it should have kept.
-at::Tensor run_reference(const at::Tensor& x, const Layer& layer) {
-  const at::Tensor y = at::linear(x, layer.weight.to(x.scalar_type())) * layer.scales.to(x.scalar_type());
-  return layer.bias ? y + layer.bias->to(x.scalar_type()) : y;
-}
 
 // Has LibTorch compute in bfloat16 where it may, for as long as it lives.
 class UseAutocast {

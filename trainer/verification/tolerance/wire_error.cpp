@@ -1,7 +1,6 @@
 #include "trainer/verification/tolerance/wire_error.h"
 
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ATen.h>
 
 #include <cmath>
 
