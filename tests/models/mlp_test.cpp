@@ -9,28 +9,28 @@
 namespace narrowcast::models {
 namespace {
 
-constexpr MlpOptions kTinyMlp = {.inputs = 6, .hidden = 5, .layers = 2, .classes = 3};
+constexpr MlpOptions kSmallMlp = {.inputs = 6, .hidden = 5, .layers = 2, .classes = 3};
 
 at::Tensor random_images(at::IntArrayRef sizes) {
   return at::randint(256, sizes, at::detail::createCPUGenerator(1), at::kByte);
 }
 
 TEST(Mlp, TakesImagesAndRowsAlike) {
-  Mlp model(kTinyMlp);
+  Mlp model(kSmallMlp);
   const at::Tensor images = random_images({4, 2, 3});
   EXPECT_EQ(model.logits(images).sizes(), at::IntArrayRef({4, 3}));
   EXPECT_TRUE(model.logits(images).equal(model.logits(images.view({4, 6}))));
 }
 
 TEST(Mlp, BytesAreScaledToOneAndFloatsAreNot) {
-  Mlp model(kTinyMlp);
+  Mlp model(kSmallMlp);
   const at::Tensor images = random_images({4, 2, 3});
   EXPECT_TRUE(model.logits(images).equal(model.logits(images.to(at::kFloat) / 255)));
   EXPECT_FALSE(model.logits(images).equal(model.logits(images.to(at::kFloat))));
 }
 
 TEST(Mlp, IsLinearLayersWithReluBetween) {
-  Mlp model(kTinyMlp);
+  Mlp model(kSmallMlp);
   const auto parameters = model.named_parameters();
   ASSERT_EQ(parameters.size(), 6);
   at::Tensor x = random_images({4, 6}).to(at::kFloat) / 255;
@@ -48,7 +48,7 @@ TEST(Mlp, NoHiddenLayerMakesALinearClassifier) {
 }
 
 TEST(Mlp, LossIsCrossEntropyAndReachesEveryParameter) {
-  Mlp model(kTinyMlp);
+  Mlp model(kSmallMlp);
   const Batch batch = {random_images({4, 2, 3}), at::tensor({0, 2, 1, 1}, at::kLong)};
   const at::Tensor loss = model.forward(batch);
   const at::Tensor expected = -model.logits(batch.inputs).log_softmax(1).gather(1, batch.targets.unsqueeze(1)).mean();
@@ -70,7 +70,7 @@ TEST(Mlp, AccuracyCountsTheLargestLogit) {
 }
 
 TEST(Mlp, WrongInputsAreErrors) {
-  Mlp model(kTinyMlp);
+  Mlp model(kSmallMlp);
   EXPECT_THROW(model.logits(random_images({4, 5})), c10::ValueError);
   EXPECT_THROW(model.logits(random_images({6})), c10::ValueError);
   EXPECT_THROW(model.logits(at::zeros({4, 6}, at::kLong)), c10::TypeError);
@@ -80,7 +80,7 @@ TEST(Mlp, WrongInputsAreErrors) {
 
 TEST(Mlp, OptionsRoundTrip) {
   const nlohmann::json expected = {{"inputs", 6}, {"hidden", 5}, {"layers", 2}, {"classes", 3}};
-  EXPECT_EQ(Mlp(kTinyMlp).options(), expected);
+  EXPECT_EQ(Mlp(kSmallMlp).options(), expected);
   EXPECT_EQ(create_model("mlp", expected)->options(), expected);
   EXPECT_THROW(Mlp({.classes = 0}), c10::ValueError);
 }

@@ -32,7 +32,7 @@ std::vector<int> codes_of(const std::vector<float>& values, AffineQparams qparam
   return codes;
 }
 
-class AffineUint8Table : public testing::TestWithParam<test::AffineUint8Row> {};
+class AffineUint8Table : public ::testing::TestWithParam<test::AffineUint8Row> {};
 
 TEST_P(AffineUint8Table, GivesPyTorchsQparamsAndCodes) {
   const test::AffineUint8Row& expected = GetParam();
@@ -42,7 +42,7 @@ TEST_P(AffineUint8Table, GivesPyTorchsQparamsAndCodes) {
   EXPECT_EQ(codes_of(expected.values, qparams), expected.codes);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AffineUint8Table, testing::ValuesIn(test::affine_uint8_table()),
+INSTANTIATE_TEST_SUITE_P(All, AffineUint8Table, ::testing::ValuesIn(test::affine_uint8_table()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(AffineUint8Codec, NanMakesTheScaleNanAndEveryCodeZero) {

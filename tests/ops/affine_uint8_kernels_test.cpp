@@ -22,7 +22,7 @@ using test::same_bits;
 using test::UseInstructionSet;
 
 template <class T>
-class AffineUint8Kernels : public testing::Test {
+class AffineUint8Kernels : public ::testing::Test {
  protected:
   static constexpr at::ScalarType kDtype = c10::CppTypeToScalarType<T>::value;
 
@@ -30,7 +30,7 @@ class AffineUint8Kernels : public testing::Test {
   test::UseThreads one_{1};
 };
 
-using ElementTypes = testing::Types<float, double, c10::BFloat16, c10::Half>;
+using ElementTypes = ::testing::Types<float, double, c10::BFloat16, c10::Half>;
 TYPED_TEST_SUITE(AffineUint8Kernels, ElementTypes);
 
 template <class T>
@@ -46,7 +46,7 @@ at::Tensor zero_point_of(AffineQparams qparams) { return at::scalar_tensor(qpara
 TYPED_TEST(AffineUint8Kernels, ChooseTheObserversQparams) {
   for (const int64_t size : kSizes) {
     for (const auto& [name, x] : test::inputs(this->kDtype, size)) {
-      SCOPED_TRACE(testing::Message() << name << " of size " << size);
+      SCOPED_TRACE(::testing::Message() << name << " of size " << size);
       const auto [scale, zero_point] = observe(x);
       for (const int64_t target : instruction_sets()) {
         const UseInstructionSet use(target);
@@ -61,7 +61,7 @@ TYPED_TEST(AffineUint8Kernels, ChooseTheObserversQparams) {
 TYPED_TEST(AffineUint8Kernels, QuantizeAsPyTorchDoes) {
   for (const int64_t size : kSizes) {
     for (const auto& [name, x] : test::inputs(this->kDtype, size)) {
-      SCOPED_TRACE(testing::Message() << name << " of size " << size);
+      SCOPED_TRACE(::testing::Message() << name << " of size " << size);
       const auto [scale, zero_point] = observe(x);
       const at::Tensor expected = quantize_backend(x, scale, zero_point);
       const AffineQparams qparams{scale.template item<float>(), zero_point.template item<int32_t>()};
@@ -79,7 +79,7 @@ TYPED_TEST(AffineUint8Kernels, QuantizeAsPyTorchDoesWithForeignQparams) {
   for (const auto& [name, x] : test::inputs(this->kDtype, 4099)) {
     for (const float scale : {1.0F, 0.37F, 0x1p-23F, 1e-40F, 3e38F, -0.5F, 0.0F, kInf, std::nanf("0x7fffff")}) {
       for (const int32_t zero_point : {0, 1, 128, 255}) {
-        SCOPED_TRACE(testing::Message() << name << " with scale " << scale << " and zero point " << zero_point);
+        SCOPED_TRACE(::testing::Message() << name << " with scale " << scale << " and zero point " << zero_point);
         const AffineQparams qparams{scale, zero_point};
         const at::Tensor expected = quantize_backend(x, scale_of(qparams), zero_point_of(qparams));
         for (const int64_t target : instruction_sets()) {
@@ -94,7 +94,7 @@ TYPED_TEST(AffineUint8Kernels, QuantizeAsPyTorchDoesWithForeignQparams) {
 TYPED_TEST(AffineUint8Kernels, FusedRowIsChooseThenQuantize) {
   for (const int64_t size : kSizes) {
     for (const auto& [name, x] : test::inputs(this->kDtype, size)) {
-      SCOPED_TRACE(testing::Message() << name << " of size " << size);
+      SCOPED_TRACE(::testing::Message() << name << " of size " << size);
       const auto [scale, zero_point] = observe(x);
       const at::Tensor expected = quantize_backend(x, scale, zero_point);
       for (const int64_t target : instruction_sets()) {
@@ -138,7 +138,7 @@ TYPED_TEST(AffineUint8Kernels, DequantizeMeanSumsInRankOrder) {
   at::manual_seed(0);
   for (const int64_t ranks : {1, 2, 3, 4, 5, 8, 13}) {
     for (const int64_t size : kSizes) {
-      SCOPED_TRACE(testing::Message() << ranks << " ranks, size " << size);
+      SCOPED_TRACE(::testing::Message() << ranks << " ranks, size " << size);
       const Encoded encoded(ranks, size);
       const at::Tensor expected = mean_as_the_reference_hook(encoded).to(this->kDtype);
       for (const int64_t target : instruction_sets()) {

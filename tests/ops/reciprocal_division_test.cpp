@@ -12,7 +12,7 @@
 namespace narrowcast::codec {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Where the class promises the division's bits, these; elsewhere what is enough to round and clamp alike.
 void expect_as_division(float x, float divisor) {
@@ -49,7 +49,7 @@ TEST(ReciprocalDivision, HasTheBitsOfDivisionBesideHalves) {
   for (int i = 0; i < 20000; ++i) {
     const float divisor = random_float(bits, -60, 59);
     const float near_half = divisor * (static_cast<float>(i % 512) - 255.5F);
-    for (const float towards : {-kInf, kInf}) {
+    for (const float towards : {-kInfinity, kInfinity}) {
       float x = near_half;
       for (int step = 0; step < 4; ++step, x = std::nextafter(x, towards)) expect_as_division(x, divisor);
     }
@@ -71,7 +71,7 @@ TEST(ReciprocalDivision, TakesAnyNumerator) {
   for (const float divisor : {0x1p-60F, 0x1.fffffep-60F, 0x1p-23F, 0x1.818182p-7F, 3.0F, 0x1p60F}) {
     ASSERT_TRUE(ReciprocalDivision::is_moderate(divisor));
     for (const float x :
-         {0.0F, 0x1p-149F, 0x1p-126F, 1e-30F, 1e30F, 3.4e38F, kInf, std::numeric_limits<float>::quiet_NaN()}) {
+         {0.0F, 0x1p-149F, 0x1p-126F, 1e-30F, 1e30F, 3.4e38F, kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
       expect_as_division(x, divisor);
       expect_as_division(-x, divisor);
     }
@@ -79,7 +79,7 @@ TEST(ReciprocalDivision, TakesAnyNumerator) {
 }
 
 TEST(ReciprocalDivision, RefusesOtherDivisors) {
-  for (const float divisor : {0.0F, -1.0F, 0x1p-61F, 0x1p61F, kInf, std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float divisor : {0.0F, -1.0F, 0x1p-61F, 0x1p61F, kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
     EXPECT_FALSE(ReciprocalDivision::is_moderate(divisor)) << divisor;
   }
 }

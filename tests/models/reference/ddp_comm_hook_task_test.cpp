@@ -34,7 +34,7 @@ TEST(DdpCommHookTask, ReferenceInputIsUpstreams) {
   EXPECT_EQ(batch.targets.item<int64_t>(), 3);
 }
 
-class DdpCommHookTaskRanks : public testing::TestWithParam<int64_t> {};
+class DdpCommHookTaskRanks : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(DdpCommHookTaskRanks, ForwardRaisesTheInputToOnePlusRank) {
   DdpCommHookTask model;
@@ -51,7 +51,7 @@ TEST_P(DdpCommHookTaskRanks, GradientIsThePowerOver800) {
   EXPECT_TRUE(model.named_parameters()["t0.p"].grad().equal(expected));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, DdpCommHookTaskRanks, testing::Values(0, 1, 2, 7));
+INSTANTIATE_TEST_SUITE_P(Ranks, DdpCommHookTaskRanks, ::testing::Values(0, 1, 2, 7));
 
 TEST(DdpCommHookTask, WrongInputsAreErrors) {
   DdpCommHookTask model;

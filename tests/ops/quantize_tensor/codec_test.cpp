@@ -17,7 +17,7 @@ struct Bfp16Row {
   uint16_t code;
 };
 
-class Bfp16Codec : public testing::TestWithParam<Bfp16Row> {};
+class Bfp16Codec : public ::testing::TestWithParam<Bfp16Row> {};
 
 TEST_P(Bfp16Codec, EncodesTheTable) {
   EXPECT_EQ(encode_bfp16(float_of_bits(GetParam().bits)), GetParam().code);
@@ -26,12 +26,12 @@ TEST_P(Bfp16Codec, EncodesTheTable) {
 
 // The last four are NaNs, of which upstream makes 7f80, 8000, 0000 and ff80.
 INSTANTIATE_TEST_SUITE_P(Table, Bfp16Codec,
-                         testing::Values(Bfp16Row{0x3f808000, 0x3f81}, Bfp16Row{0xbf808000, 0xbf81},
-                                         Bfp16Row{0x00008000, 0x0001}, Bfp16Row{0x7f7fffff, 0x7f80},
-                                         Bfp16Row{0x00007fff, 0x0000}, Bfp16Row{0x80000000, 0x8000},
-                                         Bfp16Row{0x7f800000, 0x7f80}, Bfp16Row{0xff800000, 0xff80},
-                                         Bfp16Row{0x7f800001, 0x7fc0}, Bfp16Row{0x7fffffff, 0x7fff},
-                                         Bfp16Row{0xffffffff, 0xffff}, Bfp16Row{0xff800001, 0xffc0}));
+                         ::testing::Values(Bfp16Row{0x3f808000, 0x3f81}, Bfp16Row{0xbf808000, 0xbf81},
+                                           Bfp16Row{0x00008000, 0x0001}, Bfp16Row{0x7f7fffff, 0x7f80},
+                                           Bfp16Row{0x00007fff, 0x0000}, Bfp16Row{0x80000000, 0x8000},
+                                           Bfp16Row{0x7f800000, 0x7f80}, Bfp16Row{0xff800000, 0xff80},
+                                           Bfp16Row{0x7f800001, 0x7fc0}, Bfp16Row{0x7fffffff, 0x7fff},
+                                           Bfp16Row{0xffffffff, 0xffff}, Bfp16Row{0xff800001, 0xffc0}));
 
 TEST(Fp16Codec, ClampsToTheGreatestFiniteValue) {
   constexpr float kInf = std::numeric_limits<float>::infinity();

@@ -52,7 +52,7 @@ void expect_encodes(const at::Tensor& x) {
 }
 
 template <class T>
-class QuantizeTensorKernels : public testing::Test {
+class QuantizeTensorKernels : public ::testing::Test {
  protected:
   static constexpr at::ScalarType kDtype = c10::CppTypeToScalarType<T>::value;
 
@@ -60,13 +60,13 @@ class QuantizeTensorKernels : public testing::Test {
   test::UseThreads one_{1};
 };
 
-using ElementTypes = testing::Types<float, double, c10::BFloat16, c10::Half>;
+using ElementTypes = ::testing::Types<float, double, c10::BFloat16, c10::Half>;
 TYPED_TEST_SUITE(QuantizeTensorKernels, ElementTypes);
 
 TYPED_TEST(QuantizeTensorKernels, EncodeAsPyTorchDoes) {
   for (const int64_t size : test::kSizes) {
     for (const auto& [name, x] : test::inputs(this->kDtype, size)) {
-      SCOPED_TRACE(testing::Message() << name << " of size " << size);
+      SCOPED_TRACE(::testing::Message() << name << " of size " << size);
       expect_encodes<TypeParam>(x);
     }
   }
@@ -124,7 +124,7 @@ TEST(QuantizeTensorKernelsOnBits, DecodeEveryPattern) {
   for (const DQuantType qtype : kDQuantTypes) {
     for (const std::optional<double> loss :
          {std::optional<double>(), {1.0}, {3.0}, {-0.37}, {1e-30}, {1e300}, {0.0}, {kInf}, {std::nan("")}}) {
-      SCOPED_TRACE(testing::Message() << qtype << " divided by " << loss.value_or(1));
+      SCOPED_TRACE(::testing::Message() << qtype << " divided by " << loss.value_or(1));
       const at::Tensor expected = test::upstream_dequantize(q, qtype, loss);
       for (const int64_t target : instruction_sets()) {
         const UseInstructionSet use(target);

@@ -27,7 +27,7 @@ TEST(WeightOnlyInt8Digits, AreThereWithVnniOnly) {
   }
 }
 
-class WeightOnlyInt8DigitKernels : public testing::Test {
+class WeightOnlyInt8DigitKernels : public ::testing::Test {
  protected:
   void SetUp() override {
     if (digit_kernels<float>() == nullptr) GTEST_SKIP() << "this processor has no VNNI";
@@ -42,7 +42,7 @@ TEST_F(WeightOnlyInt8DigitKernels, AreExactForWholeNumbers) {
   for (const int64_t inputs : {1, 3, 15, 16, 63, 64, 65, 130, 1023, 1024, 1025, 2500}) {
     for (const int64_t outputs : {1, 4, 15, 16, 17, 50}) {
       for (const int64_t rows : {1, 2, 3, 5, 6, 7, 20}) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << outputs);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << inputs << " -> " << outputs);
         at::Tensor x = at::randint(-kMost, kMost + 1, {rows, inputs}, at::kLong);
         x.select(1, inputs / 2).fill_(kMost);
         x[rows - 1].fill_(-kMost);
@@ -61,7 +61,7 @@ TEST_F(WeightOnlyInt8DigitKernels, AreExactForWholeNumbersInBfloat16) {
   for (const int64_t inputs : {1, 63, 65, 1025, 2500}) {
     for (const int64_t outputs : {1, 31, 32, 33, 70}) {
       for (const int64_t rows : {1, 3, 4, 5, 6, 9, 11, 64}) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << inputs << " -> " << outputs);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << inputs << " -> " << outputs);
         const at::Tensor x =
             at::randint(-256, 257, {rows, inputs}, at::kLong) * at::where(at::rand({rows, 1}) < 0.5, 1, 64);
         const Layer layer = test::random_layer(outputs, inputs);

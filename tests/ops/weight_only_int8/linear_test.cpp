@@ -28,7 +28,7 @@ int64_t most_independent_rows(at::ScalarType dtype) {
   return is_dense_from_65_rows ? 64 : 200;
 }
 
-class WeightOnlyInt8LinearOperator : public testing::Test {
+class WeightOnlyInt8LinearOperator : public ::testing::Test {
  protected:
   WeightOnlyInt8LinearOperator() { at::manual_seed(7); }
 

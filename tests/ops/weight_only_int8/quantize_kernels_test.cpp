@@ -19,7 +19,7 @@ using test::same_bits;
 using test::UseInstructionSet;
 
 template <class T>
-class WeightOnlyInt8QuantizeKernels : public testing::Test {
+class WeightOnlyInt8QuantizeKernels : public ::testing::Test {
  protected:
   static constexpr at::ScalarType kDtype = c10::CppTypeToScalarType<T>::value;
 
@@ -43,14 +43,14 @@ class WeightOnlyInt8QuantizeKernels : public testing::Test {
   test::UseThreads one_{1};
 };
 
-using ElementTypes = testing::Types<float, c10::BFloat16, c10::Half>;
+using ElementTypes = ::testing::Types<float, c10::BFloat16, c10::Half>;
 TYPED_TEST_SUITE(WeightOnlyInt8QuantizeKernels, ElementTypes);
 
 TYPED_TEST(WeightOnlyInt8QuantizeKernels, EqualPyTorchOnEverySizeAndInput) {
   for (const int64_t size : test::kSizes) {
     if (size == 0) continue;
     for (const auto& [name, x] : test::inputs(this->kDtype, size)) {
-      SCOPED_TRACE(testing::Message() << name << " of size " << size);
+      SCOPED_TRACE(::testing::Message() << name << " of size " << size);
       this->template expect_reference<int8_t>(x, {-128, 127});
       this->template expect_reference<uint8_t>(x, {0, 255});
     }
@@ -62,7 +62,7 @@ TYPED_TEST(WeightOnlyInt8QuantizeKernels, EqualPyTorchOnEveryRange) {
     SCOPED_TRACE(name);
     for (const CodeRange range : {CodeRange{-127, 127}, CodeRange{-8, 7}, CodeRange{0, 1}, CodeRange{-1, 0},
                                   CodeRange{5, 100}, CodeRange{-100, -5}}) {
-      SCOPED_TRACE(testing::Message() << range.min << " to " << range.max);
+      SCOPED_TRACE(::testing::Message() << range.min << " to " << range.max);
       this->template expect_reference<int8_t>(x, range);
     }
   }
@@ -71,7 +71,7 @@ TYPED_TEST(WeightOnlyInt8QuantizeKernels, EqualPyTorchOnEveryRange) {
 template <class T>
 class WeightOnlyInt8NarrowFloats : public WeightOnlyInt8QuantizeKernels<T> {};
 
-using NarrowTypes = testing::Types<c10::BFloat16, c10::Half>;
+using NarrowTypes = ::testing::Types<c10::BFloat16, c10::Half>;
 TYPED_TEST_SUITE(WeightOnlyInt8NarrowFloats, NarrowTypes);
 
 // Every pattern of 16 bits is in some row.

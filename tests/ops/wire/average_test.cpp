@@ -43,7 +43,7 @@ struct Contributions {
   }
 };
 
-class WireAverage : public testing::TestWithParam<WireFormat> {
+class WireAverage : public ::testing::TestWithParam<WireFormat> {
  protected:
   const WireFormat format_ = GetParam();
 
@@ -53,7 +53,7 @@ class WireAverage : public testing::TestWithParam<WireFormat> {
       for (const int64_t ranks : {1, 2, 3, 4, 7, 8}) {
         if (n > 1000 && ranks != 3) continue;
         for (int64_t own_rank = -1; own_rank < ranks; own_rank += 1 + ranks / 3) {
-          SCOPED_TRACE(testing::Message() << n << " elements of " << ranks << " ranks, own " << own_rank);
+          SCOPED_TRACE(::testing::Message() << n << " elements of " << ranks << " ranks, own " << own_rank);
           const Contributions all(format_, ranks, own_rank, n);
           for (const int64_t target : test::instruction_sets()) {
             const test::UseInstructionSet use(target);
@@ -122,7 +122,7 @@ TEST_P(WireAverage, OfANanIsNone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WireAverage, testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, WireAverage, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

@@ -40,7 +40,7 @@ Floats decode(WireFormat format, const Bytes& bytes, int64_t n) {
   return out;
 }
 
-class WireFormats : public testing::TestWithParam<WireFormat> {
+class WireFormats : public ::testing::TestWithParam<WireFormat> {
  protected:
   const WireFormat format_ = GetParam();
 
@@ -49,7 +49,7 @@ class WireFormats : public testing::TestWithParam<WireFormat> {
   static void for_each_input(const Body& body) {
     for (const int64_t size : test::kSizes) {
       for (const auto& [name, x] : test::wire_inputs(size)) {
-        SCOPED_TRACE(testing::Message() << name << " of size " << size);
+        SCOPED_TRACE(::testing::Message() << name << " of size " << size);
         body(x);
       }
     }
@@ -221,7 +221,7 @@ TEST_P(WireFormats, EncodeTheOtherElementTypesAsFloat32) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WireFormats, testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, WireFormats, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

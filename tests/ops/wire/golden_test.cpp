@@ -68,7 +68,7 @@ std::string hex(const test::Bytes& bytes) {
   return text;
 }
 
-class GoldenBytes : public testing::TestWithParam<Golden> {};
+class GoldenBytes : public ::testing::TestWithParam<Golden> {};
 
 TEST_P(GoldenBytes, OfRoundingToNearest) {
   const auto& [format, nearest, stochastic] = GetParam();
@@ -80,7 +80,7 @@ TEST_P(GoldenBytes, OfStochasticRounding) {
   EXPECT_EQ(hex(test::plain_encode(format, input(format), kRandom)), stochastic);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenBytes, testing::ValuesIn(kGolden),
+INSTANTIATE_TEST_SUITE_P(All, GoldenBytes, ::testing::ValuesIn(kGolden),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param.format)); });
 
 TEST(GoldenBytesOfWhatIsRare, AreAsDocumented) {

@@ -19,7 +19,7 @@ constexpr int64_t kSteps = 4096;
 // from its expectation, but for one case in 10^9 (the seeds are fixed, so a test that passes keeps passing).
 double hoeffding(double values, double tests) { return std::sqrt(std::log(2 * tests * 1e9) / (2 * values)); }
 
-class StochasticRounding : public testing::TestWithParam<WireFormat> {
+class StochasticRounding : public ::testing::TestWithParam<WireFormat> {
  protected:
   const WireFormat format_ = GetParam();
 
@@ -97,7 +97,7 @@ TEST_P(StochasticRounding, OfAPartIsThePartOfTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StochasticRounding, testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, StochasticRounding, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace

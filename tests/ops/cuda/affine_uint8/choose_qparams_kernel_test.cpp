@@ -47,7 +47,7 @@ TEST(ChooseQparamsKernel, EqualsTheModelOfPyTorchOnCuda) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
     for (const int64_t size : {1, 7, 127, 129, 4096, 20011}) {
       for (const auto& [name, x] : narrowcast::test::inputs(dtype, size)) {
-        SCOPED_TRACE(testing::Message() << dtype << " " << name << " of size " << size);
+        SCOPED_TRACE(::testing::Message() << dtype << " " << name << " of size " << size);
         const auto [scale, zero_point] = choose_on_host(x.unsqueeze(0), share_rows(1, size, 1024), 256);
         const auto [expected_scale, expected_zero_point] = model(x);
         EXPECT_TRUE(same_bits(scale[0], expected_scale));

@@ -51,7 +51,7 @@ TEST(QuantizeKernel, EqualsTheModelOfPyTorchOnCuda) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [name, x] : narrowcast::test::inputs(dtype, 1537)) {
       for (int64_t i = 0; i < scales.numel(); ++i) {
-        SCOPED_TRACE(testing::Message() << dtype << " " << name << " with scale " << scales[i].item<float>());
+        SCOPED_TRACE(::testing::Message() << dtype << " " << name << " with scale " << scales[i].item<float>());
         const at::Tensor zero_point = at::full({}, 29 * i % 256, at::kInt);
         const at::Tensor codes = quantize_on_host(x.unsqueeze(0), qparams_of(scales[i], zero_point), 512);
         EXPECT_TRUE(same_bits(codes[0], model(x, scales[i], zero_point)));
@@ -92,7 +92,7 @@ TEST(QuantizeKernel, GivesEachRowItsOwnQparamsAtAnyAlignment) {
       const at::Tensor scales = at::rand({rows}) * 0.05 + 0.001;
       const at::Tensor zero_points = at::randint(0, 256, {rows}, at::kInt);
       for (int64_t offset = 0; offset < 8; ++offset) {
-        SCOPED_TRACE(testing::Message() << dtype << " rows of " << row_size << " from " << offset);
+        SCOPED_TRACE(::testing::Message() << dtype << " rows of " << row_size << " from " << offset);
         const at::Tensor matrix = x.slice(0, offset, offset + rows * row_size).view({rows, row_size});
         const at::Tensor codes = quantize_on_host(matrix, qparams_of(scales, zero_points), 64, 2 * offset + offset % 3);
         for (int64_t row = 0; row < rows; ++row) {

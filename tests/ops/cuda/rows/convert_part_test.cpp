@@ -38,7 +38,7 @@ void expect_converts_any_alignment() {
   for (const int n : {0, 1, 5, 16, 63, 64, 1100}) {
     for (int in_offset = 0; in_offset < 16; in_offset += 3) {
       for (const int out_offset : {0, 1, 8, 15}) {
-        SCOPED_TRACE(testing::Message() << n << " elements from " << in_offset << " to " << out_offset);
+        SCOPED_TRACE(::testing::Message() << n << " elements from " << in_offset << " to " << out_offset);
         for (const int team : test::kTeams) expect_converts<In, Out>(n, in_offset, out_offset, team);
       }
     }

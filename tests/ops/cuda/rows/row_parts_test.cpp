@@ -25,7 +25,7 @@ TEST(RowParts, CoverEveryElementOnce) {
   for (const int64_t rows : {1, 2, 5}) {
     for (const int64_t row_size : {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000, 4097}) {
       for (const int64_t most : {16, 64, 4096}) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << row_size << " in parts of " << most);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << row_size << " in parts of " << most);
         const RowParts parts = share_rows(rows, row_size, most);
         EXPECT_LE(parts.part_size, most);
         expect_partition(parts);

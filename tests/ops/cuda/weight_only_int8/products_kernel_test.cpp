@@ -74,7 +74,7 @@ TEST(ProductsKernel, SumsEveryProductOnce) {
   at::manual_seed(11);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t inputs : {16, 496, 512, 528, 2048, 2064, 2560}) {
-      SCOPED_TRACE(testing::Message() << inputs << " inputs of " << dtype);
+      SCOPED_TRACE(::testing::Message() << inputs << " inputs of " << dtype);
       const at::Tensor x = whole_numbers(kRows, inputs, dtype);
       const at::Tensor weight = at::randint(-128, 128, {kOutputsOfWarp, inputs}, at::kChar);
       AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, dtype, "sum", [&] {
@@ -90,7 +90,7 @@ TEST(ProductsKernel, SumsEveryProductOnceAtAnyAlignment) {
   at::manual_seed(12);
   for (const int64_t inputs : {0, 1, 15, 17, 100, 1031}) {
     for (int64_t offset = 0; offset < 16; offset += 5) {
-      SCOPED_TRACE(testing::Message() << inputs << " inputs, codes from " << offset);
+      SCOPED_TRACE(::testing::Message() << inputs << " inputs, codes from " << offset);
       const at::Tensor x = whole_numbers(kRows, inputs, at::kBFloat16);
       const at::Tensor memory = at::randint(-128, 128, {kOutputsOfWarp * inputs + offset}, at::kChar);
       const at::Tensor weight = memory.slice(0, offset).view({kOutputsOfWarp, inputs});

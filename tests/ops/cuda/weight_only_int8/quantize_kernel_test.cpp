@@ -52,14 +52,14 @@ void expect_model(const at::Tensor& x, codec::CodeRange range) {
 }
 
 template <class T>
-class SymmetricQuantizeKernel : public testing::Test {};
-using FloatTypes = testing::Types<float, c10::BFloat16, c10::Half>;
+class SymmetricQuantizeKernel : public ::testing::Test {};
+using FloatTypes = ::testing::Types<float, c10::BFloat16, c10::Half>;
 TYPED_TEST_SUITE(SymmetricQuantizeKernel, FloatTypes);
 
 TYPED_TEST(SymmetricQuantizeKernel, EqualsTheModelOfPyTorchOnCuda) {
   for (const auto& [name, flat] : narrowcast::test::inputs(c10::CppTypeToScalarType<TypeParam>::value, 37 * 129)) {
     for (const int64_t rows : {1, 37, 4773}) {
-      SCOPED_TRACE(testing::Message() << name << " in " << rows << " rows");
+      SCOPED_TRACE(::testing::Message() << name << " in " << rows << " rows");
       const at::Tensor x = flat.view({rows, -1});
       expect_model<TypeParam, int8_t>(x, {-128, 127});
       expect_model<TypeParam, uint8_t>(x, {0, 255});

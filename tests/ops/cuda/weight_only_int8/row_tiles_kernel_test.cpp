@@ -48,13 +48,13 @@ at::Tensor exact(const at::Tensor& x, const at::Tensor& codes, const at::Tensor&
 }
 
 template <class T>
-class RowTilesKernel : public testing::Test {
+class RowTilesKernel : public ::testing::Test {
  protected:
   static constexpr at::ScalarType kType = c10::CppTypeToScalarType<T>::value;
 
   template <int kUnits>
   static void expect_exact(const Shape& shape, Turns turns) {
-    SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.inputs << " -> " << shape.outputs);
+    SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.inputs << " -> " << shape.outputs);
     const at::Tensor x = at::randint(-40, 41, {shape.rows, shape.inputs}, at::kFloat).to(kType);
     const at::Tensor codes = at::randint(-128, 128, {shape.outputs, shape.inputs}, at::kChar);
     const at::Tensor scales = at::pow(2.0, at::randint(-12, -7, {shape.outputs}, at::kFloat));
@@ -64,7 +64,7 @@ class RowTilesKernel : public testing::Test {
   }
 };
 
-using RowTypes = testing::Types<c10::BFloat16, c10::Half>;
+using RowTypes = ::testing::Types<c10::BFloat16, c10::Half>;
 TYPED_TEST_SUITE(RowTilesKernel, RowTypes);
 
 // Inputs for a part of one warp's step, for all warps, and for the first warps once more.

@@ -72,7 +72,7 @@ class Contributions {
   std::vector<std::unique_ptr<test::PlacedArray<uint8_t>>> messages_;
 };
 
-class CudaWireAverage : public testing::TestWithParam<WireFormat> {
+class CudaWireAverage : public ::testing::TestWithParam<WireFormat> {
  protected:
   const WireFormat format_ = GetParam();
 
@@ -92,7 +92,7 @@ class CudaWireAverage : public testing::TestWithParam<WireFormat> {
 
   template <class Body>
   void expect(const Body& body, const Case& c) {
-    SCOPED_TRACE(testing::Message() << c.n << " " << c.dtype << " of " << c.ranks << " ranks, own " << c.own_rank);
+    SCOPED_TRACE(::testing::Message() << c.n << " " << c.dtype << " of " << c.ranks << " ranks, own " << c.own_rank);
     body(Contributions(format_, c), (c.n + c.ranks) % 2 == 0 ? Turns::kForward : Turns::kBackward);
   }
 };
@@ -182,7 +182,7 @@ TEST_P(CudaWireAverage, FeedsBackWhatItsMessageLacks) {
 TEST_P(CudaWireAverage, FeedsBackWhatAnArraysMessageLacks) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
     for (const auto& [name, x] : test::wire_inputs(1000)) {
-      SCOPED_TRACE(testing::Message() << name << " " << dtype);
+      SCOPED_TRACE(::testing::Message() << name << " " << dtype);
       const at::Tensor array = at::tensor(x).to(dtype);
       Floats expected_residual = random_floats(1000, 5);
       test::PlacedArray<float> residual(expected_residual, 4);
@@ -210,7 +210,7 @@ TEST(CudaWireRanks, AreAsManyAsALaunchPassesOn) {
   EXPECT_THROW(cuda::check_parts({.ranks = 0}), std::invalid_argument);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaWireAverage, testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaWireAverage, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

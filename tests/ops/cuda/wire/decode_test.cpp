@@ -16,7 +16,7 @@ using test::Bytes;
 using test::Floats;
 using test::same_numbers;
 
-class CudaWireDecode : public testing::TestWithParam<WireFormat> {
+class CudaWireDecode : public ::testing::TestWithParam<WireFormat> {
  protected:
   const WireFormat format_ = GetParam();
 
@@ -42,7 +42,7 @@ TEST_P(CudaWireDecode, GivesTheFloatsOfThePlainCodec) {
   int64_t calls = 0;
   for (const int64_t size : test::kTileSizes) {
     for (const auto& [name, x] : test::wire_inputs(size)) {
-      SCOPED_TRACE(testing::Message() << name << " of size " << size);
+      SCOPED_TRACE(::testing::Message() << name << " of size " << size);
       const Bytes message = test::plain_encode(format_, x, test::kNearest);
       const Turns turns = ++calls % 2 == 0 ? Turns::kForward : Turns::kBackward;
       ASSERT_TRUE(same_numbers(decode(message, size, turns), test::plain_decode(format_, message, size)));
@@ -54,7 +54,7 @@ TEST_P(CudaWireDecode, GivesTheFloatsOfThePlainCodec) {
 TEST_P(CudaWireDecode, TakesAnyBytesAtAnyAddress) {
   for (const int64_t size : {5, 1024, 3001}) {
     for (int64_t shift = 0; shift < 16; ++shift) {
-      SCOPED_TRACE(testing::Message() << size << " elements " << shift << " bytes behind a boundary");
+      SCOPED_TRACE(::testing::Message() << size << " elements " << shift << " bytes behind a boundary");
       at::manual_seed(shift);
       const at::Tensor random = at::randint(0, 256, {test::size_of(format_, size)}, at::kByte);
       const Bytes message(random.const_data_ptr<uint8_t>(), random.const_data_ptr<uint8_t>() + random.numel());
@@ -93,7 +93,7 @@ TEST_P(CudaWireDecode, AccumulatesWhatItDecodes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaWireDecode, testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaWireDecode, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

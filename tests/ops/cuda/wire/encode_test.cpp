@@ -28,7 +28,7 @@ struct Places {
   int64_t message = 0;
 };
 
-class CudaWireEncode : public testing::TestWithParam<WireFormat> {
+class CudaWireEncode : public ::testing::TestWithParam<WireFormat> {
  protected:
   const WireFormat format_ = GetParam();
 
@@ -56,7 +56,7 @@ TEST_P(CudaWireEncode, GivesTheBytesOfThePlainCodec) {
   for (const int64_t size : test::kTileSizes) {
     for (const auto& [name, x] : test::wire_inputs(size)) {
       for (const Rounding& rounding : kRoundings) {
-        SCOPED_TRACE(testing::Message() << name << " of size " << size << " from " << rounding.position);
+        SCOPED_TRACE(::testing::Message() << name << " of size " << size << " from " << rounding.position);
         const Turns turns = ++calls % 2 == 0 ? Turns::kForward : Turns::kBackward;
         ASSERT_EQ(encode(FloatType::kFloat32, x, rounding, turns), test::plain_encode(format_, x, rounding));
       }
@@ -79,7 +79,7 @@ TEST_P(CudaWireEncode, WritesToAnyAddress) {
     const Floats x = test::wire_inputs(size)[0].second;
     const Bytes expected = test::plain_encode(format_, x, test::kNearest);
     for (int64_t shift = 0; shift < 16; ++shift) {
-      SCOPED_TRACE(testing::Message() << size << " elements " << shift << " bytes behind a boundary");
+      SCOPED_TRACE(::testing::Message() << size << " elements " << shift << " bytes behind a boundary");
       const Places places{.elements = shift % 4 * 4, .message = shift};
       ASSERT_EQ(encode(FloatType::kFloat32, x, test::kNearest, Turns::kForward, places), expected);
     }
@@ -115,7 +115,7 @@ TEST_P(CudaWireEncode, NeverMakesANumberOfANan) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaWireEncode, testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaWireEncode, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

@@ -39,7 +39,7 @@ struct Side {
   uint8_t* out() const { return message.mutable_data_ptr<uint8_t>(); }
 };
 
-class CudaRunCodec : public testing::TestWithParam<WireFormat> {
+class CudaRunCodec : public ::testing::TestWithParam<WireFormat> {
  protected:
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 
@@ -59,7 +59,7 @@ class CudaRunCodec : public testing::TestWithParam<WireFormat> {
     for (const int64_t n : {1, 1000, 70001}) {
       for (const at::ScalarType dtype : kDtypes) {
         for (const int64_t ranks : {1, 2, 3, 5, 16}) {
-          SCOPED_TRACE(testing::Message() << n << " " << dtype << " of " << ranks << " ranks");
+          SCOPED_TRACE(::testing::Message() << n << " " << dtype << " of " << ranks << " ranks");
           const Side cpu = side(at::kCPU, n, dtype, ranks);
           const Side gpu = side(at::kCUDA, n, dtype, ranks);
           body(cpu, gpu, ranks);
@@ -105,7 +105,7 @@ TEST_P(CudaRunCodec, EncodesAveragesAsTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaRunCodec, testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaRunCodec, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace
