@@ -23,14 +23,14 @@ using testing::small_job;
 using ::testing::StartsWith;
 using testing::TemporaryFolder;
 
-struct Outcome {
+struct TrainingOutcome {
   int exit_code = -1;
   std::ostringstream results;
   std::ostringstream progress;
 };
 
-std::vector<Outcome> train(const TrainJob& job, int64_t world_size) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(world_size));
+std::vector<TrainingOutcome> train(const TrainJob& job, int64_t world_size) {
+  std::vector<TrainingOutcome> outcomes(static_cast<size_t>(world_size));
   std::vector<JobInputs> inputs;
   for (int64_t rank = 0; rank < world_size; ++rank) {
     inputs.push_back(make_inputs(job));
@@ -54,7 +54,7 @@ TEST(TrainingJob, OnlyRankZeroTalksAndWrites) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.output.folder = folder / "deep/run";
-  const std::vector<Outcome> outcomes = train(job, 2);
+  const std::vector<TrainingOutcome> outcomes = train(job, 2);
   EXPECT_EQ(outcomes[0].exit_code, program::kSuccess);
   EXPECT_EQ(outcomes[1].exit_code, program::kSuccess);
   EXPECT_THAT(outcomes[0].results.str(), StartsWith("training loss    "));
@@ -76,7 +76,7 @@ TEST(TrainingJob, NoopLetsReplicasDifferAndSaysSo) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.ddp.hook("noop");
-  const std::vector<Outcome> outcomes = train(job, 2);
+  const std::vector<TrainingOutcome> outcomes = train(job, 2);
   EXPECT_EQ(outcomes[0].exit_code, program::kSuccess);
   EXPECT_THAT(outcomes[0].results.str(), HasSubstr("replicas         differ between ranks"));
 }
@@ -87,7 +87,7 @@ TEST(TrainingJob, DivergenceIsACheckThatFailed) {
   job.training.optimizer = {.kind = training::OptimizerKind::kSgd, .weight_decay = 0};
   job.training.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = training::Schedule::kConstant};
   job.training.clip_grad_norm = 0;
-  const std::vector<Outcome> outcomes = train(job, 2);
+  const std::vector<TrainingOutcome> outcomes = train(job, 2);
   EXPECT_EQ(outcomes[0].exit_code, program::kCheckFailed);
   EXPECT_EQ(outcomes[1].exit_code, program::kCheckFailed);
   EXPECT_THAT(outcomes[0].progress.str(), HasSubstr("the loss is not finite by step 4"));

@@ -12,9 +12,9 @@ namespace {
 
 // What run_program makes of a body that throws: its exit code and standard error.
 std::pair<int, std::string> outcome(const std::function<int()>& body) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const int code = run_program("prog", body);
-  return {code, testing::internal::GetCapturedStderr()};
+  return {code, ::testing::internal::GetCapturedStderr()};
 }
 
 TEST(ExitCode, IsTheBodysOwn) {
