@@ -1,0 +1,83 @@
+# LibTorch's headers, precompiled, for the files that include them.
+#
+# GCC reads a precompiled header in tenths of a second, but then spends seconds on the templates that the inline functions
+# in it use, in every file, whether it uses them or not. So a file is given one only if it includes such headers anyway.
+
+# narrowcast_own_headers(<file> <variable>): paths of the headers of ours that a file of ours includes, itself or through
+# others, and its own. Conditions are not looked at: all branches count.
+function(narrowcast_own_headers file variable)
+  set(property "NARROWCAST_OWN_HEADERS_OF_${file}")
+  get_property(known GLOBAL PROPERTY "${property}" SET)
+  if(NOT known)
+    set(headers "${file}")
+    set_property(GLOBAL PROPERTY "${property}" "${headers}")  # One that includes itself, in the end, ends here.
+    set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+    file(STRINGS "${file}" lines REGEX "^#include \"")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE "^#include \"(.*)\".*" "${PROJECT_SOURCE_DIR}/\\1" header "${line}")
+      if(EXISTS "${header}")
+        narrowcast_own_headers("${header}" more)
+        list(APPEND headers ${more})
+      endif()
+    endforeach()
+    list(REMOVE_DUPLICATES headers)
+    set_property(GLOBAL PROPERTY "${property}" "${headers}")
+  endif()
+  get_property(headers GLOBAL PROPERTY "${property}")
+  set(${variable} "${headers}" PARENT_SCOPE)
+endfunction()
+
+# narrowcast_includes(<file> <regex> <variable>): whether a file of ours includes, itself or through others of ours, a
+# header in angle brackets that matches.
+function(narrowcast_includes file regex variable)
+  set(${variable} FALSE PARENT_SCOPE)
+  narrowcast_own_headers("${file}" files)
+  foreach(own IN LISTS files)
+    file(STRINGS "${own}" lines REGEX "^#include <(${regex})" LIMIT_COUNT 1)
+    if(lines)
+      set(${variable} TRUE PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# One for the whole project: making it costs as much as compiling several files, so targets reuse it instead of making
+# their own. It is made with exactly the options the libraries are compiled with.
+if(NARROWCAST_PCH)
+  add_library(narrowcast_pch OBJECT "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
+  target_link_libraries(narrowcast_pch PRIVATE narrowcast_options libtorch::cpu)
+  target_precompile_headers(narrowcast_pch PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/pch.h>")
+endif()
+
+# Those that cost more than reading the precompiled one does.
+set(NARROWCAST_COSTLY_HEADERS "torch/|ATen/ATen.h|ATen/Functions.h|ATen/core/ivalue.h")
+
+# narrowcast_use_pch(<target>): its files that include much of LibTorch are compiled with the precompiled header.
+function(narrowcast_use_pch target)
+  if(NARROWCAST_PCH)
+    target_precompile_headers(${target} REUSE_FROM narrowcast_pch)
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL "EXECUTABLE")  # CMake would say -fPIE, and the header was made with -fPIC.
+      set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+    endif()
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Winvalid-pch>)
+    # Once all folders have added their files.
+    cmake_language(EVAL CODE
+      "cmake_language(DEFER DIRECTORY [[${PROJECT_SOURCE_DIR}]] CALL narrowcast_skip_needless_pch [[${target}]])")
+  endif()
+endfunction()
+
+function(narrowcast_skip_needless_pch target)
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(folder ${target} SOURCE_DIR)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${folder}" NORMALIZE OUTPUT_VARIABLE file)
+    narrowcast_includes("${file}" "${NARROWCAST_COSTLY_HEADERS}" costly)
+    if(NOT costly)
+      set_property(SOURCE "${file}" TARGET_DIRECTORY ${target} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
+endfunction()
