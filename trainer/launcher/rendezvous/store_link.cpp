@@ -2,8 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-
 #include "trainer/launcher/rendezvous/patient_clock.h"
 #include "trainer/launcher/store/reach.h"
 
