@@ -19,6 +19,15 @@ if(NARROWCAST_SANITIZE)
   target_link_options(narrowcast_options INTERFACE "-fsanitize=${NARROWCAST_SANITIZE}")
 endif()
 
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT NARROWCAST_SANITIZE)
+  # An overflow of a buffer on the stack, of memory whose size the compiler knows, or of a standard container ends the
+  # program instead of going unnoticed; addresses of functions cannot be overwritten after the start.
+  target_compile_options(narrowcast_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>")
+  target_compile_definitions(narrowcast_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:_FORTIFY_SOURCE=2;_GLIBCXX_ASSERTIONS>")
+  target_link_options(narrowcast_options INTERFACE -Wl,-z,relro,-z,now)
+endif()
+
 # narrowcast_library(<name> SOURCES ... [DEPS ...] [PRIVATE_DEPS ...])
 # A shared library narrowcast_<name>, installed and exported as narrowcast::<name>.
 function(narrowcast_library name)

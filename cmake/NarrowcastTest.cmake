@@ -13,6 +13,7 @@ function(narrowcast_test name)
   endif()
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE narrowcast_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)  # A quarter less time to compile than -O3.
   narrowcast_use_pch(${target})
 endfunction()
 
