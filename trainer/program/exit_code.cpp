@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ops/errors.h"
+#include "trainer/files/input/printable.h"
 
 namespace narrowcast::program {
 namespace {
@@ -42,8 +43,8 @@ int run_program(std::string_view program, const std::function<int()>& body, cons
     return body();
   } catch (const std::exception&) {
     Failure failure = classify();
-    failure.message = first_line(failure.message);
-    std::cerr << first_line(std::string(program) + ": " + failure.message) << std::endl;
+    failure.message = printable(first_line(failure.message));
+    std::cerr << program << ": " << failure.message << std::endl;
     if (on_failure) {
       on_failure(failure);
     }

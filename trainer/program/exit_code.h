@@ -20,14 +20,15 @@ enum ExitCode : int {
 // What ended a program.
 struct Failure {
   ExitCode code = kInternalError;
-  std::string message;  // one line, without the program's name
+  std::string message;  // one line without the program's name, as printable() makes it: of text and bounded
 };
 
 // Is told of a failure once it has been reported on standard error.
 using FailureListener = std::function<void(const Failure&)>;
 
 // Runs `body` and returns its result. What it throws becomes one line
-// "PROGRAM: message" on standard error and the exit code of its class.
+// "PROGRAM: message" on standard error and the exit code of its class. Whatever got into the
+// message, it is printable and at most kLongestMessage bytes long (trainer/files/input/printable.h).
 int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure = {});
 
 }  // namespace narrowcast::program

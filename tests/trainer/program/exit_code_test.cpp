@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "ops/errors.h"
+#include "trainer/files/input/printable.h"
 
 namespace narrowcast::program {
 namespace {
@@ -36,6 +37,25 @@ TEST(ExitCode, NamesTheClassOfTheError) {
 
 TEST(ExitCode, ErrorsAreOneLine) {
   EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("first\nsecond"); }).second, "prog: first\n");
+}
+
+TEST(ExitCode, ErrorsAreTextThatATerminalOnlyShows) {
+  Failure told;
+  ::testing::internal::CaptureStderr();
+  run_program(
+      "prog", []() -> int { TORCH_CHECK_VALUE(false, "option \x1b[2J\xff"); },
+      [&](const Failure& failure) { told = failure; });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "prog: option \\x1b[2J\\xff\n");
+  EXPECT_EQ(told.message, "option \\x1b[2J\\xff");
+}
+
+TEST(ExitCode, ErrorsAreBounded) {
+  const std::string text = outcome([]() -> int {
+                             TORCH_CHECK_VALUE(false, "f.pt: ", std::string(50'000'000, 'x'), " is no option");
+                           }).second;
+  EXPECT_LE(text.size(), std::string("prog: \n").size() + kLongestMessage);
+  EXPECT_EQ(text.substr(0, 12), "prog: f.pt: ");
+  EXPECT_EQ(text.substr(text.size() - 14), " is no option\n");
 }
 
 }  // namespace

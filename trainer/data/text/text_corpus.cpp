@@ -11,8 +11,8 @@
 
 #include "ops/errors.h"
 #include "trainer/data/text/text_files.h"
-#include "trainer/data/text/utf8.h"
 #include "trainer/files/file_io.h"
+#include "trainer/files/input/utf8.h"
 
 namespace narrowcast::data {
 namespace {

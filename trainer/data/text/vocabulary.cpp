@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "trainer/data/text/utf8.h"
+#include "trainer/files/input/utf8.h"
 
 namespace narrowcast::data {
 

@@ -1,8 +1,8 @@
-#include "trainer/data/text/utf8.h"
+#include "trainer/files/input/utf8.h"
 
 #include <gtest/gtest.h>
 
-namespace narrowcast::data {
+namespace narrowcast {
 namespace {
 
 TEST(Utf8, KnownSequencesGoBothWays) {
@@ -57,4 +57,4 @@ INSTANTIATE_TEST_SUITE_P(Sequences, Utf8Refused,
                                            BadUtf8{"latin \xe9t\xe9", 6}));
 
 }  // namespace
-}  // namespace narrowcast::data
+}  // namespace narrowcast

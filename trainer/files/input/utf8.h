@@ -8,7 +8,16 @@
 
 #include "ops/export.h"
 
-namespace narrowcast::data {
+namespace narrowcast {
+
+// The code point at the start of a text.
+struct FirstCodePoint {
+  char32_t value;
+  size_t length;  // in bytes
+};
+
+// Nothing if the text is empty or does not begin with one. What decode_utf8 refuses is none.
+NARROWCAST_EXPORT std::optional<FirstCodePoint> first_code_point(std::string_view text);
 
 // Code points of a text, or where it stops being UTF-8.
 struct DecodedUtf8 {
@@ -22,4 +31,4 @@ NARROWCAST_EXPORT DecodedUtf8 decode_utf8(std::string_view text);
 // Each code point must be one: 0..0x10FFFF without 0xD800..0xDFFF.
 NARROWCAST_EXPORT std::string encode_utf8(std::u32string_view code_points);
 
-}  // namespace narrowcast::data
+}  // namespace narrowcast

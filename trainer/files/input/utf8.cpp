@@ -1,9 +1,9 @@
-#include "trainer/data/text/utf8.h"
+#include "trainer/files/input/utf8.h"
 
 #include <array>
 #include <cstdint>
 
-namespace narrowcast::data {
+namespace narrowcast {
 namespace {
 
 // One form of UTF-8: sequences of `length` bytes, whose first byte has the bits `lead` under `lead_mask`,
@@ -26,31 +26,6 @@ constexpr char32_t kLargest = 0x10ffff;
 
 bool is_code_point(char32_t value) { return value <= kLargest && (value < 0xd800 || value > 0xdfff); }
 
-struct Decoded {
-  char32_t code_point;
-  size_t length;
-};
-
-// The code point at the start of a non-empty text, if there is one.
-std::optional<Decoded> decode_one(std::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  for (const Form& form : kForms) {
-    if ((first & form.lead_mask) != form.lead) {
-      continue;
-    }
-    char32_t value = first & static_cast<unsigned char>(~form.lead_mask);
-    for (size_t i = 1; i < form.length; ++i) {
-      if (i >= text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) {
-        return std::nullopt;
-      }
-      value = value << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
-    }
-    const bool is_valid = value >= form.least && is_code_point(value);
-    return is_valid ? std::optional(Decoded{value, form.length}) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
 void append_one(char32_t code_point, std::string& text) {
   size_t form = kForms.size() - 1;
   while (code_point < kForms[form].least) {
@@ -65,16 +40,38 @@ void append_one(char32_t code_point, std::string& text) {
 
 }  // namespace
 
+std::optional<FirstCodePoint> first_code_point(std::string_view text) {
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  const auto first = static_cast<unsigned char>(text[0]);
+  for (const Form& form : kForms) {
+    if ((first & form.lead_mask) != form.lead) {
+      continue;
+    }
+    char32_t value = first & static_cast<unsigned char>(~form.lead_mask);
+    for (size_t i = 1; i < form.length; ++i) {
+      if (i >= text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) {
+        return std::nullopt;
+      }
+      value = value << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
+    }
+    const bool is_valid = value >= form.least && is_code_point(value);
+    return is_valid ? std::optional(FirstCodePoint{value, form.length}) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 DecodedUtf8 decode_utf8(std::string_view text) {
   DecodedUtf8 result;
   result.code_points.reserve(text.size());
   for (size_t offset = 0; offset < text.size();) {
-    const auto decoded = decode_one(text.substr(offset));
+    const auto decoded = first_code_point(text.substr(offset));
     if (!decoded) {
       result.first_bad_byte = offset;
       break;
     }
-    result.code_points.push_back(decoded->code_point);
+    result.code_points.push_back(decoded->value);
     offset += decoded->length;
   }
   return result;
@@ -89,4 +86,4 @@ std::string encode_utf8(std::u32string_view code_points) {
   return text;
 }
 
-}  // namespace narrowcast::data
+}  // namespace narrowcast

@@ -1,0 +1,95 @@
+#include "trainer/files/input/printable.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+
+#include "trainer/files/input/utf8.h"
+
+namespace narrowcast {
+namespace {
+
+constexpr size_t kLongestQuote = 200;
+
+// Of Unicode: C1, which some terminals obey as they do ESC; what separates lines; what changes the direction of text.
+bool is_control(char32_t value) {
+  return value < 0x20 || (value >= 0x7f && value <= 0x9f) || value == 0x200e || value == 0x200f ||
+         (value >= 0x2028 && value <= 0x202e) || (value >= 0x2066 && value <= 0x2069);
+}
+
+std::string escape_of(char32_t control) {
+  switch (control) {
+    case '\n':
+      return "\\n";
+    case '\t':
+      return "\\t";
+    case '\r':
+      return "\\r";
+    default:
+      return control < 0x80 ? absl::StrFormat("\\x%02x", static_cast<unsigned>(control))
+                            : absl::StrFormat("\\u%04x", static_cast<unsigned>(control));
+  }
+}
+
+// With a backslash before each of the `special` characters.
+std::string escaped(std::string_view text, std::string_view special) {
+  std::string shown;
+  while (!text.empty()) {
+    const auto first = first_code_point(text);
+    const std::string_view bytes = text.substr(0, first ? first->length : 1);
+    if (!first.has_value()) {
+      shown += absl::StrFormat("\\x%02x", static_cast<unsigned char>(text[0]));
+    } else if (is_control(first->value)) {
+      shown += escape_of(first->value);
+    } else {
+      shown.append(special.find(bytes) == std::string_view::npos ? "" : "\\").append(bytes);
+    }
+    text.remove_prefix(bytes.size());
+  }
+  return shown;
+}
+
+bool continues_a_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
+
+// The first and the last at most `most` bytes of a text in UTF-8, in whole characters.
+std::string_view beginning_of(std::string_view text, size_t most) {
+  size_t end = std::min(most, text.size());
+  while (end > 0 && end < text.size() && continues_a_character(text[end])) {
+    --end;
+  }
+  return text.substr(0, end);
+}
+
+std::string_view end_of(std::string_view text, size_t most) {
+  size_t begin = text.size() - std::min(most, text.size());
+  while (begin > 0 && begin < text.size() && continues_a_character(text[begin])) {
+    ++begin;
+  }
+  return text.substr(begin);
+}
+
+// No text becomes shorter by escaping, so half of `most` bytes of each end are enough.
+std::string shown(std::string_view text, size_t most, std::string_view special) {
+  if (text.size() <= most) {
+    std::string whole = escaped(text, special);
+    if (whole.size() <= most) {
+      return whole;
+    }
+  }
+  const std::string note = " [" + std::to_string(text.size()) + " bytes] ";
+  const size_t half = (most - std::min(most, note.size())) / 2;
+  const size_t read = std::min(most, text.size());
+  std::string cut(beginning_of(escaped(text.substr(0, read), special), half));
+  return cut.append(note).append(end_of(escaped(text.substr(text.size() - read), special), half));
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, size_t most) { return shown(text, most, ""); }
+
+std::string in_quotes(std::string_view text) {
+  std::string quote = "'";
+  return quote.append(shown(text, kLongestQuote, "'\\")).append("'");
+}
+
+}  // namespace narrowcast
