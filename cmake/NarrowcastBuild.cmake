@@ -83,12 +83,14 @@ endfunction()
 
 # narrowcast_compile_together(<directory>): up to eight files of one folder of a target become one to compile, in all
 # targets of the directory and of those below it. Not CMake's UNITY_BUILD: its files hold absolute paths, so that ccache
-# finds nothing again in another checkout. Files with options of their own stay alone.
+# finds nothing again in another checkout. Files with options of their own stay alone, and so do the tests of programs,
+# which include little.
 function(narrowcast_compile_together directory)
   get_property(targets DIRECTORY "${directory}" PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
     get_target_property(type ${target} TYPE)
-    if(NOT type MATCHES "^(UTILITY|INTERFACE_LIBRARY)$")
+    get_target_property(labels ${target} NARROWCAST_LABELS)
+    if(NOT type MATCHES "^(UTILITY|INTERFACE_LIBRARY)$" AND NOT "programs" IN_LIST labels)
       narrowcast_compile_target_together(${target})
     endif()
   endforeach()
