@@ -2,6 +2,7 @@
 // documented exit code, and no hang.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "tests/programs/train_commands.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/support/temporary_folder.h"
+#include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -100,6 +102,45 @@ TEST_F(NarrowcastTrainErrorsTest, TextShorterThanTheContext) {
 
 TEST_F(NarrowcastTrainErrorsTest, TextThatIsNotText) {
   expect_one_line(train_alone({"--data=" + folder.write("bad.txt", std::string(9000, '\xff'))}), 4, "bad.txt");
+}
+
+// What an attacker, or an accident, may put into a model file.
+TEST_F(NarrowcastTrainErrorsTest, AModelFileWhoseOptionsAreDeepOrForTerminals) {
+  const std::string model = folder / "m.safetensors";
+  const auto write_options = [&](const std::string& options) {
+    files::write_safetensors(
+        model,
+        {.tensors = {},
+         .metadata = {{"format_version", "1"}, {"model", "char_gpt"}, {"vocabulary", "[]"}, {"options", options}}});
+  };
+  write_options(std::string(60'000, '['));
+  const std::string deep = "m.safetensors: metadata 'options': is JSON nested more than 64 deep";
+  expect_one_line(train_alone({"--evaluate=" + model}), 4, deep);
+  const ProgramEnd quantized = run_to_end({NARROWCAST_QUANTIZE, model, folder / "q.safetensors"}, alone());
+  EXPECT_EQ(quantized.exit_code, 4);
+  EXPECT_THAT(quantized.errors, AllOf(StartsWith("narrowcast-quantize: "), HasSubstr(deep)));
+  write_options(R"({"\u001b[2J\n)" + std::string(50'000'000, 'x') + R"(": 1})");
+  const ProgramEnd end = train_alone({"--evaluate=" + model});
+  expect_one_line(end, 4, R"(unknown option '\x1b[2J\nxxx)");
+  EXPECT_LE(end.errors.size(), 5000u);
+}
+
+TEST_F(NarrowcastTrainErrorsTest, ThingsThatAreNoFilesAreNotWaitedFor) {
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  const std::string refusal = pipe + ": is not a regular file";
+  expect_one_line(train_alone({"--flagfile=" + pipe}), 2, refusal);
+  expect_one_line(train_alone({"--data=" + pipe}), 2, refusal);
+  for (const char* const suffix : {".safetensors", ".pt"}) {
+    std::filesystem::rename(folder / "pipe", folder / ("m" + std::string(suffix)));
+    expect_one_line(train_alone({"--evaluate=" + folder / ("m" + std::string(suffix))}), 2, "is not a regular file");
+    std::filesystem::rename(folder / ("m" + std::string(suffix)), folder / "pipe");
+  }
+  std::filesystem::create_directory(folder / "run");
+  std::filesystem::rename(folder / "pipe", folder / "run/metrics.jsonl");
+  const Words resume =
+      small_gpt() + Words{"--output_dir=" + folder / "run", "--checkpoint_dir=" + folder / "c", "--resume"};
+  expect_one_line(train_alone(resume), 2, "metrics.jsonl: is not a regular file");
 }
 
 TEST_F(NarrowcastTrainErrorsTest, FilesOfAnEarlierTrainingAreKept) {

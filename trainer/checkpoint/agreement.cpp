@@ -6,19 +6,22 @@
 #include <vector>
 
 #include "ops/errors.h"
+#include "trainer/files/input/printable.h"
 
 namespace narrowcast::checkpoint {
 namespace {
+
+constexpr size_t kLongestFailure = 2000;  // bytes
 
 std::string failure_of(const std::function<void()>& body) {
   try {
     body();
   } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
+    return printable(error.what_without_backtrace(), kLongestFailure);
   } catch (const CorruptInputError& error) {
-    return error.what_without_backtrace();
+    return printable(error.what_without_backtrace(), kLongestFailure);
   } catch (const OutputError& error) {
-    return error.what_without_backtrace();
+    return printable(error.what_without_backtrace(), kLongestFailure);
   }
   return "";
 }
@@ -29,7 +32,8 @@ std::string first_failure(const ProcessGroupPtr& group, const std::function<void
   const std::vector<std::string> failures = all_gather_text(group, failure_of(body));
   for (size_t rank = 0; rank < failures.size(); ++rank) {
     if (!failures[rank].empty()) {
-      return failures.size() == 1 ? failures[rank] : absl::StrCat("rank ", rank, ": ", failures[rank]);
+      const std::string failure = printable(failures[rank], kLongestFailure);  // Of a peer, which may send anything.
+      return failures.size() == 1 ? failure : absl::StrCat("rank ", rank, ": ", failure);
     }
   }
   return "";

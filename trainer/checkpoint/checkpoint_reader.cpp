@@ -8,6 +8,8 @@
 
 #include "ops/errors.h"
 #include "trainer/checkpoint/agreement.h"
+#include "trainer/files/input/printable.h"
+#include "trainer/files/sha256.h"
 
 namespace narrowcast::checkpoint {
 namespace {
@@ -25,7 +27,8 @@ std::vector<int64_t> agreed_steps(const ProcessGroupPtr& group, const std::strin
   steps.clear();
   for (const auto text : absl::StrSplit(list, ',', absl::SkipEmpty())) {
     int64_t step = 0;
-    TORCH_CHECK(absl::SimpleAtoi(text, &step), "no number among the steps: ", list);
+    TORCH_CHECK_WITH(DistBackendError, absl::SimpleAtoi(text, &step),
+                     "rank 0 sent something other than steps: ", in_quotes(list));
     steps.push_back(step);
   }
   return steps;
@@ -38,8 +41,9 @@ std::string try_to_read(const ProcessGroupPtr& group, const std::string& path, s
   if (!failure.empty()) {
     return failure;
   }
-  const std::string own = format_manifest(read->manifest);
-  return first_failure(group, [&, agreed = from_rank_0(group, own)] {
+  files::Sha256 hash;
+  hash.update(format_manifest(read->manifest));
+  return first_failure(group, [&, own = hash.hex(), agreed = from_rank_0(group, hash.hex())] {
     NARROWCAST_CHECK_INPUT(agreed == own, path, "/", kManifestName, ": is not the one that rank 0 reads");
   });
 }

@@ -3,6 +3,7 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <numeric>
@@ -13,6 +14,8 @@
 #include "trainer/checkpoint/agreement.h"
 #include "trainer/checkpoint/format/checkpoint_folder.h"
 #include "trainer/files/file_io.h"
+#include "trainer/files/input/json.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::checkpoint {
@@ -40,8 +43,16 @@ std::string to_text(const std::vector<ManifestFile>& files) {
   return list.dump();
 }
 
-void append_from_text(std::vector<ManifestFile>& files, const std::string& text) {
-  for (const json& entry : json::parse(text)) {
+// `text` is what `rank` sent.
+void append_from_text(std::vector<ManifestFile>& files, const std::string& text, size_t rank) {
+  const json list = files::try_parse_json(text).value;
+  const auto is_entry = [](const json& entry) {
+    return entry.is_array() && entry.size() == 3 && entry[0].is_string() && entry[1].is_number_integer() &&
+           entry[2].is_string();
+  };
+  TORCH_CHECK_WITH(DistBackendError, list.is_array() && std::all_of(list.begin(), list.end(), is_entry), "rank ", rank,
+                   " sent something other than the files that it wrote: ", in_quotes(text));
+  for (const json& entry : list) {
     files.push_back({entry[0].get<std::string>(), {entry[1].get<int64_t>(), entry[2].get<std::string>()}});
   }
 }
@@ -105,8 +116,9 @@ std::vector<ManifestFile> CheckpointWriter::write_files(const Content& content) 
     own.push_back(write_file(folder, rank_file_name(rank), content.rank));
   }));
   std::vector<ManifestFile> all;
-  for (const std::string& text : all_gather_text(group_, to_text(own))) {
-    append_from_text(all, text);
+  const std::vector<std::string> texts = all_gather_text(group_, to_text(own));
+  for (size_t writer = 0; writer < texts.size(); ++writer) {
+    append_from_text(all, texts[writer], writer);
   }
   return all;
 }

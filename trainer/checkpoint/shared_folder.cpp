@@ -11,6 +11,7 @@
 #include "trainer/checkpoint/agreement.h"
 #include "trainer/checkpoint/format/checkpoint_folder.h"
 #include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
 
 namespace narrowcast::checkpoint {
 namespace {

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "ops/errors.h"
-#include "trainer/files/file_io.h"
+#include "trainer/files/input/hash.h"
+#include "trainer/files/input/input_file.h"
 
 namespace narrowcast::data {
 namespace {
@@ -81,6 +82,14 @@ IdxImages::IdxImages(const IdxImagesOptions& options) : classes_(options.classes
   const auto held_out_sizes = held_out_.images.sizes().slice(1);
   NARROWCAST_CHECK_INPUT(training_sizes == held_out_sizes, options.folder, ": training images are ", training_sizes,
                          ", but held-out images are ", held_out_sizes);
+}
+
+uint64_t IdxImages::content_hash() const {
+  uint64_t hash = kHashStart;
+  for (const at::Tensor& part : {training_.images, training_.labels, held_out_.images, held_out_.labels}) {
+    hash = hash_of_content({static_cast<const char*>(part.const_data_ptr()), part.nbytes()}, hash);
+  }
+  return hash;
 }
 
 int64_t IdxImages::pixels() const { return training_.images[0].numel(); }

@@ -35,6 +35,8 @@ class NARROWCAST_EXPORT IdxImages : public Dataset {
   // training and held-out images differ in size.
   explicit IdxImages(const IdxImagesOptions& options);
 
+  // Of all images and labels (files/input/hash.h).
+  uint64_t content_hash() const;
   // Pixels per image.
   int64_t pixels() const;
   int64_t classes() const { return classes_; }

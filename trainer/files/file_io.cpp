@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,39 +33,6 @@ std::string folder_of(const std::string& path) {
 }
 
 }  // namespace
-
-InputFile::InputFile(const std::string& path)
-    : path_(path),
-      // Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
-      descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  TORCH_CHECK_VALUE(descriptor_.is_open(), path, ": cannot be read: ", reason(errno));
-  struct stat status = {};
-  TORCH_CHECK_VALUE(::fstat(descriptor_.get(), &status) == 0, path, ": cannot be read: ", reason(errno));
-  TORCH_CHECK_VALUE(!S_ISDIR(status.st_mode), path, ": is a folder, where a file is needed");
-  TORCH_CHECK_VALUE(S_ISREG(status.st_mode), path, ": is not a regular file");
-  size_ = status.st_size;
-}
-
-void InputFile::read(int64_t offset, void* destination, int64_t bytes) const {
-  auto* bytes_left = static_cast<char*>(destination);
-  for (int64_t done = 0; done < bytes;) {
-    const int64_t wanted = std::min(bytes - done, kLargestTransfer);
-    const ssize_t received = ::pread(descriptor_.get(), bytes_left + done, static_cast<size_t>(wanted), offset + done);
-    if (received < 0 && errno == EINTR) {
-      continue;
-    }
-    NARROWCAST_CHECK_INPUT(received >= 0, path_, ": cannot be read at byte ", offset + done, ": ", reason(errno));
-    NARROWCAST_CHECK_INPUT(received > 0, path_, ": ends at byte ", offset + done, ", ", bytes - done, " bytes early");
-    done += received;
-  }
-}
-
-std::string read_file(const std::string& path) {
-  const InputFile file(path);
-  std::string content(static_cast<size_t>(file.size()), '\0');
-  file.read(0, content.data(), file.size());
-  return content;
-}
 
 void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes) {
   while (!bytes.empty()) {

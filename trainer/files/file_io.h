@@ -1,4 +1,4 @@
-// Files opened, read and written with errors that name the path.
+// Files written with errors that name the path. input/input_file.h reads them.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,6 @@
 #include "trainer/files/sha256.h"
 
 namespace narrowcast::files {
-
-// A regular file, open for reading.
-class NARROWCAST_EXPORT InputFile {
- public:
-  // Throws c10::ValueError naming the path if there is no such file, it is a folder or another
-  // thing without a length, or it may not be read.
-  explicit InputFile(const std::string& path);
-
-  const std::string& path() const { return path_; }
-  // Bytes, as of opening.
-  int64_t size() const { return size_; }
-
-  // Fills `bytes` bytes from `offset` on. Throws CorruptInputError naming the path if the file
-  // ends before that or cannot be read.
-  void read(int64_t offset, void* destination, int64_t bytes) const;
-
- private:
-  std::string path_;
-  FileDescriptor descriptor_;
-  int64_t size_ = 0;
-};
-
-// The whole of a regular file. Errors as for InputFile.
-NARROWCAST_EXPORT std::string read_file(const std::string& path);
 
 // Writes all bytes to a descriptor, or throws OutputError with `path` and the system's reason (for example that the
 // disk is full).

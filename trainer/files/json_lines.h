@@ -16,7 +16,8 @@ enum class JsonLinesMode { kReplace, kAppend };
 // and a later crash of this process see complete lines.
 class NARROWCAST_EXPORT JsonLinesFile {
  public:
-  // Creates or opens the file. Throws c10::ValueError naming the path and the system's reason.
+  // Creates or opens the file. Throws c10::ValueError naming the path and the system's reason, or that the path is that
+  // of a symbolic link or another thing that is no regular file.
   explicit JsonLinesFile(const std::string& path, JsonLinesMode mode = JsonLinesMode::kReplace);
 
   // Appends `object` as one line. JSON has no NaN and no infinities: they are written as the strings

@@ -10,12 +10,15 @@
 #include "models/registry.h"
 #include "models/weight_only_int8.h"
 #include "ops/errors.h"
+#include "trainer/files/input/json.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::files {
 namespace {
 
 constexpr const char* kFormatVersion = "1";
+constexpr size_t kLongestReason = 1000;  // of what a model says about options that the file chose
 
 // Does the vocabulary have as many entries as the model has tokens?
 bool vocabulary_fits(const SavedModel& saved) {
@@ -41,9 +44,7 @@ const std::string& metadata_value(const std::string& path, const Safetensors& co
 
 nlohmann::json parse_metadata(const std::string& path, const Safetensors& content, const std::string& key) {
   const std::string& text = metadata_value(path, content, key);
-  nlohmann::json value = nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  NARROWCAST_CHECK_INPUT(!value.is_discarded(), path, ": metadata '", key, "' is no valid JSON");
-  return value;
+  return parse_json(text, c10::str(path, ": metadata '", key, "'"));
 }
 
 std::vector<std::string> read_vocabulary(const std::string& path, const Safetensors& content) {
@@ -78,7 +79,7 @@ std::shared_ptr<models::Model> make_model(const std::string& path, const Safeten
                            " parameters");
     return models::create_model(name, options);
   } catch (const c10::ValueError& error) {
-    NARROWCAST_CHECK_INPUT(false, path, ": ", error.what_without_backtrace());
+    NARROWCAST_CHECK_INPUT(false, path, ": ", printable(error.what_without_backtrace(), kLongestReason));
   }
 }
 
@@ -89,8 +90,8 @@ void convert(const std::string& path, const Safetensors& content, SavedModel& sa
     return;
   }
   saved.quantization = entry->second;
-  NARROWCAST_CHECK_INPUT(saved.quantization == kWeightOnlyInt8, path, ": has the quantization '", saved.quantization,
-                         "', but this program reads ", kWeightOnlyInt8, " only");
+  NARROWCAST_CHECK_INPUT(saved.quantization == kWeightOnlyInt8, path, ": has the quantization ",
+                         in_quotes(saved.quantization), ", but this program reads ", kWeightOnlyInt8, " only");
   models::WeightOnlyInt8QuantHandler(saved.model).convert_for_runtime();
 }
 
@@ -98,7 +99,7 @@ void convert(const std::string& path, const Safetensors& content, SavedModel& sa
 void check_state(const std::string& path, const std::map<std::string, at::Tensor>& from,
                  const std::map<std::string, at::Tensor>& to) {
   for (const auto& [name, tensor] : from) {
-    NARROWCAST_CHECK_INPUT(to.contains(name), path, ": tensor '", name, "' is none of the model's");
+    NARROWCAST_CHECK_INPUT(to.contains(name), path, ": tensor ", in_quotes(name), " is none of the model's");
   }
   for (const auto& [name, tensor] : to) {
     const auto found = from.find(name);
@@ -154,8 +155,8 @@ void save_model(const std::string& path, const SavedModel& saved) {
 SavedModel load_model(const std::string& path) {
   const Safetensors content = read_safetensors(path);
   const std::string& version = metadata_value(path, content, "format_version");
-  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version '", version,
-                         "', but this program reads version ", kFormatVersion);
+  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version ", in_quotes(version),
+                         ", but this program reads version ", kFormatVersion);
   SavedModel saved;
   saved.name = metadata_value(path, content, "model");
   saved.vocabulary = read_vocabulary(path, content);

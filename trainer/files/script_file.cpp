@@ -11,6 +11,9 @@
 #include "ops/error_message.h"
 #include "ops/errors.h"
 #include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
+#include "trainer/files/input/json.h"
+#include "trainer/files/input/printable.h"
 
 namespace narrowcast::files {
 namespace {
@@ -41,7 +44,8 @@ SavedScript load_script(const std::string& path) {
     torch::jit::Module module = torch::jit::load(path, at::kCPU, extra_files);
     return {.module = std::move(module), .extra_files = std::move(extra_files)};
   } catch (const std::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, path, ": is no TorchScript module: ", first_line(error_message(error)));
+    NARROWCAST_CHECK_INPUT(false, path,
+                           ": is no TorchScript module: ", printable(first_line(error_message(error)), 1000));
   }
 }
 
@@ -58,7 +62,7 @@ std::vector<std::string> script_vocabulary(const std::string& path, const SavedS
   if (found == saved.extra_files.end()) {
     return {};
   }
-  const nlohmann::json entries = nlohmann::json::parse(found->second, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json entries = try_parse_json(found->second).value;
   const bool strings = entries.is_array() && std::all_of(entries.begin(), entries.end(),
                                                          [](const nlohmann::json& entry) { return entry.is_string(); });
   NARROWCAST_CHECK_INPUT(strings, path, ": its extra file ", kVocabulary, " is no JSON array of strings");

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
 
 namespace narrowcast::files {
 namespace {

@@ -31,7 +31,7 @@ struct FileDigest {
   bool operator==(const FileDigest&) const = default;
 };
 
-// Of the file as it is now. Errors as for InputFile (file_io.h).
+// Of the file as it is now. Errors as for InputFile (input/input_file.h).
 NARROWCAST_EXPORT FileDigest digest_of_file(const std::string& path);
 
 }  // namespace narrowcast::files

@@ -5,10 +5,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
+#include <sstream>
 
+#include "ops/errors.h"
+#include "trainer/files/input/input_file.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/program/closest_name.h"
 #include "trainer/program/exit_code.h"
 
@@ -32,11 +34,16 @@ struct CommandLine::Token {
 namespace {
 
 constexpr int kMostNestedFiles = 8;
+constexpr size_t kLongestShown = 1000;              // bytes of an argument in a message
+constexpr int64_t kLargestFile = int64_t{1} << 20;  // bytes
 
 absl::CommandLineFlag* find_bool_flag(const std::string& name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
   return flag != nullptr && flag->IsOfType<bool>() ? flag : nullptr;
 }
+
+// What the user wrote, for messages.
+std::string shown(const std::string& text) { return printable(text, kLongestShown); }
 
 // The flag that --noNAME or --no_NAME turns off, if there is one.
 absl::CommandLineFlag* find_negated_flag(const std::string& name) {
@@ -66,14 +73,24 @@ std::string flag_file_line(const std::string& line) {
   return line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
 }
 
+std::string text_of_flag_file(const std::string& path) {
+  try {
+    return files::read_file(path, {.most_bytes = kLargestFile});
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "--flagfile=", error.what_without_backtrace());
+  } catch (const CorruptInputError& error) {
+    NARROWCAST_CHECK_INPUT(false, "--flagfile=", error.what_without_backtrace());
+  }
+}
+
 bool is_flag(const std::string& argument) { return argument.size() > 1 && argument[0] == '-' && argument != "--"; }
 
 }  // namespace
 
 // The value of a flag that must have one.
 std::string CommandLine::value_of(const Token& token, const std::string* next) {
-  TORCH_CHECK_VALUE(token.value || (next != nullptr && !next->starts_with("--")), token.written,
-                    " needs a value: write ", token.written, "=VALUE");
+  TORCH_CHECK_VALUE(token.value || (next != nullptr && !next->starts_with("--")), shown(token.written),
+                    " needs a value: write ", shown(token.written), "=VALUE");
   return token.value ? *token.value : *next;
 }
 
@@ -90,7 +107,7 @@ CommandLine::CommandLine(const Description& description, const std::vector<std::
   next += next < arguments.size() && arguments[next] == "--" ? 1 : 0;
   rest_.assign(arguments.begin() + static_cast<std::ptrdiff_t>(next), arguments.end());
   TORCH_CHECK_VALUE(rest_.empty() || description.positionals == Positionals::kEndTheFlags, "unexpected argument \"",
-                    rest_.front(), "\": flags are written --flag=value (--help lists them)");
+                    shown(rest_.front()), "\": flags are written --flag=value (--help lists them)");
 }
 
 // Does what one flag says; `next` is the argument after it, if any. Returns whether
@@ -114,7 +131,7 @@ bool CommandLine::apply(const Description& description, const Token& token, cons
     return !is_switch && !token.value;
   }
   absl::CommandLineFlag* negated = token.value ? nullptr : find_negated_flag(token.name);
-  TORCH_CHECK_VALUE(negated != nullptr, "unknown flag ", token.written, suggestion(token.name));
+  TORCH_CHECK_VALUE(negated != nullptr, "unknown flag ", shown(token.written), suggestion(token.name));
   set(*negated, "false");
   return false;
 }
@@ -126,7 +143,7 @@ void CommandLine::set(absl::CommandLineFlag& flag, const std::string& value) {
   // Abseil's text is "Illegal value 'V' specified for flag 'F'", then "; REASON" if the type's parser gave one.
   const size_t reason = error.find("'; ");
   TORCH_CHECK_VALUE(
-      good, "--", name, "=", value, ": ",
+      good, "--", name, "=", shown(value), ": ",
       reason == std::string::npos ? "not a valid value of type " + flag_type(name) : error.substr(reason + 3));
   given_.insert(name);
 }
@@ -134,14 +151,13 @@ void CommandLine::set(absl::CommandLineFlag& flag, const std::string& value) {
 void CommandLine::apply_file(const Description& description, const std::string& path) {
   TORCH_CHECK_VALUE(files_open_ < kMostNestedFiles, "--flagfile=", path, ": flag files name each other more than ",
                     kMostNestedFiles, " deep");
-  std::ifstream file(path);
-  TORCH_CHECK_VALUE(file.good() && !std::filesystem::is_directory(path), "--flagfile=", path, ": cannot be read");
+  std::istringstream file(text_of_flag_file(path));
   ++files_open_;
   std::string line;
   for (int64_t number = 1; std::getline(file, line) && !answer_; ++number) {
     const std::string argument = flag_file_line(line);
     try {
-      TORCH_CHECK_VALUE(argument.empty() || is_flag(argument), "\"", argument, "\" is not a flag");
+      TORCH_CHECK_VALUE(argument.empty() || is_flag(argument), "\"", shown(argument), "\" is not a flag");
       if (!argument.empty()) {
         apply(description, Token(argument), nullptr);
       }

@@ -32,7 +32,9 @@ class CommandLine {
   // Sets the Abseil flags that `arguments` (without the program's name) and the flag
   // files in them name. Reading ends early at --help or --version: see answer().
   // Throws c10::ValueError naming flag and value for an unknown flag, a bad or missing
-  // value, an unreadable flag file, or an argument that Positionals::kNone forbids.
+  // value, a flag file that cannot be opened or is no regular file, or an argument that
+  // Positionals::kNone forbids; CorruptInputError for a flag file that cannot be read to
+  // its end or has more than 1 MiB.
   CommandLine(const Description& description, const std::vector<std::string>& arguments);
 
   // Whether the command line or a flag file set `flag`, even to its default.

@@ -6,12 +6,14 @@
 #include <iomanip>
 #include <sstream>
 
+#include "trainer/files/input/printable.h"
 #include "trainer/reporting/quantities.h"
 
 namespace narrowcast::quantization {
 namespace {
 
 constexpr std::string_view kScales = ".scales";
+constexpr size_t kLongestName = 200;  // bytes of a layer's name in the table
 
 double relative_error(const at::Tensor& weight, const at::Tensor& codes, const at::Tensor& scales) {
   const at::Tensor exact = weight.detach().cpu().to(at::kDouble);
@@ -77,7 +79,8 @@ std::string report_text(const QuantizeReport& report) {
   int64_t after = report.other_bytes;
   size_t width = 20;
   for (const LayerReport& layer : report.layers) {
-    lines.push_back({layer.name, layer.bytes_before, layer.bytes_after, error_text(layer.relative_error)});
+    lines.push_back(
+        {printable(layer.name, kLongestName), layer.bytes_before, layer.bytes_after, error_text(layer.relative_error)});
     before += layer.bytes_before;
     after += layer.bytes_after;
     width = std::max(width, layer.name.size() + 1);

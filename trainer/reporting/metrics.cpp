@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
+#include <system_error>
 #include <vector>
 
 #include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
+#include "trainer/files/input/json.h"
 
 namespace narrowcast::reporting {
 namespace {
@@ -14,12 +17,18 @@ using nlohmann::json;
 
 bool is_event(const json& line, const char* event) { return line.value("event", json()) == event; }
 
+// What cannot be looked up cannot be read either, and that says why.
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::not_found;
+}
+
 // The lines that are whole; nothing if there is no such file.
 std::vector<json> whole_lines(const std::string& path) {
   std::vector<json> lines;
-  std::istringstream text(std::filesystem::exists(path) ? files::read_file(path) : "");
+  std::istringstream text(is_there(path) ? files::read_file(path, {.links = files::Links::kRefuse}) : "");
   for (std::string line; std::getline(text, line);) {
-    json object = json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
+    json object = files::try_parse_json(line).value;
     if (object.is_object()) {
       lines.push_back(std::move(object));
     }
@@ -35,7 +44,7 @@ bool is_after(const json& line, int64_t step) {
 }  // namespace
 
 bool truncate_metrics(const std::string& path, int64_t step) {
-  if (!std::filesystem::exists(path)) {
+  if (!is_there(path)) {
     return false;
   }
   const std::vector<json> lines = whole_lines(path);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -67,7 +68,57 @@ TEST_F(CheckpointReaderTest, SkipsADamagedOneOnAllRanksWithOneWarning) {
   EXPECT_EQ(found[1].newest->restored.step, 10);
   EXPECT_THAT(found[0].invalid_steps, ElementsAre(20));
   ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_THAT(warnings[0], HasSubstr("skips the checkpoint of step 20: rank 1: " + file + ": has 17 bytes, but the"));
+  EXPECT_THAT(warnings[0],
+              HasSubstr("skips the checkpoint of step 20: rank 1: " + file + ": has 17 bytes, but must have"));
+}
+
+TEST_F(CheckpointReaderTest, SkipsOneWhoseManifestIsDeep) {
+  write({10, 20});
+  folder.write("step-00000020/manifest.json", std::string(60'000, '['));
+  EXPECT_EQ(find()[1].newest->restored.step, 10);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_THAT(warnings[0], HasSubstr("is JSON nested more than 64 deep"));
+}
+
+// A folder that was renamed is not the newest because of its name.
+TEST_F(CheckpointReaderTest, SkipsOneOfAnotherStepThanItsName) {
+  write({10, 20});
+  std::filesystem::rename(folder / "step-00000010", folder / "step-00000030");
+  const auto found = find();
+  EXPECT_EQ(found[0].newest->restored.step, 20);
+  EXPECT_THAT(found[1].invalid_steps, ElementsAre(30));
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_THAT(warnings[0], HasSubstr(folder / "step-00000030/manifest.json" +
+                                     ": is of step 10, but its folder is named as that of step 30"));
+}
+
+TEST_F(CheckpointReaderTest, TheOneThatIsNamedMayHaveAnotherNameButNotAnotherStep) {
+  write({10});
+  std::filesystem::rename(folder / "step-00000010", folder / "step-00000030");
+  run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
+    for (const std::string name : {"step-00000030", "step-00000030/", "./step-00000030//"}) {
+      EXPECT_THAT(error_message<CorruptInputError>([&] { read_on_all_ranks(group, folder / name); }),
+                  HasSubstr("is of step 10, but its folder is named as that of step 30"));
+    }
+  });
+  std::filesystem::rename(folder / "step-00000030", folder / "best");
+  run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
+    EXPECT_EQ(read_on_all_ranks(group, folder / "best/").restored.step, 10);
+  });
+}
+
+TEST_F(CheckpointReaderTest, SkipsOneWithAPipeForAFile) {
+  write({10, 20});
+  for (const char* const name : {"manifest.json", "replica.safetensors", "rank-00001.safetensors"}) {
+    const std::string file = folder / ("step-00000020/" + std::string(name));
+    std::filesystem::rename(file, folder / "aside");
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+    EXPECT_EQ(find()[0].newest->restored.step, 10);
+    ASSERT_EQ(warnings.size(), 1U);
+    EXPECT_THAT(warnings[0], HasSubstr(file + ": is not a regular file"));
+    std::filesystem::rename(folder / "aside", file);
+  }
+  EXPECT_EQ(find()[0].newest->restored.step, 20);
 }
 
 TEST_F(CheckpointReaderTest, DoesNotStartAnewWhereAllAreDamaged) {

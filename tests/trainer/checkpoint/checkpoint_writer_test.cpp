@@ -14,7 +14,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/checkpoint/saved_content.h"
 #include "trainer/checkpoint/format/checkpoint_folder.h"
-#include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
 
 namespace narrowcast::checkpoint {
 namespace {

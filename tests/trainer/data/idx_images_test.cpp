@@ -7,6 +7,7 @@
 #include "ops/errors.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
+#include "trainer/files/input/input_file.h"
 
 namespace narrowcast::data {
 namespace {
@@ -82,6 +83,21 @@ TEST_F(IdxFolder, GivesTheDrawnDigitsWithTheirLabels) {
   EXPECT_TRUE(batch.inputs[1][0].equal(at::tensor({0, 255, 255, 0}, at::kByte)));      // the top of the zero
   EXPECT_TRUE(batch.inputs[2].equal(batch.inputs[0]));
   EXPECT_TRUE(images.held_out_batch({1}).targets.equal(at::tensor({1}, at::kLong)));
+}
+
+TEST_F(IdxFolder, AnyByteOfTheDataChangesTheHash) {
+  const uint64_t whole = open().content_hash();
+  EXPECT_EQ(open().content_hash(), whole);
+  for (const std::string name :
+       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+    const std::string file = files::read_file(folder_ / name);
+    std::string other = file;
+    other.back() ^= 1;
+    folder_.write(name, other);
+    EXPECT_NE(open().content_hash(), whole) << name;
+    folder_.write(name, file);
+  }
+  EXPECT_EQ(open().content_hash(), whole);
 }
 
 TEST_F(IdxFolder, BatchesFitTheClassifier) {

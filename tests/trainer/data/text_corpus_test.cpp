@@ -8,7 +8,7 @@
 #include "ops/errors.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
 
 namespace narrowcast::data {
 namespace {

@@ -1,4 +1,5 @@
 #include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -35,6 +36,32 @@ TEST(ReadFile, ThingsWithoutALengthAreRefused) {
   const std::string pipe = folder / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
   EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(pipe); }), pipe + ": is not a regular file");
+}
+
+TEST(ReadFile, LinksAreRefusedWhereAsked) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink(folder.write("file", "content"), folder / "link");
+  EXPECT_EQ(read_file(folder / "link"), "content");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(folder / "link", {.links = Links::kRefuse}); }),
+            folder / "link" + ": is a symbolic link, where a file is needed");
+  EXPECT_EQ(read_file(folder / "file", {.links = Links::kRefuse}), "content");
+}
+
+TEST(ReadFile, LengthIsLimitedWhereAsked) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", "0123456789");
+  EXPECT_EQ(read_file(path, {.most_bytes = 10}), "0123456789");
+  EXPECT_EQ(error_message<CorruptInputError>([&] { read_file(path, {.most_bytes = 9}); }),
+            path + ": has more than 9 bytes");
+  EXPECT_EQ(error_message<CorruptInputError>([&] { read_file("/proc/self/maps", {.most_bytes = 9}); }),
+            "/proc/self/maps: has more than 9 bytes");
+}
+
+// The kernel says that they have no bytes.
+TEST(ReadFile, FilesThatAreMadeUpAsTheyAreReadAreNotEmpty) {
+  EXPECT_NE(read_file("/proc/self/status").find("Pid:"), std::string::npos);
+  EXPECT_EQ(error_message<CorruptInputError>([&] { read_file("/proc/self/mem"); }),
+            "/proc/self/mem: cannot be read at byte 0: Input/output error");
 }
 
 TEST(InputFile, ReadsAnyPartAndRefusesWhatIsPastTheEnd) {

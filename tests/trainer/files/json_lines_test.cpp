@@ -1,17 +1,22 @@
 #include "trainer/files/json_lines.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <limits>
 
 #include "ops/errors.h"
 #include "tests/support/error_message.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
+#include "trainer/files/input/input_file.h"
 
 namespace narrowcast::files {
 namespace {
 
 using narrowcast::testing::error_message;
+using narrowcast::testing::FileSizeLimit;
 using narrowcast::testing::TemporaryFolder;
 
 TEST(JsonLines, EachObjectIsALineThatIsThereAtOnce) {
@@ -47,12 +52,31 @@ TEST(JsonLines, ReplacesOrAppends) {
   EXPECT_EQ(read_file(path), "{\"b\":2}\n");
 }
 
-TEST(JsonLines, FullDiskIsNamed) {
-  JsonLinesFile file("/dev/full", JsonLinesMode::kAppend);
+TEST(JsonLines, ALineThatCannotBeWrittenIsNamed) {
+  const TemporaryFolder folder;
+  JsonLinesFile file(folder / "m");
+  const FileSizeLimit limit(4);
   EXPECT_EQ(error_message<OutputError>([&] {
               file.append({{"a", 1}});
             }),
-            "/dev/full: cannot be written: No space left on device");
+            folder / "m" + ": cannot be written: File too large");
+}
+
+TEST(JsonLines, GoesIntoRegularFilesOnly) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& path) {
+    return error_message<c10::ValueError>([&] { JsonLinesFile file(path); });
+  };
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);  // nobody reads from it: opening would wait for ever
+  EXPECT_EQ(refusal(folder / "pipe"), folder / "pipe" + ": cannot be written: it is not a regular file");
+  const FileDescriptor reader(::open((folder / "pipe").c_str(), O_RDONLY | O_NONBLOCK));
+  EXPECT_EQ(refusal(folder / "pipe"), folder / "pipe" + ": cannot be written: it is not a regular file");
+  EXPECT_EQ(refusal("/dev/null"), "/dev/null: cannot be written: it is not a regular file");
+  EXPECT_EQ(refusal(folder.path()), folder.path().string() + ": cannot be written: Is a directory");
+  std::filesystem::create_symlink(folder.write("precious", "content"), folder / "link");
+  EXPECT_EQ(refusal(folder / "link"),
+            folder / "link" + ": cannot be written: it is a symbolic link, where a file is needed");
+  EXPECT_EQ(read_file(folder / "precious"), "content");
 }
 
 TEST(JsonLines, WrongUseIsNamed) {

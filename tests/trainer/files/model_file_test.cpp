@@ -131,7 +131,7 @@ TEST_F(ModelFile, WrongMetadataIsNamed) {
     return error_after([&](Safetensors& content) { content.metadata[key] = value; });
   };
   EXPECT_EQ(error_with("model", "gpt"), "model: unknown name 'gpt'; known: char_gpt, ddp_comm_hook_task, mlp");
-  EXPECT_EQ(error_with("options", "{"), "metadata 'options' is no valid JSON");
+  EXPECT_EQ(error_with("options", "{"), "metadata 'options': is no valid JSON at byte 2");
   EXPECT_EQ(error_with("options", R"({"layers":0})"), "char_gpt: option layers must be in 1..256, but is 0");
   EXPECT_NE(error_with("options", R"({"width":16384,"layers":256,"heads":2,"vocabulary_size":3})").find("parameters"),
             std::string::npos);  // 3 TiB of memory otherwise
@@ -144,6 +144,29 @@ TEST_F(ModelFile, WrongMetadataIsNamed) {
   EXPECT_NE(error_with("vocabulary", R"(["a"])").find("the vocabulary has 1 entries"), std::string::npos);
   EXPECT_EQ(error_after([](Safetensors& content) { content.metadata.erase("options"); }),
             "is no model of narrowcast: its metadata lacks 'options'");
+}
+
+TEST_F(ModelFile, DeepJsonIsAnErrorNotTheEndOfTheStack) {
+  for (const std::string key : {"options", "vocabulary"}) {
+    for (const char* const opening : {"[", "{\"a\":"}) {
+      std::string deep;
+      for (int i = 0; i < 60'000; ++i) {
+        deep += opening;
+      }
+      EXPECT_EQ(error_after([&](Safetensors& content) { content.metadata[key] = deep; }),
+                "metadata '" + key + "': is JSON nested more than 64 deep");
+    }
+  }
+}
+
+TEST_F(ModelFile, WhatTheFileSaysIsShownOnOneLineAndNotEndless) {
+  EXPECT_EQ(error_after([](Safetensors& content) { content.tensors["\x1b[2J\n"] = at::ones({1}); }),
+            R"(tensor '\x1b[2J\n' is none of the model's)");
+  const std::string message = error_after([](Safetensors& content) {
+    content.metadata["options"] = R"({"\u001b[2J)" + std::string(1'000'000, 'x') + R"(": 1})";
+  });
+  EXPECT_EQ(message.substr(0, 40), R"(char_gpt: unknown option '\x1b[2Jxxxxxxx)");
+  EXPECT_LE(message.size(), 1000u);
 }
 
 TEST_F(ModelFile, WrongTensorsAreNamed) {

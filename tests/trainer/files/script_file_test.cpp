@@ -50,6 +50,12 @@ TEST(ScriptFile, NamesTheFileThatIsNone) {
               HasSubstr("m.pt: its extra file vocabulary.json is no JSON array of strings"));
 }
 
+TEST(ScriptFile, ADeepVocabularyIsAnError) {
+  const SavedScript deep = {.module = table_module(at::eye(2)),
+                            .extra_files = {{"vocabulary.json", std::string(60'000, '[')}}};
+  EXPECT_THROW(script_vocabulary("m.pt", deep), CorruptInputError);
+}
+
 TEST(ScriptFile, AFolderThatIsNotThereIsNamed) {
   const TemporaryFolder folder;
   EXPECT_THAT(

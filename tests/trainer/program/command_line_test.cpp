@@ -4,7 +4,9 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "ops/errors.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/program/sample_program.h"
@@ -13,7 +15,10 @@
 namespace narrowcast::program {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Lt;
+using ::testing::SizeIs;
 using Words = std::vector<std::string>;
 
 // Flags are global: each test leaves them as it found them.
@@ -113,11 +118,33 @@ TEST_F(CommandLineTest, NamesTheLineOfABadFlagFile) {
               HasSubstr(":1: \"train.txt\" is not a flag"));
   EXPECT_THAT(refusal({"--flagfile=" + folder.write("bare", "--sample_data\n--sample_steps=1")}),
               HasSubstr(":1: --sample_data needs a value"));
-  EXPECT_EQ(refusal({"--flagfile=/no/such"}), "--flagfile=/no/such: cannot be read");
+  EXPECT_EQ(refusal({"--flagfile=/no/such"}), "--flagfile=/no/such: cannot be read: No such file or directory");
   EXPECT_EQ(refusal({"--flagfile=" + folder.path().string()}),
-            "--flagfile=" + folder.path().string() + ": cannot be read");
+            "--flagfile=" + folder.path().string() + ": is a folder, where a file is needed");
   const std::string own = folder / "own";
   EXPECT_THAT(refusal({"--flagfile=" + folder.write("own", "--flagfile=" + own)}), HasSubstr("more than 8 deep"));
+}
+
+TEST_F(CommandLineTest, FlagFilesAreRegularFilesThatCanBeReadToTheirEnd) {
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  EXPECT_EQ(refusal({"--flagfile=" + pipe}), "--flagfile=" + pipe + ": is not a regular file");
+  EXPECT_EQ(refusal({"--flagfile=/dev/null"}), "--flagfile=/dev/null: is not a regular file");
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { parse({"--flagfile=/proc/self/mem"}); }),
+            "--flagfile=/proc/self/mem: cannot be read at byte 0: Input/output error");
+  const std::string large = folder.write("large", std::string((1 << 20) + 1, '\n'));
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { parse({"--flagfile=" + large}); }),
+            "--flagfile=" + large + ": has more than 1048576 bytes");
+}
+
+TEST_F(CommandLineTest, ShowsArgumentsOnOneLineAndNotEndless) {
+  EXPECT_EQ(refusal({"--sample_steps=1\n\x1b[2J"}), "--sample_steps=1\\n\\x1b[2J: not a valid value of type integer");
+  EXPECT_THAT(refusal({"--sample_steps=" + std::string(100'000, '7')}),
+              AllOf(HasSubstr("7 [100000 bytes] 7"), HasSubstr(": not a valid value"), SizeIs(Lt(1100))));
+  EXPECT_THAT(refusal({"--flagfile=" + folder.write("binary", std::string("\x7f"
+                                                                          "ELF\0\x1b",
+                                                                          6))}),
+              HasSubstr(R"(:1: "\x7fELF\x00\x1b" is not a flag)"));
 }
 
 TEST_F(CommandLineTest, AnswersHelpAndVersion) {

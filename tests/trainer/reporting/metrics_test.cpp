@@ -2,8 +2,10 @@
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -76,6 +78,31 @@ TEST(Metrics, LinesAreThereAtOnce) {
   const auto lines = lines_of(path);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["validation_loss"], "NaN");
+}
+
+TEST(TruncateMetrics, TakesOutALineThatIsTooDeep) {
+  const testing::TemporaryFolder folder;
+  const std::string path =
+      folder.write("metrics.jsonl", "{\"event\":\"start\"}\n{\"event\":" + std::string(60'000, '[') +
+                                        std::string(60'000, ']') + "}\n{\"event\":\"step\",\"step\":1}\n");
+  EXPECT_FALSE(metrics_have_ended(path));
+  EXPECT_TRUE(truncate_metrics(path, 5));
+  EXPECT_EQ(lines_of(path).size(), 2u);
+}
+
+TEST(TruncateMetrics, ReadsARegularFileOnly) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  EXPECT_THROW(metrics_have_ended(path), c10::ValueError);
+  EXPECT_THROW(truncate_metrics(path, 5), c10::ValueError);
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(folder.write("other", "{}\n"), path);
+  EXPECT_THROW(metrics_have_ended(path), c10::ValueError);
+  EXPECT_THROW(truncate_metrics(path, 5), c10::ValueError);
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(folder / "nowhere", path);
+  EXPECT_THROW(truncate_metrics(path, 5), c10::ValueError);
 }
 
 TEST(Metrics, NamesAPathThatCannotBeWritten) {

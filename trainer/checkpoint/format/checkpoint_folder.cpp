@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "ops/errors.h"
-#include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
 #include "trainer/files/safetensors/safetensors.h"
 
 namespace narrowcast::checkpoint {
@@ -55,13 +55,16 @@ void remove_whole(const fs::path& path) {
 }
 
 TensorMap read_checked(const std::string& path, const ManifestFile& file) {
-  const std::string file_path = path + "/" + file.name;
-  const files::FileDigest digest = files::digest_of_file(file_path);
-  NARROWCAST_CHECK_INPUT(digest.bytes == file.digest.bytes, file_path, ": has ", digest.bytes,
-                         " bytes, but the manifest says ", file.digest.bytes);
-  NARROWCAST_CHECK_INPUT(digest.sha256 == file.digest.sha256, file_path, ": has the SHA-256 ", digest.sha256,
-                         ", but the manifest says ", file.digest.sha256);
-  return files::read_safetensors(file_path).tensors;
+  return files::read_safetensors(path + "/" + file.name, file.digest).tensors;
+}
+
+// "DIR/step-N" must be of step N: a folder that was renamed is not the newest because of its name. One that is named
+// otherwise says nothing.
+void check_name(const std::string& path, const Manifest& manifest) {
+  const fs::path normal = fs::path(path + "/").lexically_normal().parent_path();  // without slashes at its end
+  const auto step = step_of(normal.filename().string());
+  NARROWCAST_CHECK_INPUT(!step.has_value() || *step == manifest.step, path, "/", kManifestName, ": is of step ",
+                         manifest.step, ", but its folder is named as that of step ", step.value_or(0));
 }
 
 }  // namespace
@@ -111,7 +114,10 @@ void remove_checkpoint(const std::string& folder, int64_t step) {
 
 ReadCheckpoint read_checkpoint(const std::string& path, int64_t rank, int64_t world_size) {
   const std::string manifest_path = path + "/" + kManifestName;
-  ReadCheckpoint read = {.manifest = parse_manifest(files::read_file(manifest_path), manifest_path), .restored = {}};
+  ReadCheckpoint read = {
+      .manifest = parse_manifest(files::read_file(manifest_path, {.most_bytes = kLargestManifest}), manifest_path),
+      .restored = {}};
+  check_name(path, read.manifest);
   const std::vector<ManifestFile>& files = read.manifest.files;
   Restored& restored = read.restored;
   restored.step = read.manifest.step;

@@ -30,8 +30,8 @@ NARROWCAST_EXPORT std::vector<std::string> remove_unfinished(const std::string& 
 NARROWCAST_EXPORT void remove_checkpoint(const std::string& folder, int64_t step);
 
 // Reads what rank `rank` of `world_size` takes up of the checkpoint at `path`, having compared every file that it reads
-// with the manifest; the ranks together read them all. Throws CorruptInputError or c10::ValueError naming the file and
-// what is wrong.
+// with the manifest; the ranks together read them all. A folder named step-N must be of step N. Throws
+// CorruptInputError or c10::ValueError naming the file and what is wrong.
 struct ReadCheckpoint {
   Manifest manifest;
   Restored restored;

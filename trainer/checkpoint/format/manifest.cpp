@@ -3,6 +3,8 @@
 #include <absl/strings/str_format.h>
 
 #include "ops/errors.h"
+#include "trainer/files/input/json.h"
+#include "trainer/files/input/printable.h"
 
 namespace narrowcast::checkpoint {
 namespace {
@@ -20,11 +22,11 @@ std::string sum_of(const json& without_sum) {
 }
 
 json parse_object(const std::string& text, const std::string& path) {
-  json object = json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  json object = files::parse_json(text, path, {.bytes = kLargestManifest});
   NARROWCAST_CHECK_INPUT(object.is_object(), path, ": is no JSON object");
   NARROWCAST_CHECK_INPUT(object.value("format", json()) == kFormat, path, ": is not of the format '", kFormat, "'");
   const json version = object.value("format_version", json());
-  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version ", version.dump(),
+  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version ", printable(version.dump(), 200),
                          ", but this program reads version ", kFormatVersion);
   const json sum = object.value("sha256", json());
   object.erase("sha256");
@@ -41,7 +43,7 @@ const json& member(const json& object, const char* key, const std::string& path)
 int64_t integer(const json& object, const char* key, const std::string& path) {
   const json& value = member(object, key, path);
   NARROWCAST_CHECK_INPUT(value.is_number_integer() && value.get<int64_t>() >= 0, path, ": '", key, "' is ",
-                         value.dump(), ", which it must not");
+                         printable(value.dump(), 200), ", which it must not");
   return value.get<int64_t>();
 }
 
@@ -67,7 +69,8 @@ std::vector<ManifestFile> parse_files(const json& object, int64_t world_size, co
     NARROWCAST_CHECK_INPUT(entry.is_object(), path, ": 'files' holds something other than objects");
     const std::string expected = files.empty() ? kReplicaName : rank_file_name(static_cast<int64_t>(files.size()) - 1);
     const std::string name = text(entry, "name", path);
-    NARROWCAST_CHECK_INPUT(name == expected, path, ": names the file '", name, "' where ", expected, " must be");
+    NARROWCAST_CHECK_INPUT(name == expected, path, ": names the file ", in_quotes(name), " where ", expected,
+                           " must be");
     files.push_back({name, {integer(entry, "bytes", path), text(entry, "sha256", path)}});
   }
   return files;

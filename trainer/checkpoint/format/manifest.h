@@ -12,6 +12,7 @@
 namespace narrowcast::checkpoint {
 
 inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr int64_t kLargestManifest = int64_t{1} << 28;  // bytes; a rank takes about 150
 inline constexpr const char* kReplicaName = "replica.safetensors";
 
 // The file of what is `rank`'s own: "rank-00003.safetensors".

@@ -11,7 +11,9 @@
 
 #include "ops/errors.h"
 #include "trainer/data/text/text_files.h"
-#include "trainer/files/file_io.h"
+#include "trainer/files/input/hash.h"
+#include "trainer/files/input/input_file.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/files/input/utf8.h"
 
 namespace narrowcast::data {
@@ -29,7 +31,9 @@ bool is_binary(std::string_view content) { return content.find('\0') != std::str
 }  // namespace
 
 TextCorpus::TextCorpus(std::u32string_view text, std::string name)
-    : name_(std::move(name)), vocabulary_(Vocabulary::of_text(text)) {
+    : name_(std::move(name)),
+      content_hash_(hash_of_content({reinterpret_cast<const char*>(text.data()), text.size() * sizeof(char32_t)})),
+      vocabulary_(Vocabulary::of_text(text)) {
   TORCH_CHECK_VALUE(!text.empty(), name_, ": holds no text");
   tokens_.reserve(text.size());
   for (const char32_t character : text) {
@@ -62,8 +66,8 @@ TextCorpus TextCorpus::in_vocabulary(Vocabulary vocabulary) const {
   std::vector<int32_t> translation;
   for (const std::string& character : vocabulary_.entries()) {
     const int64_t token = vocabulary.token(decode(character, name_).front());
-    TORCH_CHECK_VALUE(token >= 0, name_, ": the character '", character, "' is not in the model's vocabulary of ",
-                      vocabulary.size(), " characters");
+    TORCH_CHECK_VALUE(token >= 0, name_, ": the character ", in_quotes(character),
+                      " is not in the model's vocabulary of ", vocabulary.size(), " characters");
     translation.push_back(static_cast<int32_t>(token));
   }
   TextCorpus translated = *this;

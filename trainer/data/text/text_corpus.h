@@ -31,6 +31,9 @@ class NARROWCAST_EXPORT TextCorpus {
 
   // What the text was read from, for messages: the name, or the first path and how many more.
   const std::string& name() const { return name_; }
+  // Of the characters as they were read, whatever the vocabulary: the same for the same text, in one file or in
+  // several.
+  uint64_t content_hash() const { return content_hash_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
   // One token per character.
   std::span<const int32_t> tokens() const { return tokens_; }
@@ -40,6 +43,7 @@ class NARROWCAST_EXPORT TextCorpus {
   TextCorpus(std::u32string_view text, std::string name);
 
   std::string name_;
+  uint64_t content_hash_;  // files/input/hash.h
   Vocabulary vocabulary_;
   std::vector<int32_t> tokens_;
 };

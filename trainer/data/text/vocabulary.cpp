@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "trainer/files/input/printable.h"
 #include "trainer/files/input/utf8.h"
 
 namespace narrowcast::data {
@@ -13,10 +14,10 @@ namespace narrowcast::data {
 Vocabulary::Vocabulary(std::vector<std::string> entries) : entries_(std::move(entries)) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     const DecodedUtf8 decoded = decode_utf8(entries_[i]);
-    TORCH_CHECK_VALUE(!decoded.first_bad_byte && decoded.code_points.size() == 1, "vocabulary: entry ", i, ", '",
-                      entries_[i], "', is not one character");
+    TORCH_CHECK_VALUE(!decoded.first_bad_byte && decoded.code_points.size() == 1, "vocabulary: entry ", i, ", ",
+                      in_quotes(entries_[i]), ", is not one character");
     const bool is_new = tokens_.emplace(decoded.code_points[0], i).second;
-    TORCH_CHECK_VALUE(is_new, "vocabulary: entry ", i, ", '", entries_[i], "', occurs twice");
+    TORCH_CHECK_VALUE(is_new, "vocabulary: entry ", i, ", ", in_quotes(entries_[i]), ", occurs twice");
   }
 }
 
@@ -41,7 +42,7 @@ at::Tensor Vocabulary::encode(std::string_view text) const {
   for (size_t i = 0; i < decoded.code_points.size(); ++i) {
     const std::u32string_view character(&decoded.code_points[i], 1);
     tokens.push_back(token(character[0]));
-    TORCH_CHECK_VALUE(tokens.back() >= 0, "text: the character '", encode_utf8(character), "' at byte ",
+    TORCH_CHECK_VALUE(tokens.back() >= 0, "text: the character ", in_quotes(encode_utf8(character)), " at byte ",
                       encode_utf8(decoded.code_points.substr(0, i)).size(), " is not in the vocabulary of ", size(),
                       " characters");
   }

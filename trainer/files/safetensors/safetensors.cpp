@@ -10,6 +10,8 @@
 
 #include "ops/errors.h"
 #include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/files/safetensors/safetensors_header.h"
 
 namespace narrowcast::files {
@@ -18,38 +20,89 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are copied as the file has them");
 
 constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kChunkBytes = int64_t{1} << 20;
+
+// Hands out a file from its beginning on, and sums what it hands out, if there is a sum.
+class SequentialFile {
+ public:
+  explicit SequentialFile(const std::string& path, Sha256* sum = nullptr) : file_(path), sum_(sum) {}
+
+  const std::string& path() const { return file_.path(); }
+  int64_t size() const { return file_.size(); }
+
+  void read(void* destination, int64_t bytes) {
+    file_.read(position_, destination, bytes);
+    if (sum_ != nullptr) {
+      sum_->update({static_cast<const char*>(destination), static_cast<size_t>(bytes)});
+    }
+    position_ += bytes;
+  }
+
+  // What has not been handed out yet.
+  void skip_rest() {
+    std::string rest(static_cast<size_t>(std::min(size() - position_, kChunkBytes)), '\0');
+    while (position_ < size()) {
+      read(rest.data(), std::min(size() - position_, kChunkBytes));
+    }
+  }
+
+ private:
+  InputFile file_;
+  Sha256* sum_;
+  int64_t position_ = 0;
+};
 
 // The header's JSON, without the length before it.
-std::string read_header_text(const InputFile& file) {
+std::string read_header_text(SequentialFile& file) {
   NARROWCAST_CHECK_INPUT(file.size() >= kLengthBytes, file.path(), ": ", file.size(),
                          " bytes are too few for a safetensors file");
   uint64_t length = 0;
-  file.read(0, &length, kLengthBytes);
+  file.read(&length, kLengthBytes);
   NARROWCAST_CHECK_INPUT(length <= static_cast<uint64_t>(kLargestHeader), file.path(), ": the header's length ", length,
                          " is above the limit of ", kLargestHeader, " bytes");
   const auto bytes = static_cast<int64_t>(length);
   NARROWCAST_CHECK_INPUT(bytes <= file.size() - kLengthBytes, file.path(), ": the header's length ", bytes,
                          " reaches past the end of the file at byte ", file.size());
   std::string text(length, '\0');
-  file.read(kLengthBytes, text.data(), bytes);
+  file.read(text.data(), bytes);
   return text;
 }
 
-at::Tensor read_tensor(const InputFile& file, int64_t data_offset, const std::string& name, const TensorEntry& entry) {
+at::Tensor read_tensor(SequentialFile& file, const std::string& name, const TensorEntry& entry) {
   const at::Tensor tensor = at::empty(entry.shape, entry.dtype);
-  file.read(data_offset + entry.begin, tensor.data_ptr(), entry.end - entry.begin);
+  file.read(tensor.data_ptr(), entry.end - entry.begin);
   NARROWCAST_CHECK_INPUT(entry.dtype != at::kBool || !tensor.view(at::kByte).gt(1).any().item<bool>(), file.path(),
-                         ": tensor '", name, "' of dtype BOOL holds a byte other than 0 and 1");
+                         ": tensor ", in_quotes(name), " of dtype BOOL holds a byte other than 0 and 1");
   return tensor;
 }
 
+// The header says of each tensor where it is: one after the other, without gaps.
+std::vector<std::pair<std::string, TensorEntry>> in_order_of_bytes(const SafetensorsHeader& header) {
+  std::vector<std::pair<std::string, TensorEntry>> entries(header.tensors.begin(), header.tensors.end());
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second.begin, a.second.end) < std::pair(b.second.begin, b.second.end);
+  });
+  return entries;
+}
+
+Safetensors read_content(SequentialFile& file) {
+  const std::string text = read_header_text(file);
+  const int64_t data_bytes = file.size() - kLengthBytes - static_cast<int64_t>(text.size());
+  SafetensorsHeader header = parse_safetensors_header(text, data_bytes, file.path());
+  Safetensors content = {.tensors = {}, .metadata = std::move(header.metadata)};
+  for (const auto& [name, entry] : in_order_of_bytes(header)) {
+    content.tensors.emplace(name, read_tensor(file, name, entry));
+  }
+  return content;
+}
+
 void check_writable(const std::string& path, const std::string& name, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), path, ": tensor '", name, "' is undefined");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, path, ": tensor '", name, "' has the layout ", tensor.layout(),
-                    ", but only strided tensors can be written");
-  TORCH_CHECK_VALUE(dtype_name(tensor.scalar_type()).has_value(), path, ": tensor '", name, "' has the dtype ",
+  TORCH_CHECK_VALUE(tensor.defined(), path, ": tensor ", in_quotes(name), " is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, path, ": tensor ", in_quotes(name), " has the layout ",
+                    tensor.layout(), ", but only strided tensors can be written");
+  TORCH_CHECK_VALUE(dtype_name(tensor.scalar_type()).has_value(), path, ": tensor ", in_quotes(name), " has the dtype ",
                     tensor.scalar_type(), ", which safetensors files cannot hold here");
-  TORCH_CHECK_VALUE(static_cast<size_t>(tensor.dim()) <= kMostDimensions, path, ": tensor '", name, "' has ",
+  TORCH_CHECK_VALUE(static_cast<size_t>(tensor.dim()) <= kMostDimensions, path, ": tensor ", in_quotes(name), " has ",
                     tensor.dim(), " dimensions, above the limit of ", kMostDimensions);
 }
 
@@ -68,15 +121,28 @@ std::string_view bytes_of(const at::Tensor& contiguous) {
 }  // namespace
 
 Safetensors read_safetensors(const std::string& path) {
-  const InputFile file(path);
-  const std::string text = read_header_text(file);
-  const int64_t data_offset = kLengthBytes + static_cast<int64_t>(text.size());
-  SafetensorsHeader header = parse_safetensors_header(text, file.size() - data_offset, path);
-  Safetensors content = {.tensors = {}, .metadata = std::move(header.metadata)};
-  for (const auto& [name, entry] : header.tensors) {
-    content.tensors.emplace(name, read_tensor(file, data_offset, name, entry));
+  SequentialFile file(path);
+  return read_content(file);
+}
+
+Safetensors read_safetensors(const std::string& path, const FileDigest& expected) {
+  Sha256 sum;
+  SequentialFile file(path, &sum);
+  NARROWCAST_CHECK_INPUT(file.size() == expected.bytes, path, ": has ", file.size(), " bytes, but must have ",
+                         expected.bytes);
+  const auto check_sum = [&] {
+    file.skip_rest();
+    NARROWCAST_CHECK_INPUT(sum.hex() == expected.sha256, path, ": has the SHA-256 ", sum.hex(), ", but must have ",
+                           printable(expected.sha256, 64));
+  };
+  try {
+    Safetensors content = read_content(file);
+    check_sum();
+    return content;
+  } catch (const CorruptInputError&) {
+    check_sum();  // That it is another file says more than what it lacks.
+    throw;
   }
-  return content;
 }
 
 FileDigest write_safetensors(const std::string& path, const Safetensors& content) {

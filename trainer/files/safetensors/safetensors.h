@@ -27,6 +27,10 @@ struct Safetensors {
 // 0 or 1.
 NARROWCAST_EXPORT Safetensors read_safetensors(const std::string& path);
 
+// The same of a file that must be the one of this length and sum, which are said first to be others where they are. The
+// bytes that are summed are those that are used: the file is read once.
+NARROWCAST_EXPORT Safetensors read_safetensors(const std::string& path, const FileDigest& expected);
+
 // Writes the tensors (any device, any strides, the dtypes above) and the metadata: wide dtypes
 // first, then by name; the header padded with spaces to a multiple of 8 bytes. The file appears as
 // a whole or not at all: it is written under a temporary name in the same folder and renamed.

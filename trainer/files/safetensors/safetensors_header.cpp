@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "ops/errors.h"
+#include "trainer/files/input/printable.h"
+#include "trainer/files/input/utf8.h"
 
 namespace narrowcast::files {
 namespace {
@@ -30,22 +32,6 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kDtypes =
     {"U8", c10::ScalarType::Byte},
     {"BOOL", c10::ScalarType::Bool},
 }};
-
-// In quotes, on one line and not endless, for messages.
-std::string quoted(const std::string& text) {
-  constexpr size_t kLongest = 80;
-  const std::string shown = text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
-  return Json(shown).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-bool is_utf8(const std::string& text) {
-  try {
-    Json(text).dump();
-    return true;
-  } catch (const Json::type_error&) {
-    return false;
-  }
-}
 
 // Bytes of a dense tensor, or nothing if they, or the strides of an empty one, overflow.
 std::optional<int64_t> dense_bytes(const TensorEntry& entry) {
@@ -84,19 +70,19 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool key(std::string& key) override {
     key_ = key;
     std::set<std::string>& siblings = place_ == Place::kHeader ? names_ : fields_;
-    NARROWCAST_CHECK_INPUT(siblings.insert(key).second, path_, ": header: duplicate key ", quoted(key));
+    NARROWCAST_CHECK_INPUT(siblings.insert(key).second, path_, ": header: duplicate key ", in_quotes(key));
     if (place_ == Place::kHeader) {
       name_ = key;
     } else if (place_ == Place::kTensor) {
       NARROWCAST_CHECK_INPUT(key == "dtype" || key == "shape" || key == "data_offsets", path_, ": header: tensor ",
-                             quoted(name_), " has the unknown key ", quoted(key));
+                             in_quotes(name_), " has the unknown key ", in_quotes(key));
     }
     return true;
   }
 
   bool end_object() override {
     if (place_ == Place::kTensor) {
-      NARROWCAST_CHECK_INPUT(fields_.size() == 3, path_, ": header: tensor ", quoted(name_),
+      NARROWCAST_CHECK_INPUT(fields_.size() == 3, path_, ": header: tensor ", in_quotes(name_),
                              " lacks dtype, shape or data_offsets");
       header_.tensors.emplace(name_, std::move(entry_));
     }
@@ -118,8 +104,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool end_array() override {
     if (place_ == Place::kOffsets) {
-      NARROWCAST_CHECK_INPUT(offsets_.size() == 2, path_, ": header: tensor ", quoted(name_), " has ", offsets_.size(),
-                             " data_offsets instead of 2");
+      NARROWCAST_CHECK_INPUT(offsets_.size() == 2, path_, ": header: tensor ", in_quotes(name_), " has ",
+                             offsets_.size(), " data_offsets instead of 2");
       entry_.begin = offsets_[0];
       entry_.end = offsets_[1];
     }
@@ -129,9 +115,9 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool number_unsigned(uint64_t value) override {
     NARROWCAST_CHECK_INPUT(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), path_,
-                           ": header: tensor ", quoted(name_), " has the number ", value, " above 2^63-1");
+                           ": header: tensor ", in_quotes(name_), " has the number ", value, " above 2^63-1");
     if (place_ == Place::kShape) {
-      NARROWCAST_CHECK_INPUT(entry_.shape.size() < kMostDimensions, path_, ": header: tensor ", quoted(name_),
+      NARROWCAST_CHECK_INPUT(entry_.shape.size() < kMostDimensions, path_, ": header: tensor ", in_quotes(name_),
                              " has more than ", kMostDimensions, " dimensions");
       entry_.shape.push_back(static_cast<int64_t>(value));
     } else if (place_ == Place::kOffsets && offsets_.size() < 3) {
@@ -147,8 +133,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       header_.metadata[key_] = value;
     } else if (place_ == Place::kTensor && key_ == "dtype") {
       const auto dtype = dtype_of_name(value);
-      NARROWCAST_CHECK_INPUT(dtype.has_value(), path_, ": header: tensor ", quoted(name_), " has the dtype ",
-                             quoted(value), ", which is unknown or not supported");
+      NARROWCAST_CHECK_INPUT(dtype.has_value(), path_, ": header: tensor ", in_quotes(name_), " has the dtype ",
+                             in_quotes(value), ", which is unknown or not supported");
       entry_.dtype = *dtype;
     } else {
       fail("a string");
@@ -170,8 +156,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool fail(const char* what) const {
     const bool is_inside = place_ != Place::kStart && place_ != Place::kHeader;
-    const std::string owner = is_inside ? quoted(name_) + ", " : "";
-    NARROWCAST_CHECK_INPUT(false, path_, ": header: ", owner, quoted(key_), " holds ", what, ", which it must not");
+    const std::string owner = is_inside ? in_quotes(name_) + ", " : "";
+    NARROWCAST_CHECK_INPUT(false, path_, ": header: ", owner, in_quotes(key_), " holds ", what, ", which it must not");
   }
 
   const std::string& path_;
@@ -194,12 +180,13 @@ void check_ranges(const SafetensorsHeader& header, int64_t data_bytes, const std
   int64_t covered = 0;
   for (const auto& [name, entry] : in_order) {
     const auto bytes = dense_bytes(entry);
-    NARROWCAST_CHECK_INPUT(bytes.has_value(), path, ": header: tensor ", quoted(name), " has a shape that overflows");
-    NARROWCAST_CHECK_INPUT(entry.begin == covered, path, ": header: tensor ", quoted(name), " begins at byte ",
+    NARROWCAST_CHECK_INPUT(bytes.has_value(), path, ": header: tensor ", in_quotes(name),
+                           " has a shape that overflows");
+    NARROWCAST_CHECK_INPUT(entry.begin == covered, path, ": header: tensor ", in_quotes(name), " begins at byte ",
                            entry.begin, " of the data, where ", covered, " is next");
     NARROWCAST_CHECK_INPUT(entry.end >= entry.begin && entry.end - entry.begin == *bytes, path, ": header: tensor ",
-                           quoted(name), " has the range ", entry.begin, "..", entry.end, ", but shape and dtype need ",
-                           *bytes, " bytes");
+                           in_quotes(name), " has the range ", entry.begin, "..", entry.end,
+                           ", but shape and dtype need ", *bytes, " bytes");
     covered = entry.end;
   }
   NARROWCAST_CHECK_INPUT(covered == data_bytes, path, ": the header describes ", covered, " bytes of data, but ",
@@ -207,7 +194,8 @@ void check_ranges(const SafetensorsHeader& header, int64_t data_bytes, const std
 }
 
 void check_name(const std::string& name, const std::string& path) {
-  TORCH_CHECK_VALUE(is_utf8(name), path, ": cannot hold the name or metadata ", quoted(name), ": it is not UTF-8");
+  TORCH_CHECK_VALUE(!decode_utf8(name).first_bad_byte, path, ": cannot hold the name or metadata ", in_quotes(name),
+                    ": it is not UTF-8");
 }
 
 }  // namespace

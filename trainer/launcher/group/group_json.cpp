@@ -4,6 +4,8 @@
 #include <optional>
 
 #include "ops/errors.h"
+#include "trainer/files/input/json.h"
+#include "trainer/files/input/printable.h"
 
 // What is missing is null.
 template <class T>
@@ -33,10 +35,11 @@ std::string dump(const T& value) {
 
 template <class T>
 T parse(const std::string& what, const std::string& text) {
+  const std::string name = "the launchers' store does not hold " + what;
   try {
-    return json::parse(text).get<T>();
+    return files::parse_json(text, name).get<T>();
   } catch (const json::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, "the launchers' store does not hold ", what, ": ", error.what());
+    NARROWCAST_CHECK_INPUT(false, name, ": ", printable(error.what(), 300));
   }
 }
 

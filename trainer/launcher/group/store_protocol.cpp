@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ops/errors.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/launcher/group/group_json.h"
 #include "trainer/launcher/store/hosted_store.h"
 
@@ -23,8 +24,8 @@ void set(const StorePtr& store, const std::string& key, const std::string& value
 
 int64_t number(const std::string& value) {
   int64_t parsed = 0;
-  NARROWCAST_CHECK_INPUT(absl::SimpleAtoi(value, &parsed), "the launchers' store does not hold a number: '", value,
-                         "'");
+  NARROWCAST_CHECK_INPUT(absl::SimpleAtoi(value, &parsed),
+                         "the launchers' store does not hold a number: ", in_quotes(value));
   return parsed;
 }
 

@@ -1,9 +1,19 @@
 #include "trainer/program/failure/error_file.h"
 
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
+
+#include "trainer/files/file_descriptor.h"
+#include "trainer/files/input/input_file.h"
+#include "trainer/files/input/json.h"
 
 namespace narrowcast::program {
 namespace {
@@ -16,11 +26,32 @@ int64_t seconds_of(const Failure& failure) {
   return std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
 }
 
+// Nothing if the file is not there, is no regular file or is longer than any error.
+std::string text_of(const std::filesystem::path& file) {
+  try {
+    return files::read_file(file, {.links = files::Links::kRefuse, .most_bytes = files::JsonLimits().bytes});
+  } catch (const c10::Error&) {
+    return "";
+  }
+}
+
+// Returns false if there is such a file already or it cannot be written.
+bool write_new(const std::filesystem::path& path, std::string_view bytes) {
+  files::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  while (file.is_open() && !bytes.empty()) {
+    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) {
+      return false;
+    }
+    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(0, written)));
+  }
+  return file.is_open() && file.close();
+}
+
 }  // namespace
 
 std::string read_error_message(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = files::try_parse_json(text_of(file)).value;
   if (!json.is_object() || !json.contains("message")) {
     return "";
   }
@@ -36,18 +67,17 @@ bool write_error_file(const std::filesystem::path& file, const std::string& mess
   const nlohmann::json content = {{"message", {{"message", message}, {"extraInfo", details}}}};
   std::filesystem::path unfinished = file;
   unfinished += ".tmp";
-  std::ofstream stream(unfinished);
-  stream << content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  stream.close();
   std::error_code error;
-  if (stream) {
+  std::filesystem::remove(unfinished, error);  // What is there is none of ours: another process, or a pipe to wait for.
+  bool is_written = write_new(unfinished, content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (is_written) {
     std::filesystem::rename(unfinished, file, error);
+    is_written = !error;
   }
-  if (!stream || error) {
+  if (!is_written) {
     std::filesystem::remove(unfinished, error);
-    return false;
   }
-  return true;
+  return is_written;
 }
 
 FailureListener error_file_writer(const std::filesystem::path& file) {

@@ -13,8 +13,8 @@
 
 namespace narrowcast::program {
 
-// The message of a worker's error file. Empty if the file is not there or holds something else; a failure is reported
-// anyway.
+// The message of a worker's error file, as it is there (printable.h makes it fit for a terminal). Empty if the file is
+// not there, is a link or no regular file, or holds something else; a failure is reported anyway.
 std::string read_error_message(const std::filesystem::path& file);
 
 // Writes `message`, at `seconds` since 1970, whole or not at all: false if it cannot be written. Bytes that are no

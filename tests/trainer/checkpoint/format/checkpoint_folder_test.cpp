@@ -3,6 +3,11 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <array>
+#include <map>
 
 #include <filesystem>
 
@@ -11,7 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/checkpoint/saved_content.h"
-#include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
 
 namespace narrowcast::checkpoint {
 namespace {
@@ -92,13 +97,34 @@ TEST_F(CheckpointFolderTest, EveryDamageIsNoticedAndNamed) {
     std::string flipped = whole;
     flipped[whole.size() / 2] = static_cast<char>(flipped[whole.size() / 2] ^ 4);
     folder.write(file, flipped);
-    EXPECT_THAT(complaint(), AnyOf(HasSubstr("SHA-256"), HasSubstr("no JSON"))) << name;
+    EXPECT_THAT(complaint(), AnyOf(HasSubstr("SHA-256"), HasSubstr("no JSON"), HasSubstr("no valid JSON"))) << name;
     std::filesystem::remove(folder / file);
     EXPECT_THAT(error_message<c10::ValueError>([&] { read_checkpoint(checkpoint_path(path, 20), 0, 1); }),
                 HasSubstr(folder / file));
     folder.write(file, whole);
     EXPECT_NO_THROW(read_checkpoint(checkpoint_path(path, 20), 0, 1));
   }
+}
+
+// What is summed is what is used: a file that is opened twice may have changed in between.
+TEST_F(CheckpointFolderTest, EveryFileIsReadOnce) {
+  run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) { testing::write_checkpoint(group, path, 20); });
+  const files::FileDescriptor watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  ASSERT_TRUE(watch.is_open());
+  ASSERT_GE(::inotify_add_watch(watch.get(), checkpoint_path(path, 20).c_str(), IN_OPEN), 0);
+  read_checkpoint(checkpoint_path(path, 20), 0, 1);
+  std::map<std::string, int64_t> opened;
+  alignas(inotify_event) std::array<char, 4096> buffer = {};
+  const ssize_t bytes = ::read(watch.get(), buffer.data(), buffer.size());
+  for (ssize_t at = 0; at < bytes;) {
+    const auto* const event = reinterpret_cast<const inotify_event*>(&buffer[static_cast<size_t>(at)]);
+    ++opened[event->name];
+    at += static_cast<ssize_t>(sizeof(inotify_event) + event->len);
+  }
+  EXPECT_EQ(opened, (std::map<std::string, int64_t>{{"manifest.json", 1},
+                                                    {"replica.safetensors", 1},
+                                                    {"rank-00000.safetensors", 1},
+                                                    {"rank-00001.safetensors", 1}}));
 }
 
 }  // namespace

@@ -64,6 +64,13 @@ TEST(Manifest, NotAByteMayBeMissingOrOther) {
   }
 }
 
+TEST(Manifest, DeepJsonIsAnErrorNotTheEndOfTheStack) {
+  EXPECT_EQ(complaint(std::string(60'000, '[')), "DIR/manifest.json: is JSON nested more than 64 deep");
+  const std::string deep = std::string(60'000, '[') + std::string(60'000, ']');
+  EXPECT_EQ(complaint(R"({"format": "narrowcast checkpoint", "format_version": 1, "settings": )" + deep + "}"),
+            "DIR/manifest.json: is JSON nested more than 64 deep");
+}
+
 TEST(Manifest, SaysWhatIsWrong) {
   EXPECT_EQ(complaint("[]"), "DIR/manifest.json: is no JSON object");
   EXPECT_THAT(complaint(with([](json& m) { m["format"] = "zip"; })), HasSubstr("is not of the format"));

@@ -9,7 +9,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/files/file_io.h"
+#include "trainer/files/input/input_file.h"
 #include "trainer/files/safetensors/safetensors_header.h"
 
 namespace narrowcast::files {
@@ -178,6 +178,34 @@ TEST(SafetensorsWrite, MissingFolderIsNamed) {
 TEST(SafetensorsRead, MissingFileIsWrongUse) {
   EXPECT_EQ(error_message<c10::ValueError>([] { read_safetensors("/nonexistent/f"); }),
             "/nonexistent/f: cannot be read: No such file or directory");
+}
+
+TEST(SafetensorsOfASum, AreReadIfTheyAreTheOnes) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "f";
+  const FileDigest digest = write_safetensors(
+      path,
+      {.tensors = {{"a", at::ones({3})}, {"b", at::zeros({0})}, {"c", at::ones({2}, at::kBool)}}, .metadata = {}});
+  EXPECT_EQ(digest, digest_of_file(path));
+  const Safetensors read = read_safetensors(path, digest);
+  EXPECT_EQ(read.tensors.size(), 3u);
+  EXPECT_TRUE(read.tensors.at("a").equal(at::ones({3})));
+  EXPECT_EQ(
+      error_message<CorruptInputError>([&] {
+        read_safetensors(path, {digest.bytes + 1, digest.sha256});
+      }),
+      path + ": has " + std::to_string(digest.bytes) + " bytes, but must have " + std::to_string(digest.bytes + 1));
+  // Every byte counts, those of the header, its padding and the data; that the sum is another is said before what else
+  // may be wrong.
+  const std::string whole = read_file(path);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string changed = whole;
+    changed[i] = static_cast<char>(changed[i] ^ 4);
+    folder.write("f", changed);
+    EXPECT_EQ(error_message<CorruptInputError>([&] { read_safetensors(path, digest); }),
+              path + ": has the SHA-256 " + digest_of_file(path).sha256 + ", but must have " + digest.sha256)
+        << i;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/errors.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -93,6 +94,13 @@ TEST(GroupJson, TakesBytesThatAreNoText) {
   RoundReport report{.round = 0, .report = {.end = NodeReport::End::kFailed, .failure = record()}};
   report.report.failure->last_lines = {"bad \xff byte"};
   EXPECT_EQ(parse_report(to_text(report)).report.failure->last_lines.at(0), "bad \xEF\xBF\xBD byte");
+}
+
+TEST(GroupJson, RefusesWhatIsDeep) {
+  const std::string deep = std::string(60'000, '[') + std::string(60'000, ']');
+  const std::string text = R"({"phase": 0, "round": 0, "run_id": "", "members": )" + deep + "}";
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { parse_decision(text); }),
+            "the launchers' store does not hold the decision: is JSON nested more than 64 deep");
 }
 
 TEST(GroupJson, RefusesWhatIsNone) {

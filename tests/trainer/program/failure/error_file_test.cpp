@@ -1,6 +1,7 @@
 #include "trainer/program/failure/error_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <fstream>
@@ -41,6 +42,27 @@ TEST_F(ErrorFileTest, ReadingPutsUpWithWhatIsNone) {
     EXPECT_EQ(read_error_message(folder.write("bad", text)), "") << text;
   }
   EXPECT_EQ(read_error_message("/no/such"), "");
+}
+
+TEST_F(ErrorFileTest, ReadingNeitherWaitsNorFollowsNorRunsOutOfStack) {
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_EQ(read_error_message(file), "");
+  EXPECT_EQ(read_error_message("/dev/zero"), "");
+  std::filesystem::create_symlink(folder.write("secret", R"({"message": "M"})"), folder / "link");
+  EXPECT_EQ(read_error_message(folder / "link"), "");
+  EXPECT_EQ(read_error_message(folder.write("deep", "{\"message\": " + std::string(60'000, '['))), "");
+  EXPECT_EQ(read_error_message(folder.write("long", R"({"message": ")" + std::string(20 << 20, 'x') + "\"}")), "");
+}
+
+TEST_F(ErrorFileTest, WritingNeitherWaitsNorFollows) {
+  ASSERT_EQ(::mkfifo((file + ".tmp").c_str(), 0600), 0);
+  EXPECT_TRUE(write_error_file(file, "M", 1));
+  EXPECT_EQ(read_error_message(file), "M");
+  std::filesystem::create_symlink(folder.write("precious", "content"), file + ".tmp");
+  EXPECT_TRUE(write_error_file(file, "N", 1));
+  EXPECT_EQ(read_error_message(file), "N");
+  std::ifstream precious(folder / "precious");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(precious), {}), "content");
 }
 
 TEST_F(ErrorFileTest, IsWrittenAsTorchrunReadsIt) {
