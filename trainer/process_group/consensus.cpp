@@ -9,11 +9,20 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
 
+#include "trainer/files/input/hash.h"
+#include "trainer/files/input/json.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/process_group/network_errors.h"
 
 namespace narrowcast {
 namespace {
+
+constexpr int64_t kLongestText = int64_t{64} << 20;  // bytes that are taken from a rank
+constexpr size_t kLongestShown = 300;                // bytes of a name or a value in a message
 
 // Where the group's backend wants its tensors.
 at::Device collective_device(const ProcessGroupPtr& group) {
@@ -46,15 +55,6 @@ at::Tensor bytes_of(const std::string& text, int64_t padded_size) {
   return bytes;
 }
 
-// FNV-1a, 64 bits: the same on every machine, unlike std::hash.
-int64_t fingerprint(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char character : text) {
-    hash = (hash ^ static_cast<uint8_t>(character)) * 0x100000001b3;
-  }
-  return static_cast<int64_t>(hash);
-}
-
 // JSON as the wire form: a list of [name, value].
 std::string serialize(const std::vector<NamedValue>& values) {
   auto list = nlohmann::json::array();
@@ -64,52 +64,93 @@ std::string serialize(const std::vector<NamedValue>& values) {
   return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string describe_ranks(const std::vector<int64_t>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "),
-                      ranks.size() == 1 ? " has " : " have ");
-}
-
-// What `rank`'s list holds at `place`, or "nothing" past its end.
-std::string entry_text(const nlohmann::json& list, size_t place, const std::string& common_name) {
-  if (place >= list.size()) {
-    return "nothing";
-  }
-  const auto name = list[place][0].get<std::string>();
-  const auto value = list[place][1].get<std::string>();
-  return name == common_name ? value : absl::StrCat(name, " ", value);
-}
-
-std::string describe_difference(const std::vector<nlohmann::json>& lists, size_t place) {
-  const auto longest =
-      std::max_element(lists.begin(), lists.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
-  const auto name = (place < lists[0].size() ? lists[0] : *longest)[place][0].get<std::string>();
-  std::map<std::string, std::vector<int64_t>> ranks_by_entry;
-  std::vector<std::string> order;  // Of the first rank that has each entry.
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
-    const std::string entry = entry_text(lists[rank], place, name);
-    auto& ranks = ranks_by_entry[entry];
-    if (ranks.empty()) {
-      order.push_back(entry);
-    }
-    ranks.push_back(static_cast<int64_t>(rank));
-  }
-  return absl::StrCat(
-      name, " differs between ranks: ", absl::StrJoin(order, ", ", [&](std::string* out, const std::string& entry) {
-        absl::StrAppend(out, describe_ranks(ranks_by_entry[entry]), entry);
-      }));
-}
-
-size_t first_difference(const std::vector<nlohmann::json>& lists) {
-  const auto differs = [&](size_t place) {
-    return std::any_of(lists.begin(), lists.end(), [&](const nlohmann::json& list) {
-      return place >= list.size() || place >= lists[0].size() || list[place] != lists[0][place];
-    });
+// What `rank` serialised.
+std::vector<NamedValue> parse_values(const std::string& text, size_t rank) {
+  const nlohmann::json list = files::try_parse_json(text, {.bytes = kLongestText}).value;
+  const auto is_entry = [](const nlohmann::json& entry) {
+    return entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string();
   };
-  size_t place = 0;
-  while (!differs(place)) {
-    ++place;
+  TORCH_CHECK_WITH(DistBackendError, list.is_array() && std::all_of(list.begin(), list.end(), is_entry), "rank ", rank,
+                   " sent something other than its values: ", in_quotes(text));
+  std::vector<NamedValue> values;
+  for (const nlohmann::json& entry : list) {
+    values.push_back({entry[0].get<std::string>(), entry[1].get<std::string>()});
   }
-  return place;
+  return values;
+}
+
+std::string describe_ranks(const std::vector<int64_t>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
+}
+
+// What one rank has, by name. Of a name that occurs twice, the first.
+using ValuesByName = std::map<std::string, std::string>;
+
+// "rank 0 has 8", "ranks 1, 2 do not have it": of the ranks in the order of the first that has each value.
+std::vector<std::string> describe_values(const std::vector<ValuesByName>& lists, const std::string& name) {
+  std::vector<std::pair<std::optional<std::string>, std::vector<int64_t>>> ranks_by_value;
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    const auto entry = lists[rank].find(name);
+    const auto value = entry == lists[rank].end() ? std::nullopt : std::optional(entry->second);
+    auto known = std::find_if(ranks_by_value.begin(), ranks_by_value.end(),
+                              [&](const auto& other) { return other.first == value; });
+    if (known == ranks_by_value.end()) {
+      known = ranks_by_value.insert(known, {value, {}});
+    }
+    known->second.push_back(static_cast<int64_t>(rank));
+  }
+  std::vector<std::string> texts;
+  for (const auto& [value, ranks] : ranks_by_value) {
+    const bool one = ranks.size() == 1;
+    texts.push_back(
+        value ? absl::StrCat(describe_ranks(ranks), one ? " has " : " have ", printable(*value, kLongestShown))
+              : absl::StrCat(describe_ranks(ranks), one ? " does not have it" : " do not have it"));
+  }
+  return texts;
+}
+
+// Every name, those that all ranks have first: another hook, say, has other options, too.
+std::vector<std::string> names_of(const std::vector<std::vector<NamedValue>>& lists,
+                                  const std::vector<ValuesByName>& by_name) {
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (const std::vector<NamedValue>& list : lists) {
+    for (const NamedValue& value : list) {
+      if (seen.insert(value.name).second) {
+        names.push_back(value.name);
+      }
+    }
+  }
+  std::stable_partition(names.begin(), names.end(), [&](const std::string& name) {
+    return std::all_of(by_name.begin(), by_name.end(), [&](const auto& list) { return list.contains(name); });
+  });
+  return names;
+}
+
+// Of lists that are not equal.
+std::string describe_difference(const std::vector<std::vector<NamedValue>>& lists) {
+  std::vector<ValuesByName> by_name(lists.size());
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    for (const NamedValue& value : lists[rank]) {
+      by_name[rank].emplace(value.name, value.value);
+    }
+  }
+  for (const std::string& name : names_of(lists, by_name)) {
+    const std::vector<std::string> texts = describe_values(by_name, name);
+    if (texts.size() > 1) {
+      return absl::StrCat(printable(name, kLongestShown), " differs between ranks: ", absl::StrJoin(texts, ", "));
+    }
+  }
+  for (size_t rank = 1; rank < lists.size(); ++rank) {
+    for (size_t place = 0; place < std::min(lists[0].size(), lists[rank].size()); ++place) {
+      if (lists[0][place].name != lists[rank][place].name) {
+        return absl::StrCat("the order differs between ranks: where rank 0 has ",
+                            printable(lists[0][place].name, kLongestShown), ", rank ", rank, " has ",
+                            printable(lists[rank][place].name, kLongestShown));
+      }
+    }
+  }
+  return "a name that occurs several times differs between ranks";
 }
 
 }  // namespace
@@ -133,6 +174,11 @@ std::vector<double> all_reduce_max(const ProcessGroupPtr& group, const std::vect
 // Lengths first, then texts padded to the longest.
 std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std::string& text) {
   const at::Tensor lengths = all_gather_rows(group, at::full({1}, static_cast<int64_t>(text.size()), at::kLong));
+  for (int64_t rank = 0; rank < group->getSize(); ++rank) {
+    const int64_t length = lengths[rank][0].item<int64_t>();
+    TORCH_CHECK_WITH(DistBackendError, length >= 0 && length <= kLongestText, "rank ", rank, " announced a text of ",
+                     length, " bytes, where at most ", kLongestText, " are taken");
+  }
   const int64_t longest = std::max<int64_t>(1, lengths.max().item<int64_t>());
   const at::Tensor rows = all_gather_rows(group, bytes_of(text, longest));
   std::vector<std::string> texts;
@@ -144,15 +190,15 @@ std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std
 
 void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values) {
   const std::string text = serialize(values);
-  const at::Tensor prints = all_gather_rows(group, at::full({1}, fingerprint(text), at::kLong));
+  const at::Tensor prints = all_gather_rows(group, at::full({1}, static_cast<int64_t>(fnv1a(text)), at::kLong));
   if (prints.eq(prints[0]).all().item<bool>()) {
     return;
   }
-  std::vector<nlohmann::json> lists;
+  std::vector<std::vector<NamedValue>> lists;
   for (const std::string& rank_text : all_gather_text(group, text)) {
-    lists.push_back(nlohmann::json::parse(rank_text));
+    lists.push_back(parse_values(rank_text, lists.size()));
   }
-  TORCH_CHECK_VALUE(false, describe_difference(lists, first_difference(lists)));
+  TORCH_CHECK_VALUE(false, describe_difference(lists));
 }
 
 }  // namespace narrowcast

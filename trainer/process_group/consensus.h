@@ -20,7 +20,8 @@ NARROWCAST_EXPORT void barrier(const ProcessGroupPtr& group, const std::string& 
 NARROWCAST_EXPORT std::vector<double> all_reduce_sum(const ProcessGroupPtr& group, const std::vector<double>& values);
 NARROWCAST_EXPORT std::vector<double> all_reduce_max(const ProcessGroupPtr& group, const std::vector<double>& values);
 
-// The text of every rank, by rank. Texts may differ in length.
+// The text of every rank, by rank. Texts may differ in length, up to 64 MiB: a rank that
+// announces another length is a c10::DistBackendError, on all ranks, that names it.
 NARROWCAST_EXPORT std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std::string& text);
 
 // Something that must be the same on all ranks, e.g. {"--hook", "int8"}.
@@ -30,9 +31,12 @@ struct NamedValue {
 };
 
 // Throws c10::ValueError, the same on all ranks, unless all ranks pass equal lists:
-// "batch_size differs between ranks: rank 0 has 8, ranks 1, 2 have 16" for the
-// first place at which they differ. Sends 8 bytes per rank where they are equal,
-// the lists themselves only where they differ.
+// "batch_size differs between ranks: rank 0 has 8, ranks 1, 2 have 16". Values are
+// compared by name; the first that differs is named, in the order of rank 0, those
+// that all ranks have before those that some lack ("rank 1 does not have it"). If
+// only the order differs, it says so. Sends 8 bytes per rank where they are equal,
+// the lists themselves only where they differ. A rank that sends anything but a list
+// is a c10::DistBackendError that names it.
 NARROWCAST_EXPORT void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values);
 
 }  // namespace narrowcast

@@ -1,20 +1,18 @@
 #include "trainer/training/replicas.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
-#include <string_view>
+
+#include "trainer/files/input/hash.h"
 
 namespace narrowcast::training {
 namespace {
 
-size_t hash_bits(const std::vector<at::Tensor>& tensors) {
-  size_t hash = 0;
+uint64_t hash_bits(const std::vector<at::Tensor>& tensors) {
+  uint64_t hash = kHashStart;
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor data = tensor.detach().cpu().contiguous();
-    const std::string_view bytes(static_cast<const char*>(data.const_data_ptr()), data.nbytes());
-    // The multiplier makes the order of the tensors count.
-    hash = hash * 0x9E3779B97F4A7C15 + std::hash<std::string_view>()(bytes);
+    hash = hash_of_content({static_cast<const char*>(data.const_data_ptr()), data.nbytes()}, hash);
   }
   return hash;
 }

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/files/input/hash.h"
 #include "trainer/worker_env/slurm_step.h"
 
 namespace narrowcast {
@@ -136,11 +137,7 @@ Place find_place(const EnvironmentVariables& variables) {
 int64_t port_of_job(const std::string& job) {
   constexpr uint64_t kFirstPort = 15000;  // Up to 29999: below the ports that Linux gives out by itself.
   constexpr uint64_t kPorts = 15000;
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char character : job) {
-    hash = (hash ^ static_cast<uint8_t>(character)) * 0x100000001b3;
-  }
-  return static_cast<int64_t>(kFirstPort + hash % kPorts);
+  return static_cast<int64_t>(kFirstPort + fnv1a(job) % kPorts);
 }
 
 }  // namespace narrowcast

@@ -66,7 +66,7 @@ TEST(DdpErrorsTest, NamesTheFirstParameterWhoseDtypeDiffers) {
 TEST(DdpErrorsTest, NamesTheFirstParameterThatIsMissing) {
   expect_value_error(
       2, wraps([](int64_t rank) { return Sequential(Linear(2, 2), Linear(LinearOptions(2, 2).bias(rank == 0))); }),
-      AllOf(HasSubstr("parameter '1.bias'"), HasSubstr("rank 1 has nothing")));
+      AllOf(HasSubstr("parameter '1.bias'"), HasSubstr("rank 1 does not have it")));
 }
 
 TEST(DdpErrorsTest, NamesTheFirstParameterThatIsFrozenOnOneRank) {

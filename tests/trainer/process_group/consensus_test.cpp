@@ -1,14 +1,17 @@
 #include "trainer/process_group/consensus.h"
 
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast {
@@ -17,9 +20,12 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Eq;
+using testing::error_message;
 using testing::fork_ranks;
 using ::testing::HasSubstr;
+using ::testing::Lt;
 using testing::run_ranks;
+using ::testing::SizeIs;
 using namespace std::chrono_literals;
 
 class ConsensusTest : public ::testing::TestWithParam<int64_t> {};
@@ -95,14 +101,77 @@ TEST(ConsensusDifferenceTest, NamesRanksAndValuesOfTheFirstDifference) {
 
 TEST(ConsensusDifferenceTest, NamesAnEntryThatIsMissing) {
   expect_difference({{{"a", "1"}}, {{"a", "1"}, {"b", "2"}}, {{"a", "1"}}},
-                    "b differs between ranks: ranks 0, 2 have nothing, rank 1 has 2");
+                    "b differs between ranks: ranks 0, 2 do not have it, rank 1 has 2");
   expect_difference({{{"a", "1"}, {"b", "2"}}, {{"a", "1"}}, {}},
-                    "a differs between ranks: ranks 0, 1 have 1, rank 2 has nothing");
+                    "a differs between ranks: ranks 0, 1 have 1, rank 2 does not have it");
 }
 
 TEST(ConsensusDifferenceTest, NamesAnEntryOfAnotherName) {
   expect_difference({{{"a", "1"}}, {{"c", "1"}}, {{"a", "1"}}},
-                    "a differs between ranks: ranks 0, 2 have 1, rank 1 has c 1");
+                    "a differs between ranks: ranks 0, 2 have 1, rank 1 does not have it");
+}
+
+TEST(ConsensusDifferenceTest, ComparesByNameWhatAllHaveFirst) {
+  // Another hook has other options, and so other entries at the same places.
+  expect_difference({{{"error_feedback", "false"}, {"eval_batches", "1"}, {"hook", "int8"}},
+                     {{"eval_batches", "1"}, {"hook", "none"}}},
+                    "hook differs between ranks: rank 0 has int8, rank 1 has none");
+  expect_difference({{{"eval_batches", "1"}}, {{"error_feedback", "false"}, {"eval_batches", "1"}}},
+                    "error_feedback differs between ranks: rank 0 does not have it, rank 1 has false");
+}
+
+TEST(ConsensusDifferenceTest, OrderCounts) {
+  expect_difference({{{"a", "1"}, {"b", "1"}}, {{"b", "1"}, {"a", "1"}}},
+                    "the order differs between ranks: where rank 0 has a, rank 1 has b");
+  expect_difference({{{"a", "1"}, {"a", "2"}}, {{"a", "1"}, {"a", "3"}}},
+                    "a name that occurs several times differs between ranks");
+}
+
+TEST(ConsensusDifferenceTest, ShowsValuesOnOneLineAndNotEndless) {
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    try {
+      check_equal_on_all_ranks(group, {{"data", rank == 0 ? "a\n\x1b[2J" : std::string(100'000, 'x')}});
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank 0 has a\\n\\x1b[2J, rank 1 has xxx"));
+      EXPECT_LE(std::string(error.what_without_backtrace()).size(), 500u);
+    }
+  });
+}
+
+// A peer whose messages are not those of this function.
+TEST(ConsensusPeersTest, LengthsThatCannotBeAreABackendErrorThatNamesTheRank) {
+  for (const int64_t length : {int64_t{-1}, (int64_t{64} << 20) + 1, std::numeric_limits<int64_t>::max()}) {
+    run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+      if (rank == 1) {
+        at::Tensor input = at::full({1}, length, at::kLong);
+        at::Tensor output = at::empty({2}, at::kLong);
+        group->_allgather_base(output, input)->wait();
+        return;
+      }
+      EXPECT_EQ(error_message<c10::DistBackendError>([&] { all_gather_text(group, "text"); }),
+                "rank 1 announced a text of " + std::to_string(length) + " bytes, where at most 67108864 are taken");
+    });
+  }
+}
+
+TEST(ConsensusPeersTest, SomethingOtherThanAListIsABackendErrorThatNamesTheRank) {
+  for (const std::string text : {std::string("7"), std::string("[[1,2]]"), std::string("[[\"a\"]]"),
+                                 std::string("\x1b"), std::string(60'000, '[')}) {
+    run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+      if (rank == 1) {
+        at::Tensor input = at::full({1}, 12345, at::kLong);
+        at::Tensor output = at::empty({2}, at::kLong);
+        group->_allgather_base(output, input)->wait();
+        all_gather_text(group, text);
+        return;
+      }
+      EXPECT_THAT(error_message<c10::DistBackendError>([&] {
+                    check_equal_on_all_ranks(group, {{"a", "1"}});
+                  }),
+                  AllOf(HasSubstr("rank 1 sent something other than its values: '"), SizeIs(Lt(300))));
+    });
+  }
 }
 
 TEST(ConsensusDifferenceTest, TakesBytesThatAreNotText) {
