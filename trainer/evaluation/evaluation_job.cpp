@@ -92,6 +92,7 @@ nlohmann::json make_plan(const Evaluation& evaluation, int64_t world_size) {
                          {"generate", job.generation.options.count}};
   if (evaluation.data.has_value()) {
     plan["data"] = evaluation.data->name;
+    plan["data_hash"] = job::hash_text(evaluation.data->hash);
     plan["held_out_samples"] = evaluation.data->dataset->held_out_size();
     plan["batch_size"] = job.batch_size;
     plan["eval_batches"] = job.batches;

@@ -57,6 +57,7 @@ EvaluationData read_text(const EvaluationJob& job, const LoadedModel& loaded) {
   }
   EvaluationData data = {.dataset = nullptr,
                          .name = own ? "narrowcast's own sources and documents" : corpus.name(),
+                         .hash = corpus.content_hash(),
                          .vocabulary = corpus.vocabulary().entries(),
                          .bigram_entropy = data::bigram_entropy(corpus.tokens())};
   data.dataset = std::make_unique<data::TextDataset>(std::move(corpus), loaded.next->context);
@@ -80,8 +81,9 @@ EvaluationData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
   }
   TORCH_CHECK_VALUE(job.data.size() == 1, "data: mlp needs one folder of IDX files, but ", job.data.size(),
                     " are given");
-  return {.dataset = std::make_unique<data::IdxImages>(data::IdxImagesOptions{.folder = job.data[0]}),
-          .name = job.data[0]};
+  auto images = std::make_unique<data::IdxImages>(data::IdxImagesOptions{.folder = job.data[0]});
+  const uint64_t hash = images->content_hash();
+  return {.dataset = std::move(images), .name = job.data[0], .hash = hash};
 }
 
 }  // namespace narrowcast::evaluation

@@ -32,6 +32,7 @@ NARROWCAST_EXPORT LoadedModel load_for_evaluation(const EvaluationJob& job);
 struct EvaluationData {
   std::unique_ptr<data::Dataset> dataset = {};
   std::string name;                           // what was read, for people
+  uint64_t hash = 0;                          // of its content
   std::vector<std::string> vocabulary = {};   // of a text: the model's, or the text's own if the model has none
   std::optional<double> bigram_entropy = {};  // of a text, in nats
 };

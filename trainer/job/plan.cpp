@@ -1,5 +1,7 @@
 #include "trainer/job/plan.h"
 
+#include <absl/strings/str_format.h>
+
 #include <algorithm>
 #include <sstream>
 #include <vector>
@@ -7,6 +9,7 @@
 #include "hooks/comm_hook.h"
 #include "hooks/factory.h"
 #include "ops/wire_format.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/training/learning_rate.h"
 
 namespace narrowcast::job {
@@ -67,6 +70,9 @@ void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
 
 void add_data(nlohmann::json& plan, const JobInputs& inputs) {
   plan["data"] = inputs.data_name;
+  if (inputs.data_hash.has_value()) {
+    plan["data_hash"] = hash_text(*inputs.data_hash);
+  }
   if (inputs.dataset != nullptr) {
     plan["training_samples"] = inputs.dataset->training_size();
     plan["held_out_samples"] = inputs.dataset->held_out_size();
@@ -107,6 +113,8 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   return plan;
 }
 
+std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }
+
 std::string plan_text(const nlohmann::json& plan) {
   size_t width = 0;
   for (const auto& [name, value] : plan.items()) {
@@ -115,7 +123,7 @@ std::string plan_text(const nlohmann::json& plan) {
   std::ostringstream text;
   for (const auto& [name, value] : plan.items()) {
     text << name << std::string(width - name.size() + 2, ' ')
-         << (value.is_string() ? value.get<std::string>() : value.dump()) << "\n";
+         << printable(value.is_string() ? value.get<std::string>() : value.dump()) << "\n";
   }
   return text.str();
 }

@@ -18,6 +18,9 @@ namespace narrowcast::job {
 // A JSON object, the same on all ranks of a job that fits together. docs/training.md lists its keys.
 NARROWCAST_EXPORT nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size);
 
+// The value of "data_hash" in a plan: 16 hexadecimal digits.
+NARROWCAST_EXPORT std::string hash_text(uint64_t hash);
+
 // One "name  value" line per entry, for people.
 NARROWCAST_EXPORT std::string plan_text(const nlohmann::json& plan);
 

@@ -28,6 +28,7 @@ JobInputs make_text_inputs(const TrainJob& job) {
   JobInputs inputs;
   inputs.model = make_model(job, {{"vocabulary_size", corpus.vocabulary().size()}});
   inputs.data_name = own ? "narrowcast's own sources and documents" : corpus.name();
+  inputs.data_hash = corpus.content_hash();
   inputs.vocabulary = corpus.vocabulary().entries();
   inputs.bigram_entropy = data::bigram_entropy(corpus.tokens());
   inputs.unit = "tokens";
@@ -43,6 +44,7 @@ JobInputs make_image_inputs(const TrainJob& job) {
   JobInputs inputs;
   inputs.model = make_model(job, {{"inputs", images->pixels()}, {"classes", images->classes()}});
   inputs.data_name = job.data[0];
+  inputs.data_hash = images->content_hash();
   inputs.dataset = std::move(images);
   return inputs;
 }

@@ -57,6 +57,7 @@ struct JobInputs {
   std::shared_ptr<models::Model> model;
   at::Device device = at::kCPU;          // where the model is trained
   std::string data_name;                 // what was read, for people
+  std::optional<uint64_t> data_hash;     // of the content of what was read
   std::vector<std::string> vocabulary;   // of a text, else empty
   std::optional<double> bigram_entropy;  // of a text, in nats
   std::string unit = "samples";          // what a training is measured in: tokens or samples

@@ -47,6 +47,21 @@ TEST(Plan, DiffersWhereTrainingsWould) {
   EXPECT_NE(plan, plan_with([&](TrainJob&) { folder.write("verse.txt", text); }));
 }
 
+TEST(Plan, HoldsAHashOfTheData) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const auto hash = [&] { return make_plan(job, make_inputs(job), 1).at("data_hash").get<std::string>(); };
+  const std::string whole = hash();
+  EXPECT_EQ(whole.size(), 16u);
+  const std::string text = testing::verse();
+  job.data = {folder.write("moved.txt", text.substr(0, 1001)), folder.write("rest.txt", text.substr(1001))};
+  EXPECT_EQ(hash(), whole) << "files may be moved and parted";
+  // The same characters, as often, in pairs as often: no count of them shows it.
+  job.data = {folder.write("swapped.txt", text.substr(500) + text.substr(0, 500))};
+  EXPECT_NE(hash(), whole);
+  EXPECT_EQ(hash_text(10), "000000000000000a");
+}
+
 TEST(Plan, OfAVerificationNamesTheHooks) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);

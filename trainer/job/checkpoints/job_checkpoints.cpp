@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/format/checkpoint_folder.h"
 #include "trainer/checkpoint/format/settings.h"
 #include "trainer/checkpoint/shared_folder.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/job/checkpoints/job_settings.h"
 
 namespace narrowcast::job {
@@ -34,7 +35,8 @@ bool lies_in(const std::string& path, const std::string& folder) {
 
 // Throws unless this job may go on from the checkpoint.
 void check_fits(const TrainJob& job, const ReadCheckpoint& read, const checkpoint::Description& description) {
-  checkpoint::check_settings(read.manifest.settings, description.settings, read.restored.path);
+  const nlohmann::json& saved = read.manifest.settings;
+  checkpoint::check_settings(saved, comparable_settings(description.settings, saved), read.restored.path);
   TORCH_CHECK_VALUE(read.restored.step <= job.training.steps, "steps: is ", job.training.steps, ", but the checkpoint ",
                     read.restored.path, " is of step ", read.restored.step);
 }
@@ -49,12 +51,12 @@ void report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   }
   std::ostream& out = agreed.context.progress;
   if (checkpoints.restored.has_value()) {
-    out << "goes on from " << describe(agreed.job, *checkpoints.restored) << "\n";
+    out << "goes on from " << printable(describe(agreed.job, *checkpoints.restored)) << "\n";
   } else if (agreed.job.checkpoints.resume) {
-    out << "starts anew: there is no checkpoint in " << agreed.job.checkpoints.folder << "\n";
+    out << "starts anew: there is no checkpoint in " << printable(agreed.job.checkpoints.folder) << "\n";
   }
   if (!checkpoints.changes.empty()) {
-    out << "warning: cannot give the same bits as without the interruption: " << checkpoints.changes << "\n";
+    out << "warning: cannot give the same bits as without the interruption: " << printable(checkpoints.changes) << "\n";
   }
   out << std::flush;
 }
@@ -64,7 +66,7 @@ std::optional<ReadCheckpoint> find(const AgreedJob& agreed, JobCheckpoints& chec
                                    std::vector<int64_t>& invalid_steps) {
   const CheckpointOptions& options = agreed.job.checkpoints;
   if (options.resume) {
-    const auto warn = [&](const std::string& line) { agreed.context.progress << line << std::endl; };
+    const auto warn = [&](const std::string& line) { agreed.context.progress << printable(line) << std::endl; };
     checkpoint::FoundCheckpoint found = checkpoint::find_newest(agreed.group, options.folder, warn);
     invalid_steps = std::move(found.invalid_steps);
     checkpoints.same_training = found.newest.has_value();
@@ -83,7 +85,8 @@ std::optional<ReadCheckpoint> find_alone(const CheckpointOptions& options, std::
     try {
       return checkpoint::read_checkpoint(checkpoint::checkpoint_path(options.folder, step), 0, 1);
     } catch (const c10::Error& error) {
-      warnings << "warning: skips the checkpoint of step " << step << ": " << error.what_without_backtrace() << "\n";
+      warnings << "warning: skips the checkpoint of step " << step << ": " << printable(error.what_without_backtrace())
+               << "\n";
     }
   }
   NARROWCAST_CHECK_INPUT(steps.empty(), "checkpoint_dir ", options.folder, ": none of its ", steps.size(),

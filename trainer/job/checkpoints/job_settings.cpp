@@ -24,6 +24,9 @@ constexpr const char* kFree[] = {"batch_size_per_rank",
 
 constexpr const char* kCircumstances[] = {"ranks", "accumulation_steps", "version", "device"};
 
+// Older checkpoints lack them.
+constexpr const char* kAddedLater[] = {"data_hash"};
+
 }  // namespace
 
 checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
@@ -47,6 +50,15 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   circumstances["libtorch"] = TORCH_VERSION;
   circumstances["instructions"] = at::get_cpu_capability();
   return description;
+}
+
+json comparable_settings(json settings, const json& saved) {
+  for (const char* const name : kAddedLater) {
+    if (!saved.contains(name)) {
+      settings.erase(name);
+    }
+  }
+  return settings;
 }
 
 }  // namespace narrowcast::job

@@ -14,4 +14,8 @@ namespace narrowcast::job {
 // them bits do: ranks, threads, accumulation, versions, the processor's instructions.
 NARROWCAST_EXPORT checkpoint::Description describe_job(const TrainJob& job, const nlohmann::json& plan);
 
+// `settings` of such a job without those that checkpoints did not hold from the beginning and that `saved`, an older
+// one's, therefore lacks: what is not there cannot be compared.
+NARROWCAST_EXPORT nlohmann::json comparable_settings(nlohmann::json settings, const nlohmann::json& saved);
+
 }  // namespace narrowcast::job

@@ -6,11 +6,14 @@
 
 #include <filesystem>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "ops/errors.h"
 #include "tests/support/error_message.h"
 #include "tests/trainer/job/small_job.h"
-#include "trainer/files/file_io.h"
+#include "trainer/checkpoint/format/manifest.h"
+#include "trainer/files/input/input_file.h"
 #include "trainer/job/run_job.h"
 #include "trainer/program/exit_code.h"
 
@@ -103,6 +106,57 @@ TEST_F(JobCheckpointsTest, OtherSettingsAreNamedWithBothValues) {
   job.model_options["width"] = 16;
   job.training.steps = 8;
   EXPECT_THAT(complaint(), HasSubstr("steps: is 8, but 4 in the checkpoint"));
+}
+
+// An IDX file of `sizes`, whose bytes are `byte`.
+std::string idx_of(const std::vector<uint8_t>& sizes, char byte) {
+  std::string file = {0, 0, 8, static_cast<char>(sizes.size())};
+  size_t bytes = 1;
+  for (const uint8_t size : sizes) {
+    file += {0, 0, 0, static_cast<char>(size)};
+    bytes *= size;
+  }
+  return file + std::string(bytes, byte);
+}
+
+TEST_F(JobCheckpointsTest, OtherDataUnderTheSameNameIsAnotherTraining) {
+  folder.write("images/train-images-idx3-ubyte", idx_of({20, 2, 3}, 5));
+  folder.write("images/train-labels-idx1-ubyte", idx_of({20}, 1));
+  folder.write("images/t10k-images-idx3-ubyte", idx_of({10, 2, 3}, 5));
+  folder.write("images/t10k-labels-idx1-ubyte", idx_of({10}, 1));
+  job.model = "mlp";
+  job.model_options = {{"layers", 1}, {"hidden", 4}};
+  job.data = {folder / "images"};
+  run();
+  std::filesystem::rename(folder / "images", folder / "moved");
+  job.data = {folder / "moved"};
+  EXPECT_THAT(run(), HasSubstr("step 4 of 4"));
+  for (const auto& [name, sizes] : std::vector<std::pair<std::string, std::vector<uint8_t>>>{
+           {"train-images-idx3-ubyte", {20, 2, 3}}, {"t10k-labels-idx1-ubyte", {10}}}) {
+    std::string other = idx_of(sizes, name[0] == 't' && name[1] == 'r' ? 5 : 1);
+    const std::string whole = other;
+    other.back() = 2;
+    folder.write("moved/" + name, other);
+    EXPECT_THAT(complaint(), AllOf(HasSubstr("data_hash: is "), HasSubstr(" in the checkpoint "))) << name;
+    folder.write("moved/" + name, whole);
+  }
+  EXPECT_THAT(run(), HasSubstr("step 4 of 4"));
+}
+
+TEST_F(JobCheckpointsTest, OlderOnesWithoutAHashOfTheDataAreTakenUp) {
+  run();
+  const std::string whole = model();
+  lose_step_4();
+  const std::string path = checkpoints + "/step-00000002/manifest.json";
+  checkpoint::Manifest manifest = checkpoint::parse_manifest(files::read_file(path), path);
+  EXPECT_EQ(manifest.settings.erase("data_hash"), 1u);
+  folder.write("checkpoints/step-00000002/manifest.json", checkpoint::format_manifest(manifest));
+  EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
+  lose_step_4();
+  manifest.settings.erase("optimizer");
+  folder.write("checkpoints/step-00000002/manifest.json", checkpoint::format_manifest(manifest));
+  EXPECT_THAT(complaint(), HasSubstr("optimizer: is adamw, but the checkpoint "));
 }
 
 TEST_F(JobCheckpointsTest, ManyThingsMayChange) {
