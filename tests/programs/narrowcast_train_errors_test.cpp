@@ -119,7 +119,7 @@ TEST_F(NarrowcastTrainErrorsTest, AModelFileWhoseOptionsAreDeepOrForTerminals) {
   const ProgramEnd quantized = run_to_end({NARROWCAST_QUANTIZE, model, folder / "q.safetensors"}, alone());
   EXPECT_EQ(quantized.exit_code, 4);
   EXPECT_THAT(quantized.errors, AllOf(StartsWith("narrowcast-quantize: "), HasSubstr(deep)));
-  write_options(R"({"\u001b[2J\n)" + std::string(50'000'000, 'x') + R"(": 1})");
+  write_options(R"({"\u001b[2J\n)" + std::string(10'000'000, 'x') + R"(": 1})");
   const ProgramEnd end = train_alone({"--evaluate=" + model});
   expect_one_line(end, 4, R"(unknown option '\x1b[2J\nxxx)");
   EXPECT_LE(end.errors.size(), 5000u);
@@ -140,7 +140,9 @@ TEST_F(NarrowcastTrainErrorsTest, ThingsThatAreNoFilesAreNotWaitedFor) {
   std::filesystem::rename(folder / "pipe", folder / "run/metrics.jsonl");
   const Words resume =
       small_gpt() + Words{"--output_dir=" + folder / "run", "--checkpoint_dir=" + folder / "c", "--resume"};
-  expect_one_line(train_alone(resume), 2, "metrics.jsonl: is not a regular file");
+  const ProgramEnd end = train_alone(resume);
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.errors, HasSubstr("metrics.jsonl: is not a regular file"));
 }
 
 TEST_F(NarrowcastTrainErrorsTest, FilesOfAnEarlierTrainingAreKept) {

@@ -156,8 +156,8 @@ TEST(ConsensusPeersTest, LengthsThatCannotBeAreABackendErrorThatNamesTheRank) {
 }
 
 TEST(ConsensusPeersTest, SomethingOtherThanAListIsABackendErrorThatNamesTheRank) {
-  for (const std::string text : {std::string("7"), std::string("[[1,2]]"), std::string("[[\"a\"]]"),
-                                 std::string("\x1b"), std::string(60'000, '[')}) {
+  for (const std::string& text : {std::string("7"), std::string("[[1,2]]"), std::string("[[\"a\"]]"),
+                                  std::string("\x1b"), std::string(60'000, '[')}) {
     run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
       if (rank == 1) {
         at::Tensor input = at::full({1}, 12345, at::kLong);
