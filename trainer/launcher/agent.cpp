@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "trainer/launcher/failure/failure_report.h"
+#include "trainer/launcher/failure/last_lines.h"
 #include "trainer/program/failure/error_file.h"
 
 namespace narrowcast::launcher {
@@ -70,7 +71,7 @@ int Agent::idle() {
     if (report_.end != NodeReport::End::kFailed) {
       report_ = {.end = NodeReport::End::kInterrupted, .signal = event.signal};
     }
-    rendezvous_.report(report_);
+    tell_group(report_);
   }
   return event.signal;
 }
@@ -83,7 +84,7 @@ void Agent::run_round(const Directive& directive) {
   try {
     report(supervise_round(workers), workers, directive.round);
   } catch (const c10::Error& error) {
-    rendezvous_.report({.end = NodeReport::End::kRefused, .text = error.what_without_backtrace()});
+    tell_group({.end = NodeReport::End::kRefused, .text = error.what_without_backtrace()});
     wait_to_leave();
     throw;
   }
@@ -121,8 +122,10 @@ void Agent::report(const Outcome& outcome, const std::vector<WorkerCommand>& wor
     const auto index = static_cast<size_t>(outcome.failure->rank - round.first_rank);
     report_.failure = record_of(*outcome.failure, workers[index]);
   }
-  rendezvous_.report(report_);
+  tell_group(report_);
 }
+
+void Agent::tell_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
 
 FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand& worker) const {
   const bool only_in_file = !worker.error.shown && !worker.error.file.empty();
@@ -134,8 +137,7 @@ FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand
           .after = failure.after,
           .message = program::read_error_message(worker.error_file),
           .log_file = worker.error.file,
-          .last_lines =
-              only_in_file ? read_last_lines(worker.error.file, kMostLines) : runner_.last_error_lines(failure.rank)};
+          .last_lines = only_in_file ? read_last_lines(worker.error.file) : runner_.last_error_lines(failure.rank)};
 }
 
 void Agent::wait_to_leave() {

@@ -40,6 +40,7 @@ class Agent {
   void tell_restart(const Directive& directive) const;
   Outcome supervise_round(const std::vector<WorkerCommand>& workers);
   void report(const Outcome& outcome, const std::vector<WorkerCommand>& workers, const Round& round);
+  void tell_group(const NodeReport& report);
   FailureRecord record_of(const WorkerFailure& failure, const WorkerCommand& worker) const;
   int idle();
   void wait_to_leave();

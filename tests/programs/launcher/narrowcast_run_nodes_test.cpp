@@ -71,6 +71,21 @@ TEST_F(NarrowcastRunNodesTest, AllTellOfTheFirstFailure) {
   }
 }
 
+// What the last lines would take is more than c10d's store does. A progress bar needs no newline for that.
+TEST_F(NarrowcastRunNodesTest, TellOfAFailureWithEndlessLastLines) {
+  const std::string script =
+      R"(test $RANK = 1 || sleep 1000
+         for i in 1 2 3 4 5 6 7 8 9; do head -c 1100000 /dev/zero | tr '\0' x; echo; done >&2
+         head -c 1500000 /dev/zero | tr '\0' '\r' >&2; printf '99%%\r' >&2; exit 7)";
+  RunningProgram second(node(2, 1, script));
+  const ProgramEnd first = run_to_end(node(2, 0, script));
+  for (const ProgramEnd& end : {first, second.wait()}) {
+    EXPECT_EQ(end.exit_code, 7);
+    EXPECT_THAT(end.errors, AllOf(HasSubstr("rank 1 on node 1 ("), HasSubstr("xxx ... (1095944 more bytes)\n"),
+                                  HasSubstr("narrowcast-run:     99%\n")));
+  }
+}
+
 TEST_F(NarrowcastRunNodesTest, EndWhenALauncherIsKilled) {
   WaitingNodes nodes(node(2, 0, kWait, quick()), node(2, 1, kWait, quick()));
   nodes.second.send(SIGKILL);

@@ -66,6 +66,8 @@ TEST_F(NarrowcastRunTest, RefusesWrongUse) {
                  "--prefix and --log_dir exclude each other: output in files is never prefixed");
   expect_refused(run(1, "echo", {"--shutdown_timeout=-1"}), "--shutdown_timeout=-1: must be from 0 to 86400 s");
   expect_refused(run(1, "echo", {"--max_restarts=-1"}), "--max_restarts=-1: must be 0 or more");
+  expect_refused(run(1, "echo", {"--role=" + std::string(size_t{256}, 'r')}),
+                 "--role: has 256 bytes, but may have 255 at most");
   expect_refused(run(1, "echo", {"--monitor-interval=0"}), "--monitor_interval=0: must be from 0.01 to 86400 s");
   expect_refused(run(2, "echo", {"--tee=2:1"}), "--tee names local rank 2, but --nproc_per_node is 2");
   expect_refused(run(1, "echo", {"--signals_to_handle=SIGNAL"}),

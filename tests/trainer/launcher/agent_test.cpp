@@ -13,6 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -129,6 +130,15 @@ TEST_F(AgentTest, ReportsTheFirstFailureOfItsNode) {
   EXPECT_EQ(failure.after, milliseconds(50));
   EXPECT_EQ(failure.time_ms, int64_t{500000} * 3600 * 1000 + 50);
   EXPECT_THAT(failure.last_lines, ElementsAre("last line of 5"));
+}
+
+TEST_F(AgentTest, ReportsNoMoreThanTheGroupsStoreTakes) {
+  group.says(milliseconds(0), run_directive());
+  group.says(milliseconds(200), over(GroupEnd::Cause::kAborted));
+  runner.ends(0, milliseconds(50), {.exit_code = 7});
+  runner.last_line.resize(size_t{1} << 20, 'x');
+  run(group, options(1));
+  EXPECT_THAT(group.reports.at(0).failure->last_lines, ElementsAre(EndsWith("xxx ... (1044520 more bytes)")));
 }
 
 TEST_F(AgentTest, TellsTheGroupOfASignalWhileItWaits) {

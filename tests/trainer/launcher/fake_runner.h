@@ -31,6 +31,7 @@ class FakeRunner : public WorkerRunner {
   std::set<int> leftovers_obey = {SIGTERM, SIGKILL};
   int64_t refused_rank = -1;  // start() throws for this rank
 
+  std::string last_line;         // of every rank; empty: "last line of R"
   std::vector<std::string> log;  // "start R", "send SIGTERM at 100"
 
   pid_t start(const WorkerCommand& command) override;
@@ -38,7 +39,7 @@ class FakeRunner : public WorkerRunner {
   void send(int signal) override;
   Clock::time_point now() const override { return now_; }
   std::vector<std::string> last_error_lines(int64_t rank) const override {
-    return {"last line of " + std::to_string(rank)};
+    return {last_line.empty() ? "last line of " + std::to_string(rank) : last_line};
   }
 
  private:

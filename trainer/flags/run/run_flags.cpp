@@ -40,11 +40,18 @@ namespace narrowcast {
 namespace {
 
 constexpr double kLongest = 86400;
+constexpr size_t kLongestName = 255;
 
 std::chrono::milliseconds seconds(const std::string& flag, double value, double least) {
   TORCH_CHECK_VALUE(value >= least && value <= kLongest, "--", flag, "=", value, ": must be from ", least, " to ",
                     kLongest, " s");
   return std::chrono::milliseconds(std::llround(value * 1000));
+}
+
+// Names are in many messages of the launchers to each other, whose size is bounded.
+void check_name(const std::string& flag, const std::string& name) {
+  TORCH_CHECK_VALUE(name.size() <= kLongestName, "--", flag, ": has ", name.size(), " bytes, but may have ",
+                    kLongestName, " at most");
 }
 
 void refuse_python(const program::CommandLine& line) {
@@ -84,6 +91,9 @@ launcher::LaunchRequest read_launch_request(const program::CommandLine& line) {
   wanted.command = line.rest();
   wanted.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);
   wanted.role = absl::GetFlag(FLAGS_role);
+  check_name("role", wanted.role);
+  check_name("local_addr", wanted.group.local_addr);
+  check_name("rdzv_id", wanted.group.rdzv_id);
   wanted.group.max_restarts = absl::GetFlag(FLAGS_max_restarts);
   TORCH_CHECK_VALUE(wanted.group.max_restarts >= 0, "--max_restarts=", wanted.group.max_restarts,
                     ": must be 0 or more");

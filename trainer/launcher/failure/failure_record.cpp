@@ -1,8 +1,24 @@
 #include "trainer/launcher/failure/failure_record.h"
 
+#include <algorithm>
+
+#include "trainer/launcher/failure/last_lines.h"
 #include "trainer/program/exit_code.h"
 
 namespace narrowcast::launcher {
+
+NodeReport bounded(NodeReport report) {
+  report.text = cut_text(report.text);
+  if (report.failure) {
+    FailureRecord& failure = *report.failure;
+    failure.message = cut_text(failure.message);
+    failure.log_file = cut_text(failure.log_file);
+    std::vector<std::string>& lines = failure.last_lines;
+    lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(std::min(lines.size(), kMostLines)));
+    std::transform(lines.begin(), lines.end(), lines.begin(), cut_text);
+  }
+  return report;
+}
 
 int GroupEnd::exit_code() const {
   switch (cause) {

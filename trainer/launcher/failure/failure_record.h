@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,6 +42,14 @@ struct NodeReport {
   bool killed = false;        // SIGKILL was needed
   bool left_behind = false;   // not even that ended all
 };
+
+// The report with its texts cut to kLongestText (last_lines.h) and its lines to kMostLines: as launchers tell each
+// other.
+NodeReport bounded(NodeReport report);
+
+// Bytes of a bounded report as JSON, where a byte of a text takes up to six, at most: what c10d's store takes at once,
+// 8 MiB, is far more, also for what the host makes of the reports.
+constexpr size_t kLargestReport = size_t{512} << 10;
 
 // Why a round of the whole group ended.
 struct GroupEnd {

@@ -1,16 +1,12 @@
 #include "trainer/launcher/failure/failure_report.h"
 
-#include <algorithm>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <iomanip>
 #include <sstream>
 
 namespace narrowcast::launcher {
 namespace {
-
-constexpr std::streamoff kTail = 64 << 10;
 
 std::string signal_name(int signal) {
   const char* name = sigabbrev_np(signal);
@@ -70,25 +66,6 @@ std::vector<std::string> failure_lines(const GroupEnd& end) {
 }
 
 }  // namespace
-
-std::vector<std::string> read_last_lines(const std::filesystem::path& path, size_t most) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  std::vector<std::string> lines;
-  if (!file) {
-    return lines;
-  }
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kTail));
-  std::string line;
-  if (size > kTail) {
-    std::getline(file, line);  // Most likely only the end of a line.
-  }
-  while (std::getline(file, line)) {
-    lines.push_back(line);
-  }
-  lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(std::min(most, lines.size())));
-  return lines;
-}
 
 std::string describe(const Ending& ending) {
   if (ending.signal == 0) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 namespace narrowcast::launcher {
 namespace {
@@ -35,29 +36,14 @@ std::string LinePrefixer::push(std::string_view bytes) {
     const bool complete = taken == newline;
     bytes.remove_prefix(taken + (complete ? 1 : 0));
     if (complete || unfinished_.size() == kLongestLine) {
-      lines += prefixed(std::move(unfinished_));
-      unfinished_.clear();
+      lines += prefix_ + std::exchange(unfinished_, "") + "\n";
     }
   }
   return lines;
 }
 
 std::string LinePrefixer::finish() {
-  if (unfinished_.empty()) {
-    return "";
-  }
-  std::string line = prefixed(std::move(unfinished_));
-  unfinished_.clear();
-  return line;
-}
-
-std::string LinePrefixer::prefixed(std::string line) {
-  std::string result = prefix_ + line + "\n";
-  last_lines_.push_back(std::move(line));
-  if (last_lines_.size() > kRemembered) {
-    last_lines_.pop_front();
-  }
-  return result;
+  return unfinished_.empty() ? "" : prefix_ + std::exchange(unfinished_, "") + "\n";
 }
 
 void OutputRelay::add(Tap tap) {
@@ -65,7 +51,7 @@ void OutputRelay::add(Tap tap) {
     fcntl(tap.pipe.get(), F_SETFL, O_NONBLOCK);  // Our end alone: the worker's has a file description of its own.
     LinePrefixer lines(tap.prefix);
     Sink& sink = tap.kind == Kind::kOutput ? output_ : error_;
-    sources_.push_back({std::move(tap), std::move(lines), sink});
+    sources_.push_back({.tap = std::move(tap), .lines = std::move(lines), .sink = sink});
   }
 }
 
@@ -107,6 +93,9 @@ void OutputRelay::read_some(Source& source) {
   if (count > 0) {
     const std::string_view text(bytes, static_cast<size_t>(count));
     write_copy(source, text);
+    if (source.tap.kind == Kind::kError) {
+      source.last.push(text);
+    }
     show(source, source.lines.push(text));
   } else {
     show(source, source.lines.finish());
@@ -174,7 +163,7 @@ void OutputRelay::finish(std::chrono::milliseconds patience) {
 std::vector<std::string> OutputRelay::last_error_lines(int64_t rank) const {
   for (const Source& source : sources_) {
     if (source.tap.rank == rank && source.tap.kind == Kind::kError) {
-      return {source.lines.last_lines().begin(), source.lines.last_lines().end()};
+      return source.last.lines();
     }
   }
   return {};

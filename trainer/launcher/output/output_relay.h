@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "trainer/files/file_descriptor.h"
+#include "trainer/launcher/failure/last_lines.h"
 
 namespace narrowcast::launcher {
 
@@ -32,18 +33,11 @@ class LinePrefixer {
   // What is left when the stream ends: an unfinished line, made a whole one.
   std::string finish();
 
-  // The last lines given back, without the prefix, oldest first, at most kRemembered.
-  const std::deque<std::string>& last_lines() const { return last_lines_; }
-
   static constexpr size_t kLongestLine = size_t{1} << 20;
-  static constexpr size_t kRemembered = 10;
 
  private:
-  std::string prefixed(std::string line);
-
   const std::string prefix_;
   std::string unfinished_;
-  std::deque<std::string> last_lines_;
 };
 
 // Reads the workers' pipes and writes to the launcher's two streams, to files, or to both.
@@ -85,7 +79,7 @@ class OutputRelay {
   // Gives up on a stream that takes nothing for `patience`.
   void finish(std::chrono::milliseconds patience);
 
-  // The last lines of a rank's standard error, oldest first.
+  // The last lines of a rank's standard error, as LastLines has them.
   std::vector<std::string> last_error_lines(int64_t rank) const;
 
  private:
@@ -99,6 +93,7 @@ class OutputRelay {
   struct Source {
     Tap tap;
     LinePrefixer lines;
+    LastLines last = {};
     Sink& sink;
   };
 

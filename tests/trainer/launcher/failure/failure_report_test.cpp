@@ -6,8 +6,6 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "tests/support/temporary_folder.h"
-
 namespace narrowcast::launcher {
 namespace {
 
@@ -81,22 +79,6 @@ TEST(FailureReport, HasNothingToSayAboutSuccess) {
   EXPECT_THAT(describe_end(end), IsEmpty());
   end.left_behind = true;
   EXPECT_THAT(describe_end(end)[0], HasSubstr("every rank succeeded, but not all processes"));
-}
-
-TEST(ReadLastLines, ReadsOnlyTheEndOfAHugeFile) {
-  const testing::TemporaryFolder folder;
-  // More than the 64 KiB that are read: the line they begin in is not shown.
-  std::string text = "\nlast\n";
-  text.insert(0, 1 << 17, 'x');
-  EXPECT_THAT(read_last_lines(folder.write("huge", text), 10), ElementsAre("last"));
-}
-
-TEST(ReadLastLines, ReadsAtMostSoMany) {
-  const testing::TemporaryFolder folder;
-  EXPECT_THAT(read_last_lines(folder.write("some", "1\n2\n3\n"), 2), ElementsAre("2", "3"));
-  EXPECT_THAT(read_last_lines(folder.write("none", ""), 10), IsEmpty());
-  EXPECT_THAT(read_last_lines(folder.write("few", "a\nb"), 10), ElementsAre("a", "b"));
-  EXPECT_THAT(read_last_lines("/no/such", 10), IsEmpty());
 }
 
 }  // namespace

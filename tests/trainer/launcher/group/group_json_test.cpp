@@ -4,6 +4,7 @@
 
 #include "ops/errors.h"
 #include "tests/support/error_message.h"
+#include "trainer/launcher/rendezvous/local_rendezvous.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -101,6 +102,22 @@ TEST(GroupJson, RefusesWhatIsDeep) {
   const std::string text = R"({"phase": 0, "round": 0, "run_id": "", "members": )" + deep + "}";
   EXPECT_EQ(testing::error_message<CorruptInputError>([&] { parse_decision(text); }),
             "the launchers' store does not hold the decision: is JSON nested more than 64 deep");
+}
+
+// The worst a worker can do: endless texts of bytes that take six in JSON.
+TEST(GroupJson, ABoundedReportHasALargestSize) {
+  std::string endless;
+  endless.resize(size_t{1} << 20, '\x01');
+  NodeReport report{.end = NodeReport::End::kFailed, .failure = record(), .text = endless};
+  FailureRecord& failure = *report.failure;
+  failure.message = failure.log_file = endless;
+  failure.last_lines.assign(100, endless);
+  const RoundReport sent{.round = INT64_MAX, .report = bounded(report)};
+  EXPECT_LE(to_text(sent).size(), kLargestReport);
+  EXPECT_EQ(parse_report(to_text(sent)).report.failure->last_lines.size(), 10U);
+  Decision decision;
+  decision.end = end_of_report(sent.report);
+  EXPECT_LE(to_text(decision).size(), kLargestReport);
 }
 
 TEST(GroupJson, RefusesWhatIsNone) {

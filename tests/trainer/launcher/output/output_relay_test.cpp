@@ -45,17 +45,6 @@ TEST(LinePrefixer, CutsALineThatWouldTakeAllMemory) {
   EXPECT_EQ(lines.push("\n"), ">xxx\n");
 }
 
-TEST(LinePrefixer, RemembersTheLastLines) {
-  LinePrefixer lines(">");
-  EXPECT_THAT(lines.last_lines(), IsEmpty());
-  for (int i = 0; i < 12; ++i) {
-    lines.push(std::to_string(i) + "\n");
-  }
-  EXPECT_EQ(lines.last_lines().size(), LinePrefixer::kRemembered);
-  EXPECT_EQ(lines.last_lines().front(), "2");
-  EXPECT_EQ(lines.last_lines().back(), "11");
-}
-
 // A relay between pipes, with the test as workers and as reader.
 class OutputRelayTest : public ::testing::Test {
  protected:
@@ -128,6 +117,17 @@ TEST_F(OutputRelayTest, KeepsOutputAndErrorApart) {
   EXPECT_EQ(shown(err.read_end), "[0]: warning\n");
   EXPECT_THAT(relay->last_error_lines(0), ElementsAre("warning"));
   EXPECT_THAT(relay->last_error_lines(1), IsEmpty());
+}
+
+TEST_F(OutputRelayTest, RemembersAProgressBarThatNeverEnds) {
+  Worker worker = add_worker(0);
+  say(worker.err, "begin\n10%\r20%\r");
+  turn();
+  EXPECT_THAT(relay->last_error_lines(0), ElementsAre("begin", "20%"));
+  EXPECT_EQ(shown(err.read_end), "[0]: begin\n");
+  worker.err.close();
+  turn();
+  EXPECT_EQ(shown(err.read_end), "[0]: 10%\r20%\r\n");
 }
 
 TEST_F(OutputRelayTest, ShowsAnUnfinishedLineWhenItsWriterEnds) {

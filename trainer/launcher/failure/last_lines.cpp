@@ -1,0 +1,98 @@
+#include "trainer/launcher/failure/last_lines.h"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+namespace narrowcast::launcher {
+namespace {
+
+constexpr std::streamoff kTail = 64 << 10;
+constexpr size_t kLongestCharacter = 4;  // bytes of one in UTF-8
+constexpr size_t kLongestNote = 40;      // of how much is left out
+
+bool continues_a_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U; }
+
+// Where `text` is cut so that at most `most` bytes are left and no character of UTF-8 is split.
+size_t end_of_whole_characters(std::string_view text, size_t most) {
+  size_t end = most;
+  while (end > 0 && most - end < kLongestCharacter && continues_a_character(text[end])) {
+    --end;
+  }
+  return continues_a_character(text[end]) ? most : end;  // Not UTF-8: any place will do.
+}
+
+// `beginning` is all of a text of `size` bytes, or more than kLongestText bytes of it.
+std::string cut(std::string_view beginning, size_t size) {
+  if (size <= kLongestText) {
+    return std::string(beginning);
+  }
+  const size_t kept = end_of_whole_characters(beginning, kLongestText - kLongestNote);
+  return std::string(beginning.substr(0, kept)) + " ... (" + std::to_string(size - kept) + " more bytes)";
+}
+
+}  // namespace
+
+std::string cut_text(const std::string& text) { return cut(text, text.size()); }
+
+void LastLines::Line::append(std::string_view bytes) {
+  const size_t room = kLongestText + 1 - std::min(text.size(), kLongestText + 1);
+  text.append(bytes.substr(0, room));
+  size += bytes.size();
+}
+
+std::string LastLines::Line::shown() const { return cut(text, size); }
+
+void LastLines::push(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t end = std::min(bytes.find_first_of("\r\n"), bytes.size());
+    if (end > 0) {
+      if (std::exchange(returned_, false)) {
+        open_ = Line();
+      }
+      open_.append(bytes.substr(0, end));
+    }
+    if (end < bytes.size() && bytes[end] == '\r') {
+      returned_ = true;
+    } else if (end < bytes.size()) {
+      ended_.push_back(std::exchange(open_, Line()));
+      if (ended_.size() > kMostLines) {
+        ended_.pop_front();
+      }
+      returned_ = false;
+    }
+    bytes.remove_prefix(std::min(end + 1, bytes.size()));
+  }
+}
+
+std::vector<std::string> LastLines::lines() const {
+  std::vector<std::string> lines;
+  for (const Line& line : ended_) {
+    lines.push_back(line.shown());
+  }
+  if (open_.size > 0) {
+    lines.push_back(open_.shown());
+  }
+  lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(std::min(lines.size(), kMostLines)));
+  return lines;
+}
+
+std::vector<std::string> read_last_lines(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) {
+    return {};
+  }
+  const std::streamoff size = file.tellg();
+  const std::streamoff begin = std::max<std::streamoff>(0, size - kTail);
+  std::string tail(static_cast<size_t>(size - begin), '\0');
+  file.seekg(begin);
+  file.read(tail.data(), static_cast<std::streamsize>(tail.size()));
+  tail.resize(static_cast<size_t>(file.gcount()));
+  LastLines last;
+  // Most likely the first line that was read is only the end of one.
+  const size_t whole = begin == 0 ? std::string::npos : tail.find('\n');
+  last.push(whole == std::string::npos ? tail : std::string_view(tail).substr(whole + 1));
+  return last.lines();
+}
+
+}  // namespace narrowcast::launcher
