@@ -96,6 +96,20 @@ TEST_F(NarrowcastRunOutputTest, EndsItsWorkersWhenNobodyReadsTheirOutput) {
   EXPECT_EQ(kill(pids_after("pid ", end.output).at(0), 0), -1);
 }
 
+TEST_F(NarrowcastRunOutputTest, GoesOnWhenItsOutputIsFull) {
+  const std::string job =
+      kRun + " --nproc_per_node=2 sh -c 'echo lost; echo seen >&2; echo > " + (folder / "$RANK") + "'";
+  const ProgramEnd output = run_to_end({"sh", "-c", job + " > /dev/full"});
+  EXPECT_EQ(output.exit_code, 0) << output.errors;
+  EXPECT_EQ(count_of("narrowcast-run: standard output: ends here: No space left on device\n", output.errors), 1);
+  EXPECT_EQ(count_of("]: seen\n", output.errors), 2);
+  EXPECT_EQ(folder.entries(), 2);
+  const ProgramEnd error = run_to_end({"sh", "-c", job + " 2> /dev/full"});
+  EXPECT_EQ(error.exit_code, 0);
+  EXPECT_EQ(count_of("narrowcast-run: standard error: ends here: No space left on device\n", error.output), 1);
+  EXPECT_EQ(run_to_end({"sh", "-c", job + " > /dev/full 2>&1"}).exit_code, 0);
+}
+
 TEST_F(NarrowcastRunOutputTest, ShowsAndWritesWithTee) {
   const ProgramEnd end =
       run(2, "echo out $RANK; echo err $RANK >&2", {"--log_dir", folder.path().string(), "--tee=1:3"});

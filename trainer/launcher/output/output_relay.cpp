@@ -132,9 +132,18 @@ bool OutputRelay::write_some(Sink& sink) {
   if (errno == EAGAIN || errno == EINTR) {
     return true;
   }
+  const int reason = errno;
+  give_up(sink, reason);
+  return reason != EPIPE;
+}
+
+void OutputRelay::give_up(Sink& sink, int reason) {
   sink.pending.clear();
   sink.closed = true;
-  return false;
+  Sink& other = &sink == &output_ ? error_ : output_;
+  if (reason != EPIPE && !other.closed) {
+    other.pending += "narrowcast-run: " + sink.name + ": ends here: " + std::strerror(reason) + "\n";
+  }
 }
 
 void OutputRelay::finish(std::chrono::milliseconds patience) {
@@ -149,7 +158,7 @@ void OutputRelay::finish(std::chrono::milliseconds patience) {
     }
     show(source, source.lines.finish());
   }
-  for (Sink* sink : {&output_, &error_}) {
+  for (Sink* sink : {&output_, &error_, &output_}) {  // Twice: standard error may end, which is said there.
     while (!sink->pending.empty()) {
       pollfd entry = {sink->fd, POLLOUT, 0};
       if (poll(&entry, 1, static_cast<int>(patience.count())) != 1) {

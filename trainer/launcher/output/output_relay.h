@@ -57,7 +57,8 @@ class OutputRelay {
   };
 
   // Writes to these descriptors, which stay the caller's.
-  OutputRelay(int output, int error) : output_{.fd = output}, error_{.fd = error} {}
+  OutputRelay(int output, int error)
+      : output_{.fd = output, .name = "standard output"}, error_{.fd = error, .name = "standard error"} {}
 
   OutputRelay(const OutputRelay&) = delete;
   OutputRelay& operator=(const OutputRelay&) = delete;
@@ -71,8 +72,9 @@ class OutputRelay {
   // Appends what to poll for.
   void add_polls(std::vector<pollfd>& polls) const;
 
-  // Reads and writes what is ready. Returns false once, when standard output or
-  // error turned out to be closed; what is meant for it is dropped from then on.
+  // Reads and writes what is ready. Returns false once, when the reader of standard output or error turned out to be
+  // gone; what is meant for it is dropped from then on. So is what cannot be written for another reason, e.g. to a full
+  // disk; the other stream says so, once.
   bool handle(const std::vector<pollfd>& polls);
 
   // After the last writer is gone: shows all that is left, unfinished lines too.
@@ -86,6 +88,7 @@ class OutputRelay {
   // One of the launcher's own streams.
   struct Sink {
     int fd = -1;
+    std::string name;
     std::string pending = {};
     bool closed = false;
   };
@@ -100,7 +103,8 @@ class OutputRelay {
   void read_some(Source& source);
   void write_copy(Source& source, std::string_view bytes);
   static void show(Source& source, const std::string& lines);
-  static bool write_some(Sink& sink);
+  bool write_some(Sink& sink);
+  void give_up(Sink& sink, int reason);
 
   Sink output_;
   Sink error_;

@@ -199,6 +199,41 @@ TEST_F(OutputRelayTest, SaysOnceThatAFileIsFullAndGoesOn) {
   EXPECT_EQ(shown(out.read_end), "one\ntwo\n");
 }
 
+// One of the launcher's own streams is full: the other says so, and the job goes on.
+TEST_F(OutputRelayTest, SaysOnceThatItsOwnStreamIsFullAndGoesOn) {
+  const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  relay = std::make_unique<OutputRelay>(full.get(), err.write_end.get());
+  const Worker worker = add_worker(0);
+  for (const char* const line : {"one\n", "two\n"}) {
+    say(worker.out, line);
+    EXPECT_TRUE(turn());
+  }
+  say(worker.err, "still here\n");
+  turn();
+  EXPECT_EQ(shown(err.read_end),
+            "narrowcast-run: standard output: ends here: No space left on device\n[0]: still here\n");
+}
+
+TEST_F(OutputRelayTest, SaysOnStandardOutputThatStandardErrorIsFull) {
+  const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  relay = std::make_unique<OutputRelay>(out.write_end.get(), full.get());
+  const Worker worker = add_worker(0);
+  say(worker.err, "why\n");
+  relay->finish(milliseconds(0));
+  EXPECT_EQ(shown(out.read_end), "narrowcast-run: standard error: ends here: No space left on device\n");
+  EXPECT_THAT(relay->last_error_lines(0), ElementsAre("why"));
+}
+
+TEST_F(OutputRelayTest, GoesOnWhenAllItsStreamsAreFull) {
+  const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  relay = std::make_unique<OutputRelay>(full.get(), full.get());
+  const Worker worker = add_worker(0);
+  say(worker.out, "one\n");
+  say(worker.err, "two\n");
+  EXPECT_TRUE(turn());
+  relay->finish(milliseconds(0));
+}
+
 TEST_F(OutputRelayTest, TellsOnceThatItsOwnStreamWasClosed) {
   const auto before = std::signal(SIGPIPE, SIG_IGN);
   const Worker worker = add_worker(0);
