@@ -5,13 +5,16 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <variant>
 
+#include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/pipe.h"
 
 namespace narrowcast::launcher {
@@ -41,23 +44,46 @@ std::vector<std::string> assignments(const EnvironmentVariables& environment) {
   return texts;
 }
 
-// The guard's whole life: remembers groups until the launcher is gone, then kills them.
-[[noreturn]] void guard_groups(int announcements) {
-  setsid();  // Out of reach of what is sent to the launcher's group.
-  prctl(PR_SET_NAME, "narrowcast-grd");
-  std::vector<pid_t> groups;
-  for (pid_t group = 0; read(announcements, &group, sizeof(group)) == sizeof(group);) {
-    if (group == 0) {
-      groups.clear();
-    } else {
-      groups.push_back(group);
+// Closes all descriptors of a copy of the launcher but the standard ones and `kept`, so that what the launcher closes
+// is closed. Returns where that one is now.
+int close_others(int kept) {
+  constexpr int kPlace = STDERR_FILENO + 1;
+  dup2(kept, kPlace);
+  if (close_range(kPlace + 1, ~0U, 0) != 0) {  // Linux has it since 5.9.
+    constexpr int kMostWithout = 65536;
+    for (int descriptor = kPlace + 1; descriptor < kMostWithout; ++descriptor) {
+      close(descriptor);
     }
   }
-  for (const pid_t group : groups) {
-    kill(-group, SIGKILL);
+  return kPlace;
+}
+
+// The guard's whole life: remembers groups until the launcher is gone, then kills them. It may be a copy of a launcher
+// with threads, so it takes no memory.
+[[noreturn]] void guard_groups(int launcher) {
+  setsid();  // Out of reach of what is sent to the launcher's group.
+  prctl(PR_SET_NAME, "narrowcast-grd");
+  const int announcements = close_others(launcher);
+  std::array<pid_t, kMostWorkers> groups;
+  size_t count = 0;
+  for (pid_t group = 0; read(announcements, &group, sizeof(group)) == sizeof(group);) {
+    if (group == 0) {
+      count = 0;
+    } else if (count < groups.size()) {
+      groups[count++] = group;
+    }
+  }
+  for (size_t i = 0; i < count; ++i) {
+    kill(-groups[i], SIGKILL);
   }
   _exit(0);
 }
+
+// What a child says if it cannot become a worker.
+struct StartFailure {
+  bool guarded = false;  // it could tell the guard
+  int reason = 0;        // why it cannot be executed
+};
 
 // Everything the child needs between fork and exec, made before the fork: after
 // it, only calls that are safe in a copy of a process with threads are allowed.
@@ -67,7 +93,7 @@ struct ChildStart {
   ChildStreams streams;
   pid_t launcher = getpid();
   int announcements = -1;
-  int failure = -1;  // where to say why exec failed
+  int failure = -1;  // where to say what failed, a StartFailure
 };
 
 // What the launcher ignores because it was told to (nohup), the worker ignores too.
@@ -98,22 +124,56 @@ void direct_streams(ChildStreams streams) {
     unblock_signals();
     execve(start.arguments.get()[0], start.arguments.get(), start.environment.get());
   }
-  const int reason = errno;
-  [[maybe_unused]] const ssize_t told = write(start.failure, &reason, sizeof(reason));
+  const StartFailure failure{.guarded = guarded, .reason = errno};
+  [[maybe_unused]] const ssize_t told = write(start.failure, &failure, sizeof(failure));
   _exit(127);
+}
+
+// Forks a child that becomes a worker. Returns its id, or what failed.
+std::variant<pid_t, StartFailure> fork_child(const WorkerCommand& command, ChildStreams streams, const Guard& guard) {
+  Pipe pipe = make_pipe();
+  ChildStart start{.arguments = CStrings(command.arguments),
+                   .environment = CStrings(assignments(command.environment)),
+                   .streams = streams,
+                   .announcements = guard.announcements(),
+                   .failure = pipe.write_end.get()};
+  const pid_t pid = fork();
+  TORCH_CHECK(pid >= 0, "fork: ", std::strerror(errno));
+  if (pid == 0) {
+    become_worker(start);
+  }
+  pipe.write_end.close();
+  StartFailure failure;
+  if (read(pipe.read_end.get(), &failure, sizeof(failure)) == sizeof(failure)) {
+    waitpid(pid, nullptr, 0);
+    return failure;
+  }
+  return pid;
 }
 
 }  // namespace
 
-Guard::Guard() {
+Guard::Guard() { start(); }
+
+void Guard::start() {
   Pipe pipe = make_pipe();
   pid_ = fork();
   TORCH_CHECK(pid_ >= 0, "fork: ", std::strerror(errno));
   if (pid_ == 0) {
-    pipe.write_end.close();
     guard_groups(pipe.read_end.get());
   }
   announcements_ = std::move(pipe.write_end);
+}
+
+void Guard::revive() {
+  if (waitpid(pid_, nullptr, WNOHANG) == 0) {
+    return;
+  }
+  start();
+  for (const pid_t group : groups_) {
+    // One that dies at once is noticed at the next look.
+    [[maybe_unused]] const ssize_t told = write(announcements_.get(), &group, sizeof(group));
+  }
 }
 
 Guard::~Guard() {
@@ -122,30 +182,26 @@ Guard::~Guard() {
 }
 
 void Guard::forget() {
+  groups_.clear();
   const pid_t all = 0;
   // If the guard itself was killed there is nobody to tell.
   [[maybe_unused]] const ssize_t told = write(announcements_.get(), &all, sizeof(all));
 }
 
-pid_t start_child(const WorkerCommand& command, ChildStreams streams, const Guard& guard) {
-  Pipe failure = make_pipe();
-  ChildStart start{.arguments = CStrings(command.arguments),
-                   .environment = CStrings(assignments(command.environment)),
-                   .streams = streams,
-                   .announcements = guard.announcements(),
-                   .failure = failure.write_end.get()};
-  const pid_t pid = fork();
-  TORCH_CHECK(pid >= 0, "fork: ", std::strerror(errno));
-  if (pid == 0) {
-    become_worker(start);
+pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& guard) {
+  constexpr int kMostGuards = 3;  // Nobody kills one after another by mistake.
+  for (int guards = 0; guards < kMostGuards; ++guards) {
+    guard.revive();
+    const auto outcome = fork_child(command, streams, guard);
+    if (const pid_t* const pid = std::get_if<pid_t>(&outcome)) {
+      guard.remember(*pid);
+      return *pid;
+    }
+    const StartFailure& failure = std::get<StartFailure>(outcome);
+    TORCH_CHECK_VALUE(!failure.guarded, command.arguments.front(),
+                      ": cannot be executed: ", std::strerror(failure.reason));
   }
-  failure.write_end.close();
-  int reason = 0;
-  if (read(failure.read_end.get(), &reason, sizeof(reason)) == sizeof(reason)) {
-    waitpid(pid, nullptr, 0);
-    TORCH_CHECK_VALUE(false, command.arguments.front(), ": cannot be executed: ", std::strerror(reason));
-  }
-  return pid;
+  TORCH_CHECK(false, "the launcher's guard (process narrowcast-grd) was killed ", kMostGuards, " times");
 }
 
 void open_missing_streams() {

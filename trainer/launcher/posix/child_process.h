@@ -8,15 +8,17 @@
 
 #include <sys/types.h>
 
+#include <vector>
+
 #include "trainer/files/file_descriptor.h"
 #include "trainer/launcher/worker_runner.h"
 
 namespace narrowcast::launcher {
 
-// The guard process. It ends when this object or the launcher does.
+// The guard process. It ends when this object or the launcher does; if something else ends it, another takes its place.
 class Guard {
  public:
-  // Starts it; to be made before the launcher has a second thread. Throws c10::Error.
+  // Starts it. Throws c10::Error.
   Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
@@ -27,12 +29,21 @@ class Guard {
   // Where a child tells the guard its process group, before it becomes a worker.
   int announcements() const { return announcements_.get(); }
 
+  // If the guard has died, starts another, which is told of all groups. Throws c10::Error.
+  void revive();
+
+  // A child has told the guard of `group`: so must revive().
+  void remember(pid_t group) { groups_.push_back(group); }
+
   // Forget all groups: nothing is left in them.
   void forget();
 
  private:
+  void start();
+
   files::FileDescriptor announcements_;
   pid_t pid_ = 0;
+  std::vector<pid_t> groups_;
 };
 
 // Where a child's standard output and error go; -1: where the launcher's go.
@@ -42,8 +53,9 @@ struct ChildStreams {
 };
 
 // Starts `command` with /dev/null as standard input, no signals blocked and no other
-// descriptors of ours. Throws c10::ValueError with the reason if it cannot be executed.
-pid_t start_child(const WorkerCommand& command, ChildStreams streams, const Guard& guard);
+// descriptors of ours, watched by `guard`, which is revived if need be. Throws c10::ValueError with the reason if it
+// cannot be executed.
+pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& guard);
 
 // A process that this one must wait for, though it did not start it as a worker.
 struct AdoptedChild {

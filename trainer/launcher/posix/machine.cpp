@@ -17,8 +17,6 @@
 namespace narrowcast::launcher {
 namespace {
 
-constexpr int64_t kMostWorkers = 4096;
-
 // Asked through the driver's own library: linking the CUDA runtime for this would
 // make the launcher slow to start.
 int64_t count_gpus() {

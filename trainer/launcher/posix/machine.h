@@ -10,6 +10,9 @@
 
 namespace narrowcast::launcher {
 
+// How many workers a launcher starts at most.
+constexpr int64_t kMostWorkers = 4096;
+
 // How many processors this process may use; asked only if the answer matters, as
 // asking the CUDA driver can take a second.
 struct Processors {

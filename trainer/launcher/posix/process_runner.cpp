@@ -121,7 +121,7 @@ void ProcessRunner::take_signals() {
   while (const int signal = signals_.next()) {
     if (signal != SIGCHLD) {
       events_.push_back({.kind = Event::Kind::kSignal, .signal = signal});
-    } else if (!look_at_workers()) {
+    } else if (guard_.revive(); !look_at_workers()) {
       adopted_children();  // An orphan ended; this reaps it.
     }
   }

@@ -21,7 +21,7 @@ WorkerCommand shell(const std::string& script) {
 }
 
 // What a child with this script writes to its standard output, until all writers have gone.
-std::string output_of(const WorkerCommand& command, const Guard& guard) {
+std::string output_of(const WorkerCommand& command, Guard& guard) {
   Pipe pipe = make_pipe();
   const pid_t pid = start_child(command, {.output = pipe.write_end.get()}, guard);
   pipe.write_end.close();
@@ -35,18 +35,18 @@ std::string output_of(const WorkerCommand& command, const Guard& guard) {
 }
 
 TEST(ChildProcess, GetsItsEnvironmentAndNoInput) {
-  const Guard guard;
+  Guard guard;
   EXPECT_EQ(output_of(shell("echo $GREETING; read line || echo no input"), guard), "hello\nno input\n");
 }
 
 TEST(ChildProcess, LeadsItsOwnGroup) {
-  const Guard guard;
+  Guard guard;
   // Fields 1 and 5 of stat are the process's id and its group's.
   EXPECT_EQ(output_of(shell("set -- $(cat /proc/$$/stat); test $1 = $5 && echo leads"), guard), "leads\n");
 }
 
 TEST(ChildProcess, InheritsNoDescriptorsOfOurs) {
-  const Guard guard;
+  Guard guard;
   const Pipe not_inherited = make_pipe();
   for (const int ours : {guard.announcements(), not_inherited.read_end.get(), not_inherited.write_end.get()}) {
     EXPECT_EQ(output_of(shell("test -e /proc/$$/fd/" + std::to_string(ours) + " || echo absent"), guard), "absent\n");
@@ -54,7 +54,7 @@ TEST(ChildProcess, InheritsNoDescriptorsOfOurs) {
 }
 
 TEST(ChildProcess, SaysWhyAProgramCannotBeExecuted) {
-  const Guard guard;
+  Guard guard;
   WorkerCommand command;
   command.arguments = {"/no/such/program"};
   try {
@@ -67,7 +67,7 @@ TEST(ChildProcess, SaysWhyAProgramCannotBeExecuted) {
 }
 
 TEST(ChildProcess, IsListedAsAChild) {
-  const Guard guard;
+  Guard guard;
   const pid_t pid = start_child(shell("exit 0"), {}, guard);
   siginfo_t info{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
@@ -81,7 +81,7 @@ TEST(ChildProcess, IsListedAsAChild) {
 }
 
 // A child that leaves a grandchild holding the writing end of a pipe, and ends.
-files::FileDescriptor end_held_by_grandchild(const Guard& guard) {
+files::FileDescriptor end_held_by_grandchild(Guard& guard) {
   Pipe pipe = make_pipe();
   const pid_t pid = start_child(shell("sleep 1000 & echo ready"), {.output = pipe.write_end.get()}, guard);
   waitpid(pid, nullptr, 0);
@@ -93,7 +93,7 @@ files::FileDescriptor end_held_by_grandchild(const Guard& guard) {
 TEST(Guard, KillsTheGroupsItHeardOf) {
   files::FileDescriptor held;
   {
-    const Guard guard;
+    Guard guard;
     held = end_held_by_grandchild(guard);
   }
   char byte = 0;
@@ -116,6 +116,40 @@ TEST(Guard, SparesWhatItWasToldToForget) {
       waitpid(child.pid, nullptr, 0);
     }
   }
+}
+
+void kill_guard(const Guard& guard) {
+  kill(guard.pid(), SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(guard.pid()), &info, WEXITED | WNOWAIT), 0);
+}
+
+TEST(Guard, IsReplacedIfItDied) {
+  Guard guard;
+  const pid_t first = guard.pid();
+  kill_guard(guard);
+  EXPECT_EQ(output_of(shell("echo started"), guard), "started\n");
+  EXPECT_NE(guard.pid(), first);
+}
+
+TEST(Guard, TellsItsSuccessorOfAllGroups) {
+  files::FileDescriptor held;
+  {
+    Guard guard;
+    held = end_held_by_grandchild(guard);
+    kill_guard(guard);
+    guard.revive();
+  }
+  char byte = 0;
+  EXPECT_EQ(read(held.get(), &byte, 1), 0);  // the end: nobody holds the other side
+}
+
+TEST(Guard, HoldsNoDescriptorOfTheLauncher) {
+  Pipe pipe = make_pipe();
+  Guard guard;
+  pipe.write_end.close();
+  char byte = 0;
+  EXPECT_EQ(read(pipe.read_end.get(), &byte, 1), 0);
 }
 
 // Orphans come to this process, so that the tests above can end them.
