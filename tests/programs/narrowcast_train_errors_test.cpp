@@ -159,6 +159,48 @@ TEST_F(NarrowcastTrainErrorsTest, AFolderThatCannotBeMade) {
   expect_one_line(train_alone(small_gpt() + Words{"--output_dir=" + file + "/run"}), 2, "output_dir");
 }
 
+// One rank is told something that ends it before it joins: the others do not wait for it until the time-out.
+class NarrowcastTrainDesertedTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(NarrowcastTrainDesertedTest, EndsSoon) {
+  const std::string program = NARROWCAST_TRAIN + std::string(" --layers=1 --heads=2 --width=16 --context=16");
+  const ProgramEnd end = run_to_end({NARROWCAST_RUN, "--nproc_per_node=2", "sh", "-c",
+                                     "test $RANK = 1 && exec " + program + " " + GetParam() + "; exec " + program},
+                                    alone());
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("[0]: narrowcast-train: rank 0: joining the job at 127.0.0.1:"));
+  EXPECT_THAT(end.errors, HasSubstr(" failed: rank 1 has ended, with success, and will not join (was it given "));
+}
+
+INSTANTIATE_TEST_SUITE_P(Flags, NarrowcastTrainDesertedTest, ::testing::Values("--help", "--dry_run"));
+
+// What the system allows this process is no bug and nobody else's fault.
+class NarrowcastTrainLimitsTest : public NarrowcastTrainErrorsTest {
+ protected:
+  // A small training under `limit`, a command of the shell.
+  ProgramEnd train_under(const std::string& limit, const Words& flags) const {
+    return run_to_end(Words{"sh", "-c", limit + "; exec \"$@\"", "sh", NARROWCAST_TRAIN} + small_gpt() + flags,
+                      alone());
+  }
+};
+
+TEST_F(NarrowcastTrainLimitsTest, TooManyOpenFiles) {
+  expect_one_line(train_under("ulimit -n 4", {"--output_dir=" + folder / "run"}), 2, "(RLIMIT_NOFILE: at most 4 files");
+}
+
+TEST_F(NarrowcastTrainLimitsTest, OnlyTheHardLimitOfOpenFilesCounts) {
+  EXPECT_EQ(train_under("ulimit -Sn 4", {"--output_dir=" + folder / "run"}).exit_code, 0);
+}
+
+TEST_F(NarrowcastTrainLimitsTest, AFileThatMayNotGrow) {
+  expect_one_line(train_under("ulimit -f 1", {"--output_dir=" + folder / "run"}), 6, "File too large");
+}
+
+TEST_F(NarrowcastTrainLimitsTest, TooLittleMemory) {
+  // The program itself maps less than 8 GiB; 16 GiB of parameters are more than that.
+  expect_one_line(train_under("ulimit -v 8388608", {"--layers=1", "--width=32768"}), 2, "not enough memory");
+}
+
 TEST_F(NarrowcastTrainErrorsTest, ABatchThatTheRanksCannotShare) {
   const ProgramEnd end = train_on(2, small_gpt() + Words{"--batch_size=7"});
   EXPECT_EQ(end.exit_code, 2);

@@ -25,6 +25,17 @@ NodeReport::End end_of(const Outcome& outcome) {
 
 }  // namespace
 
+int wait_unless_interrupted(WorkerRunner& runner, const std::function<bool(std::chrono::milliseconds)>& done) {
+  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  while (!done(kBetweenLooks)) {
+    const Event event = runner.wait(runner.now() + std::chrono::milliseconds(1));
+    if (event.kind == Event::Kind::kSignal) {
+      return event.signal;
+    }
+  }
+  return 0;
+}
+
 Agent::Agent(WorkerRunner& runner, Rendezvous& rendezvous, AgentOptions options)
     : runner_(runner), rendezvous_(rendezvous), options_(std::move(options)) {}
 
@@ -109,6 +120,7 @@ Outcome Agent::supervise_round(const std::vector<WorkerCommand>& workers) {
   supervision.shutdown_timeout = options_.shutdown_timeout;
   supervision.monitor_interval = options_.monitor_interval;
   supervision.stop_wanted = [this] { return rendezvous_.directive().kind != Directive::Kind::kRun; };
+  supervision.succeeded = [this](int64_t rank) { rendezvous_.rank_succeeded(rank); };
   return supervise(runner_, workers, supervision);
 }
 

@@ -26,6 +26,10 @@ struct AgentOptions {
   std::function<std::chrono::system_clock::time_point()> wall_clock = std::chrono::system_clock::now;
 };
 
+// Waits until `done`, which waits for something for as long as it is given and says whether it has come, while there
+// are no workers. Returns the signal that the launcher was sent before, 0 if none was.
+int wait_unless_interrupted(WorkerRunner& runner, const std::function<bool(std::chrono::milliseconds)>& done);
+
 class Agent {
  public:
   Agent(WorkerRunner& runner, Rendezvous& rendezvous, AgentOptions options);

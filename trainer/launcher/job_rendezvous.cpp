@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "trainer/launcher/posix/machine.h"
+#include "trainer/launcher/posix/run_folder.h"
 #include "trainer/launcher/rendezvous/local_rendezvous.h"
 #include "trainer/launcher/rendezvous/store_rendezvous.h"
 
@@ -37,15 +38,22 @@ const std::string& own_address(const GroupRequest& request) {
 
 }  // namespace
 
+bool surely_serves(const GroupRequest& request) {
+  return !request.nodes.several() ||
+         (request.backend == "static" ? request.node_rank == 0 : request.options.is_host.value_or(false));
+}
+
 JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& launch,
                              std::chrono::milliseconds monitor_interval) {
   if (!request.nodes.several()) {
     serve(request);
-    rendezvous_ = std::make_unique<LocalRendezvous>(only_round(request, launch, socket_->port()),
-                                                    [this] { store_->forget_workers(); });
+    const Round round = only_round(request, launch, socket_->port());
+    rendezvous_ = std::make_unique<LocalRendezvous>(
+        round, [this] { store_->forget_workers(); },
+        [this, id = round.run_id](int64_t rank) { tell_ended_rank(*store_->store(), id, rank); });
     return;
   }
-  if (request.backend == "static" ? request.node_rank == 0 : request.options.is_host.value_or(false)) {
+  if (surely_serves(request)) {
     serve(request);
   } else if (request.backend == "c10d" && !request.options.is_host) {
     serve_if_own(request);

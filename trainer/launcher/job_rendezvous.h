@@ -27,9 +27,13 @@ struct GroupRequest {
   int64_t max_restarts = 0;
 };
 
+// Whether the launcher that was asked so serves the store. With c10d it may have to find out; that is no.
+bool surely_serves(const GroupRequest& request);
+
 class JobRendezvous {
  public:
-  // Starts to serve or to look for the store. Throws c10::ValueError if it cannot be served as asked for.
+  // Starts to serve or to look for the store. Throws c10::ValueError if it cannot be served as asked for. Looks names
+  // up, which may take as long as the machine's resolver does.
   JobRendezvous(const GroupRequest& request, const LaunchOptions& launch, std::chrono::milliseconds monitor_interval);
 
   Rendezvous& get() { return *rendezvous_; }

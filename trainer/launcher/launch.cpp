@@ -1,12 +1,20 @@
 #include "trainer/launcher/launch.h"
 
+#include <c10/util/Exception.h>
+
+#include <future>
+#include <memory>
+#include <thread>
+
 #include "trainer/launcher/agent.h"
 #include "trainer/launcher/failure/failure_report.h"
 #include "trainer/launcher/plan/launch_plan.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
+#include "trainer/launcher/posix/run_folder.h"
 #include "trainer/program/failure/error_file.h"
+#include "trainer/program/process_setup.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -55,6 +63,39 @@ void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environmen
   }
 }
 
+// Running out of them halfway would end a job that restarts cannot save.
+void check_open_files(const LaunchRequest& request, const LaunchOptions& options) {
+  const int64_t served = surely_serves(request.group) ? request.group.nodes.most * options.nproc_per_node : 0;
+  const int64_t needed = open_files_needed(options, served);
+  const int64_t limit = program::open_file_limit();
+  TORCH_CHECK_VALUE(limit >= needed, "RLIMIT_NOFILE: at most ", limit,
+                    " files may be open, but this launcher needs about ", needed,
+                    ", with --nproc_per_node=", options.nproc_per_node, "; raise the limit (ulimit -Hn)");
+}
+
+// Makes the rendezvous on a thread of its own: it may take long, and until then a signal ends the launcher, which then
+// leaves the thread behind, to end with the process. None then, and the signal.
+std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const LaunchRequest& request,
+                                               const LaunchOptions& options, int& signal) {
+  std::packaged_task<std::unique_ptr<JobRendezvous>()> task(
+      [group = request.group, options, interval = request.monitor_interval] {
+        return std::make_unique<JobRendezvous>(group, options, interval);
+      });
+  auto made = task.get_future();
+  std::thread(std::move(task)).detach();
+  signal = wait_unless_interrupted(
+      runner, [&](std::chrono::milliseconds patience) { return made.wait_for(patience) == std::future_status::ready; });
+  return signal == 0 ? made.get() : nullptr;
+}
+
+// Tells of an end that no agent has told of.
+int tell_end(const GroupEnd& end, const Tell& tell) {
+  for (const std::string& line : describe_end(end)) {
+    tell(line);
+  }
+  return end.exit_code();
+}
+
 }  // namespace
 
 int launch(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
@@ -63,13 +104,19 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
   ProcessRunner runner(
       {.prefix = request.prefix, .signals = parse_signals("--signals_to_handle", request.signals_to_handle)});
   LaunchOptions options = options_for(request, environment);
+  check_open_files(request, options);
   const RunFolder folder(request.log_dir, new_run_id(),
-                         options.output.writes_files() ? RunFolder::Fate::kKept : RunFolder::Fate::kTemporary);
+                         options.output.writes_files() ? RunFolder::Fate::kKept : RunFolder::Fate::kTemporary,
+                         environment);
   options.output.run_folder = folder.path();
-  JobRendezvous rendezvous(request.group, options, request.monitor_interval);
+  int signal = 0;
+  const auto rendezvous = open_rendezvous(runner, request, options, signal);
+  if (rendezvous == nullptr) {
+    return tell_end({.cause = GroupEnd::Cause::kInterrupted, .signal = signal}, tell);
+  }
 
   announce(options, environment, tell);
-  Agent agent(runner, rendezvous.get(),
+  Agent agent(runner, rendezvous->get(),
               {.launch = options,
                .environment = environment,
                .shutdown_timeout = request.shutdown_timeout,

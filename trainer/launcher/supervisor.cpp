@@ -71,6 +71,8 @@ class Supervisor {
     --running_;
     if (job_goes_on() && event.ending.failed()) {
       failed(event);
+    } else if (job_goes_on() && options_.succeeded) {
+      options_.succeeded(event.rank);
     }
     if (running_ == 0 && phase_ != Phase::kKilling) {
       end_leftovers();

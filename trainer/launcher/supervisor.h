@@ -29,6 +29,7 @@ struct SupervisorOptions {
   std::chrono::milliseconds kill_timeout{1000};      // how long SIGKILL may take
   std::function<bool()> stop_wanted = nullptr;       // whether the group wants this node's workers to end; may be none
   std::chrono::milliseconds monitor_interval{100};   // how often that is asked
+  std::function<void(int64_t)> succeeded = nullptr;  // is told of each rank that ends well, by itself; may be none
 };
 
 struct WorkerFailure {

@@ -2,18 +2,38 @@
 
 #include <c10/util/Exception.h>
 
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <iostream>
+#include <new>
 #include <string>
 
 #include "ops/errors.h"
 #include "trainer/files/input/printable.h"
+#include "trainer/program/process_setup.h"
 
 namespace narrowcast::program {
 namespace {
 
 // LibTorch appends a backtrace to what(); what users need is the first line of the message.
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+// What this process may not have more of is neither a peer's fault nor a bug, though a library that runs into it may
+// say so in the words of either. LibTorch's allocator throws no class of its own.
+Failure blame_limits(Failure failure) {
+  if (contains(failure.message, std::strerror(EMFILE))) {
+    failure.code = kWrongUse;
+    failure.message = first_line(failure.message) + " (RLIMIT_NOFILE: at most " + std::to_string(open_file_limit()) +
+                      " files may be open)";
+  } else if (contains(failure.message, "DefaultCPUAllocator: can't allocate memory")) {
+    failure.code = kWrongUse;
+    failure.message = "not enough memory: " + failure.message;
+  }
+  return failure;
+}
 
 // What the exception that is being handled means.
 Failure classify() {
@@ -29,8 +49,12 @@ Failure classify() {
     return {kWrongUse, error.what_without_backtrace()};
   } catch (const c10::TypeError& error) {
     return {kWrongUse, error.what_without_backtrace()};
+  } catch (const c10::OutOfMemoryError& error) {
+    return {kWrongUse, error.what_without_backtrace()};
   } catch (const c10::Error& error) {
     return {kInternalError, error.what_without_backtrace()};
+  } catch (const std::bad_alloc&) {
+    return {kWrongUse, "not enough memory (std::bad_alloc)"};
   } catch (const std::exception& error) {
     return {kInternalError, error.what()};
   }
@@ -39,10 +63,11 @@ Failure classify() {
 }  // namespace
 
 int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure) {
+  set_up_process();
   try {
     return body();
   } catch (const std::exception&) {
-    Failure failure = classify();
+    Failure failure = blame_limits(classify());
     failure.message = printable(first_line(failure.message));
     std::cerr << program << ": " << failure.message << std::endl;
     if (on_failure) {

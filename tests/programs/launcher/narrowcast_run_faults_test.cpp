@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "tests/programs/launcher/run_commands.h"
@@ -127,6 +128,22 @@ TEST_F(NarrowcastRunFaultsTest, TakesItsWorkersAlongWhenItIsKilled) {
   for (const pid_t pid : pids) {
     wait_until_gone(pid);
   }
+}
+
+TEST_F(NarrowcastRunFaultsTest, TheNextLauncherRemovesWhatAKilledOneLeft) {
+  const std::map<std::string, std::string> environment = {{"TMPDIR", folder.path().string()}};
+  RunningProgram killed(command(1, "echo ready; sleep 1000"), environment);
+  killed.wait_for_output("ready");
+  RunningProgram running(command(1, "echo ready; sleep 1000"), environment);
+  running.wait_for_output("ready");
+  killed.send(SIGKILL);
+  killed.wait();
+  EXPECT_EQ(folder.entries(), 2);
+  EXPECT_EQ(run_to_end(command(1, "true"), environment).exit_code, 0);
+  EXPECT_EQ(folder.entries(), 1);  // the one that runs
+  running.send(SIGTERM);
+  running.wait();
+  EXPECT_EQ(folder.entries(), 0);
 }
 
 }  // namespace

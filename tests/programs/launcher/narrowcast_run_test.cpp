@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "tests/programs/launcher/run_commands.h"
@@ -103,6 +104,60 @@ TEST_F(NarrowcastRunTest, AnswersHelpAndVersion) {
   EXPECT_THAT(help.output, AllOf(HasSubstr("--nproc_per_node"), HasSubstr("Examples:"), HasSubstr("Exit codes:")));
   EXPECT_THAT(help.errors, IsEmpty());
   EXPECT_THAT(run_to_end({kRun, "--version"}).output, MatchesRegex("narrowcast-run [0-9.]+\n"));
+}
+
+TEST_F(NarrowcastRunTest, NeedsAFolderForTemporaryFiles) {
+  expect_refused(run_to_end(command(1, "echo started"), {{"TMPDIR", "/no/such"}}), "TMPDIR=/no/such: is no folder");
+}
+
+// narrowcast-run with 8 workers after `setup`, a command of the shell.
+ProgramEnd run_eight_after(const std::string& setup, const std::string& script) {
+  return run_to_end({"sh", "-c", setup + "; exec " + kRun + " --nproc_per_node=8 sh -c '" + script + "'"});
+}
+
+TEST_F(NarrowcastRunTest, UsesAsManyOpenFilesAsItMay) {
+  const ProgramEnd end = run_eight_after("ulimit -Sn 16", "ulimit -Sn");
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_EQ(count_of("]: 16\n", end.output), 8);  // its workers have the limit that it was given
+}
+
+TEST_F(NarrowcastRunTest, RefusesToBeginWithTooFewOpenFiles) {
+  expect_refused(run_eight_after("ulimit -n 63", "echo started"),
+                 "RLIMIT_NOFILE: at most 63 files may be open, but this launcher needs about 64, with "
+                 "--nproc_per_node=8; raise the limit (ulimit -Hn)");
+  EXPECT_EQ(run_eight_after("ulimit -n 64", "exit 0").exit_code, 0);
+}
+
+TEST_F(NarrowcastRunTest, LeavesSignalsOfItsWorkersAsTheyWere) {
+  // Bit 24 of SigIgn is SIGXFSZ, which the launcher itself ignores.
+  const std::string ignored = "grep SigIgn: /proc/self/status";
+  EXPECT_EQ(lines_with("[0]: ", run(1, ignored).output), lines_with("", run_to_end({"sh", "-c", ignored}).output));
+}
+
+// narrowcast-run in namespaces of its own, which only root can make, after `setup`. None where that is not allowed.
+std::optional<ProgramEnd> run_unshared(const std::string& kind, const std::string& setup) {
+  if (run_to_end({"unshare", kind, "sh", "-c", setup}).exit_code != 0) {
+    return std::nullopt;
+  }
+  return run_to_end({"unshare", kind, "sh", "-c", setup + " && exec " + kRun + " echo started"});
+}
+
+TEST_F(NarrowcastRunTest, SaysThatItCannotReachItsOwnStore) {
+  const auto end = run_unshared("--net", "true");  // a new network's loopback is down
+  if (!end) {
+    GTEST_SKIP() << "network namespaces cannot be made here";
+  }
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->errors, MatchesRegex("narrowcast-run: the job's store would be served at 127.0.0.1:[0-9]+, but this "
+                                        "machine cannot reach itself there: Network is unreachable\n"));
+}
+
+TEST_F(NarrowcastRunTest, SaysThatItNeedsProc) {
+  const auto end = run_unshared("--mount", "mount -t tmpfs none /proc");
+  if (!end) {
+    GTEST_SKIP() << "mount namespaces cannot be made here";
+  }
+  expect_refused(*end, "/proc/self/exe: cannot be read: No such file or directory; narrowcast-run needs /proc");
 }
 
 TEST_F(NarrowcastRunTest, LeavesNoTemporaryFiles) {

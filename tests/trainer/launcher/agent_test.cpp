@@ -29,9 +29,11 @@ class FakeRendezvous : public Rendezvous {
     const auto next = script_.upper_bound(runner_.now());
     return next == script_.begin() ? Directive{} : std::prev(next)->second;
   }
+  void rank_succeeded(int64_t rank) override { succeeded.push_back(rank); }
   void report(const NodeReport& report) override { reports.push_back(report); }
   bool may_leave() override { return runner_.now() >= may_leave_at; }
 
+  std::vector<int64_t> succeeded;
   std::vector<NodeReport> reports;
   Clock::time_point may_leave_at;
 
@@ -67,8 +69,24 @@ class AgentTest : public ::testing::Test {
   std::vector<std::string> told;
 };
 
+// Something that comes at a time, waited for as the runner's time passes.
+std::function<bool(milliseconds)> comes_at(FakeRunner& runner, milliseconds time) {
+  return [&runner, time](milliseconds patience) {
+    runner.pass(patience);
+    return runner.now().time_since_epoch() >= time;
+  };
+}
+
+TEST_F(AgentTest, ASignalEndsWhateverItWaitsFor) {
+  runner.user_sends(SIGTERM, milliseconds(500));
+  EXPECT_EQ(wait_unless_interrupted(runner, comes_at(runner, milliseconds(300))), 0);
+  EXPECT_EQ(wait_unless_interrupted(runner, comes_at(runner, milliseconds(300'000))), SIGTERM);
+  EXPECT_LT(runner.now().time_since_epoch(), milliseconds(600));
+}
+
 TEST_F(AgentTest, RunsAJobAlone) {
-  LocalRendezvous alone({.world_size = 2}, [] {});
+  LocalRendezvous alone(
+      {.world_size = 2}, [] {}, [](int64_t) {});
   runner.ends(0, milliseconds(10), {});
   runner.ends(1, milliseconds(20), {});
   EXPECT_EQ(run(alone, options(2)).exit_code(), 0);
@@ -76,7 +94,8 @@ TEST_F(AgentTest, RunsAJobAlone) {
 }
 
 TEST_F(AgentTest, RestartsAllWorkersTogether) {
-  LocalRendezvous alone({.world_size = 2, .max_restarts = 3}, [] {});
+  LocalRendezvous alone(
+      {.world_size = 2, .max_restarts = 3}, [] {}, [](int64_t) {});
   runner.ends(1, milliseconds(10), {.exit_code = 7});
   EXPECT_EQ(runner.refused_rank, -1);
   runner.ends(0, milliseconds(500), {});
@@ -90,7 +109,8 @@ TEST_F(AgentTest, RestartsAllWorkersTogether) {
 }
 
 TEST_F(AgentTest, EndsWithTheFailureWhenNoRestartIsLeft) {
-  LocalRendezvous alone({.max_restarts = 1}, [] {});
+  LocalRendezvous alone(
+      {.max_restarts = 1}, [] {}, [](int64_t) {});
   runner.ends(0, milliseconds(10), {.exit_code = 7});
   runner.ends(0, milliseconds(20), {.exit_code = 8});
   EXPECT_EQ(run(alone, options(1)).exit_code(), 8);
@@ -105,6 +125,7 @@ TEST_F(AgentTest, WaitsForTheRoundAndTellsWhatFor) {
   EXPECT_EQ(run(group, options(1)).exit_code(), 0);
   EXPECT_THAT(told, ElementsAre("waiting for node 1"));
   EXPECT_EQ(group.reports.at(0).end, NodeReport::End::kSucceeded);
+  EXPECT_THAT(group.succeeded, ElementsAre(0));
 }
 
 TEST_F(AgentTest, StopsWhenTheGroupWantsIt) {

@@ -22,6 +22,9 @@ class FakeRunner : public WorkerRunner {
   // The user sends the launcher a signal.
   void user_sends(int signal, Milliseconds at) { happens(at, {.kind = Event::Kind::kSignal, .signal = signal}); }
 
+  // Time passes while nobody waits here.
+  void pass(Milliseconds time) { now_ += time; }
+
   // A rank that is sent a signal ends after `reaction`, unless it ignores it.
   std::map<int64_t, std::set<int>> ignored;
   Milliseconds reaction{0};

@@ -153,6 +153,17 @@ TEST_P(SupervisorSignalTest, CountsOnceIfItComesTwiceAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, SupervisorSignalTest, ::testing::Values(SIGINT, SIGTERM, SIGHUP, SIGQUIT));
 
+TEST(Supervisor, TellsOfRanksThatSucceedByThemselves) {
+  FakeRunner runner;
+  runner.ends(2, milliseconds(10), {});
+  runner.ends(0, milliseconds(20), kSeven);
+  runner.obedient_ending = {};
+  std::vector<int64_t> succeeded;
+  const SupervisorOptions options{.succeeded = [&](int64_t rank) { succeeded.push_back(rank); }};
+  supervise(runner, ranks(3), options);
+  EXPECT_THAT(succeeded, ElementsAre(2));  // not 1, which was stopped
+}
+
 TEST(Supervisor, StopsWhenTheGroupWantsIt) {
   FakeRunner runner;
   const SupervisorOptions options{.stop_wanted = [&] { return runner.now().time_since_epoch() >= milliseconds(250); },

@@ -1,15 +1,23 @@
 #include "trainer/program/exit_code.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <cstring>
+#include <new>
 #include <stdexcept>
 
 #include "ops/errors.h"
 #include "trainer/files/input/printable.h"
+#include "trainer/program/process_setup.h"
 
 namespace narrowcast::program {
 namespace {
+
+using ::testing::StartsWith;
 
 // What run_program makes of a body that throws: its exit code and standard error.
 std::pair<int, std::string> outcome(const std::function<int()>& body) {
@@ -33,6 +41,21 @@ TEST(ExitCode, NamesTheClassOfTheError) {
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistBackendError, false, "rank 1"); }).first, kPeerFailed);
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "bug"); }).first, kInternalError);
   EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("odd"); }).first, kInternalError);
+}
+
+TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
+  EXPECT_EQ(outcome([]() -> int { throw std::bad_alloc(); }),
+            std::make_pair(int{kWrongUse}, std::string("prog: not enough memory (std::bad_alloc)\n")));
+  // More than any machine has addresses for.
+  const auto [code, line] = outcome([] { return static_cast<int>(at::empty({int64_t{1} << 60}, at::kByte).numel()); });
+  EXPECT_EQ(code, kWrongUse);
+  EXPECT_THAT(line, StartsWith("prog: not enough memory: DefaultCPUAllocator: can't allocate memory: "));
+  const std::string limit = " (RLIMIT_NOFILE: at most " + std::to_string(open_file_limit()) + " files may be open)\n";
+  // Whatever class a library chose for it.
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistNetworkError, false, "socket: ", std::strerror(EMFILE)); }),
+            std::make_pair(int{kWrongUse}, "prog: socket: Too many open files" + limit));
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "pipe2: ", std::strerror(EMFILE)); }),
+            std::make_pair(int{kWrongUse}, "prog: pipe2: Too many open files" + limit));
 }
 
 TEST(ExitCode, ErrorsAreOneLine) {

@@ -45,6 +45,12 @@ bool limits_threads(const LaunchOptions& options, const EnvironmentVariables& in
   return options.nproc_per_node > 1 && !SessionEnv::from_variables(inherited).omp_num_threads_set;
 }
 
+int64_t open_files_needed(const LaunchOptions& options, int64_t served_workers) {
+  constexpr int64_t kOwn = 32;
+  const int64_t for_output = options.output.writes_files() ? 4 : 2;
+  return kOwn + for_output * options.nproc_per_node + 2 * served_workers;
+}
+
 std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Round& round,
                                         const EnvironmentVariables& inherited) {
   EnvironmentVariables environment = node_environment(options, round);

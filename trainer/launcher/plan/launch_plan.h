@@ -25,6 +25,10 @@ struct LaunchOptions {
 std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Round& round,
                                         const EnvironmentVariables& inherited);
 
+// How many files a launcher has open while its workers run, about: its own, two pipes and two files of output for each
+// worker, and two connections for each worker of the job, `served_workers`, if it serves the store.
+int64_t open_files_needed(const LaunchOptions& options, int64_t served_workers);
+
 // Whether plan_workers sets OMP_NUM_THREADS itself, which users are told.
 bool limits_threads(const LaunchOptions& options, const EnvironmentVariables& inherited);
 

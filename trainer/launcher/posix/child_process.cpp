@@ -16,6 +16,7 @@
 
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/pipe.h"
+#include "trainer/program/process_setup.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -121,6 +122,7 @@ void direct_streams(ChildStreams streams) {
   const bool guarded = write(start.announcements, &group, sizeof(group)) == sizeof(group);
   if (guarded && getppid() == start.launcher) {  // Else the launcher died before prctl could tell.
     direct_streams(start.streams);
+    program::undo_process_setup();
     unblock_signals();
     execve(start.arguments.get()[0], start.arguments.get(), start.environment.get());
   }
@@ -216,7 +218,10 @@ void adopt_orphans() { TORCH_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "prctl
 
 std::vector<AdoptedChild> list_children() {
   std::vector<AdoptedChild> children;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+  std::error_code error;
+  const std::filesystem::directory_iterator processes("/proc", error);
+  TORCH_CHECK_VALUE(!error, "/proc: cannot be read: ", error.message());
+  for (const auto& entry : processes) {
     const std::string name = entry.path().filename();
     std::ifstream file(entry.path() / "stat");
     std::string stat;

@@ -4,13 +4,8 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <sched.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <ctime>
-#include <iomanip>
 #include <sstream>
 #include <vector>
 
@@ -95,35 +90,11 @@ std::string host_name() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
 }
 
-std::filesystem::path own_folder() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
-
-RunFolder::RunFolder(const std::filesystem::path& log_dir, const std::string& run_id, Fate fate)
-    : temporary_(fate == Fate::kTemporary) {
+std::filesystem::path own_folder() {
   std::error_code error;
-  const bool among_others = log_dir.empty();
-  const std::filesystem::path parent =
-      among_others ? std::filesystem::temp_directory_path() : std::filesystem::absolute(log_dir);
-  path_ = parent / ((among_others ? "narrowcast-run." : "") + run_id);
-  std::filesystem::create_directories(parent, error);
-  // Not create_directories: a folder that is there already is somebody else's.
-  TORCH_CHECK_VALUE(mkdir(path_.c_str(), among_others ? 0700 : 0777) == 0, path_.string(),
-                    ": cannot be made: ", error ? error.message() : std::strerror(errno));
-}
-
-RunFolder::~RunFolder() {
-  if (temporary_) {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-}
-
-std::string new_run_id() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  std::ostringstream id;
-  id << std::put_time(&local, "%Y%m%d-%H%M%S-") << getpid();
-  return id.str();
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  TORCH_CHECK_VALUE(!error, "/proc/self/exe: cannot be read: ", error.message(), "; narrowcast-run needs /proc");
+  return program.parent_path();
 }
 
 }  // namespace narrowcast::launcher

@@ -1,4 +1,4 @@
-// What the launcher asks of the machine it runs on: processors, programs, folders.
+// What the launcher asks of the machine it runs on: processors, programs.
 #pragma once
 
 #include <cstdint>
@@ -38,30 +38,8 @@ std::string find_program(const std::string& name, const EnvironmentVariables& en
 // What this machine calls itself.
 std::string host_name();
 
-// The folder of the program that is running.
+// The folder of the program that is running. Throws c10::ValueError where there is no /proc, by which the launcher also
+// finds its workers' children.
 std::filesystem::path own_folder();
-
-// The folder of one run, which holds what its workers write for the launcher.
-class RunFolder {
- public:
-  enum class Fate { kKept, kTemporary };
-
-  // A new folder named after `run_id` in `log_dir`, which is made if need be, or without
-  // one in the system's folder for temporary files. A temporary one goes with this
-  // object. Throws c10::ValueError if it cannot be made.
-  RunFolder(const std::filesystem::path& log_dir, const std::string& run_id, Fate fate);
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-  ~RunFolder();
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-  bool temporary_ = false;
-};
-
-// A name for a run that no other run on this machine has: the time and this process's id.
-std::string new_run_id();
 
 }  // namespace narrowcast::launcher

@@ -4,8 +4,9 @@
 
 namespace narrowcast::launcher {
 
-LocalRendezvous::LocalRendezvous(Round first, std::function<void()> before_round)
-    : round_(std::move(first)), before_round_(std::move(before_round)) {
+LocalRendezvous::LocalRendezvous(Round first, std::function<void()> before_round,
+                                 std::function<void(int64_t)> succeeded)
+    : round_(std::move(first)), before_round_(std::move(before_round)), succeeded_(std::move(succeeded)) {
   before_round_();
 }
 

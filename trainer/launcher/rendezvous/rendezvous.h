@@ -50,6 +50,9 @@ class Rendezvous {
   // What to do now. Never blocks.
   virtual Directive directive() = 0;
 
+  // Tells the ranks that still run, on all nodes, that one of this node has ended well.
+  virtual void rank_succeeded(int64_t rank) = 0;
+
   // Tells how this node's workers ended in the round that was run last, or, before
   // the first, that the launcher was interrupted. Never blocks.
   virtual void report(const NodeReport& report) = 0;

@@ -52,6 +52,12 @@ class StoreLink::Conversation {
     return state_;
   }
 
+  void rank_succeeded(int64_t rank) {
+    const std::lock_guard lock(mutex_);
+    succeeded_ = rank;
+    changed_.notify_all();
+  }
+
   void report(const RoundReport& report) {
     const std::lock_guard lock(mutex_);
     report_ = report;
@@ -95,7 +101,19 @@ class StoreLink::Conversation {
       if (host) {
         host->step(clock.now());
       }
+      tell_ended(*store);
       converse(member, host);
+    }
+  }
+
+  // Before a report, after which the round may be over.
+  void tell_ended(c10d::Store& store) {
+    std::unique_lock lock(mutex_);
+    const std::optional<int64_t> rank = std::exchange(succeeded_, std::nullopt);
+    const std::string run_id = state_.decision ? state_.decision->run_id : "";
+    lock.unlock();
+    if (rank) {
+      tell_ended_rank(store, run_id, *rank);
     }
   }
 
@@ -130,7 +148,7 @@ class StoreLink::Conversation {
   bool pause() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, options_.monitor_interval,
-                      [this] { return stopping_ || report_.has_value() || (leaving_ && !state_.left); });
+                      [this] { return stopping_ || succeeded_ || report_ || (leaving_ && !state_.left); });
     return !stopping_;
   }
 
@@ -171,6 +189,7 @@ class StoreLink::Conversation {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   LinkState state_;
+  std::optional<int64_t> succeeded_;  // the rank that did last, if that is still to be told
   std::optional<RoundReport> report_;
   bool leaving_ = false;
   bool stopping_ = false;
@@ -190,6 +209,8 @@ StoreLink::~StoreLink() {
 }
 
 LinkState StoreLink::state() const { return conversation_->state(); }
+
+void StoreLink::rank_succeeded(int64_t rank) { conversation_->rank_succeeded(rank); }
 
 void StoreLink::report(const RoundReport& report) { conversation_->report(report); }
 

@@ -50,6 +50,8 @@ class StoreLink {
   ~StoreLink();
 
   LinkState state() const;
+  // A rank of the round that runs has ended well.
+  void rank_succeeded(int64_t rank);
   void report(const RoundReport& report);
   void leave();
 

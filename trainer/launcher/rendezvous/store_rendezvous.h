@@ -14,6 +14,7 @@ class StoreRendezvous : public Rendezvous {
   explicit StoreRendezvous(const LinkOptions& options);
 
   Directive directive() override;
+  void rank_succeeded(int64_t rank) override { link_.rank_succeeded(rank); }
   void report(const NodeReport& report) override;
   bool may_leave() override;
 

@@ -14,6 +14,7 @@
 #include "trainer/network/listening_socket.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/process_group/rendezvous/addresses.h"
+#include "trainer/process_group/rendezvous/job_keys.h"
 #include "trainer/process_group/rendezvous/roll_call.h"
 
 namespace narrowcast::rendezvous {
@@ -95,7 +96,7 @@ c10::intrusive_ptr<c10d::Store> join_job_store(const WorkerEnv& env, const JobSt
   const c10::intrusive_ptr<c10d::Store> everything =
       with_network_errors(env.rank, absl::StrCat(serves ? "serving the store at " : "reaching the store at ", place),
                           [&] { return serves ? serve(env, options, deadline) : reach(env, options); });
-  const auto of_run = c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("narrowcast/", env.run_id), everything);
+  const auto of_run = c10::make_intrusive<c10d::PrefixStore>(job_prefix(env.run_id), everything);
   const auto store = with_network_errors(env.rank, absl::StrCat("joining the job at ", place), [&] {
     return call_roll(of_run, {.rank = env.rank, .world_size = env.world_size, .deadline = deadline});
   });

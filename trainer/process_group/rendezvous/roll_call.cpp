@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
+#include "trainer/process_group/rendezvous/job_keys.h"
+
 namespace narrowcast::rendezvous {
 namespace {
 
@@ -20,7 +22,7 @@ using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr const char* kAttempt = "attempt";  // the name of the newest attempt
-constexpr milliseconds kLookAgain{500};      // for a newer attempt
+constexpr milliseconds kLookAgain{500};      // for a newer attempt, and for ranks that ended
 constexpr milliseconds kPause{20};           // between two looks
 
 std::string drawn_name() {
@@ -54,6 +56,25 @@ bool arrive(const StorePtr& store, const std::vector<std::string>& keys, millise
   }
 }
 
+// Throws if a launcher has seen a rank end, with success, that is waited for.
+void check_none_ended(const StorePtr& store) {
+  if (store->check({kEndedRank})) {
+    TORCH_CHECK_WITH(DistStoreError, false, "rank ", read(store, kEndedRank),
+                     " has ended, with success, and will not join (was it given --help, --version or --dry_run?)");
+  }
+}
+
+// Whether all of `keys` are there before `deadline`. Throws c10::DistStoreError if a rank ended instead.
+bool arrive_in_time(const StorePtr& store, const std::vector<std::string>& keys, Clock::time_point deadline) {
+  while (!arrive(store, keys, std::min(kLookAgain, left_until(deadline)))) {
+    check_none_ended(store);
+    if (Clock::now() >= deadline) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& attempt, int64_t world_size) {
   std::vector<int64_t> missing;
   for (int64_t rank = 0; rank < world_size; ++rank) {
@@ -78,7 +99,7 @@ std::string lead(const StorePtr& store, const RollCall& call) {
   for (int64_t rank = 0; rank < call.world_size; ++rank) {
     keys.push_back(presence_key(attempt, rank));
   }
-  if (!arrive(store, keys, left_until(call.deadline))) {
+  if (!arrive_in_time(store, keys, call.deadline)) {
     throw_missing(missing_ranks(store, attempt, call.world_size));
   }
   const auto append_number = [&](std::string* out, const std::string& key) { out->append(read(store, key)); };
@@ -93,6 +114,7 @@ class Follower {
 
   std::string follow() {
     while (!is_complete()) {
+      check_none_ended(store_);
       if (Clock::now() >= call_.deadline) {
         throw_missing(absentees());
       }
@@ -106,7 +128,7 @@ class Follower {
  private:
   // Waits a while for the attempt of which this rank is a part.
   bool is_complete() {
-    if (!arrive(store_, {kAttempt}, left_until(call_.deadline))) {
+    if (!arrive_in_time(store_, {kAttempt}, call_.deadline)) {
       return false;
     }
     const std::string newest = read(store_, kAttempt);

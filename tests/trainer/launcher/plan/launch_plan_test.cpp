@@ -57,6 +57,14 @@ TEST(LaunchPlan, GivesWorkersWhatTorchrunGives) {
   EXPECT_THAT(workers[0].environment, Contains(Pair("RANK", "0")));
 }
 
+TEST(LaunchPlan, KnowsHowManyFilesAreOpen) {
+  EXPECT_EQ(open_files_needed(options(8), 0), 32 + 16);
+  EXPECT_EQ(open_files_needed(options(8), 16), 32 + 16 + 32);
+  LaunchOptions teed = options(8);
+  teed.output.tee = StreamChoices::parse("--tee", "3");
+  EXPECT_EQ(open_files_needed(teed, 16), 32 + 32 + 32);
+}
+
 TEST(LaunchPlan, WorkersUnderstandIt) {
   for (const WorkerCommand& worker : plan_workers(options(2), two_ranks(), {})) {
     const WorkerEnv env = WorkerEnv::from_variables(worker.environment);

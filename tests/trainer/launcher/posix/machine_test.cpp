@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
@@ -100,36 +98,6 @@ TEST_F(FindProgramTest, HintsAtAFileOfThisFolder) {
   std::filesystem::current_path(root);
   EXPECT_THAT(refusal([&] { find("here"); }), HasSubstr("write ./here"));
   std::filesystem::current_path(before);
-}
-
-TEST(RunFolder, IsKeptInALogDirAndNamedAfterTheRun) {
-  const testing::TemporaryFolder parent;
-  const std::filesystem::path logs = parent.path() / "logs";
-  std::filesystem::path path;
-  {
-    const RunFolder folder(logs, "run7", RunFolder::Fate::kKept);
-    path = folder.path();
-    EXPECT_EQ(path, logs / "run7");
-    EXPECT_THAT(refusal([&] { RunFolder(logs, "run7", RunFolder::Fate::kKept); }),
-                HasSubstr("cannot be made: File exists"));
-  }
-  EXPECT_TRUE(std::filesystem::is_directory(path));
-}
-
-TEST(RunFolder, GoesIfItIsTemporary) {
-  std::filesystem::path path;
-  {
-    const RunFolder folder("", new_run_id(), RunFolder::Fate::kTemporary);
-    path = folder.path();
-    EXPECT_TRUE(std::filesystem::is_directory(path));
-    std::ofstream(path / "file") << "text";
-  }
-  EXPECT_FALSE(std::filesystem::exists(path));
-}
-
-TEST(RunFolder, RefusesAPlaceItCannotUse) {
-  EXPECT_THAT(refusal([] { RunFolder("/dev/null/logs", "run", RunFolder::Fate::kKept); }),
-              HasSubstr("cannot be made: Not a directory"));
 }
 
 }  // namespace

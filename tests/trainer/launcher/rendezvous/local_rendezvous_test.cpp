@@ -16,7 +16,7 @@ class LocalRendezvousTest : public ::testing::Test {
   }
 
   int rounds_prepared = 0;
-  LocalRendezvous rendezvous{{.max_restarts = 1}, [this] { ++rounds_prepared; }};
+  LocalRendezvous rendezvous{{.max_restarts = 1}, [this] { ++rounds_prepared; }, [](int64_t) {}};
 };
 
 TEST_F(LocalRendezvousTest, RunsAtOnce) {

@@ -7,10 +7,13 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
+#include "tests/support/error_message.h"
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
+#include "trainer/process_group/rendezvous/job_keys.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -49,6 +52,25 @@ TEST(HostedStore, ForgetsWorkersKeysAlone) {
   client->set(kLauncherKeys + std::string("decision"), bytes("kept"));
   store.forget_workers();
   EXPECT_THAT(client->listKeys(), ElementsAre(kLauncherKeys + std::string("decision")));
+}
+
+TEST(HostedStore, TellsRanksWhoHasEnded) {
+  const network::ListeningSocket socket = testing::loopback_socket();
+  HostedStore store("127.0.0.1", socket);
+  tell_ended_rank(*store.store(), "job7", 3);
+  const c10d::PrefixStore seen_by_ranks(rendezvous::job_prefix("job7"), connect(socket));
+  EXPECT_TRUE(seen_by_ranks.check({rendezvous::kEndedRank}));
+  EXPECT_EQ(seen_by_ranks.get(rendezvous::kEndedRank), bytes("3"));
+  store.forget_workers();
+  EXPECT_FALSE(seen_by_ranks.check({rendezvous::kEndedRank}));
+}
+
+TEST(HostedStore, SaysThatItsAddressCannotBeReached) {
+  network::ListeningSocket socket = testing::loopback_socket();
+  // A socket at another address than the one that is named: nobody listens there.
+  const std::string message = testing::error_message<c10::ValueError>([&] { HostedStore("127.0.0.2", socket); });
+  EXPECT_EQ(message, c10::str("the job's store would be served at 127.0.0.2:", socket.port(),
+                              ", but this machine cannot reach itself there: Connection refused"));
 }
 
 // Descriptors of this process that a program it starts would inherit.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/error_message.h"
+#include "trainer/process_group/rendezvous/job_keys.h"
 
 namespace narrowcast::rendezvous {
 namespace {
@@ -91,6 +92,21 @@ TEST(RollCallErrorTest, NamesTheRanksThatDoNotCome) {
   auto present = std::async(std::launch::async, [&] { return error_of(store, rank_of(2, 4, 300ms)); });
   EXPECT_THAT(error_of(store, rank_of(0, 4, 200ms)), HasSubstr("no sign of ranks 1, 3 within the time-out"));
   EXPECT_THAT(present.get(), HasSubstr("no sign of ranks 1, 3 within the time-out"));
+}
+
+TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
+  const StorePtr store = new_store();
+  const std::string ended = "rank 1 has ended, with success, and will not join";
+  store->set(kEndedRank, std::vector<uint8_t>{'1'});
+  EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));
+  EXPECT_THAT(error_of(store, rank_of(0, 3, 1h)), HasSubstr(ended));
+  EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));  // after rank 0 has begun
+}
+
+TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
+  const StorePtr store = new_store();
+  store->set(kEndedRank, std::vector<uint8_t>{'1'});
+  EXPECT_EQ(attempt_of(store, {"a", "b"}).size(), 2U);
 }
 
 TEST(RollCallErrorTest, RankZeroMayBeTheOneThatIsMissing) {
