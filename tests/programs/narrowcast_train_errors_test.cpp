@@ -185,7 +185,9 @@ class NarrowcastTrainLimitsTest : public NarrowcastTrainErrorsTest {
 };
 
 TEST_F(NarrowcastTrainLimitsTest, TooManyOpenFiles) {
-  expect_one_line(train_under("ulimit -n 4", {"--output_dir=" + folder / "run"}), 2, "(RLIMIT_NOFILE: at most 4 files");
+  const ProgramEnd end = train_under("ulimit -n 4", {"--output_dir=" + folder / "run"});
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.errors, HasSubstr("Too many open files (RLIMIT_NOFILE: at most 4 files may be open)\n"));
 }
 
 TEST_F(NarrowcastTrainLimitsTest, OnlyTheHardLimitOfOpenFilesCounts) {
@@ -193,7 +195,9 @@ TEST_F(NarrowcastTrainLimitsTest, OnlyTheHardLimitOfOpenFilesCounts) {
 }
 
 TEST_F(NarrowcastTrainLimitsTest, AFileThatMayNotGrow) {
-  expect_one_line(train_under("ulimit -f 1", {"--output_dir=" + folder / "run"}), 6, "File too large");
+  const ProgramEnd end = train_under("ulimit -f 1", {"--output_dir=" + folder / "run"});
+  EXPECT_EQ(end.exit_code, 6);
+  EXPECT_THAT(end.errors, HasSubstr(": cannot be written: File too large\n"));
 }
 
 TEST_F(NarrowcastTrainLimitsTest, TooLittleMemory) {

@@ -157,7 +157,9 @@ TEST_F(NarrowcastRunTest, SaysThatItNeedsProc) {
   if (!end) {
     GTEST_SKIP() << "mount namespaces cannot be made here";
   }
-  expect_refused(*end, "/proc/self/exe: cannot be read: No such file or directory; narrowcast-run needs /proc");
+  EXPECT_EQ(end->exit_code, 2);
+  EXPECT_THAT(end->errors, HasSubstr("narrowcast-run: /proc/self/exe: cannot be read: No such file or directory; "
+                                     "narrowcast-run needs /proc\n"));
 }
 
 TEST_F(NarrowcastRunTest, LeavesNoTemporaryFiles) {

@@ -5,6 +5,9 @@
 #include <iomanip>
 #include <sstream>
 
+#include "trainer/files/input/printable.h"
+#include "trainer/launcher/failure/last_lines.h"
+
 namespace narrowcast::launcher {
 namespace {
 
@@ -47,11 +50,14 @@ std::string headline(const GroupEnd& end) {
          " after the start, at " + local_time(failure.time_ms) + ending_of_others(end);
 }
 
+// What a worker wrote, as a terminal only shows it. Its texts are cut already; escaped they may be longer.
+std::string shown(const std::string& text) { return printable(text, 2 * kLongestText); }
+
 std::vector<std::string> failure_lines(const GroupEnd& end) {
   const FailureRecord& failure = *end.failure;
   std::vector<std::string> lines = {headline(end)};
   if (!failure.message.empty()) {
-    lines.push_back("its error: " + failure.message);
+    lines.push_back("its error: " + shown(failure.message));
   }
   if (!failure.log_file.empty()) {
     lines.push_back("its standard error is in " + failure.log_file);
@@ -60,7 +66,7 @@ std::vector<std::string> failure_lines(const GroupEnd& end) {
     lines.emplace_back("its last lines on standard error:");
   }
   for (const std::string& line : failure.last_lines) {
-    lines.push_back("    " + line);
+    lines.push_back("    " + shown(line));
   }
   return lines;
 }

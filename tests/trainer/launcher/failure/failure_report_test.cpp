@@ -6,6 +6,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "trainer/launcher/failure/last_lines.h"
+
 namespace narrowcast::launcher {
 namespace {
 
@@ -65,6 +67,19 @@ TEST(FailureReport, ShowsMessageLogAndLastLines) {
   EXPECT_EQ(Lines(lines.begin() + 1, lines.end()),
             (Lines{"its error: disk full", "its standard error is in logs/1/stderr.log",
                    "its last lines on standard error:", "    one", "    two"}));
+}
+
+TEST(FailureReport, ShowsWhatATerminalWouldObey) {
+  FailureRecord failure = exit_seven();
+  failure.message = "red \x1b[31m\nsecond line";
+  std::string endless;
+  endless.resize(size_t{1} << 20, '\x1b');
+  failure.last_lines = {"\x1b]0;title\x07", cut_text(endless)};
+  const Lines lines = describe_end(failed(failure));
+  EXPECT_EQ(lines.at(1), R"(its error: red \x1b[31m\nsecond line)");
+  EXPECT_EQ(lines.at(3), R"(    \x1b]0;title\x07)");
+  EXPECT_LE(lines.at(4).size(), 2 * kLongestText + 4);
+  EXPECT_THAT(lines.at(4), HasSubstr(R"(\x1b\x1b)"));
 }
 
 TEST(FailureReport, NamesTheSignalThatStoppedTheJob) {
