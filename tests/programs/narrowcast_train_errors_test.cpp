@@ -223,6 +223,12 @@ TEST_F(NarrowcastTrainErrorsTest, HalfAnEnvironment) {
   expect_one_line(run_to_end(Words{NARROWCAST_TRAIN} + small_gpt(), environment), 2, "MASTER_PORT");
 }
 
+TEST_F(NarrowcastTrainErrorsTest, TlsThatWouldNotEncrypt) {
+  auto environment = one_of_two(0, free_port());
+  environment["GLOO_DEVICE_TRANSPORT"] = "TCP_TLS";
+  expect_one_line(run_to_end(Words{NARROWCAST_TRAIN} + small_gpt(), environment), 2, "GLOO_DEVICE_TRANSPORT=TCP_TLS: ");
+}
+
 TEST_F(NarrowcastTrainErrorsTest, APeerThatNeverComes) {
   const ProgramEnd end =
       run_to_end(Words{NARROWCAST_TRAIN, "--timeout_seconds=2"} + small_gpt(), one_of_two(0, free_port()));

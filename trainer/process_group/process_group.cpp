@@ -26,6 +26,22 @@ void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");
 }
 
+// LibTorch itself reads this variable when it makes Gloo's device. TCP and LINUX are names of the one transport that
+// works: TCP_TLS reads certificates, and then connects by functions of TCP's, which encrypt nothing. Later LibTorchs
+// lack it.
+void check_gloo_transport() {
+  constexpr const char* kTransport = "GLOO_DEVICE_TRANSPORT";
+  const EnvironmentVariables variables = process_environment();
+  const auto found = variables.find(kTransport);
+  if (found == variables.end() || found->second == "TCP" || found->second == "LINUX") {
+    return;
+  }
+  TORCH_CHECK_VALUE(found->second != "TCP_TLS", kTransport, "=TCP_TLS: LibTorch's Gloo would send everything in plain ",
+                    "text nevertheless; unset it, and encrypt the network instead (docs/security.md)");
+  TORCH_CHECK_VALUE(false, kTransport, "='", found->second,
+                    "' is no transport that LibTorch's Gloo has here; unset it, or set it to TCP");
+}
+
 // Ranks with different backends would wait for each other.
 void compare_backends(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env, const std::string& backend) {
   if (env.rank == 0) {
@@ -46,6 +62,7 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
 
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);
+  check_gloo_transport();
   if (options.backend == "nccl") {
     check_nccl_backend(env, options);
   }

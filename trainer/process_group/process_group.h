@@ -43,9 +43,9 @@ struct ProcessGroupOptions {
 // through this process's environment (nccl/environment.h).
 //
 // Throws c10::ValueError for an unknown backend or one that this build lacks, a
-// timeout that is not positive, an unknown interface, or another backend than rank 0's; c10::DistBackendError
-// naming rank, address and port where the port is in use, the store cannot be
-// reached or ranks, which it names, do not join within the timeout.
+// timeout that is not positive, an unknown interface, a GLOO_DEVICE_TRANSPORT that does not work (TCP_TLS does not
+// encrypt), or another backend than rank 0's; c10::DistBackendError naming rank, address and port where the port is in
+// use, the store cannot be reached or ranks, which it names, do not join within the timeout.
 NARROWCAST_EXPORT ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
 
 // Takes the group of that name out of the registry, so that its connections close

@@ -195,6 +195,34 @@ TEST(ProcessGroupTest, RejectsWrongOptions) {
   EXPECT_THAT(value_error({.group_name = ""}), HasSubstr("group_name"));
 }
 
+class GlooTransportTest : public ::testing::Test {
+ protected:
+  // Of joining with this GLOO_DEVICE_TRANSPORT. Another rank is named that nobody waits for.
+  static std::string error_with(const std::string& transport) {
+    ::setenv("GLOO_DEVICE_TRANSPORT", transport.c_str(), 1);
+    return error_message<c10::ValueError>([] { init_process_group(env_at({.rank = 1}, free_port())); });
+  }
+  void TearDown() override { ::unsetenv("GLOO_DEVICE_TRANSPORT"); }
+};
+
+TEST_F(GlooTransportTest, RefusesTlsThatWouldNotEncryptBeforeTheStoreIsReached) {
+  EXPECT_THAT(error_with("TCP_TLS"), AllOf(HasSubstr("GLOO_DEVICE_TRANSPORT=TCP_TLS"), HasSubstr("plain text")));
+}
+
+TEST_F(GlooTransportTest, NamesATransportThatLibTorchLacks) {
+  for (const std::string transport : {"UV", "IBVERBS", "tcp_tls", ""}) {
+    EXPECT_THAT(error_with(transport), HasSubstr("GLOO_DEVICE_TRANSPORT='" + transport + "' is no transport"));
+  }
+}
+
+TEST_F(GlooTransportTest, TakesTheOneThatWorksByBothItsNames) {
+  for (const char* const transport : {"TCP", "LINUX"}) {
+    ::setenv("GLOO_DEVICE_TRANSPORT", transport, 1);
+    const ProcessGroupScope scope(WorkerEnv{});
+    EXPECT_EQ(scope.group()->getSize(), 1);
+  }
+}
+
 TEST(ProcessGroupWithoutGpuTest, SaysWhatNcclLacks) {
   if (gpu_count() > 0) {
     GTEST_SKIP() << "a GPU, which NCCL can use";
