@@ -88,6 +88,8 @@ INSTANTIATE_TEST_SUITE_P(
                  "--checkpoint_dir: has no effect with --verify_gradients"},
         WrongUse{{"--checkpoint_dir=d", "--evaluate=m.pt"}, "--checkpoint_dir: has no effect with --evaluate"},
         WrongUse{{"--resume_from="}, "--resume_from: must name a folder"},
+        WrongUse{{"--interface=lo"}, "--interface=lo: has no effect on one process alone"},
+        WrongUse{{"--interface=lo", "--rank=0", "--world_size=1"}, "--interface=lo: has no effect"},
         WrongUse{{"--optimizer=adam"}, "known: adamw, sgd"}, WrongUse{{"--sample_length=-1"}, "sample_length"}));
 
 class NarrowcastTrainErrorsTest : public ::testing::Test {
@@ -227,6 +229,11 @@ TEST_F(NarrowcastTrainErrorsTest, TlsThatWouldNotEncrypt) {
   auto environment = one_of_two(0, free_port());
   environment["GLOO_DEVICE_TRANSPORT"] = "TCP_TLS";
   expect_one_line(run_to_end(Words{NARROWCAST_TRAIN} + small_gpt(), environment), 2, "GLOO_DEVICE_TRANSPORT=TCP_TLS: ");
+}
+
+TEST_F(NarrowcastTrainErrorsTest, AnInterfaceIsNoErrorUnderALauncherWhoseJobMayGrow) {
+  EXPECT_EQ(train_on(1, small_gpt() + Words{"--interface=lo"}).exit_code, 0);
+  EXPECT_EQ(train_on(1, small_gpt() + Words{"--interface=no-such-if"}).exit_code, 2);
 }
 
 TEST_F(NarrowcastTrainErrorsTest, APeerThatNeverComes) {

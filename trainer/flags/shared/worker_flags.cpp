@@ -1,6 +1,7 @@
 #include "trainer/flags/shared/worker_flags.h"
 
 #include <absl/flags/flag.h>
+#include <c10/util/Exception.h>
 
 #include <optional>
 
@@ -10,9 +11,10 @@ ABSL_FLAG(int64_t, local_rank, 0, "This process's number among those of its node
 ABSL_FLAG(int64_t, local_world_size, 1, "Number of processes of its node.");
 ABSL_FLAG(std::string, master_addr, "", "Address of rank 0's machine, where the job's store is.");
 ABSL_FLAG(int64_t, master_port, 0, "TCP port of the store.");
-ABSL_FLAG(std::string, interface, "",
-          "Network interface to use, e.g. eth0. If not given: GLOO_SOCKET_IFNAME, else loopback for a job on one node, "
-          "else the one that reaches rank 0.");
+ABSL_FLAG(
+    std::string, interface, "",
+    "Network interface to reach other processes by, e.g. eth0. If not given: GLOO_SOCKET_IFNAME, else loopback for "
+    "a job on one node, else the one that reaches rank 0.");
 
 namespace narrowcast {
 namespace {
@@ -21,6 +23,12 @@ namespace {
 template <class Value>
 std::optional<Value> given(const program::CommandLine& line, const std::string& name, const absl::Flag<Value>& flag) {
   return line.given(name) ? std::optional<Value>(absl::GetFlag(flag)) : std::nullopt;
+}
+
+// A launcher with a run id may start the job again with more processes, all by this command line.
+void check_interface_is_used(const WorkerEnv& env, const std::string& interface) {
+  TORCH_CHECK_VALUE(env.world_size > 1 || !env.run_id.empty(), "--interface=", interface,
+                    ": has no effect on one process alone, which connects to no other");
 }
 
 }  // namespace
@@ -41,6 +49,7 @@ WorkerEnv read_worker_env(const program::CommandLine& line) {
                                    .master_port = given(line, "master_port", FLAGS_master_port)});
   if (line.given("interface")) {
     env.socket_interface = absl::GetFlag(FLAGS_interface);
+    check_interface_is_used(env, env.socket_interface);
   }
   return env;
 }

@@ -12,7 +12,8 @@ namespace narrowcast {
 // Their names.
 const std::vector<std::string>& worker_flags();
 
-// The process's place, from its environment and from those flags, which win. Throws as WorkerEnv::from_variables does.
+// The process's place, from its environment and from those flags, which win. Throws as WorkerEnv::from_variables does,
+// and c10::ValueError for an interface where there is nobody to talk to.
 WorkerEnv read_worker_env(const program::CommandLine& line);
 
 }  // namespace narrowcast
