@@ -1,7 +1,8 @@
 # Finds LibTorch >= LibTorch_FIND_VERSION as a plain C++ library.
 #
 #   -DNARROWCAST_LIBTORCH=DIR  an unpacked LibTorch archive, or the torch folder of a Python installation
-#   otherwise                  what third_party/setup unpacked below the user's cache folder
+#   otherwise                  what third_party/setup unpacked below the user's cache folder: the version asked for,
+#                              or that of -DNARROWCAST_LIBTORCH_VERSION=VERSION
 #
 # Targets: libtorch::headers, libtorch::c10, libtorch::cpu and, where the copy
 # has them, libtorch::c10_cuda and libtorch::cuda. LibTorch's own package file
@@ -18,7 +19,11 @@ if(NOT _lt_root)
   if(NARROWCAST_CUDA)
     set(_lt_variant cuda)
   endif()
-  set(_lt_root "${_lt_cache}/narrowcast/libtorch-${LibTorch_FIND_VERSION}.0-${_lt_variant}/torch")
+  set(_lt_version "${NARROWCAST_LIBTORCH_VERSION}")
+  if(NOT _lt_version)
+    set(_lt_version "${LibTorch_FIND_VERSION}")
+  endif()
+  set(_lt_root "${_lt_cache}/narrowcast/libtorch-${_lt_version}.0-${_lt_variant}/torch")
 endif()
 
 set(LibTorch_PREFIX "${_lt_root}")

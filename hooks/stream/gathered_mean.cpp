@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "ops/error_message.h"
+#include "ops/libtorch_versions.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -17,7 +18,7 @@ at::Tensor gather(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std
   at::Tensor flat = all.view({-1});
   at::Tensor own_flat = own.view({-1});
   try {
-    group->_allgather_base(flat, own_flat)->wait();
+    libtorch::all_gather_single(group, flat, own_flat)->wait();
   } catch (const std::exception& error) {
     TORCH_CHECK_WITH(DistBackendError, false, "rank ", group->getRank(), ": all-gather of hook ", hook,
                      " failed: ", error_message(error));

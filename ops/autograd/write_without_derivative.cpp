@@ -5,8 +5,9 @@
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <algorithm>
-#include <memory>
 #include <vector>
+
+#include "ops/libtorch_versions.h"
 
 namespace narrowcast::autograd {
 namespace {
@@ -18,10 +19,8 @@ bool any_needs_gradient(at::TensorList tensors) {
                      [](const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); });
 }
 
-// deleteNode frees long graphs without recursion.
-std::shared_ptr<NotImplemented> make_node(const std::string& name, at::TensorList inputs, at::TensorList outputs) {
-  auto node = std::make_unique<NotImplemented>(name, torch::autograd::collect_next_edges(inputs, outputs));
-  return {node.release(), torch::autograd::deleteNode};
+auto make_node(const std::string& name, at::TensorList inputs, at::TensorList outputs) {
+  return libtorch::make_node<NotImplemented>(name, torch::autograd::collect_next_edges(inputs, outputs));
 }
 
 void append(const c10::IValue& argument, std::vector<at::Tensor>& tensors) {

@@ -16,6 +16,7 @@
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
 #include "ops/error_message.h"
+#include "ops/libtorch_versions.h"
 #include "ops/meta/quantized_all_reduce.h"
 #include "ops/wire_format.h"
 
@@ -32,7 +33,7 @@ at::Tensor gather_calls(const at::Tensor& x, WireFormat format, const Group& gro
   at::Tensor own = at::tensor({x.numel(), static_cast<int64_t>(format)}, at::kLong).to(x.device());
   at::Tensor all = at::empty({group->getSize() * own.numel()}, own.options());
   try {
-    group->_allgather_base(all, own)->wait();
+    libtorch::all_gather_single(group, all, own)->wait();
   } catch (const std::exception& error) {
     TORCH_CHECK_WITH(DistBackendError, false, "rank ", group->getRank(), ": ", kName,
                      " failed: ", error_message(error));

@@ -13,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "ops/libtorch_versions.h"
 #include "trainer/files/input/hash.h"
 #include "trainer/files/input/json.h"
 #include "trainer/files/input/printable.h"
@@ -45,7 +46,8 @@ std::vector<double> all_reduce(const ProcessGroupPtr& group, const std::vector<d
 at::Tensor all_gather_rows(const ProcessGroupPtr& group, const at::Tensor& row) {
   at::Tensor input = row.to(collective_device(group));
   at::Tensor output = at::empty({group->getSize() * row.numel()}, input.options());
-  with_network_errors(group->getRank(), "all-gather of values", [&] { group->_allgather_base(output, input)->wait(); });
+  with_network_errors(group->getRank(), "all-gather of values",
+                      [&] { libtorch::all_gather_single(group, output, input)->wait(); });
   return output.view({group->getSize(), row.numel()}).cpu();
 }
 

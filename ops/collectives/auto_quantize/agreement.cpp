@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "ops/error_message.h"
+#include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -50,7 +51,7 @@ at::Tensor gather_records(const Exchange& exchange) {
   const at::Device device = has_cpu_backend(*exchange.group) ? at::Device(at::kCPU) : exchange.sources[0].device();
   at::Tensor own = write_record(exchange).to(device);
   at::Tensor all = at::empty({exchange.group->getSize() * own.numel()}, own.options());
-  wait_for(*exchange.group->_allgather_base(all, own), exchange);
+  wait_for(*libtorch::all_gather_single(exchange.group, all, own), exchange);
   return all.cpu();
 }
 

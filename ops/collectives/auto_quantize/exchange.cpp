@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ops/collectives/auto_quantize/agreement.h"
+#include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -38,7 +39,7 @@ void start_all_gather(InFlight& in_flight) {
   in_flight.sent = fill_up(in_flight.sent, in_flight.stride);
   const auto& group = in_flight.exchange.group;
   in_flight.received = at::empty({group->getSize() * in_flight.stride}, in_flight.sent.options());
-  in_flight.work = group->_allgather_base(in_flight.received, in_flight.sent);
+  in_flight.work = libtorch::all_gather_single(group, in_flight.received, in_flight.sent);
 }
 
 void start_all_to_all(InFlight& in_flight) {
@@ -46,7 +47,8 @@ void start_all_to_all(InFlight& in_flight) {
   auto& receives = in_flight.exchange.receives;
   const int64_t numel = std::accumulate(receives.begin(), receives.end(), int64_t{0});
   in_flight.received = at::empty({numel}, in_flight.sent.options());
-  in_flight.work = in_flight.exchange.group->alltoall_base(in_flight.received, in_flight.sent, receives, sends);
+  in_flight.work =
+      libtorch::all_to_all_single(in_flight.exchange.group, in_flight.received, in_flight.sent, receives, sends);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "ops/collectives/wire/run_codec.h"
 #include "ops/error_message.h"
+#include "ops/libtorch_versions.h"
 #include "ops/wire_format.h"
 
 namespace narrowcast::collectives {
@@ -84,7 +85,7 @@ void StreamExchange::one_shot(const MeanCall& call) {
   const Run whole{0, options_.numel};
   encode_run({options_.format, rounding_of(call.rounding, rank(), 0)}, {call.array, whole, call.residuals.own},
              sent_.mutable_data_ptr<uint8_t>());
-  collective("all-gather of messages", [&] { group_->_allgather_base(received_, sent_)->wait(); });
+  collective("all-gather of messages", [&] { libtorch::all_gather_single(group_, received_, sent_)->wait(); });
   RankMessages messages;
   for (int64_t sender = 0; sender < world_size(); ++sender) {
     messages.push_back(received_.const_data_ptr<uint8_t>() + sender * sent_.numel());
@@ -113,7 +114,7 @@ void StreamExchange::send_parts(const MeanCall& call) {
     sizes_received.push_back(peer == rank() ? 0 : message_bytes(shards_[rank()]));
   }
   collective("all-to-all of shards",
-             [&] { group_->alltoall_base(received_, sent_, sizes_received, sizes_sent)->wait(); });
+             [&] { libtorch::all_to_all_single(group_, received_, sent_, sizes_received, sizes_sent)->wait(); });
 }
 
 void StreamExchange::send_mean(const MeanCall& call) {
@@ -128,7 +129,7 @@ void StreamExchange::send_mean(const MeanCall& call) {
   average_and_encode_runs({options_.format, rounding}, parts,
                           {call.array, own, advanced(call.residuals.own, own.begin)}, call.residuals.mean,
                           mean_.mutable_data_ptr<uint8_t>());
-  collective("all-gather of means", [&] { group_->_allgather_base(means_, mean_)->wait(); });
+  collective("all-gather of means", [&] { libtorch::all_gather_single(group_, means_, mean_)->wait(); });
 }
 
 // Shards whose messages follow each other without a gap are decoded as one.

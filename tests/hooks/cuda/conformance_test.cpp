@@ -5,6 +5,7 @@
 #include <string>
 
 #include "hooks/factory.h"
+#include "ops/libtorch_versions.h"
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/hook_cases.h"
 #include "tests/support/nccl/nccl_ranks.h"
@@ -45,7 +46,7 @@ at::Tensor run(CommHook& hook, const at::Tensor& gradient) {
 void expect_same_on_all_ranks(const at::Tensor& result, const Group& group) {
   at::Tensor own = result.contiguous();
   at::Tensor all = at::empty({group->getSize() * own.numel()}, own.options());
-  group->_allgather_base(all, own)->wait();
+  libtorch::all_gather_single(group, all, own)->wait();
   EXPECT_TRUE(all.view({group->getSize(), own.numel()}).eq(own).all().item<bool>()) << "replicas differ";
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/libtorch_versions.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -146,7 +147,7 @@ TEST(ConsensusPeersTest, LengthsThatCannotBeAreABackendErrorThatNamesTheRank) {
       if (rank == 1) {
         at::Tensor input = at::full({1}, length, at::kLong);
         at::Tensor output = at::empty({2}, at::kLong);
-        group->_allgather_base(output, input)->wait();
+        libtorch::all_gather_single(group, output, input)->wait();
         return;
       }
       EXPECT_EQ(error_message<c10::DistBackendError>([&] { all_gather_text(group, "text"); }),
@@ -162,7 +163,7 @@ TEST(ConsensusPeersTest, SomethingOtherThanAListIsABackendErrorThatNamesTheRank)
       if (rank == 1) {
         at::Tensor input = at::full({1}, 12345, at::kLong);
         at::Tensor output = at::empty({2}, at::kLong);
-        group->_allgather_base(output, input)->wait();
+        libtorch::all_gather_single(group, output, input)->wait();
         all_gather_text(group, text);
         return;
       }

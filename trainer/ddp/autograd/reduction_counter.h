@@ -5,14 +5,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "ops/export.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace narrowcast {
 
@@ -35,7 +30,8 @@ class NARROWCAST_EXPORT ReductionCounter {
  private:
   struct State;
   std::shared_ptr<State> state_;
-  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks_;
+  struct Hooks;
+  std::unique_ptr<Hooks> hooks_;
 };
 
 }  // namespace narrowcast

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/collectives/auto_quantize.h"
+#include "ops/libtorch_versions.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
@@ -113,7 +114,7 @@ TEST(DecodingWork, FailsWhenAPeerDoesAndLeavesTheOutputs) {
               if (rank == 1) {
                 at::Tensor record = at::tensor({0, 0, 3, 3, 3, 3}, at::kLong);
                 at::Tensor records = at::empty({12}, at::kLong);
-                group->_allgather_base(records, record)->wait();
+                libtorch::all_gather_single(group, records, record)->wait();
                 return;
               }
               const std::vector<at::Tensor> outputs{at::full({3}, -1.F), at::full({3}, -1.F)};
