@@ -70,21 +70,22 @@ TORCH_LIBRARY(narrowcast, m) {
 
   // Weight-only int8, PyTorch's benchmarks/gpt_fast/quantize.py. Errors as above.
 
-  // x [C, n] float32, bfloat16 or float16, any strides, n >= 1 -> codes [C, n] of target_dtype, scales [C] of x's
-  // dtype, zero_points [C] int64, all 0. Symmetric, per row, each step rounded to x's dtype:
+  // x [C, n] float32, float64, bfloat16 or float16, any strides, n >= 1 -> codes [C, n] of target_dtype, scales [C] of
+  // x's dtype, zero_points [C] int64, all 0. Symmetric, per row, each step rounded to x's dtype:
   //   scale = max(max|row| / ((quant_max - quant_min) / 2), 2^-23); Inf and NaN stay
   //   code = clamp(round_half_even(x / scale), quant_min, quant_max); NaN gives 0
   // On CUDA, as PyTorch there, the first division is a multiplication by the reciprocal.
-  // target_dtype: int8 or uint8, or int16 where x is float32; quant_min < quant_max, both in its range.
+  // target_dtype: int8 or uint8, or int16 where x is float32 or float64; quant_min < quant_max, both in its range.
   // Outputs are contiguous and have no gradient: backward throws.
   m.def(
       "dynamically_quantize_per_channel(Tensor x, int quant_min, int quant_max, ScalarType target_dtype) -> "
       "(Tensor, Tensor, Tensor)");
 
-  // input [..., in] float32, bfloat16 or float16, any strides, any leading dimensions or none; weight [out, in] int8;
-  // scales [out] and bias [out] of any float dtype -> [..., out] of input's dtype:
+  // input [..., in] float32, float64, bfloat16 or float16, any strides, any leading dimensions or none; weight
+  // [out, in] int8; scales [out] and bias [out] of any of these dtypes -> [..., out] of input's dtype:
   //   linear(input, weight.to(input.dtype)) * scales + bias
   // Differentiable in input and bias; scales that require a gradient are an error.
+  // float64, on any device: LibTorch's dense matrix product of the widened codes, in float64 throughout. All else:
   // On a CPU with VNNI: sums exact but for a rounding of each input to at most 2^-22 of its row's largest magnitude
   // (2^-14 in bfloat16, whose outputs are rounded to 2^-8); rows whose largest magnitude is over 64 times their mean
   // (16384 times in bfloat16), or not finite, are summed in float32. A row's result depends neither on the number of

@@ -12,12 +12,13 @@
 namespace narrowcast::meta {
 namespace {
 
-bool is_narrow_float(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+void check_float(const char* name, at::ScalarType dtype) {
+  TORCH_CHECK_TYPE(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf, name,
+                   " must be float32, float64, bfloat16 or float16, not ", dtype);
 }
 
 void check_rows(const at::Tensor& x) {
-  TORCH_CHECK_TYPE(is_narrow_float(x.scalar_type()), "x must be float32, bfloat16 or float16, not ", x.scalar_type());
+  check_float("x", x.scalar_type());
   TORCH_CHECK_VALUE(x.dim() == 2, "x must have 2 dimensions, but has shape ", x.sym_sizes());
   TORCH_CHECK_VALUE(x.sym_size(1).sym_ne(0).expect_true(__FILE__, __LINE__),
                     "x has channels without elements: its shape is ", x.sym_sizes());
@@ -41,16 +42,15 @@ void check_target(const at::Tensor& x, int64_t quant_min, int64_t quant_max, at:
   } else if (target_dtype == at::kByte) {
     check_range<uint8_t>(quant_min, quant_max, target_dtype);
   } else {
-    TORCH_CHECK_TYPE(target_dtype == at::kShort && x.scalar_type() == at::kFloat,
-                     "target_dtype must be int8 or uint8, or int16 for float32 x, not ", target_dtype, " for ",
-                     x.scalar_type(), " x");
+    TORCH_CHECK_TYPE(target_dtype == at::kShort && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble),
+                     "target_dtype must be int8 or uint8, or int16 for float32 and float64 x, not ", target_dtype,
+                     " for ", x.scalar_type(), " x");
     check_range<int16_t>(quant_min, quant_max, target_dtype);
   }
 }
 
 void check_input(const at::Tensor& input) {
-  TORCH_CHECK_TYPE(is_narrow_float(input.scalar_type()), "input must be float32, bfloat16 or float16, not ",
-                   input.scalar_type());
+  check_float("input", input.scalar_type());
   TORCH_CHECK_VALUE(input.dim() >= 1, "input must have a last dimension, the layer's inputs, but is 0-dimensional");
 }
 
@@ -70,8 +70,7 @@ void check_weight(const at::Tensor& weight, const at::Tensor& input) {
 }
 
 void check_one_value_per_output(const at::Tensor& values, const char* name, const at::Tensor& weight) {
-  TORCH_CHECK_TYPE(is_narrow_float(values.scalar_type()) || values.scalar_type() == at::kDouble, name,
-                   " must be float32, float64, bfloat16 or float16, not ", values.scalar_type());
+  check_float(name, values.scalar_type());
   const c10::SymInt outputs = weight.sym_size(0);
   TORCH_CHECK_VALUE(values.dim() == 1 && values.sym_size(0).sym_eq(outputs).expect_true(__FILE__, __LINE__), name,
                     " must have shape [", outputs, "], one value per output of weight, but has shape ",

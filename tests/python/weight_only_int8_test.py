@@ -4,9 +4,8 @@ import unittest
 import torch
 from torch.nn.functional import linear
 
-from support.exact import ExactTestCase, every_pattern, hostile_numbers, ops, random_bits
+from support.exact import FLOATS, ExactTestCase, every_pattern, hostile_numbers, ops, random_bits
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 EPS = 2.0**-23
 SEED = 7
 TARGETS = ((-128, 127, torch.int8), (-127, 127, torch.int8), (0, 255, torch.uint8), (-7, 8, torch.int8))
@@ -44,9 +43,10 @@ class DynamicallyQuantizePerChannel(ExactTestCase):
             for columns in (16, 1000):
                 self.assert_as_reference(finite_rows(every_pattern(dtype), columns))
 
-    def test_random_float32_patterns(self):
+    def test_random_patterns(self):
         torch.manual_seed(SEED)
-        self.assert_as_reference(finite_rows(random_bits(torch.float32, 1_000_000), 128))
+        for dtype in (torch.float32, torch.float64):
+            self.assert_as_reference(finite_rows(random_bits(dtype, 1_000_000), 128))
 
     def test_limits_and_ties(self):
         for dtype in FLOATS:
@@ -63,8 +63,9 @@ class DynamicallyQuantizePerChannel(ExactTestCase):
             self.assertEqual(codes[0].tolist(), [0, 0, 0])
             self.assert_same(codes[1], symmetric_codes(x[1:], -128, 127, torch.int8)[0][0])
 
-    def test_int16_for_float32(self):
-        self.assert_as_reference(torch.randn(20, 300), [(-2**15, 2**15 - 1, torch.int16)])
+    def test_int16_for_wide_floats(self):
+        for dtype in (torch.float32, torch.float64):
+            self.assert_as_reference(torch.randn(20, 300, dtype=dtype), [(-2**15, 2**15 - 1, torch.int16)])
 
     def test_strided(self):
         for dtype in FLOATS:
@@ -93,6 +94,27 @@ class WeightOnlyInt8Linear(ExactTestCase):
         for rows in (1, 4, 5, 64):
             x = torch.randint(-4, 5, (rows, 16)).float()
             self.assert_same(ops.weight_only_int8_linear(x, weight, scales), linear(x, weight.to(x.dtype)) * scales)
+
+    def test_float64_is_the_reference_expression(self):
+        torch.manual_seed(SEED)
+        weight = torch.randint(-128, 128, (33, 130), dtype=torch.int8)
+        bias = torch.randn(33)
+        for scales in (torch.rand(33, dtype=torch.float64), torch.rand(33)):
+            for leading in ((), (1,), (3,), (70,), (2, 5)):
+                x = torch.randn(*leading, 130, dtype=torch.float64)
+                product = linear(x, weight.to(x.dtype)) * scales
+                self.assert_same(ops.weight_only_int8_linear(x, weight, scales), product)
+                self.assert_same(ops.weight_only_int8_linear(x, weight, scales, bias), product + bias)
+
+    def test_gradients_are_those_of_finite_differences(self):
+        torch.manual_seed(SEED)
+        weight = torch.randint(-8, 9, (3, 4), dtype=torch.int8)
+        scales = torch.rand(3, dtype=torch.float64)
+        bias = torch.randn(3, dtype=torch.float64, requires_grad=True)
+        for leading in ((), (5,), (2, 2)):
+            x = torch.randn(*leading, 4, dtype=torch.float64, requires_grad=True)
+            self.assertTrue(torch.autograd.gradcheck(ops.weight_only_int8_linear, (x, weight, scales, bias)))
+            self.assertTrue(torch.autograd.gradgradcheck(ops.weight_only_int8_linear, (x, weight, scales, bias)))
 
 
 if __name__ == "__main__":

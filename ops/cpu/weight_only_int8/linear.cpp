@@ -10,7 +10,8 @@
 // but for bfloat16 of more than 64 rows codes are widened block by block to
 // bfloat16 where the processor has matrix instructions for it (AMX), or has no
 // VNNI but multiplies it. Other rows that are not float32 are converted to it
-// before and from it after, except for the digits of bfloat16.
+// before and from it after, except for the digits of bfloat16. float64 has no
+// kernel of its own: LibTorch's operators compute the reference's expression.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cpu/Utils.h>
@@ -24,6 +25,7 @@
 #include <span>
 #include <vector>
 
+#include "ops/composite/weight_only_int8_float64.h"
 #include "ops/cpu/weight_only_int8/dense.h"
 #include "ops/cpu/weight_only_int8/digits/digits.h"
 #include "ops/cpu/weight_only_int8/row_kernels.h"
@@ -147,6 +149,10 @@ at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& we
                                    const std::optional<at::Tensor>& bias) {
   at::Tensor output = meta::weight_only_int8_linear(input, weight, scales, bias);
   if (output.numel() == 0) {
+    return output;
+  }
+  if (input.scalar_type() == at::kDouble) {
+    composite::linear_float64(input, weight, scales, bias, output);
     return output;
   }
   const at::Tensor codes = weight.contiguous();

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "ops/composite/weight_only_int8_float64.h"
 #include "ops/cpu/weight_only_int8/quantize_kernels.h"
 #include "ops/meta/weight_only_int8.h"
 
@@ -94,6 +95,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(
   const auto& [codes, scales, zero_points] = outputs;
   zero_points.zero_();
   const CodeRange range{static_cast<int32_t>(quant_min), static_cast<int32_t>(quant_max)};
+  if (x.scalar_type() == at::kDouble) {
+    composite::quantize_per_channel_float64(x, range, codes, scales);
+    return outputs;
+  }
   const at::Tensor rows = x.stride(1) == 1 ? x : x.contiguous();
   if (x.scalar_type() == at::kFloat) {
     quantize_floats_into(rows, range, codes, scales);

@@ -94,6 +94,21 @@ TEST_P(WeightOnlyInt8LinearOnDevice, EqualsTheReferenceExpressionWithinBothBound
   }
 }
 
+// PyTorch's bits on the device.
+TEST_P(WeightOnlyInt8LinearOnDevice, IsTheReferenceExpressionInFloat64) {
+  for (const at::ScalarType scales_dtype : {at::kDouble, at::kFloat}) {
+    Layer layer = layer_on_device(48, 513);
+    layer.scales = layer.scales.to(scales_dtype) / 3;
+    for (const std::vector<int64_t>& sizes :
+         std::vector<std::vector<int64_t>>{{513}, {1, 513}, {4, 513}, {70, 513}, {2, 5, 513}}) {
+      const at::Tensor x = at::randn(sizes, at::kDouble).to(device());
+      EXPECT_TRUE(same_bits(run_linear(x, layer), run_reference(x, layer)));
+      EXPECT_TRUE(
+          same_bits(run_linear(x, {layer.weight, layer.scales}), run_reference(x, {layer.weight, layer.scales})));
+    }
+  }
+}
+
 TEST_P(WeightOnlyInt8LinearOnDevice, TakesAnyLeadingShape) {
   const Layer layer = layer_on_device(6, 10);
   for (const std::vector<int64_t>& leading :

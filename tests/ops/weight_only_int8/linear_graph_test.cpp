@@ -164,8 +164,8 @@ std::string refusal(const Call& call) {
 
 TEST(WeightOnlyInt8LinearErrors, NameTheTypeThatIsWrong) {
   EXPECT_EQ(refusal<c10::TypeError>({}), "nothing was thrown");
-  EXPECT_EQ(refusal<c10::TypeError>({.input = at::ones({2, 6}, at::kDouble)}),
-            "input must be float32, bfloat16 or float16, not Double");
+  EXPECT_EQ(refusal<c10::TypeError>({.input = at::ones({2, 6}, at::kInt)}),
+            "input must be float32, float64, bfloat16 or float16, not Int");
   EXPECT_EQ(refusal<c10::TypeError>({.weight = at::ones({5, 6})}), "weight must be int8, not Float");
   EXPECT_EQ(refusal<c10::TypeError>({.scales = at::ones({5}, at::kInt)}),
             "scales must be float32, float64, bfloat16 or float16, not Int");

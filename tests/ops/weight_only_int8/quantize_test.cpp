@@ -20,7 +20,7 @@ using test::same_bits;
 using testing::error_message;
 using ::testing::HasSubstr;
 
-constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
+constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
 
 void expect_reference(const at::Tensor& x, int64_t quant_min, int64_t quant_max, at::ScalarType target) {
   const auto [codes, scales, zero_points] = dynamically_quantize_per_channel(x, quant_min, quant_max, target);
@@ -53,7 +53,7 @@ TEST_P(DynamicallyQuantizePerChannelOnDevice, EqualsPyTorch) {
         SCOPED_TRACE(::testing::Message() << dtype << " " << name << " " << shape);
         expect_reference(flat.view(shape), -128, 127, at::kChar);
         expect_reference(flat.view(shape), 0, 255, at::kByte);
-        if (dtype == at::kFloat) expect_reference(flat.view(shape), -32768, 32767, at::kShort);
+        if (dtype == at::kFloat || dtype == at::kDouble) expect_reference(flat.view(shape), -32768, 32767, at::kShort);
       }
     }
   }
@@ -85,6 +85,7 @@ TEST_P(DynamicallyQuantizePerChannelOnDevice, ReadsAnyLayout) {
     SCOPED_TRACE(::testing::Message() << x.sizes() << x.strides());
     expect_reference(x, -128, 127, at::kChar);
     expect_reference(x.to(at::kBFloat16), -128, 127, at::kChar);
+    expect_reference(x.to(at::kDouble), -128, 127, at::kChar);
   }
 }
 
@@ -150,12 +151,12 @@ std::string refusal(const at::Tensor& x, int64_t quant_min, int64_t quant_max, a
 
 TEST(DynamicallyQuantizePerChannelErrors, NameTheTypeThatIsWrong) {
   const at::Tensor x = at::ones({2, 3});
-  EXPECT_EQ(refusal<c10::TypeError>(x.to(at::kDouble), -128, 127, at::kChar),
-            "x must be float32, bfloat16 or float16, not Double");
+  EXPECT_EQ(refusal<c10::TypeError>(x.to(at::kInt), -128, 127, at::kChar),
+            "x must be float32, float64, bfloat16 or float16, not Int");
   EXPECT_EQ(refusal<c10::TypeError>(x, -128, 127, at::kInt),
-            "target_dtype must be int8 or uint8, or int16 for float32 x, not Int for Float x");
+            "target_dtype must be int8 or uint8, or int16 for float32 and float64 x, not Int for Float x");
   EXPECT_EQ(refusal<c10::TypeError>(x.to(at::kBFloat16), -128, 127, at::kShort),
-            "target_dtype must be int8 or uint8, or int16 for float32 x, not Short for BFloat16 x");
+            "target_dtype must be int8 or uint8, or int16 for float32 and float64 x, not Short for BFloat16 x");
 }
 
 TEST(DynamicallyQuantizePerChannelErrors, NameTheShapeThatIsWrong) {

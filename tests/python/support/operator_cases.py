@@ -141,7 +141,7 @@ def _linear(rows, bias=None, dtype=torch.float32):
 def _linear_others():
     weight = torch.randint(-128, 128, (8, 5), dtype=torch.int8).t()
     return [_linear(3, torch.randn(5)), _linear(40, torch.randn(5).double(), torch.bfloat16),
-            _linear(3, dtype=torch.half), (torch.randn(8), weight, torch.rand(10)[::2], None),
+            _linear(3, dtype=torch.half), _linear(7, torch.randn(5), torch.double), (torch.randn(8), weight, torch.rand(10)[::2], None),
             (torch.randn(3, 8, 2).transpose(1, 2), weight, torch.rand(5), torch.randn(5)),
             (torch.empty(0, 8), weight, torch.rand(5), None)]
 
@@ -204,6 +204,6 @@ CASES = {
         dynamically_quantize_per_channel, lambda n: (torch.randn(n, 6), -128, 127, torch.int8),
         lambda: [(torch.randn(6, 4).t(), 0, 255, torch.uint8), (torch.randn(4, 6), -300, 299, torch.int16),
                  (torch.randn(4, 6).bfloat16(), -127, 127, torch.int8), (torch.randn(4, 6).half(), 0, 9, torch.uint8),
-                 (torch.empty(0, 6), -128, 127, torch.int8)]),
+                 (torch.randn(4, 6).double(), -300, 299, torch.int16), (torch.empty(0, 6), -128, 127, torch.int8)]),
     "weight_only_int8_linear": Case(weight_only_int8_linear, _linear, _linear_others, differentiable=(0, 3)),
 }

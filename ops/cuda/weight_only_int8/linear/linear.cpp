@@ -2,8 +2,8 @@
 // rows. The fewest are summed in float32 straight from the codes; then the matrix
 // units sum them, from codes widened on their way; many rows pay for widening all
 // codes to the rows' dtype in memory, and LibTorch's matrix product, in float32, is
-// scaled. Work is enqueued on the current stream of the input's device; the host
-// waits for none of it.
+// scaled. In float64 LibTorch's operators compute the reference's expression. Work is
+// enqueued on the current stream of the input's device; the host waits for none of it.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "ops/composite/weight_only_int8_float64.h"
 #include "ops/cuda/float_type_of.h"
 #include "ops/cuda/weight_only_int8/linear/launch_linear.h"
 #include "ops/meta/weight_only_int8.h"
@@ -106,6 +107,10 @@ at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& we
   at::Tensor output = meta::weight_only_int8_linear(input, weight, scales, bias);
   if (output.numel() == 0) return output;
   const c10::cuda::CUDAGuard guard(input.device());
+  if (input.scalar_type() == at::kDouble) {
+    composite::linear_float64(input, weight, scales, bias, output);
+    return output;
+  }
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   const Layer layer(weight, scales, bias, input.scalar_type());
   const int64_t row_count = output.numel() / weight.size(0);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "ops/composite/weight_only_int8_float64.h"
 #include "ops/cuda/float_type_of.h"
 #include "ops/cuda/weight_only_int8/quantize/launch_quantize.h"
 #include "ops/meta/weight_only_int8.h"
@@ -36,10 +37,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(
   const auto& [codes, scales, zero_points] = outputs;
   if (x.size(0) == 0) return outputs;
   const c10::cuda::CUDAGuard guard(x.device());
+  const codec::CodeRange range{static_cast<int32_t>(quant_min), static_cast<int32_t>(quant_max)};
+  if (x.scalar_type() == at::kDouble) {
+    composite::quantize_per_channel_float64(x, range, codes, scales);
+    zero_points.zero_();
+    return outputs;
+  }
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   const at::Tensor source = x.contiguous();
   const FloatRows rows{source.const_data_ptr(), float_type_of(x.scalar_type()), x.size(0), x.size(1)};
-  const codec::CodeRange range{static_cast<int32_t>(quant_min), static_cast<int32_t>(quant_max)};
   const at::Tensor workspace =
       at::empty({symmetric_scales_workspace(rows.rows, rows.row_size)}, x.options().dtype(at::kByte));
   launch_symmetric_scales(rows, range, workspace.mutable_data_ptr(),
