@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/conversion/module_tree.h"
+#include "models/conversion/script_linear_layers.h"
 #include "models/conversion/script_module.h"
 #include "models/layers/quantize_weight.h"
 
@@ -52,12 +53,14 @@ StateDict ScriptWeightOnlyInt8QuantHandler::create_quantized_state_dict() const 
   StateDict state;
   for (const auto& item : module_.named_parameters()) state.emplace(item.name, item.value.detach());
   for (const auto& item : module_.named_buffers()) state.emplace(item.name, item.value.detach());
-  for (const auto& item : module_.named_modules()) {
-    if (!conversion::is_linear(*item.value.type())) continue;
-    const at::Tensor weight = item.value.attr("weight").toTensor();
-    if (weight.is_floating_point()) quantize_entry(item.name, weight, state);
+  for (const conversion::NamedLayer& item : conversion::find_linear_layers(module_).convertible) {
+    quantize_entry(item.name, item.layer.attr("weight").toTensor(), state);
   }
   return state;
+}
+
+std::vector<FloatLayer> ScriptWeightOnlyInt8QuantHandler::layers_that_stay() const {
+  return conversion::find_linear_layers(module_).others;
 }
 
 torch::jit::Module ScriptWeightOnlyInt8QuantHandler::convert_for_runtime() const {

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/layers/linear.h"
 #include "models/layers/weight_only_int8_linear.h"
@@ -44,18 +45,29 @@ class NARROWCAST_EXPORT WeightOnlyInt8QuantHandler {
   std::shared_ptr<torch::nn::Module> module_;
 };
 
-// For TorchScript modules, scripted or traced, in which Linear layers are torch.nn.Linear.
+// A Linear layer that stays as it is.
+struct FloatLayer {
+  std::string name;    // in the module, e.g. "self_attn.out_proj"; "" is the module itself
+  std::string reason;  // e.g. "'self_attn' uses its weight itself"
+};
+
+// For TorchScript modules, scripted or traced. A Linear layer is an instance of torch.nn.Linear or of a class that
+// derives from it or computes the same: a submodule with a parameter or buffer `weight` [out, in] by which its methods
+// multiply (torch.nn.functional.linear), whatever else they do.
 class NARROWCAST_EXPORT ScriptWeightOnlyInt8QuantHandler {
  public:
   explicit ScriptWeightOnlyInt8QuantHandler(torch::jit::Module module);
 
-  // As above.
+  // As above, for every Linear layer but those that stay.
   StateDict create_quantized_state_dict() const;
 
-  // A copy of the module whose Linear layers call narrowcast::weight_only_int8_linear; it shares all other tensors with
-  // the original, which stays as it is. It can be saved, and loaded wherever libnarrowcast_ops is. Throws
-  // c10::ValueError, naming the submodule, if a Linear layer's methods do more than its one product, or another
-  // submodule reads its weight itself.
+  // The Linear layers that cannot be converted: their weight is used for more than their own products, for instance by
+  // the module around them, or they are of one TorchScript type with such a layer.
+  std::vector<FloatLayer> layers_that_stay() const;
+
+  // A copy of the module whose other Linear layers multiply by narrowcast::weight_only_int8_linear; it shares all other
+  // tensors with the original, which stays as it is. It can be saved, and loaded wherever libnarrowcast_ops is. Throws
+  // c10::ValueError naming the submodule for hooks around a forward (register_forward_hook), which no copy keeps.
   torch::jit::Module convert_for_runtime() const;
 
  private:

@@ -5,9 +5,6 @@
 
 namespace narrowcast::models::conversion {
 
-// Whether the type is torch.nn.Linear as Python compiles it, under its own or a mangled name.
-bool is_linear(const c10::ClassType& type);
-
 // What ScriptWeightOnlyInt8QuantHandler::convert_for_runtime (models/weight_only_int8.h) returns.
 torch::jit::Module with_int8_linear_layers(const torch::jit::Module& module);
 

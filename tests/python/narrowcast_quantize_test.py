@@ -1,11 +1,15 @@
 """narrowcast-quantize on modules that Python scripted or traced."""
+import copy
 import os
 import subprocess
 import tempfile
 import unittest
 
+from typing import Tuple
+
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
 from support.exact import ExactTestCase, ops
 
@@ -45,6 +49,72 @@ class ByOperators(nn.Module):
         return ops.weight_only_int8_linear(x, self.codes, self.scales, self.bias)
 
 
+class Derived(nn.Linear):
+    """As torch.nn.Linear, under a name of its own."""
+
+
+class Rectified(nn.Linear):
+    """With a forward of its own."""
+    def forward(self, x):
+        return torch.relu(linear(x, self.weight, self.bias)) + x.sum(-1, keepdim=True)
+
+
+class Transposed(nn.Linear):
+    """Not by linear."""
+    def forward(self, x):
+        return torch.mm(x, self.weight.t())
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 11)
+
+    def forward(self, x):
+        return self.head(self.attention(x, x, x)[0])
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, 11)
+
+    def forward(self, x):
+        return self.head(self.layer(x))
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.same = self.first
+        self.tied = nn.Linear(16, 16)
+        self.tied.weight = self.first.weight
+
+    def forward(self, x):
+        return self.tied(self.same(self.first(x)))
+
+
+class Forked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read = nn.Linear(16, 5)
+        self.head = nn.Linear(16, 11)
+
+    def part(self, x):
+        return torch.matmul(x, self.read.weight.t()).sum(-1, keepdim=True)
+
+    def forward(self, x):
+        waiting = torch.jit.fork(self.part, x)
+        return self.head(x) + torch.jit.wait(waiting)
+
+
+def negated(self, input: Tuple[torch.Tensor], output: torch.Tensor):
+    return -output
+
+
 def convert_by_hand(module):
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
@@ -59,33 +129,127 @@ class NarrowcastQuantize(ExactTestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.input, self.output = (os.path.join(folder.name, name) for name in ("model.pt", "int8.pt"))
-        self.net = Net().eval()
-        self.tokens = torch.randint(11, (3, 8))
 
-    def quantize(self, module, **options):
+    def quantize(self, module, exit_code=0, **options):
         torch.jit.save(module, self.input, **options)
         result = subprocess.run([PROGRAM, self.input, self.output], capture_output=True, text=True)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(result.stdout.count("\nblocks.1.outer "), 1, result.stdout)
+        self.assertEqual(result.returncode, exit_code, result.stderr)
+        return result.stdout if exit_code == 0 else result.stderr
 
-    def assert_converted(self):
+    # In float64 whatever order sums take is 1e-9 apart at most, where no number is above 10000. A layer that is
+    # forgotten, or converted that should stay, changes more.
+    def check(self, net, converted, staying="", trace=False, x=None):
+        """The file of `net` computes what it did with the weights of those layers, and no others, rounded."""
+        net = net.double().eval()
+        x = torch.randn(3, 5, 16).double() if x is None else x
+        output = self.quantize(torch.jit.trace(net, x, check_trace=False) if trace else torch.jit.script(net))
+        layers, stays = output.split("\nsum ")
+        names = [line.rsplit(maxsplit=3)[0] for line in layers.splitlines()[1:-1]]
+        self.assertEqual(sorted(names), sorted(converted), output)
+        self.assertEqual(stays.split("\n", 1)[1], staying)
+        rounded = copy.deepcopy(net)
         with torch.no_grad():
-            actual = torch.jit.load(self.output)(self.tokens)
-            convert_by_hand(self.net)
-            self.assert_same(actual, self.net(self.tokens))
+            for name in converted:
+                weight = rounded.get_submodule("" if name == "the module" else name).weight
+                if name not in ("same", "tied"):  # Rounded once, as what they share their weight with.
+                    codes, scales, _ = ops.dynamically_quantize_per_channel(weight.float(), -128, 127, torch.int8)
+                    weight.copy_(codes.double() * scales.double()[:, None])
+            actual = torch.jit.load(self.output)(x)
+            self.assertLess((actual - rounded(x)).abs().max(), 1e-9)
+            self.assertGreater((actual - net(x)).abs().max(), 1e-6)
+
+    def assert_converted(self, net, tokens):
+        with torch.no_grad():
+            actual = torch.jit.load(self.output)(tokens)
+            convert_by_hand(net)
+            self.assert_same(actual, net(tokens))
 
     def test_a_scripted_module(self):
-        self.quantize(torch.jit.script(self.net), _extra_files={"vocabulary.json": '["a"]'})
+        net, tokens = Net().eval(), torch.randint(11, (3, 8))
+        output = self.quantize(torch.jit.script(net), _extra_files={"vocabulary.json": '["a"]'})
+        self.assertEqual(output.count("\nblocks.1.outer "), 1, output)
         files = {"vocabulary.json": ""}
         state = torch.jit.load(self.output, _extra_files=files).state_dict()
         self.assertEqual(files["vocabulary.json"], b'["a"]')
         self.assertEqual(state["head.weight"].dtype, torch.int8)
         self.assertEqual(state["head.scales"].shape, (11,))
-        self.assert_converted()
+        self.assert_converted(net, tokens)
 
     def test_a_traced_module(self):
-        self.quantize(torch.jit.trace(self.net, self.tokens))
-        self.assert_converted()
+        net, tokens = Net().eval(), torch.randint(11, (3, 8))
+        self.quantize(torch.jit.trace(net, tokens))
+        self.assert_converted(net, tokens)
+
+    def test_a_module_in_float64(self):
+        layers = ["head", *(f"blocks.{i}.{name}" for i in range(2) for name in ("inner", "outer"))]
+        for trace in (False, True):
+            self.check(Net(), layers, trace=trace, x=torch.randint(11, (3, 8)))
+            self.assertEqual(torch.jit.load(self.output).head.scales.dtype, torch.float64)
+
+    def test_a_module_that_is_a_linear_layer(self):
+        for trace in (False, True):
+            for layer in (nn.Linear, Derived, Rectified, nn.modules.linear.NonDynamicallyQuantizableLinear):
+                for bias in (False, True):
+                    with self.subTest(layer=layer.__name__, trace=trace, bias=bias):
+                        self.check(layer(16, 11, bias=bias), ["the module"], trace=trace)
+
+    # |w - code * scale| is at most half a scale, but for the roundings of float32 on the way: each input adds that.
+    def test_is_within_half_a_scale_per_input_of_the_floats(self):
+        for dtype, roundoff in ((torch.float32, 2.0**-24), (torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11)):
+            layer, x = Derived(200, 30).to(dtype), torch.randn(70, 200).to(dtype)
+            self.quantize(torch.jit.script(layer))
+            quantized = torch.jit.load(self.output)
+            exact = linear(x.double(), layer.weight.double(), layer.bias.double())
+            terms = x.double().abs() @ (layer.weight.double().abs().t()) + layer.bias.double().abs()
+            half_scales = x.double().abs().sum(1, keepdim=True) * quantized.scales.double() / 2
+            # Scales and, in bfloat16, products are rounded to the dtype, and so is the result; sums as in float32, of
+            # inputs that are rounded to 2^-14 of their row's largest at most.
+            weights = layer.weight.double().abs().sum(1) + 200 * quantized.scales.double()
+            roundings = ((terms + half_scales) * (3 * roundoff + (200 + 3) * 2.0**-24)
+                         + x.double().abs().amax(1, keepdim=True) * weights * 2.0**-14)
+            self.assertTrue(((quantized(x).double() - exact).abs() <= half_scales + roundings).all())
+
+    def test_layers_with_other_forwards_in_a_module(self):
+        net = nn.Sequential(Derived(16, 16), Rectified(16, 16), nn.ReLU(), nn.Linear(16, 16, bias=False))
+        for trace in (False, True):
+            self.check(net, ["0", "1", "3"], trace=trace)
+
+    def test_shared_layers(self):
+        for trace in (False, True):
+            self.check(Shared(), ["first", "same", "tied"], trace=trace)
+            state = torch.jit.load(self.output).state_dict()
+            self.assertEqual(len({x.data_ptr() for name, x in state.items() if name.endswith(".weight")}), 1)
+
+    def test_attention_reads_the_weight_of_its_layer(self):
+        line = "attention.out_proj stays as it is: 'attention' uses its weight itself\n"
+        for trace in (False, True):
+            self.check(Attention(), ["head"], line, trace=trace)
+
+    def test_an_encoder_layer_reads_the_weights_of_its_layers(self):
+        out_proj = "layer.self_attn.out_proj stays as it is: {} uses its weight itself\n"
+        linears = "".join(f"layer.linear{i} stays as it is: 'layer' uses its weight itself\n" for i in (1, 2))
+        self.check(Encoder(), ["head"], out_proj.format("'layer'") + linears)
+        self.check(Encoder(), ["head", "layer.linear1", "layer.linear2"], out_proj.format("'layer.self_attn'"),
+                   trace=True)
+
+    def test_a_fork_reads_the_weight_of_a_layer(self):
+        self.check(Forked(), ["head"], "read stays as it is: the module uses its weight itself\n")
+
+    def test_refuses_a_module_none_of_whose_layers_can_be_quantised(self):
+        error = self.quantize(torch.jit.script(Transposed(4, 3)), exit_code=2)
+        self.assertRegex(error, "^narrowcast-quantize: input: .* has no Linear layer that can be quantised; the module "
+                         "stays as it is: its method forward does more with the weight than multiply by it\n$")
+        error = self.quantize(torch.jit.script(nn.MultiheadAttention(4, 2)), exit_code=2)
+        self.assertRegex(error, "quantised; out_proj stays as it is: the module uses its weight itself\n$")
+        self.assertFalse(os.path.exists(self.output))
+
+    # LibTorch's copies of a module lose them.
+    def test_refuses_hooks(self):
+        for net, name in ((Net(), "the module"), (Net().head, "the module"), (nn.Sequential(Net().head), "submodule '0'")):
+            module = net[0] if isinstance(net, nn.Sequential) else net
+            module.register_forward_hook(negated)
+            self.assertIn(f"{name} has hooks around its forward", self.quantize(torch.jit.script(net), exit_code=2))
+        self.assertFalse(os.path.exists(self.output))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iomanip>
+#include <optional>
 #include <sstream>
 
 #include "trainer/files/input/printable.h"
@@ -12,8 +13,20 @@
 namespace narrowcast::quantization {
 namespace {
 
-constexpr std::string_view kScales = ".scales";
+std::string entry(const std::string& layer, const char* tensor) {
+  return layer.empty() ? tensor : layer + "." + tensor;
+}
+
+// The layer whose `tensor` the entry `name` is; nothing if it is another entry.
+std::optional<std::string> layer_of(const std::string& name, const std::string& tensor) {
+  if (name == tensor) return "";
+  if (!name.ends_with("." + tensor)) return std::nullopt;
+  return name.substr(0, name.size() - tensor.size() - 1);
+}
+
 constexpr size_t kLongestName = 200;  // bytes of a layer's name in the table
+
+std::string shown(const std::string& layer) { return layer.empty() ? "the module" : printable(layer, kLongestName); }
 
 double relative_error(const at::Tensor& weight, const at::Tensor& codes, const at::Tensor& scales) {
   const at::Tensor exact = weight.detach().cpu().to(at::kDouble);
@@ -23,9 +36,9 @@ double relative_error(const at::Tensor& weight, const at::Tensor& codes, const a
 }
 
 LayerReport report_layer(const std::string& name, const models::StateDict& before, const models::StateDict& after) {
-  const at::Tensor& weight = before.at(name + ".weight");
-  const at::Tensor& codes = after.at(name + ".weight");
-  const at::Tensor& scales = after.at(name + ".scales");
+  const at::Tensor& weight = before.at(entry(name, "weight"));
+  const at::Tensor& codes = after.at(entry(name, "weight"));
+  const at::Tensor& scales = after.at(entry(name, "scales"));
   return {.name = name,
           .bytes_before = static_cast<int64_t>(weight.nbytes()),
           .bytes_after = static_cast<int64_t>(codes.nbytes() + scales.nbytes()),
@@ -63,10 +76,11 @@ std::string error_text(double error) {
 QuantizeReport compare(const models::StateDict& before, const models::StateDict& after) {
   QuantizeReport report;
   for (const auto& [name, tensor] : after) {
-    const std::string layer = name.ends_with(kScales) ? name.substr(0, name.size() - kScales.size()) : "";
-    if (!layer.empty() && !before.contains(name) && before.contains(layer + ".weight")) {
-      report.layers.push_back(report_layer(layer, before, after));
-    } else if (!(name.ends_with(".weight") && after.contains(name.substr(0, name.rfind('.')) + ".scales"))) {
+    const auto of_scales = layer_of(name, "scales");
+    const auto of_weight = layer_of(name, "weight");
+    if (of_scales && !before.contains(name) && before.contains(entry(*of_scales, "weight"))) {
+      report.layers.push_back(report_layer(*of_scales, before, after));
+    } else if (!(of_weight && after.contains(entry(*of_weight, "scales")))) {
       report.other_bytes += static_cast<int64_t>(tensor.nbytes());
     }
   }
@@ -79,8 +93,7 @@ std::string report_text(const QuantizeReport& report) {
   int64_t after = report.other_bytes;
   size_t width = 20;
   for (const LayerReport& layer : report.layers) {
-    lines.push_back(
-        {printable(layer.name, kLongestName), layer.bytes_before, layer.bytes_after, error_text(layer.relative_error)});
+    lines.push_back({shown(layer.name), layer.bytes_before, layer.bytes_after, error_text(layer.relative_error)});
     before += layer.bytes_before;
     after += layer.bytes_after;
     width = std::max(width, layer.name.size() + 1);
@@ -94,7 +107,17 @@ std::string report_text(const QuantizeReport& report) {
   for (const Line& line : lines) {
     text << line_text(line, width);
   }
+  if (!report.float_layers.empty()) text << float_layers_text(report.float_layers, "\n") << "\n";
   return text.str();
+}
+
+std::string float_layers_text(const std::vector<models::FloatLayer>& layers, const std::string& separator) {
+  std::string text;
+  for (const models::FloatLayer& layer : layers) {
+    text += (text.empty() ? "" : separator) + shown(layer.name) +
+            " stays as it is: " + printable(layer.reason, 3 * kLongestName);
+  }
+  return text;
 }
 
 }  // namespace narrowcast::quantization

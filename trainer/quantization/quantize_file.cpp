@@ -40,12 +40,11 @@ models::StateDict state_of(const torch::jit::Module& module) {
   return state;
 }
 
-// The report on a model whose state was `before` and is `after`.
-QuantizeReport checked_report(const std::string& input, const models::StateDict& before,
-                              const models::StateDict& after) {
-  QuantizeReport report = compare(before, after);
-  TORCH_CHECK_VALUE(!report.layers.empty(), "input: ", input, " has no Linear layer to quantise");
-  return report;
+void check_has_layers(const std::string& input, const QuantizeReport& report) {
+  TORCH_CHECK_VALUE(!report.layers.empty() || !report.float_layers.empty(), "input: ", input,
+                    " has no Linear layer to quantise");
+  TORCH_CHECK_VALUE(!report.layers.empty(), "input: ", input, " has no Linear layer that can be quantised; ",
+                    float_layers_text(report.float_layers, "; "));
 }
 
 QuantizeReport quantize_model_file(const QuantizeOptions& options) {
@@ -53,8 +52,8 @@ QuantizeReport quantize_model_file(const QuantizeOptions& options) {
   TORCH_CHECK_VALUE(saved.quantization.empty(), "input: ", options.input,
                     " is quantised already: ", saved.quantization);
   models::WeightOnlyInt8QuantHandler handler(saved.model);
-  QuantizeReport report =
-      checked_report(options.input, files::state_of(*saved.model), handler.create_quantized_state_dict());
+  QuantizeReport report = compare(files::state_of(*saved.model), handler.create_quantized_state_dict());
+  check_has_layers(options.input, report);
   handler.convert_for_runtime();
   saved.quantization = files::kWeightOnlyInt8;
   if (!options.dry_run) {
@@ -66,7 +65,9 @@ QuantizeReport quantize_model_file(const QuantizeOptions& options) {
 QuantizeReport quantize_script_file(const QuantizeOptions& options) {
   files::SavedScript saved = files::load_script(options.input);
   const models::ScriptWeightOnlyInt8QuantHandler handler(saved.module);
-  QuantizeReport report = checked_report(options.input, state_of(saved.module), handler.create_quantized_state_dict());
+  QuantizeReport report = compare(state_of(saved.module), handler.create_quantized_state_dict());
+  report.float_layers = handler.layers_that_stay();
+  check_has_layers(options.input, report);
   saved.module = handler.convert_for_runtime();
   if (!options.dry_run) {
     files::save_script(options.output, saved);

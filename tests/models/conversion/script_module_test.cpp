@@ -10,7 +10,6 @@
 
 #include "models/weight_only_int8.h"
 #include "ops/weight_only_int8.h"
-#include "tests/support/error_message.h"
 
 namespace narrowcast::models {
 namespace {
@@ -140,40 +139,127 @@ TEST(WeightOnlyInt8ScriptModule, ConvertsTwiceToTheSame) {
   expect_equal(state_of(twice), state_of(once));
 }
 
-TEST(WeightOnlyInt8ScriptModule, LeavesOtherModulesAlone) {
-  Module other = make_module(new_unit(), "mine.Linear");
+// Whatever it is called: it has a weight by which it multiplies.
+TEST(WeightOnlyInt8ScriptModule, ConvertsAModuleThatMultipliesByItsWeightAmongOtherThings) {
+  Module other = make_module(new_unit(), "mine.Scaled");
   other.register_parameter("weight", at::randn({3, 8}), /*is_buffer=*/false);
-  other.define("def forward(self, x):\n    return torch.linear(x, self.weight)\n");
-  Module converted = ScriptWeightOnlyInt8QuantHandler(other).convert_for_runtime();
+  other.define(
+      "def product(self, x):\n    return torch.linear(x, self.weight)\n"
+      "def forward(self, x):\n    y = self.product(x)\n    if bool(x.sum() > 1e9):\n"
+      "        y = torch.linear(x + 1, self.weight)\n    return torch.relu(y) * 2\n");
+  const ScriptWeightOnlyInt8QuantHandler handler(save_and_load(other));
+  Module converted = save_and_load(handler.convert_for_runtime());
+  const auto [codes, scales, unused] =
+      dynamically_quantize_per_channel(other.attr("weight").toTensor().detach(), -128, 127, at::kChar);
+  for (const double size : {1.0, 1e10}) {
+    const at::Tensor x = at::rand({2, 8}) * size;
+    EXPECT_TRUE(run(converted, x).equal(weight_only_int8_linear(size > 1 ? x + 1 : x, codes, scales).relu() * 2));
+  }
+}
+
+TEST(WeightOnlyInt8ScriptModule, LeavesOtherModulesAlone) {
+  Module other = make_module(new_unit(), "mine.Table");
+  other.register_parameter("weight", at::randn({3, 8}), /*is_buffer=*/false);
+  other.define("def forward(self, x):\n    return torch.mm(x, self.weight.t())\n");
+  const ScriptWeightOnlyInt8QuantHandler handler(other);
+  EXPECT_TRUE(handler.layers_that_stay().empty());
+  Module converted = handler.convert_for_runtime();
   const at::Tensor x = at::randn({2, 8});
   EXPECT_TRUE(run(converted, x).equal(run(other, x)));
 }
 
-std::string refusal(const Module& module) {
-  return testing::error_message<c10::ValueError>(
-      [&] { ScriptWeightOnlyInt8QuantHandler(save_and_load(module)).convert_for_runtime(); });
+// A weight in two places is one again, in memory and in the file.
+TEST(WeightOnlyInt8ScriptModule, KeepsASharedWeightOne) {
+  const Unit unit = new_unit();
+  const Module layer = make_linear(unit, 8, 8);
+  Module tied(unit, layer.type());
+  tied.setattr("weight", layer.attr("weight"));
+  tied.setattr("bias", at::randn({8}));
+  Module net = make_module(unit, "Net");
+  for (const auto& [name, module] : {std::pair("a", layer), std::pair("same", layer), std::pair("tied", tied)}) {
+    net.register_module(name, module);
+  }
+  net.define("def forward(self, x):\n    return self.tied.forward(self.same.forward(self.a.forward(x)))\n");
+  const StateDict state = state_of(save_and_load(ScriptWeightOnlyInt8QuantHandler(net).convert_for_runtime()));
+  for (const std::string entry : {".weight", ".scales"}) {
+    EXPECT_EQ(state.at("same" + entry).data_ptr(), state.at("a" + entry).data_ptr());
+    EXPECT_EQ(state.at("tied" + entry).data_ptr(), state.at("a" + entry).data_ptr());
+  }
 }
 
-TEST(WeightOnlyInt8ScriptModuleErrors, NameALayerThatDoesMore) {
+// The module with the values of its int8 weights in their place.
+void round_weights(Module& module, const StateDict& state) {
+  const at::NoGradGuard no_grad;
+  for (const auto& item : module.named_parameters()) {
+    const std::string layer = item.name.substr(0, item.name.rfind('.'));
+    if (!item.name.ends_with(".weight") || !state.contains(layer + ".scales")) continue;
+    item.value.copy_(state.at(item.name) * state.at(layer + ".scales").unsqueeze(1));
+  }
+}
+
+// What stays of a module, "NAME: REASON" each. The others are converted, and the whole computes what it did with
+// rounded weights: in float64, where sums of some numbers below 1000 are 1e-9 apart at most.
+std::string floats_of(const Module& module) {
+  Module loaded = save_and_load(module);
+  loaded.to(at::kDouble);
+  const ScriptWeightOnlyInt8QuantHandler handler(loaded);
+  const StateDict state = handler.create_quantized_state_dict();
+  Module converted = save_and_load(handler.convert_for_runtime());
+  expect_equal(state_of(converted), state);
+  std::string floats;
+  for (const FloatLayer& layer : handler.layers_that_stay()) {
+    EXPECT_FALSE(state.contains(layer.name + ".scales")) << layer.name;
+    floats += layer.name + ": " + layer.reason + "\n";
+  }
+  const at::Tensor x = at::randn({4, 8}, at::kDouble);
+  EXPECT_FALSE(run(converted, x).allclose(run(loaded, x), /*rtol=*/0, /*atol=*/1e-9)) << floats;
+  round_weights(loaded, state);
+  EXPECT_TRUE(run(converted, x).allclose(run(loaded, x), /*rtol=*/0, /*atol=*/1e-9)) << floats;
+  return floats;
+}
+
+TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatDoesMoreWithItsWeight) {
   const Unit unit = new_unit();
   Module net = make_module(unit, "Net");
-  Module inner = make_module(unit, "Inner");
-  inner.register_module(
+  net.register_module(
       "odd",
-      make_linear(unit, 8, 3, "def forward(self, x):\n    return torch.linear(x, self.weight * 2, self.bias)\n"));
-  net.register_module("inner", inner);
-  net.define("def forward(self, x):\n    return self.inner.odd.forward(x)\n");
-  EXPECT_EQ(refusal(net),
-            "submodule 'inner.odd' is a Linear whose method forward does more than one product of its input, weight "
-            "and bias, and cannot be converted");
+      make_linear(unit, 8, 8, "def forward(self, x):\n    return torch.linear(x, self.weight * 2, self.bias)\n"));
+  net.register_module("even", make_linear(unit, 8, 3));
+  net.define("def forward(self, x):\n    return self.even.forward(self.odd.forward(x))\n");
+  EXPECT_EQ(floats_of(net), "odd: its method forward does more with the weight than multiply by it\n");
 }
 
-TEST(WeightOnlyInt8ScriptModuleErrors, NameWhoReadsALayersWeight) {
-  EXPECT_EQ(
-      refusal(make_net(
-          "def forward(self, x):\n    y = x\n    if bool(x.sum() > 0):\n        y = torch.mm(y, self.first.weight)\n"
-          "    return self.inner.third.forward(self.second.forward(y)) + self.offset\n")),
-      "the module uses the weight of its Linear layer 'first' itself, so that this layer cannot be converted");
+TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerWhoseWeightAnotherModuleReads) {
+  const std::string read = "def forward(self, x):\n    y = x\n    if bool(x.sum() > -1e9):\n";
+  const std::string rest = "    return self.inner.third.forward(self.second.forward(y)) + self.offset\n";
+  EXPECT_EQ(floats_of(make_net(read + "        y = torch.mm(y, self.first.weight)\n" + rest)),
+            "first: the module uses its weight itself\n"
+            "second: it is of one TorchScript type with 'first', which cannot be converted: the module uses its weight "
+            "itself\n");
+  EXPECT_EQ(floats_of(make_net(read + "        y = torch.mm(y, self.inner.third.weight.t())[:, :1] + y\n" + rest)),
+            "inner.third: the module uses its weight itself\n");
+}
+
+TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatHasScalesAlready) {
+  const Unit unit = new_unit();
+  Module scaled = make_linear(unit, 8, 8);
+  scaled.register_buffer("scales", at::ones({8}));
+  Module net = make_module(unit, "Net");
+  net.register_module("scaled", scaled);
+  net.register_module("third", make_linear(unit, 8, 3));
+  net.define("def forward(self, x):\n    return self.third.forward(self.scaled.forward(x))\n");
+  EXPECT_EQ(floats_of(net), "scaled: it has an attribute 'scales' of its own\n");
+}
+
+TEST(WeightOnlyInt8ScriptModule, RunsInFloat64) {
+  Module net = make_net();
+  net.to(at::kDouble);
+  const at::Tensor x = at::randn({5, 8}, at::kDouble);
+  const ScriptWeightOnlyInt8QuantHandler handler(net);
+  const StateDict state = handler.create_quantized_state_dict();
+  EXPECT_EQ(state.at("first.scales").scalar_type(), at::kDouble);
+  Module converted = save_and_load(handler.convert_for_runtime());
+  EXPECT_TRUE(run(converted, x).equal(run_by_hand(state, x)));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 namespace narrowcast::quantization {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 models::StateDict floats() {
@@ -43,6 +44,24 @@ TEST(CompareStates, AWeightOfZerosHasNoError) {
 }
 
 TEST(CompareStates, ALayerThatHadScalesBeforeIsNone) { EXPECT_TRUE(compare(quantised(), quantised()).layers.empty()); }
+
+TEST(CompareStates, KnowsAModuleThatIsALayerItself) {
+  const QuantizeReport report =
+      compare({{"bias", at::zeros({2})}, {"weight", at::eye(2)}},
+              {{"bias", at::zeros({2})}, {"scales", at::ones({2})}, {"weight", at::eye(2).to(at::kChar)}});
+  ASSERT_EQ(report.layers.size(), 1U);
+  EXPECT_EQ(report.layers[0].name, "");
+  EXPECT_EQ(report.layers[0].bytes_after, 4 + 8);
+  EXPECT_EQ(report.other_bytes, 8);
+  EXPECT_THAT(report_text(report), HasSubstr("\nthe module "));
+}
+
+TEST(ReportText, EndsWithALineForEachLayerThatStays) {
+  QuantizeReport report = compare(floats(), quantised());
+  report.float_layers = {{"b.out", "'b' uses its weight itself"}, {"", "it has no inputs"}};
+  EXPECT_THAT(report_text(report), EndsWith(" B\nb.out stays as it is: 'b' uses its weight itself\n"
+                                            "the module stays as it is: it has no inputs\n"));
+}
 
 TEST(ReportText, HasALinePerLayerAndTheSum) {
   const std::string text = report_text(compare(floats(), quantised()));
