@@ -84,14 +84,16 @@ TORCH_LIBRARY(narrowcast, m) {
   // input [..., in] float32, float64, bfloat16 or float16, any strides, any leading dimensions or none; weight
   // [out, in] int8; scales [out] and bias [out] of any of these dtypes -> [..., out] of input's dtype:
   //   linear(input, weight.to(input.dtype)) * scales + bias
-  // Differentiable in input and bias; scales that require a gradient are an error.
+  // Differentiable in input and bias, in reverse and forward mode; scales that require a gradient are an error. Under
+  // autocast an input that is not float64 is rounded to its dtype first, as in at::linear.
   // float64, on any device: LibTorch's dense matrix product of the widened codes, in float64 throughout. All else:
   // On a CPU with VNNI: sums exact but for a rounding of each input to at most 2^-22 of its row's largest magnitude
   // (2^-14 in bfloat16, whose outputs are rounded to 2^-8); rows whose largest magnitude is over 64 times their mean
   // (16384 times in bfloat16), or not finite, are summed in float32. A row's result depends neither on the number of
   // threads nor on the other rows. Other CPUs: up to 4 rows are summed in float32, whatever the threads; more by
   // LibTorch's dense matrix product. So is bfloat16 of more than 64 rows on a CPU that has AMX for it.
-  // On CUDA: up to 16 rows are summed in float32; more by LibTorch's matrix product, with results in float32.
+  // On CUDA: up to 4 rows, 16 where they do not suit the matrix units and 64 where they do (bfloat16 and float16 that
+  // begin at multiples of 16 bytes), are summed in float32; more by LibTorch's matrix product, with results in float32.
   m.def("weight_only_int8_linear(Tensor input, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor");
 
   // Wire formats: what quantised collectives send (docs/wire_format.md). format: int8_b32, int8_b128, int8_b256,
@@ -111,9 +113,9 @@ TORCH_LIBRARY(narrowcast, m) {
   m.def("decode(Tensor bytes, str format, SymInt numel) -> Tensor");
 
   // The mean over the ranks of the group registered as group_name, sent in a wire format and summed in float32;
-  // ops/collectives/mean tells how. x [...] float32, float64, bfloat16 or float16, any strides, on the CPU, as many
-  // elements on every rank -> the same on all ranks, in x's dtype. Errors: TypeError for a dtype; ValueError for the
-  // rest, before anything is sent, or, for ranks whose sizes or formats differ, on all ranks before data is sent;
+  // ops/collectives/mean tells how. x [...] float32, float64, bfloat16 or float16, any strides, on the CPU or a GPU, as
+  // many elements on every rank -> the same on all ranks, in x's dtype. Errors: TypeError for a dtype; ValueError for
+  // the rest, before anything is sent, or, for ranks whose sizes or formats differ, on all ranks before data is sent;
   // DistBackendError if a peer or the network fails, after which an x written in place is undefined. Backward through a
   // result throws.
   m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name) -> ()");

@@ -28,7 +28,7 @@ class UseThreads {
   int before_;
 };
 
-// torch.ao.quantization.MinMaxObserver()(x).calculate_qparams() without its check for NaN: 0-dim float32 and int32.
+// torch.ao.quantization.MinMaxObserver()(x).calculate_qparams(): 0-dim float32 and int32.
 inline std::pair<at::Tensor, at::Tensor> observe(const at::Tensor& x) {
   const auto options = x.options().dtype(at::kFloat);
   const at::Tensor zero = at::zeros({}, options);

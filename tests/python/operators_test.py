@@ -152,6 +152,23 @@ class Operators(ExactTestCase):
         with self.assertRaisesRegex(RuntimeError, "Quantization type int7 is not supported\n$"):
             torch.jit.script(CASES["quantize_tensor"].call)(x, "int7")
 
+    def test_vmap_calls_once_for_each_element(self):
+        def check(name, case):
+            calls = [case.sized(SIZES[0]) for _ in range(2)]
+            batched = [i for i, argument in enumerate(calls[0]) if isinstance(argument, torch.Tensor)]
+            if name.endswith("_list") or name.startswith("auto_quantize") or name.endswith("_"):
+                batch = pytree.tree_map(lambda x: x[None] if isinstance(x, torch.Tensor) else x, calls[0])
+                in_dims = pytree.tree_map(lambda x: 0 if isinstance(x, torch.Tensor) else None, calls[0])
+                with self.assertRaisesRegex(RuntimeError, f"Batching rule not implemented for narrowcast::{name}"):
+                    torch.func.vmap(case.call, in_dims=in_dims)(*batch)
+            elif batched:
+                batch = [torch.stack(xs) if i in batched else xs[0] for i, xs in enumerate(zip(*calls))]
+                in_dims = tuple(0 if i in batched else None for i in range(len(batch)))
+                actual = torch.func.vmap(case.call, in_dims=in_dims)(*batch)
+                expected = [pytree.tree_leaves(case.call(*call)) for call in calls]
+                self.assert_same(pytree.tree_leaves(actual), [torch.stack(xs) for xs in zip(*expected)])
+        self.for_each_case(check)
+
     # A constant where a gradient should be would be silently wrong.
     def test_have_a_gradient_or_say_that_they_have_none(self):
         def check(name, case):

@@ -1,7 +1,9 @@
 """Weight-only int8 equals the arithmetic of PyTorch's benchmarks/gpt_fast/quantize.py."""
+import contextlib
 import unittest
 
 import torch
+from torch import func
 from torch.nn.functional import linear
 
 from support.exact import FLOATS, ExactTestCase, every_pattern, hostile_numbers, ops, random_bits
@@ -72,14 +74,22 @@ class DynamicallyQuantizePerChannel(ExactTestCase):
             self.assert_as_reference(torch.randn(60, 80).to(dtype).t()[::3, 5:])
 
 
+def small_layer():
+    """Weights, scales and bias of which every sum and product is exact, in any order and any dtype."""
+    return (torch.randint(-8, 9, (24, 16), dtype=torch.int8), torch.randint(-3, 3, (24,)).float().exp2(),
+            torch.randint(-4, 5, (24,)).float())
+
+
+def int8_linear(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor):
+    return torch.ops.narrowcast.weight_only_int8_linear(x, weight, scales, bias)
+
+
 class WeightOnlyInt8Linear(ExactTestCase):
     """Small whole numbers and powers of two: every sum and product is exact in any order, so bits must be equal."""
 
     def test_exact_sums(self):
         torch.manual_seed(SEED)
-        weight = torch.randint(-8, 9, (24, 16), dtype=torch.int8)
-        scales = torch.randint(-3, 3, (24,)).float().exp2()
-        bias = torch.randint(-4, 5, (24,)).float()
+        weight, scales, bias = small_layer()
         for dtype in FLOATS:
             for leading in ((), (1,), (3,), (7,), (2, 5), (40,)):
                 with self.subTest(dtype=dtype, leading=leading):
@@ -89,8 +99,7 @@ class WeightOnlyInt8Linear(ExactTestCase):
                     self.assert_same(ops.weight_only_int8_linear(x, weight, scales, bias), (exact + bias).to(dtype))
 
     def test_the_reference_expression_in_float32(self):
-        weight = torch.randint(-8, 9, (24, 16), dtype=torch.int8)
-        scales = torch.randint(-3, 3, (24,)).float().exp2()
+        weight, scales, _ = small_layer()
         for rows in (1, 4, 5, 64):
             x = torch.randint(-4, 5, (rows, 16)).float()
             self.assert_same(ops.weight_only_int8_linear(x, weight, scales), linear(x, weight.to(x.dtype)) * scales)
@@ -113,8 +122,101 @@ class WeightOnlyInt8Linear(ExactTestCase):
         bias = torch.randn(3, dtype=torch.float64, requires_grad=True)
         for leading in ((), (5,), (2, 2)):
             x = torch.randn(*leading, 4, dtype=torch.float64, requires_grad=True)
-            self.assertTrue(torch.autograd.gradcheck(ops.weight_only_int8_linear, (x, weight, scales, bias)))
-            self.assertTrue(torch.autograd.gradgradcheck(ops.weight_only_int8_linear, (x, weight, scales, bias)))
+            arguments = (x, weight, scales, bias)
+            self.assertTrue(torch.autograd.gradcheck(ops.weight_only_int8_linear, arguments, check_forward_ad=True,
+                                                     check_batched_grad=True, check_batched_forward_grad=True))
+            self.assertTrue(torch.autograd.gradgradcheck(ops.weight_only_int8_linear, arguments,
+                                                         check_fwd_over_rev=True, check_rev_over_rev=True))
+
+    def test_the_gradient_of_a_compiled_backward_pass(self):
+        weight, scales, bias = small_layer()
+        x = torch.randint(-4, 5, (5, 16)).float()
+        gradients = []
+        for compiled in (False, True):
+            leaves = [x.clone().requires_grad_(), bias.clone().requires_grad_()]
+            loss = ops.weight_only_int8_linear(leaves[0], weight, scales, leaves[1]).square().sum()
+            compiler = torch.compile(backend="eager")
+            with torch._dynamo.compiled_autograd._enable(compiler) if compiled else contextlib.nullcontext():
+                loss.backward()
+            gradients.append([leaf.grad for leaf in leaves])
+        self.assert_same(*gradients)
+
+
+class Transforms(ExactTestCase):
+    """torch.func's transforms equal those of the reference's expression; all sums are exact, as above."""
+
+    def setUp(self):
+        torch.manual_seed(SEED)
+        self.weight, self.scales, self.bias = small_layer()
+        self.x = torch.randint(-4, 5, (6, 16)).float()
+
+    def int8(self, x, bias):
+        return ops.weight_only_int8_linear(x, self.weight, self.scales, bias)
+
+    def reference(self, x, bias):
+        return linear(x, self.weight.to(x.dtype)) * self.scales + bias
+
+    def assert_equal_under(self, transform):
+        self.assert_same(transform(self.int8), transform(self.reference))
+
+    def test_reverse_mode(self):
+        x, bias = self.x, self.bias
+        of_output = torch.randint(-4, 5, (6, 24)).float()
+        self.assert_equal_under(lambda f: func.grad(lambda x, b: f(x, b).square().sum(), argnums=(0, 1))(x, bias))
+        self.assert_equal_under(lambda f: func.vjp(f, x, bias)[1](of_output))
+        self.assert_equal_under(lambda f: func.jacrev(f, argnums=(0, 1))(x, bias))
+        self.assert_equal_under(lambda f: func.hessian(lambda x: f(x, bias).square().sum())(x))
+
+    def test_forward_mode(self):
+        x, bias = self.x, self.bias
+        tangents = (torch.randint(-4, 5, (6, 16)).float(), torch.randint(-4, 5, (24,)).float())
+        self.assert_equal_under(lambda f: func.jvp(f, (x, bias), tangents))
+        self.assert_equal_under(lambda f: func.jvp(lambda x: f(x, bias), (x,), tangents[:1]))
+        self.assert_equal_under(lambda f: func.jvp(lambda b: f(x, b), (bias,), tangents[1:]))
+        self.assert_equal_under(lambda f: func.jacfwd(f, argnums=(0, 1))(x, bias))
+
+    def test_vmap(self):
+        x, bias = self.x, self.bias
+        self.assert_equal_under(lambda f: func.vmap(f, in_dims=(0, None))(x, bias))
+        self.assert_equal_under(lambda f: func.vmap(f, in_dims=(1, None), out_dims=1)(x.view(2, 3, 16), bias))
+        self.assert_equal_under(lambda f: func.vmap(f, in_dims=(None, 0))(x, bias.repeat(3, 1)))
+        of_sample = lambda f: func.grad(lambda x, b: f(x, b).square().sum(), argnums=(0, 1))
+        self.assert_equal_under(lambda f: func.vmap(of_sample(f), in_dims=(0, None))(x, bias))
+        weights = torch.stack([self.weight, -self.weight])
+        self.assert_same(func.vmap(ops.weight_only_int8_linear, in_dims=(None, 0, None))(x, weights, self.scales)[1],
+                         -ops.weight_only_int8_linear(x, self.weight, self.scales))
+
+    def test_scales_have_no_derivative(self):
+        for transform in (func.grad(lambda s: ops.weight_only_int8_linear(self.x, self.weight, s).sum()),
+                          lambda s: func.jvp(lambda s: ops.weight_only_int8_linear(self.x, self.weight, s), (s,), (s,))):
+            with self.assertRaisesRegex(ValueError, "^scales requires a gradient, and .* has none for it"):
+                transform(self.scales)
+
+
+class Autocast(ExactTestCase):
+    """As torch.nn.functional.linear under autocast."""
+
+    def test_computes_in_the_dtype_of_autocast(self):
+        weight, scales, bias = small_layer()
+        scripted = torch.jit.script(int8_linear)
+        for rows in (3, 70):
+            for dtype in FLOATS:
+                for to in (torch.bfloat16, torch.float16):
+                    x = torch.randn(rows, 16).to(dtype)
+                    with torch.autocast("cpu", to):
+                        actual = ops.weight_only_int8_linear(x, weight, scales, bias)
+                        self.assertEqual(actual.dtype, linear(x, weight.to(dtype)).dtype)
+                        for _ in range(3):  # The executor changes what it runs in the first two.
+                            self.assert_same(scripted(x, weight, scales, bias), actual)
+                    self.assert_same(actual, ops.weight_only_int8_linear(x.to(actual.dtype), weight, scales, bias))
+
+    def test_has_gradients(self):
+        weight, scales, bias = small_layer()
+        x, bias = torch.randint(-4, 5, (5, 16)).float().requires_grad_(), bias.requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            ops.weight_only_int8_linear(x, weight, scales, bias).sum().backward()
+        self.assert_same(x.grad, (scales @ weight.float()).bfloat16().float().expand(5, 16))
+        self.assert_same(bias.grad, torch.full((24,), 5.0))
 
 
 if __name__ == "__main__":

@@ -155,12 +155,13 @@ TEST_P(WeightOnlyInt8LinearOnDevice, TakesScalesAndBiasOfAnyFloatDtype) {
   }
 }
 
-TEST_P(WeightOnlyInt8LinearOnDevice, ComputesInTheRowsDtypeUnderAutocast) {
+// As at::linear does.
+TEST_P(WeightOnlyInt8LinearOnDevice, ComputesInTheDtypeOfAutocast) {
   const Layer layer = layer_on_device(9, 33);
-  for (const at::ScalarType dtype : kLinearDtypes) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
     for (const int64_t rows : {3, 70}) {
       const at::Tensor x = at::randn({rows, 33}).to(dtype).to(device());
-      const at::Tensor expected = run_linear(x, layer);
+      const at::Tensor expected = run_linear(dtype == at::kDouble ? x : x.to(at::kBFloat16), layer);
       const UseAutocast autocast(GetParam());
       EXPECT_TRUE(same_bits(run_linear(x, layer), expected)) << rows << " rows of " << dtype;
     }
