@@ -49,9 +49,10 @@ TORCH_LIBRARY(narrowcast, m) {
   // PyTorch's collectives with tensors that travel as FP16 or BFP16; ops/collectives/auto_quantize/exchange.h tells
   // how. The group is the one registered as group_name; its ranks call the same collectives in the same order. Tensors:
   // the dtypes of quantize_tensor, all on one device, any strides; outputs are written in place, rounded to their own
-  // dtype. Errors: TypeError for a dtype; ValueError for the rest, before anything is sent, or, for ranks whose sizes,
-  // qtypes or collectives differ, on all ranks before data is sent; DistBackendError if a peer or the network fails.
-  // Then the outputs are unchanged. async_op=True is an error. Backward through an output throws.
+  // dtype. Errors: TypeError for a dtype; ValueError for the rest, and for ranks whose sizes, qtypes or collectives
+  // differ: on all ranks the same, before data is sent (but on one rank alone for an unknown group_name, a tensor on
+  // the meta device or a leaf that requires a gradient); DistBackendError if a peer or the network fails. Then the
+  // outputs are unchanged. async_op=True is an error. Backward through an output throws.
 
   // outputs: W tensors; outputs[r] becomes rank r's input. Inputs may differ in size from rank to rank.
   m.def(
@@ -113,11 +114,12 @@ TORCH_LIBRARY(narrowcast, m) {
   m.def("decode(Tensor bytes, str format, SymInt numel) -> Tensor");
 
   // The mean over the ranks of the group registered as group_name, sent in a wire format and summed in float32;
-  // ops/collectives/mean tells how. x [...] float32, float64, bfloat16 or float16, any strides, on the CPU or a GPU, as
-  // many elements on every rank -> the same on all ranks, in x's dtype. Errors: TypeError for a dtype; ValueError for
-  // the rest, before anything is sent, or, for ranks whose sizes or formats differ, on all ranks before data is sent;
-  // DistBackendError if a peer or the network fails, after which an x written in place is undefined. Backward through a
-  // result throws.
+  // ops/collectives/mean tells how. x [...] float32, float64, bfloat16 or float16, any strides, as many elements on
+  // every rank, on the CPUs or GPUs of all -> the same on all ranks, in x's dtype. Errors: TypeError for a dtype;
+  // ValueError for the rest (also for an x written in place that has several elements in one place), and for ranks
+  // whose sizes, formats or kinds of device differ: on all ranks the same, before data is sent (but on one rank alone
+  // for an unknown group_name or a leaf that requires a gradient); DistBackendError if a peer or the network fails,
+  // after which an x written in place is undefined. Backward through a result throws.
   m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name) -> ()");
   m.def("quantized_all_reduce(Tensor x, str format, str group_name) -> Tensor");
 }

@@ -25,21 +25,24 @@ Encoding checked(DQuantType qtype, std::optional<double> quant_loss) {
 
 // Calls body(exchange) as an operator without a derivative.
 template <class Body>
-void without_derivative(Exchange exchange, Encoding encoding, const Body& body) {
-  exchange.encoding = encoding;
+void without_derivative(Exchange exchange, const Body& body) {
   const std::vector<at::Tensor> sources = exchange.sources;
   const std::vector<at::Tensor> targets = exchange.targets;
   const std::string name = std::string("narrowcast::") + collectives::operator_name(exchange.collective);
   autograd::write_without_derivative(name, sources, targets, [&] { body(std::move(exchange)); });
 }
 
-void run(Exchange exchange, Encoding encoding) {
-  without_derivative(std::move(exchange), encoding, [](Exchange ready) { collectives::run(std::move(ready)); });
+collectives::EncodingArgument always(Encoding encoding) {
+  return [encoding] { return encoding; };
 }
 
-Work start(Exchange exchange, Encoding encoding) {
+void run_planned(Exchange exchange) {
+  without_derivative(std::move(exchange), [](Exchange ready) { collectives::run(std::move(ready)); });
+}
+
+Work start_planned(Exchange exchange) {
   Work work;
-  without_derivative(std::move(exchange), encoding, [&work](Exchange ready) {
+  without_derivative(std::move(exchange), [&work](Exchange ready) {
     work = collectives::decode_when_complete(collectives::start(std::move(ready)));
   });
   return work;
@@ -48,42 +51,42 @@ Work start(Exchange exchange, Encoding encoding) {
 }  // namespace
 
 void AutoQuantizedAllGather::operator()(at::TensorList outputs, const at::Tensor& input, const Group& group) const {
-  run(collectives::plan_all_gather(group, outputs, input), encoding_);
+  run_planned(collectives::plan_all_gather(group, always(encoding_), outputs, input));
 }
 
 Work AutoQuantizedAllGather::async(at::TensorList outputs, const at::Tensor& input, const Group& group) const {
-  return start(collectives::plan_all_gather(group, outputs, input), encoding_);
+  return start_planned(collectives::plan_all_gather(group, always(encoding_), outputs, input));
 }
 
 void AutoQuantizedAllToAll::operator()(at::TensorList outputs, at::TensorList inputs, const Group& group) const {
-  run(collectives::plan_all_to_all(group, outputs, inputs), encoding_);
+  run_planned(collectives::plan_all_to_all(group, always(encoding_), outputs, inputs));
 }
 
 Work AutoQuantizedAllToAll::async(at::TensorList outputs, at::TensorList inputs, const Group& group) const {
-  return start(collectives::plan_all_to_all(group, outputs, inputs), encoding_);
+  return start_planned(collectives::plan_all_to_all(group, always(encoding_), outputs, inputs));
 }
 
 void AutoQuantizedAllToAllSingle::operator()(const at::Tensor& output, const at::Tensor& input,
                                              at::OptionalIntArrayRef output_split_sizes,
                                              at::OptionalIntArrayRef input_split_sizes, const Group& group) const {
   const Splits splits{output_split_sizes, input_split_sizes};
-  run(collectives::plan_all_to_all_single(group, output, input, splits), encoding_);
+  run_planned(collectives::plan_all_to_all_single(group, always(encoding_), output, input, splits));
 }
 
 void AutoQuantizedAllToAllSingle::operator()(const at::Tensor& output, const at::Tensor& input,
                                              const Group& group) const {
-  run(collectives::plan_all_to_all_single(group, output, input, {}), encoding_);
+  run_planned(collectives::plan_all_to_all_single(group, always(encoding_), output, input, {}));
 }
 
 Work AutoQuantizedAllToAllSingle::async(const at::Tensor& output, const at::Tensor& input,
                                         at::OptionalIntArrayRef output_split_sizes,
                                         at::OptionalIntArrayRef input_split_sizes, const Group& group) const {
   const Splits splits{output_split_sizes, input_split_sizes};
-  return start(collectives::plan_all_to_all_single(group, output, input, splits), encoding_);
+  return start_planned(collectives::plan_all_to_all_single(group, always(encoding_), output, input, splits));
 }
 
 Work AutoQuantizedAllToAllSingle::async(const at::Tensor& output, const at::Tensor& input, const Group& group) const {
-  return start(collectives::plan_all_to_all_single(group, output, input, {}), encoding_);
+  return start_planned(collectives::plan_all_to_all_single(group, always(encoding_), output, input, {}));
 }
 
 AutoQuantizedAllGather auto_quantize(collectives::AllGather, DQuantType qtype, std::optional<double> quant_loss) {

@@ -9,9 +9,9 @@
 //
 // A callable is thread-safe as far as its group is: all ranks call the same collectives of a group in the same order.
 // Every call waits until all ranks have made it and agree on sizes. It throws c10::ValueError or c10::TypeError before
-// data is sent: for arguments before anything is, for ranks that disagree on all of them alike; c10::DistBackendError
-// if a peer or the network fails. Outputs are then unchanged. There are no gradients: backward through an output
-// throws.
+// data is sent, on all ranks the same: for ranks that disagree, and for one whose own arguments are wrong (but for a
+// group that is null). c10::DistBackendError if a peer or the network fails. Outputs are then unchanged. There are no
+// gradients: backward through an output throws.
 #pragma once
 
 #include <ATen/core/Tensor.h>

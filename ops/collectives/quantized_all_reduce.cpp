@@ -1,89 +1,122 @@
 #include "ops/collectives/quantized_all_reduce.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "ops/autograd/write_without_derivative.h"
 #include "ops/collectives/group_name.h"
-#include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/mean/call_header.h"
+#include "ops/collectives/mean/group_workspace.h"
+#include "ops/collectives/refusal.h"
 #include "ops/collectives/stream/stream_mean.h"
+#include "ops/collectives/writable.h"
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
 #include "ops/error_message.h"
-#include "ops/libtorch_versions.h"
 #include "ops/meta/quantized_all_reduce.h"
 #include "ops/wire_format.h"
 
 namespace narrowcast {
 namespace {
 
-using collectives::QuantizedMeanJob;
+using collectives::CallHeader;
+using collectives::GroupWorkspace;
+using collectives::Refusal;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kName = "quantized_all_reduce";
 
-// What every rank says of its call: number of elements, format. [W, 2] int64.
-at::Tensor gather_calls(const at::Tensor& x, WireFormat format, const Group& group) {
-  at::Tensor own = at::tensor({x.numel(), static_cast<int64_t>(format)}, at::kLong).to(x.device());
-  at::Tensor all = at::empty({group->getSize() * own.numel()}, own.options());
+using MakeMean = std::function<std::shared_ptr<collectives::QuantizedMeanJob>(GroupWorkspace&)>;
+
+enum class Written { kX, kNewTensor };
+
+// A call whose arguments may still be wrong.
+struct Call {
+  const at::Tensor& x;
+  std::function<WireFormat()> format;
+  const Group& group;
+  Written written;
+};
+
+void check_device(const Call& call) {
+  const at::Device device = call.x.device();
+  TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "x must be on the CPU or a GPU, but is on ", device);
+  TORCH_CHECK_VALUE(!device.is_cpu() || collectives::moves_cpu_tensors(call.group),
+                    "x is on cpu, but process_group must have a backend for CPU tensors, and this one (",
+                    call.group->getBackendName(), ") has none");
+}
+
+void check_alone(const Call& call) {
+  check_defined(call.x, "x");
+  meta::check_quantized_all_reduce(call.x, to_string(call.format()));
+  check_device(call);
+  if (call.written == Written::kX) {
+    collectives::check_writable("x", call.x);
+  }
+}
+
+// Hands `own` to all ranks, through the CPU if the group can: else on `device`, which is waited for. Throws, on all
+// ranks the same, unless theirs are equal. Then averages, on the CPU, by `mean` if there is one.
+void call_together(const CallHeader& own, const Group& group, at::Device device, const MakeMean& make_mean) {
+  if (!collectives::moves_cpu_tensors(group)) {
+    return check_same_call(kName, group->getRank(), collectives::gather_headers(kName, own, group, device));
+  }
+  const auto engine = engine::Engine::for_group(group);
+  const auto workspace = GroupWorkspace::of(group);
+  const std::lock_guard<std::mutex> lock(workspace->in_use);
+  const auto forget = c10::make_scope_exit([&] { workspace->forget_call(); });
+  workspace->call()->set_call(own, make_mean ? make_mean(*workspace) : nullptr);
+  engine->submit(workspace->call())->waitAndThrow();
+  check_same_call(kName, group->getRank(), workspace->call()->headers());
+}
+
+// Tells the other ranks that this one cannot take part, and throws what they throw.
+[[noreturn]] void refuse(const Group& group, const Refusal& refusal) {
+  std::string failure;
   try {
-    libtorch::all_gather_single(group, all, own)->wait();
-  } catch (const std::exception& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "rank ", group->getRank(), ": ", kName,
-                     " failed: ", error_message(error));
+    call_together(collectives::header_of_refusal(refusal), group, collectives::any_device(group), {});
+  } catch (const c10::DistBackendError& error) {
+    failure = error_message(error);
   }
-  return all.view({group->getSize(), own.numel()}).cpu();
+  collectives::throw_untold(refusal, failure);
 }
 
-// All ranks compare the same numbers, and throw the same error.
-void check_same_call(const at::Tensor& x, WireFormat format, const Group& group) {
-  const at::Tensor calls = gather_calls(x, format, group);
-  const auto* const first = calls.const_data_ptr<int64_t>();
-  for (int64_t rank = 1; rank < calls.size(0); ++rank) {
-    const int64_t* const other = first + rank * calls.size(1);
-    TORCH_CHECK_VALUE(other[0] == first[0], kName, ": x has ", other[0], " elements on rank ", rank, " but ", first[0],
-                      " on rank 0");
-    TORCH_CHECK_VALUE(other[1] == first[1], kName, ": format is ", to_string(static_cast<WireFormat>(other[1])),
-                      " on rank ", rank, " but ", to_string(static_cast<WireFormat>(first[1])), " on rank 0");
+// The call's format. If arguments are wrong, throws on all ranks.
+WireFormat check_together(const Call& call) {
+  TORCH_CHECK_VALUE(call.group, "group must be a process group, but is null");
+  const auto refusal = collectives::refusal_of([&] { check_alone(call); });
+  if (refusal.has_value()) {
+    refuse(call.group, *refusal);
   }
+  return call.format();
 }
 
-void average_on_engine(const at::Tensor& x, const collectives::QuantizedMeanOptions& options, const Group& group) {
-  const auto engine = engine::Engine::for_group(group);  // Before anything is sent.
-  check_same_call(x, options.format, group);
-  const auto job = std::make_shared<QuantizedMeanJob>(options, collectives::JobMemory{});
-  job->set_call({x.view({-1}), {}, {}});
-  engine->submit(job)->waitAndThrow();
+void average_on_engine(const at::Tensor& x, WireFormat format, const Group& group) {
+  call_together(collectives::header_of_call(x, format), group, x.device(), [&](GroupWorkspace& workspace) {
+    const auto& mean = workspace.mean(x.numel(), format);
+    mean->set_call({x.view({-1}), {}, {}});
+    return mean;
+  });
 }
 
 // x is the mean for what is enqueued on the current stream afterwards.
-void average_on_stream(const at::Tensor& x, const collectives::QuantizedMeanOptions& options, const Group& group) {
-  check_same_call(x, options.format, group);
+void average_on_stream(const at::Tensor& x, WireFormat format, const Group& group) {
+  call_together(collectives::header_of_call(x, format), group, x.device(), {});
+  const collectives::QuantizedMeanOptions options{
+      .name = kName, .rank = group->getRank(), .world_size = group->getSize(), .numel = x.numel(), .format = format};
   collectives::StreamMean(group, options, x.device()).enqueue({x.view({-1}), {}, {}});
 }
 
 // Averages x, contiguous, in place.
 void average(const at::Tensor& x, WireFormat format, const Group& group) {
-  const collectives::QuantizedMeanOptions options{
-      .name = kName, .rank = group->getRank(), .world_size = group->getSize(), .numel = x.numel(), .format = format};
-  return x.is_cpu() ? average_on_engine(x, options, group) : average_on_stream(x, options, group);
-}
-
-void check_device(const at::Tensor& x) {
-  TORCH_CHECK_VALUE(x.is_cpu() || x.is_cuda(), "x must be on the CPU or a GPU, but is on ", x.device());
-}
-
-void check_arguments(const at::Tensor& x, WireFormat format, const Group& group) {
-  check_defined(x, "x");
-  TORCH_CHECK_VALUE(group, "group must be a process group, but is null");
-  meta::check_quantized_all_reduce(x, to_string(format));
-  check_device(x);
+  return x.is_cpu() ? average_on_engine(x, format, group) : average_on_stream(x, format, group);
 }
 
 void average_in_place(const at::Tensor& x, WireFormat format, const Group& group) {
@@ -96,35 +129,43 @@ void average_in_place(const at::Tensor& x, WireFormat format, const Group& group
   }
 }
 
+void average_into(const at::Tensor& mean, const at::Tensor& x, WireFormat format, const Group& group) {
+  mean.copy_(x);
+  average(mean, format, group);
+}
+
+std::function<WireFormat()> parsed(std::string_view format) {
+  return [format] { return parse_wire_format(format); };
+}
+
+std::function<WireFormat()> always(WireFormat format) {
+  return [format] { return format; };
+}
+
 void quantized_all_reduce_kernel_(const at::Tensor& x, std::string_view format, std::string_view group_name) {
-  meta::check_quantized_all_reduce(x, format);
-  check_device(x);
-  average_in_place(x, parse_wire_format(format), collectives::find_group(group_name));
+  const Group group = collectives::find_group(group_name);
+  average_in_place(x, check_together({x, parsed(format), group, Written::kX}), group);
 }
 
 at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view group_name) {
-  const at::Tensor mean = meta::quantized_all_reduce(x, format);
-  check_device(x);
   const Group group = collectives::find_group(group_name);
-  mean.copy_(x);
-  average(mean, parse_wire_format(format), group);
+  const WireFormat checked = check_together({x, parsed(format), group, Written::kNewTensor});
+  const at::Tensor mean = meta::quantized_all_reduce(x, format);
+  average_into(mean, x, checked, group);
   return mean;
 }
 
 }  // namespace
 
 void quantized_all_reduce_(const at::Tensor& x, WireFormat format, const Group& group) {
-  check_arguments(x, format, group);
+  check_together({x, always(format), group, Written::kX});
   autograd::write_without_derivative("quantized_all_reduce_", {x}, {x}, [&] { average_in_place(x, format, group); });
 }
 
 at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format, const Group& group) {
-  check_arguments(x, format, group);
+  check_together({x, always(format), group, Written::kNewTensor});
   const at::Tensor mean = meta::quantized_all_reduce(x, to_string(format));
-  autograd::write_without_derivative(kName, {x}, {mean}, [&] {
-    mean.copy_(x);
-    average(mean, format, group);
-  });
+  autograd::write_without_derivative(kName, {x}, {mean}, [&] { average_into(mean, x, format, group); });
   return mean;
 }
 

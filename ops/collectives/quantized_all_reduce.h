@@ -6,11 +6,14 @@
 // rank. It is summed in float32 and rounded to the nearest number of the format, once or twice; the result has x's
 // dtype and the same bits on all ranks. With one rank it is x. A NaN or Inf anywhere is NaN or Inf in its block's mean.
 //
-// All ranks call the same collectives of a group in the same order, from one thread. Every call waits until all ranks
-// have made it (the mean on a GPU is complete in the order of the current stream); if they differ in format or number
-// of elements, all of them throw the same c10::ValueError before data is sent. c10::ValueError or c10::TypeError for
-// arguments; c10::DistBackendError if a peer or the network fails, which leaves what is written in place undefined.
-// There are no gradients: backward through a result throws.
+// All ranks call the same collectives of a group in the same order; calls of several threads of a rank take turns.
+// Every call waits until all ranks have made it (the mean on a GPU is complete in the order of the current stream). If
+// they differ in format, number of elements or kind of device, all of them throw the same c10::ValueError before data
+// is sent; if one rank's own arguments are wrong (and its group is not null), all throw its c10::ValueError or
+// c10::TypeError. The group can be used afterwards. c10::DistBackendError if a peer or the network fails, which leaves
+// what is written in place undefined. There are no gradients: backward through a result throws.
+//
+// Memory for messages stays with the group: see ops/collectives/mean/group_workspace.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

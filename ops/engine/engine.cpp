@@ -4,6 +4,7 @@
 #include <c10/util/thread_name.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -25,22 +26,30 @@ c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::Pro
 }  // namespace
 
 std::shared_ptr<Engine> Engine::for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  // An engine keeps its backend alive, so that a live entry's address names that backend and no other.
+  // What is known of a backend while it lives; the weak reference keeps its address from being another one's. Exchanges
+  // are counted on from engine to engine, as it may depend on the time which ranks make a new one.
+  struct Known {
+    c10::weak_intrusive_ptr<c10d::Backend> backend;
+    std::weak_ptr<Engine> engine = {};
+    std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
+  };
   static std::mutex mutex;
-  static std::unordered_map<const c10d::Backend*, std::weak_ptr<Engine>> engines;
+  static std::unordered_map<const c10d::Backend*, Known> backends;
   auto backend = cpu_backend(group);
   const std::lock_guard<std::mutex> lock(mutex);
-  std::erase_if(engines, [](const auto& entry) { return entry.second.expired(); });
-  auto& known = engines[backend.get()];
-  auto engine = known.lock();
+  std::erase_if(backends, [](const auto& entry) { return entry.second.backend.expired(); });
+  auto& known =
+      backends.try_emplace(backend.get(), Known{c10::weak_intrusive_ptr<c10d::Backend>(backend)}).first->second;
+  auto engine = known.engine.lock();
   if (!engine) {
-    engine = std::make_shared<Engine>(Key{}, std::move(backend));
-    known = engine;
+    engine = std::make_shared<Engine>(Key{}, std::move(backend), known.exchanges);
+    known.engine = engine;
   }
   return engine;
 }
 
-Engine::Engine(Key, c10::intrusive_ptr<c10d::Backend> backend) : worker_(std::make_shared<Worker>(std::move(backend))) {
+Engine::Engine(Key, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<std::atomic<int64_t>> exchanges)
+    : worker_(std::make_shared<Worker>(std::move(backend), std::move(exchanges))) {
   thread_ = std::thread([worker = worker_] {
     c10::setThreadName("nc_engine");
     worker->run();

@@ -10,7 +10,9 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -47,7 +49,8 @@ class NARROWCAST_EXPORT Engine {
   // with its last user. c10::ValueError if the group has no backend for CPU tensors.
   static std::shared_ptr<Engine> for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  Engine(Key, c10::intrusive_ptr<c10d::Backend> backend);
+  // `exchanges`: of this backend so far; its engines count them alike on all ranks.
+  Engine(Key, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<std::atomic<int64_t>> exchanges);
 
   // Gives up what is unfinished (those futures fail) and ends the thread. Never waits
   // for other ranks. May happen on the engine's own thread, in a future's callback.

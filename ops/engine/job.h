@@ -17,8 +17,9 @@ namespace narrowcast::engine {
 //   - start posts every receive of the exchange, those of later hops included,
 //     before its first send: then no message ever waits for its receiver.
 //   - start does not wait for messages. Another exchange may still be unfinished.
-//   - advance waits for messages that other ranks send in start, and for no others;
-//     finish also for those that they send in advance.
+//   - advance waits for messages that other ranks send in start, or in the advance of
+//     the same exchange before they wait there for any of its messages that are not of
+//     start; finish also for those that they send in advance.
 //   - what a rank skips because it is empty, its peer skips as well.
 // All run on the engine's thread, in this order. Tensors they hand to the transport
 // stay untouched until finish has returned.

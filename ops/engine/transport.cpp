@@ -2,7 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <array>
+#include <cstring>
 #include <exception>
+#include <random>
 #include <utility>
 
 #include "ops/error_message.h"
@@ -19,13 +22,31 @@ constexpr int64_t kFirstTag = 0x4E000000;
 // two ranks keep their order, and an engine has far fewer exchanges in flight.
 constexpr int64_t kExchanges = 8192;
 
+// What the end of a receive's memory holds until a message has replaced it.
+using Tail = std::array<uint32_t, 4>;
+
+const Tail& tail_without_message() {
+  static const Tail tail = [] {
+    std::random_device random;
+    return Tail{random(), random(), random(), random()};
+  }();
+  return tail;
+}
+
+// Null: the message is too short to tell.
+uint8_t* tail_of(const at::Tensor& bytes) {
+  const int64_t begin = bytes.numel() - static_cast<int64_t>(sizeof(Tail));
+  return begin < 0 ? nullptr : bytes.mutable_data_ptr<uint8_t>() + begin;
+}
+
 }  // namespace
 
 Transport::Transport(TransportOptions options) : options_(std::move(options)) {}
 
 int64_t Transport::post_receive(const Message& message) {
   check(message);
-  add(receives_, message.peer, [&]() -> c10::intrusive_ptr<Work> {
+  if (uint8_t* const tail = tail_of(message.bytes)) std::memcpy(tail, &tail_without_message(), sizeof(Tail));
+  add(receives_, {nullptr, message.peer, message.bytes}, [&]() -> c10::intrusive_ptr<Work> {
     std::vector<at::Tensor> tensors{message.bytes};
     return message.bytes.numel() == 0
                ? nullptr
@@ -34,12 +55,24 @@ int64_t Transport::post_receive(const Message& message) {
   return static_cast<int64_t>(receives_.size()) - 1;
 }
 
-void Transport::wait_receive(int64_t receive) { wait(receives_.at(receive), "receiving from"); }
+void Transport::wait_receive(int64_t receive) {
+  Pending& pending = receives_.at(receive);
+  const bool is_new = pending.work != nullptr;
+  wait(pending, "receiving from");
+  if (is_new) check_whole(pending);
+}
+
+void Transport::check_whole(const Pending& receive) const {
+  const uint8_t* const tail = tail_of(receive.received);
+  TORCH_CHECK_WITH(DistBackendError, tail == nullptr || std::memcmp(tail, &tail_without_message(), sizeof(Tail)) != 0,
+                   "rank ", rank(), ": ", options_.exchange, ": rank ", receive.peer, " sent fewer than the ",
+                   receive.received.numel(), " bytes that are expected of it");
+}
 
 void Transport::send(const Message& message) {
   check(message);
   if (message.bytes.numel() == 0) return;
-  add(sends_, message.peer, [&] {
+  add(sends_, {nullptr, message.peer, {}}, [&] {
     std::vector<at::Tensor> tensors{message.bytes};
     return options_.backend->send(tensors, static_cast<int>(message.peer), tag(message.channel));
   });
@@ -76,14 +109,16 @@ void Transport::throw_if_given_up() const {
                    " was given up: its process group's last user here went away");
 }
 
-void Transport::add(std::vector<Pending>& works, int64_t peer, const std::function<c10::intrusive_ptr<Work>()>& post) {
+void Transport::add(std::vector<Pending>& works, Pending pending,
+                    const std::function<c10::intrusive_ptr<Work>()>& post) {
   const std::lock_guard<std::mutex> lock(mutex_);
   throw_if_given_up();
   try {
-    works.push_back({post(), peer});
+    pending.work = post();
+    works.push_back(std::move(pending));
   } catch (const std::exception& error) {
     TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank(), ": ", options_.exchange,
-                     ": no message can pass to or from rank ", peer, ": ", error_message(error));
+                     ": no message can pass to or from rank ", pending.peer, ": ", error_message(error));
   }
 }
 

@@ -36,8 +36,12 @@ struct TransportOptions {
 // Sends and receives for one exchange through reserved tags, beside the
 // collectives of the same backend. A message that fails, because its peer is
 // gone or silent for the group's timeout, throws c10::DistBackendError that
-// names this rank, the peer and the exchange. Used by one thread, but for
-// interrupt_wait and give_up.
+// names this rank, the peer and the exchange. So does one that is shorter than its
+// receiver expects, if that is 16 bytes or more: Gloo does not tell how many bytes
+// came, so that a receive writes 16 random ones to the end of its memory, which a
+// whole message replaces. (With one that is longer, Gloo ends the receiver's process:
+// "op.preamble.length <= op.nbytes".) Used by one thread, but for interrupt_wait and
+// give_up.
 class NARROWCAST_EXPORT Transport {
  public:
   static constexpr int64_t kChannels = 1024;
@@ -71,13 +75,15 @@ class NARROWCAST_EXPORT Transport {
   struct Pending {
     c10::intrusive_ptr<c10d::Work> work;  // Null: nothing to wait for, or no longer.
     int64_t peer = 0;
+    at::Tensor received;  // Where a received message lies.
   };
   void check(const Message& message) const;
   int tag(int64_t channel) const;
   void throw_if_given_up() const;
   // Registers the work that `post` returns, so that give_up finds it.
-  void add(std::vector<Pending>& works, int64_t peer, const std::function<c10::intrusive_ptr<c10d::Work>()>& post);
+  void add(std::vector<Pending>& works, Pending pending, const std::function<c10::intrusive_ptr<c10d::Work>()>& post);
   void wait(Pending& pending, const char* action);
+  void check_whole(const Pending& receive) const;
   bool wait_once(const Pending& pending, const char* action);
   void set_waiting(c10::intrusive_ptr<c10d::Work> work);
 

@@ -64,7 +64,7 @@ bool Worker::wait_for_job() {
 std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (queued_.empty() || in_flight_.size() >= kMaxInFlight) return nullptr;
-  TransportOptions options{backend_, queued_.front().job->name(), started_++, [this] { start_queued(); }};
+  TransportOptions options{backend_, queued_.front().job->name(), (*started_)++, [this] { start_queued(); }};
   in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
   queued_.pop_front();
   if (stopping_) in_flight_.back()->transport.give_up();

@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +25,8 @@ namespace narrowcast::engine {
 // completes its future. While a job waits for the network, the next one starts.
 class Worker {
  public:
-  explicit Worker(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+  Worker(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<std::atomic<int64_t>> exchanges)
+      : backend_(std::move(backend)), started_(std::move(exchanges)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> submit(std::shared_ptr<Job> job);
 
@@ -70,8 +72,8 @@ class Worker {
   std::deque<Submission> queued_;
   std::deque<std::shared_ptr<InFlight>> in_flight_;
   bool stopping_ = false;
+  const std::shared_ptr<std::atomic<int64_t>> started_;
   // Of the thread alone:
-  int64_t started_ = 0;
   std::string first_failure_;
 };
 

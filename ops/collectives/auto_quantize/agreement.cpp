@@ -1,58 +1,103 @@
 #include "ops/collectives/auto_quantize/agreement.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
+#include "ops/collectives/group_name.h"
 #include "ops/error_message.h"
 #include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
 namespace {
 
-// One rank's record, as it travels: collective, qtype, sends[W], receives[W].
+// One rank's record, as it travels: a mark, collective, qtype, sends[W], receives[W], refusal.
 class Record {
  public:
-  static constexpr int64_t kHead = 2;
-  static int64_t size(int64_t world_size) { return kHead + 2 * world_size; }
+  static constexpr int64_t kMark = 0x6175746F7175616E;
+  static constexpr int64_t kHead = 3;
+  static constexpr int64_t kTail = kRefusalBytes / static_cast<int64_t>(sizeof(int64_t));
+  static int64_t size(int64_t world_size) { return kHead + 2 * world_size + kTail; }
 
   Record(const int64_t* values, int64_t world_size) : values_(values), world_size_(world_size) {}
 
-  Collective collective() const { return static_cast<Collective>(values_[0]); }
-  DQuantType qtype() const { return static_cast<DQuantType>(values_[1]); }
+  // Whether these can be the numbers of a record: what other ranks send is looked at before it is used.
+  bool is_record() const {
+    const auto is_size = [](int64_t value) { return value >= 0; };
+    return values_[0] == kMark && values_[1] >= 0 && values_[1] <= static_cast<int64_t>(Collective::kAllToAllSingle) &&
+           values_[2] >= 0 && values_[2] <= static_cast<int64_t>(DQuantType::kBfp16) &&
+           std::all_of(values_ + kHead, values_ + kHead + 2 * world_size_, is_size);
+  }
+  Collective collective() const { return static_cast<Collective>(values_[1]); }
+  DQuantType qtype() const { return static_cast<DQuantType>(values_[2]); }
   int64_t sends(int64_t rank) const { return values_[kHead + rank]; }
   int64_t receives(int64_t rank) const { return values_[kHead + world_size_ + rank]; }
+  std::optional<Refusal> refusal() const {
+    return read_refusal(reinterpret_cast<const uint8_t*>(values_ + kHead + 2 * world_size_));
+  }
 
  private:
   const int64_t* values_;
   int64_t world_size_;
 };
 
-at::Tensor write_record(const Exchange& exchange) {
-  const auto world_size = static_cast<int64_t>(exchange.sends.size());
-  at::Tensor record = at::empty({Record::size(world_size)}, at::kLong);
-  auto* values = record.mutable_data_ptr<int64_t>();
-  *values++ = static_cast<int64_t>(exchange.collective);
-  *values++ = static_cast<int64_t>(exchange.encoding.qtype);
-  values = std::copy(exchange.sends.begin(), exchange.sends.end(), values);
-  std::copy(exchange.receives.begin(), exchange.receives.end(), values);
+// An exchange that is refused has no sizes.
+at::Tensor write_record(const Exchange& exchange, const std::optional<Refusal>& refusal) {
+  const int64_t world_size = exchange.group->getSize();
+  at::Tensor record = at::zeros({Record::size(world_size)}, at::kLong);
+  auto* const values = record.mutable_data_ptr<int64_t>();
+  values[0] = Record::kMark;
+  values[1] = static_cast<int64_t>(exchange.collective);
+  values[2] = static_cast<int64_t>(exchange.encoding.qtype);
+  std::copy(exchange.sends.begin(), exchange.sends.end(), values + Record::kHead);
+  std::copy(exchange.receives.begin(), exchange.receives.end(), values + Record::kHead + world_size);
+  write_refusal(refusal, reinterpret_cast<uint8_t*>(values + Record::kHead + 2 * world_size));
   return record;
 }
 
-bool has_cpu_backend(c10d::ProcessGroup& group) {
-  const auto devices = group.getDeviceTypes();
-  return std::any_of(devices.begin(), devices.end(), [](const at::Device& device) { return device.is_cpu(); });
+// Where the group can carry a record: on the CPU or, of a group without it, where the tensors are. A rank that refuses
+// has none.
+at::Device record_device(const Exchange& exchange) {
+  return moves_cpu_tensors(exchange.group) || exchange.sources.empty() ? any_device(exchange.group)
+                                                                       : exchange.sources[0].device();
 }
 
-// All ranks' records, [W * Record::size(W)] int64 on the CPU.
-at::Tensor gather_records(const Exchange& exchange) {
-  const at::Device device = has_cpu_backend(*exchange.group) ? at::Device(at::kCPU) : exchange.sources[0].device();
-  at::Tensor own = write_record(exchange).to(device);
-  at::Tensor all = at::empty({exchange.group->getSize() * own.numel()}, own.options());
-  wait_for(*libtorch::all_gather_single(exchange.group, all, own), exchange);
+// All ranks' records, [W * Record::size(W)] int64 on the CPU. Zeros at first, which are no record: a message that is
+// too short leaves them.
+at::Tensor gather_records(const Exchange& exchange, const std::optional<Refusal>& refusal) {
+  at::Tensor own = write_record(exchange, refusal).to(record_device(exchange));
+  at::Tensor all = at::zeros({exchange.group->getSize() * own.numel()}, own.options());
+  try {
+    libtorch::all_gather_single(exchange.group, all, own)->wait();
+  } catch (const std::exception&) {
+    throw_backend_error(std::current_exception(), exchange);
+  }
   return all.cpu();
+}
+
+std::vector<Record> read_records(const at::Tensor& gathered, const Exchange& exchange) {
+  const int64_t world_size = exchange.group->getSize();
+  std::vector<Record> records;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    records.emplace_back(gathered.const_data_ptr<int64_t>() + rank * Record::size(world_size), world_size);
+    TORCH_CHECK_WITH(DistBackendError, records.back().is_record(), "rank ", exchange.rank, ": ",
+                     operator_name(exchange.collective), " failed: rank ", rank,
+                     " sent something else than the sizes of such a call; it does something else, or its memory or"
+                     " program is damaged");
+  }
+  return records;
+}
+
+void check_no_refusal(const std::vector<Record>& records) {
+  for (size_t rank = 0; rank < records.size(); ++rank) {
+    const auto refusal = records[rank].refusal();
+    if (refusal.has_value()) {
+      throw_refusal(*refusal, operator_name(records[rank].collective()), static_cast<int64_t>(rank));
+    }
+  }
 }
 
 // Rank 0's call is the one that the others are compared with.
@@ -88,12 +133,12 @@ void check_runs_fit(const std::vector<Record>& records) {
   }
 }
 
-int64_t longest_run(const std::vector<Record>& records) {
+// Of the runs of this rank alone, whose sizes are those of its own tensors: no number that another rank only says is
+// trusted. In an all-gather these are all there are.
+int64_t longest_run(const Exchange& exchange) {
   int64_t longest = 0;
-  for (const Record& record : records) {
-    for (size_t rank = 0; rank < records.size(); ++rank) {
-      longest = std::max(longest, record.sends(static_cast<int64_t>(rank)));
-    }
+  for (const auto* const runs : {&exchange.sends, &exchange.receives}) {
+    longest = std::max(longest, *std::max_element(runs->begin(), runs->end()));
   }
   return longest;
 }
@@ -101,15 +146,23 @@ int64_t longest_run(const std::vector<Record>& records) {
 }  // namespace
 
 int64_t agree(const Exchange& exchange) {
-  const auto world_size = static_cast<int64_t>(exchange.sends.size());
-  const at::Tensor gathered = gather_records(exchange);
-  std::vector<Record> records;
-  for (int64_t rank = 0; rank < world_size; ++rank) {
-    records.emplace_back(gathered.const_data_ptr<int64_t>() + rank * Record::size(world_size), world_size);
-  }
+  const at::Tensor gathered = gather_records(exchange, std::nullopt);
+  const std::vector<Record> records = read_records(gathered, exchange);
+  check_no_refusal(records);
   check_same_call(records);
   check_runs_fit(records);
-  return longest_run(records);
+  return longest_run(exchange);
+}
+
+void refuse(const Exchange& exchange, const Refusal& refusal) {
+  std::string failure;
+  try {
+    const at::Tensor gathered = gather_records(exchange, refusal);
+    check_no_refusal(read_records(gathered, exchange));
+  } catch (const c10::DistBackendError& error) {
+    failure = error_message(error);
+  }
+  throw_untold(refusal, failure);
 }
 
 void throw_backend_error(const std::exception_ptr& failure, const Exchange& exchange) {

@@ -7,9 +7,10 @@
 //   all_to_all_single:     the run is rank s's rows for r, input_split_sizes[r] of them; the room is
 //                          output_split_sizes[s] rows of rank r's output
 // Runs may differ in size; a run and its room must not. The steps:
-//   1. plan_*: each rank checks its own arguments. What is wrong is thrown, and nothing was sent.
-//   2. agree: every rank learns all ranks' sizes by one small collective (agreement.h). If some run does not fit its
-//      room, every rank throws the same error, and no data was sent.
+//   1. plan_*: each rank checks its own arguments.
+//   2. agree: every rank learns all ranks' sizes by one small collective (agreement.h), or what a rank found wrong with
+//      its own arguments. If there is such a rank, or some run does not fit its room, every rank throws the same error,
+//      and no data was sent.
 //   3. start: each rank encodes its runs, one after the other, into one buffer of 16-bit codes, and the group's own
 //      all-gather or all-to-all moves them. All-gather wants runs of one size: shorter ones are filled up.
 //   4. finish: each rank has the W runs meant for it in rank order, decodes them all, and only then copies them into
@@ -21,6 +22,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
@@ -52,10 +54,18 @@ struct Splits {
   at::OptionalIntArrayRef input;
 };
 
-// Step 1. c10::ValueError or c10::TypeError names the argument that is wrong and its value.
-Exchange plan_all_gather(const Group& group, at::TensorList outputs, const at::Tensor& input);
-Exchange plan_all_to_all(const Group& group, at::TensorList outputs, at::TensorList inputs);
-Exchange plan_all_to_all_single(const Group& group, const at::Tensor& output, const at::Tensor& input, Splits splits);
+// How the tensors shall travel, from arguments that may be wrong: then it throws as plan_* do.
+using EncodingArgument = std::function<Encoding()>;
+
+// Step 1. If arguments are wrong, takes part in step 2 to tell the other ranks: then all of them throw a
+// c10::ValueError or c10::TypeError that names the rank, the argument and its value. c10::ValueError for a group that
+// is null.
+NARROWCAST_EXPORT Exchange plan_all_gather(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
+                                           const at::Tensor& input);
+Exchange plan_all_to_all(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
+                         at::TensorList inputs);
+Exchange plan_all_to_all_single(const Group& group, const EncodingArgument& encoding, const at::Tensor& output,
+                                const at::Tensor& input, Splits splits);
 
 // The data on its way.
 struct InFlight {

@@ -14,34 +14,33 @@
 namespace narrowcast::collectives {
 namespace {
 
-using QuantLoss = std::optional<double>;
+// The arguments that say how tensors travel.
+struct Way {
+  std::string_view qtype;
+  std::optional<double> quant_loss;
+  bool async_op;
 
-void run_as(Encoding encoding, Exchange exchange) {
-  exchange.encoding = encoding;
-  run(std::move(exchange));
-}
+  Encoding operator()() const {
+    meta::check_synchronous(async_op);
+    return {parse_dquant_type(qtype), quant_loss};
+  }
+};
 
 void run_all_gather(at::TensorList outputs, const at::Tensor& input, std::string_view qtype,
-                    std::string_view group_name, QuantLoss quant_loss, bool async_op) {
-  meta::check_synchronous(async_op);
-  const Encoding encoding{parse_dquant_type(qtype), quant_loss};
-  run_as(encoding, plan_all_gather(find_group(group_name), outputs, input));
+                    std::string_view group_name, std::optional<double> quant_loss, bool async_op) {
+  run(plan_all_gather(find_group(group_name), Way{qtype, quant_loss, async_op}, outputs, input));
 }
 
 void run_all_to_all(at::TensorList outputs, at::TensorList inputs, std::string_view qtype, std::string_view group_name,
-                    QuantLoss quant_loss, bool async_op) {
-  meta::check_synchronous(async_op);
-  const Encoding encoding{parse_dquant_type(qtype), quant_loss};
-  run_as(encoding, plan_all_to_all(find_group(group_name), outputs, inputs));
+                    std::optional<double> quant_loss, bool async_op) {
+  run(plan_all_to_all(find_group(group_name), Way{qtype, quant_loss, async_op}, outputs, inputs));
 }
 
 void run_all_to_all_single(const at::Tensor& output, const at::Tensor& input, std::string_view qtype,
                            std::string_view group_name, at::OptionalIntArrayRef output_split_sizes,
-                           at::OptionalIntArrayRef input_split_sizes, QuantLoss quant_loss, bool async_op) {
-  meta::check_synchronous(async_op);
-  const Encoding encoding{parse_dquant_type(qtype), quant_loss};
-  const Group group = find_group(group_name);
-  run_as(encoding, plan_all_to_all_single(group, output, input, {output_split_sizes, input_split_sizes}));
+                           at::OptionalIntArrayRef input_split_sizes, std::optional<double> quant_loss, bool async_op) {
+  run(plan_all_to_all_single(find_group(group_name), Way{qtype, quant_loss, async_op}, output, input,
+                             {output_split_sizes, input_split_sizes}));
 }
 
 }  // namespace

@@ -1,17 +1,17 @@
-#include <ATen/MemoryOverlap.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "ops/collectives/auto_quantize/agreement.h"
 #include "ops/collectives/auto_quantize/exchange.h"
+#include "ops/collectives/writable.h"
 #include "ops/meta/auto_quantize.h"
 
 namespace narrowcast::collectives {
 namespace {
 
-void check_group(const Group& group, at::Device device) {
-  TORCH_CHECK_VALUE(group != nullptr, "group is null");
+void check_serves(const Group& group, at::Device device) {
   const auto devices = group->getDeviceTypes();
   const bool served = std::any_of(devices.begin(), devices.end(),
                                   [&](const at::Device& served) { return served.type() == device.type(); });
@@ -23,14 +23,7 @@ void check_one_per_rank(const char* name, at::TensorList tensors, int64_t world_
                     world_size, ", but holds ", tensors.size());
 }
 
-// Several elements in one place cannot be written.
-void check_writable(const std::string& name, const at::Tensor& output) {
-  TORCH_CHECK_VALUE(at::has_internal_overlap(output) != at::MemOverlap::Yes, name,
-                    " has several elements in one place: its sizes are ", output.sizes(), ", its strides ",
-                    output.strides());
-}
-
-void check_writable(at::TensorList outputs) {
+void check_outputs_writable(at::TensorList outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     check_writable("outputs[" + std::to_string(i) + "]", outputs[i]);
   }
@@ -88,56 +81,77 @@ std::vector<int64_t> split_counts(SplitArgument argument, at::OptionalIntArrayRe
   return counts;
 }
 
+Exchange unplanned(Collective collective, const Group& group) {
+  TORCH_CHECK_VALUE(group != nullptr, "group is null");
+  return {.collective = collective,
+          .encoding = {},
+          .group = group,
+          .rank = group->getRank(),
+          .sources = {},
+          .targets = {},
+          .sends = {},
+          .receives = {}};
+}
+
+// `complete` fills in the exchange. What it finds wrong with this rank's arguments is thrown on all ranks.
+template <class Complete>
+Exchange plan(Collective collective, const Group& group, const Complete& complete) {
+  Exchange exchange = unplanned(collective, group);
+  const auto refusal = refusal_of([&] { complete(exchange); });
+  if (refusal.has_value()) {
+    refuse(unplanned(collective, group), *refusal);
+  }
+  return exchange;
+}
+
 }  // namespace
 
-Exchange plan_all_gather(const Group& group, at::TensorList outputs, const at::Tensor& input) {
-  meta::check_all_gather(outputs, input);
-  check_group(group, input.device());
-  const int64_t world_size = group->getSize();
-  check_one_per_rank("outputs", outputs, world_size);
-  const int64_t rank = group->getRank();
-  TORCH_CHECK_VALUE(outputs[rank].sizes() == input.sizes(), "outputs[", rank, "] of rank ", rank, " has shape ",
-                    outputs[rank].sizes(), " but its input has shape ", input.sizes());
-  check_writable(outputs);
-  return {.collective = Collective::kAllGather,
-          .encoding = {},
-          .group = group,
-          .rank = group->getRank(),
-          .sources = {input},
-          .targets = outputs.vec(),
-          .sends = std::vector<int64_t>(static_cast<size_t>(world_size), input.numel()),
-          .receives = element_counts(outputs)};
+Exchange plan_all_gather(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
+                         const at::Tensor& input) {
+  return plan(Collective::kAllGather, group, [&](Exchange& exchange) {
+    exchange.encoding = encoding();
+    meta::check_all_gather(outputs, input);
+    check_serves(group, input.device());
+    check_one_per_rank("outputs", outputs, group->getSize());
+    const int64_t rank = exchange.rank;
+    TORCH_CHECK_VALUE(outputs[rank].sizes() == input.sizes(), "outputs[", rank, "] of rank ", rank, " has shape ",
+                      outputs[rank].sizes(), " but its input has shape ", input.sizes());
+    check_outputs_writable(outputs);
+    exchange.sources = {input};
+    exchange.targets = outputs.vec();
+    exchange.sends.assign(outputs.size(), input.numel());
+    exchange.receives = element_counts(outputs);
+  });
 }
 
-Exchange plan_all_to_all(const Group& group, at::TensorList outputs, at::TensorList inputs) {
-  meta::check_all_to_all(outputs, inputs);
-  check_group(group, outputs[0].device());
-  check_one_per_rank("outputs", outputs, group->getSize());
-  check_one_per_rank("inputs", inputs, group->getSize());
-  check_writable(outputs);
-  return {.collective = Collective::kAllToAll,
-          .encoding = {},
-          .group = group,
-          .rank = group->getRank(),
-          .sources = inputs.vec(),
-          .targets = outputs.vec(),
-          .sends = element_counts(inputs),
-          .receives = element_counts(outputs)};
+Exchange plan_all_to_all(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
+                         at::TensorList inputs) {
+  return plan(Collective::kAllToAll, group, [&](Exchange& exchange) {
+    exchange.encoding = encoding();
+    meta::check_all_to_all(outputs, inputs);
+    check_serves(group, outputs[0].device());
+    check_one_per_rank("outputs", outputs, group->getSize());
+    check_one_per_rank("inputs", inputs, group->getSize());
+    check_outputs_writable(outputs);
+    exchange.sources = inputs.vec();
+    exchange.targets = outputs.vec();
+    exchange.sends = element_counts(inputs);
+    exchange.receives = element_counts(outputs);
+  });
 }
 
-Exchange plan_all_to_all_single(const Group& group, const at::Tensor& output, const at::Tensor& input, Splits splits) {
-  meta::check_all_to_all_single(output, input);
-  check_group(group, output.device());
-  check_writable("output", output);
-  const int64_t world_size = group->getSize();
-  return {.collective = Collective::kAllToAllSingle,
-          .encoding = {},
-          .group = group,
-          .rank = group->getRank(),
-          .sources = {input},
-          .targets = {output},
-          .sends = split_counts({"input", input, "input_split_sizes"}, splits.input, world_size),
-          .receives = split_counts({"output", output, "output_split_sizes"}, splits.output, world_size)};
+Exchange plan_all_to_all_single(const Group& group, const EncodingArgument& encoding, const at::Tensor& output,
+                                const at::Tensor& input, Splits splits) {
+  return plan(Collective::kAllToAllSingle, group, [&](Exchange& exchange) {
+    exchange.encoding = encoding();
+    meta::check_all_to_all_single(output, input);
+    check_serves(group, output.device());
+    check_writable("output", output);
+    exchange.sources = {input};
+    exchange.targets = {output};
+    exchange.sends = split_counts({"input", input, "input_split_sizes"}, splits.input, group->getSize());
+    exchange.receives = split_counts({"output", output, "output_split_sizes"}, splits.output, group->getSize());
+  });
 }
 
 }  // namespace narrowcast::collectives

@@ -33,29 +33,55 @@ int64_t OneShot::payload_bytes() const {
 }
 
 void OneShot::start(engine::Transport& transport, MeanCall call) {
-  const int64_t rank = options_.rank;
-  const int64_t world_size = options_.world_size;
+  begin(std::move(call));
+  post_receives(transport);
+  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
+    encode_piece(piece);
+    send_piece(transport, piece);
+  }
+}
+
+void OneShot::prepare(MeanCall call) {
+  begin(std::move(call));
+  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
+    encode_piece(piece);
+  }
+}
+
+void OneShot::start_prepared(engine::Transport& transport) {
+  post_receives(transport);
+  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
+    send_piece(transport, piece);
+  }
+}
+
+void OneShot::begin(MeanCall call) {
   call_ = std::move(call);
   placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+}
+
+void OneShot::post_receives(engine::Transport& transport) {
   receives_.clear();
   for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-    const int64_t channel = options_.first_channel + static_cast<int64_t>(piece);
-    for (int64_t distance = 1; distance < world_size; ++distance) {
-      const int64_t peer = (rank + world_size - distance) % world_size;
-      receives_.push_back(transport.post_receive({placed_[message(piece, peer)], peer, channel}));
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      const int64_t peer = (options_.rank + options_.world_size - distance) % options_.world_size;
+      receives_.push_back(transport.post_receive({placed_[message(piece, peer)], peer, channel(piece)}));
     }
   }
-  const codec::wire::Rounding rounding = rounding_of(call_.rounding, rank, 0);
-  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-    const int64_t channel = options_.first_channel + static_cast<int64_t>(piece);
-    const int64_t begin = pieces_[piece].begin;
-    const at::Tensor& own = placed_[message(piece, rank)];
-    float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + begin;
-    encode_run({options_.format, rounding.at(begin)}, {call_.array, pieces_[piece], residual},
-               own.mutable_data_ptr<uint8_t>());
-    for (int64_t distance = 1; distance < world_size; ++distance) {
-      transport.send({own, (rank + distance) % world_size, channel});
-    }
+}
+
+void OneShot::encode_piece(size_t piece) const {
+  const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 0);
+  const int64_t begin = pieces_[piece].begin;
+  float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + begin;
+  encode_run({options_.format, rounding.at(begin)}, {call_.array, pieces_[piece], residual},
+             placed_[message(piece, options_.rank)].mutable_data_ptr<uint8_t>());
+}
+
+void OneShot::send_piece(engine::Transport& transport, size_t piece) const {
+  const at::Tensor& own = placed_[message(piece, options_.rank)];
+  for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+    transport.send({own, (options_.rank + distance) % options_.world_size, channel(piece)});
   }
 }
 

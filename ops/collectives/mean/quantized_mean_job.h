@@ -41,12 +41,18 @@ class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
   // What the next submission averages, in place.
   void set_call(MeanCall call) { call_ = std::move(call); }
 
+  int64_t numel() const { return options_.numel; }
+  WireFormat format() const { return options_.format; }
   // Which way the array goes.
   Route route() const { return route_; }
   const std::vector<Run>& exact() const { return exact_.runs(); }
 
   // Bytes that this rank sends per submission, to all peers together.
   int64_t payload_bytes() const;
+
+  // start in two parts: see MeanExchange.
+  void prepare();
+  void start_prepared(engine::Transport& transport);
 
   std::string name() const override { return options_.name; }
   void start(engine::Transport& transport) override;

@@ -73,12 +73,37 @@ int64_t TwoShot::channel(int64_t hop, size_t chunk) const {
 }
 
 void TwoShot::start(engine::Transport& transport, MeanCall call) {
-  call_ = std::move(call);
-  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+  begin(std::move(call));
   post_receives(transport);
   for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
-    send_parts(transport, chunk);
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      encode_part(peer_after(distance), chunk);
+      send_part(transport, peer_after(distance), chunk);
+    }
   }
+}
+
+void TwoShot::prepare(MeanCall call) {
+  begin(std::move(call));
+  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      encode_part(peer_after(distance), chunk);
+    }
+  }
+}
+
+void TwoShot::start_prepared(engine::Transport& transport) {
+  post_receives(transport);
+  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      send_part(transport, peer_after(distance), chunk);
+    }
+  }
+}
+
+void TwoShot::begin(MeanCall call) {
+  call_ = std::move(call);
+  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
 }
 
 void TwoShot::post_receives(engine::Transport& transport) {
@@ -95,17 +120,16 @@ void TwoShot::post_receives(engine::Transport& transport) {
   }
 }
 
-void TwoShot::send_parts(engine::Transport& transport, size_t chunk) {
+void TwoShot::encode_part(int64_t peer, size_t chunk) const {
   const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 0);
-  for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-    const int64_t peer = peer_after(distance);
-    const Run& part = run(peer, chunk);
-    const at::Tensor& message = placed_[messages_[chunk].parts_sent[peer]];
-    float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + part.begin;
-    encode_run({options_.format, rounding.at(part.begin)}, {call_.array, part, residual},
-               message.mutable_data_ptr<uint8_t>());
-    transport.send({message, peer, channel(0, chunk)});
-  }
+  const Run& part = run(peer, chunk);
+  float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + part.begin;
+  encode_run({options_.format, rounding.at(part.begin)}, {call_.array, part, residual},
+             placed_[messages_[chunk].parts_sent[peer]].mutable_data_ptr<uint8_t>());
+}
+
+void TwoShot::send_part(engine::Transport& transport, int64_t peer, size_t chunk) const {
+  transport.send({placed_[messages_[chunk].parts_sent[peer]], peer, channel(0, chunk)});
 }
 
 void TwoShot::advance(engine::Transport& transport) {

@@ -13,7 +13,7 @@ constexpr int64_t kAlignment = 64;
 
 MessageMemory::Buffer MessageMemory::take(int64_t bytes) {
   const size_t place = next_;
-  next_ = (next_ + 1) % buffers_.size();
+  next_ = (next_ + 1) % in_flight_;
   largest_ = std::max(largest_, bytes);
   at::Tensor& buffer = buffers_[place];
   if (!buffer.defined() || buffer.numel() < bytes) {

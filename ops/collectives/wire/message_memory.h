@@ -23,10 +23,14 @@ class NARROWCAST_EXPORT MessageMemory {
     at::Tensor bytes;
   };
 
+  // `in_flight`: how many exchanges are in flight at most, if fewer than an engine allows; at least 1.
+  explicit MessageMemory(size_t in_flight = engine::kMaxInFlight) : in_flight_(in_flight) {}
+
   // The next buffer, with at least `bytes` bytes. What it held before is lost.
   Buffer take(int64_t bytes);
 
  private:
+  const size_t in_flight_;
   std::array<at::Tensor, engine::kMaxInFlight> buffers_;
   size_t next_ = 0;
   int64_t largest_ = 0;

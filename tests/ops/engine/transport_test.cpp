@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <thread>
 
 #include "tests/support/error_message.h"
@@ -99,6 +100,35 @@ TEST(Transport, GivingUpEndsTheWaitAndRefusesWhatComesLater) {
     EXPECT_THROW(transport.send({byte(1), 1}), c10::DistBackendError);
     EXPECT_THROW(transport.post_receive({byte(1), 1}), c10::DistBackendError);
   });
+}
+
+TEST(Transport, NamesAPeerThatSendsFewerBytesThanExpected) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    Transport transport(options_of(group));
+    if (rank == 1) {
+      transport.send({at::ones({999}, at::kByte), 0});
+      transport.wait_sends();
+      return;
+    }
+    const auto receive = transport.post_receive({at::ones({1000}, at::kByte), 1});
+    EXPECT_EQ(testing::error_message<c10::DistBackendError>([&] { transport.wait_receive(receive); }),
+              "rank 0: test: rank 1 sent fewer than the 1000 bytes that are expected of it");
+  });
+}
+
+// What Gloo does by itself: the process of a rank that is sent too much ends, and with it its part in all exchanges.
+TEST(TransportDeathTest, APeerThatSendsMoreBytesThanExpectedEndsTheReceiver) {
+  const auto codes = testing::fork_ranks(2, [](int64_t rank, const Group& group) {
+    Transport transport(options_of(group));
+    if (rank == 1) {
+      transport.send({at::ones({1001}, at::kByte), 0});
+      EXPECT_THROW(wait_for_ranks(group), std::exception);
+      return;
+    }
+    transport.wait_receive(transport.post_receive({at::ones({1000}, at::kByte), 1}));
+    ADD_FAILURE() << "the message has arrived";
+  });
+  EXPECT_THAT(codes, ::testing::ElementsAre(128 + SIGABRT, testing::kRankPassed));
 }
 
 }  // namespace

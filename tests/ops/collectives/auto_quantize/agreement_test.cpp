@@ -7,8 +7,11 @@
 
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "ops/collectives/refusal.h"
+#include "ops/libtorch_versions.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
@@ -111,6 +114,97 @@ TEST_P(Disagreement, OnTheCollective) {
   });
   EXPECT_EQ(messages, std::vector<std::string>(
                           2, "rank 1 calls auto_quantize_all_gather but rank 0 calls auto_quantize_all_to_all_single"));
+}
+
+// One rank's own arguments are wrong: all ranks are told, in its words.
+class RefusalOfOneRank : public ::testing::TestWithParam<std::tuple<Way, int64_t>> {
+ protected:
+  static Call call() { return {.way = std::get<0>(GetParam())}; }
+  static int64_t ranks() { return std::get<1>(GetParam()); }
+  static void expect_all(const std::vector<std::string>& messages, const std::string& expected) {
+    EXPECT_EQ(messages, std::vector<std::string>(static_cast<size_t>(ranks()), expected));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ways, RefusalOfOneRank,
+                         ::testing::Combine(::testing::ValuesIn(test::kWays), ::testing::Values(2, 3, 4)));
+
+TEST_P(RefusalOfOneRank, WithTooFewOutputs) {
+  const auto messages = messages_of(ranks(), [&](int64_t rank, const Group& group) {
+    const std::vector<at::Tensor> outputs(static_cast<size_t>(rank == 1 ? ranks() - 1 : ranks()), at::full({4}, -1.F));
+    test::all_gather(call(), outputs, at::ones({4}), group);
+  });
+  expect_all(messages, "auto_quantize_all_gather on rank 1: outputs must hold one tensor per rank, " +
+                           std::to_string(ranks()) + ", but holds " + std::to_string(ranks() - 1));
+}
+
+TEST_P(RefusalOfOneRank, WithAnOutputThatOverlapsItself) {
+  const auto messages = messages_of(ranks(), [&](int64_t rank, const Group& group) {
+    std::vector<at::Tensor> outputs(static_cast<size_t>(ranks()));
+    for (at::Tensor& output : outputs) output = at::full({2, 2}, -1.F);
+    if (rank == ranks() - 1) outputs[1] = at::zeros({3}).as_strided({2, 2}, {1, 1});
+    test::all_to_all(call(), outputs, std::vector<at::Tensor>(outputs.size(), at::ones({2, 2})), group);
+  });
+  expect_all(messages, "auto_quantize_all_to_all on rank " + std::to_string(ranks() - 1) +
+                           ": outputs[1] has several elements in one place: its sizes are [2, 2], its strides [1, 1]");
+}
+
+TEST_P(RefusalOfOneRank, WithSplitsThatDoNotFit) {
+  const int64_t rows = 2 * ranks();
+  const auto messages = messages_of(ranks(), [&](int64_t rank, const Group& group) {
+    const std::vector<int64_t> splits(static_cast<size_t>(ranks()), rank == 0 ? 1 : 2);
+    test::all_to_all_single(call(), at::zeros({rows}), at::ones({rows}), {splits, {}}, group);
+  });
+  expect_all(messages, "auto_quantize_all_to_all_single on rank 0: output_split_sizes is " +
+                           c10::str(at::IntArrayRef(std::vector<int64_t>(static_cast<size_t>(ranks()), 1))) +
+                           " but output has " + std::to_string(rows) + " rows");
+}
+
+TEST_P(RefusalOfOneRank, WithADtype) {
+  std::vector<std::string> messages(static_cast<size_t>(ranks()));
+  run_ranks(ranks(), [&](int64_t rank, const Group& group) {
+    const at::Tensor input = rank == 1 ? at::ones({ranks()}, at::kInt) : at::ones({ranks()});
+    messages[static_cast<size_t>(rank)] =
+        error_message<c10::TypeError>([&] { test::all_to_all_single(call(), at::zeros({ranks()}), input, {}, group); });
+  });
+  expect_all(messages,
+             "auto_quantize_all_to_all_single on rank 1: input must be float32, float64, bfloat16 or float16, not Int");
+}
+
+TEST(RefusalOfOneRankAlone, IsThrownByItselfWhereTheOthersAreGone) {
+  const auto refused = [](int64_t rank, const Group& group) {
+    if (rank == 1) return;
+    EXPECT_THAT(error_message<c10::ValueError>([&] { test::all_gather({}, {at::ones({1})}, at::ones({1}), group); }),
+                ::testing::StartsWith("outputs must hold one tensor per rank, 2, but holds 1; the other ranks could "
+                                      "not be told: rank 0: auto_quantize_all_gather failed: "));
+  };
+  run_ranks(2, refused, {.timeout = std::chrono::milliseconds(500)});
+}
+
+TEST(Refusal, OfManyWordsIsCut) {
+  const std::string reason(5000, 'x');
+  std::vector<uint8_t> bytes(collectives::kRefusalBytes, 7);
+  collectives::write_refusal(collectives::Refusal{true, reason}, bytes.data());
+  const auto read = collectives::read_refusal(bytes.data());
+  EXPECT_TRUE(read->wrong_type);
+  EXPECT_EQ(read->reason, reason.substr(0, collectives::kRefusalBytes - 2));
+  collectives::write_refusal(std::nullopt, bytes.data());
+  EXPECT_FALSE(collectives::read_refusal(bytes.data()).has_value());
+}
+
+// A peer that takes part in another collective of the same size: nothing that it sent is taken for a size.
+TEST(Agreement, DoesNotTakeOtherNumbersForARecord) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    if (rank == 1) {
+      constexpr int64_t kRecord = 3 + 2 * 2 + collectives::kRefusalBytes / 8;
+      at::Tensor other = at::full({kRecord}, int64_t{1} << 60, at::kLong);
+      at::Tensor all = at::empty({2 * kRecord}, at::kLong);
+      libtorch::all_gather_single(group, all, other)->wait();
+      return;
+    }
+    EXPECT_THAT(error_message<c10::DistBackendError>(
+                    [&] { test::all_to_all_single({}, at::zeros({2}), at::ones({2}), {}, group); }),
+                ::testing::StartsWith("rank 0: auto_quantize_all_to_all_single failed: rank 1 sent something else"));
+  });
 }
 
 TEST(Agreement, OfAPeerThatIsSilentFailsAndLeavesTheOutputs) {

@@ -4,13 +4,14 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <future>
 #include <string>
 #include <vector>
 
 #include "ops/collectives/auto_quantize.h"
-#include "ops/libtorch_versions.h"
+#include "ops/collectives/auto_quantize/agreement.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
@@ -107,28 +108,26 @@ TEST(DecodingWork, OutlivesItsGroup) {
   }
 }
 
-// Rank 1 agrees on the sizes and then never sends its data.
-TEST(DecodingWork, FailsWhenAPeerDoesAndLeavesTheOutputs) {
-  run_ranks(2,
-            [](int64_t rank, const Group& group) {
-              if (rank == 1) {
-                at::Tensor record = at::tensor({0, 0, 3, 3, 3, 3}, at::kLong);
-                at::Tensor records = at::empty({12}, at::kLong);
-                libtorch::all_gather_single(group, records, record)->wait();
-                return;
-              }
-              const std::vector<at::Tensor> outputs{at::full({3}, -1.F), at::full({3}, -1.F)};
-              const auto work = kAllGather.async(outputs, at::ones({3}), group);
-              EXPECT_THAT(error_message<c10::DistBackendError>([&] { work->wait(std::chrono::milliseconds(1)); }),
-                          HasSubstr("rank 0: auto_quantize_all_gather failed: "));
-              EXPECT_THAT(error_message<c10::DistBackendError>([&] { work->wait(); }),
-                          HasSubstr("rank 0: auto_quantize_all_gather failed: "));
-              EXPECT_FALSE(work->isSuccess());
-              EXPECT_NE(work->exception(), nullptr);
-              EXPECT_TRUE(work->getFuture()->hasError());
-              EXPECT_TRUE(same_bits(at::cat(outputs), at::full({6}, -1.F)));
-            },
-            {.timeout = std::chrono::milliseconds(500)});
+// Rank 1 agrees on the sizes and then dies instead of sending its data.
+TEST(DecodingWorkDeathTest, FailsWhenAPeerDoesAndLeavesTheOutputs) {
+  const auto codes = testing::fork_ranks(2, [](int64_t rank, const Group& group) {
+    const std::vector<at::Tensor> outputs{at::full({3}, -1.F), at::full({3}, -1.F)};
+    if (rank == 1) {
+      const auto as_fp16 = [] { return collectives::Encoding{}; };
+      collectives::agree(collectives::plan_all_gather(group, as_fp16, outputs, at::ones({3})));
+      ::_exit(9);
+    }
+    const auto work = kAllGather.async(outputs, at::ones({3}), group);
+    for (const auto timeout : {std::chrono::milliseconds(1), kNoTimeout}) {
+      EXPECT_THAT(error_message<c10::DistBackendError>([&] { work->wait(timeout); }),
+                  HasSubstr("rank 0: auto_quantize_all_gather failed: "));
+    }
+    EXPECT_FALSE(work->isSuccess());
+    EXPECT_NE(work->exception(), nullptr);
+    EXPECT_TRUE(work->getFuture()->hasError());
+    EXPECT_TRUE(same_bits(at::cat(outputs), at::full({6}, -1.F)));
+  });
+  EXPECT_THAT(codes, ::testing::ElementsAre(testing::kRankPassed, 9));
 }
 
 }  // namespace

@@ -25,26 +25,38 @@ using testing::run_ranks;
 using Tensors = std::vector<at::Tensor>;
 using Rows = std::vector<int64_t>;
 
-// Runs `body` with the name of a group of two ranks on rank 0 only: a call that sent or awaited anything would fail
-// with a DistBackendError, and a late one by its time-out.
-void alone_of_two(const std::function<void(const std::string& group)>& body) {
-  run_ranks(2,
-            [&](int64_t rank, const Group& group) {
-              if (rank == 1) return;
-              const RegisteredGroup registered(group);
-              body(registered.name());
-            },
-            {.timeout = std::chrono::milliseconds(500)});
+// Runs `body` on two ranks, with the name of the group. Both make the same wrong calls; what one rank alone does wrong
+// is in agreement_test.cpp.
+void both_of_two(const std::function<void(const std::string& group)>& body) {
+  run_ranks(2, [&](int64_t, const Group& group) {
+    const RegisteredGroup registered(group);
+    body(registered.name());
+  });
+}
+
+// What is thrown for a wrong argument of rank 0, without the name of call and rank that it must begin with.
+template <class Error, class... Arguments>
+std::string error_of_rank_0(const std::string& collective, const Arguments&... arguments) {
+  const std::string name = "auto_quantize_" + collective;
+  const std::string message = error_message<Error>([&] { call_operator(name, arguments...); });
+  const std::string beginning = name + " on rank 0: ";
+  return message.rfind(beginning, 0) == 0 ? message.substr(beginning.size()) : "not told to all ranks: " + message;
 }
 
 template <class... Arguments>
 std::string value_error(const std::string& collective, const Arguments&... arguments) {
-  return error_message<c10::ValueError>([&] { call_operator("auto_quantize_" + collective, arguments...); });
+  return error_of_rank_0<c10::ValueError>(collective, arguments...);
 }
 
 template <class... Arguments>
 std::string type_error(const std::string& collective, const Arguments&... arguments) {
-  return error_message<c10::TypeError>([&] { call_operator("auto_quantize_" + collective, arguments...); });
+  return error_of_rank_0<c10::TypeError>(collective, arguments...);
+}
+
+// Of a call that is refused before a process group is known, or by the kernel for the meta device.
+template <class... Arguments>
+std::string local_error(const std::string& collective, const Arguments&... arguments) {
+  return error_message<c10::ValueError>([&] { call_operator("auto_quantize_" + collective, arguments...); });
 }
 
 const at::Tensor kOne = at::ones({2});
@@ -53,7 +65,7 @@ const at::Tensor kMeta = at::ones({2}, at::kMeta);
 
 TEST(AutoQuantizeOperatorErrors, NameTheDtype) {
   const std::string expected = " must be float32, float64, bfloat16 or float16, not Int";
-  alone_of_two([&](const std::string& group) {
+  both_of_two([&](const std::string& group) {
     EXPECT_EQ(type_error("all_gather", Tensors{kOne, kInts}, kOne, "fp16", group), "outputs[1]" + expected);
     EXPECT_EQ(type_error("all_gather", Tensors{kOne, kOne}, kInts, "fp16", group), "input" + expected);
     EXPECT_EQ(type_error("all_to_all", Tensors{kInts, kOne}, Tensors{kOne, kOne}, "fp16", group),
@@ -67,7 +79,7 @@ TEST(AutoQuantizeOperatorErrors, NameTheDtype) {
 
 TEST(AutoQuantizeOperatorErrors, NameTheUndefinedTensor) {
   const at::Tensor none;
-  alone_of_two([&](const std::string& group) {
+  both_of_two([&](const std::string& group) {
     EXPECT_EQ(value_error("all_gather", Tensors{kOne, none}, kOne, "fp16", group), "outputs[1] is an undefined tensor");
     EXPECT_EQ(value_error("all_gather", Tensors{kOne, kOne}, none, "fp16", group), "input is an undefined tensor");
     EXPECT_EQ(value_error("all_to_all", Tensors{kOne, kOne}, Tensors{none, kOne}, "fp16", group),
@@ -78,19 +90,19 @@ TEST(AutoQuantizeOperatorErrors, NameTheUndefinedTensor) {
 }
 
 TEST(AutoQuantizeOperatorErrors, NameTheTensorThatIsElsewhere) {
-  alone_of_two([&](const std::string& group) {
-    EXPECT_EQ(value_error("all_gather", Tensors{kOne, kMeta}, kOne, "fp16", group),
+  both_of_two([&](const std::string& group) {
+    EXPECT_EQ(local_error("all_gather", Tensors{kOne, kMeta}, kOne, "fp16", group),
               "outputs[1] is on meta but the first tensor is on cpu");
-    EXPECT_EQ(value_error("all_gather", Tensors{kOne, kOne}, kMeta, "fp16", group),
+    EXPECT_EQ(local_error("all_gather", Tensors{kOne, kOne}, kMeta, "fp16", group),
               "input is on meta but outputs[0] is on cpu");
-    EXPECT_EQ(value_error("all_to_all", Tensors{kOne, kOne}, Tensors{kMeta, kOne}, "fp16", group),
+    EXPECT_EQ(local_error("all_to_all", Tensors{kOne, kOne}, Tensors{kMeta, kOne}, "fp16", group),
               "inputs[0] is on meta but the first tensor is on cpu");
-    EXPECT_EQ(value_error("all_to_all_single", kMeta, kOne, "fp16", group), "input is on cpu but output is on meta");
+    EXPECT_EQ(local_error("all_to_all_single", kMeta, kOne, "fp16", group), "input is on cpu but output is on meta");
   });
 }
 
 TEST(AutoQuantizeOperatorErrors, NameTheCountThatIsWrong) {
-  alone_of_two([&](const std::string& group) {
+  both_of_two([&](const std::string& group) {
     EXPECT_EQ(value_error("all_gather", Tensors{}, kOne, "fp16", group),
               "outputs must hold one tensor per rank, but is empty");
     EXPECT_EQ(value_error("all_gather", Tensors{kOne}, kOne, "fp16", group),
@@ -105,7 +117,7 @@ TEST(AutoQuantizeOperatorErrors, NameTheCountThatIsWrong) {
 }
 
 TEST(AutoQuantizeOperatorErrors, NameTheShapeThatIsWrong) {
-  alone_of_two([&](const std::string& group) {
+  both_of_two([&](const std::string& group) {
     EXPECT_EQ(value_error("all_gather", Tensors{at::ones({2, 1}), kOne}, kOne, "fp16", group),
               "outputs[0] of rank 0 has shape [2, 1] but its input has shape [2]");
     EXPECT_EQ(value_error("all_to_all_single", at::ones({}), kOne, "fp16", group),
@@ -123,7 +135,7 @@ TEST(AutoQuantizeOperatorErrors, NameTheShapeThatIsWrong) {
 
 TEST(AutoQuantizeOperatorErrors, NameTheSplitsThatAreWrong) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  alone_of_two([&](const std::string& group) {
+  both_of_two([&](const std::string& group) {
     const auto single = [&](const Rows& output, const Rows& input) {
       return value_error("all_to_all_single", kOne, kOne, "fp16", group, output, input);
     };
@@ -137,15 +149,15 @@ TEST(AutoQuantizeOperatorErrors, NameTheSplitsThatAreWrong) {
 }
 
 TEST(AutoQuantizeOperatorErrors, NameWhatIsUnknownOrUnsupported) {
-  alone_of_two([&](const std::string& group) {
+  both_of_two([&](const std::string& group) {
     const std::string unknown_type = "Quantization type int8 is not supported";
     EXPECT_EQ(value_error("all_gather", Tensors{kOne, kOne}, kOne, "int8", group), unknown_type);
     EXPECT_EQ(value_error("all_to_all", Tensors{kOne, kOne}, Tensors{kOne, kOne}, "int8", group), unknown_type);
     EXPECT_EQ(value_error("all_to_all_single", kOne, kOne, "int8", group), unknown_type);
     const std::string unknown_group = "group_name: no process group is registered as \"nobody\"";
-    EXPECT_EQ(value_error("all_gather", Tensors{kOne, kOne}, kOne, "fp16", "nobody"), unknown_group);
-    EXPECT_EQ(value_error("all_to_all", Tensors{kOne, kOne}, Tensors{kOne, kOne}, "fp16", "nobody"), unknown_group);
-    EXPECT_EQ(value_error("all_to_all_single", kOne, kOne, "fp16", "nobody"), unknown_group);
+    EXPECT_EQ(local_error("all_gather", Tensors{kOne, kOne}, kOne, "fp16", "nobody"), unknown_group);
+    EXPECT_EQ(local_error("all_to_all", Tensors{kOne, kOne}, Tensors{kOne, kOne}, "fp16", "nobody"), unknown_group);
+    EXPECT_EQ(local_error("all_to_all_single", kOne, kOne, "fp16", "nobody"), unknown_group);
     const std::string async = "The async_op=True mode is not supported yet.";
     const c10::IValue none;
     EXPECT_EQ(value_error("all_gather", Tensors{kOne, kOne}, kOne, "fp16", group, none, true), async);
@@ -164,7 +176,7 @@ TEST(AutoQuantizeOperatorErrors, NameADeviceWithoutBackend) {
   run_ranks(1, [](int64_t, const Group& group) {
     const auto collective = auto_quantize(collectives::all_gather, DQuantType::kFp16);
     EXPECT_EQ(error_message<c10::ValueError>([&] { collective(kMeta, kMeta, group); }),
-              "group test has no backend for tensors on meta");
+              "auto_quantize_all_gather on rank 0: group test has no backend for tensors on meta");
   });
 }
 
@@ -206,7 +218,7 @@ TEST(AutoQuantizeOperators, BackwardThroughTheOutputsThrows) {
 }
 
 TEST(AutoQuantizeOperators, RefuseALeafThatNeedsAGradient) {
-  alone_of_two([&](const std::string& group) {
+  both_of_two([&](const std::string& group) {
     const at::Tensor leaf = at::ones({2}).requires_grad_();
     EXPECT_THAT(
         error_message<c10::Error>([&] { call_operator("auto_quantize_all_to_all_single", leaf, kOne, "fp16", group); }),

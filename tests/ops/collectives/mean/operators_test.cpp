@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
 #include <string>
 
+#include "ops/collectives/mean/call_header.h"
 #include "ops/collectives/quantized_all_reduce.h"
 #include "ops/dispatch.h"
+#include "ops/engine/engine.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 #include "tests/ops/script.h"
@@ -84,19 +88,127 @@ TEST(QuantizedAllReduce, TakesAnyLayoutAndDtypeInMemoryOrderOfTheContiguousTenso
   }
 }
 
-TEST(QuantizedAllReduce, RanksThatDisagreeAllThrowTheSame) {
-  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
-    const at::Tensor x = at::ones({rank == 2 ? 6 : 5});
-    EXPECT_THAT(error_message<c10::ValueError>([&] { quantized_all_reduce_(x, WireFormat::kInt8B32, group); }),
-                HasSubstr("x has 6 elements on rank 2 but 5 on rank 0"));
-    EXPECT_TRUE(x.eq(1).all().item<bool>());
-    const WireFormat format = rank == 1 ? WireFormat::kFp32 : WireFormat::kInt8B32;
-    EXPECT_THAT(error_message<c10::ValueError>([&] { quantized_all_reduce(at::ones({5}), format, group); }),
-                HasSubstr("format is fp32 on rank 1 but int8_b32 on rank 0"));
+// Calls of a group that is used again afterwards.
+class RanksThatDisagree : public ::testing::TestWithParam<int64_t> {
+ protected:
+  using Make = std::function<void(int64_t rank, const Group& group)>;
+
+  // All ranks make the call and are told the same, and the next call averages all the same.
+  template <class Error = c10::ValueError>
+  static void expect_on_all(const std::string& expected, const Make& make) {
+    run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
+      call_of(kNumel, rank, group);
+      EXPECT_EQ(error_message<Error>([&] { make(rank, group); }), "quantized_all_reduce" + expected);
+      call_of(kNumel, rank, group);
+      call_of(3, rank, group);
+    });
+  }
+
+  static constexpr int64_t kNumel = 40'001;
+
+ private:
+  static void call_of(int64_t numel, int64_t rank, const Group& group) {
+    const at::Tensor x = at::full({numel}, rank, at::kFloat);
+    quantized_all_reduce_(x, WireFormat::kFp32, group);
+    EXPECT_TRUE(x.eq(static_cast<float>(GetParam() - 1) / 2).all().item<bool>());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, RanksThatDisagree, ::testing::Values(2, 3, 4, 5));
+
+TEST_P(RanksThatDisagree, OnTheNumberOfElementsAllThrowTheSame) {
+  const int64_t last = GetParam() - 1;
+  expect_on_all(": x has 40002 elements on rank " + std::to_string(last) + " but 40001 on rank 0",
+                [&](int64_t rank, const Group& group) {
+                  const at::Tensor x = at::ones({rank == last ? kNumel + 1 : kNumel});
+                  try {
+                    quantized_all_reduce_(x, WireFormat::kFp32, group);
+                  } catch (...) {
+                    EXPECT_TRUE(x.eq(1).all().item<bool>());
+                    throw;
+                  }
+                });
+}
+
+// All ranks but the first one call with the size that they called with before.
+TEST_P(RanksThatDisagree, WhereSomeCallWithARememberedSize) {
+  expect_on_all(": x has 40001 elements on rank 1 but 3 on rank 0", [&](int64_t rank, const Group& group) {
+    quantized_all_reduce(at::ones({rank == 0 ? 3 : kNumel}), WireFormat::kFp32, group);
   });
 }
 
-TEST(QuantizedAllReduce, RefusesArgumentsBeforeAnythingIsSent) {
+TEST_P(RanksThatDisagree, OnTheFormatAllThrowTheSame) {
+  expect_on_all(": format is int8_b32 on rank 1 but fp32 on rank 0", [&](int64_t rank, const Group& group) {
+    quantized_all_reduce(at::ones({kNumel}), rank == 1 ? WireFormat::kInt8B32 : WireFormat::kFp32, group);
+  });
+}
+
+TEST_P(RanksThatDisagree, AreToldWhatOneOfThemFindsWrongWithItsOwnTensor) {
+  const std::string rank_1 = " on rank 1: ";
+  expect_on_all(rank_1 + "x has several elements in one place: its sizes are [40001], its strides [0]",
+                [](int64_t rank, const Group& group) {
+                  const at::Tensor x = rank == 1 ? at::ones({1}).expand({kNumel}) : at::ones({kNumel});
+                  quantized_all_reduce_(x, WireFormat::kFp32, group);
+                });
+  expect_on_all<c10::TypeError>(rank_1 + "x must be float32, float64, bfloat16 or float16, not Int",
+                                [](int64_t rank, const Group& group) {
+                                  const at::Tensor x = at::ones({kNumel}, rank == 1 ? at::kInt : at::kFloat);
+                                  quantized_all_reduce(x, WireFormat::kFp32, group);
+                                });
+  expect_on_all(rank_1 + "x must be on the CPU or a GPU, but is on meta", [](int64_t rank, const Group& group) {
+    const at::Tensor x = at::ones({kNumel}, rank == 1 ? at::kMeta : at::kCPU);
+    quantized_all_reduce(x, WireFormat::kFp32, group);
+  });
+}
+
+// Several elements in one place cannot hold what is written to them. Which strides those are is found exactly.
+TEST(QuantizedAllReduce, WritesToAnyTensorWithoutOverlap) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const at::Tensor memory = at::full({100}, rank, at::kFloat);
+    for (const at::Tensor& x : {memory.as_strided({2, 3}, {3, 2}), memory.view({10, 10}).narrow(1, 2, 3).t(),
+                                memory.as_strided({2, 1, 3}, {10, 0, 2}), memory.narrow(0, 0, 0)}) {
+      memory.fill_(rank);
+      quantized_all_reduce_(x, WireFormat::kFp32, group);
+      EXPECT_TRUE(x.eq(0.5).all().item<bool>());
+    }
+    for (const at::Tensor& x : {memory.as_strided({3, 3}, {1, 1}), memory.as_strided({2, 3, 4}, {12, 3, 2})}) {
+      EXPECT_THAT(error_message<c10::ValueError>([&] { quantized_all_reduce_(x, WireFormat::kFp32, group); }),
+                  HasSubstr("x has several elements in one place"));
+      EXPECT_TRUE(at::equal(quantized_all_reduce(x, WireFormat::kFp32, group), x)) << "which is only read";
+    }
+  });
+}
+
+// A peer whose message is no header of a call.
+TEST(QuantizedAllReduce, DoesNotTakeOtherBytesForACall) {
+  class OtherBytes final : public engine::Job {
+   public:
+    std::string name() const override { return "other bytes"; }
+    void start(engine::Transport& transport) override {
+      received_ = at::empty({collectives::kCallHeaderBytes}, at::kByte);
+      receive_ = transport.post_receive({received_, 0, engine::Transport::kChannels - 1});
+      transport.send({at::full_like(received_, 0x7F), 0, engine::Transport::kChannels - 1});
+    }
+    at::Tensor finish(engine::Transport& transport) override {
+      transport.wait_receive(receive_);
+      return {};
+    }
+
+   private:
+    at::Tensor received_;
+    int64_t receive_ = 0;
+  };
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    if (rank == 1) {
+      engine::Engine::for_group(group)->submit(std::make_shared<OtherBytes>())->waitAndThrow();
+      return;
+    }
+    EXPECT_THAT(
+        error_message<c10::DistBackendError>([&] { quantized_all_reduce(at::ones({5}), WireFormat::kFp32, group); }),
+        HasSubstr("rank 0: quantized_all_reduce failed: rank 1 sent something else"));
+  });
+}
+
+TEST(QuantizedAllReduce, RefusesArgumentsBeforeDataIsSent) {
   run_ranks(1, [](int64_t, const Group& group) {
     const test::RegisteredGroup registered(group);
     const std::string& name = registered.name();

@@ -1,0 +1,34 @@
+// How a rank whose own arguments are wrong takes part in a call all the same: it tells the others why it cannot, and
+// all throw that. If it threw alone, the others would wait for it until their time-out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "ops/export.h"
+
+namespace narrowcast::collectives {
+
+struct Refusal {
+  bool wrong_type = false;  // A c10::TypeError, else a c10::ValueError.
+  std::string reason;
+};
+
+// What `check` finds wrong with this rank's arguments: its c10::ValueError or c10::TypeError.
+NARROWCAST_EXPORT std::optional<Refusal> refusal_of(const std::function<void()>& check);
+
+// A refusal in a message: the bytes of a string that ends with a 0, whose first character is its class. None begins
+// with a 0. A longer reason is cut.
+inline constexpr int64_t kRefusalBytes = 1024;
+NARROWCAST_EXPORT void write_refusal(const std::optional<Refusal>& refusal, uint8_t* bytes);
+NARROWCAST_EXPORT std::optional<Refusal> read_refusal(const uint8_t* bytes);
+
+// Throws the error of `rank`, which called `call`, in the words that all ranks use.
+[[noreturn]] NARROWCAST_EXPORT void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank);
+
+// Throws `refusal` where the ranks could not be told of it because of `failure`.
+[[noreturn]] NARROWCAST_EXPORT void throw_untold(const Refusal& refusal, const std::string& failure);
+
+}  // namespace narrowcast::collectives
