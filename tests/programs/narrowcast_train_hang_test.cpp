@@ -19,7 +19,7 @@ class NarrowcastTrainHangTest : public ::testing::TestWithParam<int> {};
 TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAnswer) {
   const int stopped = GetParam();
   const int64_t port = free_port();
-  const Words flags = {"--steps=1000000", "--log_every=1", "--hook=int8", "--timeout_seconds=2"};
+  const Words flags = {"--steps=1000000", "--log_every=1", "--hook=int8", "--timeout_seconds=10"};
   const Words command = Words{NARROWCAST_TRAIN} + (small_gpt() + flags);
   RunningProgram rank0(command, one_of_two(0, port));
   RunningProgram rank1(command, one_of_two(1, port));

@@ -8,12 +8,14 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tests/support/patience.h"
+
 namespace narrowcast::testing {
 
 struct GlooGroupOptions {
   int64_t rank = 0;
   int64_t world_size = 1;
-  std::chrono::milliseconds timeout{30'000};  // Of every collective and message.
+  std::chrono::milliseconds timeout = kPatience;  // Of joining and of every collective and message.
 };
 
 // Blocks until all ranks have joined through `store`. The group has a name, but is not registered under it: the

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "tests/support/gloo_group.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::testing {
@@ -23,8 +22,15 @@ class StoreFile {
   std::string path_;
 };
 
-// Runs `body` as the rank of `options` and returns what its process must exit with, kRankPassed or kRankFailed.
-int run_rank(const std::string& store_path, const RankBody& body, const GlooGroupOptions& options);
+struct RankOfProcess {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  RanksOptions options = {};
+};
+
+// Runs `body` as that rank and returns what its process must exit with, kRankPassed or kRankFailed. A rank that passed
+// waits for the others, as far as they live, before it takes its group down.
+int run_rank(const std::string& store_path, const RankBody& body, const RankOfProcess& process);
 
 // Waits for the end of `process`, a child of this one: its exit code, or 128 + the signal that ended it.
 int exit_code_of(pid_t process);

@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "ops/error_message.h"
 #include "tests/support/gloo_group.h"
 #include "tests/support/rank_process.h"
 
@@ -21,16 +23,30 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 // Keeps the exception that was thrown first.
 class FirstException {
  public:
-  void capture() {
+  void capture(int64_t rank, const std::exception_ptr& exception) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!first_) first_ = std::current_exception();
+    if (!first_) first_ = exception;
+    messages_ += "rank " + std::to_string(rank) + " threw: " + message_of(exception) + "\n";
   }
   void rethrow() const {
-    if (first_) std::rethrow_exception(first_);
+    if (!first_) return;
+    std::fputs(messages_.c_str(), stderr);
+    std::rethrow_exception(first_);
   }
 
  private:
+  static std::string message_of(const std::exception_ptr& exception) {
+    try {
+      std::rethrow_exception(exception);
+    } catch (const std::exception& error) {
+      return narrowcast::error_message(error);
+    } catch (...) {
+      return "what is no std::exception";
+    }
+  }
+
   std::mutex mutex_;
+  std::string messages_;  // Of all, in time.
   std::exception_ptr first_;
 };
 
@@ -44,10 +60,10 @@ void run_ranks(int64_t world_size, const RankBody& body, const RanksOptions& opt
   for (int64_t rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        groups[rank] = make_gloo_group(store, {rank, world_size, options.timeout});
+        groups[rank] = join_ranks(store, rank, world_size, options);
         body(rank, groups[rank]);
       } catch (...) {
-        first_exception.capture();
+        first_exception.capture(rank, std::current_exception());
         groups[rank].reset();
       }
     });
@@ -58,6 +74,18 @@ void run_ranks(int64_t world_size, const RankBody& body, const RanksOptions& opt
 
 void wait_for_ranks(const Group& group) { group->getBackend(c10::DeviceType::CPU)->barrier()->wait(); }
 
+Group join_ranks(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t world_size,
+                 const RanksOptions& options) {
+  Group group = make_gloo_group(store, {rank, world_size});
+  wait_for_ranks(group);
+  set_timeout(group, options.timeout);
+  return group;
+}
+
+void set_timeout(const Group& group, std::chrono::milliseconds timeout) {
+  group->getBackend(c10::DeviceType::CPU)->setTimeout(timeout);
+}
+
 std::vector<int> fork_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options) {
   const StoreFile file;
   std::vector<pid_t> processes;
@@ -66,7 +94,7 @@ std::vector<int> fork_ranks(int64_t world_size, const RankBody& body, const Rank
     const pid_t process = ::fork();
     if (process < 0) throw std::system_error(errno, std::generic_category(), "fork");
     if (process == 0) {
-      const int code = run_rank(file.path(), body, {rank, world_size, options.timeout});
+      const int code = run_rank(file.path(), body, {rank, world_size, options});
       std::fflush(nullptr);
       ::_exit(code);  // Not exit: the static objects belong to the parent.
     }

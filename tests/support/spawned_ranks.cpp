@@ -21,7 +21,7 @@ constexpr const char* kStore = "NARROWCAST_TEST_STORE";
 constexpr int kPassedAsRank = 77;  // A process that never came to spawn_ranks exits with 0.
 
 [[noreturn]] void be_rank(int64_t rank, int64_t world_size, const RankBody& body, const RanksOptions& options) {
-  const int code = run_rank(std::getenv(kStore), body, {rank, world_size, options.timeout});
+  const int code = run_rank(std::getenv(kStore), body, {rank, world_size, options});
   std::fflush(nullptr);
   ::_exit(code == kRankPassed ? kPassedAsRank : code);
 }

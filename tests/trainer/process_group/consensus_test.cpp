@@ -27,7 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::Lt;
 using testing::run_ranks;
 using ::testing::SizeIs;
-using namespace std::chrono_literals;
 
 class ConsensusTest : public ::testing::TestWithParam<int64_t> {};
 
@@ -185,19 +184,16 @@ TEST(ConsensusDifferenceTest, TakesBytesThatAreNotText) {
 
 // A rank dies; the others are told which step of theirs failed.
 TEST(ConsensusDeathTest, ALostPeerIsABackendErrorThatNamesRankAndStep) {
-  const std::vector<int> codes =
-      fork_ranks(2,
-                 [](int64_t rank, const ProcessGroupPtr& group) {
-                   barrier(group, "start");
-                   if (rank == 1) ::_exit(9);
-                   try {
-                     barrier(group, "waiting for rank 1");
-                     ADD_FAILURE() << "the barrier held";
-                   } catch (const c10::DistBackendError& error) {
-                     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank 0: waiting for rank 1 failed: "));
-                   }
-                 },
-                 {.timeout = 10s});
+  const std::vector<int> codes = fork_ranks(2, [](int64_t rank, const ProcessGroupPtr& group) {
+    barrier(group, "start");
+    if (rank == 1) ::_exit(9);
+    try {
+      barrier(group, "waiting for rank 1");
+      ADD_FAILURE() << "the barrier held";
+    } catch (const c10::DistBackendError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank 0: waiting for rank 1 failed: "));
+    }
+  });
   EXPECT_THAT(codes, ElementsAre(testing::kRankPassed, 9));
 }
 

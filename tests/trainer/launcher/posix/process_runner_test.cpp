@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
 
 namespace narrowcast::launcher {
@@ -98,7 +99,7 @@ TEST_F(ProcessRunnerTest, ReapsOrphansWhileWorkersRun) {
       runner.start(shell(0, "sh -c 'sleep 0.01 & echo $! > $OUT.part; mv $OUT.part $OUT'; sleep 1000"));
   const std::string written = folder / "0";
   const auto reaped = [&] { return std::filesystem::exists(written) && kill(orphan_in(written), 0) != 0; };
-  const auto deadline = runner.now() + std::chrono::seconds(60);
+  const auto deadline = runner.now() + testing::kPatience;
   while (!reaped()) {
     ASSERT_LT(runner.now(), deadline);
     ASSERT_EQ(runner.wait(runner.now() + milliseconds(1)).kind, Event::Kind::kTimeout);

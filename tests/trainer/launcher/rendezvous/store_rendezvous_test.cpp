@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/support/loopback_socket.h"
+#include "tests/support/patience.h"
 #include "trainer/program/exit_code.h"
 
 namespace narrowcast::launcher {
@@ -82,7 +83,8 @@ TEST(DirectiveFor, EndsWithTheJobOrWhenTurnedAway) {
 // Launchers of one job in this process, over a real store.
 class StoreRendezvousTest : public ::testing::Test {
  protected:
-  LinkOptions options(int64_t node_rank) {
+  // The other node is taken for lost after `silence`.
+  LinkOptions options(int64_t node_rank, milliseconds silence = testing::kPatience) {
     LinkOptions wanted;
     wanted.host = "127.0.0.1";
     wanted.port = socket->port();
@@ -92,8 +94,8 @@ class StoreRendezvousTest : public ::testing::Test {
                    .node_rank = node_rank,
                    .settings = {.backend = "static", .min_nodes = 2, .max_nodes = 2}};
     wanted.rendezvous.keep_alive_interval = milliseconds(20);
-    wanted.rendezvous.keep_alive_max_attempt = 150;
-    wanted.rendezvous.heartbeat_timeout = milliseconds(3000);
+    wanted.rendezvous.keep_alive_max_attempt = silence / wanted.rendezvous.keep_alive_interval;
+    wanted.rendezvous.heartbeat_timeout = silence;
     wanted.rendezvous.read_timeout = milliseconds(300);
     wanted.monitor_interval = milliseconds(5);
     wanted.hosted = node_rank == 0 ? &*store : nullptr;
@@ -103,7 +105,7 @@ class StoreRendezvousTest : public ::testing::Test {
 
   // The directive once it is of that kind.
   static Directive wait_for(StoreRendezvous& rendezvous, Kind kind) {
-    const Clock::time_point deadline = Clock::now() + std::chrono::seconds(60);
+    const Clock::time_point deadline = Clock::now() + testing::kPatience;
     Directive directive = rendezvous.directive();
     while (directive.kind != kind && Clock::now() < deadline) {
       std::this_thread::yield();
@@ -138,8 +140,8 @@ TEST_F(StoreRendezvousTest, RunsAJobOnTwoNodes) {
 }
 
 TEST_F(StoreRendezvousTest, NoticesThatTheHostIsGone) {
-  auto host = std::make_unique<StoreRendezvous>(options(0));
-  StoreRendezvous other(options(1));
+  auto host = std::make_unique<StoreRendezvous>(options(0, milliseconds(3000)));
+  StoreRendezvous other(options(1, milliseconds(3000)));
   wait_for(other, Kind::kRun);
   host.reset();
   store.reset();
@@ -150,9 +152,9 @@ TEST_F(StoreRendezvousTest, NoticesThatTheHostIsGone) {
 }
 
 TEST_F(StoreRendezvousTest, NoticesThatANodeIsGone) {
-  StoreRendezvous host(options(0));
+  StoreRendezvous host(options(0, milliseconds(3000)));
   {
-    StoreRendezvous other(options(1));
+    StoreRendezvous other(options(1, milliseconds(3000)));
     wait_for(other, Kind::kRun);
   }
   wait_for(host, Kind::kStop);

@@ -10,6 +10,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
+#include "tests/support/patience.h"
 
 namespace narrowcast::rendezvous {
 namespace {
@@ -35,7 +36,9 @@ WorkerEnv env_of(int64_t rank, int64_t port, int64_t local_world_size = 2) {
   return env;
 }
 
-JobStoreOptions options(std::chrono::milliseconds timeout = 20s) { return {.timeout = timeout, .interface = ""}; }
+JobStoreOptions options(std::chrono::milliseconds timeout = testing::kPatience) {
+  return {.timeout = timeout, .interface = ""};
+}
 
 std::string error_of(const WorkerEnv& env, const JobStoreOptions& job_store) {
   return testing::error_message<c10::DistBackendError>([&] { join_job_store(env, job_store); });
@@ -78,7 +81,7 @@ TEST(JobStoreTest, TheInterfaceServesWhereTheNameIsNoAddressOfThisMachine) {
   const int64_t port = free_port();
   WorkerEnv rank0 = env_of(0, port, 1);
   rank0.master_addr = "203.0.113.9";
-  EXPECT_THAT(listens_while_joined(rank0, env_of(1, port, 1), {.timeout = 20s, .interface = "lo"}),
+  EXPECT_THAT(listens_while_joined(rank0, env_of(1, port, 1), {.timeout = testing::kPatience, .interface = "lo"}),
               ElementsAre("127.0.0.1"));
 }
 
@@ -121,7 +124,7 @@ TEST(JobStoreErrorTest, SaysThatTheMastersNameIsUnknown) {
 TEST(JobStoreErrorTest, NamesTheRankThatDoesNotCome) {
   const int64_t port = free_port();
   EXPECT_THAT(
-      error_of(env_of(0, port), options(200ms)),
+      error_of(env_of(0, port), options(3s)),
       AllOf(HasSubstr("rank 0: joining the job at 127.0.0.1:" + std::to_string(port)), HasSubstr("no sign of rank 1")));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/error_message.h"
+#include "tests/support/patience.h"
 #include "trainer/process_group/rendezvous/job_keys.h"
 
 namespace narrowcast::rendezvous {
@@ -21,7 +22,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 StorePtr new_store() { return c10::make_intrusive<c10d::HashStore>(); }
 
-RollCall rank_of(int64_t rank, int64_t world_size, std::chrono::milliseconds limit = 20s) {
+RollCall rank_of(int64_t rank, int64_t world_size, std::chrono::milliseconds limit = testing::kPatience) {
   return {.rank = rank, .world_size = world_size, .deadline = std::chrono::steady_clock::now() + limit};
 }
 
@@ -89,8 +90,8 @@ std::string error_of(const StorePtr& store, const RollCall& call) {
 
 TEST(RollCallErrorTest, NamesTheRanksThatDoNotCome) {
   const StorePtr store = new_store();
-  auto present = std::async(std::launch::async, [&] { return error_of(store, rank_of(2, 4, 300ms)); });
-  EXPECT_THAT(error_of(store, rank_of(0, 4, 200ms)), HasSubstr("no sign of ranks 1, 3 within the time-out"));
+  auto present = std::async(std::launch::async, [&] { return error_of(store, rank_of(2, 4, 4s)); });
+  EXPECT_THAT(error_of(store, rank_of(0, 4, 3s)), HasSubstr("no sign of ranks 1, 3 within the time-out"));
   EXPECT_THAT(present.get(), HasSubstr("no sign of ranks 1, 3 within the time-out"));
 }
 
