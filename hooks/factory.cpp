@@ -22,6 +22,7 @@ namespace {
 struct Entry {
   std::string_view name;
   std::unique_ptr<CommHook> (*make)(const HookOptions&);
+  bool takes_channel_size = false;
 };
 
 constexpr std::string_view kNone = "none";
@@ -31,7 +32,7 @@ constexpr std::array<Entry, 6> kHooks{{
     {"fp16_compress", make_fp16_compress_hook},
     {"bf16_compress", make_bf16_compress_hook},
     {"quantize_per_tensor", make_quantize_per_tensor_hook},
-    {"quantize_per_channel", make_quantize_per_channel_hook},
+    {"quantize_per_channel", make_quantize_per_channel_hook, true},
     {"noop", make_noop_hook},
 }};
 
@@ -82,7 +83,7 @@ std::vector<std::string> comm_hook_names() {
   return names;
 }
 
-void check_comm_hook(const std::string& name, const WireOptions& wire) {
+void check_comm_hook(const std::string& name, const WireOptions& wire, std::optional<int64_t> channel_size) {
   const WireEntry* const wire_hook = find(kWireHooks, name);
   TORCH_CHECK_VALUE(name == kNone || find(kHooks, name) != nullptr || wire_hook != nullptr, "hook: unknown name '",
                     name, "'; known: ", joined_names());
@@ -92,6 +93,18 @@ void check_comm_hook(const std::string& name, const WireOptions& wire) {
                     " has no effect with the hook '", name,
                     "', which has a format of its own; it is for "
                     "quantized_allreduce");
+  TORCH_CHECK_VALUE(!channel_size || takes_channel_size(name), "channel_size: ", *channel_size,
+                    " has no effect with the hook '", name, "'; it is for quantize_per_channel");
+  TORCH_CHECK_VALUE(!channel_size || *channel_size >= 1, "channel_size: must be at least 1, but is ", *channel_size);
+}
+
+bool takes_channel_size(const std::string& hook) {
+  const Entry* const entry = find(kHooks, hook);
+  return entry != nullptr && entry->takes_channel_size;
+}
+
+std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
+  return takes_channel_size(hook) ? std::optional(channel_size.value_or(kDefaultChannelSize)) : std::nullopt;
 }
 
 std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
@@ -100,7 +113,7 @@ std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOpti
 }
 
 std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {
-  check_comm_hook(name, options.wire);
+  check_comm_hook(name, options.wire, options.channel_size);
   if (name == kNone) return nullptr;
   TORCH_CHECK_VALUE(options.process_group, "process_group must be given to make the hook '", name, "', but is null");
   if (const Entry* const entry = find(kHooks, name)) return entry->make(options);

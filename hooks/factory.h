@@ -1,6 +1,7 @@
 // Hooks by name.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,8 +16,17 @@ namespace narrowcast::hooks {
 // The names create_comm_hook takes, "none" first, in the order of the documentation.
 NARROWCAST_EXPORT std::vector<std::string> comm_hook_names();
 
-// c10::ValueError for an unknown name (it lists the known ones), and for options that have no effect with the hook.
-NARROWCAST_EXPORT void check_comm_hook(const std::string& name, const WireOptions& wire);
+// c10::ValueError for an unknown name (it lists the known ones), for options that have no effect with the hook, and for
+// a channel size below 1.
+NARROWCAST_EXPORT void check_comm_hook(const std::string& name, const WireOptions& wire,
+                                       std::optional<int64_t> channel_size = std::nullopt);
+
+// Whether the hook of that name has channels, whose size can be chosen.
+NARROWCAST_EXPORT bool takes_channel_size(const std::string& hook);
+
+// The elements of a channel with that hook, given what was chosen; nothing for hooks without channels.
+NARROWCAST_EXPORT std::optional<int64_t> channel_size_of(const std::string& hook,
+                                                         std::optional<int64_t> channel_size = std::nullopt);
 
 // The format in which that hook sends; nothing for hooks that are not of wire formats.
 NARROWCAST_EXPORT std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire = {});

@@ -2,6 +2,8 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstdint>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "hooks/wire_options.h"
@@ -11,7 +13,9 @@ namespace narrowcast::hooks {
 // What every hook is made from.
 struct HookOptions {
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;  // Whose ranks average their gradients.
-  WireOptions wire = {};                                 // c10::ValueError with hooks that are not of that kind.
+  // What is given here is a c10::ValueError with hooks that do not take it:
+  WireOptions wire = {};
+  std::optional<int64_t> channel_size = std::nullopt;  // Of quantize_per_channel, >= 1: elements that share a scale.
 };
 
 }  // namespace narrowcast::hooks

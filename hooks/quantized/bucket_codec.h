@@ -13,16 +13,18 @@ namespace narrowcast::hooks {
 // a bucket's first codes are on the wire while its later ones are computed.
 struct Piece {
   int64_t index = 0;
-  int64_t begin = 0;  // First element; a multiple of kPieceMultiple.
-  int64_t numel = 0;  // >= 1; a multiple of kPieceMultiple in all pieces but the last.
+  int64_t begin = 0;  // First element; a multiple of the codec's piece_multiple().
+  int64_t numel = 0;  // >= 1; a multiple of piece_multiple() in all pieces but the last.
 };
-inline constexpr int64_t kPieceMultiple = 512;
 
 // The codec of one bucket: it may keep what it finds between the calls of a step.
 // The bucket is a contiguous CPU tensor of one of the four floating types.
 class BucketCodec {
  public:
   virtual ~BucketCodec() = default;
+
+  // How many elements belong together: pieces are cut between them. >= 1, and may exceed the bucket.
+  virtual int64_t piece_multiple() const { return 1; }
 
   // Size of the piece's message, the same on all ranks.
   virtual int64_t message_bytes(const Piece& piece) const = 0;

@@ -9,7 +9,7 @@
 namespace narrowcast::hooks {
 
 GatheredMeanHook::GatheredMeanHook(const HookOptions& options, Format format)
-    : format_(format), group_(options.process_group), engine_(options.process_group) {}
+    : format_(std::move(format)), group_(options.process_group), engine_(options.process_group) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> GatheredMeanHook::runHook(c10d::GradBucket& bucket) {
   check_bucket(name(), bucket);

@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -26,8 +27,8 @@ class GatheredMeanHook final : public CommHook {
  public:
   struct Format {
     std::string_view name;
-    std::unique_ptr<BucketCodec> (*make_codec)();  // On the CPU.
-    TensorCodec tensor_codec;                      // On a GPU.
+    std::function<std::unique_ptr<BucketCodec>()> make_codec;  // On the CPU.
+    TensorCodec tensor_codec;                                  // On a GPU.
   };
   GatheredMeanHook(const HookOptions& options, Format format);
 

@@ -16,10 +16,12 @@ constexpr int64_t kAlignment = 64;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-std::vector<Piece> cut_into_pieces(int64_t numel) {
-  const int64_t fewest = round_up(numel, engine::Transport::kChannels) / engine::Transport::kChannels;
-  const int64_t size = std::max(kPieceNumel, round_up(fewest, kPieceMultiple));
+// As many elements as `multiple` stay together.
+std::vector<Piece> cut_into_pieces(int64_t numel, int64_t multiple) {
   std::vector<Piece> pieces;
+  if (numel == 0) return pieces;
+  const int64_t fewest = round_up(numel, engine::Transport::kChannels) / engine::Transport::kChannels;
+  const int64_t size = round_up(std::max(kPieceNumel, fewest), std::min(multiple, numel));
   for (int64_t begin = 0; begin < numel; begin += size) {
     pieces.push_back({static_cast<int64_t>(pieces.size()), begin, std::min(size, numel - begin)});
   }
@@ -44,7 +46,9 @@ std::vector<at::Tensor> allocate_messages(const BucketCodec& codec, const std::v
 }  // namespace
 
 GatheredMeanJob::GatheredMeanJob(std::unique_ptr<BucketCodec> codec, GatheredMeanJobOptions options)
-    : codec_(std::move(codec)), options_(std::move(options)), pieces_(cut_into_pieces(options_.numel)) {
+    : codec_(std::move(codec)),
+      options_(std::move(options)),
+      pieces_(cut_into_pieces(options_.numel, codec_->piece_multiple())) {
   for (int64_t rank = 0; rank < options_.world_size; ++rank) {
     messages_.push_back(allocate_messages(*codec_, pieces_));
   }

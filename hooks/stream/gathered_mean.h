@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
@@ -17,10 +18,10 @@ namespace narrowcast::hooks {
 struct TensorCodec {
   // The bucket is 1-D of one of the four floating types. The tensors are contiguous, with sizes that depend on the
   // bucket's size alone.
-  std::vector<at::Tensor> (*encode)(const at::Tensor& bucket);
+  std::function<std::vector<at::Tensor>(const at::Tensor& bucket)> encode;
 
   // float32 [numel]
-  at::Tensor (*decode)(const std::vector<at::Tensor>& tensors, int64_t numel);
+  std::function<at::Tensor(const std::vector<at::Tensor>& tensors, int64_t numel)> decode;
 };
 
 // Replaces `bucket` by (((+0 + what rank 0 sent) + what rank 1 sent) + ...) / W, computed by the operators that

@@ -85,7 +85,8 @@ void check_steps(const HookCase& hook_case, const std::vector<Step>& steps, int6
   std::vector<std::vector<std::vector<at::Tensor>>> results(world_size);  // By rank, step, bucket.
   std::vector<int64_t> payload_bytes(world_size);
   run_ranks(world_size, [&](int64_t rank, const Group& group) {
-    const auto hook = create_comm_hook(hook_case.name, {group});
+    const auto hook =
+        create_comm_hook(hook_case.name, {.process_group = group, .channel_size = hook_case.channel_size});
     for (const Step& step : steps) results[rank].push_back(run_step(*hook, step, rank, group));
     payload_bytes[rank] = hook->payload_bytes_sent();
   });
@@ -131,7 +132,7 @@ TEST_P(HookConformance, KeepsTheDtypeOfTheBucket) {
 INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
                          ::testing::Combine(::testing::ValuesIn(hook_cases()), ::testing::Values(1, 2, 3, 4, 5, 8)),
                          [](const auto& info) {
-                           return std::get<0>(info.param).name + "_world" + std::to_string(std::get<1>(info.param));
+                           return std::get<0>(info.param).label() + "_world" + std::to_string(std::get<1>(info.param));
                          });
 
 TEST(HookCases, CoverEveryHookOfTheFactory) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -74,6 +76,28 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
     }
     EXPECT_THAT(value_error("int8", {group, kGiven[0]}),
                 AllOf(HasSubstr("hook_format: int4_b32"), HasSubstr("'int8', which has a format of its own")));
+  });
+}
+
+TEST(HookFactory, OnlyChannelsHaveASize) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    for (const std::string& name : comm_hook_names()) {
+      const HookOptions options{.process_group = group, .channel_size = 100};
+      if (name == "quantize_per_channel") {
+        EXPECT_NE(create_comm_hook(name, options), nullptr);
+        EXPECT_EQ(channel_size_of(name, 100), 100);
+        EXPECT_EQ(channel_size_of(name), 512);
+        continue;
+      }
+      EXPECT_THAT(value_error(name, options),
+                  AllOf(HasSubstr("channel_size: 100 has no effect with the hook '" + name + "'"),
+                        HasSubstr("quantize_per_channel")));
+      EXPECT_FALSE(channel_size_of(name, 100).has_value());
+    }
+    for (const int64_t size : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::min()}) {
+      EXPECT_THAT(value_error("quantize_per_channel", {.process_group = group, .channel_size = size}),
+                  HasSubstr("channel_size: must be at least 1, but is " + std::to_string(size)));
+    }
   });
 }
 

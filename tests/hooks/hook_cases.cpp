@@ -89,13 +89,15 @@ HookCase per_tensor_case() {
               }};
 }
 
-HookCase per_channel_case() {
+HookCase per_channel_case(std::optional<int64_t> channel_size) {
+  const int64_t size = channel_size.value_or(512);
   return {.name = "quantize_per_channel",
-          .expected = [](const Gradients& gradients, int64_t) { return upstream::per_channel_mean(gradients); },
+          .channel_size = channel_size,
+          .expected = [=](const Gradients& gradients, int64_t) { return upstream::per_channel_mean(gradients, size); },
           .tolerance = nullptr,
           .payload_bytes =
-              [](const at::Tensor& gradient, int64_t, int64_t world_size) {
-                return (world_size - 1) * (gradient.numel() + 8 * ((gradient.numel() + 511) / 512));
+              [=](const at::Tensor& gradient, int64_t, int64_t world_size) {
+                return (world_size - 1) * (gradient.numel() + 8 * ((gradient.numel() + size - 1) / size));
               }};
 }
 
@@ -139,7 +141,9 @@ std::vector<HookCase> hook_cases() {
           compress_case("fp16_compress", at::kHalf),
           compress_case("bf16_compress", at::kBFloat16),
           per_tensor_case(),
-          per_channel_case(),
+          per_channel_case({}),
+          per_channel_case(128),
+          per_channel_case(1000),
           noop_case(),
           quantized_case("quantized_allreduce", WireFormat::kInt8B128),
           quantized_case("int8", WireFormat::kInt8B128),

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ using Gradients = std::vector<at::Tensor>;
 
 struct HookCase {
   std::string name;
+  std::optional<int64_t> channel_size = std::nullopt;
   // What rank `rank` ends with: the plain sequential computation.
   std::function<at::Tensor(const Gradients& gradients, int64_t rank)> expected;
   // Largest absolute error per element; null: equal bits.
@@ -23,9 +25,12 @@ struct HookCase {
   std::function<int64_t(const at::Tensor& gradient, int64_t rank, int64_t world_size)> payload_bytes;
   // Whether all ranks end with the same bits.
   bool averages = true;
+
+  // For the names of tests.
+  std::string label() const { return channel_size ? name + "_" + std::to_string(*channel_size) : name; }
 };
 
-// One case per hook that the factory can make.
+// At least one case per hook that the factory can make.
 std::vector<HookCase> hook_cases();
 
 }  // namespace narrowcast::hooks

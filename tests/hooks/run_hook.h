@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,12 @@
 namespace narrowcast::hooks {
 
 // What each rank ends with when rank r's bucket is a copy of buckets[r].
-inline std::vector<at::Tensor> run_hook(const std::string& name, const std::vector<at::Tensor>& buckets) {
+inline std::vector<at::Tensor> run_hook(const std::string& name, const std::vector<at::Tensor>& buckets,
+                                        std::optional<int64_t> channel_size = std::nullopt) {
   std::vector<at::Tensor> results(buckets.size());
   testing::run_ranks(static_cast<int64_t>(buckets.size()),
                      [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-                       const auto hook = create_comm_hook(name, {group});
+                       const auto hook = create_comm_hook(name, {.process_group = group, .channel_size = channel_size});
                        auto bucket = make_bucket(buckets[rank].clone());
                        const auto future = hook->runHook(bucket);
                        future->waitAndThrow();

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <filesystem>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/programs/train_commands.h"
@@ -48,6 +49,13 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         WrongUse{{"--no_such_flag=1"}, "no_such_flag"}, WrongUse{{"--steps=many"}, "steps"},
         WrongUse{{"--steps=0"}, "steps: must be at least 1, but is 0"}, WrongUse{{"--hook=int3"}, "known: none, "},
+        WrongUse{{"--hook=int8", "--channel_size=512"}, "--channel_size: has no effect with the hook 'int8'"},
+        WrongUse{{"--channel_size=128"}, "--channel_size: has no effect with the hook 'none'"},
+        WrongUse{{"--hook=quantize_per_channel", "--channel_size=0"}, "channel_size: must be at least 1, but is 0"},
+        WrongUse{{"--hook=quantize_per_channel", "--channel_size=-7"}, "channel_size: must be at least 1, but is -7"},
+        WrongUse{{"--hook=quantize_per_channel", "--channel_size=many"}, "channel_size"},
+        WrongUse{{"--verify_gradients", "--channel_size=128"}, "of all hooks; give --hook"},
+        WrongUse{{"--verify_gradients", "--hook=none", "--error_feedback"}, "no effect with the hook 'none'"},
         WrongUse{{"--model=gpt5"}, "char_gpt"}, WrongUse{{"--data=/no/such/file.txt"}, "/no/such/file.txt"},
         WrongUse{{"--model=mlp"}, "data: mlp needs one folder"},
         WrongUse{{"--model=mlp", "--heads=2"}, "--heads: has no effect with --model=mlp"},
@@ -264,6 +272,18 @@ TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentThings) {
            {"--hook=bf16_compress", "hook differs between ranks: rank 0 has none, rank 1 has bf16_compress"},
            {"--width=32", "model_options differs between ranks"}}) {
     TwoRanks ranks(small_gpt(), small_gpt() + Words{flag});
+    expect_one_line(ranks.rank0.wait(), 2, text);
+    expect_one_line(ranks.rank1.wait(), 2, text);
+  }
+}
+
+TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentHookOptions) {
+  const Words per_channel = small_gpt() + Words{"--hook=quantize_per_channel"};
+  const Words verify = {"--model=ddp_comm_hook_task", "--verify_gradients", "--hook=int8"};
+  for (const auto& [flags, flag, text] : std::vector<std::tuple<Words, std::string, std::string>>{
+           {per_channel, "--channel_size=64", "channel_size differs between ranks: rank 0 has 512, rank 1 has 64"},
+           {verify, "--error_feedback", "error_feedback differs between ranks: rank 0 has false, rank 1 has true"}}) {
+    TwoRanks ranks(flags, flags + Words{flag});
     expect_one_line(ranks.rank0.wait(), 2, text);
     expect_one_line(ranks.rank1.wait(), 2, text);
   }

@@ -128,6 +128,17 @@ TEST_F(NarrowcastTrainTest, HelpListsFlagsByGroupOnOutput) {
   }
 }
 
+TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForAChannelSize) {
+  const Words flags = small_gpt() + Words{"--hook=quantize_per_channel", "--channel_size=100"};
+  const ProgramEnd end = train_on(3, flags + Words{"--output_dir=" + folder / "run"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  const auto lines = json_lines(folder / "run/metrics.jsonl");
+  EXPECT_EQ(lines.front()["channel_size"], 100);
+  // In its buckets of 25 MiB all of the model is one bucket.
+  EXPECT_EQ(lines.back()["payload_bytes_sent"], 6 * lines.front()["payload_bytes_per_step_and_rank"].get<int64_t>());
+  EXPECT_EQ(lines.back()["replicas_identical"], true);
+}
+
 TEST_F(NarrowcastTrainTest, NeedsNoPython) {
   for (const char* program : {NARROWCAST_TRAIN, NARROWCAST_RUN}) {
     const ProgramEnd end = run_to_end({"ldd", program});

@@ -52,6 +52,24 @@ TEST(NarrowcastTrainVerify, OneHookCanBeChosen) {
   EXPECT_THAT(end.output, AllOf(HasSubstr("none"), HasSubstr("bf16_compress"), Not(HasSubstr("allreduce"))));
 }
 
+TEST(NarrowcastTrainVerify, OptionsOfTheHookCanBeChosen) {
+  const Words gpt = {"--verify_gradients", "--layers=1",      "--heads=2",          "--width=64",
+                     "--context=16",       "--batch_size=24", "--bucket_cap_mb=0.3"};
+  const Words all_switches = {"--error_feedback", "--stochastic_rounding", "--exempt_one_dimensional"};
+  for (const Words& flags : {Words{"--hook=int8", "--error_feedback"}, Words{"--hook=int4"} + all_switches,
+                             Words{"--hook=quantized_allreduce", "--hook_format=int6_b32"},
+                             Words{"--hook=quantized_allreduce", "--hook_format=bf16"} + all_switches,
+                             Words{"--hook=quantize_per_channel", "--channel_size=100"}}) {
+    for (const int ranks : {1, 2, 4}) {
+      const ProgramEnd end = train_on(ranks, gpt + flags);
+      EXPECT_EQ(end.exit_code, 0) << ::testing::PrintToString(flags) << end.output << end.errors;
+      EXPECT_EQ(count_of("pass\n", end.output), 2) << ::testing::PrintToString(flags);
+    }
+  }
+  const ProgramEnd reference = train_on(2, kReferenceTask + Words{"--hook=int4", "--seed=3"} + all_switches);
+  EXPECT_EQ(reference.exit_code, 0) << reference.output << reference.errors;
+}
+
 TEST(NarrowcastTrainVerify, WorksAlone) {
   const ProgramEnd end = train_alone(kReferenceTask);
   EXPECT_EQ(end.exit_code, 0) << end.output << end.errors;

@@ -23,7 +23,7 @@ int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int
 }  // namespace
 
 void DdpOptions::validate() const {
-  hooks::check_comm_hook(hook(), wire());
+  hooks::check_comm_hook(hook(), wire(), channel_size());
   check_cap("bucket_cap_mb", bucket_cap_mb());
   if (first_bucket_mb()) {
     check_cap("first_bucket_mb", *first_bucket_mb());
@@ -33,6 +33,10 @@ void DdpOptions::validate() const {
   TORCH_CHECK_VALUE(!(static_graph() && find_unused_parameters()),
                     "find_unused_parameters has no effect with static_graph, which finds unused parameters itself;"
                     " set one of the two");
+}
+
+DdpOptions DdpOptions::with_hook(const std::string& name) const {
+  return name == hook() ? *this : DdpOptions(*this).hook(name).wire({}).channel_size(std::nullopt);
 }
 
 int64_t DdpOptions::bucket_bytes_cap() const { return to_bytes(bucket_cap_mb()); }

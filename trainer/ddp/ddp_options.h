@@ -23,6 +23,10 @@ struct NARROWCAST_EXPORT DdpOptions {
   // Others refuse what is given here.
   TORCH_ARG(hooks::WireOptions, wire) = {};
 
+  // How many elements share a scale with quantize_per_channel, the bucket_size of PyTorch's hook: >= 1, 512 without a
+  // value. Other hooks refuse it.
+  TORCH_ARG(std::optional<int64_t>, channel_size) = std::nullopt;
+
   // A bucket is sent when its gradients reach this many MiB (2^20 bytes).
   TORCH_ARG(double, bucket_cap_mb) = 25;
 
@@ -55,6 +59,9 @@ struct NARROWCAST_EXPORT DdpOptions {
   // Throws c10::ValueError naming an option that is out of range or unknown, or
   // that another one makes void.
   void validate() const;
+
+  // The same options for another hook, without those that were meant for hook() alone.
+  DdpOptions with_hook(const std::string& name) const;
 
   // What the two caps mean in bytes.
   int64_t bucket_bytes_cap() const;

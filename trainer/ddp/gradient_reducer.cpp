@@ -38,12 +38,14 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
   const hooks::WireOptions& wire = options.wire();
   const auto format = hooks::wire_format_of(options.hook(), wire);
   const auto& seed = wire.stochastic_rounding_seed;
+  const auto channel_size = hooks::channel_size_of(options.hook(), options.channel_size());
   return {{"narrowcast version", version()},
           {"hook", options.hook()},
           {"hook_format", format ? std::string(to_string(*format)) : "none"},
           {"stochastic_rounding", seed ? c10::str("seed ", *seed) : "false"},
           {"error_feedback", on_off(wire.error_feedback)},
           {"exempt_one_dimensional", on_off(wire.exempt_one_dimensional)},
+          {"channel_size", channel_size ? c10::str(*channel_size) : "none"},
           {"bucket_cap_mb", c10::str(options.bucket_cap_mb())},
           {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
           {"find_unused_parameters", on_off(options.find_unused_parameters())},
@@ -61,7 +63,8 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
       options_(checked_options(options)),
       trainable_(state_.trainable()),
       static_graph_known_(std::make_shared<bool>(false)) {
-  auto hook = hooks::create_comm_hook(options_.hook(), {group_, options_.wire()});  // Before anything is sent.
+  // Before anything is sent.
+  auto hook = hooks::create_comm_hook(options_.hook(), {group_, options_.wire(), options_.channel_size()});
   compare_between_ranks();
   check_trainable(state_, group_);
   if (options_.init_sync()) {

@@ -3,6 +3,7 @@
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
 
+#include "hooks/quantized/quantize_per_channel.h"
 #include "ops/wire_format.h"
 
 ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
@@ -10,6 +11,8 @@ ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
 ABSL_FLAG(std::string, hook, "none", "How gradients travel between ranks; see docs/hooks.md.");
 ABSL_FLAG(std::string, hook_format, "int8_b128",
           "With --hook=quantized_allreduce: how gradients travel; see docs/wire_format.md.");
+ABSL_FLAG(int64_t, channel_size, narrowcast::hooks::kDefaultChannelSize,
+          "With --hook=quantize_per_channel: how many elements share a scale; at least 1.");
 ABSL_FLAG(bool, stochastic_rounding, false,
           "With quantized_allreduce and its short names: round gradients up or down at random, by --seed.");
 ABSL_FLAG(bool, error_feedback, false,
@@ -40,21 +43,15 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
 }  // namespace
 
 const std::vector<std::string>& exchange_flags() {
-  static const std::vector<std::string> flags = {"hook",
-                                                 "hook_format",
-                                                 "stochastic_rounding",
-                                                 "error_feedback",
-                                                 "exempt_one_dimensional",
-                                                 "bucket_cap_mb",
-                                                 "find_unused_parameters",
-                                                 "static_graph",
-                                                 "gradient_as_bucket_view"};
+  static const std::vector<std::string> flags = {
+      "hook",         "hook_format",   "stochastic_rounding",    "error_feedback", "exempt_one_dimensional",
+      "channel_size", "bucket_cap_mb", "find_unused_parameters", "static_graph",   "gradient_as_bucket_view"};
   return flags;
 }
 
-const std::vector<std::string>& wire_flags() {
+const std::vector<std::string>& hook_option_flags() {
   static const std::vector<std::string> flags = {"hook_format", "stochastic_rounding", "error_feedback",
-                                                 "exempt_one_dimensional"};
+                                                 "exempt_one_dimensional", "channel_size"};
   return flags;
 }
 
@@ -62,6 +59,7 @@ DdpOptions read_ddp(const program::CommandLine& line) {
   return DdpOptions()
       .hook(absl::GetFlag(FLAGS_hook))
       .wire(read_wire(line))
+      .channel_size(line.given("channel_size") ? std::optional(absl::GetFlag(FLAGS_channel_size)) : std::nullopt)
       .bucket_cap_mb(absl::GetFlag(FLAGS_bucket_cap_mb))
       .find_unused_parameters(absl::GetFlag(FLAGS_find_unused_parameters))
       .static_graph(absl::GetFlag(FLAGS_static_graph))

@@ -1,5 +1,6 @@
 #include "trainer/flags/train_flags.h"
 
+#include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
 #include <c10/util/Exception.h>
 
@@ -14,6 +15,8 @@
 #include "trainer/flags/checkpoint_flags.h"
 #include "trainer/flags/evaluate_flags.h"
 #include "trainer/flags/exchange_flags.h"
+
+ABSL_DECLARE_FLAG(std::string, hook);
 
 namespace {
 
@@ -114,6 +117,13 @@ const std::vector<std::string> kTrainingOnly = {
     "overwrite",
 };
 
+void refuse_other_hooks_options(const CommandLine& line, const std::string& hook) {
+  hooks::check_comm_hook(hook, {});  // Its name.
+  if (!hooks::takes_channel_size(hook)) {
+    refuse(line, {"channel_size"}, "with the hook '" + hook + "'");
+  }
+}
+
 void refuse_other_models_options(const CommandLine& line, const std::string& model) {
   if (model != "char_gpt") {
     refuse(line, {"heads", "width", "context", "sample_length"}, "with --model=" + model);
@@ -136,7 +146,7 @@ void refuse_useless_flags(const CommandLine& line) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
     refuse(line, checkpoint_flags(), "with --verify_gradients");
     if (!line.given("hook")) {
-      refuse(line, wire_flags(), "with --verify_gradients of all hooks; give --hook");
+      refuse(line, hook_option_flags(), "with --verify_gradients of all hooks; give --hook");
     }
   } else {
     refuse(line, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
@@ -149,6 +159,7 @@ void refuse_useless_flags(const CommandLine& line) {
   if (absl::GetFlag(FLAGS_eval_batches) == 0) {
     refuse(line, {"eval_every"}, "with --eval_batches=0");
   }
+  refuse_other_hooks_options(line, absl::GetFlag(FLAGS_hook));
   refuse_other_models_options(line, model);
   if (absl::GetFlag(FLAGS_output_dir).empty() && !line.given("checkpoint_dir")) {
     refuse(line, {"overwrite"}, "without --output_dir and --checkpoint_dir");

@@ -45,7 +45,10 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["log_every"] = options.log_every;
 }
 
-void add_wire_options(nlohmann::json& plan, const DdpOptions& ddp) {
+void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
+  if (const auto channel_size = hooks::channel_size_of(ddp.hook(), ddp.channel_size())) {
+    plan["channel_size"] = *channel_size;
+  }
   const auto format = hooks::wire_format_of(ddp.hook(), ddp.wire());
   if (!format) {
     return;
@@ -101,9 +104,10 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   }
   if (job.verification.has_value()) {
     plan["hooks"] = job.verification->hooks;
+    add_hook_options(plan, job.ddp);
   } else {
     plan["hook"] = job.ddp.hook();
-    add_wire_options(plan, job.ddp);
+    add_hook_options(plan, job.ddp);
     add_training(plan, job, inputs);
     add_checkpoints(plan, job.checkpoints);
     if (const auto bytes = expected_payload_bytes(job.ddp, parameters, world_size)) {
@@ -154,8 +158,9 @@ std::optional<int64_t> expected_payload_bytes(const DdpOptions& ddp, const Param
   if (hook == "quantize_per_tensor") {
     return peers * parameters;
   }
-  if (hook == "quantize_per_channel") {
-    return peers * (parameters + parameters / 512 * 8);
+  if (const auto channel = hooks::channel_size_of(hook, ddp.channel_size())) {
+    const int64_t channels = parameters / *channel + (parameters % *channel > 0 ? 1 : 0);
+    return peers * (parameters + channels * 8);
   }
   return hook == "noop" ? std::optional<int64_t>(0) : std::nullopt;
 }

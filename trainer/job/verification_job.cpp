@@ -81,7 +81,8 @@ int run_verification_job(const AgreedJob& agreed) {
     compute_deterministically();
   }
   const auto make_hook = [&](const std::string& name) {
-    return hooks::create_comm_hook(name, {agreed.group, agreed.job.ddp.wire()});
+    const DdpOptions ddp = agreed.job.ddp.with_hook(name);
+    return hooks::create_comm_hook(name, {agreed.group, ddp.wire(), ddp.channel_size()});
   };
   const std::vector<HookReport> reports =
       verification::verify_gradients({.model = agreed.inputs.model,

@@ -33,6 +33,17 @@ std::vector<at::Tensor> in_float64(const std::vector<at::Tensor>& tensors) {
   return result;
 }
 
+// The gradients of passes 0 to `last` added up, by parameter.
+std::vector<at::Tensor> sum_of_passes(const std::vector<PassResult>& passes, size_t last) {
+  std::vector<at::Tensor> sums = in_float64(passes[0].gradients);
+  for (size_t pass = 1; pass <= last; ++pass) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = sums[i] + passes[pass].gradients[i];
+    }
+  }
+  return sums;
+}
+
 void dump(const GradientProblem& problem, const std::string& folder, const std::string& hook,
           const std::vector<at::Tensor>& gradients) {
   files::Safetensors content;
@@ -87,11 +98,17 @@ class Verifier {
     }
     HookReport report;
     report.hook = hook;
+    const bool feedback = problem_.ddp.with_hook(hook).wire().error_feedback;
     for (size_t pass = 0; pass < run.passes.size(); ++pass) {
       if (hook == "noop") {
         run.passes[pass].gradients = averaged(problem_.group, run.passes[pass].gradients);
       }
-      judge(report, run.passes[pass], hook == "none" ? exact_mean() : none_passes_[pass].gradients);
+      const auto judged = [&](const std::vector<PassResult>& passes) {
+        return feedback ? sum_of_passes(passes, pass) : passes[pass].gradients;
+      };
+      report.replicas_identical &= training::equal_on_all_ranks(problem_.group, run.passes[pass].gradients);
+      judge(report, {.gradients = judged(run.passes), .bounds = run.passes[pass].bounds},
+            hook == "none" ? exact_mean() : judged(none_passes_));
     }
     const std::vector<double> slowest =
         all_reduce_max(problem_.group, {static_cast<double>(run.payload_bytes_sent), run.seconds});
@@ -114,7 +131,6 @@ class Verifier {
     }
     const Comparison mine = compare_all(pass.gradients, expected, tolerances);
     report.comparison = worse_of(report.comparison, worst_over_ranks(problem_.group, mine));
-    report.replicas_identical &= training::equal_on_all_ranks(problem_.group, pass.gradients);
     const auto reference = reference_tolerance(report.hook);
     if (reference && options_.reference_task && problem_.group->getSize() == kReferenceRanks) {
       const bool mine_passed = within(*reference, pass.gradients, expected);

@@ -23,7 +23,7 @@ struct VerificationOptions {
 // One hook's verdict, the same on all ranks.
 struct HookReport {
   std::string hook;
-  Comparison comparison;  // of every element, all ranks and both bucket layouts
+  Comparison comparison;  // of every element, all ranks and both bucket layouts; with error feedback of their sums
   std::optional<bool> reference_passed =
       std::nullopt;                // the reference test's tolerances hold too; none where it does not apply
   bool replicas_identical = true;  // all ranks end with the same bits

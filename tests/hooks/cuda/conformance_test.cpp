@@ -51,7 +51,7 @@ void expect_same_on_all_ranks(const at::Tensor& result, const Group& group) {
 }
 
 void check(const HookCase& value, const Gradients& gradients, int64_t rank, const Group& group) {
-  const auto hook = create_comm_hook(value.name, {group});
+  const auto hook = create_comm_hook(value.name, {.process_group = group, .channel_size = value.channel_size});
   const at::Tensor result = run(*hook, gradients[rank]);
   ASSERT_EQ(result.scalar_type(), gradients[rank].scalar_type());
   const at::Tensor expected = value.expected(gradients, rank);
@@ -94,7 +94,7 @@ class CudaConformanceOfFour : public CudaConformance {};
 TEST_P(CudaConformanceOfTwo, GivesWhatItShouldOnEveryRank) { check_on(2); }
 TEST_P(CudaConformanceOfFour, GivesWhatItShouldOnEveryRank) { check_on(4); }
 
-std::string name_of(const ::testing::TestParamInfo<HookCase>& info) { return info.param.name; }
+std::string name_of(const ::testing::TestParamInfo<HookCase>& info) { return info.param.label(); }
 
 INSTANTIATE_TEST_SUITE_P(Hooks, CudaConformanceOfTwo, ::testing::ValuesIn(hook_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Hooks, CudaConformanceOfFour, ::testing::ValuesIn(hook_cases()), name_of);

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "ops/engine/engine.h"
 #include "tests/support/ranks.h"
 
@@ -15,8 +17,9 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 // piece. Decodes to the byte of rank 0, of rank 1, ... as decimal digits, and notes what it was asked.
 class OneByteCodec final : public BucketCodec {
  public:
-  explicit OneByteCodec(std::vector<Piece>* encoded) : encoded_(encoded) {}
+  explicit OneByteCodec(std::vector<Piece>* encoded, int64_t multiple = 1) : encoded_(encoded), multiple_(multiple) {}
 
+  int64_t piece_multiple() const override { return multiple_; }
   int64_t message_bytes(const Piece&) const override { return 1; }
   void begin(const at::Tensor& bucket) override { first_ = bucket[0].item<float>(); }
   void encode(const Piece& piece, const at::Tensor&, uint8_t* message) override {
@@ -31,6 +34,7 @@ class OneByteCodec final : public BucketCodec {
 
  private:
   std::vector<Piece>* const encoded_;
+  const int64_t multiple_;
   float first_ = 0;
 };
 
@@ -53,6 +57,25 @@ TEST(GatheredMeanJob, EncodesInOrderAndDecodesTheRanksInOrder) {
     EXPECT_EQ(encoded[1].begin, 1 << 20);
     EXPECT_EQ(encoded[1].numel, 5);
   });
+}
+
+TEST(GatheredMeanJob, CutsBetweenWhatBelongsTogether) {
+  const auto pieces = [](int64_t numel, int64_t multiple) {
+    std::vector<Piece> encoded;
+    // At one byte each, the payload for a single peer is the number of pieces.
+    return GatheredMeanJob(std::make_unique<OneByteCodec>(&encoded, multiple),
+                           GatheredMeanJobOptions{"test", 0, 2, numel})
+        .payload_bytes();
+  };
+  const int64_t mebi = 1 << 20;
+  EXPECT_EQ(pieces(mebi, 1), 1);
+  EXPECT_EQ(pieces(mebi + 1, 1), 2);
+  EXPECT_EQ(pieces(mebi + 1, 1000), 1) << "1049 thousands fit no smaller piece";
+  EXPECT_EQ(pieces(1'049'001, 1000), 2);
+  EXPECT_EQ(pieces(3 * mebi, mebi + 1), 3);
+  EXPECT_EQ(pieces(3 * mebi, 3 * mebi), 1);
+  EXPECT_EQ(pieces(3 * mebi, std::numeric_limits<int64_t>::max()), 1);
+  EXPECT_EQ(pieces(0, 1000), 0);
 }
 
 TEST(GatheredMeanJob, NeedsNoMoreChannelsThanThereAre) {

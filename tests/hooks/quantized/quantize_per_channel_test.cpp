@@ -3,6 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/hooks/quantized/upstream_quantization.h"
 #include "tests/hooks/run_hook.h"
 
 namespace narrowcast::hooks {
@@ -22,6 +28,67 @@ TEST(QuantizePerChannelHook, ALargeValueSpoilsOnlyItsOwnRow) {
   EXPECT_TRUE(at::equal(result.narrow(0, 0, 511), at::zeros({511})));
   EXPECT_TRUE(at::equal(result.narrow(0, 512, 512), at::full({512}, (0.1F / 255) * 255)));
 }
+
+TEST(QuantizePerChannelHook, AChannelOfOneElementIsAsExactAsItsCodes) {
+  const at::Tensor bucket = at::tensor({3.F, -1.F, 0.F, 1e-9F});
+  // An element alone is an end of its range; the last one is below half the least scale.
+  EXPECT_TRUE(at::equal(run_hook("quantize_per_channel", {bucket}, 1)[0],
+                        at::tensor({(3.F / 255) * 255, (1.F / 255) * (0 - 255.F), 0.F, 0.F})));
+}
+
+TEST(QuantizePerChannelHook, ChannelsAreNotCutWhereMessagesAre) {
+  at::manual_seed(3);
+  // Pieces of 2^20 elements would cut the channel in the middle, which is in one piece with the next.
+  for (const int64_t channel_size : {1000, 700'001, (1 << 20) + 1, 3 << 20}) {
+    const int64_t numel = 2 * (1 << 20) + 600;
+    const std::vector<at::Tensor> buckets{at::randn({numel}), at::randn({numel}).mul(3)};
+    const std::vector<at::Tensor> means = run_hook("quantize_per_channel", buckets, channel_size);
+    EXPECT_TRUE(at::equal(means[0], upstream::per_channel_mean(buckets, channel_size))) << channel_size;
+    EXPECT_TRUE(at::equal(means[1], means[0])) << channel_size;
+  }
+}
+
+TEST(QuantizePerChannelHook, ASizeBeyondAnyBucketIsOneChannel) {
+  at::manual_seed(4);
+  const std::vector<at::Tensor> buckets{at::randn({1000}), at::randn({1000})};
+  EXPECT_TRUE(at::equal(run_hook("quantize_per_channel", buckets, std::numeric_limits<int64_t>::max())[0],
+                        run_hook("quantize_per_tensor", buckets)[0]));
+}
+
+// Channels of all kinds, down to bits, over buckets with and without a rest.
+using WorldAndSize = std::tuple<int64_t, int64_t>;
+class ChannelSizeTest : public ::testing::TestWithParam<WorldAndSize> {};
+
+TEST_P(ChannelSizeTest, GivesPyTorchsBitsOnAllRanks) {
+  const auto& [world_size, channel_size] = GetParam();
+  std::vector<std::vector<at::Tensor>> steps;  // By step, then by rank.
+  std::vector<at::Tensor> expected;
+  for (const int64_t numel : {0, 1, 7, 127, 128, 129, 257, 511, 512, 513, 1000, 1001, 2500}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      at::manual_seed(numel);
+      std::vector<at::Tensor> buckets;
+      for (int64_t rank = 0; rank < world_size; ++rank) {
+        buckets.push_back(at::randn({numel}).mul(rank + 1).to(dtype));
+      }
+      expected.push_back(upstream::per_channel_mean(buckets, channel_size));
+      steps.push_back(std::move(buckets));
+    }
+  }
+  testing::run_ranks(world_size, [&, size = channel_size](int64_t rank, const auto& group) {
+    const auto hook = create_comm_hook("quantize_per_channel", {.process_group = group, .channel_size = size});
+    for (size_t step = 0; step < steps.size(); ++step) {
+      auto bucket = make_bucket(steps[step][rank].clone());
+      const auto future = hook->runHook(bucket);
+      future->waitAndThrow();
+      EXPECT_TRUE(at::equal(hook->parseHookResult(future->value()), expected[step]))
+          << expected[step].numel() << " of " << expected[step].scalar_type();
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldsAndSizes, ChannelSizeTest,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8),
+                                            ::testing::Values(1, 7, 128, 512, 513, 1000, 100'000)));
 
 }  // namespace
 }  // namespace narrowcast::hooks

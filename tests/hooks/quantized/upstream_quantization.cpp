@@ -35,8 +35,9 @@ at::Tensor per_tensor_round_trip(const at::Tensor& bucket) {
   return dequantize(to_codes(quantize(bucket, scale[0], zero_point[0])), scale[0], zero_point[0]);
 }
 
-at::Tensor per_channel_round_trip(const at::Tensor& bucket) {
-  const at::Tensor channels = at::constant_pad_nd(bucket, {0, 512 - bucket.numel() % 512}, 0).view({-1, 512});
+at::Tensor per_channel_round_trip(const at::Tensor& bucket, int64_t bucket_size) {
+  const at::Tensor channels =
+      at::constant_pad_nd(bucket, {0, bucket_size - bucket.numel() % bucket_size}, 0).view({-1, bucket_size});
   const at::Tensor x = channels.to(at::kFloat);
   const auto [scales, zero_points] = calculate_qparams(std::get<0>(x.min(1)), std::get<0>(x.max(1)));
   at::Tensor y = at::zeros(channels.sizes(), x.options());
@@ -47,7 +48,8 @@ at::Tensor per_channel_round_trip(const at::Tensor& bucket) {
   return decoded.flatten().narrow(0, 0, bucket.numel());
 }
 
-at::Tensor mean(const std::vector<at::Tensor>& buckets, at::Tensor (*round_trip)(const at::Tensor&)) {
+template <class RoundTrip>
+at::Tensor mean(const std::vector<at::Tensor>& buckets, const RoundTrip& round_trip) {
   at::Tensor aggregated = at::zeros_like(buckets[0], at::kFloat);
   if (aggregated.numel() == 0) return buckets[0];  // Upstream's observer cannot reduce an empty bucket.
   for (const at::Tensor& bucket : buckets) aggregated += round_trip(bucket);
@@ -58,6 +60,8 @@ at::Tensor mean(const std::vector<at::Tensor>& buckets, at::Tensor (*round_trip)
 
 at::Tensor per_tensor_mean(const std::vector<at::Tensor>& buckets) { return mean(buckets, per_tensor_round_trip); }
 
-at::Tensor per_channel_mean(const std::vector<at::Tensor>& buckets) { return mean(buckets, per_channel_round_trip); }
+at::Tensor per_channel_mean(const std::vector<at::Tensor>& buckets, int64_t bucket_size) {
+  return mean(buckets, [&](const at::Tensor& bucket) { return per_channel_round_trip(bucket, bucket_size); });
+}
 
 }  // namespace narrowcast::hooks::upstream

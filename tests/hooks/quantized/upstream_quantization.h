@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace narrowcast::hooks::upstream {
@@ -11,7 +12,7 @@ namespace narrowcast::hooks::upstream {
 // The result of quantization_pertensor_hook on the ranks' buckets, rounded once to their dtype.
 at::Tensor per_tensor_mean(const std::vector<at::Tensor>& buckets);
 
-// The result of quantization_perchannel_hook.
-at::Tensor per_channel_mean(const std::vector<at::Tensor>& buckets);
+// The result of quantization_perchannel_hook with this bucket_size.
+at::Tensor per_channel_mean(const std::vector<at::Tensor>& buckets, int64_t bucket_size = 512);
 
 }  // namespace narrowcast::hooks::upstream

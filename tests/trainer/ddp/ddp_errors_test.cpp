@@ -83,6 +83,11 @@ TEST(DdpErrorsTest, NamesTheOptionThatDiffers) {
                      Eq("hook differs between ranks: rank 0 has none, rank 1 has allreduce"));
   expect_value_error(2, uses([](int64_t rank) { return DdpOptions().bucket_cap_mb(rank == 0 ? 5 : 6); }),
                      Eq("bucket_cap_mb differs between ranks: rank 0 has 5, rank 1 has 6"));
+  expect_value_error(2, uses([](int64_t rank) {
+                       const auto options = DdpOptions().hook("quantize_per_channel");
+                       return rank == 0 ? options : DdpOptions(options).channel_size(128);
+                     }),
+                     Eq("channel_size differs between ranks: rank 0 has 512, rank 1 has 128"));
 }
 
 TEST(DdpErrorsTest, SaysThatNothingCanBeTrained) {

@@ -55,6 +55,26 @@ TEST(DdpOptionsTest, RejectsCapsOutOfRange) {
               AllOf(HasSubstr("first_bucket_mb=26"), HasSubstr("bucket_cap_mb=25")));
 }
 
+TEST(DdpOptionsTest, RejectsAChannelSizeThatIsNoneOrHasNoEffect) {
+  const auto per_channel = DdpOptions().hook("quantize_per_channel");
+  EXPECT_NO_THROW(DdpOptions(per_channel).channel_size(1).validate());
+  EXPECT_THAT(error_of(DdpOptions(per_channel).channel_size(0)), HasSubstr("channel_size: must be at least 1"));
+  EXPECT_THAT(error_of(DdpOptions(per_channel).channel_size(-512)), HasSubstr("but is -512"));
+  EXPECT_THAT(error_of(DdpOptions().hook("int8").channel_size(512)),
+              HasSubstr("channel_size: 512 has no effect with the hook 'int8'"));
+}
+
+TEST(DdpOptionsTest, AnotherHookTakesNoOptionsOver) {
+  const auto options = DdpOptions().hook("int8").wire({.error_feedback = true}).bucket_cap_mb(2);
+  EXPECT_EQ(options.with_hook("int8").wire(), options.wire());
+  const DdpOptions none = options.with_hook("none");
+  EXPECT_NO_THROW(none.validate());
+  EXPECT_EQ(none.hook(), "none");
+  EXPECT_EQ(none.bucket_cap_mb(), 2);
+  const auto per_channel = DdpOptions().hook("quantize_per_channel").channel_size(7);
+  EXPECT_FALSE(per_channel.with_hook("int8").channel_size().has_value());
+}
+
 TEST(DdpOptionsTest, RejectsOptionsThatContradict) {
   EXPECT_THAT(error_of(DdpOptions().static_graph(true).find_unused_parameters(true)),
               AllOf(HasSubstr("static_graph"), HasSubstr("find_unused_parameters")));

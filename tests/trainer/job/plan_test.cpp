@@ -69,6 +69,8 @@ TEST(Plan, OfAVerificationNamesTheHooks) {
   const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
   EXPECT_EQ(plan["hooks"], nlohmann::json({"none", "noop"}));
   EXPECT_FALSE(plan.contains("steps"));
+  job.ddp.hook("int4").wire({.error_feedback = true});  // Ranks that differ in it must notice.
+  EXPECT_EQ(make_plan(job, make_inputs(job), 2)["error_feedback"], true);
 }
 
 TEST(PlanText, AlignsNamesAndValues) {
@@ -88,6 +90,11 @@ TEST(ExpectedPayloadBytes, FollowsTheFormulas) {
   EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("fp16_compress"), {1024}, 4), 3 * 1024);
   EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("quantize_per_tensor"), {1024}, 4), 3 * 1024);
   EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("quantize_per_channel"), {1024}, 4), 3 * (1024 + 2 * 8));
+  const auto per_channel = DdpOptions().hook("quantize_per_channel");
+  EXPECT_EQ(expected_payload_bytes(per_channel, {1025}, 4), 3 * (1025 + 3 * 8)) << "the last channel has one element";
+  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(100), {1025}, 4), 3 * (1025 + 11 * 8));
+  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(1), {1025}, 4), 3 * (1025 + 1025 * 8));
+  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(1 << 30), {1025}, 4), 3 * (1025 + 8));
   EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("int8"), {1024}, 4), 3 * (1024 + 2 * 8) / 2);
   const auto exempt = DdpOptions().hook("int4").wire({.exempt_one_dimensional = true});
   EXPECT_EQ(expected_payload_bytes(exempt, {1024, 64}, 4), 3 * (512 + 2 * 32 + 4 * 64) / 2);

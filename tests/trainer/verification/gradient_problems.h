@@ -30,13 +30,15 @@ struct ProblemParts {
   }
 };
 
-// An MLP of about 26,000 parameters, in buckets of 32 KiB: several, in another layout after the first pass.
-inline ProblemParts mlp_parts(int64_t world_size) {
+// An MLP of about 26,000 parameters (85,000 with 256 hidden units), in buckets of 32 KiB: several, in another layout
+// after the first pass.
+inline ProblemParts mlp_parts(int64_t world_size, int64_t hidden = 128) {
   ProblemParts parts;
   parts.ddp = DdpOptions().bucket_cap_mb(1.0 / 32);
   for (int64_t rank = 0; rank < world_size; ++rank) {
     at::manual_seed(3);
-    parts.models.push_back(std::make_shared<models::Mlp>(models::MlpOptions{.inputs = 64, .hidden = 128, .layers = 2}));
+    parts.models.push_back(
+        std::make_shared<models::Mlp>(models::MlpOptions{.inputs = 64, .hidden = hidden, .layers = 2}));
     at::manual_seed(10 + static_cast<uint64_t>(rank));
     parts.batches.push_back({at::randint(0, 256, {4, 64}, at::kByte), at::randint(0, 10, {4}, at::kLong)});
   }
@@ -52,9 +54,12 @@ inline ProblemParts reference_parts(int64_t world_size) {
   return parts;
 }
 
-// The project's own hooks on `group`.
-inline verification::HookFactory real_hooks(const ProcessGroupPtr& group) {
-  return [group](const std::string& name) { return hooks::create_comm_hook(name, {.process_group = group}); };
+// The project's own hooks on `group`, with the options of `ddp` for the hook that it names.
+inline verification::HookFactory real_hooks(const ProcessGroupPtr& group, const DdpOptions& ddp = {}) {
+  return [=](const std::string& name) {
+    const DdpOptions options = ddp.with_hook(name);
+    return hooks::create_comm_hook(name, {group, options.wire(), options.channel_size()});
+  };
 }
 
 // The hook `inner`, with a fault: `spoil` changes each bucket that it has averaged.

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/hooks/wire/parameters_bucket.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/verification/gradient_problems.h"
+#include "trainer/verification/hook_run/pass_bounds.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -77,6 +79,36 @@ TEST(RunHook, CountsOnePass) {
   EXPECT_EQ(runs_of("none", mlp_parts(2))[0].payload_bytes_sent, 26122 * 4);
   EXPECT_EQ(runs_of("fp16_compress", mlp_parts(2))[1].payload_bytes_sent, 26122 * 2);
   EXPECT_EQ(runs_of("noop", mlp_parts(2))[0].payload_bytes_sent, 0);
+}
+
+// A parameter whose gradient was rounded away beside a great one, and then lies in a bucket of its own: what is added
+// in the second pass follows from the first bucket's scale.
+TEST(PassBounds, FollowResidualsIntoAnotherLayout) {
+  using hooks::make_parameters_bucket;
+  const auto ddp = DdpOptions().hook("int4").wire({.error_feedback = true});
+  const std::vector<at::Tensor> parameters = {at::zeros({16, 1}), at::zeros({16, 1})};
+  // Steps of 1000 / 7: 70 is less than half of one.
+  const std::vector<at::Tensor> gradients = {at::full({16, 1}, 70.F), at::full({16, 1}, 1000.F)};
+  run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
+    RecordingHook hook(real_hooks(group, ddp)("int4"));
+    const auto mean_of = [&](c10d::GradBucket bucket) {
+      const auto future = hook.runHook(bucket);
+      future->waitAndThrow();
+      return hook.parseHookResult(future->value());
+    };
+    PassBounds bounds(group, ddp);
+    const at::Tensor first = mean_of(make_parameters_bucket(parameters, gradients)).narrow(0, 0, 16);
+    EXPECT_EQ(first[0].item<float>(), 0);
+    const at::Tensor first_bound = bounds.of_pass(hook.take_buckets(), parameters)[0];
+    const at::Tensor second = mean_of(make_parameters_bucket({parameters[0]}, {gradients[0]}, 0, 2));
+    mean_of(make_parameters_bucket({parameters[1]}, {gradients[1]}, 1, 2));
+    const at::Tensor bound = bounds.of_pass(hook.take_buckets(), parameters)[0];
+    // As great as what was left out; afterwards half a step of 140 / 7, not of the sums.
+    EXPECT_GE(first_bound[0].item<double>(), 70);
+    EXPECT_LE(std::abs((first[0] + second[0] - 2 * 70).item<double>()), bound[0].item<double>());
+    EXPECT_LT(bound[0].item<double>(), 15);
+    EXPECT_GT(second[0].item<float>(), 130) << "the residual is added";
+  });
 }
 
 }  // namespace

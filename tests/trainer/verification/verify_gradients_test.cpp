@@ -4,12 +4,15 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "ops/collectives/mean/cost_model.h"
+#include "ops/wire_format.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/verification/gradient_problems.h"
@@ -46,7 +49,15 @@ Reports verify_on(const ProblemParts& parts, const VerificationOptions& options,
 }
 
 Reports verify_on(const ProblemParts& parts, const VerificationOptions& options) {
-  return verify_on(parts, options, [](int64_t, const ProcessGroupPtr& group) { return real_hooks(group); });
+  return verify_on(parts, options, [&](int64_t, const ProcessGroupPtr& group) { return real_hooks(group, parts.ddp); });
+}
+
+// Of the hook that `promised` names, made with the options of `made`.
+HookReport verdict_on(const DdpOptions& promised, const DdpOptions& made) {
+  ProblemParts parts = mlp_parts(2);
+  parts.ddp = DdpOptions(promised).bucket_cap_mb(parts.ddp.bucket_cap_mb());
+  return verify_on(parts, {.hooks = {promised.hook()}},
+                   [&](int64_t, const ProcessGroupPtr& group) { return real_hooks(group, made); })[1];
 }
 
 // "allreduce" whose every mean `spoil` changes on the ranks it is called with.
@@ -89,6 +100,110 @@ TEST_P(VerifyGradientsTest, EveryHookPassesTheReferenceTask) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, VerifyGradientsTest, ::testing::Values(1, 2, 3, 4));
+
+bool is_accepted(const DdpOptions& options) {
+  try {
+    options.validate();
+    return true;
+  } catch (const c10::ValueError&) {
+    return false;
+  }
+}
+
+// Every hook with every choice of options that it takes.
+std::vector<DdpOptions> every_combination() {
+  std::vector<std::optional<WireFormat>> formats(kWireFormats.begin(), kWireFormats.end());
+  formats.emplace_back(std::nullopt);
+  std::vector<DdpOptions> combinations;
+  for (const std::string& hook : hooks::comm_hook_names()) {
+    for (const auto& format : formats) {
+      for (const int choices : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        for (const auto& channel_size : {std::optional<int64_t>(), std::optional<int64_t>(100)}) {
+          const auto seed = (choices & 1) != 0 ? std::optional<int64_t>(5) : std::nullopt;
+          const hooks::WireOptions wire = {format, seed, (choices & 2) != 0, (choices & 4) != 0};
+          combinations.push_back(DdpOptions().hook(hook).wire(wire).channel_size(channel_size));
+        }
+      }
+    }
+  }
+  combinations.erase(std::remove_if(combinations.begin(), combinations.end(), std::not_fn(is_accepted)),
+                     combinations.end());
+  return combinations;
+}
+
+std::string text_of(const DdpOptions& options) {
+  const hooks::WireOptions& wire = options.wire();
+  return c10::str(options.hook(), " ", wire.format ? to_string(*wire.format) : "-", " at random ",
+                  wire.stochastic_rounding_seed.has_value(), " feedback ", wire.error_feedback, " exempt ",
+                  wire.exempt_one_dimensional, " channel ", options.channel_size().value_or(0));
+}
+
+// Of 2 ranks, which take one hop, and of 5, where the largest parameter takes two in every format.
+class EveryCombinationTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(EveryCombinationTest, Passes) {
+  constexpr int64_t kHidden = 256;
+  const std::vector<DdpOptions> combinations = every_combination();
+  // Seven hooks without options and one with a channel size; ten formats, one of them the default, and four short names
+  // with three switches each.
+  ASSERT_EQ(combinations.size(), 7 + 1 + (10 + 4) * 8);
+  for (const WireFormat format : kWireFormats) {
+    const auto route = collectives::choose_route(kHidden * kHidden, GetParam(), format);
+    EXPECT_EQ(route == collectives::Route::kTwoShot, GetParam() == 5);
+  }
+  ProblemParts parts = mlp_parts(GetParam(), kHidden);
+  std::vector<Reports> reports(combinations.size());
+  run_ranks(GetParam(), [&](int64_t rank, const ProcessGroupPtr& group) {
+    for (size_t i = 0; i < combinations.size(); ++i) {
+      GradientProblem problem = parts.of_rank(rank, group);
+      problem.ddp = DdpOptions(combinations[i]).bucket_cap_mb(parts.ddp.bucket_cap_mb());
+      const Reports mine = verify_gradients(problem, {.hooks = {problem.ddp.hook()}}, real_hooks(group, problem.ddp));
+      if (rank == 0) {
+        reports[i] = mine;
+      }
+    }
+  });
+  for (size_t i = 0; i < combinations.size(); ++i) {
+    const HookReport& report = reports[i].back();
+    EXPECT_EQ(report.hook, combinations[i].hook());
+    EXPECT_TRUE(report.passed()) << text_of(combinations[i]) << " uses " << report.comparison.worst_share;
+    EXPECT_TRUE(report.replicas_identical) << text_of(combinations[i]);
+    if (hooks::wire_format_of(report.hook).has_value()) {
+      EXPECT_GT(report.comparison.worst_share, 0.1) << text_of(combinations[i]) << ": a loose tolerance hides faults";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, EveryCombinationTest, ::testing::Values(2, 5));
+
+TEST(VerifyGradients, FailsAHookThatForgetsWhatRoundingLeftOut) {
+  const auto feedback = DdpOptions().hook("int4").wire({.error_feedback = true});
+  EXPECT_TRUE(verdict_on(feedback, feedback).passed());
+  EXPECT_FALSE(verdict_on(feedback, DdpOptions().hook("int4")).passed());
+}
+
+TEST(VerifyGradients, FailsRandomRoundingWhereTheNearestWasAskedFor) {
+  const auto at_random = DdpOptions().hook("int8").wire({.stochastic_rounding_seed = 3});
+  EXPECT_TRUE(verdict_on(at_random, at_random).passed());
+  EXPECT_FALSE(verdict_on(DdpOptions().hook("int8"), at_random).passed());
+}
+
+TEST(VerifyGradients, FailsBiasesThatAreRoundedThoughExempt) {
+  const auto exempt = DdpOptions().hook("int8").wire({.exempt_one_dimensional = true});
+  EXPECT_TRUE(verdict_on(exempt, exempt).passed());
+  EXPECT_FALSE(verdict_on(exempt, DdpOptions().hook("int8")).passed());
+}
+
+TEST(VerifyGradients, FailsAnotherFormatThanAskedFor) {
+  const auto int8 = DdpOptions().hook("quantized_allreduce").wire({.format = WireFormat::kInt8B128});
+  EXPECT_FALSE(verdict_on(int8, DdpOptions(int8).wire({.format = WireFormat::kInt6B32})).passed());
+}
+
+TEST(VerifyGradients, FailsLargerChannelsThanAskedFor) {
+  const auto small = DdpOptions().hook("quantize_per_channel").channel_size(8);
+  EXPECT_TRUE(verdict_on(small, small).passed());
+  EXPECT_FALSE(verdict_on(small, DdpOptions().hook("quantize_per_channel")).passed());
+}
 
 TEST(VerifyGradients, ErrorsOfTheReferenceTaskAreThoseKnownOfPyTorch) {
   const Reports reports = verify_on(reference_parts(2), {.hooks = {"quantize_per_tensor"}, .reference_task = true});

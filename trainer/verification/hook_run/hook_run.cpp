@@ -3,14 +3,12 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <chrono>
-#include <map>
 #include <utility>
 
 #include "trainer/ddp/distributed_data_parallel.h"
 #include "trainer/device/device.h"
-#include "trainer/process_group/network_errors.h"
+#include "trainer/verification/hook_run/pass_bounds.h"
 #include "trainer/verification/hook_run/recording_hook.h"
-#include "trainer/verification/tolerance/tolerance.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -42,41 +40,15 @@ double run_pass(Ddp& ddp, const GradientProblem& problem) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// This rank's terms of the bounds. A hook's depend on the buckets it was given.
-std::vector<at::Tensor> bound_terms(const GradientProblem& problem, RecordingHook& recording) {
-  std::map<at::TensorImpl*, at::Tensor> by_parameter;
-  for (const RecordedBucket& bucket : recording.take_buckets()) {
-    const at::Tensor bound =
-        error_bound(std::string(recording.name()), bucket.gradients, problem.group->getSize(), problem.ddp.wire());
-    for (size_t i = 0; i < bucket.parameters.size(); ++i) {
-      const at::Tensor& parameter = bucket.parameters[i];
-      by_parameter[parameter.unsafeGetTensorImpl()] =
-          bound.narrow(0, bucket.offsets[i], parameter.numel()).view(parameter.sizes());
-    }
+// Without a hook nothing depends on the buckets: each parameter may as well be one.
+std::vector<RecordedBucket> buckets_without_hook(const GradientProblem& problem) {
+  const std::vector<at::Tensor> gradients = local_gradients(problem);
+  const std::vector<at::Tensor> parameters = problem.model->parameters();
+  std::vector<RecordedBucket> buckets;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    buckets.push_back({.gradients = gradients[i].flatten(), .parameters = {parameters[i]}, .offsets = {0}});
   }
-  std::vector<at::Tensor> terms;
-  for (const at::Tensor& parameter : problem.model->parameters()) {
-    terms.push_back(by_parameter.at(parameter.unsafeGetTensorImpl()).clone());
-  }
-  return terms;
-}
-
-std::vector<at::Tensor> bound_terms_without_hook(const GradientProblem& problem) {
-  std::vector<at::Tensor> terms;
-  for (const at::Tensor& gradient : local_gradients(problem)) {
-    terms.push_back(error_bound("none", gradient.flatten(), problem.group->getSize()).view(gradient.sizes()));
-  }
-  return terms;
-}
-
-std::vector<at::Tensor> summed_over_ranks(const GradientProblem& problem, std::vector<at::Tensor> terms) {
-  with_network_errors(problem.group->getRank(), "sum of the error bounds", [&] {
-    for (at::Tensor& term : terms) {
-      std::vector<at::Tensor> list = {term};
-      problem.group->allreduce(list)->wait();
-    }
-  });
-  return terms;
+  return buckets;
 }
 
 // Registers the hook with a recorder around it, which `ddp` owns; nullptr if there is no hook.
@@ -101,14 +73,15 @@ std::vector<at::Tensor> local_gradients(const GradientProblem& problem) {
 }
 
 HookRun run_hook(const GradientProblem& problem, const std::string& hook, const HookFactory& make_hook) {
-  Ddp ddp(problem.model, problem.group, DdpOptions(problem.ddp).hook("none"));
+  Ddp ddp(problem.model, problem.group, problem.ddp.with_hook("none"));
   RecordingHook* const recording = watch_hook(ddp, make_hook(hook));
+  PassBounds bounds(problem.group, problem.ddp.with_hook(hook));
   HookRun run;
   for (int pass = 0; pass < 2; ++pass) {
     run_pass(ddp, problem);
     PassResult result = {.gradients = copied_gradients(*problem.model), .bounds = {}};
-    result.bounds = summed_over_ranks(
-        problem, recording != nullptr ? bound_terms(problem, *recording) : bound_terms_without_hook(problem));
+    result.bounds = bounds.of_pass(recording != nullptr ? recording->take_buckets() : buckets_without_hook(problem),
+                                   problem.model->parameters());
     run.passes.push_back(std::move(result));
   }
   const auto payload = [&] {

@@ -25,7 +25,7 @@ struct GradientProblem {
   std::shared_ptr<models::Model> model;  // the same parameters on all ranks
   models::Batch batch;                   // this rank's own
   ProcessGroupPtr group;
-  DdpOptions ddp = {};  // its hook is not used
+  DdpOptions ddp = {};  // what is meant for its hook is used with the hook of that name only
 };
 
 // The gradients of this rank's batch without other ranks, a copy by parameter; zeros where a parameter is unused.
@@ -34,7 +34,7 @@ NARROWCAST_EXPORT std::vector<at::Tensor> local_gradients(const GradientProblem&
 // What a rank ends one backward pass with, by parameter.
 struct PassResult {
   std::vector<at::Tensor> gradients;
-  std::vector<at::Tensor> bounds;  // on the difference to the mean without a hook, float64; the same on all ranks
+  std::vector<at::Tensor> bounds;  // on the difference to the mean without a hook; see PassBounds::of_pass
 };
 
 struct HookRun {

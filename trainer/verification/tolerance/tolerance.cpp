@@ -3,8 +3,10 @@
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -23,8 +25,6 @@ struct Rounding {
 const Rounding kFloat32 = {std::ldexp(1, -24), std::ldexp(1, -150)};
 const Rounding kFloat16 = {std::ldexp(1, -11), std::ldexp(1, -25)};
 const Rounding kBFloat16 = {std::ldexp(1, -8), std::ldexp(1, -134)};
-
-constexpr int64_t kRowSize = 512;  // elements that share a scale in quantize_per_channel
 
 // The two float32 means: each divides by W and adds W times, with one rounding each, and one to spare for the cast
 // of the result.
@@ -55,13 +55,29 @@ at::Tensor per_tensor_error(const at::Tensor& bucket, int64_t world_size) {
   return affine_error(bucket.unsqueeze(0), world_size).expand({1, bucket.numel()}).squeeze(0);
 }
 
-// Rows of 512 with zeros behind the last element: a range always holds zero, so they change no scale.
-at::Tensor per_channel_error(const at::Tensor& bucket, int64_t world_size) {
-  const int64_t rows = bucket.numel() / kRowSize + 1;
-  at::Tensor padded = at::zeros({rows * kRowSize}, bucket.options());
+// Rows of `channel_size` with zeros behind the last element: a range always holds zero, so they change no scale.
+at::Tensor per_channel_error(const at::Tensor& bucket, int64_t world_size, int64_t channel_size) {
+  const int64_t row = std::min(channel_size, bucket.numel());
+  const int64_t rows = (bucket.numel() - 1) / row + 1;
+  at::Tensor padded = at::zeros({rows * row}, bucket.options());
   padded.narrow(0, 0, bucket.numel()).copy_(bucket);
-  const at::Tensor error = affine_error(padded.view({rows, kRowSize}), world_size);
-  return error.expand({rows, kRowSize}).reshape({-1}).narrow(0, 0, bucket.numel());
+  const at::Tensor error = affine_error(padded.view({rows, row}), world_size);
+  return error.expand({rows, row}).reshape({-1}).narrow(0, 0, bucket.numel());
+}
+
+// Exempt elements are 0 in the message, and come back as they are.
+ErrorTerms wire_terms(WireFormat format, const hooks::WireOptions& options, const SentBucket& bucket,
+                      int64_t world_size) {
+  at::Tensor sent = bucket.gradients.detach().to(at::kDouble).abs();
+  if (bucket.residual.defined()) {
+    sent = sent + bucket.residual;
+  }
+  const at::Tensor exempt = bucket.exempt.defined() ? bucket.exempt : at::zeros_like(sent, at::kBool);
+  const HopErrors errors = wire_error(format, options, sent.masked_fill(exempt, 0), world_size);
+  const at::Tensor first = errors.first.masked_fill(exempt, 0);
+  const at::Tensor second = errors.second.masked_fill(exempt, 0);
+  const auto ranks = static_cast<double>(world_size);
+  return {mean_error(sent + first + second, world_size), first / ranks, second / ranks};
 }
 
 using Bound = std::function<at::Tensor(const at::Tensor& bucket, int64_t world_size)>;
@@ -71,7 +87,6 @@ const std::map<std::string, Bound>& narrowing_bounds() {
       {"fp16_compress", [](const at::Tensor& b, int64_t world) { return cast_error(b, world, kFloat16); }},
       {"bf16_compress", [](const at::Tensor& b, int64_t world) { return cast_error(b, world, kBFloat16); }},
       {"quantize_per_tensor", per_tensor_error},
-      {"quantize_per_channel", per_channel_error},
   };
   return bounds;
 }
@@ -80,18 +95,22 @@ bool keeps_float32(const std::string& hook) { return hook == "none" || hook == "
 
 }  // namespace
 
-at::Tensor error_bound(const std::string& hook, const at::Tensor& bucket, int64_t world_size,
-                       const hooks::WireOptions& wire) {
-  const at::Tensor values = bucket.detach().to(at::kDouble);
-  if (keeps_float32(hook) || bucket.numel() == 0) {
-    return mean_error(values, world_size);
+ErrorTerms error_terms(const DdpOptions& ddp, const SentBucket& bucket, int64_t world_size) {
+  const std::string& hook = ddp.hook();
+  const at::Tensor values = bucket.gradients.detach().to(at::kDouble);
+  const at::Tensor none = at::zeros_like(values);
+  if (keeps_float32(hook) || values.numel() == 0) {
+    return {mean_error(values, world_size), none, none};
   }
-  if (const auto format = hooks::wire_format_of(hook, wire)) {
-    return mean_error(values, world_size) + wire_error(*format, wire, values, world_size);
+  if (const auto format = hooks::wire_format_of(hook, ddp.wire())) {
+    return wire_terms(*format, ddp.wire(), bucket, world_size);
+  }
+  if (const auto channel_size = hooks::channel_size_of(hook, ddp.channel_size())) {
+    return {mean_error(values, world_size), per_channel_error(values, world_size, *channel_size), none};
   }
   const auto bound = narrowing_bounds().find(hook);
   TORCH_CHECK_VALUE(bound != narrowing_bounds().end(), "hook: no error bound is known for '", hook, "'");
-  return mean_error(values, world_size) + bound->second(values, world_size);
+  return {mean_error(values, world_size), bound->second(values, world_size), none};
 }
 
 std::optional<ReferenceTolerance> reference_tolerance(const std::string& hook) {

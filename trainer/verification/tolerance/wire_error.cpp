@@ -64,23 +64,22 @@ at::Tensor largest_of_blocks(const at::Tensor& magnitudes, int64_t block) {
 
 }  // namespace
 
-at::Tensor wire_error(WireFormat wire_format, const hooks::WireOptions& options, const at::Tensor& values,
-                      int64_t world_size) {
+HopErrors wire_error(WireFormat wire_format, const hooks::WireOptions& options, const at::Tensor& magnitudes,
+                     int64_t world_size) {
   const FormatError format = format_error(wire_format);
-  const Route route = collectives::choose_route(values.numel(), world_size, wire_format);
+  const Route route = collectives::choose_route(magnitudes.numel(), world_size, wire_format);
+  const at::Tensor none = at::zeros_like(magnitudes);
   if (route == Route::kNowhere) {
-    return at::zeros_like(values);
+    return {none, none};
   }
   const double unit = options.stochastic_rounding_seed.has_value() ? 2 : 1;
-  const at::Tensor magnitudes = values.abs();
   const at::Tensor largest = largest_of_blocks(magnitudes, format.block);
-  at::Tensor error = hop_error(format, unit, magnitudes, largest);
-  if (route == Route::kTwoShot) {
-    const at::Tensor largest_error = hop_error(format, unit, largest, largest);
-    error = error + hop_error(format, unit, magnitudes + error, largest + largest_error);
+  const at::Tensor first = hop_error(format, unit, magnitudes, largest);
+  if (route == Route::kOneShot) {
+    return {first, none};
   }
-  constexpr double kWithFeedback = 2.25;
-  return error * ((options.error_feedback ? kWithFeedback : 1) / static_cast<double>(world_size));
+  const at::Tensor largest_error = hop_error(format, unit, largest, largest);
+  return {first, hop_error(format, unit, magnitudes + first, largest + largest_error)};
 }
 
 }  // namespace narrowcast::verification

@@ -34,6 +34,14 @@ TEST_F(JobSettingsTest, HoldFlagsByTheirNames) {
   EXPECT_EQ(settings["steps"], 4);
 }
 
+TEST_F(JobSettingsTest, HoldTheChannelSizeOfTheHookThatHasOne) {
+  EXPECT_FALSE(describe().settings.contains("channel_size"));
+  job.ddp.hook("quantize_per_channel");
+  EXPECT_EQ(describe().settings["channel_size"], 512);
+  job.ddp.channel_size(100);
+  EXPECT_EQ(describe().settings["channel_size"], 100);
+}
+
 TEST_F(JobSettingsTest, LeaveOutWhatMayChange) {
   const nlohmann::json one = describe().settings;
   job.checkpoints = {.folder = "x", .every = 7, .keep = 3, .resume = true, .resume_from = "y"};

@@ -1,6 +1,7 @@
 #include "trainer/verification/tolerance/tolerance.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/quantize_per_tensor_dynamic.h>
 #include <ATen/ops/randn.h>
@@ -30,10 +31,15 @@ std::vector<at::Tensor> gradients_of(int64_t world_size, int64_t size) {
   return gradients;
 }
 
+// One rank's term.
+at::Tensor bound_of(const DdpOptions& ddp, const at::Tensor& gradient, int64_t world_size) {
+  return error_terms(ddp, {gradient}, world_size).sum();
+}
+
 at::Tensor bound_of(const std::string& hook, const std::vector<at::Tensor>& gradients) {
   at::Tensor bound = at::zeros(gradients[0].sizes(), at::kDouble);
   for (const at::Tensor& gradient : gradients) {
-    bound += error_bound(hook, gradient, static_cast<int64_t>(gradients.size()));
+    bound += bound_of(DdpOptions().hook(hook), gradient, static_cast<int64_t>(gradients.size()));
   }
   return bound;
 }
@@ -106,11 +112,12 @@ TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {
   EXPECT_EQ(two_shots, size > 5000);
   const at::Tensor exact = at::stack(gradients).to(at::kDouble).mean(0);
   for (const bool at_random : {false, true}) {
-    hooks::WireOptions options{.format = format};
+    hooks::WireOptions wire{.format = format};
     collectives::Reference reference{format, {at_random, 5, 0, 0}};
-    if (at_random) options.stochastic_rounding_seed = 5;
+    if (at_random) wire.stochastic_rounding_seed = 5;
     at::Tensor bound = at::zeros({size}, at::kDouble);
-    for (const at::Tensor& gradient : gradients) bound += error_bound("quantized_allreduce", gradient, 3, options);
+    const auto ddp = DdpOptions().hook("quantized_allreduce").wire(wire);
+    for (const at::Tensor& gradient : gradients) bound += bound_of(ddp, gradient, 3);
     const at::Tensor mean = two_shots ? two_shot_mean(reference, gradients) : one_shot_mean(reference, gradients);
     const at::Tensor share = (mean.to(at::kDouble) - exact).abs() / bound;
     EXPECT_LE(share.max().item<double>(), 1) << "at random: " << at_random;
@@ -123,28 +130,62 @@ INSTANTIATE_TEST_SUITE_P(Formats, WireErrorBoundTest,
 
 TEST(ErrorBound, IsKnownForEveryHook) {
   for (const std::string& hook : hooks::comm_hook_names()) {
-    EXPECT_EQ(error_bound(hook, at::full({600}, 0.5), 2).sizes(), at::IntArrayRef({600})) << hook;
-    EXPECT_EQ(error_bound(hook, at::zeros({0}), 2).numel(), 0) << hook;
+    EXPECT_EQ(bound_of(DdpOptions().hook(hook), at::full({600}, 0.5), 2).sizes(), at::IntArrayRef({600})) << hook;
+    EXPECT_EQ(bound_of(DdpOptions().hook(hook), at::zeros({0}), 2).numel(), 0) << hook;
   }
-  EXPECT_THROW(error_bound("no_such_hook", at::zeros({1}), 2), c10::ValueError);
+  EXPECT_THROW(bound_of(DdpOptions().hook("no_such_hook"), at::zeros({1}), 2), c10::ValueError);
 }
 
 TEST(ErrorBound, OfQuantizedHooksIsHalfAStepPerRank) {
   // A range of 0..255 has steps of 1.
   at::Tensor bucket = at::zeros({600});
   bucket[0] = 255;
-  const at::Tensor per_tensor = error_bound("quantize_per_tensor", bucket, 2);
+  const at::Tensor per_tensor = bound_of(DdpOptions().hook("quantize_per_tensor"), bucket, 2);
   EXPECT_NEAR(per_tensor[599].item<double>(), 0.25, 1e-4);
-  const at::Tensor per_channel = error_bound("quantize_per_channel", bucket, 2);
+  const at::Tensor per_channel = bound_of(DdpOptions().hook("quantize_per_channel"), bucket, 2);
   EXPECT_NEAR(per_channel[511].item<double>(), 0.25, 1e-4);
   // The second row is all zeros: its step is the smallest there is, 2^-23.
   EXPECT_NEAR(per_channel[512].item<double>(), std::ldexp(1, -25), std::ldexp(1, -35));
+  const at::Tensor of_100 = bound_of(DdpOptions().hook("quantize_per_channel").channel_size(100), bucket, 2);
+  EXPECT_NEAR(of_100[99].item<double>(), 0.25, 1e-4);
+  EXPECT_NEAR(of_100[100].item<double>(), std::ldexp(1, -25), std::ldexp(1, -35));
+}
+
+TEST(ErrorBound, OfRandomRoundingIsAWholeStep) {
+  const at::Tensor bucket = at::full({128}, 127.0);  // Steps of 1.
+  const auto of = [&](const hooks::WireOptions& wire) {
+    return error_terms(DdpOptions().hook("int8").wire(wire), {bucket}, 2).first_hop[5].item<double>();
+  };
+  // Half a step, or a step, over two ranks; a scale may be 2^-7 of itself above what it need be.
+  EXPECT_NEAR(of({}), 0.25 * (1 + std::ldexp(1, -7)), 1e-4);
+  EXPECT_NEAR(of({.stochastic_rounding_seed = 1}), 2 * of({}), 1e-4);
+}
+
+TEST(ErrorBound, OfExemptElementsIsThatOfFloat32) {
+  at::Tensor bucket = at::full({256}, 1.0);
+  bucket[3] = 1000;
+  const at::Tensor exempt = bucket == 1000;
+  const auto ddp = DdpOptions().hook("int8").wire({.exempt_one_dimensional = true});
+  const ErrorTerms terms = error_terms(ddp, {.gradients = bucket, .exempt = exempt}, 2);
+  EXPECT_EQ(terms.first_hop[3].item<double>(), 0);
+  EXPECT_NEAR(terms.float32[3].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
+  // Its neighbours' scale does not know it.
+  EXPECT_LT(terms.first_hop[4].item<double>(), 1.0 / 127);
+  EXPECT_GT(error_terms(ddp, {bucket}, 2).first_hop[4].item<double>(), 1.0);
+}
+
+TEST(ErrorBound, GrowsWithTheResidual) {
+  const at::Tensor bucket = at::full({128}, 7.0);
+  const auto ddp = DdpOptions().hook("int4").wire({.error_feedback = true});
+  const at::Tensor without = error_terms(ddp, {bucket}, 2).first_hop;
+  const at::Tensor residual = at::full({128}, 7.0, at::kDouble);
+  EXPECT_TRUE(at::allclose(error_terms(ddp, {.gradients = bucket, .residual = residual}, 2).first_hop, without * 2));
 }
 
 TEST(ErrorBound, OfFloat32HooksFollowsTheElement) {
   at::Tensor bucket = at::zeros({2});
   bucket[1] = 1000;
-  const at::Tensor bound = error_bound("allreduce", bucket, 2);
+  const at::Tensor bound = bound_of(DdpOptions().hook("allreduce"), bucket, 2);
   EXPECT_LT(bound[0].item<double>(), 1e-40);
   EXPECT_NEAR(bound[1].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
 }
