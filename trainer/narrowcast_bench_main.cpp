@@ -1,5 +1,6 @@
 // narrowcast-bench: what each hook is worth on this network.
 #include <absl/flags/flag.h>
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <c10/util/Logging.h>
 
@@ -24,8 +25,9 @@ const BenchOptions kDefaults;
 }  // namespace
 
 ABSL_FLAG(std::vector<std::string>, hooks, {},
-          "Hooks to measure, separated by commas; without it all but noop. allreduce is always among them: the others "
-          "are compared with it.");
+          absl::StrCat("Hooks to measure, separated by commas; without it all but noop. allreduce is always among "
+                       "them: the others are compared with it. Known: ",
+                       absl::StrJoin(narrowcast::bench::measurable_hooks(), ", "), "."));
 ABSL_FLAG(std::vector<std::string>, bucket_mib, {"25"}, "Sizes of a bucket of float32 gradients, in MiB.");
 ABSL_FLAG(std::vector<std::string>, buckets, std::vector<std::string>({"1", "4"}), "Numbers of buckets in flight.");
 ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations of each hook in each case.");

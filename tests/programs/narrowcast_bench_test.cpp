@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 #include "tests/programs/train_commands.h"
@@ -84,6 +85,11 @@ TEST(NarrowcastBench, ListsItsHooks) {
   const ProgramEnd end = bench_alone({"--list_hooks"});
   EXPECT_EQ(end.exit_code, 0);
   EXPECT_THAT(end.output, AllOf(StartsWith("allreduce\n"), HasSubstr("\nbf16_compress\n")));
+  std::istringstream names(end.output);
+  const std::string help = bench_alone({"--help"}).output;
+  for (std::string name; std::getline(names, name);) {
+    EXPECT_THAT(help, HasSubstr(name));
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "hooks/factory.h"
@@ -31,6 +32,16 @@ double largest_difference(const std::string& path, const std::string& other_path
     largest = std::max(largest, (model->parameters()[i] - other->parameters()[i]).abs().max().item<double>());
   }
   return largest;
+}
+
+// Without the line breaks of a help text.
+std::string one_line(const std::string& text) {
+  std::istringstream words(text);
+  std::string result;
+  for (std::string word; words >> word;) {
+    result += (result.empty() ? "" : " ") + word;
+  }
+  return result;
 }
 
 class NarrowcastTrainHookTest : public ::testing::TestWithParam<std::string> {};
@@ -126,6 +137,15 @@ TEST_F(NarrowcastTrainTest, HelpListsFlagsByGroupOnOutput) {
   for (const char* text : {"Model:", "Exchange of gradients:", "--hook", "Examples", "narrowcast-run", "3 "}) {
     EXPECT_THAT(end.output, HasSubstr(text));
   }
+}
+
+TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
+  const std::string help = one_line(train_alone({"--help"}).output);
+  EXPECT_THAT(help, HasSubstr("How gradients travel between ranks: none, allreduce, "));
+  EXPECT_THAT(help, HasSubstr("quantized_allreduce, int8, int6, int4, fp8; see docs/hooks.md"));
+  EXPECT_THAT(help, HasSubstr("how gradients travel: int8_b32, int8_b128, int8_b256, int6_b32, int4_b32, "
+                              "fp8_e4m3_b32, bf16, fp16, fp32; see docs/wire_format.md"));
+  EXPECT_THAT(help, HasSubstr("--channel_size (integer; default: 512)"));
 }
 
 TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForAChannelSize) {

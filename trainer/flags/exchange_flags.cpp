@@ -2,15 +2,22 @@
 
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 
+#include "hooks/factory.h"
 #include "hooks/quantized/quantize_per_channel.h"
 #include "ops/wire_format.h"
 
 ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
 
-ABSL_FLAG(std::string, hook, "none", "How gradients travel between ranks; see docs/hooks.md.");
-ABSL_FLAG(std::string, hook_format, "int8_b128",
-          "With --hook=quantized_allreduce: how gradients travel; see docs/wire_format.md.");
+ABSL_FLAG(std::string, hook, "none",
+          absl::StrCat("How gradients travel between ranks: ",
+                       absl::StrJoin(narrowcast::hooks::comm_hook_names(), ", "), "; see docs/hooks.md."));
+ABSL_FLAG(std::string, hook_format,
+          std::string(narrowcast::to_string(*narrowcast::hooks::wire_format_of("quantized_allreduce"))),
+          absl::StrCat("With --hook=quantized_allreduce: how gradients travel: ", narrowcast::wire_format_names(),
+                       "; see docs/wire_format.md."));
 ABSL_FLAG(int64_t, channel_size, narrowcast::hooks::kDefaultChannelSize,
           "With --hook=quantize_per_channel: how many elements share a scale; at least 1.");
 ABSL_FLAG(bool, stochastic_rounding, false,
