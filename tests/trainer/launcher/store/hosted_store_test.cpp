@@ -58,7 +58,7 @@ TEST(HostedStore, TellsRanksWhoHasEnded) {
   const network::ListeningSocket socket = testing::loopback_socket();
   HostedStore store("127.0.0.1", socket);
   tell_ended_rank(*store.store(), "job7", 3);
-  const c10d::PrefixStore seen_by_ranks(rendezvous::job_prefix("job7"), connect(socket));
+  c10d::PrefixStore seen_by_ranks(rendezvous::job_prefix("job7"), connect(socket));
   EXPECT_TRUE(seen_by_ranks.check({rendezvous::kEndedRank}));
   EXPECT_EQ(seen_by_ranks.get(rendezvous::kEndedRank), bytes("3"));
   store.forget_workers();
