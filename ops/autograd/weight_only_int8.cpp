@@ -12,6 +12,7 @@
 // A torch::autograd::Function does this for most calls, with all that LibTorch
 // knows to do with one. But it refuses torch.func's transforms and forward mode:
 // there a node of our own does it, as LibTorch's own kernels have one.
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/ops/matmul.h>
@@ -25,7 +26,6 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
-#include <memory>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "ops/dispatch.h"
+#include "ops/libtorch_versions.h"
 
 namespace narrowcast {
 namespace {
@@ -121,13 +122,6 @@ class WeightOnlyInt8LinearBackward : public torch::autograd::Node {
   at::ScalarType bias_dtype_;
 };
 
-// deleteNode frees long graphs without recursion.
-std::shared_ptr<torch::autograd::Node> make_node(const at::Tensor& input, const at::Tensor& weight,
-                                                 const at::Tensor& scales, const std::optional<at::Tensor>& bias) {
-  auto node = std::make_unique<WeightOnlyInt8LinearBackward>(input, weight, scales, bias);
-  return {node.release(), torch::autograd::deleteNode};
-}
-
 // The derivative of the output in the direction of the tangents of input and bias, of which there is one at least.
 at::Tensor directional_derivative(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
                                   const std::optional<at::Tensor>& bias, const at::Tensor& output) {
@@ -150,8 +144,10 @@ void check_differentiable(const at::Tensor& input, const at::Tensor& weight, con
 
 at::Tensor transformed_linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
                               const at::Tensor& scales, const std::optional<at::Tensor>& bias) {
-  const auto node =
-      torch::autograd::compute_requires_grad(input, bias) ? make_node(input, weight, scales, bias) : nullptr;
+  using Node = decltype(libtorch::make_node<WeightOnlyInt8LinearBackward>(input, weight, scales, bias));
+  const Node node = torch::autograd::compute_requires_grad(input, bias)
+                        ? libtorch::make_node<WeightOnlyInt8LinearBackward>(input, weight, scales, bias)
+                        : nullptr;
   at::Tensor output = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return linear_operator().redispatch(keys & c10::after_autograd_keyset, input, weight, scales, bias);
