@@ -170,6 +170,7 @@ TEST(QuantizedAllReduce, WritesToAnyTensorWithoutOverlap) {
       quantized_all_reduce_(x, WireFormat::kFp32, group);
       EXPECT_TRUE(x.eq(0.5).all().item<bool>());
     }
+    memory.fill_(1);
     for (const at::Tensor& x : {memory.as_strided({3, 3}, {1, 1}), memory.as_strided({2, 3, 4}, {12, 3, 2})}) {
       EXPECT_THAT(error_message<c10::ValueError>([&] { quantized_all_reduce_(x, WireFormat::kFp32, group); }),
                   HasSubstr("x has several elements in one place"));
