@@ -104,12 +104,12 @@ TEST_F(NarrowcastRunRestartTest, PassesTheFailureOnToWhoeverStartedIt) {
 
 TEST_F(NarrowcastRunRestartTest, SucceedsThoughTheGuardWasKilled) {
   const ProgramEnd end = run(2,
-                             R"(test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
+                             R"sh(test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
       test $RANK = 1 && sleep 1000
       for stat in /proc/[0-9]*/stat; do
         set -- $(cat $stat 2>&-)
         test "$2" = "(narrowcast-grd)" && test "$4" = $PPID && kill -9 $1 && exit 7
-      done)",
+      done)sh",
                              {"--max_restarts=1"});
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors, HasSubstr("failed first: exit code 7"));
