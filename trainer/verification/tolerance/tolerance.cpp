@@ -95,6 +95,8 @@ bool keeps_float32(const std::string& hook) { return hook == "none" || hook == "
 
 }  // namespace
 
+at::Tensor ErrorTerms::sum() const { return float32 + first_hop + second_hop; }
+
 ErrorTerms error_terms(const DdpOptions& ddp, const SentBucket& bucket, int64_t world_size) {
   const std::string& hook = ddp.hook();
   const at::Tensor values = bucket.gradients.detach().to(at::kDouble);

@@ -31,12 +31,12 @@ struct SentBucket {
 };
 
 // This rank's terms of the bound, per element: float64 in the shape of the bucket.
-struct ErrorTerms {
+struct NARROWCAST_EXPORT ErrorTerms {
   at::Tensor float32;     // the roundings of float32 arithmetic; with error feedback they add up over steps
   at::Tensor first_hop;   // what the other ranks lack of this one's gradients, over W
   at::Tensor second_hop;  // its share of what all lack of the mean, where that is narrowed again
 
-  at::Tensor sum() const { return float32 + first_hop + second_hop; }
+  at::Tensor sum() const;
 };
 
 // For the hook that `ddp` names, with its options. Throws c10::ValueError for a hook without a known bound.
