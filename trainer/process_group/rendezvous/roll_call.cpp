@@ -59,8 +59,8 @@ bool arrive(const StorePtr& store, const std::vector<std::string>& keys, millise
 // Throws if a launcher has seen a rank end, with success, that is waited for.
 void check_none_ended(const StorePtr& store) {
   if (store->check({kEndedRank})) {
-    TORCH_CHECK_WITH(DistStoreError, false, "rank ", read(store, kEndedRank),
-                     " has ended, with success, and will not join (was it given --help, --version or --dry_run?)");
+    TORCH_CHECK_WITH(DistStoreError, false, "there will be no sign of rank ", read(store, kEndedRank),
+                     ": it has ended, with success (was it given --help, --version or --dry_run?)");
   }
 }
 

@@ -97,7 +97,7 @@ TEST(RollCallErrorTest, NamesTheRanksThatDoNotCome) {
 
 TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
   const StorePtr store = new_store();
-  const std::string ended = "rank 1 has ended, with success, and will not join";
+  const std::string ended = "there will be no sign of rank 1: it has ended, with success";
   store->set(kEndedRank, std::vector<uint8_t>{'1'});
   EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));
   EXPECT_THAT(error_of(store, rank_of(0, 3, 1h)), HasSubstr(ended));
