@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <string>
@@ -28,9 +29,10 @@ Failure blame_limits(Failure failure) {
     failure.code = kWrongUse;
     failure.message = first_line(failure.message) + " (RLIMIT_NOFILE: at most " + std::to_string(open_file_limit()) +
                       " files may be open)";
-  } else if (contains(failure.message, "DefaultCPUAllocator: can't allocate memory")) {
+  } else if (const size_t allocator = failure.message.find("DefaultCPUAllocator: can't allocate memory");
+             allocator != std::string::npos) {
     failure.code = kWrongUse;
-    failure.message = "not enough memory: " + failure.message;
+    failure.message = "not enough memory: " + failure.message.substr(allocator);
   }
   return failure;
 }
@@ -53,6 +55,8 @@ Failure classify() {
     return {kWrongUse, error.what_without_backtrace()};
   } catch (const c10::Error& error) {
     return {kInternalError, error.what_without_backtrace()};
+  } catch (const std::filesystem::filesystem_error& error) {  // Of a path that is not as we need it.
+    return {kWrongUse, error.what()};
   } catch (const std::bad_alloc&) {
     return {kWrongUse, "not enough memory (std::bad_alloc)"};
   } catch (const std::exception& error) {

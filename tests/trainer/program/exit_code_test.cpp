@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 
@@ -41,6 +42,12 @@ TEST(ExitCode, NamesTheClassOfTheError) {
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistBackendError, false, "rank 1"); }).first, kPeerFailed);
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "bug"); }).first, kInternalError);
   EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("odd"); }).first, kInternalError);
+}
+
+TEST(ExitCode, APathThatIsNotThereIsNoBug) {
+  EXPECT_EQ(outcome([]() -> int { return std::filesystem::read_symlink("/no/such/link").empty() ? 0 : 1; }),
+            std::make_pair(int{kWrongUse}, std::string("prog: filesystem error: cannot read symlink: No such file or "
+                                                       "directory [/no/such/link]\n")));
 }
 
 TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
