@@ -171,9 +171,11 @@ class LayerSearch {
     for (const Obstacle& obstacle : obstacles) {
       if (obstacle.layer == nullptr || obstacle.layer == layer._ivalue().get()) return obstacle.reason;
     }
-    return obstacles.empty() ? ""
-                             : "it is of one TorchScript type with " + quoted(names_.at(obstacles[0].layer)) +
-                                   ", which cannot be converted: " + obstacles[0].reason;
+    if (obstacles.empty()) {
+      return multiplies_by_its_weight(*layer.type()) ? "" : "none of its methods multiplies by its weight";
+    }
+    return "it is of one TorchScript type with " + quoted(names_.at(obstacles[0].layer)) +
+           ", which cannot be converted: " + obstacles[0].reason;
   }
 
   std::vector<NamedLayer> layers_;

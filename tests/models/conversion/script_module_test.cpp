@@ -240,6 +240,17 @@ TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerWhoseWeightAnotherModuleReads) {
             "inner.third: the module uses its weight itself\n");
 }
 
+TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatMultipliesNothing) {
+  const Unit unit = new_unit();
+  Module unused = make_module(unit, "torch.nn.modules.linear.Linear");
+  unused.register_parameter("weight", at::randn({3, 8}), /*is_buffer=*/false);
+  Module net = make_module(unit, "Net");
+  net.register_module("unused", unused);
+  net.register_module("used", make_linear(unit, 8, 3));
+  net.define("def forward(self, x):\n    return self.used.forward(x)\n");
+  EXPECT_EQ(floats_of(net), "unused: none of its methods multiplies by its weight\n");
+}
+
 TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatHasScalesAlready) {
   const Unit unit = new_unit();
   Module scaled = make_linear(unit, 8, 8);
