@@ -92,9 +92,10 @@ TORCH_LIBRARY(narrowcast, m) {
   // (2^-14 in bfloat16, whose outputs are rounded to 2^-8); rows whose largest magnitude is over 64 times their mean
   // (16384 times in bfloat16), or not finite, are summed in float32. A row's result depends neither on the number of
   // threads nor on the other rows. Other CPUs: up to 4 rows are summed in float32, whatever the threads; more by
-  // LibTorch's dense matrix product. So is bfloat16 of more than 64 rows on a CPU that has AMX for it.
-  // On CUDA: up to 4 rows, 16 where they do not suit the matrix units and 64 where they do (bfloat16 and float16 that
-  // begin at multiples of 16 bytes), are summed in float32; more by LibTorch's matrix product, with results in float32.
+  // LibTorch's dense matrix product. So is bfloat16 of more than 64 rows of a multiple of 32 inputs on a CPU that has
+  // AMX. On CUDA: up to 4 rows, 16 where they do not suit the matrix units and 64 where they do (bfloat16 and float16
+  // that begin at multiples of 16 bytes), are summed in float32; more by LibTorch's matrix product, with results in
+  // float32.
   m.def("weight_only_int8_linear(Tensor input, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor");
 
   // Wire formats: what quantised collectives send (docs/wire_format.md). format: int8_b32, int8_b128, int8_b256,

@@ -7,9 +7,9 @@
 //   5 and up   the same                                         codes widened block by block to float32,
 //                                                               LibTorch's dense matrix product
 //
-// but for bfloat16 of more than 64 rows codes are widened block by block to
-// bfloat16 where the processor has matrix instructions for it (AMX), or has no
-// VNNI but multiplies it. Other rows that are not float32 are converted to it
+// but for bfloat16 of more than 64 rows, of a multiple of 32 inputs, codes are
+// widened block by block to bfloat16 where the processor has matrix instructions
+// for it (AMX), or has no VNNI but multiplies it. Other rows that are not float32 are converted to it
 // before and from it after, except for the digits of bfloat16. float64 has no
 // kernel of its own: LibTorch's operators compute the reference's expression.
 #include <ATen/Parallel.h>
@@ -36,6 +36,10 @@ namespace {
 
 // Beyond, LibTorch's product of bfloat16 is the faster one on processors with AMX.
 constexpr int64_t kMostBfloat16Rows = 64;
+
+// That product multiplies so many inputs at a time. Of other numbers of inputs it multiplies what follows a row, the
+// beginning of the next, by zero, and makes NaN of another row's Inf and NaN (as in LibTorch 2.11).
+constexpr int64_t kBfloat16Step = 32;
 
 // Codes worth a thread's start: some microseconds of work.
 constexpr int64_t kGrain = int64_t{1} << 17;
@@ -123,7 +127,7 @@ void multiply_floats(const at::Tensor& x, const Int8Layer& layer, const at::Tens
 bool is_for_dense_bfloat16(const at::Tensor& x, const Int8Layer& layer) {
   static const bool kHasBfloat16 = is_capable("avx512_bf16");
   static const bool kHasAmx = is_capable("amx_bf16");
-  return x.size(0) > kMostBfloat16Rows && layer.inputs > 0 &&
+  return x.size(0) > kMostBfloat16Rows && layer.inputs > 0 && layer.inputs % kBfloat16Step == 0 &&
          (kHasAmx || (kHasBfloat16 && !has_digits<c10::BFloat16>(layer)));
 }
 
