@@ -1,21 +1,24 @@
-"""quantize_per_channel, in two processes, equals PyTorch's own quantization_perchannel_hook for any bucket_size."""
+"""quantize_per_channel, on two processes, equals PyTorch's own quantization_perchannel_hook for any bucket_size."""
 import json
+import multiprocessing
 import os
 import struct
 import subprocess
 import tempfile
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks import quantization_perchannel_hook
+from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as upstream
 
 from support.exact import ExactTestCase
 
 warnings.filterwarnings("ignore", category=UserWarning, module="torch.ao.quantization")
 warnings.filterwarnings("ignore", message="torch.ao.quantization is deprecated")
-RANKS = 2
+WORLD = 2
+SIZES = (1, 7, 128, 512, 799, 800, 1000)  # The reference task's one bucket has 800 elements.
 
 
 class Bucket:
@@ -28,9 +31,32 @@ class Bucket:
         return self._buffer
 
 
-def read_gradient(path):
-    """The one tensor, float32, of a safetensors file."""
-    with open(path, "rb") as file:
+class Gathered:
+    """The hook takes the result of an all-gather as NCCL's future holds it: one tensor of all ranks', in a list."""
+
+    def __init__(self, outputs):
+        self._future = torch.futures.Future()
+        self._future.set_result([torch.stack(outputs)])
+
+    def get_future(self):
+        return self._future
+
+
+def all_gather(outputs, own, group, async_op):
+    """As dist.all_gather on Gloo, whose future holds a list of the ranks' tensors."""
+    del async_op
+    dist.all_gather(outputs, own, group=group)
+    return Gathered(outputs)
+
+
+def upstream_mean(bucket, bucket_size):
+    with mock.patch.object(upstream, "dist", mock.Mock(wraps=dist, all_gather=all_gather, group=dist.group)):
+        return upstream.quantization_perchannel_hook(None, Bucket(bucket), bucket_size).wait()
+
+
+def read_gradient(folder, hook, rank):
+    """The one tensor, float32, of what a rank of narrowcast-train ended with."""
+    with open(os.path.join(folder, f"{hook}.rank{rank}.safetensors"), "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         data = bytearray(file.read())
     (entry,) = [value for name, value in header.items() if name != "__metadata__"]
@@ -38,34 +64,55 @@ def read_gradient(path):
     return torch.frombuffer(data[begin:end], dtype=torch.float32)
 
 
-def gradients(hook, *flags):
-    """What each of two ranks of narrowcast-train ends the reference task with."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([os.environ["NARROWCAST_RUN"], f"--nproc_per_node={RANKS}", os.environ["NARROWCAST_TRAIN"],
-                        "--model=ddp_comm_hook_task", "--verify_gradients", f"--hook={hook}",
-                        f"--dump_gradients={folder}", *flags], check=True, capture_output=True)
-        return [read_gradient(f"{folder}/{hook}.rank{rank}.safetensors") for rank in range(RANKS)]
+def dump_gradients(folder, hook, *flags):
+    """Lets two ranks of narrowcast-train write what they end the reference task with."""
+    subprocess.run([os.environ["NARROWCAST_RUN"], f"--nproc_per_node={WORLD}", os.environ["NARROWCAST_TRAIN"],
+                    "--model=ddp_comm_hook_task", "--verify_gradients", f"--hook={hook}",
+                    f"--dump_gradients={folder}", *flags], check=True, capture_output=True)
 
 
-class PerChannelHook(ExactTestCase):
-    @classmethod
-    def setUpClass(cls):
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+class OnEachRank(ExactTestCase):
+    """What one rank does; not a test by itself."""
 
-    @classmethod
-    def tearDownClass(cls):
-        dist.destroy_process_group()
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
 
-    def test_bits_of_every_bucket_size(self):
-        own = gradients("noop")
-        self.assertFalse(torch.equal(*own))
-        for size in (1, 7, 128, 512, 799, 800, 1000):
+    def runTest(self):
+        rank = dist.get_rank()
+        own = read_gradient(self.folder, "noop", rank)
+        for size in SIZES:
             with self.subTest(bucket_size=size):
-                # Alone, a rank gets what the others decode of it; the hook adds that up in the order of ranks.
-                decoded = [quantization_perchannel_hook(None, Bucket(x), size).wait() for x in own]
-                expected = (torch.zeros(800) + decoded[0] + decoded[1]) / RANKS
-                for mean in gradients("quantize_per_channel", f"--channel_size={size}"):
-                    self.assert_same(mean, expected)
+                expected = upstream_mean(own, size)
+                mean = read_gradient(os.path.join(self.folder, str(size)), "quantize_per_channel", rank)
+                self.assert_same(mean, expected)
+
+
+def run_rank(rank, folder):
+    dist.init_process_group("gloo", store=dist.FileStore(os.path.join(folder, "store"), WORLD), rank=rank,
+                            world_size=WORLD)
+    result = unittest.TextTestRunner().run(OnEachRank(folder))
+    dist.destroy_process_group()
+    raise SystemExit(0 if result.wasSuccessful() else 1)
+
+
+class PerChannelHook(unittest.TestCase):
+    def test_bits_of_every_bucket_size_on_two_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            dump_gradients(folder, "noop")
+            for size in SIZES:
+                dump_gradients(os.path.join(folder, str(size)), "quantize_per_channel", f"--channel_size={size}")
+            context = multiprocessing.get_context("fork")  # Importing torch once is enough.
+            ranks = [context.Process(target=run_rank, args=(rank, folder)) for rank in range(WORLD)]
+            for process in ranks:
+                process.start()
+            for process in ranks:
+                process.join()
+            self.assertEqual([process.exitcode for process in ranks], [0] * WORLD)
+
+
+def load_tests(loader, _tests, _pattern):
+    return loader.loadTestsFromTestCase(PerChannelHook)
 
 
 if __name__ == "__main__":
