@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
@@ -74,9 +75,16 @@ void run_ranks(int64_t world_size, const RankBody& body, const RanksOptions& opt
 
 void wait_for_ranks(const Group& group) { group->getBackend(c10::DeviceType::CPU)->barrier()->wait(); }
 
+namespace {
+
+constexpr std::chrono::milliseconds kLeastToJoin = std::chrono::seconds(10);
+
+}  // namespace
+
 Group join_ranks(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t world_size,
                  const RanksOptions& options) {
-  Group group = make_gloo_group(store, {rank, world_size});
+  // Gloo keeps the limit of messages between two ranks for good, and joining has the same.
+  Group group = make_gloo_group(store, {rank, world_size, std::max(options.timeout, kLeastToJoin)});
   wait_for_ranks(group);
   set_timeout(group, options.timeout);
   return group;
