@@ -187,10 +187,13 @@ INSTANTIATE_TEST_SUITE_P(Flags, NarrowcastTrainDesertedTest, ::testing::Values("
 // What the system allows this process is no bug and nobody else's fault.
 class NarrowcastTrainLimitsTest : public NarrowcastTrainErrorsTest {
  protected:
-  // A small training under `limit`, a command of the shell.
+  // A small training under `limit`, a command of the shell. It is without files that the tests were given open, which
+  // would count.
   ProgramEnd train_under(const std::string& limit, const Words& flags) const {
-    return run_to_end(Words{"sh", "-c", limit + "; exec \"$@\"", "sh", NARROWCAST_TRAIN} + small_gpt() + flags,
-                      alone());
+    const std::string close_files = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ";
+    return run_to_end(
+        Words{"sh", "-c", close_files + limit + "; exec \"$@\"", "sh", NARROWCAST_TRAIN} + small_gpt() + flags,
+        alone());
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "ops/errors.h"
 #include "trainer/checkpoint/agreement.h"
 
 namespace narrowcast::job {
@@ -67,12 +68,19 @@ void check_output(const TrainJob& job) {
 
 std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   std::unique_ptr<Metrics> metrics;
+  std::string unwritten;  // Why rank 0 could open the file, but not write to it: another class of error.
   const std::string failure = checkpoint::first_failure(agreed.group, [&] {
     if (agreed.context.env.rank == 0 && !agreed.job.output.folder.empty()) {
-      metrics = open_metrics(agreed, checkpoints);
+      try {
+        metrics = open_metrics(agreed, checkpoints);
+      } catch (const OutputError& error) {
+        unwritten = error.what_without_backtrace();
+      }
     }
   });
   TORCH_CHECK_VALUE(failure.empty(), failure);
+  unwritten = checkpoint::from_rank_0(agreed.group, unwritten);
+  NARROWCAST_CHECK_OUTPUT(unwritten.empty(), unwritten);
   return metrics;
 }
 

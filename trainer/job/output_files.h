@@ -21,8 +21,8 @@ NARROWCAST_EXPORT std::string metrics_path(const OutputOptions& output);
 NARROWCAST_EXPORT void check_output(const TrainJob& job);
 
 // A collective: rank 0 makes the folder and opens its metrics, in which nothing of after the checkpoint is left.
-// Returns them on rank 0, if the job writes files. Throws c10::ValueError, on all ranks alike, naming what cannot be
-// written or would be replaced.
+// Returns them on rank 0, if the job writes files. Throws, on all ranks alike, c10::ValueError naming what cannot be
+// written or would be replaced, OutputError where there is no room for what is written.
 NARROWCAST_EXPORT std::unique_ptr<reporting::Metrics> prepare_output(const AgreedJob& agreed,
                                                                      const JobCheckpoints& checkpoints);
 
