@@ -26,18 +26,6 @@ StoreFile::~StoreFile() {
   std::filesystem::remove(path_, ignored);
 }
 
-namespace {
-
-// Others may still be in their last collective. One that died, or that cannot talk any more, is not waited for.
-void wait_for_those_who_live(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  try {
-    wait_for_ranks(group);
-  } catch (const std::exception&) {
-  }
-}
-
-}  // namespace
-
 int run_rank(const std::string& store_path, const RankBody& body, const RankOfProcess& process) {
   std::signal(SIGPIPE, SIG_IGN);  // As init_process_group does: a dead peer is an error, not this rank's end.
   try {
@@ -45,7 +33,6 @@ int run_rank(const std::string& store_path, const RankBody& body, const RankOfPr
     const auto store = c10::make_intrusive<c10d::FileStore>(store_path, static_cast<int>(process.world_size));
     const auto group = join_ranks(store, process.rank, process.world_size, process.options);
     body(process.rank, group);
-    wait_for_those_who_live(group);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", static_cast<int>(process.rank), error.what());
     return kRankFailed;

@@ -28,8 +28,8 @@ struct RankOfProcess {
   RanksOptions options = {};
 };
 
-// Runs `body` as that rank and returns what its process must exit with, kRankPassed or kRankFailed. A rank that passed
-// waits for the others, as far as they live, before it takes its group down.
+// Runs `body` as that rank and returns what its process must exit with, kRankPassed or kRankFailed. It waits for no
+// other rank then: where one died, those that live notice each other's end alone.
 int run_rank(const std::string& store_path, const RankBody& body, const RankOfProcess& process);
 
 // Waits for the end of `process`, a child of this one: its exit code, or 128 + the signal that ended it.
