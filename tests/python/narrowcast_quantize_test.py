@@ -149,11 +149,10 @@ class NarrowcastQuantize(ExactTestCase):
         self.assertEqual(stays.split("\n", 1)[1], staying)
         rounded = copy.deepcopy(net)
         with torch.no_grad():
-            for name in converted:
-                weight = rounded.get_submodule("" if name == "the module" else name).weight
-                if name not in ("same", "tied"):  # Rounded once, as what they share their weight with.
-                    codes, scales, _ = ops.dynamically_quantize_per_channel(weight.float(), -128, 127, torch.int8)
-                    weight.copy_(codes.double() * scales.double()[:, None])
+            layers = [rounded.get_submodule("" if name == "the module" else name) for name in converted]
+            for weight in {layer.weight for layer in layers}:  # Once where several share it.
+                codes, scales, _ = ops.dynamically_quantize_per_channel(weight.float(), -128, 127, torch.int8)
+                weight.copy_(codes.double() * scales.double()[:, None])
             actual = torch.jit.load(self.output)(x)
             self.assertLess((actual - rounded(x)).abs().max(), 1e-9)
             self.assertGreater((actual - net(x)).abs().max(), 1e-6)
