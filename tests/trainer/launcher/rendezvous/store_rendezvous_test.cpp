@@ -178,7 +178,7 @@ TEST_F(StoreRendezvousTest, RefusesAStoreOfSomethingElse) {
 
 TEST_F(StoreRendezvousTest, GivesUpAListenerThatNeverSpeaks) {
   store.reset();  // the socket still listens
-  StoreRendezvous other(options(1));
+  StoreRendezvous other(options(1, milliseconds(300)));
   EXPECT_EQ(wait_for(other, Kind::kOver).end->exit_code(), program::kPeerFailed);
 }
 
