@@ -26,24 +26,28 @@ c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::Pro
 }  // namespace
 
 std::shared_ptr<Engine> Engine::for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  // What is known of a backend while it lives; the weak reference keeps its address from being another one's. Exchanges
-  // are counted on from engine to engine, as it may depend on the time which ranks make a new one.
-  struct Known {
-    c10::weak_intrusive_ptr<c10d::Backend> backend;
-    std::weak_ptr<Engine> engine = {};
+  // Exchanges of a group are counted on from engine to engine, as it may depend on the time which ranks make a new one.
+  // The weak reference keeps the group's address from being another one's. (One to the backend would keep the backend's
+  // threads until it goes.)
+  struct Count {
+    c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
     std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
   };
   static std::mutex mutex;
-  static std::unordered_map<const c10d::Backend*, Known> backends;
+  // An engine keeps its backend alive, so that a live entry's address names that backend and no other.
+  static std::unordered_map<const c10d::Backend*, std::weak_ptr<Engine>> engines;
+  static std::unordered_map<const c10d::ProcessGroup*, Count> counts;
   auto backend = cpu_backend(group);
   const std::lock_guard<std::mutex> lock(mutex);
-  std::erase_if(backends, [](const auto& entry) { return entry.second.backend.expired(); });
-  auto& known =
-      backends.try_emplace(backend.get(), Known{c10::weak_intrusive_ptr<c10d::Backend>(backend)}).first->second;
-  auto engine = known.engine.lock();
+  std::erase_if(engines, [](const auto& entry) { return entry.second.expired(); });
+  std::erase_if(counts, [](const auto& entry) { return entry.second.group.expired(); });
+  auto& known = engines[backend.get()];
+  auto engine = known.lock();
   if (!engine) {
-    engine = std::make_shared<Engine>(Key{}, std::move(backend), known.exchanges);
-    known.engine = engine;
+    const Count& count =
+        counts.try_emplace(group.get(), Count{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group)}).first->second;
+    engine = std::make_shared<Engine>(Key{}, std::move(backend), count.exchanges);
+    known = engine;
   }
   return engine;
 }

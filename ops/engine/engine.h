@@ -49,7 +49,7 @@ class NARROWCAST_EXPORT Engine {
   // with its last user. c10::ValueError if the group has no backend for CPU tensors.
   static std::shared_ptr<Engine> for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  // `exchanges`: of this backend so far; its engines count them alike on all ranks.
+  // `exchanges`: of this group so far; its engines count them alike on all ranks.
   Engine(Key, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<std::atomic<int64_t>> exchanges);
 
   // Gives up what is unfinished (those futures fail) and ends the thread. Never waits

@@ -18,6 +18,7 @@
 namespace narrowcast::program {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::StartsWith;
 
 // What run_program makes of a body that throws: its exit code and standard error.
@@ -45,9 +46,11 @@ TEST(ExitCode, NamesTheClassOfTheError) {
 }
 
 TEST(ExitCode, APathThatIsNotThereIsNoBug) {
-  EXPECT_EQ(outcome([]() -> int { return std::filesystem::read_symlink("/no/such/link").empty() ? 0 : 1; }),
-            std::make_pair(int{kWrongUse}, std::string("prog: filesystem error: cannot read symlink: No such file or "
-                                                       "directory [/no/such/link]\n")));
+  const auto [code, line] =
+      outcome([]() -> int { return std::filesystem::read_symlink("/no/such/link").empty() ? 0 : 1; });
+  EXPECT_EQ(code, kWrongUse);
+  EXPECT_THAT(line, StartsWith("prog: filesystem error: "));  // Its words differ between versions of the library.
+  EXPECT_THAT(line, EndsWith(": No such file or directory [/no/such/link]\n"));
 }
 
 TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
