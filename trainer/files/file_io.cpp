@@ -32,6 +32,17 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
+// Returns `path`, in whose place is a file or nothing. A file that is renamed over a device or a pipe takes it away,
+// for all programs.
+const std::string& replaceable(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  TORCH_CHECK_VALUE(!std::filesystem::is_directory(status), path, ": cannot be written: ", reason(EISDIR));
+  TORCH_CHECK_VALUE(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status), path,
+                    ": cannot be written: it is not a regular file");
+  return path;
+}
+
 }  // namespace
 
 void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes) {
@@ -48,7 +59,7 @@ void write_fully(const FileDescriptor& file, const std::string& path, std::strin
 
 AtomicFile::AtomicFile(const std::string& path)
     : path_(path),
-      temporary_path_(temporary_name(path)),
+      temporary_path_(temporary_name(replaceable(path))),
       descriptor_(::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
   TORCH_CHECK_VALUE(descriptor_.is_open(), path, ": cannot be written: ", reason(errno));
 }

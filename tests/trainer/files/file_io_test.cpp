@@ -120,9 +120,12 @@ TEST(AtomicFile, PlacesThatCannotBeWrittenAreNamed) {
             "/nonexistent/x: cannot be written: No such file or directory");
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "taken");
-  AtomicFile file(folder / "taken");
-  EXPECT_EQ(error_message<c10::ValueError>([&] { file.commit(); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { AtomicFile file(folder / "taken"); }),
             folder / "taken" + ": cannot be written: Is a directory");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);  // A device would be replaced for the whole machine.
+  EXPECT_EQ(error_message<c10::ValueError>([&] { AtomicFile file(folder / "pipe"); }),
+            folder / "pipe" + ": cannot be written: it is not a regular file");
+  EXPECT_EQ(folder.entries(), 2) << "nothing unfinished stays";
 }
 
 TEST(AtomicFile, FullDiskIsAnErrorAndLeavesTheOldFile) {

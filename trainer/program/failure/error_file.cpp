@@ -63,11 +63,15 @@ std::string read_error_message(const std::filesystem::path& file) {
 }
 
 bool write_error_file(const std::filesystem::path& file, const std::string& message, int64_t seconds) {
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(file, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return false;  // What is renamed over a device takes it away, for all programs.
+  }
   const nlohmann::json details = {{"py_callstack", message}, {"timestamp", std::to_string(seconds)}};
   const nlohmann::json content = {{"message", {{"message", message}, {"extraInfo", details}}}};
   std::filesystem::path unfinished = file;
   unfinished += ".tmp";
-  std::error_code error;
   std::filesystem::remove(unfinished, error);  // What is there is none of ours: another process, or a pipe to wait for.
   bool is_written = write_new(unfinished, content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   if (is_written) {

@@ -17,8 +17,8 @@ namespace narrowcast::program {
 // not there, is a link or no regular file, or holds something else; a failure is reported anyway.
 std::string read_error_message(const std::filesystem::path& file);
 
-// Writes `message`, at `seconds` since 1970, whole or not at all: false if it cannot be written. Bytes that are no
-// UTF-8 are replaced.
+// Writes `message`, at `seconds` since 1970, whole or not at all: false if it cannot be written, or if there is a
+// link, a device, a pipe or a folder in its place, which stays. Bytes that are no UTF-8 are replaced.
 bool write_error_file(const std::filesystem::path& file, const std::string& message, int64_t seconds);
 
 // Returns what run_main can call with a failure: it writes `file`, which the launcher named. With an empty path it does

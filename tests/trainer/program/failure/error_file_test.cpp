@@ -81,6 +81,14 @@ TEST_F(ErrorFileTest, CannotBeWrittenJustAnywhere) {
   EXPECT_EQ(folder.entries(), 0);
 }
 
+// "/dev/null" as the error file must stay what all programs use.
+TEST_F(ErrorFileTest, WritingReplacesNothingButFiles) {
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_FALSE(write_error_file(file, "M", 1));
+  EXPECT_TRUE(std::filesystem::is_fifo(file));
+  EXPECT_EQ(folder.entries(), 1);
+}
+
 TEST_F(ErrorFileTest, HoldsWhyAProgramFailed) {
   const int64_t before = seconds_now();
   const nlohmann::json message = written({kCorruptInput, "f.txt: \"byte\" 3 \xff"});
