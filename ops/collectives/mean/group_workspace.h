@@ -19,8 +19,8 @@ namespace narrowcast::collectives {
 // here says what other ranks do, and nothing keeps the group alive.
 class NARROWCAST_EXPORT GroupWorkspace {
  public:
-  // The group's own, made at its first call. It is freed when the group is gone: by the next call on any group, or
-  // within a second. Thread-safe.
+  // The group's own, made at its first call. A group does not tell when it is destroyed: the next call on any group
+  // frees what those that are gone had. Thread-safe.
   static std::shared_ptr<GroupWorkspace> of(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
   GroupWorkspace(int64_t rank, int64_t world_size);
