@@ -1,7 +1,4 @@
 """The collective operators on two processes equal PyTorch's own auto_quantize where values are numbers."""
-import multiprocessing
-import os
-import tempfile
 import unittest
 
 import torch
@@ -9,6 +6,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms._quantization import quantization as upstream
 
 from support.exact import ExactTestCase, hostile_numbers, ops, random_bits
+from support.ranks import run_on_ranks
 
 WORLD = 2
 GROUP = "0"  # The name under which PyTorch registers the default group.
@@ -65,24 +63,9 @@ class OnEachRank(ExactTestCase):
             self.assert_same(output, expected)
 
 
-def run_rank(rank, folder):
-    dist.init_process_group("gloo", store=dist.FileStore(os.path.join(folder, "store"), WORLD), rank=rank,
-                            world_size=WORLD)
-    result = unittest.TextTestRunner().run(OnEachRank())
-    dist.destroy_process_group()
-    raise SystemExit(0 if result.wasSuccessful() else 1)
-
-
 class AutoQuantize(unittest.TestCase):
     def test_on_two_processes_as_upstream(self):
-        context = multiprocessing.get_context("fork")  # Importing torch once is enough.
-        with tempfile.TemporaryDirectory() as folder:
-            ranks = [context.Process(target=run_rank, args=(rank, folder)) for rank in range(WORLD)]
-            for process in ranks:
-                process.start()
-            for process in ranks:
-                process.join()
-        self.assertEqual([process.exitcode for process in ranks], [0] * WORLD)
+        self.assertEqual(run_on_ranks(WORLD, OnEachRank()), [0] * WORLD)
 
 
 def load_tests(loader, _tests, _pattern):

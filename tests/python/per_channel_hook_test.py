@@ -1,6 +1,5 @@
 """quantize_per_channel, on two processes, equals PyTorch's own quantization_perchannel_hook for any bucket_size."""
 import json
-import multiprocessing
 import os
 import struct
 import subprocess
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks as upstream
 
 from support.exact import ExactTestCase
+from support.ranks import run_on_ranks
 
 warnings.filterwarnings("ignore", category=UserWarning, module="torch.ao.quantization")
 warnings.filterwarnings("ignore", message="torch.ao.quantization is deprecated")
@@ -88,27 +88,13 @@ class OnEachRank(ExactTestCase):
                 self.assert_same(mean, expected)
 
 
-def run_rank(rank, folder):
-    dist.init_process_group("gloo", store=dist.FileStore(os.path.join(folder, "store"), WORLD), rank=rank,
-                            world_size=WORLD)
-    result = unittest.TextTestRunner().run(OnEachRank(folder))
-    dist.destroy_process_group()
-    raise SystemExit(0 if result.wasSuccessful() else 1)
-
-
 class PerChannelHook(unittest.TestCase):
     def test_bits_of_every_bucket_size_on_two_ranks(self):
         with tempfile.TemporaryDirectory() as folder:
             dump_gradients(folder, "noop")
             for size in SIZES:
                 dump_gradients(os.path.join(folder, str(size)), "quantize_per_channel", f"--channel_size={size}")
-            context = multiprocessing.get_context("fork")  # Importing torch once is enough.
-            ranks = [context.Process(target=run_rank, args=(rank, folder)) for rank in range(WORLD)]
-            for process in ranks:
-                process.start()
-            for process in ranks:
-                process.join()
-            self.assertEqual([process.exitcode for process in ranks], [0] * WORLD)
+            self.assertEqual(run_on_ranks(WORLD, OnEachRank(folder)), [0] * WORLD)
 
 
 def load_tests(loader, _tests, _pattern):
