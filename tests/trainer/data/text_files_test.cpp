@@ -1,7 +1,9 @@
 #include "trainer/data/text/text_files.h"
 
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,24 @@ namespace {
 
 using narrowcast::testing::error_message;
 using narrowcast::testing::TemporaryFolder;
+
+// While it lives, this process can open `more` files only. What permissions forbid, the superuser may do all the same.
+class OpenFileLimit {
+ public:
+  explicit OpenFileLimit(rlim_t more) {
+    ::getrlimit(RLIMIT_NOFILE, &old_limit_);
+    const int next = ::open("/dev/null", O_RDONLY);  // It gets the lowest number that is free.
+    ::close(next);
+    const rlimit limit = {.rlim_cur = static_cast<rlim_t>(next) + more, .rlim_max = old_limit_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~OpenFileLimit() { ::setrlimit(RLIMIT_NOFILE, &old_limit_); }
+  OpenFileLimit(const OpenFileLimit&) = delete;
+  OpenFileLimit& operator=(const OpenFileLimit&) = delete;
+
+ private:
+  rlimit old_limit_ = {};
+};
 
 TEST(TextFiles, AFolderGivesItsTextFilesSortedByPath) {
   const TemporaryFolder folder;
@@ -59,6 +79,17 @@ TEST(TextFiles, WhatIsMissingIsNamed) {
   const std::string path = folder.path();
   const std::string message = error_message<c10::ValueError>([&] { list_text_files({path}); });
   EXPECT_TRUE(message.starts_with(path + ": holds no text file (a file with one of the suffixes .c .cc")) << message;
+}
+
+TEST(TextFiles, AFolderThatCannotBeReadIsNamed) {
+  const TemporaryFolder folder;
+  folder.write("sub/deeper/a.txt", "");
+  const std::vector<std::string> below = {folder.path(), folder / "sub", folder / "sub/deeper"};
+  for (size_t readable = 0; readable < below.size(); ++readable) {  // Folders are open as long as those in them.
+    const OpenFileLimit limit(readable);
+    EXPECT_EQ(error_message<c10::ValueError>([&] { list_text_files({folder.path()}); }),
+              below[readable] + ": cannot be read: Too many open files");
+  }
 }
 
 TEST(TextFiles, SuffixesAreSortedAndHaveTheirDot) {

@@ -18,9 +18,21 @@ bool has_text_suffix(const fs::path& path) {
   return std::find(text_suffixes().begin(), text_suffixes().end(), suffix) != text_suffixes().end();
 }
 
+// Goes to the next entry. What ++entry throws does not say which folder could not be read: the one that `entry` is, or
+// the one that it is in.
+void step(fs::recursive_directory_iterator& entry) {
+  const bool enters = entry.recursion_pending() && !entry->is_symlink() && entry->is_directory();
+  const fs::path read = enters ? entry->path() : entry->path().parent_path();
+  std::error_code error;
+  entry.increment(error);
+  if (error) {
+    throw fs::filesystem_error("cannot list", read, error);
+  }
+}
+
 std::vector<std::string> text_files_below(const std::string& folder) {
   std::vector<std::string> files;
-  for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator(); ++entry) {
+  for (fs::recursive_directory_iterator entry(folder), end; entry != end; step(entry)) {
     if (is_hidden(entry->path())) {
       entry.disable_recursion_pending();
     } else if (entry->is_regular_file() && has_text_suffix(entry->path())) {
