@@ -137,6 +137,8 @@ std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
   for (const auto& [name, value] : plan.items()) {
     values.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
   }
+  std::stable_partition(values.begin(), values.end(),
+                        [](const NamedValue& value) { return value.name == "data" || value.name == "data_hash"; });
   return values;
 }
 

@@ -24,7 +24,8 @@ NARROWCAST_EXPORT std::string hash_text(uint64_t hash);
 // One "name  value" line per entry, for people.
 NARROWCAST_EXPORT std::string plan_text(const nlohmann::json& plan);
 
-// One entry per key, for check_equal_on_all_ranks.
+// One entry per key, for check_equal_on_all_ranks, which names the first that differs: the data come first, so that
+// nothing that was counted in them is named in their place.
 NARROWCAST_EXPORT std::vector<NamedValue> plan_values(const nlohmann::json& plan);
 
 struct ParameterCounts {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "hooks/factory.h"
 #include "tests/trainer/job/small_job.h"
 
@@ -83,6 +85,20 @@ TEST(PlanValues, AreOnePerKey) {
   EXPECT_EQ(values[0].name, "a");
   EXPECT_EQ(values[0].value, "1.5");
   EXPECT_EQ(values[1].value, "text");
+}
+
+TEST(PlanValues, OfOtherDataDifferFirstInTheirHash) {
+  const TemporaryFolder folder;
+  const TrainJob job = small_job(folder);
+  const auto values = [&] { return plan_values(make_plan(job, make_inputs(job), 2)); };
+  const std::vector<NamedValue> of_one = values();
+  folder.write("verse.txt", testing::verse() + "and of another one");
+  const std::vector<NamedValue> of_other = values();
+  const auto [first, other] =
+      std::mismatch(of_one.begin(), of_one.end(), of_other.begin(), of_other.end(),
+                    [](const NamedValue& a, const NamedValue& b) { return a.name == b.name && a.value == b.value; });
+  ASSERT_NE(first, of_one.end());
+  EXPECT_EQ(first->name, "data_hash");
 }
 
 TEST(ExpectedPayloadBytes, FollowsTheFormulas) {
