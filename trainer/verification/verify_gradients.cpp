@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "trainer/files/safetensors/safetensors.h"
 #include "trainer/process_group/network_errors.h"
@@ -85,67 +86,63 @@ bool within(const ReferenceTolerance& allowed, const std::vector<at::Tensor>& ac
   return compare_all(actual, expected, tolerances).passed;
 }
 
-// Runs the hooks one after the other and keeps what "none" gave.
-class Verifier {
- public:
-  Verifier(const GradientProblem& problem, const VerificationOptions& options, const HookFactory& make_hook)
-      : problem_(problem), options_(options), make_hook_(make_hook) {}
-
-  HookReport verify(const std::string& hook) {
-    HookRun run = run_hook(problem_, hook, make_hook_);
-    if (!options_.dump_folder.empty()) {
-      dump(problem_, options_.dump_folder, hook, run.passes[0].gradients);
-    }
-    HookReport report;
-    report.hook = hook;
-    const bool feedback = problem_.ddp.with_hook(hook).wire().error_feedback;
-    for (size_t pass = 0; pass < run.passes.size(); ++pass) {
-      if (hook == "noop") {
-        run.passes[pass].gradients = averaged(problem_.group, run.passes[pass].gradients);
-      }
-      const auto judged = [&](const std::vector<PassResult>& passes) {
-        return feedback ? sum_of_passes(passes, pass) : passes[pass].gradients;
-      };
-      report.replicas_identical &= training::equal_on_all_ranks(problem_.group, run.passes[pass].gradients);
-      judge(report, {.gradients = judged(run.passes), .bounds = run.passes[pass].bounds},
-            hook == "none" ? exact_mean() : judged(none_passes_));
-    }
-    const std::vector<double> slowest =
-        all_reduce_max(problem_.group, {static_cast<double>(run.payload_bytes_sent), run.seconds});
-    report.payload_bytes_sent = static_cast<int64_t>(slowest[0]);
-    report.seconds = slowest[1];
-    if (hook == "none") {
-      none_passes_ = std::move(run.passes);
-    }
-    return report;
-  }
-
- private:
-  // What the gradients should be: the float64 mean of the ranks' own gradients.
-  std::vector<at::Tensor> exact_mean() const { return averaged(problem_.group, in_float64(local_gradients(problem_))); }
-
-  void judge(HookReport& report, const PassResult& pass, const std::vector<at::Tensor>& expected) const {
-    std::vector<at::Tensor> tolerances;
-    for (const at::Tensor& bound : pass.bounds) {
-      tolerances.push_back(bound * options_.tolerance_scale);
-    }
-    const Comparison mine = compare_all(pass.gradients, expected, tolerances);
-    report.comparison = worse_of(report.comparison, worst_over_ranks(problem_.group, mine));
-    const auto reference = reference_tolerance(report.hook);
-    if (reference && options_.reference_task && problem_.group->getSize() == kReferenceRanks) {
-      const bool mine_passed = within(*reference, pass.gradients, expected);
-      const bool all_passed = all_reduce_max(problem_.group, {mine_passed ? 0.0 : 1.0})[0] == 0;
-      report.reference_passed = report.reference_passed.value_or(true) && all_passed;
-    }
-  }
-
-  const GradientProblem& problem_;
-  const VerificationOptions& options_;
-  const HookFactory& make_hook_;
-  std::vector<PassResult> none_passes_;
-};
-
 }  // namespace
+
+Verifier::Verifier(GradientProblem problem, VerificationOptions options, const HookFactory& make_hook)
+    : problem_(std::move(problem)),
+      options_(std::move(options)),
+      none_(verify(problem_.ddp.with_hook("none"), make_hook)) {}
+
+HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook) {
+  const std::string& hook = ddp.hook();
+  GradientProblem problem = problem_;
+  problem.ddp = ddp;
+  HookRun run = run_hook(problem, hook, make_hook);
+  if (!options_.dump_folder.empty()) {
+    dump(problem, options_.dump_folder, hook, run.passes[0].gradients);
+  }
+  HookReport report;
+  report.hook = hook;
+  for (size_t pass = 0; pass < run.passes.size(); ++pass) {
+    if (hook == "noop") {
+      run.passes[pass].gradients = averaged(problem.group, run.passes[pass].gradients);
+    }
+    const auto judged = [&](const std::vector<PassResult>& passes) {
+      return ddp.wire().error_feedback ? sum_of_passes(passes, pass) : passes[pass].gradients;
+    };
+    report.replicas_identical &= training::equal_on_all_ranks(problem.group, run.passes[pass].gradients);
+    judge(report, {.gradients = judged(run.passes), .bounds = run.passes[pass].bounds},
+          hook == "none" ? exact_mean() : judged(none_passes_));
+  }
+  const std::vector<double> slowest =
+      all_reduce_max(problem.group, {static_cast<double>(run.payload_bytes_sent), run.seconds});
+  report.payload_bytes_sent = static_cast<int64_t>(slowest[0]);
+  report.seconds = slowest[1];
+  if (hook == "none") {
+    none_passes_ = std::move(run.passes);
+  }
+  return report;
+}
+
+// What the gradients should be: the float64 mean of the ranks' own gradients.
+std::vector<at::Tensor> Verifier::exact_mean() const {
+  return averaged(problem_.group, in_float64(local_gradients(problem_)));
+}
+
+void Verifier::judge(HookReport& report, const PassResult& pass, const std::vector<at::Tensor>& expected) const {
+  std::vector<at::Tensor> tolerances;
+  for (const at::Tensor& bound : pass.bounds) {
+    tolerances.push_back(bound * options_.tolerance_scale);
+  }
+  const Comparison mine = compare_all(pass.gradients, expected, tolerances);
+  report.comparison = worse_of(report.comparison, worst_over_ranks(problem_.group, mine));
+  const auto reference = reference_tolerance(report.hook);
+  if (reference && options_.reference_task && problem_.group->getSize() == kReferenceRanks) {
+    const bool mine_passed = within(*reference, pass.gradients, expected);
+    const bool all_passed = all_reduce_max(problem_.group, {mine_passed ? 0.0 : 1.0})[0] == 0;
+    report.reference_passed = report.reference_passed.value_or(true) && all_passed;
+  }
+}
 
 std::vector<HookReport> verify_gradients(const GradientProblem& problem, const VerificationOptions& options,
                                          const HookFactory& make_hook) {
@@ -157,10 +154,10 @@ std::vector<HookReport> verify_gradients(const GradientProblem& problem, const V
     std::filesystem::create_directories(options.dump_folder);
   }
   Verifier verifier(problem, options, make_hook);
-  std::vector<HookReport> reports = {verifier.verify("none")};
+  std::vector<HookReport> reports = {verifier.none()};
   for (const std::string& hook : options.hooks) {
     if (hook != "none") {
-      reports.push_back(verifier.verify(hook));
+      reports.push_back(verifier.verify(problem.ddp.with_hook(hook), make_hook));
     }
   }
   return reports;

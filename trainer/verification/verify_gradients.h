@@ -33,6 +33,27 @@ struct HookReport {
   bool passed() const { return comparison.passed && replicas_identical && reference_passed.value_or(true); }
 };
 
+// Verifies hooks one after the other. What they are compared with, the gradients without a hook, is computed once.
+class NARROWCAST_EXPORT Verifier {
+ public:
+  // A collective: verifies "none". The hooks that `options` names are of no account here.
+  Verifier(GradientProblem problem, VerificationOptions options, const HookFactory& make_hook);
+
+  const HookReport& none() const { return none_; }
+
+  // A collective: the hook that `ddp` names, with its options; `make_hook` makes it with the same.
+  HookReport verify(const DdpOptions& ddp, const HookFactory& make_hook);
+
+ private:
+  std::vector<at::Tensor> exact_mean() const;
+  void judge(HookReport& report, const PassResult& pass, const std::vector<at::Tensor>& expected) const;
+
+  const GradientProblem problem_;
+  const VerificationOptions options_;
+  std::vector<PassResult> none_passes_;
+  const HookReport none_;
+};
+
 // A collective. Writes the dumps of this rank, replacing files of the same names: parameter names are the keys, the
 // first pass's gradients the values. "noop" leaves every rank its own gradient, which is dumped; it is then divided by
 // the number of ranks and all-reduced, as the reference test does, before it is compared. Throws c10::ValueError for an
