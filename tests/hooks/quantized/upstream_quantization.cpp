@@ -48,20 +48,32 @@ at::Tensor per_channel_round_trip(const at::Tensor& bucket, int64_t bucket_size)
   return decoded.flatten().narrow(0, 0, bucket.numel());
 }
 
+// Of the first bucket, of the first two and so on.
 template <class RoundTrip>
-at::Tensor mean(const std::vector<at::Tensor>& buckets, const RoundTrip& round_trip) {
+std::vector<at::Tensor> means(const std::vector<at::Tensor>& buckets, const RoundTrip& round_trip) {
   at::Tensor aggregated = at::zeros_like(buckets[0], at::kFloat);
-  if (aggregated.numel() == 0) return buckets[0];  // Upstream's observer cannot reduce an empty bucket.
-  for (const at::Tensor& bucket : buckets) aggregated += round_trip(bucket);
-  return (aggregated / static_cast<int64_t>(buckets.size())).to(buckets[0].scalar_type());
+  // Upstream's observer cannot reduce an empty bucket.
+  if (aggregated.numel() == 0) return std::vector<at::Tensor>(buckets.size(), buckets[0]);
+  std::vector<at::Tensor> results;
+  for (const at::Tensor& bucket : buckets) {
+    aggregated += round_trip(bucket);
+    results.push_back((aggregated / static_cast<int64_t>(results.size() + 1)).to(buckets[0].scalar_type()));
+  }
+  return results;
 }
 
 }  // namespace
 
-at::Tensor per_tensor_mean(const std::vector<at::Tensor>& buckets) { return mean(buckets, per_tensor_round_trip); }
+at::Tensor per_tensor_mean(const std::vector<at::Tensor>& buckets) {
+  return means(buckets, per_tensor_round_trip).back();
+}
 
 at::Tensor per_channel_mean(const std::vector<at::Tensor>& buckets, int64_t bucket_size) {
-  return mean(buckets, [&](const at::Tensor& bucket) { return per_channel_round_trip(bucket, bucket_size); });
+  return per_channel_means(buckets, bucket_size).back();
+}
+
+std::vector<at::Tensor> per_channel_means(const std::vector<at::Tensor>& buckets, int64_t bucket_size) {
+  return means(buckets, [&](const at::Tensor& bucket) { return per_channel_round_trip(bucket, bucket_size); });
 }
 
 }  // namespace narrowcast::hooks::upstream

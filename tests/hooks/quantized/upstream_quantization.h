@@ -15,4 +15,7 @@ at::Tensor per_tensor_mean(const std::vector<at::Tensor>& buckets);
 // The result of quantization_perchannel_hook with this bucket_size.
 at::Tensor per_channel_mean(const std::vector<at::Tensor>& buckets, int64_t bucket_size = 512);
 
+// The same of the first rank's bucket alone, of the first two ranks' and so on, up to all of them.
+std::vector<at::Tensor> per_channel_means(const std::vector<at::Tensor>& buckets, int64_t bucket_size);
+
 }  // namespace narrowcast::hooks::upstream
