@@ -63,7 +63,8 @@ void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environmen
   }
 }
 
-// Running out of them halfway would end a job that restarts cannot save.
+// Running out of them halfway would end a job that restarts cannot save. Launchers meet only after this, so that nobody
+// knows yet how many workers other nodes have: they are taken to have as many as this one.
 void check_open_files(const LaunchRequest& request, const LaunchOptions& options) {
   const int64_t served = surely_serves(request.group) ? request.group.nodes.most * options.nproc_per_node : 0;
   const int64_t needed = open_files_needed(options, served);
