@@ -16,7 +16,8 @@ def _run_rank(rank, world_size, store, case):
 
 def run_on_ranks(world_size, case):
     """Lets each rank run its own copy of the test case. Returns their exit codes: 0 where it passed."""
-    context = multiprocessing.get_context("fork")  # Importing torch once is enough.
+    # Not forked: torch's threads would be missing in the children, which would wait for them for ever.
+    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         ranks = [context.Process(target=_run_rank, args=(rank, world_size, store, case)) for rank in range(world_size)]
