@@ -189,11 +189,12 @@ class NarrowcastTrainLimitsTest : public NarrowcastTrainErrorsTest {
  protected:
   // A small training under `limit`, a command of the shell. It is without files that the tests were given open, which
   // would count.
-  ProgramEnd train_under(const std::string& limit, const Words& flags) const {
+  static ProgramEnd train_under(const std::string& limit, const Words& flags,
+                                const std::map<std::string, std::string>& environment = alone()) {
     const std::string close_files = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ";
     return run_to_end(
         Words{"sh", "-c", close_files + limit + "; exec \"$@\"", "sh", NARROWCAST_TRAIN} + small_gpt() + flags,
-        alone());
+        environment);
   }
 };
 
@@ -201,6 +202,16 @@ TEST_F(NarrowcastTrainLimitsTest, TooManyOpenFiles) {
   const ProgramEnd end = train_under("ulimit -n 4", {"--output_dir=" + folder / "run"});
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("Too many open files (RLIMIT_NOFILE: at most 4 files may be open)\n"));
+}
+
+// Each of these used to end otherwise: libraries do not say, or notice, what they ran out of.
+TEST_F(NarrowcastTrainLimitsTest, TooFewOpenFilesForARankOfAJob) {
+  for (const char* const files : {"7", "12", "16", "21"}) {
+    expect_one_line(train_under(std::string("ulimit -n ") + files, {}, one_of_two(0, free_port())), 2,
+                    std::string("RLIMIT_NOFILE: at most ") + files + " files may be open, ");
+  }
+  expect_one_line(train_under("ulimit -n 9", {}, one_of_two(1, free_port())), 2,
+                  "more than now, but rank 1 of 2 needs about 10 more; raise the limit (ulimit -n)");
 }
 
 TEST_F(NarrowcastTrainLimitsTest, OnlyTheHardLimitOfOpenFilesCounts) {

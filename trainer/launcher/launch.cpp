@@ -13,8 +13,8 @@
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
 #include "trainer/launcher/posix/run_folder.h"
+#include "trainer/network/open_files.h"
 #include "trainer/program/failure/error_file.h"
-#include "trainer/program/process_setup.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -68,7 +68,7 @@ void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environmen
 void check_open_files(const LaunchRequest& request, const LaunchOptions& options) {
   const int64_t served = surely_serves(request.group) ? request.group.nodes.most * options.nproc_per_node : 0;
   const int64_t needed = open_files_needed(options, served);
-  const int64_t limit = program::open_file_limit();
+  const int64_t limit = network::open_file_limit();
   TORCH_CHECK_VALUE(limit >= needed, "RLIMIT_NOFILE: at most ", limit,
                     " files may be open, but this launcher needs about ", needed,
                     ", with --nproc_per_node=", options.nproc_per_node, "; raise the limit (ulimit -Hn)");

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "trainer/network/open_files.h"
 #include "trainer/process_group/backends.h"
 #include "trainer/process_group/network_errors.h"
 #include "trainer/process_group/rendezvous/addresses.h"
@@ -42,6 +43,25 @@ void check_gloo_transport() {
                     "' is no transport that LibTorch's Gloo has here; unset it, or set it to TCP");
 }
 
+// How many files a rank opens, about, as counted in training jobs of 1 to 6 ranks. Every one: the connection to the
+// store and another of its RankWatch; Gloo's listening socket, epoll and pipe; a connection to each other rank; two
+// files of the job's own at a time; one more connection to the store when a time-out is explained. The one that serves:
+// 10 for the server and its event loop, and its ends of each rank's three connections. What NCCL opens is not counted.
+int64_t open_files_needed(const WorkerEnv& env) {
+  const int64_t for_every_rank = 8 + env.world_size;
+  const bool serves = env.rank == 0 && env.world_size > 1 && !env.use_agent_store;
+  return for_every_rank + (serves ? 10 + 3 * env.world_size : 0);
+}
+
+// A library that runs out of them halfway names something else, or ends the process (Gloo does so in its own thread).
+void check_open_files(const WorkerEnv& env) {
+  const int64_t needed = open_files_needed(env);
+  const int64_t left = network::open_files_left(needed);
+  TORCH_CHECK_VALUE(left >= needed, "RLIMIT_NOFILE: at most ", network::open_file_limit(), " files may be open, ", left,
+                    " more than now, but rank ", env.rank, " of ", env.world_size, " needs about ", needed,
+                    " more; raise the limit (ulimit -n)");
+}
+
 // Ranks with different backends would wait for each other.
 void compare_backends(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env, const std::string& backend) {
   if (env.rank == 0) {
@@ -63,6 +83,7 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);
   check_gloo_transport();
+  check_open_files(env);
   if (options.backend == "nccl") {
     check_nccl_backend(env, options);
   }

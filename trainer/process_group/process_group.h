@@ -44,8 +44,9 @@ struct ProcessGroupOptions {
 //
 // Throws c10::ValueError for an unknown backend or one that this build lacks, a
 // timeout that is not positive, an unknown interface, a GLOO_DEVICE_TRANSPORT that does not work (TCP_TLS does not
-// encrypt), or another backend than rank 0's; c10::DistBackendError naming rank, address and port where the port is in
-// use, the store cannot be reached or ranks, which it names, do not join within the timeout.
+// encrypt), a limit of open files (RLIMIT_NOFILE) that is too low for this rank, or another backend than rank 0's;
+// c10::DistBackendError naming rank, address and port where the port is in use, the store cannot be reached or ranks,
+// which it names, do not join within the timeout.
 NARROWCAST_EXPORT ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
 
 // Takes the group of that name out of the registry, so that its connections close

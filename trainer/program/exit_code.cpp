@@ -12,6 +12,7 @@
 
 #include "ops/errors.h"
 #include "trainer/files/input/printable.h"
+#include "trainer/network/open_files.h"
 #include "trainer/program/process_setup.h"
 
 namespace narrowcast::program {
@@ -27,8 +28,8 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 Failure blame_limits(Failure failure) {
   if (contains(failure.message, std::strerror(EMFILE))) {
     failure.code = kWrongUse;
-    failure.message = first_line(failure.message) + " (RLIMIT_NOFILE: at most " + std::to_string(open_file_limit()) +
-                      " files may be open)";
+    failure.message = first_line(failure.message) + " (RLIMIT_NOFILE: at most " +
+                      std::to_string(network::open_file_limit()) + " files may be open)";
   } else if (const size_t allocator = failure.message.find("DefaultCPUAllocator: can't allocate memory");
              allocator != std::string::npos) {
     failure.code = kWrongUse;

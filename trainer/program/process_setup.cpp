@@ -39,10 +39,4 @@ void undo_process_setup() {
   }
 }
 
-int64_t open_file_limit() {
-  rlimit files{};
-  getrlimit(RLIMIT_NOFILE, &files);
-  return static_cast<int64_t>(files.rlim_cur);
-}
-
 }  // namespace narrowcast::program

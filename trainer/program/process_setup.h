@@ -1,8 +1,6 @@
 // What every program of the project changes about its own process, before anything else.
 #pragma once
 
-#include <cstdint>
-
 namespace narrowcast::program {
 
 // From here on as many files may be open as the hard limit (RLIMIT_NOFILE) allows, and a write beyond RLIMIT_FSIZE is
@@ -12,8 +10,5 @@ void set_up_process();
 // Undoes it in a process that is about to become a program of somebody else's, which expects what it would find without
 // us. System calls alone: it may be called between fork and exec.
 void undo_process_setup();
-
-// How many files this process may have open.
-int64_t open_file_limit();
 
 }  // namespace narrowcast::program

@@ -20,8 +20,10 @@
 #include "tests/support/error_message.h"
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
+#include "tests/support/open_file_limit.h"
 #include "tests/support/patience.h"
 #include "trainer/device/device.h"
+#include "trainer/network/open_files.h"
 #include "trainer/process_group/consensus.h"
 
 namespace narrowcast {
@@ -194,6 +196,35 @@ TEST(ProcessGroupTest, RejectsWrongOptions) {
   EXPECT_THAT(value_error({.timeout = 0ms}), HasSubstr("timeout of 0 ms"));
   EXPECT_THAT(value_error({.interface = "no-such-if"}), HasSubstr("interface 'no-such-if' does not exist"));
   EXPECT_THAT(value_error({.group_name = ""}), HasSubstr("group_name"));
+}
+
+// What joining says that may open no more than `more` files beyond those that are open.
+std::string error_with_files(const WorkerEnv& env, int64_t more) {
+  for (rlim_t files = 1;; ++files) {  // Descriptors that the tests were given open may have any numbers.
+    const testing::OpenFileLimit limit(files);
+    if (network::open_files_left(more + 1) == more) {
+      return error_message<c10::Error>([&] { init_process_group(env, {.timeout = 1s}); });
+    }
+  }
+}
+
+TEST(ProcessGroupOpenFilesTest, AreCountedBeforeAnyIsOpened) {
+  const auto needs = [](int64_t files) {
+    return c10::str("needs about ", files, " more; raise the limit (ulimit -n)");
+  };
+  for (const int64_t more : {0, 5, 12, 16, 21, 25}) {
+    EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), more),
+                AllOf(HasSubstr("RLIMIT_NOFILE: at most "), HasSubstr("rank 0 of 2 "), HasSubstr(needs(26))));
+  }
+  EXPECT_THAT(error_with_files(env_at({.rank = 1}, free_port()), 9), HasSubstr(needs(10)));
+  EXPECT_THAT(error_with_files(env_at({.rank = 0, .world_size = 64}, free_port()), 60), HasSubstr(needs(274)));
+  WorkerEnv agent_serves = env_at({.rank = 0}, free_port());
+  agent_serves.use_agent_store = true;
+  EXPECT_THAT(error_with_files(agent_serves, 9), HasSubstr(needs(10)));
+}
+
+TEST(ProcessGroupOpenFilesTest, AreEnoughForARankThatGoesOn) {
+  EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), 26), HasSubstr("no sign of rank 1"));
 }
 
 class GlooTransportTest : public ::testing::Test {

@@ -13,7 +13,7 @@
 
 #include "ops/errors.h"
 #include "trainer/files/input/printable.h"
-#include "trainer/program/process_setup.h"
+#include "trainer/network/open_files.h"
 
 namespace narrowcast::program {
 namespace {
@@ -60,7 +60,8 @@ TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
   const auto [code, line] = outcome([] { return static_cast<int>(at::empty({int64_t{1} << 60}, at::kByte).numel()); });
   EXPECT_EQ(code, kWrongUse);
   EXPECT_THAT(line, StartsWith("prog: not enough memory: DefaultCPUAllocator: can't allocate memory: "));
-  const std::string limit = " (RLIMIT_NOFILE: at most " + std::to_string(open_file_limit()) + " files may be open)\n";
+  const std::string limit =
+      " (RLIMIT_NOFILE: at most " + std::to_string(network::open_file_limit()) + " files may be open)\n";
   // Whatever class a library chose for it.
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistNetworkError, false, "socket: ", std::strerror(EMFILE)); }),
             std::make_pair(int{kWrongUse}, "prog: socket: Too many open files" + limit));
