@@ -23,13 +23,36 @@ std::string first_line(std::string_view text) { return std::string(text.substr(0
 
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
+// Whether a text that ranks agreed on, "FOLDER: rank 1: FILE: cannot be written", tells what happened to one of them,
+// perhaps not to this one. Errors of the network begin with this process's own rank.
+bool tells_of_some_rank(const Failure& failure) {
+  constexpr std::string_view kRank = "rank ";
+  const std::string& text = failure.message;
+  for (size_t at = text.find(kRank); at != std::string::npos; at = text.find(kRank, at + 1)) {
+    const size_t number = at + kRank.size();
+    const size_t end = text.find_first_not_of("0123456789", number);
+    if (end != std::string::npos && end > number && text.compare(end, 2, ": ") == 0) {
+      return failure.code != kPeerFailed;
+    }
+  }
+  return false;
+}
+
+// The limit that was reached, where it was this process's own and not the system's (ENFILE).
+std::string limit_of_open_files(const Failure& failure) {
+  if (contains(failure.message, std::strerror(ENFILE)) || tells_of_some_rank(failure)) {
+    return "";
+  }
+  return " (RLIMIT_NOFILE: at most " + std::to_string(network::open_file_limit()) + " files may be open)";
+}
+
 // What this process may not have more of is neither a peer's fault nor a bug, though a library that runs into it may
 // say so in the words of either. LibTorch's allocator throws no class of its own.
 Failure blame_limits(Failure failure) {
-  if (contains(failure.message, std::strerror(EMFILE))) {
+  if (contains(failure.message, std::strerror(EMFILE))) {  // It is part of ENFILE's text, too.
+    const std::string limit = limit_of_open_files(failure);
     failure.code = kWrongUse;
-    failure.message = first_line(failure.message) + " (RLIMIT_NOFILE: at most " +
-                      std::to_string(network::open_file_limit()) + " files may be open)";
+    failure.message = first_line(failure.message) + limit;
   } else if (const size_t allocator = failure.message.find("DefaultCPUAllocator: can't allocate memory");
              allocator != std::string::npos) {
     failure.code = kWrongUse;

@@ -69,6 +69,27 @@ TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
             std::make_pair(int{kWrongUse}, "prog: pipe2: Too many open files" + limit));
 }
 
+TEST(ExitCode, BlamesItsOwnLimitForNothingElse) {
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "pipe2: ", std::strerror(ENFILE)); }),
+            std::make_pair(int{kWrongUse}, std::string("prog: pipe2: Too many open files in system\n")));
+  // Ranks agree on such a text: all of them have the same code and line, whoever it happened to.
+  for (const std::string beginning : {"", "checkpoint_dir runs: "}) {
+    const std::string text = beginning + "rank 1: runs/step-5: cannot be written: " + std::strerror(EMFILE);
+    EXPECT_EQ(outcome([&]() -> int { TORCH_CHECK_VALUE(false, text); }),
+              std::make_pair(int{kWrongUse}, "prog: " + text + "\n"));
+    EXPECT_EQ(outcome([&]() -> int { NARROWCAST_CHECK_OUTPUT(false, text); }),
+              std::make_pair(int{kWrongUse}, "prog: " + text + "\n"));
+  }
+}
+
+TEST(ExitCode, NamesItsOwnLimitWhereTheNetworkRanIntoIt) {
+  const auto [code, line] = outcome([]() -> int {
+    TORCH_CHECK_WITH(DistBackendError, false, "rank 1: connecting to all ranks failed: ", std::strerror(EMFILE));
+  });
+  EXPECT_EQ(code, kWrongUse);
+  EXPECT_THAT(line, EndsWith(" files may be open)\n"));
+}
+
 TEST(ExitCode, ErrorsAreOneLine) {
   EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("first\nsecond"); }).second, "prog: first\n");
 }
