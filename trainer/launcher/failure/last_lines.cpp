@@ -47,33 +47,40 @@ void LastLines::push(std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t end = std::min(bytes.find_first_of("\r\n"), bytes.size());
     if (end > 0) {
-      if (std::exchange(returned_, false)) {
-        open_ = Line();
+      if (open_.returned) {
+        end_line();
       }
       open_.append(bytes.substr(0, end));
     }
     if (end < bytes.size() && bytes[end] == '\r') {
-      returned_ = true;
+      open_.returned = open_.size > 0;
     } else if (end < bytes.size()) {
-      ended_.push_back(std::exchange(open_, Line()));
-      if (ended_.size() > kMostLines) {
-        ended_.pop_front();
-      }
-      returned_ = false;
+      open_.returned = false;
+      end_line();
     }
     bytes.remove_prefix(std::min(end + 1, bytes.size()));
   }
 }
 
+void LastLines::end_line() {
+  if (open_.returned && !ended_.empty() && ended_.back().returned) {
+    ended_.pop_back();
+  }
+  ended_.push_back(std::exchange(open_, Line()));
+  if (ended_.size() > kMostLines) {
+    ended_.pop_front();
+  }
+}
+
 std::vector<std::string> LastLines::lines() const {
+  LastLines all = *this;
+  if (all.open_.size > 0) {
+    all.end_line();
+  }
   std::vector<std::string> lines;
-  for (const Line& line : ended_) {
+  for (const Line& line : all.ended_) {
     lines.push_back(line.shown());
   }
-  if (open_.size > 0) {
-    lines.push_back(open_.shown());
-  }
-  lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(std::min(lines.size(), kMostLines)));
   return lines;
 }
 
@@ -89,9 +96,10 @@ std::vector<std::string> read_last_lines(const std::filesystem::path& path) {
   file.read(tail.data(), static_cast<std::streamsize>(tail.size()));
   tail.resize(static_cast<size_t>(file.gcount()));
   LastLines last;
-  // Most likely the first line that was read is only the end of one.
+  // Most likely the first line that was read is only the end of one, which is still better than nothing.
   const size_t whole = begin == 0 ? std::string::npos : tail.find('\n');
-  last.push(whole == std::string::npos ? tail : std::string_view(tail).substr(whole + 1));
+  const bool has_whole_lines = whole != std::string::npos && whole + 1 < tail.size();
+  last.push(has_whole_lines ? std::string_view(tail).substr(whole + 1) : tail);
   return last.lines();
 }
 

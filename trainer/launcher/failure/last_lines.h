@@ -21,8 +21,8 @@ constexpr size_t kLongestText = 4096;
 // characters.
 std::string cut_text(const std::string& text);
 
-// The last lines that a stream showed on a terminal: what overwrites a line from its beginning, as a progress bar does
-// with a carriage return, takes its place.
+// The last lines of a stream. A carriage return ends a line as well, so that what is written over it does not hide it;
+// of several such lines in a row, as a progress bar is, the last is kept.
 class LastLines {
  public:
   void push(std::string_view bytes);
@@ -35,14 +35,17 @@ class LastLines {
   struct Line {
     std::string text = {};
     size_t size = 0;
+    bool returned = false;  // ended by a carriage return, unless a newline follows at once
 
     void append(std::string_view bytes);
     std::string shown() const;
   };
 
+  // Puts open_ at the end of ended_.
+  void end_line();
+
   std::deque<Line> ended_;
   Line open_;
-  bool returned_ = false;  // a carriage return was last: what follows takes the place of open_
 };
 
 // The last lines of a file, from its last 64 KiB; none if it cannot be read.

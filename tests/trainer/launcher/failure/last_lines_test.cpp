@@ -74,8 +74,16 @@ TEST(LastLines, AreAtMostSoMany) {
 
 TEST(LastLines, ShowTheLastStateOfAProgressBar) {
   EXPECT_THAT(last_of({"begin\n", "10%\r", "20%\r30%", "\r"}), ElementsAre("begin", "30%"));
-  EXPECT_THAT(last_of({"10%\r20%\nend\n"}), ElementsAre("20%", "end"));
-  EXPECT_THAT(last_of({"one\r", "\ntwo\r\n"}), ElementsAre("one", "two"));
+  EXPECT_THAT(last_of({"\r10%", "\r20%", "\r30%"}), ElementsAre("20%", "30%"));  // 30% may grow
+  EXPECT_THAT(last_of({"10%\r20%\nend\n"}), ElementsAre("10%", "20%", "end"));
+  EXPECT_THAT(last_of({"one\r", "\ntwo\r\n", "\r\r\n"}), ElementsAre("one", "two", ""));
+}
+
+TEST(LastLines, KeepWhatACarriageReturnEnds) {
+  EXPECT_THAT(last_of({"the real error\rcleaning up"}), ElementsAre("the real error", "cleaning up"));
+  EXPECT_THAT(last_of({"the real error\r", "cleaning up\r\n"}), ElementsAre("the real error", "cleaning up"));
+  EXPECT_THAT(last_of({"begin\n", many("10%\r", 5000), "end\n", many("20%\r", 5000)}),
+              ElementsAre("begin", "10%", "end", "20%"));
 }
 
 TEST(LastLines, AreCut) {
@@ -89,6 +97,16 @@ TEST(ReadLastLines, ReadsOnlyTheEndOfAHugeFile) {
   // More than the 64 KiB that are read: the line they begin in is not shown.
   EXPECT_THAT(read_last_lines(folder.write("huge", many("x", 1 << 17) + "\nlast\n")), ElementsAre("last"));
   EXPECT_THAT(read_last_lines(folder.write("bar", many("12345%\r", 1 << 17))), ElementsAre("12345%"));
+}
+
+TEST(ReadLastLines, ReadsTheEndOfALineThatIsLongerThanThat) {
+  const testing::TemporaryFolder folder;
+  const std::string long_line = many("x", 1 << 17);
+  // Of the 64 KiB that are read, the newline is one.
+  EXPECT_THAT(read_last_lines(folder.write("ended", "before\n" + long_line + "\n")),
+              ElementsAre(many("x", kKept) + " ... (61479 more bytes)"));
+  EXPECT_THAT(read_last_lines(folder.write("open", "before\n" + long_line)),
+              ElementsAre(many("x", kKept) + " ... (61480 more bytes)"));
 }
 
 TEST(ReadLastLines, ReadsAtMostSoMany) {
