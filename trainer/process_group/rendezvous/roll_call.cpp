@@ -1,5 +1,6 @@
 #include "trainer/process_group/rendezvous/roll_call.h"
 
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
@@ -56,19 +57,21 @@ bool arrive(const StorePtr& store, const std::vector<std::string>& keys, millise
   }
 }
 
-// Throws if a launcher has seen a rank end, with success, that is waited for.
-void check_none_ended(const StorePtr& store) {
-  if (store->check({kEndedRank})) {
-    TORCH_CHECK_WITH(DistStoreError, false, "there will be no sign of rank ", read(store, kEndedRank),
+// Throws if a launcher has seen a rank end, with success, that is waited for: one of this world, which may be smaller
+// than the launcher's.
+void check_none_ended(const StorePtr& store, int64_t world_size) {
+  int64_t rank = 0;
+  if (store->check({kEndedRank}) && absl::SimpleAtoi(read(store, kEndedRank), &rank)) {
+    TORCH_CHECK_WITH(DistStoreError, rank < 0 || rank >= world_size, "there will be no sign of rank ", rank,
                      ": it has ended, with success (was it given --help, --version or --dry_run?)");
   }
 }
 
-// Whether all of `keys` are there before `deadline`. Throws c10::DistStoreError if a rank ended instead.
-bool arrive_in_time(const StorePtr& store, const std::vector<std::string>& keys, Clock::time_point deadline) {
-  while (!arrive(store, keys, std::min(kLookAgain, left_until(deadline)))) {
-    check_none_ended(store);
-    if (Clock::now() >= deadline) {
+// Whether all of `keys` are there before the deadline. Throws c10::DistStoreError if a rank ended instead.
+bool arrive_in_time(const StorePtr& store, const std::vector<std::string>& keys, const RollCall& call) {
+  while (!arrive(store, keys, std::min(kLookAgain, left_until(call.deadline)))) {
+    check_none_ended(store, call.world_size);
+    if (Clock::now() >= call.deadline) {
       return false;
     }
   }
@@ -99,7 +102,7 @@ std::string lead(const StorePtr& store, const RollCall& call) {
   for (int64_t rank = 0; rank < call.world_size; ++rank) {
     keys.push_back(presence_key(attempt, rank));
   }
-  if (!arrive_in_time(store, keys, call.deadline)) {
+  if (!arrive_in_time(store, keys, call)) {
     throw_missing(missing_ranks(store, attempt, call.world_size));
   }
   const auto append_number = [&](std::string* out, const std::string& key) { out->append(read(store, key)); };
@@ -114,7 +117,7 @@ class Follower {
 
   std::string follow() {
     while (!is_complete()) {
-      check_none_ended(store_);
+      check_none_ended(store_, call_.world_size);
       if (Clock::now() >= call_.deadline) {
         throw_missing(absentees());
       }
@@ -128,7 +131,7 @@ class Follower {
  private:
   // Waits a while for the attempt of which this rank is a part.
   bool is_complete() {
-    if (!arrive_in_time(store_, {kAttempt}, call_.deadline)) {
+    if (!arrive_in_time(store_, {kAttempt}, call_)) {
       return false;
     }
     const std::string newest = read(store_, kAttempt);

@@ -104,6 +104,13 @@ TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
   EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));  // after rank 0 has begun
 }
 
+TEST(RollCallErrorTest, NobodyCaresForARankOfAnotherWorld) {
+  const StorePtr store = new_store();
+  store->set(kEndedRank, std::vector<uint8_t>{'3'});
+  EXPECT_THAT(error_of(store, rank_of(1, 3, 700ms)), HasSubstr("no sign of rank 0 within the time-out"));
+  EXPECT_THAT(error_of(store, rank_of(0, 3, 700ms)), HasSubstr("no sign of ranks 1, 2 within the time-out"));
+}
+
 TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
   const StorePtr store = new_store();
   store->set(kEndedRank, std::vector<uint8_t>{'1'});
