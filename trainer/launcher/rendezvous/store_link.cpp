@@ -122,7 +122,8 @@ class StoreLink::Conversation {
     const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
     std::string reason;
     while (options_.hosted == nullptr) {
-      reason = try_to_reach(options_.host, options_.port, kAttempt);
+      milliseconds left = kAttempt;
+      reason = try_to_reach(options_.host, options_.port, left);
       if (reason.empty()) {
         break;
       }

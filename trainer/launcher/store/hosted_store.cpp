@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -15,13 +16,14 @@ namespace {
 using TcpStorePtr = c10::intrusive_ptr<c10d::TCPStore>;
 
 // c10d serves, and is its own first client.
-TcpStorePtr serve_and_connect(const std::string& address, const network::ListeningSocket& socket) {
+TcpStorePtr serve_and_connect(const std::string& address, const network::ListeningSocket& socket,
+                              std::chrono::milliseconds patience) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(socket.port());
   options.isServer = true;
   options.waitWorkers = false;
   options.masterListenFd = socket.duplicate();
-  const auto later = std::exchange(options.timeout, HostedStore::kPatience);
+  const auto later = std::exchange(options.timeout, std::max(std::chrono::milliseconds(1), patience));
   TcpStorePtr store = c10::make_intrusive<c10d::TCPStore>(address, options);
   store->setTimeout(later);
   return store;
@@ -29,11 +31,12 @@ TcpStorePtr serve_and_connect(const std::string& address, const network::Listeni
 
 TcpStorePtr serve(const std::string& address, const network::ListeningSocket& socket) {
   const std::string place = c10::str(address, ":", socket.port());
-  const std::string reason = try_to_reach(address, socket.port(), HostedStore::kPatience);
+  std::chrono::milliseconds left = HostedStore::kPatience;
+  const std::string reason = try_to_reach(address, socket.port(), left);
   TORCH_CHECK_VALUE(reason.empty(), "the job's store would be served at ", place,
                     ", but this machine cannot reach itself there: ", reason);
   try {
-    return serve_and_connect(address, socket);
+    return serve_and_connect(address, socket, left);
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     TORCH_CHECK_VALUE(false, "the job's store cannot be served at ", place, ": ", text.substr(0, text.find('\n')));

@@ -23,8 +23,9 @@ class HostedStore {
  public:
   static constexpr std::chrono::milliseconds kPatience{5000};
 
-  // Serves at once, on a thread of its own, until this object goes. Throws c10::ValueError, within kPatience, naming
-  // the address if this process cannot serve there, or not reach what it serves.
+  // Serves at once, on a thread of its own, until this object goes. Throws c10::ValueError, within kPatience beside
+  // the time that the resolver takes, naming the address if this process cannot serve there, or not reach what it
+  // serves.
   HostedStore(const std::string& address, const network::ListeningSocket& socket);
 
   // Removes every key that workers left, so that those of the next round find an empty

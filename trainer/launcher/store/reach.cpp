@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -11,6 +12,8 @@
 
 namespace narrowcast::launcher {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // 0, or the reason.
 int error_of_connecting(const files::FileDescriptor& socket, std::chrono::milliseconds timeout) {
@@ -34,17 +37,29 @@ int connect_once(const network::SocketAddress& address, std::chrono::millisecond
   return errno == EINPROGRESS ? error_of_connecting(own, timeout) : errno;
 }
 
+// How many there are from here to the end of the list.
+int64_t addresses_from(const addrinfo* entry) {
+  int64_t count = 0;
+  for (; entry != nullptr; entry = entry->ai_next) {
+    ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
-std::string try_to_reach(const std::string& host, int64_t port, std::chrono::milliseconds timeout) {
+std::string try_to_reach(const std::string& host, int64_t port, std::chrono::milliseconds& left) {
   int error = 0;
   const network::AddressList found = network::find_addresses(host, error);
   if (found == nullptr) {
     return gai_strerror(error);
   }
+  const auto deadline = Clock::now() + left;
   int reason = 0;
   for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
-    reason = connect_once(network::SocketAddress(*entry, port), timeout);
+    reason = connect_once(network::SocketAddress(*entry, port), left / addresses_from(entry));
+    left =
+        std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
     if (reason == 0) {
       return "";
     }
