@@ -13,6 +13,7 @@
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
 #include "trainer/launcher/posix/run_folder.h"
+#include "trainer/launcher/store/hosted_store.h"
 #include "trainer/network/open_files.h"
 #include "trainer/program/failure/error_file.h"
 
@@ -74,8 +75,10 @@ void check_open_files(const LaunchRequest& request, const LaunchOptions& options
                     ", with --nproc_per_node=", options.nproc_per_node, "; raise the limit (ulimit -Hn)");
 }
 
-// Makes the rendezvous on a thread of its own: it may take long, and until then a signal ends the launcher, which then
-// leaves the thread behind, to end with the process. None then, and the signal.
+// Makes the rendezvous on a thread of its own: it may take long, and until then a signal ends the launcher, which waits
+// for the thread as long as it may take to reach the store: c10d must not run on while main returns and static objects
+// go. A thread that looks names up for longer than that is left behind, to end with the process. None then, and the
+// signal.
 std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const LaunchRequest& request,
                                                const LaunchOptions& options, int& signal) {
   std::packaged_task<std::unique_ptr<JobRendezvous>()> task(
@@ -86,7 +89,11 @@ std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const Launc
   std::thread(std::move(task)).detach();
   signal = wait_unless_interrupted(
       runner, [&](std::chrono::milliseconds patience) { return made.wait_for(patience) == std::future_status::ready; });
-  return signal == 0 ? made.get() : nullptr;
+  if (signal != 0) {
+    made.wait_for(HostedStore::kPatience);
+    return nullptr;
+  }
+  return made.get();
 }
 
 // Tells of an end that no agent has told of.
