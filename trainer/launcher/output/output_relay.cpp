@@ -116,7 +116,7 @@ void OutputRelay::write_copy(Source& source, std::string_view bytes) {
     if (count > 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno != EINTR) {
-      error_.pending += "narrowcast-run: " + source.tap.path.string() + ": ends here: " + std::strerror(errno) + "\n";
+      tell_end(source.tap.path.string(), errno);
       source.tap.copy.close();
     }
   }
@@ -140,9 +140,16 @@ bool OutputRelay::write_some(Sink& sink) {
 void OutputRelay::give_up(Sink& sink, int reason) {
   sink.pending.clear();
   sink.closed = true;
-  Sink& other = &sink == &output_ ? error_ : output_;
-  if (reason != EPIPE && !other.closed) {
-    other.pending += "narrowcast-run: " + sink.name + ": ends here: " + std::strerror(reason) + "\n";
+  if (reason != EPIPE) {
+    tell_end(sink.name, reason);
+  }
+}
+
+// On standard error, or where that has ended on standard output.
+void OutputRelay::tell_end(const std::string& name, int reason) {
+  Sink& open = error_.closed ? output_ : error_;
+  if (!open.closed) {
+    open.pending += "narrowcast-run: " + name + ": ends here: " + std::strerror(reason) + "\n";
   }
 }
 

@@ -105,6 +105,7 @@ class OutputRelay {
   static void show(Source& source, const std::string& lines);
   bool write_some(Sink& sink);
   void give_up(Sink& sink, int reason);
+  void tell_end(const std::string& name, int reason);
 
   Sink output_;
   Sink error_;

@@ -224,6 +224,22 @@ TEST_F(OutputRelayTest, SaysOnStandardOutputThatStandardErrorIsFull) {
   EXPECT_THAT(relay->last_error_lines(0), ElementsAre("why"));
 }
 
+TEST_F(OutputRelayTest, SaysOnStandardOutputThatAFileIsFullOnceStandardErrorIs) {
+  const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  relay = std::make_unique<OutputRelay>(out.write_end.get(), full.get());
+  const Worker worker = add_worker(0);
+  say(worker.err, "why\n");
+  turn();
+  files::FileDescriptor copy(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  Pipe other = pipe_between();
+  relay->add({.rank = 1, .path = "run/log", .pipe = std::move(other.read_end), .copy = std::move(copy)});
+  say(other.write_end, "one\n");
+  turn();
+  EXPECT_EQ(shown(out.read_end),
+            "narrowcast-run: standard error: ends here: No space left on device\n"
+            "narrowcast-run: run/log: ends here: No space left on device\none\n");
+}
+
 TEST_F(OutputRelayTest, GoesOnWhenAllItsStreamsAreFull) {
   const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
   relay = std::make_unique<OutputRelay>(full.get(), full.get());
