@@ -36,7 +36,8 @@ bool lies_in(const std::string& path, const std::string& folder) {
 // Throws unless this job may go on from the checkpoint.
 void check_fits(const TrainJob& job, const ReadCheckpoint& read, const checkpoint::Description& description) {
   const nlohmann::json& saved = read.manifest.settings;
-  checkpoint::check_settings(saved, comparable_settings(description.settings, saved), read.restored.path);
+  checkpoint::check_settings(complete_settings(saved), comparable_settings(description.settings, saved),
+                             read.restored.path);
   TORCH_CHECK_VALUE(read.restored.step <= job.training.steps, "steps: is ", job.training.steps, ", but the checkpoint ",
                     read.restored.path, " is of step ", read.restored.step);
 }

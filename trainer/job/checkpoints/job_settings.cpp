@@ -27,6 +27,9 @@ constexpr const char* kCircumstances[] = {"ranks", "accumulation_steps", "versio
 // Older checkpoints lack them.
 constexpr const char* kAddedLater[] = {"data_hash"};
 
+// Of a channel, before it could be chosen. It stays what it was if the default becomes another.
+constexpr int64_t kFirstChannelSize = 512;
+
 }  // namespace
 
 checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
@@ -59,6 +62,13 @@ json comparable_settings(json settings, const json& saved) {
     }
   }
   return settings;
+}
+
+json complete_settings(json saved) {
+  if (saved.value("hook", json()) == "quantize_per_channel" && !saved.contains("channel_size")) {
+    saved["channel_size"] = kFirstChannelSize;
+  }
+  return saved;
 }
 
 }  // namespace narrowcast::job

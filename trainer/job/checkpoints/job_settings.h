@@ -18,4 +18,7 @@ NARROWCAST_EXPORT checkpoint::Description describe_job(const TrainJob& job, cons
 // one's, therefore lacks: what is not there cannot be compared.
 NARROWCAST_EXPORT nlohmann::json comparable_settings(nlohmann::json settings, const nlohmann::json& saved);
 
+// The settings `saved` of a checkpoint with those that older ones do not name because there was no choice.
+NARROWCAST_EXPORT nlohmann::json complete_settings(nlohmann::json saved);
+
 }  // namespace narrowcast::job

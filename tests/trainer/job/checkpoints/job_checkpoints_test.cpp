@@ -48,6 +48,13 @@ class JobCheckpointsTest : public ::testing::Test {
   std::string model() const { return files::read_file(folder / "run/model.safetensors"); }
   // As after an interruption: everything since step 2 is lost.
   void lose_step_4() { std::filesystem::remove_all(checkpoints + "/step-00000004"); }
+  // As in a checkpoint of step 2 that was written before there was that setting.
+  void forget_setting(const std::string& name) const {
+    const std::string path = checkpoints + "/step-00000002/manifest.json";
+    checkpoint::Manifest manifest = checkpoint::parse_manifest(files::read_file(path), path);
+    EXPECT_EQ(manifest.settings.erase(name), 1u);
+    folder.write("checkpoints/step-00000002/manifest.json", checkpoint::format_manifest(manifest));
+  }
 
   const TemporaryFolder folder;
   const std::string checkpoints = folder / "checkpoints";
@@ -147,16 +154,25 @@ TEST_F(JobCheckpointsTest, OlderOnesWithoutAHashOfTheDataAreTakenUp) {
   run();
   const std::string whole = model();
   lose_step_4();
-  const std::string path = checkpoints + "/step-00000002/manifest.json";
-  checkpoint::Manifest manifest = checkpoint::parse_manifest(files::read_file(path), path);
-  EXPECT_EQ(manifest.settings.erase("data_hash"), 1u);
-  folder.write("checkpoints/step-00000002/manifest.json", checkpoint::format_manifest(manifest));
+  forget_setting("data_hash");
   EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
   EXPECT_EQ(model(), whole);
   lose_step_4();
-  manifest.settings.erase("optimizer");
-  folder.write("checkpoints/step-00000002/manifest.json", checkpoint::format_manifest(manifest));
+  forget_setting("optimizer");
   EXPECT_THAT(complaint(), HasSubstr("optimizer: is adamw, but the checkpoint "));
+}
+
+TEST_F(JobCheckpointsTest, OlderOnesHaveChannelsOf512) {
+  job.ddp.hook("quantize_per_channel");
+  run();
+  const std::string whole = model();
+  lose_step_4();
+  forget_setting("channel_size");
+  job.ddp.channel_size(100);
+  EXPECT_EQ(complaint(), "channel_size: is 100, but 512 in the checkpoint " + checkpoints + "/step-00000002");
+  job.ddp.channel_size(512);
+  EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
 }
 
 TEST_F(JobCheckpointsTest, ManyThingsMayChange) {
