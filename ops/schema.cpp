@@ -48,11 +48,11 @@ TORCH_LIBRARY(narrowcast, m) {
 
   // PyTorch's collectives with tensors that travel as FP16 or BFP16; ops/collectives/auto_quantize/exchange.h tells
   // how. The group is the one registered as group_name; its ranks call the same collectives in the same order. Tensors:
-  // the dtypes of quantize_tensor, all on one device, any strides; outputs are written in place, rounded to their own
-  // dtype. Errors: TypeError for a dtype; ValueError for the rest, and for ranks whose sizes, qtypes or collectives
-  // differ: on all ranks the same, before data is sent (but on one rank alone for an unknown group_name, a tensor on
-  // the meta device or a leaf that requires a gradient); DistBackendError if a peer or the network fails. Then the
-  // outputs are unchanged. async_op=True is an error. Backward through an output throws.
+  // the dtypes of quantize_tensor, dense, all on one device, any strides; outputs are written in place, rounded to
+  // their own dtype. Errors: TypeError for a dtype; ValueError for the rest, and for ranks whose sizes, qtypes or
+  // collectives differ: on all ranks the same, before data is sent (but on one rank alone for an unknown group_name, a
+  // tensor on the meta device or a leaf that requires a gradient); DistBackendError if a peer or the network fails.
+  // Then the outputs are unchanged. async_op=True is an error. Backward through an output throws.
 
   // outputs: W tensors; outputs[r] becomes rank r's input. Inputs may differ in size from rank to rank.
   m.def(

@@ -22,10 +22,10 @@ constexpr size_t kLongestReason = static_cast<size_t>(kRefusalBytes) - 2;
 std::optional<Refusal> refusal_of(const std::function<void()>& check) {
   try {
     check();
-  } catch (const c10::ValueError& error) {
-    return Refusal{false, error.what_without_backtrace()};
   } catch (const c10::TypeError& error) {
     return Refusal{true, error.what_without_backtrace()};
+  } catch (const c10::Error& error) {
+    return Refusal{false, error.what_without_backtrace()};
   }
   return std::nullopt;
 }

@@ -16,7 +16,8 @@ struct Refusal {
   std::string reason;
 };
 
-// What `check` finds wrong with this rank's arguments: its c10::ValueError or c10::TypeError.
+// What `check` finds wrong with this rank's arguments: its c10::ValueError or c10::TypeError. Another c10::Error, of
+// LibTorch about a tensor of a kind that the check does not know, counts as the former.
 NARROWCAST_EXPORT std::optional<Refusal> refusal_of(const std::function<void()>& check);
 
 // A refusal in a message: the bytes of a string that ends with a 0, whose first character is its class. None begins

@@ -15,11 +15,17 @@ namespace {
 
 using QuantLoss = std::optional<double>;
 
+// What travels is the elements, one after the other: of a sparse tensor there would be another number of them.
+void check_tensor(const std::string& name, const at::Tensor& tensor) {
+  check_quantizable(tensor, name);
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, name, " must be dense, but has layout ", tensor.layout());
+}
+
 // Tensors of one argument, which all must be on `device`.
 void check_list(const std::string& name, at::TensorList tensors, at::Device device) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string element = name + "[" + std::to_string(i) + "]";
-    check_quantizable(tensors[i], element);
+    check_tensor(element, tensors[i]);
     TORCH_CHECK_VALUE(tensors[i].device() == device, element, " is on ", tensors[i].device(),
                       " but the first tensor is on ", device);
   }
@@ -28,7 +34,7 @@ void check_list(const std::string& name, at::TensorList tensors, at::Device devi
 // The device all tensors must be on.
 at::Device first_device(const std::string& name, at::TensorList tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), name, " must hold one tensor per rank, but is empty");
-  check_quantizable(tensors[0], name + "[0]");
+  check_tensor(name + "[0]", tensors[0]);
   return tensors[0].device();
 }
 
@@ -58,7 +64,7 @@ void all_to_all_single(const at::Tensor& output, const at::Tensor& input, std::s
 void check_all_gather(at::TensorList outputs, const at::Tensor& input) {
   const at::Device device = first_device("outputs", outputs);
   check_list("outputs", outputs, device);
-  check_quantizable(input, "input");
+  check_tensor("input", input);
   TORCH_CHECK_VALUE(input.device() == device, "input is on ", input.device(), " but outputs[0] is on ", device);
 }
 
@@ -70,8 +76,8 @@ void check_all_to_all(at::TensorList outputs, at::TensorList inputs) {
 }
 
 void check_all_to_all_single(const at::Tensor& output, const at::Tensor& input) {
-  check_quantizable(output, "output");
-  check_quantizable(input, "input");
+  check_tensor("output", output);
+  check_tensor("input", input);
   TORCH_CHECK_VALUE(input.device() == output.device(), "input is on ", input.device(), " but output is on ",
                     output.device());
   TORCH_CHECK_VALUE(output.dim() >= 1, "output must have a dimension 0 to be split, but is 0-dimensional");

@@ -1,6 +1,6 @@
 // The part of the auto_quantize operators' contract that needs no process group:
-// they throw unless all tensors are defined, of the four float types and on one
-// device. The meta kernels consist of them; the collectives start with them.
+// they throw unless all tensors are defined, of the four float types, dense and on
+// one device. The meta kernels consist of them; the collectives start with them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -170,6 +170,23 @@ TEST_P(RefusalOfOneRank, WithADtype) {
              "auto_quantize_all_to_all_single on rank 1: input must be float32, float64, bfloat16 or float16, not Int");
 }
 
+TEST_P(RefusalOfOneRank, WithAnInputThatIsSparse) {
+  const auto messages = messages_of(ranks(), [&](int64_t rank, const Group& group) {
+    const at::Tensor input = rank == 1 ? at::ones({ranks()}).to_sparse() : at::ones({ranks()});
+    test::all_to_all_single(call(), at::zeros({ranks()}), input, {}, group);
+  });
+  expect_all(messages, "auto_quantize_all_to_all_single on rank 1: input must be dense, but has layout Sparse");
+}
+
+TEST_P(RefusalOfOneRank, WithAnOutputThatIsSparse) {
+  const auto messages = messages_of(ranks(), [&](int64_t rank, const Group& group) {
+    std::vector<at::Tensor> outputs(static_cast<size_t>(ranks()), at::zeros({2, 2}));
+    if (rank == 1) outputs[1] = at::ones({2, 2}).to_sparse();
+    test::all_gather(call(), outputs, at::ones({2, 2}), group);
+  });
+  expect_all(messages, "auto_quantize_all_gather on rank 1: outputs[1] must be dense, but has layout Sparse");
+}
+
 TEST(RefusalOfOneRankAlone, IsThrownByItselfWhereTheOthersAreGone) {
   const auto refused = [](int64_t rank, const Group& group) {
     if (rank == 1) return;
@@ -178,6 +195,13 @@ TEST(RefusalOfOneRankAlone, IsThrownByItselfWhereTheOthersAreGone) {
                                       "not be told: rank 0: auto_quantize_all_gather failed: "));
   };
   run_ranks(2, refused, {.timeout = std::chrono::milliseconds(500)});
+}
+
+TEST(Refusal, IsWhateverACheckOfLibTorchThrows) {
+  const auto refusal = collectives::refusal_of([] { TORCH_CHECK_NOT_IMPLEMENTED(false, "no such kernel"); });
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_FALSE(refusal->wrong_type);
+  EXPECT_EQ(refusal->reason, "no such kernel");
 }
 
 TEST(Refusal, OfManyWordsIsCut) {
