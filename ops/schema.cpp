@@ -50,9 +50,9 @@ TORCH_LIBRARY(narrowcast, m) {
   // how. The group is the one registered as group_name; its ranks call the same collectives in the same order. Tensors:
   // the dtypes of quantize_tensor, dense, all on one device, any strides; outputs are written in place, rounded to
   // their own dtype. Errors: TypeError for a dtype; ValueError for the rest, and for ranks whose sizes, qtypes or
-  // collectives differ: on all ranks the same, before data is sent (but on one rank alone for an unknown group_name, a
-  // tensor on the meta device or a leaf that requires a gradient); DistBackendError if a peer or the network fails.
-  // Then the outputs are unchanged. async_op=True is an error. Backward through an output throws.
+  // collectives differ: on all ranks the same, before data is sent (but on one rank alone for an unknown group_name or
+  // a tensor on the meta device); DistBackendError if a peer or the network fails. Then the outputs are unchanged.
+  // async_op=True is an error. Backward through an output throws.
 
   // outputs: W tensors; outputs[r] becomes rank r's input. Inputs may differ in size from rank to rank.
   m.def(
@@ -117,10 +117,10 @@ TORCH_LIBRARY(narrowcast, m) {
   // The mean over the ranks of the group registered as group_name, sent in a wire format and summed in float32;
   // ops/collectives/mean tells how. x [...] float32, float64, bfloat16 or float16, any strides, as many elements on
   // every rank, on the CPUs or GPUs of all -> the same on all ranks, in x's dtype. Errors: TypeError for a dtype;
-  // ValueError for the rest (also for an x written in place that has several elements in one place), and for ranks
-  // whose sizes, formats or kinds of device differ: on all ranks the same, before data is sent (but on one rank alone
-  // for an unknown group_name or a leaf that requires a gradient); DistBackendError if a peer or the network fails,
-  // after which an x written in place is undefined. Backward through a result throws.
+  // ValueError for the rest (also for an x written in place that has several elements in one place or that autograd
+  // does not let be written), and for ranks whose sizes, formats or kinds of device differ: on all ranks the same,
+  // before data is sent (but on one rank alone for an unknown group_name); DistBackendError if a peer or the network
+  // fails, after which an x written in place is undefined. Backward through a result throws.
   m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name) -> ()");
   m.def("quantized_all_reduce(Tensor x, str format, str group_name) -> Tensor");
 }

@@ -1,6 +1,7 @@
 #include "ops/autograd/write_without_derivative.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
@@ -32,6 +33,27 @@ void append(const c10::IValue& argument, std::vector<at::Tensor>& tensors) {
   }
 }
 
+void check_outputs(at::TensorList inputs, at::TensorList outputs) {
+  const bool gradient = needs_gradient(inputs, outputs);
+  for (const at::Tensor& output : outputs) {
+    if (output.defined()) {
+      torch::autograd::check_inplace(output, gradient);
+    }
+  }
+}
+
+void write_checked(const std::string& name, at::TensorList inputs, at::TensorList outputs,
+                   const std::function<void()>& write) {
+  const auto node = needs_gradient(inputs, outputs) ? make_node(name, inputs, outputs) : nullptr;
+  {
+    const at::AutoDispatchBelowAutograd below_autograd;
+    write();
+  }
+  for (const at::Tensor& output : outputs) {
+    torch::autograd::rebase_history(output, node);
+  }
+}
+
 void run_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto values = torch::jit::last(*stack, arguments.size());
@@ -41,28 +63,31 @@ void run_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     const auto* const alias = arguments[i].alias_info();
     append(values[i], alias != nullptr && alias->isWrite() ? outputs : inputs);
   }
-  write_without_derivative(op.schema().name(), inputs, outputs,
-                           [&] { op.redispatchBoxed(keys & c10::after_autograd_keyset, stack); });
+  // Kernels that communicate refuse outputs themselves, so that all ranks are told. The meta kernels do not.
+  write_checked(op.schema().name(), inputs, outputs, [&] {
+    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+    check_outputs(inputs, outputs);
+  });
 }
 
 }  // namespace
 
+bool needs_gradient(at::TensorList inputs, at::TensorList outputs) {
+  return at::GradMode::is_enabled() && (any_needs_gradient(inputs) || any_needs_gradient(outputs));
+}
+
+void check_output(const std::string& name, const at::Tensor& output, bool needs_gradient) {
+  try {
+    torch::autograd::check_inplace(output, needs_gradient);
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, name, " cannot be written in place: ", error.what_without_backtrace());
+  }
+}
+
 void write_without_derivative(const std::string& name, at::TensorList inputs, at::TensorList outputs,
                               const std::function<void()>& write) {
-  const bool needs_gradient = at::GradMode::is_enabled() && (any_needs_gradient(inputs) || any_needs_gradient(outputs));
-  for (const at::Tensor& output : outputs) {
-    if (output.defined()) {
-      torch::autograd::check_inplace(output, needs_gradient);
-    }
-  }
-  const auto node = needs_gradient ? make_node(name, inputs, outputs) : nullptr;
-  {
-    const at::AutoDispatchBelowAutograd below_autograd;
-    write();
-  }
-  for (const at::Tensor& output : outputs) {
-    torch::autograd::rebase_history(output, node);
-  }
+  check_outputs(inputs, outputs);
+  write_checked(name, inputs, outputs, write);
 }
 
 torch::CppFunction write_without_derivative_fallback() {

@@ -19,8 +19,16 @@ namespace narrowcast::autograd {
 NARROWCAST_EXPORT void write_without_derivative(const std::string& name, at::TensorList inputs, at::TensorList outputs,
                                                 const std::function<void()>& write);
 
+// Whether such a write needs a gradient.
+bool needs_gradient(at::TensorList inputs, at::TensorList outputs);
+
+// Throws c10::ValueError if the output `name` must not be written in place: where a gradient is needed a leaf that
+// requires one, a view of it, and a view whose history cannot be changed, as unbind's.
+void check_output(const std::string& name, const at::Tensor& output, bool needs_gradient);
+
 // The Autograd kernel of such an operator: what its schema marks as written are
-// the outputs, all other tensors the inputs.
+// the outputs, all other tensors the inputs. The operator's kernels check_output
+// before they write anything: those that communicate tell the other ranks.
 torch::CppFunction write_without_derivative_fallback();
 
 }  // namespace narrowcast::autograd

@@ -59,6 +59,7 @@ void check_alone(const Call& call) {
   check_device(call);
   if (call.written == Written::kX) {
     collectives::check_writable("x", call.x);
+    autograd::check_output("x", call.x, autograd::needs_gradient(call.x, call.x));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/autograd/write_without_derivative.h"
 #include "ops/collectives/auto_quantize/agreement.h"
 #include "ops/collectives/auto_quantize/exchange.h"
 #include "ops/collectives/writable.h"
@@ -23,9 +24,12 @@ void check_one_per_rank(const char* name, at::TensorList tensors, int64_t world_
                     world_size, ", but holds ", tensors.size());
 }
 
-void check_outputs_writable(at::TensorList outputs) {
+void check_outputs_writable(at::TensorList inputs, at::TensorList outputs) {
+  const bool needs_gradient = autograd::needs_gradient(inputs, outputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    check_writable("outputs[" + std::to_string(i) + "]", outputs[i]);
+    const std::string name = "outputs[" + std::to_string(i) + "]";
+    check_writable(name, outputs[i]);
+    autograd::check_output(name, outputs[i], needs_gradient);
   }
 }
 
@@ -116,7 +120,7 @@ Exchange plan_all_gather(const Group& group, const EncodingArgument& encoding, a
     const int64_t rank = exchange.rank;
     TORCH_CHECK_VALUE(outputs[rank].sizes() == input.sizes(), "outputs[", rank, "] of rank ", rank, " has shape ",
                       outputs[rank].sizes(), " but its input has shape ", input.sizes());
-    check_outputs_writable(outputs);
+    check_outputs_writable(input, outputs);
     exchange.sources = {input};
     exchange.targets = outputs.vec();
     exchange.sends.assign(outputs.size(), input.numel());
@@ -132,7 +136,7 @@ Exchange plan_all_to_all(const Group& group, const EncodingArgument& encoding, a
     check_serves(group, outputs[0].device());
     check_one_per_rank("outputs", outputs, group->getSize());
     check_one_per_rank("inputs", inputs, group->getSize());
-    check_outputs_writable(outputs);
+    check_outputs_writable(inputs, outputs);
     exchange.sources = inputs.vec();
     exchange.targets = outputs.vec();
     exchange.sends = element_counts(inputs);
@@ -147,6 +151,7 @@ Exchange plan_all_to_all_single(const Group& group, const EncodingArgument& enco
     meta::check_all_to_all_single(output, input);
     check_serves(group, output.device());
     check_writable("output", output);
+    autograd::check_output("output", output, autograd::needs_gradient(input, output));
     exchange.sources = {input};
     exchange.targets = {output};
     exchange.sends = split_counts({"input", input, "input_split_sizes"}, splits.input, group->getSize());

@@ -24,8 +24,11 @@ using test::Call;
 using test::Group;
 using test::same_bits;
 using test::Way;
+using ::testing::AllOf;
 using testing::error_message;
+using ::testing::HasSubstr;
 using testing::run_ranks;
+using ::testing::StartsWith;
 
 // What each rank is told when all make `body`'s call. Afterwards the group must still work.
 template <class Body>
@@ -185,6 +188,34 @@ TEST_P(RefusalOfOneRank, WithAnOutputThatIsSparse) {
     test::all_gather(call(), outputs, at::ones({2, 2}), group);
   });
   expect_all(messages, "auto_quantize_all_gather on rank 1: outputs[1] must be dense, but has layout Sparse");
+}
+
+TEST_P(RefusalOfOneRank, WithALeafThatRequiresAGradientAsOutput) {
+  const auto messages = messages_of(ranks(), [&](int64_t rank, const Group& group) {
+    const at::Tensor output = at::full({ranks()}, -1.F).requires_grad_(rank == 1);
+    try {
+      test::all_to_all_single(call(), output, at::ones({ranks()}), {}, group);
+    } catch (...) {
+      EXPECT_TRUE(at::all(output == -1).item<bool>());
+      throw;
+    }
+  });
+  expect_all(messages,
+             "auto_quantize_all_to_all_single on rank 1: output cannot be written in place: a leaf Variable that"
+             " requires grad is being used in an in-place operation.");
+}
+
+// That it gets values that need a gradient is enough.
+TEST_P(RefusalOfOneRank, WithOutputsThatAreViewsOfOneFunction) {
+  const auto messages = messages_of(ranks(), [&](int64_t rank, const Group& group) {
+    const at::Tensor input = at::ones({2}).requires_grad_(rank == 1);
+    test::all_gather(call(), at::zeros({ranks(), 2}).unbind(0), input, group);
+  });
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message,
+                AllOf(StartsWith("auto_quantize_all_gather on rank 1: outputs[0] cannot be written in place: "),
+                      HasSubstr("the output of a function that returns multiple views")));
+  }
 }
 
 TEST(RefusalOfOneRankAlone, IsThrownByItselfWhereTheOthersAreGone) {

@@ -160,6 +160,22 @@ TEST_P(RanksThatDisagree, AreToldWhatOneOfThemFindsWrongWithItsOwnTensor) {
   });
 }
 
+TEST_P(RanksThatDisagree, AreToldWhatAutogradDoesNotLetOneOfThemWrite) {
+  for (const bool as_operator : {false, true}) {
+    expect_on_all(
+        " on rank 1: x cannot be written in place: a leaf Variable that requires grad is being used in an in-place"
+        " operation.",
+        [&](int64_t rank, const Group& group) {
+          const at::Tensor x = at::ones({kNumel}).requires_grad_(rank == 1);
+          if (as_operator) {
+            run_operator_(x, "fp32", test::RegisteredGroup(group).name());
+          } else {
+            quantized_all_reduce_(x, WireFormat::kFp32, group);
+          }
+        });
+  }
+}
+
 // Several elements in one place cannot hold what is written to them. Which strides those are is found exactly.
 TEST(QuantizedAllReduce, WritesToAnyTensorWithoutOverlap) {
   run_ranks(2, [](int64_t rank, const Group& group) {
