@@ -13,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "ops/collectives/group_name.h"
 #include "ops/libtorch_versions.h"
 #include "trainer/files/input/hash.h"
 #include "trainer/files/input/json.h"
@@ -25,16 +26,9 @@ namespace {
 constexpr int64_t kLongestText = int64_t{64} << 20;  // bytes that are taken from a rank
 constexpr size_t kLongestShown = 300;                // bytes of a name or a value in a message
 
-// Where the group's backend wants its tensors.
-at::Device collective_device(const ProcessGroupPtr& group) {
-  const std::vector<at::Device> devices = group->getDeviceTypes();
-  const bool has_cpu = std::find(devices.begin(), devices.end(), at::Device(at::kCPU)) != devices.end();
-  return has_cpu ? at::Device(at::kCPU) : devices.at(0);
-}
-
 std::vector<double> all_reduce(const ProcessGroupPtr& group, const std::vector<double>& values,
                                c10d::ReduceOp::RedOpType operation) {
-  std::vector<at::Tensor> tensors{at::tensor(values, at::kDouble).to(collective_device(group))};
+  std::vector<at::Tensor> tensors{at::tensor(values, at::kDouble).to(collectives::any_device(group))};
   c10d::AllreduceOptions options;
   options.reduceOp = operation;
   with_network_errors(group->getRank(), "all-reduce of scalars", [&] { group->allreduce(tensors, options)->wait(); });
@@ -44,7 +38,7 @@ std::vector<double> all_reduce(const ProcessGroupPtr& group, const std::vector<d
 
 // `row` of every rank as one tensor on the CPU, [world size, numel of row].
 at::Tensor all_gather_rows(const ProcessGroupPtr& group, const at::Tensor& row) {
-  at::Tensor input = row.to(collective_device(group));
+  at::Tensor input = row.to(collectives::any_device(group));
   at::Tensor output = at::empty({group->getSize() * row.numel()}, input.options());
   with_network_errors(group->getRank(), "all-gather of values",
                       [&] { libtorch::all_gather_single(group, output, input)->wait(); });
@@ -160,7 +154,7 @@ std::string describe_difference(const std::vector<std::vector<NamedValue>>& list
 void barrier(const ProcessGroupPtr& group, const std::string& step) {
   // An all-reduce is a barrier on every backend, and needs no device of its own choice as NCCL's barrier does.
   with_network_errors(group->getRank(), step, [&] {
-    std::vector<at::Tensor> token{at::zeros({1}, collective_device(group))};
+    std::vector<at::Tensor> token{at::zeros({1}, collectives::any_device(group))};
     group->allreduce(token)->wait();
   });
 }
