@@ -1,6 +1,7 @@
 #include "trainer/files/file_io.h"
 #include "trainer/files/input/input_file.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -55,6 +56,15 @@ TEST(ReadFile, LengthIsLimitedWhereAsked) {
             path + ": has more than 9 bytes");
   EXPECT_EQ(error_message<CorruptInputError>([&] { read_file("/proc/self/maps", {.most_bytes = 9}); }),
             "/proc/self/maps: has more than 9 bytes");
+}
+
+TEST(ReadFile, OneThatIsTooLargeForTheMemoryIsNamed) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", "x");
+  constexpr int64_t kBytes = int64_t{1} << 43;  // Without blocks on the disk; many file systems have no longer files.
+  ASSERT_EQ(::truncate(path.c_str(), kBytes), 0);
+  EXPECT_THAT(error_message<c10::ValueError>([&] { read_file(path); }),
+              ::testing::StartsWith(path + ": has 8796093022208 bytes, but this machine's memory only "));
 }
 
 // The kernel says that they have no bytes.

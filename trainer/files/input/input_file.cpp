@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <new>
 #include <system_error>
 
 #include "ops/errors.h"
@@ -31,6 +32,26 @@ int open_for_reading(const std::string& path, Links links) {
   const int descriptor = ::open(path.c_str(), flags);
   TORCH_CHECK_VALUE(descriptor >= 0, path, ": cannot be read: ", reason(errno));
   return descriptor;
+}
+
+// All there is.
+int64_t memory_bytes() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
+
+void check_length(const InputFile& file, int64_t bytes, int64_t most_bytes) {
+  NARROWCAST_CHECK_INPUT(bytes <= most_bytes, file.path(), ": has more than ", most_bytes, " bytes");
+}
+
+std::string read_all(const InputFile& file, int64_t most_bytes) {
+  int64_t done = file.size();
+  std::string content(static_cast<size_t>(done + kProbe), '\0');
+  file.read(0, content.data(), done);
+  for (int64_t more = -1; more != 0; done += more) {
+    content.resize(static_cast<size_t>(done + kProbe));
+    more = file.read_some(done, content.data() + done, kProbe);
+    check_length(file, done + more, most_bytes);
+  }
+  content.resize(static_cast<size_t>(done));
+  return content;
 }
 
 }  // namespace
@@ -63,20 +84,15 @@ void InputFile::read(int64_t offset, void* destination, int64_t bytes) const {
 
 std::string read_file(const std::string& path, const ReadOptions& options) {
   const InputFile file(path, options.links);
-  const auto check_length = [&](int64_t bytes) {
-    NARROWCAST_CHECK_INPUT(bytes <= options.most_bytes, path, ": has more than ", options.most_bytes, " bytes");
-  };
-  check_length(file.size());
-  int64_t done = file.size();
-  std::string content(static_cast<size_t>(done + kProbe), '\0');
-  file.read(0, content.data(), done);
-  for (int64_t more = -1; more != 0; done += more) {
-    content.resize(static_cast<size_t>(done + kProbe));
-    more = file.read_some(done, content.data() + done, kProbe);
-    check_length(done + more);
+  check_length(file, file.size(), options.most_bytes);
+  // Compared before memory is asked for: the system may promise more than it has, and end the process that uses it.
+  TORCH_CHECK_VALUE(file.size() < memory_bytes(), path, ": has ", file.size(),
+                    " bytes, but this machine's memory only ", memory_bytes());
+  try {
+    return read_all(file, options.most_bytes);
+  } catch (const std::bad_alloc&) {
+    TORCH_CHECK_VALUE(false, path, ": not enough memory for its ", file.size(), " bytes");
   }
-  content.resize(static_cast<size_t>(done));
-  return content;
 }
 
 }  // namespace narrowcast::files

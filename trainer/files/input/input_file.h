@@ -44,7 +44,8 @@ struct ReadOptions {
 };
 
 // The whole of a regular file, also of one that the kernel makes up as it is read (/proc) and that says it has no
-// bytes. Errors as for InputFile, and CorruptInputError naming path and limit if the file is longer than `most_bytes`.
+// bytes. Errors as for InputFile, CorruptInputError naming path and limit if the file is longer than `most_bytes`, and
+// c10::ValueError naming path and size if it is too large for the memory.
 NARROWCAST_EXPORT std::string read_file(const std::string& path, const ReadOptions& options = {});
 
 }  // namespace narrowcast::files
