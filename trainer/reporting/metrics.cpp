@@ -1,11 +1,10 @@
 #include "trainer/reporting/metrics.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <sstream>
+#include <string_view>
 #include <system_error>
-#include <vector>
 
+#include "ops/errors.h"
 #include "trainer/files/file_io.h"
 #include "trainer/files/input/input_file.h"
 #include "trainer/files/input/json.h"
@@ -15,6 +14,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int64_t kReadAtOnce = int64_t{1} << 20;
+
 bool is_event(const json& line, const char* event) { return line.value("event", json()) == event; }
 
 // What cannot be looked up cannot be read either, and that says why.
@@ -23,17 +24,36 @@ bool is_there(const std::string& path) {
   return std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::not_found;
 }
 
-// The lines that are whole; nothing if there is no such file.
-std::vector<json> whole_lines(const std::string& path) {
-  std::vector<json> lines;
-  std::istringstream text(is_there(path) ? files::read_file(path, {.links = files::Links::kRefuse}) : "");
-  for (std::string line; std::getline(text, line);) {
-    json object = files::try_parse_json(line).value;
-    if (object.is_object()) {
-      lines.push_back(std::move(object));
-    }
+// Calls use(object) for each line that is whole; for none if there is no such file. A file of any length takes little
+// memory: one of a long training has many lines.
+template <class Use>
+void for_each_line(const std::string& path, const Use& use) {
+  if (!is_there(path)) {
+    return;
   }
-  return lines;
+  const files::InputFile file(path, files::Links::kRefuse);
+  const auto longest_line = static_cast<size_t>(files::JsonLimits().bytes);
+  const auto use_line = [&](std::string_view line) {
+    const json object = files::try_parse_json(line).value;
+    if (object.is_object()) {
+      use(object);
+    }
+  };
+  std::string text;  // From the beginning of a line on.
+  int64_t offset = 0;
+  for (int64_t more = -1; more != 0; offset += more) {
+    NARROWCAST_CHECK_INPUT(text.size() <= longest_line, path, ": has a line of more than ", longest_line, " bytes");
+    const size_t kept = text.size();
+    text.resize(kept + static_cast<size_t>(kReadAtOnce));
+    more = file.read_some(offset, text.data() + kept, kReadAtOnce);
+    text.resize(kept + static_cast<size_t>(more));
+    size_t begin = 0;
+    for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      use_line(std::string_view(text).substr(begin, end - begin));
+    }
+    text.erase(0, begin);
+  }
+  use_line(text);
 }
 
 bool is_after(const json& line, int64_t step) {
@@ -47,20 +67,20 @@ bool truncate_metrics(const std::string& path, int64_t step) {
   if (!is_there(path)) {
     return false;
   }
-  const std::vector<json> lines = whole_lines(path);
   files::AtomicFile file(path);
-  for (const json& line : lines) {
+  for_each_line(path, [&](const json& line) {
     if (!is_after(line, step) && !is_event(line, "end")) {
       file.write(line.dump() + "\n");
     }
-  }
+  });
   file.commit();
   return true;
 }
 
 bool metrics_have_ended(const std::string& path) {
-  const std::vector<json> lines = whole_lines(path);
-  return std::any_of(lines.begin(), lines.end(), [](const json& line) { return is_event(line, "end"); });
+  bool ended = false;
+  for_each_line(path, [&](const json& line) { ended = ended || is_event(line, "end"); });
+  return ended;
 }
 
 void Metrics::on_start(const nlohmann::json& plan) {

@@ -36,11 +36,10 @@ class NARROWCAST_EXPORT Metrics : public TrainingObserver {
 // Takes out of the file what was written after optimizer step `step`, ends of trainings, and lines that are no JSON
 // objects within the limits of parse_json, which a crash may have left. Returns false if there is no such file. It
 // changes as a whole or not at all; throws c10::ValueError naming the path if it cannot be read or written, or is a
-// link or no regular file.
+// link or no regular file, and CorruptInputError if a line is longer than parse_json takes.
 NARROWCAST_EXPORT bool truncate_metrics(const std::string& path, int64_t step);
 
-// Whether a training came to its end there; false if there is no such file. Throws c10::ValueError if it cannot be
-// read.
+// Whether a training came to its end there; false if there is no such file. Throws as truncate_metrics does.
 NARROWCAST_EXPORT bool metrics_have_ended(const std::string& path);
 
 }  // namespace narrowcast::reporting

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -11,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/errors.h"
+#include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
 namespace narrowcast::reporting {
@@ -88,6 +91,33 @@ TEST(TruncateMetrics, TakesOutALineThatIsTooDeep) {
   EXPECT_FALSE(metrics_have_ended(path));
   EXPECT_TRUE(truncate_metrics(path, 5));
   EXPECT_EQ(lines_of(path).size(), 2u);
+}
+
+TEST(TruncateMetrics, NamesAFileThatHasNoLines) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.write("metrics.jsonl", "{\"event\":\"start\"}\n");
+  ASSERT_EQ(::truncate(path.c_str(), int64_t{1} << 43), 0);  // Without blocks on the disk.
+  const std::string expected = path + ": has a line of more than 16777216 bytes";
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { metrics_have_ended(path); }), expected);
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { truncate_metrics(path, 5); }), expected);
+  EXPECT_EQ(folder.entries(), 1) << "nothing unfinished stays";
+}
+
+// Lines that do not end where reading does.
+TEST(TruncateMetrics, ReadsLinesOfAnyLength) {
+  const testing::TemporaryFolder folder;
+  const std::string plan(3'000'000, 'x');
+  std::string text = "{\"event\":\"start\",\"plan\":\"" + plan + "\"}\n";
+  for (int step = 1; step <= 30'000; ++step) {
+    text += "{\"event\":\"step\",\"step\":" + std::to_string(step) + "}\n";
+  }
+  const std::string path = folder.write("metrics.jsonl", text + "{\"event\":\"e");
+  EXPECT_FALSE(metrics_have_ended(path));
+  EXPECT_TRUE(truncate_metrics(path, 29'999));
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 30'000U);
+  EXPECT_EQ(lines.front()["plan"], plan);
+  EXPECT_EQ(lines.back()["step"], 29'999);
 }
 
 TEST(TruncateMetrics, ReadsARegularFileOnly) {
