@@ -62,7 +62,8 @@ class NARROWCAST_EXPORT ScriptWeightOnlyInt8QuantHandler {
   StateDict create_quantized_state_dict() const;
 
   // The Linear layers that cannot be converted: their weight is used for more than their own products, for instance by
-  // the module around them, or they are of one TorchScript type with such a layer.
+  // the module around them, or they are of one TorchScript type with such a layer. Also modules of a Linear layer's
+  // type whose own weight is complex or no matrix.
   std::vector<FloatLayer> layers_that_stay() const;
 
   // A copy of the module whose other Linear layers multiply by narrowcast::weight_only_int8_linear; it shares all other

@@ -72,15 +72,19 @@ struct Obstacle {
   std::string reason;
 };
 
-// The Linear layers by type, and what each type's obstacles are.
+// The modules of Linear layers' types, and what each type's obstacles are.
 class LayerSearch {
  public:
   explicit LayerSearch(const torch::jit::Module& module) {
     for (const auto& item : module.named_modules()) {
-      if (!is_linear(item.value)) continue;
+      if (is_linear(item.value)) obstacles_.try_emplace(item.value.type().get());
+    }
+    // A type says that there is a tensor, not which: all modules of a Linear layer's type are converted together or
+    // stay.
+    for (const auto& item : module.named_modules()) {
+      if (!obstacles_.contains(item.value.type().get())) continue;
       layers_.push_back({item.name, item.value});
       names_.try_emplace(item.value._ivalue().get(), item.name);
-      obstacles_.try_emplace(item.value.type().get());
     }
     for (const NamedLayer& item : layers_) find_obstacles_in(item.layer);
     for (const auto& item : module.named_modules()) find_uses(item.name, item.value);
@@ -108,6 +112,10 @@ class LayerSearch {
   // What its tensors and attributes are.
   void find_obstacles_in(const torch::jit::Module& layer) {
     const auto fail = [&](std::string reason) { add(layer.type().get(), layer._ivalue().get(), std::move(reason)); };
+    if (!is_linear(layer)) {
+      fail("its weight is no floating matrix");
+      return;
+    }
     const at::Tensor weight = layer.attr(kWeight).toTensor();
     const at::ScalarType dtype = weight.scalar_type();
     if (dtype != at::kFloat && dtype != at::kDouble && dtype != at::kBFloat16 && dtype != at::kHalf) {

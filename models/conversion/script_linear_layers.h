@@ -29,7 +29,8 @@ struct ScriptLinearLayers {
 // A Linear layer has a floating parameter or buffer `weight` [out, in] and is torch.nn.Linear or
 // torch.nn.modules.linear.NonDynamicallyQuantizableLinear by its type's name, or has the constants in_features and
 // out_features, as scripted classes that derive from it do, or multiplies by its weight (is_product). It is convertible
-// if there are such products in its own methods, and nothing else uses its weight.
+// if there are such products in its own methods, nothing else uses its weight, and so it is with all modules of its
+// TorchScript type: one among them whose weight is of another kind is among the others.
 ScriptLinearLayers find_linear_layers(const torch::jit::Module& module);
 
 // Whether the node, of a method of the type whose instance is `self`, is linear(..., self.weight, bias) with a bias

@@ -85,6 +85,43 @@ class Encoder(nn.Module):
         return self.head(self.layer(x))
 
 
+class UnlikePair(nn.Module):
+    """Two layers of one TorchScript type, which does not say what their weights are."""
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.second = nn.Linear(16, 16, dtype=torch.complex64)
+        self.head = nn.Linear(16, 11)
+
+    def forward(self, x):
+        return self.head(self.first(x)) + self.second(x.to(torch.complex64)).real.sum(-1, keepdim=True)
+
+
+class UnlikePairThatReads(UnlikePair):
+    def forward(self, x):
+        return self.head(self.first(x)) + torch.matmul(x.to(torch.complex64), self.second.weight).real[..., :11]
+
+
+class By(nn.Module):
+    def __init__(self, *shape):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x):
+        return linear(x, self.weight)
+
+
+class UnlikeRanks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = By(16, 16)
+        self.second = By(16)
+        self.head = nn.Linear(16, 11)
+
+    def forward(self, x):
+        return self.head(self.first(x)) + self.second(x).unsqueeze(-1)
+
+
 class Shared(nn.Module):
     def __init__(self):
         super().__init__()
@@ -245,6 +282,13 @@ class NarrowcastQuantize(ExactTestCase):
 
     def test_a_fork_reads_the_weight_of_a_layer(self):
         self.check(Forked(), ["head"], "read stays as it is: the module uses its weight itself\n")
+
+    def test_a_type_of_which_one_weight_is_no_floating_matrix(self):
+        lines = ("first stays as it is: it is of one TorchScript type with 'second', which cannot be converted: its "
+                 "weight is no floating matrix\nsecond stays as it is: its weight is no floating matrix\n")
+        for net in (UnlikePair(), UnlikePairThatReads(), UnlikeRanks()):
+            with self.subTest(net=type(net).__name__):
+                self.check(net, ["head"], lines)
 
     def test_refuses_a_module_none_of_whose_layers_can_be_quantised(self):
         error = self.quantize(torch.jit.script(Transposed(4, 3)), exit_code=2)

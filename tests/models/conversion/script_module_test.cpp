@@ -197,18 +197,17 @@ void round_weights(Module& module, const StateDict& state) {
   }
 }
 
-// What stays of a module, "NAME: REASON" each. The others are converted, and the whole computes what it did with
-// rounded weights: in float64, where sums of some numbers below 1000 are 1e-9 apart at most.
-std::string floats_of(const Module& module) {
+// What stays of a module in float64, "NAME: REASON" each. The others are converted, and the whole computes what it did
+// with rounded weights: sums of some numbers below 1000 are 1e-9 apart at most.
+std::string floats_of_doubles(const Module& module) {
   Module loaded = save_and_load(module);
-  loaded.to(at::kDouble);
   const ScriptWeightOnlyInt8QuantHandler handler(loaded);
   const StateDict state = handler.create_quantized_state_dict();
   Module converted = save_and_load(handler.convert_for_runtime());
   expect_equal(state_of(converted), state);
   std::string floats;
   for (const FloatLayer& layer : handler.layers_that_stay()) {
-    EXPECT_EQ(state.at(layer.name + ".weight").scalar_type(), at::kDouble) << layer.name;
+    EXPECT_TRUE(state.at(layer.name + ".weight").equal(state_of(loaded).at(layer.name + ".weight"))) << layer.name;
     floats += layer.name + ": " + layer.reason + "\n";
   }
   const at::Tensor x = at::randn({4, 8}, at::kDouble);
@@ -216,6 +215,12 @@ std::string floats_of(const Module& module) {
   round_weights(loaded, state);
   EXPECT_TRUE(run(converted, x).allclose(run(loaded, x), /*rtol=*/0, /*atol=*/1e-9)) << floats;
   return floats;
+}
+
+std::string floats_of(const Module& module) {
+  Module doubles = save_and_load(module);
+  doubles.to(at::kDouble);
+  return floats_of_doubles(doubles);
 }
 
 TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatDoesMoreWithItsWeight) {
@@ -260,6 +265,36 @@ TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatHasScalesAlready) {
   net.register_module("third", make_linear(unit, 8, 3));
   net.define("def forward(self, x):\n    return self.third.forward(self.scaled.forward(x))\n");
   EXPECT_EQ(floats_of(net), "scaled: it has an attribute 'scales' of its own\n");
+}
+
+// A net whose a and b are of one type, which does not say what their weights are; `use` is what the net makes of b.
+Module make_unlike_pair(const at::Tensor& weight_of_b, const std::string& use) {
+  const Unit unit = new_unit();
+  const Module a = make_linear(unit, 8, 8, "def forward(self, input):\n    return torch.linear(input, self.weight)\n");
+  Module b(unit, a.type());
+  b.setattr("weight", at::randn({8, 8}));
+  b.setattr("bias", at::randn({8}));
+  Module net = make_module(unit, "Net");
+  net.register_module("a", a);
+  net.register_module("b", b);
+  net.register_module("head", make_linear(unit, 8, 3));
+  net.define("def forward(self, x):\n    return self.head.forward(self.a.forward(x)) + " + use + "\n");
+  net.to(at::kDouble);
+  b.setattr("weight", weight_of_b);
+  return net;
+}
+
+TEST(WeightOnlyInt8ScriptModuleLeaves, ATypeOfWhichOneWeightIsNoFloatingMatrix) {
+  const at::Tensor complex = at::randn({8, 8}, at::kComplexDouble);
+  const std::string floats =
+      "a: it is of one TorchScript type with 'b', which cannot be converted: its weight is no floating matrix\n"
+      "b: its weight is no floating matrix\n";
+  EXPECT_EQ(floats_of_doubles(make_unlike_pair(complex, "torch.real(self.b.forward(torch.complex(x, x))).sum()")),
+            floats);
+  EXPECT_EQ(
+      floats_of_doubles(make_unlike_pair(complex, "torch.real(torch.mm(torch.complex(x, x), self.b.weight)).sum()")),
+      floats);
+  EXPECT_EQ(floats_of_doubles(make_unlike_pair(at::randn({8}, at::kDouble), "self.b.forward(x).sum()")), floats);
 }
 
 TEST(WeightOnlyInt8ScriptModule, RunsInFloat64) {
