@@ -96,7 +96,7 @@ std::string report_text(const QuantizeReport& report) {
     lines.push_back({shown(layer.name), layer.bytes_before, layer.bytes_after, error_text(layer.relative_error)});
     before += layer.bytes_before;
     after += layer.bytes_after;
-    width = std::max(width, layer.name.size() + 1);
+    width = std::max(width, lines.back().name.size() + 1);
   }
   lines.push_back({"all other tensors", report.other_bytes, report.other_bytes, "-"});
   lines.push_back({"sum", before, after, ""});

@@ -71,5 +71,16 @@ TEST(ReportText, HasALinePerLayerAndTheSum) {
   EXPECT_THAT(text, HasSubstr("sum                         44 B        40 B"));
 }
 
+// A file names its layers as it likes.
+TEST(ReportText, IsNoWiderThanTheNamesItShows) {
+  QuantizeReport report = compare(floats(), quantised());
+  report.layers.push_back(report.layers[0]);
+  report.layers[0].name = std::string(200'000, 'n');
+  const std::string text = report_text(report);
+  EXPECT_THAT(text, HasSubstr("n [200000 bytes] n"));
+  EXPECT_THAT(text, HasSubstr("\na    "));
+  EXPECT_LT(text.size(), 2000U);
+}
+
 }  // namespace
 }  // namespace narrowcast::quantization
