@@ -13,7 +13,7 @@ constexpr size_t kLongestQuote = 200;
 
 // Of Unicode: C1, which some terminals obey as they do ESC; what separates lines; what changes the direction of text.
 bool is_control(char32_t value) {
-  return value < 0x20 || (value >= 0x7f && value <= 0x9f) || value == 0x200e || value == 0x200f ||
+  return value < 0x20 || (value >= 0x7f && value <= 0x9f) || value == 0x061c || value == 0x200e || value == 0x200f ||
          (value >= 0x2028 && value <= 0x202e) || (value >= 0x2066 && value <= 0x2069);
 }
 

@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Texts, PrintableEscapes,
                                            Shown{"\xe2\x80\xae"
                                                  "exe",
                                                  R"(\u202eexe)"},
-                                           Shown{"\xe2\x80\xa8.", R"(\u2028.)"}));
+                                           Shown{"\xe2\x80\xa8.", R"(\u2028.)"}, Shown{"\xd8\x9c.", R"(\u061c.)"}));
 
 TEST(Printable, EveryByteAndEveryCharacterIsOneLineOfUtf8WithoutControls) {
   std::string all;
@@ -50,10 +50,13 @@ TEST(Printable, EveryByteAndEveryCharacterIsOneLineOfUtf8WithoutControls) {
   for (char32_t value = 0; value < 0x3000; ++value) {
     all += encode_utf8({&value, 1});
   }
+  const std::u32string separating_and_reordering =  // the latter are those with Bidi_Control, says Unicode
+      U"\u2028\u2029\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069";
   const DecodedUtf8 shown = decode_utf8(printable(all, 10 * all.size()));
   EXPECT_FALSE(shown.first_bad_byte.has_value());
   for (const char32_t value : shown.code_points) {
     EXPECT_TRUE(value >= 0x20 && (value < 0x7f || value > 0x9f)) << static_cast<uint32_t>(value);
+    EXPECT_EQ(separating_and_reordering.find(value), std::u32string::npos) << static_cast<uint32_t>(value);
   }
 }
 
