@@ -11,6 +11,7 @@
 
 #include "trainer/data/text/vocabulary.h"
 #include "trainer/evaluation/inputs.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/job/run_job.h"
 #include "trainer/process_group/consensus.h"
 #include "trainer/program/exit_code.h"
@@ -128,7 +129,7 @@ void run(const Evaluation& evaluation, const ProcessGroupPtr& group, const job::
     }
   }
   if (prints && evaluation.prompt.defined()) {
-    out << "text:\n" << evaluation.job.generation.prompt << generated_text(evaluation) << "\n";
+    out << "text:\n" << printable_text(evaluation.job.generation.prompt + generated_text(evaluation)) << "\n";
   }
   out << std::flush;
 }

@@ -11,6 +11,7 @@
 
 #include "models/char_gpt.h"
 #include "trainer/data/text/vocabulary.h"
+#include "trainer/files/input/printable.h"
 #include "trainer/files/model_file.h"
 #include "trainer/job/checkpoints/job_checkpoints.h"
 #include "trainer/job/output_files.h"
@@ -120,7 +121,7 @@ void print_sample(const AgreedJob& agreed) {
   const at::Tensor prompt = at::full({1}, std::max<int64_t>(0, vocabulary.token(U'\n')), at::kLong);
   const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(agreed.job.seed));
   const at::Tensor tokens = gpt->generate(prompt, {.count = agreed.job.output.sample_length}, generator);
-  agreed.context.results << "sample:\n" << vocabulary.decode(tokens) << "\n";
+  agreed.context.results << "sample:\n" << printable_text(vocabulary.decode(tokens)) << "\n";
 }
 
 void save(const AgreedJob& agreed) {

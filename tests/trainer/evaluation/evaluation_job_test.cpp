@@ -153,6 +153,21 @@ TEST(EvaluationOfAScript, RefusesDataOfAnotherVocabulary) {
               HasSubstr("five.pt gives logits for 5 characters, but its vocabulary has 2"));
 }
 
+// Whoever wrote the module chose its vocabulary.
+TEST(EvaluationOfAScript, PrintsNothingThatATerminalWouldObey) {
+  const TemporaryFolder folder;
+  at::Tensor table = at::zeros({3, 3});
+  table.select(1, 0).fill_(1);  // Whatever the text, its first character goes on.
+  save_script(table_module(table), folder / "m.pt", {"\x1b", "\n", "\t"});
+  EvaluationJob job;
+  job.version = "1";
+  job.file = folder / "m.pt";
+  job.context = 4;
+  job.batches = 0;
+  job.generation = {.options = {.count = 2, .temperature = 0}, .prompt = "\t\x1b\n"};
+  EXPECT_EQ(evaluate(job).results, "text:\n\t\\x1b\n\\x1b\\x1b\n");
+}
+
 TEST(EvaluationOfAScript, AClassifierWritesNoText) {
   const TemporaryFolder folder;
   save_script(table_module(at::eye(3)), folder / "m.pt", {"a", "b", "c"});

@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
 using testing::run_ranks;
 using testing::small_job;
 using ::testing::StartsWith;
@@ -70,6 +71,18 @@ TEST(TrainingJob, SampleHasTheLengthAndCanBeLeftOut) {
   EXPECT_EQ(text.size() - text.find("sample:\n"), 8 + 10 + 1U);
   job.output.sample_length = 0;
   EXPECT_EQ(train(job, 1)[0].results.str().find("sample:"), std::string::npos);
+}
+
+TEST(TrainingJob, SampleHoldsNothingThatATerminalWouldObey) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  std::string text;
+  for (int i = 0; i < 2000; ++i) {
+    text += i % 2 == 0 ? '\x07' : '\x1b';
+  }
+  job.data = {folder.write("controls.txt", text)};
+  const std::string results = train(job, 1)[0].results.str();
+  EXPECT_THAT(results.substr(results.find("sample:\n")), MatchesRegex("sample:\n(\\\\x(07|1b)){10}\n"));
 }
 
 TEST(TrainingJob, NoopLetsReplicasDifferAndSaysSo) {

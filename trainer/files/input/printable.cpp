@@ -87,6 +87,16 @@ std::string shown(std::string_view text, size_t most, std::string_view special) 
 
 std::string printable(std::string_view text, size_t most) { return shown(text, most, ""); }
 
+std::string printable_text(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of("\n\t"), text.size());
+    shown.append(escaped(text.substr(0, end), "")).append(text.substr(end, 1));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return shown;
+}
+
 std::string in_quotes(std::string_view text) {
   std::string quote = "'";
   return quote.append(shown(text, kLongestQuote, "'\\")).append("'");

@@ -20,8 +20,11 @@ inline constexpr size_t kLongestMessage = 4096;
 // [2000000 bytes] xyz".
 NARROWCAST_EXPORT std::string printable(std::string_view text, size_t most = kLongestMessage);
 
-// The same for a name or a value in the middle of a message: in single quotes, with single quotes and backslashes in it
-// behind a backslash, and at most 202 bytes long.
+// The same for a text of many lines: line feeds and tabulators stay, and nothing is left out.
+NARROWCAST_EXPORT std::string printable_text(std::string_view text);
+
+// A name or a value in the middle of a message, as printable() has it: in single quotes, with single quotes and
+// backslashes in it behind a backslash, and at most 202 bytes long.
 NARROWCAST_EXPORT std::string in_quotes(std::string_view text);
 
 }  // namespace narrowcast

@@ -86,6 +86,16 @@ TEST(Printable, IsNoLongerThanAsked) {
   }
 }
 
+TEST(PrintableText, KeepsItsLinesAndEscapesWhatATerminalWouldObey) {
+  for (const std::string text : {"", "\n", "\n\ta b\n\n", "no end", "\xe2\x82\xac\n"}) {
+    EXPECT_EQ(printable_text(text), text);
+  }
+  EXPECT_EQ(printable_text("a\x1b]0;title\x07\r\n\xc2\x9b\t\xe2\x80\xae\xff"),
+            "a\\x1b]0;title\\x07\\r\n\\u009b\t\\u202e\\xff");
+  const std::string large(1'000'000, 'x');
+  EXPECT_EQ(printable_text(large), large);
+}
+
 TEST(InQuotes, IsUnambiguousAndShort) {
   EXPECT_EQ(in_quotes(""), "''");
   EXPECT_EQ(in_quotes("blocks.0.weight"), "'blocks.0.weight'");
