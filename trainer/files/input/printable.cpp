@@ -49,25 +49,6 @@ std::string escaped(std::string_view text, std::string_view special) {
   return shown;
 }
 
-bool continues_a_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
-
-// The first and the last at most `most` bytes of a text in UTF-8, in whole characters.
-std::string_view beginning_of(std::string_view text, size_t most) {
-  size_t end = std::min(most, text.size());
-  while (end > 0 && end < text.size() && continues_a_character(text[end])) {
-    --end;
-  }
-  return text.substr(0, end);
-}
-
-std::string_view end_of(std::string_view text, size_t most) {
-  size_t begin = text.size() - std::min(most, text.size());
-  while (begin > 0 && begin < text.size() && continues_a_character(text[begin])) {
-    ++begin;
-  }
-  return text.substr(begin);
-}
-
 // No text becomes shorter by escaping, so half of `most` bytes of each end are enough.
 std::string shown(std::string_view text, size_t most, std::string_view special) {
   if (text.size() <= most) {
@@ -79,8 +60,8 @@ std::string shown(std::string_view text, size_t most, std::string_view special) 
   const std::string note = " [" + std::to_string(text.size()) + " bytes] ";
   const size_t half = (most - std::min(most, note.size())) / 2;
   const size_t read = std::min(most, text.size());
-  std::string cut(beginning_of(escaped(text.substr(0, read), special), half));
-  return cut.append(note).append(end_of(escaped(text.substr(text.size() - read), special), half));
+  std::string cut(first_characters(escaped(text.substr(0, read), special), half));
+  return cut.append(note).append(last_characters(escaped(text.substr(text.size() - read), special), half));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "trainer/files/input/utf8.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -38,6 +39,10 @@ void append_one(char32_t code_point, std::string& text) {
   }
 }
 
+bool continues_a_character(std::string_view text, size_t position) {
+  return position < text.size() && (static_cast<unsigned char>(text[position]) & 0xc0) == 0x80;
+}
+
 }  // namespace
 
 std::optional<FirstCodePoint> first_code_point(std::string_view text) {
@@ -51,7 +56,7 @@ std::optional<FirstCodePoint> first_code_point(std::string_view text) {
     }
     char32_t value = first & static_cast<unsigned char>(~form.lead_mask);
     for (size_t i = 1; i < form.length; ++i) {
-      if (i >= text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) {
+      if (!continues_a_character(text, i)) {
         return std::nullopt;
       }
       value = value << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
@@ -84,6 +89,31 @@ std::string encode_utf8(std::u32string_view code_points) {
     append_one(code_point, text);
   }
   return text;
+}
+
+std::string_view first_characters(std::string_view text, size_t most) {
+  if (most >= text.size()) {
+    return text;
+  }
+  for (size_t less = 0; less < std::min(most + 1, kForms.size()); ++less) {
+    if (!continues_a_character(text, most - less)) {
+      return text.substr(0, most - less);
+    }
+  }
+  return text.substr(0, most);
+}
+
+std::string_view last_characters(std::string_view text, size_t most) {
+  if (most >= text.size()) {
+    return text;
+  }
+  const size_t begin = text.size() - most;
+  for (size_t less = 0; less < std::min(most + 1, kForms.size()); ++less) {
+    if (!continues_a_character(text, begin + less)) {
+      return text.substr(begin + less);
+    }
+  }
+  return text.substr(begin);
 }
 
 }  // namespace narrowcast

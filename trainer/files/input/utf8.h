@@ -31,4 +31,9 @@ NARROWCAST_EXPORT DecodedUtf8 decode_utf8(std::string_view text);
 // Each code point must be one: 0..0x10FFFF without 0xD800..0xDFFF.
 NARROWCAST_EXPORT std::string encode_utf8(std::u32string_view code_points);
 
+// The first and the last bytes of a text, `most` or, so that no character is split, up to three less. What is no UTF-8
+// there is cut at `most`.
+NARROWCAST_EXPORT std::string_view first_characters(std::string_view text, size_t most);
+NARROWCAST_EXPORT std::string_view last_characters(std::string_view text, size_t most);
+
 }  // namespace narrowcast

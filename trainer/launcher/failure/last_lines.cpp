@@ -4,31 +4,21 @@
 #include <fstream>
 #include <utility>
 
+#include "trainer/files/input/utf8.h"
+
 namespace narrowcast::launcher {
 namespace {
 
 constexpr std::streamoff kTail = 64 << 10;
-constexpr size_t kLongestCharacter = 4;  // bytes of one in UTF-8
-constexpr size_t kLongestNote = 40;      // of how much is left out
-
-bool continues_a_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U; }
-
-// Where `text` is cut so that at most `most` bytes are left and no character of UTF-8 is split.
-size_t end_of_whole_characters(std::string_view text, size_t most) {
-  size_t end = most;
-  while (end > 0 && most - end < kLongestCharacter && continues_a_character(text[end])) {
-    --end;
-  }
-  return continues_a_character(text[end]) ? most : end;  // Not UTF-8: any place will do.
-}
+constexpr size_t kLongestNote = 40;  // bytes of how much is left out
 
 // `beginning` is all of a text of `size` bytes, or more than kLongestText bytes of it.
 std::string cut(std::string_view beginning, size_t size) {
   if (size <= kLongestText) {
     return std::string(beginning);
   }
-  const size_t kept = end_of_whole_characters(beginning, kLongestText - kLongestNote);
-  return std::string(beginning.substr(0, kept)) + " ... (" + std::to_string(size - kept) + " more bytes)";
+  const std::string_view kept = first_characters(beginning, kLongestText - kLongestNote);
+  return std::string(kept) + " ... (" + std::to_string(size - kept.size()) + " more bytes)";
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace narrowcast {
 namespace {
 
@@ -55,6 +57,24 @@ INSTANTIATE_TEST_SUITE_P(Sequences, Utf8Refused,
                                            BadUtf8{"\xf4\x90\x80\x80", 0},      // U+110000
                                            BadUtf8{"\xf8\x88\x80\x80\x80", 0},  // five bytes
                                            BadUtf8{"latin \xe9t\xe9", 6}));
+
+TEST(Utf8, IsCutBetweenCharacters) {
+  const std::string text = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z";  // of 1, 2, 3, 4 and 1 bytes
+  const std::vector<size_t> first = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11, 11};
+  const std::vector<size_t> last = {0, 1, 1, 1, 1, 5, 5, 5, 8, 8, 10, 11, 11};
+  for (size_t most = 0; most < first.size(); ++most) {
+    EXPECT_EQ(first_characters(text, most), text.substr(0, first[most])) << most;
+    EXPECT_EQ(last_characters(text, most), text.substr(text.size() - last[most])) << most;
+  }
+}
+
+TEST(Utf8, WhatIsNoneIsCutAnywhere) {
+  const std::string text(9, '\x80');
+  for (size_t most = 4; most < 9; ++most) {
+    EXPECT_EQ(first_characters(text, most).size(), most);
+    EXPECT_EQ(last_characters(text, most).size(), most);
+  }
+}
 
 }  // namespace
 }  // namespace narrowcast
