@@ -76,21 +76,12 @@ at::Tensor read_tensor(SequentialFile& file, const std::string& name, const Tens
   return tensor;
 }
 
-// The header says of each tensor where it is: one after the other, without gaps.
-std::vector<std::pair<std::string, TensorEntry>> in_order_of_bytes(const SafetensorsHeader& header) {
-  std::vector<std::pair<std::string, TensorEntry>> entries(header.tensors.begin(), header.tensors.end());
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.begin, a.second.end) < std::pair(b.second.begin, b.second.end);
-  });
-  return entries;
-}
-
 Safetensors read_content(SequentialFile& file) {
   const std::string text = read_header_text(file);
   const int64_t data_bytes = file.size() - kLengthBytes - static_cast<int64_t>(text.size());
   SafetensorsHeader header = parse_safetensors_header(text, data_bytes, file.path());
   Safetensors content = {.tensors = {}, .metadata = std::move(header.metadata)};
-  for (const auto& [name, entry] : in_order_of_bytes(header)) {
+  for (const auto& [name, entry] : header.tensors) {
     content.tensors.emplace(name, read_tensor(file, name, entry));
   }
   return content;
@@ -154,7 +145,8 @@ FileDigest write_safetensors(const std::string& path, const Safetensors& content
   int64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     const int64_t end = offset + tensor.numel() * static_cast<int64_t>(tensor.element_size());
-    header.tensors[name] = {.dtype = tensor.scalar_type(), .shape = tensor.sizes().vec(), .begin = offset, .end = end};
+    header.tensors.emplace_back(
+        name, TensorEntry{.dtype = tensor.scalar_type(), .shape = tensor.sizes().vec(), .begin = offset, .end = end});
     offset = end;
   }
   const std::string text = format_safetensors_header(header, path);

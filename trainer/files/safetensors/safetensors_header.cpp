@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "ops/errors.h"
@@ -84,7 +85,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     if (place_ == Place::kTensor) {
       NARROWCAST_CHECK_INPUT(fields_.size() == 3, path_, ": header: tensor ", in_quotes(name_),
                              " lacks dtype, shape or data_offsets");
-      header_.tensors.emplace(name_, std::move(entry_));
+      header_.tensors.emplace_back(name_, std::move(entry_));
     }
     place_ = place_ == Place::kHeader ? Place::kEnd : Place::kHeader;
     return true;
@@ -171,14 +172,17 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   std::vector<int64_t> offsets_;
 };
 
+// In the order of their bytes; by name where several are at one place, as empty ones may be.
+void sort_by_range(SafetensorsHeader& header) {
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.second.begin, a.second.end, a.first) < std::tie(b.second.begin, b.second.end, b.first);
+  });
+}
+
 // Each tensor's range must have its shape's size, and together they must fill the data without a gap.
 void check_ranges(const SafetensorsHeader& header, int64_t data_bytes, const std::string& path) {
-  std::vector<std::pair<std::string, TensorEntry>> in_order(header.tensors.begin(), header.tensors.end());
-  std::sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.begin, a.second.end) < std::pair(b.second.begin, b.second.end);
-  });
   int64_t covered = 0;
-  for (const auto& [name, entry] : in_order) {
+  for (const auto& [name, entry] : header.tensors) {
     const auto bytes = dense_bytes(entry);
     NARROWCAST_CHECK_INPUT(bytes.has_value(), path, ": header: tensor ", in_quotes(name),
                            " has a shape that overflows");
@@ -220,6 +224,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_b
   HeaderReader reader(path);
   Json::sax_parse(json, &reader);
   SafetensorsHeader header = reader.take_header();
+  sort_by_range(header);
   check_ranges(header, data_bytes, path);
   return header;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ops/export.h"
@@ -28,7 +29,7 @@ struct TensorEntry {
 };
 
 struct SafetensorsHeader {
-  std::map<std::string, TensorEntry> tensors;
+  std::vector<std::pair<std::string, TensorEntry>> tensors;  // by name, in the order of their bytes
   std::map<std::string, std::string> metadata;
 };
 

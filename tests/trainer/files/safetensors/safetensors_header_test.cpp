@@ -143,7 +143,7 @@ TEST(SafetensorsHeader, TooManyDimensionsAreRefused) {
     shape += ",1";
   }
   EXPECT_EQ(
-      parse_safetensors_header(one_tensor("\"U8\"", shape + "]", "[0,1]"), 1, "PATH").tensors.at("t").shape.size(),
+      parse_safetensors_header(one_tensor("\"U8\"", shape + "]", "[0,1]"), 1, "PATH").tensors.at(0).second.shape.size(),
       kMostDimensions);
   EXPECT_THROW(parse_safetensors_header(one_tensor("\"U8\"", shape + ",1]", "[0,1]"), 1, "PATH"), CorruptInputError);
 }
@@ -163,9 +163,12 @@ TEST(SafetensorsHeader, AnyOrderOfKeysSpacesAndEscapesAreAccepted) {
       "{ \"z\" : {\"data_offsets\":[0,2],\n\"shape\":[2],\t\"dtype\":\"I8\"} ,\r"
       "\"\\u0061\":{\"shape\":[],\"dtype\":\"F64\",\"data_offsets\":[2,10]},\"__metadata__\":{\"k\":\"\\u00e9\"}}   ";
   const SafetensorsHeader parsed = parse_safetensors_header(header, 10, "PATH");
-  EXPECT_EQ(parsed.tensors.at("a").begin, 2);
-  EXPECT_TRUE(parsed.tensors.at("a").shape.empty());
-  EXPECT_EQ(parsed.tensors.at("z").dtype, at::kChar);
+  ASSERT_EQ(parsed.tensors.size(), 2);
+  EXPECT_EQ(parsed.tensors[0].first, "z");
+  EXPECT_EQ(parsed.tensors[0].second.dtype, at::kChar);
+  EXPECT_EQ(parsed.tensors[1].first, "a");
+  EXPECT_EQ(parsed.tensors[1].second.begin, 2);
+  EXPECT_TRUE(parsed.tensors[1].second.shape.empty());
   EXPECT_EQ(parsed.metadata.at("k"), "\xc3\xa9");
 }
 
@@ -173,7 +176,12 @@ TEST(SafetensorsHeader, EmptyTensorsMayShareAPlace) {
   const std::string header =
       R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
       R"("c":{"dtype":"F64","shape":[3,0],"data_offsets":[0,0]},"d":{"dtype":"F64","shape":[0],"data_offsets":[4,4]}})";
-  EXPECT_EQ(parse_safetensors_header(header, 4, "PATH").tensors.size(), 4);
+  const SafetensorsHeader parsed = parse_safetensors_header(header, 4, "PATH");
+  std::string in_order;
+  for (const auto& tensor : parsed.tensors) {
+    in_order += tensor.first;
+  }
+  EXPECT_EQ(in_order, "acbd");
 }
 
 TEST(SafetensorsFile, MisalignedTensorsAreRead) {
@@ -282,12 +290,12 @@ TEST_F(SafetensorsMutations, ManyChangesTogetherLoadOrAreRefused) {
 
 TEST(SafetensorsHeaderFormat, ParsesBackAndIsPadded) {
   SafetensorsHeader header;
-  header.tensors["x"] = {.dtype = at::kHalf, .shape = {2, 3}, .begin = 0, .end = 12};
+  header.tensors = {{"x", {.dtype = at::kHalf, .shape = {2, 3}, .begin = 0, .end = 12}}};
   header.metadata["k"] = "v";
   const std::string text = format_safetensors_header(header, "PATH");
   EXPECT_EQ(text.size() % 8, 0);
   const SafetensorsHeader parsed = parse_safetensors_header(text, 12, "PATH");
-  EXPECT_EQ(parsed.tensors.at("x").shape, std::vector<int64_t>({2, 3}));
+  EXPECT_EQ(parsed.tensors.at(0).second.shape, std::vector<int64_t>({2, 3}));
   EXPECT_EQ(parsed.metadata, header.metadata);
 }
 
