@@ -28,24 +28,47 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT NARROWCAST_SANITIZE)
   target_link_options(narrowcast_options INTERFACE -Wl,-z,relro,-z,now)
 endif()
 
-# narrowcast_library(<name> SOURCES ... [DEPS ...] [PRIVATE_DEPS ...])
-# A shared library narrowcast_<name>, installed and exported as narrowcast::<name>.
+# Where the public headers of each layer lie. Our own files see them all; tests/structure/check_layers says which layer may
+# include which.
+set(NARROWCAST_PUBLIC_HEADERS ops/include hooks/include models/include trainer/ddp/include trainer/base/include)
+list(TRANSFORM NARROWCAST_PUBLIC_HEADERS PREPEND "${PROJECT_SOURCE_DIR}/")
+target_include_directories(narrowcast_options INTERFACE "${PROJECT_SOURCE_DIR}" ${NARROWCAST_PUBLIC_HEADERS})
+
+# narrowcast_library(<name> SOURCES ... [DEPS <library of ours>...] [PRIVATE_DEPS <target>...])
+# A shared library narrowcast_<name>, installed and exported as narrowcast::<name>, that offers what its public headers
+# declare, and narrowcast_<name>_parts: all that it is made of, for our programs and tests, which see its insides. A program
+# links one of the two. narrowcast_<name>_static is the target that has the sources.
 function(narrowcast_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   set(target narrowcast_${name})
-  add_library(${target} SHARED ${arg_SOURCES})
+  list(TRANSFORM arg_DEPS PREPEND narrowcast:: OUTPUT_VARIABLE libraries)
+  list(TRANSFORM arg_DEPS REPLACE "(.+)" "narrowcast_\\1_parts" OUTPUT_VARIABLE parts)
+
+  add_library(${target}_static STATIC ${arg_SOURCES})
+  target_link_libraries(${target}_static PUBLIC libtorch::cpu ${parts} PRIVATE narrowcast_options ${arg_PRIVATE_DEPS})
+  narrowcast_use_pch(${target}_static)
+  # As a whole: nothing names the objects that register operators.
+  add_library(${target}_parts INTERFACE)
+  target_link_libraries(${target}_parts INTERFACE $<LINK_LIBRARY:WHOLE_ARCHIVE,${target}_static>)
+
+  add_library(${target} SHARED $<TARGET_OBJECTS:${target}_static>)
   add_library(narrowcast::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} SOVERSION ${PROJECT_VERSION_MAJOR}
-    VERSION ${PROJECT_VERSION})
-  target_compile_features(${target} PUBLIC cxx_std_20)
-  target_include_directories(${target} PUBLIC
-    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
-    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/narrowcast>")
+    VERSION ${PROJECT_VERSION} LINKER_LANGUAGE CXX)
+  target_compile_features(${target} INTERFACE cxx_std_20)
+  target_include_directories(${target} INTERFACE
+    "$<BUILD_INTERFACE:${NARROWCAST_PUBLIC_HEADERS}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${target}
-    PUBLIC libtorch::cpu ${arg_DEPS}
+    PUBLIC libtorch::cpu ${libraries}
     PRIVATE $<BUILD_INTERFACE:narrowcast_options> ${arg_PRIVATE_DEPS})
-  narrowcast_use_pch(${target})
+  target_link_options(${target} PRIVATE -Wl,-z,defs)
   set_property(GLOBAL APPEND PROPERTY NARROWCAST_INSTALLED_TARGETS ${target})
+endfunction()
+
+# narrowcast_link_privately(<name> <target>...): what only a library's own files need, said after it was made.
+function(narrowcast_link_privately name)
+  target_link_libraries(narrowcast_${name}_static PRIVATE ${ARGN})
+  target_link_libraries(narrowcast_${name} PRIVATE ${ARGN})
 endfunction()
 
 # narrowcast_program(<name> SOURCES ... [DEPS ...])
@@ -54,13 +77,11 @@ function(narrowcast_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   string(REPLACE "-" "_" target "${name}")
   add_executable(${target} ${arg_SOURCES})
-  string(REPLACE "narrowcast_" "" export_name "${target}")
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME "${name}" EXPORT_NAME ${export_name}_program)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME "${name}")
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_compile_definitions(${target} PRIVATE NARROWCAST_VERSION="${PROJECT_VERSION}")
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${target} PRIVATE narrowcast_options narrowcast::program ${arg_DEPS})
-  set_property(GLOBAL APPEND PROPERTY NARROWCAST_INSTALLED_TARGETS ${target})
+  target_link_libraries(${target} PRIVATE narrowcast_options narrowcast_program ${arg_DEPS})
+  install(TARGETS ${target})
 endfunction()
 
 # narrowcast_parallel_sources(<file>...): files that call at::parallel_for, which is serial unless its caller is

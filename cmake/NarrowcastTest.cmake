@@ -11,7 +11,6 @@ function(narrowcast_test name)
   if(NARROWCAST_SANITIZE AND "programs" IN_LIST arg_LABELS)
     set_property(TARGET ${target} PROPERTY EXCLUDE_FROM_ALL ON)
   endif()
-  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE narrowcast_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)  # A quarter less time to compile than -O3.
   narrowcast_use_pch(${target})

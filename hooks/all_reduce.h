@@ -8,15 +8,13 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "ops/export.h"
-
 namespace narrowcast::hooks {
 
 // Issues the all-reduce (sum, in place) of `tensor` at once, on the calling thread: the ranks' collectives stay in
 // order. When it is done, `then` runs and gives the future its value; it must not wait for anything. A failed
 // collective fails the future with c10::DistBackendError that names this rank and `hook`.
-NARROWCAST_EXPORT c10::intrusive_ptr<c10::ivalue::Future> all_reduce_then(
-    const c10::intrusive_ptr<c10d::ProcessGroup>& group, const at::Tensor& tensor, std::string hook,
-    std::function<at::Tensor()> then);
+c10::intrusive_ptr<c10::ivalue::Future> all_reduce_then(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                                        const at::Tensor& tensor, std::string hook,
+                                                        std::function<at::Tensor()> then);
 
 }  // namespace narrowcast::hooks

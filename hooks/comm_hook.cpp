@@ -1,4 +1,4 @@
-#include "hooks/comm_hook.h"
+#include <narrowcast/comm_hook.h>
 
 #include <c10/util/Exception.h>
 

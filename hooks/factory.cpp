@@ -1,4 +1,4 @@
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -7,14 +7,14 @@
 #include <array>
 #include <string_view>
 
-#include "hooks/basic/allreduce.h"
-#include "hooks/basic/bf16_compress.h"
-#include "hooks/basic/fp16_compress.h"
-#include "hooks/basic/noop.h"
-#include "hooks/quantized/quantize_per_channel.h"
-#include "hooks/quantized/quantize_per_tensor.h"
-#include "hooks/wire/quantized_allreduce.h"
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
+#include "hooks/allreduce.h"
+#include "hooks/bf16_compress.h"
+#include "hooks/fp16_compress.h"
+#include "hooks/noop.h"
+#include "hooks/quantize_per_channel.h"
+#include "hooks/quantize_per_tensor.h"
+#include "hooks/quantized_allreduce.h"
 
 namespace narrowcast::hooks {
 namespace {

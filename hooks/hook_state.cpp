@@ -1,8 +1,8 @@
-#include "hooks/hook_state.h"
+#include <narrowcast/hook_state.h>
 
 #include <ATen/ops/full.h>
 
-#include "ops/errors.h"
+#include <narrowcast/errors.h>
 
 namespace narrowcast::hooks {
 

@@ -1,4 +1,4 @@
-#include "models/char_gpt.h"
+#include <narrowcast/char_gpt.h>
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "models/layers/linear.h"
+#include <narrowcast/linear.h>
 #include "models/options.h"
 
 namespace narrowcast::models {
@@ -99,11 +99,11 @@ CharGpt::CharGpt(const CharGptOptions& options) : Model("CharGpt"), shape_(check
 
 CharGpt::~CharGpt() = default;
 
-std::shared_ptr<CharGpt> CharGpt::create(const nlohmann::json& options) {
+std::shared_ptr<CharGpt> CharGpt::create(const ModelOptions& options) {
   return std::make_shared<CharGpt>(read_options("char_gpt", char_gpt_options(), options));
 }
 
-int64_t CharGpt::count_parameters(const nlohmann::json& options) {
+int64_t CharGpt::count_parameters(const ModelOptions& options) {
   const CharGptOptions shape = checked(read_options("char_gpt", char_gpt_options(), options));
   const int64_t width = shape.width;
   const int64_t norm = 2 * width;
@@ -161,6 +161,6 @@ at::Tensor CharGpt::generate(const at::Tensor& prompt, const GenerateOptions& op
   return models::generate({.context = shape_.context, .logits = last_logits}, prompt, options, generator);
 }
 
-nlohmann::json CharGpt::options() const { return write_options(char_gpt_options(), shape_); }
+ModelOptions CharGpt::options() const { return write_options(char_gpt_options(), shape_); }
 
 }  // namespace narrowcast::models

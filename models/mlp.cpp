@@ -1,4 +1,4 @@
-#include "models/mlp.h"
+#include <narrowcast/mlp.h>
 
 #include <ATen/ATen.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -53,11 +53,11 @@ Mlp::Mlp(const MlpOptions& options) : Model("Mlp"), shape_(options) {
   }
 }
 
-std::shared_ptr<Mlp> Mlp::create(const nlohmann::json& options) {
+std::shared_ptr<Mlp> Mlp::create(const ModelOptions& options) {
   return std::make_shared<Mlp>(read_options("mlp", mlp_options(), options));
 }
 
-int64_t Mlp::count_parameters(const nlohmann::json& options) {
+int64_t Mlp::count_parameters(const ModelOptions& options) {
   const MlpOptions shape = read_options("mlp", mlp_options(), options);
   check_options("mlp", mlp_options(), shape);
   if (shape.layers == 0) {
@@ -87,6 +87,6 @@ double Mlp::accuracy(const Batch& batch) {
   return logits(batch.inputs).argmax(1).eq(batch.targets).to(at::kDouble).mean().item<double>();
 }
 
-nlohmann::json Mlp::options() const { return write_options(mlp_options(), shape_); }
+ModelOptions Mlp::options() const { return write_options(mlp_options(), shape_); }
 
 }  // namespace narrowcast::models

@@ -1,4 +1,4 @@
-#include "models/registry.h"
+#include <narrowcast/models.h>
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -6,16 +6,16 @@
 #include <functional>
 #include <map>
 
-#include "models/char_gpt.h"
-#include "models/mlp.h"
-#include "models/reference/ddp_comm_hook_task.h"
+#include <narrowcast/char_gpt.h>
+#include <narrowcast/mlp.h>
+#include "models/ddp_comm_hook_task.h"
 
 namespace narrowcast::models {
 namespace {
 
 struct Entry {
-  std::function<std::shared_ptr<Model>(const nlohmann::json&)> create;
-  std::function<int64_t(const nlohmann::json&)> count_parameters;
+  std::function<std::shared_ptr<Model>(const ModelOptions&)> create;
+  std::function<int64_t(const ModelOptions&)> count_parameters;
 };
 
 const std::map<std::string, Entry>& entries() {
@@ -44,11 +44,11 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-std::shared_ptr<Model> create_model(const std::string& name, const nlohmann::json& options) {
+std::shared_ptr<Model> create_model(const std::string& name, const ModelOptions& options) {
   return find(name).create(options);
 }
 
-int64_t count_parameters(const std::string& name, const nlohmann::json& options) {
+int64_t count_parameters(const std::string& name, const ModelOptions& options) {
   return find(name).count_parameters(options);
 }
 

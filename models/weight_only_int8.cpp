@@ -4,10 +4,10 @@
 
 #include <utility>
 
-#include "models/conversion/module_tree.h"
-#include "models/conversion/script_linear_layers.h"
-#include "models/conversion/script_module.h"
-#include "models/layers/quantize_weight.h"
+#include "models/module_tree.h"
+#include "models/quantize_weight.h"
+#include "models/script_linear_layers.h"
+#include "models/script_module.h"
 
 namespace narrowcast::models {
 namespace {

@@ -17,9 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "models/layers/linear.h"
-#include "models/layers/weight_only_int8_linear.h"
-#include "ops/export.h"
+#include <narrowcast/linear.h>
+#include "models/weight_only_int8_linear.h"
 
 namespace narrowcast::models {
 
@@ -27,7 +26,7 @@ namespace narrowcast::models {
 using StateDict = std::map<std::string, at::Tensor>;
 
 // For torch::nn modules.
-class NARROWCAST_EXPORT WeightOnlyInt8QuantHandler {
+class WeightOnlyInt8QuantHandler {
  public:
   // Throws c10::ValueError for no module.
   explicit WeightOnlyInt8QuantHandler(std::shared_ptr<torch::nn::Module> module);
@@ -54,7 +53,7 @@ struct FloatLayer {
 // For TorchScript modules, scripted or traced. A Linear layer is an instance of torch.nn.Linear or of a class that
 // derives from it or computes the same: a submodule with a parameter or buffer `weight` [out, in] by which its methods
 // multiply (torch.nn.functional.linear), whatever else they do.
-class NARROWCAST_EXPORT ScriptWeightOnlyInt8QuantHandler {
+class ScriptWeightOnlyInt8QuantHandler {
  public:
   explicit ScriptWeightOnlyInt8QuantHandler(torch::jit::Module module);
 

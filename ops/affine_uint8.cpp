@@ -1,4 +1,4 @@
-#include "ops/affine_uint8.h"
+#include <narrowcast/affine_uint8.h>
 
 #include "ops/dispatch.h"
 

@@ -1,4 +1,4 @@
-#include "ops/quantize_tensor.h"
+#include <narrowcast/quantize_tensor.h>
 
 #include <c10/util/Exception.h>
 

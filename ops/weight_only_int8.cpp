@@ -1,4 +1,4 @@
-#include "ops/weight_only_int8.h"
+#include <narrowcast/weight_only_int8.h>
 
 #include "ops/dispatch.h"
 

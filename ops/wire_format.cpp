@@ -1,8 +1,9 @@
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 
 #include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>
 
+#include "ops/codec/wire/format.h"
 #include "ops/dispatch.h"
 
 namespace narrowcast {

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "trainer/bench/run_bench.h"
-#include "trainer/flags/shared/worker_flags.h"
-#include "trainer/program/command_line.h"
-#include "trainer/program/exit_code.h"
-#include "trainer/program/failure/error_file.h"
-#include "trainer/worker_env.h"
+#include <narrowcast/worker_env.h>
+#include "trainer/base/program/command_line.h"
+#include "trainer/base/program/error_file.h"
+#include "trainer/base/program/exit_code.h"
+#include "trainer/train/bench/run_bench.h"
+#include "trainer/train/flags/worker_flags.h"
 
 using narrowcast::bench::BenchOptions;
 

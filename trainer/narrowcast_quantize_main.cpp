@@ -4,9 +4,9 @@
 
 #include <iostream>
 
-#include "trainer/program/command_line.h"
-#include "trainer/program/exit_code.h"
-#include "trainer/quantization/quantize_file.h"
+#include "trainer/base/program/command_line.h"
+#include "trainer/base/program/exit_code.h"
+#include "trainer/train/quantization/quantize_file.h"
 
 ABSL_FLAG(bool, overwrite, false, "Replace a file that is there as OUTPUT.");
 ABSL_FLAG(bool, dry_run, false, "Check and report everything, but write nothing.");

@@ -4,13 +4,13 @@
 
 #include <iostream>
 
-#include "trainer/flags/evaluate_flags.h"
-#include "trainer/flags/shared/worker_flags.h"
-#include "trainer/flags/train_flags.h"
-#include "trainer/job/run_job.h"
-#include "trainer/program/command_line.h"
-#include "trainer/program/failure/error_file.h"
-#include "trainer/worker_env.h"
+#include <narrowcast/worker_env.h>
+#include "trainer/base/program/command_line.h"
+#include "trainer/base/program/error_file.h"
+#include "trainer/train/flags/evaluate_flags.h"
+#include "trainer/train/flags/train_flags.h"
+#include "trainer/train/flags/worker_flags.h"
+#include "trainer/train/job/run_job.h"
 
 namespace {
 

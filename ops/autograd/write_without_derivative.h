@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <string>
-#include "ops/export.h"
 
 namespace narrowcast::autograd {
 
@@ -16,8 +15,8 @@ namespace narrowcast::autograd {
 // "derivative for NAME is not implemented" instead of taking the values for
 // constants; an output that must not be written in place throws before `write`.
 // Undefined tensors are skipped.
-NARROWCAST_EXPORT void write_without_derivative(const std::string& name, at::TensorList inputs, at::TensorList outputs,
-                                                const std::function<void()>& write);
+void write_without_derivative(const std::string& name, at::TensorList inputs, at::TensorList outputs,
+                              const std::function<void()>& write);
 
 // Whether such a write needs a gradient.
 bool needs_gradient(at::TensorList inputs, at::TensorList outputs);

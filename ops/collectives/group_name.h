@@ -7,7 +7,7 @@
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "ops/export.h"
+#include <narrowcast/export.h>
 
 namespace narrowcast::collectives {
 

@@ -7,8 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "ops/export.h"
-
 namespace narrowcast::collectives {
 
 struct Refusal {
@@ -18,18 +16,18 @@ struct Refusal {
 
 // What `check` finds wrong with this rank's arguments: its c10::ValueError or c10::TypeError. Another c10::Error, of
 // LibTorch about a tensor of a kind that the check does not know, counts as the former.
-NARROWCAST_EXPORT std::optional<Refusal> refusal_of(const std::function<void()>& check);
+std::optional<Refusal> refusal_of(const std::function<void()>& check);
 
 // A refusal in a message: the bytes of a string that ends with a 0, whose first character is its class. None begins
 // with a 0. A longer reason is cut.
 inline constexpr int64_t kRefusalBytes = 1024;
-NARROWCAST_EXPORT void write_refusal(const std::optional<Refusal>& refusal, uint8_t* bytes);
-NARROWCAST_EXPORT std::optional<Refusal> read_refusal(const uint8_t* bytes);
+void write_refusal(const std::optional<Refusal>& refusal, uint8_t* bytes);
+std::optional<Refusal> read_refusal(const uint8_t* bytes);
 
 // Throws the error of `rank`, which called `call`, in the words that all ranks use.
-[[noreturn]] NARROWCAST_EXPORT void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank);
+[[noreturn]] void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank);
 
 // Throws `refusal` where the ranks could not be told of it because of `failure`.
-[[noreturn]] NARROWCAST_EXPORT void throw_untold(const Refusal& refusal, const std::string& failure);
+[[noreturn]] void throw_untold(const Refusal& refusal, const std::string& failure);
 
 }  // namespace narrowcast::collectives

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include <narrowcast/quantize_tensor.h>
 #include "ops/meta/quantize_tensor.h"
-#include "ops/quantize_tensor.h"
 
 namespace narrowcast {
 namespace {

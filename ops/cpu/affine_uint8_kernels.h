@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
+#include <narrowcast/export.h>
 #include "ops/codec/affine_uint8.h"
-#include "ops/export.h"
 
 namespace narrowcast::cpu {
 
@@ -28,7 +28,7 @@ NARROWCAST_EXPORT AffineRange find_range(const T* x, int64_t n);
 
 // codec::choose_qparams(find_range(x, n)), or scale 1 and zero point 0 where n is 0.
 template <class T>
-NARROWCAST_EXPORT AffineQparams choose_qparams(const T* x, int64_t n);
+AffineQparams choose_qparams(const T* x, int64_t n);
 
 // codes[i] = codec::quantize(x[i], qparams).
 template <class T>
@@ -40,7 +40,7 @@ template <class T>
 NARROWCAST_EXPORT AffineQparams choose_qparams_and_quantize(const T* x, int64_t n, uint8_t* codes);
 
 // out[i] = codec::dequantize(codes[i], qparams).
-NARROWCAST_EXPORT void dequantize(const uint8_t* codes, int64_t n, AffineQparams qparams, float* out);
+void dequantize(const uint8_t* codes, int64_t n, AffineQparams qparams, float* out);
 
 // The mean over ranks of what they encoded, where rank r (0 <= r < ranks, ranks >= 1)
 // has codes[r][0..n) and qparams[r]:
@@ -53,7 +53,7 @@ NARROWCAST_EXPORT void dequantize_mean(const uint8_t* const* codes, const Affine
 // The library holds these; c10's types would hide them without being told again.
 #define NARROWCAST_DECLARE_AFFINE_UINT8(T)                                                                     \
   extern template NARROWCAST_EXPORT AffineRange find_range(const T*, int64_t);                                 \
-  extern template NARROWCAST_EXPORT AffineQparams choose_qparams(const T*, int64_t);                           \
+  extern template AffineQparams choose_qparams(const T*, int64_t);                                             \
   extern template NARROWCAST_EXPORT void quantize(const T*, int64_t, AffineQparams, uint8_t*);                 \
   extern template NARROWCAST_EXPORT AffineQparams choose_qparams_and_quantize(const T*, int64_t, uint8_t*);    \
   extern template NARROWCAST_EXPORT void dequantize_mean(const uint8_t* const*, const AffineQparams*, int64_t, \

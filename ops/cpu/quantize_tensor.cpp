@@ -8,9 +8,9 @@
 #include <optional>
 #include <string_view>
 
+#include <narrowcast/quantize_tensor.h>
 #include "ops/cpu/quantize_tensor_kernels.h"
 #include "ops/meta/quantize_tensor.h"
-#include "ops/quantize_tensor.h"
 
 namespace narrowcast::cpu {
 namespace {

@@ -10,8 +10,6 @@
 
 #include <cstdint>
 
-#include "ops/export.h"
-
 namespace narrowcast::cpu {
 
 // The arrays to encode: T is float, double, c10::BFloat16 or c10::Half.
@@ -31,24 +29,24 @@ struct DecodeSpan {
 
 // codes[i] = codec::encode_fp16(x[i], limit): x as float32, limit 65504 rounded to T.
 template <class T>
-NARROWCAST_EXPORT void encode_fp16(EncodeSpan<T> span);
+void encode_fp16(EncodeSpan<T> span);
 
 // codes[i] = codec::encode_bfp16(x[i]): x as float32.
 template <class T>
-NARROWCAST_EXPORT void encode_bfp16(EncodeSpan<T> span);
+void encode_bfp16(EncodeSpan<T> span);
 
 // out[i] = codec::decode_fp16(codes[i]), and that divided by quant_loss.
-NARROWCAST_EXPORT void decode_fp16(DecodeSpan span);
-NARROWCAST_EXPORT void decode_fp16(DecodeSpan span, float quant_loss);
+void decode_fp16(DecodeSpan span);
+void decode_fp16(DecodeSpan span, float quant_loss);
 
 // out[i] = codec::decode_bfp16(codes[i]), and that divided by quant_loss.
-NARROWCAST_EXPORT void decode_bfp16(DecodeSpan span);
-NARROWCAST_EXPORT void decode_bfp16(DecodeSpan span, float quant_loss);
+void decode_bfp16(DecodeSpan span);
+void decode_bfp16(DecodeSpan span, float quant_loss);
 
 // The library holds these; c10's types would hide them without being told again.
-#define NARROWCAST_DECLARE_ENCODE(T)                                 \
-  extern template NARROWCAST_EXPORT void encode_fp16(EncodeSpan<T>); \
-  extern template NARROWCAST_EXPORT void encode_bfp16(EncodeSpan<T>);
+#define NARROWCAST_DECLARE_ENCODE(T)               \
+  extern template void encode_fp16(EncodeSpan<T>); \
+  extern template void encode_bfp16(EncodeSpan<T>);
 NARROWCAST_DECLARE_ENCODE(float)
 NARROWCAST_DECLARE_ENCODE(double)
 NARROWCAST_DECLARE_ENCODE(c10::BFloat16)

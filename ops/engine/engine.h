@@ -17,8 +17,8 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <narrowcast/export.h>
 #include "ops/engine/job.h"
-#include "ops/export.h"
 
 namespace narrowcast::engine {
 

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "ops/engine/transport.h"
-#include "ops/export.h"
 
 namespace narrowcast::engine {
 
@@ -23,7 +22,7 @@ namespace narrowcast::engine {
 //   - what a rank skips because it is empty, its peer skips as well.
 // All run on the engine's thread, in this order. Tensors they hand to the transport
 // stay untouched until finish has returned.
-class NARROWCAST_EXPORT Job {
+class Job {
  public:
   virtual ~Job() = default;
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "ops/export.h"
+#include <narrowcast/export.h>
 
 namespace narrowcast::engine {
 

@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "ops/export.h"
+#include <narrowcast/export.h>
 
 namespace narrowcast::engine {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <narrowcast/quantize_tensor.h>
 #include "ops/meta/quantize_tensor.h"
-#include "ops/quantize_tensor.h"
 
 namespace narrowcast::meta {
 namespace {

@@ -4,7 +4,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
-#include "ops/quantize_tensor.h"
+#include <narrowcast/quantize_tensor.h>
 
 namespace narrowcast::meta {
 namespace {

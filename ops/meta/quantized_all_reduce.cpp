@@ -4,7 +4,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 
 namespace narrowcast::meta {
 namespace {

@@ -1,11 +1,12 @@
 #include "ops/meta/wire_format.h"
+#include "ops/codec/wire/format.h"
 
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
-#include "ops/errors.h"
+#include <narrowcast/errors.h>
+#include <narrowcast/wire_format.h>
 #include "ops/meta/empty.h"
-#include "ops/wire_format.h"
 
 namespace narrowcast::meta {
 namespace {

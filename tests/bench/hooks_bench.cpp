@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "tests/hooks/bucket.h"
 #include "tests/support/ranks.h"
-#include "trainer/program/command_line.h"
+#include "trainer/base/program/command_line.h"
 
 ABSL_FLAG(int64_t, ranks, 2, "processes, each with one copy of the bucket");
 ABSL_FLAG(int64_t, threads, 1, "threads per process");

@@ -12,14 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "hooks/factory.h"
-#include "ops/collectives/quantized_all_reduce.h"
+#include <narrowcast/consensus.h>
+#include <narrowcast/hooks.h>
+#include <narrowcast/process_group.h>
+#include <narrowcast/quantized_all_reduce.h>
+#include <narrowcast/worker_env.h>
 #include "tests/hooks/bucket.h"
-#include "trainer/bench/measurement/median.h"
-#include "trainer/process_group/consensus.h"
-#include "trainer/process_group/process_group.h"
-#include "trainer/program/command_line.h"
-#include "trainer/worker_env.h"
+#include "trainer/base/program/command_line.h"
+#include "trainer/train/bench/median.h"
 
 ABSL_FLAG(double, mebibytes, 25, "size of the tensor of float32");
 ABSL_FLAG(int64_t, iterations, 20, "measured iterations of each, after three to warm up");

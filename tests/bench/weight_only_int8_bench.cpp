@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/weight_only_int8.h"
-#include "trainer/program/command_line.h"
+#include <narrowcast/weight_only_int8.h>
+#include "trainer/base/program/command_line.h"
 
 ABSL_FLAG(int64_t, threads, 1, "threads of every operator");
 ABSL_FLAG(int64_t, rounds, 15, "measured turns of each, after two to warm up");

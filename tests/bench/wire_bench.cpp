@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ops/cpu/wire/wire_kernels.h"
-#include "trainer/program/command_line.h"
+#include "trainer/base/program/command_line.h"
 
 ABSL_FLAG(int64_t, rounds, 15, "measured turns of each kernel, after two to warm up");
 

@@ -1,4 +1,4 @@
-#include "hooks/comm_hook.h"
+#include <narrowcast/comm_hook.h>
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/hook_cases.h"
 #include "tests/support/ranks.h"

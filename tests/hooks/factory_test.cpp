@@ -1,4 +1,4 @@
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

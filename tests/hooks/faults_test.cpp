@@ -7,7 +7,7 @@
 
 #include <chrono>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "tests/hooks/bucket.h"
 #include "tests/support/ranks.h"
 

@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
+#include <narrowcast/wire_format.h>
 #include "ops/collectives/mean/cost_model.h"
-#include "ops/wire_format.h"
-#include "tests/hooks/quantized/upstream_quantization.h"
+#include "tests/hooks/upstream_quantization.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 
 namespace narrowcast::hooks {

@@ -1,9 +1,9 @@
-#include "hooks/hook_state.h"
+#include <narrowcast/hook_state.h>
 
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "ops/errors.h"
+#include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 
 namespace narrowcast::hooks {

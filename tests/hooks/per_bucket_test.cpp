@@ -8,7 +8,7 @@
 #include <atomic>
 #include <memory>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "tests/hooks/bucket.h"
 #include "tests/support/ranks.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "tests/hooks/bucket.h"
 #include "tests/support/ranks.h"
 

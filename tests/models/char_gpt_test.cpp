@@ -1,4 +1,4 @@
-#include "models/char_gpt.h"
+#include <narrowcast/char_gpt.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -9,7 +9,7 @@
 #include <cmath>
 #include <set>
 
-#include "models/registry.h"
+#include <narrowcast/models.h>
 #include "tests/support/error_message.h"
 
 namespace narrowcast::models {
@@ -227,8 +227,7 @@ TEST(CharGpt, WrongInputsAreNamed) {
 
 TEST(CharGpt, OptionsRoundTrip) {
   CharGpt model(kTiny);
-  const nlohmann::json expected = {
-      {"layers", 2}, {"heads", 2}, {"width", 16}, {"context", 12}, {"vocabulary_size", 11}};
+  const ModelOptions expected = {{"layers", 2}, {"heads", 2}, {"width", 16}, {"context", 12}, {"vocabulary_size", 11}};
   EXPECT_EQ(model.options(), expected);
   EXPECT_EQ(create_model("char_gpt", model.options())->options(), expected);
 }

@@ -1,10 +1,10 @@
-#include "models/mlp.h"
+#include <narrowcast/mlp.h>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
-#include "models/registry.h"
+#include <narrowcast/models.h>
 
 namespace narrowcast::models {
 namespace {
@@ -79,7 +79,7 @@ TEST(Mlp, WrongInputsAreErrors) {
 }
 
 TEST(Mlp, OptionsRoundTrip) {
-  const nlohmann::json expected = {{"inputs", 6}, {"hidden", 5}, {"layers", 2}, {"classes", 3}};
+  const ModelOptions expected = {{"inputs", 6}, {"hidden", 5}, {"layers", 2}, {"classes", 3}};
   EXPECT_EQ(Mlp(kSmallMlp).options(), expected);
   EXPECT_EQ(create_model("mlp", expected)->options(), expected);
   EXPECT_THROW(Mlp({.classes = 0}), c10::ValueError);

@@ -1,14 +1,14 @@
-#include "models/registry.h"
+#include <narrowcast/models.h>
 
 #include <gtest/gtest.h>
 
-#include "models/char_gpt.h"
+#include <narrowcast/char_gpt.h>
 #include "tests/support/error_message.h"
 
 namespace narrowcast::models {
 namespace {
 
-std::string error_of(const std::string& name, const nlohmann::json& options) {
+std::string error_of(const std::string& name, const ModelOptions& options) {
   return testing::error_message<c10::ValueError>([&] { create_model(name, options); });
 }
 
@@ -36,10 +36,10 @@ TEST(Registry, CountsParametersWithoutMakingTheModel) {
   for (const std::string& name : model_names()) {
     EXPECT_EQ(count_parameters(name), counted(*create_model(name))) << name;
   }
-  const nlohmann::json gpt = {{"layers", 3}, {"heads", 1}, {"width", 5}, {"context", 7}, {"vocabulary_size", 11}};
+  const ModelOptions gpt = {{"layers", 3}, {"heads", 1}, {"width", 5}, {"context", 7}, {"vocabulary_size", 11}};
   EXPECT_EQ(count_parameters("char_gpt", gpt), counted(*create_model("char_gpt", gpt)));
   for (const int64_t layers : {0, 1, 3}) {
-    const nlohmann::json mlp = {{"layers", layers}, {"inputs", 6}, {"hidden", 5}, {"classes", 3}};
+    const ModelOptions mlp = {{"layers", layers}, {"inputs", 6}, {"hidden", 5}, {"classes", 3}};
     EXPECT_EQ(count_parameters("mlp", mlp), counted(*create_model("mlp", mlp))) << layers;
   }
   EXPECT_GT(count_parameters("char_gpt", {{"width", 16384}, {"layers", 256}}), 800'000'000'000);
@@ -61,13 +61,7 @@ TEST(Registry, WrongOptionsNameModelOptionAndValue) {
   EXPECT_EQ(error_of("mlp", {{"width", 3}}), "mlp: unknown option 'width'; known: inputs, hidden, layers, classes");
   EXPECT_EQ(error_of("mlp", {{"hidden", 65537}}), "mlp: option hidden must be in 1..65536, but is 65537");
   EXPECT_EQ(error_of("mlp", {{"hidden", -1}}), "mlp: option hidden must be in 1..65536, but is -1");
-  EXPECT_EQ(error_of("mlp", {{"hidden", 2.5}}), "mlp: option hidden must be an integer, but is 2.5");
-  EXPECT_EQ(error_of("mlp", {{"hidden", "8"}}), "mlp: option hidden must be an integer, but is \"8\"");
-  EXPECT_EQ(error_of("mlp", {{"hidden", UINT64_MAX}}),
-            "mlp: option hidden must be an integer, but is 18446744073709551615");
-  EXPECT_EQ(error_of("mlp", nlohmann::json::array({1})), "mlp: options must be a JSON object, but are [1]");
-  EXPECT_EQ(error_of("ddp_comm_hook_task", {{"width", 3}}),
-            "ddp_comm_hook_task: has no options, but was given {\"width\":3}");
+  EXPECT_EQ(error_of("ddp_comm_hook_task", {{"width", 3}}), "ddp_comm_hook_task: has no options, but was given width");
 }
 
 }  // namespace

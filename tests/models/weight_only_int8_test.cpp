@@ -9,9 +9,9 @@
 
 #include <set>
 
-#include "models/char_gpt.h"
-#include "models/mlp.h"
-#include "ops/weight_only_int8.h"
+#include <narrowcast/char_gpt.h>
+#include <narrowcast/mlp.h>
+#include <narrowcast/weight_only_int8.h>
 #include "tests/support/error_message.h"
 
 namespace narrowcast::models {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "ops/affine_uint8.h"
+#include <narrowcast/affine_uint8.h>
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/script.h"
 

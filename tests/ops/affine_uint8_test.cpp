@@ -1,5 +1,5 @@
 // The affine uint8 operators: contract, errors, layouts, threads and devices.
-#include "ops/affine_uint8.h"
+#include <narrowcast/affine_uint8.h>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

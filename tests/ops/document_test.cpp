@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "ops/affine_uint8.h"
-#include "ops/collectives/auto_quantize.h"
-#include "ops/collectives/quantized_all_reduce.h"
-#include "ops/quantize_tensor.h"
-#include "ops/weight_only_int8.h"
-#include "ops/wire_format.h"
+#include <narrowcast/affine_uint8.h>
+#include <narrowcast/auto_quantize.h>
+#include <narrowcast/quantize_tensor.h>
+#include <narrowcast/quantized_all_reduce.h>
+#include <narrowcast/weight_only_int8.h>
+#include <narrowcast/wire_format.h>
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/support/ranks.h"
 

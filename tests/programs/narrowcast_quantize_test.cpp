@@ -10,7 +10,7 @@
 
 #include "tests/programs/train_commands.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/files/safetensors/safetensors.h"
+#include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::testing {
 namespace {

@@ -8,10 +8,10 @@
 #include <map>
 #include <string>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "tests/programs/train_commands.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/device/device.h"
+#include "trainer/train/training/device.h"
 
 namespace narrowcast::testing {
 namespace {

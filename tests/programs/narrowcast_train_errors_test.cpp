@@ -13,7 +13,7 @@
 #include "tests/programs/train_commands.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/files/safetensors/safetensors.h"
+#include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::testing {
 namespace {

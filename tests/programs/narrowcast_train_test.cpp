@@ -8,10 +8,10 @@
 #include <sstream>
 #include <string>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "tests/programs/train_commands.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/files/model_file.h"
+#include "trainer/train/files/model_file.h"
 
 namespace narrowcast::testing {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "tests/programs/train_commands.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/files/safetensors/safetensors.h"
+#include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::testing {
 namespace {

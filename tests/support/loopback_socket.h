@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/network/listening_socket.h"
+#include "trainer/base/listening_socket.h"
 
 namespace narrowcast::testing {
 

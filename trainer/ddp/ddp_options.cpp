@@ -1,10 +1,10 @@
-#include "trainer/ddp/ddp_options.h"
+#include <narrowcast/ddp_options.h>
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 
 namespace narrowcast {
 namespace {

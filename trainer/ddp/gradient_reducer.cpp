@@ -1,4 +1,4 @@
-#include "trainer/ddp/gradient_reducer.h"
+#include <narrowcast/gradient_reducer.h>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -8,14 +8,14 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <utility>
 
-#include "hooks/factory.h"
-#include "ops/wire_format.h"
-#include "trainer/ddp/autograd/output_sink.h"
-#include "trainer/ddp/autograd/reduction_counter.h"
-#include "trainer/ddp/reducer/make_reducer.h"
-#include "trainer/process_group/consensus.h"
-#include "trainer/process_group/network_errors.h"
-#include "trainer/version.h"
+#include <narrowcast/consensus.h>
+#include <narrowcast/hooks.h>
+#include <narrowcast/network_errors.h>
+#include <narrowcast/version.h>
+#include <narrowcast/wire_format.h>
+#include "trainer/ddp/make_reducer.h"
+#include "trainer/ddp/output_sink.h"
+#include "trainer/ddp/reduction_counter.h"
 
 namespace narrowcast {
 namespace {

@@ -1,7 +1,7 @@
-#include "trainer/ddp/module_state.h"
+#include <narrowcast/module_state.h>
 
-#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -85,10 +85,10 @@ ModuleState module_state(const torch::jit::Module& module) {
 std::vector<NamedValue> describe(const ModuleState& state) {
   std::vector<NamedValue> values;
   for (const NamedTensor& parameter : state.parameters) {
-    values.push_back({absl::StrCat("parameter '", parameter.name, "'"), describe(parameter.tensor)});
+    values.push_back({c10::str("parameter '", parameter.name, "'"), describe(parameter.tensor)});
   }
   for (const NamedTensor& buffer : state.buffers) {
-    values.push_back({absl::StrCat("buffer '", buffer.name, "'"), describe(buffer.tensor)});
+    values.push_back({c10::str("buffer '", buffer.name, "'"), describe(buffer.tensor)});
   }
   return values;
 }

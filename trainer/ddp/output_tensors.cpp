@@ -1,4 +1,4 @@
-#include "trainer/ddp/output_tensors.h"
+#include <narrowcast/output_tensors.h>
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>

@@ -2,9 +2,9 @@
 
 #include <c10/util/Exception.h>
 
-#include "trainer/launcher/failure/failure_report.h"
-#include "trainer/launcher/failure/last_lines.h"
-#include "trainer/program/failure/error_file.h"
+#include "trainer/base/program/error_file.h"
+#include "trainer/launcher/workers/failure_report.h"
+#include "trainer/launcher/workers/last_lines.h"
 
 namespace narrowcast::launcher {
 namespace {

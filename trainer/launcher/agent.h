@@ -10,10 +10,10 @@
 #include <functional>
 #include <string>
 
-#include "trainer/launcher/plan/launch_plan.h"
-#include "trainer/launcher/rendezvous/rendezvous.h"
+#include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/rendezvous.h"
 #include "trainer/launcher/supervisor.h"
-#include "trainer/launcher/worker_runner.h"
+#include "trainer/launcher/workers/worker_runner.h"
 
 namespace narrowcast::launcher {
 

@@ -2,10 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include "trainer/launcher/local_rendezvous.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/run_folder.h"
-#include "trainer/launcher/rendezvous/local_rendezvous.h"
-#include "trainer/launcher/rendezvous/store_rendezvous.h"
+#include "trainer/launcher/store_rendezvous.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -6,12 +6,12 @@
 #include <optional>
 #include <string>
 
-#include "trainer/launcher/plan/launch_plan.h"
-#include "trainer/launcher/plan/node_count.h"
-#include "trainer/launcher/rendezvous/rendezvous.h"
-#include "trainer/launcher/rendezvous/rendezvous_options.h"
-#include "trainer/launcher/store/hosted_store.h"
-#include "trainer/launcher/store/store_socket.h"
+#include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/group/store_socket.h"
+#include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/node_count.h"
+#include "trainer/launcher/rendezvous.h"
+#include "trainer/launcher/rendezvous_options.h"
 
 namespace narrowcast::launcher {
 

@@ -6,16 +6,17 @@
 #include <memory>
 #include <thread>
 
+#include "trainer/base/open_files.h"
+#include "trainer/base/program/error_file.h"
+#include "trainer/base/program/process_setup.h"
 #include "trainer/launcher/agent.h"
-#include "trainer/launcher/failure/failure_report.h"
-#include "trainer/launcher/plan/launch_plan.h"
+#include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/launch_plan.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
 #include "trainer/launcher/posix/run_folder.h"
-#include "trainer/launcher/store/hosted_store.h"
-#include "trainer/network/open_files.h"
-#include "trainer/program/failure/error_file.h"
+#include "trainer/launcher/workers/failure_report.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/worker_env.h>
 #include "trainer/launcher/job_rendezvous.h"
-#include "trainer/worker_env.h"
 
 namespace narrowcast::launcher {
 

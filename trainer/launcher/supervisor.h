@@ -18,7 +18,7 @@
 #include <optional>
 #include <vector>
 
-#include "trainer/launcher/worker_runner.h"
+#include "trainer/launcher/workers/worker_runner.h"
 
 namespace narrowcast::launcher {
 

@@ -12,33 +12,16 @@
 // functions below, and a page in the documentation.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
 
+#include <narrowcast/wire_formats.h>
 #include "ops/codec/host_device.h"
 #include "ops/codec/wire/block_elements.h"
 #include "ops/codec/wire/float_elements.h"
 
 namespace narrowcast {
-
-// How elements travel. Prints as the operators' `format`.
-enum class WireFormat {
-  kInt8B32,
-  kInt8B128,
-  kInt8B256,
-  kInt6B32,
-  kInt4B32,
-  kFp8E4M3B32,
-  kBf16,
-  kFp16,
-  kFp32,
-};
-
-inline constexpr std::array kWireFormats{WireFormat::kInt8B32, WireFormat::kInt8B128, WireFormat::kInt8B256,
-                                         WireFormat::kInt6B32, WireFormat::kInt4B32,  WireFormat::kFp8E4M3B32,
-                                         WireFormat::kBf16,    WireFormat::kFp16,     WireFormat::kFp32};
 
 namespace codec::wire {
 

@@ -16,7 +16,7 @@ namespace narrowcast::collectives {
 
 // Returns the number of elements of the longest run that this rank sends or receives. c10::ValueError or c10::TypeError
 // as above; c10::DistBackendError if a peer or the network fails, or a peer sends what is no record.
-NARROWCAST_EXPORT int64_t agree(const Exchange& exchange);
+int64_t agree(const Exchange& exchange);
 
 // Tells the other ranks that this one cannot take part, and throws what they throw. `exchange` has no tensors.
 [[noreturn]] void refuse(const Exchange& exchange, const Refusal& refusal);

@@ -27,7 +27,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
-#include "ops/collectives/auto_quantize.h"
+#include <narrowcast/auto_quantize.h>
 
 namespace narrowcast::collectives {
 
@@ -60,8 +60,8 @@ using EncodingArgument = std::function<Encoding()>;
 // Step 1. If arguments are wrong, takes part in step 2 to tell the other ranks: then all of them throw a
 // c10::ValueError or c10::TypeError that names the rank, the argument and its value. c10::ValueError for a group that
 // is null.
-NARROWCAST_EXPORT Exchange plan_all_gather(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
-                                           const at::Tensor& input);
+Exchange plan_all_gather(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
+                         const at::Tensor& input);
 Exchange plan_all_to_all(const Group& group, const EncodingArgument& encoding, at::TensorList outputs,
                          at::TensorList inputs);
 Exchange plan_all_to_all_single(const Group& group, const EncodingArgument& encoding, const at::Tensor& output,

@@ -11,7 +11,6 @@
 #include "ops/collectives/mean/call_header.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/engine/job.h"
-#include "ops/export.h"
 
 namespace narrowcast::collectives {
 
@@ -23,7 +22,7 @@ namespace narrowcast::collectives {
 // finish:  the mean's.
 //
 // Nothing of a former call is relied on, so that ranks cannot differ in what they remember.
-class NARROWCAST_EXPORT AnnouncedMeanJob final : public engine::Job {
+class AnnouncedMeanJob final : public engine::Job {
  public:
   // `name`: of the exchange, in errors.
   AnnouncedMeanJob(std::string name, int64_t rank, int64_t world_size);

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <type_traits>
 
+#include <narrowcast/wire_format.h>
 #include "ops/error_message.h"
 #include "ops/libtorch_versions.h"
-#include "ops/wire_format.h"
 
 namespace narrowcast::collectives {
 namespace {

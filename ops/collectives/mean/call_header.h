@@ -13,7 +13,6 @@
 
 #include "ops/codec/wire/format.h"
 #include "ops/collectives/refusal.h"
-#include "ops/export.h"
 
 namespace narrowcast::collectives {
 

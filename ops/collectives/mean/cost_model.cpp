@@ -1,6 +1,6 @@
 #include "ops/collectives/mean/cost_model.h"
 
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 
 namespace narrowcast::collectives {
 

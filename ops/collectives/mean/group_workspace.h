@@ -11,13 +11,12 @@
 #include "ops/codec/wire/format.h"
 #include "ops/collectives/mean/announced_mean_job.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
-#include "ops/export.h"
 
 namespace narrowcast::collectives {
 
 // Memory for the messages of one call: of the largest call yet. Fresh memory costs more than the network does. Nothing
 // here says what other ranks do, and nothing keeps the group alive.
-class NARROWCAST_EXPORT GroupWorkspace {
+class GroupWorkspace {
  public:
   // The group's own, made at its first call. A group does not tell when it is destroyed: the next call on any group
   // frees what those that are gone had. Thread-safe.

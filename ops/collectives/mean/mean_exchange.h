@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <memory>
 
+#include <narrowcast/export.h>
 #include "ops/codec/wire/format.h"
 #include "ops/codec/wire/rounding.h"
 #include "ops/collectives/mean/cost_model.h"
 #include "ops/collectives/wire/message_memory.h"
 #include "ops/collectives/wire/run.h"
 #include "ops/engine/transport.h"
-#include "ops/export.h"
 
 namespace narrowcast::collectives {
 
@@ -43,7 +43,7 @@ struct MeanCall {
 
 // The part of an engine::Job that concerns one array: start, advance and finish are called as Job's are, and may be
 // called again when finish has returned. Afterwards every rank holds the same bits.
-class NARROWCAST_EXPORT MeanExchange {
+class MeanExchange {
  public:
   virtual ~MeanExchange() = default;
 
@@ -62,13 +62,13 @@ class NARROWCAST_EXPORT MeanExchange {
 };
 
 // The exchange that goes `route`; its messages lie in `memory`.
-NARROWCAST_EXPORT std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions& options,
-                                                                   std::shared_ptr<MessageMemory> memory);
+std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions& options,
+                                                 std::shared_ptr<MessageMemory> memory);
 
 // The elements of which `rank` sends the mean in two shots.
 NARROWCAST_EXPORT Run shard_of(int64_t rank, int64_t world_size, int64_t numel);
 
 // The random numbers of what `rank` sends in `hop` (0 or 1): other ranks and hops round by others.
-NARROWCAST_EXPORT codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop);
+codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop);
 
 }  // namespace narrowcast::collectives

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <narrowcast/wire_format.h>
 #include "ops/collectives/wire/run_codec.h"
-#include "ops/wire_format.h"
 
 namespace narrowcast::collectives {
 namespace {

@@ -17,7 +17,7 @@ namespace narrowcast::collectives {
 //         averages those of ranks 0, 1, ..., W-1. Its own part goes through its
 //         own message like any other.
 // After:  every rank has computed the same mean from the same bytes.
-class NARROWCAST_EXPORT OneShot final : public MeanExchange {
+class OneShot final : public MeanExchange {
  public:
   OneShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
 

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/export.h>
 #include "ops/collectives/mean/cost_model.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/wire/exact_elements.h"
 #include "ops/collectives/wire/message_memory.h"
 #include "ops/engine/job.h"
-#include "ops/export.h"
 
 namespace narrowcast::collectives {
 

@@ -21,7 +21,7 @@ namespace narrowcast::collectives {
 // finish:  chunk after chunk, rank r decodes the W means as they come: its own,
 //          too, from the message that the others get.
 // After:   every rank has decoded the same bytes.
-class NARROWCAST_EXPORT TwoShot final : public MeanExchange {
+class TwoShot final : public MeanExchange {
  public:
   TwoShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
 

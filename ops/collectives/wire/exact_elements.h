@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "ops/collectives/wire/run.h"
-#include "ops/export.h"
 
 namespace narrowcast::collectives {
 
 // Runs of an array that travel beside it, as float32. In the array they are 0 meanwhile: they cost bytes there, a small
 // part of all, but do not widen the scales of their neighbours' blocks.
-class NARROWCAST_EXPORT ExactElements {
+class ExactElements {
  public:
   // The runs are in order, do not overlap, and lie within the arrays given below, which are on `device`. There may be
   // none.

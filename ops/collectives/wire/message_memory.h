@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "ops/engine/engine.h"
-#include "ops/export.h"
 
 namespace narrowcast::collectives {
 
 // Memory for the messages of all exchanges of one engine that share this object. An engine has
 // engine::kMaxInFlight exchanges in flight and finishes them in the order in which it started them, so that as many
 // buffers, taken in turn, suffice, however many buckets a model has. Used on the engine's thread.
-class NARROWCAST_EXPORT MessageMemory {
+class MessageMemory {
  public:
   struct Buffer {
     size_t place = 0;  // Which of the buffers it is.
@@ -37,7 +36,7 @@ class NARROWCAST_EXPORT MessageMemory {
 };
 
 // The messages of one exchange in such a buffer, each aligned to 64 bytes.
-class NARROWCAST_EXPORT MessageLayout {
+class MessageLayout {
  public:
   // Makes room for a message and returns its index.
   size_t add(int64_t bytes);

@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/export.h"
-
 namespace narrowcast::collectives {
 
 // A run of elements of an array.
@@ -18,9 +16,9 @@ struct Run {
 // Cuts an array of `numel` elements into `parts` runs, in order and as even as it can be with each but the last run
 // beginning and ending at a multiple of cpu::kWireGrain: then the runs' messages are the parts of the array's message,
 // in every wire format. Runs are empty where there are more parts than grains.
-NARROWCAST_EXPORT std::vector<Run> cut(int64_t numel, int64_t parts);
+std::vector<Run> cut(int64_t numel, int64_t parts);
 
 // The same for a run of an array.
-NARROWCAST_EXPORT std::vector<Run> cut(const Run& run, int64_t parts);
+std::vector<Run> cut(const Run& run, int64_t parts);
 
 }  // namespace narrowcast::collectives

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <type_traits>
 
+#include <narrowcast/wire_format.h>
 #include "ops/collectives/wire/gpu_run_codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
 #include "ops/cpu/wire/wire_parts.h"
-#include "ops/wire_format.h"
 
 namespace narrowcast::collectives {
 namespace {

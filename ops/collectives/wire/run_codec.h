@@ -12,7 +12,6 @@
 #include "ops/codec/wire/format.h"
 #include "ops/codec/wire/rounding.h"
 #include "ops/collectives/wire/run.h"
-#include "ops/export.h"
 
 namespace narrowcast::collectives {
 
@@ -33,20 +32,20 @@ struct WireCoding {
 };
 
 // Writes the message of the run.
-NARROWCAST_EXPORT void encode_run(const WireCoding& coding, const ArrayRun& run, uint8_t* message);
+void encode_run(const WireCoding& coding, const ArrayRun& run, uint8_t* message);
 
 // Writes the run that the message says, rounded to the array's dtype.
-NARROWCAST_EXPORT void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run);
+void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run);
 
 // The run's messages by rank. Null for the one rank whose part is the array's own run, or for none.
 using RankMessages = std::vector<const uint8_t*>;
 
 // Writes the mean over ranks to the run, summed in float32 in the order of ranks, and rounded to the array's dtype.
-NARROWCAST_EXPORT void average_runs(WireFormat format, const RankMessages& messages, const ArrayRun& run);
+void average_runs(WireFormat format, const RankMessages& messages, const ArrayRun& run);
 
 // Writes the message of that mean and leaves the array as it is. `mean_residual` is to the mean what run.residual is to
 // the run.
-NARROWCAST_EXPORT void average_and_encode_runs(const WireCoding& coding, const RankMessages& messages,
-                                               const ArrayRun& run, float* mean_residual, uint8_t* message);
+void average_and_encode_runs(const WireCoding& coding, const RankMessages& messages, const ArrayRun& run,
+                             float* mean_residual, uint8_t* message);
 
 }  // namespace narrowcast::collectives

@@ -27,7 +27,7 @@
 
 #include "ops/composite/weight_only_int8_float64.h"
 #include "ops/cpu/weight_only_int8/dense.h"
-#include "ops/cpu/weight_only_int8/digits/digits.h"
+#include "ops/cpu/weight_only_int8/digits.h"
 #include "ops/cpu/weight_only_int8/row_kernels.h"
 #include "ops/meta/weight_only_int8.h"
 

@@ -13,7 +13,6 @@
 #include <cstdint>
 
 #include "ops/codec/weight_only_int8.h"
-#include "ops/export.h"
 
 namespace narrowcast::cpu {
 
@@ -21,24 +20,23 @@ using codec::CodeRange;
 
 // The largest magnitude of x[0..n), 0 if n is 0, NaN if there is one.
 template <class T>
-NARROWCAST_EXPORT float find_largest_magnitude(const T* x, int64_t n);
+float find_largest_magnitude(const T* x, int64_t n);
 
 // codes[i] = codec::symmetric_code(x[i], scale, range). Code is int8_t, uint8_t
 // or, for float, int16_t, and holds the range. Where x has Inf or NaN, scale is
 // one too, as codec::symmetric_scale makes it.
 template <class T, class Code>
-NARROWCAST_EXPORT void quantize_symmetric(const T* x, int64_t n, T scale, CodeRange range, Code* codes);
+void quantize_symmetric(const T* x, int64_t n, T scale, CodeRange range, Code* codes);
 
 // The library holds these; c10's types would hide them without being told again.
-#define NARROWCAST_DECLARE_SYMMETRIC(T)                                                                           \
-  extern template NARROWCAST_EXPORT float find_largest_magnitude(const T*, int64_t);                              \
-  extern template NARROWCAST_EXPORT void quantize_symmetric<T, int8_t>(const T*, int64_t, T, CodeRange, int8_t*); \
-  extern template NARROWCAST_EXPORT void quantize_symmetric<T, uint8_t>(const T*, int64_t, T, CodeRange, uint8_t*);
+#define NARROWCAST_DECLARE_SYMMETRIC(T)                                                         \
+  extern template float find_largest_magnitude(const T*, int64_t);                              \
+  extern template void quantize_symmetric<T, int8_t>(const T*, int64_t, T, CodeRange, int8_t*); \
+  extern template void quantize_symmetric<T, uint8_t>(const T*, int64_t, T, CodeRange, uint8_t*);
 NARROWCAST_DECLARE_SYMMETRIC(float)
 NARROWCAST_DECLARE_SYMMETRIC(c10::BFloat16)
 NARROWCAST_DECLARE_SYMMETRIC(c10::Half)
 #undef NARROWCAST_DECLARE_SYMMETRIC
-extern template NARROWCAST_EXPORT void quantize_symmetric<float, int16_t>(const float*, int64_t, float, CodeRange,
-                                                                          int16_t*);
+extern template void quantize_symmetric<float, int16_t>(const float*, int64_t, float, CodeRange, int16_t*);
 
 }  // namespace narrowcast::cpu

@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "ops/cpu/weight_only_int8/int8_layer.h"
-#include "ops/export.h"
 
 namespace narrowcast::cpu {
 
@@ -16,15 +15,14 @@ inline constexpr int64_t kMostFewRows = 4;
 
 // The given outputs of `count` rows (1..kMostFewRows), straight from the codes. Sums are float32; the order of their
 // terms, and so every bit, depends on the number of inputs and the instruction set only.
-NARROWCAST_EXPORT void multiply_few_rows(const Row<float>* rows, int64_t count, const Int8Layer& layer, Range outputs);
+void multiply_few_rows(const Row<float>* rows, int64_t count, const Int8Layer& layer, Range outputs);
 
 // out[i] = codes[i], exactly.
-NARROWCAST_EXPORT void widen_codes(const int8_t* codes, int64_t n, float* out);
-NARROWCAST_EXPORT void widen_codes(const int8_t* codes, int64_t n, c10::BFloat16* out);
+void widen_codes(const int8_t* codes, int64_t n, float* out);
+void widen_codes(const int8_t* codes, int64_t n, c10::BFloat16* out);
 
 // y[i] = product[i] * scales[o] + bias[o] for each output o = outputs.begin + i, in float32 until y.
-NARROWCAST_EXPORT void scale_outputs(const float* product, const Int8Layer& layer, Range outputs, float* y);
-NARROWCAST_EXPORT void scale_outputs(const c10::BFloat16* product, const Int8Layer& layer, Range outputs,
-                                     c10::BFloat16* y);
+void scale_outputs(const float* product, const Int8Layer& layer, Range outputs, float* y);
+void scale_outputs(const c10::BFloat16* product, const Int8Layer& layer, Range outputs, c10::BFloat16* y);
 
 }  // namespace narrowcast::cpu

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string_view>
 
+#include <narrowcast/wire_format.h>
 #include "ops/cpu/wire/wire_kernels.h"
 #include "ops/cpu/wire/wire_parts.h"
 #include "ops/meta/wire_format.h"
-#include "ops/wire_format.h"
 
 namespace narrowcast::cpu {
 namespace {

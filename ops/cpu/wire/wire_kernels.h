@@ -16,7 +16,6 @@
 
 #include "ops/codec/wire/format.h"
 #include "ops/codec/wire/rounding.h"
-#include "ops/export.h"
 
 namespace narrowcast::cpu {
 
@@ -43,24 +42,23 @@ struct RankParts {
 
 // Writes the message of x.
 template <class T>
-NARROWCAST_EXPORT void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding, uint8_t* bytes);
+void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding, uint8_t* bytes);
 
 // out[i] = element i of the message.
-NARROWCAST_EXPORT void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out);
+void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out);
 
 // sum[i] += element i of the message.
-NARROWCAST_EXPORT void wire_decode_accumulate(WireFormat format, const uint8_t* bytes, int64_t n, float* sum);
+void wire_decode_accumulate(WireFormat format, const uint8_t* bytes, int64_t n, float* sum);
 
 // mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order. May be written to `own`.
-NARROWCAST_EXPORT void wire_average(WireFormat format, const RankParts& parts, float* mean);
+void wire_average(WireFormat format, const RankParts& parts, float* mean);
 
 // Writes the message of the mean, in one pass over memory.
-NARROWCAST_EXPORT void wire_average_encode(WireFormat format, const RankParts& parts, const Rounding& rounding,
-                                           uint8_t* bytes);
+void wire_average_encode(WireFormat format, const RankParts& parts, const Rounding& rounding, uint8_t* bytes);
 
 // The library holds these; c10's types would hide them without being told again.
 #define NARROWCAST_DECLARE_WIRE_ENCODE(T) \
-  extern template NARROWCAST_EXPORT void wire_encode(WireFormat, WireInput<T>, const Rounding&, uint8_t*);
+  extern template void wire_encode(WireFormat, WireInput<T>, const Rounding&, uint8_t*);
 NARROWCAST_DECLARE_WIRE_ENCODE(float)
 NARROWCAST_DECLARE_WIRE_ENCODE(double)
 NARROWCAST_DECLARE_WIRE_ENCODE(c10::BFloat16)

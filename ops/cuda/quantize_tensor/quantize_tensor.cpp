@@ -9,10 +9,10 @@
 #include <optional>
 #include <string_view>
 
+#include <narrowcast/quantize_tensor.h>
 #include "ops/cuda/float_type_of.h"
 #include "ops/cuda/quantize_tensor/launch_quantize_tensor.h"
 #include "ops/meta/quantize_tensor.h"
-#include "ops/quantize_tensor.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -8,10 +8,10 @@
 #include <optional>
 #include <string_view>
 
+#include <narrowcast/wire_format.h>
 #include "ops/cuda/float_type_of.h"
 #include "ops/cuda/wire/wire_kernels.h"
 #include "ops/meta/wire_format.h"
-#include "ops/wire_format.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -14,24 +14,22 @@
 
 #include "ops/codec/wire/format.h"
 #include "ops/cuda/wire/wire_arguments.h"
-#include "ops/export.h"
 
 namespace narrowcast::cuda {
 
 // Writes the message of x.
-NARROWCAST_EXPORT void wire_encode(WireFormat format, const EncodeArguments& arguments, cudaStream_t stream);
+void wire_encode(WireFormat format, const EncodeArguments& arguments, cudaStream_t stream);
 
 // out[i] = element i of the message, rounded to the type.
-NARROWCAST_EXPORT void wire_decode(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream);
+void wire_decode(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream);
 
 // out[i] += element i of the message; `out` is float32.
-NARROWCAST_EXPORT void wire_decode_accumulate(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream);
+void wire_decode_accumulate(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream);
 
 // mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order; then rounded to the type.
-NARROWCAST_EXPORT void wire_average(WireFormat format, const AverageArguments& arguments, cudaStream_t stream);
+void wire_average(WireFormat format, const AverageArguments& arguments, cudaStream_t stream);
 
 // Writes the message of that mean, not rounded to the type, in one pass over memory.
-NARROWCAST_EXPORT void wire_average_encode(WireFormat format, const AverageEncodeArguments& arguments,
-                                           cudaStream_t stream);
+void wire_average_encode(WireFormat format, const AverageEncodeArguments& arguments, cudaStream_t stream);
 
 }  // namespace narrowcast::cuda

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "trainer/program/command_line.h"
+#include "trainer/base/program/command_line.h"
 
 ABSL_FLAG(int64_t, mebibytes, 512, "float32 that a kernel reads or writes");
 ABSL_FLAG(int64_t, rounds, 21, "measured turns of each, after two to warm up");

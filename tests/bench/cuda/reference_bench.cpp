@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "ops/affine_uint8.h"
-#include "ops/quantize_tensor.h"
-#include "ops/weight_only_int8.h"
+#include <narrowcast/affine_uint8.h>
+#include <narrowcast/quantize_tensor.h>
+#include <narrowcast/weight_only_int8.h>
 #include "tests/bench/cuda/gpu_bench.h"
 
 namespace narrowcast::bench {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/wire_format.h>
 #include "ops/cuda/wire/wire_kernels.h"
-#include "ops/wire_format.h"
 #include "tests/bench/cuda/gpu_bench.h"
 
 namespace narrowcast::bench {

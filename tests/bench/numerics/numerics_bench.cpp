@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 #include "tests/bench/numerics/simulated_training.h"
-#include "trainer/program/command_line.h"
+#include "trainer/base/program/command_line.h"
 
 ABSL_FLAG(std::vector<std::string>, data, {}, "text files to train on; without them the project's own text");
 ABSL_FLAG(int64_t, ranks, 4, "ranks that are simulated");

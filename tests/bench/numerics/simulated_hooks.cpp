@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "ops/affine_uint8.h"
+#include <narrowcast/affine_uint8.h>
 #include "ops/collectives/mean/cost_model.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 

@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 #include <torch/optim/optimizer.h>
 
-#include "trainer/data/batch_plan.h"
-#include "trainer/data/sample_order.h"
-#include "trainer/training/learning_rate.h"
-#include "trainer/training/optimizer.h"
+#include "trainer/train/data/batch_plan.h"
+#include "trainer/train/data/sample_order.h"
+#include "trainer/train/training/learning_rate.h"
+#include "trainer/train/training/optimizer.h"
 
 namespace narrowcast::bench {
 namespace {

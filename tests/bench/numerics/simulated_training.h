@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/bench/numerics/simulated_hooks.h"
-#include "trainer/job/train_job.h"
+#include "trainer/train/job/train_job.h"
 
 namespace narrowcast::bench {
 

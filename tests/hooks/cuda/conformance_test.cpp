@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "hooks/factory.h"
+#include <narrowcast/hooks.h>
 #include "ops/libtorch_versions.h"
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/hook_cases.h"

@@ -1,5 +1,5 @@
 // The FP16 and BFP16 operators: contract, errors, layouts, threads, devices, autograd.
-#include "ops/quantize_tensor.h"
+#include <narrowcast/quantize_tensor.h>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

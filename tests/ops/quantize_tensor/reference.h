@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/quantize_tensor.h"
+#include <narrowcast/quantize_tensor.h>
 #include "tests/ops/affine_uint8_reference.h"
 
 namespace narrowcast::test {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ops/quantize_tensor.h"
+#include <narrowcast/quantize_tensor.h>
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/script.h"
 

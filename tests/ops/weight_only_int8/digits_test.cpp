@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cpu/weight_only_int8/digits/digit_kernels.h"
-#include "ops/weight_only_int8.h"
+#include <narrowcast/weight_only_int8.h>
+#include "ops/cpu/weight_only_int8/digit_kernels.h"
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 

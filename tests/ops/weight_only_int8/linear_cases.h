@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "ops/weight_only_int8.h"
+#include <narrowcast/weight_only_int8.h>
 #include "tests/ops/instruction_sets.h"
 
 namespace narrowcast::test {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "ops/weight_only_int8.h"
+#include <narrowcast/weight_only_int8.h>
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 

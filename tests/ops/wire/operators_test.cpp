@@ -1,5 +1,5 @@
 // The operators on wire formats: contract, errors, layouts, threads, devices, autograd.
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-#include "ops/errors.h"
+#include <narrowcast/errors.h>
 #include "tests/ops/wire/wire_inputs.h"
 #include "tests/support/devices.h"
 #include "tests/support/error_message.h"

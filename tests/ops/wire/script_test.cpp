@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/script.h"
 

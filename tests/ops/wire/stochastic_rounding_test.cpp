@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 #include "tests/ops/wire/wire_inputs.h"
 
 namespace narrowcast {

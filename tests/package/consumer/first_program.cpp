@@ -5,7 +5,7 @@
 
 #include <iostream>
 
-#include "trainer/narrowcast.h"
+#include <narrowcast/narrowcast.h>
 
 int main() {
   const auto env = narrowcast::WorkerEnv::from_environment();

@@ -8,9 +8,9 @@
 #include <functional>
 #include <string>
 
+#include <narrowcast/ddp.h>
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/ddp_fixtures.h"
-#include "trainer/ddp/distributed_data_parallel.h"
 
 namespace narrowcast {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/ddp/ddp_options.h"
-#include "trainer/process_group/consensus.h"
+#include <narrowcast/consensus.h>
+#include <narrowcast/ddp_options.h>
 
 namespace narrowcast::testing {
 

@@ -1,4 +1,4 @@
-#include "trainer/ddp/ddp_options.h"
+#include <narrowcast/ddp_options.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

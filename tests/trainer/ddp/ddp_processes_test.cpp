@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "hooks/factory.h"
+#include <narrowcast/ddp.h>
+#include <narrowcast/hooks.h>
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/ddp_fixtures.h"
-#include "trainer/ddp/distributed_data_parallel.h"
 
 namespace narrowcast {
 namespace {

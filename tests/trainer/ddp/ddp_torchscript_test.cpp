@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/ddp.h>
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/ddp_fixtures.h"
-#include "trainer/ddp/distributed_data_parallel.h"
 
 namespace narrowcast {
 namespace {

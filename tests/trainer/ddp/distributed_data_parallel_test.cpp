@@ -1,5 +1,5 @@
 // Gradients of every mode against gradients computed without DistributedDataParallel.
-#include "trainer/ddp/distributed_data_parallel.h"
+#include <narrowcast/ddp.h>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

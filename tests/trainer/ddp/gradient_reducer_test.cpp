@@ -1,4 +1,4 @@
-#include "trainer/ddp/gradient_reducer.h"
+#include <narrowcast/gradient_reducer.h>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

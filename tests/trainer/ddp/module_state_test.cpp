@@ -1,4 +1,4 @@
-#include "trainer/ddp/module_state.h"
+#include <narrowcast/module_state.h>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

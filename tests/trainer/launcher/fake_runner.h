@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/launcher/worker_runner.h"
+#include "trainer/launcher/workers/worker_runner.h"
 
 namespace narrowcast::launcher {
 

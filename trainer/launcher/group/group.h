@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/launcher/failure/failure_record.h"
+#include "trainer/launcher/workers/failure_record.h"
 
 namespace narrowcast::launcher {
 

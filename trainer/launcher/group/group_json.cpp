@@ -3,9 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "ops/errors.h"
-#include "trainer/files/input/json.h"
-#include "trainer/files/input/printable.h"
+#include <narrowcast/errors.h>
+#include "trainer/base/files/json.h"
+#include "trainer/base/files/printable.h"
 
 // What is missing is null.
 template <class T>

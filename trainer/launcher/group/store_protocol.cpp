@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "ops/errors.h"
-#include "trainer/files/input/printable.h"
+#include <narrowcast/errors.h>
+#include "trainer/base/files/printable.h"
 #include "trainer/launcher/group/group_json.h"
-#include "trainer/launcher/store/hosted_store.h"
+#include "trainer/launcher/group/hosted_store.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -36,7 +36,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "trainer/launcher/coordination/coordinator.h"
+#include "trainer/launcher/group/coordinator.h"
 #include "trainer/launcher/group/group.h"
 
 namespace narrowcast::launcher {

@@ -14,9 +14,9 @@
 #include <sstream>
 #include <variant>
 
+#include "trainer/base/program/process_setup.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/pipe.h"
-#include "trainer/program/process_setup.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -10,8 +10,8 @@
 
 #include <vector>
 
-#include "trainer/files/file_descriptor.h"
-#include "trainer/launcher/worker_runner.h"
+#include "trainer/base/files/file_descriptor.h"
+#include "trainer/launcher/workers/worker_runner.h"
 
 namespace narrowcast::launcher {
 

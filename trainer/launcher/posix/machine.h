@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "trainer/worker_env.h"
+#include <narrowcast/worker_env.h>
 
 namespace narrowcast::launcher {
 

@@ -1,7 +1,7 @@
 // The two ends of a pipe.
 #pragma once
 
-#include "trainer/files/file_descriptor.h"
+#include "trainer/base/files/file_descriptor.h"
 
 namespace narrowcast::launcher {
 

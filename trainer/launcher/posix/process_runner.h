@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "trainer/launcher/output/output_relay.h"
 #include "trainer/launcher/posix/child_process.h"
+#include "trainer/launcher/posix/output_relay.h"
 #include "trainer/launcher/posix/signal_descriptor.h"
-#include "trainer/launcher/worker_runner.h"
+#include "trainer/launcher/workers/worker_runner.h"
 
 namespace narrowcast::launcher {
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <string>
 
-#include "trainer/files/file_descriptor.h"
-#include "trainer/worker_env.h"
+#include <narrowcast/worker_env.h>
+#include "trainer/base/files/file_descriptor.h"
 
 namespace narrowcast::launcher {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/files/file_descriptor.h"
+#include "trainer/base/files/file_descriptor.h"
 
 namespace narrowcast::launcher {
 

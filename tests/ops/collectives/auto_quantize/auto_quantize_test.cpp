@@ -1,5 +1,5 @@
 // What the auto_quantize collectives deliver: upstream's own cases, and what it does not try.
-#include "ops/collectives/auto_quantize.h"
+#include <narrowcast/auto_quantize.h>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/collectives/auto_quantize.h"
+#include <narrowcast/auto_quantize.h>
 
 namespace narrowcast::test {
 

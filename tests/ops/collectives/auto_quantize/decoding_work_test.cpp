@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/collectives/auto_quantize.h"
+#include <narrowcast/auto_quantize.h>
 #include "ops/collectives/auto_quantize/agreement.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"

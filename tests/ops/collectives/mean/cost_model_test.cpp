@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 
 namespace narrowcast::collectives {
 namespace {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/collectives/quantized_all_reduce.h"
+#include <narrowcast/quantized_all_reduce.h>
 #include "tests/support/ranks.h"
 
 namespace narrowcast::collectives {

@@ -19,10 +19,6 @@ using testing::run_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr int64_t kSizes[] = {0, 1, 7, 127, 128, 129, 255, 256, 257, 1'000'003};
-constexpr int64_t kWorlds[] = {1, 2, 3, 4, 5, 8};
-// Costs that force a route wherever there are three ranks or more.
-constexpr LinkCost kOneShotPays{1, 0};
-constexpr LinkCost kTwoShotPays{0, 1};
 
 // Gradients of very different sizes from block to block, and some zeros.
 std::vector<at::Tensor> make_arrays(int64_t world_size, int64_t numel, at::ScalarType dtype = at::kFloat) {

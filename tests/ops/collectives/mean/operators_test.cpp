@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
+#include <narrowcast/quantized_all_reduce.h>
 #include "ops/collectives/mean/call_header.h"
-#include "ops/collectives/quantized_all_reduce.h"
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"

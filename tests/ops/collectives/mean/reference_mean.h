@@ -6,10 +6,15 @@
 #include <cstdint>
 #include <vector>
 
+#include <narrowcast/wire_format.h>
 #include "ops/collectives/mean/mean_exchange.h"
-#include "ops/wire_format.h"
 
 namespace narrowcast::collectives {
+
+inline constexpr int64_t kWorlds[] = {1, 2, 3, 4, 5, 8};
+// Costs that force a route wherever there are three ranks or more.
+inline constexpr LinkCost kOneShotPays{1, 0};
+inline constexpr LinkCost kTwoShotPays{0, 1};
 
 struct Reference {
   WireFormat format = WireFormat::kInt8B128;

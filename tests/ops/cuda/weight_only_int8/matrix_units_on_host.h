@@ -1,4 +1,4 @@
-// ops/cuda/weight_only_int8/linear/matrix_units.cuh on the CPU, by the same layout.
+// ops/cuda/weight_only_int8/matrix_units.cuh on the CPU, by the same layout.
 #pragma once
 
 #include <c10/util/BFloat16.h>

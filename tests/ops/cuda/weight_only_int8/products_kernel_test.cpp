@@ -1,5 +1,5 @@
 // One thread's share of the products, for all threads of a warp, on the CPU.
-#include "ops/cuda/weight_only_int8/linear/products_kernel.cuh"
+#include "ops/cuda/weight_only_int8/products_kernel.cuh"
 
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/cuda/weight_only_int8/linear/output_scale.h"
-#include "ops/cuda/weight_only_int8/linear/scale_products_kernel.cuh"
+#include "ops/cuda/weight_only_int8/output_scale.h"
+#include "ops/cuda/weight_only_int8/scale_products_kernel.cuh"
 #include "tests/ops/cuda/rows/run_on_host.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 

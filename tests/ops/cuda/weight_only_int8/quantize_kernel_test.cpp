@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "ops/cuda/weight_only_int8/quantize/symmetric_code_kernel.cuh"
-#include "ops/cuda/weight_only_int8/quantize/symmetric_scale_kernel.cuh"
+#include "ops/cuda/weight_only_int8/symmetric_code_kernel.cuh"
+#include "ops/cuda/weight_only_int8/symmetric_scale_kernel.cuh"
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/cuda/rows/run_on_host.h"
 

@@ -9,7 +9,7 @@
 #include "tests/support/cuda_on_host/cuda_on_host.h"
 
 // After it: it is written in CUDA C++.
-#include "ops/cuda/weight_only_int8/linear/row_tiles_kernel.cuh"
+#include "ops/cuda/weight_only_int8/row_tiles_kernel.cuh"
 
 namespace narrowcast::cuda_on_host {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/wire_format.h"
+#include <narrowcast/wire_format.h>
 #include "tests/ops/wire/wire_inputs.h"
 #include "tests/support/devices.h"
 

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/errors.h"
+#include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
-#include "trainer/launcher/rendezvous/local_rendezvous.h"
+#include "trainer/launcher/local_rendezvous.h"
 
 namespace narrowcast::launcher {
 namespace {

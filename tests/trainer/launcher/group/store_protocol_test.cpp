@@ -4,8 +4,8 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "ops/errors.h"
-#include "trainer/launcher/store/hosted_store.h"
+#include <narrowcast/errors.h>
+#include "trainer/launcher/group/hosted_store.h"
 
 namespace narrowcast::launcher {
 namespace {

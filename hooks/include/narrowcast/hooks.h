@@ -1,0 +1,39 @@
+// Hooks by name.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/export.h>
+#include <narrowcast/hook_options.h>
+
+namespace narrowcast::hooks {
+
+// The names create_comm_hook takes, "none" first, in the order of the documentation.
+NARROWCAST_EXPORT std::vector<std::string> comm_hook_names();
+
+// c10::ValueError for an unknown name (it lists the known ones), for options that have no effect with the hook, and for
+// a channel size below 1.
+NARROWCAST_EXPORT void check_comm_hook(const std::string& name, const WireOptions& wire,
+                                       std::optional<int64_t> channel_size = std::nullopt);
+
+// Whether the hook of that name has channels, whose size can be chosen.
+NARROWCAST_EXPORT bool takes_channel_size(const std::string& hook);
+
+// The elements of a channel with that hook, given what was chosen; nothing for hooks without channels.
+NARROWCAST_EXPORT std::optional<int64_t> channel_size_of(const std::string& hook,
+                                                         std::optional<int64_t> channel_size = std::nullopt);
+
+// The format in which that hook sends; nothing for hooks that are not of wire formats.
+NARROWCAST_EXPORT std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire = {});
+
+// The hook of that name; null for "none", with which the Reducer averages by itself. Collective in spirit: all ranks
+// create the same hooks. c10::ValueError as above, and for a process group that is missing or that has no backend for
+// what the hook needs.
+NARROWCAST_EXPORT std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options);
+
+}  // namespace narrowcast::hooks

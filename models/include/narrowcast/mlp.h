@@ -1,0 +1,49 @@
+// A multi-layer perceptron that classifies images.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <narrowcast/linear.h>
+#include <narrowcast/model.h>
+
+namespace narrowcast::models {
+
+// Shape of an Mlp. Every one is an option of create_model("mlp", ...).
+struct MlpOptions {
+  int64_t inputs = 784;  // pixels per image, 1..16777216
+  int64_t hidden = 128;  // width of each hidden layer, 1..65536
+  int64_t layers = 2;    // hidden layers, each followed by ReLU, 0..256; 0 makes a linear classifier
+  int64_t classes = 10;  // 1..65536
+};
+
+// Linear layers (with biases, LibTorch's own initialisation) and ReLUs.
+class NARROWCAST_EXPORT Mlp : public Model {
+ public:
+  // Throws c10::ValueError for an option out of its range.
+  explicit Mlp(const MlpOptions& options = {});
+
+  // From {{"hidden", 64}, ...}; see create_model.
+  static std::shared_ptr<Mlp> create(const ModelOptions& options);
+  // See models::count_parameters.
+  static int64_t count_parameters(const ModelOptions& options);
+
+  // images [B, ...] with `inputs` values each -> float32 [B, classes]. uint8 pixels are divided by 255,
+  // floating ones are taken as they are.
+  at::Tensor logits(const at::Tensor& images);
+
+  // inputs as above, targets int64 [B] in 0..classes-1: mean cross entropy in nats.
+  at::Tensor forward(const Batch& batch) override;
+
+  // Fraction of the batch, 0..1, whose largest logit is the target's. No gradient is recorded.
+  double accuracy(const Batch& batch);
+
+  ModelOptions options() const override;
+
+ private:
+  MlpOptions shape_;
+  std::vector<Linear> layers_;
+};
+
+}  // namespace narrowcast::models

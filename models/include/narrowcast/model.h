@@ -1,0 +1,35 @@
+// What the trainer asks of a model.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <narrowcast/export.h>
+
+namespace narrowcast::models {
+
+// One micro-batch, as the data set of the model's kind makes it.
+struct Batch {
+  at::Tensor inputs;
+  at::Tensor targets;
+};
+
+// What shapes a model, by the names that it gives its options: whole numbers.
+using ModelOptions = std::map<std::string, int64_t>;
+
+// A model that can be trained: its forward gives the loss.
+class NARROWCAST_EXPORT Model : public torch::nn::Module {
+ public:
+  using torch::nn::Module::Module;
+
+  // Mean loss over the batch, a scalar. Each model states the shapes and dtypes it takes.
+  virtual at::Tensor forward(const Batch& batch) = 0;
+
+  // Every option with its value, such that create_model(name, options()) makes a model of the same shape.
+  virtual ModelOptions options() const = 0;
+};
+
+}  // namespace narrowcast::models

@@ -1,0 +1,51 @@
+// The quantised all-reduce where the hardware keeps the order: kernels and collectives are enqueued on a stream, and
+// the host waits for none of them. For GPUs; ops/engine has the CPU's way.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include <narrowcast/export.h>
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/wire/exact_elements.h"
+
+namespace narrowcast::collectives {
+
+class StreamExchange;
+
+// Replaces a 1-D array on `device` by its mean over the ranks: by the same routes, messages and arithmetic as
+// QuantizedMeanJob, and so with the same bits, but by collectives of the group's backend for the device.
+//
+// Where a collective returns before it is done, as NCCL's do, all that is enqueued after it on the same stream comes
+// after it. (Gloo's are waited for: on the CPU this is for tests.)
+class NARROWCAST_EXPORT StreamMean {
+ public:
+  // Its buffers are allocated for the device's current stream, on which `enqueue` must be called.
+  StreamMean(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const QuantizedMeanOptions& options,
+             at::Device device);
+  ~StreamMean();
+  StreamMean(const StreamMean&) = delete;
+  StreamMean& operator=(const StreamMean&) = delete;
+
+  const std::vector<Run>& exact() const { return exact_.runs(); }
+
+  // Bytes that this rank sends per call, to all peers together.
+  int64_t payload_bytes() const;
+
+  // Averages call.array, [numel] on the device, in place. All ranks make the same calls in the same order. Throws
+  // c10::DistBackendError naming rank and exchange if the backend says at once that a collective failed.
+  void enqueue(const MeanCall& call);
+
+ private:
+  ExactElements exact_;
+  const std::unique_ptr<StreamExchange> narrow_;
+  const std::unique_ptr<StreamExchange> exact_exchange_;
+};
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,127 @@
+// weight_only_int8_linear on CUDA: tensors to pointers, and the kernel that suits the
+// rows. The fewest are summed in float32 straight from the codes; then the matrix
+// units sum them, from codes widened on their way; many rows pay for widening all
+// codes to the rows' dtype in memory, and LibTorch's matrix product, in float32, is
+// scaled. In float64 LibTorch's operators compute the reference's expression. Work is
+// enqueued on the current stream of the input's device; the host waits for none of it.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mm.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "ops/composite/weight_only_int8_float64.h"
+#include "ops/cuda/float_type_of.h"
+#include "ops/cuda/weight_only_int8/launch_linear.h"
+#include "ops/meta/weight_only_int8.h"
+
+namespace narrowcast::cuda {
+namespace {
+
+// Up to so many rows reading the codes takes longer than summing the products one by one.
+constexpr int64_t kMostFewRows = 4;
+
+// Up to so many rows one pass over the codes, or two, costs less than writing them widened.
+constexpr int64_t kMostTiledRows = 64;
+
+// The same for rows that do not suit the matrix units.
+constexpr int64_t kMostUntiledRows = 16;
+
+// Memory for widened codes; layers that need more are widened in parts.
+constexpr int64_t kMostWidenedBytes = int64_t{64} << 20;
+
+// A layer's tensors, dense, and where they lie.
+class Layer {
+ public:
+  Layer(const at::Tensor& weight, const at::Tensor& scales, const std::optional<at::Tensor>& bias,
+        at::ScalarType row_type)
+      : weight_(weight.contiguous()), type_(type_for(scales, bias, row_type)), scales_(dense(scales)) {
+    if (bias.has_value()) bias_ = dense(*bias);
+  }
+
+  const at::Tensor& weight() const { return weight_; }
+
+  Int8Layer pointers() const {
+    return {weight_.const_data_ptr<int8_t>(),
+            scales_.const_data_ptr(),
+            bias_.defined() ? bias_.const_data_ptr() : nullptr,
+            float_type_of(type_),
+            weight_.size(1),
+            weight_.size(0)};
+  }
+
+ private:
+  // Kernels read scales and bias as they are if both have the rows' dtype, else as float32.
+  static at::ScalarType type_for(const at::Tensor& scales, const std::optional<at::Tensor>& bias,
+                                 at::ScalarType row_type) {
+    const bool as_rows = scales.scalar_type() == row_type && (!bias.has_value() || bias->scalar_type() == row_type);
+    return as_rows ? row_type : at::kFloat;
+  }
+
+  at::Tensor dense(const at::Tensor& values) const { return values.to(type_).contiguous(); }
+
+  at::Tensor weight_;
+  at::ScalarType type_;
+  at::Tensor scales_;
+  at::Tensor bias_;
+};
+
+// x [rows, inputs] times some rows of the weight, transposed: float32, so that float16 does not overflow before it is
+// scaled. Autocast would give float32 rows a product of its own dtype.
+at::Tensor widened_products(const at::Tensor& x, const at::Tensor& weight) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const at::Tensor widened = weight.to(x.scalar_type()).t();
+  return x.scalar_type() == at::kFloat ? at::mm(x, widened) : at::mm(x, widened, at::kFloat);
+}
+
+void multiply_many_rows(const at::Tensor& x, const Layer& layer, const LayerRows& rows, cudaStream_t stream) {
+  const Int8Layer pointers = layer.pointers();
+  const int64_t bytes_per_output = pointers.inputs * static_cast<int64_t>(x.element_size());
+  const int64_t most = std::max<int64_t>(1, kMostWidenedBytes / bytes_per_output);
+  for (int64_t first = 0; first < pointers.outputs; first += most) {
+    const int64_t outputs = std::min(most, pointers.outputs - first);
+    const at::Tensor products = widened_products(x, layer.weight().narrow(0, first, outputs)).contiguous();
+    launch_scale_products(pointers, {products.const_data_ptr<float>(), first, outputs}, rows, stream);
+  }
+}
+
+void multiply(const at::Tensor& x, const Layer& layer, const LayerRows& rows, cudaStream_t stream) {
+  const Int8Layer pointers = layer.pointers();
+  const bool tiled = suits_matrix_units(pointers, rows);
+  if (rows.rows <= kMostFewRows || pointers.inputs == 0 || (!tiled && rows.rows <= kMostUntiledRows)) {
+    launch_multiply_few_rows(pointers, rows, stream);
+  } else if (tiled && rows.rows <= kMostTiledRows) {
+    launch_multiply_row_tiles(pointers, rows, stream);
+  } else {
+    multiply_many_rows(x, layer, rows, stream);
+  }
+}
+
+at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
+                                   const std::optional<at::Tensor>& bias) {
+  at::Tensor output = meta::weight_only_int8_linear(input, weight, scales, bias);
+  if (output.numel() == 0) return output;
+  const c10::cuda::CUDAGuard guard(input.device());
+  if (input.scalar_type() == at::kDouble) {
+    composite::linear_float64(input, weight, scales, bias, output);
+    return output;
+  }
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const Layer layer(weight, scales, bias, input.scalar_type());
+  const int64_t row_count = output.numel() / weight.size(0);
+  const at::Tensor x = input.reshape({row_count, weight.size(1)}).contiguous();
+  const LayerRows rows{x.const_data_ptr(), output.mutable_data_ptr(), float_type_of(x.scalar_type()), row_count};
+  multiply(x, layer, rows, stream);
+  return output;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(narrowcast, CUDA, m) { m.impl("weight_only_int8_linear", &weight_only_int8_linear); }
+
+}  // namespace narrowcast::cuda

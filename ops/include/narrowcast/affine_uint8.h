@@ -1,0 +1,51 @@
+// Affine uint8 quantisation of tensors, bit for bit PyTorch's MinMaxObserver,
+// PerChannelMinMaxObserver (quint8, 0..255, eps 2^-23, axis 0) and the backend
+// functions of its quantization_hooks.py. ops/codec/affine_uint8.h has the
+// formulas, ops/schema.cpp the schemas.
+//
+// All functions go through the dispatcher, so they run on x's device, take
+// tensors of any layout, trace and script. Outputs are contiguous. There are no
+// gradients: backward through an output throws.
+//
+// x is float32, float64, bfloat16 or float16, and the arithmetic stays in that
+// dtype. scale is float32; zero_point is int32, or float32 with whole values,
+// and lies in [0, 255]; q is uint8. All tensors of a call are on one device.
+// c10::ValueError or c10::TypeError names the argument that is otherwise; values on
+// CUDA are not checked, as the host would have to wait for them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+#include <narrowcast/export.h>
+
+namespace narrowcast {
+
+// x [...] -> scale [1] float32, zero_point [1] int32. Scale 1 and zero point 0
+// for an empty x; zero point 0 and a scale of Inf or NaN where x holds one or
+// its range overflows float32.
+NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x);
+
+// x [C, ...] -> scales [C] float32, zero_points [C] int32, for each index of
+// axis 0. C = 0 gives empty results; elements must not be missing otherwise.
+NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& x);
+
+// x [...], scale [1] or [], zero_point [1] or [] -> codes, uint8 [...]:
+// clamp(round_half_even(x / scale) + zero_point, 0, 255), and 0 for NaN.
+NARROWCAST_EXPORT at::Tensor quantize_per_tensor(const at::Tensor& x, const at::Tensor& scale,
+                                                 const at::Tensor& zero_point);
+
+// x [C, ...], scales [C], zero_points [C] -> codes, uint8 [C, ...]: the same for each index of axis 0.
+NARROWCAST_EXPORT at::Tensor quantize_per_channel(const at::Tensor& x, const at::Tensor& scales,
+                                                  const at::Tensor& zero_points);
+
+// q uint8 [...], scale [1] or [], zero_point [1] or [] -> float32 [...]: scale * (q - zero_point).
+NARROWCAST_EXPORT at::Tensor dequantize_per_tensor(const at::Tensor& q, const at::Tensor& scale,
+                                                   const at::Tensor& zero_point);
+
+// q uint8 [C, ...], scales [C], zero_points [C] -> float32 [C, ...]: the same for each index of axis 0.
+NARROWCAST_EXPORT at::Tensor dequantize_per_channel(const at::Tensor& q, const at::Tensor& scales,
+                                                    const at::Tensor& zero_points);
+
+}  // namespace narrowcast

@@ -1,0 +1,130 @@
+// Collectives whose tensors travel as FP16 or BFP16, half the bytes of float32:
+//
+//   const auto all_gather = auto_quantize(collectives::all_gather, DQuantType::kFp16);
+//   all_gather(outputs, input, group);
+//
+// As auto_quantize of PyTorch's torch/distributed/algorithms/_quantization, but that outputs are written in place.
+// ops/collectives/auto_quantize/exchange.h tells how the bytes go, ops/schema.cpp what tensors may be: it has the
+// operators of the same names, which take the group by its registered name.
+//
+// A callable is thread-safe as far as its group is: all ranks call the same collectives of a group in the same order.
+// Every call waits until all ranks have made it and agree on sizes. It throws c10::ValueError or c10::TypeError before
+// data is sent, on all ranks the same: for ranks that disagree, and for one whose own arguments are wrong (but for a
+// group that is null). c10::DistBackendError if a peer or the network fails. Outputs are then unchanged. There are no
+// gradients: backward through an output throws.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/OptionalArrayRef.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <optional>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <narrowcast/export.h>
+#include <narrowcast/quantize_tensor.h>
+
+namespace narrowcast {
+
+namespace collectives {
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+// How tensors travel.
+struct Encoding {
+  DQuantType qtype = DQuantType::kFp16;
+  std::optional<double> quant_loss;  // Divides what is decoded.
+};
+
+// Names of collectives, for auto_quantize.
+struct AllGather {};
+struct AllToAll {};
+struct AllToAllSingle {};
+inline constexpr AllGather all_gather;
+inline constexpr AllToAll all_to_all;
+inline constexpr AllToAllSingle all_to_all_single;
+
+// Any other collective.
+struct OtherCollective {
+  std::string_view name;
+};
+inline constexpr OtherCollective all_reduce{"all_reduce"};
+inline constexpr OtherCollective broadcast{"broadcast"};
+inline constexpr OtherCollective gather{"gather"};
+inline constexpr OtherCollective reduce{"reduce"};
+inline constexpr OtherCollective reduce_scatter{"reduce_scatter"};
+inline constexpr OtherCollective scatter{"scatter"};
+
+}  // namespace collectives
+
+// outputs: W tensors; outputs[r] becomes rank r's input, and has as many elements.
+class NARROWCAST_EXPORT AutoQuantizedAllGather {
+ public:
+  explicit AutoQuantizedAllGather(collectives::Encoding encoding) : encoding_(encoding) {}
+
+  // Returns when the outputs are written.
+  void operator()(at::TensorList outputs, const at::Tensor& input, const collectives::Group& group) const;
+
+  // Returns when the data is on its way. The outputs are written when the work, or its future, is complete; whoever
+  // completes it decodes. The input may be changed at once. The future's value is the list of the outputs.
+  collectives::Work async(at::TensorList outputs, const at::Tensor& input, const collectives::Group& group) const;
+
+ private:
+  collectives::Encoding encoding_;
+};
+
+// W tensors each; outputs[r] becomes inputs[this rank] of rank r, and has as many elements.
+class NARROWCAST_EXPORT AutoQuantizedAllToAll {
+ public:
+  explicit AutoQuantizedAllToAll(collectives::Encoding encoding) : encoding_(encoding) {}
+
+  void operator()(at::TensorList outputs, at::TensorList inputs, const collectives::Group& group) const;
+
+  // See AutoQuantizedAllGather::async.
+  collectives::Work async(at::TensorList outputs, at::TensorList inputs, const collectives::Group& group) const;
+
+ private:
+  collectives::Encoding encoding_;
+};
+
+// input [rows, ...]: the next input_split_sizes[r] rows go to rank r. output [rows, ...]: the next
+// output_split_sizes[r] rows come from rank r. Without splits, or with empty ones, all ranks get equal parts.
+class NARROWCAST_EXPORT AutoQuantizedAllToAllSingle {
+ public:
+  explicit AutoQuantizedAllToAllSingle(collectives::Encoding encoding) : encoding_(encoding) {}
+
+  void operator()(const at::Tensor& output, const at::Tensor& input, at::OptionalIntArrayRef output_split_sizes,
+                  at::OptionalIntArrayRef input_split_sizes, const collectives::Group& group) const;
+  void operator()(const at::Tensor& output, const at::Tensor& input, const collectives::Group& group) const;
+
+  // See AutoQuantizedAllGather::async.
+  collectives::Work async(const at::Tensor& output, const at::Tensor& input, at::OptionalIntArrayRef output_split_sizes,
+                          at::OptionalIntArrayRef input_split_sizes, const collectives::Group& group) const;
+  collectives::Work async(const at::Tensor& output, const at::Tensor& input, const collectives::Group& group) const;
+
+ private:
+  collectives::Encoding encoding_;
+};
+
+// The collective with the given formats; quant_loss divides what is received. c10::ValueError for a qtype that is none.
+NARROWCAST_EXPORT AutoQuantizedAllGather auto_quantize(collectives::AllGather, DQuantType qtype,
+                                                       std::optional<double> quant_loss = std::nullopt);
+NARROWCAST_EXPORT AutoQuantizedAllToAll auto_quantize(collectives::AllToAll, DQuantType qtype,
+                                                      std::optional<double> quant_loss = std::nullopt);
+NARROWCAST_EXPORT AutoQuantizedAllToAllSingle auto_quantize(collectives::AllToAllSingle, DQuantType qtype,
+                                                            std::optional<double> quant_loss = std::nullopt);
+
+// Takes any arguments, so that code generic over collectives compiles; never returned.
+struct NotAutoQuantized {
+  template <class... Arguments>
+  void operator()(Arguments&&...) const {}
+};
+
+// Throws c10::ValueError.
+NARROWCAST_EXPORT NotAutoQuantized auto_quantize(collectives::OtherCollective collective, DQuantType qtype,
+                                                 std::optional<double> quant_loss = std::nullopt);
+
+}  // namespace narrowcast

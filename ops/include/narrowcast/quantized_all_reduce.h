@@ -1,0 +1,37 @@
+// The mean over the ranks of a group, sent in a wire format: a quarter of float32's bytes, or less, for any number of
+// ranks. ops/collectives/mean tells how; narrowcast/wire_format.h has the formats, ops/schema.cpp the operators of the
+// same names, which take the group by its registered name.
+//
+// x: float32, float64, bfloat16 or float16 of any shape and strides, on the CPU or a GPU; as many elements on every
+// rank. It is summed in float32 and rounded to the nearest number of the format, once or twice; the result has x's
+// dtype and the same bits on all ranks. With one rank it is x. A NaN or Inf anywhere is NaN or Inf in its block's mean.
+//
+// All ranks call the same collectives of a group in the same order; calls of several threads of a rank take turns.
+// Every call waits until all ranks have made it (the mean on a GPU is complete in the order of the current stream). If
+// they differ in format, number of elements or kind of device, all of them throw the same c10::ValueError before data
+// is sent; if one rank's own arguments are wrong (and its group is not null), all throw its c10::ValueError or
+// c10::TypeError. The group can be used afterwards. c10::DistBackendError if a peer or the network fails, which leaves
+// what is written in place undefined. There are no gradients: backward through a result throws.
+//
+// Memory for messages stays with the group: see ops/collectives/mean/group_workspace.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <narrowcast/export.h>
+#include <narrowcast/wire_formats.h>
+
+namespace narrowcast {
+
+// Writes the mean to x.
+NARROWCAST_EXPORT void quantized_all_reduce_(const at::Tensor& x, WireFormat format,
+                                             const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+// Returns the mean, contiguous, and leaves x alone.
+NARROWCAST_EXPORT at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format,
+                                                  const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+}  // namespace narrowcast

@@ -1,0 +1,54 @@
+// Wire formats: float tensors as the bytes that travel between ranks, and back.
+// ops/codec/wire has the formats as types, docs/wire_format.md their bytes,
+// ops/schema.cpp the schemas.
+//
+// All functions go through the dispatcher, so they run on the tensor's device,
+// take tensors of any layout and any number of dimensions, trace and script.
+// There are no gradients: bytes are whole numbers, which autograd takes for
+// constants. c10::ValueError or c10::TypeError names the argument that is wrong.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include <narrowcast/export.h>
+#include <narrowcast/wire_formats.h>
+
+namespace narrowcast {
+
+// "int8_b32", "int8_b128", "int8_b256", "int6_b32", "int4_b32", "fp8_e4m3_b32", "bf16", "fp16" or "fp32".
+// c10::ValueError for a number that is no WireFormat.
+NARROWCAST_EXPORT std::string_view to_string(WireFormat format);
+NARROWCAST_EXPORT std::ostream& operator<<(std::ostream& stream, WireFormat format);
+
+// The inverse of to_string. c10::ValueError for other names, listing the known ones.
+NARROWCAST_EXPORT WireFormat parse_wire_format(std::string_view name);
+
+// All names, separated by ", ".
+NARROWCAST_EXPORT std::string wire_format_names();
+
+// How encode rounds.
+struct EncodeOptions {
+  std::optional<int64_t> seed =
+      std::nullopt;    // Rounds up or down at random, with the number as the expected value; else to nearest.
+  int64_t step = 0;    // With the seed: other steps have other random numbers. At least 0.
+  int64_t offset = 0;  // Where x begins in what it is a part of: parts get the random numbers of the whole.
+};
+
+// Bytes of a message of `numel` elements (at least 0).
+NARROWCAST_EXPORT int64_t encoded_size(int64_t numel, WireFormat format);
+
+// x [...] float32, float64, bfloat16 or float16, rounded to float32 first -> uint8 [encoded_size]: its elements in
+// order.
+NARROWCAST_EXPORT at::Tensor encode(const at::Tensor& x, WireFormat format, const EncodeOptions& options = {});
+
+// bytes uint8 [encoded_size(numel)] -> float32 [numel]. CorruptInputError (narrowcast/errors.h) for another number of
+// bytes.
+NARROWCAST_EXPORT at::Tensor decode(const at::Tensor& bytes, WireFormat format, int64_t numel);
+
+}  // namespace narrowcast

@@ -1,0 +1,142 @@
+// The stream's way must give the bits of the engine's. Here on the CPU, where a group's collectives are waited for.
+#include "ops/collectives/mean/stream_mean.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "ops/engine/engine.h"
+#include "tests/ops/collectives/mean/reference_mean.h"
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr int64_t kStreamSizes[] = {0, 1, 7, 127, 128, 129, 255, 256, 257, 5'000, 1'000'003};
+
+std::vector<at::Tensor> make_stream_arrays(int64_t world_size, int64_t numel, at::ScalarType dtype = at::kFloat) {
+  at::manual_seed(numel);
+  std::vector<at::Tensor> arrays;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    arrays.push_back(at::randn({numel}).to(dtype));
+  }
+  return arrays;
+}
+
+// What both ways make of the same calls, step after step.
+struct BothWays {
+  std::unique_ptr<StreamMean> stream;
+  std::shared_ptr<QuantizedMeanJob> job;
+  std::shared_ptr<engine::Engine> engine;
+  at::Tensor stream_residuals[2];
+  at::Tensor engine_residuals[2];
+  bool error_feedback = false;
+
+  BothWays(const Group& group, QuantizedMeanOptions options, bool with_error_feedback)
+      : error_feedback(with_error_feedback) {
+    options.name = "a mean";
+    options.rank = group->getRank();
+    options.world_size = group->getSize();
+    stream = std::make_unique<StreamMean>(group, options, at::kCPU);
+    job = std::make_shared<QuantizedMeanJob>(options, JobMemory{});
+    engine = engine::Engine::for_group(group);
+    const int64_t shard = shard_of(options.rank, options.world_size, options.numel).numel;
+    for (at::Tensor* const residuals : {stream_residuals, engine_residuals}) {
+      residuals[0] = at::zeros({options.numel});
+      residuals[1] = at::zeros({shard});
+    }
+  }
+
+  Residuals residuals(const at::Tensor* tensors) const {
+    return error_feedback ? Residuals{tensors[0].mutable_data_ptr<float>(), tensors[1].mutable_data_ptr<float>()}
+                          : Residuals{};
+  }
+
+  void step(const at::Tensor& array, const codec::wire::Rounding& rounding) {
+    const at::Tensor by_stream = array.clone();
+    stream->enqueue({by_stream, rounding, residuals(stream_residuals)});
+    job->set_call({array.clone(), rounding, residuals(engine_residuals)});
+    const auto future = engine->submit(job);
+    future->waitAndThrow();
+    EXPECT_TRUE(at::equal(by_stream, future->value().toTensor()));
+    EXPECT_TRUE(at::equal(stream_residuals[0], engine_residuals[0]));
+    EXPECT_TRUE(at::equal(stream_residuals[1], engine_residuals[1]));
+  }
+};
+
+class StreamMeanOfSizes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
+
+TEST_P(StreamMeanOfSizes, HasTheBitsOfTheEngine) {
+  const auto [world_size, numel] = GetParam();
+  const auto arrays = make_stream_arrays(world_size, numel);
+  for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
+    run_ranks(world_size, [&, numel = numel](int64_t rank, const Group& group) {
+      BothWays ways(group, {.numel = numel, .format = WireFormat::kInt8B128, .link = link}, false);
+      ways.step(arrays[rank], {});
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stream, StreamMeanOfSizes,
+                         ::testing::Combine(::testing::ValuesIn(kWorlds), ::testing::ValuesIn(kStreamSizes)));
+
+class StreamMeanOfFormats : public ::testing::TestWithParam<WireFormat> {};
+
+TEST_P(StreamMeanOfFormats, HasTheBitsOfTheEngineInEveryStepOfEveryKind) {
+  constexpr int64_t kNumel = 20'001;
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const auto arrays = make_stream_arrays(3, kNumel, dtype);
+    for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
+      for (const bool error_feedback : {false, true}) {
+        run_ranks(3, [&](int64_t rank, const Group& group) {
+          BothWays ways(group, {.numel = kNumel, .format = GetParam(), .exact = {{5, 1000}, {9000, 1}}, .link = link},
+                        error_feedback);
+          for (const uint64_t step : {1, 2, 3}) {
+            ways.step(arrays[rank], {.stochastic = step > 1, .seed = 42, .step = step, .position = 0});
+          }
+        });
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stream, StreamMeanOfFormats, ::testing::ValuesIn(kWireFormats),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+TEST(StreamMean, CountsWhatItSends) {
+  constexpr int64_t kNumel = 6'144;  // Six grains: two for each of three ranks.
+  run_ranks(3, [](int64_t, const Group& group) {
+    const StreamMean one(group, {.name = "m", .numel = kNumel, .format = WireFormat::kInt8B128, .link = kOneShotPays},
+                         at::kCPU);
+    EXPECT_EQ(one.payload_bytes(), 2 * encoded_size(kNumel, WireFormat::kInt8B128));
+    const StreamMean two(group, {.name = "m", .numel = kNumel, .format = WireFormat::kInt8B128, .link = kTwoShotPays},
+                         at::kCPU);
+    EXPECT_EQ(two.payload_bytes(), 4 * encoded_size(kNumel / 3, WireFormat::kInt8B128));
+  });
+}
+
+TEST(StreamMean, AFailedCollectiveNamesRankAndExchange) {
+  run_ranks(2,
+            [](int64_t rank, const Group& group) {
+              StreamMean mean(group, {.name = "int8 of bucket 3", .numel = 100, .link = kOneShotPays}, at::kCPU);
+              if (rank == 1) {
+                return;  // and gives up its group.
+              }
+              const std::string message = testing::error_message<c10::DistBackendError>([&] {
+                mean.enqueue({at::ones({100}), {}, {}});
+              });
+              EXPECT_THAT(message, HasSubstr("rank 0: all-gather of messages of int8 of bucket 3 failed: "));
+            },
+            {.timeout = std::chrono::milliseconds(2000)});
+}
+
+}  // namespace
+}  // namespace narrowcast::collectives

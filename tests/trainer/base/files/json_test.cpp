@@ -1,0 +1,70 @@
+#include "trainer/base/files/json.h"
+
+#include <gtest/gtest.h>
+
+#include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
+
+namespace narrowcast::files {
+namespace {
+
+using narrowcast::testing::error_message;
+using nlohmann::json;
+
+// Objects and arrays in turn, `depth` of them, closed if `closed`.
+std::string nested(int64_t depth, bool closed = true) {
+  std::string text;
+  std::string end;
+  for (int64_t i = 0; i < depth; ++i) {
+    text += i % 2 == 0 ? "[" : "{\"a\":";
+    end.insert(0, i % 2 == 0 ? "]" : "}");
+  }
+  return text + (depth % 2 == 0 ? "1" : "") + (closed ? end : "");
+}
+
+std::string problem_of(std::string_view text, const JsonLimits& limits = {}) {
+  return try_parse_json(text, limits).problem;
+}
+
+TEST(ParseJson, GivesTheValue) {
+  EXPECT_EQ(parse_json(R"({"a": [1, 2.5, "x\n", null, true]})", "f"), (json{{"a", {1, 2.5, "x\n", nullptr, true}}}));
+  EXPECT_EQ(parse_json("7", "f"), 7);
+  EXPECT_EQ(parse_json("\"[[[\"", "f", {.depth = 0}), "[[[");
+}
+
+TEST(ParseJson, NamesWhatIsNoJson) {
+  EXPECT_EQ(problem_of(""), "is no valid JSON at byte 1");
+  EXPECT_EQ(problem_of("{\"a\":1,}"), "is no valid JSON at byte 8");
+  EXPECT_EQ(problem_of(std::string_view("{}\0x", 4)), "is no valid JSON at byte 3");
+  EXPECT_EQ(problem_of("[1e999]"), "is no valid JSON: a number is too large");
+  EXPECT_EQ(error_message<CorruptInputError>([] { parse_json("[1", "FILE: metadata 'x'"); }),
+            "FILE: metadata 'x': is no valid JSON at byte 3");
+}
+
+TEST(ParseJson, DepthIsLimited) {
+  EXPECT_EQ(problem_of(nested(64)), "");
+  EXPECT_EQ(parse_json(nested(64), "f").dump(), nested(64));
+  EXPECT_EQ(problem_of(nested(65)), "is JSON nested more than 64 deep");
+  EXPECT_EQ(problem_of(nested(3), {.depth = 2}), "is JSON nested more than 2 deep");
+  EXPECT_EQ(problem_of("[[1],[2],[3]]", {.depth = 2}), "");
+}
+
+TEST(ParseJson, AMillionBracketsAreAnError) {
+  for (const char* const opening : {"[", "{\"a\":"}) {
+    std::string text;
+    for (int64_t i = 0; i < 1'000'000; ++i) {
+      text += opening;
+    }
+    EXPECT_EQ(problem_of(text), "is JSON nested more than 64 deep");
+  }
+}
+
+TEST(ParseJson, SizeIsLimited) {
+  EXPECT_EQ(problem_of("[1,2,3]", {.bytes = 7}), "");
+  EXPECT_EQ(problem_of("[1,2,3]", {.bytes = 6}), "has 7 bytes of JSON, above the limit of 6");
+  EXPECT_EQ(problem_of(std::string((size_t{16} << 20) + 1, ' ')),
+            "has 16777217 bytes of JSON, above the limit of 16777216");
+}
+
+}  // namespace
+}  // namespace narrowcast::files

@@ -1,0 +1,22 @@
+// A made-up program with one flag of each kind, for the tests of trainer/program.
+#pragma once
+
+#include <absl/flags/declare.h>
+#include <absl/flags/flag.h>
+
+#include <string>
+#include <vector>
+
+#include "trainer/base/program/description.h"
+
+ABSL_DECLARE_FLAG(int32_t, sample_steps);
+ABSL_DECLARE_FLAG(double, sample_rate);
+ABSL_DECLARE_FLAG(bool, sample_dry_run);
+ABSL_DECLARE_FLAG(std::string, sample_data);
+ABSL_DECLARE_FLAG(std::vector<std::string>, sample_hooks);
+
+namespace narrowcast::program {
+
+Description sample_description();
+
+}  // namespace narrowcast::program

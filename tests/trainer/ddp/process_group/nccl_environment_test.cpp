@@ -1,0 +1,49 @@
+#include "trainer/ddp/process_group/nccl_environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace narrowcast::nccl {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+
+TEST(NcclEnvironment, RanksWithGpusOfTheirOwnAreOnTheirHost) {
+  const auto variables = environment_for({.rank = 1, .gpus = {"host 01:00", "host 02:00", "other 01:00"}});
+  EXPECT_THAT(variables, AllOf(Not(Contains(Key("NCCL_HOSTID"))), Not(Contains(Key("NCCL_NET"))),
+                               Not(Contains(Key("NCCL_SOCKET_IFNAME")))));
+}
+
+// Also the rank that shares none: NCCL takes one kind of network for all.
+TEST(NcclEnvironment, RanksThatShareAGpuAreHostsOfTheirOwn) {
+  for (const int64_t rank : {0, 1, 2}) {
+    EXPECT_THAT(environment_for({.rank = rank, .gpus = {"host 01:00", "host 02:00", "host 01:00"}}),
+                AllOf(Contains(Pair("NCCL_HOSTID", "narrowcast-rank-" + std::to_string(rank))),
+                      Contains(Pair("NCCL_NET", "Socket"))));
+  }
+}
+
+TEST(NcclEnvironment, NamesTheInterfaceExactly) {
+  EXPECT_THAT(environment_for({.interface = "lo"}), Contains(Pair("NCCL_SOCKET_IFNAME", "=lo")));
+}
+
+TEST(NcclEnvironment, WhatIsSetStays) {
+  ::setenv("NARROWCAST_TEST_GIVEN", "mine", 1);
+  ::setenv("NARROWCAST_TEST_EMPTY", "", 1);
+  ::unsetenv("NARROWCAST_TEST_MISSING");
+  set_where_missing(
+      {{"NARROWCAST_TEST_GIVEN", "ours"}, {"NARROWCAST_TEST_EMPTY", "ours"}, {"NARROWCAST_TEST_MISSING", "ours"}});
+  EXPECT_STREQ(std::getenv("NARROWCAST_TEST_GIVEN"), "mine");
+  EXPECT_STREQ(std::getenv("NARROWCAST_TEST_EMPTY"), "ours");
+  EXPECT_STREQ(std::getenv("NARROWCAST_TEST_MISSING"), "ours");
+}
+
+}  // namespace
+}  // namespace narrowcast::nccl

@@ -1,0 +1,57 @@
+#include <narrowcast/network_errors.h>
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <torch/csrc/distributed/c10d/exception.h>
+#include <stdexcept>
+#include <string>
+
+#include "tests/support/error_message.h"
+
+// Stands for Gloo's own exceptions, which are known by their namespace.
+namespace gloo {
+struct FakeIoException : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+}  // namespace gloo
+
+namespace narrowcast {
+namespace {
+
+template <class Error>
+std::string message_for(const Error& thrown) {
+  return testing::error_message<c10::DistBackendError>(
+      [&] { with_network_errors(3, "all-reduce", [&] { throw thrown; }); });
+}
+
+c10::SourceLocation here() { return {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}; }
+
+TEST(NetworkErrorsTest, ReturnsWhatTheBodyReturns) {
+  int value = 1;
+  EXPECT_EQ(&with_network_errors(0, "step", [&]() -> int& { return value; }), &value);
+}
+
+TEST(NetworkErrorsTest, TranslatesGlooErrors) {
+  EXPECT_EQ(message_for(gloo::FakeIoException("[/src/gloo/pair.cc:534] Connection closed by peer [127.0.0.1]:5")),
+            "rank 3: all-reduce failed: Connection closed by peer [127.0.0.1]:5");
+}
+
+TEST(NetworkErrorsTest, TranslatesEveryDistributedErrorOfLibTorch) {
+  EXPECT_EQ(message_for(c10::DistNetworkError(here(), "no route\nmore")), "rank 3: all-reduce failed: no route");
+  EXPECT_EQ(message_for(c10::DistStoreError(here(), "gone")), "rank 3: all-reduce failed: gone");
+  EXPECT_EQ(message_for(c10d::TimeoutError(here(), "slow")), "rank 3: all-reduce failed: slow");
+}
+
+TEST(NetworkErrorsTest, KeepsWhatAlreadyNamesARank) {
+  EXPECT_EQ(message_for(c10::DistBackendError(here(), "rank 1: sending bucket 2 failed: x")),
+            "rank 1: sending bucket 2 failed: x");
+}
+
+TEST(NetworkErrorsTest, LetsOtherErrorsPass) {
+  EXPECT_THROW(with_network_errors(0, "step", [] { throw std::runtime_error("a bug"); }), std::runtime_error);
+  EXPECT_THROW(with_network_errors(0, "step", [] { TORCH_CHECK_VALUE(false, "wrong"); }), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace narrowcast

@@ -1,0 +1,286 @@
+#include <narrowcast/process_group.h>
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include <narrowcast/consensus.h>
+#include "tests/support/error_message.h"
+#include "tests/support/listening_sockets.h"
+#include "tests/support/loopback_socket.h"
+#include "tests/support/open_file_limit.h"
+#include "tests/support/patience.h"
+#include "trainer/base/open_files.h"
+
+namespace narrowcast {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using testing::error_message;
+using testing::free_port;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+struct Place {
+  int64_t rank = 0;
+  int64_t world_size = 2;
+};
+
+WorkerEnv env_at(Place place, int64_t port) {
+  WorkerEnv env;
+  env.rank = env.local_rank = place.rank;
+  env.world_size = env.local_world_size = place.world_size;
+  env.master_addr = "127.0.0.1";
+  env.master_port = port;
+  return env;
+}
+
+// Each thread of a test is a rank and registers its group under a name of its own.
+ProcessGroupOptions options_of_thread(int64_t rank) {
+  return {.timeout = testing::kPatience, .group_name = "thread" + std::to_string(rank)};
+}
+
+std::string init_error(const WorkerEnv& env, std::chrono::milliseconds timeout) {
+  return error_message<c10::DistBackendError>([&] { init_process_group(env, {.timeout = timeout}); });
+}
+
+void sum_ranks_on_threads(int64_t world_size, const std::function<WorkerEnv(int64_t rank)>& env_of) {
+  std::vector<std::vector<double>> sums(world_size);
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const ProcessGroupScope scope(env_of(rank), options_of_thread(rank));
+      const auto group = c10d::resolve_process_group("thread" + std::to_string(rank));
+      sums[rank] = all_reduce_sum(group, {static_cast<double>(rank + 1)});
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& sum : sums) {
+    EXPECT_THAT(sum, ElementsAre(static_cast<double>(world_size * (world_size + 1) / 2)));
+  }
+}
+
+class ProcessGroupWorldTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(ProcessGroupWorldTest, JoinsAllRanks) {
+  const int64_t world_size = GetParam();
+  const int64_t port = free_port();
+  sum_ranks_on_threads(world_size, [&](int64_t rank) { return env_at({rank, world_size}, port); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ProcessGroupWorldTest, ::testing::Values(1, 2, 3, 4));
+
+TEST(ProcessGroupTest, IsAClientOfTheAgentsStore) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  for (const int64_t restart_count : {0, 1}) {  // The second job finds the first one's keys in the store.
+    sum_ranks_on_threads(2, [&](int64_t rank) {
+      WorkerEnv env = env_at({rank, 2}, agent->getPort());
+      env.use_agent_store = true;
+      env.restart_count = restart_count;
+      return env;
+    });
+  }
+}
+
+TEST(ProcessGroupTest, FindsTheAddressTowardsTheMasterOnSeveralNodes) {
+  const int64_t port = free_port();
+  sum_ranks_on_threads(2, [&](int64_t rank) {
+    WorkerEnv env = env_at({rank, 2}, port);
+    env.local_world_size = 1;  // One rank per node; the two nodes are this machine.
+    env.local_rank = 0;
+    return env;
+  });
+}
+
+TEST(ProcessGroupTest, ListensNowhereButAtLoopbackOnOneNode) {
+  const int64_t port = free_port();
+  std::vector<std::string> listening;
+  std::thread rank1([&] {
+    const ProcessGroupScope scope(env_at({1, 2}, port), options_of_thread(1));
+    barrier(scope.group(), "while the other rank looks");
+  });
+  {
+    const ProcessGroupScope scope(env_at({0, 2}, port), options_of_thread(0));
+    listening = testing::listening_addresses();
+    barrier(scope.group(), "while the other rank looks");
+  }
+  rank1.join();
+  EXPECT_THAT(listening, AllOf(::testing::SizeIs(::testing::Ge(2)), ::testing::Each("127.0.0.1")))
+      << "rank 0's store and both ranks' sockets for messages";
+}
+
+TEST(ProcessGroupTest, UsesTheInterfaceAskedFor) {
+  const int64_t port = free_port();
+  sum_ranks_on_threads(2, [&](int64_t rank) {
+    WorkerEnv env = env_at({rank, 2}, port);
+    env.socket_interface = "lo";
+    return env;
+  });
+}
+
+TEST(ProcessGroupTest, OneProcessAloneIsRegisteredUnderPyTorchsName) {
+  {
+    const ProcessGroupScope scope(WorkerEnv{});
+    EXPECT_EQ(scope.group()->getSize(), 1);
+    EXPECT_EQ(scope.group()->getRank(), 0);
+    EXPECT_EQ(c10d::resolve_process_group("0").get(), scope.group().get());
+  }
+  EXPECT_THROW(c10d::resolve_process_group("0"), c10::Error);
+  const ProcessGroupScope again(WorkerEnv{});
+  EXPECT_EQ(again.group()->getSize(), 1);
+  shutdown_process_group();  // By hand: the scope finds nothing left to do.
+  EXPECT_THROW(shutdown_process_group(), c10::Error);
+}
+
+TEST(ProcessGroupTest, AnExceptionEndsTheScopeToo) {
+  const auto fail_within_scope = [] {
+    const ProcessGroupScope scope(WorkerEnv{});
+    throw std::runtime_error("in the job");
+  };
+  EXPECT_THROW(fail_within_scope(), std::runtime_error);
+  EXPECT_THROW(c10d::resolve_process_group("0"), c10::Error);
+}
+
+TEST(ProcessGroupTest, SaysThatThePortIsInUse) {
+  const network::ListeningSocket taken = testing::loopback_socket();
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(init_error(env_at({.rank = 0}, taken.port()), testing::kPatience),
+              AllOf(HasSubstr("rank 0: serving the store at 127.0.0.1:" + std::to_string(taken.port()) + " failed"),
+                    HasSubstr("Address already in use"), ::testing::Not(HasSubstr("\n"))));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, testing::kPatience / 2);
+}
+
+TEST(ProcessGroupTest, SaysThatTheMasterCannotBeReached) {
+  const int64_t port = free_port();
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(init_error(env_at({.rank = 1}, port), 1s),
+              HasSubstr("rank 1: reaching the store at 127.0.0.1:" + std::to_string(port) + " failed"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, testing::kPatience / 2);
+}
+
+TEST(ProcessGroupTest, SaysThatARankDoesNotJoin) {
+  EXPECT_THAT(init_error(env_at({.rank = 0}, free_port()), 3s),
+              AllOf(HasSubstr("rank 0: joining the job"), HasSubstr("no sign of rank 1")));
+}
+
+TEST(ProcessGroupTest, SaysThatTheMasterHasNoAddress) {
+  WorkerEnv env = env_at({.rank = 1}, 29500);
+  env.master_addr = "no-such-host.invalid";
+  EXPECT_THAT(init_error(env, 1s), HasSubstr("no-such-host.invalid:29500"));
+}
+
+TEST(ProcessGroupTest, RejectsWrongOptions) {
+  const auto value_error = [](const ProcessGroupOptions& options) {
+    return error_message<c10::ValueError>([&] { init_process_group(WorkerEnv{}, options); });
+  };
+  EXPECT_THAT(value_error({.backend = "mpi"}), AllOf(HasSubstr("'mpi'"), HasSubstr("gloo and nccl")));
+  EXPECT_THAT(value_error({.timeout = 0ms}), HasSubstr("timeout of 0 ms"));
+  EXPECT_THAT(value_error({.interface = "no-such-if"}), HasSubstr("interface 'no-such-if' does not exist"));
+  EXPECT_THAT(value_error({.group_name = ""}), HasSubstr("group_name"));
+}
+
+// What joining says that may open no more than `more` files beyond those that are open.
+std::string error_with_files(const WorkerEnv& env, int64_t more) {
+  for (rlim_t files = 1;; ++files) {  // Descriptors that the tests were given open may have any numbers.
+    const testing::OpenFileLimit limit(files);
+    if (network::open_files_left(more + 1) == more) {
+      return error_message<c10::Error>([&] { init_process_group(env, {.timeout = 1s}); });
+    }
+  }
+}
+
+TEST(ProcessGroupOpenFilesTest, AreCountedBeforeAnyIsOpened) {
+  const auto needs = [](int64_t files) {
+    return c10::str("needs about ", files, " more; raise the limit (ulimit -n)");
+  };
+  for (const int64_t more : {0, 5, 12, 16, 21, 25}) {
+    EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), more),
+                AllOf(HasSubstr("RLIMIT_NOFILE: at most "), HasSubstr("rank 0 of 2 "), HasSubstr(needs(26))));
+  }
+  EXPECT_THAT(error_with_files(env_at({.rank = 1}, free_port()), 9), HasSubstr(needs(10)));
+  EXPECT_THAT(error_with_files(env_at({.rank = 0, .world_size = 64}, free_port()), 60), HasSubstr(needs(274)));
+  WorkerEnv agent_serves = env_at({.rank = 0}, free_port());
+  agent_serves.use_agent_store = true;
+  EXPECT_THAT(error_with_files(agent_serves, 9), HasSubstr(needs(10)));
+}
+
+TEST(ProcessGroupOpenFilesTest, AreEnoughForARankThatGoesOn) {
+  EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), 26), HasSubstr("no sign of rank 1"));
+}
+
+class GlooTransportTest : public ::testing::Test {
+ protected:
+  // Of joining with this GLOO_DEVICE_TRANSPORT. Another rank is named that nobody waits for.
+  static std::string error_with(const std::string& transport) {
+    ::setenv("GLOO_DEVICE_TRANSPORT", transport.c_str(), 1);
+    return error_message<c10::ValueError>([] { init_process_group(env_at({.rank = 1}, free_port())); });
+  }
+  void TearDown() override { ::unsetenv("GLOO_DEVICE_TRANSPORT"); }
+};
+
+TEST_F(GlooTransportTest, RefusesTlsThatWouldNotEncryptBeforeTheStoreIsReached) {
+  EXPECT_THAT(error_with("TCP_TLS"), AllOf(HasSubstr("GLOO_DEVICE_TRANSPORT=TCP_TLS"), HasSubstr("plain text")));
+}
+
+TEST_F(GlooTransportTest, NamesATransportThatLibTorchLacks) {
+  for (const std::string transport : {"UV", "IBVERBS", "tcp_tls", ""}) {
+    EXPECT_THAT(error_with(transport), HasSubstr("GLOO_DEVICE_TRANSPORT='" + transport + "' is no transport"));
+  }
+}
+
+TEST_F(GlooTransportTest, TakesTheOneThatWorksByBothItsNames) {
+  for (const char* const transport : {"TCP", "LINUX"}) {
+    ::setenv("GLOO_DEVICE_TRANSPORT", transport, 1);
+    const ProcessGroupScope scope(WorkerEnv{});
+    EXPECT_EQ(scope.group()->getSize(), 1);
+  }
+}
+
+TEST(ProcessGroupWithoutGpuTest, SaysWhatNcclLacks) {
+  if (at::globalContext().hasCUDA()) {
+    GTEST_SKIP() << "a GPU, which NCCL can use";
+  }
+  EXPECT_THAT(error_message<c10::ValueError>([] { init_process_group(WorkerEnv{}, {.backend = "nccl"}); }),
+              AnyOf(HasSubstr("'nccl' is not part of this build"), HasSubstr("backend 'nccl' needs a GPU: rank 0 is")));
+}
+
+// A program that returns from main without giving up its group must still end well.
+TEST(ProcessGroupExitTest, AProcessThatForgetsTheGroupExitsCleanly) {
+  EXPECT_EXIT(
+      {
+        init_process_group(WorkerEnv{});
+        std::exit(7);
+      },
+      ::testing::ExitedWithCode(7), "");
+}
+
+TEST(ProcessGroupExitTest, AProcessThatEndsTheScopeExitsCleanly) {
+  EXPECT_EXIT(
+      {
+        { const ProcessGroupScope scope(WorkerEnv{}); }
+        std::exit(7);
+      },
+      ::testing::ExitedWithCode(7), "");
+}
+
+}  // namespace
+}  // namespace narrowcast

@@ -1,0 +1,62 @@
+#include "trainer/ddp/process_group/rank_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <narrowcast/current_step.h>
+#include "tests/support/patience.h"
+
+namespace narrowcast {
+namespace {
+
+using namespace std::chrono_literals;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+RankWatch::Options rank_of_three(int64_t rank, std::chrono::milliseconds patience = testing::kPatience) {
+  return {.rank = rank, .world_size = 3, .look_every = 5ms, .patience = patience};
+}
+
+TEST(RankWatchTest, SaysWhatTheOthersDo) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  const RankWatch rank0(store, rank_of_three(0));
+  const RankWatch rank1(store, rank_of_three(1));
+  const RankWatch rank2(store, rank_of_three(2));
+  {
+    const StepScope step(2, "backward pass");
+    EXPECT_THAT(rank0.describe_others(),
+                ::testing::MatchesRegex("rank 1 is in no collective; rank 2 has been in backward pass for [0-9]+ s"));
+  }
+  EXPECT_EQ(rank0.describe_others(), "rank 1 is in no collective; rank 2 is in no collective") << "asked again";
+}
+
+TEST(RankWatchTest, SaysWhoDoesNotAnswer) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  const RankWatch rank0(store, rank_of_three(0, 3s));
+  const RankWatch rank1(store, rank_of_three(1));
+  EXPECT_EQ(rank0.describe_others(),
+            "rank 1 is in no collective; rank 2 does not answer (stopped, hung or unreachable)");
+}
+
+TEST(RankWatchTest, SeveralMayAskAtOnce) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  const RankWatch rank0(store, rank_of_three(0));
+  const RankWatch rank1(store, rank_of_three(1));
+  const RankWatch rank2(store, rank_of_three(2));
+  auto from1 = std::async(std::launch::async, [&] { return rank1.describe_others(); });
+  auto from2 = std::async(std::launch::async, [&] { return rank2.describe_others(); });
+  EXPECT_THAT(from1.get(), ::testing::StartsWith("rank 0 is in no collective; rank 2 "));
+  EXPECT_THAT(from2.get(), ::testing::StartsWith("rank 0 is in no collective; rank 1 "));
+}
+
+TEST(RankWatchTest, ADeadThreadAnswersNobody) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  const RankWatch rank0(store, rank_of_three(0, 100ms));
+  { const RankWatch rank1(store, rank_of_three(1)); }
+  EXPECT_THAT(rank0.describe_others(), ::testing::StartsWith("rank 1 does not answer"));
+}
+
+}  // namespace
+}  // namespace narrowcast

@@ -1,0 +1,340 @@
+#include "trainer/launcher/group/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <set>
+
+#include "trainer/base/program/exit_code.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using Phase = Decision::Phase;
+
+// Launchers that are only pretended: they beat as long as they live, and report what the test says.
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  void begin(const GroupSettings& settings) {
+    settings_ = settings;
+    coordinator.emplace(describe("a", 0), timeouts, "made-up");
+    comes("a", 0);
+  }
+  void begin_static(int64_t nodes, int64_t max_restarts = 0) {
+    begin({.backend = "static", .min_nodes = nodes, .max_nodes = nodes, .max_restarts = max_restarts});
+  }
+  void begin_elastic(int64_t least, int64_t most) {
+    begin({.backend = "c10d", .min_nodes = least, .max_nodes = most, .max_restarts = 1});
+  }
+
+  NodeDescription describe(const std::string& host, int64_t node_rank) const {
+    return {.host = host, .pid = 7, .nproc = 2, .node_rank = node_rank, .settings = settings_};
+  }
+  // Returns its ticket.
+  int64_t comes(const std::string& host, int64_t node_rank) {
+    views.push_back({.ticket = static_cast<int64_t>(views.size()) + 1, .node = describe(host, node_rank)});
+    return views.back().ticket;
+  }
+  // A job of nodes "a" and "b" with tickets 1 and 2, in its first round.
+  void run_two_static(int64_t max_restarts = 0) {
+    begin_static(2, max_restarts);
+    comes("b", 1);
+    EXPECT_EQ(after(100).phase, Phase::kRunning);
+  }
+
+  NodeView& view(int64_t ticket) { return views.at(static_cast<size_t>(ticket - 1)); }
+
+  void reports(int64_t ticket, NodeReport::End end, int exit_code = 0) {
+    NodeReport report{.end = end, .signal = end == NodeReport::End::kInterrupted ? SIGTERM : 0};
+    if (end == NodeReport::End::kFailed) {
+      report.failure = FailureRecord{};
+      report.failure->ending = {.exit_code = exit_code};
+    }
+    view(ticket).report = RoundReport{.round = coordinator->decision().round, .report = report};
+  }
+
+  // Time passes; those that live, beat.
+  const Decision& after(int64_t time) {
+    now += milliseconds(time);
+    for (NodeView& node : views) {
+      node.beats += dead.contains(node.ticket) ? 0 : 1;
+    }
+    return coordinator->step(now, views);
+  }
+  // More than a round may take to form, in steps shorter than a lost node's silence.
+  void after_the_join_timeout() {
+    for (int i = 0; i < 21; ++i) {
+      after(500);
+    }
+  }
+
+  GroupSettings settings_;
+  GroupTimeouts timeouts{.join = milliseconds(10000), .last_call = milliseconds(2000), .silence = milliseconds(1000)};
+  std::optional<Coordinator> coordinator;
+  std::vector<NodeView> views;
+  std::set<int64_t> dead;
+  Clock::time_point now;
+};
+
+TEST_F(CoordinatorTest, RunsAStaticJobToItsEnd) {
+  begin_static(2);
+  EXPECT_EQ(after(100).phase, Phase::kForming);
+  EXPECT_THAT(coordinator->decision().note, HasSubstr("missing is --node_rank 1"));
+  comes("b", 1);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().members.size(), 2U);
+  reports(1, NodeReport::End::kSucceeded);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  reports(2, NodeReport::End::kSucceeded);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), 0);
+  EXPECT_FALSE(coordinator->everyone_left());
+  view(2).left = true;
+  after(100);
+  EXPECT_TRUE(coordinator->everyone_left());
+}
+
+TEST_F(CoordinatorTest, RestartsAllNodesTogetherAsOftenAsIsAllowed) {
+  run_two_static(1);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(coordinator->decision().phase, Phase::kRunning);
+    EXPECT_EQ(coordinator->decision().round, round);
+    reports(2, NodeReport::End::kFailed, 7);
+    EXPECT_EQ(after(100).phase, Phase::kStopping);
+    EXPECT_EQ(after(100).phase, Phase::kStopping);  // until the other node has ended its workers too
+    reports(1, NodeReport::End::kStopped);
+    after(100);
+    after(100);
+  }
+  EXPECT_EQ(coordinator->decision().phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), 7);
+  EXPECT_EQ(coordinator->decision().end->failure->node, "node 1 (b)");
+}
+
+TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
+  run_two_static(5);
+  dead.insert(2);
+  EXPECT_EQ(after(900).phase, Phase::kRunning);
+  EXPECT_EQ(after(200).phase, Phase::kStopping);
+  reports(1, NodeReport::End::kStopped);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->text, "node 1 (b) was lost: no sign of life for 1 s");
+  EXPECT_EQ(coordinator->decision().end->exit_code(), program::kPeerFailed);
+  EXPECT_THAT(coordinator->decision().turned_away.at(2).text, HasSubstr("gave this launcher up"));
+}
+
+TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANodeBetweenRounds) {
+  run_two_static(5);
+  reports(1, NodeReport::End::kFailed, 7);
+  after(100);
+  reports(2, NodeReport::End::kStopped);
+  dead.insert(2);
+  after(1200);  // concludes the round, and finds the node lost
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_THAT(coordinator->decision().end->text, HasSubstr("was lost"));
+}
+
+TEST_F(CoordinatorTest, ForgetsALauncherThatDiedBeforeTheJobBegan) {
+  begin_static(3);
+  dead.insert(comes("b", 1));
+  after(100);
+  after(1200);
+  const int64_t started_again = comes("b", 1);
+  comes("c", 2);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().members[1].ticket, started_again);
+}
+
+TEST_F(CoordinatorTest, RefusesTwoNodesOfTheSameRankEverywhere) {
+  begin_static(3);
+  comes("b", 1);
+  after(100);
+  comes("c", 1);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), program::kWrongUse);
+  EXPECT_EQ(coordinator->decision().end->text, "two launchers were given --node_rank=1: b (pid 7) and c (pid 7)");
+}
+
+TEST_F(CoordinatorTest, RefusesContradictionsEverywhereBeforeTheJobBegins) {
+  begin_static(2);
+  settings_.max_restarts = 3;
+  comes("b", 1);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->text,
+            "launchers disagree: --max_restarts is 0 on node 0, a (pid 7), but 3 on node 1, b (pid 7)");
+}
+
+TEST_F(CoordinatorTest, TurnsALatecomerAwayWithoutHarmToTheJob) {
+  run_two_static();
+  const int64_t third = comes("c", 1);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().turned_away.at(third).exit_code(), program::kWrongUse);
+}
+
+TEST_F(CoordinatorTest, GivesUpWaitingForNodes) {
+  begin_static(2);
+  after_the_join_timeout();
+  EXPECT_EQ(after(500).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->text,
+            "not complete within 10 s: 1 of 2 nodes are here; missing is --node_rank 1");
+  EXPECT_EQ(coordinator->decision().end->exit_code(), program::kPeerFailed);
+}
+
+TEST_F(CoordinatorTest, StopsEverywhereAtASignalToAStaticNode) {
+  run_two_static();
+  reports(2, NodeReport::End::kInterrupted);
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  reports(1, NodeReport::End::kStopped);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+}
+
+TEST_F(CoordinatorTest, StopsAtASignalWhileItWaits) {
+  begin_static(3);
+  comes("b", 1);
+  after(100);
+  reports(2, NodeReport::End::kInterrupted);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+}
+
+// The launcher did not know of the round yet when the signal came, so it reports for the round before.
+TEST_F(CoordinatorTest, StopsAtASignalThatCrossesTheBeginOfARound) {
+  begin_static(2);
+  comes("b", 1);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  reports(1, NodeReport::End::kInterrupted);
+  view(1).report->round = -1;
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  reports(2, NodeReport::End::kStopped);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+}
+
+TEST_F(CoordinatorTest, ElasticJobLetsANodeLeaveWhoseSignalCrossesTheBeginOfARound) {
+  begin_elastic(1, 2);
+  comes("b", 0);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  reports(2, NodeReport::End::kInterrupted);
+  view(2).report->round = -1;
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  view(2).left = true;
+  reports(1, NodeReport::End::kStopped);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().members.size(), 1U);
+  EXPECT_EQ(coordinator->decision().end->text, "node 1 (b) left: SIGTERM");
+}
+
+TEST_F(CoordinatorTest, ElasticJobEndsAtASignalToItsHostThatCrossesTheBeginOfARound) {
+  begin_elastic(1, 2);
+  comes("b", 0);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  reports(1, NodeReport::End::kInterrupted);
+  view(1).report->round = -1;
+  after(100);
+  reports(2, NodeReport::End::kStopped);
+  EXPECT_EQ(after(100).phase, Phase::kOver);
+  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+}
+
+TEST_F(CoordinatorTest, ElasticJobBeginsAfterTheLastCall) {
+  begin_elastic(2, 3);
+  comes("b", 0);
+  EXPECT_EQ(after(100).phase, Phase::kForming);
+  EXPECT_EQ(after(900).phase, Phase::kForming);
+  after(900);
+  EXPECT_EQ(after(900).phase, Phase::kRunning);
+}
+
+TEST_F(CoordinatorTest, ElasticJobTakesANewcomerIn) {
+  begin_elastic(1, 2);
+  for (int i = 0; i < 4; ++i) {
+    after(900);
+  }
+  EXPECT_EQ(coordinator->decision().phase, Phase::kRunning);
+  comes("b", 0);
+  EXPECT_EQ(after(100).phase, Phase::kStopping);
+  reports(1, NodeReport::End::kStopped);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().round, 1);
+  EXPECT_EQ(coordinator->decision().members.size(), 2U);
+  EXPECT_EQ(coordinator->decision().end->text, "b (pid 7) came");
+}
+
+TEST_F(CoordinatorTest, ElasticJobGoesOnWithoutALostNode) {
+  begin_elastic(1, 2);
+  comes("b", 0);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  for (int64_t loss = 0; loss < 3; ++loss) {  // more often than --max_restarts: nobody failed
+    const int64_t last = static_cast<int64_t>(views.size());
+    dead.insert(last);
+    reports(1, NodeReport::End::kFailed, program::kPeerFailed);
+    EXPECT_EQ(after(500).phase, Phase::kStopping);
+    after(600);
+    EXPECT_EQ(after(100).phase, Phase::kRunning);
+    EXPECT_EQ(coordinator->decision().members.size(), 1U);
+    comes("c", 0);
+    after(100);
+    reports(1, NodeReport::End::kStopped);
+    after(100);
+    EXPECT_EQ(after(100).phase, Phase::kRunning);
+    EXPECT_EQ(coordinator->decision().members.size(), 2U);
+  }
+}
+
+TEST_F(CoordinatorTest, ElasticJobLetsANodeLeave) {
+  begin_elastic(1, 2);
+  comes("b", 0);
+  after(100);
+  reports(2, NodeReport::End::kInterrupted);
+  after(100);
+  EXPECT_EQ(coordinator->decision().turned_away.at(2).exit_code(), 128 + SIGTERM);
+  reports(1, NodeReport::End::kStopped);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().members.size(), 1U);
+}
+
+TEST_F(CoordinatorTest, ElasticJobWaitsForTheFewestAndGivesUp) {
+  begin_elastic(2, 2);
+  comes("b", 0);
+  after(100);
+  dead.insert(2);
+  reports(1, NodeReport::End::kFailed, program::kPeerFailed);
+  after(1200);
+  EXPECT_EQ(after(100).phase, Phase::kForming);
+  after_the_join_timeout();
+  EXPECT_EQ(coordinator->decision().phase, Phase::kOver);
+  EXPECT_THAT(coordinator->decision().end->text, HasSubstr("1 node is here of at least 2"));
+}
+
+TEST_F(CoordinatorTest, ElasticJobKeepsASpareUntilAPlaceIsFree) {
+  begin_elastic(2, 2);
+  comes("b", 0);
+  comes("c", 0);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().members.size(), 2U);
+  dead.insert(2);
+  after(1200);
+  reports(1, NodeReport::End::kStopped);
+  after(100);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  EXPECT_EQ(coordinator->decision().members[1].ticket, 3);
+}
+
+TEST_F(CoordinatorTest, ElasticJobTurnsASpareAwayInTheEnd) {
+  begin_elastic(1, 1);
+  settings_.max_nodes = 1;
+  comes("b", 0);
+  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  after_the_join_timeout();
+  EXPECT_EQ(coordinator->decision().turned_away.at(2).text, "no place became free within 10 s");
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

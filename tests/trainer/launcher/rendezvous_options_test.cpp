@@ -1,0 +1,60 @@
+#include "trainer/launcher/rendezvous_options.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/error_message.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::StartsWith;
+
+std::string refusal(const std::string& text, const std::string& backend = "c10d") {
+  return testing::error_message<c10::ValueError>([&] { parse_rendezvous_options(text, backend); });
+}
+
+TEST(RendezvousOptions, AreReadWithTorchrunsNames) {
+  const RendezvousOptions options = parse_rendezvous_options(
+      "join_timeout=5,last_call_timeout=0.5,close_timeout=7,heartbeat_timeout=8,read_timeout=9,"
+      "keep_alive_interval=0.1,keep_alive_max_attempt=4,is_host=true,store_type=tcp",
+      "c10d");
+  EXPECT_EQ(options.join_timeout, milliseconds(5000));
+  EXPECT_EQ(options.last_call_timeout, milliseconds(500));
+  EXPECT_EQ(options.close_timeout, milliseconds(7000));
+  EXPECT_EQ(options.heartbeat_timeout, milliseconds(8000));
+  EXPECT_EQ(options.read_timeout, milliseconds(9000));
+  EXPECT_EQ(options.silence(), milliseconds(400));
+  EXPECT_TRUE(options.is_host.value());
+}
+
+TEST(RendezvousOptions, HaveDefaults) {
+  const RendezvousOptions options = parse_rendezvous_options("", "static");
+  EXPECT_EQ(options.join_timeout, milliseconds(600'000));
+  EXPECT_EQ(options.silence(), milliseconds(10'000));
+  EXPECT_FALSE(options.is_host);
+}
+
+TEST(RendezvousOptions, RefuseTheRest) {
+  EXPECT_THAT(refusal("timeout=5"), StartsWith("--rdzv_conf: unknown key 'timeout'; known are close_timeout, "));
+  EXPECT_EQ(refusal("join_timeout"), "--rdzv_conf: 'join_timeout' is not KEY=VALUE");
+  EXPECT_EQ(refusal("join_timeout=soon"),
+            "--rdzv_conf: join_timeout=soon: must be a number of seconds above 0 and up to 86400");
+  EXPECT_EQ(refusal("join_timeout=0"),
+            "--rdzv_conf: join_timeout=0: must be a number of seconds above 0 and up to 86400");
+  EXPECT_EQ(refusal("keep_alive_max_attempt=1"),
+            "--rdzv_conf: keep_alive_max_attempt=1: must be a number from 2 to 1000");
+  EXPECT_EQ(refusal("is_host=maybe"), "--rdzv_conf: is_host=maybe: must be true or false");
+  EXPECT_EQ(refusal("store_type=file"), "--rdzv_conf: store_type=file: must be tcp; there is no other store");
+}
+
+TEST(RendezvousOptions, RefuseWhatMeansNothingForFixedNodes) {
+  EXPECT_EQ(refusal("is_host=1", "static"), "--rdzv_conf: is_host means nothing with --rdzv_backend=static");
+  EXPECT_EQ(refusal("last_call_timeout=1", "static"),
+            "--rdzv_conf: last_call_timeout means nothing with --rdzv_backend=static");
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

@@ -1,0 +1,196 @@
+#include "trainer/launcher/store_rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <functional>
+#include <thread>
+
+#include "tests/support/loopback_socket.h"
+#include "tests/support/patience.h"
+#include "trainer/base/program/exit_code.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using Kind = Directive::Kind;
+
+Decision running() {
+  Decision decision;
+  decision.phase = Decision::Phase::kRunning;
+  decision.round = 3;
+  decision.run_id = "job";
+  decision.members = {{.ticket = 1, .nproc = 2, .role = "a"},
+                      {.ticket = 5, .nproc = 3, .role = "b"},
+                      {.ticket = 4, .nproc = 1, .role = "a"}};
+  return decision;
+}
+
+NodeState node(int64_t ticket) {
+  return {.ticket = ticket, .master_addr = "10.0.0.1", .master_port = 29500, .max_restarts = 7};
+}
+
+TEST(DirectiveFor, GivesAMemberItsRanks) {
+  const Directive directive = directive_for(running(), node(4));
+  EXPECT_EQ(directive.kind, Kind::kRun);
+  const Round& round = directive.round;
+  EXPECT_EQ(round.node_rank, 2);
+  EXPECT_EQ(round.nodes, 3);
+  EXPECT_EQ(round.first_rank, 5);
+  EXPECT_EQ(round.world_size, 6);
+  EXPECT_EQ(round.role_first_rank, 2);  // two workers of node 0 have the same role
+  EXPECT_EQ(round.role_world_size, 3);
+  EXPECT_EQ(round.restart_count, 3);
+  EXPECT_EQ(round.max_restarts, 7);
+  EXPECT_EQ(round.run_id, "job");
+  EXPECT_EQ(round.master_addr, "10.0.0.1");
+}
+
+TEST(DirectiveFor, StopsWhoHasReportedOrWasInterruptedOrIsToldTo) {
+  NodeState reported = node(1);
+  reported.reported_round = 3;
+  EXPECT_EQ(directive_for(running(), reported).kind, Kind::kStop);
+  NodeState interrupted = node(1);
+  interrupted.interrupted = true;
+  EXPECT_EQ(directive_for(running(), interrupted).kind, Kind::kStop);
+  Decision stopping = running();
+  stopping.phase = Decision::Phase::kStopping;
+  EXPECT_EQ(directive_for(stopping, node(1)).kind, Kind::kStop);
+}
+
+TEST(DirectiveFor, LetsOthersWait) {
+  EXPECT_EQ(directive_for(running(), node(9)).kind, Kind::kWait);
+  EXPECT_EQ(directive_for(running(), node(9)).note, "waiting: the job runs with 3 nodes");
+  Decision forming;
+  forming.note = "1 of 2 nodes";
+  EXPECT_EQ(directive_for(forming, node(1)).note, "waiting: 1 of 2 nodes");
+}
+
+TEST(DirectiveFor, EndsWithTheJobOrWhenTurnedAway) {
+  Decision over = running();
+  over.phase = Decision::Phase::kOver;
+  over.end = GroupEnd{.cause = GroupEnd::Cause::kAborted, .text = "lost", .code = 3};
+  EXPECT_EQ(directive_for(over, node(1)).end->text, "lost");
+  Decision away = running();
+  away.turned_away[9] = {.cause = GroupEnd::Cause::kAborted, .text = "late", .code = 2};
+  EXPECT_EQ(directive_for(away, node(9)).kind, Kind::kOver);
+  EXPECT_EQ(directive_for(away, node(9)).end->text, "late");
+}
+
+// Launchers of one job in this process, over a real store.
+class StoreRendezvousTest : public ::testing::Test {
+ protected:
+  // The other node is taken for lost after `silence`.
+  LinkOptions options(int64_t node_rank, milliseconds silence = testing::kPatience) {
+    LinkOptions wanted;
+    wanted.host = "127.0.0.1";
+    wanted.port = socket->port();
+    wanted.node = {.host = "h",
+                   .pid = 7 + node_rank,
+                   .nproc = 1,
+                   .node_rank = node_rank,
+                   .settings = {.backend = "static", .min_nodes = 2, .max_nodes = 2}};
+    wanted.rendezvous.keep_alive_interval = milliseconds(20);
+    wanted.rendezvous.keep_alive_max_attempt = silence / wanted.rendezvous.keep_alive_interval;
+    wanted.rendezvous.heartbeat_timeout = silence;
+    wanted.rendezvous.read_timeout = milliseconds(300);
+    wanted.monitor_interval = milliseconds(5);
+    wanted.hosted = node_rank == 0 ? &*store : nullptr;
+    wanted.run_id = "made-up";
+    return wanted;
+  }
+
+  // The directive once it is of that kind.
+  static Directive wait_for(StoreRendezvous& rendezvous, Kind kind) {
+    const Clock::time_point deadline = Clock::now() + testing::kPatience;
+    Directive directive = rendezvous.directive();
+    while (directive.kind != kind && Clock::now() < deadline) {
+      std::this_thread::yield();
+      directive = rendezvous.directive();
+    }
+    EXPECT_EQ(directive.kind, kind);
+    return directive;
+  }
+
+  std::optional<network::ListeningSocket> socket = testing::loopback_socket();
+  std::optional<HostedStore> store{std::in_place, "127.0.0.1", *socket};
+};
+
+TEST_F(StoreRendezvousTest, RunsAJobOnTwoNodes) {
+  StoreRendezvous host(options(0));
+  StoreRendezvous other(options(1));
+  EXPECT_EQ(wait_for(host, Kind::kRun).round.node_rank, 0);
+  const Round round = wait_for(other, Kind::kRun).round;
+  EXPECT_EQ(round.node_rank, 1);
+  EXPECT_EQ(round.world_size, 2);
+  EXPECT_EQ(round.master_port, socket->port());
+  host.report({});
+  EXPECT_EQ(host.directive().kind, Kind::kStop);
+  other.report({});
+  EXPECT_EQ(wait_for(other, Kind::kOver).end->exit_code(), 0);
+  EXPECT_EQ(wait_for(host, Kind::kOver).end->exit_code(), 0);
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(20);  // sooner than close_timeout
+  while (!(host.may_leave() && other.may_leave()) && Clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(host.may_leave());
+}
+
+TEST_F(StoreRendezvousTest, NoticesThatTheHostIsGone) {
+  auto host = std::make_unique<StoreRendezvous>(options(0, milliseconds(3000)));
+  StoreRendezvous other(options(1, milliseconds(3000)));
+  wait_for(other, Kind::kRun);
+  host.reset();
+  store.reset();
+  const Directive directive = wait_for(other, Kind::kOver);
+  EXPECT_THAT(directive.end->text, HasSubstr("the launcher that served it has ended or was killed"));
+  EXPECT_EQ(directive.end->exit_code(), program::kPeerFailed);
+  EXPECT_TRUE(other.may_leave());
+}
+
+TEST_F(StoreRendezvousTest, NoticesThatANodeIsGone) {
+  StoreRendezvous host(options(0, milliseconds(3000)));
+  {
+    StoreRendezvous other(options(1, milliseconds(3000)));
+    wait_for(other, Kind::kRun);
+  }
+  wait_for(host, Kind::kStop);
+  host.report({.end = NodeReport::End::kStopped});
+  EXPECT_EQ(wait_for(host, Kind::kOver).end->text, "node 1 (h) was lost: no sign of life for 3 s");
+}
+
+TEST_F(StoreRendezvousTest, GivesUpAHostThatCannotBeReached) {
+  const LinkOptions wanted = options(1);
+  store.reset();
+  socket.reset();
+  StoreRendezvous other(wanted);
+  EXPECT_EQ(wait_for(other, Kind::kOver).end->text,
+            "the store at 127.0.0.1:" + std::to_string(wanted.port) + ": cannot be reached: Connection refused");
+}
+
+TEST_F(StoreRendezvousTest, RefusesAStoreOfSomethingElse) {
+  StoreRendezvous other(options(1));  // nobody decides here
+  EXPECT_THAT(wait_for(other, Kind::kOver).end->text, HasSubstr("a store, but not one of narrowcast-run"));
+}
+
+TEST_F(StoreRendezvousTest, GivesUpAListenerThatNeverSpeaks) {
+  store.reset();  // the socket still listens
+  StoreRendezvous other(options(1, milliseconds(300)));
+  EXPECT_EQ(wait_for(other, Kind::kOver).end->exit_code(), program::kPeerFailed);
+}
+
+TEST_F(StoreRendezvousTest, EndsAtASignalBeforeItsHostIsThere) {
+  LinkOptions wanted = options(1);
+  wanted.rendezvous.read_timeout = std::chrono::hours(1);
+  store.reset();
+  socket.reset();
+  StoreRendezvous other(wanted);
+  other.report({.end = NodeReport::End::kInterrupted, .signal = SIGINT});
+  EXPECT_EQ(other.directive().end->exit_code(), 128 + SIGINT);
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

@@ -1,0 +1,110 @@
+#include "trainer/train/checkpoint/checkpoint_writer.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/trainer/train/checkpoint/saved_content.h"
+#include "trainer/base/files/input_file.h"
+#include "trainer/train/checkpoint/checkpoint_folder.h"
+
+namespace narrowcast::checkpoint {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_message;
+using testing::FileSizeLimit;
+using testing::run_ranks;
+using testing::small_content;
+using testing::TemporaryFolder;
+
+class CheckpointWriterTest : public ::testing::Test {
+ protected:
+  void write(const std::vector<int64_t>& steps, int64_t keep, const std::vector<int64_t>& invalid = {}) {
+    run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+      CheckpointWriter writer(group, {.folder = path, .keep = keep}, {}, invalid);
+      for (const int64_t step : steps) {
+        reports[rank] = writer.write(small_content(step, rank));
+      }
+    });
+  }
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  std::vector<WriteReport> reports = std::vector<WriteReport>(2);
+};
+
+TEST_F(CheckpointWriterTest, LeavesAFolderThatTheManifestDescribes) {
+  write({20}, 2);
+  EXPECT_EQ(folder.entries(), 1);
+  const Manifest manifest = parse_manifest(files::read_file(folder / "step-00000020/manifest.json"), "manifest");
+  EXPECT_EQ(manifest.step, 20);
+  EXPECT_EQ(manifest.world_size, 2);
+  int64_t bytes = 0;
+  for (const ManifestFile& file : manifest.files) {
+    EXPECT_EQ(files::digest_of_file(folder / "step-00000020/" + file.name), file.digest) << file.name;
+    bytes += file.digest.bytes;
+  }
+  for (const WriteReport& report : reports) {
+    EXPECT_EQ(report.path, folder / "step-00000020");
+    EXPECT_EQ(report.bytes, bytes);
+  }
+}
+
+TEST_F(CheckpointWriterTest, KeepsTheNewest) {
+  write({10, 20, 30, 40}, 2);
+  EXPECT_THAT(checkpoint_steps(path), ElementsAre(40, 30));
+  write({50}, 1);
+  EXPECT_THAT(checkpoint_steps(path), ElementsAre(50));
+  write({60, 70, 80}, 0);
+  EXPECT_THAT(checkpoint_steps(path), ElementsAre(80, 70, 60, 50));
+}
+
+// What is known to be invalid takes no valid one's place, but stays until there is a new valid one.
+TEST_F(CheckpointWriterTest, InvalidOnesAreReplacedAndDoNotCount) {
+  write({10, 20, 30}, 0);
+  write({25}, 2, {30, 20});
+  EXPECT_THAT(checkpoint_steps(path), ElementsAre(25, 10));
+  write({30}, 0);
+  folder.write("step-00000030/rank-00001.safetensors", "damaged");
+  write({30}, 0, {30});
+  EXPECT_NO_THROW(read_checkpoint(checkpoint_path(path, 30), 1, 2));
+}
+
+TEST_F(CheckpointWriterTest, ADiskThatIsFullLeavesTheOlderOnes) {
+  write({10}, 1);
+  std::vector<std::string> messages(2);
+  {
+    const FileSizeLimit limit(1 << 14);
+    run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+      CheckpointWriter writer(group, {.folder = path, .keep = 1}, {});
+      Content content = small_content(20, rank);
+      content.rank["large"] = at::zeros({rank * 10'000});
+      messages[rank] = error_message<OutputError>([&] { writer.write(content); });
+    });
+  }
+  for (const std::string& message : messages) {
+    EXPECT_EQ(message, "the checkpoint of step 20 cannot be written: rank 1: " +
+                           folder / "step-00000020.unfinished/rank-00001.safetensors" +
+                           ": cannot be written: File too large; earlier checkpoints are kept");
+  }
+  EXPECT_EQ(folder.entries(), 1);
+  EXPECT_NO_THROW(read_checkpoint(checkpoint_path(path, 10), 0, 1));
+}
+
+TEST_F(CheckpointWriterTest, RefusesANegativeNumberToKeep) {
+  run_ranks(1, [&](int64_t, const ProcessGroupPtr& group) {
+    EXPECT_EQ(error_message<c10::ValueError>([&] { CheckpointWriter(group, {.folder = path, .keep = -1}, {}); }),
+              "keep_checkpoints: must be at least 0, but is -1");
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::checkpoint

@@ -1,0 +1,91 @@
+#include "trainer/train/checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
+
+namespace narrowcast::checkpoint {
+namespace {
+
+using nlohmann::json;
+using testing::error_message;
+using ::testing::HasSubstr;
+
+Manifest example() {
+  return {.step = 100,
+          .world_size = 2,
+          .files = {{kReplicaName, {5, "aa"}}, {rank_file_name(0), {6, "bb"}}, {rank_file_name(1), {7, "cc"}}},
+          .settings = {{"hook", "int8"}, {"learning_rate", 0.1}},
+          .circumstances = {{"ranks", 2}},
+          .training = {{"buckets", {{"a", "b"}}}}};
+}
+
+std::string complaint(const std::string& text) {
+  return error_message<CorruptInputError>([&] { parse_manifest(text, "DIR/manifest.json"); });
+}
+
+// A manifest whose sum is right, whatever else it says.
+std::string with(const std::function<void(json&)>& change) {
+  json object = json::parse(format_manifest(example()));
+  change(object);
+  object.erase("sha256");
+  files::Sha256 hash;
+  hash.update(object.dump());
+  object["sha256"] = hash.hex();
+  return object.dump();
+}
+
+TEST(Manifest, ComesBackAsItWas) {
+  const Manifest read = parse_manifest(format_manifest(example()), "m");
+  EXPECT_EQ(read.step, 100);
+  EXPECT_EQ(read.world_size, 2);
+  ASSERT_EQ(read.files.size(), 3U);
+  EXPECT_EQ(read.files[2].name, "rank-00001.safetensors");
+  EXPECT_EQ(read.files[2].digest, (files::FileDigest{7, "cc"}));
+  EXPECT_EQ(read.settings, example().settings);
+  EXPECT_EQ(read.circumstances, example().circumstances);
+  EXPECT_EQ(read.training, example().training);
+}
+
+TEST(Manifest, NotAByteMayBeMissingOrOther) {
+  const std::string text = format_manifest(example());
+  for (size_t length = 0; length + 2 < text.size(); ++length) {
+    ASSERT_THAT(complaint(text.substr(0, length)), HasSubstr("DIR/manifest.json: ")) << length;
+  }
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string changed = text;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    // White space between the values says nothing.
+    if (std::isspace(static_cast<unsigned char>(text[i])) == 0) {
+      ASSERT_THAT(complaint(changed), HasSubstr("DIR/manifest.json: ")) << i;
+    }
+  }
+}
+
+TEST(Manifest, DeepJsonIsAnErrorNotTheEndOfTheStack) {
+  EXPECT_EQ(complaint(std::string(60'000, '[')), "DIR/manifest.json: is JSON nested more than 64 deep");
+  const std::string deep = std::string(60'000, '[') + std::string(60'000, ']');
+  EXPECT_EQ(complaint(R"({"format": "narrowcast checkpoint", "format_version": 1, "settings": )" + deep + "}"),
+            "DIR/manifest.json: is JSON nested more than 64 deep");
+}
+
+TEST(Manifest, SaysWhatIsWrong) {
+  EXPECT_EQ(complaint("[]"), "DIR/manifest.json: is no JSON object");
+  EXPECT_THAT(complaint(with([](json& m) { m["format"] = "zip"; })), HasSubstr("is not of the format"));
+  EXPECT_EQ(complaint(with([](json& m) { m["format_version"] = 2; })),
+            "DIR/manifest.json: has the format version 2, but this program reads version 1");
+  json other_step = json::parse(format_manifest(example()));
+  other_step["step"] = 101;
+  EXPECT_EQ(complaint(other_step.dump()), "DIR/manifest.json: its SHA-256 is not the one it names");
+  EXPECT_THAT(complaint(with([](json& m) { m.erase("settings"); })), HasSubstr("lacks 'settings'"));
+  EXPECT_THAT(complaint(with([](json& m) { m["training"] = 3; })), HasSubstr("'training' is no object"));
+  EXPECT_THAT(complaint(with([](json& m) { m["step"] = -1; })), HasSubstr("'step' is -1"));
+  EXPECT_THAT(complaint(with([](json& m) { m["world_size"] = 3; })), HasSubstr("one for each of 3 ranks"));
+  EXPECT_THAT(complaint(with([](json& m) { m["files"][1]["name"] = "../x"; })),
+              HasSubstr("names the file '../x' where rank-00000.safetensors must be"));
+}
+
+}  // namespace
+}  // namespace narrowcast::checkpoint

@@ -1,0 +1,317 @@
+// What a reader must refuse and what it must accept, by example and by mutation.
+#include "trainer/train/files/safetensors_header.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "trainer/base/files/input_file.h"
+#include "trainer/train/files/safetensors.h"
+
+namespace narrowcast::files {
+namespace {
+
+using narrowcast::testing::error_message;
+using narrowcast::testing::TemporaryFolder;
+
+// A file of a header length, a header and data.
+std::string file_bytes(uint64_t length, const std::string& header, const std::string& data) {
+  std::string bytes(sizeof(length), '\0');
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  return bytes + header + data;
+}
+
+// The header of one tensor "t" from its three values.
+std::string one_tensor(const std::string& dtype, const std::string& shape, const std::string& offsets) {
+  return R"({"t":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+}
+
+struct RefusedHeader {
+  std::string header;
+  std::string message;  // after "PATH: "
+  int64_t data_bytes = 4;
+};
+
+void PrintTo(const RefusedHeader& refused, std::ostream* out) { *out << refused.header.substr(0, 60); }
+
+class SafetensorsRefusedHeader : public ::testing::TestWithParam<RefusedHeader> {};
+
+TEST_P(SafetensorsRefusedHeader, IsCorruptInputThatSaysWhy) {
+  const RefusedHeader& refused = GetParam();
+  const std::string message =
+      error_message<CorruptInputError>([&] { parse_safetensors_header(refused.header, refused.data_bytes, "PATH"); });
+  EXPECT_EQ(message, "PATH: " + refused.message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Syntax, SafetensorsRefusedHeader,
+    ::testing::Values(RefusedHeader{"", "the header does not begin with '{'"},
+                      RefusedHeader{"[]", "the header does not begin with '{'"},
+                      RefusedHeader{"\xef\xbb\xbf{}", "the header does not begin with '{'"},
+                      RefusedHeader{" {}", "the header does not begin with '{'"},
+                      RefusedHeader{"{", "header: no valid JSON at its byte 2"},
+                      RefusedHeader{"{}}", "header: no valid JSON at its byte 3"},
+                      RefusedHeader{"{} x", "header: no valid JSON at its byte 4"},
+                      RefusedHeader{std::string("{}\0", 3), "header: no valid JSON, it has a zero byte"},
+                      RefusedHeader{"{\"\xff\":{}}", "header: no valid JSON at its byte 3"},
+                      RefusedHeader{"{\"\xed\xa0\x80\":{}}", "header: no valid JSON at its byte 4"},
+                      RefusedHeader{"{\"\\ud800\":{}}", "header: no valid JSON at its byte 9"},
+                      RefusedHeader{"{/**/}", "header: no valid JSON at its byte 2"},
+                      RefusedHeader{"{\"t\":{\"shape\":[1e999]}}", "header: no valid JSON at its byte 20"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, SafetensorsRefusedHeader,
+    ::testing::Values(
+        RefusedHeader{R"({"t":1})", R"(header: 't' holds a number, which it must not)"},
+        RefusedHeader{R"({"t":null})", R"(header: 't' holds null, which it must not)"},
+        RefusedHeader{R"({"t":[]})", R"(header: 't' holds an array, which it must not)"},
+        RefusedHeader{R"({"t":{}})", R"(header: tensor 't' lacks dtype, shape or data_offsets)"},
+        RefusedHeader{R"({"t":{"dtype":"U8","shape":[4]}})",
+                      R"(header: tensor 't' lacks dtype, shape or data_offsets)"},
+        RefusedHeader{R"({"t":{"extra":1}})", R"(header: tensor 't' has the unknown key 'extra')"},
+        RefusedHeader{R"({"t":{"dtype":"U8","dtype":"U8"}})", R"(header: duplicate key 'dtype')"},
+        RefusedHeader{R"({"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"t":{}})",
+                      R"(header: duplicate key 't')"},
+        RefusedHeader{R"({"t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"\u0074":{}})",
+                      R"(header: duplicate key 't')"},
+        RefusedHeader{R"({"__metadata__":{},"__metadata__":{}})", R"(header: duplicate key '__metadata__')"},
+        RefusedHeader{R"({"__metadata__":{"a":"1","a":"1"}})", R"(header: duplicate key 'a')"},
+        RefusedHeader{R"({"__metadata__":{"a":1}})",
+                      R"(header: '__metadata__', 'a' holds a number, which it must not)"},
+        RefusedHeader{R"({"__metadata__":{"a":{}}})",
+                      R"(header: '__metadata__', 'a' holds an object, which it must not)"},
+        RefusedHeader{R"({"__metadata__":"x"})", R"(header: '__metadata__' holds a string, which it must not)"},
+        RefusedHeader{"{\"a\\nb\":1}", R"(header: 'a\nb' holds a number, which it must not)"},
+        RefusedHeader{"{\"" + std::string(1000, 'n') + "\":1}", "header: '" + std::string(93, 'n') + " [1000 bytes] " +
+                                                                    std::string(93, 'n') +
+                                                                    "' holds a number, which it must not"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, SafetensorsRefusedHeader,
+    ::testing::Values(
+        RefusedHeader{one_tensor("\"F31\"", "[1]", "[0,4]"),
+                      R"(header: tensor 't' has the dtype 'F31', which is unknown or not supported)"},
+        RefusedHeader{one_tensor("1", "[1]", "[0,4]"), R"(header: 't', 'dtype' holds a number, which it must not)"},
+        RefusedHeader{one_tensor("\"F32\"", "1", "[0,4]"), R"(header: 't', 'shape' holds a number, which it must not)"},
+        RefusedHeader{one_tensor("\"F32\"", "[[1]]", "[0,4]"),
+                      R"(header: 't', 'shape' holds an array, which it must not)"},
+        RefusedHeader{one_tensor("\"F32\"", "[-1]", "[0,4]"),
+                      R"(header: 't', 'shape' holds a negative number, which it must not)"},
+        RefusedHeader{one_tensor("\"F32\"", "[1.0]", "[0,4]"),
+                      R"(header: 't', 'shape' holds a fractional or huge number, which it must not)"},
+        RefusedHeader{one_tensor("\"F32\"", "[true]", "[0,4]"),
+                      R"(header: 't', 'shape' holds a truth value, which it must not)"},
+        RefusedHeader{one_tensor("\"F32\"", "[9223372036854775808]", "[0,4]"),
+                      R"(header: tensor 't' has the number 9223372036854775808 above 2^63-1)"},
+        RefusedHeader{one_tensor("\"F32\"", "[18446744073709551616]", "[0,4]"),
+                      R"(header: 't', 'shape' holds a fractional or huge number, which it must not)"},
+        RefusedHeader{one_tensor("\"F32\"", "[4294967296,4294967296]", "[0,4]"),
+                      R"(header: tensor 't' has a shape that overflows)"},
+        RefusedHeader{one_tensor("\"F32\"", "[4611686018427387904]", "[0,4]"),
+                      R"(header: tensor 't' has a shape that overflows)"},
+        RefusedHeader{one_tensor("\"F32\"", "[0,4294967296,4294967296]", "[0,0]"),
+                      R"(header: tensor 't' has a shape that overflows)", 0}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranges, SafetensorsRefusedHeader,
+    ::testing::Values(
+        RefusedHeader{one_tensor("\"F32\"", "[1]", "[0]"), R"(header: tensor 't' has 1 data_offsets instead of 2)"},
+        RefusedHeader{one_tensor("\"F32\"", "[1]", "[0,4,8]"), R"(header: tensor 't' has 3 data_offsets instead of 2)"},
+        RefusedHeader{one_tensor("\"F32\"", "[1]", "[4,0]"),
+                      R"(header: tensor 't' begins at byte 4 of the data, where 0 is next)"},
+        RefusedHeader{one_tensor("\"F32\"", "[1]", "[0,3]"),
+                      R"(header: tensor 't' has the range 0..3, but shape and dtype need 4 bytes)"},
+        RefusedHeader{one_tensor("\"F32\"", "[1]", "[0,4]"), "the header describes 4 bytes of data, but 5 follow it",
+                      5},
+        RefusedHeader{one_tensor("\"F32\"", "[1]", "[0,4]"), "the header describes 4 bytes of data, but 3 follow it",
+                      3},
+        RefusedHeader{"{}", "the header describes 0 bytes of data, but 4 follow it"},
+        RefusedHeader{R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                      R"("b":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})",
+                      R"(header: tensor 'b' begins at byte 3 of the data, where 2 is next)"},
+        RefusedHeader{R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+                      R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+                      R"(header: tensor 'b' begins at byte 2 of the data, where 3 is next)"}));
+
+TEST(SafetensorsHeader, TooManyDimensionsAreRefused) {
+  std::string shape = "[1";
+  for (size_t i = 1; i < kMostDimensions; ++i) {
+    shape += ",1";
+  }
+  EXPECT_EQ(
+      parse_safetensors_header(one_tensor("\"U8\"", shape + "]", "[0,1]"), 1, "PATH").tensors.at(0).second.shape.size(),
+      kMostDimensions);
+  EXPECT_THROW(parse_safetensors_header(one_tensor("\"U8\"", shape + ",1]", "[0,1]"), 1, "PATH"), CorruptInputError);
+}
+
+TEST(SafetensorsHeader, DeepNestingIsRefusedAtOnce) {
+  for (const char* opening : {"[", "{\"a\":"}) {
+    std::string header = "{\"t\":{\"shape\":";
+    for (int depth = 0; depth < 1000000; ++depth) {
+      header += opening;
+    }
+    EXPECT_THROW(parse_safetensors_header(header, 0, "PATH"), CorruptInputError);
+  }
+}
+
+TEST(SafetensorsHeader, AnyOrderOfKeysSpacesAndEscapesAreAccepted) {
+  const std::string header =
+      "{ \"z\" : {\"data_offsets\":[0,2],\n\"shape\":[2],\t\"dtype\":\"I8\"} ,\r"
+      "\"\\u0061\":{\"shape\":[],\"dtype\":\"F64\",\"data_offsets\":[2,10]},\"__metadata__\":{\"k\":\"\\u00e9\"}}   ";
+  const SafetensorsHeader parsed = parse_safetensors_header(header, 10, "PATH");
+  ASSERT_EQ(parsed.tensors.size(), 2);
+  EXPECT_EQ(parsed.tensors[0].first, "z");
+  EXPECT_EQ(parsed.tensors[0].second.dtype, at::kChar);
+  EXPECT_EQ(parsed.tensors[1].first, "a");
+  EXPECT_EQ(parsed.tensors[1].second.begin, 2);
+  EXPECT_TRUE(parsed.tensors[1].second.shape.empty());
+  EXPECT_EQ(parsed.metadata.at("k"), "\xc3\xa9");
+}
+
+TEST(SafetensorsHeader, EmptyTensorsMayShareAPlace) {
+  const std::string header =
+      R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+      R"("c":{"dtype":"F64","shape":[3,0],"data_offsets":[0,0]},"d":{"dtype":"F64","shape":[0],"data_offsets":[4,4]}})";
+  const SafetensorsHeader parsed = parse_safetensors_header(header, 4, "PATH");
+  std::string in_order;
+  for (const auto& tensor : parsed.tensors) {
+    in_order += tensor.first;
+  }
+  EXPECT_EQ(in_order, "acbd");
+}
+
+TEST(SafetensorsFile, MisalignedTensorsAreRead) {
+  const TemporaryFolder folder;
+  const std::string header =
+      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})";
+  const std::string path = folder.write("f", file_bytes(header.size(), header, std::string("\x07\x00\x00\x80\x3f", 5)));
+  EXPECT_TRUE(read_safetensors(path).tensors.at("b").equal(at::ones({1})));
+}
+
+// The error of reading a file of these bytes, without the path and the ": " after it.
+std::string read_error(const std::string& bytes) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("f", bytes);
+  const std::string message = error_message<CorruptInputError>([&] { read_safetensors(path); });
+  return message.starts_with(path + ": ") ? message.substr(path.size() + 2) : message;
+}
+
+TEST(SafetensorsFile, WrongLengthsAreRefused) {
+  EXPECT_EQ(read_error(""), "0 bytes are too few for a safetensors file");
+  EXPECT_EQ(read_error("1234567"), "7 bytes are too few for a safetensors file");
+  EXPECT_EQ(read_error(file_bytes(3, "{}", "")), "the header's length 3 reaches past the end of the file at byte 10");
+  EXPECT_EQ(read_error(file_bytes(100'000'000, "{}", "")),
+            "the header's length 100000000 reaches past the end of the file at byte 10");
+  EXPECT_EQ(read_error(file_bytes(100'000'001, "{}", "")),
+            "the header's length 100000001 is above the limit of 100000000 bytes");
+  EXPECT_EQ(read_error(file_bytes(UINT64_MAX, "{}", "")),
+            "the header's length 18446744073709551615 is above the limit of 100000000 bytes");
+  EXPECT_EQ(read_error(file_bytes(0, "", "")), "the header does not begin with '{'");
+}
+
+TEST(SafetensorsFile, TruthValuesAreZeroOrOne) {
+  const std::string header = one_tensor("\"BOOL\"", "[3]", "[0,3]");
+  EXPECT_EQ(read_error(file_bytes(header.size(), header, std::string("\x00\x01\x02", 3))),
+            "tensor 't' of dtype BOOL holds a byte other than 0 and 1");
+}
+
+// Loads the file or throws CorruptInputError; anything else fails the test. Returns whether it loaded.
+bool loads(const std::string& path) {
+  try {
+    read_safetensors(path);
+    return true;
+  } catch (const CorruptInputError& error) {
+    EXPECT_NE(std::string(error.what_without_backtrace()).find(path), std::string::npos);
+    EXPECT_EQ(std::string(error.what_without_backtrace()).find('\n'), std::string::npos);
+    return false;
+  }
+}
+
+class SafetensorsMutations : public ::testing::Test {
+ protected:
+  SafetensorsMutations() {
+    write_safetensors(path_, {.tensors = {{"layer.weight", at::arange(6, at::kFloat).view({2, 3})},
+                                          {"layer.bias", at::ones({3}, at::kBFloat16)},
+                                          {"mask", at::ones({5}, at::kBool)}},
+                              .metadata = {{"format_version", "1"}, {"model", "m\xc3\xb6"}}});
+    original_ = read_file(path_);
+  }
+
+  TemporaryFolder folder_;
+  std::string path_ = folder_ / "f";
+  std::string original_;
+};
+
+TEST_F(SafetensorsMutations, EveryTruncationIsRefused) {
+  ASSERT_TRUE(loads(path_));
+  for (size_t length = 0; length < original_.size(); ++length) {
+    folder_.write("f", original_.substr(0, length));
+    EXPECT_FALSE(loads(path_)) << length << " bytes";
+  }
+}
+
+TEST_F(SafetensorsMutations, EveryAddedByteIsRefused) {
+  for (size_t at = 0; at <= original_.size(); ++at) {
+    folder_.write("f", original_.substr(0, at) + "0" + original_.substr(at));
+    EXPECT_FALSE(loads(path_)) << "added at byte " << at;
+  }
+}
+
+TEST_F(SafetensorsMutations, EveryChangedByteLoadsOrIsRefused) {
+  std::mt19937 random(1);
+  int64_t refused = 0;
+  for (size_t at = 0; at < original_.size(); ++at) {
+    for (const int flip : {0x01, 0x20, 0x80, 0xff, static_cast<int>(random() % 255 + 1)}) {
+      std::string changed = original_;
+      changed[at] = static_cast<char>(changed[at] ^ flip);
+      folder_.write("f", changed);
+      refused += !loads(path_);
+    }
+  }
+  EXPECT_GT(refused, 500);  // most of the header's bytes are structure
+}
+
+TEST_F(SafetensorsMutations, ManyChangesTogetherLoadOrAreRefused) {
+  std::mt19937 random(2);
+  const std::string structure = "{}[]\",:0129-.eE\\u nulltruef";
+  for (int trial = 0; trial < 3000; ++trial) {
+    std::string changed = original_;
+    for (uint32_t change = 0; change <= random() % 4; ++change) {
+      changed[random() % changed.size()] = structure[random() % structure.size()];
+    }
+    folder_.write("f", changed);
+    loads(path_);
+  }
+}
+
+TEST(SafetensorsHeaderFormat, ParsesBackAndIsPadded) {
+  SafetensorsHeader header;
+  header.tensors = {{"x", {.dtype = at::kHalf, .shape = {2, 3}, .begin = 0, .end = 12}}};
+  header.metadata["k"] = "v";
+  const std::string text = format_safetensors_header(header, "PATH");
+  EXPECT_EQ(text.size() % 8, 0);
+  const SafetensorsHeader parsed = parse_safetensors_header(text, 12, "PATH");
+  EXPECT_EQ(parsed.tensors.at(0).second.shape, std::vector<int64_t>({2, 3}));
+  EXPECT_EQ(parsed.metadata, header.metadata);
+}
+
+TEST(SafetensorsHeaderFormat, HeaderAboveTheLimitIsRefused) {
+  SafetensorsHeader header;
+  header.metadata["k"] = std::string(static_cast<size_t>(kLargestHeader), 'x');
+  EXPECT_THROW(format_safetensors_header(header, "PATH"), c10::ValueError);
+}
+
+TEST(SafetensorsDtypeNames, GoBothWays) {
+  for (const char* name : {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"}) {
+    EXPECT_EQ(dtype_name(dtype_of_name(name).value()), name);
+  }
+  EXPECT_FALSE(dtype_of_name("f32").has_value());
+  EXPECT_FALSE(dtype_name(at::kComplexFloat).has_value());
+}
+
+}  // namespace
+}  // namespace narrowcast::files

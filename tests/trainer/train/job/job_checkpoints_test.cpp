@@ -1,0 +1,255 @@
+#include "trainer/train/job/job_checkpoints.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
+#include "tests/trainer/train/job/small_job.h"
+#include "trainer/base/files/input_file.h"
+#include "trainer/base/program/exit_code.h"
+#include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/job/run_job.h"
+
+namespace narrowcast::job {
+namespace {
+
+using ::testing::AllOf;
+using testing::error_message;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::small_job;
+using testing::TemporaryFolder;
+
+class JobCheckpointsTest : public ::testing::Test {
+ protected:
+  JobCheckpointsTest() : job(small_job(folder)) {
+    job.checkpoints = {.folder = checkpoints, .every = 2, .keep = 0, .resume = true, .resume_from = {}};
+    job.output.folder = folder / "run";
+  }
+  // As a process alone; gives what it says of its progress.
+  std::string run() {
+    std::ostringstream progress;
+    results.str("");
+    const JobContext context = {
+        .env = {}, .session = {}, .results = results, .progress = progress, .progress_is_terminal = false};
+    EXPECT_EQ(run_job(job, context), program::kSuccess);
+    return progress.str();
+  }
+  std::string complaint() {
+    return error_message<c10::ValueError>([&] { run(); });
+  }
+  std::string model() const { return files::read_file(folder / "run/model.safetensors"); }
+  // As after an interruption: everything since step 2 is lost.
+  void lose_step_4() { std::filesystem::remove_all(checkpoints + "/step-00000004"); }
+  // As in a checkpoint of step 2 that was written before there was that setting.
+  void forget_setting(const std::string& name) const {
+    const std::string path = checkpoints + "/step-00000002/manifest.json";
+    checkpoint::Manifest manifest = checkpoint::parse_manifest(files::read_file(path), path);
+    EXPECT_EQ(manifest.settings.erase(name), 1u);
+    folder.write("checkpoints/step-00000002/manifest.json", checkpoint::format_manifest(manifest));
+  }
+
+  const TemporaryFolder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  std::ostringstream results;
+  TrainJob job;
+};
+
+TEST_F(JobCheckpointsTest, TheSameJobStartsAndGoesOn) {
+  EXPECT_THAT(run(), HasSubstr("starts anew: there is no checkpoint in " + checkpoints));
+  const std::string whole = model();
+  lose_step_4();
+  EXPECT_THAT(run(), AllOf(HasSubstr("goes on from " + checkpoints + "/step-00000002, step 2 of 4\n"),
+                           Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
+  EXPECT_THAT(run(), HasSubstr("step 4 of 4")) << "nothing is left to train";
+  EXPECT_EQ(model(), whole);
+}
+
+TEST_F(JobCheckpointsTest, MetricsGoOnWithoutDoubles) {
+  job.training.log_every = 1;
+  run();
+  lose_step_4();
+  run();
+  std::istringstream lines(files::read_file(folder / "run/metrics.jsonl"));
+  std::string events;
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    events += object["event"].get<std::string>() + object.value("step", nlohmann::json("")).dump() + " ";
+  }
+  EXPECT_EQ(events, "start\"\" step1 step2 checkpoint2 resume2 step3 step4 evaluation4 checkpoint4 end\"\" ");
+}
+
+TEST_F(JobCheckpointsTest, SkipsADamagedOneButNotAll) {
+  run();
+  const std::string whole = model();
+  folder.write("checkpoints/step-00000004/replica.safetensors", "damaged");
+  EXPECT_THAT(run(), AllOf(HasSubstr("warning: skips the checkpoint of step 4: " + checkpoints + "/step-00000004/"),
+                           HasSubstr("goes on from " + checkpoints + "/step-00000002")));
+  EXPECT_EQ(model(), whole);
+  for (const char* step : {"2", "4"}) {
+    folder.write("checkpoints/step-0000000" + std::string(step) + "/manifest.json", "{}");
+  }
+  EXPECT_THAT(error_message<CorruptInputError>([&] { run(); }), HasSubstr("none of its 2 checkpoints is valid"));
+}
+
+TEST_F(JobCheckpointsTest, OtherSettingsAreNamedWithBothValues) {
+  run();
+  job.seed = 5;
+  EXPECT_EQ(complaint(), "seed: is 5, but 0 in the checkpoint " + checkpoints + "/step-00000004");
+  job.seed = 0;
+  job.ddp.hook("int8");
+  EXPECT_THAT(complaint(), HasSubstr("hook: is int8, but none in the checkpoint "));
+  job.ddp.hook("none");
+  job.model_options["width"] = 32;
+  EXPECT_THAT(complaint(), HasSubstr("but"));
+  job.model_options["width"] = 16;
+  job.training.steps = 8;
+  EXPECT_THAT(complaint(), HasSubstr("steps: is 8, but 4 in the checkpoint"));
+}
+
+// An IDX file of `sizes`, whose bytes are `byte`.
+std::string idx_of(const std::vector<uint8_t>& sizes, char byte) {
+  std::string file = {0, 0, 8, static_cast<char>(sizes.size())};
+  size_t bytes = 1;
+  for (const uint8_t size : sizes) {
+    file += {0, 0, 0, static_cast<char>(size)};
+    bytes *= size;
+  }
+  return file + std::string(bytes, byte);
+}
+
+TEST_F(JobCheckpointsTest, OtherDataUnderTheSameNameIsAnotherTraining) {
+  folder.write("images/train-images-idx3-ubyte", idx_of({20, 2, 3}, 5));
+  folder.write("images/train-labels-idx1-ubyte", idx_of({20}, 1));
+  folder.write("images/t10k-images-idx3-ubyte", idx_of({10, 2, 3}, 5));
+  folder.write("images/t10k-labels-idx1-ubyte", idx_of({10}, 1));
+  job.model = "mlp";
+  job.model_options = {{"layers", 1}, {"hidden", 4}};
+  job.data = {folder / "images"};
+  run();
+  std::filesystem::rename(folder / "images", folder / "moved");
+  job.data = {folder / "moved"};
+  EXPECT_THAT(run(), HasSubstr("step 4 of 4"));
+  for (const auto& [name, sizes] : std::vector<std::pair<std::string, std::vector<uint8_t>>>{
+           {"train-images-idx3-ubyte", {20, 2, 3}}, {"t10k-labels-idx1-ubyte", {10}}}) {
+    std::string other = idx_of(sizes, name[0] == 't' && name[1] == 'r' ? 5 : 1);
+    const std::string whole = other;
+    other.back() = 2;
+    folder.write("moved/" + name, other);
+    EXPECT_THAT(complaint(), AllOf(HasSubstr("data_hash: is "), HasSubstr(" in the checkpoint "))) << name;
+    folder.write("moved/" + name, whole);
+  }
+  EXPECT_THAT(run(), HasSubstr("step 4 of 4"));
+}
+
+TEST_F(JobCheckpointsTest, OlderOnesWithoutAHashOfTheDataAreTakenUp) {
+  run();
+  const std::string whole = model();
+  lose_step_4();
+  forget_setting("data_hash");
+  EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
+  lose_step_4();
+  forget_setting("optimizer");
+  EXPECT_THAT(complaint(), HasSubstr("optimizer: is adamw, but the checkpoint "));
+}
+
+TEST_F(JobCheckpointsTest, OlderOnesHaveChannelsOf512) {
+  job.ddp.hook("quantize_per_channel");
+  run();
+  const std::string whole = model();
+  lose_step_4();
+  forget_setting("channel_size");
+  job.ddp.channel_size(100);
+  EXPECT_EQ(complaint(), "channel_size: is 100, but 512 in the checkpoint " + checkpoints + "/step-00000002");
+  job.ddp.channel_size(512);
+  EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
+}
+
+TEST_F(JobCheckpointsTest, ManyThingsMayChange) {
+  job.training.learning_rate.schedule = training::Schedule::kConstant;
+  job.training.learning_rate.warmup_steps = 1;
+  run();
+  job.training.steps = 6;
+  job.training.log_every = 3;
+  job.training.eval_every = 2;
+  job.training.accumulation_steps = 2;
+  EXPECT_THAT(run(),
+              AllOf(HasSubstr("step 4 of 6"),
+                    HasSubstr("cannot give the same bits as without the interruption: accumulation_steps (2, was 1)")));
+  job.training.steps = 3;
+  EXPECT_THAT(complaint(), HasSubstr("steps: is 3, but the checkpoint " + checkpoints + "/step-00000006 is of step 6"));
+}
+
+TEST_F(JobCheckpointsTest, WithoutResumeExistingOnesAreRefusedOrReplaced) {
+  run();
+  job.checkpoints.resume = false;
+  job.output.folder = "";
+  EXPECT_THAT(complaint(), HasSubstr("holds checkpoints already, the newest of step 4; --resume goes on from it"));
+  job.output.overwrite = true;
+  job.checkpoints.resume_from = checkpoints + "/step-00000002";
+  EXPECT_THAT(complaint(), HasSubstr("resume_from: lies in checkpoint_dir"));
+  job.checkpoints.resume_from = "";
+  job.training.steps = 2;
+  run();
+  EXPECT_FALSE(std::filesystem::exists(checkpoints + "/step-00000004"));
+}
+
+TEST_F(JobCheckpointsTest, GoesOnFromTheOneThatIsNamed) {
+  run();
+  const std::string whole = model();
+  job.checkpoints = {.folder = folder / "fork", .resume = true, .resume_from = checkpoints + "/step-00000002"};
+  job.output.folder = folder / "fork-run";
+  EXPECT_THAT(run(), HasSubstr("goes on from " + checkpoints + "/step-00000002"));
+  EXPECT_EQ(files::read_file(folder / "fork-run/model.safetensors"), whole);
+  EXPECT_THAT(run(), HasSubstr("goes on from " + folder / "fork/step-00000004"));
+  job.checkpoints = {.resume_from = folder / "none"};
+  job.output.folder = "";
+  EXPECT_THAT(error_message<CorruptInputError>([&] { run(); }), HasSubstr(folder / "none/manifest.json"));
+}
+
+// A job that was ended before its first checkpoint starts anew, over what it had written until then.
+TEST_F(JobCheckpointsTest, FilesOfAFinishedTrainingAreKept) {
+  folder.write("run/metrics.jsonl", "{\"event\":\"start\"}\n");
+  run();
+  std::filesystem::remove_all(checkpoints);
+  EXPECT_THAT(complaint(), HasSubstr("model.safetensors exists already"));
+  std::filesystem::remove(folder / "run/model.safetensors");
+  EXPECT_THAT(complaint(), HasSubstr("metrics.jsonl exists already"));
+}
+
+TEST_F(JobCheckpointsTest, DryRunSaysWhereItWouldGoOn) {
+  job.dry_run = true;
+  run();
+  EXPECT_THAT(results.str(), HasSubstr("goes_on_from                     nothing\n"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoints));
+  job.dry_run = false;
+  run();
+  job.dry_run = true;
+  folder.write("checkpoints/step-00000004/manifest.json", "");
+  EXPECT_THAT(run(), HasSubstr("warning: skips the checkpoint of step 4"));
+  EXPECT_THAT(results.str(), HasSubstr(checkpoints + "/step-00000002, step 2 of 4\n"));
+  job.seed = 1;
+  EXPECT_THAT(complaint(), HasSubstr("seed: is 1, but 0"));
+}
+
+TEST_F(JobCheckpointsTest, RefusesValuesOutOfRange) {
+  job.checkpoints.every = 0;
+  EXPECT_EQ(complaint(), "checkpoint_every: must be at least 1, but is 0");
+  job.checkpoints = {.folder = checkpoints, .keep = -1};
+  EXPECT_EQ(complaint(), "keep_checkpoints: must be at least 0, but is -1");
+  job.checkpoints = {.resume = true};
+  EXPECT_THAT(complaint(), HasSubstr("resume: needs checkpoint_dir"));
+}
+
+}  // namespace
+}  // namespace narrowcast::job

@@ -1,0 +1,129 @@
+#include "trainer/train/job/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include <narrowcast/hooks.h>
+#include "tests/trainer/train/job/small_job.h"
+
+namespace narrowcast::job {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::small_job;
+using testing::TemporaryFolder;
+
+TEST(Plan, HoldsWhatDecidesATraining) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.ddp.hook("bf16_compress");
+  const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
+  EXPECT_EQ(plan["version"], "1.2.3");
+  EXPECT_EQ(plan["ranks"], 2);
+  EXPECT_EQ(plan["model_options"]["width"], 16);
+  EXPECT_EQ(plan["batch_size_per_rank"], 3);
+  EXPECT_EQ(plan["tokens_per_step"], 48);
+  EXPECT_EQ(plan["hook"], "bf16_compress");
+  EXPECT_EQ(plan["payload_bytes_per_step_and_rank"], plan["parameters"].get<int64_t>() * 2);
+  EXPECT_EQ(plan["warmup_steps"], 0);
+}
+
+TEST(Plan, DiffersWhereTrainingsWould) {
+  const TemporaryFolder folder;
+  const auto plan_with = [&](auto change) {
+    TrainJob job = small_job(folder);
+    change(job);
+    return make_plan(job, make_inputs(job), 1);
+  };
+  const nlohmann::json plan = plan_with([](TrainJob&) {});
+  EXPECT_EQ(plan, plan_with([](TrainJob&) {}));
+  EXPECT_NE(plan, plan_with([](TrainJob& job) { job.seed = 1; }));
+  EXPECT_NE(plan, plan_with([](TrainJob& job) { job.training.optimizer.weight_decay = 0; }));
+  EXPECT_NE(plan, plan_with([](TrainJob& job) { job.training.learning_rate.minimum = 0; }));
+  EXPECT_NE(plan, plan_with([](TrainJob& job) { job.version = "1.2.4"; }));
+  // Another text of the same length under the same name.
+  std::string text = testing::verse();
+  text[100] = 'x';
+  EXPECT_NE(plan, plan_with([&](TrainJob&) { folder.write("verse.txt", text); }));
+}
+
+TEST(Plan, HoldsAHashOfTheData) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const auto hash = [&] { return make_plan(job, make_inputs(job), 1).at("data_hash").get<std::string>(); };
+  const std::string whole = hash();
+  EXPECT_EQ(whole.size(), 16u);
+  const std::string text = testing::verse();
+  job.data = {folder.write("moved.txt", text.substr(0, 1001)), folder.write("rest.txt", text.substr(1001))};
+  EXPECT_EQ(hash(), whole) << "files may be moved and parted";
+  // The same characters, as often, in pairs as often: no count of them shows it.
+  job.data = {folder.write("swapped.txt", text.substr(500) + text.substr(0, 500))};
+  EXPECT_NE(hash(), whole);
+  EXPECT_EQ(hash_text(10), "000000000000000a");
+}
+
+TEST(Plan, OfAVerificationNamesTheHooks) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.verification = verification::VerificationOptions{.hooks = {"none", "noop"}};
+  const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
+  EXPECT_EQ(plan["hooks"], nlohmann::json({"none", "noop"}));
+  EXPECT_FALSE(plan.contains("steps"));
+  job.ddp.hook("int4").wire({.error_feedback = true});  // Ranks that differ in it must notice.
+  EXPECT_EQ(make_plan(job, make_inputs(job), 2)["error_feedback"], true);
+}
+
+TEST(PlanText, AlignsNamesAndValues) {
+  EXPECT_EQ(plan_text({{"a", 1}, {"longer", "text"}}), "a       1\nlonger  text\n");
+}
+
+TEST(PlanValues, AreOnePerKey) {
+  const std::vector<NamedValue> values = plan_values({{"a", 1.5}, {"b", "text"}});
+  ASSERT_EQ(values.size(), 2U);
+  EXPECT_EQ(values[0].name, "a");
+  EXPECT_EQ(values[0].value, "1.5");
+  EXPECT_EQ(values[1].value, "text");
+}
+
+TEST(PlanValues, OfOtherDataDifferFirstInTheirHash) {
+  const TemporaryFolder folder;
+  const TrainJob job = small_job(folder);
+  const auto values = [&] { return plan_values(make_plan(job, make_inputs(job), 2)); };
+  const std::vector<NamedValue> of_one = values();
+  folder.write("verse.txt", testing::verse() + "and of another one");
+  const std::vector<NamedValue> of_other = values();
+  const auto [first, other] =
+      std::mismatch(of_one.begin(), of_one.end(), of_other.begin(), of_other.end(),
+                    [](const NamedValue& a, const NamedValue& b) { return a.name == b.name && a.value == b.value; });
+  ASSERT_NE(first, of_one.end());
+  EXPECT_EQ(first->name, "data_hash");
+}
+
+TEST(ExpectedPayloadBytes, FollowsTheFormulas) {
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("none"), {1024}, 4), 2 * 3 * 1024);  // 2 (W - 1) / W * 4 N
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("fp16_compress"), {1024}, 4), 3 * 1024);
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("quantize_per_tensor"), {1024}, 4), 3 * 1024);
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("quantize_per_channel"), {1024}, 4), 3 * (1024 + 2 * 8));
+  const auto per_channel = DdpOptions().hook("quantize_per_channel");
+  EXPECT_EQ(expected_payload_bytes(per_channel, {1025}, 4), 3 * (1025 + 3 * 8)) << "the last channel has one element";
+  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(100), {1025}, 4), 3 * (1025 + 11 * 8));
+  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(1), {1025}, 4), 3 * (1025 + 1025 * 8));
+  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(1 << 30), {1025}, 4), 3 * (1025 + 8));
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("int8"), {1024}, 4), 3 * (1024 + 2 * 8) / 2);
+  const auto exempt = DdpOptions().hook("int4").wire({.exempt_one_dimensional = true});
+  EXPECT_EQ(expected_payload_bytes(exempt, {1024, 64}, 4), 3 * (512 + 2 * 32 + 4 * 64) / 2);
+  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("noop"), {1024}, 4), 0);
+  EXPECT_FALSE(expected_payload_bytes(DdpOptions().hook("no_such_hook"), {1024}, 4).has_value());
+}
+
+TEST(ExpectedPayloadBytes, IsKnownForEveryHook) {
+  for (const std::string& hook : hooks::comm_hook_names()) {
+    EXPECT_TRUE(expected_payload_bytes(DdpOptions().hook(hook), {1000}, 2).has_value()) << hook;
+    EXPECT_EQ(expected_payload_bytes(DdpOptions().hook(hook), {1000}, 1), 0) << hook;
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::job

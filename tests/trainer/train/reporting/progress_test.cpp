@@ -1,0 +1,107 @@
+#include "trainer/train/reporting/progress.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace narrowcast::reporting {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+StepReport report_at(int64_t step, double seconds) {
+  StepReport report;
+  report.step = step;
+  report.loss = 2.5;
+  report.learning_rate = 3e-3;
+  report.units_per_second = 41234;
+  report.seconds = seconds;
+  report.payload_bytes_sent = 3'100'000;
+  return report;
+}
+
+int64_t lines_in(const std::ostringstream& out) {
+  const std::string text = out.str();
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+TEST(Progress, PlainLineTellsAll) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 400, .unit = "tokens"});
+  progress.on_step(report_at(100, 5));
+  EXPECT_EQ(out.str(), "step 100/400  loss 2.5000  lr 3.0e-03  41.2k tokens/s  3.10 MB sent  15 s left\n");
+}
+
+TEST(Progress, PlainLinesComeEverySoOften) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 400, .seconds_between_lines = 2});
+  progress.on_step(report_at(1, 1.0));
+  EXPECT_EQ(lines_in(out), 1);
+  progress.on_step(report_at(2, 2.9));
+  EXPECT_EQ(lines_in(out), 1);
+  progress.on_step(report_at(3, 3.0));
+  EXPECT_EQ(lines_in(out), 2);
+}
+
+TEST(Progress, LastStepAlwaysGetsALine) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 10});
+  progress.on_step(report_at(9, 9.0));
+  progress.on_step(report_at(10, 9.1));
+  EXPECT_EQ(lines_in(out), 2);
+  EXPECT_THAT(out.str(), EndsWith("9.1 s in all\n"));
+}
+
+TEST(Progress, PlainTextHasNoEscapeSequences) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 10});
+  progress.on_step(report_at(1, 1));
+  progress.on_evaluation({.step = 1, .loss = 2.25, .seconds = 1});
+  EXPECT_THAT(out.str(), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(out.str(), EndsWith("step  1/10  validation loss 2.2500\n"));
+}
+
+TEST(Progress, TerminalLineIsOverwritten) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 10, .terminal = true});
+  progress.on_step(report_at(1, 0.1));
+  progress.on_step(report_at(2, 0.2));
+  EXPECT_EQ(lines_in(out), 0);
+  EXPECT_THAT(out.str(), StartsWith("\r\x1b[K"));
+  EXPECT_THAT(out.str(), HasSubstr("left\r\x1b[Kstep  2/10"));
+}
+
+TEST(Progress, TerminalKeepsEvaluationsAndEndsItsLine) {
+  std::ostringstream out;
+  {
+    Progress progress(out, {.steps = 10, .terminal = true});
+    progress.on_step(report_at(1, 0.1));
+    progress.on_evaluation({.step = 1, .loss = 2.25, .seconds = 1});
+    EXPECT_EQ(lines_in(out), 1);
+    progress.on_step(report_at(2, 0.2));
+  }
+  EXPECT_EQ(lines_in(out), 2);
+}
+
+TEST(Progress, ColorIsAskedFor) {
+  std::ostringstream plain;
+  std::ostringstream colored;
+  Progress(plain, {.steps = 10, .terminal = true}).on_evaluation({.step = 1, .loss = 2.25});
+  Progress(colored, {.steps = 10, .terminal = true, .color = true}).on_evaluation({.step = 1, .loss = 2.25});
+  EXPECT_THAT(plain.str(), Not(HasSubstr("\x1b[1m")));
+  EXPECT_THAT(colored.str(), HasSubstr("\x1b[1mvalidation loss 2.2500\x1b[0m"));
+}
+
+TEST(Progress, NothingIsPrintedForNothing) {
+  std::ostringstream out;
+  { Progress progress(out, {.steps = 10, .terminal = true}); }
+  EXPECT_EQ(out.str(), "");
+}
+
+}  // namespace
+}  // namespace narrowcast::reporting

@@ -1,0 +1,87 @@
+#include "trainer/train/training/evaluation.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tests/support/ranks.h"
+#include "tests/trainer/train/training/small_text.h"
+#include "trainer/train/data/sample_order.h"
+
+namespace narrowcast::training {
+namespace {
+
+using testing::run_ranks;
+using testing::small_models;
+using testing::small_text;
+
+std::vector<double> losses_by_rank(int64_t world_size, const EvaluationOptions& options) {
+  const data::TextDataset dataset = small_text();
+  const auto models = small_models(world_size);
+  std::vector<double> losses(static_cast<size_t>(world_size));
+  run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+    losses[rank] = held_out_loss(*models[rank], dataset, group, options);
+  });
+  return losses;
+}
+
+// One sample at a time, without ranks: what the mean should be.
+double plain_loss(int64_t samples) {
+  const data::TextDataset dataset = small_text();
+  const auto model = small_models(1)[0];
+  const data::SampleOrder order(dataset.held_out_size(), 0);
+  double sum = 0;
+  for (int64_t i = 0; i < samples; ++i) {
+    sum += model->forward(dataset.held_out_batch({order.at(i)})).item<double>();
+  }
+  return sum / static_cast<double>(samples);
+}
+
+class HeldOutLossTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(HeldOutLossTest, IsTheMeanOverTheSamplesOfAllRanks) {
+  // 13 samples in batches of 3: parts and last batches of unequal size.
+  const std::vector<double> losses = losses_by_rank(GetParam(), {.samples = 13, .batch = 3});
+  // Each loss is a float32 mean near 3 with some dozens of roundings of 2^-24.
+  EXPECT_NEAR(losses[0], plain_loss(13), 3 * 64 * std::ldexp(1, -24));
+  for (const double loss : losses) {
+    EXPECT_EQ(loss, losses[0]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, HeldOutLossTest, ::testing::Values(1, 2, 3, 4, 5, 8));
+
+TEST(HeldOutLoss, TakesAllSamplesIfThereAreFewer) {
+  const int64_t all = small_text().held_out_size();
+  EXPECT_NEAR(losses_by_rank(2, {.samples = 1'000'000, .batch = 16})[0], plain_loss(all), 3 * 64 * std::ldexp(1, -24));
+}
+
+TEST(HeldOutLoss, WorksWithFewerSamplesThanRanks) {
+  EXPECT_NEAR(losses_by_rank(4, {.samples = 2, .batch = 16})[3], plain_loss(2), 3 * 64 * std::ldexp(1, -24));
+}
+
+TEST(HeldOutLoss, LeavesModeAndGradientsAlone) {
+  const data::TextDataset dataset = small_text();
+  const auto model = small_models(1)[0];
+  run_ranks(1, [&](int64_t, const ProcessGroupPtr& group) {
+    held_out_loss(*model, dataset, group, {.samples = 4, .batch = 4});
+    EXPECT_TRUE(model->is_training());
+    model->eval();
+    held_out_loss(*model, dataset, group, {.samples = 4, .batch = 4});
+    EXPECT_FALSE(model->is_training());
+  });
+  for (const at::Tensor& parameter : model->parameters()) {
+    EXPECT_FALSE(parameter.grad().defined());
+  }
+}
+
+TEST(HeldOutLoss, RefusesEmptyLooks) {
+  EXPECT_THROW(losses_by_rank(1, {.samples = 0, .batch = 4}), c10::ValueError);
+  EXPECT_THROW(losses_by_rank(1, {.samples = 4, .batch = 0}), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace narrowcast::training

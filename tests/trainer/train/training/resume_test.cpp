@@ -1,0 +1,254 @@
+// Trainings that go on from a checkpoint end with the bits of those that were not interrupted.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/trainer/train/training/small_text.h"
+#include "trainer/train/checkpoint/checkpoint_reader.h"
+#include "trainer/train/training/training_loop.h"
+
+namespace narrowcast::training {
+namespace {
+
+using checkpoint::CheckpointWriter;
+using checkpoint::ReadCheckpoint;
+using testing::error_message;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::small_models;
+using testing::small_text;
+using testing::TemporaryFolder;
+using Models = std::vector<std::shared_ptr<models::Model>>;
+
+constexpr int64_t kSteps = 6;
+
+// How gradients are exchanged and applied.
+struct Case {
+  std::string name;
+  DdpOptions ddp = {};
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  int64_t accumulation_steps = 1;
+  int64_t width = 16;
+  Precision precision = Precision::kFp32;
+};
+
+void PrintTo(const Case& value, std::ostream* out) { *out << value.name; }
+
+TrainingOptions options_of(const Case& value) {
+  TrainingOptions options;
+  options.steps = kSteps;
+  options.batch_size = 12;
+  options.accumulation_steps = value.accumulation_steps;
+  options.precision = value.precision;
+  options.optimizer.kind = value.optimizer;
+  options.optimizer.momentum = value.optimizer == OptimizerKind::kSgd ? 0.9 : 0;
+  options.eval_batches = 1;
+  options.log_every = 4;  // So that checkpoints are between reports.
+  return options;
+}
+
+// Trains on `models.size()` ranks; writes checkpoints of all steps to `folder`, or goes on from one of them.
+struct Run {
+  const Case& value;
+  std::string folder;
+  std::optional<int64_t> from = std::nullopt;
+};
+
+std::vector<TrainingResult> train_on(const Models& models, const Run& run) {
+  const TrainingOptions options = options_of(run.value);
+  const data::TextDataset dataset = small_text();
+  std::vector<TrainingResult> results(models.size());
+  run_ranks(static_cast<int64_t>(models.size()), [&](int64_t rank, const ProcessGroupPtr& group) {
+    CheckpointWriter writer(group, {.folder = run.folder, .keep = 0}, {});
+    std::optional<ReadCheckpoint> read;
+    Checkpoints checkpoints = {.writer = run.from ? nullptr : &writer, .every = 1};
+    if (run.from) {
+      read = checkpoint::read_on_all_ranks(group, checkpoint::checkpoint_path(run.folder, *run.from));
+      checkpoints.restored = &read->restored;
+    }
+    results[rank] = train({.model = models[rank],
+                           .dataset = dataset,
+                           .group = group,
+                           .ddp = run.value.ddp,
+                           .units_per_sample = testing::kSmallContext,
+                           .observer = nullptr,
+                           .checkpoints = checkpoints},
+                          options);
+  });
+  return results;
+}
+
+Models models_of(int64_t world_size, const Case& value, uint64_t seed) {
+  Models models;
+  const int64_t vocabulary_size = small_text().corpus().vocabulary().size();
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    at::manual_seed(seed);
+    models.push_back(std::make_shared<models::CharGpt>(models::CharGptOptions{.layers = 1,
+                                                                              .heads = 2,
+                                                                              .width = value.width,
+                                                                              .context = testing::kSmallContext,
+                                                                              .vocabulary_size = vocabulary_size}));
+  }
+  return models;
+}
+
+bool equal_bits(const models::Model& a, const models::Model& b) {
+  const auto others = b.parameters();
+  for (size_t i = 0; i < others.size(); ++i) {
+    if (!at::equal(a.parameters()[i], others[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+hooks::WireOptions feedback(bool stochastic) {
+  hooks::WireOptions options;
+  options.error_feedback = true;
+  if (stochastic) {
+    options.stochastic_rounding_seed = 7;
+  }
+  return options;
+}
+
+std::vector<Case> cases() {
+  const auto small_buckets = [] { return DdpOptions().bucket_cap_mb(0.01).first_bucket_mb(0.005); };
+  return {
+      {"none", small_buckets()},
+      {"none_sgd", small_buckets(), OptimizerKind::kSgd},
+      {"none_accumulation", small_buckets(), OptimizerKind::kAdamW, 2},
+      {"bucket_views", small_buckets().gradient_as_bucket_view(true)},
+      {"static_graph", small_buckets().static_graph(true).hook("int4").wire(feedback(false))},
+      {"unused_parameters", small_buckets().find_unused_parameters(true).hook("int8")},
+      {"noop", small_buckets().hook("noop")},
+      {"per_channel", small_buckets().hook("quantize_per_channel")},
+      {"int8", small_buckets().hook("int8")},
+      {"int8_feedback_sgd", small_buckets().hook("int8").wire(feedback(false)), OptimizerKind::kSgd},
+      {"int4_feedback", small_buckets().hook("int4").wire(feedback(false))},
+      {"int4_stochastic", small_buckets().hook("int4").wire({.stochastic_rounding_seed = 7})},
+      {"int4_feedback_stochastic_accumulation", small_buckets().hook("int4").wire(feedback(true)),
+       OptimizerKind::kAdamW, 2},
+      {"fp16", small_buckets().hook("int8"), OptimizerKind::kAdamW, 1, 16, Precision::kFp16},
+      // Buckets that go in two hops on three ranks.
+      {"int4_feedback_two_hops", DdpOptions().hook("int4").wire(feedback(true)), OptimizerKind::kSgd, 1, 128},
+  };
+}
+
+class ResumeTest : public ::testing::TestWithParam<std::tuple<Case, int64_t>> {};
+
+TEST_P(ResumeTest, EndsWithTheBitsOfATrainingThatWasNotInterrupted) {
+  const auto& [value, world_size] = GetParam();
+  const TemporaryFolder folder;
+  const Models whole = models_of(world_size, value, 1);
+  const auto expected = train_on(whole, {value, folder.path()});
+  std::vector<int64_t> steps = checkpoint::checkpoint_steps(folder.path());
+  // The buckets of a static graph are known after two steps.
+  ASSERT_EQ(static_cast<int64_t>(steps.size()), value.ddp.static_graph() ? kSteps - 1 : kSteps);
+  for (const int64_t from : {steps.back(), int64_t{3}, kSteps}) {
+    const Models resumed = models_of(world_size, value, 2);
+    const auto results = train_on(resumed, {value, folder.path(), from});
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      EXPECT_TRUE(equal_bits(*resumed[rank], *whole[rank])) << "from " << from << ", rank " << rank;
+      EXPECT_EQ(results[rank].training_loss, expected[rank].training_loss);
+      EXPECT_EQ(results[rank].validation_loss, expected[rank].validation_loss);
+      EXPECT_EQ(results[rank].payload_bytes_sent, expected[rank].payload_bytes_sent);
+      EXPECT_EQ(results[rank].payload_bytes_without_hook, expected[rank].payload_bytes_without_hook);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, ResumeTest,
+                         ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Values(1, 2, 3)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
+                         });
+
+// Writing checkpoints changes nothing.
+TEST(Resume, CheckpointsLeaveTheTrainingAlone) {
+  const Case value = {"int4", DdpOptions().bucket_cap_mb(0.01).hook("int4").wire(feedback(true))};
+  const TemporaryFolder folder;
+  const Models with = models_of(2, value, 1);
+  train_on(with, {value, folder.path()});
+  const Models without = models_of(2, value, 1);
+  const data::TextDataset dataset = small_text();
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    train({.model = without[rank], .dataset = dataset, .group = group, .ddp = value.ddp}, options_of(value));
+  });
+  EXPECT_TRUE(equal_bits(*with[0], *without[0]));
+}
+
+// SGD's steps are linear in the gradients: those of other worlds differ by float32 roundings only, some 1e-7 of
+// gradients below 1, in six steps at a rate of 0.1 at most.
+TEST(Resume, GoesOnInAWorldOfAnotherSize) {
+  Case value = {"sgd", DdpOptions(), OptimizerKind::kSgd};
+  const TemporaryFolder folder;
+  const Models two = models_of(2, value, 1);
+  const auto expected = train_on(two, {value, folder.path()});
+  for (const int64_t world_size : {1, 3, 4}) {
+    const Models other = models_of(world_size, value, 2);
+    const auto results = train_on(other, {value, folder.path(), 3});
+    for (size_t i = 0; i < two[0]->parameters().size(); ++i) {
+      EXPECT_LT((other[0]->parameters()[i] - two[0]->parameters()[i]).abs().max().item<double>(), 1e-5);
+    }
+    EXPECT_NEAR(results[0].training_loss, expected[0].training_loss, 1e-5);
+  }
+  for (const Case& quantized : cases()) {
+    if (quantized.name.starts_with("int4_feedback") || quantized.name == "noop") {
+      const TemporaryFolder own;
+      train_on(models_of(2, quantized, 1), {quantized, own.path()});
+      EXPECT_TRUE(std::isfinite(*train_on(models_of(3, quantized, 2), {quantized, own.path(), 3})[2].validation_loss));
+    }
+  }
+}
+
+// Adds random numbers of LibTorch's generator to what it learns, as dropout does.
+class NoisyModel : public models::Model {
+ public:
+  NoisyModel() : weight_(register_parameter("weight", at::ones({3}))) {}
+  at::Tensor forward(const models::Batch& batch) override {
+    return (weight_ * batch.inputs.to(at::kFloat).mean() + at::rand({3})).square().sum();
+  }
+  models::ModelOptions options() const override { return {}; }
+  at::Tensor weight() const { return weight_.detach(); }
+
+ private:
+  at::Tensor weight_;
+};
+
+TEST(Resume, TakesUpTheRandomGenerator) {
+  const Case value = {"none"};
+  const TemporaryFolder folder;
+  at::manual_seed(5);
+  const auto whole = std::make_shared<NoisyModel>();
+  train_on({whole}, {value, folder.path()});
+  at::manual_seed(99);
+  const auto resumed = std::make_shared<NoisyModel>();
+  train_on({resumed}, {value, folder.path(), 3});
+  EXPECT_TRUE(at::equal(whole->weight(), resumed->weight()));
+}
+
+TEST(Resume, RefusesTheCheckpointOfSomethingElse) {
+  const Case value = {"none"};
+  const TemporaryFolder folder;
+  train_on(models_of(1, value, 1), {value, folder.path()});
+  const auto complaint = [&](const Case& other) {
+    return error_message<CorruptInputError>([&] { train_on(models_of(1, other, 1), {other, folder.path(), 3}); });
+  };
+  EXPECT_THAT(complaint({"wide", {}, OptimizerKind::kAdamW, 1, 32}), HasSubstr("step-00000003"));
+  EXPECT_THAT(complaint({"sgd", {}, OptimizerKind::kSgd}), HasSubstr("step-00000003"));
+  EXPECT_THAT(complaint({"int8", DdpOptions().hook("int8")}), HasSubstr("the hook's state lacks"));
+}
+
+}  // namespace
+}  // namespace narrowcast::training

@@ -1,0 +1,38 @@
+// A small text and models over it, one replica per rank.
+#pragma once
+
+#include <ATen/Context.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <narrowcast/char_gpt.h>
+#include "trainer/train/data/text_dataset.h"
+
+namespace narrowcast::testing {
+
+inline constexpr int64_t kSmallContext = 8;
+
+// Some 3,000 characters with a pattern that a small model learns in a few steps.
+inline data::TextDataset small_text() {
+  std::string text;
+  for (int line = 0; line < 150; ++line) {
+    text += "line " + std::to_string(line % 10) + " of a verse\n";
+  }
+  return data::TextDataset(data::TextCorpus::from_text(text, "verse"), kSmallContext);
+}
+
+// Made before threads are, because LibTorch's default generator is one for all of them.
+inline std::vector<std::shared_ptr<models::Model>> small_models(int64_t count, uint64_t seed = 1) {
+  std::vector<std::shared_ptr<models::Model>> models;
+  const int64_t vocabulary_size = small_text().corpus().vocabulary().size();
+  for (int64_t i = 0; i < count; ++i) {
+    at::manual_seed(seed);
+    models.push_back(std::make_shared<models::CharGpt>(models::CharGptOptions{
+        .layers = 1, .heads = 2, .width = 16, .context = kSmallContext, .vocabulary_size = vocabulary_size}));
+  }
+  return models;
+}
+
+}  // namespace narrowcast::testing

@@ -1,0 +1,288 @@
+#include "trainer/train/training/training_loop.h"
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/support/ranks.h"
+#include "tests/trainer/train/training/small_text.h"
+
+namespace narrowcast::training {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::run_ranks;
+using testing::small_models;
+using testing::small_text;
+
+// Everything a training reports.
+struct Recorder : reporting::TrainingObserver {
+  void on_step(const reporting::StepReport& report) override { steps.push_back(report); }
+  void on_evaluation(const reporting::EvaluationReport& report) override { evaluations.push_back(report); }
+  std::vector<reporting::StepReport> steps;
+  std::vector<reporting::EvaluationReport> evaluations;
+};
+
+// What each rank ends with.
+struct Outcome {
+  std::vector<std::shared_ptr<models::Model>> models;
+  std::vector<TrainingResult> results;
+  Recorder recorder;  // of rank 0
+};
+
+TrainingOptions small_training() {
+  TrainingOptions options;
+  options.steps = 6;
+  options.batch_size = 12;
+  options.eval_batches = 1;
+  options.log_every = 2;
+  return options;
+}
+
+Outcome train_on(int64_t world_size, const TrainingOptions& options, const DdpOptions& ddp = {}) {
+  Outcome outcome;
+  outcome.models = small_models(world_size);
+  outcome.results.resize(static_cast<size_t>(world_size));
+  const data::TextDataset dataset = small_text();
+  run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+    outcome.results[rank] = train({.model = outcome.models[rank],
+                                   .dataset = dataset,
+                                   .group = group,
+                                   .ddp = ddp,
+                                   .units_per_sample = testing::kSmallContext,
+                                   .observer = rank == 0 ? &outcome.recorder : nullptr},
+                                  options);
+  });
+  return outcome;
+}
+
+double largest_difference(const models::Model& a, const models::Model& b) {
+  const std::vector<at::Tensor> others = b.parameters();
+  double largest = 0;
+  for (size_t i = 0; i < others.size(); ++i) {
+    largest = std::max(largest, (a.parameters()[i] - others[i]).abs().max().item<double>());
+  }
+  return largest;
+}
+
+std::vector<int64_t> steps_of(const Recorder& recorder) {
+  std::vector<int64_t> steps;
+  for (const auto& report : recorder.steps) {
+    steps.push_back(report.step);
+  }
+  return steps;
+}
+
+class TrainingWorldTest : public ::testing::TestWithParam<int64_t> {};
+
+// With plain SGD a step is linear in the gradient, whose means over other ranks and micro-batches differ by
+// float32 roundings only: some 1e-7 of gradients below 1, six steps at a rate of 0.1. (AdamW divides tiny gradients by
+// themselves, and so cannot be compared like this.)
+TEST_P(TrainingWorldTest, IsTheSameForEveryWorldAndAccumulation) {
+  TrainingOptions options = small_training();
+  options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0.1};
+  options.learning_rate.peak = 0.1;
+  options.batch_size = 24;
+  const Outcome alone = train_on(1, options);
+  const Outcome together = train_on(GetParam(), options);
+  EXPECT_LT(largest_difference(*alone.models[0], *together.models[0]), 1e-6);
+  EXPECT_NEAR(alone.results[0].training_loss, together.results[0].training_loss, 1e-5);
+  options.accumulation_steps = 2;
+  EXPECT_LT(largest_difference(*alone.models[0], *train_on(GetParam(), options).models[0]), 1e-6);
+  EXPECT_GT(largest_difference(*alone.models[0], *small_models(1)[0]), 1e-2);
+}
+
+TEST_P(TrainingWorldTest, AllRanksEndWithTheSameBits) {
+  for (const char* hook : {"none", "quantize_per_channel"}) {
+    const Outcome outcome = train_on(GetParam(), small_training(), DdpOptions().hook(hook));
+    for (int64_t rank = 1; rank < GetParam(); ++rank) {
+      EXPECT_EQ(largest_difference(*outcome.models[0], *outcome.models[rank]), 0) << hook;
+      EXPECT_EQ(outcome.results[rank].validation_loss, outcome.results[0].validation_loss) << hook;
+      EXPECT_EQ(outcome.results[rank].training_loss, outcome.results[0].training_loss) << hook;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, TrainingWorldTest, ::testing::Values(1, 2, 3, 4));
+
+TEST(Training, IsAPureFunctionOfItsInputs) {
+  TrainingOptions options = small_training();
+  const Outcome first = train_on(2, options);
+  const Outcome again = train_on(2, options);
+  EXPECT_EQ(largest_difference(*first.models[0], *again.models[0]), 0);
+  EXPECT_EQ(first.results[0].validation_loss, again.results[0].validation_loss);
+  options.seed = 1;
+  EXPECT_GT(largest_difference(*first.models[0], *train_on(2, options).models[0]), 0);
+}
+
+TEST(Training, Learns) {
+  TrainingOptions options = small_training();
+  options.steps = 60;
+  options.learning_rate.peak = 1e-2;
+  options.eval_every = 10;
+  const Outcome outcome = train_on(2, options, DdpOptions().hook("quantize_per_channel"));
+  // The text has some 20 characters: an untrained model is near ln 20 = 3.0.
+  EXPECT_GT(outcome.recorder.evaluations.front().loss, 1.5);
+  EXPECT_LT(*outcome.results[0].validation_loss, 1.0);
+}
+
+class TrainingPrecisionTest : public ::testing::TestWithParam<Precision> {};
+
+TEST_P(TrainingPrecisionTest, LearnsAlikeOnAllRanks) {
+  TrainingOptions options = small_training();
+  options.steps = 60;
+  options.learning_rate.peak = 1e-2;
+  options.precision = GetParam();
+  const Outcome outcome = train_on(2, options, DdpOptions().hook("int8"));
+  EXPECT_EQ(largest_difference(*outcome.models[0], *outcome.models[1]), 0);
+  EXPECT_LT(*outcome.results[0].validation_loss, 1.0);  // From 3.0, as above.
+  EXPECT_EQ(outcome.results[0].skipped_steps, outcome.results[1].skipped_steps);
+}
+
+INSTANTIATE_TEST_SUITE_P(Narrow, TrainingPrecisionTest, ::testing::Values(Precision::kBf16, Precision::kFp16),
+                         [](const auto& info) { return to_string(info.param); });
+
+TEST(Training, ReportsAndEvaluatesWhenAsked) {
+  TrainingOptions options = small_training();
+  options.steps = 7;
+  options.eval_every = 3;
+  const Outcome outcome = train_on(2, options);
+  EXPECT_THAT(steps_of(outcome.recorder), ElementsAre(2, 4, 6, 7));
+  std::vector<int64_t> evaluated;
+  for (const auto& report : outcome.recorder.evaluations) {
+    evaluated.push_back(report.step);
+  }
+  EXPECT_THAT(evaluated, ElementsAre(3, 6, 7));
+  EXPECT_EQ(outcome.recorder.evaluations.back().loss, outcome.results[0].validation_loss);
+  const reporting::StepReport& last = outcome.recorder.steps.back();
+  EXPECT_EQ(last.loss, outcome.results[0].training_loss);
+  EXPECT_DOUBLE_EQ(last.learning_rate, LearningRateOptions().peak / 10);
+  EXPECT_GT(last.gradient_norm.value(), 0);
+  EXPECT_GT(last.units_per_second, 0);
+  EXPECT_EQ(last.payload_bytes_sent, outcome.results[0].payload_bytes_sent);
+}
+
+TEST(Training, CountsThePayloadOncePerOptimizerStep) {
+  TrainingOptions options = small_training();
+  const int64_t once = train_on(2, options).results[0].payload_bytes_sent;
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : small_models(1)[0]->parameters()) {
+    parameters += parameter.numel();
+  }
+  // A ring of two sends 2 (W - 1) / W = 1 times the four bytes of each gradient.
+  EXPECT_EQ(once, options.steps * parameters * 4);
+  options.accumulation_steps = 3;
+  EXPECT_EQ(train_on(2, options).results[0].payload_bytes_sent, once);
+}
+
+TEST(Training, WorksWithGradientsAsBucketViews) {
+  const Outcome copies = train_on(2, small_training());
+  const Outcome views = train_on(2, small_training(), DdpOptions().gradient_as_bucket_view(true));
+  EXPECT_EQ(largest_difference(*copies.models[0], *views.models[0]), 0);
+}
+
+TEST(Training, WithoutClippingReportsNoNorm) {
+  TrainingOptions options = small_training();
+  options.clip_grad_norm = 0;
+  EXPECT_FALSE(train_on(1, options).recorder.steps[0].gradient_norm.has_value());
+}
+
+TEST(Training, ClippingBoundsTheStep) {
+  TrainingOptions options = small_training();
+  options.steps = 1;
+  options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
+  options.learning_rate = {.peak = 1, .warmup_steps = 0, .schedule = Schedule::kConstant};
+  options.clip_grad_norm = 1e-3;
+  const Outcome outcome = train_on(1, options);
+  EXPECT_GT(outcome.recorder.steps[0].gradient_norm.value(), 1e-3);
+  const auto before = small_models(1)[0]->parameters();
+  double squares = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    squares += (outcome.models[0]->parameters()[i] - before[i]).to(at::kDouble).square().sum().item<double>();
+  }
+  // Parameters of size one are rounded to 2^-24 of themselves; there are some 4,000.
+  EXPECT_NEAR(std::sqrt(squares), 1e-3, 1e-5);
+}
+
+TEST(Training, WithoutEvaluationThereIsNoValidationLoss) {
+  TrainingOptions options = small_training();
+  options.eval_batches = 0;
+  const Outcome outcome = train_on(1, options);
+  EXPECT_FALSE(outcome.results[0].validation_loss.has_value());
+  EXPECT_TRUE(outcome.recorder.evaluations.empty());
+}
+
+TEST(Training, StopsOnAllRanksWhenTheLossIsNotFinite) {
+  TrainingOptions options = small_training();
+  options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
+  options.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = Schedule::kConstant};
+  options.clip_grad_norm = 0;
+  // The first step ruins the parameters. All others are skipped, so that no loss is left for the second report.
+  const Outcome skipping = train_on(2, options);
+  EXPECT_EQ(skipping.results[0].diverged_at, 4);
+  EXPECT_EQ(skipping.results[1].diverged_at, 4);
+  EXPECT_EQ(skipping.results[1].skipped_steps, 3);
+  EXPECT_THAT(steps_of(skipping.recorder), ElementsAre(2, 4));
+  options.skip_nonfinite_steps = false;
+  const Outcome outcome = train_on(2, options);
+  EXPECT_EQ(outcome.results[0].diverged_at, 2);
+  EXPECT_EQ(outcome.results[1].diverged_at, 2);
+  EXPECT_EQ(outcome.results[1].skipped_steps, 0);
+  EXPECT_THAT(steps_of(outcome.recorder), ElementsAre(2));
+}
+
+// A model whose third training step on rank 1 has a gradient of NaN.
+class PoisonedModel : public models::Model {
+ public:
+  explicit PoisonedModel(int64_t rank) : rank_(rank), weight_(register_parameter("weight", at::ones({3}))) {}
+
+  at::Tensor forward(const models::Batch& batch) override {
+    const bool poisoned = is_training() && ++passes_ == 3 && rank_ == 1;
+    const double factor = poisoned ? std::numeric_limits<double>::quiet_NaN() : 1;
+    return (weight_ * batch.inputs.to(at::kFloat).mean()).square().sum() * factor;
+  }
+  models::ModelOptions options() const override { return {}; }
+
+  at::Tensor weight() const { return weight_.detach(); }
+
+ private:
+  int64_t rank_;
+  int64_t passes_ = 0;
+  at::Tensor weight_;
+};
+
+std::vector<TrainingResult> train_poisoned(const TrainingOptions& options, std::vector<at::Tensor>& weights) {
+  std::vector<TrainingResult> results(2);
+  const data::TextDataset dataset = small_text();
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    const auto model = std::make_shared<PoisonedModel>(rank);
+    results[rank] = train({.model = model, .dataset = dataset, .group = group}, options);
+    weights[rank] = model->weight();
+  });
+  return results;
+}
+
+TEST(Training, AStepWhoseGradientIsNotFiniteIsSkippedOnAllRanks) {
+  std::vector<at::Tensor> weights(2);
+  TrainingOptions options = small_training();
+  const auto results = train_poisoned(options, weights);
+  for (const TrainingResult& result : results) {
+    EXPECT_EQ(result.skipped_steps, 1);
+    EXPECT_FALSE(result.diverged_at.has_value());
+    EXPECT_TRUE(std::isfinite(result.training_loss));
+  }
+  EXPECT_TRUE(weights[0].isfinite().all().item<bool>());
+  EXPECT_TRUE(weights[0].equal(weights[1]));
+  options.skip_nonfinite_steps = false;
+  EXPECT_EQ(train_poisoned(options, weights)[0].diverged_at, 4);
+  EXPECT_TRUE(weights[0].isnan().all().item<bool>());
+}
+
+}  // namespace
+}  // namespace narrowcast::training

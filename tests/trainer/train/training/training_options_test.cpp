@@ -1,0 +1,42 @@
+#include "trainer/train/training/training_options.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/error_message.h"
+
+namespace narrowcast::training {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string complaint(const TrainingOptions& options, int64_t world_size) {
+  return testing::error_message<c10::ValueError>([&] { check_training_options(options, world_size); });
+}
+
+TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
+  TrainingOptions options;
+  options.batch_size = 12;
+  EXPECT_EQ(complaint(options, 4), "nothing was thrown");
+  EXPECT_THAT(complaint(options, 5), HasSubstr("batch_size: must be divisible by ranks * accumulation_steps (5 * 1)"));
+  const auto with = [&](auto change) {
+    TrainingOptions changed = options;
+    change(changed);
+    return complaint(changed, 2);
+  };
+  EXPECT_THAT(with([](auto& o) { o.steps = 0; }), HasSubstr("steps: must be at least 1, but is 0"));
+  EXPECT_THAT(with([](auto& o) { o.batch_size = 0; }), HasSubstr("batch_size: must be at least 1"));
+  EXPECT_THAT(with([](auto& o) { o.accumulation_steps = 0; }), HasSubstr("accumulation_steps"));
+  EXPECT_THAT(with([](auto& o) { o.accumulation_steps = 4; }), HasSubstr("(2 * 4), but is 12"));
+  EXPECT_THAT(with([](auto& o) { o.eval_every = -1; }), HasSubstr("eval_every"));
+  EXPECT_THAT(with([](auto& o) { o.eval_batches = -1; }), HasSubstr("eval_batches"));
+  EXPECT_THAT(with([](auto& o) { o.log_every = 0; }), HasSubstr("log_every"));
+  EXPECT_THAT(with([](auto& o) { o.clip_grad_norm = -1; }), HasSubstr("clip_grad_norm"));
+  EXPECT_THAT(with([](auto& o) { o.learning_rate.peak = -1; }), HasSubstr("learning_rate"));
+}
+
+}  // namespace
+}  // namespace narrowcast::training

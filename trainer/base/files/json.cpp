@@ -1,0 +1,54 @@
+#include "trainer/base/files/json.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+#include <narrowcast/errors.h>
+
+namespace narrowcast::files {
+namespace {
+
+using nlohmann::json;
+
+struct TooDeep {};
+
+json parse_within(std::string_view text, int64_t most_depth) {
+  const auto check_depth = [most_depth](int depth, json::parse_event_t event, const json&) {
+    const bool begins = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (begins && depth >= most_depth) {
+      throw TooDeep();
+    }
+    return true;
+  };
+  return json::parse(text, check_depth);
+}
+
+}  // namespace
+
+ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits) {
+  if (static_cast<int64_t>(text.size()) > limits.bytes) {
+    return {nullptr, c10::str("has ", text.size(), " bytes of JSON, above the limit of ", limits.bytes)};
+  }
+  const size_t zero = text.find('\0');  // The library takes it for the end of the text.
+  if (zero != std::string_view::npos) {
+    return {nullptr, c10::str("is no valid JSON at byte ", zero + 1)};
+  }
+  try {
+    return {parse_within(text, limits.depth), ""};
+  } catch (const TooDeep&) {
+    return {nullptr, c10::str("is JSON nested more than ", limits.depth, " deep")};
+  } catch (const json::parse_error& error) {
+    return {nullptr, c10::str("is no valid JSON at byte ", error.byte)};
+  } catch (const json::exception&) {
+    return {nullptr, "is no valid JSON: a number is too large"};
+  }
+}
+
+json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits) {
+  ParsedJson parsed = try_parse_json(text, limits);
+  NARROWCAST_CHECK_INPUT(parsed.problem.empty(), name, ": ", parsed.problem);
+  return std::move(parsed.value);
+}
+
+}  // namespace narrowcast::files

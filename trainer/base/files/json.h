@@ -1,0 +1,28 @@
+// JSON that others wrote. Every text in JSON that the programs read is parsed here, but for safetensors' headers, which
+// have a reader of their own.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace narrowcast::files {
+
+// What is refused. Copying, comparing and writing a value takes stack for each level of nesting.
+struct JsonLimits {
+  int64_t depth = 64;                 // arrays and objects within each other
+  int64_t bytes = int64_t{16} << 20;  // of the text
+};
+
+struct ParsedJson {
+  nlohmann::json value;
+  std::string problem;  // why there is no value, after the name of the text: "is no valid JSON at byte 7"; else empty
+};
+
+ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits = {});
+
+// Throws CorruptInputError with `name`, what it is that holds the text, and the problem.
+nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
+
+}  // namespace narrowcast::files

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <narrowcast/export.h>
+
+namespace narrowcast {
+
+// Of this library, for instance "0.1.0". All ranks of a job must have the same.
+NARROWCAST_EXPORT const char* version();
+
+}  // namespace narrowcast

@@ -1,0 +1,82 @@
+// The environment of this process, read in one place: what a launcher says
+// about the job, and the few variables that programs look at.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include <narrowcast/export.h>
+
+namespace narrowcast {
+
+using EnvironmentVariables = std::map<std::string, std::string>;
+
+// Every variable of this process's environment, e.g. to pass it on to a child.
+NARROWCAST_EXPORT EnvironmentVariables process_environment();
+
+// The variable's value; empty if it is not set. To be set to nothing counts as not
+// to be set, as in most shells' scripts.
+NARROWCAST_EXPORT std::string text_or_empty(const EnvironmentVariables& variables, const std::string& name);
+
+// TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere.
+NARROWCAST_EXPORT std::string worker_error_file();
+
+// What a command line says about the process's place in a job. It wins over what
+// the launcher says.
+struct WorkerFlags {
+  std::optional<int64_t> rank = {};
+  std::optional<int64_t> world_size = {};
+  std::optional<int64_t> local_rank = {};
+  std::optional<int64_t> local_world_size = {};
+  std::optional<std::string> master_addr = {};
+  std::optional<int64_t> master_port = {};
+};
+
+// This process's place in a job, from the command line and from what the launcher
+// says: torchrun, narrowcast-run, Kubernetes' training operator, Open MPI, srun,
+// MPICH's and Intel's mpiexec and other PMI launchers, or RANK and WORLD_SIZE set by
+// hand. docs/launcher.md lists the variables. The defaults are one process alone.
+struct NARROWCAST_EXPORT WorkerEnv {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t local_rank = 0;        // among the processes of this node
+  int64_t local_world_size = 1;  // processes of this node
+  std::string master_addr;       // where the job's store is; empty for one process alone
+  int64_t master_port = 0;       // 1..65535; 0 for one process alone
+  bool use_agent_store = false;  // TORCHELASTIC_USE_AGENT_STORE: the launcher serves the store, not rank 0
+  int64_t restart_count = 0;     // TORCHELASTIC_RESTART_COUNT
+  std::string run_id;            // TORCHELASTIC_RUN_ID, the same for all processes of a job
+  std::string error_file;        // TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere
+  std::string socket_interface;  // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group
+
+  // All ranks run on this node.
+  bool on_one_node() const { return local_world_size == world_size; }
+
+  // From this process's environment. See from_variables.
+  static WorkerEnv from_environment(const WorkerFlags& flags = {});
+
+  // Without a launcher's variables and without flags for ranks: one process alone.
+  // Otherwise rank and world size must be known and, for more than one process, an
+  // address, a port and the local ranks. Where nothing says those: a loopback
+  // address says that all ranks share a node; Kubernetes that a pod is a node; MPI's
+  // launchers, on one node, need no address; Slurm's and Open MPI's job gives a port.
+  // Throws c10::ValueError naming a variable or flag that is missing, malformed, out
+  // of range or contradicts another, and its value.
+  static WorkerEnv from_variables(const EnvironmentVariables& variables, const WorkerFlags& flags = {});
+};
+
+// What the user's session says to programs.
+struct NARROWCAST_EXPORT SessionEnv {
+  bool no_color = false;             // NO_COLOR is set and not empty: print no colours (no-color.org)
+  bool omp_num_threads_set = false;  // OMP_NUM_THREADS is set: the user chose the number of threads
+  std::string term;                  // TERM, e.g. "xterm" or "dumb"
+  std::filesystem::path cache_home;  // XDG_CACHE_HOME, else HOME/.cache; empty without both
+
+  static SessionEnv from_environment();
+  static SessionEnv from_variables(const EnvironmentVariables& variables);
+};
+
+}  // namespace narrowcast

@@ -1,0 +1,184 @@
+#include "trainer/base/program/command_line.h"
+
+#include <absl/flags/commandlineflag.h>
+#include <absl/flags/reflection.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iostream>
+#include <sstream>
+
+#include <narrowcast/errors.h>
+#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/printable.h"
+#include "trainer/base/program/closest_name.h"
+#include "trainer/base/program/exit_code.h"
+
+namespace narrowcast::program {
+
+// One argument that begins with a dash, taken apart.
+struct CommandLine::Token {
+  std::string written;               // as the user wrote the name, e.g. "--nproc-per-node"
+  std::string name;                  // as ABSL_FLAG has it, e.g. "nproc_per_node"
+  std::optional<std::string> value;  // what follows "="
+
+  explicit Token(const std::string& argument) : written(argument.substr(0, argument.find('='))), name(written) {
+    if (written.size() < argument.size()) {
+      value = argument.substr(written.size() + 1);
+    }
+    name.erase(0, name.starts_with("--") ? 2 : 1);
+    std::replace(name.begin(), name.end(), '-', '_');
+  }
+};
+
+namespace {
+
+constexpr int kMostNestedFiles = 8;
+constexpr size_t kLongestShown = 1000;              // bytes of an argument in a message
+constexpr int64_t kLargestFile = int64_t{1} << 20;  // bytes
+
+absl::CommandLineFlag* find_bool_flag(const std::string& name) {
+  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  return flag != nullptr && flag->IsOfType<bool>() ? flag : nullptr;
+}
+
+// What the user wrote, for messages.
+std::string shown(const std::string& text) { return printable(text, kLongestShown); }
+
+// The flag that --noNAME or --no_NAME turns off, if there is one.
+absl::CommandLineFlag* find_negated_flag(const std::string& name) {
+  if (!name.starts_with("no")) {
+    return nullptr;
+  }
+  absl::CommandLineFlag* flag = find_bool_flag(name.substr(2));
+  return flag == nullptr && name.starts_with("no_") ? find_bool_flag(name.substr(3)) : flag;
+}
+
+std::string suggestion(const std::string& name) {
+  std::vector<std::string> known = {"help", "version", "flagfile"};
+  for (const auto& entry : absl::GetAllFlags()) {
+    known.emplace_back(entry.first);
+  }
+  std::sort(known.begin(), known.end());
+  const std::string closest = closest_name(name, known);
+  return closest.empty() ? " (--help lists the flags)" : "; did you mean --" + closest + "?";
+}
+
+// A line of a flag file without the blanks around it; empty for a comment.
+std::string flag_file_line(const std::string& line) {
+  const size_t begin = line.find_first_not_of(" \t\r");
+  if (begin == std::string::npos || line[begin] == '#') {
+    return "";
+  }
+  return line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
+}
+
+std::string text_of_flag_file(const std::string& path) {
+  try {
+    return files::read_file(path, {.most_bytes = kLargestFile});
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "--flagfile=", error.what_without_backtrace());
+  } catch (const CorruptInputError& error) {
+    NARROWCAST_CHECK_INPUT(false, "--flagfile=", error.what_without_backtrace());
+  }
+}
+
+bool is_flag(const std::string& argument) { return argument.size() > 1 && argument[0] == '-' && argument != "--"; }
+
+}  // namespace
+
+// The value of a flag that must have one.
+std::string CommandLine::value_of(const Token& token, const std::string* next) {
+  TORCH_CHECK_VALUE(token.value || (next != nullptr && !next->starts_with("--")), shown(token.written),
+                    " needs a value: write ", shown(token.written), "=VALUE");
+  return token.value ? *token.value : *next;
+}
+
+CommandLine::CommandLine(const Description& description, const std::vector<std::string>& arguments) {
+  check_flag_groups(description);
+  size_t next = 0;
+  while (next < arguments.size() && is_flag(arguments[next]) && !answer_) {
+    const Token token(arguments[next++]);
+    next += apply(description, token, next < arguments.size() ? &arguments[next] : nullptr) ? 1 : 0;
+  }
+  if (answer_) {
+    return;
+  }
+  next += next < arguments.size() && arguments[next] == "--" ? 1 : 0;
+  rest_.assign(arguments.begin() + static_cast<std::ptrdiff_t>(next), arguments.end());
+  TORCH_CHECK_VALUE(rest_.empty() || description.positionals == Positionals::kEndTheFlags, "unexpected argument \"",
+                    shown(rest_.front()), "\": flags are written --flag=value (--help lists them)");
+}
+
+// Does what one flag says; `next` is the argument after it, if any. Returns whether
+// `next` was its value.
+bool CommandLine::apply(const Description& description, const Token& token, const std::string* next) {
+  if (token.name == "help" || token.name == "h") {
+    answer_ = help_text(description);
+    return false;
+  }
+  if (token.name == "version") {
+    answer_ = description.name + " " + description.version + "\n";
+    return false;
+  }
+  if (token.name == "flagfile") {
+    apply_file(description, value_of(token, next));
+    return !token.value;
+  }
+  if (absl::CommandLineFlag* flag = absl::FindCommandLineFlag(token.name)) {
+    const bool is_switch = flag->IsOfType<bool>();
+    set(*flag, is_switch ? token.value.value_or("true") : value_of(token, next));
+    return !is_switch && !token.value;
+  }
+  absl::CommandLineFlag* negated = token.value ? nullptr : find_negated_flag(token.name);
+  TORCH_CHECK_VALUE(negated != nullptr, "unknown flag ", shown(token.written), suggestion(token.name));
+  set(*negated, "false");
+  return false;
+}
+
+void CommandLine::set(absl::CommandLineFlag& flag, const std::string& value) {
+  const std::string name(flag.Name());
+  std::string error;
+  const bool good = flag.ParseFrom(value, &error);
+  // Abseil's text is "Illegal value 'V' specified for flag 'F'", then "; REASON" if the type's parser gave one.
+  const size_t reason = error.find("'; ");
+  TORCH_CHECK_VALUE(
+      good, "--", name, "=", shown(value), ": ",
+      reason == std::string::npos ? "not a valid value of type " + flag_type(name) : error.substr(reason + 3));
+  given_.insert(name);
+}
+
+void CommandLine::apply_file(const Description& description, const std::string& path) {
+  TORCH_CHECK_VALUE(files_open_ < kMostNestedFiles, "--flagfile=", path, ": flag files name each other more than ",
+                    kMostNestedFiles, " deep");
+  std::istringstream file(text_of_flag_file(path));
+  ++files_open_;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line) && !answer_; ++number) {
+    const std::string argument = flag_file_line(line);
+    try {
+      TORCH_CHECK_VALUE(argument.empty() || is_flag(argument), "\"", shown(argument), "\" is not a flag");
+      if (!argument.empty()) {
+        apply(description, Token(argument), nullptr);
+      }
+    } catch (const c10::ValueError& error) {
+      TORCH_CHECK_VALUE(false, path, ":", number, ": ", error.what_without_backtrace());
+    }
+  }
+  --files_open_;
+}
+
+int run_main(const Description& description, int argc, char** argv, const std::function<int(const CommandLine&)>& body,
+             const FailureListener& on_failure) {
+  const auto run = [&] {
+    const CommandLine line(description, std::vector<std::string>(argv + 1, argv + argc));
+    if (line.answer()) {
+      std::cout << *line.answer() << std::flush;
+      return int{kSuccess};
+    }
+    return body(line);
+  };
+  return run_program(description.name, run, on_failure);
+}
+
+}  // namespace narrowcast::program

@@ -1,0 +1,69 @@
+// The one way every program of the project reads its command line.
+//
+// A main defines Abseil flags, describes the program, and hands both over:
+//
+//     int main(int argc, char** argv) {
+//       return narrowcast::program::run_main(description(), argc, argv, [](const CommandLine& line) { ... });
+//     }
+//
+// Accepted: --flag=value, --flag value, --bool_flag, --nobool_flag, dashes for
+// underscores in names, one dash for two, --flagfile=FILE, --help, --version.
+// The last of several values of a flag counts. Abseil's own parser is not used: it
+// ends the process by itself, with other codes than ours.
+#pragma once
+
+#include <absl/flags/commandlineflag.h>
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/base/program/description.h"
+#include "trainer/base/program/exit_code.h"
+
+namespace narrowcast::program {
+
+// The flags of one command line, already set.
+class CommandLine {
+ public:
+  // Sets the Abseil flags that `arguments` (without the program's name) and the flag
+  // files in them name. Reading ends early at --help or --version: see answer().
+  // Throws c10::ValueError naming flag and value for an unknown flag, a bad or missing
+  // value, a flag file that cannot be opened or is no regular file, or an argument that
+  // Positionals::kNone forbids; CorruptInputError for a flag file that cannot be read to
+  // its end or has more than 1 MiB.
+  CommandLine(const Description& description, const std::vector<std::string>& arguments);
+
+  // Whether the command line or a flag file set `flag`, even to its default.
+  bool given(const std::string& flag) const { return given_.count(flag) != 0; }
+
+  // Positionals::kEndTheFlags: the first argument that is no flag and all after it, or
+  // all after "--". Empty otherwise.
+  const std::vector<std::string>& rest() const { return rest_; }
+
+  // The text to print instead of running, when --help or --version was asked for.
+  const std::optional<std::string>& answer() const { return answer_; }
+
+ private:
+  struct Token;
+
+  static std::string value_of(const Token& token, const std::string* next);
+  bool apply(const Description& description, const Token& token, const std::string* next);
+  void apply_file(const Description& description, const std::string& path);
+  void set(absl::CommandLineFlag& flag, const std::string& value);
+
+  std::set<std::string> given_;
+  std::vector<std::string> rest_;
+  std::optional<std::string> answer_;
+  int files_open_ = 0;
+};
+
+// Reads the command line and returns what `body` returns; --help and --version print
+// on standard output and return 0; errors end as run_program says.
+int run_main(const Description& description, int argc, char** argv, const std::function<int(const CommandLine&)>& body,
+             const FailureListener& on_failure = {});
+
+}  // namespace narrowcast::program

@@ -1,0 +1,7 @@
+#include <narrowcast/version.h>
+
+namespace narrowcast {
+
+const char* version() { return NARROWCAST_VERSION; }
+
+}  // namespace narrowcast

@@ -1,0 +1,42 @@
+// How ranks agree on small things outside the gradients' way. Each function is a
+// collective: all ranks of the group call it, in the same order relative to their
+// other collectives, from one thread. It returns when the result is here and
+// throws c10::DistBackendError naming the rank and the step if a peer failed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <narrowcast/export.h>
+#include <narrowcast/process_group.h>
+
+namespace narrowcast {
+
+// Returns when all ranks have called it. `step` says what for, in errors.
+NARROWCAST_EXPORT void barrier(const ProcessGroupPtr& group, const std::string& step);
+
+// Element by element over the ranks; every rank passes as many values and gets the
+// same bits. Integers up to 2^53 are exact. all_reduce_max wants no NaN.
+NARROWCAST_EXPORT std::vector<double> all_reduce_sum(const ProcessGroupPtr& group, const std::vector<double>& values);
+NARROWCAST_EXPORT std::vector<double> all_reduce_max(const ProcessGroupPtr& group, const std::vector<double>& values);
+
+// The text of every rank, by rank. Texts may differ in length, up to 64 MiB: a rank that
+// announces another length is a c10::DistBackendError, on all ranks, that names it.
+NARROWCAST_EXPORT std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std::string& text);
+
+// Something that must be the same on all ranks, e.g. {"--hook", "int8"}.
+struct NamedValue {
+  std::string name;
+  std::string value;
+};
+
+// Throws c10::ValueError, the same on all ranks, unless all ranks pass equal lists:
+// "batch_size differs between ranks: rank 0 has 8, ranks 1, 2 have 16". Values are
+// compared by name; the first that differs is named, in the order of rank 0, those
+// that all ranks have before those that some lack ("rank 1 does not have it"). If
+// only the order differs, it says so. Sends 8 bytes per rank where they are equal,
+// the lists themselves only where they differ. A rank that sends anything but a list
+// is a c10::DistBackendError that names it.
+NARROWCAST_EXPORT void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values);
+
+}  // namespace narrowcast

@@ -1,0 +1,140 @@
+// Data-parallel training of any module: every rank computes gradients of its own
+// data, and all ranks end with the same average.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <narrowcast/ddp_options.h>
+#include <narrowcast/gradient_reducer.h>
+#include <narrowcast/module_state.h>
+#include <narrowcast/output_tensors.h>
+#include <narrowcast/process_group.h>
+
+namespace narrowcast {
+
+// Wraps a torch::nn module (a ModuleHolder such as torch::nn::Linear, or a
+// std::shared_ptr to a module class) or a torch::jit::Module:
+//
+//   DistributedDataParallel ddp(model, group, DdpOptions().hook("int8"));
+//   auto loss = loss_of(ddp.forward(inputs), targets);
+//   ddp.zero_grad();
+//   ddp.backward(loss);  // gradients are averaged here, overlapped with computing them
+//   optimizer.step();
+//
+// Gradients are computed by buckets on LibTorch's c10d::Reducer. What forward
+// returns must have its tensors in types that visit_tensors (output_tensors.h)
+// knows. All ranks make the same calls in the same order, from one thread each; a
+// rank that evaluates alone uses module().
+template <class Module>
+class DistributedDataParallel {
+ public:
+  // A collective. Compares options, parameters and buffers between the ranks and
+  // makes them equal to rank 0's (init_sync). Throws c10::ValueError: before
+  // anything is sent for options that contradict each other, an unknown hook, a
+  // null group or sparse gradients; on all ranks alike where ranks differ (it names
+  // the first difference), no parameter requires a gradient, or parameters are on
+  // several devices or on one that the group's backend does not serve.
+  DistributedDataParallel(Module module, ProcessGroupPtr group, const DdpOptions& options = {})
+      : module_(std::move(module)), reducer_(module_state(state_source()), std::move(group), options) {}
+
+  // What the module's forward returns for these arguments. With gradients enabled
+  // and outside no_sync, the next backward pass through the result averages the
+  // gradients. A torch::jit::Module takes anything that converts to c10::IValue.
+  template <class... Args>
+  auto forward(Args&&... args) {
+    reducer_.before_forward();
+    auto output = call(std::forward<Args>(args)...);
+    std::vector<at::Tensor> tensors;
+    const bool replaces = reducer_.wants_outputs();
+    if (replaces) {
+      visit_tensors(output, [&](at::Tensor& tensor) { tensors.push_back(tensor); });
+    }
+    tensors = reducer_.after_forward(std::move(tensors));
+    if (replaces) {
+      visit_tensors(output, [&, next = size_t{0}](at::Tensor& tensor) mutable { tensor = tensors[next++]; });
+    }
+    return output;
+  }
+
+  // loss.backward(), with failures of peers as c10::DistBackendErrors that name this rank.
+  void backward(const at::Tensor& loss) const { reducer_.backward(loss); }
+
+  // While the guard lives, forward and backward passes accumulate gradients locally;
+  // the first pass after it averages what has accumulated.
+  NoSyncGuard no_sync() { return reducer_.no_sync(); }
+
+  // Makes all gradients undefined, as the optimizer's zero_grad does; also with gradient_as_bucket_view.
+  void zero_grad() { reducer_.zero_grad(); }
+
+  // Uses a hook of one's own: with the hook "none", before the first backward pass,
+  // once. The Reducer throws c10::Error where there is a hook already.
+  void register_comm_hook(std::unique_ptr<hooks::CommHook> hook) { reducer_.register_comm_hook(std::move(hook)); }
+
+  // The module; its forward does not communicate.
+  Module& module() { return module_; }
+  const Module& module() const { return module_; }
+
+  const ProcessGroupPtr& process_group() const { return reducer_.process_group(); }
+
+  // Name of the hook in use, or "none".
+  std::string hook_name() const { return reducer_.hook_name(); }
+
+  // Bytes of gradients, codes and scales that this rank has sent: the hook's count,
+  // or for "none" 2 (W - 1) / W times the gradients' bytes per averaged backward
+  // pass, what a ring all-reduce sends.
+  int64_t payload_bytes_sent() const { return reducer_.payload_bytes_sent(); }
+
+  // The same for "none", whatever the hook.
+  int64_t payload_bytes_without_hook() const { return reducer_.payload_bytes_without_hook(); }
+
+  // A collective, between steps: if the Reducer has yet to rebuild its buckets, it does so now instead of in the next
+  // forward. Returns whether they stay as they are from now on; with static_graph that takes two steps.
+  bool settle_buckets() { return reducer_.settle_buckets(); }
+
+  // What later steps depend on besides parameters and optimizer: a training that takes it up between steps, settled,
+  // and had the same options, goes on with the same bits. load_state comes before the first forward; it throws
+  // CorruptInputError naming what is missing or does not fit.
+  ReducerState state() const { return reducer_.state(); }
+  void load_state(const SavedReducerState& saved) { reducer_.load_state(saved); }
+
+  // Whether all ranks end a step with the same gradients: all hooks do but "noop".
+  bool keeps_replicas_equal() const { return reducer_.keeps_replicas_equal(); }
+
+  // Bytes of each bucket in the order in which they are sent. Changes once, at the
+  // second forward.
+  std::vector<int64_t> bucket_bytes() const { return reducer_.bucket_bytes(); }
+
+ private:
+  static constexpr bool is_script = std::is_same_v<Module, torch::jit::Module>;
+
+  auto state_source() const {
+    if constexpr (is_script) {
+      return module_;
+    } else if constexpr (requires { module_.ptr(); }) {
+      return std::shared_ptr<torch::nn::Module>(module_.ptr());
+    } else {
+      return std::shared_ptr<torch::nn::Module>(module_);
+    }
+  }
+
+  template <class... Args>
+  auto call(Args&&... args) {
+    if constexpr (is_script) {
+      std::vector<c10::IValue> inputs;
+      (inputs.emplace_back(std::forward<Args>(args)), ...);
+      return module_.forward(std::move(inputs));
+    } else {
+      return module_->forward(std::forward<Args>(args)...);
+    }
+  }
+
+  Module module_;
+  GradientReducer reducer_;
+};
+
+}  // namespace narrowcast

@@ -1,0 +1,71 @@
+// Options of DistributedDataParallel, under PyTorch's names.
+#pragma once
+
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <narrowcast/export.h>
+#include <narrowcast/wire_options.h>
+
+namespace narrowcast {
+
+// Set with chained calls: DdpOptions().hook("int8").bucket_cap_mb(50). All ranks
+// must pass the same; DistributedDataParallel checks that.
+struct NARROWCAST_EXPORT DdpOptions {
+  // Communication hook by its factory name, e.g. "int8"; "none" leaves averaging
+  // to the Reducer itself.
+  TORCH_ARG(std::string, hook) = "none";
+
+  // How a hook of wire formats sends: DdpOptions().hook("quantized_allreduce").wire({.error_feedback = true}).
+  // Others refuse what is given here.
+  TORCH_ARG(hooks::WireOptions, wire) = {};
+
+  // How many elements share a scale with quantize_per_channel, the bucket_size of PyTorch's hook: >= 1, 512 without a
+  // value. Other hooks refuse it.
+  TORCH_ARG(std::optional<int64_t>, channel_size) = std::nullopt;
+
+  // A bucket is sent when its gradients reach this many MiB (2^20 bytes).
+  TORCH_ARG(double, bucket_cap_mb) = 25;
+
+  // The same for the first bucket, in MiB: small, so that sending starts early.
+  // Without a value 1 MiB, or bucket_cap_mb if that is smaller.
+  TORCH_ARG(std::optional<double>, first_bucket_mb) = std::nullopt;
+
+  // Some parameters get no gradient in some steps. Costs a walk over the graph per
+  // forward, a small all-reduce per backward and a copy of the outputs.
+  TORCH_ARG(bool, find_unused_parameters) = false;
+
+  // Gradients are views of the buckets: one copy less in memory. Reset them with
+  // DistributedDataParallel::zero_grad; they cannot be zeroed in place.
+  TORCH_ARG(bool, gradient_as_bucket_view) = false;
+
+  // Every step uses the same parameters the same number of times. Finds unused
+  // parameters once, in the first step, and allows parameters that are used several
+  // times in re-entrant backward passes. One forward per backward; the first pass
+  // must not be inside no_sync.
+  TORCH_ARG(bool, static_graph) = false;
+
+  // Rank 0's buffers (e.g. running means) go to all ranks at the start of each
+  // forward that follows a synchronised one.
+  TORCH_ARG(bool, broadcast_buffers) = true;
+
+  // Rank 0's parameters and buffers go to all ranks at construction.
+  TORCH_ARG(bool, init_sync) = true;
+
+ public:
+  // Throws c10::ValueError naming an option that is out of range or unknown, or
+  // that another one makes void.
+  void validate() const;
+
+  // The same options for another hook, without those that were meant for hook() alone.
+  DdpOptions with_hook(const std::string& name) const;
+
+  // What the two caps mean in bytes.
+  int64_t bucket_bytes_cap() const;
+  int64_t first_bucket_bytes_cap() const;
+};
+
+}  // namespace narrowcast

@@ -1,0 +1,12 @@
+// Everything a trainer of one's own needs: data-parallel training with hooks that send fewer bytes. Programs link
+// narrowcast::ddp.
+#pragma once
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/ddp.h>
+#include <narrowcast/errors.h>
+#include <narrowcast/hooks.h>
+#include <narrowcast/network_errors.h>
+#include <narrowcast/process_group.h>
+#include <narrowcast/version.h>
+#include <narrowcast/worker_env.h>

@@ -1,0 +1,94 @@
+// Finds the tensors in what a module's forward returns.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/FunctionRef.h>
+
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <narrowcast/export.h>
+
+namespace narrowcast {
+
+using TensorVisitor = c10::function_ref<void(at::Tensor&)>;
+
+// Calls `visit` with every tensor in `value`, which it may replace. Lists, tuples
+// and dictionaries are rebuilt, so that what the module keeps of them stays.
+NARROWCAST_EXPORT void visit_ivalue_tensors(c10::IValue& value, TensorVisitor visit);
+
+namespace output_tensors {
+
+// A type's author can say where its tensors are, in the type's own namespace:
+//   void for_each_tensor(Output& output, narrowcast::TensorVisitor visit) { visit(output.loss); visit(output.logits); }
+template <class T>
+concept HasForEachTensor = requires(T& value, TensorVisitor visit) {
+  for_each_tensor(value, visit);
+};
+
+template <class T>
+concept TupleLike = requires {
+  std::tuple_size<T>::value;
+};
+
+template <class T>
+concept Optional = std::is_same_v<T, std::optional<typename T::value_type>>;
+
+template <class T>
+concept Map = requires {
+  typename T::key_type;
+  typename T::mapped_type;
+};
+
+template <class T>
+concept Range = requires(T& value) {
+  value.begin();
+  value.end();
+  typename T::value_type;
+};
+
+template <class T>
+inline constexpr bool has_no_tensors =
+    std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_convertible_v<const T&, std::string_view>;
+
+template <class T>
+inline constexpr bool is_known_type = false;
+
+}  // namespace output_tensors
+
+// Calls `visit` with every tensor in `value`, always in the same order: tensors,
+// c10::IValue, tuples, pairs, arrays, optionals, ranges and maps of them, nested at
+// will, and types with a for_each_tensor as above.
+template <class T>
+void visit_tensors(T& value, TensorVisitor visit) {
+  using namespace output_tensors;
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    visit(value);
+  } else if constexpr (std::is_same_v<T, c10::IValue>) {
+    visit_ivalue_tensors(value, visit);
+  } else if constexpr (HasForEachTensor<T>) {
+    for_each_tensor(value, visit);
+  } else if constexpr (has_no_tensors<std::remove_const_t<T>>) {
+    return;
+  } else if constexpr (TupleLike<T>) {
+    std::apply([&](auto&... elements) { (visit_tensors(elements, visit), ...); }, value);
+  } else if constexpr (Optional<T>) {
+    if (value) visit_tensors(*value, visit);
+  } else if constexpr (Map<T>) {
+    for (auto& entry : value) visit_tensors(entry.second, visit);
+  } else if constexpr (Range<T>) {
+    if constexpr (!has_no_tensors<typename T::value_type>) {  // E.g. std::vector<bool>, which has no references.
+      for (auto& element : value) visit_tensors(element, visit);
+    }
+  } else {
+    static_assert(is_known_type<T>,
+                  "DistributedDataParallel cannot see which tensors this output type holds: declare "
+                  "void for_each_tensor(Output&, narrowcast::TensorVisitor) in the type's namespace");
+  }
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,89 @@
+// The process group of all ranks of a job.
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+
+#include <narrowcast/export.h>
+#include <narrowcast/worker_env.h>
+
+namespace narrowcast {
+
+using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+class RankWatch;
+
+struct ProcessGroupOptions {
+  std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors too
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of the rendezvous and of every collective
+  std::string interface = {};       // network interface, e.g. "eth0"; empty: WorkerEnv::socket_interface, else loopback
+                                    // for a job on one node, else the one that reaches MASTER_ADDR (NCCL: its choice)
+  std::optional<int64_t> gpu = {};  // of this rank, with "nccl"; none: the one whose number is the local rank
+  std::string group_name = "0";     // operators find the group by this name; "0" is also what PyTorch calls its own
+};
+
+// Joins all ranks of the job in a group and registers it by name. Each rank calls
+// it once; it returns when all have.
+//
+// Rank 0 serves a key-value store at master_port: at 127.0.0.1 if all ranks are on
+// its node, else at master_addr (with use_agent_store the launcher serves). Every
+// rank publishes its own address there and connects to all others. A restarted job
+// never reads addresses of dead processes, also where the store outlived them. A
+// world of one keeps its store in memory and opens no port for it.
+//
+// With "nccl" the group moves tensors on GPUs by NCCL and those on the CPU by Gloo, which also connects the ranks
+// first: who cannot be reached is found out before NCCL is. Ranks may share a GPU. What NCCL must know it is told
+// through this process's environment (nccl/environment.h).
+//
+// Throws c10::ValueError for an unknown backend or one that this build lacks, a
+// timeout that is not positive, an unknown interface, a GLOO_DEVICE_TRANSPORT that does not work (TCP_TLS does not
+// encrypt), a limit of open files (RLIMIT_NOFILE) that is too low for this rank, or another backend than rank 0's;
+// c10::DistBackendError naming rank, address and port where the port is in use, the store cannot be reached or ranks,
+// which it names, do not join within the timeout.
+NARROWCAST_EXPORT ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
+
+// Takes the group of that name out of the registry, so that its connections close
+// when the last reference to it goes; throws c10::Error if there is none. Call it
+// before main returns: what is still registered then closes among LibTorch's own
+// statics, in no sure order.
+NARROWCAST_EXPORT void shutdown_process_group(const std::string& group_name = "0");
+
+// Owns the job's group from here to the end of a scope: init_process_group, then
+// shutdown_process_group. When an exception passes, NCCL's collectives are broken off
+// instead of waited for: the other ranks may never join them.
+class NARROWCAST_EXPORT ProcessGroupScope {
+ public:
+  explicit ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options = {});
+  ~ProcessGroupScope();
+  ProcessGroupScope(const ProcessGroupScope&) = delete;
+  ProcessGroupScope& operator=(const ProcessGroupScope&) = delete;
+
+  const ProcessGroupPtr& group() const { return group_; }
+
+  // Returns body(), the work of the job. If a collective in it times out, the error
+  // goes on to say what each other rank is doing, or that it does not answer.
+  template <class Body>
+  decltype(auto) run(Body&& body) const {
+    try {
+      return std::forward<Body>(body)();
+    } catch (const c10::DistBackendError& error) {
+      throw_explained(error);
+      throw;
+    }
+  }
+
+ private:
+  void throw_explained(const c10::DistBackendError& error) const;
+
+  ProcessGroupPtr group_;
+  std::unique_ptr<RankWatch> watch_;  // none in a world of one
+};
+
+}  // namespace narrowcast

@@ -1,0 +1,41 @@
+#include "trainer/ddp/process_group/nccl_environment.h"
+
+#include <c10/util/StringUtil.h>
+#include <c10/util/env.h>
+
+#include <set>
+
+namespace narrowcast::nccl {
+namespace {
+
+constexpr const char* kQuarterOfEnd = "500";  // ms
+
+bool some_share(const std::vector<std::string>& gpus) {
+  return std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size();
+}
+
+}  // namespace
+
+EnvironmentVariables environment_for(const Place& place) {
+  EnvironmentVariables variables = {{"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},
+                                    {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", kQuarterOfEnd}};
+  if (!place.interface.empty()) {
+    variables["NCCL_SOCKET_IFNAME"] = c10::str("=", place.interface);  // Else any whose name begins so.
+  }
+  if (some_share(place.gpus)) {
+    variables["NCCL_HOSTID"] = c10::str("narrowcast-rank-", place.rank);
+    variables["NCCL_NET"] = "Socket";
+  }
+  return variables;
+}
+
+void set_where_missing(const EnvironmentVariables& variables) {
+  const EnvironmentVariables given = process_environment();
+  for (const auto& [name, value] : variables) {
+    if (text_or_empty(given, name).empty()) {
+      c10::utils::set_env(name.c_str(), value.c_str());  // LibTorch's threads may read the environment meanwhile.
+    }
+  }
+}
+
+}  // namespace narrowcast::nccl

@@ -1,0 +1,58 @@
+#include <narrowcast/network_errors.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+#include <typeinfo>
+
+namespace narrowcast {
+namespace {
+
+// Gloo says "[/path/pair.cc:534] reason"; LibTorch may add lines that explain more.
+std::string reason(const std::string& message) {
+  const std::string line = message.substr(0, message.find('\n'));
+  const size_t end = line.find("] ");
+  const bool has_place = !line.empty() && line.front() == '[' && end != std::string::npos;
+  return has_place ? line.substr(end + 2) : line;
+}
+
+// Mangled names of Gloo's exceptions begin with their namespace.
+bool is_gloo_error(const std::exception& error) {
+  return std::string_view(typeid(error).name()).substr(0, 6) == "N4gloo";
+}
+
+bool is_told_already(const std::string& message) { return message.starts_with("rank "); }
+
+}  // namespace
+
+void rethrow_network_error(const std::exception_ptr& error, int64_t rank, const std::string& step) {
+  std::string message;
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::DistError& dist_error) {
+    message = dist_error.what_without_backtrace();
+    if (is_told_already(message)) {
+      throw;
+    }
+  } catch (const std::exception& other) {
+    if (!is_gloo_error(other)) {
+      throw;
+    }
+    message = other.what();
+  }
+  TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank, ": ", step, " failed: ", reason(message));
+}
+
+bool is_time_out(const std::exception& error) {
+  const auto* const backend_error = dynamic_cast<const c10::DistBackendError*>(&error);
+  if (backend_error == nullptr) {
+    return false;
+  }
+  std::string message = backend_error->what_without_backtrace();
+  std::transform(message.begin(), message.end(), message.begin(), [](unsigned char c) { return std::tolower(c); });
+  return message.find("timed out") != std::string::npos || message.find("time-out") != std::string::npos;
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,144 @@
+#include <narrowcast/process_group.h>
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <narrowcast/network_errors.h>
+#include "trainer/base/open_files.h"
+#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/process_group/rank_watch.h"
+#include "trainer/ddp/rendezvous/addresses.h"
+#include "trainer/ddp/rendezvous/job_store.h"
+
+namespace narrowcast {
+namespace {
+
+std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  return options.interface.empty() ? env.socket_interface : options.interface;
+}
+
+void check_options(const ProcessGroupOptions& options) {
+  TORCH_CHECK_VALUE(options.backend == "gloo" || options.backend == "nccl", "backend '", options.backend,
+                    "' is not known; known are gloo and nccl");
+  TORCH_CHECK_VALUE(options.timeout.count() > 0, "timeout of ", options.timeout.count(), " ms must be greater than 0");
+  TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");
+}
+
+// LibTorch itself reads this variable when it makes Gloo's device. TCP and LINUX are names of the one transport that
+// works: TCP_TLS reads certificates, and then connects by functions of TCP's, which encrypt nothing. Later LibTorchs
+// lack it.
+void check_gloo_transport() {
+  constexpr const char* kTransport = "GLOO_DEVICE_TRANSPORT";
+  const EnvironmentVariables variables = process_environment();
+  const auto found = variables.find(kTransport);
+  if (found == variables.end() || found->second == "TCP" || found->second == "LINUX") {
+    return;
+  }
+  TORCH_CHECK_VALUE(found->second != "TCP_TLS", kTransport, "=TCP_TLS: LibTorch's Gloo would send everything in plain ",
+                    "text nevertheless; unset it, and encrypt the network instead (docs/security.md)");
+  TORCH_CHECK_VALUE(false, kTransport, "='", found->second,
+                    "' is no transport that LibTorch's Gloo has here; unset it, or set it to TCP");
+}
+
+// How many files a rank opens, about, as counted in training jobs of 1 to 6 ranks. Every one: the connection to the
+// store and another of its RankWatch; Gloo's listening socket, epoll and pipe; a connection to each other rank; two
+// files of the job's own at a time; one more connection to the store when a time-out is explained. The one that serves:
+// 10 for the server and its event loop, and its ends of each rank's three connections. What NCCL opens is not counted.
+int64_t open_files_needed(const WorkerEnv& env) {
+  const int64_t for_every_rank = 8 + env.world_size;
+  const bool serves = env.rank == 0 && env.world_size > 1 && !env.use_agent_store;
+  return for_every_rank + (serves ? 10 + 3 * env.world_size : 0);
+}
+
+// A library that runs out of them halfway names something else, or ends the process (Gloo does so in its own thread).
+void check_open_files(const WorkerEnv& env) {
+  const int64_t needed = open_files_needed(env);
+  const int64_t left = network::open_files_left(needed);
+  TORCH_CHECK_VALUE(left >= needed, "RLIMIT_NOFILE: at most ", network::open_file_limit(), " files may be open, ", left,
+                    " more than now, but rank ", env.rank, " of ", env.world_size, " needs about ", needed,
+                    " more; raise the limit (ulimit -n)");
+}
+
+// Ranks with different backends would wait for each other.
+void compare_backends(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env, const std::string& backend) {
+  if (env.rank == 0) {
+    store->set("backend", backend);
+  }
+  const std::string of_rank_0 =
+      with_network_errors(env.rank, "comparing backends", [&] { return store->get_to_str("backend"); });
+  TORCH_CHECK_VALUE(backend == of_rank_0, "backend: is ", backend, " on rank ", env.rank, ", but ", of_rank_0,
+                    " on rank 0");
+}
+
+void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
+  group->setBackend(created.device, created.type, created.backend);
+  group->setDefaultBackend(created.type);
+}
+
+}  // namespace
+
+ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  check_options(options);
+  check_gloo_transport();
+  check_open_files(env);
+  if (options.backend == "nccl") {
+    check_nccl_backend(env, options);
+  }
+  const std::string interface = socket_interface(env, options);
+  if (!interface.empty()) {
+    rendezvous::addresses_of_interface(interface);  // Throws if there is no such interface.
+  }
+  const auto store = rendezvous::join_job_store(env, {.timeout = options.timeout, .interface = interface});
+  compare_backends(store, env, options.backend);
+  auto group =
+      c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
+  add_backend(group, create_gloo_backend(c10::make_intrusive<c10d::PrefixStore>("gloo", store), env, options));
+  if (options.backend == "nccl") {
+    add_backend(group, create_nccl_backend(group, c10::make_intrusive<c10d::PrefixStore>("nccl", store), env, options));
+  }
+  group->setGroupName(options.group_name);
+  c10d::register_process_group(options.group_name, group);
+  return group;
+}
+
+void shutdown_process_group(const std::string& group_name) {
+  const auto group = c10d::resolve_process_group(group_name);
+  c10d::unregister_process_group(group_name);
+  if (group->getBackendName() == "nccl") {
+    group->shutdown();
+  }
+}
+
+ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options)
+    : group_(init_process_group(env, options)) {
+  if (env.world_size > 1) {
+    watch_ = std::make_unique<RankWatch>(group_->getStore(),
+                                         RankWatch::Options{.rank = env.rank, .world_size = env.world_size});
+  }
+}
+
+// A rank that has failed cannot wait for collectives that the others will never join: those of NCCL are broken off,
+// here and, since this rank is gone, everywhere.
+ProcessGroupScope::~ProcessGroupScope() {
+  watch_.reset();
+  try {
+    if (std::uncaught_exceptions() > 0) {
+      group_->abort();
+      c10d::unregister_process_group(group_->getGroupName());
+    } else {
+      shutdown_process_group(group_->getGroupName());
+    }
+  } catch (const c10::Error&) {
+    // Shut down by hand before. Nothing is left to do, and a destructor has nobody to tell.
+  }
+}
+
+void ProcessGroupScope::throw_explained(const c10::DistBackendError& error) const {
+  TORCH_CHECK_WITH(DistBackendError, watch_ == nullptr || !is_time_out(error), error.what_without_backtrace(), "; ",
+                   watch_->describe_others());
+}
+
+}  // namespace narrowcast

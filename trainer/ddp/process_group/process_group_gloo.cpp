@@ -1,0 +1,58 @@
+// The only file that includes ProcessGroupGloo.hpp, which is slow to parse and
+// needs Gloo's own headers.
+#include <c10/util/Exception.h>
+
+#include <csignal>
+#include <memory>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <narrowcast/network_errors.h>
+#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/rendezvous/addresses.h"
+
+namespace narrowcast {
+namespace {
+
+// Other nodes can reach this one where it reaches the master. Its host name would
+// be the usual guess, but often resolves to a loopback address.
+std::string address_towards_master(const WorkerEnv& env) {
+  const std::string address = rendezvous::address_towards(env.master_addr);
+  TORCH_CHECK_WITH(DistBackendError, !address.empty(), "rank ", env.rank,
+                   ": no route to MASTER_ADDR=", env.master_addr);
+  return address;
+}
+
+// Gloo writes to sockets whose peer may be gone, and SIGPIPE would end this process
+// before the write's error can be reported. A program's own handler is left alone.
+void let_broken_connections_be_errors() {
+  struct sigaction current = {};
+  if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+}
+
+std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  let_broken_connections_be_errors();
+  const std::string& interface = options.interface.empty() ? env.socket_interface : options.interface;
+  if (!interface.empty()) {
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  }
+  const std::string address = env.on_one_node() ? "127.0.0.1" : address_towards_master(env);
+  return c10d::ProcessGroupGloo::createDeviceForHostname(address);
+}
+
+}  // namespace
+
+GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
+                                 const ProcessGroupOptions& options) {
+  auto gloo_options = c10d::ProcessGroupGloo::Options::create(options.timeout);
+  gloo_options->group_name = options.group_name;
+  gloo_options->devices.push_back(create_device(env, options));
+  auto backend = with_network_errors(env.rank, "connecting to all ranks", [&] {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(env.rank),
+                                                       static_cast<int>(env.world_size), gloo_options);
+  });
+  return {c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, std::move(backend)};
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,46 @@
+// Finds out which ranks are late when a collective times out.
+//
+// In each process a thread looks into the job's store once per second for a question, on a connection of its own, and
+// answers it with what its rank is doing. A rank whose collective timed out asks all others. One that was stopped,
+// hangs as a whole, or is on a node that is gone does not answer; one that computes or waits elsewhere says so.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace narrowcast {
+
+class RankWatch {
+ public:
+  struct Options {
+    int64_t rank = 0;
+    int64_t world_size = 1;
+    std::chrono::milliseconds look_every{1000};
+    std::chrono::milliseconds patience{3000};  // with ranks that do not answer
+  };
+
+  // Starts the thread. `store` is one that the ranks of this attempt share, and can be cloned.
+  RankWatch(const c10::intrusive_ptr<c10d::Store>& store, const Options& options);
+  // Ends the thread. One that a store does not answer is left behind.
+  ~RankWatch();
+  RankWatch(const RankWatch&) = delete;
+  RankWatch& operator=(const RankWatch&) = delete;
+
+  // What every other rank does: "rank 1 does not answer (stopped, hung or unreachable); rank 2 is in no collective".
+  // Takes no longer than patience + 2 s, and throws nothing.
+  std::string describe_others() const;
+
+ private:
+  struct Answering;
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  Options options_;
+  std::shared_ptr<Answering> answering_;
+};
+
+}  // namespace narrowcast

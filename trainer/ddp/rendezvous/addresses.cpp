@@ -1,0 +1,109 @@
+#include "trainer/ddp/rendezvous/addresses.h"
+
+#include <c10/util/Exception.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+
+#include "trainer/base/address_list.h"
+#include "trainer/base/files/file_descriptor.h"
+
+namespace narrowcast::rendezvous {
+namespace {
+
+constexpr int64_t kAnyPort = 9;  // of the discard service
+
+std::string as_number(const sockaddr& address, socklen_t length) {
+  std::array<char, NI_MAXHOST> text{};
+  const int error = getnameinfo(&address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? text.data() : "";
+}
+
+// Length of an internet address; 0 for other families.
+socklen_t length_of(const sockaddr* address) {
+  if (address == nullptr) {
+    return 0;
+  }
+  const bool v6 = address->sa_family == AF_INET6;
+  return v6 ? sizeof(sockaddr_in6) : address->sa_family == AF_INET ? sizeof(sockaddr_in) : 0;
+}
+
+// Connecting a datagram socket sends nothing, but makes the kernel choose the route.
+std::string source_address(const network::SocketAddress& target) {
+  const files::FileDescriptor descriptor(socket(target.get()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  network::SocketAddress own;
+  own.length = sizeof(own.bytes);
+  const bool known = descriptor.is_open() && connect(descriptor.get(), target.get(), target.length) == 0 &&
+                     getsockname(descriptor.get(), own.get(), &own.length) == 0;
+  return known ? as_number(*own.get(), own.length) : "";
+}
+
+// Calls `visit` with the name and an address of each interface that is up, in the machine's order.
+void for_each_own_address(const std::function<void(const std::string& interface, const std::string& address)>& visit) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) {
+    return;
+  }
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, freeifaddrs);
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    const socklen_t length = length_of(entry->ifa_addr);
+    if (length != 0 && (entry->ifa_flags & IFF_UP) != 0) {
+      visit(entry->ifa_name, as_number(*entry->ifa_addr, length));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> addresses_of_host(const std::string& host) {
+  std::vector<std::string> addresses;
+  int error = 0;
+  const network::AddressList found = network::find_addresses(host, error);
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    addresses.push_back(as_number(*entry->ai_addr, entry->ai_addrlen));
+  }
+  return addresses;
+}
+
+std::vector<std::string> addresses_of_interface(const std::string& interface) {
+  TORCH_CHECK_VALUE(if_nametoindex(interface.c_str()) != 0, "interface '", interface, "' does not exist");
+  std::vector<std::string> addresses;
+  for_each_own_address([&](const std::string& name, const std::string& address) {
+    if (name == interface && !address.starts_with("fe80:")) {
+      addresses.push_back(address);
+    }
+  });
+  TORCH_CHECK_VALUE(!addresses.empty(), "interface '", interface, "' is down or has no internet address");
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const std::string& address) { return address.find(':') == std::string::npos; });
+  return addresses;
+}
+
+bool is_loopback_address(const std::string& address) { return address == "::1" || address.starts_with("127."); }
+
+bool is_own_address(const std::string& address) {
+  bool found = is_loopback_address(address);
+  for_each_own_address([&](const std::string& /*interface*/, const std::string& own) { found |= own == address; });
+  return found;
+}
+
+std::string address_towards(const std::string& host) {
+  int error = 0;
+  const network::AddressList targets = network::find_addresses(host, error);
+  for (const addrinfo* target = targets.get(); target != nullptr; target = target->ai_next) {
+    std::string address = source_address({*target, kAnyPort});
+    if (!address.empty()) {
+      return address;
+    }
+  }
+  return "";
+}
+
+}  // namespace narrowcast::rendezvous

@@ -1,0 +1,26 @@
+// Which of this machine's addresses a job uses.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace narrowcast::rendezvous {
+
+// The addresses, as numbers, of a host's name or address; none if it cannot be resolved (now).
+std::vector<std::string> addresses_of_host(const std::string& host);
+
+// The addresses, as numbers, that a network interface of this machine has, e.g. of "eth0": IPv4 first, link-local
+// ones left out. Throws c10::ValueError if there is no such interface or it has no address.
+std::vector<std::string> addresses_of_interface(const std::string& interface);
+
+// Whether `address`, a number, is one of 127.0.0.0/8 or ::1.
+bool is_loopback_address(const std::string& address);
+
+// Whether an interface of this machine that is up has `address`, a number.
+bool is_own_address(const std::string& address);
+
+// The address from which this machine reaches `host`; empty if the name cannot be resolved or there is no route.
+std::string address_towards(const std::string& host);
+
+}  // namespace narrowcast::rendezvous

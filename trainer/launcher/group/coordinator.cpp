@@ -1,0 +1,222 @@
+#include "trainer/launcher/group/coordinator.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "trainer/base/program/exit_code.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+constexpr int64_t kOwnTicket = 1;
+
+std::string seconds(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000.0 << " s";
+  return text.str();
+}
+
+bool wants_to_leave(const Roster::Node& node) { return node.view.report && node.view.report->report.signal != 0; }
+
+}  // namespace
+
+Coordinator::Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const std::string& run_id)
+    : own_(own), timeouts_(timeouts), membership_(make_membership(own.settings, timeouts)), roster_(timeouts.silence) {
+  decision_.run_id = own.settings.rdzv_id.empty() ? run_id : own.settings.rdzv_id;
+}
+
+const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeView>& nodes) {
+  now_ = now;
+  forming_since_ = forming_since_.value_or(now);
+  for (const NodeView& newcomer : roster_.look(now, nodes)) {
+    admit(newcomer);
+  }
+  for (const auto& [ticket, node] : roster_.nodes()) {
+    let_go(node);
+  }
+  switch (decision_.phase) {
+    case Decision::Phase::kForming:
+      form();
+      break;
+    case Decision::Phase::kRunning:
+      look_at_newcomers();
+      look_at_members();
+      break;
+    case Decision::Phase::kStopping:
+      conclude();
+      break;
+    case Decision::Phase::kOver:
+      break;
+  }
+  return decision_;
+}
+
+// A launcher that was told something else: an error everywhere if nothing has begun, else its own alone.
+void Coordinator::admit(const NodeView& newcomer) {
+  const std::string contradiction = difference(own_, newcomer.node);
+  if (contradiction.empty() || decision_.phase == Decision::Phase::kOver) {
+    return;
+  }
+  if (decision_.members.empty()) {
+    give_up("launchers disagree: " + contradiction, program::kWrongUse);
+  } else {
+    turn_away(newcomer.ticket, "launchers disagree: " + contradiction, program::kWrongUse);
+  }
+}
+
+// Nodes that are lost, or leave a job that goes on without them.
+void Coordinator::let_go(const Roster::Node& node) {
+  const int64_t ticket = node.view.ticket;
+  if (node.lost) {
+    turn_away(ticket, "the others gave this launcher up: " + lost_because(), program::kPeerFailed);
+  } else if (wants_to_leave(node) && membership_->elastic() && ticket != kOwnTicket) {
+    decision_.turned_away.try_emplace(
+        ticket, GroupEnd{.cause = GroupEnd::Cause::kInterrupted, .signal = node.view.report->report.signal});
+  }
+}
+
+void Coordinator::turn_away(int64_t ticket, const std::string& reason, int code) {
+  decision_.turned_away.try_emplace(ticket, GroupEnd{.cause = GroupEnd::Cause::kAborted, .text = reason, .code = code});
+}
+
+bool Coordinator::present(const Roster::Node& node) const {
+  return !node.view.left && !decision_.turned_away.contains(node.view.ticket);
+}
+
+Applicants Coordinator::applicants() {
+  Applicants found{.nodes = {}, .before = decision_.members};
+  for (const auto& [ticket, node] : roster_.nodes()) {
+    if (present(node)) {
+      found.nodes.push_back(node.view);
+    }
+  }
+  enough_since_ = membership_->enough(found) ? enough_since_.value_or(now_) : std::optional<Clock::time_point>();
+  if (enough_since_) {
+    found.enough = std::chrono::duration_cast<std::chrono::milliseconds>(now_ - *enough_since_);
+  }
+  return found;
+}
+
+// Whether the job ends before its next round. If so, it is over.
+bool Coordinator::cannot_form(const Applicants& found) {
+  for (const NodeView& view : found.nodes) {
+    if (wants_to_leave(roster_.nodes().at(view.ticket))) {
+      finish(
+          {.cause = GroupEnd::Cause::kInterrupted, .signal = view.report->report.signal, .text = name_of(view.node)});
+      return true;
+    }
+  }
+  const std::string conflict = membership_->conflict(found);
+  if (!conflict.empty()) {
+    give_up(conflict, program::kWrongUse);
+  } else if (!membership_->elastic() && lost_member() != nullptr) {
+    give_up(lost_member()->name + " was lost: " + lost_because(), program::kPeerFailed);
+  } else if (!enough_since_ && now_ - *forming_since_ > timeouts_.join) {
+    give_up("not complete within " + seconds(timeouts_.join) + ": " + membership_->missing(found),
+            program::kPeerFailed);
+  }
+  return decision_.phase == Decision::Phase::kOver;
+}
+
+void Coordinator::form() {
+  const Applicants found = applicants();
+  if (cannot_form(found)) {
+    return;
+  }
+  std::vector<Member> members = membership_->form(found);
+  if (members.empty()) {
+    decision_.note = membership_->missing(found);
+    return;
+  }
+  decision_.members = std::move(members);
+  decision_.phase = Decision::Phase::kRunning;
+  decision_.note.clear();
+}
+
+bool Coordinator::is_member(int64_t ticket) const {
+  return std::any_of(decision_.members.begin(), decision_.members.end(),
+                     [ticket](const Member& member) { return member.ticket == ticket; });
+}
+
+const Member* Coordinator::lost_member() const {
+  for (const Member& member : decision_.members) {
+    if (roster_.is_lost(member.ticket)) {
+      return &member;
+    }
+  }
+  return nullptr;
+}
+
+std::string Coordinator::lost_because() const { return "no sign of life for " + seconds(timeouts_.silence); }
+
+void Coordinator::look_at_newcomers() {
+  const bool full = static_cast<int64_t>(decision_.members.size()) == own_.settings.max_nodes;
+  for (const auto& [ticket, node] : roster_.nodes()) {
+    if (is_member(ticket) || !present(node)) {
+      continue;
+    }
+    if (!membership_->elastic()) {
+      turn_away(ticket, "the job runs already, with all of its nodes", program::kWrongUse);
+    } else if (!full) {
+      newcomer_ = name_of(node.view.node);
+      decision_.phase = Decision::Phase::kStopping;
+    } else if (now_ - node.came > timeouts_.join) {
+      turn_away(ticket, "no place became free within " + seconds(timeouts_.join), program::kPeerFailed);
+    }
+  }
+}
+
+void Coordinator::look_at_members() {
+  bool all_succeeded = true;
+  for (const Member& member : decision_.members) {
+    const auto report = roster_.report(member.ticket, decision_.round);
+    all_succeeded = all_succeeded && report && report->end == NodeReport::End::kSucceeded;
+    if (roster_.is_lost(member.ticket) || (report && report->end != NodeReport::End::kSucceeded)) {
+      decision_.phase = Decision::Phase::kStopping;
+    }
+  }
+  if (all_succeeded) {
+    conclude();
+  }
+}
+
+// Once nothing of the round runs any more: what now?
+void Coordinator::conclude() {
+  std::vector<MemberResult> results;
+  for (const Member& member : decision_.members) {
+    results.push_back({member, roster_.report(member.ticket, decision_.round)});
+    if (!results.back().report && !roster_.is_lost(member.ticket)) {
+      return;
+    }
+  }
+  restart(judge(results, {.elastic = membership_->elastic(),
+                          .host_ticket = kOwnTicket,
+                          .lost_because = lost_because(),
+                          .newcomer = newcomer_}));
+}
+
+void Coordinator::restart(const Verdict& verdict) {
+  const bool counts = verdict.kind == Verdict::Kind::kCountedRestart;
+  if (verdict.kind == Verdict::Kind::kOver || (counts && failures_ == own_.settings.max_restarts)) {
+    return finish(verdict.end);
+  }
+  failures_ += counts ? 1 : 0;
+  decision_.end = verdict.end;
+  decision_.phase = Decision::Phase::kForming;
+  ++decision_.round;
+  newcomer_.clear();
+  forming_since_ = now_;
+  enough_since_.reset();
+}
+
+void Coordinator::finish(GroupEnd end) {
+  decision_.phase = Decision::Phase::kOver;
+  decision_.end = std::move(end);
+  decision_.note.clear();
+}
+
+void Coordinator::give_up(const std::string& text, int code) {
+  finish({.cause = GroupEnd::Cause::kAborted, .text = text, .code = code});
+}
+
+}  // namespace narrowcast::launcher

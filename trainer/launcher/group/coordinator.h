@@ -1,0 +1,73 @@
+// Decides for the whole group; one launcher has it, the one that serves the store.
+//
+//   forming ── the members are complete (membership.h) ──> running ── all succeed ──────────────────────> over
+//      ^                                                     │
+//      │                     a member fails, is lost or leaves; or a node comes and the job has a place
+//      │                                                     v
+//      └── another round is allowed ── every member has reported or is lost ── stopping ── none is ─────> over
+//
+// A round that a failure ended counts against --max_restarts; one that ended because
+// nodes came, left or were lost does not (verdict.h).
+//
+// What time it is, is told with each step. A coordinator that was itself stopped for a
+// while (SIGSTOP, a sleeping machine) must not take its own pause for everybody else's
+// silence: who calls step() hands it a clock that leaves such pauses out.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/launcher/group/group.h"
+#include "trainer/launcher/group/membership.h"
+#include "trainer/launcher/group/roster.h"
+#include "trainer/launcher/group/verdict.h"
+
+namespace narrowcast::launcher {
+
+class Coordinator {
+ public:
+  // `own` is the launcher that it is in; `run_id` names the job if --rdzv_id does not.
+  Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const std::string& run_id);
+
+  // The decision at `now`, after a look at all nodes that ever came, the own one first.
+  const Decision& step(Clock::time_point now, const std::vector<NodeView>& nodes);
+
+  const Decision& decision() const { return decision_; }
+
+  // Whether no other launcher needs this one any more.
+  bool everyone_left() const { return decision_.phase == Decision::Phase::kOver && roster_.others_left(); }
+
+ private:
+  void admit(const NodeView& newcomer);
+  void let_go(const Roster::Node& node);
+  void turn_away(int64_t ticket, const std::string& reason, int code);
+  bool cannot_form(const Applicants& found);
+  void form();
+  void look_at_members();
+  void look_at_newcomers();
+  void conclude();
+  void restart(const Verdict& verdict);
+  void finish(GroupEnd end);
+  void give_up(const std::string& text, int code);
+
+  bool present(const Roster::Node& node) const;
+  bool is_member(int64_t ticket) const;
+  const Member* lost_member() const;
+  Applicants applicants();
+  std::string lost_because() const;
+
+  const NodeDescription own_;
+  const GroupTimeouts timeouts_;
+  std::unique_ptr<Membership> membership_;
+  Roster roster_;
+  Clock::time_point now_;
+  std::optional<Clock::time_point> forming_since_;
+  std::optional<Clock::time_point> enough_since_;
+  int64_t failures_ = 0;
+  std::string newcomer_;  // for whom the round is stopped
+  Decision decision_;
+};
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,131 @@
+#include "trainer/launcher/group/membership.h"
+
+#include <algorithm>
+#include <set>
+
+namespace narrowcast::launcher {
+namespace {
+
+int64_t count(const Applicants& applicants) { return static_cast<int64_t>(applicants.nodes.size()); }
+
+Member member_of(const NodeView& view, int64_t node_rank) {
+  return {.ticket = view.ticket,
+          .name = "node " + std::to_string(node_rank) + " (" + view.node.host + ")",
+          .nproc = view.node.nproc,
+          .role = view.node.role};
+}
+
+std::vector<Member> members_in_order(const std::vector<NodeView>& nodes) {
+  std::vector<Member> members;
+  for (const NodeView& view : nodes) {
+    members.push_back(member_of(view, static_cast<int64_t>(members.size())));
+  }
+  return members;
+}
+
+// Every --node_rank from 0 to N-1 once; the job ends with the first that is lost.
+class StaticMembership : public Membership {
+ public:
+  explicit StaticMembership(int64_t nodes) : nodes_(nodes) {}
+
+  bool elastic() const override { return false; }
+
+  std::string conflict(const Applicants& applicants) const override {
+    const std::vector<NodeView> sorted = by_rank(applicants);
+    const auto twin = std::adjacent_find(sorted.begin(), sorted.end(), [](const NodeView& one, const NodeView& other) {
+      return one.node.node_rank == other.node.node_rank;
+    });
+    if (twin == sorted.end()) {
+      return "";
+    }
+    return "two launchers were given --node_rank=" + std::to_string(twin->node.node_rank) + ": " + name_of(twin->node) +
+           " and " + name_of(std::next(twin)->node);
+  }
+
+  bool enough(const Applicants& applicants) const override { return count(applicants) == nodes_; }
+
+  std::vector<Member> form(const Applicants& applicants) const override {
+    return enough(applicants) ? members_in_order(by_rank(applicants)) : std::vector<Member>();
+  }
+
+  std::string missing(const Applicants& applicants) const override {
+    std::set<int64_t> here;
+    for (const NodeView& view : applicants.nodes) {
+      here.insert(view.node.node_rank);
+    }
+    std::string ranks;
+    for (int64_t rank = 0; rank < nodes_; ++rank) {
+      ranks += here.contains(rank) ? "" : (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    return std::to_string(here.size()) + " of " + std::to_string(nodes_) + " nodes are here; missing is --node_rank " +
+           ranks;
+  }
+
+ private:
+  static std::vector<NodeView> by_rank(const Applicants& applicants) {
+    std::vector<NodeView> nodes = applicants.nodes;
+    std::stable_sort(nodes.begin(), nodes.end(), [](const NodeView& one, const NodeView& other) {
+      return one.node.node_rank < other.node.node_rank;
+    });
+    return nodes;
+  }
+
+  const int64_t nodes_;
+};
+
+// From `least` to `most` nodes. Those that stay keep their order, so that their ranks change as little as possible;
+// those that come follow in the order of arrival.
+class ElasticMembership : public Membership {
+ public:
+  ElasticMembership(const GroupSettings& settings, const GroupTimeouts& timeouts)
+      : least_(settings.min_nodes), most_(settings.max_nodes), last_call_(timeouts.last_call) {}
+
+  bool elastic() const override { return true; }
+  std::string conflict(const Applicants&) const override { return ""; }
+  bool enough(const Applicants& applicants) const override { return count(applicants) >= least_; }
+
+  std::vector<Member> form(const Applicants& applicants) const override {
+    // Later nodes may join a running job, so only the first round waits for more than the fewest.
+    const bool waited = !applicants.before.empty() || applicants.enough >= last_call_;
+    if (!enough(applicants) || (count(applicants) < most_ && !waited)) {
+      return {};
+    }
+    std::vector<NodeView> nodes = applicants.nodes;
+    std::stable_sort(nodes.begin(), nodes.end(), [&](const NodeView& one, const NodeView& other) {
+      return place_before(applicants, one) < place_before(applicants, other);
+    });
+    nodes.resize(std::min(nodes.size(), static_cast<size_t>(most_)));
+    return members_in_order(nodes);
+  }
+
+  std::string missing(const Applicants& applicants) const override {
+    const std::string here = std::to_string(count(applicants)) + (count(applicants) == 1 ? " node is" : " nodes are");
+    if (!enough(applicants)) {
+      return here + " here of at least " + std::to_string(least_);
+    }
+    return here + " here; waiting for more, up to " + std::to_string(most_);
+  }
+
+ private:
+  // Newcomers come last.
+  static size_t place_before(const Applicants& applicants, const NodeView& view) {
+    const auto found = std::find_if(applicants.before.begin(), applicants.before.end(),
+                                    [&](const Member& member) { return member.ticket == view.ticket; });
+    return static_cast<size_t>(found - applicants.before.begin());
+  }
+
+  const int64_t least_;
+  const int64_t most_;
+  const std::chrono::milliseconds last_call_;
+};
+
+}  // namespace
+
+std::unique_ptr<Membership> make_membership(const GroupSettings& settings, const GroupTimeouts& timeouts) {
+  if (settings.backend == "static") {
+    return std::make_unique<StaticMembership>(settings.max_nodes);
+  }
+  return std::make_unique<ElasticMembership>(settings, timeouts);
+}
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,145 @@
+#include "trainer/launcher/group/verdict.h"
+
+#include <cstring>
+
+#include "trainer/base/program/exit_code.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using Results = std::vector<MemberResult>;
+
+const MemberResult* find(const Results& results, NodeReport::End end) {
+  for (const MemberResult& result : results) {
+    if (result.report && result.report->end == end) {
+      return &result;
+    }
+  }
+  return nullptr;
+}
+
+const MemberResult* find_lost(const Results& results) {
+  for (const MemberResult& result : results) {
+    if (!result.report) {
+      return &result;
+    }
+  }
+  return nullptr;
+}
+
+bool blames_a_peer(const FailureRecord& failure) { return failure.ending.exit_code == program::kPeerFailed; }
+
+std::optional<FailureRecord> first_failure(const Results& results, bool (*wanted)(const FailureRecord&)) {
+  std::optional<FailureRecord> first;
+  for (const auto& [member, report] : results) {
+    const bool counts = report && report->failure && wanted(*report->failure);
+    if (counts && (!first || report->failure->time_ms < first->time_ms)) {
+      first = report->failure;
+      first->node = member.name;
+    }
+  }
+  return first;
+}
+
+// What became of all nodes' workers.
+GroupEnd end_with(const Results& results, GroupEnd::Cause cause, const std::string& text) {
+  GroupEnd end{.cause = cause, .text = text};
+  for (const MemberResult& result : results) {
+    if (result.report) {
+      end.stopped_ranks += result.report->stopped_ranks;
+      end.killed = end.killed || result.report->killed;
+      end.left_behind = end.left_behind || result.report->left_behind;
+    }
+  }
+  return end;
+}
+
+// The launcher, if one is, whose signal ends the job.
+const MemberResult* find_interrupted(const Results& results, const RoundRules& rules) {
+  for (const MemberResult& result : results) {
+    const bool counts = !rules.elastic || result.member.ticket == rules.host_ticket;
+    if (counts && result.report && result.report->signal != 0) {
+      return &result;
+    }
+  }
+  return nullptr;
+}
+
+// What ends the job whatever became of the workers.
+std::optional<GroupEnd> find_end(const Results& results, const RoundRules& rules) {
+  if (const MemberResult* const refused = find(results, NodeReport::End::kRefused)) {
+    GroupEnd end = end_with(results, GroupEnd::Cause::kAborted, refused->member.name + ": " + refused->report->text);
+    end.code = program::kWrongUse;
+    return end;
+  }
+  const MemberResult* const interrupted = find_interrupted(results, rules);
+  if (interrupted != nullptr && interrupted->report->end == NodeReport::End::kInterrupted) {
+    GroupEnd end = end_with(results, GroupEnd::Cause::kInterrupted, interrupted->member.name);
+    end.signal = interrupted->report->signal;
+    return end;
+  }
+  return std::nullopt;
+}
+
+Verdict failed(const Results& results, const FailureRecord& failure) {
+  GroupEnd end = end_with(results, GroupEnd::Cause::kFailed, "");
+  end.failure = failure;
+  return {.kind = Verdict::Kind::kCountedRestart, .end = end};
+}
+
+Verdict changed(const Results& results, const std::string& text) {
+  GroupEnd end = end_with(results, GroupEnd::Cause::kMembership, text);
+  end.code = program::kPeerFailed;
+  return {.kind = Verdict::Kind::kRestart, .end = end};
+}
+
+Verdict lost(const Results& results, const RoundRules& rules, const std::string& text) {
+  Verdict verdict = changed(results, text);
+  if (!rules.elastic) {
+    verdict.kind = Verdict::Kind::kOver;
+    verdict.end.cause = GroupEnd::Cause::kAborted;
+  }
+  return verdict;
+}
+
+Verdict judge_workers(const Results& results, const RoundRules& rules) {
+  if (const auto failure = first_failure(results, [](const FailureRecord& record) { return !blames_a_peer(record); })) {
+    return failed(results, *failure);
+  }
+  if (const MemberResult* const gone = find_lost(results)) {
+    return lost(results, rules, gone->member.name + " was lost: " + rules.lost_because);
+  }
+  if (const MemberResult* const leaver = find(results, NodeReport::End::kInterrupted)) {
+    return changed(results, leaver->member.name + " left: " + name_of_signal(leaver->report->signal));
+  }
+  if (const auto failure = first_failure(results, blames_a_peer)) {
+    return failed(results, *failure);
+  }
+  const MemberResult* const stopped = find(results, NodeReport::End::kStopped);
+  if (stopped == nullptr) {
+    return {.kind = Verdict::Kind::kOver, .end = end_with(results, GroupEnd::Cause::kSucceeded, "")};
+  }
+  return rules.newcomer.empty() ? lost(results, rules, stopped->member.name + " stopped its workers by itself")
+                                : changed(results, rules.newcomer + " came");
+}
+
+}  // namespace
+
+Verdict judge(const std::vector<MemberResult>& results, const RoundRules& rules) {
+  if (auto end = find_end(results, rules)) {
+    return {.kind = Verdict::Kind::kOver, .end = std::move(*end)};
+  }
+  Verdict verdict = judge_workers(results, rules);
+  // Nothing may start beside what could not be ended, or after a signal.
+  if (verdict.end.left_behind || find_interrupted(results, rules) != nullptr) {
+    verdict.kind = Verdict::Kind::kOver;
+  }
+  return verdict;
+}
+
+std::string name_of_signal(int signal) {
+  const char* const name = sigabbrev_np(signal);
+  return name == nullptr ? "signal " + std::to_string(signal) : std::string("SIG") + name;
+}
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,89 @@
+#include "trainer/launcher/rendezvous_options.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <vector>
+
+namespace narrowcast::launcher {
+namespace {
+
+using Setter = std::function<void(RendezvousOptions&, const std::string&)>;
+
+constexpr double kLongest = 86400;
+
+Setter time(std::chrono::milliseconds RendezvousOptions::*member) {
+  return [member](RendezvousOptions& options, const std::string& value) {
+    double seconds = 0;
+    TORCH_CHECK_VALUE(absl::SimpleAtod(value, &seconds) && seconds > 0 && seconds <= kLongest,
+                      "must be a number of seconds above 0 and up to ", kLongest);
+    options.*member = std::chrono::milliseconds(std::llround(std::ceil(seconds * 1000)));
+  };
+}
+
+void set_attempts(RendezvousOptions& options, const std::string& value) {
+  TORCH_CHECK_VALUE(absl::SimpleAtoi(value, &options.keep_alive_max_attempt) && options.keep_alive_max_attempt >= 2 &&
+                        options.keep_alive_max_attempt <= 1000,
+                    "must be a number from 2 to 1000");
+}
+
+void set_is_host(RendezvousOptions& options, const std::string& value) {
+  bool is_host = false;
+  TORCH_CHECK_VALUE(absl::SimpleAtob(value, &is_host), "must be true or false");
+  options.is_host = is_host;
+}
+
+void check_store_type(RendezvousOptions&, const std::string& value) {
+  TORCH_CHECK_VALUE(value == "tcp", "must be tcp; there is no other store");
+}
+
+const std::map<std::string, Setter>& setters() {
+  static const std::map<std::string, Setter> all = {
+      {"close_timeout", time(&RendezvousOptions::close_timeout)},
+      {"heartbeat_timeout", time(&RendezvousOptions::heartbeat_timeout)},
+      {"is_host", set_is_host},
+      {"join_timeout", time(&RendezvousOptions::join_timeout)},
+      {"keep_alive_interval", time(&RendezvousOptions::keep_alive_interval)},
+      {"keep_alive_max_attempt", set_attempts},
+      {"last_call_timeout", time(&RendezvousOptions::last_call_timeout)},
+      {"read_timeout", time(&RendezvousOptions::read_timeout)},
+      {"store_type", check_store_type}};
+  return all;
+}
+
+std::string known_keys() {
+  return absl::StrJoin(setters(), ", ", [](std::string* out, const auto& entry) { out->append(entry.first); });
+}
+
+void apply(const std::string& entry, const std::string& backend, RendezvousOptions& options) {
+  const std::vector<std::string> parts = absl::StrSplit(entry, absl::MaxSplits('=', 1));
+  const auto found = setters().find(parts.front());
+  TORCH_CHECK_VALUE(parts.size() == 2, "--rdzv_conf: '", entry, "' is not KEY=VALUE");
+  TORCH_CHECK_VALUE(found != setters().end(), "--rdzv_conf: unknown key '", parts.front(), "'; known are ",
+                    known_keys());
+  const bool c10d_only = parts.front() == "last_call_timeout" || parts.front() == "is_host";
+  TORCH_CHECK_VALUE(!c10d_only || backend == "c10d", "--rdzv_conf: ", parts.front(),
+                    " means nothing with --rdzv_backend=", backend);
+  try {
+    found->second(options, parts.back());
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "--rdzv_conf: ", entry, ": ", error.what_without_backtrace());
+  }
+}
+
+}  // namespace
+
+RendezvousOptions parse_rendezvous_options(const std::string& text, const std::string& backend) {
+  RendezvousOptions options;
+  for (const std::string& entry : std::vector<std::string>(absl::StrSplit(text, ',', absl::SkipEmpty()))) {
+    apply(entry, backend, options);
+  }
+  return options;
+}
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,220 @@
+#include "trainer/launcher/store_link.h"
+
+#include <c10/util/Exception.h>
+
+#include "trainer/launcher/group/reach.h"
+#include "trainer/launcher/patient_clock.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAttempt{1000};        // of one connection
+constexpr milliseconds kPatienceAtEnd{1000};  // for the thread to end
+
+std::string describe(const std::exception& error) {
+  const auto* const known = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = known != nullptr ? known->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+c10::intrusive_ptr<c10d::TCPStore> connect(const LinkOptions& options) {
+  c10d::TCPStoreOptions client;
+  client.port = static_cast<uint16_t>(options.port);
+  client.waitWorkers = false;
+  client.timeout = options.rendezvous.read_timeout;
+  return c10::make_intrusive<c10d::TCPStore>(options.host, client);
+}
+
+}  // namespace
+
+// Shared by both threads, so that it outlives the one that leaves first.
+class StoreLink::Conversation {
+ public:
+  explicit Conversation(LinkOptions options) : options_(std::move(options)) {}
+
+  void run() {
+    try {
+      talk();
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      // What c10d says of a connection that ended is about its own functions.
+      state_.broken = state_.ticket == 0 ? describe(error) : "the launcher that served it has ended or was killed";
+    }
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  LinkState state() const {
+    const std::lock_guard lock(mutex_);
+    return state_;
+  }
+
+  void rank_succeeded(int64_t rank) {
+    const std::lock_guard lock(mutex_);
+    succeeded_ = rank;
+    changed_.notify_all();
+  }
+
+  void report(const RoundReport& report) {
+    const std::lock_guard lock(mutex_);
+    report_ = report;
+    changed_.notify_all();
+  }
+
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+    changed_.notify_all();
+  }
+
+  // Returns whether the thread ended.
+  bool stop() {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+    return changed_.wait_for(lock, kPatienceAtEnd, [this] { return ended_; });
+  }
+
+ private:
+  void talk() {
+    if (!reach()) {
+      return;
+    }
+    const StorePtr store =
+        options_.hosted != nullptr ? StorePtr(options_.hosted->store()) : StorePtr(connect(options_));
+    std::optional<StoreHost> host;
+    if (options_.hosted != nullptr) {
+      const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,
+                                   .last_call = options_.rendezvous.last_call_timeout,
+                                   .silence = options_.rendezvous.silence()};
+      host.emplace(store, Coordinator(options_.node, timeouts, options_.run_id),
+                   [this] { options_.hosted->forget_workers(); });
+    }
+    StoreMember member(store);
+    find_host(member);
+    member.join(options_.node);
+    PatientClock clock;
+    while (pause()) {
+      if (host) {
+        host->step(clock.now());
+      }
+      tell_ended(*store);
+      converse(member, host);
+    }
+  }
+
+  // Before a report, after which the round may be over.
+  void tell_ended(c10d::Store& store) {
+    std::unique_lock lock(mutex_);
+    const std::optional<int64_t> rank = std::exchange(succeeded_, std::nullopt);
+    const std::string run_id = state_.decision ? state_.decision->run_id : "";
+    lock.unlock();
+    if (rank) {
+      tell_ended_rank(store, run_id, *rank);
+    }
+  }
+
+  // Waits until something listens where the store should be. Returns false if told to stop.
+  bool reach() {
+    const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
+    std::string reason;
+    while (options_.hosted == nullptr) {
+      milliseconds left = kAttempt;
+      reason = try_to_reach(options_.host, options_.port, left);
+      if (reason.empty()) {
+        break;
+      }
+      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "cannot be reached: ", reason);
+      if (!pause()) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void find_host(const StoreMember& member) {
+    const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
+    while (!member.has_host()) {
+      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "a store, but not one of narrowcast-run");
+      if (!pause()) {
+        return;
+      }
+    }
+  }
+
+  // Between two questions. Returns false if told to stop.
+  bool pause() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, options_.monitor_interval,
+                      [this] { return stopping_ || succeeded_ || report_ || (leaving_ && !state_.left); });
+    return !stopping_;
+  }
+
+  // Says what there is to say, and asks.
+  void converse(StoreMember& member, const std::optional<StoreHost>& host) {
+    if (Clock::now() >= next_beat_) {
+      member.beat();
+      next_beat_ = Clock::now() + options_.rendezvous.keep_alive_interval;
+    }
+    if (const std::optional<RoundReport> report = take_report()) {
+      member.report(*report);
+    }
+    const bool leaving = wants_to_leave();
+    if (leaving) {
+      member.leave();
+    }
+    Decision decision = member.decision();
+    const std::lock_guard lock(mutex_);
+    state_.ticket = member.ticket();
+    state_.decision = std::move(decision);
+    state_.left = leaving;
+    state_.others_left = !host || host->everyone_left();
+    ++state_.answers;
+  }
+
+  std::optional<RoundReport> take_report() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(report_, std::nullopt);
+  }
+
+  bool wants_to_leave() const {
+    const std::lock_guard lock(mutex_);
+    return leaving_;
+  }
+
+  const LinkOptions options_;
+  Clock::time_point next_beat_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  LinkState state_;
+  std::optional<int64_t> succeeded_;  // the rank that did last, if that is still to be told
+  std::optional<RoundReport> report_;
+  bool leaving_ = false;
+  bool stopping_ = false;
+  bool ended_ = false;
+};
+
+StoreLink::StoreLink(LinkOptions options)
+    : conversation_(std::make_shared<Conversation>(std::move(options))),
+      thread_([conversation = conversation_] { conversation->run(); }) {}
+
+StoreLink::~StoreLink() {
+  if (conversation_->stop()) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+LinkState StoreLink::state() const { return conversation_->state(); }
+
+void StoreLink::rank_succeeded(int64_t rank) { conversation_->rank_succeeded(rank); }
+
+void StoreLink::report(const RoundReport& report) { conversation_->report(report); }
+
+void StoreLink::leave() { conversation_->leave(); }
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,96 @@
+#include "trainer/launcher/workers/last_lines.h"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "trainer/base/files/utf8.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+constexpr std::streamoff kTail = 64 << 10;
+constexpr size_t kLongestNote = 40;  // bytes of how much is left out
+
+// `beginning` is all of a text of `size` bytes, or more than kLongestText bytes of it.
+std::string cut(std::string_view beginning, size_t size) {
+  if (size <= kLongestText) {
+    return std::string(beginning);
+  }
+  const std::string_view kept = first_characters(beginning, kLongestText - kLongestNote);
+  return std::string(kept) + " ... (" + std::to_string(size - kept.size()) + " more bytes)";
+}
+
+}  // namespace
+
+std::string cut_text(const std::string& text) { return cut(text, text.size()); }
+
+void LastLines::Line::append(std::string_view bytes) {
+  const size_t room = kLongestText + 1 - std::min(text.size(), kLongestText + 1);
+  text.append(bytes.substr(0, room));
+  size += bytes.size();
+}
+
+std::string LastLines::Line::shown() const { return cut(text, size); }
+
+void LastLines::push(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t end = std::min(bytes.find_first_of("\r\n"), bytes.size());
+    if (end > 0) {
+      if (open_.returned) {
+        end_line();
+      }
+      open_.append(bytes.substr(0, end));
+    }
+    if (end < bytes.size() && bytes[end] == '\r') {
+      open_.returned = open_.size > 0;
+    } else if (end < bytes.size()) {
+      open_.returned = false;
+      end_line();
+    }
+    bytes.remove_prefix(std::min(end + 1, bytes.size()));
+  }
+}
+
+void LastLines::end_line() {
+  if (open_.returned && !ended_.empty() && ended_.back().returned) {
+    ended_.pop_back();
+  }
+  ended_.push_back(std::exchange(open_, Line()));
+  if (ended_.size() > kMostLines) {
+    ended_.pop_front();
+  }
+}
+
+std::vector<std::string> LastLines::lines() const {
+  LastLines all = *this;
+  if (all.open_.size > 0) {
+    all.end_line();
+  }
+  std::vector<std::string> lines;
+  for (const Line& line : all.ended_) {
+    lines.push_back(line.shown());
+  }
+  return lines;
+}
+
+std::vector<std::string> read_last_lines(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) {
+    return {};
+  }
+  const std::streamoff size = file.tellg();
+  const std::streamoff begin = std::max<std::streamoff>(0, size - kTail);
+  std::string tail(static_cast<size_t>(size - begin), '\0');
+  file.seekg(begin);
+  file.read(tail.data(), static_cast<std::streamsize>(tail.size()));
+  tail.resize(static_cast<size_t>(file.gcount()));
+  LastLines last;
+  // Most likely the first line that was read is only the end of one, which is still better than nothing.
+  const size_t whole = begin == 0 ? std::string::npos : tail.find('\n');
+  const bool has_whole_lines = whole != std::string::npos && whole + 1 < tail.size();
+  last.push(has_whole_lines ? std::string_view(tail).substr(whole + 1) : tail);
+  return last.lines();
+}
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,70 @@
+// Writes checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <narrowcast/consensus.h>
+#include "trainer/train/checkpoint/content.h"
+#include "trainer/train/checkpoint/manifest.h"
+
+namespace narrowcast::checkpoint {
+
+struct WriterOptions {
+  std::string folder;
+  int64_t keep = 2;  // newest checkpoints that stay, >= 1; 0: all
+};
+
+// What goes into every manifest.
+struct Description {
+  nlohmann::json settings = nlohmann::json::object();
+  nlohmann::json circumstances = nlohmann::json::object();
+};
+
+// A checkpoint as it was written.
+struct WriteReport {
+  std::string path;
+  int64_t bytes = 0;  // of all files but the manifest
+};
+
+// Each write is a collective:
+//
+//   Before: every rank has its content, the same step on all. Rank 0 makes the folder step-S.unfinished.
+//   files:  every rank writes what is its own, rank 0 the replica as well, durably.
+//   whole:  all ranks learn the digests of all files. Rank 0 writes the manifest with them, durably, and renames the
+//           folder to step-S: from here on there is a checkpoint.
+//   old:    rank 0 removes the checkpoints that are no longer among the newest `keep`.
+//   After:  all ranks know that it is there.
+//
+// Whoever ends in between, what was there before is as it was.
+class CheckpointWriter {
+ public:
+  // The folder is prepared (shared_folder.h). `invalid_steps`: checkpoints in it that are not valid; they do not count
+  // as kept ones, and go with the next write.
+  CheckpointWriter(ProcessGroupPtr group, WriterOptions options, Description description,
+                   const std::vector<int64_t>& invalid_steps = {});
+
+  // Throws OutputError, the same on all ranks, naming rank, file and reason, if a file cannot be written (what was
+  // written of the checkpoint is removed then) or an old checkpoint cannot be removed.
+  WriteReport write(const Content& content);
+
+ private:
+  void begin();
+  std::vector<ManifestFile> write_files(const Content& content);
+  void finish(const Content& content, std::vector<ManifestFile> files);
+  void remove_old();
+  std::string on_rank_0(const std::function<void()>& body);
+  void give_up_if(const std::string& failure);
+
+  const ProcessGroupPtr group_;
+  const WriterOptions options_;
+  const Description description_;
+  std::set<int64_t> invalid_steps_;
+  int64_t step_ = 0;  // of the write in progress
+};
+
+}  // namespace narrowcast::checkpoint

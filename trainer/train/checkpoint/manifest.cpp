@@ -1,0 +1,111 @@
+#include "trainer/train/checkpoint/manifest.h"
+
+#include <absl/strings/str_format.h>
+
+#include <narrowcast/errors.h>
+#include "trainer/base/files/json.h"
+#include "trainer/base/files/printable.h"
+
+namespace narrowcast::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFormat = "narrowcast checkpoint";
+constexpr int64_t kFormatVersion = 1;
+constexpr int64_t kMostRanks = 1 << 20;
+
+std::string sum_of(const json& without_sum) {
+  files::Sha256 hash;
+  hash.update(without_sum.dump());
+  return hash.hex();
+}
+
+json parse_object(const std::string& text, const std::string& path) {
+  json object = files::parse_json(text, path, {.bytes = kLargestManifest});
+  NARROWCAST_CHECK_INPUT(object.is_object(), path, ": is no JSON object");
+  NARROWCAST_CHECK_INPUT(object.value("format", json()) == kFormat, path, ": is not of the format '", kFormat, "'");
+  const json version = object.value("format_version", json());
+  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version ", printable(version.dump(), 200),
+                         ", but this program reads version ", kFormatVersion);
+  const json sum = object.value("sha256", json());
+  object.erase("sha256");
+  NARROWCAST_CHECK_INPUT(sum == sum_of(object), path, ": its SHA-256 is not the one it names");
+  return object;
+}
+
+const json& member(const json& object, const char* key, const std::string& path) {
+  const auto found = object.find(key);
+  NARROWCAST_CHECK_INPUT(found != object.end(), path, ": lacks '", key, "'");
+  return *found;
+}
+
+int64_t integer(const json& object, const char* key, const std::string& path) {
+  const json& value = member(object, key, path);
+  NARROWCAST_CHECK_INPUT(value.is_number_integer() && value.get<int64_t>() >= 0, path, ": '", key, "' is ",
+                         printable(value.dump(), 200), ", which it must not");
+  return value.get<int64_t>();
+}
+
+std::string text(const json& object, const char* key, const std::string& path) {
+  const json& value = member(object, key, path);
+  NARROWCAST_CHECK_INPUT(value.is_string(), path, ": '", key, "' is no text");
+  return value.get<std::string>();
+}
+
+const json& object_member(const json& object, const char* key, const std::string& path) {
+  const json& value = member(object, key, path);
+  NARROWCAST_CHECK_INPUT(value.is_object(), path, ": '", key, "' is no object");
+  return value;
+}
+
+std::vector<ManifestFile> parse_files(const json& object, int64_t world_size, const std::string& path) {
+  NARROWCAST_CHECK_INPUT(world_size >= 1 && world_size <= kMostRanks, path, ": 'world_size' is ", world_size);
+  const json& list = member(object, "files", path);
+  NARROWCAST_CHECK_INPUT(list.is_array() && static_cast<int64_t>(list.size()) == world_size + 1, path,
+                         ": 'files' is not one for the replica and one for each of ", world_size, " ranks");
+  std::vector<ManifestFile> files;
+  for (const json& entry : list) {
+    NARROWCAST_CHECK_INPUT(entry.is_object(), path, ": 'files' holds something other than objects");
+    const std::string expected = files.empty() ? kReplicaName : rank_file_name(static_cast<int64_t>(files.size()) - 1);
+    const std::string name = text(entry, "name", path);
+    NARROWCAST_CHECK_INPUT(name == expected, path, ": names the file ", in_quotes(name), " where ", expected,
+                           " must be");
+    files.push_back({name, {integer(entry, "bytes", path), text(entry, "sha256", path)}});
+  }
+  return files;
+}
+
+}  // namespace
+
+std::string rank_file_name(int64_t rank) { return absl::StrFormat("rank-%05d.safetensors", rank); }
+
+std::string format_manifest(const Manifest& manifest) {
+  json object = {{"format", kFormat},
+                 {"format_version", kFormatVersion},
+                 {"step", manifest.step},
+                 {"world_size", manifest.world_size},
+                 {"settings", manifest.settings},
+                 {"circumstances", manifest.circumstances},
+                 {"training", manifest.training},
+                 {"files", json::array()}};
+  for (const ManifestFile& file : manifest.files) {
+    object["files"].push_back({{"name", file.name}, {"bytes", file.digest.bytes}, {"sha256", file.digest.sha256}});
+  }
+  object["sha256"] = sum_of(object);
+  return object.dump(/*indent=*/1) + "\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& path) {
+  const json object = parse_object(text, path);
+  Manifest manifest;
+  manifest.step = integer(object, "step", path);
+  manifest.world_size = integer(object, "world_size", path);
+  manifest.files = parse_files(object, manifest.world_size, path);
+  manifest.settings = object_member(object, "settings", path);
+  manifest.circumstances = object_member(object, "circumstances", path);
+  manifest.training = object_member(object, "training", path);
+  return manifest;
+}
+
+}  // namespace narrowcast::checkpoint

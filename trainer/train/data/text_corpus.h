@@ -1,0 +1,56 @@
+// A text as tokens, one per character.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/train/data/vocabulary.h"
+
+namespace narrowcast::data {
+
+// The characters (code points) of a text and the vocabulary they make up, sorted by code point.
+class TextCorpus {
+ public:
+  // UTF-8 text; `name` is for messages. Throws c10::ValueError if it is empty and CorruptInputError naming
+  // the byte offset if it is not UTF-8.
+  static TextCorpus from_text(std::string_view text, const std::string& name);
+
+  // The files that list_text_files gives for `paths`, one after the other with nothing between. Files of a folder
+  // that hold a zero byte are binary and are left out. Throws c10::ValueError naming the path for a file or folder
+  // that cannot be read, or if there is no text at all; CorruptInputError naming the file and the byte offset for
+  // text that is not UTF-8.
+  static TextCorpus from_paths(const std::vector<std::string>& paths);
+
+  // The same text in the tokens of another vocabulary, for example a trained model's. Throws c10::ValueError naming
+  // the first of its characters (by code point) that the vocabulary lacks.
+  TextCorpus in_vocabulary(Vocabulary vocabulary) const;
+
+  // What the text was read from, for messages: the name, or the first path and how many more.
+  const std::string& name() const { return name_; }
+  // Of the characters as they were read, whatever the vocabulary: the same for the same text, in one file or in
+  // several.
+  uint64_t content_hash() const { return content_hash_; }
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+  // One token per character.
+  std::span<const int32_t> tokens() const { return tokens_; }
+  int64_t characters() const { return static_cast<int64_t>(tokens_.size()); }
+
+ private:
+  TextCorpus(std::u32string_view text, std::string name);
+
+  std::string name_;
+  uint64_t content_hash_;  // files/input/hash.h
+  Vocabulary vocabulary_;
+  std::vector<int32_t> tokens_;
+};
+
+// The conditional entropy in nats of a token given the one before it, with the text's own counts as
+// probabilities (Shannon 1948, F_2): -sum over pairs (a, b) of c(a, b) / n * ln(c(a, b) / c(a)), where c(a, b)
+// counts the n = tokens - 1 adjacent pairs and c(a) those that begin with a. It is the smallest mean cross entropy
+// that a predictor which sees one token can reach on this text. 0 for fewer than two tokens.
+double bigram_entropy(std::span<const int32_t> tokens);
+
+}  // namespace narrowcast::data

@@ -1,0 +1,98 @@
+#include "trainer/train/files/file_io.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <narrowcast/errors.h>
+
+namespace narrowcast::files {
+namespace {
+
+// Linux transfers at most this much per call.
+constexpr int64_t kLargestTransfer = 0x7ffff000;
+
+std::string reason(int error_number) { return std::generic_category().message(error_number); }
+
+// Unique among the processes of this machine and the files of this process.
+std::string temporary_name(const std::string& path) {
+  static std::atomic<int64_t> counter{0};
+  return path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter.fetch_add(1));
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+// Returns `path`, in whose place is a file or nothing. A file that is renamed over a device or a pipe takes it away,
+// for all programs.
+const std::string& replaceable(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  TORCH_CHECK_VALUE(!std::filesystem::is_directory(status), path, ": cannot be written: ", reason(EISDIR));
+  TORCH_CHECK_VALUE(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status), path,
+                    ": cannot be written: it is not a regular file");
+  return path;
+}
+
+}  // namespace
+
+void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t wanted = std::min(bytes.size(), static_cast<size_t>(kLargestTransfer));
+    const ssize_t written = ::write(file.get(), bytes.data(), wanted);
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    NARROWCAST_CHECK_OUTPUT(written >= 0, path, ": cannot be written: ", reason(errno));
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+AtomicFile::AtomicFile(const std::string& path)
+    : path_(path),
+      temporary_path_(temporary_name(replaceable(path))),
+      descriptor_(::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+  TORCH_CHECK_VALUE(descriptor_.is_open(), path, ": cannot be written: ", reason(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_path_.empty()) {
+    descriptor_.close();
+    ::unlink(temporary_path_.c_str());
+  }
+}
+
+void AtomicFile::write(std::string_view bytes) {
+  write_fully(descriptor_, path_, bytes);
+  hash_.update(bytes);
+  bytes_ += static_cast<int64_t>(bytes.size());
+}
+
+FileDigest AtomicFile::commit() {
+  const bool flushed = ::fsync(descriptor_.get()) == 0 && descriptor_.close();
+  NARROWCAST_CHECK_OUTPUT(flushed, path_, ": cannot be written: ", reason(errno));
+  const bool renamed = ::rename(temporary_path_.c_str(), path_.c_str()) == 0;
+  TORCH_CHECK_VALUE(renamed, path_, ": cannot be written: ", reason(errno));
+  temporary_path_.clear();
+  sync_folder(folder_of(path_));
+  return {bytes_, hash_.hex()};
+}
+
+// Not every file system can sync a folder: its files are complete either way.
+void sync_folder(const std::string& folder) {
+  const FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.is_open()) {
+    ::fsync(descriptor.get());
+  }
+}
+
+}  // namespace narrowcast::files

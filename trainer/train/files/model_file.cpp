@@ -1,0 +1,193 @@
+#include "trainer/train/files/model_file.h"
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include <narrowcast/errors.h>
+#include <narrowcast/models.h>
+#include "models/weight_only_int8.h"
+#include "trainer/base/files/json.h"
+#include "trainer/base/files/printable.h"
+#include "trainer/train/files/safetensors.h"
+
+namespace narrowcast::files {
+namespace {
+
+constexpr const char* kFormatVersion = "1";
+constexpr size_t kLongestReason = 1000;  // of what a model says about options that the file chose
+
+// Does the vocabulary have as many entries as the model has tokens?
+bool vocabulary_fits(const SavedModel& saved) {
+  const models::ModelOptions options = saved.model->options();
+  const auto size = options.find("vocabulary_size");
+  return saved.vocabulary.empty() || size == options.end() ||
+         size->second == static_cast<int64_t>(saved.vocabulary.size());
+}
+
+std::string to_text(const std::string& path, const nlohmann::json& value) {
+  try {
+    return value.dump();
+  } catch (const nlohmann::json::type_error&) {
+    TORCH_CHECK_VALUE(false, path, ": cannot be written: the vocabulary or a name is not UTF-8");
+  }
+}
+
+const std::string& metadata_value(const std::string& path, const Safetensors& content, const std::string& key) {
+  const auto entry = content.metadata.find(key);
+  NARROWCAST_CHECK_INPUT(entry != content.metadata.end(), path, ": is no model of narrowcast: its metadata lacks '",
+                         key, "'");
+  return entry->second;
+}
+
+nlohmann::json parse_metadata(const std::string& path, const Safetensors& content, const std::string& key) {
+  const std::string& text = metadata_value(path, content, key);
+  return parse_json(text, c10::str(path, ": metadata '", key, "'"));
+}
+
+std::vector<std::string> read_vocabulary(const std::string& path, const Safetensors& content) {
+  const nlohmann::json entries = parse_metadata(path, content, "vocabulary");
+  NARROWCAST_CHECK_INPUT(entries.is_array(), path, ": metadata 'vocabulary' is no array");
+  std::vector<std::string> vocabulary;
+  for (const nlohmann::json& entry : entries) {
+    NARROWCAST_CHECK_INPUT(entry.is_string(), path, ": metadata 'vocabulary' holds something other than strings");
+    vocabulary.push_back(entry.get<std::string>());
+  }
+  return vocabulary;
+}
+
+int64_t count_elements(const Safetensors& content) {
+  int64_t count = 0;
+  for (const auto& [name, tensor] : content.tensors) {
+    count += tensor.numel();
+  }
+  return count;
+}
+
+// Throws c10::ValueError naming the model and the option that is no int64.
+models::ModelOptions to_options(const std::string& model, const nlohmann::json& values) {
+  TORCH_CHECK_VALUE(values.is_object(), model, ": options must be a JSON object, but are ", values.dump());
+  models::ModelOptions options;
+  for (const auto& [name, value] : values.items()) {
+    const bool too_large =
+        value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
+    TORCH_CHECK_VALUE(value.is_number_integer() && !too_large, model, ": option ", name, " must be an integer, but is ",
+                      value.dump());
+    options.emplace(name, value.get<int64_t>());
+  }
+  return options;
+}
+
+// A few bytes of options can ask for more memory than there is: a model out of all proportion to the file is not made.
+// What exactly is missing is said later, tensor by tensor.
+constexpr int64_t kHarmlessParameters = int64_t{1} << 20;
+
+std::shared_ptr<models::Model> make_model(const std::string& path, const Safetensors& content, const std::string& name,
+                                          const nlohmann::json& values) {
+  try {
+    const models::ModelOptions options = to_options(name, values);
+    const int64_t parameters = models::count_parameters(name, options);
+    NARROWCAST_CHECK_INPUT(parameters <= kHarmlessParameters + 2 * count_elements(content), path, ": holds ",
+                           count_elements(content), " numbers, but a ", name, " with its options has ", parameters,
+                           " parameters");
+    return models::create_model(name, options);
+  } catch (const c10::ValueError& error) {
+    NARROWCAST_CHECK_INPUT(false, path, ": ", printable(error.what_without_backtrace(), kLongestReason));
+  }
+}
+
+// Makes the model one of the layers that the file's metadata says.
+void convert(const std::string& path, const Safetensors& content, SavedModel& saved) {
+  const auto entry = content.metadata.find("quantization");
+  if (entry == content.metadata.end()) {
+    return;
+  }
+  saved.quantization = entry->second;
+  NARROWCAST_CHECK_INPUT(saved.quantization == kWeightOnlyInt8, path, ": has the quantization ",
+                         in_quotes(saved.quantization), ", but this program reads ", kWeightOnlyInt8, " only");
+  models::WeightOnlyInt8QuantHandler(saved.model).convert_for_runtime();
+}
+
+// Checks every tensor of the file against the model's before anything is copied.
+void check_state(const std::string& path, const std::map<std::string, at::Tensor>& from,
+                 const std::map<std::string, at::Tensor>& to) {
+  for (const auto& [name, tensor] : from) {
+    NARROWCAST_CHECK_INPUT(to.contains(name), path, ": tensor ", in_quotes(name), " is none of the model's");
+  }
+  for (const auto& [name, tensor] : to) {
+    const auto found = from.find(name);
+    NARROWCAST_CHECK_INPUT(found != from.end(), path, ": the model's tensor '", name, "' is missing");
+    NARROWCAST_CHECK_INPUT(found->second.sizes() == tensor.sizes(), path, ": tensor '", name, "' has the shape ",
+                           found->second.sizes(), ", but the model's has ", tensor.sizes());
+    NARROWCAST_CHECK_INPUT(found->second.scalar_type() == tensor.scalar_type(), path, ": tensor '", name,
+                           "' has the dtype ", found->second.scalar_type(), ", but the model's has ",
+                           tensor.scalar_type());
+  }
+}
+
+}  // namespace
+
+std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> state;
+  std::set<const at::TensorImpl*> seen;
+  for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
+    for (const auto& item : items) {
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+        state.emplace(item.key(), item.value());
+      }
+    }
+  }
+  return state;
+}
+
+std::vector<std::string> linear_layer_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    if (item.value()->as<torch::nn::Linear>() != nullptr) {
+      names.push_back(item.key());
+    }
+  }
+  return names;
+}
+
+void save_model(const std::string& path, const SavedModel& saved) {
+  TORCH_CHECK_VALUE(saved.model != nullptr, path, ": there is no model to save");
+  TORCH_CHECK_VALUE(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
+                    " entries, but the options are ", to_text(path, saved.model->options()));
+  std::map<std::string, std::string> metadata = {{"format_version", kFormatVersion},
+                                                 {"model", saved.name},
+                                                 {"options", to_text(path, saved.model->options())},
+                                                 {"vocabulary", to_text(path, saved.vocabulary)},
+                                                 {"linear_layers", to_text(path, linear_layer_names(*saved.model))}};
+  if (!saved.quantization.empty()) {
+    metadata.emplace("quantization", saved.quantization);
+  }
+  write_safetensors(path, {.tensors = state_of(*saved.model), .metadata = std::move(metadata)});
+}
+
+SavedModel load_model(const std::string& path) {
+  const Safetensors content = read_safetensors(path);
+  const std::string& version = metadata_value(path, content, "format_version");
+  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version ", in_quotes(version),
+                         ", but this program reads version ", kFormatVersion);
+  SavedModel saved;
+  saved.name = metadata_value(path, content, "model");
+  saved.vocabulary = read_vocabulary(path, content);
+  saved.model = make_model(path, content, saved.name, parse_metadata(path, content, "options"));
+  NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
+                         " entries, but the options are ", to_text(path, saved.model->options()));
+  convert(path, content, saved);
+  const std::map<std::string, at::Tensor> state = state_of(*saved.model);
+  check_state(path, content.tensors, state);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : state) {
+    tensor.copy_(content.tensors.at(name));
+  }
+  return saved;
+}
+
+}  // namespace narrowcast::files

@@ -1,0 +1,267 @@
+#include "trainer/train/flags/train_flags.h"
+
+#include <absl/flags/declare.h>
+#include <absl/flags/flag.h>
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <narrowcast/char_gpt.h>
+#include <narrowcast/hooks.h>
+#include <narrowcast/mlp.h>
+#include "trainer/train/flags/checkpoint_flags.h"
+#include "trainer/train/flags/evaluate_flags.h"
+#include "trainer/train/flags/exchange_flags.h"
+
+ABSL_DECLARE_FLAG(std::string, hook);
+
+namespace {
+
+const narrowcast::models::CharGptOptions kCharGpt;
+const narrowcast::models::MlpOptions kMlp;
+const narrowcast::training::TrainingOptions kTraining;
+const narrowcast::training::OptimizerOptions kOptimizer;
+const narrowcast::training::LearningRateOptions kLearningRate;
+constexpr double kSgdLearningRate = 0.1;
+constexpr double kSgdMomentum = 0.9;
+
+}  // namespace
+
+ABSL_FLAG(std::string, model, "char_gpt",
+          "The model: char_gpt, mlp, or ddp_comm_hook_task (to verify gradients only).");
+ABSL_FLAG(int64_t, layers, kCharGpt.layers, "Transformer blocks of char_gpt; hidden layers of mlp (2 if not given).");
+ABSL_FLAG(int64_t, heads, kCharGpt.heads, "Attention heads of char_gpt; must divide --width.");
+ABSL_FLAG(int64_t, width, kCharGpt.width, "Size of char_gpt's hidden state.");
+ABSL_FLAG(int64_t, context, kCharGpt.context, "Characters that char_gpt sees at once, the length of a sequence.");
+ABSL_FLAG(int64_t, hidden, kMlp.hidden, "Width of mlp's hidden layers.");
+
+ABSL_FLAG(std::vector<std::string>, data, {},
+          "char_gpt: text files or folders of them, separated by commas. mlp: a folder of MNIST-style IDX files. "
+          "Without it char_gpt reads narrowcast's own sources and documents.");
+ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data and the sample.");
+
+ABSL_FLAG(int64_t, steps, kTraining.steps, "Optimizer steps.");
+ABSL_FLAG(int64_t, batch_size, kTraining.batch_size,
+          "Sequences or images per optimizer step, over all ranks: the same training for any number of ranks. "
+          "A multiple of ranks * --accumulation_steps.");
+ABSL_FLAG(int64_t, accumulation_steps, kTraining.accumulation_steps,
+          "Backward passes per optimizer step; gradients are exchanged in the last only.");
+ABSL_FLAG(std::string, optimizer, "adamw", "adamw or sgd.");
+ABSL_FLAG(double, learning_rate, kLearningRate.peak, "Peak learning rate (sgd: 0.1 if not given).");
+ABSL_FLAG(std::string, schedule, "cosine", "After the warm-up: cosine (down to --min_learning_rate) or constant.");
+ABSL_FLAG(double, min_learning_rate, kLearningRate.peak / 10,
+          "Where the cosine ends; a tenth of --learning_rate if not given.");
+ABSL_FLAG(int64_t, warmup_steps, kTraining.steps / 20, "Steps of linear warm-up; a twentieth of --steps if not given.");
+ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
+ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd.");
+ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
+ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
+          "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
+
+ABSL_FLAG(std::string, precision, "fp32",
+          "Of forward and backward passes: fp32, bf16 (autocast) or fp16 (autocast, with scaled loss). Parameters and "
+          "gradients stay float32.");
+
+ABSL_FLAG(int64_t, eval_every, kTraining.eval_every,
+          "Steps between looks at the held-out data; 0: only after the last step.");
+ABSL_FLAG(int64_t, eval_batches, kTraining.eval_batches, "Held-out batches of --batch_size in one look; 0: none.");
+ABSL_FLAG(int64_t, log_every, kTraining.log_every, "Steps between reports to the progress line and the metrics.");
+ABSL_FLAG(int64_t, sample_length, 300, "Characters that char_gpt writes at the end; 0: none.");
+ABSL_FLAG(std::string, output_dir, "",
+          "Folder for model.safetensors and metrics.jsonl, made if it is not there. Without it nothing is written.");
+ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
+
+ABSL_FLAG(
+    std::string, device, "auto",
+    "Where to compute: cpu, cuda (the GPU of the local rank), cuda:N (GPU N, on every rank), or auto: the GPUs of "
+    "this node if there is one for each of its ranks, else the CPU.");
+ABSL_FLAG(std::string, backend, "auto", "gloo (tensors on the CPU), nccl (on GPUs), or auto: what --device needs.");
+ABSL_FLAG(int64_t, timeout_seconds, 600, "Limit for joining the other ranks and for every collective.");
+ABSL_FLAG(int64_t, threads, 0,
+          "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
+
+ABSL_FLAG(bool, verify_gradients, false,
+          "Instead of training, compare every hook's gradients (or those of --hook, if given) with the gradients "
+          "without a hook.");
+ABSL_FLAG(std::string, dump_gradients, "",
+          "With --verify_gradients: folder for HOOK.rankR.safetensors, the gradients that each rank ended with.");
+ABSL_FLAG(double, tolerance_scale, 1, "With --verify_gradients: multiplies every tolerance.");
+ABSL_FLAG(bool, dry_run, false, "Check everything, data included, print the plan and end.");
+
+namespace narrowcast {
+namespace {
+
+using program::CommandLine;
+
+const std::vector<std::string> kTrainingOnly = {
+    "steps",
+    "accumulation_steps",
+    "optimizer",
+    "learning_rate",
+    "schedule",
+    "min_learning_rate",
+    "warmup_steps",
+    "weight_decay",
+    "momentum",
+    "eval_every",
+    "eval_batches",
+    "clip_grad_norm",
+    "skip_nonfinite_steps",
+    "precision",
+    "log_every",
+    "sample_length",
+    "output_dir",
+    "overwrite",
+};
+
+void refuse_other_hooks_options(const CommandLine& line, const std::string& hook) {
+  hooks::check_comm_hook(hook, {});  // Its name.
+  if (!hooks::takes_channel_size(hook)) {
+    refuse(line, {"channel_size"}, "with the hook '" + hook + "'");
+  }
+}
+
+void refuse_other_models_options(const CommandLine& line, const std::string& model) {
+  if (model != "char_gpt") {
+    refuse(line, {"heads", "width", "context", "sample_length"}, "with --model=" + model);
+  }
+  if (model != "mlp") {
+    refuse(line, {"hidden"}, "with --model=" + model);
+  }
+  if (model == "ddp_comm_hook_task") {
+    refuse(line, {"layers", "data", "batch_size"}, "with --model=" + model + ", whose task is fixed");
+    if (!line.given("stochastic_rounding")) {
+      refuse(line, {"seed"}, "with --model=" + model + ", whose task is fixed");
+    }
+  }
+}
+
+void refuse_useless_flags(const CommandLine& line) {
+  refuse(line, evaluation_flags(), "without --evaluate");
+  const std::string model = absl::GetFlag(FLAGS_model);
+  if (absl::GetFlag(FLAGS_verify_gradients)) {
+    refuse(line, kTrainingOnly, "with --verify_gradients");
+    refuse(line, checkpoint_flags(), "with --verify_gradients");
+    if (!line.given("hook")) {
+      refuse(line, hook_option_flags(), "with --verify_gradients of all hooks; give --hook");
+    }
+  } else {
+    refuse(line, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
+    TORCH_CHECK_VALUE(model != "ddp_comm_hook_task",
+                      "--model: ddp_comm_hook_task is there for --verify_gradients only; it has nothing to learn");
+  }
+  if (absl::GetFlag(FLAGS_optimizer) == "adamw") {
+    refuse(line, {"momentum"}, "with --optimizer=adamw");
+  }
+  if (absl::GetFlag(FLAGS_eval_batches) == 0) {
+    refuse(line, {"eval_every"}, "with --eval_batches=0");
+  }
+  refuse_other_hooks_options(line, absl::GetFlag(FLAGS_hook));
+  refuse_other_models_options(line, model);
+  if (absl::GetFlag(FLAGS_output_dir).empty() && !line.given("checkpoint_dir")) {
+    refuse(line, {"overwrite"}, "without --output_dir and --checkpoint_dir");
+  }
+}
+
+// Only what was given: the model refuses options that it does not have.
+models::ModelOptions read_model_options(const CommandLine& line) {
+  models::ModelOptions options;
+  const auto add = [&](const char* name, int64_t value) {
+    if (line.given(name)) {
+      options[name] = value;
+    }
+  };
+  add("layers", absl::GetFlag(FLAGS_layers));
+  add("heads", absl::GetFlag(FLAGS_heads));
+  add("width", absl::GetFlag(FLAGS_width));
+  add("context", absl::GetFlag(FLAGS_context));
+  add("hidden", absl::GetFlag(FLAGS_hidden));
+  return options;
+}
+
+training::OptimizerOptions read_optimizer() {
+  training::OptimizerOptions options;
+  options.kind = training::parse_optimizer(absl::GetFlag(FLAGS_optimizer));
+  options.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  options.momentum = options.kind == training::OptimizerKind::kSgd ? absl::GetFlag(FLAGS_momentum) : 0;
+  return options;
+}
+
+training::LearningRateOptions read_learning_rate(const CommandLine& line) {
+  training::LearningRateOptions options;
+  const bool sgd_default = absl::GetFlag(FLAGS_optimizer) == "sgd" && !line.given("learning_rate");
+  options.peak = sgd_default ? kSgdLearningRate : absl::GetFlag(FLAGS_learning_rate);
+  options.schedule = training::parse_schedule(absl::GetFlag(FLAGS_schedule));
+  if (line.given("min_learning_rate")) {
+    options.minimum = absl::GetFlag(FLAGS_min_learning_rate);
+  }
+  if (line.given("warmup_steps")) {
+    options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
+  }
+  return options;
+}
+
+training::TrainingOptions read_training(const CommandLine& line) {
+  training::TrainingOptions options;
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.accumulation_steps = absl::GetFlag(FLAGS_accumulation_steps);
+  options.optimizer = read_optimizer();
+  options.learning_rate = read_learning_rate(line);
+  options.clip_grad_norm = absl::GetFlag(FLAGS_clip_grad_norm);
+  options.skip_nonfinite_steps = absl::GetFlag(FLAGS_skip_nonfinite_steps);
+  options.precision = training::parse_precision(absl::GetFlag(FLAGS_precision));
+  options.eval_every = absl::GetFlag(FLAGS_eval_every);
+  options.eval_batches = absl::GetFlag(FLAGS_eval_batches);
+  options.log_every = absl::GetFlag(FLAGS_log_every);
+  options.seed = static_cast<uint64_t>(absl::GetFlag(FLAGS_seed));
+  return options;
+}
+
+std::optional<verification::VerificationOptions> read_verification(const CommandLine& line, const std::string& hook) {
+  if (!absl::GetFlag(FLAGS_verify_gradients)) {
+    return std::nullopt;
+  }
+  verification::VerificationOptions options;
+  options.hooks = line.given("hook") ? std::vector<std::string>{hook} : hooks::comm_hook_names();
+  options.dump_folder = absl::GetFlag(FLAGS_dump_gradients);
+  options.tolerance_scale = absl::GetFlag(FLAGS_tolerance_scale);
+  options.reference_task = absl::GetFlag(FLAGS_model) == "ddp_comm_hook_task";
+  return options;
+}
+
+}  // namespace
+
+void refuse(const CommandLine& line, const std::vector<std::string>& flags, const std::string& reason) {
+  for (const std::string& flag : flags) {
+    TORCH_CHECK_VALUE(!line.given(flag), "--", flag, ": has no effect ", reason);
+  }
+}
+
+job::TrainJob read_train_job(const CommandLine& line) {
+  refuse_useless_flags(line);
+  job::TrainJob job;
+  job.version = NARROWCAST_VERSION;
+  job.model = absl::GetFlag(FLAGS_model);
+  job.model_options = read_model_options(line);
+  job.data = absl::GetFlag(FLAGS_data);
+  job.seed = absl::GetFlag(FLAGS_seed);
+  job.device = absl::GetFlag(FLAGS_device);
+  job.threads = absl::GetFlag(FLAGS_threads);
+  job.group.backend = absl::GetFlag(FLAGS_backend);
+  job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
+  job.ddp = read_ddp(line);
+  job.training = read_training(line);
+  job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
+                .overwrite = absl::GetFlag(FLAGS_overwrite),
+                .sample_length = absl::GetFlag(FLAGS_sample_length)};
+  job.checkpoints = read_checkpoints(line);
+  job.verification = read_verification(line, job.ddp.hook());
+  job.dry_run = absl::GetFlag(FLAGS_dry_run);
+  return job;
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,57 @@
+#include "trainer/train/flags/worker_flags.h"
+
+#include <absl/flags/flag.h>
+#include <c10/util/Exception.h>
+
+#include <optional>
+
+ABSL_FLAG(int64_t, rank, 0, "This process's rank, from 0; from the launcher if not given, as the next five.");
+ABSL_FLAG(int64_t, world_size, 1, "Number of ranks.");
+ABSL_FLAG(int64_t, local_rank, 0, "This process's number among those of its node.");
+ABSL_FLAG(int64_t, local_world_size, 1, "Number of processes of its node.");
+ABSL_FLAG(std::string, master_addr, "", "Address of rank 0's machine, where the job's store is.");
+ABSL_FLAG(int64_t, master_port, 0, "TCP port of the store.");
+ABSL_FLAG(
+    std::string, interface, "",
+    "Network interface to reach other processes by, e.g. eth0. If not given: GLOO_SOCKET_IFNAME, else loopback for "
+    "a job on one node, else the one that reaches rank 0.");
+
+namespace narrowcast {
+namespace {
+
+// The flag's value if it was given.
+template <class Value>
+std::optional<Value> given(const program::CommandLine& line, const std::string& name, const absl::Flag<Value>& flag) {
+  return line.given(name) ? std::optional<Value>(absl::GetFlag(flag)) : std::nullopt;
+}
+
+// A launcher with a run id may start the job again with more processes, all by this command line.
+void check_interface_is_used(const WorkerEnv& env, const std::string& interface) {
+  TORCH_CHECK_VALUE(env.world_size > 1 || !env.run_id.empty(), "--interface=", interface,
+                    ": has no effect on one process alone, which connects to no other");
+}
+
+}  // namespace
+
+const std::vector<std::string>& worker_flags() {
+  static const std::vector<std::string> flags = {"rank",        "world_size",  "local_rank", "local_world_size",
+                                                 "master_addr", "master_port", "interface"};
+  return flags;
+}
+
+WorkerEnv read_worker_env(const program::CommandLine& line) {
+  WorkerEnv env =
+      WorkerEnv::from_environment({.rank = given(line, "rank", FLAGS_rank),
+                                   .world_size = given(line, "world_size", FLAGS_world_size),
+                                   .local_rank = given(line, "local_rank", FLAGS_local_rank),
+                                   .local_world_size = given(line, "local_world_size", FLAGS_local_world_size),
+                                   .master_addr = given(line, "master_addr", FLAGS_master_addr),
+                                   .master_port = given(line, "master_port", FLAGS_master_port)});
+  if (line.given("interface")) {
+    env.socket_interface = absl::GetFlag(FLAGS_interface);
+    check_interface_is_used(env, env.socket_interface);
+  }
+  return env;
+}
+
+}  // namespace narrowcast

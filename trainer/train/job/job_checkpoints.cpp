@@ -1,0 +1,148 @@
+#include "trainer/train/job/job_checkpoints.h"
+
+#include <c10/util/Exception.h>
+
+#include <filesystem>
+#include <ostream>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include "trainer/base/files/printable.h"
+#include "trainer/train/checkpoint/checkpoint_folder.h"
+#include "trainer/train/checkpoint/settings.h"
+#include "trainer/train/checkpoint/shared_folder.h"
+#include "trainer/train/job/job_settings.h"
+
+namespace narrowcast::job {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::Existing;
+using checkpoint::ReadCheckpoint;
+
+Existing existing_ones(const TrainJob& job) {
+  if (job.checkpoints.resume) {
+    return Existing::kKeep;
+  }
+  return job.output.overwrite ? Existing::kRemove : Existing::kRefuse;
+}
+
+bool lies_in(const std::string& path, const std::string& folder) {
+  std::error_code error;
+  const fs::path parent = fs::weakly_canonical(fs::path(path) / "..", error);
+  return !error && parent == fs::weakly_canonical(folder, error);
+}
+
+// Throws unless this job may go on from the checkpoint.
+void check_fits(const TrainJob& job, const ReadCheckpoint& read, const checkpoint::Description& description) {
+  const nlohmann::json& saved = read.manifest.settings;
+  checkpoint::check_settings(complete_settings(saved), comparable_settings(description.settings, saved),
+                             read.restored.path);
+  TORCH_CHECK_VALUE(read.restored.step <= job.training.steps, "steps: is ", job.training.steps, ", but the checkpoint ",
+                    read.restored.path, " is of step ", read.restored.step);
+}
+
+std::string describe(const TrainJob& job, const checkpoint::Restored& restored) {
+  return c10::str(restored.path, ", step ", restored.step, " of ", job.training.steps);
+}
+
+void report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
+  if (agreed.context.env.rank != 0) {
+    return;
+  }
+  std::ostream& out = agreed.context.progress;
+  if (checkpoints.restored.has_value()) {
+    out << "goes on from " << printable(describe(agreed.job, *checkpoints.restored)) << "\n";
+  } else if (agreed.job.checkpoints.resume) {
+    out << "starts anew: there is no checkpoint in " << printable(agreed.job.checkpoints.folder) << "\n";
+  }
+  if (!checkpoints.changes.empty()) {
+    out << "warning: cannot give the same bits as without the interruption: " << printable(checkpoints.changes) << "\n";
+  }
+  out << std::flush;
+}
+
+// The newest in the job's own folder, else the one that it starts from.
+std::optional<ReadCheckpoint> find(const AgreedJob& agreed, JobCheckpoints& checkpoints,
+                                   std::vector<int64_t>& invalid_steps) {
+  const CheckpointOptions& options = agreed.job.checkpoints;
+  if (options.resume) {
+    const auto warn = [&](const std::string& line) { agreed.context.progress << printable(line) << std::endl; };
+    checkpoint::FoundCheckpoint found = checkpoint::find_newest(agreed.group, options.folder, warn);
+    invalid_steps = std::move(found.invalid_steps);
+    checkpoints.same_training = found.newest.has_value();
+    if (found.newest.has_value()) {
+      return std::move(found.newest);
+    }
+  }
+  return options.resume_from.empty() ? std::nullopt
+                                     : std::optional(checkpoint::read_on_all_ranks(agreed.group, options.resume_from));
+}
+
+// The newest valid one, as one process sees it.
+std::optional<ReadCheckpoint> find_alone(const CheckpointOptions& options, std::ostream& warnings) {
+  const auto steps = options.resume ? checkpoint::checkpoint_steps(options.folder) : std::vector<int64_t>{};
+  for (const int64_t step : steps) {
+    try {
+      return checkpoint::read_checkpoint(checkpoint::checkpoint_path(options.folder, step), 0, 1);
+    } catch (const c10::Error& error) {
+      warnings << "warning: skips the checkpoint of step " << step << ": " << printable(error.what_without_backtrace())
+               << "\n";
+    }
+  }
+  NARROWCAST_CHECK_INPUT(steps.empty(), "checkpoint_dir ", options.folder, ": none of its ", steps.size(),
+                         " checkpoints is valid; remove them to start anew");
+  return options.resume_from.empty() ? std::nullopt
+                                     : std::optional(checkpoint::read_checkpoint(options.resume_from, 0, 1));
+}
+
+}  // namespace
+
+void check_checkpoint_options(const TrainJob& job) {
+  const CheckpointOptions& options = job.checkpoints;
+  TORCH_CHECK_VALUE(options.every >= 1, "checkpoint_every: must be at least 1, but is ", options.every);
+  TORCH_CHECK_VALUE(options.keep >= 0, "keep_checkpoints: must be at least 0, but is ", options.keep);
+  TORCH_CHECK_VALUE(!options.folder.empty() || !options.resume, "resume: needs checkpoint_dir, where to go on from");
+  if (options.folder.empty()) {
+    return;
+  }
+  const auto steps = checkpoint::checkpoint_steps(options.folder);
+  TORCH_CHECK_VALUE(steps.empty() || existing_ones(job) != Existing::kRefuse, "checkpoint_dir ", options.folder,
+                    ": holds checkpoints already, the newest of step ", steps.at(0),
+                    "; --resume goes on from it, --overwrite removes them");
+  TORCH_CHECK_VALUE(existing_ones(job) != Existing::kRemove || !lies_in(options.resume_from, options.folder),
+                    "resume_from: lies in checkpoint_dir ", options.folder, ", which --overwrite empties");
+}
+
+JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
+  const CheckpointOptions& options = agreed.job.checkpoints;
+  JobCheckpoints checkpoints;
+  if (!options.folder.empty()) {
+    checkpoint::prepare_folder(agreed.group, options.folder, existing_ones(agreed.job));
+  }
+  const checkpoint::Description description = describe_job(agreed.job, agreed.plan);
+  std::vector<int64_t> invalid_steps;
+  if (auto read = find(agreed, checkpoints, invalid_steps)) {
+    check_fits(agreed.job, *read, description);
+    checkpoints.changes = checkpoint::describe_changes(read->manifest.circumstances, description.circumstances);
+    checkpoints.restored = std::move(read->restored);
+  }
+  if (!options.folder.empty()) {
+    checkpoints.writer = std::make_unique<checkpoint::CheckpointWriter>(
+        agreed.group, checkpoint::WriterOptions{.folder = options.folder, .keep = options.keep}, description,
+        invalid_steps);
+  }
+  report(agreed, checkpoints);
+  return checkpoints;
+}
+
+std::string resume_text(const TrainJob& job, const nlohmann::json& plan, std::ostream& warnings) {
+  const auto read = find_alone(job.checkpoints, warnings);
+  if (!read.has_value()) {
+    return "nothing";
+  }
+  check_fits(job, *read, describe_job(job, plan));
+  return describe(job, read->restored);
+}
+
+}  // namespace narrowcast::job

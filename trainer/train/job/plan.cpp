@@ -1,0 +1,170 @@
+#include "trainer/train/job/plan.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
+#include "trainer/base/files/printable.h"
+#include "trainer/train/training/learning_rate.h"
+
+namespace narrowcast::job {
+namespace {
+
+ParameterCounts count_parameters(const models::Model& model) {
+  ParameterCounts counts;
+  for (const at::Tensor& parameter : model.parameters()) {
+    counts.all += parameter.numel();
+    counts.one_dimensional += parameter.dim() <= 1 ? parameter.numel() : 0;
+  }
+  return counts;
+}
+
+void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
+  const training::TrainingOptions& options = job.training;
+  const training::LearningRate rate(options.learning_rate, options.steps);
+  plan["steps"] = options.steps;
+  plan["accumulation_steps"] = options.accumulation_steps;
+  plan[inputs.unit + "_per_step"] = options.batch_size * inputs.units_per_sample;
+  plan["optimizer"] = options.optimizer.kind == training::OptimizerKind::kAdamW ? "adamw" : "sgd";
+  plan["learning_rate"] = options.learning_rate.peak;
+  plan["schedule"] = options.learning_rate.schedule == training::Schedule::kCosine ? "cosine" : "constant";
+  plan["min_learning_rate"] = rate.minimum();
+  plan["warmup_steps"] = rate.warmup_steps();
+  plan["weight_decay"] = options.optimizer.weight_decay;
+  plan["momentum"] = options.optimizer.momentum;
+  plan["clip_grad_norm"] = options.clip_grad_norm;
+  plan["skip_nonfinite_steps"] = options.skip_nonfinite_steps;
+  plan["precision"] = to_string(options.precision);
+  plan["eval_every"] = options.eval_every;
+  plan["eval_batches"] = options.eval_batches;
+  plan["log_every"] = options.log_every;
+}
+
+void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
+  if (const auto channel_size = hooks::channel_size_of(ddp.hook(), ddp.channel_size())) {
+    plan["channel_size"] = *channel_size;
+  }
+  const auto format = hooks::wire_format_of(ddp.hook(), ddp.wire());
+  if (!format) {
+    return;
+  }
+  plan["hook_format"] = to_string(*format);
+  plan["stochastic_rounding"] = ddp.wire().stochastic_rounding_seed.has_value();
+  plan["error_feedback"] = ddp.wire().error_feedback;
+  plan["exempt_one_dimensional"] = ddp.wire().exempt_one_dimensional;
+}
+
+void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
+  if (!options.folder.empty()) {
+    plan["checkpoint_dir"] = options.folder;
+    plan["checkpoint_every"] = options.every;
+    plan["keep_checkpoints"] = options.keep;
+    plan["resume"] = options.resume;
+  }
+  if (!options.resume_from.empty()) {
+    plan["resume_from"] = options.resume_from;
+  }
+}
+
+void add_data(nlohmann::json& plan, const JobInputs& inputs) {
+  plan["data"] = inputs.data_name;
+  if (inputs.data_hash.has_value()) {
+    plan["data_hash"] = hash_text(*inputs.data_hash);
+  }
+  if (inputs.dataset != nullptr) {
+    plan["training_samples"] = inputs.dataset->training_size();
+    plan["held_out_samples"] = inputs.dataset->held_out_size();
+  }
+  if (inputs.bigram_entropy.has_value()) {
+    plan["bigram_entropy"] = *inputs.bigram_entropy;
+  }
+}
+
+}  // namespace
+
+nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
+  nlohmann::json plan;
+  plan["version"] = job.version;
+  plan["ranks"] = world_size;
+  plan["model"] = job.model;
+  plan["model_options"] = inputs.model->options();
+  const ParameterCounts parameters = count_parameters(*inputs.model);
+  plan["parameters"] = parameters.all;
+  plan["seed"] = job.seed;
+  plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Which GPU differs between ranks.
+  add_data(plan, inputs);
+  if (inputs.dataset != nullptr) {
+    plan["batch_size"] = job.training.batch_size;
+    plan["batch_size_per_rank"] = job.training.batch_size / world_size;
+  }
+  if (job.verification.has_value()) {
+    plan["hooks"] = job.verification->hooks;
+    add_hook_options(plan, job.ddp);
+  } else {
+    plan["hook"] = job.ddp.hook();
+    add_hook_options(plan, job.ddp);
+    add_training(plan, job, inputs);
+    add_checkpoints(plan, job.checkpoints);
+    if (const auto bytes = expected_payload_bytes(job.ddp, parameters, world_size)) {
+      plan["payload_bytes_per_step_and_rank"] = *bytes;
+    }
+  }
+  return plan;
+}
+
+std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }
+
+std::string plan_text(const nlohmann::json& plan) {
+  size_t width = 0;
+  for (const auto& [name, value] : plan.items()) {
+    width = std::max(width, name.size());
+  }
+  std::ostringstream text;
+  for (const auto& [name, value] : plan.items()) {
+    text << name << std::string(width - name.size() + 2, ' ')
+         << printable(value.is_string() ? value.get<std::string>() : value.dump()) << "\n";
+  }
+  return text.str();
+}
+
+std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
+  std::vector<NamedValue> values;
+  for (const auto& [name, value] : plan.items()) {
+    values.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+  }
+  std::stable_partition(values.begin(), values.end(),
+                        [](const NamedValue& value) { return value.name == "data" || value.name == "data_hash"; });
+  return values;
+}
+
+std::optional<int64_t> expected_payload_bytes(const DdpOptions& ddp, const ParameterCounts& counts,
+                                              int64_t world_size) {
+  const std::string& hook = ddp.hook();
+  const int64_t parameters = counts.all;
+  if (const auto format = hooks::wire_format_of(hook, ddp.wire())) {
+    const int64_t exact = ddp.wire().exempt_one_dimensional ? 4 * counts.one_dimensional : 0;
+    return hooks::ring_all_reduce_bytes(encoded_size(parameters, *format) + exact, world_size);
+  }
+  const int64_t peers = world_size - 1;
+  if (hook == "none" || hook == "allreduce") {
+    return hooks::ring_all_reduce_bytes(4 * parameters, world_size);
+  }
+  if (hook == "fp16_compress" || hook == "bf16_compress") {
+    return hooks::ring_all_reduce_bytes(2 * parameters, world_size);
+  }
+  if (hook == "quantize_per_tensor") {
+    return peers * parameters;
+  }
+  if (const auto channel = hooks::channel_size_of(hook, ddp.channel_size())) {
+    const int64_t channels = parameters / *channel + (parameters % *channel > 0 ? 1 : 0);
+    return peers * (parameters + channels * 8);
+  }
+  return hook == "noop" ? std::optional<int64_t>(0) : std::nullopt;
+}
+
+}  // namespace narrowcast::job

@@ -1,0 +1,72 @@
+// Everything that one run of narrowcast-train is asked to do, and the data and the model it works with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/ddp_options.h>
+#include <narrowcast/model.h>
+#include <narrowcast/process_group.h>
+#include "trainer/train/data/dataset.h"
+#include "trainer/train/training/training_loop.h"
+#include "trainer/train/verification/verify_gradients.h"
+
+namespace narrowcast::job {
+
+// What is left behind by a training.
+struct OutputOptions {
+  std::string folder = {};      // for model.safetensors and metrics.jsonl; empty: nothing is written
+  bool overwrite = false;       // replace the files of an earlier training, and its checkpoints
+  int64_t sample_length = 300;  // tokens that a text model writes at the end; 0: none
+};
+
+// How a training outlives its processes.
+struct CheckpointOptions {
+  std::string folder = {};       // of the checkpoints; empty: none are written
+  int64_t every = 100;           // steps between them, >= 1
+  int64_t keep = 2;              // newest ones that stay, >= 0; 0: all
+  bool resume = false;           // go on from the newest valid one, if there is one
+  std::string resume_from = {};  // the path of one to go on from otherwise
+};
+
+struct TrainJob {
+  std::string version;  // of the program
+  std::string model = "char_gpt";
+  models::ModelOptions model_options = {};  // the others keep the model's defaults
+  std::vector<std::string> data;            // files and folders; empty: the project's own text
+  int64_t seed = 0;                         // >= 0; of the initial parameters, the order of the data and the sample
+  std::string device = "cpu";               // see choose_device
+  int64_t threads = 0;        // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
+  ProcessGroupOptions group;  // its backend may be "auto", as choose_backend has it
+  DdpOptions ddp;
+  training::TrainingOptions training;  // its seed is not used
+  OutputOptions output;
+  CheckpointOptions checkpoints;
+  std::optional<verification::VerificationOptions> verification;  // verify gradients instead of training
+  bool dry_run = false;                                           // check everything, print the plan and end
+};
+
+// The data and the model of a job, made to fit each other.
+struct JobInputs {
+  std::unique_ptr<data::Dataset> dataset;  // none for the reference task, whose batch is fixed
+  std::shared_ptr<models::Model> model;
+  at::Device device = at::kCPU;          // where the model is trained
+  std::string data_name;                 // what was read, for people
+  std::optional<uint64_t> data_hash;     // of the content of what was read
+  std::vector<std::string> vocabulary;   // of a text, else empty
+  std::optional<double> bigram_entropy;  // of a text, in nats
+  std::string unit = "samples";          // what a training is measured in: tokens or samples
+  int64_t units_per_sample = 1;
+};
+
+// Reads the data and makes the model, freshly initialised from the seed: the same on all ranks. Without data, the
+// text is the project's own sources and documents, beside the program (../share/narrowcast/text) or where it was
+// built. Throws c10::ValueError naming what is wrong with a name, an option or a path, and CorruptInputError for data
+// that is not what it should be.
+JobInputs make_inputs(const TrainJob& job);
+
+}  // namespace narrowcast::job

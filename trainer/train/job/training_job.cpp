@@ -1,0 +1,174 @@
+#include "trainer/train/job/training_job.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iomanip>
+#include <memory>
+#include <vector>
+
+#include <narrowcast/char_gpt.h>
+#include "trainer/base/files/printable.h"
+#include "trainer/base/program/exit_code.h"
+#include "trainer/train/data/vocabulary.h"
+#include "trainer/train/files/model_file.h"
+#include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/job/output_files.h"
+#include "trainer/train/reporting/metrics.h"
+#include "trainer/train/reporting/progress.h"
+#include "trainer/train/reporting/quantities.h"
+#include "trainer/train/training/replicas.h"
+#include "trainer/train/training/training_loop.h"
+
+namespace narrowcast::job {
+namespace {
+
+using reporting::TrainingObserver;
+
+// Passes every report on to several observers.
+class Observers : public TrainingObserver {
+ public:
+  void add(TrainingObserver* observer) { observers_.push_back(observer); }
+  void on_step(const reporting::StepReport& report) override {
+    for (TrainingObserver* observer : observers_) {
+      observer->on_step(report);
+    }
+  }
+  void on_evaluation(const reporting::EvaluationReport& report) override {
+    for (TrainingObserver* observer : observers_) {
+      observer->on_evaluation(report);
+    }
+  }
+  void on_checkpoint(const reporting::CheckpointReport& report) override {
+    for (TrainingObserver* observer : observers_) {
+      observer->on_checkpoint(report);
+    }
+  }
+
+ private:
+  std::vector<TrainingObserver*> observers_;
+};
+
+training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints,
+                                            reporting::Metrics* metrics) {
+  const JobContext& context = agreed.context;
+  reporting::Progress progress(context.progress, {.steps = agreed.job.training.steps,
+                                                  .unit = agreed.inputs.unit,
+                                                  .terminal = context.progress_is_terminal,
+                                                  .color = !context.session.no_color && context.progress_is_terminal});
+  Observers observers;
+  observers.add(&progress);
+  if (metrics != nullptr) {
+    observers.add(metrics);
+  }
+  training::TrainingOptions options = agreed.job.training;
+  options.seed = static_cast<uint64_t>(agreed.job.seed);
+  return training::train({.model = agreed.inputs.model,
+                          .dataset = *agreed.inputs.dataset,
+                          .group = agreed.group,
+                          .ddp = agreed.job.ddp,
+                          .units_per_sample = agreed.inputs.units_per_sample,
+                          .observer = context.env.rank == 0 ? &observers : nullptr,
+                          .checkpoints = {.writer = checkpoints.writer.get(),
+                                          .every = agreed.job.checkpoints.every,
+                                          .restored = checkpoints.restored ? &*checkpoints.restored : nullptr}},
+                         options);
+}
+
+nlohmann::json results_of(const training::TrainingResult& result, bool replicas_identical) {
+  nlohmann::json results = {{"training_loss", result.training_loss},
+                            {"payload_bytes_sent", result.payload_bytes_sent},
+                            {"payload_bytes_without_hook", result.payload_bytes_without_hook},
+                            {"seconds", result.seconds},
+                            {"skipped_steps", result.skipped_steps},
+                            {"replicas_identical", replicas_identical}};
+  if (result.validation_loss.has_value()) {
+    results["validation_loss"] = *result.validation_loss;
+  }
+  return results;
+}
+
+void print_results(const AgreedJob& agreed, const training::TrainingResult& result, bool replicas_identical) {
+  std::ostream& out = agreed.context.results;
+  out << std::fixed << std::setprecision(4);
+  out << "training loss    " << result.training_loss << "\n";
+  if (result.validation_loss.has_value()) {
+    out << "validation loss  " << *result.validation_loss << "\n";
+  }
+  if (agreed.inputs.bigram_entropy.has_value()) {
+    out << "bigram entropy   " << *agreed.inputs.bigram_entropy << "\n";
+  }
+  out << "sent per rank    " << reporting::format_bytes(static_cast<double>(result.payload_bytes_sent)) << "\n";
+  if (agreed.job.ddp.hook() != "none") {
+    const auto without_hook = static_cast<double>(result.payload_bytes_without_hook);
+    out << "without a hook   " << reporting::format_bytes(without_hook) << "\n";
+  }
+  if (result.skipped_steps > 0) {
+    out << "skipped steps    " << result.skipped_steps << " (a gradient was not finite)\n";
+  }
+  out << "training time    " << reporting::format_duration(result.seconds) << "\n";
+  out << "replicas         " << (replicas_identical ? "identical on all ranks" : "differ between ranks") << "\n";
+}
+
+void print_sample(const AgreedJob& agreed) {
+  auto* const gpt = dynamic_cast<models::CharGpt*>(agreed.inputs.model.get());
+  if (gpt == nullptr || agreed.job.output.sample_length == 0) {
+    return;
+  }
+  const data::Vocabulary vocabulary(agreed.inputs.vocabulary);
+  const at::Tensor prompt = at::full({1}, std::max<int64_t>(0, vocabulary.token(U'\n')), at::kLong);
+  const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(agreed.job.seed));
+  const at::Tensor tokens = gpt->generate(prompt, {.count = agreed.job.output.sample_length}, generator);
+  agreed.context.results << "sample:\n" << printable_text(vocabulary.decode(tokens)) << "\n";
+}
+
+void save(const AgreedJob& agreed) {
+  files::save_model(model_path(agreed.job.output),
+                    {.name = agreed.job.model, .model = agreed.inputs.model, .vocabulary = agreed.inputs.vocabulary});
+}
+
+void report_divergence(const AgreedJob& agreed, int64_t step) {
+  if (agreed.context.env.rank == 0) {
+    agreed.context.progress << "the loss is not finite by step " << step
+                            << ": lower --learning_rate, or --clip_grad_norm" << std::endl;
+  }
+}
+
+// "noop" exchanges nothing: each rank trains a model of its own.
+bool replicas_must_match(const TrainJob& job) { return job.ddp.hook() != "noop"; }
+
+}  // namespace
+
+void check_training_job(const TrainJob& job, int64_t world_size) {
+  training::check_training_options(job.training, world_size);
+  check_output(job);
+  check_checkpoint_options(job);
+}
+
+int run_training_job(const AgreedJob& agreed) {
+  JobCheckpoints checkpoints = open_checkpoints(agreed);
+  const std::unique_ptr<reporting::Metrics> metrics = prepare_output(agreed, checkpoints);
+  const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get());
+  const bool replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters());
+  if (metrics != nullptr) {
+    metrics->on_end(results_of(result, replicas_identical));
+  }
+  if (result.diverged_at.has_value()) {
+    report_divergence(agreed, *result.diverged_at);
+    return program::kCheckFailed;
+  }
+  agreed.inputs.model->to(at::kCPU);
+  if (metrics != nullptr) {
+    save(agreed);
+  }
+  if (agreed.context.env.rank == 0) {
+    print_results(agreed, result, replicas_identical);
+    print_sample(agreed);
+    agreed.context.results << std::flush;
+  }
+  return replicas_identical || !replicas_must_match(agreed.job) ? program::kSuccess : program::kCheckFailed;
+}
+
+}  // namespace narrowcast::job

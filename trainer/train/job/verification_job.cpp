@@ -1,0 +1,96 @@
+#include "trainer/train/job/verification_job.h"
+
+#include <ATen/Context.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <narrowcast/hooks.h>
+#include "models/ddp_comm_hook_task.h"
+#include "trainer/base/program/exit_code.h"
+#include "trainer/train/data/batch_plan.h"
+#include "trainer/train/data/sample_order.h"
+#include "trainer/train/training/batch_feed.h"
+#include "trainer/train/verification/gradient_table.h"
+#include "trainer/train/verification/is_last_check.h"
+#include "trainer/train/verification/verify_gradients.h"
+
+namespace narrowcast::job {
+namespace {
+
+using verification::HookReport;
+
+models::Batch batch_of_rank(const AgreedJob& agreed) {
+  const int64_t rank = agreed.group->getRank();
+  if (agreed.inputs.dataset == nullptr) {
+    return models::DdpCommHookTask::reference_batch(rank);
+  }
+  const data::BatchPlan plan({.global_batch = agreed.job.training.batch_size, .world_size = agreed.group->getSize()});
+  const data::SampleOrder order(agreed.inputs.dataset->training_size(), static_cast<uint64_t>(agreed.job.seed));
+  return agreed.inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
+}
+
+// On a GPU each hook has a backward pass of its own, and all must compute the same. The fused attentions do not: the
+// order in which they add up is left to chance, also in LibTorch's deterministic mode.
+void compute_deterministically() {
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, /*warn_only=*/true);
+  context.setSDPUseFlash(false);
+  context.setSDPUseMemEfficient(false);
+  context.setSDPUseCuDNN(false);
+}
+
+std::string is_last_line(const verification::IsLastResult& result) {
+  return "is_last: set for the last of " + std::to_string(result.buckets) +
+         " buckets only: " + (result.passed ? "pass" : "FAIL") + "\n";
+}
+
+bool print_verdicts(const AgreedJob& agreed, const std::vector<HookReport>& reports) {
+  const bool is_rank_0 = agreed.context.env.rank == 0;
+  if (is_rank_0) {
+    agreed.context.results << verification::gradient_table(reports) << std::flush;
+  }
+  bool passed = std::all_of(reports.begin(), reports.end(), [](const HookReport& report) { return report.passed(); });
+  if (agreed.job.verification->reference_task) {
+    const verification::IsLastResult is_last = verification::check_is_last(agreed.group);
+    passed = passed && is_last.passed;
+    if (is_rank_0) {
+      agreed.context.results << is_last_line(is_last) << std::flush;
+    }
+  }
+  return passed;
+}
+
+}  // namespace
+
+void check_verification_job(const TrainJob& job, int64_t world_size) {
+  TORCH_CHECK_VALUE(job.verification->tolerance_scale > 0, "tolerance_scale: must be positive, but is ",
+                    job.verification->tolerance_scale);
+  if (job.model != "ddp_comm_hook_task") {
+    TORCH_CHECK_VALUE(job.training.batch_size >= 1 && job.training.batch_size % world_size == 0,
+                      "batch_size: must be a positive multiple of the number of ranks (", world_size, "), but is ",
+                      job.training.batch_size);
+  }
+}
+
+int run_verification_job(const AgreedJob& agreed) {
+  const at::Device device = agreed.inputs.device;
+  if (!device.is_cpu()) {
+    compute_deterministically();
+  }
+  const auto make_hook = [&](const std::string& name) {
+    const DdpOptions ddp = agreed.job.ddp.with_hook(name);
+    return hooks::create_comm_hook(name, {agreed.group, ddp.wire(), ddp.channel_size()});
+  };
+  const std::vector<HookReport> reports =
+      verification::verify_gradients({.model = agreed.inputs.model,
+                                      .batch = training::on_device(batch_of_rank(agreed), device),
+                                      .group = agreed.group,
+                                      .ddp = agreed.job.ddp},
+                                     *agreed.job.verification, make_hook);
+  return print_verdicts(agreed, reports) ? program::kSuccess : program::kCheckFailed;
+}
+
+}  // namespace narrowcast::job

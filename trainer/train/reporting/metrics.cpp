@@ -1,0 +1,134 @@
+#include "trainer/train/reporting/metrics.h"
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include <narrowcast/errors.h>
+#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/json.h"
+#include "trainer/train/files/file_io.h"
+
+namespace narrowcast::reporting {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kReadAtOnce = int64_t{1} << 20;
+
+bool is_event(const json& line, const char* event) { return line.value("event", json()) == event; }
+
+// What cannot be looked up cannot be read either, and that says why.
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::not_found;
+}
+
+// Calls use(object) for each line that is whole; for none if there is no such file. A file of any length takes little
+// memory: one of a long training has many lines.
+template <class Use>
+void for_each_line(const std::string& path, const Use& use) {
+  if (!is_there(path)) {
+    return;
+  }
+  const files::InputFile file(path, files::Links::kRefuse);
+  const auto longest_line = static_cast<size_t>(files::JsonLimits().bytes);
+  const auto use_line = [&](std::string_view line) {
+    const json object = files::try_parse_json(line).value;
+    if (object.is_object()) {
+      use(object);
+    }
+  };
+  std::string text;  // From the beginning of a line on.
+  int64_t offset = 0;
+  for (int64_t more = -1; more != 0; offset += more) {
+    NARROWCAST_CHECK_INPUT(text.size() <= longest_line, path, ": has a line of more than ", longest_line, " bytes");
+    const size_t kept = text.size();
+    text.resize(kept + static_cast<size_t>(kReadAtOnce));
+    more = file.read_some(offset, text.data() + kept, kReadAtOnce);
+    text.resize(kept + static_cast<size_t>(more));
+    size_t begin = 0;
+    for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      use_line(std::string_view(text).substr(begin, end - begin));
+    }
+    text.erase(0, begin);
+  }
+  use_line(text);
+}
+
+bool is_after(const json& line, int64_t step) {
+  const json at = line.value("step", json());
+  return at.is_number_integer() && at.get<int64_t>() > step;
+}
+
+}  // namespace
+
+bool truncate_metrics(const std::string& path, int64_t step) {
+  if (!is_there(path)) {
+    return false;
+  }
+  files::AtomicFile file(path);
+  for_each_line(path, [&](const json& line) {
+    if (!is_after(line, step) && !is_event(line, "end")) {
+      file.write(line.dump() + "\n");
+    }
+  });
+  file.commit();
+  return true;
+}
+
+bool metrics_have_ended(const std::string& path) {
+  bool ended = false;
+  for_each_line(path, [&](const json& line) { ended = ended || is_event(line, "end"); });
+  return ended;
+}
+
+void Metrics::on_start(const nlohmann::json& plan) {
+  nlohmann::json line = {{"event", "start"}};
+  line.update(plan);
+  file_.append(line);
+}
+
+void Metrics::on_step(const StepReport& report) {
+  nlohmann::json line = {{"event", "step"},
+                         {"step", report.step},
+                         {"loss", report.loss},
+                         {"learning_rate", report.learning_rate},
+                         {"units_per_second", report.units_per_second},
+                         {"seconds", report.seconds},
+                         {"payload_bytes_sent", report.payload_bytes_sent},
+                         {"skipped_steps", report.skipped_steps}};
+  if (report.gradient_norm.has_value()) {
+    line["gradient_norm"] = *report.gradient_norm;
+  }
+  file_.append(line);
+}
+
+void Metrics::on_evaluation(const EvaluationReport& report) {
+  file_.append(
+      {{"event", "evaluation"}, {"step", report.step}, {"validation_loss", report.loss}, {"seconds", report.seconds}});
+}
+
+void Metrics::on_checkpoint(const CheckpointReport& report) {
+  file_.append({{"event", "checkpoint"},
+                {"step", report.step},
+                {"path", report.path},
+                {"bytes", report.bytes},
+                {"seconds", report.seconds}});
+}
+
+void Metrics::on_resume(const ResumeReport& report) {
+  json line = {{"event", "resume"}, {"step", report.step}, {"path", report.path}};
+  if (!report.changes.empty()) {
+    line["changes"] = report.changes;
+  }
+  file_.append(line);
+}
+
+void Metrics::on_end(const nlohmann::json& results) {
+  nlohmann::json line = {{"event", "end"}};
+  line.update(results);
+  file_.append(line);
+}
+
+}  // namespace narrowcast::reporting

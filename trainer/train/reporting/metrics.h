@@ -1,0 +1,44 @@
+// metrics.jsonl: a training for programs to read. docs/training.md lists the keys.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "trainer/train/files/json_lines.h"
+#include "trainer/train/reporting/reports.h"
+
+namespace narrowcast::reporting {
+
+// One line per report, each with its "event".
+class Metrics : public TrainingObserver {
+ public:
+  // Throws c10::ValueError naming the path if it cannot be written.
+  explicit Metrics(const std::string& path, files::JsonLinesMode mode = files::JsonLinesMode::kReplace)
+      : file_(path, mode) {}
+
+  // {"event": "start"} with the keys of `plan`, a JSON object.
+  void on_start(const nlohmann::json& plan);
+  // {"event": "step"} with what the report holds.
+  void on_step(const StepReport& report) override;
+  // {"event": "evaluation"} likewise.
+  void on_evaluation(const EvaluationReport& report) override;
+  // {"event": "checkpoint"} and {"event": "resume"} likewise.
+  void on_checkpoint(const CheckpointReport& report) override;
+  void on_resume(const ResumeReport& report);
+  // {"event": "end"} with the keys of `results`.
+  void on_end(const nlohmann::json& results);
+
+ private:
+  files::JsonLinesFile file_;
+};
+
+// Takes out of the file what was written after optimizer step `step`, ends of trainings, and lines that are no JSON
+// objects within the limits of parse_json, which a crash may have left. Returns false if there is no such file. It
+// changes as a whole or not at all; throws c10::ValueError naming the path if it cannot be read or written, or is a
+// link or no regular file, and CorruptInputError if a line is longer than parse_json takes.
+bool truncate_metrics(const std::string& path, int64_t step);
+
+// Whether a training came to its end there; false if there is no such file. Throws as truncate_metrics does.
+bool metrics_have_ended(const std::string& path);
+
+}  // namespace narrowcast::reporting

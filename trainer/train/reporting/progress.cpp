@@ -1,0 +1,80 @@
+#include "trainer/train/reporting/progress.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <iomanip>
+#include <sstream>
+#include <utility>
+
+#include "trainer/train/reporting/quantities.h"
+
+namespace narrowcast::reporting {
+namespace {
+
+constexpr const char* kEraseLine = "\r\x1b[K";
+constexpr const char* kBold = "\x1b[1m";
+constexpr const char* kNormal = "\x1b[0m";
+
+std::string format_loss(double loss) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(4) << loss;
+  return text.str();
+}
+
+std::string format_learning_rate(double learning_rate) {
+  std::ostringstream text;
+  text << std::scientific << std::setprecision(1) << learning_rate;
+  return text.str();
+}
+
+}  // namespace
+
+Progress::Progress(std::ostream& out, ProgressOptions options) : out_(out), options_(std::move(options)) {}
+
+Progress::~Progress() {
+  if (line_is_open_) {
+    out_ << std::endl;
+  }
+}
+
+void Progress::on_step(const StepReport& report) {
+  const bool last = report.step == options_.steps;
+  if (!options_.terminal && !last && report.seconds < next_line_at_) {
+    return;
+  }
+  const auto steps_left = static_cast<double>(options_.steps - report.step);
+  const double seconds_left = report.seconds / static_cast<double>(report.step) * steps_left;
+  print_line(c10::str(position(report.step), "  loss ", format_loss(report.loss), "  lr ",
+                      format_learning_rate(report.learning_rate), "  ", format_count(report.units_per_second), " ",
+                      options_.unit, "/s  ", format_bytes(static_cast<double>(report.payload_bytes_sent)), " sent  ",
+                      report.skipped_steps > 0 ? c10::str(report.skipped_steps, " skipped  ") : "",
+                      format_duration(last ? report.seconds : seconds_left), last ? " in all" : " left"));
+  next_line_at_ = report.seconds + options_.seconds_between_lines;
+}
+
+void Progress::on_evaluation(const EvaluationReport& report) {
+  const std::string text = "validation loss " + format_loss(report.loss);
+  print_line(position(report.step) + "  " + (options_.color ? kBold + text + kNormal : text));
+  if (line_is_open_) {  // An evaluation stays on the screen.
+    out_ << std::endl;
+    line_is_open_ = false;
+  }
+}
+
+std::string Progress::position(int64_t step) const {
+  const std::string total = std::to_string(options_.steps);
+  std::ostringstream text;
+  text << "step " << std::setw(static_cast<int>(total.size())) << step << "/" << total;
+  return text.str();
+}
+
+void Progress::print_line(const std::string& line) {
+  if (options_.terminal) {
+    out_ << kEraseLine << line << std::flush;
+    line_is_open_ = true;
+  } else {
+    out_ << line << std::endl;
+  }
+}
+
+}  // namespace narrowcast::reporting

@@ -1,0 +1,70 @@
+#include "trainer/train/training/device.h"
+
+#include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/strip.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+
+#include <string_view>
+
+namespace narrowcast {
+namespace {
+
+// libc10_cuda registers it when it is loaded, which it is in a CUDA build only.
+bool built_with_cuda() { return c10::impl::hasDeviceGuardImpl(c10::kCUDA); }
+
+at::Device gpu(const std::string& name, int64_t index) {
+  TORCH_CHECK_VALUE(built_with_cuda(), "device: ", name, " needs a build with CUDA, and this is one without");
+  const int64_t gpus = gpu_count();
+  TORCH_CHECK_VALUE(gpus > 0, "device: ", name, " needs a GPU, but none can be used here: no GPU or no driver");
+  TORCH_CHECK_VALUE(index < gpus, "device: ", name, " means GPU ", index, " here, but this process can use ", gpus,
+                    gpus == 1 ? " GPU; cuda:0 means that one on every rank" : " GPUs");
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+int64_t index_of(const std::string& name) {
+  int32_t index = -1;
+  const bool is_number = absl::SimpleAtoi(absl::StripPrefix(name, "cuda:"), &index) && index >= 0;
+  TORCH_CHECK_VALUE(is_number, "device: ", name, " names no GPU; an example is cuda:0");
+  return index;
+}
+
+}  // namespace
+
+int64_t gpu_count() { return built_with_cuda() ? c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount() : 0; }
+
+at::Device choose_device(const std::string& name, const WorkerEnv& env) {
+  if (name == "cpu" || (name == "auto" && gpu_count() < env.local_world_size)) {
+    return c10::kCPU;
+  }
+  if (name == "cuda" || name == "auto") {
+    return gpu(name, env.local_rank);
+  }
+  TORCH_CHECK_VALUE(absl::StartsWith(name, "cuda:"), "device: unknown name '", name,
+                    "'; known: auto, cpu, cuda, cuda:N");
+  return gpu(name, index_of(name));
+}
+
+std::string choose_backend(const std::string& name, at::Device device) {
+  const std::string fitting = device.is_cuda() ? "nccl" : "gloo";
+  TORCH_CHECK_VALUE(name == "auto" || name == "gloo" || name == "nccl", "backend: unknown name '", name,
+                    "'; known: auto, gloo, nccl");
+  TORCH_CHECK_VALUE(name == "auto" || name == fitting, "backend: ", name, " does not move tensors on ",
+                    device.is_cuda() ? "a GPU" : "the CPU", ", where this rank computes; ", fitting, " does");
+  return fitting;
+}
+
+void wait_for_device(at::Device device) {
+  if (!device.is_cpu()) {
+    c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
+  }
+}
+
+void use_device(at::Device device) {
+  if (!device.is_cpu()) {
+    c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
+  }
+}
+
+}  // namespace narrowcast

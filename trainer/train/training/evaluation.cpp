@@ -1,0 +1,62 @@
+#include "trainer/train/training/evaluation.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "trainer/train/data/sample_order.h"
+#include "trainer/train/training/batch_feed.h"
+
+namespace narrowcast::training {
+namespace {
+
+// Held-out samples are taken in one fixed random order, so that a few of them speak for all.
+constexpr uint64_t kOrderSeed = 0;
+
+// Evaluation mode from here to the end of the scope.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(models::Model& model) : model_(model), was_training_(model.is_training()) { model_.eval(); }
+  ~EvaluationMode() { model_.train(was_training_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  models::Model& model_;
+  bool was_training_;
+  c10::AutoGradMode no_gradients_{false};
+};
+
+std::vector<int64_t> samples_at(const data::SampleOrder& order, int64_t begin, int64_t end) {
+  std::vector<int64_t> samples;
+  for (int64_t position = begin; position < end; ++position) {
+    samples.push_back(order.at(position));
+  }
+  return samples;
+}
+
+}  // namespace
+
+double held_out_loss(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
+                     const EvaluationOptions& options) {
+  TORCH_CHECK_VALUE(options.samples >= 1, "samples: must be at least 1, but is ", options.samples);
+  TORCH_CHECK_VALUE(options.batch >= 1, "batch: must be at least 1, but is ", options.batch);
+  const EvaluationMode mode(model);
+  const data::SampleOrder order(dataset.held_out_size(), kOrderSeed);
+  const int64_t samples = std::min(options.samples, dataset.held_out_size());
+  const int64_t begin = samples * group->getRank() / group->getSize();
+  const int64_t end = samples * (group->getRank() + 1) / group->getSize();
+  const std::vector<at::Tensor> parameters = model.parameters();
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
+  double sum = 0;
+  for (int64_t first = begin; first < end; first += options.batch) {
+    const std::vector<int64_t> indices = samples_at(order, first, std::min(first + options.batch, end));
+    const models::Batch batch = on_device(dataset.held_out_batch(indices), device);
+    sum += loss_of(model, batch, options.precision).item<double>() * static_cast<double>(indices.size());
+  }
+  return all_reduce_sum(group, {sum})[0] / static_cast<double>(samples);
+}
+
+}  // namespace narrowcast::training

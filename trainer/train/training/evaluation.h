@@ -1,0 +1,26 @@
+// The loss on held-out data.
+#pragma once
+
+#include <cstdint>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/model.h>
+#include "trainer/train/data/dataset.h"
+#include "trainer/train/training/precision.h"
+
+namespace narrowcast::training {
+
+struct EvaluationOptions {
+  int64_t samples = 512;  // held-out samples, over all ranks; all there are if there are fewer
+  int64_t batch = 32;     // samples per forward pass of a rank
+  Precision precision = Precision::kFp32;
+};
+
+// Mean loss of the model, on its device, over the same held-out samples for every world size and every seed of the
+// training, in evaluation mode and without gradients; the model's mode is restored. A collective: rank r computes the
+// r-th of world_size contiguous parts, then sums and counts are all-reduced, so all ranks return the same bits.
+// Throws c10::ValueError for options below 1 and c10::DistBackendError if a peer failed.
+double held_out_loss(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
+                     const EvaluationOptions& options);
+
+}  // namespace narrowcast::training

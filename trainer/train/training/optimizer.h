@@ -1,0 +1,46 @@
+// LibTorch's optimizers, set up as the trainer uses them.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace narrowcast::training {
+
+enum class OptimizerKind { kAdamW, kSgd };
+
+// "adamw" or "sgd"; anything else throws c10::ValueError.
+OptimizerKind parse_optimizer(const std::string& name);
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double weight_decay = 0.1;  // >= 0; for parameters with two dimensions or more only, so not biases and norms
+  double momentum = 0;        // of SGD, 0..1 (1 excluded); not used by AdamW
+  double beta1 = 0.9;         // of AdamW, 0..1 (1 excluded)
+  double beta2 = 0.99;        // of AdamW, 0..1 (1 excluded): gradients of small models are noisy but stationary
+  double epsilon = 1e-8;      // of AdamW, > 0
+};
+
+// Throws c10::ValueError for an option out of its range or one the kind would ignore.
+void check_optimizer_options(const OptimizerOptions& options);
+
+// An optimizer over the parameters of `module`, at learning rate 0 until set_learning_rate. Throws as
+// check_optimizer_options does.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
+                                                        const OptimizerOptions& options);
+
+// For all parameter groups.
+void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
+
+// Whether every element of every gradient is finite. Depends on the bits alone, not on the number of threads: ranks
+// with equal gradients find the same.
+bool gradients_are_finite(const std::vector<at::Tensor>& parameters);
+
+// Scales the gradients so that their global 2-norm is at most `max_norm` (> 0) and returns the norm
+// they had. Called after the gradients are averaged, so every rank finds the same norm.
+double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm);
+
+}  // namespace narrowcast::training

@@ -1,0 +1,96 @@
+#include "trainer/train/training/optimizer_steps.h"
+
+#include <ATen/ops/zeros.h>
+
+namespace narrowcast::training {
+namespace {
+
+data::BatchPlan make_plan(const TrainingOptions& options, int64_t world_size) {
+  return data::BatchPlan(
+      {.global_batch = options.batch_size, .world_size = world_size, .accumulation_steps = options.accumulation_steps});
+}
+
+}  // namespace
+
+OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions& options)
+    : options_(options),
+      rank_(setup.group->getRank()),
+      plan_(make_plan(options, setup.group->getSize())),
+      order_(setup.dataset.training_size(), options.seed),
+      learning_rate_(options.learning_rate, options.steps),
+      parameters_(setup.model->parameters()),
+      window_loss_(zero()),
+      feed_(setup.dataset, parameters_.at(0).device()),
+      ddp_(setup.model, setup.group, setup.ddp),
+      optimizer_(make_optimizer(*setup.model, options.optimizer)) {
+  if (options.precision == Precision::kFp16) {
+    scaler_.emplace(parameters_.at(0).device());
+  }
+}
+
+TrainingParts OptimizerSteps::parts() {
+  return {.model = ddp_,
+          .optimizer = *optimizer_,
+          .scaler = scaler_ ? &*scaler_ : nullptr,
+          .order = order_,
+          .batch_size = options_.batch_size};
+}
+
+void OptimizerSteps::take_next(Counters& counters) {
+  const int64_t step = ++counters.step;
+  at::Tensor loss = zero();
+  ddp_.zero_grad();
+  for (int64_t micro_step = 0; micro_step + 1 < options_.accumulation_steps; ++micro_step) {
+    const auto unsynchronized = ddp_.no_sync();
+    loss += backward(step, micro_step);
+  }
+  loss += backward(step, options_.accumulation_steps - 1);
+  ++counters.window_batches;
+  if (!gradients_can_be_used()) {
+    ++counters.skipped_steps;
+    return;
+  }
+  window_loss_ += loss;
+  update(counters);
+}
+
+at::Tensor OptimizerSteps::zero() const {
+  return at::zeros({}, at::TensorOptions(at::kDouble).device(parameters_[0].device()));
+}
+
+// Returns the loss, a scalar on the device. Nothing here waits for a GPU, which computes while the next batch is made.
+at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
+  const at::Tensor loss = forward(feed_.take()) / static_cast<double>(options_.accumulation_steps);
+  ddp_.backward(scaler_ ? scaler_->scaled(loss) : loss);
+  const bool is_last = micro_step + 1 == options_.accumulation_steps;
+  prepare(is_last ? step + 1 : step, is_last ? 0 : micro_step + 1);
+  return loss.detach();
+}
+
+at::Tensor OptimizerSteps::forward(const models::Batch& batch) {
+  const Autocast autocast(batch.inputs.device().type(), options_.precision);
+  return ddp_.forward(batch);
+}
+
+// The batch of that micro-step; none after the last step.
+void OptimizerSteps::prepare(int64_t step, int64_t micro_step) {
+  if (step <= options_.steps) {
+    feed_.prepare(plan_.samples(order_, rank_, step - 1, micro_step));
+  }
+}
+
+// Whether the step is to be taken; the gradients are those of the loss then.
+bool OptimizerSteps::gradients_can_be_used() {
+  return scaler_ ? scaler_->unscale(parameters_) : !options_.skip_nonfinite_steps || gradients_are_finite(parameters_);
+}
+
+void OptimizerSteps::update(Counters& counters) {
+  set_learning_rate(*optimizer_, learning_rate_of(counters.step));
+  if (options_.clip_grad_norm > 0) {
+    counters.gradient_norm = clip_gradient_norm(parameters_, options_.clip_grad_norm);
+  }
+  optimizer_->step();
+  ++counters.window_steps;
+}
+
+}  // namespace narrowcast::training

@@ -1,0 +1,55 @@
+#include "trainer/train/training/precision.h"
+
+#include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <utility>
+
+namespace narrowcast::training {
+namespace {
+
+constexpr std::array<std::pair<Precision, const char*>, 3> kNames{
+    {{Precision::kFp32, "fp32"}, {Precision::kBf16, "bf16"}, {Precision::kFp16, "fp16"}}};
+
+}  // namespace
+
+Precision parse_precision(const std::string& name) {
+  for (const auto& [precision, known] : kNames) {
+    if (name == known) {
+      return precision;
+    }
+  }
+  TORCH_CHECK_VALUE(false, "precision: unknown name '", name, "'; known: fp32, bf16, fp16");
+}
+
+std::string to_string(Precision precision) { return kNames.at(static_cast<size_t>(precision)).second; }
+
+at::Tensor loss_of(models::Model& model, const models::Batch& batch, Precision precision) {
+  const Autocast autocast(batch.inputs.device().type(), precision);
+  return model.forward(batch);
+}
+
+Autocast::Autocast(at::DeviceType device, Precision precision)
+    : device_(device), active_(precision != Precision::kFp32) {
+  if (active_) {
+    was_enabled_ = at::autocast::is_autocast_enabled(device_);
+    former_dtype_ = at::autocast::get_autocast_dtype(device_);
+    at::autocast::increment_nesting();
+    at::autocast::set_autocast_dtype(device_, precision == Precision::kBf16 ? at::kBFloat16 : at::kHalf);
+    at::autocast::set_autocast_enabled(device_, true);
+  }
+}
+
+// The copies of parameters in the narrow type are good until the parameters change.
+Autocast::~Autocast() {
+  if (active_) {
+    if (at::autocast::decrement_nesting() == 0) {
+      at::autocast::clear_cache();
+    }
+    at::autocast::set_autocast_enabled(device_, was_enabled_);
+    at::autocast::set_autocast_dtype(device_, former_dtype_);
+  }
+}
+
+}  // namespace narrowcast::training

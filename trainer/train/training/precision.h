@@ -1,0 +1,41 @@
+// In which floating type a training computes its forward and backward passes. Parameters, gradients and the optimizer's
+// state are float32 always.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include <narrowcast/model.h>
+
+namespace narrowcast::training {
+
+enum class Precision {
+  kFp32,  // everything
+  kBf16,  // matrix products and convolutions in bfloat16, by autocast; the rest as LibTorch's autocast has it
+  kFp16,  // the same in float16, with the loss scaled (gradient_scaler.h), since small gradients would become 0
+};
+
+// "fp32", "bf16" or "fp16"; anything else throws c10::ValueError.
+Precision parse_precision(const std::string& name);
+std::string to_string(Precision precision);
+
+// The model's mean loss over the batch, in that precision on the device of the batch: a float32 scalar.
+at::Tensor loss_of(models::Model& model, const models::Batch& batch, Precision precision);
+
+// Autocast to the precision's type on this thread, from here to the end of the scope. For kFp32 it does nothing.
+class Autocast {
+ public:
+  Autocast(at::DeviceType device, Precision precision);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  const at::DeviceType device_;
+  const bool active_;
+  bool was_enabled_ = false;
+  at::ScalarType former_dtype_ = at::kFloat;
+};
+
+}  // namespace narrowcast::training

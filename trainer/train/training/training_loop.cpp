@@ -1,0 +1,163 @@
+#include "trainer/train/training/training_loop.h"
+
+#include <chrono>
+#include <cmath>
+#include <string>
+
+#include <narrowcast/errors.h>
+#include "trainer/train/checkpoint/agreement.h"
+#include "trainer/train/training/evaluation.h"
+#include "trainer/train/training/optimizer_steps.h"
+
+namespace narrowcast::training {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One training, from the first step to the last.
+class TrainingRun {
+ public:
+  TrainingRun(const TrainingSetup& setup, const TrainingOptions& options)
+      : setup_(setup), options_(options), steps_(setup, options) {}
+
+  TrainingResult run() {
+    if (setup_.checkpoints.restored != nullptr) {
+      go_on_from(*setup_.checkpoints.restored);
+    }
+    segment_began_ = Clock::now();
+    steps_.begin_at(counters_.step + 1);
+    while (counters_.step < options_.steps && !diverged_at_.has_value()) {
+      steps_.take_next(counters_);
+      if (is_due(options_.log_every)) {
+        report();
+      }
+      if (is_due(options_.eval_every)) {
+        evaluate();
+      }
+      if (is_due(setup_.checkpoints.every)) {
+        save();
+      }
+    }
+    return result();
+  }
+
+ private:
+  // A collective: all ranks can, or none does. Frees the memory of what was read.
+  void go_on_from(checkpoint::Restored& restored) {
+    const std::string failure =
+        checkpoint::first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
+    NARROWCAST_CHECK_INPUT(failure.empty(), failure);
+    steps_.set_window_loss(counters_.window_loss);
+    restored.replica.clear();
+    restored.ranks.clear();
+    restored.first_rank.clear();
+  }
+
+  // After every so many steps (0: none), and after the last one.
+  bool is_due(int64_t every) const {
+    return counters_.step == options_.steps || (every > 0 && counters_.step % every == 0);
+  }
+
+  TrainingResult result() {
+    return {.validation_loss = counters_.validation_loss,
+            .training_loss = counters_.training_loss,
+            .payload_bytes_sent = steps_.model().payload_bytes_sent(),
+            .payload_bytes_without_hook = steps_.model().payload_bytes_without_hook(),
+            .seconds = counters_.seconds,
+            .skipped_steps = counters_.skipped_steps,
+            .diverged_at = diverged_at_};
+  }
+
+  // Collective: all ranks learn the mean loss, and so whether to go on. If all steps were skipped there is none.
+  void report() {
+    const double sum = all_reduce_sum(setup_.group, {steps_.window_loss()})[0];
+    const double seconds = window_seconds();
+    counters_.seconds += seconds;
+    counters_.training_loss = sum / static_cast<double>(counters_.window_steps * setup_.group->getSize());
+    if (!std::isfinite(counters_.training_loss)) {
+      diverged_at_ = counters_.step;
+    }
+    if (setup_.observer != nullptr) {
+      setup_.observer->on_step(step_report(seconds));
+    }
+    steps_.set_window_loss(0);
+    counters_.window_steps = 0;
+    counters_.window_batches = 0;
+    counters_.window_seconds = 0;
+    segment_began_ = Clock::now();
+  }
+
+  // Of the steps since the last one, which took so many seconds.
+  reporting::StepReport step_report(double seconds) {
+    const int64_t units = counters_.window_batches * options_.batch_size * setup_.units_per_sample;
+    return {.step = counters_.step,
+            .loss = counters_.training_loss,
+            .learning_rate = steps_.learning_rate_of(counters_.step),
+            .gradient_norm = counters_.gradient_norm,
+            .units_per_second = static_cast<double>(units) / seconds,
+            .seconds = counters_.seconds,
+            .payload_bytes_sent = steps_.model().payload_bytes_sent(),
+            .skipped_steps = counters_.skipped_steps};
+  }
+
+  // Of training since the last report.
+  double window_seconds() const {
+    return counters_.window_seconds + std::chrono::duration<double>(Clock::now() - segment_began_).count();
+  }
+
+  void evaluate() {
+    if (options_.eval_batches == 0 || diverged_at_.has_value()) {
+      return;
+    }
+    const auto began = Clock::now();
+    counters_.validation_loss = held_out_loss(*setup_.model, setup_.dataset, setup_.group,
+                                              {.samples = options_.eval_batches * options_.batch_size,
+                                               .batch = steps_.plan().micro_batch(),
+                                               .precision = options_.precision});
+    if (!std::isfinite(*counters_.validation_loss)) {
+      diverged_at_ = counters_.step;
+    }
+    if (setup_.observer != nullptr) {
+      setup_.observer->on_evaluation(
+          {.step = counters_.step, .loss = *counters_.validation_loss, .seconds = counters_.seconds});
+    }
+    segment_began_ += Clock::now() - began;  // Evaluation is not training time.
+  }
+
+  // Collective. What has diverged is not worth keeping, and buckets that will change cannot be.
+  void save() {
+    if (setup_.checkpoints.writer == nullptr || diverged_at_.has_value() || !steps_.model().settle_buckets()) {
+      return;
+    }
+    Counters counters = counters_;
+    counters.window_loss = steps_.window_loss();
+    counters.window_seconds = window_seconds();
+    const auto began = Clock::now();
+    const checkpoint::WriteReport written = setup_.checkpoints.writer->write(save_training(steps_.parts(), counters));
+    const auto elapsed = Clock::now() - began;
+    if (setup_.observer != nullptr) {
+      setup_.observer->on_checkpoint({.step = counters_.step,
+                                      .path = written.path,
+                                      .bytes = written.bytes,
+                                      .seconds = std::chrono::duration<double>(elapsed).count()});
+    }
+    segment_began_ += elapsed;  // Nor are checkpoints.
+  }
+
+  const TrainingSetup& setup_;
+  const TrainingOptions& options_;
+  OptimizerSteps steps_;
+
+  Counters counters_;
+  std::optional<int64_t> diverged_at_;
+  Clock::time_point segment_began_;
+};
+
+}  // namespace
+
+TrainingResult train(const TrainingSetup& setup, const TrainingOptions& options) {
+  check_training_options(options, setup.group->getSize());
+  return TrainingRun(setup, options).run();
+}
+
+}  // namespace narrowcast::training

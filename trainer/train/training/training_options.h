@@ -1,0 +1,30 @@
+// What a training is told.
+#pragma once
+
+#include <cstdint>
+
+#include "trainer/train/training/learning_rate.h"
+#include "trainer/train/training/optimizer.h"
+#include "trainer/train/training/precision.h"
+
+namespace narrowcast::training {
+
+struct TrainingOptions {
+  int64_t steps = 600;             // optimizer steps, >= 1
+  int64_t batch_size = 32;         // samples per optimizer step over all ranks; world * accumulation_steps divides it
+  int64_t accumulation_steps = 1;  // backward passes per optimizer step, >= 1
+  OptimizerOptions optimizer = {};
+  LearningRateOptions learning_rate = {};
+  double clip_grad_norm = 1;         // largest 2-norm of the averaged gradients; 0: no limit
+  bool skip_nonfinite_steps = true;  // leave the parameters alone where a gradient is Inf or NaN; always with kFp16
+  Precision precision = Precision::kFp32;
+  int64_t eval_every = 0;     // steps between evaluations; 0: only after the last step
+  int64_t eval_batches = 16;  // held-out samples in one evaluation, in batches of batch_size; 0: no evaluation
+  int64_t log_every = 10;     // steps between reports, >= 1
+  uint64_t seed = 0;          // of the order of the data
+};
+
+// Throws c10::ValueError naming the flag and the value if training on `world_size` ranks could not start.
+void check_training_options(const TrainingOptions& options, int64_t world_size);
+
+}  // namespace narrowcast::training

@@ -1,0 +1,179 @@
+#include "trainer/train/training/training_state.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include "trainer/train/files/model_file.h"
+#include "trainer/train/training/optimizer_state.h"
+
+namespace narrowcast::training {
+namespace {
+
+using checkpoint::Content;
+using checkpoint::Restored;
+using checkpoint::TensorMap;
+using nlohmann::json;
+
+constexpr const char* kModel = "model.";
+constexpr const char* kOptimizer = "optimizer.";
+constexpr const char* kHook = "hook.";
+constexpr const char* kScaler = "gradient_scaler.";
+
+void add_prefixed(TensorMap& to, const std::string& prefix, const TensorMap& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    to[prefix + name] = tensor;
+  }
+}
+
+TensorMap without_prefix(const TensorMap& from, const std::string& prefix) {
+  TensorMap tensors;
+  for (auto entry = from.lower_bound(prefix); entry != from.end() && entry->first.starts_with(prefix); ++entry) {
+    tensors.emplace(entry->first.substr(prefix.size()), entry->second);
+  }
+  return tensors;
+}
+
+// This rank's own where replicas differ, else what all have in common.
+TensorMap replica_part(const Restored& restored, const std::string& prefix) {
+  TensorMap own = without_prefix(restored.own(), prefix);
+  return own.empty() ? without_prefix(restored.replica, prefix) : own;
+}
+
+// Where in its order of samples the training is.
+json data_position(const TrainingParts& parts, int64_t step) {
+  const int64_t position = step * parts.batch_size;
+  return {{"samples", parts.order.size()},
+          {"position", position},
+          {"epoch", position / parts.order.size()},
+          {"offset", position % parts.order.size()}};
+}
+
+// LibTorch's generators that a model on `device` draws from, by their names in a checkpoint.
+std::map<std::string, at::Generator> generators_for(at::Device device) {
+  std::map<std::string, at::Generator> generators = {{"generator.cpu", at::detail::getDefaultCPUGenerator()}};
+  if (!device.is_cpu()) {
+    generators.emplace("generator.cuda", at::globalContext().defaultGenerator(device));
+  }
+  return generators;
+}
+
+void save_generators(at::Device device, TensorMap& own) {
+  for (auto& [name, generator] : generators_for(device)) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    own[name] = generator.get_state();
+  }
+}
+
+void load_generators(const TensorMap& own, at::Device device) {
+  for (auto& [name, generator] : generators_for(device)) {
+    const auto found = own.find(name);
+    if (found == own.end() && name != "generator.cpu") {
+      continue;  // The checkpoint is of a training on another device, which is said elsewhere.
+    }
+    NARROWCAST_CHECK_INPUT(found != own.end(), "'", name, "' is missing");
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    try {
+      generator.set_state(found->second);
+    } catch (const c10::Error& error) {
+      NARROWCAST_CHECK_INPUT(false, "'", name, "' is not the state of a generator: ", error.what_without_backtrace());
+    }
+  }
+}
+
+at::Device device_of(const torch::nn::Module& module) { return module.parameters().at(0).device(); }
+
+void load_scaler(const TensorMap& saved, GradientScaler* scaler) {
+  if (scaler != nullptr) {
+    scaler->load_state(saved);
+  } else {
+    NARROWCAST_CHECK_INPUT(saved.empty(), "it holds a gradient scaler, which this training does not have");
+  }
+}
+
+void load_model(const TensorMap& saved, const torch::nn::Module& module) {
+  const std::map<std::string, at::Tensor> state = files::state_of(module);
+  for (const auto& [name, tensor] : state) {
+    const auto found = saved.find(name);
+    NARROWCAST_CHECK_INPUT(found != saved.end(), "the model's '", name, "' is missing");
+    NARROWCAST_CHECK_INPUT(
+        found->second.sizes() == tensor.sizes() && found->second.scalar_type() == tensor.scalar_type(), "the model's '",
+        name, "' is ", found->second.scalar_type(), " ", found->second.sizes(), ", but must be ", tensor.scalar_type(),
+        " ", tensor.sizes());
+  }
+  NARROWCAST_CHECK_INPUT(saved.size() == state.size(), "it has ", saved.size(), " tensors of a model that has ",
+                         state.size());
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : state) {
+    tensor.copy_(saved.at(name));
+  }
+}
+
+SavedReducerState reducer_state_of(const Restored& restored) {
+  SavedReducerState saved;
+  try {
+    saved.buckets = restored.training.at("buckets").get<BucketNames>();
+    saved.reductions = restored.training.at("reductions").get<int64_t>();
+  } catch (const json::exception& error) {
+    NARROWCAST_CHECK_INPUT(false, "its buckets are not as they must be: ", error.what());
+  }
+  saved.hook.world_size = restored.world_size;
+  saved.hook.first = without_prefix(restored.first_rank, kHook);
+  for (const TensorMap& rank : restored.ranks) {
+    saved.hook.ranks.push_back(without_prefix(rank, kHook));
+  }
+  return saved;
+}
+
+Counters load_parts(const Restored& restored, const TrainingParts& parts) {
+  NARROWCAST_CHECK_INPUT(restored.training.value("data", json()) == data_position(parts, restored.step),
+                         "its position in the data is ", restored.training.value("data", json()).dump(),
+                         ", but must be ", data_position(parts, restored.step).dump());
+  const Counters counters = load_counters(restored, parts.model.process_group()->getSize());
+  const torch::nn::Module& module = *parts.model.module();
+  load_optimizer_state(parts.optimizer, module, replica_part(restored, kOptimizer));
+  parts.model.load_state(reducer_state_of(restored));
+  load_model(replica_part(restored, kModel), module);
+  load_scaler(replica_part(restored, kScaler), parts.scaler);
+  load_generators(restored.own(), device_of(module));
+  return counters;
+}
+
+}  // namespace
+
+Content save_training(const TrainingParts& parts, const Counters& counters) {
+  Content content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}};
+  const ReducerState reducer = parts.model.state();
+  content.training = {
+      {"data", data_position(parts, counters.step)}, {"buckets", reducer.buckets}, {"reductions", reducer.reductions}};
+  const torch::nn::Module& module = *parts.model.module();
+  add_prefixed(content.replica, kModel, files::state_of(module));
+  add_prefixed(content.replica, kOptimizer, optimizer_state(parts.optimizer, module));
+  if (parts.scaler != nullptr) {
+    add_prefixed(content.replica, kScaler, parts.scaler->state());
+  }
+  if (!parts.model.keeps_replicas_equal()) {
+    content.rank = content.replica;
+  }
+  save_counters(counters, content);
+  add_prefixed(content.rank, kHook, reducer.hook);
+  save_generators(device_of(module), content.rank);
+  return content;
+}
+
+Counters load_training(const Restored& restored, const TrainingParts& parts) {
+  try {
+    return load_parts(restored, parts);
+  } catch (const CorruptInputError& error) {
+    NARROWCAST_CHECK_INPUT(false, "checkpoint ", restored.path, ": ", error.what_without_backtrace());
+  }
+}
+
+}  // namespace narrowcast::training

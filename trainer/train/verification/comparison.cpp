@@ -1,0 +1,50 @@
+#include "trainer/train/verification/comparison.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace narrowcast::verification {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The largest element; 0 if there is none, infinity if one is NaN.
+double largest(const at::Tensor& values) {
+  if (values.numel() == 0) {
+    return 0;
+  }
+  const double value = values.max().item<double>();  // max() passes NaN on.
+  return std::isnan(value) ? kInfinity : value;
+}
+
+// a / b, with 0 / 0 = 0.
+at::Tensor ratio(const at::Tensor& a, const at::Tensor& b) { return at::where(a == 0, at::zeros_like(a), a / b); }
+
+}  // namespace
+
+Comparison compare(const at::Tensor& actual, const at::Tensor& expected, const at::Tensor& tolerance) {
+  TORCH_CHECK_VALUE(actual.sizes() == expected.sizes() && actual.sizes() == tolerance.sizes(),
+                    "compare: shapes differ: ", actual.sizes(), ", ", expected.sizes(), " and ", tolerance.sizes());
+  const at::Tensor wanted = expected.to(at::kDouble);
+  const at::Tensor difference = (actual.to(at::kDouble) - wanted).abs();
+  const at::Tensor nonzero = wanted != 0;
+  return {.largest_absolute = largest(difference),
+          .largest_relative = largest(ratio(difference, wanted.abs()).masked_select(nonzero)),
+          .tolerance = largest(tolerance),
+          .worst_share = largest(ratio(difference, tolerance)),
+          .passed = (difference <= tolerance).all().item<bool>() && std::isfinite(largest(tolerance))};
+}
+
+Comparison worse_of(const Comparison& a, const Comparison& b) {
+  return {.largest_absolute = std::max(a.largest_absolute, b.largest_absolute),
+          .largest_relative = std::max(a.largest_relative, b.largest_relative),
+          .tolerance = std::max(a.tolerance, b.tolerance),
+          .worst_share = std::max(a.worst_share, b.worst_share),
+          .passed = a.passed && b.passed};
+}
+
+}  // namespace narrowcast::verification

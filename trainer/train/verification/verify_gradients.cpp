@@ -1,0 +1,166 @@
+#include "trainer/train/verification/verify_gradients.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include <narrowcast/network_errors.h>
+#include "trainer/train/files/safetensors.h"
+#include "trainer/train/training/replicas.h"
+#include "trainer/train/verification/tolerance.h"
+
+namespace narrowcast::verification {
+namespace {
+
+constexpr int kReferenceRanks = 2;  // The reference test's; its tolerances fit the gradients of two ranks.
+
+std::vector<at::Tensor> averaged(const ProcessGroupPtr& group, const std::vector<at::Tensor>& gradients) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& gradient : gradients) {
+    std::vector<at::Tensor> mean = {gradient / group->getSize()};
+    with_network_errors(group->getRank(), "mean of the gradients", [&] { group->allreduce(mean)->wait(); });
+    result.push_back(mean[0]);
+  }
+  return result;
+}
+
+std::vector<at::Tensor> in_float64(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) {
+    result.push_back(tensor.to(at::kDouble));
+  }
+  return result;
+}
+
+// The gradients of passes 0 to `last` added up, by parameter.
+std::vector<at::Tensor> sum_of_passes(const std::vector<PassResult>& passes, size_t last) {
+  std::vector<at::Tensor> sums = in_float64(passes[0].gradients);
+  for (size_t pass = 1; pass <= last; ++pass) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = sums[i] + passes[pass].gradients[i];
+    }
+  }
+  return sums;
+}
+
+void dump(const GradientProblem& problem, const std::string& folder, const std::string& hook,
+          const std::vector<at::Tensor>& gradients) {
+  files::Safetensors content;
+  size_t index = 0;
+  for (const auto& parameter : problem.model->named_parameters()) {
+    content.tensors[parameter.key()] = gradients[index++];
+  }
+  const std::string name = hook + ".rank" + std::to_string(problem.group->getRank()) + ".safetensors";
+  files::write_safetensors((std::filesystem::path(folder) / name).string(), content);
+}
+
+// Every rank judges what it ended with; the verdict is the worst.
+Comparison worst_over_ranks(const ProcessGroupPtr& group, const Comparison& mine) {
+  const std::vector<double> worst = all_reduce_max(
+      group, {mine.largest_absolute, mine.largest_relative, mine.tolerance, mine.worst_share, mine.passed ? 0.0 : 1.0});
+  return {.largest_absolute = worst[0],
+          .largest_relative = worst[1],
+          .tolerance = worst[2],
+          .worst_share = worst[3],
+          .passed = worst[4] == 0};
+}
+
+Comparison compare_all(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,
+                       const std::vector<at::Tensor>& tolerances) {
+  Comparison result;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    result = worse_of(result, compare(actual[i], expected[i], tolerances[i]));
+  }
+  return result;
+}
+
+// As torch.testing.assert_close(actual, expected).
+bool within(const ReferenceTolerance& allowed, const std::vector<at::Tensor>& actual,
+            const std::vector<at::Tensor>& expected) {
+  std::vector<at::Tensor> tolerances;
+  for (const at::Tensor& tensor : expected) {
+    tolerances.push_back(tensor.to(at::kDouble).abs() * allowed.relative + allowed.absolute);
+  }
+  return compare_all(actual, expected, tolerances).passed;
+}
+
+}  // namespace
+
+Verifier::Verifier(GradientProblem problem, VerificationOptions options, const HookFactory& make_hook)
+    : problem_(std::move(problem)),
+      options_(std::move(options)),
+      none_(verify(problem_.ddp.with_hook("none"), make_hook)) {}
+
+HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook) {
+  const std::string& hook = ddp.hook();
+  GradientProblem problem = problem_;
+  problem.ddp = ddp;
+  HookRun run = run_hook(problem, hook, make_hook);
+  if (!options_.dump_folder.empty()) {
+    dump(problem, options_.dump_folder, hook, run.passes[0].gradients);
+  }
+  HookReport report;
+  report.hook = hook;
+  for (size_t pass = 0; pass < run.passes.size(); ++pass) {
+    if (hook == "noop") {
+      run.passes[pass].gradients = averaged(problem.group, run.passes[pass].gradients);
+    }
+    const auto judged = [&](const std::vector<PassResult>& passes) {
+      return ddp.wire().error_feedback ? sum_of_passes(passes, pass) : passes[pass].gradients;
+    };
+    report.replicas_identical &= training::equal_on_all_ranks(problem.group, run.passes[pass].gradients);
+    judge(report, {.gradients = judged(run.passes), .bounds = run.passes[pass].bounds},
+          hook == "none" ? exact_mean() : judged(none_passes_));
+  }
+  const std::vector<double> slowest =
+      all_reduce_max(problem.group, {static_cast<double>(run.payload_bytes_sent), run.seconds});
+  report.payload_bytes_sent = static_cast<int64_t>(slowest[0]);
+  report.seconds = slowest[1];
+  if (hook == "none") {
+    none_passes_ = std::move(run.passes);
+  }
+  return report;
+}
+
+// What the gradients should be: the float64 mean of the ranks' own gradients.
+std::vector<at::Tensor> Verifier::exact_mean() const {
+  return averaged(problem_.group, in_float64(local_gradients(problem_)));
+}
+
+void Verifier::judge(HookReport& report, const PassResult& pass, const std::vector<at::Tensor>& expected) const {
+  std::vector<at::Tensor> tolerances;
+  for (const at::Tensor& bound : pass.bounds) {
+    tolerances.push_back(bound * options_.tolerance_scale);
+  }
+  const Comparison mine = compare_all(pass.gradients, expected, tolerances);
+  report.comparison = worse_of(report.comparison, worst_over_ranks(problem_.group, mine));
+  const auto reference = reference_tolerance(report.hook);
+  if (reference && options_.reference_task && problem_.group->getSize() == kReferenceRanks) {
+    const bool mine_passed = within(*reference, pass.gradients, expected);
+    const bool all_passed = all_reduce_max(problem_.group, {mine_passed ? 0.0 : 1.0})[0] == 0;
+    report.reference_passed = report.reference_passed.value_or(true) && all_passed;
+  }
+}
+
+std::vector<HookReport> verify_gradients(const GradientProblem& problem, const VerificationOptions& options,
+                                         const HookFactory& make_hook) {
+  TORCH_CHECK_VALUE(options.tolerance_scale > 0, "tolerance_scale: must be positive, but is ", options.tolerance_scale);
+  for (const std::string& hook : options.hooks) {
+    make_hook(hook);  // Unknown names fail before anything is sent.
+  }
+  if (!options.dump_folder.empty()) {
+    std::filesystem::create_directories(options.dump_folder);
+  }
+  Verifier verifier(problem, options, make_hook);
+  std::vector<HookReport> reports = {verifier.none()};
+  for (const std::string& hook : options.hooks) {
+    if (hook != "none") {
+      reports.push_back(verifier.verify(problem.ddp.with_hook(hook), make_hook));
+    }
+  }
+  return reports;
+}
+
+}  // namespace narrowcast::verification

@@ -1,7 +1,0 @@
-#include "trainer/version.h"
-
-namespace narrowcast {
-
-const char* version() { return NARROWCAST_VERSION; }
-
-}  // namespace narrowcast
