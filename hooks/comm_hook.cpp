@@ -13,7 +13,7 @@ HookState CommHook::state(const std::vector<NamedParameter>& /*parameters*/) con
   return {{kPayloadBytesSent, int_tensor(payload_bytes_sent())}};
 }
 
-void CommHook::load_state(const SavedHookState& saved, const std::vector<NamedParameter>& /*parameters*/) {
+void CommHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& /*parameters*/) {
   payload_bytes_sent_.store(int_of(saved.own(), kPayloadBytesSent), std::memory_order_relaxed);
 }
 

@@ -39,7 +39,7 @@ class ErrorFeedback {
   // Takes them up. In a world of the same size the next steps give the same bits. Else the residuals of means go over
   // to the own ones, and all are shared out anew so that they have the same effect on later means as before. Throws
   // CorruptInputError naming what is missing or does not fit.
-  void load_state(const SavedHookState& saved, const std::vector<NamedParameter>& parameters);
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
  private:
   struct Entry {
@@ -49,7 +49,7 @@ class ErrorFeedback {
     at::Tensor mean;  // float32 [shard.numel]
   };
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
-  void share_out(const SavedHookState& saved, const std::vector<NamedParameter>& parameters);
+  void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
   Entry make_entry(int64_t numel, const std::vector<ParameterRun>& layout, at::Device device);
 

@@ -119,7 +119,7 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
   return state;
 }
 
-void ErrorFeedback::load_state(const SavedHookState& saved, const std::vector<NamedParameter>& parameters) {
+void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   entries_.clear();
   by_parameter_.clear();
   if (saved.world_size == world_size_) {
@@ -151,9 +151,9 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
 }
 
 // A later mean lacks the sum over ranks of the own residuals divided by their number, and the residual of the mean.
-void ErrorFeedback::share_out(const SavedHookState& saved, const std::vector<NamedParameter>& parameters) {
+void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   const double share = static_cast<double>(world_size_) / static_cast<double>(saved.world_size);
-  for (const HookState& state : saved.ranks) {
+  for (const HookState& state : saved.states) {
     for (const NamedParameter& parameter : parameters) {
       const auto former = saved_of(state, parameter);
       if (!former) {

@@ -2,9 +2,8 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
-#include "ops/error_message.h"
+#include "ops/backend_errors.h"
 #include "ops/libtorch_versions.h"
 
 namespace narrowcast::hooks {
@@ -17,12 +16,8 @@ at::Tensor gather(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std
   at::Tensor all = at::empty(sizes, own.options());
   at::Tensor flat = all.view({-1});
   at::Tensor own_flat = own.view({-1});
-  try {
-    libtorch::all_gather_single(group, flat, own_flat)->wait();
-  } catch (const std::exception& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "rank ", group->getRank(), ": all-gather of hook ", hook,
-                     " failed: ", error_message(error));
-  }
+  with_backend_errors(group->getRank(), "all-gather of hook " + hook,
+                      [&] { libtorch::all_gather_single(group, flat, own_flat)->wait(); });
   return all;
 }
 

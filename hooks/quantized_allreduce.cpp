@@ -62,7 +62,7 @@ HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& param
   return state;
 }
 
-void QuantizedAllReduceHook::load_state(const SavedHookState& saved, const std::vector<NamedParameter>& parameters) {
+void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   CommHook::load_state(saved, parameters);
   step_ = static_cast<uint64_t>(int_of(saved.own(), kStep));
   if (options_.error_feedback) {

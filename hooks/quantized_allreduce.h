@@ -33,7 +33,7 @@ class QuantizedAllReduceHook final : public CommHook {
   std::string_view name() const override { return name_; }
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   HookState state(const std::vector<NamedParameter>& parameters) const override;
-  void load_state(const SavedHookState& saved, const std::vector<NamedParameter>& parameters) override;
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
 
  private:
   using Future = c10::ivalue::Future;

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 
 namespace narrowcast {
 
@@ -13,5 +14,8 @@ inline std::string error_message(const std::exception& error) {
   const auto* const with_backtrace = dynamic_cast<const c10::Error*>(&error);
   return with_backtrace != nullptr ? with_backtrace->what_without_backtrace() : error.what();
 }
+
+// For messages of one line: LibTorch's go on with explanations, or with a backtrace.
+inline std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 }  // namespace narrowcast

@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "ops/backend_errors.h"
 #include "ops/error_message.h"
 
 namespace narrowcast::engine {
@@ -140,8 +141,8 @@ bool Transport::wait_once(const Pending& pending, const char* action) {
   try {
     finished = pending.work->wait();
   } catch (const std::exception& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank(), ": ", options_.exchange, ": ", action, " rank ",
-                     pending.peer, " failed: ", error_message(error));
+    throw_backend_error(rank(), c10::str(options_.exchange, ": ", action, " rank ", pending.peer),
+                        error_message(error));
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   throw_if_given_up();

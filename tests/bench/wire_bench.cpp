@@ -114,7 +114,6 @@ void add_entries(Buffers& b, WireFormat format, std::vector<Entry>& entries) {
     cpu::wire_encode<float>(format, {b.floats.data(), n}, random, b.encoded.data());
   });
   add("decode", n, [=, &b] { cpu::wire_decode(format, b.encoded.data(), n, b.out.data()); });
-  add("accumulate", n, [=, &b] { cpu::wire_decode_accumulate(format, b.encoded.data(), n, b.out.data()); });
   add("average", shard, [=, &b] {
     const uint8_t* const messages[kRanks] = {b.messages[0].data(), nullptr, b.messages[2].data(), b.messages[3].data()};
     cpu::wire_average_encode(format, {messages, kRanks, b.floats.data(), shard}, {}, b.messages[1].data());
@@ -132,10 +131,10 @@ bool check(const std::string& what, double reached, double target, const char* u
 }
 
 void print_table(const std::vector<Entry>& entries) {
-  std::printf("  %-14s %8s %8s %8s %8s %8s\n", "GB/s", "encode", "random", "decode", "accum.", "average");
+  std::printf("  %-14s %8s %8s %8s %8s\n", "GB/s", "encode", "random", "decode", "average");
   for (const WireFormat format : kWireFormats) {
     std::printf("  %-14s", std::string(codec::wire::name_of(format)).c_str());
-    for (const char* kernel : {"encode", "encode at random", "decode", "accumulate", "average"}) {
+    for (const char* kernel : {"encode", "encode at random", "decode", "average"}) {
       std::printf(" %8.1f", rate_of(entries, name_of(kernel, format)));
     }
     std::printf("\n");

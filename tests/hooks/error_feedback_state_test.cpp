@@ -69,7 +69,7 @@ TEST_F(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
     ErrorFeedback before(rank, 3);
     fill(before, rank, 3);
     ErrorFeedback after(rank, 3);
-    after.load_state({.world_size = 3, .ranks = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
+    after.load_state({.world_size = 3, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
     for (const size_t index : {0, 1}) {
       const Residuals expected = residuals_of(before, index);
       const Residuals found = residuals_of(after, index);
@@ -87,7 +87,7 @@ TEST_F(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
   ErrorFeedback before(0, 2);
   fill(before, 0, 2);
   ErrorFeedback after(0, 2);
-  after.load_state({.world_size = 2, .ranks = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
+  after.load_state({.world_size = 2, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
   const auto rebuilt = make_parameters_bucket({c_, b_, a_}, {c_, b_, a_});
   const Residuals expected = before.residuals(rebuilt, layout_of(rebuilt));
   const Residuals found = after.residuals(rebuilt, layout_of(rebuilt));
@@ -108,8 +108,8 @@ TEST_F(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
   for (const int64_t world_size : {1, 2, 4}) {
     std::vector<ErrorFeedback> after;
     for (int64_t rank = 0; rank < world_size; ++rank) {
-      SavedHookState saved = {.world_size = 3, .ranks = {}, .first = states[0]};
-      for (int64_t former = rank; former < 3; former += world_size) saved.ranks.push_back(states[former]);
+      FormerRanks saved = {.world_size = 3, .states = {}, .first = states[0]};
+      for (int64_t former = rank; former < 3; former += world_size) saved.states.push_back(states[former]);
       after.emplace_back(rank, world_size);
       after.back().load_state(saved, parameters_);
     }
@@ -126,7 +126,7 @@ TEST_F(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
     change(state);
     ErrorFeedback fresh(0, 2);
     return error_message<CorruptInputError>(
-        [&] { fresh.load_state({.world_size = 2, .ranks = {state}, .first = {}}, parameters_); });
+        [&] { fresh.load_state({.world_size = 2, .states = {state}, .first = {}}, parameters_); });
   };
   EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}); }), HasSubstr("residuals of 'b' are 5"));
   EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}, at::kLong); }), HasSubstr("'residual.b'"));

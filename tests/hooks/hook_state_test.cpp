@@ -24,11 +24,11 @@ TEST(HookState, NamesWhatIsMissingOrNoInteger) {
             "the hook's state 'count' is no integer");
 }
 
-TEST(SavedHookState, OwnIsTheFirstRanksWhereThereIsNone) {
-  SavedHookState saved;
+TEST(FormerRanks, OwnIsTheFirstRanksWhereThereIsNone) {
+  FormerRanks saved;
   saved.first = {{"count", int_tensor(1)}};
   EXPECT_EQ(int_of(saved.own(), "count"), 1);
-  saved.ranks = {{{"count", int_tensor(2)}}, {{"count", int_tensor(3)}}};
+  saved.states = {{{"count", int_tensor(2)}}, {{"count", int_tensor(3)}}};
   EXPECT_EQ(int_of(saved.own(), "count"), 2);
 }
 

@@ -132,7 +132,7 @@ TEST(QuantizedAllReduceHook, GoesOnFromItsStateWithTheSameBits) {
     HookState state;
     for (const auto& [name, tensor] : whole->state(parameters)) state.emplace(name, tensor.clone());
     const auto resumed = create_comm_hook("int4", with(group, wire));
-    resumed->load_state({.world_size = kRanks, .ranks = {state}, .first = {}}, parameters);
+    resumed->load_state({.world_size = kRanks, .states = {state}, .first = {}}, parameters);
     const at::Tensor expected = step(*whole);
     EXPECT_FALSE(at::equal(expected, first));
     EXPECT_TRUE(at::equal(step(*resumed), expected));

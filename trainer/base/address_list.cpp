@@ -41,4 +41,13 @@ bool SocketAddress::means_all() const {
   return reinterpret_cast<const sockaddr_in&>(bytes).sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
+bool means_all(const AddressList& addresses) {
+  for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+    if (SocketAddress(*entry, 0).means_all()) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace narrowcast::network

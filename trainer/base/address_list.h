@@ -30,4 +30,7 @@ struct SocketAddress {
   bool means_all() const;
 };
 
+// Whether one of `addresses` is 0.0.0.0 or ::
+bool means_all(const AddressList& addresses);
+
 }  // namespace narrowcast::network

@@ -37,6 +37,18 @@ std::optional<ListeningSocket> ListeningSocket::listen_at(const SocketAddress& a
   return ListeningSocket(std::move(own), port);
 }
 
+std::optional<ListeningSocket> ListeningSocket::listen_at(const AddressList& addresses, int64_t port, int& error) {
+  int reason = EADDRNOTAVAIL;
+  for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+    if (auto listening = listen_at({*entry, port}, error)) {
+      return listening;
+    }
+    reason = error == EADDRNOTAVAIL ? reason : error;
+  }
+  error = reason;
+  return std::nullopt;
+}
+
 int ListeningSocket::duplicate() const {
   const int copy = fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0);
   TORCH_CHECK(copy >= 0, "fcntl: ", std::strerror(errno));

@@ -16,6 +16,10 @@ class ListeningSocket {
   // often EADDRINUSE, somebody listens there already, or EADDRNOTAVAIL, the address is another machine's.
   static std::optional<ListeningSocket> listen_at(const SocketAddress& address, int& error);
 
+  // The same at the first of a host's `addresses` where it can listen. `error` is EADDRNOTAVAIL only if all of them are
+  // another machine's.
+  static std::optional<ListeningSocket> listen_at(const AddressList& addresses, int64_t port, int& error);
+
   int64_t port() const { return port_; }
 
   // Another descriptor of the same socket, which the caller owns; closing it leaves this one listening.

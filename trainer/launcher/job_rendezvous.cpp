@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "trainer/base/address_list.h"
+#include "trainer/base/addresses.h"
 #include "trainer/launcher/local_rendezvous.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/run_folder.h"
@@ -34,6 +36,12 @@ NodeDescription describe(const GroupRequest& request, const LaunchOptions& launc
 
 const std::string& own_address(const GroupRequest& request) {
   return request.local_addr.empty() ? request.endpoint.host : request.local_addr;
+}
+
+// Also at 0.0.0.0, so that serving there is refused with the reason.
+bool may_serve_at(const std::string& host) {
+  int error = 0;
+  return network::is_own_address(host) || network::means_all(network::find_addresses(host, error));
 }
 
 }  // namespace
@@ -72,7 +80,7 @@ void JobRendezvous::serve(const GroupRequest& request) {
 
 // Several launchers may run on the endpoint's machine; the first to listen is the host.
 void JobRendezvous::serve_if_own(const GroupRequest& request) {
-  if (!is_own_address(request.endpoint.host)) {
+  if (!may_serve_at(request.endpoint.host)) {
     return;
   }
   try {

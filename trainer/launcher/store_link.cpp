@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "ops/error_message.h"
+#include "trainer/base/tcp_store.h"
 #include "trainer/launcher/group/reach.h"
 #include "trainer/launcher/patient_clock.h"
 
@@ -12,20 +14,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kAttempt{1000};        // of one connection
 constexpr milliseconds kPatienceAtEnd{1000};  // for the thread to end
-
-std::string describe(const std::exception& error) {
-  const auto* const known = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = known != nullptr ? known->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
-c10::intrusive_ptr<c10d::TCPStore> connect(const LinkOptions& options) {
-  c10d::TCPStoreOptions client;
-  client.port = static_cast<uint16_t>(options.port);
-  client.waitWorkers = false;
-  client.timeout = options.rendezvous.read_timeout;
-  return c10::make_intrusive<c10d::TCPStore>(options.host, client);
-}
 
 }  // namespace
 
@@ -40,7 +28,8 @@ class StoreLink::Conversation {
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
       // What c10d says of a connection that ended is about its own functions.
-      state_.broken = state_.ticket == 0 ? describe(error) : "the launcher that served it has ended or was killed";
+      state_.broken =
+          state_.ticket == 0 ? first_line(error_message(error)) : "the launcher that served it has ended or was killed";
     }
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -83,8 +72,9 @@ class StoreLink::Conversation {
     if (!reach()) {
       return;
     }
-    const StorePtr store =
-        options_.hosted != nullptr ? StorePtr(options_.hosted->store()) : StorePtr(connect(options_));
+    const StorePtr store = options_.hosted != nullptr ? options_.hosted->store()
+                                                      : network::reach_tcp_store(options_.host, options_.port,
+                                                                                 options_.rendezvous.read_timeout);
     std::optional<StoreHost> host;
     if (options_.hosted != nullptr) {
       const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,

@@ -32,7 +32,7 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   virtual HookState state(const std::vector<NamedParameter>& parameters) const;
 
   // Takes such state up, before the first step. Throws CorruptInputError naming what is missing or does not fit.
-  virtual void load_state(const SavedHookState& saved, const std::vector<NamedParameter>& parameters);
+  virtual void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
   virtual bool keeps_replicas_equal() const { return true; }

@@ -21,14 +21,17 @@ struct NamedParameter {
 // Tensors by name, on any device; the names are the hook's own.
 using HookState = std::map<std::string, at::Tensor>;
 
-// What a rank takes up. As many ranks as left it: each takes up its own.
-struct SavedHookState {
-  int64_t world_size = 1;  // of the ranks that left it
-  std::vector<HookState>
-      ranks;        // each former rank's is with one rank: in a smaller world several, in a larger maybe none
-  HookState first;  // where there is none: former rank 0's
+// What the ranks of an earlier run left, as one rank of the run that goes on from there gets it. The two worlds may
+// differ in size. Rank r of a world of W gets what the former ranks r, r + W, r + 2 W, ... left, so that each of them
+// is with exactly one rank: in a world of the former size every rank gets its own, in a smaller one some get that of
+// several, and in a larger one the last ranks get none.
+struct FormerRanks {
+  int64_t world_size = 1;         // how many former ranks there were
+  std::vector<HookState> states;  // of those that this rank gets, in their order
+  HookState first;                // of former rank 0, where `states` is empty
 
-  const HookState& own() const { return ranks.empty() ? first : ranks[0]; }
+  // Of the former rank with this one's number or, where there was none, of former rank 0.
+  const HookState& own() const { return states.empty() ? first : states[0]; }
 };
 
 // A 64-bit integer as a tensor, and back. int_of throws CorruptInputError naming what is missing or no such number.

@@ -4,12 +4,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <exception>
 #include <optional>
 
+#include "ops/backend_errors.h"
+#include "ops/collectives/all_gather_rows.h"
 #include "ops/collectives/group_name.h"
 #include "ops/error_message.h"
-#include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -65,17 +65,11 @@ at::Device record_device(const Exchange& exchange) {
                                                                        : exchange.sources[0].device();
 }
 
-// All ranks' records, [W * Record::size(W)] int64 on the CPU. Zeros at first, which are no record: a message that is
-// too short leaves them.
+// All ranks' records, int64 [W, Record::size(W)] on the CPU. Zeros, which a message that is too short leaves, are no
+// record.
 at::Tensor gather_records(const Exchange& exchange, const std::optional<Refusal>& refusal) {
-  at::Tensor own = write_record(exchange, refusal).to(record_device(exchange));
-  at::Tensor all = at::zeros({exchange.group->getSize() * own.numel()}, own.options());
-  try {
-    libtorch::all_gather_single(exchange.group, all, own)->wait();
-  } catch (const std::exception&) {
-    throw_backend_error(std::current_exception(), exchange);
-  }
-  return all.cpu();
+  return all_gather_rows(exchange.group, operator_name(exchange.collective), write_record(exchange, refusal),
+                         record_device(exchange));
 }
 
 std::vector<Record> read_records(const at::Tensor& gathered, const Exchange& exchange) {
@@ -83,10 +77,12 @@ std::vector<Record> read_records(const at::Tensor& gathered, const Exchange& exc
   std::vector<Record> records;
   for (int64_t rank = 0; rank < world_size; ++rank) {
     records.emplace_back(gathered.const_data_ptr<int64_t>() + rank * Record::size(world_size), world_size);
-    TORCH_CHECK_WITH(DistBackendError, records.back().is_record(), "rank ", exchange.rank, ": ",
-                     operator_name(exchange.collective), " failed: rank ", rank,
-                     " sent something else than the sizes of such a call; it does something else, or its memory or"
-                     " program is damaged");
+    if (!records.back().is_record()) {
+      throw_backend_error(exchange.rank, operator_name(exchange.collective),
+                          c10::str("rank ", rank,
+                                   " sent something else than the sizes of such a call; it does something else, or "
+                                   "its memory or program is damaged"));
+    }
   }
   return records;
 }
@@ -163,23 +159,6 @@ void refuse(const Exchange& exchange, const Refusal& refusal) {
     failure = error_message(error);
   }
   throw_untold(refusal, failure);
-}
-
-void throw_backend_error(const std::exception_ptr& failure, const Exchange& exchange) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "rank ", exchange.rank, ": ", operator_name(exchange.collective),
-                     " failed: ", error_message(error));
-  }
-}
-
-void wait_for(c10d::Work& work, const Exchange& exchange) {
-  try {
-    work.wait();
-  } catch (const std::exception&) {
-    throw_backend_error(std::current_exception(), exchange);
-  }
 }
 
 }  // namespace narrowcast::collectives

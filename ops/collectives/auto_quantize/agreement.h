@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 
 #include "ops/collectives/auto_quantize/exchange.h"
 #include "ops/collectives/refusal.h"
@@ -20,11 +19,5 @@ int64_t agree(const Exchange& exchange);
 
 // Tells the other ranks that this one cannot take part, and throws what they throw. `exchange` has no tensors.
 [[noreturn]] void refuse(const Exchange& exchange, const Refusal& refusal);
-
-// Blocks until `work` is complete. A failure becomes c10::DistBackendError naming this rank and `exchange`.
-void wait_for(c10d::Work& work, const Exchange& exchange);
-
-// Rethrows `failure` (not null) of `exchange` as that error.
-[[noreturn]] void throw_backend_error(const std::exception_ptr& failure, const Exchange& exchange);
 
 }  // namespace narrowcast::collectives

@@ -102,8 +102,4 @@ AutoQuantizedAllToAllSingle auto_quantize(collectives::AllToAllSingle, DQuantTyp
   return AutoQuantizedAllToAllSingle(checked(qtype, quant_loss));
 }
 
-NotAutoQuantized auto_quantize(collectives::OtherCollective collective, DQuantType, std::optional<double>) {
-  TORCH_CHECK_VALUE(false, "The collective op ", collective.name, " is not supported yet");
-}
-
 }  // namespace narrowcast

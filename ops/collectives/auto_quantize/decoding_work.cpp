@@ -3,11 +3,10 @@
 #include <ATen/core/ivalue_inl.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/Exception.h>
 
 #include <utility>
 
-#include "ops/collectives/auto_quantize/agreement.h"
+#include "ops/backend_errors.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -30,7 +29,8 @@ void use_on_current_stream(const InFlight& in_flight) {
 
 c10::IValue decode(const Future& arrived, const InFlight& in_flight) {
   if (arrived.hasError()) {
-    throw_backend_error(arrived.exception_ptr(), in_flight.exchange);
+    rethrow_as_backend_error(arrived.exception_ptr(), in_flight.exchange.rank,
+                             operator_name(in_flight.exchange.collective));
   }
   use_on_current_stream(in_flight);
   finish(in_flight);
@@ -69,7 +69,7 @@ class DecodingWork final : public c10d::Work {
       transfer_->wait(timeout);
     } catch (const std::exception&) {
       if (!transfer_->isCompleted()) {
-        throw_backend_error(std::current_exception(), exchange_);
+        rethrow_as_backend_error(std::current_exception(), exchange_.rank, operator_name(exchange_.collective));
       }
     }
   }

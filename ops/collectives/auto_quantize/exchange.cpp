@@ -4,12 +4,11 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
-#include <exception>
 #include <numeric>
 #include <utility>
 
+#include "ops/backend_errors.h"
 #include "ops/collectives/auto_quantize/agreement.h"
 #include "ops/libtorch_versions.h"
 
@@ -72,11 +71,8 @@ InFlight start(Exchange exchange) {
   in_flight.stride = all_gather ? longest : 0;
   in_flight.sent = encode(in_flight.exchange);
   in_flight.exchange.sources.clear();  // May be freed while the codes are on their way.
-  try {
-    all_gather ? start_all_gather(in_flight) : start_all_to_all(in_flight);
-  } catch (const std::exception&) {
-    throw_backend_error(std::current_exception(), in_flight.exchange);
-  }
+  with_backend_errors(in_flight.exchange.rank, operator_name(in_flight.exchange.collective),
+                      [&] { all_gather ? start_all_gather(in_flight) : start_all_to_all(in_flight); });
   return in_flight;
 }
 
@@ -93,7 +89,8 @@ void finish(const InFlight& in_flight) {
 
 void run(Exchange exchange) {
   const InFlight in_flight = start(std::move(exchange));
-  wait_for(*in_flight.work, in_flight.exchange);
+  with_backend_errors(in_flight.exchange.rank, operator_name(in_flight.exchange.collective),
+                      [&] { in_flight.work->wait(); });
   finish(in_flight);
 }
 

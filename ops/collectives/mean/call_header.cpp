@@ -1,7 +1,6 @@
 #include "ops/collectives/mean/call_header.h"
 
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
 
@@ -10,8 +9,8 @@
 #include <type_traits>
 
 #include <narrowcast/wire_format.h>
-#include "ops/error_message.h"
-#include "ops/libtorch_versions.h"
+#include "ops/backend_errors.h"
+#include "ops/collectives/all_gather_rows.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -54,8 +53,10 @@ bool are_same_call(const std::vector<CallHeader>& headers) {
 
 void check_same_call(const std::string& call, int64_t rank, const std::vector<CallHeader>& headers) {
   for (size_t sender = 0; sender < headers.size(); ++sender) {
-    TORCH_CHECK_WITH(DistBackendError, headers[sender].mark == CallHeader::kMark, "rank ", rank, ": ", call,
-                     " failed: rank ", sender, " sent something else than what such a call begins with");
+    if (headers[sender].mark != CallHeader::kMark) {
+      throw_backend_error(rank, call,
+                          c10::str("rank ", sender, " sent something else than what such a call begins with"));
+    }
   }
   for (size_t sender = 0; sender < headers.size(); ++sender) {
     const auto refusal = read_refusal(headers[sender].refusal.data());
@@ -78,15 +79,9 @@ void check_same_call(const std::string& call, int64_t rank, const std::vector<Ca
 std::vector<CallHeader> gather_headers(const std::string& call, const CallHeader& own,
                                        const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device) {
   std::vector<CallHeader> headers(group->getSize(), own);
-  at::Tensor sent = at::from_blob(headers.data(), {kCallHeaderBytes}, at::kByte).clone().to(device);
-  at::Tensor received = at::zeros({group->getSize() * kCallHeaderBytes}, sent.options());
-  try {
-    libtorch::all_gather_single(group, received, sent)->wait();
-    const at::Tensor on_host = received.cpu();
-    std::memcpy(headers.data(), on_host.const_data_ptr(), on_host.nbytes());
-  } catch (const std::exception& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "rank ", group->getRank(), ": ", call, " failed: ", error_message(error));
-  }
+  const at::Tensor sent = at::from_blob(headers.data(), {kCallHeaderBytes}, at::kByte).clone();
+  const at::Tensor received = all_gather_rows(group, call, sent, device);
+  std::memcpy(headers.data(), received.const_data_ptr(), received.nbytes());
   return headers;
 }
 

@@ -1,14 +1,13 @@
 #include "ops/collectives/mean/stream_exchange.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <utility>
 
 #include <narrowcast/wire_format.h>
+#include "ops/backend_errors.h"
 #include "ops/collectives/wire/run_codec.h"
-#include "ops/error_message.h"
 #include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
@@ -146,12 +145,7 @@ void StreamExchange::take_means(const MeanCall& call) const {
 }
 
 void StreamExchange::collective(const char* what, const std::function<void()>& body) const {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank(), ": ", what, " of ", options_.name,
-                     " failed: ", error_message(error));
-  }
+  with_backend_errors(rank(), c10::str(what, " of ", options_.name), body);
 }
 
 }  // namespace narrowcast::collectives

@@ -147,7 +147,6 @@ template <class Format>
 inline constexpr WireKernels kWireKernels{
     {&encode<Format, float>, &encode<Format, double>, &encode<Format, c10::BFloat16>, &encode<Format, c10::Half>},
     &decode_to<Format>,
-    &decode<Format, Accumulate>,
     &average<Format>,
     &average_encode<Format>};
 
@@ -175,10 +174,6 @@ void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding
 
 void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out) {
   kernels(format).decode(bytes, n, out);
-}
-
-void wire_decode_accumulate(WireFormat format, const uint8_t* bytes, int64_t n, float* sum) {
-  kernels(format).decode_accumulate(bytes, n, sum);
 }
 
 void wire_average(WireFormat format, const RankParts& parts, float* mean) { kernels(format).average(parts, mean); }

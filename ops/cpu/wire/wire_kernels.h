@@ -47,9 +47,6 @@ void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding
 // out[i] = element i of the message.
 void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out);
 
-// sum[i] += element i of the message.
-void wire_decode_accumulate(WireFormat format, const uint8_t* bytes, int64_t n, float* sum);
-
 // mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order. May be written to `own`.
 void wire_average(WireFormat format, const RankParts& parts, float* mean);
 

@@ -43,7 +43,6 @@ using WireEncode = void (*)(WireInput<T>, const Rounding&, uint8_t*);
 struct WireKernels {
   std::tuple<WireEncode<float>, WireEncode<double>, WireEncode<c10::BFloat16>, WireEncode<c10::Half>> encode;
   void (*decode)(const uint8_t*, int64_t, float*);
-  void (*decode_accumulate)(const uint8_t*, int64_t, float*);
   void (*average)(const RankParts&, float*);
   void (*average_encode)(const RankParts&, const Rounding&, uint8_t*);
 };

@@ -6,32 +6,16 @@
 #include "ops/cuda/wire/wire_launch.cuh"
 
 namespace narrowcast::cuda {
-namespace {
 
-template <bool kAccumulate>
-void launch(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream) {
+void wire_decode(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream) {
   check_type(arguments.type);
   if (arguments.n == 0) {
     return;
   }
   codec::wire::visit(format, [&](auto format_type) {
-    wire_decode_kernel<decltype(format_type), kAccumulate>
-        <<<blocks_for(arguments.n), kThreadsPerBlock, 0, stream>>>(arguments);
+    wire_decode_kernel<decltype(format_type)><<<blocks_for(arguments.n), kThreadsPerBlock, 0, stream>>>(arguments);
   });
   check_launch("wire_decode_kernel");
-}
-
-}  // namespace
-
-void wire_decode(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream) {
-  launch<false>(format, arguments, stream);
-}
-
-void wire_decode_accumulate(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream) {
-  if (arguments.type != FloatType::kFloat32) {
-    throw std::invalid_argument("messages are added to float32 only");
-  }
-  launch<true>(format, arguments, stream);
 }
 
 }  // namespace narrowcast::cuda

@@ -1,4 +1,4 @@
-// A message to its array, or added to one: a tile per warp.
+// A message to its array: a tile per warp.
 #pragma once
 
 #include "ops/cuda/wire/wire_arguments.h"
@@ -6,8 +6,7 @@
 
 namespace narrowcast::cuda {
 
-// With kAccumulate element i of `out`, which is float32, grows by element i of the message, else it becomes it.
-template <class Format, bool kAccumulate>
+template <class Format>
 __global__ void __launch_bounds__(kThreadsPerBlock, 5)
     wire_decode_kernel(const __grid_constant__ DecodeArguments arguments) {
   __shared__ TileRoom<Format> rooms[kWarpsPerBlock];
@@ -18,23 +17,12 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 5)
   uint8_t* const room = rooms[threadIdx.x / kWarpSize].bytes();
   const IncomingBytes<kTileBytes<Format>> incoming(arguments.message + tile.first_byte, tile.bytes(), tile.lane, room);
   TileValues values;
-  if constexpr (kAccumulate) {
-    load(tile.template of<Float32>(arguments.out), values);
-  }
   incoming.wait();
   __syncwarp();
-  WireTile<Format>::decode(room, incoming.lie.phase, tile.lane, [&](int row, int column, float value) {
-    if constexpr (kAccumulate) {
-      value += values.at[row][column];
-    }
-    values.at[row][column] = value;
-  });
-  if constexpr (kAccumulate) {
-    store(values, tile.template of<Float32>(arguments.out));
-  } else {
-    with_element(arguments.type,
-                 [&](auto element) { store(values, tile.template of<decltype(element)>(arguments.out)); });
-  }
+  WireTile<Format>::decode(room, incoming.lie.phase, tile.lane,
+                           [&](int row, int column, float value) { values.at[row][column] = value; });
+  with_element(arguments.type,
+               [&](auto element) { store(values, tile.template of<decltype(element)>(arguments.out)); });
 }
 
 }  // namespace narrowcast::cuda

@@ -23,9 +23,6 @@ void wire_encode(WireFormat format, const EncodeArguments& arguments, cudaStream
 // out[i] = element i of the message, rounded to the type.
 void wire_decode(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream);
 
-// out[i] += element i of the message; `out` is float32.
-void wire_decode_accumulate(WireFormat format, const DecodeArguments& arguments, cudaStream_t stream);
-
 // mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order; then rounded to the type.
 void wire_average(WireFormat format, const AverageArguments& arguments, cudaStream_t stream);
 

@@ -19,7 +19,6 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <optional>
-#include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -46,17 +45,6 @@ struct AllToAllSingle {};
 inline constexpr AllGather all_gather;
 inline constexpr AllToAll all_to_all;
 inline constexpr AllToAllSingle all_to_all_single;
-
-// Any other collective.
-struct OtherCollective {
-  std::string_view name;
-};
-inline constexpr OtherCollective all_reduce{"all_reduce"};
-inline constexpr OtherCollective broadcast{"broadcast"};
-inline constexpr OtherCollective gather{"gather"};
-inline constexpr OtherCollective reduce{"reduce"};
-inline constexpr OtherCollective reduce_scatter{"reduce_scatter"};
-inline constexpr OtherCollective scatter{"scatter"};
 
 }  // namespace collectives
 
@@ -116,15 +104,5 @@ NARROWCAST_EXPORT AutoQuantizedAllToAll auto_quantize(collectives::AllToAll, DQu
                                                       std::optional<double> quant_loss = std::nullopt);
 NARROWCAST_EXPORT AutoQuantizedAllToAllSingle auto_quantize(collectives::AllToAllSingle, DQuantType qtype,
                                                             std::optional<double> quant_loss = std::nullopt);
-
-// Takes any arguments, so that code generic over collectives compiles; never returned.
-struct NotAutoQuantized {
-  template <class... Arguments>
-  void operator()(Arguments&&...) const {}
-};
-
-// Throws c10::ValueError.
-NARROWCAST_EXPORT NotAutoQuantized auto_quantize(collectives::OtherCollective collective, DQuantType qtype,
-                                                 std::optional<double> quant_loss = std::nullopt);
 
 }  // namespace narrowcast

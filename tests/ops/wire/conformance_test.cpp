@@ -81,20 +81,6 @@ TEST_P(WireFormats, DecodeTheFloatsOfThePlainCodec) {
   });
 }
 
-TEST_P(WireFormats, AccumulateWhatTheyDecode) {
-  for (const int64_t size : test::kSizes) {
-    const Floats x = test::wire_inputs(size)[0].second;
-    const Bytes bytes = test::plain_encode(format_, x, kNearest);
-    Floats expected = test::plain_decode(format_, bytes, size);
-    for (size_t i = 0; i < x.size(); ++i) expected[i] = x[x.size() - 1 - i] + expected[i];
-    on_each_instruction_set([&] {
-      Floats sum(x.rbegin(), x.rend());
-      wire_decode_accumulate(format_, bytes.data(), size, sum.data());
-      EXPECT_TRUE(test::same(sum, expected)) << size;
-    });
-  }
-}
-
 // Bytes that no encoder wrote, as a damaged message holds them: decoded alike, but for which NaN.
 TEST_P(WireFormats, DecodeAnyBytesAlike) {
   constexpr int64_t kSize = 1027;

@@ -37,7 +37,11 @@ TEST(SocketAddress, KnowsTheAddressesThatMeanAll) {
   for (const char* const host : {"0.0.0.0", "::"}) {
     int error = 0;
     EXPECT_TRUE(SocketAddress(*find_addresses(host, error), 0).means_all()) << host;
+    EXPECT_TRUE(means_all(find_addresses(host, error))) << host;
   }
+  int error = 0;
+  EXPECT_FALSE(means_all(find_addresses("localhost", error)));
+  EXPECT_FALSE(means_all(find_addresses("no such host", error)));
 }
 
 }  // namespace

@@ -46,6 +46,24 @@ TEST(ListeningSocket, SaysWhyItCannot) {
   EXPECT_EQ(error_at("203.0.113.9", 0), EADDRNOTAVAIL);
 }
 
+TEST(ListeningSocket, TakesTheFirstAddressOfAHostWhereItCan) {
+  // Two addresses as one host's: another machine's, then this one's.
+  int error = 0;
+  const AddressList other = find_addresses("203.0.113.9", error);
+  const AddressList own = find_addresses("127.0.0.1", error);
+  addrinfo first = *other;
+  first.ai_next = own.get();
+  const AddressList both(&first, [](addrinfo* /*list*/) {});
+  const auto socket = ListeningSocket::listen_at(both, 0, error);
+  ASSERT_TRUE(socket.has_value());
+  EXPECT_EQ(error, 0);
+  EXPECT_THAT(listening_addresses(), ElementsAre("127.0.0.1"));
+  EXPECT_FALSE(ListeningSocket::listen_at(both, socket->port(), error).has_value());
+  EXPECT_EQ(error, EADDRINUSE) << "one of the two is this machine's";
+  EXPECT_FALSE(ListeningSocket::listen_at(other, 0, error).has_value());
+  EXPECT_EQ(error, EADDRNOTAVAIL);
+}
+
 TEST(ListeningSocket, CanHaveThePortWhoseLastConnectionsAreStillClosing) {
   int64_t port = 0;
   {

@@ -11,15 +11,13 @@
 #include <string>
 
 #include <narrowcast/errors.h>
+#include "ops/error_message.h"
 #include "trainer/base/files/printable.h"
 #include "trainer/base/open_files.h"
 #include "trainer/base/program/process_setup.h"
 
 namespace narrowcast::program {
 namespace {
-
-// LibTorch appends a backtrace to what(); what users need is the first line of the message.
-std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
@@ -96,7 +94,7 @@ int run_program(std::string_view program, const std::function<int()>& body, cons
     return body();
   } catch (const std::exception&) {
     Failure failure = blame_limits(classify());
-    failure.message = printable(first_line(failure.message));
+    failure.message = printable(first_line(failure.message));  // What users need.
     std::cerr << program << ": " << failure.message << std::endl;
     if (on_failure) {
       on_failure(failure);

@@ -7,12 +7,15 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "ops/backend_errors.h"
+#include "ops/error_message.h"
+
 namespace narrowcast {
 namespace {
 
 // Gloo says "[/path/pair.cc:534] reason"; LibTorch may add lines that explain more.
 std::string reason(const std::string& message) {
-  const std::string line = message.substr(0, message.find('\n'));
+  const std::string line = first_line(message);
   const size_t end = line.find("] ");
   const bool has_place = !line.empty() && line.front() == '[' && end != std::string::npos;
   return has_place ? line.substr(end + 2) : line;
@@ -42,7 +45,7 @@ void rethrow_network_error(const std::exception_ptr& error, int64_t rank, const 
     }
     message = other.what();
   }
-  TORCH_CHECK_WITH(DistBackendError, false, "rank ", rank, ": ", step, " failed: ", reason(message));
+  throw_backend_error(rank, step, reason(message));
 }
 
 bool is_time_out(const std::exception& error) {

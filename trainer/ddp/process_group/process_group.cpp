@@ -7,10 +7,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <narrowcast/network_errors.h>
+#include "trainer/base/addresses.h"
 #include "trainer/base/open_files.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/process_group/rank_watch.h"
-#include "trainer/ddp/rendezvous/addresses.h"
 #include "trainer/ddp/rendezvous/job_store.h"
 
 namespace narrowcast {
@@ -89,7 +89,7 @@ ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptio
   }
   const std::string interface = socket_interface(env, options);
   if (!interface.empty()) {
-    rendezvous::addresses_of_interface(interface);  // Throws if there is no such interface.
+    network::addresses_of_interface(interface);  // Throws if there is no such interface.
   }
   const auto store = rendezvous::join_job_store(env, {.timeout = options.timeout, .interface = interface});
   compare_backends(store, env, options.backend);

@@ -7,8 +7,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <narrowcast/network_errors.h>
+#include "trainer/base/addresses.h"
 #include "trainer/ddp/process_group/backends.h"
-#include "trainer/ddp/rendezvous/addresses.h"
 
 namespace narrowcast {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 // Other nodes can reach this one where it reaches the master. Its host name would
 // be the usual guess, but often resolves to a loopback address.
 std::string address_towards_master(const WorkerEnv& env) {
-  const std::string address = rendezvous::address_towards(env.master_addr);
+  const std::string address = network::address_towards(env.master_addr);
   TORCH_CHECK_WITH(DistBackendError, !address.empty(), "rank ", env.rank,
                    ": no route to MASTER_ADDR=", env.master_addr);
   return address;

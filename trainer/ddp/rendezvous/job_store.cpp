@@ -8,12 +8,12 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <narrowcast/network_errors.h>
+#include "trainer/base/addresses.h"
 #include "trainer/base/job_keys.h"
 #include "trainer/base/listening_socket.h"
-#include "trainer/ddp/rendezvous/addresses.h"
+#include "trainer/base/tcp_store.h"
 #include "trainer/ddp/rendezvous/roll_call.h"
 
 namespace narrowcast::rendezvous {
@@ -26,61 +26,51 @@ constexpr const char* kLoopback = "127.0.0.1";
 
 // Addresses of MASTER_ADDR. A name may be published only moments after its machine started.
 std::vector<std::string> addresses_of_master(const WorkerEnv& env, Clock::time_point deadline) {
-  std::vector<std::string> addresses = addresses_of_host(env.master_addr);
+  std::vector<std::string> addresses = network::addresses_of_host(env.master_addr);
   while (addresses.empty() && Clock::now() < deadline) {
     std::this_thread::sleep_for(milliseconds(100));
-    addresses = addresses_of_host(env.master_addr);
+    addresses = network::addresses_of_host(env.master_addr);
   }
   TORCH_CHECK_WITH(DistNetworkError, !addresses.empty(), "the name cannot be resolved");
   return addresses;
 }
 
-bool names_loopback(const std::string& host) { return host == "localhost" || is_loopback_address(host); }
+bool names_loopback(const std::string& host) { return host == "localhost" || network::is_loopback_address(host); }
 
 // Where rank 0 listens for ranks of other nodes.
 std::string serving_address(const WorkerEnv& env, const JobStoreOptions& options, Clock::time_point deadline) {
   const std::vector<std::string> addresses = addresses_of_master(env, deadline);
   for (const std::string& address : addresses) {
-    if (is_own_address(address) && (!is_loopback_address(address) || names_loopback(env.master_addr))) {
+    if (network::is_own_address(address) &&
+        (!network::is_loopback_address(address) || names_loopback(env.master_addr))) {
       return address;
     }
   }
   TORCH_CHECK_WITH(DistNetworkError, !options.interface.empty(), "that is ", c10::Join(", ", addresses),
                    " here, where other nodes cannot reach rank 0: let MASTER_ADDR be an address of rank 0's machine, "
                    "or name the interface to serve at (--interface or GLOO_SOCKET_IFNAME)");
-  return addresses_of_interface(options.interface)[0];
+  return network::addresses_of_interface(options.interface)[0];
 }
 
 network::ListeningSocket listen_at(const std::string& address, int64_t port) {
   int error = 0;
   const network::AddressList found = network::find_addresses(address, error);
   TORCH_CHECK_WITH(DistNetworkError, found != nullptr, address, ": ", gai_strerror(error));
-  auto socket = network::ListeningSocket::listen_at({*found, port}, error);
+  auto socket = network::ListeningSocket::listen_at(found, port, error);
   TORCH_CHECK_WITH(DistNetworkError, socket.has_value(), "cannot listen at ", address, " port ", port, ": ",
                    error == EADDRNOTAVAIL ? "it is no address of this machine" : std::strerror(error));
   return *std::move(socket);
 }
 
-c10::intrusive_ptr<c10d::TCPStore> serve(const WorkerEnv& env, const JobStoreOptions& options,
-                                         Clock::time_point deadline) {
+network::TcpStorePtr serve(const WorkerEnv& env, const JobStoreOptions& options, Clock::time_point deadline) {
   const std::string address = env.on_one_node() ? kLoopback : serving_address(env, options, deadline);
   const network::ListeningSocket socket = listen_at(address, env.master_port);
-  c10d::TCPStoreOptions store;
-  store.port = static_cast<uint16_t>(env.master_port);
-  store.isServer = true;
-  store.waitWorkers = false;
-  store.timeout = options.timeout;
-  store.masterListenFd = socket.duplicate();  // c10d itself would listen on all interfaces.
-  return c10::make_intrusive<c10d::TCPStore>(address, store);
+  return network::serve_tcp_store(address, socket, options.timeout);
 }
 
-c10::intrusive_ptr<c10d::TCPStore> reach(const WorkerEnv& env, const JobStoreOptions& options) {
-  c10d::TCPStoreOptions store;
-  store.port = static_cast<uint16_t>(env.master_port);
-  store.waitWorkers = false;
-  store.timeout = options.timeout;
+network::TcpStorePtr reach(const WorkerEnv& env, const JobStoreOptions& options) {
   const bool served_at_loopback = env.on_one_node() && !env.use_agent_store;
-  return c10::make_intrusive<c10d::TCPStore>(served_at_loopback ? kLoopback : env.master_addr, store);
+  return network::reach_tcp_store(served_at_loopback ? kLoopback : env.master_addr, env.master_port, options.timeout);
 }
 
 }  // namespace

@@ -1,13 +1,11 @@
 // The key-value store that launchers and workers of a job share, served by this process.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <chrono>
 #include <string>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "trainer/base/listening_socket.h"
+#include "trainer/base/tcp_store.h"
 
 namespace narrowcast::launcher {
 
@@ -17,8 +15,6 @@ inline constexpr const char* kLauncherKeys = "narrowcast-run/";
 // Tells ranks that wait for others in `store`, the job's, that this one will not come any more.
 void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank);
 
-// c10d's TCPStore listens on all addresses of the machine if it is left to make its own
-// socket; here it takes over one that is bound to the address that was asked for.
 class HostedStore {
  public:
   static constexpr std::chrono::milliseconds kPatience{5000};
@@ -33,10 +29,10 @@ class HostedStore {
   // processes that are gone.
   void forget_workers();
 
-  const c10::intrusive_ptr<c10d::TCPStore>& store() const { return store_; }
+  const network::TcpStorePtr& store() const { return store_; }
 
  private:
-  c10::intrusive_ptr<c10d::TCPStore> store_;
+  network::TcpStorePtr store_;
 };
 
 }  // namespace narrowcast::launcher

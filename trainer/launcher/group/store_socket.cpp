@@ -22,30 +22,14 @@ network::ListeningSocket open_store_socket(const std::string& address, int64_t p
   int error = 0;
   const network::AddressList found = network::find_addresses(address, error);
   TORCH_CHECK_VALUE(found != nullptr, flags.address, "=", address, ": ", gai_strerror(error));
-  int reason = EADDRNOTAVAIL;
-  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
-    const network::SocketAddress candidate(*entry, port);
-    TORCH_CHECK_VALUE(!candidate.means_all(), flags.address, "=", address,
-                      ": means every address of this machine; name the one that the other nodes use");
-    if (auto socket = network::ListeningSocket::listen_at(candidate, error)) {
-      return *std::move(socket);
-    }
-    reason = error == EADDRNOTAVAIL ? reason : error;
+  TORCH_CHECK_VALUE(!network::means_all(found), flags.address, "=", address,
+                    ": means every address of this machine; name the one that the other nodes use");
+  if (auto socket = network::ListeningSocket::listen_at(found, port, error)) {
+    return *std::move(socket);
   }
-  TORCH_CHECK_VALUE(reason != EADDRNOTAVAIL, flags.address, "=", address,
+  TORCH_CHECK_VALUE(error != EADDRNOTAVAIL, flags.address, "=", address,
                     ": not an address of this machine, where the job's store is served");
-  refuse(flags.port, port, reason);
-}
-
-bool is_own_address(const std::string& address) {
-  int error = 0;
-  const network::AddressList found = network::find_addresses(address, error);
-  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
-    if (network::ListeningSocket::listen_at({*entry, 0}, error)) {
-      return true;
-    }
-  }
-  return false;
+  refuse(flags.port, port, error);
 }
 
 }  // namespace narrowcast::launcher

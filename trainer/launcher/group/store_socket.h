@@ -26,7 +26,4 @@ struct EndpointFlags {
 // PortInUseError if that is why.
 network::ListeningSocket open_store_socket(const std::string& address, int64_t port, const EndpointFlags& flags);
 
-// Whether `address`, a name or a number, belongs to this machine. False also for a name that means nothing.
-bool is_own_address(const std::string& address);
-
 }  // namespace narrowcast::launcher

@@ -121,16 +121,16 @@ ReadCheckpoint read_checkpoint(const std::string& path, int64_t rank, int64_t wo
   const std::vector<ManifestFile>& files = read.manifest.files;
   Restored& restored = read.restored;
   restored.step = read.manifest.step;
-  restored.world_size = read.manifest.world_size;
+  restored.former.world_size = read.manifest.world_size;
   restored.training = read.manifest.training;
   restored.path = path;
   restored.replica = read_checked(path, files[0]);
   const auto read_rank = [&](int64_t former) { return read_checked(path, files[static_cast<size_t>(former) + 1]); };
-  for (int64_t former = rank; former < restored.world_size; former += world_size) {
-    restored.ranks.push_back(read_rank(former));
+  for (int64_t former = rank; former < restored.former.world_size; former += world_size) {
+    restored.former.states.push_back(read_rank(former));
   }
-  if (restored.ranks.empty()) {
-    restored.first_rank = read_rank(0);
+  if (restored.former.states.empty()) {
+    restored.former.first = read_rank(0);
   }
   return read;
 }

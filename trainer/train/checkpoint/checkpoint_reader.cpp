@@ -8,7 +8,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/printable.h"
-#include "trainer/train/checkpoint/agreement.h"
+#include "trainer/train/checkpoint/first_failure.h"
 #include "trainer/train/files/sha256.h"
 
 namespace narrowcast::checkpoint {

@@ -1,17 +1,15 @@
 // What a checkpoint holds, as tensors by name.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
+
+#include <narrowcast/hook_state.h>
 
 namespace narrowcast::checkpoint {
 
-using TensorMap = std::map<std::string, at::Tensor>;
+using TensorMap = hooks::HookState;
 
 // What one rank gives.
 struct Content {
@@ -24,15 +22,10 @@ struct Content {
 // What one rank takes up. The world may have another size than the one that wrote.
 struct Restored {
   int64_t step = 0;
-  int64_t world_size = 1;  // of those who wrote
   nlohmann::json training;
   TensorMap replica;
-  std::vector<TensorMap> ranks;  // what ranks r, r + W, r + 2W, ... wrote, for rank r of W: each is with one rank
-  TensorMap first_rank;          // where `ranks` is empty: what rank 0 wrote
-  std::string path;              // of the checkpoint, for messages
-
-  // This rank's own, or what comes nearest to it.
-  const TensorMap& own() const { return ranks.empty() ? first_rank : ranks[0]; }
+  hooks::FormerRanks former;  // Content::rank of those who wrote
+  std::string path;           // of the checkpoint, for messages
 };
 
 }  // namespace narrowcast::checkpoint

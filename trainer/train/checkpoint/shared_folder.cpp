@@ -9,8 +9,8 @@
 #include <system_error>
 
 #include "trainer/base/files/input_file.h"
-#include "trainer/train/checkpoint/agreement.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
+#include "trainer/train/checkpoint/first_failure.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {

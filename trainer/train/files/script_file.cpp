@@ -33,8 +33,6 @@ std::unordered_map<std::string, std::string> extra_file_names(const std::string&
   return names;
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 }  // namespace
 
 SavedScript load_script(const std::string& path) {

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include <narrowcast/errors.h>
-#include "trainer/train/checkpoint/agreement.h"
+#include "trainer/train/checkpoint/first_failure.h"
 
 namespace narrowcast::job {
 namespace {

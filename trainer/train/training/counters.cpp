@@ -72,11 +72,11 @@ Counters load_counters(const checkpoint::Restored& restored, int64_t world_size)
   Counters counters;
   counters.step = restored.step;
   each_shared(counters, [&](const char* name, auto& value) { get(restored.replica, name, value); });
-  for (const TensorMap& former : restored.ranks) {
+  for (const TensorMap& former : restored.former.states) {
     counters.window_loss += number_of<double>(former, kWindowLoss);
   }
-  if (restored.world_size != world_size) {
-    counters.window_loss *= static_cast<double>(world_size) / static_cast<double>(restored.world_size);
+  if (restored.former.world_size != world_size) {
+    counters.window_loss *= static_cast<double>(world_size) / static_cast<double>(restored.former.world_size);
   }
   return counters;
 }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include <narrowcast/errors.h>
-#include "trainer/train/checkpoint/agreement.h"
+#include "trainer/train/checkpoint/first_failure.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/optimizer_steps.h"
 
@@ -49,8 +49,7 @@ class TrainingRun {
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
     steps_.set_window_loss(counters_.window_loss);
     restored.replica.clear();
-    restored.ranks.clear();
-    restored.first_rank.clear();
+    restored.former = {};
   }
 
   // After every so many steps (0: none), and after the last one.

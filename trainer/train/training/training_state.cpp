@@ -43,7 +43,7 @@ TensorMap without_prefix(const TensorMap& from, const std::string& prefix) {
 
 // This rank's own where replicas differ, else what all have in common.
 TensorMap replica_part(const Restored& restored, const std::string& prefix) {
-  TensorMap own = without_prefix(restored.own(), prefix);
+  TensorMap own = without_prefix(restored.former.own(), prefix);
   return own.empty() ? without_prefix(restored.replica, prefix) : own;
 }
 
@@ -124,10 +124,10 @@ SavedReducerState reducer_state_of(const Restored& restored) {
   } catch (const json::exception& error) {
     NARROWCAST_CHECK_INPUT(false, "its buckets are not as they must be: ", error.what());
   }
-  saved.hook.world_size = restored.world_size;
-  saved.hook.first = without_prefix(restored.first_rank, kHook);
-  for (const TensorMap& rank : restored.ranks) {
-    saved.hook.ranks.push_back(without_prefix(rank, kHook));
+  saved.hook = restored.former;
+  saved.hook.first = without_prefix(saved.hook.first, kHook);
+  for (TensorMap& state : saved.hook.states) {
+    state = without_prefix(state, kHook);
   }
   return saved;
 }
@@ -142,7 +142,7 @@ Counters load_parts(const Restored& restored, const TrainingParts& parts) {
   parts.model.load_state(reducer_state_of(restored));
   load_model(replica_part(restored, kModel), module);
   load_scaler(replica_part(restored, kScaler), parts.scaler);
-  load_generators(restored.own(), device_of(module));
+  load_generators(restored.former.own(), device_of(module));
   return counters;
 }
 

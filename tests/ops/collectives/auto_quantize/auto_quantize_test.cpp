@@ -10,7 +10,6 @@
 
 #include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"
-#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast {
@@ -221,14 +220,6 @@ TEST_P(AutoQuantize, MovesMegabytes) {
     test::all_to_all_single(call(), output, input, {}, group);
     EXPECT_TRUE(same_bits(output, (at::arange(world_size(), at::kFloat) + 1).unsqueeze(1).expand_as(input)));
   });
-}
-
-TEST(AutoQuantizeCallables, RefuseOtherCollectives) {
-  const auto message = [](const collectives::OtherCollective& collective) {
-    return testing::error_message<c10::ValueError>([&] { auto_quantize(collective, DQuantType::kFp16); });
-  };
-  EXPECT_EQ(message(collectives::all_reduce), "The collective op all_reduce is not supported yet");
-  EXPECT_EQ(message({"barrier"}), "The collective op barrier is not supported yet");
 }
 
 TEST(AutoQuantizeCallables, RefuseAnUnknownType) {

@@ -78,21 +78,6 @@ TEST_P(CudaWireDecode, RoundsToTheOtherElementTypes) {
   }
 }
 
-TEST_P(CudaWireDecode, AccumulatesWhatItDecodes) {
-  for (const int64_t size : test::kTileSizes) {
-    const Floats x = test::wire_inputs(size)[0].second;
-    const Bytes message = test::plain_encode(format_, x, test::kNearest);
-    Floats expected = test::plain_decode(format_, message, size);
-    for (size_t i = 0; i < x.size(); ++i) expected[i] = x[x.size() - 1 - i] + expected[i];
-    for (const int64_t shift : {0, 4, 12}) {
-      test::PlacedArray<uint8_t> placed(message, shift);
-      test::PlacedArray<float> sum(Floats(x.rbegin(), x.rend()), shift);
-      wire_decode_accumulate(format_, {.message = placed.data(), .n = size, .out = sum.data()}, Turns::kBackward);
-      ASSERT_TRUE(same_numbers(sum.values(), expected)) << size;
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(All, CudaWireDecode, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 

@@ -31,11 +31,7 @@ inline void wire_encode(WireFormat format, const cuda::EncodeArguments& argument
 }
 
 inline void wire_decode(WireFormat format, const cuda::DecodeArguments& arguments, Turns turns) {
-  run_over(format, arguments.n, turns, [&](auto type) { cuda::wire_decode_kernel<decltype(type), false>(arguments); });
-}
-
-inline void wire_decode_accumulate(WireFormat format, const cuda::DecodeArguments& arguments, Turns turns) {
-  run_over(format, arguments.n, turns, [&](auto type) { cuda::wire_decode_kernel<decltype(type), true>(arguments); });
+  run_over(format, arguments.n, turns, [&](auto type) { cuda::wire_decode_kernel<decltype(type)>(arguments); });
 }
 
 inline void wire_average(WireFormat format, const cuda::AverageArguments& arguments, Turns turns) {

@@ -60,12 +60,5 @@ TEST(StoreSocket, RefusesToListenEverywhere) {
   EXPECT_THAT(refusal("::", 0), HasSubstr("means every address of this machine"));
 }
 
-TEST(OwnAddress, IsLoopbackButNotADocumentationAddress) {
-  EXPECT_TRUE(is_own_address("127.0.0.1"));
-  EXPECT_TRUE(is_own_address("localhost"));
-  EXPECT_FALSE(is_own_address("192.0.2.1"));
-  EXPECT_FALSE(is_own_address("no such host"));
-}
-
 }  // namespace
 }  // namespace narrowcast::launcher

@@ -69,11 +69,11 @@ TEST_F(CheckpointFolderTest, ReadsEachFormerRankOnce) {
     for (int64_t rank = 0; rank < world_size; ++rank) {
       const ReadCheckpoint read = read_checkpoint(checkpoint_path(path, 20), rank, world_size);
       EXPECT_EQ(read.restored.step, 20);
-      EXPECT_EQ(read.restored.world_size, 3);
+      EXPECT_EQ(read.restored.former.world_size, 3);
       EXPECT_EQ(read.restored.training["note"], "step 20");
       EXPECT_EQ(read.restored.replica.at("weight")[1].item<float>(), 20);
-      EXPECT_EQ(read.restored.own().at("own")[0].item<double>(), rank < 3 ? 2000 + rank : 2000);
-      for (const TensorMap& former : read.restored.ranks) {
+      EXPECT_EQ(read.restored.former.own().at("own")[0].item<double>(), rank < 3 ? 2000 + rank : 2000);
+      for (const TensorMap& former : read.restored.former.states) {
         seen.push_back(former.at("own")[0].item<double>());
       }
     }

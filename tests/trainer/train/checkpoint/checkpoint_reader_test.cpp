@@ -52,7 +52,7 @@ TEST_F(CheckpointReaderTest, FindsTheNewest) {
   const auto found = find();
   for (int64_t rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(found[rank].newest->restored.step, 30);
-    EXPECT_EQ(found[rank].newest->restored.own().at("own")[0].item<double>(), 3000 + rank);
+    EXPECT_EQ(found[rank].newest->restored.former.own().at("own")[0].item<double>(), 3000 + rank);
     EXPECT_THAT(found[rank].invalid_steps, IsEmpty());
   }
   EXPECT_THAT(warnings, IsEmpty());
@@ -133,7 +133,7 @@ TEST_F(CheckpointReaderTest, ReadsTheOneThatIsNamed) {
   write({10, 20});
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
     const ReadCheckpoint read = read_on_all_ranks(group, checkpoint_path(path, 10));
-    EXPECT_EQ(read.restored.own().at("own")[0].item<double>(), 1000 + rank);
+    EXPECT_EQ(read.restored.former.own().at("own")[0].item<double>(), 1000 + rank);
     EXPECT_EQ(read.manifest.settings["hook"], "int8");
   });
 }

@@ -30,9 +30,9 @@ checkpoint::Restored restored_from(const Counters& counters, int64_t ranks) {
   save_counters(counters, content);
   checkpoint::Restored restored;
   restored.step = counters.step;
-  restored.world_size = ranks;
+  restored.former.world_size = ranks;
   restored.replica = content.replica;
-  restored.ranks = {content.rank};
+  restored.former.states = {content.rank};
   return restored;
 }
 
@@ -53,10 +53,10 @@ TEST(Counters, ComeBackToTheBit) {
 // Two ranks' sums go to one; a third rank brings none of its own. Their mean over the ranks stays.
 TEST(Counters, TheLossSinceTheLastReportStaysAsAMean) {
   checkpoint::Restored both = restored_from(example(), 2);
-  both.ranks.push_back(both.ranks[0]);
+  both.former.states.push_back(both.former.states[0]);
   EXPECT_DOUBLE_EQ(load_counters(both, 1).window_loss, 2.0 / 3);
   checkpoint::Restored none = restored_from(example(), 2);
-  none.ranks.clear();
+  none.former.states.clear();
   EXPECT_EQ(load_counters(none, 3).window_loss, 0);
   EXPECT_DOUBLE_EQ(load_counters(restored_from(example(), 2), 3).window_loss, 1);
 }

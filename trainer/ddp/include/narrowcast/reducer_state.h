@@ -21,7 +21,7 @@ struct ReducerState {
 struct SavedReducerState {
   BucketNames buckets;
   int64_t reductions = 0;
-  hooks::SavedHookState hook = {};
+  hooks::FormerRanks hook = {};
 };
 
 }  // namespace narrowcast

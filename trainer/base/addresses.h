@@ -1,11 +1,11 @@
-// Which of this machine's addresses a job uses.
+// Which addresses this machine has, and which of them a job uses.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace narrowcast::rendezvous {
+namespace narrowcast::network {
 
 // The addresses, as numbers, of a host's name or address; none if it cannot be resolved (now).
 std::vector<std::string> addresses_of_host(const std::string& host);
@@ -17,10 +17,12 @@ std::vector<std::string> addresses_of_interface(const std::string& interface);
 // Whether `address`, a number, is one of 127.0.0.0/8 or ::1.
 bool is_loopback_address(const std::string& address);
 
-// Whether an interface of this machine that is up has `address`, a number.
-bool is_own_address(const std::string& address);
+// Whether `host`, a name or a number, is this machine: one of its addresses is a loopback address, or an interface of
+// this machine that is up has it. False of 0.0.0.0 and ::, which are no machine's addresses, and of a name that cannot
+// be resolved.
+bool is_own_address(const std::string& host);
 
 // The address from which this machine reaches `host`; empty if the name cannot be resolved or there is no route.
 std::string address_towards(const std::string& host);
 
-}  // namespace narrowcast::rendezvous
+}  // namespace narrowcast::network

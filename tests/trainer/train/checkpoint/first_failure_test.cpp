@@ -1,4 +1,4 @@
-#include "trainer/train/checkpoint/agreement.h"
+#include "trainer/train/checkpoint/first_failure.h"
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "trainer/ddp/rendezvous/addresses.h"
+#include "trainer/base/addresses.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -6,7 +6,7 @@
 
 #include "tests/support/error_message.h"
 
-namespace narrowcast::rendezvous {
+namespace narrowcast::network {
 namespace {
 
 using ::testing::Contains;
@@ -36,7 +36,15 @@ TEST(AddressesTest, LoopbackIsAWholeNetwork) {
 TEST(AddressesTest, KnowsItsOwn) {
   EXPECT_TRUE(is_own_address("127.0.0.1"));
   EXPECT_TRUE(is_own_address("127.0.0.2"));
-  EXPECT_FALSE(is_own_address("203.0.113.255"));
+  EXPECT_TRUE(is_own_address("::1"));
+  EXPECT_TRUE(is_own_address("localhost"));
+  EXPECT_FALSE(is_own_address("203.0.113.255"));  // Set aside for documents (RFC 5737): no machine has it.
+  EXPECT_FALSE(is_own_address("no-such-host.invalid"));
+}
+
+TEST(AddressesTest, WhatMeansAllAddressesIsNoneOfThem) {
+  EXPECT_FALSE(is_own_address("0.0.0.0"));
+  EXPECT_FALSE(is_own_address("::"));
 }
 
 TEST(AddressesTest, TheRouteToThisMachineIsItsLoopback) {
@@ -45,4 +53,4 @@ TEST(AddressesTest, TheRouteToThisMachineIsItsLoopback) {
 }
 
 }  // namespace
-}  // namespace narrowcast::rendezvous
+}  // namespace narrowcast::network

@@ -1,4 +1,4 @@
-#include "trainer/ddp/rendezvous/addresses.h"
+#include "trainer/base/addresses.h"
 
 #include <c10/util/Exception.h>
 #include <ifaddrs.h>
@@ -15,7 +15,7 @@
 #include "trainer/base/address_list.h"
 #include "trainer/base/files/file_descriptor.h"
 
-namespace narrowcast::rendezvous {
+namespace narrowcast::network {
 namespace {
 
 constexpr int64_t kAnyPort = 9;  // of the discard service
@@ -36,9 +36,9 @@ socklen_t length_of(const sockaddr* address) {
 }
 
 // Connecting a datagram socket sends nothing, but makes the kernel choose the route.
-std::string source_address(const network::SocketAddress& target) {
+std::string source_address(const SocketAddress& target) {
   const files::FileDescriptor descriptor(socket(target.get()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  network::SocketAddress own;
+  SocketAddress own;
   own.length = sizeof(own.bytes);
   const bool known = descriptor.is_open() && connect(descriptor.get(), target.get(), target.length) == 0 &&
                      getsockname(descriptor.get(), own.get(), &own.length) == 0;
@@ -65,7 +65,7 @@ void for_each_own_address(const std::function<void(const std::string& interface,
 std::vector<std::string> addresses_of_host(const std::string& host) {
   std::vector<std::string> addresses;
   int error = 0;
-  const network::AddressList found = network::find_addresses(host, error);
+  const AddressList found = find_addresses(host, error);
   for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
     addresses.push_back(as_number(*entry->ai_addr, entry->ai_addrlen));
   }
@@ -88,15 +88,18 @@ std::vector<std::string> addresses_of_interface(const std::string& interface) {
 
 bool is_loopback_address(const std::string& address) { return address == "::1" || address.starts_with("127."); }
 
-bool is_own_address(const std::string& address) {
-  bool found = is_loopback_address(address);
-  for_each_own_address([&](const std::string& /*interface*/, const std::string& own) { found |= own == address; });
-  return found;
+bool is_own_address(const std::string& host) {
+  std::vector<std::string> own;
+  for_each_own_address([&](const std::string& /*interface*/, const std::string& address) { own.push_back(address); });
+  const std::vector<std::string> addresses = addresses_of_host(host);
+  return std::any_of(addresses.begin(), addresses.end(), [&](const std::string& address) {
+    return is_loopback_address(address) || std::find(own.begin(), own.end(), address) != own.end();
+  });
 }
 
 std::string address_towards(const std::string& host) {
   int error = 0;
-  const network::AddressList targets = network::find_addresses(host, error);
+  const AddressList targets = find_addresses(host, error);
   for (const addrinfo* target = targets.get(); target != nullptr; target = target->ai_next) {
     std::string address = source_address({*target, kAnyPort});
     if (!address.empty()) {
@@ -106,4 +109,4 @@ std::string address_towards(const std::string& host) {
   return "";
 }
 
-}  // namespace narrowcast::rendezvous
+}  // namespace narrowcast::network
