@@ -1,15 +1,11 @@
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
 
 namespace narrowcast::hooks {
-
-// Elements that share a scale unless the options say otherwise, as in PyTorch's hook.
-inline constexpr int64_t kDefaultChannelSize = 512;
 
 // "quantize_per_channel": every rank sends its bucket in uint8 with a scale and
 // zero point per channel, which is options.channel_size elements (the last one of

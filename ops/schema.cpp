@@ -98,11 +98,10 @@ TORCH_LIBRARY(narrowcast, m) {
   // float32.
   m.def("weight_only_int8_linear(Tensor input, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor");
 
-  // Wire formats: what quantised collectives send (docs/wire_format.md). format: int8_b32, int8_b128, int8_b256,
-  // int6_b32, int4_b32, fp8_e4m3_b32 (blocks of 32, 128 or 256 codes with a bfloat16 scale), bf16, fp16 or fp32.
-  // A NaN or Inf makes its whole block decode as NaN; in bf16, fp16 and fp32 it stays, by itself. Outputs are
-  // contiguous. Bytes are whole numbers, constants to autograd: there is no gradient.
-  // Errors: TypeError for a dtype, ValueError for a format, a size or an undefined tensor.
+  // Wire formats: what quantised collectives send. format: a name in docs/wire_format.md. A NaN or Inf makes its whole
+  // block decode as NaN; in a format without blocks it stays, by itself. Outputs are contiguous. Bytes are whole
+  // numbers, constants to autograd: there is no gradient. Errors: TypeError for a dtype, ValueError for a format, a
+  // size or an undefined tensor.
 
   // Bytes of a message of numel >= 0 elements: ceil(numel * bits / 8), and 2 for each block or part of one.
   m.def("encoded_size(SymInt numel, str format) -> SymInt");

@@ -10,6 +10,9 @@
 
 namespace narrowcast::hooks {
 
+// Elements that share a scale with quantize_per_channel unless the options say otherwise, as in PyTorch's hook.
+inline constexpr int64_t kDefaultChannelSize = 512;
+
 // What every hook is made from.
 struct HookOptions {
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;  // Whose ranks average their gradients.

@@ -3,7 +3,8 @@
 //
 // `random` is a uniformly distributed word: encode(y, random) rounds up with the
 // probability that makes the expected value y (to within 2^-24 of a step for
-// integers, 2^-20 of the least step for E4M3). Compile users with FMA
+// integers, 2^-20 of the least step for E4M3). encode(y) decodes to within the
+// larger of kHalfStep and kRelativeHalfStep |y| of y. Compile users with FMA
 // contraction off: every operation below rounds on its own.
 #pragma once
 
@@ -20,6 +21,8 @@ template <int kBitsPerCode>
 struct SymmetricInt {
   static constexpr int kBits = kBitsPerCode;
   static constexpr float kGreatest = (1 << (kBits - 1)) - 1;
+  static constexpr double kHalfStep = 0.5;
+  static constexpr double kRelativeHalfStep = 0;
   static constexpr uint32_t kMask = (1U << kBits) - 1;
   static constexpr float kUnits = 0x1p24F;  // y with 24 binary places is an int32.
 
@@ -57,6 +60,8 @@ struct SymmetricInt {
 struct Float8E4M3 {
   static constexpr int kBits = 8;
   static constexpr float kGreatest = 448;
+  static constexpr double kHalfStep = 0x1p-10;  // Of the subnormals.
+  static constexpr double kRelativeHalfStep = 0x1p-4;
   static constexpr uint32_t kNormalBits = 0x3C800000U;  // 2^-6, from where on numbers have all their digits.
   static constexpr uint32_t kRebias = 0x3C000000U;      // float32's exponent less this, down 20 bits, is E4M3's.
   static constexpr uint32_t kNan = 0x7FU;

@@ -1,6 +1,7 @@
 // The elements of formats without blocks: bfloat16, binary16 and float32. Every
 // NaN becomes the quiet, positive one; Inf stays. `random` as in block_elements.h,
-// here exact but for subnormals of binary16 (2^-13 of the least step).
+// here exact but for subnormals of binary16 (2^-13 of the least step), and half
+// steps too, here of the number itself: kHalfStep is that of the subnormals.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,8 @@ namespace narrowcast::codec::wire {
 // The upper half of float32: all of its range, 8 significant bits. From halfway to 2^128 on numbers become Inf.
 struct Bfloat16 {
   using Code = uint16_t;
+  static constexpr double kHalfStep = 0x1p-134;
+  static constexpr double kRelativeHalfStep = 0x1p-8;
 
   NARROWCAST_HOST_DEVICE static Code encode(float x) {
     const uint32_t bits = float_bits(x);
@@ -32,6 +35,8 @@ struct Bfloat16 {
 // an overflow shows, and is never silently the greatest number.
 struct Binary16 {
   using Code = uint16_t;
+  static constexpr double kHalfStep = 0x1p-25;
+  static constexpr double kRelativeHalfStep = 0x1p-11;
   static constexpr uint32_t kNormalBits = 0x38800000U;  // 2^-14, from where on numbers have all their digits.
   static constexpr uint32_t kRebias = 0x38000000U;      // float32's exponent less this, down 13 bits, is binary16's.
   static constexpr uint32_t kInf = 0x7C00U;
@@ -58,6 +63,8 @@ struct Binary16 {
 // float32 itself. Nothing is rounded.
 struct Binary32 {
   using Code = uint32_t;
+  static constexpr double kHalfStep = 0;
+  static constexpr double kRelativeHalfStep = 0;
 
   NARROWCAST_HOST_DEVICE static Code encode(float x) { return x != x ? kQuietNanBits : float_bits(x); }
   NARROWCAST_HOST_DEVICE static Code encode(float x, uint32_t) { return encode(x); }

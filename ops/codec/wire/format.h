@@ -27,23 +27,32 @@ namespace codec::wire {
 
 inline constexpr int64_t kScaleBytes = 2;
 
-// Scaled blocks of `kElements` codes of an Element of block_elements.h.
+// A format's type says all that others derive from it. What rounding a number x to the nearest costs is at most the
+// larger of kHalfStep and kRelativeHalfStep |x|.
+
+// Scaled blocks of `kElements` codes of an Element of block_elements.h. The half steps are those of x over its block's
+// scale, whose magnitude is at most kGreatest.
 template <class ElementType, int64_t kElements>
 struct BlockFormat {
   using Element = ElementType;
   static constexpr bool kHasBlocks = true;
   static constexpr int64_t kBlock = kElements;
   static constexpr int kBits = Element::kBits;
+  static constexpr double kGreatest = Element::kGreatest;
+  static constexpr double kHalfStep = Element::kHalfStep;
+  static constexpr double kRelativeHalfStep = Element::kRelativeHalfStep;
   static constexpr int64_t kBlockBytes = kScaleBytes + kBlock * kBits / 8;  // Of a whole block.
 };
 
-// Numbers by themselves, of an Element of float_elements.h.
+// Numbers by themselves, of an Element of float_elements.h. Without a scale they have no greatest code to fill.
 template <class ElementType>
 struct FloatFormat {
   using Element = ElementType;
   static constexpr bool kHasBlocks = false;
   static constexpr int64_t kBlock = 1;
   static constexpr int kBits = 8 * sizeof(typename Element::Code);
+  static constexpr double kHalfStep = Element::kHalfStep;
+  static constexpr double kRelativeHalfStep = Element::kRelativeHalfStep;
   static constexpr int64_t kBlockBytes = sizeof(typename Element::Code);
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <narrowcast/export.h>
 #include "ops/codec/wire/format.h"
 
 namespace narrowcast::collectives {
@@ -26,6 +27,6 @@ struct LinkCost {
 // With two ranks both send S bytes, and one shot is a hop shorter at any size. From three ranks on one shot is cheaper
 // for small arrays: at the default cost below 93,750 bytes for W = 3, 41,666 for W = 4, 11,904 for W = 8.
 // Depends on nothing that differs between ranks.
-Route choose_route(int64_t numel, int64_t world_size, WireFormat format, const LinkCost& cost = {});
+NARROWCAST_EXPORT Route choose_route(int64_t numel, int64_t world_size, WireFormat format, const LinkCost& cost = {});
 
 }  // namespace narrowcast::collectives

@@ -21,8 +21,8 @@
 
 namespace narrowcast {
 
-// "int8_b32", "int8_b128", "int8_b256", "int6_b32", "int4_b32", "fp8_e4m3_b32", "bf16", "fp16" or "fp32".
-// c10::ValueError for a number that is no WireFormat.
+// A name of docs/wire_format.md, e.g. "int8_b128": one of wire_format_names(). c10::ValueError for a number that is
+// no WireFormat.
 NARROWCAST_EXPORT std::string_view to_string(WireFormat format);
 NARROWCAST_EXPORT std::ostream& operator<<(std::ostream& stream, WireFormat format);
 

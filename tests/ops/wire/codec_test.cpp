@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -163,6 +164,56 @@ TEST(FloatElements, MakeAllNansOne) {
     EXPECT_EQ(Bfloat16::encode(float_of_bits(nan)), 0x7FC0);
     EXPECT_EQ(Binary16::encode(float_of_bits(nan), 5), 0x7E00);
     EXPECT_EQ(Binary32::encode(float_of_bits(nan)), 0x7FC00000U);
+  }
+}
+
+// What rounding to the nearest costs at most, as a share of what the format's type says: of numbers whose steps are all
+// alike, and of those whose steps grow with them.
+struct WorstShares {
+  double of_half_step = 0;
+  double of_relative = 0;
+};
+
+template <class Format>
+void round_number(float x, WorstShares& worst) {
+  using Element = typename Format::Element;
+  const double relative = Format::kRelativeHalfStep * std::abs(double{x});
+  double& share = relative > Format::kHalfStep ? worst.of_relative : worst.of_half_step;
+  const double cost = std::abs(double{Element::decode(Element::encode(x))} - double{x});
+  share = std::max(share, cost / std::max(Format::kHalfStep, relative));
+}
+
+// Ties are among the numbers: multiples of 2^-11 for block formats, for others 14 significant bits.
+template <class Format>
+WorstShares round_numbers() {
+  WorstShares worst;
+  if constexpr (Format::kHasBlocks) {
+    for (double x = -Format::kGreatest; x <= Format::kGreatest; x += 0x1p-11) {
+      round_number<Format>(static_cast<float>(x), worst);
+    }
+  } else {
+    for (int exponent = -134; exponent < 15; ++exponent) {
+      for (int digits = 1 << 13; digits < 1 << 14; ++digits) {
+        round_number<Format>(std::ldexp(static_cast<float>(digits), exponent - 13), worst);
+      }
+    }
+  }
+  return worst;
+}
+
+TEST(HalfStep, IsTheMostThatRoundingToTheNearestCosts) {
+  for (const WireFormat format : kWireFormats) {
+    visit(format, [&](auto type) {
+      using Format = decltype(type);
+      if constexpr (Format::kHalfStep == 0) {
+        EXPECT_EQ(Format::Element::decode(Format::Element::encode(0x1.234568p-120F)), 0x1.234568p-120F);
+      } else {
+        const WorstShares worst = round_numbers<Format>();
+        EXPECT_EQ(worst.of_half_step, 1) << name_of(format);
+        EXPECT_LE(worst.of_relative, 1) << name_of(format);
+        EXPECT_GT(worst.of_relative, Format::kRelativeHalfStep > 0 ? 0.9 : -1) << name_of(format);
+      }
+    });
   }
 }
 

@@ -7,8 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
-#include <narrowcast/hooks.h>
+#include "hooks/hook_table.h"
 
 namespace narrowcast::bench {
 namespace {
@@ -42,9 +43,15 @@ void check_list(const char* name, const std::vector<Value>& values, Value least,
 
 }  // namespace
 
+bool averages(const std::string& hook) { return hooks::hook_row(hook).keeps_replicas_equal; }
+
 std::vector<std::string> measurable_hooks() {
-  std::vector<std::string> names = hooks::comm_hook_names();
-  names.erase(std::remove(names.begin(), names.end(), "none"), names.end());
+  std::vector<std::string> names;
+  for (const hooks::HookRow& row : hooks::hook_rows()) {
+    if (row.make) {
+      names.push_back(row.name);
+    }
+  }
   return names;
 }
 
@@ -52,7 +59,7 @@ std::vector<std::string> hooks_to_measure(const BenchOptions& options) {
   std::vector<std::string> hooks = options.hooks;
   if (hooks.empty()) {
     hooks = measurable_hooks();
-    hooks.erase(std::remove(hooks.begin(), hooks.end(), "noop"), hooks.end());
+    hooks.erase(std::remove_if(hooks.begin(), hooks.end(), std::not_fn(averages)), hooks.end());
   }
   hooks.erase(std::remove(hooks.begin(), hooks.end(), kReference), hooks.end());
   hooks.insert(hooks.begin(), kReference);

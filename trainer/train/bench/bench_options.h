@@ -14,9 +14,12 @@ namespace narrowcast::bench {
 // The hook that all others are compared with.
 inline constexpr const char* kReference = "allreduce";
 
+// What costs no thought: 16 bits of every gradient. Others are compared with it too.
+inline constexpr const char* kBf16 = "bf16_compress";
+
 struct BenchOptions {
   std::string version = {};               // of the program
-  std::vector<std::string> hooks = {};    // empty: measurable_hooks() without noop
+  std::vector<std::string> hooks = {};    // empty: measurable_hooks() that average
   std::vector<double> bucket_mib = {25};  // sizes of a bucket of float32
   std::vector<int64_t> buckets = {1, 4};  // numbers of buckets in flight
   int64_t iterations = 20;                // measured for each hook and case
@@ -28,6 +31,9 @@ struct BenchOptions {
   int64_t threads = 0;                    // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
   ProcessGroupOptions group = {};
 };
+
+// Whether a hook makes a mean, with which all ranks end.
+bool averages(const std::string& hook);
 
 // The hooks that exchange gradients: every name of the factory but "none".
 std::vector<std::string> measurable_hooks();

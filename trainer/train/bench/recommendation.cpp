@@ -14,7 +14,6 @@ namespace narrowcast::bench {
 namespace {
 
 constexpr double kLeastGain = 1.05;
-constexpr const char* kBf16 = "bf16_compress";
 
 // A hook over all cases.
 struct Candidate {
@@ -46,7 +45,7 @@ std::vector<Candidate> collect(const BenchResults& results) {
   std::vector<Candidate> candidates;
   for (const HookTime& time : results.hooks) {
     const auto gain = speed_up(results, time, kReference);
-    if (time.hook == kReference || time.hook == "noop" || !gain) {
+    if (time.hook == kReference || !averages(time.hook) || !gain) {
       continue;
     }
     Candidate& candidate = find_or_add(candidates, time.hook);

@@ -33,7 +33,7 @@ TableRow row_of(const BenchResults& results, const HookTime& time) {
           absl::StrCat(time.buckets),
           absl::StrFormat("%.2f", time.median_ms),
           ratio_text(speed_up(results, time, kReference)),
-          ratio_text(speed_up(results, time, "bf16_compress")),
+          ratio_text(speed_up(results, time, kBf16)),
           reporting::format_bytes(static_cast<double>(time.payload_bytes)),
           share ? percent(*share) : "-"};
 }

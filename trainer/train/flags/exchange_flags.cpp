@@ -7,7 +7,7 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
-#include "hooks/quantize_per_channel.h"
+#include "hooks/hook_table.h"
 
 ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
 
@@ -16,10 +16,12 @@ ABSL_FLAG(std::string, hook, "none",
                        absl::StrJoin(narrowcast::hooks::comm_hook_names(), ", "), "; see docs/hooks.md."));
 ABSL_FLAG(std::string, hook_format,
           std::string(narrowcast::to_string(*narrowcast::hooks::wire_format_of("quantized_allreduce"))),
-          absl::StrCat("With --hook=quantized_allreduce: how gradients travel: ", narrowcast::wire_format_names(),
-                       "; see docs/wire_format.md."));
+          absl::StrCat("With --hook=", narrowcast::hooks::hook_names_with(&narrowcast::hooks::HookRow::takes_format),
+                       ": how gradients travel: ", narrowcast::wire_format_names(), "; see docs/wire_format.md."));
 ABSL_FLAG(int64_t, channel_size, narrowcast::hooks::kDefaultChannelSize,
-          "With --hook=quantize_per_channel: how many elements share a scale; at least 1.");
+          absl::StrCat("With --hook=",
+                       narrowcast::hooks::hook_names_with(&narrowcast::hooks::HookRow::takes_channel_size),
+                       ": how many elements share a scale; at least 1."));
 ABSL_FLAG(bool, stochastic_rounding, false,
           "With quantized_allreduce and its short names: round gradients up or down at random, by --seed.");
 ABSL_FLAG(bool, error_feedback, false,

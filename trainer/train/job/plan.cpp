@@ -6,22 +6,22 @@
 #include <sstream>
 #include <vector>
 
-#include <narrowcast/comm_hook.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/hook_table.h"
 #include "trainer/base/files/printable.h"
 #include "trainer/train/training/learning_rate.h"
 
 namespace narrowcast::job {
 namespace {
 
-ParameterCounts count_parameters(const models::Model& model) {
-  ParameterCounts counts;
+hooks::GradientSizes gradient_sizes(const models::Model& model) {
+  hooks::GradientSizes sizes;
   for (const at::Tensor& parameter : model.parameters()) {
-    counts.all += parameter.numel();
-    counts.one_dimensional += parameter.dim() <= 1 ? parameter.numel() : 0;
+    sizes.numel += parameter.numel();
+    sizes.one_dimensional += parameter.dim() <= 1 ? parameter.numel() : 0;
   }
-  return counts;
+  return sizes;
 }
 
 void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
@@ -93,8 +93,8 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   plan["ranks"] = world_size;
   plan["model"] = job.model;
   plan["model_options"] = inputs.model->options();
-  const ParameterCounts parameters = count_parameters(*inputs.model);
-  plan["parameters"] = parameters.all;
+  const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
+  plan["parameters"] = gradients.numel;
   plan["seed"] = job.seed;
   plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Which GPU differs between ranks.
   add_data(plan, inputs);
@@ -110,9 +110,9 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     add_hook_options(plan, job.ddp);
     add_training(plan, job, inputs);
     add_checkpoints(plan, job.checkpoints);
-    if (const auto bytes = expected_payload_bytes(job.ddp, parameters, world_size)) {
-      plan["payload_bytes_per_step_and_rank"] = *bytes;
-    }
+    const hooks::HookOptions options{nullptr, job.ddp.wire(), job.ddp.channel_size()};
+    plan["payload_bytes_per_step_and_rank"] =
+        hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, world_size, options);
   }
   return plan;
 }
@@ -140,31 +140,6 @@ std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
   std::stable_partition(values.begin(), values.end(),
                         [](const NamedValue& value) { return value.name == "data" || value.name == "data_hash"; });
   return values;
-}
-
-std::optional<int64_t> expected_payload_bytes(const DdpOptions& ddp, const ParameterCounts& counts,
-                                              int64_t world_size) {
-  const std::string& hook = ddp.hook();
-  const int64_t parameters = counts.all;
-  if (const auto format = hooks::wire_format_of(hook, ddp.wire())) {
-    const int64_t exact = ddp.wire().exempt_one_dimensional ? 4 * counts.one_dimensional : 0;
-    return hooks::ring_all_reduce_bytes(encoded_size(parameters, *format) + exact, world_size);
-  }
-  const int64_t peers = world_size - 1;
-  if (hook == "none" || hook == "allreduce") {
-    return hooks::ring_all_reduce_bytes(4 * parameters, world_size);
-  }
-  if (hook == "fp16_compress" || hook == "bf16_compress") {
-    return hooks::ring_all_reduce_bytes(2 * parameters, world_size);
-  }
-  if (hook == "quantize_per_tensor") {
-    return peers * parameters;
-  }
-  if (const auto channel = hooks::channel_size_of(hook, ddp.channel_size())) {
-    const int64_t channels = parameters / *channel + (parameters % *channel > 0 ? 1 : 0);
-    return peers * (parameters + channels * 8);
-  }
-  return hook == "noop" ? std::optional<int64_t>(0) : std::nullopt;
 }
 
 }  // namespace narrowcast::job

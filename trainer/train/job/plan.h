@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -26,16 +25,6 @@ std::string plan_text(const nlohmann::json& plan);
 // One entry per key, for check_equal_on_all_ranks, which names the first that differs: the data come first, so that
 // nothing that was counted in them is named in their place.
 std::vector<NamedValue> plan_values(const nlohmann::json& plan);
-
-struct ParameterCounts {
-  int64_t all = 0;
-  int64_t one_dimensional = 0;  // Of those, in parameters with one dimension or none.
-};
-
-// Payload that each rank sends in one exchange of float32 gradients, in bytes. Up to a few scales per bucket, whose
-// number the Reducer decides. None for a hook that is not known here.
-std::optional<int64_t> expected_payload_bytes(const DdpOptions& ddp, const ParameterCounts& parameters,
-                                              int64_t world_size);
 
 // Where a job writes and what it knows of its surroundings.
 struct JobContext {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <narrowcast/char_gpt.h>
+#include "hooks/hook_table.h"
 #include "trainer/base/files/printable.h"
 #include "trainer/base/program/exit_code.h"
 #include "trainer/train/data/vocabulary.h"
@@ -101,7 +102,7 @@ void print_results(const AgreedJob& agreed, const training::TrainingResult& resu
     out << "bigram entropy   " << *agreed.inputs.bigram_entropy << "\n";
   }
   out << "sent per rank    " << reporting::format_bytes(static_cast<double>(result.payload_bytes_sent)) << "\n";
-  if (agreed.job.ddp.hook() != "none") {
+  if (hooks::hook_row(agreed.job.ddp.hook()).make) {
     const auto without_hook = static_cast<double>(result.payload_bytes_without_hook);
     out << "without a hook   " << reporting::format_bytes(without_hook) << "\n";
   }
@@ -136,8 +137,7 @@ void report_divergence(const AgreedJob& agreed, int64_t step) {
   }
 }
 
-// "noop" exchanges nothing: each rank trains a model of its own.
-bool replicas_must_match(const TrainJob& job) { return job.ddp.hook() != "noop"; }
+bool replicas_must_match(const TrainJob& job) { return hooks::hook_row(job.ddp.hook()).keeps_replicas_equal; }
 
 }  // namespace
 

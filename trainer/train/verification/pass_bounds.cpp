@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <narrowcast/network_errors.h>
+#include "hooks/hook_table.h"
 #include "ops/collectives/mean/mean_exchange.h"
 
 namespace narrowcast::verification {
@@ -27,13 +28,15 @@ at::Tensor one_dimensional_elements(const RecordedBucket& bucket) {
 
 std::vector<at::Tensor> PassBounds::of_pass(const std::vector<RecordedBucket>& buckets,
                                             const std::vector<at::Tensor>& parameters) {
+  const hooks::HookRow& hook = hooks::hook_row(ddp_.hook());
+  const hooks::HookOptions options{group_, ddp_.wire(), ddp_.channel_size()};
   ByParameter bounds;
   for (const RecordedBucket& bucket : buckets) {
-    SentBucket sent = {.gradients = bucket.gradients, .residual = gathered(bucket, residuals_)};
+    hooks::SentBucket sent = {.gradients = bucket.gradients, .residual = gathered(bucket, residuals_)};
     if (ddp_.wire().exempt_one_dimensional) {
       sent.exempt = one_dimensional_elements(bucket);
     }
-    ErrorTerms terms = error_terms(ddp_, sent, group_->getSize());
+    hooks::ErrorTerms terms = hook.error_terms(sent, group_->getSize(), options);
     if (ddp_.wire().error_feedback) {
       terms.float32 += gathered(bucket, float32_);
       scatter(terms.float32, bucket, float32_);
@@ -74,7 +77,7 @@ at::Tensor PassBounds::sum_over_ranks(at::Tensor term) const {
 
 // Whoever sends a mean keeps what is lacking of it. When the buckets are rebuilt, that becomes a residual of its own
 // gradients, times the number of ranks. Taking it for one in any case is no less: it then is a part of the mean again.
-at::Tensor PassBounds::residual_after(const ErrorTerms& terms) const {
+at::Tensor PassBounds::residual_after(const hooks::ErrorTerms& terms) const {
   const int64_t world_size = group_->getSize();
   const collectives::Run shard = collectives::shard_of(group_->getRank(), world_size, terms.first_hop.numel());
   const at::Tensor of_mean = sum_over_ranks(terms.second_hop * world_size);

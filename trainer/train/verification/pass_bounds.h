@@ -9,8 +9,8 @@
 
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/process_group.h>
+#include "hooks/error_bound.h"
 #include "trainer/train/verification/recording_hook.h"
-#include "trainer/train/verification/tolerance.h"
 
 namespace narrowcast::verification {
 
@@ -32,7 +32,7 @@ class PassBounds {
   static at::Tensor gathered(const RecordedBucket& bucket, const ByParameter& values);
   static void scatter(const at::Tensor& values, const RecordedBucket& bucket, ByParameter& by_parameter);
   at::Tensor sum_over_ranks(at::Tensor term) const;
-  at::Tensor residual_after(const ErrorTerms& terms) const;
+  at::Tensor residual_after(const hooks::ErrorTerms& terms) const;
 
   const ProcessGroupPtr group_;
   const DdpOptions ddp_;

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <narrowcast/network_errors.h>
+#include "hooks/hook_table.h"
 #include "trainer/train/files/safetensors.h"
 #include "trainer/train/training/replicas.h"
-#include "trainer/train/verification/tolerance.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -77,7 +77,7 @@ Comparison compare_all(const std::vector<at::Tensor>& actual, const std::vector<
 }
 
 // As torch.testing.assert_close(actual, expected).
-bool within(const ReferenceTolerance& allowed, const std::vector<at::Tensor>& actual,
+bool within(const hooks::ReferenceTolerance& allowed, const std::vector<at::Tensor>& actual,
             const std::vector<at::Tensor>& expected) {
   std::vector<at::Tensor> tolerances;
   for (const at::Tensor& tensor : expected) {
@@ -104,7 +104,7 @@ HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook)
   HookReport report;
   report.hook = hook;
   for (size_t pass = 0; pass < run.passes.size(); ++pass) {
-    if (hook == "noop") {
+    if (!hooks::hook_row(hook).keeps_replicas_equal) {
       run.passes[pass].gradients = averaged(problem.group, run.passes[pass].gradients);
     }
     const auto judged = [&](const std::vector<PassResult>& passes) {
@@ -136,7 +136,7 @@ void Verifier::judge(HookReport& report, const PassResult& pass, const std::vect
   }
   const Comparison mine = compare_all(pass.gradients, expected, tolerances);
   report.comparison = worse_of(report.comparison, worst_over_ranks(problem_.group, mine));
-  const auto reference = reference_tolerance(report.hook);
+  const auto& reference = hooks::hook_row(report.hook).reference_tolerance;
   if (reference && options_.reference_task && problem_.group->getSize() == kReferenceRanks) {
     const bool mine_passed = within(*reference, pass.gradients, expected);
     const bool all_passed = all_reduce_max(problem_.group, {mine_passed ? 0.0 : 1.0})[0] == 0;

@@ -54,9 +54,9 @@ class Verifier {
 };
 
 // A collective. Writes the dumps of this rank, replacing files of the same names: parameter names are the keys, the
-// first pass's gradients the values. "noop" leaves every rank its own gradient, which is dumped; it is then divided by
-// the number of ranks and all-reduced, as the reference test does, before it is compared. Throws c10::ValueError for an
-// unknown hook, before anything is sent, and c10::DistBackendError if a peer failed.
+// first pass's gradients the values. A hook that lets replicas differ leaves every rank its own gradient, which is
+// dumped; it is then divided by the number of ranks and all-reduced, as the reference test does, before it is compared.
+// Throws c10::ValueError for an unknown hook, before anything is sent, and c10::DistBackendError if a peer failed.
 std::vector<HookReport> verify_gradients(const GradientProblem& problem, const VerificationOptions& options,
                                          const HookFactory& make_hook);
 

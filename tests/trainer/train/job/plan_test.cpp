@@ -1,5 +1,6 @@
 #include "trainer/train/job/plan.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -101,28 +102,25 @@ TEST(PlanValues, OfOtherDataDifferFirstInTheirHash) {
   EXPECT_EQ(first->name, "data_hash");
 }
 
-TEST(ExpectedPayloadBytes, FollowsTheFormulas) {
-  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("none"), {1024}, 4), 2 * 3 * 1024);  // 2 (W - 1) / W * 4 N
-  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("fp16_compress"), {1024}, 4), 3 * 1024);
-  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("quantize_per_tensor"), {1024}, 4), 3 * 1024);
-  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("quantize_per_channel"), {1024}, 4), 3 * (1024 + 2 * 8));
-  const auto per_channel = DdpOptions().hook("quantize_per_channel");
-  EXPECT_EQ(expected_payload_bytes(per_channel, {1025}, 4), 3 * (1025 + 3 * 8)) << "the last channel has one element";
-  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(100), {1025}, 4), 3 * (1025 + 11 * 8));
-  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(1), {1025}, 4), 3 * (1025 + 1025 * 8));
-  EXPECT_EQ(expected_payload_bytes(DdpOptions(per_channel).channel_size(1 << 30), {1025}, 4), 3 * (1025 + 8));
-  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("int8"), {1024}, 4), 3 * (1024 + 2 * 8) / 2);
-  const auto exempt = DdpOptions().hook("int4").wire({.exempt_one_dimensional = true});
-  EXPECT_EQ(expected_payload_bytes(exempt, {1024, 64}, 4), 3 * (512 + 2 * 32 + 4 * 64) / 2);
-  EXPECT_EQ(expected_payload_bytes(DdpOptions().hook("noop"), {1024}, 4), 0);
-  EXPECT_FALSE(expected_payload_bytes(DdpOptions().hook("no_such_hook"), {1024}, 4).has_value());
-}
-
-TEST(ExpectedPayloadBytes, IsKnownForEveryHook) {
+TEST(Plan, HoldsTheBytesOfEveryHookWithItsOptions) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const JobInputs inputs = make_inputs(job);
+  const auto bytes_with = [&](const DdpOptions& ddp) {
+    job.ddp = ddp;
+    return make_plan(job, inputs, 2).at("payload_bytes_per_step_and_rank").get<int64_t>();
+  };
+  const int64_t parameters = make_plan(job, inputs, 2).at("parameters");
   for (const std::string& hook : hooks::comm_hook_names()) {
-    EXPECT_TRUE(expected_payload_bytes(DdpOptions().hook(hook), {1000}, 2).has_value()) << hook;
-    EXPECT_EQ(expected_payload_bytes(DdpOptions().hook(hook), {1000}, 1), 0) << hook;
+    EXPECT_EQ(bytes_with(DdpOptions().hook(hook)) > 0, hook != "noop") << hook;
   }
+  EXPECT_EQ(bytes_with(DdpOptions().hook("none")), 4 * parameters);
+  EXPECT_EQ(bytes_with(DdpOptions().hook("quantize_per_channel").channel_size(1)), 9 * parameters);
+  const auto fp32 = DdpOptions().hook("quantized_allreduce").wire({.format = WireFormat::kFp32});
+  EXPECT_EQ(bytes_with(fp32), 4 * parameters);
+  const auto exempt = DdpOptions().hook("int4").wire({.exempt_one_dimensional = true});
+  EXPECT_GT(bytes_with(exempt), bytes_with(DdpOptions().hook("int4")));
+  EXPECT_THROW(bytes_with(DdpOptions().hook("no_such_hook")), c10::ValueError);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ struct NARROWCAST_EXPORT DdpOptions {
   // Others refuse what is given here.
   TORCH_ARG(hooks::WireOptions, wire) = {};
 
-  // How many elements share a scale with quantize_per_channel, the bucket_size of PyTorch's hook: >= 1, 512 without a
-  // value. Other hooks refuse it.
+  // How many elements share a scale with quantize_per_channel, the bucket_size of PyTorch's hook: >= 1,
+  // hooks::kDefaultChannelSize without a value. Other hooks refuse it.
   TORCH_ARG(std::optional<int64_t>, channel_size) = std::nullopt;
 
   // A bucket is sent when its gradients reach this many MiB (2^20 bytes).

@@ -1,48 +1,16 @@
-#include "trainer/train/verification/wire_error.h"
+#include "hooks/wire_error.h"
 
 #include <ATen/ATen.h>
 
 #include <cmath>
 
+#include "ops/codec/wire/format.h"
 #include "ops/collectives/mean/cost_model.h"
 
-namespace narrowcast::verification {
+namespace narrowcast::hooks {
 namespace {
 
 using collectives::Route;
-
-// What rounding to nearest costs: relative to the number, in steps of its block's scale, or absolute.
-struct FormatError {
-  int64_t block = 1;
-  double greatest = 1;  // Of the codes.
-  double relative = 0;
-  double steps = 0;
-  double absolute = 0;
-};
-
-FormatError format_error(WireFormat format) {
-  switch (format) {
-    case WireFormat::kInt8B32:
-      return {.block = 32, .greatest = 127, .steps = 0.5};
-    case WireFormat::kInt8B128:
-      return {.block = 128, .greatest = 127, .steps = 0.5};
-    case WireFormat::kInt8B256:
-      return {.block = 256, .greatest = 127, .steps = 0.5};
-    case WireFormat::kInt6B32:
-      return {.block = 32, .greatest = 31, .steps = 0.5};
-    case WireFormat::kInt4B32:
-      return {.block = 32, .greatest = 7, .steps = 0.5};
-    case WireFormat::kFp8E4M3B32:
-      return {.block = 32, .greatest = 448, .relative = std::ldexp(1, -4), .steps = std::ldexp(1, -10)};
-    case WireFormat::kBf16:
-      return {.relative = std::ldexp(1, -8), .absolute = std::ldexp(1, -134)};
-    case WireFormat::kFp16:
-      return {.relative = std::ldexp(1, -11), .absolute = std::ldexp(1, -25)};
-    case WireFormat::kFp32:
-      return {};
-  }
-  return {};
-}
 
 // e(x, m) of the header.
 at::Tensor hop_error(const FormatError& format, double unit, const at::Tensor& magnitudes, const at::Tensor& largest) {
@@ -64,7 +32,21 @@ at::Tensor largest_of_blocks(const at::Tensor& magnitudes, int64_t block) {
 
 }  // namespace
 
-HopErrors wire_error(WireFormat wire_format, const hooks::WireOptions& options, const at::Tensor& magnitudes,
+FormatError format_error(WireFormat format) {
+  return codec::wire::visit(format, [](auto type) -> FormatError {
+    using Format = decltype(type);
+    if constexpr (Format::kHasBlocks) {
+      return {.block = Format::kBlock,
+              .greatest = Format::kGreatest,
+              .relative = Format::kRelativeHalfStep,
+              .steps = Format::kHalfStep};
+    } else {
+      return {.relative = Format::kRelativeHalfStep, .absolute = Format::kHalfStep};
+    }
+  });
+}
+
+HopErrors wire_error(WireFormat wire_format, const WireOptions& options, const at::Tensor& magnitudes,
                      int64_t world_size) {
   const FormatError format = format_error(wire_format);
   const Route route = collectives::choose_route(magnitudes.numel(), world_size, wire_format);
@@ -82,4 +64,4 @@ HopErrors wire_error(WireFormat wire_format, const hooks::WireOptions& options, 
   return {first, hop_error(format, unit, magnitudes + first, largest + largest_error)};
 }
 
-}  // namespace narrowcast::verification
+}  // namespace narrowcast::hooks

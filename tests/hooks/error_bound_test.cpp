@@ -1,4 +1,4 @@
-#include "trainer/train/verification/tolerance.h"
+#include "hooks/error_bound.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/allclose.h>
@@ -15,10 +15,11 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include "hooks/hook_table.h"
 #include "ops/collectives/mean/cost_model.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 
-namespace narrowcast::verification {
+namespace narrowcast::hooks {
 namespace {
 
 // Heavy-tailed gradients of every rank, some of them tiny.
@@ -31,15 +32,21 @@ std::vector<at::Tensor> gradients_of(int64_t world_size, int64_t size) {
   return gradients;
 }
 
-// One rank's term.
-at::Tensor bound_of(const DdpOptions& ddp, const at::Tensor& gradient, int64_t world_size) {
-  return error_terms(ddp, {gradient}, world_size).sum();
+// One rank's terms, as the hook's row has them.
+ErrorTerms terms_of(const std::string& hook, const SentBucket& bucket, int64_t world_size,
+                    const HookOptions& options = {}) {
+  return hook_row(hook).error_terms(bucket, world_size, options);
+}
+
+at::Tensor bound_of(const std::string& hook, const at::Tensor& gradient, int64_t world_size,
+                    const HookOptions& options = {}) {
+  return terms_of(hook, {gradient}, world_size, options).sum();
 }
 
 at::Tensor bound_of(const std::string& hook, const std::vector<at::Tensor>& gradients) {
   at::Tensor bound = at::zeros(gradients[0].sizes(), at::kDouble);
   for (const at::Tensor& gradient : gradients) {
-    bound += bound_of(DdpOptions().hook(hook), gradient, static_cast<int64_t>(gradients.size()));
+    bound += bound_of(hook, gradient, static_cast<int64_t>(gradients.size()));
   }
   return bound;
 }
@@ -78,8 +85,8 @@ at::Tensor mean_of(const std::string& hook, const std::vector<at::Tensor>& gradi
   return hook == "none" ? sum : sum / world_size;
 }
 
-using HookAndWorld = std::tuple<std::string, int64_t>;
-class ErrorBoundTest : public ::testing::TestWithParam<HookAndWorld> {};
+using BoundOfHookAndWorld = std::tuple<std::string, int64_t>;
+class ErrorBoundTest : public ::testing::TestWithParam<BoundOfHookAndWorld> {};
 
 TEST_P(ErrorBoundTest, HoldsAndIsNotLoose) {
   const auto& [hook, world_size] = GetParam();
@@ -112,12 +119,13 @@ TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {
   EXPECT_EQ(two_shots, size > 5000);
   const at::Tensor exact = at::stack(gradients).to(at::kDouble).mean(0);
   for (const bool at_random : {false, true}) {
-    hooks::WireOptions wire{.format = format};
+    WireOptions wire{.format = format};
     collectives::Reference reference{format, {at_random, 5, 0, 0}};
     if (at_random) wire.stochastic_rounding_seed = 5;
     at::Tensor bound = at::zeros({size}, at::kDouble);
-    const auto ddp = DdpOptions().hook("quantized_allreduce").wire(wire);
-    for (const at::Tensor& gradient : gradients) bound += bound_of(ddp, gradient, 3);
+    for (const at::Tensor& gradient : gradients) {
+      bound += bound_of("quantized_allreduce", gradient, 3, {nullptr, wire});
+    }
     const at::Tensor mean = two_shots ? two_shot_mean(reference, gradients) : one_shot_mean(reference, gradients);
     const at::Tensor share = (mean.to(at::kDouble) - exact).abs() / bound;
     EXPECT_LE(share.max().item<double>(), 1) << "at random: " << at_random;
@@ -129,32 +137,32 @@ INSTANTIATE_TEST_SUITE_P(Formats, WireErrorBoundTest,
                          ::testing::Combine(::testing::ValuesIn(kWireFormats), ::testing::Values(5000, 300'000)));
 
 TEST(ErrorBound, IsKnownForEveryHook) {
-  for (const std::string& hook : hooks::comm_hook_names()) {
-    EXPECT_EQ(bound_of(DdpOptions().hook(hook), at::full({600}, 0.5), 2).sizes(), at::IntArrayRef({600})) << hook;
-    EXPECT_EQ(bound_of(DdpOptions().hook(hook), at::zeros({0}), 2).numel(), 0) << hook;
+  for (const std::string& hook : comm_hook_names()) {
+    EXPECT_EQ(bound_of(hook, at::full({600}, 0.5), 2).sizes(), at::IntArrayRef({600})) << hook;
+    EXPECT_EQ(bound_of(hook, at::zeros({0}), 2).numel(), 0) << hook;
   }
-  EXPECT_THROW(bound_of(DdpOptions().hook("no_such_hook"), at::zeros({1}), 2), c10::ValueError);
+  EXPECT_THROW(bound_of("no_such_hook", at::zeros({1}), 2), c10::ValueError);
 }
 
 TEST(ErrorBound, OfQuantizedHooksIsHalfAStepPerRank) {
   // A range of 0..255 has steps of 1.
   at::Tensor bucket = at::zeros({600});
   bucket[0] = 255;
-  const at::Tensor per_tensor = bound_of(DdpOptions().hook("quantize_per_tensor"), bucket, 2);
+  const at::Tensor per_tensor = bound_of("quantize_per_tensor", bucket, 2);
   EXPECT_NEAR(per_tensor[599].item<double>(), 0.25, 1e-4);
-  const at::Tensor per_channel = bound_of(DdpOptions().hook("quantize_per_channel"), bucket, 2);
+  const at::Tensor per_channel = bound_of("quantize_per_channel", bucket, 2);
   EXPECT_NEAR(per_channel[511].item<double>(), 0.25, 1e-4);
   // The second row is all zeros: its step is the smallest there is, 2^-23.
   EXPECT_NEAR(per_channel[512].item<double>(), std::ldexp(1, -25), std::ldexp(1, -35));
-  const at::Tensor of_100 = bound_of(DdpOptions().hook("quantize_per_channel").channel_size(100), bucket, 2);
+  const at::Tensor of_100 = bound_of("quantize_per_channel", bucket, 2, {nullptr, {}, 100});
   EXPECT_NEAR(of_100[99].item<double>(), 0.25, 1e-4);
   EXPECT_NEAR(of_100[100].item<double>(), std::ldexp(1, -25), std::ldexp(1, -35));
 }
 
 TEST(ErrorBound, OfRandomRoundingIsAWholeStep) {
   const at::Tensor bucket = at::full({128}, 127.0);  // Steps of 1.
-  const auto of = [&](const hooks::WireOptions& wire) {
-    return error_terms(DdpOptions().hook("int8").wire(wire), {bucket}, 2).first_hop[5].item<double>();
+  const auto of = [&](const WireOptions& wire) {
+    return terms_of("int8", {bucket}, 2, {nullptr, wire}).first_hop[5].item<double>();
   };
   // Half a step, or a step, over two ranks; a scale may be 2^-7 of itself above what it need be.
   EXPECT_NEAR(of({}), 0.25 * (1 + std::ldexp(1, -7)), 1e-4);
@@ -165,46 +173,31 @@ TEST(ErrorBound, OfExemptElementsIsThatOfFloat32) {
   at::Tensor bucket = at::full({256}, 1.0);
   bucket[3] = 1000;
   const at::Tensor exempt = bucket == 1000;
-  const auto ddp = DdpOptions().hook("int8").wire({.exempt_one_dimensional = true});
-  const ErrorTerms terms = error_terms(ddp, {.gradients = bucket, .exempt = exempt}, 2);
+  const HookOptions options{nullptr, {.exempt_one_dimensional = true}};
+  const ErrorTerms terms = terms_of("int8", {.gradients = bucket, .exempt = exempt}, 2, options);
   EXPECT_EQ(terms.first_hop[3].item<double>(), 0);
   EXPECT_NEAR(terms.float32[3].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
   // Its neighbours' scale does not know it.
   EXPECT_LT(terms.first_hop[4].item<double>(), 1.0 / 127);
-  EXPECT_GT(error_terms(ddp, {bucket}, 2).first_hop[4].item<double>(), 1.0);
+  EXPECT_GT(terms_of("int8", {bucket}, 2, options).first_hop[4].item<double>(), 1.0);
 }
 
 TEST(ErrorBound, GrowsWithTheResidual) {
   const at::Tensor bucket = at::full({128}, 7.0);
-  const auto ddp = DdpOptions().hook("int4").wire({.error_feedback = true});
-  const at::Tensor without = error_terms(ddp, {bucket}, 2).first_hop;
+  const HookOptions options{nullptr, {.error_feedback = true}};
+  const at::Tensor without = terms_of("int4", {bucket}, 2, options).first_hop;
   const at::Tensor residual = at::full({128}, 7.0, at::kDouble);
-  EXPECT_TRUE(at::allclose(error_terms(ddp, {.gradients = bucket, .residual = residual}, 2).first_hop, without * 2));
+  const ErrorTerms with = terms_of("int4", {.gradients = bucket, .residual = residual}, 2, options);
+  EXPECT_TRUE(at::allclose(with.first_hop, without * 2));
 }
 
 TEST(ErrorBound, OfFloat32HooksFollowsTheElement) {
   at::Tensor bucket = at::zeros({2});
   bucket[1] = 1000;
-  const at::Tensor bound = bound_of(DdpOptions().hook("allreduce"), bucket, 2);
+  const at::Tensor bound = bound_of("allreduce", bucket, 2);
   EXPECT_LT(bound[0].item<double>(), 1e-40);
   EXPECT_NEAR(bound[1].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
 }
 
-TEST(ReferenceTolerance, IsThereForPyTorchsHooksOnly) {
-  for (const char* hook : {"quantized_allreduce", "int8", "int4"}) {
-    EXPECT_FALSE(reference_tolerance(hook).has_value()) << hook;
-  }
-}
-
-TEST(ReferenceTolerance, IsThatOfPyTorchsTest) {
-  for (const char* hook : {"none", "allreduce", "noop"}) {
-    EXPECT_EQ(reference_tolerance(hook)->absolute, 0) << hook;
-  }
-  for (const char* hook : {"fp16_compress", "quantize_per_tensor", "quantize_per_channel"}) {
-    EXPECT_EQ(reference_tolerance(hook)->relative, 1e-5) << hook;
-    EXPECT_EQ(reference_tolerance(hook)->absolute, 1e-4) << hook;
-  }
-}
-
 }  // namespace
-}  // namespace narrowcast::verification
+}  // namespace narrowcast::hooks

@@ -6,9 +6,20 @@
 #include <cstdint>
 
 #include <narrowcast/wire_options.h>
-#include "ops/codec/wire/format.h"
 
-namespace narrowcast::verification {
+namespace narrowcast::hooks {
+
+// What rounding to the nearest costs an element: relative to it, in steps of its block's scale, or absolute.
+struct FormatError {
+  int64_t block = 1;
+  double greatest = 1;  // of the codes
+  double relative = 0;
+  double steps = 0;
+  double absolute = 0;
+};
+
+// As the format's type says (ops/codec/wire/format.h). std::invalid_argument for a number that is no WireFormat.
+FormatError format_error(WireFormat format);
 
 // What one rank's array can lose on its way, per element, float64.
 struct HopErrors {
@@ -27,7 +38,6 @@ struct HopErrors {
 //
 // Second hop. The mean's blocks are encoded again. Mean and largest magnitude are at most the mean over ranks of
 // |x| + e and of m + e(m, m), and e is linear: e(|x| + e, m + e(m, m)) / W is this rank's term.
-HopErrors wire_error(WireFormat format, const hooks::WireOptions& options, const at::Tensor& magnitudes,
-                     int64_t world_size);
+HopErrors wire_error(WireFormat format, const WireOptions& options, const at::Tensor& magnitudes, int64_t world_size);
 
-}  // namespace narrowcast::verification
+}  // namespace narrowcast::hooks

@@ -15,12 +15,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
-#include <string>
 
-#include <narrowcast/ddp_options.h>
+#include <narrowcast/wire_options.h>
 
-namespace narrowcast::verification {
+namespace narrowcast::hooks {
 
 // A bucket as this rank gave it to the hook, 1-D. The other tensors have its shape, or are undefined.
 struct SentBucket {
@@ -38,16 +36,16 @@ struct ErrorTerms {
   at::Tensor sum() const;
 };
 
-// For the hook that `ddp` names, with its options. Throws c10::ValueError for a hook without a known bound.
-ErrorTerms error_terms(const DdpOptions& ddp, const SentBucket& bucket, int64_t world_size);
+// Of a mean in float32.
+ErrorTerms float32_terms(const SentBucket& bucket, int64_t world_size);
 
-// The tolerances of the reference test (torch.testing.assert_close) for the reference task.
-struct ReferenceTolerance {
-  double relative = 1e-5;
-  double absolute = 0;
-};
+// Of a mean in `format`, one without blocks, in which the gradients are divided and added up too.
+ErrorTerms cast_terms(const SentBucket& bucket, int64_t world_size, WireFormat format);
 
-// 1e-5 and 0 for hooks that keep float32, 1e-5 and 1e-4 for the others; none for hooks that PyTorch does not have.
-std::optional<ReferenceTolerance> reference_tolerance(const std::string& hook);
+// Of affine 8-bit codes with one scale per `row_size` >= 1 elements, averaged in float32.
+ErrorTerms affine_terms(const SentBucket& bucket, int64_t world_size, int64_t row_size);
 
-}  // namespace narrowcast::verification
+// Of `format` with `options`, whose own format does not count.
+ErrorTerms wire_terms(const SentBucket& bucket, int64_t world_size, WireFormat format, const WireOptions& options);
+
+}  // namespace narrowcast::hooks

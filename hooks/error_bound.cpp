@@ -1,0 +1,92 @@
+#include "hooks/error_bound.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "hooks/wire_error.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+const double kFloat32Relative = std::ldexp(1, -24);
+const double kFloat32Absolute = std::ldexp(1, -150);  // Among subnormals.
+
+// The two float32 means: each divides by W and adds W times, with one rounding each, and one to spare for the cast
+// of the result.
+at::Tensor mean_error(const at::Tensor& values, int64_t world_size) {
+  const auto roundings = 2 * static_cast<double>(world_size + 2);
+  return values.abs() * (roundings * kFloat32Relative / static_cast<double>(world_size)) + roundings * kFloat32Absolute;
+}
+
+// Cast, division by W and W - 1 additions, each rounded to the narrow format. A sum of subnormals is exact.
+at::Tensor cast_error(const at::Tensor& values, int64_t world_size, const FormatError& format) {
+  const auto ranks = static_cast<double>(world_size);
+  const double growth = std::pow(1 + format.relative, ranks + 1) - 1;
+  return values.abs() * (growth / ranks) + format.absolute * (1 + 1 / ranks);
+}
+
+// Affine 8-bit codes with one scale per row: a value decodes to within half a step of itself, as the range holds it.
+// value / scale is rounded to float32 before it is rounded to a code, which moves the tie by at most 255 u steps;
+// decoding and averaging round scale * (code - zero point), which is within half a step of the value.
+at::Tensor affine_error(const at::Tensor& rows, int64_t world_size) {
+  const auto [lowest, highest] = at::aminmax(rows, /*dim=*/1, /*keepdim=*/true);
+  const at::Tensor scale = ((highest.clamp_min(0) - lowest.clamp_max(0)) / 255).clamp_min(std::ldexp(1, -23));
+  const at::Tensor step = scale * (1 + 4 * kFloat32Relative);  // Its own computation is rounded, too.
+  return step * ((0.5 + 512 * kFloat32Relative) / static_cast<double>(world_size)) + mean_error(step, world_size);
+}
+
+// Rows of `row_size` with zeros behind the last element: a range always holds zero, so they change no scale.
+at::Tensor rows_error(const at::Tensor& bucket, int64_t world_size, int64_t row_size) {
+  const int64_t row = std::min(row_size, bucket.numel());
+  const int64_t rows = (bucket.numel() - 1) / row + 1;
+  at::Tensor padded = at::zeros({rows * row}, bucket.options());
+  padded.narrow(0, 0, bucket.numel()).copy_(bucket);
+  const at::Tensor error = affine_error(padded.view({rows, row}), world_size);
+  return error.expand({rows, row}).reshape({-1}).narrow(0, 0, bucket.numel());
+}
+
+at::Tensor in_float64(const SentBucket& bucket) { return bucket.gradients.detach().to(at::kDouble); }
+
+}  // namespace
+
+at::Tensor ErrorTerms::sum() const { return float32 + first_hop + second_hop; }
+
+ErrorTerms float32_terms(const SentBucket& bucket, int64_t world_size) {
+  const at::Tensor values = in_float64(bucket);
+  return {mean_error(values, world_size), at::zeros_like(values), at::zeros_like(values)};
+}
+
+ErrorTerms cast_terms(const SentBucket& bucket, int64_t world_size, WireFormat format) {
+  ErrorTerms terms = float32_terms(bucket, world_size);
+  terms.first_hop = cast_error(in_float64(bucket), world_size, format_error(format));
+  return terms;
+}
+
+ErrorTerms affine_terms(const SentBucket& bucket, int64_t world_size, int64_t row_size) {
+  ErrorTerms terms = float32_terms(bucket, world_size);
+  if (bucket.gradients.numel() > 0) {
+    terms.first_hop = rows_error(in_float64(bucket), world_size, row_size);
+  }
+  return terms;
+}
+
+// Exempt elements are 0 in the message, and come back as they are.
+ErrorTerms wire_terms(const SentBucket& bucket, int64_t world_size, WireFormat format, const WireOptions& options) {
+  at::Tensor sent = in_float64(bucket).abs();
+  if (sent.numel() == 0) {
+    return float32_terms(bucket, world_size);
+  }
+  if (bucket.residual.defined()) {
+    sent = sent + bucket.residual;
+  }
+  const at::Tensor exempt = bucket.exempt.defined() ? bucket.exempt : at::zeros_like(sent, at::kBool);
+  const HopErrors errors = wire_error(format, options, sent.masked_fill(exempt, 0), world_size);
+  const at::Tensor first = errors.first.masked_fill(exempt, 0);
+  const at::Tensor second = errors.second.masked_fill(exempt, 0);
+  const auto ranks = static_cast<double>(world_size);
+  return {mean_error(sent + first + second, world_size), first / ranks, second / ranks};
+}
+
+}  // namespace narrowcast::hooks

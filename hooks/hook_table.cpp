@@ -1,0 +1,166 @@
+#include "hooks/hook_table.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
+#include "hooks/allreduce.h"
+#include "hooks/bf16_compress.h"
+#include "hooks/fp16_compress.h"
+#include "hooks/noop.h"
+#include "hooks/quantize_per_channel.h"
+#include "hooks/quantize_per_tensor.h"
+#include "hooks/quantized_allreduce.h"
+#include "ops/cpu/affine_uint8_kernels.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+constexpr ReferenceTolerance kReferenceOfFloat32{};
+constexpr ReferenceTolerance kReferenceOfNarrowFormats{.absolute = 1e-4};
+
+int64_t bytes_of_all_reduce(const GradientSizes& gradients, int64_t world_size, const HookOptions& /*options*/) {
+  return ring_all_reduce_bytes(gradients.numel * gradients.element_size, world_size);
+}
+
+int64_t bytes_of_nothing(const GradientSizes&, int64_t /*world_size*/, const HookOptions& /*options*/) { return 0; }
+
+// A code of a byte for each element, to every other rank.
+int64_t bytes_of_codes(const GradientSizes& gradients, int64_t world_size, const HookOptions& /*options*/) {
+  return (world_size - 1) * gradients.numel;
+}
+
+int64_t channel_size_in(const HookOptions& options) { return options.channel_size.value_or(kDefaultChannelSize); }
+
+// The codes, and for each channel a scale and a zero point.
+int64_t bytes_of_channels(const GradientSizes& gradients, int64_t world_size, const HookOptions& options) {
+  const int64_t size = channel_size_in(options);
+  const int64_t channels = gradients.numel / size + (gradients.numel % size > 0 ? 1 : 0);
+  return (world_size - 1) * (gradients.numel + channels * static_cast<int64_t>(sizeof(cpu::AffineQparams)));
+}
+
+ErrorTerms terms_of_float32(const SentBucket& bucket, int64_t world_size, const HookOptions& /*options*/) {
+  return float32_terms(bucket, world_size);
+}
+
+ErrorTerms terms_of_one_row(const SentBucket& bucket, int64_t world_size, const HookOptions& /*options*/) {
+  return affine_terms(bucket, world_size, bucket.gradients.numel());
+}
+
+ErrorTerms terms_of_channels(const SentBucket& bucket, int64_t world_size, const HookOptions& options) {
+  return affine_terms(bucket, world_size, channel_size_in(options));
+}
+
+// A mean in a float format: PyTorch's compressing hooks.
+HookRow cast_row(std::string name, std::unique_ptr<CommHook> (*make)(const HookOptions&), WireFormat format) {
+  return {.name = std::move(name),
+          .make = make,
+          .payload_bytes =
+              [format](const GradientSizes& gradients, int64_t world_size, const HookOptions& /*options*/) {
+                return ring_all_reduce_bytes(encoded_size(gradients.numel, format), world_size);
+              },
+          .error_terms = [format](const SentBucket& bucket, int64_t world_size,
+                                  const HookOptions& /*options*/) { return cast_terms(bucket, world_size, format); },
+          .reference_tolerance = kReferenceOfNarrowFormats};
+}
+
+// QuantizedAllReduceHook by one of its names, which is a literal: the hook keeps it.
+HookRow wire_row(std::string_view name, WireFormat default_format, bool takes_format = false) {
+  const auto format_in = [=](const HookOptions& options) { return options.wire.format.value_or(default_format); };
+  return {.name = std::string(name),
+          .make =
+              [=](HookOptions options) {
+                options.wire.format = format_in(options);
+                return std::make_unique<QuantizedAllReduceHook>(name, options);
+              },
+          .payload_bytes =
+              [=](const GradientSizes& gradients, int64_t world_size, const HookOptions& options) {
+                // Exempt ones are float32 beside the message, where their elements are 0.
+                const int64_t exempt = options.wire.exempt_one_dimensional ? gradients.one_dimensional : 0;
+                return ring_all_reduce_bytes(
+                    encoded_size(gradients.numel, format_in(options)) + exempt * static_cast<int64_t>(sizeof(float)),
+                    world_size);
+              },
+          .error_terms =
+              [=](const SentBucket& bucket, int64_t world_size, const HookOptions& options) {
+                return wire_terms(bucket, world_size, format_in(options), options.wire);
+              },
+          .format = default_format,
+          .takes_format = takes_format};
+}
+
+std::list<HookRow> rows_of_all_hooks() {
+  return {{.name = "none",
+           .payload_bytes = bytes_of_all_reduce,
+           .error_terms = terms_of_float32,
+           .reference_tolerance = kReferenceOfFloat32},
+          {.name = "allreduce",
+           .make = make_allreduce_hook,
+           .payload_bytes = bytes_of_all_reduce,
+           .error_terms = terms_of_float32,
+           .reference_tolerance = kReferenceOfFloat32},
+          cast_row("fp16_compress", make_fp16_compress_hook, WireFormat::kFp16),
+          cast_row("bf16_compress", make_bf16_compress_hook, WireFormat::kBf16),
+          {.name = "quantize_per_tensor",
+           .make = make_quantize_per_tensor_hook,
+           .payload_bytes = bytes_of_codes,
+           .error_terms = terms_of_one_row,
+           .reference_tolerance = kReferenceOfNarrowFormats},
+          {.name = "quantize_per_channel",
+           .make = make_quantize_per_channel_hook,
+           .payload_bytes = bytes_of_channels,
+           .error_terms = terms_of_channels,
+           .reference_tolerance = kReferenceOfNarrowFormats,
+           .takes_channel_size = true},
+          {.name = "noop",
+           .make = make_noop_hook,
+           .payload_bytes = bytes_of_nothing,
+           .error_terms = terms_of_float32,  // Once its gradients are averaged.
+           .reference_tolerance = kReferenceOfFloat32,
+           .keeps_replicas_equal = false},
+          wire_row("quantized_allreduce", WireFormat::kInt8B128, /*takes_format=*/true),
+          wire_row("int8", WireFormat::kInt8B128),
+          wire_row("int6", WireFormat::kInt6B32),
+          wire_row("int4", WireFormat::kInt4B32),
+          wire_row("fp8", WireFormat::kFp8E4M3B32)};
+}
+
+std::list<HookRow>& hook_table() {
+  static std::list<HookRow> table = rows_of_all_hooks();
+  return table;
+}
+
+template <class Predicate>
+std::string joined_names(const Predicate& predicate) {
+  std::string joined;
+  for (const HookRow& row : hook_rows()) {
+    if (predicate(row)) joined += (joined.empty() ? "" : ", ") + row.name;
+  }
+  return joined;
+}
+
+}  // namespace
+
+const HookRow& hook_row(const std::string& name) {
+  const std::list<HookRow>& rows = hook_rows();
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const HookRow& row) { return row.name == name; });
+  TORCH_CHECK_VALUE(found != rows.end(), "hook: unknown name '", name,
+                    "'; known: ", joined_names([](const HookRow&) { return true; }));
+  return *found;
+}
+
+const std::list<HookRow>& hook_rows() { return hook_table(); }
+
+std::string hook_names_with(bool HookRow::*property) {
+  return joined_names([=](const HookRow& row) { return row.*property; });
+}
+
+AddedHookRow::AddedHookRow(HookRow row) : row_(hook_table().insert(hook_table().end(), std::move(row))) {}
+
+AddedHookRow::~AddedHookRow() { hook_table().erase(row_); }
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,83 @@
+// What the project knows of each hook: one row of a table, which all others ask, so that none of them needs to know the
+// hooks by their names. Adding a hook is its own .h and .cpp, and its row in hook_table.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hook_options.h>
+#include "hooks/error_bound.h"
+
+namespace narrowcast::hooks {
+
+// The gradients of one exchange, as far as the bytes that it sends depend on them.
+struct GradientSizes {
+  int64_t numel = 0;
+  int64_t one_dimensional = 0;           // Of those, in parameters with one dimension or none.
+  int64_t element_size = sizeof(float);  // In bytes.
+};
+
+// The tolerances of PyTorch's own test of its hooks (torch.testing.assert_close) for the reference task.
+struct ReferenceTolerance {
+  double relative = 1e-5;
+  double absolute = 0;
+};
+
+// A hook. The functions take the options that the hook is made with, and fill in what these leave open; all but `make`
+// do without their process group.
+struct HookRow {
+  std::string name;
+
+  // Empty for "none": there is no hook to make, the Reducer averages by itself.
+  std::function<std::unique_ptr<CommHook>(const HookOptions& options)> make = nullptr;
+
+  // What each rank sends for such gradients, in bytes. Where ranks may send in one hop or in two, that of two. What
+  // comes once per bucket does not count, as the Reducer decides how many there are.
+  std::function<int64_t(const GradientSizes& gradients, int64_t world_size, const HookOptions& options)> payload_bytes;
+
+  // How far the mean of a bucket may be from the one without a hook: this rank's terms.
+  std::function<ErrorTerms(const SentBucket& bucket, int64_t world_size, const HookOptions& options)> error_terms;
+
+  // Nothing for hooks that PyTorch does not have.
+  std::optional<ReferenceTolerance> reference_tolerance = std::nullopt;
+
+  // Whether all ranks end a step with the same gradients, as CommHook::keeps_replicas_equal.
+  bool keeps_replicas_equal = true;
+
+  // Whether HookOptions::channel_size has an effect.
+  bool takes_channel_size = false;
+
+  // HookOptions::wire has an effect on hooks with a format, which is this unless the options name another. Whether they
+  // may is the second one.
+  std::optional<WireFormat> format = std::nullopt;
+  bool takes_format = false;
+};
+
+// The row of that name. c10::ValueError for an unknown name; it lists the known ones.
+const HookRow& hook_row(const std::string& name);
+
+// All rows, in the order of the documentation.
+const std::list<HookRow>& hook_rows();
+
+// The names of the rows that have a property, separated by ", ": hook_names_with(&HookRow::takes_format).
+std::string hook_names_with(bool HookRow::*property);
+
+// One more row behind the others, for as long as this lives: how a test adds a hook. Made and destroyed while nobody
+// asks the table.
+class AddedHookRow {
+ public:
+  explicit AddedHookRow(HookRow row);
+  ~AddedHookRow();
+  AddedHookRow(const AddedHookRow&) = delete;
+  AddedHookRow& operator=(const AddedHookRow&) = delete;
+
+ private:
+  std::list<HookRow>::const_iterator row_;
+};
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,100 @@
+#include "hooks/hook_table.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <narrowcast/hooks.h>
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+int64_t bytes_of(const std::string& hook, const GradientSizes& gradients, int64_t world_size,
+                 const HookOptions& options = {}) {
+  return hook_row(hook).payload_bytes(gradients, world_size, options);
+}
+
+TEST(HookRow, SaysThePayloadByTheFormulas) {
+  EXPECT_EQ(bytes_of("none", {1024}, 4), 2 * 3 * 1024);  // 2 (W - 1) / W * 4 N
+  EXPECT_EQ(bytes_of("allreduce", {1024, 0, sizeof(double)}, 4), 2 * 3 * 2 * 1024);
+  EXPECT_EQ(bytes_of("fp16_compress", {1024}, 4), 3 * 1024);
+  EXPECT_EQ(bytes_of("bf16_compress", {1024, 0, sizeof(double)}, 4), 3 * 1024);
+  EXPECT_EQ(bytes_of("quantize_per_tensor", {1024}, 4), 3 * 1024);
+  EXPECT_EQ(bytes_of("int8", {1024}, 4), 3 * (1024 + 2 * 8) / 2);
+  EXPECT_EQ(bytes_of("noop", {1024}, 4), 0);
+  for (const HookRow& row : hook_rows()) {
+    EXPECT_EQ(bytes_of(row.name, {1000}, 1), 0) << row.name;
+  }
+}
+
+TEST(HookRow, SaysThePayloadWithTheOptions) {
+  EXPECT_EQ(bytes_of("quantize_per_channel", {1024}, 4), 3 * (1024 + 2 * 8));
+  EXPECT_EQ(bytes_of("quantize_per_channel", {1025}, 4), 3 * (1025 + 3 * 8)) << "the last channel has one element";
+  EXPECT_EQ(bytes_of("quantize_per_channel", {1025}, 4, {nullptr, {}, 100}), 3 * (1025 + 11 * 8));
+  EXPECT_EQ(bytes_of("quantize_per_channel", {1025}, 4, {nullptr, {}, 1}), 3 * (1025 + 1025 * 8));
+  EXPECT_EQ(bytes_of("quantize_per_channel", {1025}, 4, {nullptr, {}, 1 << 30}), 3 * (1025 + 8));
+  EXPECT_EQ(bytes_of("int4", {1024, 64}, 4, {nullptr, {.exempt_one_dimensional = true}}),
+            3 * (512 + 2 * 32 + 4 * 64) / 2);
+  EXPECT_EQ(bytes_of("quantized_allreduce", {1024}, 4, {nullptr, {.format = WireFormat::kBf16}}),
+            bytes_of("bf16_compress", {1024}, 4));
+}
+
+TEST(HookRow, HasTheTolerancesOfPyTorchsTest) {
+  for (const char* hook : {"none", "allreduce", "noop"}) {
+    EXPECT_EQ(hook_row(hook).reference_tolerance->absolute, 0) << hook;
+  }
+  for (const char* hook : {"fp16_compress", "bf16_compress", "quantize_per_tensor", "quantize_per_channel"}) {
+    EXPECT_EQ(hook_row(hook).reference_tolerance->relative, 1e-5) << hook;
+    EXPECT_EQ(hook_row(hook).reference_tolerance->absolute, 1e-4) << hook;
+  }
+  for (const char* hook : {"quantized_allreduce", "int8", "int6", "int4", "fp8"}) {
+    EXPECT_FALSE(hook_row(hook).reference_tolerance.has_value()) << hook;
+  }
+}
+
+TEST(HookRow, SaysWhatItsHookSays) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    for (const HookRow& row : hook_rows()) {
+      EXPECT_EQ(row.make == nullptr, row.name == "none");
+      if (row.make) {
+        const auto hook = row.make({group});
+        EXPECT_EQ(hook->name(), row.name);
+        EXPECT_EQ(hook->keeps_replicas_equal(), row.keeps_replicas_equal) << row.name;
+      }
+    }
+  });
+}
+
+TEST(HookRow, IsThereForKnownNamesOnly) {
+  EXPECT_THAT(testing::error_message<c10::ValueError>([] { hook_row("quantise"); }),
+              AllOf(HasSubstr("hook: unknown name 'quantise'"), HasSubstr("known: none, allreduce, fp16_compress")));
+  EXPECT_THROW(takes_channel_size("quantise"), c10::ValueError);
+  EXPECT_THROW(wire_format_of("quantise"), c10::ValueError);
+}
+
+TEST(HookNamesWith, JoinsTheNamesOfTheRowsThatHaveIt) {
+  EXPECT_EQ(hook_names_with(&HookRow::takes_format), "quantized_allreduce");
+  EXPECT_EQ(hook_names_with(&HookRow::takes_channel_size), "quantize_per_channel");
+  EXPECT_THAT(hook_names_with(&HookRow::keeps_replicas_equal), AllOf(HasSubstr("none, allreduce"), HasSubstr("fp8")));
+}
+
+TEST(AddedHookRow, GoesAsItCame) {
+  const std::vector<std::string> names = comm_hook_names();
+  {
+    HookRow row = hook_row("allreduce");
+    row.name = "another";
+    const AddedHookRow added(row);
+    EXPECT_EQ(comm_hook_names().back(), "another");
+    EXPECT_EQ(bytes_of("another", {1024}, 4), 2 * 3 * 1024);
+  }
+  EXPECT_EQ(comm_hook_names(), names);
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks
