@@ -44,9 +44,6 @@ void AnnouncedMeanJob::start(engine::Transport& transport) {
   for (int64_t distance = 1; distance < world_size_; ++distance) {
     transport.send({header(rank_), (rank_ + distance) % world_size_, kHeaderChannel});
   }
-  if (mean_ != nullptr) {
-    mean_->prepare();
-  }
 }
 
 void AnnouncedMeanJob::advance(engine::Transport& transport) {
@@ -57,7 +54,7 @@ void AnnouncedMeanJob::advance(engine::Transport& transport) {
     mean_.reset();
   }
   if (mean_ != nullptr) {
-    mean_->start_prepared(transport);
+    mean_->start(transport);
     mean_->advance(transport);
   }
 }

@@ -15,8 +15,6 @@ class NoExchange final : public MeanExchange {
  public:
   int64_t payload_bytes() const override { return 0; }
   void start(engine::Transport&, MeanCall) override {}
-  void prepare(MeanCall) override {}
-  void start_prepared(engine::Transport&) override {}
   void finish(engine::Transport&) override {}
 };
 

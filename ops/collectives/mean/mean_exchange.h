@@ -51,12 +51,6 @@ class MeanExchange {
   virtual int64_t payload_bytes() const = 0;
 
   virtual void start(engine::Transport& transport, MeanCall call) = 0;
-
-  // start in two parts, for who learns only between them that the other ranks make the same call: encodes all that
-  // start would send; posts the receives and sends it.
-  virtual void prepare(MeanCall call) = 0;
-  virtual void start_prepared(engine::Transport& transport) = 0;
-
   virtual void advance(engine::Transport& /*transport*/) {}
   virtual void finish(engine::Transport& transport) = 0;
 };

@@ -33,31 +33,13 @@ int64_t OneShot::payload_bytes() const {
 }
 
 void OneShot::start(engine::Transport& transport, MeanCall call) {
-  begin(std::move(call));
-  post_receives(transport);
-  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-    encode_piece(piece);
-    send_piece(transport, piece);
-  }
-}
-
-void OneShot::prepare(MeanCall call) {
-  begin(std::move(call));
-  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-    encode_piece(piece);
-  }
-}
-
-void OneShot::start_prepared(engine::Transport& transport) {
-  post_receives(transport);
-  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-    send_piece(transport, piece);
-  }
-}
-
-void OneShot::begin(MeanCall call) {
   call_ = std::move(call);
   placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+  post_receives(transport);
+  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
+    encode_piece(piece);
+    send_piece(transport, piece);
+  }
 }
 
 void OneShot::post_receives(engine::Transport& transport) {

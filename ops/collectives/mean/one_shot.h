@@ -23,13 +23,10 @@ class OneShot final : public MeanExchange {
 
   int64_t payload_bytes() const override;
   void start(engine::Transport& transport, MeanCall call) override;
-  void prepare(MeanCall call) override;
-  void start_prepared(engine::Transport& transport) override;
   void finish(engine::Transport& transport) override;
 
  private:
   int64_t channel(size_t piece) const { return options_.first_channel + static_cast<int64_t>(piece); }
-  void begin(MeanCall call);
   void post_receives(engine::Transport& transport);
   void encode_piece(size_t piece) const;
   void send_piece(engine::Transport& transport, size_t piece) const;

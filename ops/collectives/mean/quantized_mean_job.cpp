@@ -30,17 +30,6 @@ void QuantizedMeanJob::start(engine::Transport& transport) {
   narrow_->start(transport, call_);
 }
 
-void QuantizedMeanJob::prepare() {
-  exact_.take_from(call_.array);
-  exact_exchange_->prepare({exact_.values(), {}, {}});
-  narrow_->prepare(call_);
-}
-
-void QuantizedMeanJob::start_prepared(engine::Transport& transport) {
-  exact_exchange_->start_prepared(transport);
-  narrow_->start_prepared(transport);
-}
-
 void QuantizedMeanJob::advance(engine::Transport& transport) {
   exact_exchange_->advance(transport);
   narrow_->advance(transport);

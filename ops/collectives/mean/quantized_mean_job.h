@@ -50,10 +50,6 @@ class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
   // Bytes that this rank sends per submission, to all peers together.
   int64_t payload_bytes() const;
 
-  // start in two parts: see MeanExchange.
-  void prepare();
-  void start_prepared(engine::Transport& transport);
-
   std::string name() const override { return options_.name; }
   void start(engine::Transport& transport) override;
   void advance(engine::Transport& transport) override;

@@ -73,37 +73,15 @@ int64_t TwoShot::channel(int64_t hop, size_t chunk) const {
 }
 
 void TwoShot::start(engine::Transport& transport, MeanCall call) {
-  begin(std::move(call));
-  post_receives(transport);
-  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
-    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      encode_part(peer_after(distance), chunk);
-      send_part(transport, peer_after(distance), chunk);
-    }
-  }
-}
-
-void TwoShot::prepare(MeanCall call) {
-  begin(std::move(call));
-  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
-    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      encode_part(peer_after(distance), chunk);
-    }
-  }
-}
-
-void TwoShot::start_prepared(engine::Transport& transport) {
-  post_receives(transport);
-  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
-    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      send_part(transport, peer_after(distance), chunk);
-    }
-  }
-}
-
-void TwoShot::begin(MeanCall call) {
   call_ = std::move(call);
   placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+  post_receives(transport);
+  for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      encode_part(peer_after(distance), chunk);
+      send_part(transport, peer_after(distance), chunk);
+    }
+  }
 }
 
 void TwoShot::post_receives(engine::Transport& transport) {

@@ -27,8 +27,6 @@ class TwoShot final : public MeanExchange {
 
   int64_t payload_bytes() const override;
   void start(engine::Transport& transport, MeanCall call) override;
-  void prepare(MeanCall call) override;
-  void start_prepared(engine::Transport& transport) override;
   void advance(engine::Transport& transport) override;
   void finish(engine::Transport& transport) override;
 
@@ -45,7 +43,6 @@ class TwoShot final : public MeanExchange {
   const Run& run(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
   ChunkMessages lay_out(size_t chunk);
   void post_receives(engine::Transport& transport);
-  void begin(MeanCall call);
   void encode_part(int64_t peer, size_t chunk) const;
   void send_part(engine::Transport& transport, int64_t peer, size_t chunk) const;
   void send_mean(engine::Transport& transport, size_t chunk);
