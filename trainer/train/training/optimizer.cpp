@@ -31,8 +31,11 @@ std::unique_ptr<torch::optim::Optimizer> make(const torch::nn::Module& module, O
   auto [decaying, others] = split_by_decay(module);
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::move(decaying), std::make_unique<Options>(options));
-  groups.emplace_back(std::move(others), std::make_unique<Options>(Options(options).weight_decay(0)));
-  return std::make_unique<Optimizer>(std::move(groups), options);
+  groups.emplace_back(std::move(others), std::make_unique<Options>(options));
+  auto optimizer = std::make_unique<Optimizer>(std::move(groups), options);
+  // Only now: LibTorch 2.15 takes a group's option that has the default value of its type for one that was not given.
+  static_cast<Options&>(optimizer->param_groups()[1].options()).weight_decay(0);
+  return optimizer;
 }
 
 }  // namespace
