@@ -42,41 +42,6 @@ std::vector<std::string> expand_range(const std::string& range) {
   return numbers;
 }
 
-// The parts of `text` between commas, empty ones too.
-std::vector<std::string> between_commas(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (const char character : text) {
-    if (character == ',') {
-      parts.emplace_back();
-    } else {
-      parts.back() += character;
-    }
-  }
-  return parts;
-}
-
-// The names that one entry of the list stands for.
-std::vector<std::string> expand_name(const std::string& name) {
-  const size_t open = name.find('[');
-  const size_t close = name.find(']');
-  if (open == std::string::npos) {
-    TORCH_CHECK_VALUE(close == std::string::npos, "']' without '['");
-    return {name};
-  }
-  TORCH_CHECK_VALUE(close != std::string::npos && open < close, "'[' without ']'");
-  const std::vector<std::string> tails = expand_name(name.substr(close + 1));
-  std::vector<std::string> names;
-  for (const std::string& range : between_commas(name.substr(open + 1, close - open - 1))) {
-    for (const std::string& number : expand_range(range)) {
-      for (const std::string& tail : tails) {
-        names.push_back(c10::str(name.substr(0, open), number, tail));
-        check_size(names.size());
-      }
-    }
-  }
-  return names;
-}
-
 // Parts the list at commas outside of brackets.
 std::vector<std::string> entries_of(const std::string& list) {
   std::vector<std::string> entries(1);
@@ -90,6 +55,28 @@ std::vector<std::string> entries_of(const std::string& list) {
     }
   }
   return entries;
+}
+
+// The names that one entry of the list stands for.
+std::vector<std::string> expand_name(const std::string& name) {
+  const size_t open = name.find('[');
+  const size_t close = name.find(']');
+  if (open == std::string::npos) {
+    TORCH_CHECK_VALUE(close == std::string::npos, "']' without '['");
+    return {name};
+  }
+  TORCH_CHECK_VALUE(close != std::string::npos && open < close, "'[' without ']'");
+  const std::vector<std::string> tails = expand_name(name.substr(close + 1));
+  std::vector<std::string> names;
+  for (const std::string& range : entries_of(name.substr(open + 1, close - open - 1))) {
+    for (const std::string& number : expand_range(range)) {
+      for (const std::string& tail : tails) {
+        names.push_back(c10::str(name.substr(0, open), number, tail));
+        check_size(names.size());
+      }
+    }
+  }
+  return names;
 }
 
 }  // namespace
@@ -107,7 +94,7 @@ std::vector<std::string> expand_host_list(const std::string& list) {
 
 std::vector<int64_t> expand_counts(const std::string& list) {
   std::vector<int64_t> counts;
-  for (std::string entry : between_commas(list)) {
+  for (std::string entry : entries_of(list)) {
     int64_t times = 1;
     if (const size_t open = entry.find("(x"); open != std::string::npos) {
       TORCH_CHECK_VALUE(entry.back() == ')', "'", entry, "' is neither COUNT nor COUNT(xTIMES)");
