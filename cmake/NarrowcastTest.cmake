@@ -1,17 +1,21 @@
 # How the gtest programs are made.
 
+# In each of them, compiled once.
+add_library(narrowcast_test_main OBJECT
+  "${PROJECT_SOURCE_DIR}/tests/support/sanitizer_defaults.cpp" "${PROJECT_SOURCE_DIR}/tests/support/seed_each_test.cpp")
+target_link_libraries(narrowcast_test_main PRIVATE narrowcast_options libtorch::cpu GTest::gtest)
+
 # narrowcast_test(<name> [DEPS ...] [LABELS ...]): a gtest program bin/narrowcast_<name>_tests.
 # The label "programs" marks tests that start programs of ours: they are not run under sanitizers, nor built by default.
 function(narrowcast_test name)
   cmake_parse_arguments(arg "" "" "DEPS;LABELS" ${ARGN})
   set(target narrowcast_${name}_tests)
-  add_executable(${target}
-    "${PROJECT_SOURCE_DIR}/tests/support/sanitizer_defaults.cpp" "${PROJECT_SOURCE_DIR}/tests/support/seed_each_test.cpp")
+  add_executable(${target})
   set_property(TARGET ${target} PROPERTY NARROWCAST_LABELS "${arg_LABELS}")
   if(NARROWCAST_SANITIZE AND "programs" IN_LIST arg_LABELS)
     set_property(TARGET ${target} PROPERTY EXCLUDE_FROM_ALL ON)
   endif()
-  target_link_libraries(${target} PRIVATE narrowcast_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${target} PRIVATE narrowcast_test_main narrowcast_options ${arg_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)  # A quarter less time to compile than -O3.
   narrowcast_use_pch(${target})
 endfunction()

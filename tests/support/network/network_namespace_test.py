@@ -71,12 +71,15 @@ def run_and_count(network, command):
 
 
 class PayloadTest(unittest.TestCase):
-    """payload <= interface's bytes <= 1.06 payload + 64 KiB: headers, acknowledgements, connecting, barriers."""
+    """payload <= interface's bytes <= 1.06 payload + 64 KiB: headers, acknowledgements, connecting, barriers, and what TCP
+    sends twice because a busy machine acknowledges late."""
 
-    def assert_is_payload(self, sent, payload):
+    OVERHEAD = 64 << 10
+
+    def assert_is_payload(self, sent, payload, overhead_elsewhere=0):
         self.assertGreater(payload, 1 << 20)
-        self.assertGreaterEqual(sent, payload)
-        self.assertLessEqual(sent, 1.06 * payload + (64 << 10))
+        self.assertGreaterEqual(sent, payload - overhead_elsewhere)
+        self.assertLessEqual(sent, 1.06 * payload + self.OVERHEAD)
 
     def test_of_the_bench(self):
         with Network(hosts=2) as network, tempfile.TemporaryDirectory() as folder:
@@ -86,7 +89,8 @@ class PayloadTest(unittest.TestCase):
             self.assert_is_payload(sent, json.loads(file.read_text())["payload_bytes_sent"])
 
     def test_of_a_training(self):
-        """Of the steps by which one training is longer than another: both send the first parameters."""
+        """Of the steps by which one training is longer than another: both send the first parameters. What the shorter one
+        sends beside its payload is taken off the longer one's bytes. That is less than the block scales' share: 1.5%."""
         def train(network, hook, steps):
             with tempfile.TemporaryDirectory() as folder:
                 output = pathlib.Path(folder) / "run"
@@ -98,8 +102,10 @@ class PayloadTest(unittest.TestCase):
 
         for hook in ("int8", "int4"):
             with self.subTest(hook=hook), Network(hosts=2) as network:
-                short, long = train(network, hook, 2), train(network, hook, 22)
-                self.assert_is_payload(long[0] - short[0], long[1] - short[1])
+                short, long = train(network, hook, 2), train(network, hook, 42)
+                payload = long[1] - short[1]
+                self.assertLess(self.OVERHEAD, 0.015 * payload)
+                self.assert_is_payload(long[0] - short[0], payload, overhead_elsewhere=self.OVERHEAD)
 
 
 if __name__ == "__main__":
