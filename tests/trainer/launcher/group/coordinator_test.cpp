@@ -123,7 +123,7 @@ TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
   EXPECT_EQ(after(100).phase, Phase::kOver);
   EXPECT_EQ(coordinator->decision().end->text, "node 1 (b) was lost: no sign of life for 1 s");
   EXPECT_EQ(coordinator->decision().end->exit_code(), program::kPeerFailed);
-  EXPECT_THAT(coordinator->decision().turned_away.at(2).text, HasSubstr("gave this launcher up"));
+  EXPECT_THAT(coordinator->decision().evicted.at(2).text, HasSubstr("gave this launcher up"));
 }
 
 TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANodeBetweenRounds) {
@@ -167,11 +167,11 @@ TEST_F(CoordinatorTest, RefusesContradictionsEverywhereBeforeTheJobBegins) {
             "launchers disagree: --max_restarts is 0 on node 0, a (pid 7), but 3 on node 1, b (pid 7)");
 }
 
-TEST_F(CoordinatorTest, TurnsALatecomerAwayWithoutHarmToTheJob) {
+TEST_F(CoordinatorTest, EvictsALatecomerWithoutHarmToTheJob) {
   run_two_static();
   const int64_t third = comes("c", 1);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().turned_away.at(third).exit_code(), program::kWrongUse);
+  EXPECT_EQ(coordinator->decision().evicted.at(third).exit_code(), program::kWrongUse);
 }
 
 TEST_F(CoordinatorTest, GivesUpWaitingForNodes) {
@@ -293,7 +293,7 @@ TEST_F(CoordinatorTest, ElasticJobLetsANodeLeave) {
   after(100);
   reports(2, NodeReport::End::kInterrupted);
   after(100);
-  EXPECT_EQ(coordinator->decision().turned_away.at(2).exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(coordinator->decision().evicted.at(2).exit_code(), 128 + SIGTERM);
   reports(1, NodeReport::End::kStopped);
   after(100);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
@@ -327,13 +327,13 @@ TEST_F(CoordinatorTest, ElasticJobKeepsASpareUntilAPlaceIsFree) {
   EXPECT_EQ(coordinator->decision().members[1].ticket, 3);
 }
 
-TEST_F(CoordinatorTest, ElasticJobTurnsASpareAwayInTheEnd) {
+TEST_F(CoordinatorTest, ElasticJobEvictsASpareInTheEnd) {
   begin_elastic(1, 1);
   settings_.max_nodes = 1;
   comes("b", 0);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
   after_the_join_timeout();
-  EXPECT_EQ(coordinator->decision().turned_away.at(2).text, "no place became free within 10 s");
+  EXPECT_EQ(coordinator->decision().evicted.at(2).text, "no place became free within 10 s");
 }
 
 }  // namespace
