@@ -1,4 +1,4 @@
-// Processes that cannot outlive the launcher.
+// Processes that cannot outlive the launcher, and pipes to them.
 //
 // Each worker leads a process group of its own, so that one signal reaches it and
 // what it starts, and gets SIGKILL from the kernel when the launcher dies. What the
@@ -11,9 +11,18 @@
 #include <vector>
 
 #include "trainer/base/files/file_descriptor.h"
-#include "trainer/launcher/workers/worker_runner.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
+
+// The two ends of a pipe.
+struct Pipe {
+  files::FileDescriptor read_end;
+  files::FileDescriptor write_end;
+};
+
+// A pipe whose ends programs started later do not inherit. Throws c10::Error.
+Pipe make_pipe();
 
 // The guard process. It ends when this object or the launcher does; if something else ends it, another takes its place.
 class Guard {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "trainer/base/files/file_descriptor.h"
-#include "trainer/launcher/workers/last_lines.h"
+#include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {
 

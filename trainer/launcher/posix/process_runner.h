@@ -13,7 +13,7 @@
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/output_relay.h"
 #include "trainer/launcher/posix/signal_descriptor.h"
-#include "trainer/launcher/workers/worker_runner.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
 

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <memory>
 
-#include "trainer/launcher/posix/pipe.h"
+#include "trainer/launcher/posix/child_process.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/launcher/workers/last_lines.h"
+#include "trainer/launcher/posix/last_lines.h"
 
 #include <algorithm>
 #include <fstream>
