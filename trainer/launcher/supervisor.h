@@ -18,10 +18,11 @@
 #include <optional>
 #include <vector>
 
-#include "trainer/launcher/workers/worker_runner.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
 
+// How patient the launcher is with its workers.
 struct SupervisorOptions {
   std::chrono::milliseconds shutdown_timeout{3000};  // from the first signal to SIGKILL
   std::chrono::milliseconds blame_window{500};       // how long to wait for the rank that others blame
@@ -32,6 +33,7 @@ struct SupervisorOptions {
   std::function<void(int64_t)> succeeded = nullptr;  // is told of each rank that ends well, by itself; may be none
 };
 
+// The rank of this node that failed first.
 struct WorkerFailure {
   int64_t rank = 0;
   pid_t pid = 0;
