@@ -5,11 +5,10 @@
 //      ├──────── all workers end ──> stopping: SIGTERM to what they left running
 //      └──────── the group wants it (another node's worker failed, ...) ──> stopping: SIGTERM to all
 //
-// Whose failure is it? When a rank dies, the others lose their peer and fail too,
-// sometimes before the kernel has reported the first. The first rank whose end is
-// known is named, unless it exited with kPeerFailed, which says "it was not me":
-// then a rank that fails otherwise within the blame window is named instead.
-// What ends after the launcher began to stop the job is never blamed.
+// Whose failure is it? When a rank dies, the others lose their peer and fail too, sometimes before the kernel has
+// reported the first. The first rank whose end is known is named, unless it exited with kPeerFailed, which says "it was
+// not me": then a rank that fails otherwise within the blame window is named instead. What ends after the launcher
+// began to stop the job is never blamed.
 #pragma once
 
 #include <chrono>

@@ -46,9 +46,8 @@ class HostedStore {
   // What a connection to it may take.
   static constexpr std::chrono::milliseconds kPatience{5000};
 
-  // Serves at once, on a thread of its own. Throws c10::ValueError, within kPatience beside
-  // the time that the resolver takes, naming the address if this process cannot serve there, or not reach what it
-  // serves.
+  // Serves at once, on a thread of its own. Throws c10::ValueError, within kPatience beside the time that the resolver
+  // takes, naming the address if this process cannot serve there, or not reach what it serves.
   HostedStore(const std::string& address, const network::ListeningSocket& socket);
 
   // Removes every key that workers left, so that those of the next round find an empty store: PyTorch's own workers do

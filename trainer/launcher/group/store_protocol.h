@@ -16,15 +16,15 @@
 // The host writes `decision` before anybody else comes. A launcher joins: it draws a ticket and writes its node/T keys.
 // From then on, every monitor_interval,
 //
-//   - each launcher grows its beat, now and then, and reads `decision`. If a round runs and it is a member, it starts its
-//     workers, and reports when they have ended, by themselves or because the decision no longer says that this round
-//     runs.
-//   - the host also reads all nodes' keys, decides, and writes `decision` if it changed. Before a round begins it removes
-//     every key of the workers of the round before.
+//   - each launcher grows its beat, now and then, and reads `decision`. If a round runs and it is a member, it starts
+//     its workers, and reports when they have ended, by themselves or because the decision no longer says that this
+//     round runs.
+//   - the host also reads all nodes' keys, decides, and writes `decision` if it changed. Before a round begins it
+//     removes every key of the workers of the round before.
 //
-// So a round begins on all nodes when they see it decided, and ends on all of them when one reports; the next is decided
-// when all members have reported or are lost. When the job is over each launcher writes `left`; the host stays until all
-// have, so that nobody finds it gone too early.
+// So a round begins on all nodes when they see it decided, and ends on all of them when one reports; the next is
+// decided when all members have reported or are lost. When the job is over each launcher writes `left`; the host stays
+// until all have, so that nobody finds it gone too early.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

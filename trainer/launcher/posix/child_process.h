@@ -1,9 +1,8 @@
 // Processes that cannot outlive the launcher, and pipes to them.
 //
-// Each worker leads a process group of its own, so that one signal reaches it and
-// what it starts, and gets SIGKILL from the kernel when the launcher dies. What the
-// worker started does not: for that the launcher has a guard, a second process that
-// only waits for the launcher's end of a pipe to close, and then kills the groups.
+// Each worker leads a process group of its own, so that one signal reaches it and what it starts, and gets SIGKILL from
+// the kernel when the launcher dies. What the worker started does not: for that the launcher has a guard, a second
+// process that only waits for the launcher's end of a pipe to close, and then kills the groups.
 #pragma once
 
 #include <sys/types.h>
@@ -61,9 +60,8 @@ struct ChildStreams {
   int error = -1;
 };
 
-// Starts `command` with /dev/null as standard input, no signals blocked and no other
-// descriptors of ours, watched by `guard`, which is revived if need be. Throws c10::ValueError with the reason if it
-// cannot be executed.
+// Starts `command` with /dev/null as standard input, no signals blocked and no other descriptors of ours, watched by
+// `guard`, which is revived if need be. Throws c10::ValueError with the reason if it cannot be executed.
 pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& guard);
 
 // A process that this one must wait for, though it did not start it as a worker.

@@ -23,8 +23,7 @@ namespace {
 constexpr const char* kPrefix = "narrowcast-run.";
 constexpr const char* kLock = "launcher.lock";
 
-// Asked through the driver's own library: linking the CUDA runtime for this would
-// make the launcher slow to start.
+// Asked through the driver's own library: linking the CUDA runtime for this would make the launcher slow to start.
 int64_t count_gpus() {
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // Never closed: it may have started threads.
   if (driver == nullptr) {

@@ -23,16 +23,13 @@ struct Processors {
   static Processors of_this_machine();
 };
 
-// The number of workers that --nproc_per_node=`text` asks for: a number of at least
-// 1, "cpu", "gpu", or "auto" (the GPUs, else the CPUs). Throws c10::ValueError for
-// anything else, and for "gpu" without one.
+// The number of workers that --nproc_per_node=`text` asks for: a number of at least 1, "cpu", "gpu", or "auto" (the
+// GPUs, else the CPUs). Throws c10::ValueError for anything else, and for "gpu" without one.
 int64_t parse_nproc(const std::string& text, const Processors& processors);
 
-// The path of the program that users call `name`. A name with a slash is a path;
-// others are looked for in PATH, then in `own_folder`, where our own programs are:
-// for names that begin with "narrowcast-" in the other order, so that the programs
-// of one build go together. Throws c10::ValueError if there is none or it cannot be
-// executed.
+// The path of the program that users call `name`. A name with a slash is a path; others are looked for in PATH, then in
+// `own_folder`, where our own programs are: for names that begin with "narrowcast-" in the other order, so that the
+// programs of one build go together. Throws c10::ValueError if there is none or it cannot be executed.
 std::string find_program(const std::string& name, const EnvironmentVariables& environment,
                          const std::filesystem::path& own_folder);
 

@@ -1,9 +1,8 @@
 // The WorkerRunner that starts real processes.
 //
-// One thread, one poll: on a descriptor that signals arrive at (SIGCHLD among
-// them), and on the workers' pipes. A worker that ended is looked at but not
-// reaped until everything is over, so that its id, which names its process group,
-// cannot come to mean another process while signals are still sent to it.
+// One thread, one poll: on a descriptor that signals arrive at (SIGCHLD among them), and on the workers' pipes. A
+// worker that ended is looked at but not reaped until everything is over, so that its id, which names its process
+// group, cannot come to mean another process while signals are still sent to it.
 #pragma once
 
 #include <deque>
