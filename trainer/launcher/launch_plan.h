@@ -70,7 +70,7 @@ struct LaunchOptions {
   int64_t nproc_per_node = 1;        // workers on this node
   std::string role = "default";
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as the workers are told
-  OutputChoices output;                                             // its run_folder holds error files too
+  OutputChoices output = {};                                        // its run_folder holds error files too
 };
 
 // One command for each worker of this node in a round, in rank order, with the environment that torchrun gives
