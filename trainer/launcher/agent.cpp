@@ -3,8 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include "trainer/base/program/error_file.h"
-#include "trainer/launcher/workers/failure_report.h"
-#include "trainer/launcher/workers/last_lines.h"
+#include "trainer/launcher/group/verdict.h"
+#include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -11,12 +11,13 @@
 #include <string>
 
 #include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/posix/worker_runner.h"
 #include "trainer/launcher/rendezvous.h"
 #include "trainer/launcher/supervisor.h"
-#include "trainer/launcher/workers/worker_runner.h"
 
 namespace narrowcast::launcher {
 
+// What an agent starts, and how.
 struct AgentOptions {
   LaunchOptions launch;
   EnvironmentVariables environment;  // what workers inherit
@@ -30,12 +31,13 @@ struct AgentOptions {
 // are no workers. Returns the signal that the launcher was sent before, 0 if none was.
 int wait_unless_interrupted(WorkerRunner& runner, const std::function<bool(std::chrono::milliseconds)>& done);
 
+// Runs this node's workers as the group wants it, round after round.
 class Agent {
  public:
   Agent(WorkerRunner& runner, Rendezvous& rendezvous, AgentOptions options);
 
-  // Runs this node's part of the job and returns how the job ended. Throws
-  // c10::ValueError, after telling the group, if a worker cannot be started.
+  // Runs this node's part of the job and returns how the job ended. Throws c10::ValueError, after telling the group, if
+  // a worker cannot be started.
   GroupEnd run();
 
  private:

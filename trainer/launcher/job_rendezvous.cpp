@@ -4,9 +4,7 @@
 
 #include "trainer/base/address_list.h"
 #include "trainer/base/addresses.h"
-#include "trainer/launcher/local_rendezvous.h"
 #include "trainer/launcher/posix/machine.h"
-#include "trainer/launcher/posix/run_folder.h"
 #include "trainer/launcher/store_rendezvous.h"
 
 namespace narrowcast::launcher {
@@ -45,6 +43,26 @@ bool may_serve_at(const std::string& host) {
 }
 
 }  // namespace
+
+LocalRendezvous::LocalRendezvous(Round first, std::function<void()> before_round,
+                                 std::function<void(int64_t)> succeeded)
+    : round_(std::move(first)), before_round_(std::move(before_round)), succeeded_(std::move(succeeded)) {
+  before_round_();
+}
+
+Directive LocalRendezvous::directive() {
+  return {.kind = over_ ? Directive::Kind::kOver : Directive::Kind::kRun, .round = round_, .end = end_};
+}
+
+void LocalRendezvous::report(const NodeReport& report) {
+  end_ = end_of_report(report);
+  const bool may_restart = report.end == NodeReport::End::kFailed && report.signal == 0 && !report.left_behind;
+  over_ = !may_restart || round_.restart_count == round_.max_restarts;
+  if (!over_) {
+    ++round_.restart_count;
+    before_round_();
+  }
+}
 
 bool surely_serves(const GroupRequest& request) {
   return !request.nodes.several() ||

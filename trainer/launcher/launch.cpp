@@ -11,12 +11,11 @@
 #include "trainer/base/program/process_setup.h"
 #include "trainer/launcher/agent.h"
 #include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/group/verdict.h"
 #include "trainer/launcher/launch_plan.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/posix/process_runner.h"
-#include "trainer/launcher/posix/run_folder.h"
-#include "trainer/launcher/workers/failure_report.h"
 
 namespace narrowcast::launcher {
 namespace {

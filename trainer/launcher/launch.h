@@ -13,6 +13,7 @@
 
 namespace narrowcast::launcher {
 
+// What a command line asks for.
 struct LaunchRequest {
   std::vector<std::string> command;  // a program's name or path, then its arguments
   std::string nproc_per_node = "1";  // a number, cpu, gpu or auto
@@ -21,7 +22,7 @@ struct LaunchRequest {
   GroupRequest group;
 
   std::filesystem::path log_dir;   // empty: one for temporary files
-  std::string redirects = "0";     // torchrun's syntax (output/stream_choices.h)
+  std::string redirects = "0";     // torchrun's syntax (launch_plan.h)
   std::string tee = "0";           // the same
   std::string local_ranks_filter;  // local ranks that are shown, like "0,2"; empty: all
   bool prefix = true;              // shown output has the rank before each line
@@ -31,10 +32,9 @@ struct LaunchRequest {
   std::chrono::milliseconds monitor_interval{100};
 };
 
-// Runs this node's part of the job with `environment` as what workers inherit, and
-// returns the launcher's exit code. `tell` prints a line for the user. Nothing the
-// job started here is left when this returns or throws. Throws c10::ValueError for a
-// request that cannot be carried out, before any worker runs.
+// Runs this node's part of the job with `environment` as what workers inherit, and returns the launcher's exit code.
+// `tell` prints a line for the user. Nothing the job started here is left when this returns or throws. Throws
+// c10::ValueError for a request that cannot be carried out, before any worker runs.
 int launch(const LaunchRequest& request, const EnvironmentVariables& environment,
            const std::function<void(const std::string&)>& tell);
 

@@ -1,27 +1,81 @@
-// From what the user asked for to one command per worker.
+// From what the user asked for to one command per worker, and where each worker's output goes: --redirects, --tee and
+// --local_ranks_filter in torchrun's syntax.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "trainer/launcher/posix/stream_choices.h"
+#include "trainer/launcher/posix/worker_runner.h"
 #include "trainer/launcher/rendezvous.h"
-#include "trainer/launcher/workers/worker_runner.h"
 
 namespace narrowcast::launcher {
 
+// Some of a worker's two streams.
+struct Streams {
+  bool output = false;
+  bool error = false;
+};
+
+// Streams of each local rank.
+class StreamChoices {
+ public:
+  // "0" none, "1" standard output, "2" standard error, "3" both, the same for every worker; or "RANK:N,RANK:N" for some
+  // local ranks and none of the others. Throws c10::ValueError naming `flag` and `text` for anything else.
+  static StreamChoices parse(const std::string& flag, const std::string& text);
+
+  // Those of one worker.
+  Streams of(int64_t local_rank) const;
+  // Whether it is about no stream at all.
+  bool empty() const;
+  // The largest local rank that is named, -1 without one.
+  int64_t largest_rank() const { return by_rank_.empty() ? -1 : by_rank_.rbegin()->first; }
+
+ private:
+  Streams all_;
+  std::map<int64_t, Streams> by_rank_;
+};
+
+// What becomes of the workers' output.
+struct OutputChoices {
+  StreamChoices redirects = {};           // into files instead of being shown
+  StreamChoices tee = {};                 // into files as well as being shown; wins over redirects
+  std::set<int64_t> shown_ranks = {};     // local ranks that are shown; empty: all
+  std::filesystem::path run_folder = {};  // holds attempt_N/RANK/stdout.log and stderr.log
+
+  bool writes_files() const { return !redirects.empty() || !tee.empty(); }
+};
+
+// Local ranks like "0,2". Throws c10::ValueError naming `flag` and `text` for anything else.
+std::set<int64_t> parse_local_ranks(const std::string& flag, const std::string& text);
+
+// Throws c10::ValueError if a flag names a local rank that a node with `nproc` workers does not have.
+void check_local_ranks(const OutputChoices& choices, int64_t nproc);
+
+// Where a worker's streams go; files are in `folder`.
+struct WorkerTargets {
+  StreamTarget output;
+  StreamTarget error;
+};
+
+// Those of one worker.
+WorkerTargets targets_for(const OutputChoices& choices, int64_t local_rank, const std::filesystem::path& folder);
+
+// What all workers of this node have in common.
 struct LaunchOptions {
   std::vector<std::string> command;  // the program's path, then its arguments; the same for every worker
   int64_t nproc_per_node = 1;        // workers on this node
   std::string role = "default";
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as the workers are told
-  OutputChoices output;                                             // its run_folder holds error files too
+  OutputChoices output = {};                                        // its run_folder holds error files too
 };
 
-// One command for each worker of this node in a round, in rank order, with the environment
-// that torchrun gives (docs/launcher.md has the table) on top of `inherited`.
-// OMP_NUM_THREADS is set to 1 for several workers unless the user chose a number.
+// One command for each worker of this node in a round, in rank order, with the environment that torchrun gives
+// (docs/launcher.md has the table) on top of `inherited`. OMP_NUM_THREADS is set to 1 for several workers unless the
+// user chose a number.
 std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Round& round,
                                         const EnvironmentVariables& inherited);
 

@@ -1,16 +1,15 @@
-// The seam between one node's launcher (agent.h) and the group of launchers it belongs
-// to: on one node it is alone (local_rendezvous.h), else they agree through a store
-// (store_rendezvous.h).
+// The seam between one node's launcher (agent.h) and the group of launchers it belongs to: on one node it is alone
+// (job_rendezvous.h), else they agree through a store (store_rendezvous.h).
 //
-// A job runs in rounds. In each, all nodes start their workers together; a round ends
-// on all nodes together, and then either another begins or the job is over.
+// A job runs in rounds. In each, all nodes start their workers together; a round ends on all nodes together, and then
+// either another begins or the job is over.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "trainer/launcher/workers/failure_record.h"
+#include "trainer/launcher/group/group.h"
 
 namespace narrowcast::launcher {
 
@@ -43,6 +42,7 @@ struct Directive {
   std::string note = {};             // kWait: what is waited for, in words for users; may be empty
 };
 
+// What a launcher asks its group and tells it.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
@@ -53,8 +53,8 @@ class Rendezvous {
   // Tells the ranks that still run, on all nodes, that one of this node has ended well.
   virtual void rank_succeeded(int64_t rank) = 0;
 
-  // Tells how this node's workers ended in the round that was run last, or, before
-  // the first, that the launcher was interrupted. Never blocks.
+  // Tells how this node's workers ended in the round that was run last, or, before the first, that the launcher was
+  // interrupted. Never blocks.
   virtual void report(const NodeReport& report) = 0;
 
   // After kOver: whether nobody needs this launcher any more, so that it may end.

@@ -2,10 +2,12 @@
 
 #include <c10/util/Exception.h>
 
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
 #include "ops/error_message.h"
 #include "trainer/base/tcp_store.h"
-#include "trainer/launcher/group/reach.h"
-#include "trainer/launcher/patient_clock.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -1,15 +1,14 @@
 // The thread on which a launcher talks to the store of its group.
 //
-// The launcher's main thread must never wait for the network: it has workers and signals
-// to look after. So all requests are made here, one after another, and the main thread
-// looks at the last answer. If a host is gone without a word a request may hang for
-// minutes; the main thread then sees that no answer is new (silence()), and leaves.
+// The launcher's main thread must never wait for the network: it has workers and signals to look after. So all requests
+// are made here, one after another, and the main thread looks at the last answer. If a host is gone without a word a
+// request may hang for minutes; the main thread then sees that no answer is new, and leaves.
 #pragma once
 
-#include <condition_variable>
-#include <functional>
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,10 +16,30 @@
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/hosted_store.h"
 #include "trainer/launcher/group/store_protocol.h"
+#include "trainer/launcher/posix/worker_runner.h"
 #include "trainer/launcher/rendezvous_options.h"
 
 namespace narrowcast::launcher {
 
+// A clock for judging how long others have been silent. Time in which this process was stopped itself does not count,
+// but for kLongestStep of it: nobody else is to blame for that. To be asked more often than that.
+class PatientClock {
+ public:
+  Clock::time_point now() {
+    const Clock::time_point real = Clock::now();
+    time_ += std::min<Clock::duration>(real - last_, kLongestStep);
+    last_ = real;
+    return time_;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLongestStep{1000};
+
+  Clock::time_point last_ = Clock::now();
+  Clock::time_point time_ = last_;
+};
+
+// Where the store is, who asks, and how patiently.
 struct LinkOptions {
   std::string host;  // where the store is
   int64_t port = 0;
@@ -41,6 +60,7 @@ struct LinkState {
   bool left = false;         // the store knows that this launcher has seen the end
 };
 
+// Talks from its construction on. Nothing here blocks.
 class StoreLink {
  public:
   explicit StoreLink(LinkOptions options);
@@ -49,10 +69,13 @@ class StoreLink {
   // Stops the thread; one that hangs in a request is left behind, and ends with the process.
   ~StoreLink();
 
+  // What is known by now.
   LinkState state() const;
   // A rank of the round that runs has ended well.
   void rank_succeeded(int64_t rank);
+  // How this node's workers ended in a round.
   void report(const RoundReport& report);
+  // This launcher has seen that the job is over.
   void leave();
 
  private:

@@ -37,7 +37,7 @@ Round round_of(const Decision& decision, const NodeState& state, const Member& o
 }  // namespace
 
 Directive directive_for(const Decision& decision, const NodeState& state) {
-  if (const auto reason = decision.turned_away.find(state.ticket); reason != decision.turned_away.end()) {
+  if (const auto reason = decision.evicted.find(state.ticket); reason != decision.evicted.end()) {
     return over(reason->second);
   }
   if (decision.phase == Decision::Phase::kOver) {

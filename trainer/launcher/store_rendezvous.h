@@ -1,14 +1,15 @@
 // The rendezvous of a job on several nodes: agreed through a store (group/store_protocol.h).
 #pragma once
 
+#include <optional>
 #include <string>
 
-#include "trainer/launcher/patient_clock.h"
 #include "trainer/launcher/rendezvous.h"
 #include "trainer/launcher/store_link.h"
 
 namespace narrowcast::launcher {
 
+// Follows the decisions that a StoreLink brings, and gives the group up when none come.
 class StoreRendezvous : public Rendezvous {
  public:
   explicit StoreRendezvous(const LinkOptions& options);
@@ -37,16 +38,17 @@ class StoreRendezvous : public Rendezvous {
   int signal_ = 0;  // that this launcher was sent
 };
 
-// What `decision` means for the launcher with `ticket`, whose last round and whether it has reported in it are given.
-// One that was interrupted runs nothing more.
+// What a launcher knows of itself.
 struct NodeState {
   int64_t ticket = 0;
-  int64_t reported_round = -2;
-  bool interrupted = false;
-  std::string master_addr;
+  int64_t reported_round = -2;  // the last round in which it has reported
+  bool interrupted = false;     // by a signal: it runs nothing more
+  std::string master_addr;      // of the store
   int64_t master_port = 0;
   int64_t max_restarts = 0;
 };
+
+// What `decision` means for that launcher.
 Directive directive_for(const Decision& decision, const NodeState& state);
 
 }  // namespace narrowcast::launcher

@@ -5,11 +5,10 @@
 //      ├──────── all workers end ──> stopping: SIGTERM to what they left running
 //      └──────── the group wants it (another node's worker failed, ...) ──> stopping: SIGTERM to all
 //
-// Whose failure is it? When a rank dies, the others lose their peer and fail too,
-// sometimes before the kernel has reported the first. The first rank whose end is
-// known is named, unless it exited with kPeerFailed, which says "it was not me":
-// then a rank that fails otherwise within the blame window is named instead.
-// What ends after the launcher began to stop the job is never blamed.
+// Whose failure is it? When a rank dies, the others lose their peer and fail too, sometimes before the kernel has
+// reported the first. The first rank whose end is known is named, unless it exited with kPeerFailed, which says "it was
+// not me": then a rank that fails otherwise within the blame window is named instead. What ends after the launcher
+// began to stop the job is never blamed.
 #pragma once
 
 #include <chrono>
@@ -18,10 +17,11 @@
 #include <optional>
 #include <vector>
 
-#include "trainer/launcher/workers/worker_runner.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
 
+// How patient the launcher is with its workers.
 struct SupervisorOptions {
   std::chrono::milliseconds shutdown_timeout{3000};  // from the first signal to SIGKILL
   std::chrono::milliseconds blame_window{500};       // how long to wait for the rank that others blame
@@ -32,6 +32,7 @@ struct SupervisorOptions {
   std::function<void(int64_t)> succeeded = nullptr;  // is told of each rank that ends well, by itself; may be none
 };
 
+// The rank of this node that failed first.
 struct WorkerFailure {
   int64_t rank = 0;
   pid_t pid = 0;

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/trainer/launcher/fake_runner.h"
-#include "trainer/launcher/local_rendezvous.h"
+#include "trainer/launcher/job_rendezvous.h"
 
 namespace narrowcast::launcher {
 namespace {

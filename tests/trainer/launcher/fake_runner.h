@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/launcher/workers/worker_runner.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
 

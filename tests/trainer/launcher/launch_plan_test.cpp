@@ -1,15 +1,97 @@
 #include "trainer/launcher/launch_plan.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/error_message.h"
 
 namespace narrowcast::launcher {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::Key;
 using ::testing::Not;
 using ::testing::Pair;
+using ::testing::StartsWith;
+
+std::string choice_refusal(const std::function<void()>& action) {
+  return testing::error_message<c10::ValueError>(action);
+}
+
+StreamChoices parse(const std::string& text) { return StreamChoices::parse("--tee", text); }
+
+TEST(StreamChoices, CountAsTorchrunDoes) {
+  for (int value = 0; value <= 3; ++value) {
+    const Streams streams = parse(std::to_string(value)).of(5);
+    EXPECT_EQ(streams.output, value == 1 || value == 3) << value;
+    EXPECT_EQ(streams.error, value == 2 || value == 3) << value;
+  }
+}
+
+TEST(StreamChoices, CanDifferByLocalRank) {
+  const StreamChoices choices = parse("0:3,2:1");
+  EXPECT_TRUE(choices.of(0).error);
+  EXPECT_FALSE(choices.of(1).output);
+  EXPECT_TRUE(choices.of(2).output);
+  EXPECT_FALSE(choices.of(2).error);
+  EXPECT_EQ(choices.largest_rank(), 2);
+}
+
+TEST(StreamChoices, KnowWhetherTheyAreEmpty) {
+  EXPECT_TRUE(parse("0").empty());
+  EXPECT_TRUE(parse("1:0").empty());
+  EXPECT_FALSE(parse("2").empty());
+  EXPECT_FALSE(parse("1:1").empty());
+}
+
+TEST(StreamChoices, RefuseTheRest) {
+  for (const char* const text : {"", "4", "-1", "x", "0:", ":1", "0:4", "-1:1", "0:1,", "0:1:2", "0:1,1"}) {
+    EXPECT_THAT(choice_refusal([&] { parse(text); }), StartsWith(std::string("--tee=") + text + ": must be 0 (none)"));
+  }
+  EXPECT_EQ(choice_refusal([] { parse("1:1,1:2"); }), "--tee=1:1,1:2: names local rank 1 twice");
+}
+
+TEST(LocalRanks, AreListed) {
+  EXPECT_THAT(parse_local_ranks("--f", "2,0"), ElementsAre(0, 2));
+  EXPECT_THAT(parse_local_ranks("--f", ""), IsEmpty());
+  EXPECT_EQ(choice_refusal([] { parse_local_ranks("--f", "0;1"); }), "--f=0;1: must be local ranks like 0,2");
+}
+
+TEST(LocalRanks, MustExist) {
+  EXPECT_EQ(choice_refusal([] { check_local_ranks({.redirects = parse("2:1")}, 2); }),
+            "--redirects names local rank 2, but --nproc_per_node is 2");
+  EXPECT_EQ(choice_refusal([] {
+              check_local_ranks({.shown_ranks = {0, 7}}, 2);
+            }),
+            "--local_ranks_filter names local rank 7, but --nproc_per_node is 2");
+  EXPECT_EQ(choice_refusal([] { check_local_ranks({.tee = parse("1:3"), .shown_ranks = {1}}, 2); }),
+            "nothing was thrown");
+}
+
+TEST(WorkerTargets, AreShownUnlessRedirected) {
+  const OutputChoices choices{.redirects = parse("3"), .tee = parse("1:1")};
+  const WorkerTargets zero = targets_for(choices, 0, "run");
+  EXPECT_FALSE(zero.output.shown);
+  EXPECT_EQ(zero.output.file, "run/stdout.log");
+  const WorkerTargets one = targets_for(choices, 1, "run");
+  EXPECT_TRUE(one.output.shown);  // tee wins
+  EXPECT_EQ(one.output.file, "run/stdout.log");
+  EXPECT_FALSE(one.error.shown);
+}
+
+TEST(WorkerTargets, AreHiddenByTheFilter) {
+  const OutputChoices choices{.tee = parse("2"), .shown_ranks = {0}};
+  EXPECT_TRUE(targets_for(choices, 0, "run").error.shown);
+  const WorkerTargets hidden = targets_for(choices, 1, "run");
+  EXPECT_FALSE(hidden.output.shown);
+  EXPECT_TRUE(hidden.output.file.empty());
+  EXPECT_FALSE(hidden.error.shown);
+  EXPECT_EQ(hidden.error.file, "run/stderr.log");
+}
 
 LaunchOptions options(int64_t nproc) {
   LaunchOptions wanted;
@@ -98,17 +180,47 @@ TEST(LaunchPlan, LimitsThreadsOnlyOfSeveralWorkersAndUnlessToldOtherwise) {
 }
 
 TEST(LaunchPlan, OverridesAnOuterJobButKeepsTheUsersChoices) {
-  const auto workers = plan_workers(options(1), two_ranks(),
-                                    {{"RANK", "5"},
-                                     {"WORLD_SIZE", "9"},
-                                     {"MASTER_PORT", "1"},
-                                     {"TORCHELASTIC_USE_AGENT_STORE", "False"},
-                                     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}});
-  EXPECT_THAT(workers[0].environment, Contains(Pair("RANK", "0")));
-  EXPECT_THAT(workers[0].environment, Contains(Pair("WORLD_SIZE", "2")));
-  EXPECT_THAT(workers[0].environment, Contains(Pair("MASTER_PORT", "29501")));
-  EXPECT_THAT(workers[0].environment, Contains(Pair("TORCHELASTIC_USE_AGENT_STORE", "True")));
-  EXPECT_THAT(workers[0].environment, Contains(Pair("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")));
+  const EnvironmentVariables outer = {{"RANK", "5"},
+                                      {"WORLD_SIZE", "9"},
+                                      {"MASTER_PORT", "1"},
+                                      {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+                                      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}};
+  EXPECT_THAT(plan_workers(options(1), two_ranks(), outer)[0].environment,
+              IsSupersetOf(EnvironmentVariables{{"RANK", "0"},
+                                                {"WORLD_SIZE", "2"},
+                                                {"MASTER_PORT", "29501"},
+                                                {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"}}));
+}
+
+TEST(LaunchPlan, GivesEachAttemptAFolderAndANumber) {
+  Round third = two_ranks();
+  third.restart_count = 2;
+  third.max_restarts = 5;
+  const WorkerCommand worker = plan_workers(options(2), third, {})[0];
+  EXPECT_EQ(worker.error_file, "/runs/7/attempt_2/0/error.json");
+  EXPECT_THAT(worker.environment, IsSupersetOf(EnvironmentVariables{{"TORCHELASTIC_RESTART_COUNT", "2"},
+                                                                    {"TORCHELASTIC_MAX_RESTARTS", "5"}}));
+}
+
+TEST(LaunchPlan, CountsRanksOnwardsFromTheNodesFirstAndRolesApart) {
+  Round second_node = two_ranks();
+  second_node.node_rank = 1;
+  second_node.nodes = 2;
+  second_node.first_rank = 4;
+  second_node.world_size = 6;
+  second_node.role_first_rank = 1;
+  second_node.role_world_size = 3;
+  LaunchOptions wanted = options(2);
+  wanted.role = "reader";
+  EXPECT_THAT(plan_workers(wanted, second_node, {})[1].environment,
+              IsSupersetOf(EnvironmentVariables{{"RANK", "5"},
+                                                {"LOCAL_RANK", "1"},
+                                                {"GROUP_RANK", "1"},
+                                                {"WORLD_SIZE", "6"},
+                                                {"ROLE_NAME", "reader"},
+                                                {"ROLE_RANK", "2"},
+                                                {"ROLE_WORLD_SIZE", "3"}}));
 }
 
 TEST(LaunchPlan, NamesLogFilesOnlyIfAsked) {
@@ -119,43 +231,6 @@ TEST(LaunchPlan, NamesLogFilesOnlyIfAsked) {
   EXPECT_TRUE(workers[0].output.file.empty());
   EXPECT_EQ(workers[1].output.file, "/runs/7/attempt_0/1/stdout.log");
   EXPECT_EQ(workers[1].error.file, "/runs/7/attempt_0/1/stderr.log");
-}
-
-TEST(LaunchPlan, GivesEachAttemptAFolderAndANumber) {
-  Round third = two_ranks();
-  third.restart_count = 2;
-  third.max_restarts = 5;
-  const WorkerCommand worker = plan_workers(options(2), third, {})[0];
-  EXPECT_EQ(worker.error_file, "/runs/7/attempt_2/0/error.json");
-  EXPECT_THAT(worker.environment, Contains(Pair("TORCHELASTIC_RESTART_COUNT", "2")));
-  EXPECT_THAT(worker.environment, Contains(Pair("TORCHELASTIC_MAX_RESTARTS", "5")));
-}
-
-TEST(LaunchPlan, CountsRolesApart) {
-  Round round = two_ranks();
-  round.first_rank = 4;
-  round.world_size = 6;
-  round.role_first_rank = 1;
-  round.role_world_size = 3;
-  LaunchOptions wanted = options(2);
-  wanted.role = "reader";
-  const WorkerCommand worker = plan_workers(wanted, round, {})[1];
-  EXPECT_THAT(worker.environment, Contains(Pair("ROLE_NAME", "reader")));
-  EXPECT_THAT(worker.environment, Contains(Pair("ROLE_RANK", "2")));
-  EXPECT_THAT(worker.environment, Contains(Pair("ROLE_WORLD_SIZE", "3")));
-}
-
-TEST(LaunchPlan, CountsRanksOnwardsFromTheNodesFirst) {
-  Round second_node = two_ranks();
-  second_node.node_rank = 1;
-  second_node.nodes = 2;
-  second_node.first_rank = 4;
-  second_node.world_size = 6;
-  const auto workers = plan_workers(options(2), second_node, {});
-  EXPECT_THAT(workers[1].environment, Contains(Pair("RANK", "5")));
-  EXPECT_THAT(workers[1].environment, Contains(Pair("LOCAL_RANK", "1")));
-  EXPECT_THAT(workers[1].environment, Contains(Pair("GROUP_RANK", "1")));
-  EXPECT_THAT(workers[1].environment, Contains(Pair("WORLD_SIZE", "6")));
 }
 
 }  // namespace

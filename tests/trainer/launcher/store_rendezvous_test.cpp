@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <functional>
+#include <memory>
 #include <thread>
 
-#include "tests/support/loopback_socket.h"
-#include "tests/support/patience.h"
+#include "tests/trainer/launcher/store_fixture.h"
 #include "trainer/base/program/exit_code.h"
 
 namespace narrowcast::launcher {
@@ -69,40 +68,19 @@ TEST(DirectiveFor, LetsOthersWait) {
   EXPECT_EQ(directive_for(forming, node(1)).note, "waiting: 1 of 2 nodes");
 }
 
-TEST(DirectiveFor, EndsWithTheJobOrWhenTurnedAway) {
+TEST(DirectiveFor, EndsWithTheJobOrWhenEvicted) {
   Decision over = running();
   over.phase = Decision::Phase::kOver;
   over.end = GroupEnd{.cause = GroupEnd::Cause::kAborted, .text = "lost", .code = 3};
   EXPECT_EQ(directive_for(over, node(1)).end->text, "lost");
-  Decision away = running();
-  away.turned_away[9] = {.cause = GroupEnd::Cause::kAborted, .text = "late", .code = 2};
-  EXPECT_EQ(directive_for(away, node(9)).kind, Kind::kOver);
-  EXPECT_EQ(directive_for(away, node(9)).end->text, "late");
+  Decision evicting = running();
+  evicting.evicted[9] = {.cause = GroupEnd::Cause::kAborted, .text = "late", .code = 2};
+  EXPECT_EQ(directive_for(evicting, node(9)).kind, Kind::kOver);
+  EXPECT_EQ(directive_for(evicting, node(9)).end->text, "late");
 }
 
-// Launchers of one job in this process, over a real store.
-class StoreRendezvousTest : public ::testing::Test {
+class StoreRendezvousTest : public StoreFixture {
  protected:
-  // The other node is taken for lost after `silence`.
-  LinkOptions options(int64_t node_rank, milliseconds silence = testing::kPatience) {
-    LinkOptions wanted;
-    wanted.host = "127.0.0.1";
-    wanted.port = socket->port();
-    wanted.node = {.host = "h",
-                   .pid = 7 + node_rank,
-                   .nproc = 1,
-                   .node_rank = node_rank,
-                   .settings = {.backend = "static", .min_nodes = 2, .max_nodes = 2}};
-    wanted.rendezvous.keep_alive_interval = milliseconds(20);
-    wanted.rendezvous.keep_alive_max_attempt = silence / wanted.rendezvous.keep_alive_interval;
-    wanted.rendezvous.heartbeat_timeout = silence;
-    wanted.rendezvous.read_timeout = milliseconds(300);
-    wanted.monitor_interval = milliseconds(5);
-    wanted.hosted = node_rank == 0 ? &*store : nullptr;
-    wanted.run_id = "made-up";
-    return wanted;
-  }
-
   // The directive once it is of that kind.
   static Directive wait_for(StoreRendezvous& rendezvous, Kind kind) {
     const Clock::time_point deadline = Clock::now() + testing::kPatience;
@@ -114,9 +92,6 @@ class StoreRendezvousTest : public ::testing::Test {
     EXPECT_EQ(directive.kind, kind);
     return directive;
   }
-
-  std::optional<network::ListeningSocket> socket = testing::loopback_socket();
-  std::optional<HostedStore> store{std::in_place, "127.0.0.1", *socket};
 };
 
 TEST_F(StoreRendezvousTest, RunsAJobOnTwoNodes) {
@@ -169,11 +144,6 @@ TEST_F(StoreRendezvousTest, GivesUpAHostThatCannotBeReached) {
   StoreRendezvous other(wanted);
   EXPECT_EQ(wait_for(other, Kind::kOver).end->text,
             "the store at 127.0.0.1:" + std::to_string(wanted.port) + ": cannot be reached: Connection refused");
-}
-
-TEST_F(StoreRendezvousTest, RefusesAStoreOfSomethingElse) {
-  StoreRendezvous other(options(1));  // nobody decides here
-  EXPECT_THAT(wait_for(other, Kind::kOver).end->text, HasSubstr("a store, but not one of narrowcast-run"));
 }
 
 TEST_F(StoreRendezvousTest, GivesUpAListenerThatNeverSpeaks) {

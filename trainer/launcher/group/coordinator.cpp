@@ -60,7 +60,7 @@ void Coordinator::admit(const NodeView& newcomer) {
   if (decision_.members.empty()) {
     give_up("launchers disagree: " + contradiction, program::kWrongUse);
   } else {
-    turn_away(newcomer.ticket, "launchers disagree: " + contradiction, program::kWrongUse);
+    evict(newcomer.ticket, "launchers disagree: " + contradiction, program::kWrongUse);
   }
 }
 
@@ -68,19 +68,19 @@ void Coordinator::admit(const NodeView& newcomer) {
 void Coordinator::let_go(const Roster::Node& node) {
   const int64_t ticket = node.view.ticket;
   if (node.lost) {
-    turn_away(ticket, "the others gave this launcher up: " + lost_because(), program::kPeerFailed);
+    evict(ticket, "the others gave this launcher up: " + lost_because(), program::kPeerFailed);
   } else if (wants_to_leave(node) && membership_->elastic() && ticket != kOwnTicket) {
-    decision_.turned_away.try_emplace(
+    decision_.evicted.try_emplace(
         ticket, GroupEnd{.cause = GroupEnd::Cause::kInterrupted, .signal = node.view.report->report.signal});
   }
 }
 
-void Coordinator::turn_away(int64_t ticket, const std::string& reason, int code) {
-  decision_.turned_away.try_emplace(ticket, GroupEnd{.cause = GroupEnd::Cause::kAborted, .text = reason, .code = code});
+void Coordinator::evict(int64_t ticket, const std::string& reason, int code) {
+  decision_.evicted.try_emplace(ticket, GroupEnd{.cause = GroupEnd::Cause::kAborted, .text = reason, .code = code});
 }
 
 bool Coordinator::present(const Roster::Node& node) const {
-  return !node.view.left && !decision_.turned_away.contains(node.view.ticket);
+  return !node.view.left && !decision_.evicted.contains(node.view.ticket);
 }
 
 Applicants Coordinator::applicants() {
@@ -156,12 +156,12 @@ void Coordinator::look_at_newcomers() {
       continue;
     }
     if (!membership_->elastic()) {
-      turn_away(ticket, "the job runs already, with all of its nodes", program::kWrongUse);
+      evict(ticket, "the job runs already, with all of its nodes", program::kWrongUse);
     } else if (!full) {
       newcomer_ = name_of(node.view.node);
       decision_.phase = Decision::Phase::kStopping;
     } else if (now_ - node.came > timeouts_.join) {
-      turn_away(ticket, "no place became free within " + seconds(timeouts_.join), program::kPeerFailed);
+      evict(ticket, "no place became free within " + seconds(timeouts_.join), program::kPeerFailed);
     }
   }
 }

@@ -6,12 +6,11 @@
 //      │                                                     v
 //      └── another round is allowed ── every member has reported or is lost ── stopping ── none is ─────> over
 //
-// A round that a failure ended counts against --max_restarts; one that ended because
-// nodes came, left or were lost does not (verdict.h).
+// A round that a failure ended counts against --max_restarts; one that ended because nodes came, left or were lost does
+// not (verdict.h).
 //
-// What time it is, is told with each step. A coordinator that was itself stopped for a
-// while (SIGSTOP, a sleeping machine) must not take its own pause for everybody else's
-// silence: who calls step() hands it a clock that leaves such pauses out.
+// Each step is told the time. A coordinator that was itself stopped for a while (SIGSTOP, a sleeping machine) must not
+// take its own pause for everybody else's silence: who calls step() passes a clock that leaves such pauses out.
 #pragma once
 
 #include <memory>
@@ -21,11 +20,11 @@
 
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/membership.h"
-#include "trainer/launcher/group/roster.h"
 #include "trainer/launcher/group/verdict.h"
 
 namespace narrowcast::launcher {
 
+// The state of the job, and the decision that follows from it.
 class Coordinator {
  public:
   // `own` is the launcher that it is in; `run_id` names the job if --rdzv_id does not.
@@ -42,7 +41,7 @@ class Coordinator {
  private:
   void admit(const NodeView& newcomer);
   void let_go(const Roster::Node& node);
-  void turn_away(int64_t ticket, const std::string& reason, int code);
+  void evict(int64_t ticket, const std::string& reason, int code);
   bool cannot_form(const Applicants& found);
   void form();
   void look_at_members();

@@ -1,15 +1,82 @@
-// What launchers of several nodes know of each other, and what they agree on.
+// What the launchers of a job tell each other and agree on: how a node's workers ended, who takes part, what the group
+// is to do. They write it into the store as JSON.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "trainer/launcher/workers/failure_record.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
+
+// The rank that failed first, on a node or in the group.
+struct FailureRecord {
+  int64_t rank = 0;
+  int64_t pid = 0;
+  std::string node;  // "node 1 (host-b)"; empty where there is only one
+  Ending ending;
+  int64_t time_ms = 0;                       // since 1970, by the node's clock
+  std::chrono::milliseconds after{0};        // since its round began
+  std::string message = {};                  // what the worker wrote to its error file
+  std::string log_file = {};                 // that has its standard error; empty: none
+  std::vector<std::string> last_lines = {};  // of its standard error
+};
+
+// How the workers of one node ended in a round.
+struct NodeReport {
+  enum class End {
+    kSucceeded,
+    kFailed,       // `failure`
+    kStopped,      // because the group wanted it
+    kInterrupted,  // by `signal`
+    kRefused,      // could not be started: `text`
+  };
+  End end = End::kSucceeded;
+  std::optional<FailureRecord> failure = {};
+  int signal = 0;         // that the launcher was sent, also after a failure; 0 if none. It starts nothing after it.
+  std::string text = {};  // why it was refused
+  int64_t stopped_ranks = 0;  // how many of the node's ranks still ran when they were stopped
+  bool killed = false;        // SIGKILL was needed
+  bool left_behind = false;   // not even that ended all
+};
+
+// The report with its texts cut to kLongestText (last_lines.h) and its lines to kMostLines: as launchers tell each
+// other.
+NodeReport bounded(NodeReport report);
+
+// Bytes of a bounded report as JSON, where a byte of a text takes up to six, at most: what c10d's store takes at once,
+// 8 MiB, is far more, also for what the host makes of the reports.
+constexpr size_t kLargestReport = size_t{512} << 10;
+
+// Why a round of the whole group ended.
+struct GroupEnd {
+  enum class Cause {
+    kSucceeded,
+    kFailed,       // `failure`
+    kInterrupted,  // `signal`
+    kMembership,   // nodes came or went: `text`
+    kAborted,      // `text`, with `code`
+  };
+  Cause cause = Cause::kSucceeded;
+  std::optional<FailureRecord> failure = {};
+  int signal = 0;
+  std::string text = {};  // also on which node a signal arrived; empty where there is only one
+  int code = 0;
+  int64_t stopped_ranks = 0;  // this and what follows: of all nodes, as in NodeReport
+  bool killed = false;
+  bool left_behind = false;
+
+  // The launcher's exit code if the job ends so: 0, the failed rank's, 128 + signal, or `code`.
+  int exit_code() const;
+};
+
+// How a job on one node, or a node's part of it, ended by its own report.
+GroupEnd end_of_report(const NodeReport& report);
 
 // What all launchers of a job must have been told alike.
 struct GroupSettings {
@@ -61,10 +128,10 @@ struct Decision {
   Phase phase = Phase::kForming;
   int64_t round = 0;
   std::string run_id = {};
-  std::vector<Member> members = {};              // of the round, by node rank; empty before the first
-  std::optional<GroupEnd> end = {};              // of the round before; if the job is over, of the job
-  std::string note = {};                         // what the group waits for
-  std::map<int64_t, GroupEnd> turned_away = {};  // launchers, by ticket, that have no part in the job, and why
+  std::vector<Member> members = {};          // of the round, by node rank; empty before the first
+  std::optional<GroupEnd> end = {};          // of the round before; if the job is over, of the job
+  std::string note = {};                     // what the group waits for
+  std::map<int64_t, GroupEnd> evicted = {};  // launchers, by ticket, that have no part in the job, and why
 };
 
 // "beta (pid 4321)"
@@ -72,5 +139,15 @@ std::string name_of(const NodeDescription& node);
 
 // The first setting in which two launchers differ, with both values, for users; empty if there is none.
 std::string difference(const NodeDescription& one, const NodeDescription& other);
+
+// As JSON. Texts that are no UTF-8 lose the bad bytes.
+std::string to_text(const NodeDescription& node);
+std::string to_text(const RoundReport& report);
+std::string to_text(const Decision& decision);
+
+// Throw CorruptInputError for a text that is none.
+NodeDescription parse_node(const std::string& text);
+RoundReport parse_report(const std::string& text);
+Decision parse_decision(const std::string& text);
 
 }  // namespace narrowcast::launcher

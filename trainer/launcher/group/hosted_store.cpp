@@ -1,16 +1,61 @@
 #include "trainer/launcher/group/hosted_store.h"
 
-#include <c10/util/Exception.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <vector>
 
 #include "ops/error_message.h"
+#include "trainer/base/address_list.h"
+#include "trainer/base/files/file_descriptor.h"
 #include "trainer/base/job_keys.h"
-#include "trainer/launcher/group/reach.h"
 
 namespace narrowcast::launcher {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void refuse(const std::string& flag, int64_t port, int reason) {
+  const std::string message = c10::str(flag, "=", port, ": cannot be used: ", std::strerror(reason));
+  if (reason == EADDRINUSE) {
+    throw PortInUseError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, message);
+  }
+  TORCH_CHECK_VALUE(false, message);
+}
+
+// 0, or the reason.
+int error_of_connecting(const files::FileDescriptor& socket, std::chrono::milliseconds timeout) {
+  pollfd entry = {socket.get(), POLLOUT, 0};
+  if (poll(&entry, 1, static_cast<int>(timeout.count())) != 1) {
+    return ETIMEDOUT;
+  }
+  int error = 0;
+  socklen_t length = sizeof(error);
+  return getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+int connect_once(const network::SocketAddress& address, std::chrono::milliseconds timeout) {
+  const files::FileDescriptor own(socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!own.is_open()) {
+    return errno;
+  }
+  if (connect(own.get(), address.get(), address.length) == 0) {
+    return 0;
+  }
+  return errno == EINPROGRESS ? error_of_connecting(own, timeout) : errno;
+}
+
+// How many there are from here to the end of the list.
+int64_t addresses_from(const addrinfo* entry) {
+  int64_t count = 0;
+  for (; entry != nullptr; entry = entry->ai_next) {
+    ++count;
+  }
+  return count;
+}
 
 network::TcpStorePtr serve(const std::string& address, const network::ListeningSocket& socket) {
   const std::string place = c10::str(address, ":", socket.port());
@@ -29,6 +74,40 @@ network::TcpStorePtr serve(const std::string& address, const network::ListeningS
 }
 
 }  // namespace
+
+network::ListeningSocket open_store_socket(const std::string& address, int64_t port, const EndpointFlags& flags) {
+  TORCH_CHECK_VALUE(port >= 0 && port <= 65535, flags.port, "=", port, ": must be from 0 to 65535");
+  int error = 0;
+  const network::AddressList found = network::find_addresses(address, error);
+  TORCH_CHECK_VALUE(found != nullptr, flags.address, "=", address, ": ", gai_strerror(error));
+  TORCH_CHECK_VALUE(!network::means_all(found), flags.address, "=", address,
+                    ": means every address of this machine; name the one that the other nodes use");
+  if (auto socket = network::ListeningSocket::listen_at(found, port, error)) {
+    return *std::move(socket);
+  }
+  TORCH_CHECK_VALUE(error != EADDRNOTAVAIL, flags.address, "=", address,
+                    ": not an address of this machine, where the job's store is served");
+  refuse(flags.port, port, error);
+}
+
+std::string try_to_reach(const std::string& host, int64_t port, std::chrono::milliseconds& left) {
+  int error = 0;
+  const network::AddressList found = network::find_addresses(host, error);
+  if (found == nullptr) {
+    return gai_strerror(error);
+  }
+  const auto deadline = Clock::now() + left;
+  int reason = 0;
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    reason = connect_once(network::SocketAddress(*entry, port), left / addresses_from(entry));
+    left =
+        std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
+    if (reason == 0) {
+      return "";
+    }
+  }
+  return std::strerror(reason);
+}
 
 void tell_ended_rank(c10d::Store& store, const std::string& run_id, int64_t rank) {
   const std::string text = std::to_string(rank);

@@ -1,14 +1,49 @@
-// Which nodes make up a round: the difference between --rdzv_backend=static and c10d.
+// Who is there, and which nodes make up a round: the difference between --rdzv_backend=static and c10d.
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/launcher/group/group.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
+
+// All launchers that ever came, and whether they still live.
+class Roster {
+ public:
+  struct Node {
+    NodeView view;
+    Clock::time_point came;
+    Clock::time_point heard;  // when it last gave a sign of life
+    bool lost = false;        // none for too long; for good
+  };
+
+  // A node that gives no sign of life for longer than `silence` is lost.
+  explicit Roster(std::chrono::milliseconds silence) : silence_(silence) {}
+
+  // A look at all of them at `now`. Returns those that had not come before.
+  std::vector<NodeView> look(Clock::time_point now, const std::vector<NodeView>& nodes);
+
+  // All of them, by ticket.
+  const std::map<int64_t, Node>& nodes() const { return nodes_; }
+  bool is_lost(int64_t ticket) const { return nodes_.at(ticket).lost; }
+
+  // What a member told of the round; none if nothing. One that was sent a signal before the round, or before it knew of
+  // the round, has no part in it: interrupted.
+  std::optional<NodeReport> report(int64_t ticket, int64_t round) const;
+
+  // Whether all but the first, which asks, have seen the end of the job or are lost.
+  bool others_left() const;
+
+ private:
+  const std::chrono::milliseconds silence_;
+  std::map<int64_t, Node> nodes_;
+};
 
 // How long the group waits for nodes.
 struct GroupTimeouts {
@@ -24,6 +59,7 @@ struct Applicants {
   std::chrono::milliseconds enough{0};  // how long there have been enough() nodes
 };
 
+// The rules by which nodes make up a round.
 class Membership {
  public:
   virtual ~Membership() = default;

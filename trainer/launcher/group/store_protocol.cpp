@@ -6,7 +6,6 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/printable.h"
-#include "trainer/launcher/group/group_json.h"
 #include "trainer/launcher/group/hosted_store.h"
 
 namespace narrowcast::launcher {

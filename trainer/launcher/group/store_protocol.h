@@ -1,10 +1,9 @@
 // How launchers talk through the store, which the first of them serves (c10d's TCPStore).
 //
-// Every key has one writer, so that nothing is ever overwritten by mistake and no
-// compare-and-set is needed; only the counter that hands out tickets is everybody's.
-// The launcher that serves the store also decides (coordination/coordinator.h): if it
-// goes, the store goes, so a decision that were shared among all would survive nothing
-// more. All keys begin with kLauncherKeys.
+// Every key has one writer, so that nothing is ever overwritten by mistake and no compare-and-set is needed; only the
+// counter that hands out tickets is everybody's. The launcher that serves the store also decides (coordinator.h): if it
+// goes, the store goes, so a decision that were shared among all would survive nothing more. All keys begin with
+// kLauncherKeys.
 //
 //   key                 written by      holds
 //   decision            the host        what the group is to do: phase, round, members, why the last round ended
@@ -14,18 +13,18 @@
 //   node/T/left         launcher T      "0", then "1" when it has seen that the job is over
 //   node/T/description  launcher T      host, process, workers, flags; written last, so that the others are there
 //
-// The host writes `decision` before anybody else comes. A launcher joins: it draws a
-// ticket and writes its node/T keys. From then on, every monitor_interval,
+// The host writes `decision` before anybody else comes. A launcher joins: it draws a ticket and writes its node/T keys.
+// From then on, every monitor_interval,
 //
-//   - each launcher grows its beat, now and then, and reads `decision`. If a round runs and
-//     it is a member, it starts its workers, and reports when they have ended, by themselves or
-//     because the decision no longer says that this round runs.
-//   - the host also reads all nodes' keys, decides, and writes `decision` if it changed. Before a round
-//     begins it removes every key of the workers of the round before.
+//   - each launcher grows its beat, now and then, and reads `decision`. If a round runs and it is a member, it starts
+//     its workers, and reports when they have ended, by themselves or because the decision no longer says that this
+//     round runs.
+//   - the host also reads all nodes' keys, decides, and writes `decision` if it changed. Before a round begins it
+//     removes every key of the workers of the round before.
 //
-// So a round begins on all nodes when they see it decided, and ends on all of them when
-// one reports; the next is decided when all members have reported or are lost. When the job is over each
-// launcher writes `left`; the host stays until all have, so that nobody finds it gone too early.
+// So a round begins on all nodes when they see it decided, and ends on all of them when one reports; the next is
+// decided when all members have reported or are lost. When the job is over each launcher writes `left`; the host stays
+// until all have, so that nobody finds it gone too early.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

@@ -1,8 +1,8 @@
-// What follows from how the members of a round ended.
+// What follows from how the members of a round ended, and what users are told of it.
 //
-// Whose failure was it? The earliest one, by the nodes' clocks, that does not blame a
-// peer (exit code kPeerFailed); a node that was lost comes next, since it makes the
-// ranks of others fail in that way; then the earliest that blames one.
+// Whose failure was it? The earliest one, by the nodes' clocks, that does not blame a peer (exit code kPeerFailed); a
+// node that was lost comes next, since it makes the ranks of others fail in that way; then the earliest that blames
+// one.
 #pragma once
 
 #include <optional>
@@ -27,6 +27,7 @@ struct RoundRules {
   std::string newcomer = {};  // for whom the round was stopped, if for anybody
 };
 
+// What becomes of the job after a round.
 struct Verdict {
   enum class Kind {
     kOver,            // the job ends so
@@ -37,9 +38,13 @@ struct Verdict {
   GroupEnd end;
 };
 
+// Decides it from the results of all members of the round.
 Verdict judge(const std::vector<MemberResult>& results, const RoundRules& rules);
 
-// "SIGTERM"
-std::string name_of_signal(int signal);
+// "exit code 7" or "signal SIGKILL (Killed)".
+std::string describe(const Ending& ending);
+
+// The lines to print about an end; the first one says it all. None for success.
+std::vector<std::string> describe_end(const GroupEnd& end);
 
 }  // namespace narrowcast::launcher

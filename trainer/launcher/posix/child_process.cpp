@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -16,7 +17,6 @@
 
 #include "trainer/base/program/process_setup.h"
 #include "trainer/launcher/posix/machine.h"
-#include "trainer/launcher/posix/pipe.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -154,6 +154,12 @@ std::variant<pid_t, StartFailure> fork_child(const WorkerCommand& command, Child
 }
 
 }  // namespace
+
+Pipe make_pipe() {
+  int ends[2];
+  TORCH_CHECK(pipe2(ends, O_CLOEXEC) == 0, "pipe2: ", std::strerror(errno));
+  return {files::FileDescriptor(ends[0]), files::FileDescriptor(ends[1])};
+}
 
 Guard::Guard() { start(); }
 

@@ -1,9 +1,8 @@
-// Processes that cannot outlive the launcher.
+// Processes that cannot outlive the launcher, and pipes to them.
 //
-// Each worker leads a process group of its own, so that one signal reaches it and
-// what it starts, and gets SIGKILL from the kernel when the launcher dies. What the
-// worker started does not: for that the launcher has a guard, a second process that
-// only waits for the launcher's end of a pipe to close, and then kills the groups.
+// Each worker leads a process group of its own, so that one signal reaches it and what it starts, and gets SIGKILL from
+// the kernel when the launcher dies. What the worker started does not: for that the launcher has a guard, a second
+// process that only waits for the launcher's end of a pipe to close, and then kills the groups.
 #pragma once
 
 #include <sys/types.h>
@@ -11,9 +10,18 @@
 #include <vector>
 
 #include "trainer/base/files/file_descriptor.h"
-#include "trainer/launcher/workers/worker_runner.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
+
+// The two ends of a pipe.
+struct Pipe {
+  files::FileDescriptor read_end;
+  files::FileDescriptor write_end;
+};
+
+// A pipe whose ends programs started later do not inherit. Throws c10::Error.
+Pipe make_pipe();
 
 // The guard process. It ends when this object or the launcher does; if something else ends it, another takes its place.
 class Guard {
@@ -52,9 +60,8 @@ struct ChildStreams {
   int error = -1;
 };
 
-// Starts `command` with /dev/null as standard input, no signals blocked and no other
-// descriptors of ours, watched by `guard`, which is revived if need be. Throws c10::ValueError with the reason if it
-// cannot be executed.
+// Starts `command` with /dev/null as standard input, no signals blocked and no other descriptors of ours, watched by
+// `guard`, which is revived if need be. Throws c10::ValueError with the reason if it cannot be executed.
 pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& guard);
 
 // A process that this one must wait for, though it did not start it as a worker.

@@ -30,8 +30,8 @@ std::string LinePrefixer::push(std::string_view bytes) {
   std::string lines;
   while (!bytes.empty()) {
     const size_t newline = bytes.find('\n');
-    const size_t room = kLongestLine - unfinished_.size();
-    const size_t taken = std::min({newline, bytes.size(), room});
+    const size_t space = kLongestLine - unfinished_.size();
+    const size_t taken = std::min({newline, bytes.size(), space});
     unfinished_.append(bytes.substr(0, taken));
     const bool complete = taken == newline;
     bytes.remove_prefix(taken + (complete ? 1 : 0));

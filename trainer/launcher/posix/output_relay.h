@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "trainer/base/files/file_descriptor.h"
-#include "trainer/launcher/workers/last_lines.h"
+#include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {
 
@@ -26,8 +26,8 @@ class LinePrefixer {
  public:
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
 
-  // The lines that `bytes` completes, each with the prefix and its newline. A line
-  // longer than kLongestLine is given back in pieces of that size, as lines.
+  // The lines that `bytes` completes, each with the prefix and its newline. A line longer than kLongestLine is given
+  // back as several of that size.
   std::string push(std::string_view bytes);
 
   // What is left when the stream ends: an unfinished line, made a whole one.

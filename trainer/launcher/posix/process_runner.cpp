@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "trainer/launcher/posix/pipe.h"
-
 namespace narrowcast::launcher {
 namespace {
 

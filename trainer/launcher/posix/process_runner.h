@@ -1,9 +1,8 @@
 // The WorkerRunner that starts real processes.
 //
-// One thread, one poll: on a descriptor that signals arrive at (SIGCHLD among
-// them), and on the workers' pipes. A worker that ended is looked at but not
-// reaped until everything is over, so that its id, which names its process group,
-// cannot come to mean another process while signals are still sent to it.
+// One thread, one poll: on a descriptor that signals arrive at (SIGCHLD among them), and on the workers' pipes. A
+// worker that ended is looked at but not reaped until everything is over, so that its id, which names its process
+// group, cannot come to mean another process while signals are still sent to it.
 #pragma once
 
 #include <deque>
@@ -13,7 +12,7 @@
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/output_relay.h"
 #include "trainer/launcher/posix/signal_descriptor.h"
-#include "trainer/launcher/workers/worker_runner.h"
+#include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
 

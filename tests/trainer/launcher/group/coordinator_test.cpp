@@ -45,6 +45,15 @@ class CoordinatorTest : public ::testing::Test {
     EXPECT_EQ(after(100).phase, Phase::kRunning);
   }
 
+  // The same with c10d, where one node is enough.
+  void run_two_elastic() {
+    begin_elastic(1, 2);
+    comes("b", 0);
+    EXPECT_EQ(after(100).phase, Phase::kRunning);
+  }
+
+  const Decision& decision() const { return coordinator->decision(); }
+  const GroupEnd& end() const { return decision().end.value(); }
   NodeView& view(int64_t ticket) { return views.at(static_cast<size_t>(ticket - 1)); }
 
   void reports(int64_t ticket, NodeReport::End end, int exit_code = 0) {
@@ -53,7 +62,7 @@ class CoordinatorTest : public ::testing::Test {
       report.failure = FailureRecord{};
       report.failure->ending = {.exit_code = exit_code};
     }
-    view(ticket).report = RoundReport{.round = coordinator->decision().round, .report = report};
+    view(ticket).report = RoundReport{.round = decision().round, .report = report};
   }
 
   // Time passes; those that live, beat.
@@ -82,15 +91,15 @@ class CoordinatorTest : public ::testing::Test {
 TEST_F(CoordinatorTest, RunsAStaticJobToItsEnd) {
   begin_static(2);
   EXPECT_EQ(after(100).phase, Phase::kForming);
-  EXPECT_THAT(coordinator->decision().note, HasSubstr("missing is --node_rank 1"));
+  EXPECT_THAT(decision().note, HasSubstr("missing is --node_rank 1"));
   comes("b", 1);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().members.size(), 2U);
+  EXPECT_EQ(decision().members.size(), 2U);
   reports(1, NodeReport::End::kSucceeded);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
   reports(2, NodeReport::End::kSucceeded);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->exit_code(), 0);
+  EXPECT_EQ(end().exit_code(), 0);
   EXPECT_FALSE(coordinator->everyone_left());
   view(2).left = true;
   after(100);
@@ -100,8 +109,8 @@ TEST_F(CoordinatorTest, RunsAStaticJobToItsEnd) {
 TEST_F(CoordinatorTest, RestartsAllNodesTogetherAsOftenAsIsAllowed) {
   run_two_static(1);
   for (int round = 0; round < 2; ++round) {
-    EXPECT_EQ(coordinator->decision().phase, Phase::kRunning);
-    EXPECT_EQ(coordinator->decision().round, round);
+    EXPECT_EQ(decision().phase, Phase::kRunning);
+    EXPECT_EQ(decision().round, round);
     reports(2, NodeReport::End::kFailed, 7);
     EXPECT_EQ(after(100).phase, Phase::kStopping);
     EXPECT_EQ(after(100).phase, Phase::kStopping);  // until the other node has ended its workers too
@@ -109,9 +118,9 @@ TEST_F(CoordinatorTest, RestartsAllNodesTogetherAsOftenAsIsAllowed) {
     after(100);
     after(100);
   }
-  EXPECT_EQ(coordinator->decision().phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->exit_code(), 7);
-  EXPECT_EQ(coordinator->decision().end->failure->node, "node 1 (b)");
+  EXPECT_EQ(decision().phase, Phase::kOver);
+  EXPECT_EQ(end().exit_code(), 7);
+  EXPECT_EQ(end().failure->node, "node 1 (b)");
 }
 
 TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
@@ -121,9 +130,9 @@ TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
   EXPECT_EQ(after(200).phase, Phase::kStopping);
   reports(1, NodeReport::End::kStopped);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->text, "node 1 (b) was lost: no sign of life for 1 s");
-  EXPECT_EQ(coordinator->decision().end->exit_code(), program::kPeerFailed);
-  EXPECT_THAT(coordinator->decision().turned_away.at(2).text, HasSubstr("gave this launcher up"));
+  EXPECT_EQ(end().text, "node 1 (b) was lost: no sign of life for 1 s");
+  EXPECT_EQ(end().exit_code(), program::kPeerFailed);
+  EXPECT_THAT(decision().evicted.at(2).text, HasSubstr("gave this launcher up"));
 }
 
 TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANodeBetweenRounds) {
@@ -134,7 +143,7 @@ TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANodeBetweenRounds) {
   dead.insert(2);
   after(1200);  // concludes the round, and finds the node lost
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_THAT(coordinator->decision().end->text, HasSubstr("was lost"));
+  EXPECT_THAT(end().text, HasSubstr("was lost"));
 }
 
 TEST_F(CoordinatorTest, ForgetsALauncherThatDiedBeforeTheJobBegan) {
@@ -145,7 +154,7 @@ TEST_F(CoordinatorTest, ForgetsALauncherThatDiedBeforeTheJobBegan) {
   const int64_t started_again = comes("b", 1);
   comes("c", 2);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().members[1].ticket, started_again);
+  EXPECT_EQ(decision().members[1].ticket, started_again);
 }
 
 TEST_F(CoordinatorTest, RefusesTwoNodesOfTheSameRankEverywhere) {
@@ -154,8 +163,8 @@ TEST_F(CoordinatorTest, RefusesTwoNodesOfTheSameRankEverywhere) {
   after(100);
   comes("c", 1);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->exit_code(), program::kWrongUse);
-  EXPECT_EQ(coordinator->decision().end->text, "two launchers were given --node_rank=1: b (pid 7) and c (pid 7)");
+  EXPECT_EQ(end().exit_code(), program::kWrongUse);
+  EXPECT_EQ(end().text, "two launchers were given --node_rank=1: b (pid 7) and c (pid 7)");
 }
 
 TEST_F(CoordinatorTest, RefusesContradictionsEverywhereBeforeTheJobBegins) {
@@ -163,24 +172,22 @@ TEST_F(CoordinatorTest, RefusesContradictionsEverywhereBeforeTheJobBegins) {
   settings_.max_restarts = 3;
   comes("b", 1);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->text,
-            "launchers disagree: --max_restarts is 0 on node 0, a (pid 7), but 3 on node 1, b (pid 7)");
+  EXPECT_EQ(end().text, "launchers disagree: --max_restarts is 0 on node 0, a (pid 7), but 3 on node 1, b (pid 7)");
 }
 
-TEST_F(CoordinatorTest, TurnsALatecomerAwayWithoutHarmToTheJob) {
+TEST_F(CoordinatorTest, EvictsALatecomerWithoutHarmToTheJob) {
   run_two_static();
   const int64_t third = comes("c", 1);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().turned_away.at(third).exit_code(), program::kWrongUse);
+  EXPECT_EQ(decision().evicted.at(third).exit_code(), program::kWrongUse);
 }
 
 TEST_F(CoordinatorTest, GivesUpWaitingForNodes) {
   begin_static(2);
   after_the_join_timeout();
   EXPECT_EQ(after(500).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->text,
-            "not complete within 10 s: 1 of 2 nodes are here; missing is --node_rank 1");
-  EXPECT_EQ(coordinator->decision().end->exit_code(), program::kPeerFailed);
+  EXPECT_EQ(end().text, "not complete within 10 s: 1 of 2 nodes are here; missing is --node_rank 1");
+  EXPECT_EQ(end().exit_code(), program::kPeerFailed);
 }
 
 TEST_F(CoordinatorTest, StopsEverywhereAtASignalToAStaticNode) {
@@ -189,7 +196,7 @@ TEST_F(CoordinatorTest, StopsEverywhereAtASignalToAStaticNode) {
   EXPECT_EQ(after(100).phase, Phase::kStopping);
   reports(1, NodeReport::End::kStopped);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(end().exit_code(), 128 + SIGTERM);
 }
 
 TEST_F(CoordinatorTest, StopsAtASignalWhileItWaits) {
@@ -198,26 +205,22 @@ TEST_F(CoordinatorTest, StopsAtASignalWhileItWaits) {
   after(100);
   reports(2, NodeReport::End::kInterrupted);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(end().exit_code(), 128 + SIGTERM);
 }
 
 // The launcher did not know of the round yet when the signal came, so it reports for the round before.
 TEST_F(CoordinatorTest, StopsAtASignalThatCrossesTheBeginOfARound) {
-  begin_static(2);
-  comes("b", 1);
-  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  run_two_static();
   reports(1, NodeReport::End::kInterrupted);
   view(1).report->round = -1;
   EXPECT_EQ(after(100).phase, Phase::kStopping);
   reports(2, NodeReport::End::kStopped);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(end().exit_code(), 128 + SIGTERM);
 }
 
 TEST_F(CoordinatorTest, ElasticJobLetsANodeLeaveWhoseSignalCrossesTheBeginOfARound) {
-  begin_elastic(1, 2);
-  comes("b", 0);
-  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  run_two_elastic();
   reports(2, NodeReport::End::kInterrupted);
   view(2).report->round = -1;
   EXPECT_EQ(after(100).phase, Phase::kStopping);
@@ -225,20 +228,18 @@ TEST_F(CoordinatorTest, ElasticJobLetsANodeLeaveWhoseSignalCrossesTheBeginOfARou
   reports(1, NodeReport::End::kStopped);
   after(100);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().members.size(), 1U);
-  EXPECT_EQ(coordinator->decision().end->text, "node 1 (b) left: SIGTERM");
+  EXPECT_EQ(decision().members.size(), 1U);
+  EXPECT_EQ(end().text, "node 1 (b) left: SIGTERM");
 }
 
 TEST_F(CoordinatorTest, ElasticJobEndsAtASignalToItsHostThatCrossesTheBeginOfARound) {
-  begin_elastic(1, 2);
-  comes("b", 0);
-  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  run_two_elastic();
   reports(1, NodeReport::End::kInterrupted);
   view(1).report->round = -1;
   after(100);
   reports(2, NodeReport::End::kStopped);
   EXPECT_EQ(after(100).phase, Phase::kOver);
-  EXPECT_EQ(coordinator->decision().end->exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(end().exit_code(), 128 + SIGTERM);
 }
 
 TEST_F(CoordinatorTest, ElasticJobBeginsAfterTheLastCall) {
@@ -255,21 +256,19 @@ TEST_F(CoordinatorTest, ElasticJobTakesANewcomerIn) {
   for (int i = 0; i < 4; ++i) {
     after(900);
   }
-  EXPECT_EQ(coordinator->decision().phase, Phase::kRunning);
+  EXPECT_EQ(decision().phase, Phase::kRunning);
   comes("b", 0);
   EXPECT_EQ(after(100).phase, Phase::kStopping);
   reports(1, NodeReport::End::kStopped);
   after(100);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().round, 1);
-  EXPECT_EQ(coordinator->decision().members.size(), 2U);
-  EXPECT_EQ(coordinator->decision().end->text, "b (pid 7) came");
+  EXPECT_EQ(decision().round, 1);
+  EXPECT_EQ(decision().members.size(), 2U);
+  EXPECT_EQ(end().text, "b (pid 7) came");
 }
 
 TEST_F(CoordinatorTest, ElasticJobGoesOnWithoutALostNode) {
-  begin_elastic(1, 2);
-  comes("b", 0);
-  EXPECT_EQ(after(100).phase, Phase::kRunning);
+  run_two_elastic();
   for (int64_t loss = 0; loss < 3; ++loss) {  // more often than --max_restarts: nobody failed
     const int64_t last = static_cast<int64_t>(views.size());
     dead.insert(last);
@@ -277,27 +276,25 @@ TEST_F(CoordinatorTest, ElasticJobGoesOnWithoutALostNode) {
     EXPECT_EQ(after(500).phase, Phase::kStopping);
     after(600);
     EXPECT_EQ(after(100).phase, Phase::kRunning);
-    EXPECT_EQ(coordinator->decision().members.size(), 1U);
+    EXPECT_EQ(decision().members.size(), 1U);
     comes("c", 0);
     after(100);
     reports(1, NodeReport::End::kStopped);
     after(100);
     EXPECT_EQ(after(100).phase, Phase::kRunning);
-    EXPECT_EQ(coordinator->decision().members.size(), 2U);
+    EXPECT_EQ(decision().members.size(), 2U);
   }
 }
 
 TEST_F(CoordinatorTest, ElasticJobLetsANodeLeave) {
-  begin_elastic(1, 2);
-  comes("b", 0);
-  after(100);
+  run_two_elastic();
   reports(2, NodeReport::End::kInterrupted);
   after(100);
-  EXPECT_EQ(coordinator->decision().turned_away.at(2).exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(decision().evicted.at(2).exit_code(), 128 + SIGTERM);
   reports(1, NodeReport::End::kStopped);
   after(100);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().members.size(), 1U);
+  EXPECT_EQ(decision().members.size(), 1U);
 }
 
 TEST_F(CoordinatorTest, ElasticJobWaitsForTheFewestAndGivesUp) {
@@ -309,8 +306,8 @@ TEST_F(CoordinatorTest, ElasticJobWaitsForTheFewestAndGivesUp) {
   after(1200);
   EXPECT_EQ(after(100).phase, Phase::kForming);
   after_the_join_timeout();
-  EXPECT_EQ(coordinator->decision().phase, Phase::kOver);
-  EXPECT_THAT(coordinator->decision().end->text, HasSubstr("1 node is here of at least 2"));
+  EXPECT_EQ(decision().phase, Phase::kOver);
+  EXPECT_THAT(end().text, HasSubstr("1 node is here of at least 2"));
 }
 
 TEST_F(CoordinatorTest, ElasticJobKeepsASpareUntilAPlaceIsFree) {
@@ -318,22 +315,22 @@ TEST_F(CoordinatorTest, ElasticJobKeepsASpareUntilAPlaceIsFree) {
   comes("b", 0);
   comes("c", 0);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().members.size(), 2U);
+  EXPECT_EQ(decision().members.size(), 2U);
   dead.insert(2);
   after(1200);
   reports(1, NodeReport::End::kStopped);
   after(100);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
-  EXPECT_EQ(coordinator->decision().members[1].ticket, 3);
+  EXPECT_EQ(decision().members[1].ticket, 3);
 }
 
-TEST_F(CoordinatorTest, ElasticJobTurnsASpareAwayInTheEnd) {
+TEST_F(CoordinatorTest, ElasticJobEvictsASpareInTheEnd) {
   begin_elastic(1, 1);
   settings_.max_nodes = 1;
   comes("b", 0);
   EXPECT_EQ(after(100).phase, Phase::kRunning);
   after_the_join_timeout();
-  EXPECT_EQ(coordinator->decision().turned_away.at(2).text, "no place became free within 10 s");
+  EXPECT_EQ(decision().evicted.at(2).text, "no place became free within 10 s");
 }
 
 }  // namespace

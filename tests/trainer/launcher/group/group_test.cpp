@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+
+#include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
+
 namespace narrowcast::launcher {
 namespace {
 
@@ -42,6 +47,136 @@ TEST(Difference, CallsElasticNodesByHostAndProcess) {
   EXPECT_EQ(difference(one, other), "--rdzv_backend is c10d on a (pid 7), but static on node 0, b (pid 7)");
   other.settings.backend = "c10d";
   EXPECT_EQ(difference(one, other), "--nnodes is 1:2 on a (pid 7), but 2 on b (pid 7)");
+}
+
+TEST(GroupEnd, KnowsTheLaunchersExitCode) {
+  EXPECT_EQ(GroupEnd{}.exit_code(), 0);
+  FailureRecord failure;
+  failure.ending = {.exit_code = 7};
+  EXPECT_EQ((GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = failure}.exit_code()), 7);
+  failure.ending = {.signal = SIGSEGV};
+  EXPECT_EQ((GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = failure}.exit_code()), 128 + SIGSEGV);
+  EXPECT_EQ((GroupEnd{.cause = GroupEnd::Cause::kInterrupted, .signal = SIGTERM}.exit_code()), 128 + SIGTERM);
+  EXPECT_EQ((GroupEnd{.cause = GroupEnd::Cause::kAborted, .text = "why", .code = 3}.exit_code()), 3);
+}
+
+FailureRecord record() {
+  return {.rank = 5,
+          .pid = 4321,
+          .node = "node 1 (b)",
+          .ending = {.exit_code = 0, .signal = 11},
+          .time_ms = 1767323045678,
+          .after = std::chrono::milliseconds(12345),
+          .message = "disk full",
+          .log_file = "logs/5/stderr.log",
+          .last_lines = {"one", "two \"quoted\""}};
+}
+
+TEST(GroupJson, KeepsANode) {
+  const NodeDescription node{
+      .host = "b",
+      .pid = 9,
+      .nproc = 4,
+      .node_rank = 1,
+      .role = "reader",
+      .settings = {.backend = "c10d", .min_nodes = 1, .max_nodes = 3, .max_restarts = 2, .rdzv_id = "job"}};
+  const NodeDescription read = parse_node(to_text(node));
+  EXPECT_EQ(read.host, "b");
+  EXPECT_EQ(read.nproc, 4);
+  EXPECT_EQ(read.role, "reader");
+  EXPECT_EQ(read.settings, node.settings);
+}
+
+TEST(GroupJson, KeepsAReport) {
+  const RoundReport report{
+      .round = 3, .report = {.end = NodeReport::End::kFailed, .failure = record(), .stopped_ranks = 2, .killed = true}};
+  const RoundReport read = parse_report(to_text(report));
+  EXPECT_EQ(read.round, 3);
+  EXPECT_EQ(read.report.end, NodeReport::End::kFailed);
+  EXPECT_TRUE(read.report.killed);
+  const FailureRecord& failure = read.report.failure.value();
+  EXPECT_EQ(failure.ending.signal, 11);
+  EXPECT_EQ(failure.time_ms, 1767323045678);
+  EXPECT_EQ(failure.after, std::chrono::milliseconds(12345));
+  EXPECT_EQ(failure.last_lines, record().last_lines);
+  EXPECT_EQ(failure.log_file, "logs/5/stderr.log");
+}
+
+TEST(GroupJson, KeepsADecision) {
+  Decision decision;
+  decision.phase = Decision::Phase::kRunning;
+  decision.round = 2;
+  decision.run_id = "job";
+  decision.members = {{.ticket = 4, .name = "node 0 (a)", .nproc = 8, .role = "r"}};
+  decision.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = record(), .stopped_ranks = 7};
+  decision.evicted[9] = {.cause = GroupEnd::Cause::kAborted, .text = "late", .code = 2};
+  const Decision read = parse_decision(to_text(decision));
+  EXPECT_EQ(read.phase, Decision::Phase::kRunning);
+  EXPECT_EQ(read.members.at(0).ticket, 4);
+  EXPECT_EQ(read.members.at(0).nproc, 8);
+  EXPECT_EQ(read.end->failure->rank, 5);
+  EXPECT_EQ(read.end->stopped_ranks, 7);
+  EXPECT_EQ(read.evicted.at(9).text, "late");
+  EXPECT_FALSE(parse_decision(to_text(Decision{})).end);
+}
+
+TEST(GroupJson, KeepsHowAReportAndAnEndCameAbout) {
+  const NodeReport report{
+      .end = NodeReport::End::kInterrupted, .signal = 15, .text = "why", .stopped_ranks = 3, .left_behind = true};
+  const NodeReport read = parse_report(to_text(RoundReport{.round = 0, .report = report})).report;
+  EXPECT_FALSE(read.failure);
+  EXPECT_EQ(read.signal, 15);
+  EXPECT_EQ(read.text, "why");
+  EXPECT_EQ(read.stopped_ranks, 3);
+  EXPECT_FALSE(read.killed);
+  EXPECT_TRUE(read.left_behind);
+  Decision decision;
+  decision.end = GroupEnd{
+      .cause = GroupEnd::Cause::kAborted, .signal = 2, .text = "over", .code = 3, .killed = true, .left_behind = true};
+  const GroupEnd end = parse_decision(to_text(decision)).end.value();
+  EXPECT_EQ(end.cause, GroupEnd::Cause::kAborted);
+  EXPECT_EQ(end.signal, 2);
+  EXPECT_EQ(end.text, "over");
+  EXPECT_EQ(end.code, 3);
+  EXPECT_TRUE(end.killed);
+  EXPECT_TRUE(end.left_behind);
+}
+
+TEST(GroupJson, TakesBytesThatAreNoText) {
+  RoundReport report{.round = 0, .report = {.end = NodeReport::End::kFailed, .failure = record()}};
+  report.report.failure->last_lines = {"bad \xff byte"};
+  EXPECT_EQ(parse_report(to_text(report)).report.failure->last_lines.at(0), "bad \xEF\xBF\xBD byte");
+}
+
+TEST(GroupJson, RefusesWhatIsDeep) {
+  const std::string deep = std::string(60'000, '[') + std::string(60'000, ']');
+  const std::string text = R"({"phase": 0, "round": 0, "run_id": "", "members": )" + deep + "}";
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { parse_decision(text); }),
+            "the launchers' store does not hold the decision: is JSON nested more than 64 deep");
+}
+
+// The worst a worker can do: endless texts of bytes that take six in JSON.
+TEST(GroupJson, ABoundedReportHasALargestSize) {
+  std::string endless;
+  endless.resize(size_t{1} << 20, '\x01');
+  NodeReport report{.end = NodeReport::End::kFailed, .failure = record(), .text = endless};
+  FailureRecord& failure = *report.failure;
+  failure.message = failure.log_file = endless;
+  failure.last_lines.assign(100, endless);
+  const RoundReport sent{.round = INT64_MAX, .report = bounded(report)};
+  EXPECT_LE(to_text(sent).size(), kLargestReport);
+  EXPECT_EQ(parse_report(to_text(sent)).report.failure->last_lines.size(), 10U);
+  Decision decision;
+  decision.end = end_of_report(sent.report);
+  EXPECT_LE(to_text(decision).size(), kLargestReport);
+}
+
+TEST(GroupJson, RefusesWhatIsNone) {
+  for (const char* const text : {"", "{", "[]", "{}", "7", R"({"phase": "x"})"}) {
+    EXPECT_THROW(parse_decision(text), CorruptInputError) << text;
+    EXPECT_THROW(parse_node(text), CorruptInputError) << text;
+    EXPECT_THROW(parse_report(text), CorruptInputError) << text;
+  }
 }
 
 }  // namespace

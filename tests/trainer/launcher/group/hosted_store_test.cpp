@@ -1,8 +1,11 @@
 #include "trainer/launcher/group/hosted_store.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <filesystem>
 #include <set>
@@ -13,12 +16,100 @@
 #include "tests/support/error_message.h"
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
+#include "tests/support/patience.h"
+#include "trainer/base/files/file_descriptor.h"
 #include "trainer/base/job_keys.h"
 
 namespace narrowcast::launcher {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string refusal(const std::string& address, int64_t port) {
+  return testing::error_message<c10::ValueError>([&] { open_store_socket(address, port, {}); });
+}
+
+TEST(StoreSocket, TakesNamesAndNumbers) {
+  for (const char* const address : {"127.0.0.1", "localhost", "::1"}) {
+    EXPECT_GT(open_store_socket(address, 0, {}).port(), 0) << address;
+  }
+}
+
+TEST(StoreSocket, RefusesAPortInUse) {
+  const network::ListeningSocket other = open_store_socket("127.0.0.1", 0, {});
+  EXPECT_EQ(refusal("127.0.0.1", other.port()),
+            "--master_port=" + std::to_string(other.port()) + ": cannot be used: Address already in use");
+}
+
+TEST(StoreSocket, TellsAPortInUseFromOthersThatCannotBeUsed) {
+  const network::ListeningSocket other = open_store_socket("127.0.0.1", 0, {});
+  EXPECT_THROW(open_store_socket("127.0.0.1", other.port(), {}), PortInUseError);
+  try {
+    open_store_socket("192.0.2.1", 0, {});
+    ADD_FAILURE() << "listens at another machine's address";
+  } catch (const PortInUseError&) {
+    ADD_FAILURE() << "the address is the trouble";
+  } catch (const c10::ValueError&) {
+    SUCCEED();
+  }
+}
+
+TEST(StoreSocket, RefusesWhatIsNoPort) {
+  EXPECT_EQ(refusal("127.0.0.1", 65536), "--master_port=65536: must be from 0 to 65535");
+  EXPECT_EQ(refusal("127.0.0.1", -1), "--master_port=-1: must be from 0 to 65535");
+}
+
+TEST(StoreSocket, RefusesAddressesThatAreNotThisMachines) {
+  // 192.0.2.0/24 is set aside for documents (RFC 5737): no machine has it.
+  EXPECT_EQ(refusal("192.0.2.1", 0),
+            "--master_addr=192.0.2.1: not an address of this machine, where the job's store is served");
+  EXPECT_THAT(refusal("no such host", 0), StartsWith("--master_addr=no such host: "));
+}
+
+TEST(StoreSocket, RefusesToListenEverywhere) {
+  EXPECT_THAT(refusal("0.0.0.0", 0), HasSubstr("--master_addr=0.0.0.0: means every address of this machine"));
+  EXPECT_THAT(refusal("::", 0), HasSubstr("means every address of this machine"));
+}
+
+std::string try_once(const std::string& host, int64_t port, milliseconds left) {
+  return try_to_reach(host, port, left);
+}
+
+TEST(Reach, FindsAListener) {
+  const network::ListeningSocket socket = testing::loopback_socket();
+  EXPECT_EQ(try_once("127.0.0.1", socket.port(), testing::kPatience), "");
+  EXPECT_EQ(try_once("localhost", socket.port(), testing::kPatience), "");
+}
+
+TEST(Reach, SaysWhyThereIsNone) {
+  const int64_t port = testing::free_port();
+  EXPECT_EQ(try_once("127.0.0.1", port, testing::kPatience), "Connection refused");
+  EXPECT_NE(try_once("no such host", port, testing::kPatience), "");
+}
+
+TEST(Reach, TakesTheTimeThatItNeededFromWhatIsLeft) {
+  // A listener that accepts nothing: once its queue is full, whoever connects waits.
+  const files::FileDescriptor full(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const place = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(bind(full.get(), place, length), 0);
+  ASSERT_EQ(listen(full.get(), 0), 0);
+  ASSERT_EQ(getsockname(full.get(), place, &length), 0);
+  std::vector<files::FileDescriptor> waiting;
+  for (int i = 0; i < 4; ++i) {
+    waiting.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    connect(waiting.back().get(), place, length);
+  }
+  milliseconds left(50);
+  EXPECT_EQ(try_to_reach("127.0.0.1", ntohs(address.sin_port), left), "Connection timed out");
+  EXPECT_EQ(left, milliseconds(0));
+}
 
 c10::intrusive_ptr<c10d::TCPStore> connect(const network::ListeningSocket& socket) {
   c10d::TCPStoreOptions options;

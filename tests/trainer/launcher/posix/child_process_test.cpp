@@ -8,8 +8,6 @@
 
 #include <csignal>
 
-#include "trainer/launcher/posix/pipe.h"
-
 namespace narrowcast::launcher {
 namespace {
 

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <memory>
 
-#include "trainer/launcher/posix/pipe.h"
+#include "trainer/launcher/posix/child_process.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -67,6 +67,8 @@ class OutputRelayTest : public ::testing::Test {
     EXPECT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
     return {files::FileDescriptor(ends[0]), files::FileDescriptor(ends[1])};
   }
+
+  static files::FileDescriptor full_disk() { return files::FileDescriptor(open("/dev/full", O_WRONLY | O_CLOEXEC)); }
 
   static void say(const files::FileDescriptor& to, const std::string& text) {
     ASSERT_EQ(write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
@@ -188,7 +190,7 @@ TEST_F(OutputRelayTest, HidesButRemembers) {
 }
 
 TEST_F(OutputRelayTest, SaysOnceThatAFileIsFullAndGoesOn) {
-  files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  files::FileDescriptor full = full_disk();
   Pipe worker = pipe_between();
   relay->add({.rank = 0, .path = "run/log", .pipe = std::move(worker.read_end), .copy = std::move(full)});
   say(worker.write_end, "one\n");
@@ -201,7 +203,7 @@ TEST_F(OutputRelayTest, SaysOnceThatAFileIsFullAndGoesOn) {
 
 // One of the launcher's own streams is full: the other says so, and the job goes on.
 TEST_F(OutputRelayTest, SaysOnceThatItsOwnStreamIsFullAndGoesOn) {
-  const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const files::FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(full.get(), err.write_end.get());
   const Worker worker = add_worker(0);
   for (const char* const line : {"one\n", "two\n"}) {
@@ -215,7 +217,7 @@ TEST_F(OutputRelayTest, SaysOnceThatItsOwnStreamIsFullAndGoesOn) {
 }
 
 TEST_F(OutputRelayTest, SaysOnStandardOutputThatStandardErrorIsFull) {
-  const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const files::FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(out.write_end.get(), full.get());
   const Worker worker = add_worker(0);
   say(worker.err, "why\n");
@@ -225,12 +227,12 @@ TEST_F(OutputRelayTest, SaysOnStandardOutputThatStandardErrorIsFull) {
 }
 
 TEST_F(OutputRelayTest, SaysOnStandardOutputThatAFileIsFullOnceStandardErrorIs) {
-  const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const files::FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(out.write_end.get(), full.get());
   const Worker worker = add_worker(0);
   say(worker.err, "why\n");
   turn();
-  files::FileDescriptor copy(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  files::FileDescriptor copy = full_disk();
   Pipe other = pipe_between();
   relay->add({.rank = 1, .path = "run/log", .pipe = std::move(other.read_end), .copy = std::move(copy)});
   say(other.write_end, "one\n");
@@ -241,7 +243,7 @@ TEST_F(OutputRelayTest, SaysOnStandardOutputThatAFileIsFullOnceStandardErrorIs) 
 }
 
 TEST_F(OutputRelayTest, GoesOnWhenAllItsStreamsAreFull) {
-  const files::FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const files::FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(full.get(), full.get());
   const Worker worker = add_worker(0);
   say(worker.out, "one\n");

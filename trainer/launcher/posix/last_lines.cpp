@@ -1,4 +1,4 @@
-#include "trainer/launcher/workers/last_lines.h"
+#include "trainer/launcher/posix/last_lines.h"
 
 #include <algorithm>
 #include <fstream>
@@ -26,8 +26,8 @@ std::string cut(std::string_view beginning, size_t size) {
 std::string cut_text(const std::string& text) { return cut(text, text.size()); }
 
 void LastLines::Line::append(std::string_view bytes) {
-  const size_t room = kLongestText + 1 - std::min(text.size(), kLongestText + 1);
-  text.append(bytes.substr(0, room));
+  const size_t space = kLongestText + 1 - std::min(text.size(), kLongestText + 1);
+  text.append(bytes.substr(0, space));
   size += bytes.size();
 }
 

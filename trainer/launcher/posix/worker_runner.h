@@ -65,9 +65,8 @@ class WorkerRunner {
   // Returns the process's id. Throws c10::ValueError if the program cannot be executed.
   virtual pid_t start(const WorkerCommand& command) = 0;
 
-  // The next event, in the order in which the launcher learns of them. Without a
-  // deadline it may wait forever. kAllGone comes after every worker's kWorkerEnded;
-  // from then until the next start there are only signals and time-outs.
+  // The next event, in the order in which the launcher learns of them. Without a deadline it may wait forever. kAllGone
+  // comes after every worker's kWorkerEnded; from then until the next start there are only signals and time-outs.
   virtual Event wait(std::optional<Clock::time_point> deadline) = 0;
 
   // Sends `signal` to all workers that were started and to everything they started.

@@ -1,4 +1,4 @@
-#include "trainer/launcher/workers/last_lines.h"
+#include "trainer/launcher/posix/last_lines.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,11 +24,11 @@ std::string many(const std::string& part, size_t count) {
   return text;
 }
 
-// The last lines of a stream that came in these pieces.
-std::vector<std::string> last_of(const std::vector<std::string>& pieces) {
+// The last lines of a stream that came in these parts.
+std::vector<std::string> last_of(const std::vector<std::string>& parts) {
   LastLines last;
-  for (const std::string& piece : pieces) {
-    last.push(piece);
+  for (const std::string& part : parts) {
+    last.push(part);
   }
   return last.lines();
 }

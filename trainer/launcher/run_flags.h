@@ -9,8 +9,8 @@ namespace narrowcast {
 // What --help and --version say.
 program::Description run_description();
 
-// The job that the command line asks for. Throws c10::ValueError for a flag that cannot
-// take effect, alone or with the others; values are checked where they are used.
+// The job that the command line asks for. Throws c10::ValueError for a flag that cannot take effect, alone or with the
+// others, and for a wrong value of one that says which nodes take part; other values are checked where they are used.
 launcher::LaunchRequest read_launch_request(const program::CommandLine& line);
 
 }  // namespace narrowcast

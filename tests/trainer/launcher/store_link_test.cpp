@@ -1,0 +1,90 @@
+#include "trainer/launcher/store_link.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "tests/trainer/launcher/store_fixture.h"
+#include "trainer/base/job_keys.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using Phase = Decision::Phase;
+
+TEST(PatientClock, LeavesOutMostOfATimeInWhichNobodyAsked) {
+  PatientClock clock;
+  const Clock::time_point before = clock.now();
+  std::this_thread::sleep_for(milliseconds(1100));
+  EXPECT_EQ(clock.now() - before, milliseconds(1000));
+}
+
+class StoreLinkTest : public StoreFixture {
+ protected:
+  // What the link knows once that satisfies `wanted`.
+  static LinkState wait_for(const StoreLink& link, const std::function<bool(const LinkState&)>& wanted) {
+    const Clock::time_point deadline = Clock::now() + testing::kPatience;
+    LinkState state = link.state();
+    while (!wanted(state) && Clock::now() < deadline) {
+      std::this_thread::yield();
+      state = link.state();
+    }
+    EXPECT_TRUE(wanted(state)) << state.broken;
+    return state;
+  }
+  static std::function<bool(const LinkState&)> phase_is(Phase phase) {
+    return [phase](const LinkState& state) { return state.decision && state.decision->phase == phase; };
+  }
+  static bool is_broken(const LinkState& state) { return !state.broken.empty(); }
+};
+
+TEST_F(StoreLinkTest, JoinsTheGroupAndBringsItsDecisions) {
+  const StoreLink host(options(0));
+  const StoreLink other(options(1));
+  const LinkState state = wait_for(other, phase_is(Phase::kRunning));
+  EXPECT_GT(state.ticket, 0);
+  EXPECT_GT(state.answers, 0);
+  EXPECT_EQ(state.decision->run_id, "made-up");
+  EXPECT_EQ(state.decision->members.size(), 2U);
+  EXPECT_NE(wait_for(host, phase_is(Phase::kRunning)).ticket, state.ticket);
+}
+
+TEST_F(StoreLinkTest, CarriesReportsAndWhoHasLeft) {
+  StoreLink host(options(0));
+  StoreLink other(options(1));
+  wait_for(host, phase_is(Phase::kRunning));
+  host.report({.round = 0, .report = {}});
+  other.report({.round = 0, .report = {}});
+  EXPECT_FALSE(wait_for(host, phase_is(Phase::kOver)).others_left);
+  other.leave();
+  wait_for(other, [](const LinkState& state) { return state.left; });
+  wait_for(host, [](const LinkState& state) { return state.others_left; });
+}
+
+TEST_F(StoreLinkTest, TellsRanksWhoHasEnded) {
+  const StoreLink host(options(0));
+  StoreLink other(options(1));
+  wait_for(other, phase_is(Phase::kRunning));
+  other.rank_succeeded(1);
+  const std::string key = rendezvous::job_prefix("made-up") + "/" + rendezvous::kEndedRank;
+  wait_for(other, [&](const LinkState&) { return store->store()->check({key}); });
+  EXPECT_EQ(store->store()->get(key), std::vector<uint8_t>{'1'});
+}
+
+TEST_F(StoreLinkTest, SaysWhyAHostCannotBeReached) {
+  const LinkOptions wanted = options(1);
+  store.reset();
+  socket.reset();
+  const StoreLink other(wanted);
+  EXPECT_EQ(wait_for(other, is_broken).broken, "cannot be reached: Connection refused");
+}
+
+TEST_F(StoreLinkTest, RefusesAStoreOfSomethingElse) {
+  const StoreLink other(options(1));  // nobody decides here
+  EXPECT_EQ(wait_for(other, is_broken).broken, "a store, but not one of narrowcast-run");
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher
