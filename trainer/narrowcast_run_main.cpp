@@ -6,7 +6,7 @@
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/files/printable.h"
-#include "trainer/launcher/flags/run_flags.h"
+#include "trainer/launcher/run_flags.h"
 
 // Bytes of a line that the launcher says: more than one of a failed worker's last lines.
 constexpr size_t kLongestLine = 16384;
