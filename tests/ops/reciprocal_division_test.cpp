@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "ops/codec/float_bits.h"
+#include "ops/codec/host_device.h"
 
 namespace narrowcast::codec {
 namespace {

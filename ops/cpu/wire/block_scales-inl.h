@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/block_scale.h"
+#include "ops/codec/wire_message.h"
 #include "ops/cpu/wire/wire_table.h"
 
 #if HWY_TARGET != HWY_SCALAR

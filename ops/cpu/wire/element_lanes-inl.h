@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/block_elements.h"
+#include "ops/codec/wire_elements.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

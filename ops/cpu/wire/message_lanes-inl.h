@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ops/codec/wire/message.h"
+#include "ops/codec/wire_message.h"
 #include "ops/cpu/wire/block_scales-inl.h"
 #include "ops/cpu/wire/code_bytes-inl.h"
 #include "ops/cpu/wire/element_lanes-inl.h"

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/message.h"
+#include "ops/codec/wire_message.h"
 #include "ops/cpu/float_lanes-inl.h"
 #include "ops/cpu/wire/random_words-inl.h"
 #include "ops/cpu/wire/wire_table.h"

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_rounding.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

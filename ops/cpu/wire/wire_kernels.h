@@ -14,8 +14,8 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/format.h"
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_rounding.h"
 
 namespace narrowcast::cpu {
 

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ops/codec/wire/message.h"
+#include "ops/codec/wire_message.h"
 #include "ops/cpu/wire/message_lanes-inl.h"
 #include "ops/cpu/wire/number_lanes-inl.h"
 #include "ops/cpu/wire/wire_table.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/codec/wire/message.h"
+#include "ops/codec/wire_message.h"
 
 namespace narrowcast::codec::wire {
 namespace {

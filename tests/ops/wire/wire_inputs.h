@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/codec/wire/message.h"
+#include "ops/codec/wire_message.h"
 #include "tests/ops/affine_uint8_reference.h"
 
 namespace narrowcast::test {

@@ -1,16 +1,45 @@
-// Messages, written and read one element after another: what the bytes are. The
-// kernels of ops/cpu/wire do the same many elements at a time, and where they
-// have no vectors, this.
+// Messages, written and read one element after another: what the bytes are. The kernels of ops/cpu/wire do the same
+// many elements at a time, and where they have no vectors, this.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/codec/wire/block_scale.h"
-#include "ops/codec/wire/format.h"
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/host_device.h"
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_rounding.h"
 
 namespace narrowcast::codec::wire {
+
+// The scale of a block is what its codes are multiplied with. It is kept as bfloat16, which has float32's range;
+// float16 would underflow on small gradients.
+
+inline constexpr uint16_t kNanScale = kQuietNanBits >> 16;  // Of a block with NaN or Inf: all of it decodes as NaN.
+inline constexpr uint32_t kLeastScaleBits = 0x0D800000U;    // 2^-100. Below it a block counts as all zeros, so that no
+inline constexpr uint32_t kScaleUnit = uint32_t{1} << 16;   // inverse overflows. kScaleUnit: one bfloat16, in float32.
+
+// The bfloat16 bits of the least scale with greatest_code * scale >= the block's largest magnitude, whose bits are
+// `largest`: no element needs a code beyond greatest_code. 0 below 2^-100; kNanScale where `largest` is not finite.
+// The product is exact, since bfloat16 and greatest_code have few digits, so this is no matter of rounding.
+NARROWCAST_HOST_DEVICE inline uint16_t block_scale(uint32_t largest, float greatest_code) {
+  if (largest >= kInfBits) {
+    return kNanScale;
+  }
+  const float magnitude = float_of_bits(largest);
+  uint32_t scale = float_bits(magnitude / greatest_code) & ~(kScaleUnit - 1);
+  if (float_of_bits(scale) * greatest_code < magnitude) {
+    scale += kScaleUnit;
+  }
+  return static_cast<uint16_t>(scale < kLeastScaleBits ? 0 : scale >> 16);
+}
+
+// The value of a scale's bits.
+NARROWCAST_HOST_DEVICE inline float scale_value(uint16_t scale) { return float_of_bits(uint32_t{scale} << 16); }
+
+// What the block's elements are multiplied with to be rounded to codes; 0 where all codes are 0.
+NARROWCAST_HOST_DEVICE inline float inverse_scale(uint16_t scale) {
+  return scale == 0 || scale == kNanScale ? 0 : 1.0F / scale_value(scale);
+}
 
 // y as a code of an Element, where y is number i of what `rounding` begins with.
 template <class Element>

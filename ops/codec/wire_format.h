@@ -18,8 +18,7 @@
 
 #include <narrowcast/wire_formats.h>
 #include "ops/codec/host_device.h"
-#include "ops/codec/wire/block_elements.h"
-#include "ops/codec/wire/float_elements.h"
+#include "ops/codec/wire_elements.h"
 
 namespace narrowcast {
 
@@ -30,7 +29,7 @@ inline constexpr int64_t kScaleBytes = 2;
 // A format's type says all that others derive from it. What rounding a number x to the nearest costs is at most the
 // larger of kHalfStep and kRelativeHalfStep |x|.
 
-// Scaled blocks of `kElements` codes of an Element of block_elements.h. The half steps are those of x over its block's
+// Scaled blocks of `kElements` codes of an Element of wire_elements.h. The half steps are those of x over its block's
 // scale, whose magnitude is at most kGreatest.
 template <class ElementType, int64_t kElements>
 struct BlockFormat {
@@ -44,7 +43,7 @@ struct BlockFormat {
   static constexpr int64_t kBlockBytes = kScaleBytes + kBlock * kBits / 8;  // Of a whole block.
 };
 
-// Numbers by themselves, of an Element of float_elements.h. Without a scale they have no greatest code to fill.
+// Numbers by themselves, of an Element of wire_elements.h. Without a scale they have no greatest code to fill.
 template <class ElementType>
 struct FloatFormat {
   using Element = ElementType;
