@@ -25,11 +25,11 @@
 #include <span>
 #include <vector>
 
-#include "ops/composite/weight_only_int8_float64.h"
 #include "ops/cpu/weight_only_int8/dense.h"
 #include "ops/cpu/weight_only_int8/digits.h"
 #include "ops/cpu/weight_only_int8/row_kernels.h"
-#include "ops/meta/weight_only_int8.h"
+#include "ops/meta/meta.h"
+#include "ops/weight_only_int8.h"
 
 namespace narrowcast::cpu {
 namespace {

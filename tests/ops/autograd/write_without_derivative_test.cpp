@@ -1,4 +1,4 @@
-#include "ops/autograd/write_without_derivative.h"
+#include "ops/without_derivative.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -1,10 +1,15 @@
-#include "ops/autograd/write_without_derivative.h"
+// Quantisation is constant between its steps, and what arrives from other ranks is rounded: there is no useful
+// gradient. Without a kernel here autograd would treat the outputs as constants and give silently wrong gradients; with
+// these the forward pass works and backward through an output throws, naming the operator.
+#include "ops/without_derivative.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
-
 #include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/library.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -34,17 +39,18 @@ void append(const c10::IValue& argument, std::vector<at::Tensor>& tensors) {
 }
 
 void check_outputs(at::TensorList inputs, at::TensorList outputs) {
-  const bool gradient = needs_gradient(inputs, outputs);
+  const bool needs = needs_gradient(inputs, outputs) == Gradient::kNeeded;
   for (const at::Tensor& output : outputs) {
     if (output.defined()) {
-      torch::autograd::check_inplace(output, gradient);
+      torch::autograd::check_inplace(output, needs);
     }
   }
 }
 
 void write_checked(const std::string& name, at::TensorList inputs, at::TensorList outputs,
                    const std::function<void()>& write) {
-  const auto node = needs_gradient(inputs, outputs) ? make_node(name, inputs, outputs) : nullptr;
+  const bool needs = needs_gradient(inputs, outputs) == Gradient::kNeeded;
+  const auto node = needs ? make_node(name, inputs, outputs) : nullptr;
   {
     const at::AutoDispatchBelowAutograd below_autograd;
     write();
@@ -54,6 +60,8 @@ void write_checked(const std::string& name, at::TensorList inputs, at::TensorLis
   }
 }
 
+// The Autograd kernel of an operator whose kernels check_output before they write anything: those that communicate tell
+// the other ranks. What its schema marks as written are the outputs, all other tensors the inputs.
 void run_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto values = torch::jit::last(*stack, arguments.size());
@@ -72,13 +80,14 @@ void run_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 
 }  // namespace
 
-bool needs_gradient(at::TensorList inputs, at::TensorList outputs) {
-  return at::GradMode::is_enabled() && (any_needs_gradient(inputs) || any_needs_gradient(outputs));
+Gradient needs_gradient(at::TensorList inputs, at::TensorList outputs) {
+  const bool needs = at::GradMode::is_enabled() && (any_needs_gradient(inputs) || any_needs_gradient(outputs));
+  return needs ? Gradient::kNeeded : Gradient::kNone;
 }
 
-void check_output(const std::string& name, const at::Tensor& output, bool needs_gradient) {
+void check_output(const std::string& name, const at::Tensor& output, Gradient gradient) {
   try {
-    torch::autograd::check_inplace(output, needs_gradient);
+    torch::autograd::check_inplace(output, gradient == Gradient::kNeeded);
   } catch (const c10::Error& error) {
     TORCH_CHECK_VALUE(false, name, " cannot be written in place: ", error.what_without_backtrace());
   }
@@ -90,8 +99,19 @@ void write_without_derivative(const std::string& name, at::TensorList inputs, at
   write_checked(name, inputs, outputs, write);
 }
 
-torch::CppFunction write_without_derivative_fallback() {
-  return torch::CppFunction::makeFromBoxedFunction<&run_boxed>();
+TORCH_LIBRARY_IMPL(narrowcast, Autograd, m) {
+  // Operators that return new tensors: PyTorch's own fallback.
+  for (const char* name : {"choose_qparams_per_tensor", "choose_qparams_per_channel", "quantize_per_tensor",
+                           "quantize_per_channel", "dequantize_per_tensor", "dequantize_per_channel", "quantize_tensor",
+                           "quantize_tensor_list", "dequantize_tensor", "dequantize_tensor_list",
+                           "dynamically_quantize_per_channel", "encode", "decode", "quantized_all_reduce"}) {
+    m.impl(name, torch::autograd::autogradNotImplementedFallback());
+  }
+  // Operators that write to their arguments, which their schemas mark.
+  for (const char* name : {"auto_quantize_all_gather", "auto_quantize_all_to_all", "auto_quantize_all_to_all_single",
+                           "quantized_all_reduce_"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_boxed>());
+  }
 }
 
 }  // namespace narrowcast::autograd

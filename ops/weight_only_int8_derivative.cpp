@@ -1,17 +1,10 @@
-// Gradients of the weight-only int8 operators.
-//
-// Quantisation is constant between its steps, so it has no useful gradient:
-// with PyTorch's fallback the forward pass works and backward through an output
-// throws, naming the operator.
-//
-// The linear layer y = linear(x, weight) * scales + bias has
+// The derivative of weight_only_int8_linear. y = linear(x, weight) * scales + bias has
 //   dx = (dy * scales) weight, dbias = sum of dy over the leading dimensions,
-// written in differentiable operators, so that second derivatives work too. It is
-// linear in x and the bias, so that its directional derivative is itself.
+// written in differentiable operators, so that second derivatives work too. It is linear in x and the bias, so that its
+// directional derivative is itself.
 //
-// A torch::autograd::Function does this for most calls, with all that LibTorch
-// knows to do with one. But it refuses torch.func's transforms and forward mode:
-// there a node of our own does it, as LibTorch's own kernels have one.
+// A torch::autograd::Function does this for most calls, with all that LibTorch knows to do with one. But it refuses
+// torch.func's transforms and forward mode: there a node of our own does it, as LibTorch's own kernels have one.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/functorch/DynamicLayer.h>
@@ -19,7 +12,6 @@
 #include <ATen/ops/sum.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -34,6 +26,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/libtorch_versions.h"
+#include "ops/weight_only_int8.h"
 
 namespace narrowcast {
 namespace {
@@ -42,13 +35,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::isFwGradDefined;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-
-using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&);
-
-const c10::TypedOperatorHandle<Linear>& linear_operator() {
-  static const auto op = find_operator<Linear>("narrowcast::weight_only_int8_linear");
-  return op;
-}
 
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, const at::Tensor& scales) {
   const at::ScalarType dtype = gradient.scalar_type();
@@ -171,9 +157,6 @@ at::Tensor weight_only_int8_linear(c10::DispatchKeySet keys, const at::Tensor& i
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(narrowcast, Autograd, m) {
-  m.impl("dynamically_quantize_per_channel", torch::autograd::autogradNotImplementedFallback());
-  m.impl("weight_only_int8_linear", &weight_only_int8_linear);
-}
+TORCH_LIBRARY_IMPL(narrowcast, Autograd, m) { m.impl("weight_only_int8_linear", &weight_only_int8_linear); }
 
 }  // namespace narrowcast
