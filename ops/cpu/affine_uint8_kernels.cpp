@@ -8,11 +8,9 @@
 #include <hwy/highway.h>
 
 #include <cstring>
-#include <tuple>
 #include <type_traits>
 
 #include "ops/cpu/affine_uint8_lanes-inl.h"
-#include "ops/cpu/affine_uint8_table.h"
 #include "ops/cpu/float_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();

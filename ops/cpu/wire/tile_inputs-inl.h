@@ -1,23 +1,52 @@
-// The random words of consecutive elements (codec/wire/rounding.h), many at a
-// time. Included once per instruction set that has vectors, by files that use
+// What a tile of a message is made from: floats that are asked for ahead of time, and the random words of their
+// positions (ops/codec/wire_rounding.h), many at a time. Included once per instruction set by files that use
 // hwy/foreach_target.h.
-#if defined(NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_
-#undef NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_
+#if defined(NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
+#undef NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
 #else
-#define NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_
+#define NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <cstdint>
 
 #include "ops/codec/wire_rounding.h"
+#include "ops/cpu/wire/wire_kernels.h"
 
-#if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Kernels work on so many elements at a time, whose floats, codes and random words all stay in the first-level cache.
+inline constexpr int64_t kTile = kWireGrain;
+
+inline constexpr int64_t kTileBytes = kTile * static_cast<int64_t>(sizeof(float));
+inline constexpr int64_t kCacheLine = 64;
+
+// Floats to encode. `upcoming` are those of the tile kTilesAhead tiles later, to be asked for meanwhile; null if they
+// are in a cache already.
+struct TileSource {
+  const float* x;
+  const float* upcoming;
+};
+
+// A tile takes less time than memory takes to answer: measured, 2 tiles ahead were too few and 6 too many; 3 and 4 were
+// alike.
+inline constexpr int64_t kTilesAhead = 3;
+
+// Asks for memory that lies `ahead` bytes behind `begin`, whether it is there or not: of a later tile, while this one
+// is worked on. The processor itself asks for more only while memory is read, and not beyond a page.
+HWY_INLINE void prefetch(const void* begin, int64_t ahead, int64_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(begin) + static_cast<uintptr_t>(ahead);
+  for (int64_t i = 0; i < bytes; i += kCacheLine) {
+    hwy::Prefetch(reinterpret_cast<const uint8_t*>(address + static_cast<uintptr_t>(i)));
+  }
+}
+
+#if HWY_TARGET != HWY_SCALAR
 
 // Philox on one counter per lane of 64 bits, whose low halves hold the words and whose high halves hold anything: what
 // the multiplication of low halves leaves there.
@@ -91,8 +120,9 @@ class RandomWords {
   alignas(64) uint32_t words_[kElements + 64];
 };
 
-}  // namespace narrowcast::cpu::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
 #endif  // HWY_TARGET != HWY_SCALAR
 
-#endif  // NARROWCAST_OPS_CPU_WIRE_RANDOM_WORDS_INL_H_
+}  // namespace narrowcast::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // NARROWCAST_OPS_CPU_WIRE_TILE_INPUTS_INL_H_
