@@ -5,7 +5,7 @@
 #include <string>
 
 #include <narrowcast/wire_format.h>
-#include "tests/ops/wire/wire_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 
 namespace narrowcast {
 namespace {

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include <narrowcast/errors.h>
-#include "tests/ops/wire/wire_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 #include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tests/ops/wire/wire_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 
 namespace narrowcast {
 namespace {

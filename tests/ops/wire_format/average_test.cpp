@@ -7,7 +7,7 @@
 
 #include "ops/cpu/wire/wire_kernels.h"
 #include "tests/ops/instruction_sets.h"
-#include "tests/ops/wire/wire_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 
 namespace narrowcast::cpu {
 namespace {

@@ -1,14 +1,12 @@
-// weight_only_int8_linear under autograd, in TorchScript, on the meta device, and what it refuses.
+// weight_only_int8_linear under autograd.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <string>
 #include <vector>
 
 #include <narrowcast/weight_only_int8.h>
 #include "tests/ops/affine_uint8_reference.h"
-#include "tests/ops/script.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 #include "tests/support/error_message.h"
 
@@ -109,89 +107,6 @@ TEST_F(WeightOnlyInt8LinearAutograd, RefusesScalesThatRequireAGradient) {
             "scales requires a gradient, and weight_only_int8_linear has none for it: pass scales.detach()");
   const at::NoGradGuard no_grad;
   EXPECT_FALSE(run_linear(x, layer).requires_grad());
-}
-
-constexpr const char* kScript = R"(
-def forward(self, x, w):
-    codes, scales, zero_points = narrowcast.dynamically_quantize_per_channel(w, -128, 127, 1)
-    return narrowcast.weight_only_int8_linear(x, codes, scales)
-def with_bias(self, x, codes, scales, bias):
-    return narrowcast.weight_only_int8_linear(x, codes, scales, bias)
-)";
-
-void expect_script_runs(torch::jit::Module module) {
-  const at::Tensor x = at::randn({6, 40}).requires_grad_();
-  const at::Tensor w = at::randn({9, 40});
-  const auto [codes, scales, unused] = dynamically_quantize_per_channel(w, -128, 127, at::kChar);
-  const at::Tensor bias = at::randn({9});
-  for (int i = 0; i < test::kRunsUntilSettled; ++i) {
-    EXPECT_TRUE(same_bits(module.forward({x, w}).toTensor(), weight_only_int8_linear(x, codes, scales)));
-    const at::Tensor y = module.run_method("with_bias", x, codes, scales, bias).toTensor();
-    EXPECT_TRUE(same_bits(y, weight_only_int8_linear(x, codes, scales, bias)));
-    EXPECT_TRUE(torch::autograd::grad({y.sum()}, {x})[0].abs().sum().item<float>() > 0);
-  }
-}
-
-TEST(WeightOnlyInt8Script, RunsBeforeAndAfterSaving) {
-  const torch::jit::Module module = test::compile(kScript);
-  expect_script_runs(module);
-  expect_script_runs(test::save_and_load(module));
-}
-
-TEST(WeightOnlyInt8LinearMeta, KnowsItsOutput) {
-  const at::TensorOptions meta = at::device(at::kMeta).dtype(at::kBFloat16);
-  const at::Tensor x = at::empty({3, 2, 6}, meta).transpose(0, 1);
-  const at::Tensor weight = at::empty({5, 6}, meta.dtype(at::kChar));
-  const at::Tensor y = weight_only_int8_linear(x, weight, at::empty({5}, meta.dtype(at::kFloat)));
-  EXPECT_TRUE(y.is_meta());
-  EXPECT_EQ(y.sizes(), at::IntArrayRef({2, 3, 5}));
-  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
-  EXPECT_TRUE(y.is_contiguous());
-}
-
-// A good call; each test spoils one argument.
-struct Call {
-  at::Tensor input = at::ones({2, 6});
-  at::Tensor weight = at::ones({5, 6}, at::kChar);
-  at::Tensor scales = at::ones({5});
-  std::optional<at::Tensor> bias = at::ones({5});
-};
-
-template <class Error>
-std::string refusal(const Call& call) {
-  return error_message<Error>([&] { weight_only_int8_linear(call.input, call.weight, call.scales, call.bias); });
-}
-
-TEST(WeightOnlyInt8LinearErrors, NameTheTypeThatIsWrong) {
-  EXPECT_EQ(refusal<c10::TypeError>({}), "nothing was thrown");
-  EXPECT_EQ(refusal<c10::TypeError>({.input = at::ones({2, 6}, at::kInt)}),
-            "input must be float32, float64, bfloat16 or float16, not Int");
-  EXPECT_EQ(refusal<c10::TypeError>({.weight = at::ones({5, 6})}), "weight must be int8, not Float");
-  EXPECT_EQ(refusal<c10::TypeError>({.scales = at::ones({5}, at::kInt)}),
-            "scales must be float32, float64, bfloat16 or float16, not Int");
-  EXPECT_EQ(refusal<c10::TypeError>({.bias = at::ones({5}, at::kLong)}),
-            "bias must be float32, float64, bfloat16 or float16, not Long");
-}
-
-TEST(WeightOnlyInt8LinearErrors, NameTheShapeThatIsWrong) {
-  EXPECT_EQ(refusal<c10::ValueError>({.input = at::ones({})}),
-            "input must have a last dimension, the layer's inputs, but is 0-dimensional");
-  EXPECT_EQ(refusal<c10::ValueError>({.input = at::ones({2, 5})}),
-            "weight of shape [5, 6] needs input with a last dimension of 6, but input has shape [2, 5]");
-  EXPECT_EQ(refusal<c10::ValueError>({.weight = at::ones({6}, at::kChar)}),
-            "weight must have shape [out, in], but has shape [6]");
-  EXPECT_EQ(refusal<c10::ValueError>({.scales = at::ones({6})}),
-            "scales must have shape [5], one value per output of weight, but has shape [6]");
-  EXPECT_EQ(refusal<c10::ValueError>({.bias = at::ones({5, 1})}),
-            "bias must have shape [5], one value per output of weight, but has shape [5, 1]");
-}
-
-TEST(WeightOnlyInt8LinearErrors, NameTheTensorThatIsUndefinedOrElsewhere) {
-  EXPECT_EQ(refusal<c10::ValueError>({.input = {}}), "input is an undefined tensor");
-  EXPECT_EQ(refusal<c10::ValueError>({.weight = {}}), "weight is an undefined tensor");
-  EXPECT_EQ(refusal<c10::ValueError>({.scales = {}}), "scales is an undefined tensor");
-  EXPECT_EQ(refusal<c10::ValueError>({.bias = at::Tensor()}), "bias is an undefined tensor");
-  EXPECT_EQ(refusal<c10::ValueError>({.scales = at::ones({5}, at::kMeta)}), "scales is on meta but input is on cpu");
 }
 
 }  // namespace
