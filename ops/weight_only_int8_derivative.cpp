@@ -146,8 +146,8 @@ at::Tensor transformed_linear(c10::DispatchKeySet keys, const at::Tensor& input,
   return output;
 }
 
-at::Tensor weight_only_int8_linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
-                                   const at::Tensor& scales, const std::optional<at::Tensor>& bias) {
+at::Tensor differentiable_linear(c10::DispatchKeySet keys, const at::Tensor& input, const at::Tensor& weight,
+                                 const at::Tensor& scales, const std::optional<at::Tensor>& bias) {
   check_differentiable(input, weight, scales, bias);
   const bool is_transformed =
       isFwGradDefined(input) || isFwGradDefined(bias) || at::functorch::maybeCurrentDynamicLayer().has_value();
@@ -157,6 +157,6 @@ at::Tensor weight_only_int8_linear(c10::DispatchKeySet keys, const at::Tensor& i
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(narrowcast, Autograd, m) { m.impl("weight_only_int8_linear", &weight_only_int8_linear); }
+TORCH_LIBRARY_IMPL(narrowcast, Autograd, m) { m.impl("weight_only_int8_linear", &differentiable_linear); }
 
 }  // namespace narrowcast

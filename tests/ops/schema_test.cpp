@@ -37,13 +37,13 @@ TEST(Schema, IsThereForEveryKernel) {
 }
 
 TEST(Schema, HasKernelsForEveryDevice) {
-  EXPECT_THAT(names_without(c10::DispatchKey::CPU), testing::IsEmpty());
-  EXPECT_THAT(names_without(c10::DispatchKey::Meta), testing::IsEmpty());
+  EXPECT_THAT(names_without(c10::DispatchKey::CPU), ::testing::IsEmpty());
+  EXPECT_THAT(names_without(c10::DispatchKey::Meta), ::testing::IsEmpty());
 }
 
 // Without a kernel of ours autograd would take results for constants. encoded_size has no tensors.
 TEST(Schema, TellsAutogradOfEveryOperator) {
-  EXPECT_THAT(names_without(c10::DispatchKey::Autograd), testing::ElementsAre("narrowcast::encoded_size"));
+  EXPECT_THAT(names_without(c10::DispatchKey::Autograd), ::testing::ElementsAre("narrowcast::encoded_size"));
 }
 
 TEST(Schema, HasNoOverloads) {

@@ -23,7 +23,7 @@ TEST(WriteWithoutDerivative, WritesAndMakesBackwardThrow) {
     output.sum().backward();
     FAIL() << "backward did not throw";
   } catch (const std::exception& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("derivative for test::add is not implemented"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("derivative for test::add is not implemented"));
   }
 }
 
