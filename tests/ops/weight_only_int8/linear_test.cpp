@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/cpu/Utils.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
 #include <optional>
@@ -12,7 +11,6 @@
 
 #include <narrowcast/weight_only_int8.h>
 #include "tests/ops/affine_uint8_reference.h"
-#include "tests/ops/script.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 #include "tests/support/error_message.h"
 
@@ -127,33 +125,6 @@ TEST_F(WeightOnlyInt8LinearOperator, GivesARowTheSameBitsInAnyBatch) {
       }
     }
   }
-}
-
-constexpr const char* kScript = R"(
-def forward(self, x, w):
-    codes, scales, zero_points = narrowcast.dynamically_quantize_per_channel(w, -128, 127, 1)
-    return narrowcast.weight_only_int8_linear(x, codes, scales)
-def with_bias(self, x, codes, scales, bias):
-    return narrowcast.weight_only_int8_linear(x, codes, scales, bias)
-)";
-
-void expect_script_runs(torch::jit::Module module) {
-  const at::Tensor x = at::randn({6, 40}).requires_grad_();
-  const at::Tensor w = at::randn({9, 40});
-  const auto [codes, scales, unused] = dynamically_quantize_per_channel(w, -128, 127, at::kChar);
-  const at::Tensor bias = at::randn({9});
-  for (int i = 0; i < test::kRunsUntilSettled; ++i) {
-    EXPECT_TRUE(same_bits(module.forward({x, w}).toTensor(), weight_only_int8_linear(x, codes, scales)));
-    const at::Tensor y = module.run_method("with_bias", x, codes, scales, bias).toTensor();
-    EXPECT_TRUE(same_bits(y, weight_only_int8_linear(x, codes, scales, bias)));
-    EXPECT_TRUE(torch::autograd::grad({y.sum()}, {x})[0].abs().sum().item<float>() > 0);
-  }
-}
-
-TEST(WeightOnlyInt8Script, RunsBeforeAndAfterSaving) {
-  const torch::jit::Module module = test::compile(kScript);
-  expect_script_runs(module);
-  expect_script_runs(test::save_and_load(module));
 }
 
 TEST(WeightOnlyInt8LinearMeta, KnowsItsOutput) {
