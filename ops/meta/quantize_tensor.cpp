@@ -33,27 +33,6 @@ at::Device first_device(const std::string& name, at::TensorList tensors) {
   return tensors[0].device();
 }
 
-void all_gather(at::TensorList outputs, const at::Tensor& input, std::string_view qtype, std::string_view, QuantLoss,
-                bool async_op) {
-  if (async_op) refuse_async_op();
-  parse_dquant_type(qtype);
-  check_all_gather(outputs, input);
-}
-
-void all_to_all(at::TensorList outputs, at::TensorList inputs, std::string_view qtype, std::string_view, QuantLoss,
-                bool async_op) {
-  if (async_op) refuse_async_op();
-  parse_dquant_type(qtype);
-  check_all_to_all(outputs, inputs);
-}
-
-void all_to_all_single(const at::Tensor& output, const at::Tensor& input, std::string_view qtype, std::string_view,
-                       at::OptionalSymIntArrayRef, at::OptionalSymIntArrayRef, QuantLoss, bool async_op) {
-  if (async_op) refuse_async_op();
-  parse_dquant_type(qtype);
-  check_all_to_all_single(output, input);
-}
-
 }  // namespace
 
 void check_quantizable(const at::Tensor& tensor, const std::string& name) {
@@ -107,9 +86,25 @@ void refuse_async_op() { TORCH_CHECK_VALUE(false, "The async_op=True mode is not
 TORCH_LIBRARY_IMPL(narrowcast, Meta, m) {
   m.impl("quantize_tensor", &quantize_tensor);
   m.impl("dequantize_tensor", &dequantize_tensor);
-  m.impl("auto_quantize_all_gather", &all_gather);
-  m.impl("auto_quantize_all_to_all", &all_to_all);
-  m.impl("auto_quantize_all_to_all_single", &all_to_all_single);
+  m.impl("auto_quantize_all_gather", [](at::TensorList outputs, const at::Tensor& input, std::string_view qtype,
+                                        std::string_view, QuantLoss, bool async_op) {
+    if (async_op) refuse_async_op();
+    parse_dquant_type(qtype);
+    check_all_gather(outputs, input);
+  });
+  m.impl("auto_quantize_all_to_all", [](at::TensorList outputs, at::TensorList inputs, std::string_view qtype,
+                                        std::string_view, QuantLoss, bool async_op) {
+    if (async_op) refuse_async_op();
+    parse_dquant_type(qtype);
+    check_all_to_all(outputs, inputs);
+  });
+  m.impl("auto_quantize_all_to_all_single",
+         [](const at::Tensor& output, const at::Tensor& input, std::string_view qtype, std::string_view,
+            at::OptionalSymIntArrayRef, at::OptionalSymIntArrayRef, QuantLoss, bool async_op) {
+           if (async_op) refuse_async_op();
+           parse_dquant_type(qtype);
+           check_all_to_all_single(output, input);
+         });
 }
 
 }  // namespace narrowcast::meta

@@ -1,13 +1,11 @@
 // Quotients by a reciprocal have the bits of quotients by division.
-#include "ops/codec/reciprocal_division.h"
+#include "ops/codec/host_device.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <random>
-
-#include "ops/codec/host_device.h"
 
 namespace narrowcast::codec {
 namespace {
