@@ -10,6 +10,7 @@
 
 namespace narrowcast {
 
+// weight_only_int8_linear as the dispatcher calls it.
 using LinearSignature = at::Tensor(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& scales,
                                    const std::optional<at::Tensor>& bias);
 

@@ -14,8 +14,10 @@ namespace narrowcast::autograd {
 void write_without_derivative(const std::string& name, at::TensorList inputs, at::TensorList outputs,
                               const std::function<void()>& write);
 
-// Whether such a write needs a gradient.
+// Whether autograd must know of a write.
 enum class Gradient { kNone, kNeeded };
+
+// kNeeded where an input or output requires a gradient and gradients are recorded.
 Gradient needs_gradient(at::TensorList inputs, at::TensorList outputs);
 
 // Throws c10::ValueError if the output `name` must not be written in place: where a gradient is needed a leaf that

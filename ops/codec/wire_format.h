@@ -1,15 +1,13 @@
-// What a message between ranks can be made of: the formats' names, sizes and
-// types. docs/wire_format.md describes the bytes.
+// What a message between ranks can be made of: the formats' names, sizes and types. docs/wire_format.md describes the
+// bytes.
 //
-// Block formats: numel elements are cut into blocks of kBlock, the last one
-// shorter. Each block is its scale (bfloat16, little-endian), then the code of
-// each of its elements in order, kBits bits each, least significant bit first,
-// the last byte filled up with zeros. Nothing is aligned. A sub-range that starts
-// at a block is a message of its own. Float formats: the elements one after
-// another, little-endian.
+// Block formats: numel elements are cut into blocks of kBlock, the last one shorter. Each block is its scale (bfloat16,
+// little-endian), then the code of each of its elements in order, kBits bits each, least significant bit first, the
+// last byte filled up with zeros. Nothing is aligned. A sub-range that starts at a block is a message of its own. Float
+// formats: the elements one after another, little-endian.
 //
-// A new format is a type here, its element type beside it, a line in each of the
-// functions below, and a page in the documentation.
+// A new format is a type here, its element type in wire_elements.h, a line in each of the functions below, and a page
+// in the documentation.
 #pragma once
 
 #include <cstdint>
