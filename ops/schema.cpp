@@ -1,5 +1,5 @@
-// Every operator's schema with its contract, in one place. Kernels are
-// registered beside their code: cpu/, cuda/, meta/ and collectives/.
+// Every operator's schema with its contract, in one place. Kernels are registered beside their code: here what all
+// devices share, else in cpu/, cuda/, meta/ and collectives/.
 #include <torch/library.h>
 
 TORCH_LIBRARY(narrowcast, m) {

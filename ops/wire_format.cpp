@@ -1,10 +1,13 @@
+// Wire formats, as far as all devices share them: the C++ functions, and encoded_size.
 #include <narrowcast/wire_format.h>
 
 #include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>
+#include <torch/library.h>
 
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 #include "ops/dispatch.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast {
 namespace {
@@ -12,6 +15,11 @@ namespace {
 using EncodedSize = c10::SymInt(c10::SymInt, std::string_view);
 using Encode = at::Tensor(const at::Tensor&, std::string_view, std::optional<int64_t>, int64_t, int64_t);
 using Decode = at::Tensor(const at::Tensor&, std::string_view, c10::SymInt);
+
+// Arithmetic on sizes, which are symbols while a program is traced.
+c10::SymInt encoded_size_kernel(c10::SymInt numel, std::string_view format) {
+  return meta::encoded_size(numel, format);
+}
 
 }  // namespace
 
@@ -56,5 +64,9 @@ at::Tensor decode(const at::Tensor& bytes, WireFormat format, int64_t numel) {
   check_defined(bytes, "bytes");
   return op.call(bytes, to_string(format), numel);
 }
+
+// encoded_size has no tensor, and so no device; of the keys that such a call can reach, CompositeExplicitAutograd is
+// the one that serves every device as well.
+TORCH_LIBRARY_IMPL(narrowcast, CompositeExplicitAutograd, m) { m.impl("encoded_size", &encoded_size_kernel); }
 
 }  // namespace narrowcast

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 
-#include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
 
 namespace narrowcast::codec {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ops/cpu/affine_uint8_kernels.h"
-#include "ops/meta/affine_uint8.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::cpu {
 namespace {

@@ -8,11 +8,8 @@
 #include <hwy/highway.h>
 
 #include <cstring>
-#include <tuple>
 #include <type_traits>
 
-#include "ops/cpu/affine_uint8_lanes-inl.h"
-#include "ops/cpu/affine_uint8_table.h"
 #include "ops/cpu/float_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -62,6 +59,51 @@ AffineRange find_range(const T* x, int64_t n) {
   return range;
 }
 
+// Quotients beyond this give code 0 or 255 whatever the zero point, and every T holds it exactly.
+constexpr int kFarQuotient = 300;
+
+// Quotients no farther out than that; NaN becomes the least.
+template <class D>
+HWY_INLINE hn::Vec<D> within_reach(D d, hn::Vec<D> quotient) {
+  const auto lowest = hn::Set(d, -kFarQuotient);
+  const auto not_low = hn::IfThenElse(hn::Ge(quotient, lowest), quotient, lowest);
+  return hn::Min(not_low, hn::Set(d, kFarQuotient));
+}
+
+// The quotients of one vector of x, rounded to x's type and within reach.
+template <class D>
+HWY_INLINE hn::Vec<D> divide(D d, const float* x, float scale) {
+  return within_reach(d, hn::Div(hn::LoadU(d, x), hn::Set(d, scale)));
+}
+
+// In double until they are whole numbers; float32 holds those exactly.
+template <class D>
+HWY_INLINE hn::Vec<D> divide(D d, const double* x, float scale) {
+  const hn::Rebind<double, D> d_wide;
+  const auto rounder = hn::Set(d_wide, 0x1.8p52);
+  const auto quotient = within_reach(d_wide, hn::Div(hn::LoadU(d_wide, x), hn::Set(d_wide, double{scale})));
+  return hn::DemoteTo(d, hn::Sub(hn::Add(quotient, rounder), rounder));
+}
+
+// For the 16-bit types. Float16 keeps fewer bits of a subnormal quotient than
+// this, but all of those round to code 0 plus zero point either way.
+template <int kDroppedBits, class D, class T>
+HWY_INLINE hn::Vec<D> divide_narrow(D d, const T* x, float scale) {
+  const hn::RebindToUnsigned<D> d_bits;
+  const auto quotient = within_reach(d, hn::Div(load_floats(d, x), hn::Set(d, scale)));
+  return hn::BitCast(d, drop_bits<kDroppedBits>(d_bits, hn::BitCast(d_bits, quotient)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> divide(D d, const c10::BFloat16* x, float scale) {
+  return divide_narrow<16>(d, x, scale);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> divide(D d, const c10::Half* x, float scale) {
+  return divide_narrow<13>(d, x, scale);
+}
+
 // codec::quantize on vectors. Adding 1.5 * 2^23 rounds a quotient half to even
 // and leaves it in the low bits; whole numbers then add without rounding, and
 // the narrowing to uint8 clamps.
@@ -88,6 +130,13 @@ AffineQparams choose_qparams_and_quantize(const T* x, int64_t n, uint8_t* codes)
   const AffineQparams qparams = n == 0 ? AffineQparams{} : codec::choose_qparams(find_range(x, n));
   quantize(x, n, qparams, codes);
   return qparams;
+}
+
+// codec::dequantize on one vector.
+template <class D>
+HWY_INLINE hn::Vec<D> dequantize_lanes(D d, const uint8_t* codes, hn::Vec<D> scale, hn::Vec<D> zero_point) {
+  const auto code = hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(hn::Rebind<uint8_t, D>(), codes));
+  return hn::Mul(scale, hn::Sub(hn::ConvertTo(d, code), zero_point));
 }
 
 void dequantize(const uint8_t* codes, int64_t n, AffineQparams qparams, float* out) {

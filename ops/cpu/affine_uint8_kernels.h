@@ -11,6 +11,7 @@
 #include <c10/util/Half.h>
 
 #include <cstdint>
+#include <tuple>
 
 #include <narrowcast/export.h>
 #include "ops/codec/affine_uint8.h"
@@ -63,5 +64,18 @@ NARROWCAST_DECLARE_AFFINE_UINT8(double)
 NARROWCAST_DECLARE_AFFINE_UINT8(c10::BFloat16)
 NARROWCAST_DECLARE_AFFINE_UINT8(c10::Half)
 #undef NARROWCAST_DECLARE_AFFINE_UINT8
+
+// What an instruction set offers for elements of T: the functions above.
+template <class T>
+struct AffineKernels {
+  AffineRange (*find_range)(const T*, int64_t);
+  void (*quantize)(const T*, int64_t, AffineQparams, uint8_t*);
+  AffineQparams (*choose_qparams_and_quantize)(const T*, int64_t, uint8_t*);
+  void (*dequantize_mean)(const uint8_t* const*, const AffineQparams*, int64_t, int64_t, T*);
+};
+
+// All that an instruction set offers.
+using AffineKernelTable =
+    std::tuple<AffineKernels<float>, AffineKernels<double>, AffineKernels<c10::BFloat16>, AffineKernels<c10::Half>>;
 
 }  // namespace narrowcast::cpu

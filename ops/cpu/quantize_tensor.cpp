@@ -10,7 +10,7 @@
 
 #include <narrowcast/quantize_tensor.h>
 #include "ops/cpu/quantize_tensor_kernels.h"
-#include "ops/meta/quantize_tensor.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::cpu {
 namespace {

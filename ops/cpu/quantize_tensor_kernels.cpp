@@ -7,11 +7,8 @@
 // Keep the others below it.
 #include <hwy/highway.h>
 
-#include <tuple>
-
 #include "ops/codec/quantize_tensor.h"
 #include "ops/cpu/float_lanes-inl.h"
-#include "ops/cpu/quantize_tensor_table.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

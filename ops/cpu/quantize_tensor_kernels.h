@@ -9,6 +9,7 @@
 #include <c10/util/Half.h>
 
 #include <cstdint>
+#include <tuple>
 
 namespace narrowcast::cpu {
 
@@ -52,5 +53,16 @@ NARROWCAST_DECLARE_ENCODE(double)
 NARROWCAST_DECLARE_ENCODE(c10::BFloat16)
 NARROWCAST_DECLARE_ENCODE(c10::Half)
 #undef NARROWCAST_DECLARE_ENCODE
+
+// What an instruction set offers for elements of T: the functions above.
+template <class T>
+struct EncodeKernels {
+  void (*fp16)(EncodeSpan<T>);
+  void (*bfp16)(EncodeSpan<T>);
+};
+
+// The encoders of an instruction set.
+using EncodeKernelTable =
+    std::tuple<EncodeKernels<float>, EncodeKernels<double>, EncodeKernels<c10::BFloat16>, EncodeKernels<c10::Half>>;
 
 }  // namespace narrowcast::cpu

@@ -1,9 +1,7 @@
-#include "ops/meta/affine_uint8.h"
-
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
-#include "ops/meta/empty.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::meta {
 namespace {
@@ -13,12 +11,6 @@ struct Argument {
   const char* name;
   const at::Tensor& tensor;
 };
-
-void check_x(const at::Tensor& x) {
-  const at::ScalarType dtype = x.scalar_type();
-  TORCH_CHECK_TYPE(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
-                   "x must be float32, float64, bfloat16 or float16, not ", dtype);
-}
 
 void check_q(const at::Tensor& q) {
   TORCH_CHECK_TYPE(q.scalar_type() == at::kByte, "q must be uint8, not ", q.scalar_type());
@@ -68,12 +60,12 @@ at::Tensor empty_decoded(const at::Tensor& q) { return empty(q.sym_sizes(), q, a
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x) {
-  check_x(x);
+  check_float("x", x);
   return empty_qparams(x, 1);
 }
 
 std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& x) {
-  check_x(x);
+  check_float("x", x);
   check_has_channels({"x", x});
   const c10::SymInt channels = x.sym_size(0);
   TORCH_CHECK_VALUE(channels.sym_eq(0).sym_or(x.sym_numel().sym_ne(0)).expect_true(__FILE__, __LINE__),
@@ -82,7 +74,7 @@ std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& 
 }
 
 at::Tensor quantize_per_tensor(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point) {
-  check_x(x);
+  check_float("x", x);
   check_qparams({"x", x}, {"scale", scale}, {"zero_point", zero_point});
   check_one_value({"scale", scale});
   check_one_value({"zero_point", zero_point});
@@ -90,7 +82,7 @@ at::Tensor quantize_per_tensor(const at::Tensor& x, const at::Tensor& scale, con
 }
 
 at::Tensor quantize_per_channel(const at::Tensor& x, const at::Tensor& scales, const at::Tensor& zero_points) {
-  check_x(x);
+  check_float("x", x);
   check_qparams({"x", x}, {"scales", scales}, {"zero_points", zero_points});
   check_one_value_per_channel({"x", x}, {"scales", scales});
   check_one_value_per_channel({"x", x}, {"zero_points", zero_points});

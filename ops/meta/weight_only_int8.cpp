@@ -1,5 +1,3 @@
-#include "ops/meta/weight_only_int8.h"
-
 #include <ATen/core/DimVector.h>
 #include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>
@@ -7,18 +5,13 @@
 
 #include <limits>
 
-#include "ops/meta/empty.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::meta {
 namespace {
 
-void check_float(const char* name, at::ScalarType dtype) {
-  TORCH_CHECK_TYPE(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf, name,
-                   " must be float32, float64, bfloat16 or float16, not ", dtype);
-}
-
 void check_rows(const at::Tensor& x) {
-  check_float("x", x.scalar_type());
+  check_float("x", x);
   TORCH_CHECK_VALUE(x.dim() == 2, "x must have 2 dimensions, but has shape ", x.sym_sizes());
   TORCH_CHECK_VALUE(x.sym_size(1).sym_ne(0).expect_true(__FILE__, __LINE__),
                     "x has channels without elements: its shape is ", x.sym_sizes());
@@ -50,7 +43,7 @@ void check_target(const at::Tensor& x, int64_t quant_min, int64_t quant_max, at:
 }
 
 void check_input(const at::Tensor& input) {
-  check_float("input", input.scalar_type());
+  check_float("input", input);
   TORCH_CHECK_VALUE(input.dim() >= 1, "input must have a last dimension, the layer's inputs, but is 0-dimensional");
 }
 
@@ -70,7 +63,7 @@ void check_weight(const at::Tensor& weight, const at::Tensor& input) {
 }
 
 void check_one_value_per_output(const at::Tensor& values, const char* name, const at::Tensor& weight) {
-  check_float(name, values.scalar_type());
+  check_float(name, values);
   const c10::SymInt outputs = weight.sym_size(0);
   TORCH_CHECK_VALUE(values.dim() == 1 && values.sym_size(0).sym_eq(outputs).expect_true(__FILE__, __LINE__), name,
                     " must have shape [", outputs, "], one value per output of weight, but has shape ",

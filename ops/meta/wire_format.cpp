@@ -1,18 +1,26 @@
-#include "ops/meta/wire_format.h"
-#include "ops/codec/wire/format.h"
-
+// Wire formats: the operators on messages, and the mean over ranks that is sent in one.
+#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <narrowcast/errors.h>
 #include <narrowcast/wire_format.h>
-#include "ops/meta/empty.h"
+#include "ops/codec/wire_format.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::meta {
 namespace {
 
 at::Tensor decode_kernel(const at::Tensor& bytes, std::string_view format, c10::SymInt numel) {
   return decode(bytes, format, numel);
+}
+
+void check_quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view) {
+  check_quantized_all_reduce(x, format);
+}
+
+at::Tensor quantized_all_reduce_kernel(const at::Tensor& x, std::string_view format, std::string_view) {
+  return quantized_all_reduce(x, format);
 }
 
 }  // namespace
@@ -24,9 +32,7 @@ c10::SymInt encoded_size(const c10::SymInt& numel, std::string_view format) {
 }
 
 at::Tensor encode(const at::Tensor& x, std::string_view format, std::optional<int64_t>, int64_t step, int64_t offset) {
-  const at::ScalarType dtype = x.scalar_type();
-  TORCH_CHECK_TYPE(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
-                   "x must be float32, float64, bfloat16 or float16, not ", dtype);
+  check_float("x", x);
   TORCH_CHECK_VALUE(step >= 0, "step must be at least 0, not ", step);
   TORCH_CHECK_VALUE(offset >= 0, "offset must be at least 0, not ", offset);
   return empty({encoded_size(x.sym_numel(), format)}, x, at::kByte);
@@ -41,9 +47,22 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format, const c10::S
   return empty({numel}, bytes, at::kFloat);
 }
 
+void check_quantized_all_reduce(const at::Tensor& x, std::string_view format) {
+  parse_wire_format(format);
+  check_float("x", x);
+  TORCH_CHECK_VALUE(x.layout() == at::kStrided, "x must be dense, but has layout ", x.layout());
+}
+
+at::Tensor quantized_all_reduce(const at::Tensor& x, std::string_view format) {
+  check_quantized_all_reduce(x, format);
+  return at::empty_like(x, at::MemoryFormat::Contiguous);
+}
+
 TORCH_LIBRARY_IMPL(narrowcast, Meta, m) {
   m.impl("encode", &encode);
   m.impl("decode", &decode_kernel);
+  m.impl("quantized_all_reduce_", &check_quantized_all_reduce_kernel);
+  m.impl("quantized_all_reduce", &quantized_all_reduce_kernel);
 }
 
 }  // namespace narrowcast::meta

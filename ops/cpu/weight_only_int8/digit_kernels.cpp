@@ -1,4 +1,4 @@
-#include "ops/cpu/weight_only_int8/digit_kernels.h"
+#include "ops/cpu/weight_only_int8/linear_kernels.h"
 
 // VNNI is in AVX3_DL; all other instruction sets share the answer that there is none.
 #define HWY_WANT_AVX3_DL
@@ -13,7 +13,7 @@
 
 #include "ops/cpu/weight_only_int8/digit_multiply-inl.h"
 #include "ops/cpu/weight_only_int8/digit_multiply_few-inl.h"
-#include "ops/cpu/weight_only_int8/digit_split-inl.h"
+#include "ops/cpu/weight_only_int8/digit_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

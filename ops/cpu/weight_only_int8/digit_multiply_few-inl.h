@@ -1,6 +1,6 @@
-// Digits of few rows times codes: each code meets so few digits that to pack it
-// first, as digit_multiply-inl.h does, would cost more than the products. For the
-// instruction set being compiled. Included by digit_kernels.cpp, which includes Highway.
+// Digits of few rows times codes: each code meets so few digits that to pack it first, as digit_multiply-inl.h does,
+// would cost more than the products. For the instruction set being compiled. Included by digit_kernels.cpp, which
+// includes Highway.
 #if defined(NARROWCAST_DIGIT_MULTIPLY_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_DIGIT_MULTIPLY_FEW_INL_H_
 #undef NARROWCAST_DIGIT_MULTIPLY_FEW_INL_H_
@@ -12,8 +12,9 @@
 
 #include <algorithm>
 
-#include "ops/cpu/weight_only_int8/digit_kernels.h"
 #include "ops/cpu/weight_only_int8/digit_multiply-inl.h"
+#include "ops/cpu/weight_only_int8/digit_rows-inl.h"
+#include "ops/cpu/weight_only_int8/linear_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

@@ -1,21 +1,21 @@
-// weight_only_int8_linear on the CPU: tensors to pointers, and the kernel that
-// suits the number of rows:
+// weight_only_int8_linear on the CPU: tensors to pointers, and the kernel that suits the number of rows:
 //
 //   rows       processor with VNNI                              others
-//   1..4       exact sums of digits (digit_kernels.h); rows     sums in float32 straight from the codes
+//   1..4       exact sums of digits (linear_kernels.h); rows    sums in float32 straight from the codes
 //              that suit no digits are summed in float32
 //   5 and up   the same                                         codes widened block by block to float32,
 //                                                               LibTorch's dense matrix product
 //
-// but for bfloat16 of more than 64 rows, of a multiple of 32 inputs, codes are
-// widened block by block to bfloat16 where the processor has matrix instructions
-// for it (AMX), or has no VNNI but multiplies it. Other rows that are not float32 are converted to it
-// before and from it after, except for the digits of bfloat16. float64 has no
-// kernel of its own: LibTorch's operators compute the reference's expression.
+// but for bfloat16 of more than 64 rows, of a multiple of 32 inputs, codes are widened block by block to bfloat16 where
+// the processor has matrix instructions for it (AMX), or has no VNNI but multiplies it. Other rows that are not float32
+// are converted to it before and from it after, except for the digits of bfloat16. float64 has no kernel of its own:
+// LibTorch's operators compute the reference's expression.
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cpu/Utils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -25,11 +25,9 @@
 #include <span>
 #include <vector>
 
-#include "ops/composite/weight_only_int8_float64.h"
-#include "ops/cpu/weight_only_int8/dense.h"
-#include "ops/cpu/weight_only_int8/digits.h"
-#include "ops/cpu/weight_only_int8/row_kernels.h"
-#include "ops/meta/weight_only_int8.h"
+#include "ops/cpu/weight_only_int8/linear_kernels.h"
+#include "ops/meta/meta.h"
+#include "ops/weight_only_int8.h"
 
 namespace narrowcast::cpu {
 namespace {
@@ -43,6 +41,10 @@ constexpr int64_t kBfloat16Step = 32;
 
 // Codes worth a thread's start: some microseconds of work.
 constexpr int64_t kGrain = int64_t{1} << 17;
+
+// Widened codes at a time: few enough for a second-level cache, and enough for the matrix product's full speed.
+constexpr int64_t kBlockBytes = int64_t{1} << 20;
+constexpr int64_t kLeastBlock = 16;  // outputs
 
 bool is_capable(const char* capability) {
   const auto capabilities = at::cpu::get_cpu_capabilities();
@@ -106,6 +108,56 @@ void multiply_in_digits(const std::vector<Row<T>>& rows, const Int8Layer& layer)
   multiply_directly(by_planes[0], layer);
   multiply_digits<T>(by_planes[2], layer, 2);
   multiply_digits<T>(by_planes[3], layer, 3);
+}
+
+// Outputs per block: at least one block for each thread, if there are enough outputs.
+int64_t block_outputs(const Int8Layer& layer, int64_t element_size) {
+  const int64_t in_cache = kBlockBytes / element_size / layer.inputs / kLeastBlock * kLeastBlock;
+  const int64_t per_thread = (layer.outputs + at::get_num_threads() - 1) / at::get_num_threads();
+  return std::clamp(std::min(in_cache, per_thread), std::min(kLeastBlock, layer.outputs), layer.outputs);
+}
+
+// One thread's memory: widened codes of a block, and the product of all rows with them.
+struct Scratch {
+  Scratch(const at::Tensor& x, int64_t block)
+      : codes(at::empty({block, x.size(1)}, x.options())), product(at::empty({x.size(0) * block}, x.options())) {}
+  at::Tensor codes;
+  at::Tensor product;
+};
+
+template <class T>
+void multiply_block(const at::Tensor& x, const Int8Layer& layer, Range outputs, const Scratch& scratch, T* y) {
+  const int64_t width = outputs.end - outputs.begin;
+  widen_codes(layer.codes + outputs.begin * layer.inputs, width * layer.inputs, scratch.codes.mutable_data_ptr<T>());
+  at::Tensor product = scratch.product.narrow(0, 0, x.size(0) * width).view({x.size(0), width});
+  at::mm_out(product, x, scratch.codes.narrow(0, 0, width).t());
+  for (int64_t row = 0; row < x.size(0); ++row) {
+    scale_outputs(product.const_data_ptr<T>() + row * width, layer, outputs, y + row * layer.outputs + outputs.begin);
+  }
+}
+
+// A thread does whole blocks, on its own, so that threads wait for each other only once.
+template <class T>
+void multiply_blocks(const at::Tensor& x, const Int8Layer& layer, T* y) {
+  const int64_t block = block_outputs(layer, sizeof(T));
+  at::parallel_for(0, (layer.outputs + block - 1) / block, 1, [&](int64_t begin, int64_t end) {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;  // Each thread has its own dispatch state.
+    const Scratch scratch(x, block);
+    for (int64_t first = begin * block; first < std::min(end * block, layer.outputs); first += block) {
+      multiply_block(x, layer, {first, std::min(first + block, layer.outputs)}, scratch, y);
+    }
+  });
+}
+
+// y [rows, outputs] for x [rows, inputs], inputs >= 1: both float32 or both bfloat16, contiguous. Codes are widened to
+// x's dtype block by block, so that the widened ones stay in the cache. In bfloat16 the product is rounded before it is
+// scaled, as in the reference. The order of sums is LibTorch's.
+void multiply_dense(const at::Tensor& x, const Int8Layer& layer, const at::Tensor& y) {
+  if (x.scalar_type() == at::kFloat) {
+    multiply_blocks(x, layer, y.mutable_data_ptr<float>());
+  } else {
+    multiply_blocks(x, layer, y.mutable_data_ptr<c10::BFloat16>());
+  }
 }
 
 template <class T>

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <tuple>
 
-#include "ops/composite/weight_only_int8_float64.h"
 #include "ops/cpu/weight_only_int8/quantize_kernels.h"
-#include "ops/meta/weight_only_int8.h"
+#include "ops/meta/meta.h"
+#include "ops/weight_only_int8.h"
 
 namespace narrowcast::cpu {
 namespace {

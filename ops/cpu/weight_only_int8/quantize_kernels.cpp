@@ -10,11 +10,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <tuple>
 #include <type_traits>
 
 #include "ops/cpu/float_lanes-inl.h"
-#include "ops/cpu/weight_only_int8/quantize_table.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

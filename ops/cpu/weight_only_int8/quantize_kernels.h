@@ -11,6 +11,7 @@
 #include <c10/util/Half.h>
 
 #include <cstdint>
+#include <tuple>
 
 #include "ops/codec/weight_only_int8.h"
 
@@ -38,5 +39,18 @@ NARROWCAST_DECLARE_SYMMETRIC(c10::BFloat16)
 NARROWCAST_DECLARE_SYMMETRIC(c10::Half)
 #undef NARROWCAST_DECLARE_SYMMETRIC
 extern template void quantize_symmetric<float, int16_t>(const float*, int64_t, float, CodeRange, int16_t*);
+
+template <class T, class Code>
+using QuantizeSymmetric = void (*)(const T*, int64_t, T, CodeRange, Code*);
+
+template <class T>
+using FindLargestMagnitude = float (*)(const T*, int64_t);
+
+// What an instruction set offers: the functions above, by element type.
+using SymmetricKernelTable =
+    std::tuple<FindLargestMagnitude<float>, FindLargestMagnitude<c10::BFloat16>, FindLargestMagnitude<c10::Half>,
+               QuantizeSymmetric<float, int8_t>, QuantizeSymmetric<float, uint8_t>, QuantizeSymmetric<float, int16_t>,
+               QuantizeSymmetric<c10::BFloat16, int8_t>, QuantizeSymmetric<c10::BFloat16, uint8_t>,
+               QuantizeSymmetric<c10::Half, int8_t>, QuantizeSymmetric<c10::Half, uint8_t>>;
 
 }  // namespace narrowcast::cpu

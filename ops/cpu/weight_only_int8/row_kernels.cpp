@@ -1,4 +1,4 @@
-#include "ops/cpu/weight_only_int8/row_kernels.h"
+#include "ops/cpu/weight_only_int8/linear_kernels.h"
 
 // Accumulators are arrays, which vectors of unknown size cannot form.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

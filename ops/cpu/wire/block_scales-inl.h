@@ -1,5 +1,5 @@
-// The scales of many blocks at once (codec/wire/block_scale.h). Included once
-// per instruction set that has vectors, by files that use hwy/foreach_target.h.
+// The scales of many blocks at once (ops/codec/wire_message.h). Included once per instruction set that has vectors, by
+// files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_BLOCK_SCALES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_BLOCK_SCALES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_BLOCK_SCALES_INL_H_
@@ -11,8 +11,8 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/block_scale.h"
-#include "ops/cpu/wire/wire_table.h"
+#include "ops/codec/wire_message.h"
+#include "ops/cpu/wire/tile_inputs-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -1,6 +1,5 @@
-// The elements of block formats (codec/wire/block_elements.h), one per lane of
-// float32. Included once per instruction set by files that use
-// hwy/foreach_target.h.
+// The elements of messages (ops/codec/wire_elements.h), one per lane of float32. Included once per instruction set that
+// has vectors, by files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_
@@ -12,8 +11,10 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/block_elements.h"
+#include "ops/codec/wire_elements.h"
+#include "ops/cpu/float_lanes-inl.h"
 
+#if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -21,8 +22,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 using BitsOf = hn::Vec<hn::RebindToUnsigned<D>>;
 
-// Lanes of an Element. Codes to write are in the low 8 bits of each lane, above them is anything; codes to read are in
-// one byte each.
+// Lanes of an Element of block formats. Codes to write are in the low 8 bits of each lane, above them is anything;
+// codes to read are in one byte each.
 template <class Element>
 struct ElementLanes;
 
@@ -107,7 +108,56 @@ struct ElementLanes<codec::wire::Float8E4M3> {
   }
 };
 
+// Lanes of an Element of formats without blocks: the type that float_lanes-inl.h reads and writes it as, and stochastic
+// rounding of finite numbers to codes.
+template <class Element>
+struct NumberLanes;
+
+template <>
+struct NumberLanes<codec::wire::Bfloat16> {
+  using Number = c10::BFloat16;
+
+  template <class D>
+  static HWY_INLINE void store(D d, hn::Vec<D> x, hn::Vec<hn::RebindToUnsigned<D>> random, uint16_t* out) {
+    const auto bits = hn::BitCast(hn::RebindToUnsigned<D>(), x);
+    store_low_halves(d, hn::ShiftRight<16>(hn::Add(bits, hn::ShiftRight<16>(random))), out);
+  }
+};
+
+template <>
+struct NumberLanes<codec::wire::Binary16> {
+  using Number = c10::Half;
+  using Element = codec::wire::Binary16;
+
+  template <class D>
+  static HWY_INLINE void store(D d, hn::Vec<D> x, hn::Vec<hn::RebindToUnsigned<D>> random, uint16_t* out) {
+    const hn::RebindToUnsigned<D> d_bits;
+    const auto magnitude = hn::Abs(x);
+    const auto least_normal = hn::BitCast(d, hn::Set(d_bits, Element::kNormalBits));
+    const auto small = hn::Mul(hn::Min(magnitude, least_normal), hn::Set(d, 0x1p37F));
+    const auto subnormal = hn::BitCast(d_bits, hn::ConvertTo(hn::RebindToSigned<D>(), small));
+    const auto normal = hn::Sub(hn::BitCast(d_bits, magnitude), hn::Set(d_bits, Element::kRebias));
+    const auto is_subnormal = hn::RebindMask(d_bits, hn::Lt(magnitude, least_normal));
+    const auto fixed = hn::IfThenElse(is_subnormal, subnormal, normal);
+    const auto code = hn::ShiftRight<13>(hn::Add(fixed, hn::ShiftRight<19>(random)));
+    const auto sign = hn::And(hn::ShiftRight<16>(hn::BitCast(d_bits, x)), hn::Set(d_bits, 0x8000U));
+    store_low_halves(d, hn::Or(sign, hn::Min(code, hn::Set(d_bits, Element::kInf))), out);
+  }
+};
+
+// Nothing to round.
+template <>
+struct NumberLanes<codec::wire::Binary32> {
+  using Number = float;
+
+  template <class D>
+  static HWY_INLINE void store(D d, hn::Vec<D> x, hn::Vec<hn::RebindToUnsigned<D>>, uint32_t* out) {
+    hn::StoreU(x, d, reinterpret_cast<float*>(out));
+  }
+};
+
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET != HWY_SCALAR
 
 #endif  // NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_

@@ -9,8 +9,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/cpu/wire/wire_kernels.h"
-#include "ops/cpu/wire/wire_parts.h"
-#include "ops/meta/wire_format.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::cpu {
 namespace {

@@ -9,11 +9,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <tuple>
 #include <type_traits>
 
 #include "ops/cpu/float_lanes-inl.h"
-#include "ops/cpu/wire/wire_table.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();

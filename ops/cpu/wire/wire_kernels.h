@@ -1,21 +1,21 @@
-// Messages in a wire format (ops/codec/wire, docs/wire_format.md) over arrays:
-// vectorised, the instruction set picked at run time, the same bytes and floats
-// on every one of them as the plain codec::wire::encode and decode.
+// Messages in a wire format (ops/codec/wire_message.h, docs/wire_format.md) over arrays: vectorised, the instruction
+// set picked at run time, the same bytes and floats on every one of them as the plain codec::wire::encode and decode.
 //
-// Each function runs on the calling thread: who wants more threads splits the
-// work at multiples of kWireGrain elements, which begin a block in every format.
-// Pointers need no alignment, must not overlap unless it says so, and may be null
-// where the size is 0. n >= 0. Messages of n elements have
-// codec::wire::encoded_size bytes.
+// Each function runs on the calling thread: who wants more threads splits the work at multiples of kWireGrain elements,
+// which begin a block in every format, as for_wire_parts does. Pointers need no alignment, must not overlap unless it
+// says so, and may be null where the size is 0. n >= 0. Messages of n elements have codec::wire::encoded_size bytes.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <tuple>
 
-#include "ops/codec/wire/format.h"
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_rounding.h"
 
 namespace narrowcast::cpu {
 
@@ -23,6 +23,18 @@ using codec::wire::Rounding;
 
 // Elements at whose multiples an array can be split, so that the parts' messages are the parts of its message.
 inline constexpr int64_t kWireGrain = 1024;
+
+// Calls body(first element, elements) for parts of n elements whose messages are parts of the whole message, on ATen's
+// threads. Only for files that narrowcast_parallel_sources names: elsewhere it is one part after the other.
+template <class Body>
+void for_wire_parts(int64_t n, const Body& body) {
+  constexpr int64_t kGrainsPerThread = 32;  // Worth a thread's start: some microseconds of work.
+  const int64_t grains = (n + kWireGrain - 1) / kWireGrain;
+  at::parallel_for(0, grains, kGrainsPerThread, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kWireGrain;
+    body(first, std::min(end * kWireGrain, n) - first);
+  });
+}
 
 // An array to encode: T is float, double, c10::BFloat16 or c10::Half, rounded to float32 first.
 template <class T>
@@ -61,5 +73,16 @@ NARROWCAST_DECLARE_WIRE_ENCODE(double)
 NARROWCAST_DECLARE_WIRE_ENCODE(c10::BFloat16)
 NARROWCAST_DECLARE_WIRE_ENCODE(c10::Half)
 #undef NARROWCAST_DECLARE_WIRE_ENCODE
+
+template <class T>
+using WireEncode = void (*)(WireInput<T>, const Rounding&, uint8_t*);
+
+// What an instruction set offers for one format: the functions above.
+struct WireKernels {
+  std::tuple<WireEncode<float>, WireEncode<double>, WireEncode<c10::BFloat16>, WireEncode<c10::Half>> encode;
+  void (*decode)(const uint8_t*, int64_t, float*);
+  void (*average)(const RankParts&, float*);
+  void (*average_encode)(const RankParts&, const Rounding&, uint8_t*);
+};
 
 }  // namespace narrowcast::cpu

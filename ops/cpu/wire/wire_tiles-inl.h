@@ -1,6 +1,5 @@
-// Tiles of messages: any number of elements up to kTile, from a block's
-// beginning on. Included once per instruction set by files that use
-// hwy/foreach_target.h.
+// Tiles of messages: any number of elements up to kTile, from a block's beginning on. Included once per instruction set
+// by files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_WIRE_TILES_INL_H_
@@ -15,10 +14,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ops/codec/wire/message.h"
+#include "ops/codec/wire_message.h"
 #include "ops/cpu/wire/message_lanes-inl.h"
-#include "ops/cpu/wire/number_lanes-inl.h"
-#include "ops/cpu/wire/wire_table.h"
+#include "ops/cpu/wire/tile_inputs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {

@@ -30,6 +30,8 @@ enum class DQuantType {
 
 // "fp16" or "bfp16". c10::ValueError for a number that is no DQuantType.
 NARROWCAST_EXPORT std::string_view to_string(DQuantType qtype);
+
+// Prints to_string(qtype).
 NARROWCAST_EXPORT std::ostream& operator<<(std::ostream& stream, DQuantType qtype);
 
 // The inverse of to_string. c10::ValueError for other names.

@@ -1,5 +1,5 @@
 // Wire formats: float tensors as the bytes that travel between ranks, and back.
-// ops/codec/wire has the formats as types, docs/wire_format.md their bytes,
+// ops/codec/wire_format.h has the formats as types, docs/wire_format.md their bytes,
 // ops/schema.cpp the schemas.
 //
 // All functions go through the dispatcher, so they run on the tensor's device,
@@ -24,6 +24,8 @@ namespace narrowcast {
 // A name of docs/wire_format.md, e.g. "int8_b128": one of wire_format_names(). c10::ValueError for a number that is
 // no WireFormat.
 NARROWCAST_EXPORT std::string_view to_string(WireFormat format);
+
+// Prints to_string(format).
 NARROWCAST_EXPORT std::ostream& operator<<(std::ostream& stream, WireFormat format);
 
 // The inverse of to_string. c10::ValueError for other names, listing the known ones.
@@ -34,13 +36,13 @@ NARROWCAST_EXPORT std::string wire_format_names();
 
 // How encode rounds.
 struct EncodeOptions {
-  std::optional<int64_t> seed =
-      std::nullopt;    // Rounds up or down at random, with the number as the expected value; else to nearest.
+  // Rounds up or down at random, with the number as the expected value; without a seed to the nearest.
+  std::optional<int64_t> seed = std::nullopt;
   int64_t step = 0;    // With the seed: other steps have other random numbers. At least 0.
-  int64_t offset = 0;  // Where x begins in what it is a part of: parts get the random numbers of the whole.
+  int64_t offset = 0;  // Where x begins in what it is a part of: parts get the random numbers of the whole. At least 0.
 };
 
-// Bytes of a message of `numel` elements (at least 0).
+// Bytes of a message of `numel` elements. c10::ValueError for a negative number.
 NARROWCAST_EXPORT int64_t encoded_size(int64_t numel, WireFormat format);
 
 // x [...] float32, float64, bfloat16 or float16, rounded to float32 first -> uint8 [encoded_size]: its elements in

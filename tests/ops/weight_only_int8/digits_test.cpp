@@ -1,14 +1,9 @@
-// The kernels in fixed point: exact where they should be, and who may use them.
+// Sums in fixed point are exact where they should be.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-#include <utility>
-#include <vector>
-
 #include <narrowcast/weight_only_int8.h>
-#include "ops/cpu/weight_only_int8/digit_kernels.h"
+#include "ops/cpu/weight_only_int8/linear_kernels.h"
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 
@@ -17,17 +12,8 @@ namespace {
 
 using test::Layer;
 using test::same_bits;
-using test::UseInstructionSet;
 
-TEST(WeightOnlyInt8Digits, AreThereWithVnniOnly) {
-  for (const int64_t target : test::linear_instruction_sets()) {
-    const UseInstructionSet use(target);
-    EXPECT_EQ(digit_kernels<float>() != nullptr, target == HWY_AVX3_DL);
-    EXPECT_EQ(digit_kernels<c10::BFloat16>() != nullptr, target == HWY_AVX3_DL);
-  }
-}
-
-class WeightOnlyInt8DigitKernels : public ::testing::Test {
+class WeightOnlyInt8Digits : public ::testing::Test {
  protected:
   void SetUp() override {
     if (digit_kernels<float>() == nullptr) GTEST_SKIP() << "this processor has no VNNI";
@@ -37,7 +23,7 @@ class WeightOnlyInt8DigitKernels : public ::testing::Test {
 
 // Whole numbers that three digits hold, with their extremes: the sums, and so the results, are those of float64,
 // rounded once.
-TEST_F(WeightOnlyInt8DigitKernels, AreExactForWholeNumbers) {
+TEST_F(WeightOnlyInt8Digits, AreExactForWholeNumbers) {
   constexpr int64_t kMost = 8355711;
   for (const int64_t inputs : {1, 3, 15, 16, 63, 64, 65, 130, 1023, 1024, 1025, 2500}) {
     for (const int64_t outputs : {1, 4, 15, 16, 17, 50}) {
@@ -57,7 +43,7 @@ TEST_F(WeightOnlyInt8DigitKernels, AreExactForWholeNumbers) {
 
 // The same for two digits: bfloat16 holds whole numbers up to 256, and these times 64. The results are rounded to
 // float32 and to bfloat16.
-TEST_F(WeightOnlyInt8DigitKernels, AreExactForWholeNumbersInBfloat16) {
+TEST_F(WeightOnlyInt8Digits, AreExactForWholeNumbersInBfloat16) {
   for (const int64_t inputs : {1, 63, 65, 1025, 2500}) {
     for (const int64_t outputs : {1, 31, 32, 33, 70}) {
       for (const int64_t rows : {1, 3, 4, 5, 6, 9, 11, 64}) {
@@ -74,7 +60,7 @@ TEST_F(WeightOnlyInt8DigitKernels, AreExactForWholeNumbersInBfloat16) {
 
 // Sums of int32 at their limits: 65536 inputs with the largest digits. One input more goes another way. The rows'
 // digits are more than are kept at a time.
-TEST_F(WeightOnlyInt8DigitKernels, HoldTheLargestSums) {
+TEST_F(WeightOnlyInt8Digits, HoldTheLargestSums) {
   for (const int64_t inputs : {kMostDigitInputs, kMostDigitInputs + 1}) {
     for (const double sign : {1.0, -1.0}) {
       const Layer layer{at::cat({at::full({1, inputs}, 127, at::kChar), at::full({1, inputs}, -128, at::kChar)}),
@@ -87,52 +73,6 @@ TEST_F(WeightOnlyInt8DigitKernels, HoldTheLargestSums) {
       }
     }
   }
-}
-
-template <class T>
-int64_t planes_for(const at::Tensor& x) {
-  const at::Tensor row = x.to(c10::CppTypeToScalarType<T>::value).contiguous();
-  return digit_kernels<T>()->planes_for(row.template const_data_ptr<T>(), row.numel());
-}
-
-template <class T>
-void expect_planes_for_magnitudes(int64_t least) {
-  const at::Tensor ones = at::ones({1000});
-  EXPECT_EQ(planes_for<T>(ones), least);
-  EXPECT_EQ(planes_for<T>(at::randn({1000})), least);
-  EXPECT_EQ(planes_for<T>(at::zeros({10})), least);
-  EXPECT_EQ(planes_for<T>(at::empty({0})), least);
-  EXPECT_EQ(planes_for<T>(ones * 0x1p100), least);
-  EXPECT_EQ(planes_for<T>(ones * 0x1p101), 0);
-  EXPECT_EQ(planes_for<T>(ones * -0x1p-100), least);
-  EXPECT_EQ(planes_for<T>(ones * 0x1p-101), 0);
-}
-
-TEST_F(WeightOnlyInt8DigitKernels, SuitRowsOfAnyOrdinaryMagnitude) {
-  expect_planes_for_magnitudes<float>(3);
-  expect_planes_for_magnitudes<c10::BFloat16>(2);
-}
-
-TEST_F(WeightOnlyInt8DigitKernels, SuitRowsOfFiniteAndNotTooUnequalValues) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  // 999 ones and one x have the mean (999 + x) / 1000: 64 times that is x at 999 * 64 / 936 = 68.3.
-  for (const auto& [outlier, expected] : std::vector<std::pair<float, bool>>{
-           {68, true}, {-68, true}, {69, false}, {-69, false}, {kInf, false}, {-kInf, false}, {std::nanf(""), false}}) {
-    at::Tensor x = at::ones({1000});
-    x[777] = outlier;
-    EXPECT_EQ(planes_for<float>(x), expected ? 3 : 0) << outlier;
-    EXPECT_EQ(planes_for<c10::BFloat16>(x), expected ? 2 : std::isfinite(outlier) ? 3 : 0) << outlier;
-  }
-}
-
-// One value and 59999 zeros: 60000 times the mean. The sum of 59999 times 2 makes that 12874 times.
-TEST_F(WeightOnlyInt8DigitKernels, SuitNoRowOfAlmostNothingButOneValue) {
-  at::Tensor x = at::zeros({60000});
-  x[0] = 0x1p15;
-  EXPECT_EQ(planes_for<c10::BFloat16>(x), 0);
-  x.slice(0, 1, 60000).fill_(2);
-  EXPECT_EQ(planes_for<c10::BFloat16>(x), 3);
-  EXPECT_EQ(planes_for<float>(x), 0);
 }
 
 }  // namespace

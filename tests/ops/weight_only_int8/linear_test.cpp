@@ -1,14 +1,18 @@
-// weight_only_int8_linear on the CPU: values on every instruction set, threads.
+// weight_only_int8_linear on the CPU: values on every instruction set, threads; in TorchScript, on the meta device, and
+// what it refuses.
 #include <ATen/ATen.h>
 #include <ATen/cpu/Utils.h>
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <narrowcast/weight_only_int8.h>
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast {
 namespace {
@@ -19,6 +23,7 @@ using test::random_layer;
 using test::run_linear;
 using test::same_bits;
 using test::within_bound;
+using testing::error_message;
 
 // Of so many rows, where the processor has VNNI, each is promised the same bits whatever the others and the threads.
 int64_t most_independent_rows(at::ScalarType dtype) {
@@ -120,6 +125,62 @@ TEST_F(WeightOnlyInt8LinearOperator, GivesARowTheSameBitsInAnyBatch) {
       }
     }
   }
+}
+
+TEST(WeightOnlyInt8LinearMeta, KnowsItsOutput) {
+  const at::TensorOptions meta = at::device(at::kMeta).dtype(at::kBFloat16);
+  const at::Tensor x = at::empty({3, 2, 6}, meta).transpose(0, 1);
+  const at::Tensor weight = at::empty({5, 6}, meta.dtype(at::kChar));
+  const at::Tensor y = weight_only_int8_linear(x, weight, at::empty({5}, meta.dtype(at::kFloat)));
+  EXPECT_TRUE(y.is_meta());
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({2, 3, 5}));
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(y.is_contiguous());
+}
+
+// A good call; each test spoils one argument.
+struct Call {
+  at::Tensor input = at::ones({2, 6});
+  at::Tensor weight = at::ones({5, 6}, at::kChar);
+  at::Tensor scales = at::ones({5});
+  std::optional<at::Tensor> bias = at::ones({5});
+};
+
+template <class Error>
+std::string refusal(const Call& call) {
+  return error_message<Error>([&] { weight_only_int8_linear(call.input, call.weight, call.scales, call.bias); });
+}
+
+TEST(WeightOnlyInt8LinearErrors, NameTheTypeThatIsWrong) {
+  EXPECT_EQ(refusal<c10::TypeError>({}), "nothing was thrown");
+  EXPECT_EQ(refusal<c10::TypeError>({.input = at::ones({2, 6}, at::kInt)}),
+            "input must be float32, float64, bfloat16 or float16, not Int");
+  EXPECT_EQ(refusal<c10::TypeError>({.weight = at::ones({5, 6})}), "weight must be int8, not Float");
+  EXPECT_EQ(refusal<c10::TypeError>({.scales = at::ones({5}, at::kInt)}),
+            "scales must be float32, float64, bfloat16 or float16, not Int");
+  EXPECT_EQ(refusal<c10::TypeError>({.bias = at::ones({5}, at::kLong)}),
+            "bias must be float32, float64, bfloat16 or float16, not Long");
+}
+
+TEST(WeightOnlyInt8LinearErrors, NameTheShapeThatIsWrong) {
+  EXPECT_EQ(refusal<c10::ValueError>({.input = at::ones({})}),
+            "input must have a last dimension, the layer's inputs, but is 0-dimensional");
+  EXPECT_EQ(refusal<c10::ValueError>({.input = at::ones({2, 5})}),
+            "weight of shape [5, 6] needs input with a last dimension of 6, but input has shape [2, 5]");
+  EXPECT_EQ(refusal<c10::ValueError>({.weight = at::ones({6}, at::kChar)}),
+            "weight must have shape [out, in], but has shape [6]");
+  EXPECT_EQ(refusal<c10::ValueError>({.scales = at::ones({6})}),
+            "scales must have shape [5], one value per output of weight, but has shape [6]");
+  EXPECT_EQ(refusal<c10::ValueError>({.bias = at::ones({5, 1})}),
+            "bias must have shape [5], one value per output of weight, but has shape [5, 1]");
+}
+
+TEST(WeightOnlyInt8LinearErrors, NameTheTensorThatIsUndefinedOrElsewhere) {
+  EXPECT_EQ(refusal<c10::ValueError>({.input = {}}), "input is an undefined tensor");
+  EXPECT_EQ(refusal<c10::ValueError>({.weight = {}}), "weight is an undefined tensor");
+  EXPECT_EQ(refusal<c10::ValueError>({.scales = {}}), "scales is an undefined tensor");
+  EXPECT_EQ(refusal<c10::ValueError>({.bias = at::Tensor()}), "bias is an undefined tensor");
+  EXPECT_EQ(refusal<c10::ValueError>({.scales = at::ones({5}, at::kMeta)}), "scales is on meta but input is on cpu");
 }
 
 }  // namespace

@@ -1,0 +1,163 @@
+// The elements of messages: numbers to codes and back. `random` is a uniformly distributed word: encode(y, random)
+// rounds up with a probability that makes the expected value y. encode(y) decodes to within the larger of kHalfStep and
+// kRelativeHalfStep |y| of y. Compile users with FMA contraction off: every operation below rounds on its own.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/codec/host_device.h"
+#include "ops/codec/quantize_tensor.h"
+
+namespace narrowcast::codec::wire {
+
+// The elements of block formats: numbers already divided by their block's scale, y with |y| <= kGreatest but for a
+// rounding. The expected value is y to within 2^-24 of a step for integers, 2^-20 of the least step for E4M3.
+
+// Whole numbers from -kGreatest to kGreatest in two's complement of kBits bits. The remaining pattern, the least
+// number of that width, is never sent.
+template <int kBitsPerCode>
+struct SymmetricInt {
+  static constexpr int kBits = kBitsPerCode;
+  static constexpr float kGreatest = (1 << (kBits - 1)) - 1;
+  static constexpr double kHalfStep = 0.5;
+  static constexpr double kRelativeHalfStep = 0;
+  static constexpr uint32_t kMask = (1U << kBits) - 1;
+  static constexpr float kUnits = 0x1p24F;  // y with 24 binary places is an int32.
+
+  // Adding 1.5 * 2^23 rounds half to even and leaves the whole number in the low bits.
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y) { return float_bits(y + 0x1.8p23F) & kMask; }
+
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y, uint32_t random) {
+    const float clamped = y > kGreatest ? kGreatest : y < -kGreatest ? -kGreatest : y;
+    const int32_t fixed = static_cast<int32_t>(clamped * kUnits) + static_cast<int32_t>(random >> 8);
+    return static_cast<uint32_t>(fixed >> 24) & kMask;
+  }
+
+  NARROWCAST_HOST_DEVICE static float decode(uint32_t code) { return decode_field<0>(code); }
+
+  // The code that takes bits kFirst to kFirst + kBits - 1 of a word, where they are: as digits of a float32 whose unit
+  // is bit kFirst, raised by 2^(kBits - 1) to be positive.
+  template <int kFirst>
+  NARROWCAST_HOST_DEVICE static float decode_field(uint32_t word) {
+    if constexpr (kFirst + kBits > kDigits) {
+      return decode_field<kFirst - 16>(word >> 16);
+    } else {
+      constexpr uint32_t kSign = 1U << (kBits - 1);
+      constexpr uint32_t kOne = 1U << (kDigits - kFirst);
+      constexpr uint32_t kOneBits = uint32_t{127 + kDigits - kFirst} << kDigits;
+      return float_of_bits((word & kMask << kFirst) ^ (kOneBits | kSign << kFirst)) - static_cast<float>(kOne + kSign);
+    }
+  }
+
+ private:
+  static constexpr int kDigits = 23;  // Of float32, behind the first.
+};
+
+// FP8 E4M3 of the Open Compute Project (torch.float8_e4m3fn): sign, 4 bits of exponent with bias 7, 3 bits of
+// mantissa, subnormals in units of 2^-9, no Inf; 0x7F and 0xFF are NaN, and never sent. Zero keeps its sign.
+struct Float8E4M3 {
+  static constexpr int kBits = 8;
+  static constexpr float kGreatest = 448;
+  static constexpr double kHalfStep = 0x1p-10;  // Of the subnormals.
+  static constexpr double kRelativeHalfStep = 0x1p-4;
+  static constexpr uint32_t kNormalBits = 0x3C800000U;  // 2^-6, from where on numbers have all their digits.
+  static constexpr uint32_t kRebias = 0x3C000000U;      // float32's exponent less this, down 20 bits, is E4M3's.
+  static constexpr uint32_t kNan = 0x7FU;
+
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y) {
+    const uint32_t sign = float_bits(y) >> 24 & 0x80U;
+    const uint32_t magnitude = magnitude_bits(y);
+    if (magnitude < kNormalBits) {  // A unit of the sum's last place is 2^-9.
+      return sign | (float_bits(float_of_bits(magnitude) + 0x1p14F) - float_bits(0x1p14F));
+    }
+    return sign | (magnitude + 0x7FFFFU + (magnitude >> 20 & 1U) - kRebias) >> 20;
+  }
+
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y, uint32_t random) {
+    const uint32_t sign = float_bits(y) >> 24 & 0x80U;
+    const float absolute = float_of_bits(magnitude_bits(y));
+    const float magnitude = absolute > kGreatest ? kGreatest : absolute;
+    const uint32_t fixed = float_bits(magnitude) < kNormalBits ? static_cast<uint32_t>(magnitude * 0x1p29F)
+                                                               : float_bits(magnitude) - kRebias;
+    return sign | (fixed + (random >> 12)) >> 20;
+  }
+
+  NARROWCAST_HOST_DEVICE static float decode(uint32_t code) {
+    const uint32_t magnitude = code & 0x7FU;
+    if (magnitude == kNan) {
+      return float_of_bits(kQuietNanBits);
+    }
+    const float normal = float_of_bits((magnitude << 20) + kRebias);
+    const float value = magnitude < 8 ? normal + normal - 0x1p-6F : normal;
+    return float_of_bits(float_bits(value) | (code & 0x80U) << 24);
+  }
+
+  template <int kFirst>
+  NARROWCAST_HOST_DEVICE static float decode_field(uint32_t word) {
+    return decode(word >> kFirst & 0xFFU);
+  }
+};
+
+// The elements of formats without blocks. Every NaN becomes the quiet, positive one; Inf stays. The expected value is
+// the number but for subnormals of binary16 (2^-13 of the least step); kHalfStep is that of the subnormals.
+
+// The upper half of float32: all of its range, 8 significant bits. From halfway to 2^128 on numbers become Inf.
+struct Bfloat16 {
+  using Code = uint16_t;
+  static constexpr double kHalfStep = 0x1p-134;
+  static constexpr double kRelativeHalfStep = 0x1p-8;
+
+  NARROWCAST_HOST_DEVICE static Code encode(float x) {
+    const uint32_t bits = float_bits(x);
+    return static_cast<Code>(x != x ? kQuietNanBits >> 16 : (bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+  }
+
+  NARROWCAST_HOST_DEVICE static Code encode(float x, uint32_t random) {
+    const uint32_t bits = float_bits(x);
+    return (bits & ~kSignBit) >= kInfBits ? encode(x) : static_cast<Code>((bits + (random >> 16)) >> 16);
+  }
+
+  NARROWCAST_HOST_DEVICE static float decode(Code code) { return decode_bfp16(code); }
+};
+
+// IEEE 754 binary16: 11 significant bits, 6e-8 to 65504. From 65520 on numbers become Inf (at random above 65504):
+// an overflow shows, and is never silently the greatest number.
+struct Binary16 {
+  using Code = uint16_t;
+  static constexpr double kHalfStep = 0x1p-25;
+  static constexpr double kRelativeHalfStep = 0x1p-11;
+  static constexpr uint32_t kNormalBits = 0x38800000U;  // 2^-14, from where on numbers have all their digits.
+  static constexpr uint32_t kRebias = 0x38000000U;      // float32's exponent less this, down 13 bits, is binary16's.
+  static constexpr uint32_t kInf = 0x7C00U;
+  static constexpr uint32_t kNan = 0x7E00U;
+
+  NARROWCAST_HOST_DEVICE static Code encode(float x) {
+    return static_cast<Code>(x != x ? kNan : encode_fp16(x, float_of_bits(kInfBits)));
+  }
+
+  NARROWCAST_HOST_DEVICE static Code encode(float x, uint32_t random) {
+    const uint32_t magnitude = magnitude_bits(x);
+    if (magnitude >= kInfBits) {
+      return encode(x);
+    }
+    const uint32_t fixed =
+        magnitude < kNormalBits ? static_cast<uint32_t>(float_of_bits(magnitude) * 0x1p37F) : magnitude - kRebias;
+    const uint32_t code = (fixed + (random >> 19)) >> 13;
+    return static_cast<Code>((float_bits(x) >> 16 & 0x8000U) | (code < kInf ? code : kInf));
+  }
+
+  NARROWCAST_HOST_DEVICE static float decode(Code code) { return decode_fp16(code); }
+};
+
+// float32 itself. Nothing is rounded.
+struct Binary32 {
+  using Code = uint32_t;
+  static constexpr double kHalfStep = 0;
+  static constexpr double kRelativeHalfStep = 0;
+
+  NARROWCAST_HOST_DEVICE static Code encode(float x) { return x != x ? kQuietNanBits : float_bits(x); }
+  NARROWCAST_HOST_DEVICE static Code encode(float x, uint32_t) { return encode(x); }
+  NARROWCAST_HOST_DEVICE static float decode(Code code) { return float_of_bits(code); }
+};
+
+}  // namespace narrowcast::codec::wire

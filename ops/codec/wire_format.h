@@ -1,0 +1,116 @@
+// What a message between ranks can be made of: the formats' names, sizes and types. docs/wire_format.md describes the
+// bytes.
+//
+// Block formats: numel elements are cut into blocks of kBlock, the last one shorter. Each block is its scale (bfloat16,
+// little-endian), then the code of each of its elements in order, kBits bits each, least significant bit first, the
+// last byte filled up with zeros. Nothing is aligned. A sub-range that starts at a block is a message of its own. Float
+// formats: the elements one after another, little-endian.
+//
+// A new format is a type here, its element type in wire_elements.h, a line in each of the functions below, and a page
+// in the documentation.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string_view>
+
+#include <narrowcast/wire_formats.h>
+#include "ops/codec/host_device.h"
+#include "ops/codec/wire_elements.h"
+
+namespace narrowcast {
+
+namespace codec::wire {
+
+inline constexpr int64_t kScaleBytes = 2;
+
+// A format's type says all that others derive from it. What rounding a number x to the nearest costs is at most the
+// larger of kHalfStep and kRelativeHalfStep |x|.
+
+// Scaled blocks of `kElements` codes of an Element of wire_elements.h. The half steps are those of x over its block's
+// scale, whose magnitude is at most kGreatest.
+template <class ElementType, int64_t kElements>
+struct BlockFormat {
+  using Element = ElementType;
+  static constexpr bool kHasBlocks = true;
+  static constexpr int64_t kBlock = kElements;
+  static constexpr int kBits = Element::kBits;
+  static constexpr double kGreatest = Element::kGreatest;
+  static constexpr double kHalfStep = Element::kHalfStep;
+  static constexpr double kRelativeHalfStep = Element::kRelativeHalfStep;
+  static constexpr int64_t kBlockBytes = kScaleBytes + kBlock * kBits / 8;  // Of a whole block.
+};
+
+// Numbers by themselves, of an Element of wire_elements.h. Without a scale they have no greatest code to fill.
+template <class ElementType>
+struct FloatFormat {
+  using Element = ElementType;
+  static constexpr bool kHasBlocks = false;
+  static constexpr int64_t kBlock = 1;
+  static constexpr int kBits = 8 * sizeof(typename Element::Code);
+  static constexpr double kHalfStep = Element::kHalfStep;
+  static constexpr double kRelativeHalfStep = Element::kRelativeHalfStep;
+  static constexpr int64_t kBlockBytes = sizeof(typename Element::Code);
+};
+
+// Calls `visitor` with a value of the format's type. A number that is no WireFormat throws std::invalid_argument.
+template <class Visitor>
+decltype(auto) visit(WireFormat format, Visitor&& visitor) {
+  switch (format) {
+    case WireFormat::kInt8B32:
+      return visitor(BlockFormat<SymmetricInt<8>, 32>());
+    case WireFormat::kInt8B128:
+      return visitor(BlockFormat<SymmetricInt<8>, 128>());
+    case WireFormat::kInt8B256:
+      return visitor(BlockFormat<SymmetricInt<8>, 256>());
+    case WireFormat::kInt6B32:
+      return visitor(BlockFormat<SymmetricInt<6>, 32>());
+    case WireFormat::kInt4B32:
+      return visitor(BlockFormat<SymmetricInt<4>, 32>());
+    case WireFormat::kFp8E4M3B32:
+      return visitor(BlockFormat<Float8E4M3, 32>());
+    case WireFormat::kBf16:
+      return visitor(FloatFormat<Bfloat16>());
+    case WireFormat::kFp16:
+      return visitor(FloatFormat<Binary16>());
+    case WireFormat::kFp32:
+      return visitor(FloatFormat<Binary32>());
+  }
+  throw std::invalid_argument("no WireFormat");
+}
+
+// The name on command lines and in operators; empty for a number that is no WireFormat.
+constexpr std::string_view name_of(WireFormat format) {
+  switch (format) {
+    case WireFormat::kInt8B32:
+      return "int8_b32";
+    case WireFormat::kInt8B128:
+      return "int8_b128";
+    case WireFormat::kInt8B256:
+      return "int8_b256";
+    case WireFormat::kInt6B32:
+      return "int6_b32";
+    case WireFormat::kInt4B32:
+      return "int4_b32";
+    case WireFormat::kFp8E4M3B32:
+      return "fp8_e4m3_b32";
+    case WireFormat::kBf16:
+      return "bf16";
+    case WireFormat::kFp16:
+      return "fp16";
+    case WireFormat::kFp32:
+      return "fp32";
+  }
+  return {};
+}
+
+// Bytes of a message of `numel` elements: scales of all blocks, and all codes in whole bytes. Every block but the last
+// fills its bytes. Integer: int64_t, or c10::SymInt.
+template <class Format, class Integer>
+NARROWCAST_HOST_DEVICE Integer encoded_size(const Integer& numel) {
+  const Integer code_bytes = (numel * Format::kBits + 7) / 8;
+  return Format::kHasBlocks ? code_bytes + (numel + (Format::kBlock - 1)) / Format::kBlock * kScaleBytes : code_bytes;
+}
+
+}  // namespace codec::wire
+}  // namespace narrowcast

@@ -1,0 +1,214 @@
+// What every wire format must do, and every instruction set do alike.
+#include <gtest/gtest.h>
+#include <hwy/aligned_allocator.h>
+
+#include <cstring>
+#include <string>
+
+#include "ops/cpu/wire/wire_kernels.h"
+#include "tests/ops/instruction_sets.h"
+#include "tests/ops/wire_format/wire_inputs.h"
+
+namespace narrowcast::cpu {
+namespace {
+
+using test::Bytes;
+using test::Floats;
+using test::kNearest;
+using test::kStochastic;
+
+constexpr uint8_t kUntouched = 0xA5;
+
+int64_t count(const Floats& x) { return static_cast<int64_t>(x.size()); }
+
+// The message of x, and behind it a byte that must stay.
+template <class T = float>
+Bytes encode(WireFormat format, const std::vector<T>& x, const Rounding& rounding) {
+  const auto size = static_cast<size_t>(test::size_of(format, static_cast<int64_t>(x.size())));
+  Bytes bytes(size + 1, kUntouched);
+  wire_encode<T>(format, {x.data(), static_cast<int64_t>(x.size())}, rounding, bytes.data());
+  EXPECT_EQ(bytes.back(), kUntouched);
+  bytes.pop_back();
+  return bytes;
+}
+
+Floats decode(WireFormat format, const Bytes& bytes, int64_t n) {
+  Floats out(static_cast<size_t>(n) + 1, 4711);
+  wire_decode(format, bytes.data(), n, out.data());
+  EXPECT_EQ(out.back(), 4711);
+  out.pop_back();
+  return out;
+}
+
+class WireFormats : public ::testing::TestWithParam<WireFormat> {
+ protected:
+  const WireFormat format_ = GetParam();
+
+  // Calls body for each input of each size, and each instruction set.
+  template <class Body>
+  static void for_each_input(const Body& body) {
+    for (const int64_t size : test::kSizes) {
+      for (const auto& [name, x] : test::wire_inputs(size)) {
+        SCOPED_TRACE(::testing::Message() << name << " of size " << size);
+        body(x);
+      }
+    }
+  }
+
+  template <class Body>
+  static void on_each_instruction_set(const Body& body) {
+    for (const int64_t target : test::instruction_sets()) {
+      const test::UseInstructionSet use(target);
+      body();
+    }
+  }
+};
+
+TEST_P(WireFormats, EncodeTheBytesOfThePlainCodec) {
+  for_each_input([&](const Floats& x) {
+    for (const Rounding& rounding : {kNearest, kStochastic}) {
+      const Bytes expected = test::plain_encode(format_, x, rounding);
+      on_each_instruction_set([&] { EXPECT_EQ(encode(format_, x, rounding), expected); });
+    }
+  });
+}
+
+TEST_P(WireFormats, DecodeTheFloatsOfThePlainCodec) {
+  for_each_input([&](const Floats& x) {
+    const Bytes bytes = test::plain_encode(format_, x, kNearest);
+    const Floats expected = test::plain_decode(format_, bytes, count(x));
+    on_each_instruction_set([&] { EXPECT_TRUE(test::same(decode(format_, bytes, count(x)), expected)); });
+  });
+}
+
+// Bytes that no encoder wrote, as a damaged message holds them: decoded alike, but for which NaN.
+TEST_P(WireFormats, DecodeAnyBytesAlike) {
+  constexpr int64_t kSize = 1027;
+  at::manual_seed(5);
+  for (int round = 0; round < 20; ++round) {
+    const at::Tensor random = at::randint(0, 256, {test::size_of(format_, kSize)}, at::kByte);
+    const Bytes bytes(random.const_data_ptr<uint8_t>(), random.const_data_ptr<uint8_t>() + random.numel());
+    const Floats expected = test::plain_decode(format_, bytes, kSize);
+    on_each_instruction_set([&] {
+      const Floats decoded = decode(format_, bytes, kSize);
+      for (size_t i = 0; i < decoded.size(); ++i) {
+        ASSERT_TRUE(decoded[i] == expected[i] || (std::isnan(decoded[i]) && std::isnan(expected[i]))) << i;
+      }
+    });
+  }
+}
+
+TEST_P(WireFormats, StayWithinTheBound) {
+  for_each_input([&](const Floats& x) {
+    const Floats decoded = decode(format_, encode(format_, x, kNearest), count(x));
+    const int64_t block = test::block_of(format_);
+    for (int64_t begin = 0; begin < count(x); begin += block) {
+      const int64_t n = std::min(block, count(x) - begin);
+      const float largest = codec::float_of_bits(codec::wire::largest_magnitude(x.data() + begin, n));
+      if (!(largest < test::overflow_threshold(format_))) continue;
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(begin + n); ++i) {
+        ASSERT_LE(std::abs(double{decoded[i]} - x[i]), test::rounding_bound(format_, x[i], largest))
+            << i << " " << x[i];
+      }
+    }
+  });
+}
+
+// At each position: whole blocks, vectors of any width, and what is left behind them.
+TEST_P(WireFormats, NeverMakeANumberOfNanOrInf) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr size_t kSize = 2 * 256 + 2 * 32 + 5;
+  const Floats numbers = test::wire_inputs(static_cast<int64_t>(kSize))[0].second;
+  const auto block = static_cast<size_t>(test::block_of(format_));
+  for (size_t at = 0; at < kSize; ++at) {
+    for (const float value : {kInf, -kInf, std::nanf(""), codec::float_of_bits(0xFF800001U)}) {
+      Floats x = numbers;
+      x[at] = value;
+      for (const Rounding& rounding : {kNearest, kStochastic}) {
+        const Floats decoded = decode(format_, encode(format_, x, rounding), count(x));
+        ASSERT_FALSE(std::isfinite(decoded[at])) << at << " " << value;
+        ASSERT_EQ(std::isnan(decoded[at]), block > 1 || std::isnan(value)) << at << " " << value;
+        for (size_t i = 0; i < kSize; ++i) {  // Other blocks know nothing of it.
+          ASSERT_EQ(std::isfinite(decoded[i]), i / block != at / block) << at << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(WireFormats, KeepZeros) {
+  for (const int64_t size : test::kSizes) {
+    const Floats zeros(static_cast<size_t>(size), 0.0F);
+    EXPECT_EQ(encode(format_, zeros, kNearest), Bytes(static_cast<size_t>(test::size_of(format_, size)), 0));
+    EXPECT_TRUE(test::same(decode(format_, encode(format_, zeros, kStochastic), size), zeros));
+  }
+}
+
+TEST_P(WireFormats, AreMadeOfIndependentBlocks) {
+  constexpr int64_t kSize = 5 * 256 + 17;
+  const Floats x = test::wire_inputs(kSize)[0].second;
+  const int64_t block = test::block_of(format_);
+  for (const Rounding& rounding : {kNearest, kStochastic}) {
+    const Bytes whole = encode(format_, x, rounding);
+    for (int64_t begin = 0; begin <= kSize; begin += block) {
+      const Floats rest(x.begin() + begin, x.end());
+      const Bytes bytes(whole.begin() + test::size_of(format_, begin), whole.end());
+      ASSERT_EQ(encode(format_, rest, rounding.at(begin)), bytes) << begin;
+      ASSERT_TRUE(test::same(decode(format_, bytes, count(rest)), test::plain_decode(format_, bytes, count(rest))));
+    }
+  }
+}
+
+TEST_P(WireFormats, ReadAndWriteAtAnyAddress) {
+  const Floats x = test::wire_inputs(300)[0].second;
+  const Bytes expected = encode(format_, x, kNearest);
+  on_each_instruction_set([&] {
+    for (size_t shift = 1; shift < 8; shift += 2) {
+      Bytes bytes(expected.size() + shift);
+      wire_encode<float>(format_, {x.data() + shift, count(x) - static_cast<int64_t>(shift)}, kNearest, bytes.data());
+      wire_encode<float>(format_, {x.data(), count(x)}, kNearest, bytes.data() + shift);
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), bytes.begin() + static_cast<int64_t>(shift)));
+      Floats out(x.size() + shift);
+      wire_decode(format_, bytes.data() + shift, count(x), out.data() + shift);
+      EXPECT_TRUE(test::same(Floats(out.begin() + static_cast<int64_t>(shift), out.end()),
+                             test::plain_decode(format_, expected, count(x))));
+    }
+  });
+}
+
+// Long arrays at such addresses are written past the caches.
+TEST_P(WireFormats, DecodeLongAlignedArraysAlike) {
+  constexpr int64_t kLong = (int64_t{1} << 18) + 77;
+  const Floats x = test::wire_inputs(kLong)[0].second;
+  const Bytes bytes = encode(format_, x, kNearest);
+  const Floats expected = test::plain_decode(format_, bytes, kLong);
+  on_each_instruction_set([&] {
+    const auto out = hwy::AllocateAligned<float>(kLong);
+    wire_decode(format_, bytes.data(), kLong, out.get());
+    EXPECT_TRUE(test::same(Floats(out.get(), out.get() + kLong), expected));
+  });
+}
+
+template <class T>
+void expect_encodes_as_float32(WireFormat format, const Floats& x) {
+  const std::vector<T> narrow(x.begin(), x.end());
+  const Floats floats(narrow.begin(), narrow.end());
+  EXPECT_EQ(encode<T>(format, narrow, kNearest), test::plain_encode(format, floats, kNearest));
+}
+
+TEST_P(WireFormats, EncodeTheOtherElementTypesAsFloat32) {
+  for (const auto& [name, x] : test::wire_inputs(3001)) {
+    SCOPED_TRACE(name);
+    on_each_instruction_set([&, &x = x] {
+      expect_encodes_as_float32<double>(format_, x);
+      expect_encodes_as_float32<c10::BFloat16>(format_, x);
+      expect_encodes_as_float32<c10::Half>(format_, x);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WireFormats, ::testing::ValuesIn(kWireFormats),
+                         [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
+
+}  // namespace
+}  // namespace narrowcast::cpu

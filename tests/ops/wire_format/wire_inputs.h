@@ -1,0 +1,120 @@
+// What the tests of wire formats have in common: inputs, the plain codec, and
+// how far decoded values may be from what was encoded.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/codec/wire_message.h"
+#include "tests/ops/affine_uint8_reference.h"
+
+namespace narrowcast::test {
+
+using Floats = std::vector<float>;
+using Bytes = std::vector<uint8_t>;
+using codec::wire::Rounding;
+
+inline const Rounding kNearest{};
+inline const Rounding kStochastic{true, 0x0123456789ABCDEF, uint64_t{1} << 40, 0xFFFFFFFFFE};
+
+// Arrays of one size, by what is difficult about them.
+inline std::vector<std::pair<std::string, Floats>> wire_inputs(int64_t size) {
+  std::vector<std::pair<std::string, Floats>> result;
+  for (const auto& [name, x] : inputs(at::kFloat, size)) {
+    const auto* const begin = x.const_data_ptr<float>();
+    result.emplace_back(name, Floats(begin, begin + size));
+  }
+  const auto generate = [&](const std::string& name, auto value) {
+    Floats x(static_cast<size_t>(size));
+    for (int64_t i = 0; i < size; ++i) x[static_cast<size_t>(i)] = value(i);
+    result.emplace_back(name, std::move(x));
+  };
+  if (size <= 1000) {
+    generate("zeros of both signs", [](int64_t i) { return i % 2 == 0 ? 0.0F : -0.0F; });
+    generate("subnormals", [](int64_t i) { return std::ldexp(static_cast<float>(i - 100), -149); });
+    generate("scales about 2^-100", [](int64_t i) { return std::ldexp(static_cast<float>(i % 37 - 18), -100); });
+    generate("greatest", [](int64_t i) { return (i % 3 - 1) * std::numeric_limits<float>::max() / (1 + i % 5); });
+    generate("ties", [](int64_t i) { return (i % 32 == 0 ? 127.0F : 0.5F * static_cast<float>(i % 31)); });
+  }
+  return result;
+}
+
+// Calls body(Format()) for the format's type.
+template <class Body>
+decltype(auto) with_format(WireFormat format, Body&& body) {
+  return codec::wire::visit(format, std::forward<Body>(body));
+}
+
+inline int64_t block_of(WireFormat format) {
+  return with_format(format, [](auto type) { return decltype(type)::kBlock; });
+}
+
+inline int64_t size_of(WireFormat format, int64_t numel) {
+  return with_format(format, [&](auto type) { return codec::wire::encoded_size<decltype(type)>(numel); });
+}
+
+inline Bytes plain_encode(WireFormat format, const Floats& x, const Rounding& rounding) {
+  Bytes bytes(static_cast<size_t>(size_of(format, static_cast<int64_t>(x.size()))));
+  with_format(format, [&](auto type) {
+    codec::wire::encode<decltype(type)>(x.data(), static_cast<int64_t>(x.size()), rounding, bytes.data());
+  });
+  return bytes;
+}
+
+inline Floats plain_decode(WireFormat format, const Bytes& bytes, int64_t n) {
+  Floats out(static_cast<size_t>(n));
+  with_format(format, [&](auto type) { codec::wire::decode<decltype(type)>(bytes.data(), n, out.data()); });
+  return out;
+}
+
+// Equal bits.
+inline bool same(const Floats& a, const Floats& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](float x, float y) { return codec::float_bits(x) == codec::float_bits(y); });
+}
+
+// How far rounding to nearest may move x, whose block's largest magnitude is `largest`. Both finite.
+//
+// Block formats: scale <= largest / greatest * (1 + 2^-7), as the next bfloat16 is no farther; the quotient that is
+// rounded has a relative error of 2^-23 (the inverse's and the product's 2^-24), at most greatest * 2^-23. Integers
+// round by half a scale; E4M3 by 2^-4 of a number, which has 4 digits, and by half of 2^-9 scales below its normal
+// range. A block whose scale would be below 2^-100 becomes 0. bfloat16 has 8 digits down to 2^-126 and halves units of
+// 2^-133 below, binary16 11 digits down to 2^-14 and halves units of 2^-24.
+inline double rounding_bound(WireFormat format, double x, double largest) {
+  const auto block_bound = [&](double greatest, double relative, double absolute) {
+    const double scale = largest / greatest * (1 + 0x1p-7);
+    const double lost = scale < 0x1p-99 ? greatest * 0x1p-100 : 0;
+    return std::max(lost, std::max(relative * std::abs(x), absolute * scale) + scale * greatest * 0x1p-23);
+  };
+  switch (format) {
+    case WireFormat::kInt8B32:
+    case WireFormat::kInt8B128:
+    case WireFormat::kInt8B256:
+      return block_bound(127, 0, 0.5);
+    case WireFormat::kInt6B32:
+      return block_bound(31, 0, 0.5);
+    case WireFormat::kInt4B32:
+      return block_bound(7, 0, 0.5);
+    case WireFormat::kFp8E4M3B32:
+      return block_bound(448, 0x1p-4, 0x1p-10);
+    case WireFormat::kBf16:
+      return std::max(0x1p-8 * std::abs(x), 0x1p-134);
+    case WireFormat::kFp16:
+      return std::max(0x1p-11 * std::abs(x), 0x1p-25);
+    case WireFormat::kFp32:
+      return 0;
+  }
+  return std::nan("");
+}
+
+// From where on a finite number may decode as Inf: half a step below what the format cannot say any more.
+inline double overflow_threshold(WireFormat format) {
+  return format == WireFormat::kFp16 ? 65504.0 : std::numeric_limits<float>::max() * (1 - 0x1p-4);
+}
+
+}  // namespace narrowcast::test
