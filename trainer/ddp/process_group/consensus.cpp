@@ -17,7 +17,7 @@
 #include "ops/libtorch_versions.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast {
 namespace {

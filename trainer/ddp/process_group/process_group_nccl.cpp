@@ -13,7 +13,6 @@
 
 #include <narrowcast/consensus.h>
 #include "trainer/ddp/process_group/backends.h"
-#include "trainer/ddp/process_group/nccl_environment.h"
 
 namespace narrowcast {
 namespace {

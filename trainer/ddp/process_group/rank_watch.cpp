@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <narrowcast/current_step.h>
+#include <narrowcast/network_errors.h>
 
 namespace narrowcast {
 namespace {

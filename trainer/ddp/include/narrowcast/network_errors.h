@@ -1,4 +1,5 @@
-// One error class for whatever a failed peer or network makes LibTorch throw.
+// What the ranks of this process wait for, and one error class for whatever a failed peer or network makes LibTorch
+// throw.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +7,25 @@
 #include <string>
 #include <utility>
 
-#include <narrowcast/current_step.h>
 #include <narrowcast/export.h>
 
 namespace narrowcast {
+
+// While it lives, `rank` is known to be in `step`, e.g. a collective. Steps may be nested; any thread may begin one.
+class NARROWCAST_EXPORT StepScope {
+ public:
+  StepScope(int64_t rank, std::string step);
+  ~StepScope();
+  StepScope(const StepScope&) = delete;
+  StepScope& operator=(const StepScope&) = delete;
+
+ private:
+  int64_t rank_;
+  int64_t number_;  // among the steps that are known
+};
+
+// "has been in STEP for N s", about the step that began last, or "is in no collective".
+NARROWCAST_EXPORT std::string describe_current_step(int64_t rank);
 
 // Throws `error` again: as a one-line c10::DistBackendError "rank R: STEP failed:
 // reason" if a peer or the network caused it, else as it is. Gloo's errors are
