@@ -21,11 +21,11 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using testing::free_port;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
-using testing::free_port;
 using testing::listening_addresses;
+using ::testing::Not;
 using namespace std::chrono_literals;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 

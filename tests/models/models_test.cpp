@@ -12,11 +12,11 @@ std::string error_of(const std::string& name, const ModelOptions& options) {
   return testing::error_message<c10::ValueError>([&] { create_model(name, options); });
 }
 
-TEST(Registry, NamesAreSorted) {
+TEST(Models, NamesAreSorted) {
   EXPECT_EQ(model_names(), std::vector<std::string>({"char_gpt", "ddp_comm_hook_task", "mlp"}));
 }
 
-TEST(Registry, EveryModelIsMadeFromItsOwnOptions) {
+TEST(Models, EveryModelIsMadeFromItsOwnOptions) {
   for (const std::string& name : model_names()) {
     const auto model = create_model(name);
     const auto again = create_model(name, model->options());
@@ -32,7 +32,7 @@ int64_t counted(const Model& model) {
   return count;
 }
 
-TEST(Registry, CountsParametersWithoutMakingTheModel) {
+TEST(Models, CountsParametersWithoutMakingTheModel) {
   for (const std::string& name : model_names()) {
     EXPECT_EQ(count_parameters(name), counted(*create_model(name))) << name;
   }
@@ -47,17 +47,17 @@ TEST(Registry, CountsParametersWithoutMakingTheModel) {
   EXPECT_THROW(count_parameters("gpt"), c10::ValueError);
 }
 
-TEST(Registry, MissingOptionsTakeTheDefaults) {
+TEST(Models, MissingOptionsTakeTheDefaults) {
   const auto model = create_model("char_gpt", {{"layers", 1}});
   EXPECT_EQ(model->options()["layers"], 1);
   EXPECT_EQ(model->options()["width"], CharGptOptions().width);
 }
 
-TEST(Registry, UnknownNameListsTheKnownOnes) {
+TEST(Models, UnknownNameListsTheKnownOnes) {
   EXPECT_EQ(error_of("gpt", {}), "model: unknown name 'gpt'; known: char_gpt, ddp_comm_hook_task, mlp");
 }
 
-TEST(Registry, WrongOptionsNameModelOptionAndValue) {
+TEST(Models, WrongOptionsNameModelOptionAndValue) {
   EXPECT_EQ(error_of("mlp", {{"width", 3}}), "mlp: unknown option 'width'; known: inputs, hidden, layers, classes");
   EXPECT_EQ(error_of("mlp", {{"hidden", 65537}}), "mlp: option hidden must be in 1..65536, but is 65537");
   EXPECT_EQ(error_of("mlp", {{"hidden", -1}}), "mlp: option hidden must be in 1..65536, but is -1");
