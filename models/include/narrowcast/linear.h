@@ -26,6 +26,7 @@ class NARROWCAST_EXPORT LinearImpl : public torch::nn::LinearImpl {
   // the bias stays. Does nothing if that was done before. No undoing.
   void quantize_weight();
 
+  // Whether quantize_weight was called.
   bool is_quantized() const { return scales.defined(); }
 
   // With equal tensors of its own, on `device` if there is one.

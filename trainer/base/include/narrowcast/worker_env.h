@@ -10,19 +10,20 @@
 
 #include <narrowcast/export.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
+// The values of environment variables by name.
 using EnvironmentVariables = std::map<std::string, std::string>;
 
 // Every variable of this process's environment, e.g. to pass it on to a child.
-NARROWCAST_EXPORT EnvironmentVariables process_environment();
+EnvironmentVariables process_environment();
 
 // The variable's value; empty if it is not set. To be set to nothing counts as not
 // to be set, as in most shells' scripts.
-NARROWCAST_EXPORT std::string text_or_empty(const EnvironmentVariables& variables, const std::string& name);
+std::string text_or_empty(const EnvironmentVariables& variables, const std::string& name);
 
 // TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere.
-NARROWCAST_EXPORT std::string worker_error_file();
+std::string worker_error_file();
 
 // What a command line says about the process's place in a job. It wins over what
 // the launcher says.
@@ -39,7 +40,7 @@ struct WorkerFlags {
 // says: torchrun, narrowcast-run, Kubernetes' training operator, Open MPI, srun,
 // MPICH's and Intel's mpiexec and other PMI launchers, or RANK and WORLD_SIZE set by
 // hand. docs/launcher.md lists the variables. The defaults are one process alone.
-struct NARROWCAST_EXPORT WorkerEnv {
+struct WorkerEnv {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;        // among the processes of this node
@@ -69,13 +70,15 @@ struct NARROWCAST_EXPORT WorkerEnv {
 };
 
 // What the user's session says to programs.
-struct NARROWCAST_EXPORT SessionEnv {
+struct SessionEnv {
   bool no_color = false;             // NO_COLOR is set and not empty: print no colours (no-color.org)
   bool omp_num_threads_set = false;  // OMP_NUM_THREADS is set: the user chose the number of threads
   std::string term;                  // TERM, e.g. "xterm" or "dumb"
   std::filesystem::path cache_home;  // XDG_CACHE_HOME, else HOME/.cache; empty without both
 
+  // From this process's environment.
   static SessionEnv from_environment();
+  // From these variables alone.
   static SessionEnv from_variables(const EnvironmentVariables& variables);
 };
 

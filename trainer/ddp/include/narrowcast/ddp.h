@@ -77,8 +77,10 @@ class DistributedDataParallel {
 
   // The module; its forward does not communicate.
   Module& module() { return module_; }
+  // The same of a const wrapper.
   const Module& module() const { return module_; }
 
+  // The group that it was made with, never null.
   const ProcessGroupPtr& process_group() const { return reducer_.process_group(); }
 
   // Name of the hook in use, or "none".
@@ -96,10 +98,11 @@ class DistributedDataParallel {
   // forward. Returns whether they stay as they are from now on; with static_graph that takes two steps.
   bool settle_buckets() { return reducer_.settle_buckets(); }
 
-  // What later steps depend on besides parameters and optimizer: a training that takes it up between steps, settled,
-  // and had the same options, goes on with the same bits. load_state comes before the first forward; it throws
-  // CorruptInputError naming what is missing or does not fit.
+  // What later steps depend on besides parameters and optimizer, asked for between steps, once the buckets are settled.
+  // A training with the same options that resumes from it goes on with the same bits.
   ReducerState state() const { return reducer_.state(); }
+  // Resumes from such a state, before the first forward. Throws CorruptInputError naming what is missing or does not
+  // fit.
   void load_state(const SavedReducerState& saved) { reducer_.load_state(saved); }
 
   // Whether all ranks end a step with the same gradients: all hooks do but "noop".

@@ -63,8 +63,9 @@ struct NARROWCAST_EXPORT DdpOptions {
   // The same options for another hook, without those that were meant for hook() alone.
   DdpOptions with_hook(const std::string& name) const;
 
-  // What the two caps mean in bytes.
+  // bucket_cap_mb in bytes, at least 1.
   int64_t bucket_bytes_cap() const;
+  // The cap of the first bucket in bytes, at least 1, also where first_bucket_mb has no value.
   int64_t first_bucket_bytes_cap() const;
 };
 
