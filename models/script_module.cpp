@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "models/script_linear_layers.h"
 #include "models/weight_only_int8.h"
 
 namespace narrowcast::models::conversion {

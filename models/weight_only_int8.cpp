@@ -14,7 +14,6 @@
 
 #include <narrowcast/linear.h>
 #include <narrowcast/weight_only_int8.h>
-#include "models/script_linear_layers.h"
 #include "models/script_module.h"
 
 namespace narrowcast::models {

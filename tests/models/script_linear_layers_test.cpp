@@ -1,5 +1,5 @@
 // Which Linear layers of a TorchScript module stay as they are.
-#include "models/script_linear_layers.h"
+#include "models/script_module.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "trainer/base/files/hash.h"
-#include "trainer/base/slurm.h"
 
 namespace narrowcast {
 namespace {

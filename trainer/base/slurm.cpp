@@ -1,4 +1,4 @@
-#include "trainer/base/slurm.h"
+#include "trainer/base/launchers.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>

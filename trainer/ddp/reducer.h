@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <narrowcast/ddp_options.h>
+#include <narrowcast/gradient_reducer.h>
 #include <narrowcast/module_state.h>
-#include <narrowcast/reducer_state.h>
 
 namespace narrowcast {
 

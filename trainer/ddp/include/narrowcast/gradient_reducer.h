@@ -14,9 +14,9 @@
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/export.h>
+#include <narrowcast/hook_state.h>
 #include <narrowcast/module_state.h>
 #include <narrowcast/process_group.h>
-#include <narrowcast/reducer_state.h>
 
 namespace c10d {
 class Reducer;
@@ -25,6 +25,23 @@ class Reducer;
 namespace narrowcast {
 
 class ReductionCounter;
+
+// The names of the parameters in each bucket, buckets in the order in which they are sent.
+using BucketNames = std::vector<std::vector<std::string>>;
+
+// The state that one rank leaves.
+struct ReducerState {
+  BucketNames buckets;         // the same on all ranks
+  int64_t reductions = 0;      // backward passes that averaged gradients, the same on all ranks
+  hooks::HookState hook = {};  // this rank's; empty without a hook
+};
+
+// The state that one rank resumes from: what is the same on all ranks, and what the former ranks' hooks left for it.
+struct SavedReducerState {
+  BucketNames buckets;
+  int64_t reductions = 0;
+  hooks::FormerRanks hook = {};
+};
 
 // While one lives, gradients accumulate locally. Made by no_sync(); they nest.
 class [[nodiscard]] NoSyncGuard {
