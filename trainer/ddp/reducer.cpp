@@ -136,8 +136,6 @@ BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTe
   return buckets;
 }
 
-using torch::autograd::variable_list;
-
 struct ReductionCounter::State {
   std::atomic<bool> armed = false;
   std::atomic<int64_t> count = 0;

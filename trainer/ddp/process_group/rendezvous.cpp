@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
+constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kAttempt = "attempt";  // the name of the newest attempt
 constexpr milliseconds kLookAgain{500};      // for a newer attempt, and for ranks that ended
 constexpr milliseconds kPause{20};           // between two looks
@@ -174,8 +175,6 @@ class Follower {
   bool has_ended_ = false;  // its roll was called, perhaps before this process began
 };
 
-constexpr const char* kLoopback = "127.0.0.1";
-
 // Addresses of MASTER_ADDR. A name may be published only moments after its machine started.
 std::vector<std::string> addresses_of_master(const WorkerEnv& env, Clock::time_point deadline) {
   std::vector<std::string> addresses = network::addresses_of_host(env.master_addr);
@@ -232,14 +231,14 @@ StorePtr call_roll(const StorePtr& store, const RollCall& call) {
   return c10::make_intrusive<c10d::PrefixStore>(attempt, store);
 }
 
-c10::intrusive_ptr<c10d::Store> join_job_store(const WorkerEnv& env, const JobStoreOptions& options) {
+StorePtr join_job_store(const WorkerEnv& env, const JobStoreOptions& options) {
   if (env.world_size == 1) {
     return c10::make_intrusive<c10d::HashStore>();
   }
   const auto deadline = Clock::now() + options.timeout;
   const bool serves = env.rank == 0 && !env.use_agent_store;
   const std::string place = c10::str(env.master_addr, ":", env.master_port);
-  const c10::intrusive_ptr<c10d::Store> everything =
+  const StorePtr everything =
       with_network_errors(env.rank, c10::str(serves ? "serving the store at " : "reaching the store at ", place),
                           [&] { return serves ? serve(env, options, deadline) : reach(env, options); });
   const auto of_run = c10::make_intrusive<c10d::PrefixStore>(job_prefix(env.run_id), everything);
