@@ -131,6 +131,8 @@ std::vector<std::string> addresses_of_interface(const std::string& interface) {
 
 bool is_loopback_address(const std::string& address) { return address == "::1" || address.starts_with("127."); }
 
+bool names_loopback(const std::string& host) { return host == "localhost" || is_loopback_address(host); }
+
 bool is_own_address(const std::string& host) {
   std::vector<std::string> own;
   for_each_own_address([&](const std::string& /*interface*/, const std::string& address) { own.push_back(address); });

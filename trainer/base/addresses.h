@@ -45,6 +45,9 @@ std::vector<std::string> addresses_of_interface(const std::string& interface);
 // Whether `address`, a number, is one of 127.0.0.0/8 or ::1.
 bool is_loopback_address(const std::string& address);
 
+// Whether `host`, a name or a number, is a loopback address by how it is written; no name is resolved.
+bool names_loopback(const std::string& host);
+
 // Whether `host`, a name or a number, is this machine: one of its addresses is a loopback address, or an interface of
 // this machine that is up has it. False of 0.0.0.0 and ::, which are no machine's addresses, and of a name that cannot
 // be resolved.

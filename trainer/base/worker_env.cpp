@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/base/addresses.h"
 #include "trainer/base/launchers.h"
 
 namespace narrowcast {
@@ -17,10 +18,6 @@ namespace {
 bool is_one_of(std::string text, const std::vector<std::string>& words) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
   return std::find(words.begin(), words.end(), text) != words.end();
-}
-
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
 const Setting& required(const Place& place, const Place::Value& value) {
@@ -85,14 +82,14 @@ void check_local_ranks(const Place& place, const WorkerEnv& env) {
   TORCH_CHECK_VALUE(env.local_rank < env.local_world_size, local_rank, " must be less than ", local_world_size);
   TORCH_CHECK_VALUE(!env.on_one_node() || env.local_rank == env.rank, local_rank, " must equal ", rank,
                     " where all ranks are on one node (", local_world_size, ", ", world_size, ")");
-  TORCH_CHECK_VALUE(env.on_one_node() || !is_loopback(env.master_addr), place.master_addr.setting->described(),
-                    " is this node's own loopback, but ", world_size, " and ", local_world_size,
-                    " say that other nodes must reach it");
+  TORCH_CHECK_VALUE(env.on_one_node() || !network::names_loopback(env.master_addr),
+                    place.master_addr.setting->described(), " is this node's own loopback, but ", world_size, " and ",
+                    local_world_size, " say that other nodes must reach it");
 }
 
 void read_local_ranks(const Place& place, WorkerEnv& env) {
   const bool any_given = place.local_rank.setting || place.local_world_size.setting;
-  if (!any_given && (env.world_size == 1 || is_loopback(env.master_addr))) {
+  if (!any_given && (env.world_size == 1 || network::names_loopback(env.master_addr))) {
     env.local_rank = env.rank;
     env.local_world_size = env.world_size;
   } else {

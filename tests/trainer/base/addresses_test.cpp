@@ -72,6 +72,12 @@ TEST(AddressesTest, LoopbackIsAWholeNetwork) {
   EXPECT_FALSE(is_loopback_address("::2"));
 }
 
+TEST(AddressesTest, LoopbackCanBeNamed) {
+  EXPECT_TRUE(names_loopback("localhost"));
+  EXPECT_TRUE(names_loopback("127.0.0.1"));
+  EXPECT_FALSE(names_loopback("localhost.example"));
+}
+
 TEST(AddressesTest, KnowsItsOwn) {
   EXPECT_TRUE(is_own_address("127.0.0.1"));
   EXPECT_TRUE(is_own_address("127.0.0.2"));

@@ -24,6 +24,9 @@ struct GroupBackend {
   c10::intrusive_ptr<c10d::Backend> backend;
 };
 
+// The network interface that the group uses, as ProcessGroupOptions::interface says; empty: the backend's own choice.
+std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options);
+
 // Whether Gloo can be used as the environment asks for it. Throws as init_process_group says.
 void check_gloo_backend();
 

@@ -16,10 +16,6 @@
 namespace narrowcast {
 namespace {
 
-std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options) {
-  return options.interface.empty() ? env.socket_interface : options.interface;
-}
-
 void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK_VALUE(options.backend == "gloo" || options.backend == "nccl", "backend '", options.backend,
                     "' is not known; known are gloo and nccl");
@@ -63,6 +59,10 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
 }
 
 }  // namespace
+
+std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  return options.interface.empty() ? env.socket_interface : options.interface;
+}
 
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);

@@ -33,7 +33,7 @@ void let_broken_connections_be_errors() {
 
 std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, const ProcessGroupOptions& options) {
   let_broken_connections_be_errors();
-  const std::string& interface = options.interface.empty() ? env.socket_interface : options.interface;
+  const std::string interface = socket_interface(env, options);
   if (!interface.empty()) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }

@@ -38,7 +38,7 @@ std::string name_of_gpu(c10::DeviceIndex gpu) {
 }
 
 std::string interface_for(const WorkerEnv& env, const ProcessGroupOptions& options) {
-  const std::string& named = options.interface.empty() ? env.socket_interface : options.interface;
+  const std::string named = socket_interface(env, options);
   return named.empty() && env.on_one_node() ? "lo" : named;
 }
 

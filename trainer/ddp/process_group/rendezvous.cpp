@@ -38,15 +38,6 @@ std::string drawn_name() {
   return c10::str(std::hex, std::setfill('0'), std::setw(8), device(), std::setw(8), device());
 }
 
-void write(const StorePtr& store, const std::string& key, const std::string& value) {
-  store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
-}
-
-std::string read(const StorePtr& store, const std::string& key) {
-  const std::vector<uint8_t> value = store->get(key);
-  return {value.begin(), value.end()};
-}
-
 std::string presence_key(const std::string& attempt, int64_t rank) { return c10::str(attempt, "/here/", rank); }
 std::string complete_key(const std::string& attempt) { return c10::str(attempt, "/complete"); }
 
@@ -70,7 +61,7 @@ void check_none_ended(const StorePtr& store, int64_t world_size) {
   if (!store->check({kEndedRank})) {
     return;
   }
-  const std::string text = read(store, kEndedRank);
+  const std::string text = store->get_to_str(kEndedRank);
   int64_t rank = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc()) {
     TORCH_CHECK_WITH(DistStoreError, rank < 0 || rank >= world_size, "there will be no sign of rank ", rank,
@@ -107,8 +98,8 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
 // Rank 0: returns the attempt's name.
 std::string lead(const StorePtr& store, const RollCall& call) {
   std::string attempt = drawn_name();
-  write(store, presence_key(attempt, 0), attempt);
-  write(store, kAttempt, attempt);
+  store->set(presence_key(attempt, 0), attempt);
+  store->set(kAttempt, attempt);
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < call.world_size; ++rank) {
     keys.push_back(presence_key(attempt, rank));
@@ -118,8 +109,8 @@ std::string lead(const StorePtr& store, const RollCall& call) {
   }
   std::vector<std::string> numbers;
   std::transform(keys.begin(), keys.end(), std::back_inserter(numbers),
-                 [&](const std::string& key) { return read(store, key); });
-  write(store, complete_key(attempt), c10::Join(",", numbers));
+                 [&](const std::string& key) { return store->get_to_str(key); });
+  store->set(complete_key(attempt), c10::Join(",", numbers));
   return attempt;
 }
 
@@ -147,13 +138,13 @@ class Follower {
     if (!arrive_in_time(store_, {kAttempt}, call_)) {
       return false;
     }
-    const std::string newest = read(store_, kAttempt);
+    const std::string newest = store_->get_to_str(kAttempt);
     if (newest != attempt_) {
       attempt_ = newest;
-      write(store_, presence_key(attempt_, call_.rank), number_);
+      store_->set(presence_key(attempt_, call_.rank), number_);
     }
     has_ended_ = arrive(store_, {complete_key(attempt_)}, std::min(kLookAgain, left_until(call_.deadline)));
-    return has_ended_ && counts_this_rank(read(store_, complete_key(attempt_)));
+    return has_ended_ && counts_this_rank(store_->get_to_str(complete_key(attempt_)));
   }
 
   // If nobody else is missing, rank 0 did not go on.
@@ -186,14 +177,12 @@ std::vector<std::string> addresses_of_master(const WorkerEnv& env, Clock::time_p
   return addresses;
 }
 
-bool names_loopback(const std::string& host) { return host == "localhost" || network::is_loopback_address(host); }
-
 // Where rank 0 listens for ranks of other nodes.
 std::string serving_address(const WorkerEnv& env, const JobStoreOptions& options, Clock::time_point deadline) {
   const std::vector<std::string> addresses = addresses_of_master(env, deadline);
   for (const std::string& address : addresses) {
     if (network::is_own_address(address) &&
-        (!network::is_loopback_address(address) || names_loopback(env.master_addr))) {
+        (!network::is_loopback_address(address) || network::names_loopback(env.master_addr))) {
       return address;
     }
   }
