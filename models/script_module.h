@@ -38,7 +38,7 @@ ScriptLinearLayers find_linear_layers(const torch::jit::Module& module);
 // that is None or self.bias.
 bool is_product(const torch::jit::Node& node, const torch::jit::Value& self);
 
-// What ScriptWeightOnlyInt8QuantHandler::convert_for_runtime (models/weight_only_int8.h) returns.
+// Returns what ScriptWeightOnlyInt8QuantHandler::convert_for_runtime (models/weight_only_int8.h) does.
 torch::jit::Module with_int8_linear_layers(const torch::jit::Module& module);
 
 }  // namespace narrowcast::models::conversion

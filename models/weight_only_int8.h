@@ -33,7 +33,7 @@ struct QuantizedWeight {
   at::Tensor scales;  // [out], of the weight's dtype
 };
 
-// Of a floating weight [out, in], in >= 1, on its device, with no gradient: the codes and scales that
+// Quantises a floating weight [out, in], in >= 1, on its device, with no gradient: the codes and scales are what
 // dynamically_quantize_per_channel (-128..127) gives for its float32 values. Throws c10::TypeError for another dtype.
 QuantizedWeight quantize_weight(const at::Tensor& weight);
 
@@ -54,7 +54,7 @@ class WeightOnlyInt8LinearImpl : public torch::nn::Cloneable<WeightOnlyInt8Linea
   // Throws c10::ValueError for a negative size, c10::TypeError for scales that are not floating.
   explicit WeightOnlyInt8LinearImpl(const WeightOnlyInt8LinearOptions& options);
 
-  // With the layer's weight quantised, scales of the weight's dtype, and its own bias.
+  // Makes a layer that has the linear one's weight, quantised, scales of the weight's dtype, and the same bias.
   static std::shared_ptr<WeightOnlyInt8LinearImpl> from(const torch::nn::LinearImpl& linear);
 
   at::Tensor forward(const at::Tensor& x);
@@ -74,14 +74,15 @@ TORCH_MODULE(WeightOnlyInt8Linear);
 // Parameters and buffers by name.
 using StateDict = std::map<std::string, at::Tensor>;
 
-// For torch::nn modules.
+// Quantises the Linear layers of torch::nn modules.
 class WeightOnlyInt8QuantHandler {
  public:
   // Throws c10::ValueError for no module.
   explicit WeightOnlyInt8QuantHandler(std::shared_ptr<torch::nn::Module> module);
 
-  // For every Linear layer `name` of the tree, `name.weight` int8 [out, in] and `name.scales` [out] of the weight's
-  // dtype, both on the CPU; all other entries as they are in the module, without a gradient. The module stays as it is.
+  // Has, for every Linear layer `name` of the tree, `name.weight` int8 [out, in] and `name.scales` [out] of the
+  // weight's dtype, both on the CPU; all other entries as they are in the module, without a gradient. The module stays
+  // as it is.
   StateDict create_quantized_state_dict() const;
 
   // Converts the module's Linear layers where they are and returns the module: a models::Linear becomes int8 itself, a
@@ -99,14 +100,14 @@ struct FloatLayer {
   std::string reason;  // e.g. "'self_attn' uses its weight itself"
 };
 
-// For TorchScript modules, scripted or traced. A Linear layer is an instance of torch.nn.Linear or of a class that
-// derives from it or computes the same: a submodule with a parameter or buffer `weight` [out, in] by which its methods
-// multiply (torch.nn.functional.linear), whatever else they do.
+// Quantises the Linear layers of TorchScript modules, scripted or traced. A Linear layer is an instance of
+// torch.nn.Linear or of a class that derives from it or computes the same: a submodule with a parameter or buffer
+// `weight` [out, in] by which its methods multiply (torch.nn.functional.linear), whatever else they do.
 class ScriptWeightOnlyInt8QuantHandler {
  public:
   explicit ScriptWeightOnlyInt8QuantHandler(torch::jit::Module module);
 
-  // As above, for every Linear layer but those that stay.
+  // Has the same entries for every Linear layer but those that stay.
   StateDict create_quantized_state_dict() const;
 
   // The Linear layers that cannot be converted: their weight is used for more than their own products, for instance by

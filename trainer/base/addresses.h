@@ -10,7 +10,7 @@
 
 namespace narrowcast::network {
 
-// What getaddrinfo found; null if it found nothing.
+// Owns what getaddrinfo found; null if it found nothing.
 using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
 // The TCP addresses of `host`; `error`, a code for gai_strerror, is set if there are none.

@@ -32,7 +32,7 @@ int64_t open_files_left(int64_t enough) {
 namespace narrowcast::program {
 namespace {
 
-// As it was before set_up_process().
+// What was there before set_up_process().
 struct Before {
   rlimit files;
   sighandler_t on_file_size;

@@ -5,17 +5,17 @@
 
 namespace narrowcast::network {
 
-// All in all: RLIMIT_NOFILE, the soft one.
+// The most files, sockets among them, that this process may have open: the soft RLIMIT_NOFILE.
 int64_t open_file_limit();
 
-// How many more than now, as far as that matters: at most `enough`.
+// How many more it may open now; counting ends at `enough`.
 int64_t open_files_left(int64_t enough);
 
 }  // namespace narrowcast::network
 
 namespace narrowcast::program {
 
-// From here on as many files may be open as the hard limit (RLIMIT_NOFILE) allows, and a write beyond RLIMIT_FSIZE is
+// Lets as many files be open as the hard limit (RLIMIT_NOFILE) allows, and a write beyond RLIMIT_FSIZE is
 // an error and no longer a signal (SIGXFSZ) that ends the process.
 void set_up_process();
 

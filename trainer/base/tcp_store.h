@@ -23,7 +23,7 @@ class ListeningSocket {
   // often EADDRINUSE, somebody listens there already, or EADDRNOTAVAIL, the address is another machine's.
   static std::optional<ListeningSocket> listen_at(const SocketAddress& address, int& error);
 
-  // The same at the first of a host's `addresses` where it can listen. `error` is EADDRNOTAVAIL only if all of them are
+  // Listens at the first of a host's `addresses` where it can. `error` is EADDRNOTAVAIL only if all of them are
   // another machine's.
   static std::optional<ListeningSocket> listen_at(const AddressList& addresses, int64_t port, int& error);
 

@@ -20,7 +20,7 @@ namespace narrowcast {
 // Buckets as the Reducer takes them: indices into the list of parameters.
 using BucketIndices = std::vector<std::vector<size_t>>;
 
-// Without a hook; rebuilds its buckets and finds unused parameters as `options` say.
+// Makes a Reducer without a hook, which rebuilds its buckets and finds unused parameters as `options` say.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
                                             const DdpOptions& options);
 

@@ -29,7 +29,7 @@ class NARROWCAST_EXPORT LinearImpl : public torch::nn::LinearImpl {
   // Whether quantize_weight was called.
   bool is_quantized() const { return scales.defined(); }
 
-  // With equal tensors of its own, on `device` if there is one.
+  // Returns a layer with equal tensors of its own, on `device` if one is given.
   std::shared_ptr<torch::nn::Module> clone(const std::optional<c10::Device>& device = std::nullopt) const override;
 
   at::Tensor scales;  // undefined until quantize_weight

@@ -34,7 +34,7 @@ int open_for_reading(const std::string& path, Links links) {
   return descriptor;
 }
 
-// All there is.
+// The memory of this machine, used or not.
 int64_t memory_bytes() { return int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE); }
 
 void check_length(const InputFile& file, int64_t bytes, int64_t most_bytes) {

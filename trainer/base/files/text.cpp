@@ -47,7 +47,8 @@ bool continues_a_character(std::string_view text, size_t position) {
 
 constexpr size_t kLongestQuote = 200;
 
-// Of Unicode: C1, which some terminals obey as they do ESC; what separates lines; what changes the direction of text.
+// Beside ASCII's control characters these are C1, which some terminals obey as they do ESC, what separates lines, and
+// what changes the direction of text.
 bool is_control(char32_t value) {
   return value < 0x20 || (value >= 0x7f && value <= 0x9f) || value == 0x061c || value == 0x200e || value == 0x200f ||
          (value >= 0x2028 && value <= 0x202e) || (value >= 0x2066 && value <= 0x2069);
@@ -72,7 +73,7 @@ std::string escape_of(char32_t control) {
   }
 }
 
-// With a backslash before each of the `special` characters.
+// Escapes what a terminal would obey, and puts a backslash before each of the `special` characters.
 std::string escaped(std::string_view text, std::string_view special) {
   std::string shown;
   while (!text.empty()) {

@@ -47,7 +47,7 @@ inline constexpr size_t kLongestMessage = 4096;
 // [2000000 bytes] xyz".
 std::string printable(std::string_view text, size_t most = kLongestMessage);
 
-// The same for a text of many lines: line feeds and tabulators stay, and nothing is left out.
+// Does the same to a text of many lines: line feeds and tabulators stay, and nothing is left out.
 std::string printable_text(std::string_view text);
 
 // A name or a value in the middle of a message, as printable() has it: in single quotes, with single quotes and

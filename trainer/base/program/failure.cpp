@@ -102,7 +102,7 @@ int64_t seconds_of(const Failure& failure) {
   return std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
 }
 
-// Nothing if the file is not there, is no regular file or is longer than any error.
+// The file's content; empty if the file is not there, is no regular file or is longer than any error.
 std::string text_of(const std::filesystem::path& file) {
   try {
     return files::read_file(file, {.links = files::Links::kRefuse, .most_bytes = files::JsonLimits().bytes});

@@ -25,7 +25,7 @@ struct Step {
   Clock::time_point begin;
 };
 
-// Of all ranks of the process (in tests, ranks are threads), by rank and the order in which they began.
+// The steps of all ranks of the process (in tests, ranks are threads), by rank and the order in which they began.
 struct Steps {
   std::mutex mutex;
   int64_t next = 0;

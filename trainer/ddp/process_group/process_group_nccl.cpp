@@ -21,7 +21,7 @@ int64_t gpu_of(const WorkerEnv& env, const ProcessGroupOptions& options) {
   return options.gpu.value_or(env.local_rank);
 }
 
-// By what NCCL tells machines apart: the host's name, and the number that Linux gives each start of a machine.
+// NCCL tells machines apart by the host's name and the number that Linux gives each start of a machine.
 std::string name_of_host() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);

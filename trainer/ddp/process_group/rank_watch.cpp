@@ -25,7 +25,7 @@ constexpr milliseconds kUnansweringStore{2000};  // more than this, and it is ta
 std::string question_key(int64_t rank) { return c10::str("watch/question/", rank); }
 std::string answer_key(int64_t rank) { return c10::str("watch/answer/", rank); }
 
-// Empty if there is none.
+// The key's value; empty if there is none.
 std::string read(const StorePtr& store, const std::string& key) {
   return store->check({key}) ? store->get_to_str(key) : "";
 }

@@ -95,7 +95,7 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
                    " within the time-out");
 }
 
-// Rank 0: returns the attempt's name.
+// What rank 0 does. Returns the attempt's name.
 std::string lead(const StorePtr& store, const RollCall& call) {
   std::string attempt = drawn_name();
   store->set(presence_key(attempt, 0), attempt);
@@ -114,7 +114,7 @@ std::string lead(const StorePtr& store, const RollCall& call) {
   return attempt;
 }
 
-// Any other rank.
+// What any other rank does.
 class Follower {
  public:
   Follower(const StorePtr& store, const RollCall& call) : store_(store), call_(call) {}

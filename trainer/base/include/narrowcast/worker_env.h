@@ -53,13 +53,13 @@ struct WorkerEnv {
   std::string error_file;        // TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere
   std::string socket_interface;  // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group
 
-  // All ranks run on this node.
+  // Whether all ranks run on this node.
   bool on_one_node() const { return local_world_size == world_size; }
 
-  // From this process's environment. See from_variables.
+  // Reads this process's environment, as from_variables does.
   static WorkerEnv from_environment(const WorkerFlags& flags = {});
 
-  // Without a launcher's variables and without flags for ranks: one process alone.
+  // Without a launcher's variables and without flags for ranks it is one process alone.
   // Otherwise rank and world size must be known and, for more than one process, an
   // address, a port and the local ranks. Where nothing says those: a loopback
   // address says that all ranks share a node; Kubernetes that a pod is a node; MPI's
@@ -76,9 +76,9 @@ struct SessionEnv {
   std::string term;                  // TERM, e.g. "xterm" or "dumb"
   std::filesystem::path cache_home;  // XDG_CACHE_HOME, else HOME/.cache; empty without both
 
-  // From this process's environment.
+  // Reads this process's environment.
   static SessionEnv from_environment();
-  // From these variables alone.
+  // Reads these variables alone.
   static SessionEnv from_variables(const EnvironmentVariables& variables);
 };
 

@@ -42,7 +42,7 @@ class DistributedDataParallel {
   DistributedDataParallel(Module module, ProcessGroupPtr group, const DdpOptions& options = {})
       : module_(std::move(module)), reducer_(module_state(state_source()), std::move(group), options) {}
 
-  // What the module's forward returns for these arguments. With gradients enabled
+  // Returns what the module's forward does for these arguments. With gradients enabled
   // and outside no_sync, the next backward pass through the result averages the
   // gradients. A torch::jit::Module takes anything that converts to c10::IValue.
   template <class... Args>
@@ -77,7 +77,7 @@ class DistributedDataParallel {
 
   // The module; its forward does not communicate.
   Module& module() { return module_; }
-  // The same of a const wrapper.
+  // The module of a const wrapper.
   const Module& module() const { return module_; }
 
   // The group that it was made with, never null.
@@ -91,7 +91,7 @@ class DistributedDataParallel {
   // pass, what a ring all-reduce sends.
   int64_t payload_bytes_sent() const { return reducer_.payload_bytes_sent(); }
 
-  // The same for "none", whatever the hook.
+  // Bytes that this rank would have sent with "none", whatever the hook is.
   int64_t payload_bytes_without_hook() const { return reducer_.payload_bytes_without_hook(); }
 
   // A collective, between steps: if the Reducer has yet to rebuild its buckets, it does so now instead of in the next

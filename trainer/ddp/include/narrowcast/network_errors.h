@@ -14,7 +14,7 @@ namespace NARROWCAST_EXPORT narrowcast {
 // While it lives, `rank` is known to be in `step`, e.g. a collective. Steps may be nested; any thread may begin one.
 class StepScope {
  public:
-  // From here on `rank`, of this process, is in `step`, as errors name it: "backward pass".
+  // Begins the step of `rank`, one of this process's; errors name it, e.g. "backward pass".
   StepScope(int64_t rank, std::string step);
   ~StepScope();
   StepScope(const StepScope&) = delete;

@@ -64,7 +64,7 @@ void shutdown_process_group(const std::string& group_name = "0");
 // instead of waited for: the other ranks may never join them.
 class ProcessGroupScope {
  public:
-  // As init_process_group.
+  // Joins the group as init_process_group does.
   explicit ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options = {});
   ~ProcessGroupScope();
   ProcessGroupScope(const ProcessGroupScope&) = delete;
