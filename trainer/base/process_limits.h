@@ -15,8 +15,8 @@ int64_t open_files_left(int64_t enough);
 
 namespace narrowcast::program {
 
-// Lets as many files be open as the hard limit (RLIMIT_NOFILE) allows, and a write beyond RLIMIT_FSIZE is
-// an error and no longer a signal (SIGXFSZ) that ends the process.
+// Lets as many files be open as the hard limit (RLIMIT_NOFILE) allows, and makes a write beyond RLIMIT_FSIZE an error
+// instead of a signal (SIGXFSZ) that ends the process.
 void set_up_process();
 
 // Undoes it in a process that is about to become a program of somebody else's, which expects what it would find without
