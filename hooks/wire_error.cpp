@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/cost_model.h"
 
 namespace narrowcast::hooks {

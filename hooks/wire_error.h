@@ -18,7 +18,7 @@ struct FormatError {
   double absolute = 0;
 };
 
-// As the format's type says (ops/codec/wire/format.h). std::invalid_argument for a number that is no WireFormat.
+// As the format's type says (ops/codec/wire_format.h). std::invalid_argument for a number that is no WireFormat.
 FormatError format_error(WireFormat format);
 
 // What one rank's array can lose on its way, per element, float64.

@@ -17,7 +17,7 @@ class DdpCommHookTask : public Model {
   DdpCommHookTask();
   ~DdpCommHookTask() override;
 
-  // From JSON; the model has no options, so anything but {} throws c10::ValueError.
+  // Makes the model. It has no options: any throws c10::ValueError.
   static std::shared_ptr<DdpCommHookTask> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);

@@ -3,7 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include <narrowcast/weight_only_int8.h>
-#include "models/quantize_weight.h"
+#include "models/weight_only_int8.h"
 
 namespace narrowcast::models {
 

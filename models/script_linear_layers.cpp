@@ -1,4 +1,4 @@
-#include "models/script_linear_layers.h"
+#include "models/script_module.h"
 
 #include <torch/csrc/jit/api/function_impl.h>
 

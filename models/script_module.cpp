@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/quantize_weight.h"
-#include "models/script_linear_layers.h"
+#include "models/weight_only_int8.h"
 
 namespace narrowcast::models::conversion {
 namespace {

@@ -1,16 +1,81 @@
 #include "models/weight_only_int8.h"
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
 
+#include <map>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "models/module_tree.h"
-#include "models/quantize_weight.h"
-#include "models/script_linear_layers.h"
+#include <narrowcast/linear.h>
+#include <narrowcast/weight_only_int8.h>
 #include "models/script_module.h"
 
 namespace narrowcast::models {
 namespace {
+
+// The Linear layers of a tree, by what can be done about them.
+struct Layers {
+  std::vector<LinearImpl*> of_ours;
+  std::vector<torch::nn::SequentialImpl*> sequentials;  // which have torch::nn::Linear children
+};
+
+bool is_plain_linear(torch::nn::Module& module) {
+  return module.as<torch::nn::LinearImpl>() != nullptr && module.as<LinearImpl>() == nullptr;
+}
+
+// Throws if a plain Linear is the child `name` of anything but a Sequential.
+void check_replaceable(torch::nn::Module* parent, const std::string& name) {
+  TORCH_CHECK_VALUE(parent != nullptr, "the module is itself a torch::nn::Linear, which cannot be replaced in place: ",
+                    "make it a narrowcast::models::Linear or put it into a torch::nn::Sequential");
+  TORCH_CHECK_VALUE(parent->as<torch::nn::SequentialImpl>() != nullptr, "submodule '", name,
+                    "' is a torch::nn::Linear in a ", parent->name(), ", which would go on calling it: make it a ",
+                    "narrowcast::models::Linear or put it into a torch::nn::Sequential");
+}
+
+void find_layers(torch::nn::Module* parent, const std::string& name, torch::nn::Module& module, Layers& layers) {
+  if (auto* ours = module.as<LinearImpl>()) {
+    layers.of_ours.push_back(ours);
+  } else if (is_plain_linear(module)) {
+    check_replaceable(parent, name);
+    layers.sequentials.push_back(parent->as<torch::nn::SequentialImpl>());
+  }
+  for (const auto& child : module.named_children()) {
+    find_layers(&module, name.empty() ? child.key() : name + "." + child.key(), *child.value(), layers);
+  }
+}
+
+// A layer that is in several places is replaced by one.
+using Replacements = std::map<const torch::nn::Module*, std::shared_ptr<WeightOnlyInt8LinearImpl>>;
+
+void replace_children(torch::nn::SequentialImpl& sequential, Replacements& replacements) {
+  auto place = sequential.begin();
+  for (const auto& child : sequential.named_children()) {
+    if (is_plain_linear(*child.value())) {
+      auto& replacement = replacements[child.value().get()];
+      if (replacement == nullptr) {
+        replacement = WeightOnlyInt8LinearImpl::from(*child.value()->as<torch::nn::LinearImpl>());
+      }
+      sequential.replace_module(child.key(), replacement);
+      *place = torch::nn::AnyModule(replacement);
+    }
+    ++place;
+  }
+}
+
+// What WeightOnlyInt8QuantHandler::convert_for_runtime does to its module.
+void convert_linear_layers(const std::shared_ptr<torch::nn::Module>& module) {
+  Layers layers;
+  find_layers(nullptr, "", *module, layers);
+  for (LinearImpl* const layer : layers.of_ours) layer->quantize_weight();
+  Replacements replacements;
+  for (torch::nn::SequentialImpl* const sequential : layers.sequentials) replace_children(*sequential, replacements);
+}
 
 // Puts the quantised weight of layer `name` into the state.
 void quantize_entry(const std::string& name, const at::Tensor& weight, StateDict& state) {
@@ -21,6 +86,54 @@ void quantize_entry(const std::string& name, const at::Tensor& weight, StateDict
 }
 
 }  // namespace
+
+QuantizedWeight quantize_weight(const at::Tensor& weight) {
+  TORCH_CHECK_TYPE(weight.is_floating_point(), "weight must be floating, not ", weight.scalar_type());
+  const auto [codes, scales, zero_points] =
+      dynamically_quantize_per_channel(weight.detach().to(at::kFloat), -128, 127, at::kChar);
+  return {codes, scales.to(weight.scalar_type())};
+}
+
+WeightOnlyInt8LinearImpl::WeightOnlyInt8LinearImpl(const WeightOnlyInt8LinearOptions& options) : options(options) {
+  TORCH_CHECK_VALUE(options.in_features >= 0, "in_features must be at least 0, but is ", options.in_features);
+  TORCH_CHECK_VALUE(options.out_features >= 0, "out_features must be at least 0, but is ", options.out_features);
+  TORCH_CHECK_TYPE(at::isFloatingType(options.scales_dtype), "scales_dtype must be floating, not ",
+                   options.scales_dtype);
+  WeightOnlyInt8LinearImpl::reset();
+}
+
+std::shared_ptr<WeightOnlyInt8LinearImpl> WeightOnlyInt8LinearImpl::from(const torch::nn::LinearImpl& linear) {
+  const QuantizedWeight quantized = quantize_weight(linear.weight);
+  auto layer = std::make_shared<WeightOnlyInt8LinearImpl>(
+      WeightOnlyInt8LinearOptions{.in_features = linear.weight.size(1),
+                                  .out_features = linear.weight.size(0),
+                                  .bias = linear.bias.defined(),
+                                  .scales_dtype = quantized.scales.scalar_type()});
+  layer->weight.set_data(quantized.codes);
+  layer->scales.set_data(quantized.scales);
+  if (linear.bias.defined()) {
+    layer->parameters_["bias"] = linear.bias;
+    layer->bias = linear.bias;
+  }
+  layer->train(linear.is_training());
+  return layer;
+}
+
+at::Tensor WeightOnlyInt8LinearImpl::forward(const at::Tensor& x) {
+  return weight_only_int8_linear(x, weight, scales, bias.defined() ? std::optional(bias) : std::nullopt);
+}
+
+void WeightOnlyInt8LinearImpl::reset() {
+  weight = register_buffer("weight", at::zeros({options.out_features, options.in_features}, at::kChar));
+  scales = register_buffer("scales", at::ones({options.out_features}, options.scales_dtype));
+  const at::Tensor start = options.bias ? at::zeros({options.out_features}, options.scales_dtype) : at::Tensor();
+  bias = register_parameter("bias", start, /*requires_grad=*/options.bias);
+}
+
+void WeightOnlyInt8LinearImpl::pretty_print(std::ostream& stream) const {
+  stream << "narrowcast::models::WeightOnlyInt8Linear(in_features=" << options.in_features
+         << ", out_features=" << options.out_features << ", bias=" << (options.bias ? "true" : "false") << ")";
+}
 
 WeightOnlyInt8QuantHandler::WeightOnlyInt8QuantHandler(std::shared_ptr<torch::nn::Module> module)
     : module_(std::move(module)) {
@@ -42,7 +155,7 @@ StateDict WeightOnlyInt8QuantHandler::create_quantized_state_dict() const {
 }
 
 std::shared_ptr<torch::nn::Module> WeightOnlyInt8QuantHandler::convert_for_runtime() {
-  conversion::convert_linear_layers(module_);
+  convert_linear_layers(module_);
   return module_;
 }
 

@@ -11,8 +11,7 @@
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
-#include "trainer/base/program/error_file.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/bench/run_bench.h"
 #include "trainer/train/flags/worker_flags.h"
 

@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "trainer/base/program/command_line.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/quantization/quantize_file.h"
 
 ABSL_FLAG(bool, overwrite, false, "Replace a file that is there as OUTPUT.");

@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include <narrowcast/worker_env.h>
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 #include "trainer/launcher/run_flags.h"
 
 // Bytes of a line that the launcher says: more than one of a failed worker's last lines.

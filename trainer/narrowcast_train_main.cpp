@@ -6,7 +6,7 @@
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
-#include "trainer/base/program/error_file.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/flags/evaluate_flags.h"
 #include "trainer/train/flags/train_flags.h"
 #include "trainer/train/flags/worker_flags.h"

@@ -1,84 +1,29 @@
 // Weight-only int8 of TorchScript modules: made as Python's compiler names them, saved and loaded first.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/jit/serialization/import.h>
 
-#include <memory>
-#include <set>
-#include <sstream>
 #include <string>
+#include <utility>
 
 #include <narrowcast/weight_only_int8.h>
 #include "models/weight_only_int8.h"
+#include "tests/models/script_modules.h"
+#include "tests/models/state_dicts.h"
 
 namespace narrowcast::models {
 namespace {
 
+using testing::expect_equal;
+using testing::kLinearForward;
+using testing::make_linear;
+using testing::make_module;
+using testing::make_net;
+using testing::new_unit;
+using testing::run;
+using testing::save_and_load;
+using testing::state_of;
+using testing::Unit;
 using torch::jit::Module;
-
-constexpr const char* kLinearForward =
-    "def forward(self, input):\n    return torch.linear(input, self.weight, self.bias)\n";
-
-std::shared_ptr<torch::jit::CompilationUnit> new_unit() { return std::make_shared<torch::jit::CompilationUnit>(); }
-
-using Unit = std::shared_ptr<torch::jit::CompilationUnit>;
-
-Module make_module(const Unit& unit, const std::string& name) {
-  return Module(c10::QualifiedName("__torch__." + name), unit, /*shouldMangle=*/true);
-}
-
-Module make_linear(const Unit& unit, int64_t inputs, int64_t outputs, const char* forward = kLinearForward) {
-  Module linear = make_module(unit, "torch.nn.modules.linear.Linear");
-  linear.register_parameter("weight", at::randn({outputs, inputs}), /*is_buffer=*/false);
-  linear.register_parameter("bias", at::randn({outputs}), /*is_buffer=*/false);
-  linear.define(forward);
-  return linear;
-}
-
-// first and second share a type, third is of its own.
-Module make_net(const std::string& forward =
-                    "def forward(self, x):\n"
-                    "    y = torch.relu(self.second.forward(torch.relu(self.first.forward(x))))\n"
-                    "    return self.inner.third.forward(y) + self.offset\n") {
-  const Unit unit = new_unit();
-  Module first = make_linear(unit, 8, 8);
-  Module second(unit, first.type());
-  second.setattr("weight", at::randn({8, 8}));
-  second.setattr("bias", at::randn({8}));
-  Module inner = make_module(unit, "Inner");
-  inner.register_module("third", make_linear(unit, 8, 3));
-  Module net = make_module(unit, "Net");
-  net.register_module("first", first);
-  net.register_module("second", second);
-  net.register_module("inner", inner);
-  net.register_buffer("offset", at::randn({3}));
-  net.define(forward);
-  return net;
-}
-
-Module save_and_load(const Module& module) {
-  std::stringstream file;
-  module.save(file);
-  return torch::jit::load(file);
-}
-
-at::Tensor run(Module& module, const at::Tensor& x) { return module.forward({x}).toTensor(); }
-
-StateDict state_of(const Module& module) {
-  StateDict state;
-  for (const auto& item : module.named_parameters()) state.emplace(item.name, item.value);
-  for (const auto& item : module.named_buffers()) state.emplace(item.name, item.value);
-  return state;
-}
-
-void expect_equal(const StateDict& actual, const StateDict& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (const auto& [name, tensor] : expected) {
-    ASSERT_TRUE(actual.contains(name)) << name;
-    EXPECT_EQ(actual.at(name).scalar_type(), tensor.scalar_type()) << name;
-    EXPECT_TRUE(actual.at(name).equal(tensor)) << name;
-  }
-}
 
 at::Tensor run_by_hand(const StateDict& state, const at::Tensor& x) {
   const auto layer = [&](const std::string& name, const at::Tensor& input) {
@@ -185,116 +130,6 @@ TEST(WeightOnlyInt8ScriptModule, KeepsASharedWeightOne) {
     EXPECT_EQ(state.at("same" + entry).data_ptr(), state.at("a" + entry).data_ptr());
     EXPECT_EQ(state.at("tied" + entry).data_ptr(), state.at("a" + entry).data_ptr());
   }
-}
-
-// The module with the values of its int8 weights in their place.
-void round_weights(Module& module, const StateDict& state) {
-  const at::NoGradGuard no_grad;
-  for (const auto& item : module.named_parameters()) {
-    const std::string layer = item.name.substr(0, item.name.rfind('.'));
-    if (state.at(item.name).scalar_type() != at::kChar) continue;
-    item.value.copy_(state.at(item.name) * state.at(layer + ".scales").unsqueeze(1));
-  }
-}
-
-// What stays of a module in float64, "NAME: REASON" each. The others are converted, and the whole computes what it did
-// with rounded weights: sums of some numbers below 1000 are 1e-9 apart at most.
-std::string floats_of_doubles(const Module& module) {
-  Module loaded = save_and_load(module);
-  const ScriptWeightOnlyInt8QuantHandler handler(loaded);
-  const StateDict state = handler.create_quantized_state_dict();
-  Module converted = save_and_load(handler.convert_for_runtime());
-  expect_equal(state_of(converted), state);
-  std::string floats;
-  for (const FloatLayer& layer : handler.layers_that_stay()) {
-    EXPECT_TRUE(state.at(layer.name + ".weight").equal(state_of(loaded).at(layer.name + ".weight"))) << layer.name;
-    floats += layer.name + ": " + layer.reason + "\n";
-  }
-  const at::Tensor x = at::randn({4, 8}, at::kDouble);
-  EXPECT_FALSE(run(converted, x).allclose(run(loaded, x), /*rtol=*/0, /*atol=*/1e-9)) << floats;
-  round_weights(loaded, state);
-  EXPECT_TRUE(run(converted, x).allclose(run(loaded, x), /*rtol=*/0, /*atol=*/1e-9)) << floats;
-  return floats;
-}
-
-std::string floats_of(const Module& module) {
-  Module doubles = save_and_load(module);
-  doubles.to(at::kDouble);
-  return floats_of_doubles(doubles);
-}
-
-TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatDoesMoreWithItsWeight) {
-  const Unit unit = new_unit();
-  Module net = make_module(unit, "Net");
-  net.register_module(
-      "odd",
-      make_linear(unit, 8, 8, "def forward(self, x):\n    return torch.linear(x, self.weight * 2, self.bias)\n"));
-  net.register_module("even", make_linear(unit, 8, 3));
-  net.define("def forward(self, x):\n    return self.even.forward(self.odd.forward(x))\n");
-  EXPECT_EQ(floats_of(net), "odd: its method forward does more with the weight than multiply by it\n");
-}
-
-TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerWhoseWeightAnotherModuleReads) {
-  const std::string read = "def forward(self, x):\n    y = x\n    if bool(x.sum() > -1e9):\n";
-  const std::string rest = "    return self.inner.third.forward(self.second.forward(y)) + self.offset\n";
-  EXPECT_EQ(floats_of(make_net(read + "        y = torch.mm(y, self.first.weight)\n" + rest)),
-            "first: the module uses its weight itself\n"
-            "second: it is of one TorchScript type with 'first', which cannot be converted: the module uses its weight "
-            "itself\n");
-  EXPECT_EQ(floats_of(make_net(read + "        y = torch.mm(y, self.inner.third.weight.t())[:, :1] + y\n" + rest)),
-            "inner.third: the module uses its weight itself\n");
-}
-
-TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatMultipliesNothing) {
-  const Unit unit = new_unit();
-  Module unused = make_module(unit, "torch.nn.modules.linear.Linear");
-  unused.register_parameter("weight", at::randn({3, 8}), /*is_buffer=*/false);
-  Module net = make_module(unit, "Net");
-  net.register_module("unused", unused);
-  net.register_module("used", make_linear(unit, 8, 3));
-  net.define("def forward(self, x):\n    return self.used.forward(x)\n");
-  EXPECT_EQ(floats_of(net), "unused: none of its methods multiplies by its weight\n");
-}
-
-TEST(WeightOnlyInt8ScriptModuleLeaves, ALayerThatHasScalesAlready) {
-  const Unit unit = new_unit();
-  Module scaled = make_linear(unit, 8, 8);
-  scaled.register_buffer("scales", at::ones({8}));
-  Module net = make_module(unit, "Net");
-  net.register_module("scaled", scaled);
-  net.register_module("third", make_linear(unit, 8, 3));
-  net.define("def forward(self, x):\n    return self.third.forward(self.scaled.forward(x))\n");
-  EXPECT_EQ(floats_of(net), "scaled: it has an attribute 'scales' of its own\n");
-}
-
-// A net whose a and b are of one type, which does not say what their weights are; `use` is what the net makes of b.
-Module make_unlike_pair(const at::Tensor& weight_of_b, const std::string& use) {
-  const Unit unit = new_unit();
-  const Module a = make_linear(unit, 8, 8, "def forward(self, input):\n    return torch.linear(input, self.weight)\n");
-  Module b(unit, a.type());
-  b.setattr("weight", at::randn({8, 8}));
-  b.setattr("bias", at::randn({8}));
-  Module net = make_module(unit, "Net");
-  net.register_module("a", a);
-  net.register_module("b", b);
-  net.register_module("head", make_linear(unit, 8, 3));
-  net.define("def forward(self, x):\n    return self.head.forward(self.a.forward(x)) + " + use + "\n");
-  net.to(at::kDouble);
-  b.setattr("weight", weight_of_b);
-  return net;
-}
-
-TEST(WeightOnlyInt8ScriptModuleLeaves, ATypeOfWhichOneWeightIsNoFloatingMatrix) {
-  const at::Tensor complex = at::randn({8, 8}, at::kComplexDouble);
-  const std::string floats =
-      "a: it is of one TorchScript type with 'b', which cannot be converted: its weight is no floating matrix\n"
-      "b: its weight is no floating matrix\n";
-  EXPECT_EQ(floats_of_doubles(make_unlike_pair(complex, "torch.real(self.b.forward(torch.complex(x, x))).sum()")),
-            floats);
-  EXPECT_EQ(
-      floats_of_doubles(make_unlike_pair(complex, "torch.real(torch.mm(torch.complex(x, x), self.b.weight)).sum()")),
-      floats);
-  EXPECT_EQ(floats_of_doubles(make_unlike_pair(at::randn({8}, at::kDouble), "self.b.forward(x).sum()")), floats);
 }
 
 TEST(WeightOnlyInt8ScriptModule, RunsInFloat64) {

@@ -1,4 +1,3 @@
-// Quantised state dicts and conversion of torch::nn modules.
 #include "models/weight_only_int8.h"
 
 #include <ATen/ATen.h>
@@ -8,22 +7,64 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <set>
+#include <sstream>
 
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/mlp.h>
 #include <narrowcast/weight_only_int8.h>
+#include "tests/models/state_dicts.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast::models {
 namespace {
 
 using testing::error_message;
+using testing::expect_equal;
+using testing::keys_of;
 using torch::nn::Sequential;
 
-std::set<std::string> keys_of(const StateDict& state) {
-  std::set<std::string> keys;
-  for (const auto& [name, tensor] : state) keys.insert(name);
-  return keys;
+TEST(WeightOnlyInt8Linear, StartsEmptyWithTheStateDictsNames) {
+  WeightOnlyInt8Linear layer(
+      WeightOnlyInt8LinearOptions{.in_features = 3, .out_features = 2, .scales_dtype = at::kBFloat16});
+  EXPECT_EQ(layer->named_buffers().keys(), (std::vector<std::string>{"weight", "scales"}));
+  EXPECT_EQ(layer->named_parameters().keys(), std::vector<std::string>{"bias"});
+  EXPECT_EQ(layer->weight.scalar_type(), at::kChar);
+  EXPECT_EQ(layer->scales.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(layer(at::ones({5, 3})).equal(at::zeros({5, 2})));
+}
+
+TEST(WeightOnlyInt8Linear, TakesOverALinear) {
+  for (const bool bias : {true, false}) {
+    torch::nn::Linear linear(torch::nn::LinearOptions(6, 4).bias(bias));
+    linear->eval();
+    const auto layer = WeightOnlyInt8LinearImpl::from(*linear);
+    const auto [codes, scales, unused] =
+        dynamically_quantize_per_channel(linear->weight.detach(), -128, 127, at::kChar);
+    EXPECT_TRUE(layer->named_buffers()["weight"].equal(codes));
+    EXPECT_TRUE(layer->named_buffers()["scales"].equal(scales));
+    EXPECT_EQ(layer->named_parameters(/*recurse=*/false).contains("bias"), bias);
+    EXPECT_FALSE(layer->is_training());
+    const at::Tensor x = at::randn({3, 6});
+    EXPECT_TRUE(layer->forward(x).equal(
+        weight_only_int8_linear(x, codes, scales, bias ? std::optional(linear->bias) : std::nullopt)));
+  }
+}
+
+TEST(WeightOnlyInt8Linear, ClonesAndPrints) {
+  const auto layer = WeightOnlyInt8LinearImpl::from(*torch::nn::Linear(6, 4));
+  const auto copy = std::dynamic_pointer_cast<WeightOnlyInt8LinearImpl>(layer->clone());
+  const at::Tensor x = at::randn({3, 6});
+  EXPECT_TRUE(copy->forward(x).equal(layer->forward(x)));
+  EXPECT_NE(copy->weight.data_ptr(), layer->weight.data_ptr());
+  std::ostringstream text;
+  text << WeightOnlyInt8Linear(layer);
+  EXPECT_EQ(text.str(), "narrowcast::models::WeightOnlyInt8Linear(in_features=6, out_features=4, bias=true)");
+}
+
+TEST(WeightOnlyInt8Linear, RefusesWhatIsNoLayer) {
+  EXPECT_THROW(WeightOnlyInt8Linear(WeightOnlyInt8LinearOptions{.in_features = -1}), c10::ValueError);
+  EXPECT_THROW(WeightOnlyInt8Linear(WeightOnlyInt8LinearOptions{.out_features = -1}), c10::ValueError);
+  EXPECT_THROW(WeightOnlyInt8Linear(WeightOnlyInt8LinearOptions{.scales_dtype = at::kInt}), c10::TypeError);
 }
 
 // The module's parameters and buffers by name.
@@ -33,14 +74,6 @@ StateDict state_of(const torch::nn::Module& module) {
     for (const auto& item : items) state.emplace(item.key(), item.value().detach());
   }
   return state;
-}
-
-void expect_equal(const StateDict& actual, const StateDict& expected) {
-  ASSERT_EQ(keys_of(actual), keys_of(expected));
-  for (const auto& [name, tensor] : expected) {
-    EXPECT_EQ(actual.at(name).scalar_type(), tensor.scalar_type()) << name;
-    EXPECT_TRUE(actual.at(name).equal(tensor)) << name;
-  }
 }
 
 constexpr MlpOptions kTinyMlp = {.inputs = 6, .hidden = 5, .layers = 1, .classes = 3};
@@ -172,4 +205,5 @@ TEST(WeightOnlyInt8ConversionErrors, CoverListsRootsAndNothing) {
 }
 
 }  // namespace
+
 }  // namespace narrowcast::models

@@ -10,7 +10,7 @@
 
 #include "tests/programs/running_program.h"
 #include "tests/support/loopback_socket.h"
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::testing {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/base/listening_socket.h"
+#include "trainer/base/tcp_store.h"
 
 namespace narrowcast::testing {
 

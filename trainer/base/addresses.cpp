@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <memory>
 
-#include "trainer/base/address_list.h"
-#include "trainer/base/files/file_descriptor.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::network {
 namespace {
@@ -62,6 +62,49 @@ void for_each_own_address(const std::function<void(const std::string& interface,
 
 }  // namespace
 
+AddressList find_addresses(const std::string& host, int& error) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  return {error == 0 ? found : nullptr, [](addrinfo* list) {
+            if (list != nullptr) {
+              freeaddrinfo(list);
+            }
+          }};
+}
+
+SocketAddress::SocketAddress(const addrinfo& address, int64_t port) : length(address.ai_addrlen) {
+  std::memcpy(&bytes, address.ai_addr, std::min<size_t>(length, sizeof(bytes)));
+  const auto number = htons(static_cast<uint16_t>(port));
+  if (bytes.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(bytes).sin6_port = number;
+  } else {
+    reinterpret_cast<sockaddr_in&>(bytes).sin_port = number;
+  }
+}
+
+int64_t SocketAddress::port() const {
+  return ntohs(bytes.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bytes).sin6_port
+                                           : reinterpret_cast<const sockaddr_in&>(bytes).sin_port);
+}
+
+bool SocketAddress::means_all() const {
+  if (bytes.ss_family == AF_INET6) {
+    return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(bytes).sin6_addr);
+  }
+  return reinterpret_cast<const sockaddr_in&>(bytes).sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+bool means_all(const AddressList& addresses) {
+  for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+    if (SocketAddress(*entry, 0).means_all()) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<std::string> addresses_of_host(const std::string& host) {
   std::vector<std::string> addresses;
   int error = 0;
@@ -87,6 +130,8 @@ std::vector<std::string> addresses_of_interface(const std::string& interface) {
 }
 
 bool is_loopback_address(const std::string& address) { return address == "::1" || address.starts_with("127."); }
+
+bool names_loopback(const std::string& host) { return host == "localhost" || is_loopback_address(host); }
 
 bool is_own_address(const std::string& host) {
   std::vector<std::string> own;

@@ -1,11 +1,39 @@
-// Which addresses this machine has, and which of them a job uses.
+// What a host's name or number means to the network, which addresses this machine has, and which of them a job uses.
 #pragma once
 
+#include <netdb.h>
+
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace narrowcast::network {
+
+// Owns what getaddrinfo found; null if it found nothing.
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+// The TCP addresses of `host`; `error`, a code for gai_strerror, is set if there are none.
+AddressList find_addresses(const std::string& host, int& error);
+
+// One address with a port, as bind and connect take it.
+struct SocketAddress {
+  sockaddr_storage bytes{};
+  socklen_t length = 0;
+
+  SocketAddress() = default;
+  // The same address with another port.
+  SocketAddress(const addrinfo& address, int64_t port);
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&bytes); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
+  int64_t port() const;
+  // 0.0.0.0 or ::
+  bool means_all() const;
+};
+
+// Whether one of `addresses` is 0.0.0.0 or ::
+bool means_all(const AddressList& addresses);
 
 // The addresses, as numbers, of a host's name or address; none if it cannot be resolved (now).
 std::vector<std::string> addresses_of_host(const std::string& host);
@@ -16,6 +44,9 @@ std::vector<std::string> addresses_of_interface(const std::string& interface);
 
 // Whether `address`, a number, is one of 127.0.0.0/8 or ::1.
 bool is_loopback_address(const std::string& address);
+
+// Whether `host`, a name or a number, is a loopback address by how it is written; no name is resolved.
+bool names_loopback(const std::string& host);
 
 // Whether `host`, a name or a number, is this machine: one of its addresses is a loopback address, or an interface of
 // this machine that is up has it. False of 0.0.0.0 and ::, which are no machine's addresses, and of a name that cannot

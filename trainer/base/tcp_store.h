@@ -1,16 +1,44 @@
-// c10d's TCPStore, the key-value store of a job, at an address of our choice.
+// c10d's TCPStore, the key-value store of a job, at an address of our choice: the socket at which it is served, and the
+// keys that both launchers and workers know.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
 
-#include "trainer/base/listening_socket.h"
+#include "trainer/base/addresses.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::network {
+
+// A TCP socket that waits for connections at one address of this machine, and at no other.
+class ListeningSocket {
+ public:
+  // Port 0 is any free one. Where it cannot listen the result is empty, and `error`, a value of errno, says why: most
+  // often EADDRINUSE, somebody listens there already, or EADDRNOTAVAIL, the address is another machine's.
+  static std::optional<ListeningSocket> listen_at(const SocketAddress& address, int& error);
+
+  // Listens at the first of a host's `addresses` where it can. `error` is EADDRNOTAVAIL only if all of them are
+  // another machine's.
+  static std::optional<ListeningSocket> listen_at(const AddressList& addresses, int64_t port, int& error);
+
+  int64_t port() const { return port_; }
+
+  // Another descriptor of the same socket, which the caller owns; closing it leaves this one listening.
+  // Throws c10::Error.
+  int duplicate() const;
+
+ private:
+  ListeningSocket(files::FileDescriptor socket, int64_t port) : socket_(std::move(socket)), port_(port) {}
+
+  files::FileDescriptor socket_;
+  int64_t port_;
+};
 
 using TcpStorePtr = c10::intrusive_ptr<c10d::TCPStore>;
 
@@ -25,3 +53,15 @@ TcpStorePtr serve_tcp_store(const std::string& address, const ListeningSocket& s
 TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout);
 
 }  // namespace narrowcast::network
+
+namespace narrowcast::rendezvous {
+
+// What the keys of the job's ranks begin with, before a slash.
+inline std::string job_prefix(const std::string& run_id) { return "narrowcast/" + run_id; }
+
+// The rank whose process ended last, with success, while others ran, in decimal; below job_prefix(). narrowcast-run
+// writes it, and removes it before it starts the ranks again. Ranks that wait for others know by it that they wait in
+// vain.
+inline constexpr const char* kEndedRank = "ended_rank";
+
+}  // namespace narrowcast::rendezvous

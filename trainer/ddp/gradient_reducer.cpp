@@ -13,9 +13,7 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
-#include "trainer/ddp/make_reducer.h"
-#include "trainer/ddp/output_sink.h"
-#include "trainer/ddp/reduction_counter.h"
+#include "trainer/ddp/reducer.h"
 
 namespace narrowcast {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "trainer/base/program/error_file.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/verdict.h"
 #include "trainer/launcher/posix/last_lines.h"
 

@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "trainer/base/address_list.h"
 #include "trainer/base/addresses.h"
 #include "trainer/launcher/posix/machine.h"
 #include "trainer/launcher/store_rendezvous.h"

@@ -6,9 +6,8 @@
 #include <memory>
 #include <thread>
 
-#include "trainer/base/open_files.h"
-#include "trainer/base/program/error_file.h"
-#include "trainer/base/program/process_setup.h"
+#include "trainer/base/process_limits.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/launcher/agent.h"
 #include "trainer/launcher/group/hosted_store.h"
 #include "trainer/launcher/group/verdict.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 ABSL_FLAG(std::string, nproc_per_node, "1",
           "How many workers to start: a number, cpu (one for each CPU this process may use), gpu (one for each GPU) or "

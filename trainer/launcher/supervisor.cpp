@@ -4,7 +4,7 @@
 #include <csignal>
 #include <map>
 
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -33,7 +33,7 @@ class NARROWCAST_EXPORT CharGpt : public Model {
   explicit CharGpt(const CharGptOptions& options = {});
   ~CharGpt() override;
 
-  // From {{"layers", 2}, ...}; see create_model.
+  // Makes the model that {{"layers", 2}, ...} describes; see create_model.
   static std::shared_ptr<CharGpt> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);
@@ -45,7 +45,7 @@ class NARROWCAST_EXPORT CharGpt : public Model {
   // inputs and targets int64 [B, T]: mean cross entropy in nats of targets given logits(inputs).
   at::Tensor forward(const Batch& batch) override;
 
-  // As models::generate (generation.h), from this model's logits.
+  // Continues a prompt as models::generate (generation.h) does, from this model's logits.
   at::Tensor generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator);
 
   ModelOptions options() const override;

@@ -11,7 +11,7 @@
 
 namespace narrowcast::models {
 
-// How the next token is picked, and how many.
+// Says how the next token is picked, and how many are.
 struct GenerateOptions {
   int64_t count = 256;       // tokens to generate, >= 0
   double temperature = 1.0;  // divides the logits, >= 0; 0 always takes the likeliest token

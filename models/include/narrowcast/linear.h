@@ -26,9 +26,10 @@ class NARROWCAST_EXPORT LinearImpl : public torch::nn::LinearImpl {
   // the bias stays. Does nothing if that was done before. No undoing.
   void quantize_weight();
 
+  // Whether quantize_weight was called.
   bool is_quantized() const { return scales.defined(); }
 
-  // With equal tensors of its own, on `device` if there is one.
+  // Returns a layer with equal tensors of its own, on `device` if one is given.
   std::shared_ptr<torch::nn::Module> clone(const std::optional<c10::Device>& device = std::nullopt) const override;
 
   at::Tensor scales;  // undefined until quantize_weight

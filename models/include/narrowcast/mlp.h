@@ -24,7 +24,7 @@ class NARROWCAST_EXPORT Mlp : public Model {
   // Throws c10::ValueError for an option out of its range.
   explicit Mlp(const MlpOptions& options = {});
 
-  // From {{"hidden", 64}, ...}; see create_model.
+  // Makes the model that {{"hidden", 64}, ...} describes; see create_model.
   static std::shared_ptr<Mlp> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "ops/autograd/write_without_derivative.h"
 #include "ops/collectives/auto_quantize/decoding_work.h"
 #include "ops/collectives/auto_quantize/exchange.h"
+#include "ops/without_derivative.h"
 
 namespace narrowcast {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "ops/collectives/auto_quantize/exchange.h"
 #include "ops/collectives/group_name.h"
-#include "ops/meta/auto_quantize.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -21,7 +21,9 @@ struct Way {
   bool async_op;
 
   Encoding operator()() const {
-    meta::check_synchronous(async_op);
+    if (async_op) {
+      meta::refuse_async_op();
+    }
     return {parse_dquant_type(qtype), quant_loss};
   }
 };

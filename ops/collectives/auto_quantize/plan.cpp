@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/autograd/write_without_derivative.h"
 #include "ops/collectives/auto_quantize/agreement.h"
 #include "ops/collectives/auto_quantize/exchange.h"
 #include "ops/collectives/writable.h"
-#include "ops/meta/auto_quantize.h"
+#include "ops/meta/meta.h"
+#include "ops/without_derivative.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -25,7 +25,7 @@ void check_one_per_rank(const char* name, at::TensorList tensors, int64_t world_
 }
 
 void check_outputs_writable(at::TensorList inputs, at::TensorList outputs) {
-  const bool needs_gradient = autograd::needs_gradient(inputs, outputs);
+  const auto needs_gradient = autograd::needs_gradient(inputs, outputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const std::string name = "outputs[" + std::to_string(i) + "]";
     check_writable(name, outputs[i]);

@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/refusal.h"
 
 namespace narrowcast::collectives {

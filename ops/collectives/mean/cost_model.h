@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include <narrowcast/export.h>
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 
 namespace narrowcast::collectives {
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/announced_mean_job.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include <narrowcast/export.h>
-#include "ops/codec/wire/format.h"
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_rounding.h"
 #include "ops/collectives/mean/cost_model.h"
 #include "ops/collectives/wire/message_memory.h"
 #include "ops/collectives/wire/run.h"

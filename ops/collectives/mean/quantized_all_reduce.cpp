@@ -11,7 +11,6 @@
 #include <utility>
 
 #include <narrowcast/wire_format.h>
-#include "ops/autograd/write_without_derivative.h"
 #include "ops/collectives/group_name.h"
 #include "ops/collectives/mean/call_header.h"
 #include "ops/collectives/mean/group_workspace.h"
@@ -21,7 +20,8 @@
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
 #include "ops/error_message.h"
-#include "ops/meta/quantized_all_reduce.h"
+#include "ops/meta/meta.h"
+#include "ops/without_derivative.h"
 
 namespace narrowcast {
 namespace {

@@ -10,7 +10,6 @@
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/wire/gpu_run_codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
-#include "ops/cpu/wire/wire_parts.h"
 
 namespace narrowcast::collectives {
 namespace {

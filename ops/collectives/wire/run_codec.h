@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/codec/wire/format.h"
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_rounding.h"
 #include "ops/collectives/wire/run.h"
 
 namespace narrowcast::collectives {

@@ -12,7 +12,7 @@
 
 #include "ops/cuda/affine_uint8/launch_affine_uint8.h"
 #include "ops/cuda/float_type_of.h"
-#include "ops/meta/affine_uint8.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "ops/codec/affine_uint8.h"
-#include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
 #include "ops/cuda/affine_uint8/qparams.h"
 

@@ -8,9 +8,7 @@
 #include <type_traits>
 
 #include "ops/codec/affine_uint8.h"
-#include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
-#include "ops/codec/reciprocal_division.h"
 #include "ops/cuda/affine_uint8/qparams.h"
 #include "ops/cuda/rows/convert_part.h"
 #include "ops/cuda/rows/row_parts.h"

@@ -12,7 +12,7 @@
 #include <narrowcast/quantize_tensor.h>
 #include "ops/cuda/float_type_of.h"
 #include "ops/cuda/quantize_tensor/launch_quantize_tensor.h"
-#include "ops/meta/quantize_tensor.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
 #include "ops/cuda/byte_permute.h"
 #include "ops/cuda/rows/lane.h"

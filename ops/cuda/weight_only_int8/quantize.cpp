@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <tuple>
 
-#include "ops/composite/weight_only_int8_float64.h"
 #include "ops/cuda/float_type_of.h"
 #include "ops/cuda/weight_only_int8/launch_quantize.h"
-#include "ops/meta/weight_only_int8.h"
+#include "ops/meta/meta.h"
+#include "ops/weight_only_int8.h"
 
 namespace narrowcast::cuda {
 namespace {

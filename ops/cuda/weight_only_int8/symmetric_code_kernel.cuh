@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "ops/codec/host_device.h"
-#include "ops/codec/reciprocal_division.h"
 #include "ops/codec/weight_only_int8.h"
 #include "ops/cuda/rows/convert_part.h"
 #include "ops/cuda/rows/row_parts.h"

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
 #include "ops/codec/weight_only_int8.h"
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "ops/codec/quantize_tensor.h"
-#include "ops/codec/wire/float_elements.h"
+#include "ops/codec/wire_elements.h"
 #include "ops/cuda/vector_access.cuh"
 #include "ops/cuda/wire/wire_arguments.h"
 

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/codec/wire/block_scale.h"
-#include "ops/codec/wire/format.h"
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_message.h"
+#include "ops/codec/wire_rounding.h"
 #include "ops/cuda/byte_permute.h"
 #include "ops/cuda/wire/array_elements.cuh"
 #include "ops/cuda/wire/message_tile.cuh"

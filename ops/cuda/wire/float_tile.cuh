@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/codec/wire/format.h"
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_rounding.h"
 #include "ops/cuda/wire/array_elements.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
 #include "ops/cuda/wire/narrow_floats.cuh"

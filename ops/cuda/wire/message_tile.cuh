@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 #include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/vector_access.cuh"
 #include "ops/cuda/wire/array_elements.cuh"

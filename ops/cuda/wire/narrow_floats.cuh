@@ -6,7 +6,7 @@
 
 #include "ops/codec/host_device.h"
 #include "ops/codec/quantize_tensor.h"
-#include "ops/codec/wire/block_elements.h"
+#include "ops/codec/wire_elements.h"
 
 #if defined(__CUDACC__)
 #include <cuda_fp16.h>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_rounding.h"
 #include "ops/cuda/wire/array_elements.cuh"
 
 namespace narrowcast::cuda {

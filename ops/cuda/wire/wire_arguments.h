@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/rounding.h"
+#include "ops/codec/wire_rounding.h"
 #include "ops/cuda/float_type.h"
 
 namespace narrowcast::cuda {

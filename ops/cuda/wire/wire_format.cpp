@@ -11,7 +11,7 @@
 #include <narrowcast/wire_format.h>
 #include "ops/cuda/float_type_of.h"
 #include "ops/cuda/wire/wire_kernels.h"
-#include "ops/meta/wire_format.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// Messages in a wire format (ops/codec/wire, docs/wire_format.md) over arrays in
+// Messages in a wire format (ops/codec/wire_*.h, docs/wire_format.md) over arrays in
 // device memory: the same bytes and, but for the bits of a NaN, the same floats as
 // ops/cpu/wire/wire_kernels.h.
 //
@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 #include "ops/cuda/wire/wire_arguments.h"
 
 namespace narrowcast::cuda {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 #include "ops/cuda/wire/array_elements.cuh"
 #include "ops/cuda/wire/wire_arguments.h"
 #include "ops/cuda/wire/wire_tile.cuh"

@@ -2,4 +2,4 @@
 // other symbols are hidden.
 #pragma once
 
-#define NARROWCAST_EXPORT __attribute__((visibility("default")))
+#define NARROWCAST_EXPORT [[gnu::visibility("default")]]

@@ -1,5 +1,6 @@
 #include "trainer/base/addresses.h"
 
+#include <arpa/inet.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +13,44 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+TEST(FindAddresses, KnowsNamesAndNumbers) {
+  for (const char* const host : {"127.0.0.1", "localhost", "::1"}) {
+    int error = -1;
+    EXPECT_NE(find_addresses(host, error), nullptr) << host;
+    EXPECT_EQ(error, 0);
+  }
+}
+
+TEST(FindAddresses, SaysWhyThereAreNone) {
+  int error = 0;
+  EXPECT_EQ(find_addresses("no such host", error), nullptr);
+  EXPECT_NE(error, 0);
+}
+
+TEST(SocketAddress, CarriesThePort) {
+  int error = 0;
+  const AddressList four = find_addresses("127.0.0.1", error);
+  const SocketAddress address(*four, 1234);
+  EXPECT_EQ(reinterpret_cast<const sockaddr_in*>(address.get())->sin_port, htons(1234));
+  EXPECT_EQ(address.port(), 1234);
+  EXPECT_FALSE(address.means_all());
+  const AddressList six = find_addresses("::1", error);
+  const SocketAddress long_address(*six, 1234);
+  EXPECT_EQ(reinterpret_cast<const sockaddr_in6*>(long_address.get())->sin6_port, htons(1234));
+  EXPECT_EQ(long_address.port(), 1234);
+}
+
+TEST(SocketAddress, KnowsTheAddressesThatMeanAll) {
+  for (const char* const host : {"0.0.0.0", "::"}) {
+    int error = 0;
+    EXPECT_TRUE(SocketAddress(*find_addresses(host, error), 0).means_all()) << host;
+    EXPECT_TRUE(means_all(find_addresses(host, error))) << host;
+  }
+  int error = 0;
+  EXPECT_FALSE(means_all(find_addresses("localhost", error)));
+  EXPECT_FALSE(means_all(find_addresses("no such host", error)));
+}
 
 TEST(AddressesTest, NumbersStandForThemselves) {
   EXPECT_THAT(addresses_of_host("192.0.2.7"), Contains("192.0.2.7"));
@@ -31,6 +70,12 @@ TEST(AddressesTest, LoopbackIsAWholeNetwork) {
   EXPECT_TRUE(is_loopback_address("::1"));
   EXPECT_FALSE(is_loopback_address("192.0.2.7"));
   EXPECT_FALSE(is_loopback_address("::2"));
+}
+
+TEST(AddressesTest, LoopbackCanBeNamed) {
+  EXPECT_TRUE(names_loopback("localhost"));
+  EXPECT_TRUE(names_loopback("127.0.0.1"));
+  EXPECT_FALSE(names_loopback("localhost.example"));
 }
 
 TEST(AddressesTest, KnowsItsOwn) {
@@ -53,4 +98,5 @@ TEST(AddressesTest, TheRouteToThisMachineIsItsLoopback) {
 }
 
 }  // namespace
+
 }  // namespace narrowcast::network

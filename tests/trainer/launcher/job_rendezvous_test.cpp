@@ -8,7 +8,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/support/patience.h"
-#include "trainer/base/job_keys.h"
+#include "trainer/base/tcp_store.h"
 
 namespace narrowcast::launcher {
 namespace {

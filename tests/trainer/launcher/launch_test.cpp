@@ -8,7 +8,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/base/program/error_file.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
 namespace {

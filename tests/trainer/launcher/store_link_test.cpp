@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "tests/trainer/launcher/store_fixture.h"
-#include "trainer/base/job_keys.h"
+#include "trainer/base/tcp_store.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "tests/trainer/launcher/store_fixture.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "tests/trainer/launcher/fake_runner.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
 namespace {

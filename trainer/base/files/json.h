@@ -9,7 +9,7 @@
 
 namespace narrowcast::files {
 
-// What is refused. Copying, comparing and writing a value takes stack for each level of nesting.
+// A text beyond these limits is refused. Copying, comparing and writing a value takes stack for each level of nesting.
 struct JsonLimits {
   int64_t depth = 64;                 // arrays and objects within each other
   int64_t bytes = int64_t{16} << 20;  // of the text

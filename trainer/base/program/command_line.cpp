@@ -5,14 +5,15 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iostream>
+#include <numeric>
 #include <sstream>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/input_file.h"
-#include "trainer/base/files/printable.h"
-#include "trainer/base/program/closest_name.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/files/text.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::program {
 
@@ -32,6 +33,22 @@ struct CommandLine::Token {
 };
 
 namespace {
+
+// Levenshtein's distance, one row of the table at a time.
+size_t edits_between(std::string_view from, std::string_view to) {
+  std::vector<size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= from.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= to.size(); ++j) {
+      const size_t replaced = diagonal + (from[i - 1] == to[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
 
 constexpr int kMostNestedFiles = 8;
 constexpr size_t kLongestShown = 1000;              // bytes of an argument in a message
@@ -86,6 +103,20 @@ std::string text_of_flag_file(const std::string& path) {
 bool is_flag(const std::string& argument) { return argument.size() > 1 && argument[0] == '-' && argument != "--"; }
 
 }  // namespace
+
+std::string closest_name(std::string_view wanted, const std::vector<std::string>& known) {
+  std::string closest;
+  size_t fewest = SIZE_MAX;
+  for (const std::string& name : known) {
+    const bool begins = wanted.size() >= 3 && name.starts_with(wanted);
+    const size_t edits = begins ? 0 : edits_between(wanted, name);
+    if (edits < fewest && (begins || 3 * edits <= name.size())) {
+      closest = name;
+      fewest = edits;
+    }
+  }
+  return closest;
+}
 
 // The value of a flag that must have one.
 std::string CommandLine::value_of(const Token& token, const std::string* next) {

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "trainer/base/program/description.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::program {
 
@@ -65,5 +65,10 @@ class CommandLine {
 // on standard output and return 0; errors end as run_program says.
 int run_main(const Description& description, int argc, char** argv, const std::function<int(const CommandLine&)>& body,
              const FailureListener& on_failure = {});
+
+// "Did you mean": the name among `known` that `wanted` most likely stands for: one that begins with it, else the one
+// fewest single-letter edits away, if those are at most a third of its letters. Empty if none is that near. Ties go to
+// the first in `known`.
+std::string closest_name(std::string_view wanted, const std::vector<std::string>& known);
 
 }  // namespace narrowcast::program

@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::program {
 namespace {

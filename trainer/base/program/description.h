@@ -40,7 +40,7 @@ struct Description {
   Positionals positionals = Positionals::kNone;
 };
 
-// The codes of exit_code.h that all programs share, in ascending order.
+// The codes of failure.h that all programs share, in ascending order.
 std::vector<ExitMeaning> common_exit_codes();
 
 // Throws c10::Error unless every flag linked into the program is in exactly one

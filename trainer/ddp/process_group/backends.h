@@ -1,24 +1,34 @@
-// What init_process_group needs of a backend. Each backend is a file; one that a
-// build lacks is a file, too, whose function says so.
+// What init_process_group needs of a backend. Each backend is a file; one that a build lacks is a file, too, whose
+// function says so.
 #pragma once
 
 #include <c10/core/DeviceType.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstdint>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include <narrowcast/process_group.h>
 #include <narrowcast/worker_env.h>
 
 namespace narrowcast {
 
+// A backend for ProcessGroup::setBackend.
 struct GroupBackend {
   c10::DeviceType device;  // of the tensors it moves
   c10d::ProcessGroup::BackendType type;
   c10::intrusive_ptr<c10d::Backend> backend;
 };
+
+// The network interface that the group uses, as ProcessGroupOptions::interface says; empty: the backend's own choice.
+std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options);
+
+// Whether Gloo can be used as the environment asks for it. Throws as init_process_group says.
+void check_gloo_backend();
 
 // Connects this rank to all others. Throws as init_process_group says.
 GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
@@ -33,3 +43,28 @@ GroupBackend create_nccl_backend(const ProcessGroupPtr& group, const c10::intrus
                                  const WorkerEnv& env, const ProcessGroupOptions& options);
 
 }  // namespace narrowcast
+
+// NCCL, and LibTorch's use of it, take some things from the environment and from nowhere else.
+namespace narrowcast::nccl {
+
+// The place of a rank, as NCCL sees it.
+struct Place {
+  int64_t rank = 0;
+  std::string interface = {};          // through which NCCL is to connect; empty: its own choice
+  std::vector<std::string> gpus = {};  // by rank: texts that are equal where ranks use the same GPU
+};
+
+// The variables for that rank, by name. What the user set wins over them.
+//   NCCL_SOCKET_IFNAME: the interface.
+//   NCCL_HOSTID, NCCL_NET: where ranks share a GPU. NCCL refuses two ranks on one GPU of one host, so each gives itself
+//     for a host of its own, and all connect by sockets.
+//   TORCH_NCCL_DUMP_ON_TIMEOUT: no dumps. The mark that asks all ranks for them stays in the job's store, and would end
+//     the ranks of the next start.
+//   TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC: a rank ends after four times as long when a collective failed. Long enough for
+//     a launcher to see before it which rank was lost; by itself LibTorch waits for a minute.
+EnvironmentVariables environment_for(const Place& place);
+
+// Sets those of the variables that this process's environment lacks, before NCCL's first use.
+void set_where_missing(const EnvironmentVariables& variables);
+
+}  // namespace narrowcast::nccl

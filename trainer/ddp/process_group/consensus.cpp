@@ -17,7 +17,7 @@
 #include "ops/libtorch_versions.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast {
 namespace {
@@ -59,7 +59,7 @@ std::string serialize(const std::vector<NamedValue>& values) {
   return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// What `rank` serialised.
+// Reads what `rank` serialised.
 std::vector<NamedValue> parse_values(const std::string& text, size_t rank) {
   const nlohmann::json list = files::try_parse_json(text, {.bytes = kLongestText}).value;
   const auto is_entry = [](const nlohmann::json& entry) {
@@ -121,7 +121,7 @@ std::vector<std::string> names_of(const std::vector<std::vector<NamedValue>>& li
   return names;
 }
 
-// Of lists that are not equal.
+// Says how lists differ that are not equal.
 std::string describe_difference(const std::vector<std::vector<NamedValue>>& lists) {
   std::vector<ValuesByName> by_name(lists.size());
   for (size_t rank = 0; rank < lists.size(); ++rank) {

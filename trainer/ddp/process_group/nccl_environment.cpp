@@ -1,4 +1,4 @@
-#include "trainer/ddp/process_group/nccl_environment.h"
+#include "trainer/ddp/process_group/backends.h"
 
 #include <c10/util/StringUtil.h>
 #include <c10/util/env.h>

@@ -8,39 +8,19 @@
 
 #include <narrowcast/network_errors.h>
 #include "trainer/base/addresses.h"
-#include "trainer/base/open_files.h"
+#include "trainer/base/process_limits.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/process_group/rank_watch.h"
-#include "trainer/ddp/rendezvous/job_store.h"
+#include "trainer/ddp/process_group/rendezvous.h"
 
 namespace narrowcast {
 namespace {
-
-std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options) {
-  return options.interface.empty() ? env.socket_interface : options.interface;
-}
 
 void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK_VALUE(options.backend == "gloo" || options.backend == "nccl", "backend '", options.backend,
                     "' is not known; known are gloo and nccl");
   TORCH_CHECK_VALUE(options.timeout.count() > 0, "timeout of ", options.timeout.count(), " ms must be greater than 0");
   TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");
-}
-
-// LibTorch itself reads this variable when it makes Gloo's device. TCP and LINUX are names of the one transport that
-// works: TCP_TLS reads certificates, and then connects by functions of TCP's, which encrypt nothing. Later LibTorchs
-// lack it.
-void check_gloo_transport() {
-  constexpr const char* kTransport = "GLOO_DEVICE_TRANSPORT";
-  const EnvironmentVariables variables = process_environment();
-  const auto found = variables.find(kTransport);
-  if (found == variables.end() || found->second == "TCP" || found->second == "LINUX") {
-    return;
-  }
-  TORCH_CHECK_VALUE(found->second != "TCP_TLS", kTransport, "=TCP_TLS: LibTorch's Gloo would send everything in plain ",
-                    "text nevertheless; unset it, and encrypt the network instead (docs/security.md)");
-  TORCH_CHECK_VALUE(false, kTransport, "='", found->second,
-                    "' is no transport that LibTorch's Gloo has here; unset it, or set it to TCP");
 }
 
 // How many files a rank opens, about, as counted in training jobs of 1 to 6 ranks. Every one: the connection to the
@@ -80,9 +60,13 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
 
 }  // namespace
 
+std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options) {
+  return options.interface.empty() ? env.socket_interface : options.interface;
+}
+
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options) {
   check_options(options);
-  check_gloo_transport();
+  check_gloo_backend();
   check_open_files(env);
   if (options.backend == "nccl") {
     check_nccl_backend(env, options);

@@ -33,7 +33,7 @@ void let_broken_connections_be_errors() {
 
 std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, const ProcessGroupOptions& options) {
   let_broken_connections_be_errors();
-  const std::string& interface = options.interface.empty() ? env.socket_interface : options.interface;
+  const std::string interface = socket_interface(env, options);
   if (!interface.empty()) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
@@ -42,6 +42,22 @@ std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, con
 }
 
 }  // namespace
+
+// LibTorch itself reads this variable when it makes Gloo's device. TCP and LINUX are names of the one transport that
+// works: TCP_TLS reads certificates, and then connects by functions of TCP's, which encrypt nothing. Later LibTorchs
+// lack it.
+void check_gloo_backend() {
+  constexpr const char* kTransport = "GLOO_DEVICE_TRANSPORT";
+  const EnvironmentVariables variables = process_environment();
+  const auto found = variables.find(kTransport);
+  if (found == variables.end() || found->second == "TCP" || found->second == "LINUX") {
+    return;
+  }
+  TORCH_CHECK_VALUE(found->second != "TCP_TLS", kTransport, "=TCP_TLS: LibTorch's Gloo would send everything in plain ",
+                    "text nevertheless; unset it, and encrypt the network instead (docs/security.md)");
+  TORCH_CHECK_VALUE(false, kTransport, "='", found->second,
+                    "' is no transport that LibTorch's Gloo has here; unset it, or set it to TCP");
+}
 
 GroupBackend create_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, const WorkerEnv& env,
                                  const ProcessGroupOptions& options) {

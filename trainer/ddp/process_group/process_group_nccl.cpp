@@ -13,7 +13,6 @@
 
 #include <narrowcast/consensus.h>
 #include "trainer/ddp/process_group/backends.h"
-#include "trainer/ddp/process_group/nccl_environment.h"
 
 namespace narrowcast {
 namespace {
@@ -22,7 +21,7 @@ int64_t gpu_of(const WorkerEnv& env, const ProcessGroupOptions& options) {
   return options.gpu.value_or(env.local_rank);
 }
 
-// By what NCCL tells machines apart: the host's name, and the number that Linux gives each start of a machine.
+// NCCL tells machines apart by the host's name and the number that Linux gives each start of a machine.
 std::string name_of_host() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -39,7 +38,7 @@ std::string name_of_gpu(c10::DeviceIndex gpu) {
 }
 
 std::string interface_for(const WorkerEnv& env, const ProcessGroupOptions& options) {
-  const std::string& named = options.interface.empty() ? env.socket_interface : options.interface;
+  const std::string named = socket_interface(env, options);
   return named.empty() && env.on_one_node() ? "lo" : named;
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <narrowcast/current_step.h>
+#include <narrowcast/network_errors.h>
 
 namespace narrowcast {
 namespace {
@@ -25,17 +25,9 @@ constexpr milliseconds kUnansweringStore{2000};  // more than this, and it is ta
 std::string question_key(int64_t rank) { return c10::str("watch/question/", rank); }
 std::string answer_key(int64_t rank) { return c10::str("watch/answer/", rank); }
 
-void write(const StorePtr& store, const std::string& key, const std::string& value) {
-  store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
-}
-
-// Empty if there is none.
+// The key's value; empty if there is none.
 std::string read(const StorePtr& store, const std::string& key) {
-  if (!store->check({key})) {
-    return "";
-  }
-  const std::vector<uint8_t> value = store->get(key);
-  return {value.begin(), value.end()};
+  return store->check({key}) ? store->get_to_str(key) : "";
 }
 
 // Answers are "NUMBER TEXT", so that each differs from the one before.
@@ -54,7 +46,7 @@ std::map<int64_t, std::string> ask(const StorePtr& store, const std::vector<int6
   const auto deadline = Clock::now() + patience;
   const std::map<int64_t, std::string> before = answers_of(store, ranks);
   for (const int64_t rank : ranks) {
-    write(store, question_key(rank), "?");
+    store->set(question_key(rank), "?");
   }
   std::map<int64_t, std::string> fresh;
   while (fresh.size() < ranks.size() && Clock::now() < deadline) {
@@ -110,7 +102,7 @@ struct RankWatch::Answering {
     for (int64_t number = 0; !stops_within(options.look_every);) {
       if (store->check({question_key(options.rank)})) {
         store->deleteKey(question_key(options.rank));
-        write(store, answer_key(options.rank), c10::str(number++, " ", describe_current_step(options.rank)));
+        store->set(answer_key(options.rank), c10::str(number++, " ", describe_current_step(options.rank)));
       }
     }
   }

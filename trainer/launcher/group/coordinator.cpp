@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
 namespace {

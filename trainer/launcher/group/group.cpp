@@ -6,8 +6,8 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/printable.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/files/text.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/launcher/posix/last_lines.h"
 
 // What is missing is null.

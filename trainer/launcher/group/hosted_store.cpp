@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "ops/error_message.h"
-#include "trainer/base/address_list.h"
-#include "trainer/base/files/file_descriptor.h"
-#include "trainer/base/job_keys.h"
+#include "trainer/base/addresses.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/tcp_store.h"
 
 namespace narrowcast::launcher {
 namespace {

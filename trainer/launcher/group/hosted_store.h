@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/base/listening_socket.h"
 #include "trainer/base/tcp_store.h"
 
 namespace narrowcast::launcher {

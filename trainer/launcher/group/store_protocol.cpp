@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 #include "trainer/launcher/group/hosted_store.h"
 
 namespace narrowcast::launcher {

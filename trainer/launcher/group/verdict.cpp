@@ -5,8 +5,8 @@
 #include <iomanip>
 #include <sstream>
 
-#include "trainer/base/files/printable.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/files/text.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {

@@ -15,7 +15,7 @@
 #include <sstream>
 #include <variant>
 
-#include "trainer/base/program/process_setup.h"
+#include "trainer/base/process_limits.h"
 #include "trainer/launcher/posix/machine.h"
 
 namespace narrowcast::launcher {

@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "trainer/base/files/file_descriptor.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <utility>
 
-#include "trainer/base/files/utf8.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::launcher {
 namespace {

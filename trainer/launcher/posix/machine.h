@@ -7,7 +7,7 @@
 #include <string>
 
 #include <narrowcast/worker_env.h>
-#include "trainer/base/files/file_descriptor.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::launcher {
 

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/base/files/file_descriptor.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {

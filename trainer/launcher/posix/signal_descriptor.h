@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/base/files/file_descriptor.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::launcher {
 

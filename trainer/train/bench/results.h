@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/codec/wire/format.h"
+#include "ops/codec/wire_format.h"
 
 namespace narrowcast::bench {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/bench/hook_times.h"
 #include "trainer/train/bench/kernel_rates.h"
 #include "trainer/train/bench/link_rate.h"

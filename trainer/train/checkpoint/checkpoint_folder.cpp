@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::checkpoint {

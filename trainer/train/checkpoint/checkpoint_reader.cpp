@@ -7,7 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/first_failure.h"
 #include "trainer/train/files/sha256.h"
 

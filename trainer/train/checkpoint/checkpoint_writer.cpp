@@ -12,7 +12,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/first_failure.h"
 #include "trainer/train/files/file_io.h"

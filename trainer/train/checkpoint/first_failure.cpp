@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::checkpoint {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::checkpoint {
 namespace {

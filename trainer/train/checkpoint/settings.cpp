@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::checkpoint {
 namespace {

@@ -8,7 +8,7 @@
 #include <random>
 #include <system_error>
 
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/first_failure.h"
 #include "trainer/train/files/file_io.h"

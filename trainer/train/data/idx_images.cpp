@@ -9,7 +9,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/hash.h"
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::data {
 namespace {

@@ -11,9 +11,8 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/hash.h"
-#include "trainer/base/files/input_file.h"
-#include "trainer/base/files/printable.h"
-#include "trainer/base/files/utf8.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/data/text_files.h"
 
 namespace narrowcast::data {

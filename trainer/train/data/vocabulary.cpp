@@ -6,8 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "trainer/base/files/printable.h"
-#include "trainer/base/files/utf8.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::data {
 

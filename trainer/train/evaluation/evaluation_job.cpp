@@ -10,8 +10,8 @@
 #include <iomanip>
 
 #include <narrowcast/consensus.h>
-#include "trainer/base/files/printable.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/files/text.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/data/vocabulary.h"
 #include "trainer/train/evaluation/evaluation_inputs.h"
 #include "trainer/train/job/run_job.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "trainer/base/files/file_descriptor.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/train/files/sha256.h"
 
 namespace narrowcast::files {

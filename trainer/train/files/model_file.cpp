@@ -12,7 +12,7 @@
 #include <narrowcast/models.h>
 #include "models/weight_only_int8.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::files {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/input_file.h"
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/safetensors_header.h"
 

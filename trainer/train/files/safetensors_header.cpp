@@ -11,8 +11,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/printable.h"
-#include "trainer/base/files/utf8.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::files {
 namespace {

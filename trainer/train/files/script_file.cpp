@@ -10,9 +10,9 @@
 
 #include <narrowcast/errors.h>
 #include "ops/error_message.h"
-#include "trainer/base/files/input_file.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::files {

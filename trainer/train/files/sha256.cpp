@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::files {
 namespace {

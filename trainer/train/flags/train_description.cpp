@@ -1,4 +1,4 @@
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/flags/checkpoint_flags.h"
 #include "trainer/train/flags/evaluate_flags.h"
 #include "trainer/train/flags/exchange_flags.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/settings.h"
 #include "trainer/train/checkpoint/shared_folder.h"

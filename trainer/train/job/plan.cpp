@@ -9,7 +9,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/training/learning_rate.h"
 
 namespace narrowcast::job {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/plan.h"
 #include "trainer/train/job/training_job.h"

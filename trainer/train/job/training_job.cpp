@@ -11,8 +11,8 @@
 
 #include <narrowcast/char_gpt.h>
 #include "hooks/hook_table.h"
-#include "trainer/base/files/printable.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/files/text.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/data/vocabulary.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/job_checkpoints.h"

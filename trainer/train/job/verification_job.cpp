@@ -9,7 +9,7 @@
 
 #include <narrowcast/hooks.h>
 #include "models/ddp_comm_hook_task.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/data/batch_plan.h"
 #include "trainer/train/data/sample_order.h"
 #include "trainer/train/training/batch_feed.h"

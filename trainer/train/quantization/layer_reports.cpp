@@ -7,7 +7,7 @@
 #include <optional>
 #include <sstream>
 
-#include "trainer/base/files/printable.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/reporting/quantities.h"
 
 namespace narrowcast::quantization {

@@ -5,8 +5,8 @@
 #include <system_error>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/files/input_file.h"
 #include "trainer/base/files/json.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::reporting {

@@ -7,7 +7,7 @@
 
 #include "tests/ops/cuda/wire/kernels_on_host.h"
 #include "tests/ops/cuda/wire/placed_array.h"
-#include "tests/ops/wire/wire_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 
 namespace narrowcast::cuda_on_host {
 namespace {

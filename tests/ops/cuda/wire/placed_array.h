@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/ops/wire/wire_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 
 // AddressSanitizer's runtime has these; null in other builds.
 extern "C" {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
-#include "tests/ops/wire/wire_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 #include "tests/support/devices.h"
 
 namespace narrowcast::collectives {

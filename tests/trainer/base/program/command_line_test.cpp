@@ -10,7 +10,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/base/program/sample_program.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::program {
 namespace {
@@ -20,6 +20,31 @@ using ::testing::HasSubstr;
 using ::testing::Lt;
 using ::testing::SizeIs;
 using Words = std::vector<std::string>;
+
+const std::vector<std::string> kNames = {"none", "noop", "allreduce", "quantize_per_tensor", "quantize_per_channel"};
+
+TEST(ClosestName, FindsASlip) {
+  EXPECT_EQ(closest_name("allreduse", kNames), "allreduce");
+  EXPECT_EQ(closest_name("alreduce", kNames), "allreduce");
+  EXPECT_EQ(closest_name("noopp", kNames), "noop");
+  EXPECT_EQ(closest_name("quantize_per_chanel", kNames), "quantize_per_channel");
+}
+
+TEST(ClosestName, FindsABeginning) {
+  EXPECT_EQ(closest_name("all", kNames), "allreduce");
+  EXPECT_EQ(closest_name("quantize_per_", kNames), "quantize_per_tensor");
+}
+
+TEST(ClosestName, IsEmptyIfNothingIsNear) {
+  EXPECT_EQ(closest_name("powersgd", kNames), "");
+  EXPECT_EQ(closest_name("", kNames), "");
+  EXPECT_EQ(closest_name("x", {}), "");
+}
+
+TEST(ClosestName, CountsEditsNotLetters) {
+  EXPECT_EQ(closest_name("abcxyz", {"abcdyz"}), "abcdyz");  // one of six letters replaced
+  EXPECT_EQ(closest_name("abxxxz", {"abcdyz"}), "");        // three of six: too far
+}
 
 // Flags are global: each test leaves them as it found them.
 class CommandLineTest : public ::testing::Test {
@@ -197,4 +222,5 @@ TEST_F(CommandLineTest, MainReportsWrongUseInOneLine) {
 }
 
 }  // namespace
+
 }  // namespace narrowcast::program

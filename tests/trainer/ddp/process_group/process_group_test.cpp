@@ -1,79 +1,37 @@
 #include <narrowcast/process_group.h>
 
-#include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <functional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <vector>
 
 #include <narrowcast/consensus.h>
 #include "tests/support/error_message.h"
-#include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/support/open_file_limit.h"
 #include "tests/support/patience.h"
-#include "trainer/base/open_files.h"
+#include "tests/trainer/ddp/process_group/ranks_on_threads.h"
+#include "trainer/base/process_limits.h"
 
 namespace narrowcast {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::ElementsAre;
+using testing::env_at;
 using testing::error_message;
 using testing::free_port;
 using ::testing::HasSubstr;
+using testing::sum_ranks_on_threads;
 using namespace std::chrono_literals;
-
-struct Place {
-  int64_t rank = 0;
-  int64_t world_size = 2;
-};
-
-WorkerEnv env_at(Place place, int64_t port) {
-  WorkerEnv env;
-  env.rank = env.local_rank = place.rank;
-  env.world_size = env.local_world_size = place.world_size;
-  env.master_addr = "127.0.0.1";
-  env.master_port = port;
-  return env;
-}
-
-// Each thread of a test is a rank and registers its group under a name of its own.
-ProcessGroupOptions options_of_thread(int64_t rank) {
-  return {.timeout = testing::kPatience, .group_name = "thread" + std::to_string(rank)};
-}
 
 std::string init_error(const WorkerEnv& env, std::chrono::milliseconds timeout) {
   return error_message<c10::DistBackendError>([&] { init_process_group(env, {.timeout = timeout}); });
-}
-
-void sum_ranks_on_threads(int64_t world_size, const std::function<WorkerEnv(int64_t rank)>& env_of) {
-  std::vector<std::vector<double>> sums(world_size);
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const ProcessGroupScope scope(env_of(rank), options_of_thread(rank));
-      const auto group = c10d::resolve_process_group("thread" + std::to_string(rank));
-      sums[rank] = all_reduce_sum(group, {static_cast<double>(rank + 1)});
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& sum : sums) {
-    EXPECT_THAT(sum, ElementsAre(static_cast<double>(world_size * (world_size + 1) / 2)));
-  }
 }
 
 class ProcessGroupWorldTest : public ::testing::TestWithParam<int64_t> {};
@@ -99,42 +57,6 @@ TEST(ProcessGroupTest, IsAClientOfTheAgentsStore) {
       return env;
     });
   }
-}
-
-TEST(ProcessGroupTest, FindsTheAddressTowardsTheMasterOnSeveralNodes) {
-  const int64_t port = free_port();
-  sum_ranks_on_threads(2, [&](int64_t rank) {
-    WorkerEnv env = env_at({rank, 2}, port);
-    env.local_world_size = 1;  // One rank per node; the two nodes are this machine.
-    env.local_rank = 0;
-    return env;
-  });
-}
-
-TEST(ProcessGroupTest, ListensNowhereButAtLoopbackOnOneNode) {
-  const int64_t port = free_port();
-  std::vector<std::string> listening;
-  std::thread rank1([&] {
-    const ProcessGroupScope scope(env_at({1, 2}, port), options_of_thread(1));
-    barrier(scope.group(), "while the other rank looks");
-  });
-  {
-    const ProcessGroupScope scope(env_at({0, 2}, port), options_of_thread(0));
-    listening = testing::listening_addresses();
-    barrier(scope.group(), "while the other rank looks");
-  }
-  rank1.join();
-  EXPECT_THAT(listening, AllOf(::testing::SizeIs(::testing::Ge(2)), ::testing::Each("127.0.0.1")))
-      << "rank 0's store and both ranks' sockets for messages";
-}
-
-TEST(ProcessGroupTest, UsesTheInterfaceAskedFor) {
-  const int64_t port = free_port();
-  sum_ranks_on_threads(2, [&](int64_t rank) {
-    WorkerEnv env = env_at({rank, 2}, port);
-    env.socket_interface = "lo";
-    return env;
-  });
 }
 
 TEST(ProcessGroupTest, OneProcessAloneIsRegisteredUnderPyTorchsName) {
@@ -225,42 +147,6 @@ TEST(ProcessGroupOpenFilesTest, AreCountedBeforeAnyIsOpened) {
 
 TEST(ProcessGroupOpenFilesTest, AreEnoughForARankThatGoesOn) {
   EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), 26), HasSubstr("no sign of rank 1"));
-}
-
-class GlooTransportTest : public ::testing::Test {
- protected:
-  // Of joining with this GLOO_DEVICE_TRANSPORT. Another rank is named that nobody waits for.
-  static std::string error_with(const std::string& transport) {
-    ::setenv("GLOO_DEVICE_TRANSPORT", transport.c_str(), 1);
-    return error_message<c10::ValueError>([] { init_process_group(env_at({.rank = 1}, free_port())); });
-  }
-  void TearDown() override { ::unsetenv("GLOO_DEVICE_TRANSPORT"); }
-};
-
-TEST_F(GlooTransportTest, RefusesTlsThatWouldNotEncryptBeforeTheStoreIsReached) {
-  EXPECT_THAT(error_with("TCP_TLS"), AllOf(HasSubstr("GLOO_DEVICE_TRANSPORT=TCP_TLS"), HasSubstr("plain text")));
-}
-
-TEST_F(GlooTransportTest, NamesATransportThatLibTorchLacks) {
-  for (const std::string transport : {"UV", "IBVERBS", "tcp_tls", ""}) {
-    EXPECT_THAT(error_with(transport), HasSubstr("GLOO_DEVICE_TRANSPORT='" + transport + "' is no transport"));
-  }
-}
-
-TEST_F(GlooTransportTest, TakesTheOneThatWorksByBothItsNames) {
-  for (const char* const transport : {"TCP", "LINUX"}) {
-    ::setenv("GLOO_DEVICE_TRANSPORT", transport, 1);
-    const ProcessGroupScope scope(WorkerEnv{});
-    EXPECT_EQ(scope.group()->getSize(), 1);
-  }
-}
-
-TEST(ProcessGroupWithoutGpuTest, SaysWhatNcclLacks) {
-  if (at::globalContext().hasCUDA()) {
-    GTEST_SKIP() << "a GPU, which NCCL can use";
-  }
-  EXPECT_THAT(error_message<c10::ValueError>([] { init_process_group(WorkerEnv{}, {.backend = "nccl"}); }),
-              AnyOf(HasSubstr("'nccl' is not part of this build"), HasSubstr("backend 'nccl' needs a GPU: rank 0 is")));
 }
 
 // A program that returns from main without giving up its group must still end well.

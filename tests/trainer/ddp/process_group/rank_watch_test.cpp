@@ -6,7 +6,7 @@
 #include <future>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include <narrowcast/current_step.h>
+#include <narrowcast/network_errors.h>
 #include "tests/support/patience.h"
 
 namespace narrowcast {

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <set>
 
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
 namespace {

@@ -17,8 +17,8 @@
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/support/patience.h"
-#include "trainer/base/files/file_descriptor.h"
-#include "trainer/base/job_keys.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/tcp_store.h"
 
 namespace narrowcast::launcher {
 namespace {

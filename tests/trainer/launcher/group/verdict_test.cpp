@@ -6,7 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {

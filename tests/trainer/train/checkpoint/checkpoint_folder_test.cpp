@@ -16,7 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/checkpoint/saved_content.h"
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::checkpoint {
 namespace {

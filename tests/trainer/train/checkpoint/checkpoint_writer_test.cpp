@@ -13,7 +13,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/checkpoint/saved_content.h"
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 
 namespace narrowcast::checkpoint {

@@ -8,7 +8,7 @@
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::data {
 namespace {

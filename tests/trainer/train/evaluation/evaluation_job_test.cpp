@@ -12,7 +12,7 @@
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/files/script_fixtures.h"
 #include "tests/trainer/train/job/small_job.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/job/run_job.h"
 
 namespace narrowcast::evaluation {

@@ -1,5 +1,5 @@
 #include "trainer/train/files/file_io.h"
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/base/files/input_file.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/train/files/safetensors_header.h"
 
 namespace narrowcast::files {

@@ -12,8 +12,8 @@
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
-#include "trainer/base/files/input_file.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/job/run_job.h"
 

@@ -8,7 +8,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 
 namespace narrowcast::job {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/job/small_job.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/plan.h"
 

@@ -10,7 +10,7 @@
 #include <narrowcast/hooks.h>
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/job/small_job.h"
-#include "trainer/base/program/exit_code.h"
+#include "trainer/base/program/failure.h"
 #include "trainer/train/job/plan.h"
 
 namespace narrowcast::job {

@@ -10,19 +10,20 @@
 
 #include <narrowcast/export.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
+// The values of environment variables by name.
 using EnvironmentVariables = std::map<std::string, std::string>;
 
 // Every variable of this process's environment, e.g. to pass it on to a child.
-NARROWCAST_EXPORT EnvironmentVariables process_environment();
+EnvironmentVariables process_environment();
 
 // The variable's value; empty if it is not set. To be set to nothing counts as not
 // to be set, as in most shells' scripts.
-NARROWCAST_EXPORT std::string text_or_empty(const EnvironmentVariables& variables, const std::string& name);
+std::string text_or_empty(const EnvironmentVariables& variables, const std::string& name);
 
 // TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere.
-NARROWCAST_EXPORT std::string worker_error_file();
+std::string worker_error_file();
 
 // What a command line says about the process's place in a job. It wins over what
 // the launcher says.
@@ -39,7 +40,7 @@ struct WorkerFlags {
 // says: torchrun, narrowcast-run, Kubernetes' training operator, Open MPI, srun,
 // MPICH's and Intel's mpiexec and other PMI launchers, or RANK and WORLD_SIZE set by
 // hand. docs/launcher.md lists the variables. The defaults are one process alone.
-struct NARROWCAST_EXPORT WorkerEnv {
+struct WorkerEnv {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t local_rank = 0;        // among the processes of this node
@@ -52,13 +53,13 @@ struct NARROWCAST_EXPORT WorkerEnv {
   std::string error_file;        // TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere
   std::string socket_interface;  // GLOO_SOCKET_IFNAME, e.g. "eth0"; empty: chosen by init_process_group
 
-  // All ranks run on this node.
+  // Whether all ranks run on this node.
   bool on_one_node() const { return local_world_size == world_size; }
 
-  // From this process's environment. See from_variables.
+  // Reads this process's environment, as from_variables does.
   static WorkerEnv from_environment(const WorkerFlags& flags = {});
 
-  // Without a launcher's variables and without flags for ranks: one process alone.
+  // Without a launcher's variables and without flags for ranks it is one process alone.
   // Otherwise rank and world size must be known and, for more than one process, an
   // address, a port and the local ranks. Where nothing says those: a loopback
   // address says that all ranks share a node; Kubernetes that a pod is a node; MPI's
@@ -69,13 +70,15 @@ struct NARROWCAST_EXPORT WorkerEnv {
 };
 
 // What the user's session says to programs.
-struct NARROWCAST_EXPORT SessionEnv {
+struct SessionEnv {
   bool no_color = false;             // NO_COLOR is set and not empty: print no colours (no-color.org)
   bool omp_num_threads_set = false;  // OMP_NUM_THREADS is set: the user chose the number of threads
   std::string term;                  // TERM, e.g. "xterm" or "dumb"
   std::filesystem::path cache_home;  // XDG_CACHE_HOME, else HOME/.cache; empty without both
 
+  // Reads this process's environment.
   static SessionEnv from_environment();
+  // Reads these variables alone.
   static SessionEnv from_variables(const EnvironmentVariables& variables);
 };
 

@@ -10,19 +10,21 @@
 #include <narrowcast/export.h>
 #include <narrowcast/process_group.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // Returns when all ranks have called it. `step` says what for, in errors.
-NARROWCAST_EXPORT void barrier(const ProcessGroupPtr& group, const std::string& step);
+void barrier(const ProcessGroupPtr& group, const std::string& step);
 
-// Element by element over the ranks; every rank passes as many values and gets the
-// same bits. Integers up to 2^53 are exact. all_reduce_max wants no NaN.
-NARROWCAST_EXPORT std::vector<double> all_reduce_sum(const ProcessGroupPtr& group, const std::vector<double>& values);
-NARROWCAST_EXPORT std::vector<double> all_reduce_max(const ProcessGroupPtr& group, const std::vector<double>& values);
+// The sum over the ranks, element by element; every rank passes as many values and gets the same bits. Sums of integers
+// are exact up to 2^53.
+std::vector<double> all_reduce_sum(const ProcessGroupPtr& group, const std::vector<double>& values);
+
+// The greatest over the ranks, element by element, as above. No value may be NaN.
+std::vector<double> all_reduce_max(const ProcessGroupPtr& group, const std::vector<double>& values);
 
 // The text of every rank, by rank. Texts may differ in length, up to 64 MiB: a rank that
 // announces another length is a c10::DistBackendError, on all ranks, that names it.
-NARROWCAST_EXPORT std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std::string& text);
+std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std::string& text);
 
 // Something that must be the same on all ranks, e.g. {"--hook", "int8"}.
 struct NamedValue {
@@ -37,6 +39,6 @@ struct NamedValue {
 // only the order differs, it says so. Sends 8 bytes per rank where they are equal,
 // the lists themselves only where they differ. A rank that sends anything but a list
 // is a c10::DistBackendError that names it.
-NARROWCAST_EXPORT void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values);
+void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values);
 
 }  // namespace narrowcast

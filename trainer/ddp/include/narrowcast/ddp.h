@@ -42,7 +42,7 @@ class DistributedDataParallel {
   DistributedDataParallel(Module module, ProcessGroupPtr group, const DdpOptions& options = {})
       : module_(std::move(module)), reducer_(module_state(state_source()), std::move(group), options) {}
 
-  // What the module's forward returns for these arguments. With gradients enabled
+  // Returns what the module's forward does for these arguments. With gradients enabled
   // and outside no_sync, the next backward pass through the result averages the
   // gradients. A torch::jit::Module takes anything that converts to c10::IValue.
   template <class... Args>
@@ -77,8 +77,10 @@ class DistributedDataParallel {
 
   // The module; its forward does not communicate.
   Module& module() { return module_; }
+  // The module of a const wrapper.
   const Module& module() const { return module_; }
 
+  // The group that it was made with, never null.
   const ProcessGroupPtr& process_group() const { return reducer_.process_group(); }
 
   // Name of the hook in use, or "none".
@@ -89,17 +91,18 @@ class DistributedDataParallel {
   // pass, what a ring all-reduce sends.
   int64_t payload_bytes_sent() const { return reducer_.payload_bytes_sent(); }
 
-  // The same for "none", whatever the hook.
+  // Bytes that this rank would have sent with "none", whatever the hook is.
   int64_t payload_bytes_without_hook() const { return reducer_.payload_bytes_without_hook(); }
 
   // A collective, between steps: if the Reducer has yet to rebuild its buckets, it does so now instead of in the next
   // forward. Returns whether they stay as they are from now on; with static_graph that takes two steps.
   bool settle_buckets() { return reducer_.settle_buckets(); }
 
-  // What later steps depend on besides parameters and optimizer: a training that takes it up between steps, settled,
-  // and had the same options, goes on with the same bits. load_state comes before the first forward; it throws
-  // CorruptInputError naming what is missing or does not fit.
+  // What later steps depend on besides parameters and optimizer, asked for between steps, once the buckets are settled.
+  // A training with the same options that resumes from it goes on with the same bits.
   ReducerState state() const { return reducer_.state(); }
+  // Resumes from such a state, before the first forward. Throws CorruptInputError naming what is missing or does not
+  // fit.
   void load_state(const SavedReducerState& saved) { reducer_.load_state(saved); }
 
   // Whether all ranks end a step with the same gradients: all hooks do but "noop".

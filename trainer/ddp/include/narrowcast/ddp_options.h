@@ -30,8 +30,8 @@ struct NARROWCAST_EXPORT DdpOptions {
   // A bucket is sent when its gradients reach this many MiB (2^20 bytes).
   TORCH_ARG(double, bucket_cap_mb) = 25;
 
-  // The same for the first bucket, in MiB: small, so that sending starts early.
-  // Without a value 1 MiB, or bucket_cap_mb if that is smaller.
+  // The cap of the first bucket, in MiB: it is small, so that sending starts early.
+  // Without a value it is 1 MiB, or bucket_cap_mb if that is smaller.
   TORCH_ARG(std::optional<double>, first_bucket_mb) = std::nullopt;
 
   // Some parameters get no gradient in some steps. Costs a walk over the graph per
@@ -63,8 +63,9 @@ struct NARROWCAST_EXPORT DdpOptions {
   // The same options for another hook, without those that were meant for hook() alone.
   DdpOptions with_hook(const std::string& name) const;
 
-  // What the two caps mean in bytes.
+  // bucket_cap_mb in bytes, at least 1.
   int64_t bucket_bytes_cap() const;
+  // The cap of the first bucket in bytes, at least 1, also where first_bucket_mb has no value.
   int64_t first_bucket_bytes_cap() const;
 };
 

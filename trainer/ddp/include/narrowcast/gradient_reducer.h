@@ -14,9 +14,9 @@
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/export.h>
+#include <narrowcast/hook_state.h>
 #include <narrowcast/module_state.h>
 #include <narrowcast/process_group.h>
-#include <narrowcast/reducer_state.h>
 
 namespace c10d {
 class Reducer;
@@ -26,9 +26,27 @@ namespace narrowcast {
 
 class ReductionCounter;
 
+// The names of the parameters in each bucket, buckets in the order in which they are sent.
+using BucketNames = std::vector<std::vector<std::string>>;
+
+// The state that one rank leaves.
+struct ReducerState {
+  BucketNames buckets;         // the same on all ranks
+  int64_t reductions = 0;      // backward passes that averaged gradients, the same on all ranks
+  hooks::HookState hook = {};  // this rank's; empty without a hook
+};
+
+// The state that one rank resumes from: what is the same on all ranks, and what the former ranks' hooks left for it.
+struct SavedReducerState {
+  BucketNames buckets;
+  int64_t reductions = 0;
+  hooks::FormerRanks hook = {};
+};
+
 // While one lives, gradients accumulate locally. Made by no_sync(); they nest.
 class [[nodiscard]] NoSyncGuard {
  public:
+  // Sets `synchronise`, which outlives the guard, to false until the guard goes.
   explicit NoSyncGuard(bool& synchronise) : synchronise_(synchronise), previous_(synchronise) { synchronise = false; }
   ~NoSyncGuard() { synchronise_ = previous_; }
   NoSyncGuard(const NoSyncGuard&) = delete;
@@ -62,19 +80,33 @@ class NARROWCAST_EXPORT GradientReducer {
   // in their place.
   std::vector<at::Tensor> after_forward(std::vector<at::Tensor> outputs);
 
-  // See DistributedDataParallel for these.
+  // The rest is what DistributedDataParallel has under the same names; it tells more.
+
+  // Averages by `hook` from now on: before the first backward pass, once, with the hook "none".
   void register_comm_hook(std::unique_ptr<hooks::CommHook> hook);
+  // While the guard lives, gradients accumulate locally.
   NoSyncGuard no_sync() { return NoSyncGuard(synchronise_); }
+  // loss.backward(), with failures of peers as c10::DistBackendErrors.
   void backward(const at::Tensor& loss) const;
+  // Makes all gradients undefined.
   void zero_grad();
+  // Name of the hook in use, or "none".
   std::string hook_name() const;
+  // Bytes of gradients, codes and scales that this rank has sent.
   int64_t payload_bytes_sent() const;
+  // Bytes that it would have sent without a hook.
   int64_t payload_bytes_without_hook() const;
+  // Bytes of each bucket in the order in which they are sent.
   std::vector<int64_t> bucket_bytes() const;
+  // A collective: rebuilds the buckets now if that is due. Whether they stay as they are from now on.
   bool settle_buckets();
+  // What later steps depend on besides parameters and optimizer.
   ReducerState state() const;
+  // Resumes from such a state, before the first step. Throws CorruptInputError for one that does not fit.
   void load_state(const SavedReducerState& saved);
+  // Whether all ranks end a step with the same gradients.
   bool keeps_replicas_equal() const { return hook_ == nullptr || hook_->keeps_replicas_equal(); }
+  // The group that it was made with, never null.
   const ProcessGroupPtr& process_group() const { return group_; }
 
  private:

@@ -15,16 +15,17 @@ namespace torch::jit {
 struct Module;
 }
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
+// A parameter or a buffer under its name in the module, e.g. "layers.0.weight".
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
 };
 
-// In the module's own order. A tensor registered twice (tied weights) is listed
+// A module's parameters and buffers in its own order. A tensor registered twice (tied weights) is listed
 // once, under its first name.
-struct NARROWCAST_EXPORT ModuleState {
+struct ModuleState {
   std::vector<NamedTensor> parameters;
   std::vector<NamedTensor> buffers;
 
@@ -32,20 +33,21 @@ struct NARROWCAST_EXPORT ModuleState {
   std::vector<NamedTensor> trainable() const;
 };
 
-// Without the names.
-NARROWCAST_EXPORT std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
+// The tensors without their names, in the same order; they are shared, not copied.
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
-// Throws c10::ValueError for an embedding that makes sparse gradients, which
-// buckets cannot hold.
-NARROWCAST_EXPORT ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module);
-NARROWCAST_EXPORT ModuleState module_state(const torch::jit::Module& module);
+// The state of a torch::nn module. Throws c10::ValueError for no module, and for an embedding that makes sparse
+// gradients, which buckets cannot hold.
+ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module);
+// The state of a TorchScript module.
+ModuleState module_state(const torch::jit::Module& module);
 
-// Names, dtypes, shapes, strides and kinds of device, to compare between ranks.
-NARROWCAST_EXPORT std::vector<NamedValue> describe(const ModuleState& state);
+// Names, dtypes, shapes, strides and kinds of device, for check_equal_on_all_ranks.
+std::vector<NamedValue> describe(const ModuleState& state);
 
 // Throws c10::ValueError naming the parameter unless the state can be trained with
 // `group`: at least one parameter gets gradients, and all that do are on one
 // device, of a kind that the group's backend moves.
-NARROWCAST_EXPORT void check_trainable(const ModuleState& state, const ProcessGroupPtr& group);
+void check_trainable(const ModuleState& state, const ProcessGroupPtr& group);
 
 }  // namespace narrowcast

@@ -15,6 +15,7 @@
 
 namespace narrowcast {
 
+// Is called with each tensor, which it may replace.
 using TensorVisitor = c10::function_ref<void(at::Tensor&)>;
 
 // Calls `visit` with every tensor in `value`, which it may replace. Lists, tuples
@@ -30,20 +31,24 @@ concept HasForEachTensor = requires(T& value, TensorVisitor visit) {
   for_each_tensor(value, visit);
 };
 
+// std::tuple, std::pair, std::array and other types that std::apply takes.
 template <class T>
 concept TupleLike = requires {
   std::tuple_size<T>::value;
 };
 
+// std::optional of anything.
 template <class T>
 concept Optional = std::is_same_v<T, std::optional<typename T::value_type>>;
 
+// Containers of keys and values, e.g. std::map; tensors are looked for in the values.
 template <class T>
 concept Map = requires {
   typename T::key_type;
   typename T::mapped_type;
 };
 
+// Other containers, e.g. std::vector.
 template <class T>
 concept Range = requires(T& value) {
   value.begin();
@@ -51,10 +56,12 @@ concept Range = requires(T& value) {
   typename T::value_type;
 };
 
+// Numbers, enumerations and texts, which are passed over.
 template <class T>
 inline constexpr bool has_no_tensors =
     std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_convertible_v<const T&, std::string_view>;
 
+// False, but only once a type is known: what the last branch of visit_tensors fails to compile with.
 template <class T>
 inline constexpr bool is_known_type = false;
 

@@ -15,11 +15,15 @@
 #include <narrowcast/worker_env.h>
 
 namespace narrowcast {
+class RankWatch;
+}
 
+namespace NARROWCAST_EXPORT narrowcast {
+
+// A group of ranks as c10d's functions take it.
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-class RankWatch;
-
+// How init_process_group connects the ranks.
 struct ProcessGroupOptions {
   std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors too
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of the rendezvous and of every collective
@@ -40,31 +44,33 @@ struct ProcessGroupOptions {
 //
 // With "nccl" the group moves tensors on GPUs by NCCL and those on the CPU by Gloo, which also connects the ranks
 // first: who cannot be reached is found out before NCCL is. Ranks may share a GPU. What NCCL must know it is told
-// through this process's environment (nccl/environment.h).
+// through this process's environment.
 //
 // Throws c10::ValueError for an unknown backend or one that this build lacks, a
 // timeout that is not positive, an unknown interface, a GLOO_DEVICE_TRANSPORT that does not work (TCP_TLS does not
 // encrypt), a limit of open files (RLIMIT_NOFILE) that is too low for this rank, or another backend than rank 0's;
 // c10::DistBackendError naming rank, address and port where the port is in use, the store cannot be reached or ranks,
 // which it names, do not join within the timeout.
-NARROWCAST_EXPORT ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
+ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
 
 // Takes the group of that name out of the registry, so that its connections close
 // when the last reference to it goes; throws c10::Error if there is none. Call it
 // before main returns: what is still registered then closes among LibTorch's own
 // statics, in no sure order.
-NARROWCAST_EXPORT void shutdown_process_group(const std::string& group_name = "0");
+void shutdown_process_group(const std::string& group_name = "0");
 
 // Owns the job's group from here to the end of a scope: init_process_group, then
 // shutdown_process_group. When an exception passes, NCCL's collectives are broken off
 // instead of waited for: the other ranks may never join them.
-class NARROWCAST_EXPORT ProcessGroupScope {
+class ProcessGroupScope {
  public:
+  // Joins the group as init_process_group does.
   explicit ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options = {});
   ~ProcessGroupScope();
   ProcessGroupScope(const ProcessGroupScope&) = delete;
   ProcessGroupScope& operator=(const ProcessGroupScope&) = delete;
 
+  // The job's group, never null.
   const ProcessGroupPtr& group() const { return group_; }
 
   // Returns body(), the work of the job. If a collective in it times out, the error

@@ -1,0 +1,68 @@
+#include <narrowcast/models.h>
+
+#include <gtest/gtest.h>
+
+#include <narrowcast/char_gpt.h>
+#include "tests/support/error_message.h"
+
+namespace narrowcast::models {
+namespace {
+
+std::string error_of(const std::string& name, const ModelOptions& options) {
+  return testing::error_message<c10::ValueError>([&] { create_model(name, options); });
+}
+
+TEST(Models, NamesAreSorted) {
+  EXPECT_EQ(model_names(), std::vector<std::string>({"char_gpt", "ddp_comm_hook_task", "mlp"}));
+}
+
+TEST(Models, EveryModelIsMadeFromItsOwnOptions) {
+  for (const std::string& name : model_names()) {
+    const auto model = create_model(name);
+    const auto again = create_model(name, model->options());
+    ASSERT_GT(model->parameters().size(), 0) << name;
+    EXPECT_EQ(again->named_parameters().keys(), model->named_parameters().keys()) << name;
+    EXPECT_EQ(again->options(), model->options()) << name;
+  }
+}
+
+int64_t counted(const Model& model) {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
+  return count;
+}
+
+TEST(Models, CountsParametersWithoutMakingTheModel) {
+  for (const std::string& name : model_names()) {
+    EXPECT_EQ(count_parameters(name), counted(*create_model(name))) << name;
+  }
+  const ModelOptions gpt = {{"layers", 3}, {"heads", 1}, {"width", 5}, {"context", 7}, {"vocabulary_size", 11}};
+  EXPECT_EQ(count_parameters("char_gpt", gpt), counted(*create_model("char_gpt", gpt)));
+  for (const int64_t layers : {0, 1, 3}) {
+    const ModelOptions mlp = {{"layers", layers}, {"inputs", 6}, {"hidden", 5}, {"classes", 3}};
+    EXPECT_EQ(count_parameters("mlp", mlp), counted(*create_model("mlp", mlp))) << layers;
+  }
+  EXPECT_GT(count_parameters("char_gpt", {{"width", 16384}, {"layers", 256}}), 800'000'000'000);
+  EXPECT_THROW(count_parameters("mlp", {{"hidden", 0}}), c10::ValueError);
+  EXPECT_THROW(count_parameters("gpt"), c10::ValueError);
+}
+
+TEST(Models, MissingOptionsTakeTheDefaults) {
+  const auto model = create_model("char_gpt", {{"layers", 1}});
+  EXPECT_EQ(model->options()["layers"], 1);
+  EXPECT_EQ(model->options()["width"], CharGptOptions().width);
+}
+
+TEST(Models, UnknownNameListsTheKnownOnes) {
+  EXPECT_EQ(error_of("gpt", {}), "model: unknown name 'gpt'; known: char_gpt, ddp_comm_hook_task, mlp");
+}
+
+TEST(Models, WrongOptionsNameModelOptionAndValue) {
+  EXPECT_EQ(error_of("mlp", {{"width", 3}}), "mlp: unknown option 'width'; known: inputs, hidden, layers, classes");
+  EXPECT_EQ(error_of("mlp", {{"hidden", 65537}}), "mlp: option hidden must be in 1..65536, but is 65537");
+  EXPECT_EQ(error_of("mlp", {{"hidden", -1}}), "mlp: option hidden must be in 1..65536, but is -1");
+  EXPECT_EQ(error_of("ddp_comm_hook_task", {{"width", 3}}), "ddp_comm_hook_task: has no options, but was given width");
+}
+
+}  // namespace
+}  // namespace narrowcast::models

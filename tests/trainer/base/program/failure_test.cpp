@@ -1,0 +1,240 @@
+#include "trainer/base/program/failure.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include <narrowcast/errors.h>
+#include "tests/support/temporary_folder.h"
+#include "trainer/base/files/text.h"
+#include "trainer/base/process_limits.h"
+
+namespace narrowcast::program {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::StartsWith;
+
+// What run_program makes of a body that throws: its exit code and standard error.
+std::pair<int, std::string> outcome(const std::function<int()>& body) {
+  ::testing::internal::CaptureStderr();
+  const int code = run_program("prog", body);
+  return {code, ::testing::internal::GetCapturedStderr()};
+}
+
+TEST(ExitCode, IsTheBodysOwn) {
+  EXPECT_EQ(outcome([] { return 7; }), std::make_pair(7, std::string()));
+}
+
+TEST(ExitCode, NamesTheClassOfTheError) {
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_VALUE(false, "steps: -1"); }),
+            std::make_pair(int{kWrongUse}, std::string("prog: steps: -1\n")));
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_TYPE(false, "dtype"); }).first, kWrongUse);
+  EXPECT_EQ(outcome([]() -> int { NARROWCAST_CHECK_INPUT(false, "f: byte ", 3); }),
+            std::make_pair(int{kCorruptInput}, std::string("prog: f: byte 3\n")));
+  EXPECT_EQ(outcome([]() -> int { NARROWCAST_CHECK_OUTPUT(false, "disk full"); }),
+            std::make_pair(int{kOutputFailed}, std::string("prog: disk full\n")));
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistBackendError, false, "rank 1"); }).first, kPeerFailed);
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "bug"); }).first, kInternalError);
+  EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("odd"); }).first, kInternalError);
+}
+
+TEST(ExitCode, APathThatIsNotThereIsNoBug) {
+  const auto [code, line] =
+      outcome([]() -> int { return std::filesystem::read_symlink("/no/such/link").empty() ? 0 : 1; });
+  EXPECT_EQ(code, kWrongUse);
+  EXPECT_THAT(line, StartsWith("prog: filesystem error: "));  // Its words differ between versions of the library.
+  EXPECT_THAT(line, EndsWith(": No such file or directory [/no/such/link]\n"));
+}
+
+TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
+  EXPECT_EQ(outcome([]() -> int { throw std::bad_alloc(); }),
+            std::make_pair(int{kWrongUse}, std::string("prog: not enough memory (std::bad_alloc)\n")));
+  const std::string limit =
+      " (RLIMIT_NOFILE: at most " + std::to_string(network::open_file_limit()) + " files may be open)\n";
+  // Whatever class a library chose for it.
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistNetworkError, false, "socket: ", std::strerror(EMFILE)); }),
+            std::make_pair(int{kWrongUse}, "prog: socket: Too many open files" + limit));
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "pipe2: ", std::strerror(EMFILE)); }),
+            std::make_pair(int{kWrongUse}, "prog: pipe2: Too many open files" + limit));
+}
+
+TEST(ExitCode, NamesTheMemoryThatLibTorchLacks) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
+#endif
+  // More than any machine has addresses for.
+  const auto [code, line] = outcome([] { return static_cast<int>(at::empty({int64_t{1} << 60}, at::kByte).numel()); });
+  EXPECT_EQ(code, kWrongUse);
+  EXPECT_THAT(line, StartsWith("prog: not enough memory: DefaultCPUAllocator: can't allocate memory: "));
+}
+
+TEST(ExitCode, BlamesItsOwnLimitForNothingElse) {
+  EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "pipe2: ", std::strerror(ENFILE)); }),
+            std::make_pair(int{kWrongUse}, std::string("prog: pipe2: Too many open files in system\n")));
+  // Ranks agree on such a text: all of them have the same code and line, whoever it happened to.
+  for (const std::string beginning : {"", "checkpoint_dir runs: "}) {
+    const std::string text = beginning + "rank 1: runs/step-5: cannot be written: " + std::strerror(EMFILE);
+    EXPECT_EQ(outcome([&]() -> int { TORCH_CHECK_VALUE(false, text); }),
+              std::make_pair(int{kWrongUse}, "prog: " + text + "\n"));
+    EXPECT_EQ(outcome([&]() -> int { NARROWCAST_CHECK_OUTPUT(false, text); }),
+              std::make_pair(int{kWrongUse}, "prog: " + text + "\n"));
+  }
+}
+
+TEST(ExitCode, NamesItsOwnLimitWhereTheNetworkRanIntoIt) {
+  const auto [code, line] = outcome([]() -> int {
+    TORCH_CHECK_WITH(DistBackendError, false, "rank 1: connecting to all ranks failed: ", std::strerror(EMFILE));
+  });
+  EXPECT_EQ(code, kWrongUse);
+  EXPECT_THAT(line, EndsWith(" files may be open)\n"));
+}
+
+TEST(ExitCode, ErrorsAreOneLine) {
+  EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("first\nsecond"); }).second, "prog: first\n");
+}
+
+TEST(ExitCode, ErrorsAreTextThatATerminalOnlyShows) {
+  Failure told;
+  ::testing::internal::CaptureStderr();
+  run_program(
+      "prog", []() -> int { TORCH_CHECK_VALUE(false, "option \x1b[2J\xff"); },
+      [&](const Failure& failure) { told = failure; });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "prog: option \\x1b[2J\\xff\n");
+  EXPECT_EQ(told.message, "option \\x1b[2J\\xff");
+}
+
+TEST(ExitCode, ErrorsAreBounded) {
+  const std::string text =
+      outcome([]() -> int { TORCH_CHECK_VALUE(false, "f.pt: ", std::string(1'000'000, 'x'), " is no option"); }).second;
+  EXPECT_LE(text.size(), std::string("prog: \n").size() + kLongestMessage);
+  EXPECT_EQ(text.substr(0, 12), "prog: f.pt: ");
+  EXPECT_EQ(text.substr(text.size() - 14), " is no option\n");
+}
+
+int64_t seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class ErrorFileTest : public ::testing::Test {
+ protected:
+  // The file's object "message", when a program has failed so.
+  nlohmann::json written(const Failure& failure) {
+    error_file_writer(file)(failure);
+    return nlohmann::json::parse(std::ifstream(file)).at("message");
+  }
+
+  const testing::TemporaryFolder folder;
+  const std::string file = folder / "error.json";
+};
+
+TEST_F(ErrorFileTest, IsReadInBothForms) {
+  EXPECT_EQ(read_error_message(folder.write(
+                "nested", R"({"message": {"message": "M", "extraInfo": {"py_callstack": "C", "timestamp": "1"}}})")),
+            "M");
+  EXPECT_EQ(read_error_message(folder.write("flat", R"({"message": "M"})")), "M");
+}
+
+TEST_F(ErrorFileTest, ReadingPutsUpWithWhatIsNone) {
+  for (const char* const text : {"", "{", "[]", "7", "{}", R"({"message": 7})", R"({"message": {"message": 7}})",
+                                 R"({"message": {}})", "{\"message\": \"\xff\"}"}) {
+    EXPECT_EQ(read_error_message(folder.write("bad", text)), "") << text;
+  }
+  EXPECT_EQ(read_error_message("/no/such"), "");
+}
+
+TEST_F(ErrorFileTest, ReadingNeitherWaitsNorFollowsNorRunsOutOfStack) {
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_EQ(read_error_message(file), "");
+  EXPECT_EQ(read_error_message("/dev/zero"), "");
+  std::filesystem::create_symlink(folder.write("secret", R"({"message": "M"})"), folder / "link");
+  EXPECT_EQ(read_error_message(folder / "link"), "");
+  EXPECT_EQ(read_error_message(folder.write("deep", "{\"message\": " + std::string(60'000, '['))), "");
+  EXPECT_EQ(read_error_message(folder.write("long", R"({"message": ")" + std::string(20 << 20, 'x') + "\"}")), "");
+}
+
+TEST_F(ErrorFileTest, WritingNeitherWaitsNorFollows) {
+  ASSERT_EQ(::mkfifo((file + ".tmp").c_str(), 0600), 0);
+  EXPECT_TRUE(write_error_file(file, "M", 1));
+  EXPECT_EQ(read_error_message(file), "M");
+  std::filesystem::create_symlink(folder.write("precious", "content"), file + ".tmp");
+  EXPECT_TRUE(write_error_file(file, "N", 1));
+  EXPECT_EQ(read_error_message(file), "N");
+  std::ifstream precious(folder / "precious");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(precious), {}), "content");
+}
+
+TEST_F(ErrorFileTest, IsWrittenAsTorchrunReadsIt) {
+  EXPECT_TRUE(write_error_file(file, "the disk \"d\" is full", 1700000000));
+  std::ifstream stream(file);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  EXPECT_EQ(text, R"({"message":{"extraInfo":{"py_callstack":"the disk \"d\" is full","timestamp":"1700000000"},)"
+                  R"("message":"the disk \"d\" is full"}})");
+  EXPECT_EQ(read_error_message(file), "the disk \"d\" is full");
+  EXPECT_EQ(folder.entries(), 1) << "nothing unfinished stays";
+}
+
+TEST_F(ErrorFileTest, CannotBeWrittenJustAnywhere) {
+  EXPECT_FALSE(write_error_file(folder / "no/such/folder/error.json", "M", 1));
+  EXPECT_FALSE(write_error_file(folder / "", "M", 1)) << "a folder's name";
+  EXPECT_EQ(folder.entries(), 0);
+}
+
+// "/dev/null" as the error file must stay what all programs use.
+TEST_F(ErrorFileTest, WritingReplacesNothingButFiles) {
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_FALSE(write_error_file(file, "M", 1));
+  EXPECT_TRUE(std::filesystem::is_fifo(file));
+  EXPECT_EQ(folder.entries(), 1);
+}
+
+TEST_F(ErrorFileTest, HoldsWhyAProgramFailed) {
+  const int64_t before = seconds_now();
+  const nlohmann::json message = written({kCorruptInput, "f.txt: \"byte\" 3 \xff"});
+  EXPECT_EQ(message.at("message"), "f.txt: \"byte\" 3 \xEF\xBF\xBD");
+  const int64_t time = std::stoll(message.at("extraInfo").at("timestamp").get<std::string>());
+  EXPECT_GE(time, before);
+  EXPECT_LE(time, seconds_now());
+}
+
+TEST_F(ErrorFileTest, ALostPeerIsToldLaterThanItsDeath) {
+  const int64_t before = seconds_now();
+  const nlohmann::json message = written({kPeerFailed, "rank 0: peer lost"});
+  EXPECT_GE(std::stoll(message.at("extraInfo").at("timestamp").get<std::string>()), before + 2);
+}
+
+TEST_F(ErrorFileTest, NowhereToWriteIsNoError) {
+  error_file_writer("")({kWrongUse, "x"});
+  error_file_writer(folder / "no/such/folder/error.json")({kWrongUse, "x"});
+  EXPECT_EQ(folder.entries(), 0);
+}
+
+TEST_F(ErrorFileTest, IsWrittenByAFailingProgramOnly) {
+  const auto writer = error_file_writer(file);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(run_program(
+                "prog", [] { return 1; }, writer),
+            1);
+  EXPECT_EQ(folder.entries(), 0);
+  EXPECT_EQ(run_program(
+                "prog", []() -> int { throw std::runtime_error("odd"); }, writer),
+            kInternalError);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "prog: odd\n");
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(file)).at("message").at("message"), "odd");
+}
+
+}  // namespace
+
+}  // namespace narrowcast::program

@@ -1,0 +1,248 @@
+#include "trainer/ddp/process_group/rendezvous.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "tests/support/error_message.h"
+#include "tests/support/listening_sockets.h"
+#include "tests/support/loopback_socket.h"
+#include "tests/support/patience.h"
+#include "trainer/base/tcp_store.h"
+
+namespace narrowcast::rendezvous {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::free_port;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::listening_addresses;
+using ::testing::Not;
+using namespace std::chrono_literals;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+StorePtr new_store() { return c10::make_intrusive<c10d::HashStore>(); }
+
+RollCall rank_of(int64_t rank, int64_t world_size, std::chrono::milliseconds limit = testing::kPatience) {
+  return {.rank = rank, .world_size = world_size, .deadline = std::chrono::steady_clock::now() + limit};
+}
+
+// One attempt on threads: each rank writes its text below the same key of its own and reads all.
+std::vector<std::vector<std::string>> attempt_of(const StorePtr& store, const std::vector<std::string>& texts) {
+  std::vector<std::future<std::vector<std::string>>> ranks;
+  const auto world_size = static_cast<int64_t>(texts.size());
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const StorePtr own = call_roll(store, rank_of(rank, world_size));
+      own->set("text/" + std::to_string(rank), std::vector<uint8_t>(texts[rank].begin(), texts[rank].end()));
+      std::vector<std::string> read;
+      for (int64_t other = 0; other < world_size; ++other) {
+        const auto bytes = own->get("text/" + std::to_string(other));
+        read.emplace_back(bytes.begin(), bytes.end());
+      }
+      return read;
+    }));
+  }
+  std::vector<std::vector<std::string>> results;
+  for (auto& rank : ranks) results.push_back(rank.get());
+  return results;
+}
+
+class RollCallTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(RollCallTest, EachAttemptSeesItsOwnKeysOnly) {
+  const StorePtr store = new_store();
+  for (const std::string attempt : {"first", "second", "third"}) {
+    const std::vector<std::string> texts(GetParam(), attempt);
+    for (const auto& read : attempt_of(store, texts)) {
+      EXPECT_EQ(read, texts);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, RollCallTest, ::testing::Values(1, 2, 3, 8));
+
+TEST(RollCallRestartTest, ARankThatComesBeforeRankZeroIgnoresTheLastAttempt) {
+  const StorePtr store = new_store();
+  attempt_of(store, {"old", "old"});
+  const auto attempt = store->get("attempt");
+  const std::string presence = std::string(attempt.begin(), attempt.end()) + "/here/1";
+  const auto number_before = store->get(presence);
+  auto early = std::async(std::launch::async, [&] { return call_roll(store, rank_of(1, 2)); });
+  while (store->get(presence) == number_before) std::this_thread::yield();  // It has found the old attempt.
+  const StorePtr leader = call_roll(store, rank_of(0, 2));
+  leader->set("key", std::vector<uint8_t>{1});
+  EXPECT_TRUE(early.get()->check({"key"}));
+}
+
+TEST(RollCallRestartTest, TheWorldMayChange) {
+  const StorePtr store = new_store();
+  for (const std::vector<std::string>& texts :
+       std::vector<std::vector<std::string>>{{"a", "b", "c"}, {"d"}, {"e", "f", "g", "h"}}) {
+    for (const auto& read : attempt_of(store, texts)) {
+      EXPECT_EQ(read, texts);
+    }
+  }
+}
+
+std::string error_of(const StorePtr& store, const RollCall& call) {
+  return testing::error_message<c10::DistStoreError>([&] { call_roll(store, call); });
+}
+
+TEST(RollCallErrorTest, NamesTheRanksThatDoNotCome) {
+  const StorePtr store = new_store();
+  auto present = std::async(std::launch::async, [&] { return error_of(store, rank_of(2, 4, 4s)); });
+  EXPECT_THAT(error_of(store, rank_of(0, 4, 3s)), HasSubstr("no sign of ranks 1, 3 within the time-out"));
+  EXPECT_THAT(present.get(), HasSubstr("no sign of ranks 1, 3 within the time-out"));
+}
+
+TEST(RollCallErrorTest, NobodyWaitsForARankThatHasEnded) {
+  const StorePtr store = new_store();
+  const std::string ended = "there will be no sign of rank 1: it has ended, with success";
+  store->set(kEndedRank, std::vector<uint8_t>{'1'});
+  EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));
+  EXPECT_THAT(error_of(store, rank_of(0, 3, 1h)), HasSubstr(ended));
+  EXPECT_THAT(error_of(store, rank_of(2, 3, 1h)), HasSubstr(ended));  // after rank 0 has begun
+}
+
+TEST(RollCallErrorTest, NobodyCaresForARankOfAnotherWorld) {
+  const StorePtr store = new_store();
+  store->set(kEndedRank, std::vector<uint8_t>{'3'});
+  EXPECT_THAT(error_of(store, rank_of(1, 3, 700ms)), HasSubstr("no sign of rank 0 within the time-out"));
+  EXPECT_THAT(error_of(store, rank_of(0, 3, 700ms)), HasSubstr("no sign of ranks 1, 2 within the time-out"));
+}
+
+TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
+  const StorePtr store = new_store();
+  store->set(kEndedRank, std::vector<uint8_t>{'1'});
+  EXPECT_EQ(attempt_of(store, {"a", "b"}).size(), 2U);
+}
+
+TEST(RollCallErrorTest, RankZeroMayBeTheOneThatIsMissing) {
+  EXPECT_THAT(error_of(new_store(), rank_of(1, 2, 100ms)), HasSubstr("no sign of rank 0"));
+  const StorePtr used = new_store();
+  attempt_of(used, {"old", "old"});
+  EXPECT_THAT(error_of(used, rank_of(1, 2, 100ms)), HasSubstr("no sign of rank 0"));
+}
+
+// Of a world of two, on one node or each on one of its own.
+WorkerEnv env_of(int64_t rank, int64_t port, int64_t local_world_size = 2) {
+  WorkerEnv env;
+  env.rank = rank;
+  env.world_size = 2;
+  env.local_rank = local_world_size == 2 ? rank : 0;
+  env.local_world_size = local_world_size;
+  env.master_addr = "127.0.0.1";
+  env.master_port = port;
+  return env;
+}
+
+JobStoreOptions options(std::chrono::milliseconds timeout = testing::kPatience) {
+  return {.timeout = timeout, .interface = ""};
+}
+
+std::string error_of(const WorkerEnv& env, const JobStoreOptions& job_store) {
+  return testing::error_message<c10::DistBackendError>([&] { join_job_store(env, job_store); });
+}
+
+// Joins two ranks; what this process listens at while they are.
+std::vector<std::string> listens_while_joined(WorkerEnv rank0, WorkerEnv rank1, const JobStoreOptions& job_store) {
+  auto client = std::async(std::launch::async, [&] { return join_job_store(rank1, job_store); });
+  const auto server = join_job_store(rank0, job_store);
+  server->set("key", std::vector<uint8_t>{7});
+  EXPECT_THAT(client.get()->get("key"), ElementsAre(7));
+  return listening_addresses();
+}
+
+TEST(JobStoreTest, AWorldOfOneListensNowhere) {
+  join_job_store(WorkerEnv{}, options())->set("key", std::vector<uint8_t>{1});
+  EXPECT_THAT(listening_addresses(), IsEmpty());
+}
+
+TEST(JobStoreTest, OnOneNodeItListensAtLoopbackAloneWhateverTheMasterIsCalled) {
+  for (const std::string master : {"127.0.0.1", "localhost", "::1", "no-such-host.invalid"}) {
+    const int64_t port = free_port();
+    WorkerEnv rank0 = env_of(0, port);
+    WorkerEnv rank1 = env_of(1, port);
+    rank0.master_addr = rank1.master_addr = master;
+    EXPECT_THAT(listens_while_joined(rank0, rank1, options()), ElementsAre("127.0.0.1")) << master;
+  }
+  EXPECT_THAT(listening_addresses(), IsEmpty());
+}
+
+TEST(JobStoreTest, OnSeveralNodesItListensAtTheNamedAddressAlone) {
+  const int64_t port = free_port();
+  WorkerEnv rank0 = env_of(0, port, 1);
+  WorkerEnv rank1 = env_of(1, port, 1);
+  rank0.master_addr = rank1.master_addr = "127.0.0.2";
+  EXPECT_THAT(listens_while_joined(rank0, rank1, options()), ElementsAre("127.0.0.2"));
+}
+
+TEST(JobStoreTest, TheInterfaceServesWhereTheNameIsNoAddressOfThisMachine) {
+  const int64_t port = free_port();
+  WorkerEnv rank0 = env_of(0, port, 1);
+  rank0.master_addr = "203.0.113.9";
+  EXPECT_THAT(listens_while_joined(rank0, env_of(1, port, 1), {.timeout = testing::kPatience, .interface = "lo"}),
+              ElementsAre("127.0.0.1"));
+}
+
+TEST(JobStoreTest, AClientOfTheAgentsStoreListensNowhere) {
+  const network::ListeningSocket socket = testing::loopback_socket();
+  c10d::TCPStoreOptions agent_options;
+  agent_options.port = static_cast<uint16_t>(socket.port());
+  agent_options.isServer = true;
+  agent_options.masterListenFd = socket.duplicate();
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", agent_options);
+  for (const int64_t restart : {0, 1, 2}) {
+    WorkerEnv rank0 = env_of(0, agent->getPort());
+    WorkerEnv rank1 = env_of(1, agent->getPort());
+    rank0.use_agent_store = rank1.use_agent_store = true;
+    rank0.restart_count = restart;  // The other node's agent may have counted otherwise.
+    EXPECT_THAT(listens_while_joined(rank0, rank1, options()), ElementsAre("127.0.0.1")) << "the agent's own";
+  }
+}
+
+TEST(JobStoreErrorTest, SaysThatThePortIsInUse) {
+  const network::ListeningSocket taken = testing::loopback_socket();
+  EXPECT_THAT(error_of(env_of(0, taken.port()), options()),
+              AllOf(HasSubstr("rank 0: serving the store at 127.0.0.1:" + std::to_string(taken.port())),
+                    HasSubstr("Address already in use"), Not(HasSubstr("\n"))));
+}
+
+TEST(JobStoreErrorTest, SaysThatTheMasterIsAnotherMachine) {
+  WorkerEnv env = env_of(0, free_port(), 1);
+  env.master_addr = "203.0.113.9";
+  EXPECT_THAT(error_of(env, options()), HasSubstr("let MASTER_ADDR be an address of rank 0's machine"));
+}
+
+TEST(JobStoreErrorTest, SaysThatTheMastersNameIsUnknown) {
+  WorkerEnv env = env_of(0, free_port(), 1);
+  env.master_addr = "no-such-host.invalid";
+  EXPECT_THAT(error_of(env, options(200ms)),
+              AllOf(HasSubstr("no-such-host.invalid"), HasSubstr("the name cannot be resolved")));
+}
+
+TEST(JobStoreErrorTest, NamesTheRankThatDoesNotCome) {
+  const int64_t port = free_port();
+  EXPECT_THAT(
+      error_of(env_of(0, port), options(3s)),
+      AllOf(HasSubstr("rank 0: joining the job at 127.0.0.1:" + std::to_string(port)), HasSubstr("no sign of rank 1")));
+}
+
+TEST(JobStoreErrorTest, SaysThatTheStoreCannotBeReached) {
+  const int64_t port = free_port();
+  EXPECT_THAT(error_of(env_of(1, port), options(200ms)),
+              HasSubstr("rank 1: reaching the store at 127.0.0.1:" + std::to_string(port) + " failed"));
+}
+
+}  // namespace
+
+}  // namespace narrowcast::rendezvous

@@ -1,0 +1,186 @@
+#include "trainer/base/program/failure.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <narrowcast/errors.h>
+#include "ops/error_message.h"
+#include "trainer/base/files/json.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/files/text.h"
+#include "trainer/base/process_limits.h"
+
+namespace narrowcast::program {
+namespace {
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+// Whether a text that ranks agreed on, "FOLDER: rank 1: FILE: cannot be written", tells what happened to one of them,
+// perhaps not to this one. Errors of the network begin with this process's own rank.
+bool tells_of_some_rank(const Failure& failure) {
+  constexpr std::string_view kRank = "rank ";
+  const std::string& text = failure.message;
+  for (size_t at = text.find(kRank); at != std::string::npos; at = text.find(kRank, at + 1)) {
+    const size_t number = at + kRank.size();
+    const size_t end = text.find_first_not_of("0123456789", number);
+    if (end != std::string::npos && end > number && text.compare(end, 2, ": ") == 0) {
+      return failure.code != kPeerFailed;
+    }
+  }
+  return false;
+}
+
+// The limit that was reached, where it was this process's own and not the system's (ENFILE).
+std::string limit_of_open_files(const Failure& failure) {
+  if (contains(failure.message, std::strerror(ENFILE)) || tells_of_some_rank(failure)) {
+    return "";
+  }
+  return " (RLIMIT_NOFILE: at most " + std::to_string(network::open_file_limit()) + " files may be open)";
+}
+
+// What this process may not have more of is neither a peer's fault nor a bug, though a library that runs into it may
+// say so in the words of either. LibTorch's allocator throws no class of its own.
+Failure blame_limits(Failure failure) {
+  if (contains(failure.message, std::strerror(EMFILE))) {  // It is part of ENFILE's text, too.
+    const std::string limit = limit_of_open_files(failure);
+    failure.code = kWrongUse;
+    failure.message = first_line(failure.message) + limit;
+  } else if (const size_t allocator = failure.message.find("DefaultCPUAllocator: can't allocate memory");
+             allocator != std::string::npos) {
+    failure.code = kWrongUse;
+    failure.message = "not enough memory: " + failure.message.substr(allocator);
+  }
+  return failure;
+}
+
+// What the exception that is being handled means.
+Failure classify() {
+  try {
+    throw;
+  } catch (const CorruptInputError& error) {
+    return {kCorruptInput, error.what_without_backtrace()};
+  } catch (const OutputError& error) {
+    return {kOutputFailed, error.what_without_backtrace()};
+  } catch (const c10::DistError& error) {
+    return {kPeerFailed, error.what_without_backtrace()};
+  } catch (const c10::ValueError& error) {
+    return {kWrongUse, error.what_without_backtrace()};
+  } catch (const c10::TypeError& error) {
+    return {kWrongUse, error.what_without_backtrace()};
+  } catch (const c10::OutOfMemoryError& error) {
+    return {kWrongUse, error.what_without_backtrace()};
+  } catch (const c10::Error& error) {
+    return {kInternalError, error.what_without_backtrace()};
+  } catch (const std::filesystem::filesystem_error& error) {  // Of a path that is not as we need it.
+    return {kWrongUse, error.what()};
+  } catch (const std::bad_alloc&) {
+    return {kWrongUse, "not enough memory (std::bad_alloc)"};
+  } catch (const std::exception& error) {
+    return {kInternalError, error.what()};
+  }
+}
+
+constexpr std::chrono::seconds kDelayOfBlame{2};  // A peer's death is noticed by its launcher well within it.
+
+int64_t seconds_of(const Failure& failure) {
+  const auto now =
+      std::chrono::system_clock::now() + (failure.code == kPeerFailed ? kDelayOfBlame : std::chrono::seconds(0));
+  return std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
+}
+
+// The file's content; empty if the file is not there, is no regular file or is longer than any error.
+std::string text_of(const std::filesystem::path& file) {
+  try {
+    return files::read_file(file, {.links = files::Links::kRefuse, .most_bytes = files::JsonLimits().bytes});
+  } catch (const c10::Error&) {
+    return "";
+  }
+}
+
+// Returns false if there is such a file already or it cannot be written.
+bool write_new(const std::filesystem::path& path, std::string_view bytes) {
+  files::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  while (file.is_open() && !bytes.empty()) {
+    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) {
+      return false;
+    }
+    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(0, written)));
+  }
+  return file.is_open() && file.close();
+}
+
+}  // namespace
+
+int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure) {
+  set_up_process();
+  try {
+    return body();
+  } catch (const std::exception&) {
+    Failure failure = blame_limits(classify());
+    failure.message = printable(first_line(failure.message));  // What users need.
+    std::cerr << program << ": " << failure.message << std::endl;
+    if (on_failure) {
+      on_failure(failure);
+    }
+    return failure.code;
+  }
+}
+
+std::string read_error_message(const std::filesystem::path& file) {
+  const nlohmann::json json = files::try_parse_json(text_of(file)).value;
+  if (!json.is_object() || !json.contains("message")) {
+    return "";
+  }
+  const auto& message = json["message"];
+  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
+    return message["message"];
+  }
+  return message.is_string() ? std::string(message) : "";
+}
+
+bool write_error_file(const std::filesystem::path& file, const std::string& message, int64_t seconds) {
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(file, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return false;  // What is renamed over a device takes it away, for all programs.
+  }
+  const nlohmann::json details = {{"py_callstack", message}, {"timestamp", std::to_string(seconds)}};
+  const nlohmann::json content = {{"message", {{"message", message}, {"extraInfo", details}}}};
+  std::filesystem::path unfinished = file;
+  unfinished += ".tmp";
+  std::filesystem::remove(unfinished, error);  // What is there is none of ours: another process, or a pipe to wait for.
+  bool is_written = write_new(unfinished, content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (is_written) {
+    std::filesystem::rename(unfinished, file, error);
+    is_written = !error;
+  }
+  if (!is_written) {
+    std::filesystem::remove(unfinished, error);
+  }
+  return is_written;
+}
+
+FailureListener error_file_writer(const std::filesystem::path& file) {
+  return [file](const Failure& failure) {
+    if (!file.empty()) {
+      write_error_file(file, failure.message, seconds_of(failure));
+    }
+  };
+}
+
+}  // namespace narrowcast::program

@@ -1,0 +1,241 @@
+#include "trainer/ddp/process_group/rendezvous.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <iomanip>
+#include <iterator>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
+
+#include <narrowcast/network_errors.h>
+#include "trainer/base/addresses.h"
+#include "trainer/base/tcp_store.h"
+
+namespace narrowcast::rendezvous {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+constexpr const char* kLoopback = "127.0.0.1";
+constexpr const char* kAttempt = "attempt";  // the name of the newest attempt
+constexpr milliseconds kLookAgain{500};      // for a newer attempt, and for ranks that ended
+constexpr milliseconds kPause{20};           // between two looks
+
+std::string drawn_name() {
+  std::random_device device;  // Not a seeded generator: equal seeds are what restarts have.
+  return c10::str(std::hex, std::setfill('0'), std::setw(8), device(), std::setw(8), device());
+}
+
+std::string presence_key(const std::string& attempt, int64_t rank) { return c10::str(attempt, "/here/", rank); }
+std::string complete_key(const std::string& attempt) { return c10::str(attempt, "/complete"); }
+
+milliseconds left_until(Clock::time_point deadline) {
+  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+}
+
+// Whether all of `keys` are there before `limit` has passed. A lost connection is an error of another class.
+bool arrive(const StorePtr& store, const std::vector<std::string>& keys, milliseconds limit) {
+  try {
+    store->wait(keys, limit);
+    return true;
+  } catch (const c10::DistStoreError&) {
+    return store->check(keys);
+  }
+}
+
+// Throws if a launcher has seen a rank end, with success, that is waited for: one of this world, which may be smaller
+// than the launcher's.
+void check_none_ended(const StorePtr& store, int64_t world_size) {
+  if (!store->check({kEndedRank})) {
+    return;
+  }
+  const std::string text = store->get_to_str(kEndedRank);
+  int64_t rank = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc()) {
+    TORCH_CHECK_WITH(DistStoreError, rank < 0 || rank >= world_size, "there will be no sign of rank ", rank,
+                     ": it has ended, with success (was it given --help, --version or --dry_run?)");
+  }
+}
+
+// Whether all of `keys` are there before the deadline. Throws c10::DistStoreError if a rank ended instead.
+bool arrive_in_time(const StorePtr& store, const std::vector<std::string>& keys, const RollCall& call) {
+  while (!arrive(store, keys, std::min(kLookAgain, left_until(call.deadline)))) {
+    check_none_ended(store, call.world_size);
+    if (Clock::now() >= call.deadline) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& attempt, int64_t world_size) {
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    if (!store->check({presence_key(attempt, rank)})) {
+      missing.push_back(rank);
+    }
+  }
+  return missing;
+}
+
+[[noreturn]] void throw_missing(const std::vector<int64_t>& ranks) {
+  TORCH_CHECK_WITH(DistStoreError, false, "no sign of ", ranks.size() == 1 ? "rank " : "ranks ", c10::Join(", ", ranks),
+                   " within the time-out");
+}
+
+// What rank 0 does. Returns the attempt's name.
+std::string lead(const StorePtr& store, const RollCall& call) {
+  std::string attempt = drawn_name();
+  store->set(presence_key(attempt, 0), attempt);
+  store->set(kAttempt, attempt);
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < call.world_size; ++rank) {
+    keys.push_back(presence_key(attempt, rank));
+  }
+  if (!arrive_in_time(store, keys, call)) {
+    throw_missing(missing_ranks(store, attempt, call.world_size));
+  }
+  std::vector<std::string> numbers;
+  std::transform(keys.begin(), keys.end(), std::back_inserter(numbers),
+                 [&](const std::string& key) { return store->get_to_str(key); });
+  store->set(complete_key(attempt), c10::Join(",", numbers));
+  return attempt;
+}
+
+// What any other rank does.
+class Follower {
+ public:
+  Follower(const StorePtr& store, const RollCall& call) : store_(store), call_(call) {}
+
+  std::string follow() {
+    while (!is_complete()) {
+      check_none_ended(store_, call_.world_size);
+      if (Clock::now() >= call_.deadline) {
+        throw_missing(absentees());
+      }
+      if (has_ended_) {
+        std::this_thread::sleep_for(kPause);
+      }
+    }
+    return attempt_;
+  }
+
+ private:
+  // Waits a while for the attempt of which this rank is a part.
+  bool is_complete() {
+    if (!arrive_in_time(store_, {kAttempt}, call_)) {
+      return false;
+    }
+    const std::string newest = store_->get_to_str(kAttempt);
+    if (newest != attempt_) {
+      attempt_ = newest;
+      store_->set(presence_key(attempt_, call_.rank), number_);
+    }
+    has_ended_ = arrive(store_, {complete_key(attempt_)}, std::min(kLookAgain, left_until(call_.deadline)));
+    return has_ended_ && counts_this_rank(store_->get_to_str(complete_key(attempt_)));
+  }
+
+  // If nobody else is missing, rank 0 did not go on.
+  std::vector<int64_t> absentees() const {
+    const bool rank_zero_came = !attempt_.empty() && !has_ended_;
+    const auto missing = rank_zero_came ? missing_ranks(store_, attempt_, call_.world_size) : std::vector<int64_t>{};
+    return missing.empty() ? std::vector<int64_t>{0} : missing;
+  }
+
+  bool counts_this_rank(const std::string& complete) const {
+    const std::vector<std::string_view> numbers = c10::split(complete, ',');
+    return call_.rank < static_cast<int64_t>(numbers.size()) && numbers[call_.rank] == number_;
+  }
+
+  const StorePtr& store_;
+  const RollCall& call_;
+  const std::string number_ = drawn_name();
+  std::string attempt_;     // that this rank has joined
+  bool has_ended_ = false;  // its roll was called, perhaps before this process began
+};
+
+// Addresses of MASTER_ADDR. A name may be published only moments after its machine started.
+std::vector<std::string> addresses_of_master(const WorkerEnv& env, Clock::time_point deadline) {
+  std::vector<std::string> addresses = network::addresses_of_host(env.master_addr);
+  while (addresses.empty() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(100));
+    addresses = network::addresses_of_host(env.master_addr);
+  }
+  TORCH_CHECK_WITH(DistNetworkError, !addresses.empty(), "the name cannot be resolved");
+  return addresses;
+}
+
+// Where rank 0 listens for ranks of other nodes.
+std::string serving_address(const WorkerEnv& env, const JobStoreOptions& options, Clock::time_point deadline) {
+  const std::vector<std::string> addresses = addresses_of_master(env, deadline);
+  for (const std::string& address : addresses) {
+    if (network::is_own_address(address) &&
+        (!network::is_loopback_address(address) || network::names_loopback(env.master_addr))) {
+      return address;
+    }
+  }
+  TORCH_CHECK_WITH(DistNetworkError, !options.interface.empty(), "that is ", c10::Join(", ", addresses),
+                   " here, where other nodes cannot reach rank 0: let MASTER_ADDR be an address of rank 0's machine, "
+                   "or name the interface to serve at (--interface or GLOO_SOCKET_IFNAME)");
+  return network::addresses_of_interface(options.interface)[0];
+}
+
+network::ListeningSocket listen_at(const std::string& address, int64_t port) {
+  int error = 0;
+  const network::AddressList found = network::find_addresses(address, error);
+  TORCH_CHECK_WITH(DistNetworkError, found != nullptr, address, ": ", gai_strerror(error));
+  auto socket = network::ListeningSocket::listen_at(found, port, error);
+  TORCH_CHECK_WITH(DistNetworkError, socket.has_value(), "cannot listen at ", address, " port ", port, ": ",
+                   error == EADDRNOTAVAIL ? "it is no address of this machine" : std::strerror(error));
+  return *std::move(socket);
+}
+
+network::TcpStorePtr serve(const WorkerEnv& env, const JobStoreOptions& options, Clock::time_point deadline) {
+  const std::string address = env.on_one_node() ? kLoopback : serving_address(env, options, deadline);
+  const network::ListeningSocket socket = listen_at(address, env.master_port);
+  return network::serve_tcp_store(address, socket, options.timeout);
+}
+
+network::TcpStorePtr reach(const WorkerEnv& env, const JobStoreOptions& options) {
+  const bool served_at_loopback = env.on_one_node() && !env.use_agent_store;
+  return network::reach_tcp_store(served_at_loopback ? kLoopback : env.master_addr, env.master_port, options.timeout);
+}
+
+}  // namespace
+
+StorePtr call_roll(const StorePtr& store, const RollCall& call) {
+  const std::string attempt = call.rank == 0 ? lead(store, call) : Follower(store, call).follow();
+  return c10::make_intrusive<c10d::PrefixStore>(attempt, store);
+}
+
+StorePtr join_job_store(const WorkerEnv& env, const JobStoreOptions& options) {
+  if (env.world_size == 1) {
+    return c10::make_intrusive<c10d::HashStore>();
+  }
+  const auto deadline = Clock::now() + options.timeout;
+  const bool serves = env.rank == 0 && !env.use_agent_store;
+  const std::string place = c10::str(env.master_addr, ":", env.master_port);
+  const StorePtr everything =
+      with_network_errors(env.rank, c10::str(serves ? "serving the store at " : "reaching the store at ", place),
+                          [&] { return serves ? serve(env, options, deadline) : reach(env, options); });
+  const auto of_run = c10::make_intrusive<c10d::PrefixStore>(job_prefix(env.run_id), everything);
+  const auto store = with_network_errors(env.rank, c10::str("joining the job at ", place), [&] {
+    return call_roll(of_run, {.rank = env.rank, .world_size = env.world_size, .deadline = deadline});
+  });
+  store->setTimeout(options.timeout);
+  return store;
+}
+
+}  // namespace narrowcast::rendezvous

@@ -1,0 +1,67 @@
+// c10d's Reducer, made and asked in one place because it changes between versions of LibTorch, and what it needs of the
+// autograd graph.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <vector>
+
+#include <narrowcast/ddp_options.h>
+#include <narrowcast/gradient_reducer.h>
+#include <narrowcast/module_state.h>
+
+namespace narrowcast {
+
+// Buckets as the Reducer takes them: indices into the list of parameters.
+using BucketIndices = std::vector<std::vector<size_t>>;
+
+// Makes a Reducer without a hook, which rebuilds its buckets and finds unused parameters as `options` say.
+std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
+                                            const DdpOptions& options);
+
+// A collective, which changes the buckets once: see GradientReducer::before_forward. True if they changed. Throws
+// c10::ValueError if the last backward pass left gradients out.
+bool rebuild_buckets(c10d::Reducer& reducer);
+
+// The Reducer's buckets by names, and such names as indices. Throws CorruptInputError naming a parameter that is in no
+// bucket or in two, or a name that is no parameter's.
+BucketNames bucket_names(const c10d::Reducer& reducer, const std::vector<NamedTensor>& parameters);
+BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTensor>& parameters);
+
+// Counts backward passes whose gradients are reduced. The Reducer does not say when it reduces without a hook; this
+// watches the same events as it does. Safe to read while a backward pass runs.
+class ReductionCounter {
+ public:
+  explicit ReductionCounter(const std::vector<at::Tensor>& parameters);
+  ~ReductionCounter();
+  ReductionCounter(const ReductionCounter&) = delete;
+  ReductionCounter& operator=(const ReductionCounter&) = delete;
+
+  // The next backward pass that reaches any of the parameters counts, once.
+  void arm();
+
+  int64_t count() const;
+  // Goes on counting from there.
+  void set_count(int64_t count);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  struct Hooks;
+  std::unique_ptr<Hooks> hooks_;
+};
+
+// Copies of `outputs` (only of those with a gradient; others stay as they are) whose backward
+//  - calls `on_backward` first, if there is one, on the thread of the backward pass;
+//  - reaches all outputs: those that the loss does not use get an undefined gradient instead of none, so that the
+//    Reducer hears of every parameter that they depend on.
+// Copies, because views made by such a node could not be changed in place.
+std::vector<at::Tensor> pass_through_sink(const std::vector<at::Tensor>& outputs,
+                                          const std::function<void()>& on_backward);
+
+}  // namespace narrowcast
