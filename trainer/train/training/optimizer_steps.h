@@ -10,8 +10,8 @@
 
 #include "trainer/train/data/batch_plan.h"
 #include "trainer/train/data/sample_order.h"
-#include "trainer/train/training/batch_feed.h"
-#include "trainer/train/training/gradient_scaler.h"
+#include "trainer/train/training/device.h"
+#include "trainer/train/training/precision.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/training/training_state.h"
 

@@ -19,7 +19,7 @@
 #include "trainer/train/checkpoint/checkpoint_writer.h"
 #include "trainer/train/checkpoint/content.h"
 #include "trainer/train/data/dataset.h"
-#include "trainer/train/reporting/reports.h"
+#include "trainer/train/reporting/progress.h"
 #include "trainer/train/training/training_options.h"
 
 namespace narrowcast::training {
