@@ -5,7 +5,7 @@
 #include <string>
 
 #include "trainer/train/files/json_lines.h"
-#include "trainer/train/reporting/reports.h"
+#include "trainer/train/reporting/progress.h"
 
 namespace narrowcast::reporting {
 
