@@ -10,7 +10,7 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
 #include "trainer/base/files/printable.h"
-#include "trainer/train/training/learning_rate.h"
+#include "trainer/train/training/training_options.h"
 
 namespace narrowcast::job {
 namespace {

@@ -1,9 +1,29 @@
 // A job that trains, with all it prints and writes.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/plan.h"
+#include "trainer/train/reporting/metrics.h"
 
 namespace narrowcast::job {
+
+// The files in --output_dir.
+std::string model_path(const OutputOptions& output);
+std::string metrics_path(const OutputOptions& output);
+
+// Throws c10::ValueError naming a file of an earlier training that would be replaced unasked. Where the job resumes,
+// what it finds may be its own: then only files of a training that came to its end are kept, and prepare_output
+// decides.
+void check_output(const TrainJob& job);
+
+// A collective: rank 0 makes the folder and opens its metrics, from which it removes what was written after the
+// checkpoint. Returns them on rank 0, if the job writes files. Throws, on all ranks alike, c10::ValueError naming what
+// cannot be written or would be replaced, OutputError where there is no room for what is written.
+std::unique_ptr<reporting::Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints);
 
 // What a rank can check before it joins the others. Throws c10::ValueError naming the flag or the file.
 void check_training_job(const TrainJob& job, int64_t world_size);
