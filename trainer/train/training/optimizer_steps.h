@@ -1,4 +1,4 @@
-// The optimizer steps of one rank: batches, gradients and their exchange, updates.
+// The optimizer steps of a training.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +17,7 @@
 
 namespace narrowcast::training {
 
+// One rank's part in them: batches, gradients and their exchange, updates.
 class OptimizerSteps {
  public:
   // Both must outlive it.
