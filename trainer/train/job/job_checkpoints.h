@@ -8,7 +8,7 @@
 
 #include "trainer/train/checkpoint/checkpoint_reader.h"
 #include "trainer/train/checkpoint/checkpoint_writer.h"
-#include "trainer/train/job/plan.h"
+#include "trainer/train/job/train_job.h"
 
 namespace narrowcast::job {
 

@@ -1,4 +1,4 @@
-#include "trainer/train/job/plan.h"
+#include "trainer/train/job/train_job.h"
 
 #include <absl/strings/str_format.h>
 

@@ -15,9 +15,6 @@
 #include "trainer/train/data/text_dataset.h"
 #include "trainer/train/data/text_files.h"
 #include "trainer/train/job/job_checkpoints.h"
-#include "trainer/train/job/plan.h"
-#include "trainer/train/job/training_job.h"
-#include "trainer/train/job/verification_job.h"
 #include "trainer/train/training/device.h"
 
 namespace narrowcast::job {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
@@ -72,6 +73,20 @@ struct JobInputs {
 // that is not what it should be.
 JobInputs make_inputs(const TrainJob& job);
 
+// What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists
+// its keys.
+nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size);
+
+// The value of "data_hash" in a plan: 16 hexadecimal digits.
+std::string hash_text(uint64_t hash);
+
+// One "name  value" line per entry, for people.
+std::string plan_text(const nlohmann::json& plan);
+
+// One entry per key, for check_equal_on_all_ranks, which names the first that differs: the data come first, so that
+// nothing that was counted in them is named in their place.
+std::vector<NamedValue> plan_values(const nlohmann::json& plan);
+
 // Where a job writes and what it knows of its surroundings.
 struct JobContext {
   WorkerEnv env;
@@ -89,6 +104,21 @@ struct AgreedJob {
   const ProcessGroupPtr& group;
   const JobContext& context;
 };
+
+// What a rank can check of a job that trains before it joins the others. Throws c10::ValueError naming the flag or the
+// file.
+void check_training_job(const TrainJob& job, int64_t world_size);
+
+// A collective: trains. Rank 0 prints the results and writes the files. Returns an exit code as run_job does.
+int run_training_job(const AgreedJob& agreed);
+
+// What a rank can check of a job that verifies gradients before it joins the others. Throws c10::ValueError naming the
+// flag.
+void check_verification_job(const TrainJob& job, int64_t world_size);
+
+// A collective: verifies. Each rank's batch is its part of the first training batch or, for the reference task, the
+// reference test's. Rank 0 prints the table. Returns kSuccess, or kCheckFailed if one hook did not pass.
+int run_verification_job(const AgreedJob& agreed);
 
 // Sets the number of threads of this rank: `threads`, or for 0 OMP_NUM_THREADS if it is set, else the node's cores
 // shared by its ranks. Throws c10::ValueError for another value than 0..4096.

@@ -1,17 +1,15 @@
-// A job that trains, with all it prints and writes.
+// What a training job leaves in --output_dir.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "trainer/train/job/job_checkpoints.h"
-#include "trainer/train/job/plan.h"
 #include "trainer/train/reporting/metrics.h"
 
 namespace narrowcast::job {
 
-// The files in --output_dir.
+// The paths of its files.
 std::string model_path(const OutputOptions& output);
 std::string metrics_path(const OutputOptions& output);
 
@@ -24,11 +22,5 @@ void check_output(const TrainJob& job);
 // checkpoint. Returns them on rank 0, if the job writes files. Throws, on all ranks alike, c10::ValueError naming what
 // cannot be written or would be replaced, OutputError where the disk has no space for what is written.
 std::unique_ptr<reporting::Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints);
-
-// What a rank can check before it joins the others. Throws c10::ValueError naming the flag or the file.
-void check_training_job(const TrainJob& job, int64_t world_size);
-
-// A collective. Rank 0 prints the results and writes the files. Returns an exit code as run_job does.
-int run_training_job(const AgreedJob& agreed);
 
 }  // namespace narrowcast::job

@@ -1,4 +1,4 @@
-#include "trainer/train/job/verification_job.h"
+#include "trainer/train/job/train_job.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>

@@ -15,7 +15,6 @@
 #include "trainer/base/files/input_file.h"
 #include "trainer/base/program/exit_code.h"
 #include "trainer/train/checkpoint/manifest.h"
-#include "trainer/train/job/plan.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::job {

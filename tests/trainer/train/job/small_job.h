@@ -10,7 +10,6 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/training/small_text.h"
-#include "trainer/train/job/plan.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::testing {
