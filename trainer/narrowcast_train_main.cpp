@@ -7,10 +7,9 @@
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/flags/evaluate_flags.h"
 #include "trainer/train/flags/train_flags.h"
 #include "trainer/train/flags/worker_flags.h"
-#include "trainer/train/job/run_job.h"
+#include "trainer/train/job/train_job.h"
 
 namespace {
 

@@ -30,7 +30,7 @@ std::map<std::string, std::string> with_gpus(std::map<std::string, std::string> 
 class NarrowcastTrainCudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (gpu_count() == 0) {
+    if (training::gpu_count() == 0) {
       GTEST_SKIP() << "no GPU";
     }
   }
@@ -136,7 +136,7 @@ TEST_F(NarrowcastTrainCudaTest, ARankThatLostItsPeerEnds) {
 }
 
 TEST_F(NarrowcastTrainCudaTest, MoreRanksThanGpusMustSayThatTheyShare) {
-  const std::string ranks = std::to_string(gpu_count() + 1);
+  const std::string ranks = std::to_string(training::gpu_count() + 1);
   const ProgramEnd end =
       run_to_end({NARROWCAST_RUN, "--nproc_per_node=" + ranks, NARROWCAST_TRAIN, "--device=cuda"}, with_gpus(alone()));
   EXPECT_EQ(end.exit_code, 2);

@@ -5,8 +5,8 @@
 
 #include "trainer/train/data/batch_plan.h"
 #include "trainer/train/data/sample_order.h"
-#include "trainer/train/training/learning_rate.h"
 #include "trainer/train/training/optimizer.h"
+#include "trainer/train/training/training_options.h"
 
 namespace narrowcast::bench {
 namespace {

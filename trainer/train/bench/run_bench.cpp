@@ -16,7 +16,7 @@
 #include "trainer/train/bench/results_json.h"
 #include "trainer/train/bench/tables.h"
 #include "trainer/train/files/file_io.h"
-#include "trainer/train/job/run_job.h"
+#include "trainer/train/job/train_job.h"
 
 namespace narrowcast::bench {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "trainer/train/bench/bench_options.h"
-#include "trainer/train/job/plan.h"
+#include "trainer/train/job/train_job.h"
 
 namespace narrowcast::bench {
 

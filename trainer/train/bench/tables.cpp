@@ -9,8 +9,7 @@
 #include <narrowcast/wire_format.h>
 #include "trainer/train/bench/bench_options.h"
 #include "trainer/train/bench/comparison.h"
-#include "trainer/train/reporting/quantities.h"
-#include "trainer/train/reporting/table.h"
+#include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::bench {
 namespace {

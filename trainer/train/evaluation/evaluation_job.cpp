@@ -14,9 +14,8 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/vocabulary.h"
 #include "trainer/train/evaluation/evaluation_inputs.h"
-#include "trainer/train/job/run_job.h"
+#include "trainer/train/job/train_job.h"
 #include "trainer/train/training/evaluation.h"
-#include "trainer/train/training/replicas.h"
 
 namespace narrowcast::evaluation {
 namespace {

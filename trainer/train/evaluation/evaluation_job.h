@@ -7,7 +7,7 @@
 
 #include <narrowcast/generation.h>
 #include <narrowcast/process_group.h>
-#include "trainer/train/job/plan.h"
+#include "trainer/train/job/train_job.h"
 
 namespace narrowcast::evaluation {
 

@@ -1,4 +1,4 @@
-#include "trainer/train/flags/evaluate_flags.h"
+#include "trainer/train/flags/train_flags.h"
 
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "trainer/train/flags/train_flags.h"
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/training/device.h"
 
@@ -101,7 +100,7 @@ std::optional<evaluation::EvaluationJob> read_evaluation_job(const program::Comm
                                 .top_k = absl::GetFlag(FLAGS_top_k)},
                     .prompt = absl::GetFlag(FLAGS_prompt),
                     .seed = absl::GetFlag(FLAGS_seed)};
-  job.group.backend = choose_backend(absl::GetFlag(FLAGS_backend), at::kCPU);
+  job.group.backend = training::choose_backend(absl::GetFlag(FLAGS_backend), at::kCPU);
   job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
   job.threads = absl::GetFlag(FLAGS_threads);
   job.dry_run = absl::GetFlag(FLAGS_dry_run);

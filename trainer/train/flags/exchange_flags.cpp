@@ -1,4 +1,4 @@
-#include "trainer/train/flags/exchange_flags.h"
+#include "trainer/train/flags/train_flags.h"
 
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>

@@ -12,9 +12,8 @@
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/mlp.h>
-#include "trainer/train/flags/checkpoint_flags.h"
-#include "trainer/train/flags/evaluate_flags.h"
-#include "trainer/train/flags/exchange_flags.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(std::string, hook);
 
@@ -25,6 +24,7 @@ const narrowcast::models::MlpOptions kMlp;
 const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
 const narrowcast::training::LearningRateOptions kLearningRate;
+const narrowcast::job::CheckpointOptions kCheckpoints;
 constexpr double kSgdLearningRate = 0.1;
 constexpr double kSgdMomentum = 0.9;
 
@@ -74,6 +74,19 @@ ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors and metrics.jsonl, made if it is not there. Without it nothing is written.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
 
+ABSL_FLAG(std::string, checkpoint_dir, "",
+          "Folder for checkpoints, made if it is not there; nodes must share it. Without it none are written.");
+ABSL_FLAG(int64_t, checkpoint_every, kCheckpoints.every,
+          "Steps between checkpoints; there is one after the last step, too.");
+ABSL_FLAG(int64_t, keep_checkpoints, kCheckpoints.keep,
+          "Newest checkpoints that are kept; older ones are removed when a new one is whole. 0: all.");
+ABSL_FLAG(
+    bool, resume, false,
+    "Go on from the newest valid checkpoint in --checkpoint_dir, or start anew if there is none: the same command "
+    "line starts a training and goes on with it.");
+ABSL_FLAG(std::string, resume_from, "",
+          "Go on from this checkpoint, a folder step-N; with --resume only if there is none in --checkpoint_dir.");
+
 ABSL_FLAG(
     std::string, device, "auto",
     "Where to compute: cpu, cuda (the GPU of the local rank), cuda:N (GPU N, on every rank), or auto: the GPUs of "
@@ -117,6 +130,9 @@ const std::vector<std::string> kTrainingOnly = {
     "overwrite",
 };
 
+const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
+                                                   "resume_from"};
+
 void refuse_other_hooks_options(const CommandLine& line, const std::string& hook) {
   hooks::check_comm_hook(hook, {});  // Its name.
   if (!hooks::takes_channel_size(hook)) {
@@ -144,7 +160,7 @@ void refuse_useless_flags(const CommandLine& line) {
   const std::string model = absl::GetFlag(FLAGS_model);
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
-    refuse(line, checkpoint_flags(), "with --verify_gradients");
+    refuse(line, kCheckpointFlags, "with --verify_gradients");
     if (!line.given("hook")) {
       refuse(line, hook_option_flags(), "with --verify_gradients of all hooks; give --hook");
     }
@@ -221,6 +237,26 @@ training::TrainingOptions read_training(const CommandLine& line) {
   return options;
 }
 
+void check_folder(const CommandLine& line, const std::string& flag, const std::string& value) {
+  TORCH_CHECK_VALUE(!line.given(flag) || !value.empty(), "--", flag, ": must name a folder");
+}
+
+job::CheckpointOptions read_checkpoints(const CommandLine& line) {
+  check_folder(line, "checkpoint_dir", absl::GetFlag(FLAGS_checkpoint_dir));
+  check_folder(line, "resume_from", absl::GetFlag(FLAGS_resume_from));
+  if (absl::GetFlag(FLAGS_checkpoint_dir).empty()) {
+    refuse(line, {"checkpoint_every", "keep_checkpoints", "resume"}, "without --checkpoint_dir");
+  }
+  if (absl::GetFlag(FLAGS_resume)) {
+    refuse(line, {"overwrite"}, "with --resume, which goes on with what is there");
+  }
+  return {.folder = absl::GetFlag(FLAGS_checkpoint_dir),
+          .every = absl::GetFlag(FLAGS_checkpoint_every),
+          .keep = absl::GetFlag(FLAGS_keep_checkpoints),
+          .resume = absl::GetFlag(FLAGS_resume),
+          .resume_from = absl::GetFlag(FLAGS_resume_from)};
+}
+
 std::optional<verification::VerificationOptions> read_verification(const CommandLine& line, const std::string& hook) {
   if (!absl::GetFlag(FLAGS_verify_gradients)) {
     return std::nullopt;
@@ -239,6 +275,43 @@ void refuse(const CommandLine& line, const std::vector<std::string>& flags, cons
   for (const std::string& flag : flags) {
     TORCH_CHECK_VALUE(!line.given(flag), "--", flag, ": has no effect ", reason);
   }
+}
+
+program::Description train_description() {
+  std::vector<std::string> exchange = exchange_flags();
+  exchange.insert(exchange.end(), {"backend", "timeout_seconds"});
+  return {.name = "narrowcast-train",
+          .version = NARROWCAST_VERSION,
+          .summary = "trains a model on all ranks of a job, or verifies the gradients of the communication hooks.",
+          .usage = "[narrowcast-run --nproc_per_node=N] narrowcast-train [flags]",
+          .groups = {{"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
+                     {"Data", {"data", "seed"}},
+                     {"Training",
+                      {"steps", "batch_size", "accumulation_steps", "optimizer", "learning_rate", "schedule",
+                       "min_learning_rate", "warmup_steps", "weight_decay", "momentum", "clip_grad_norm",
+                       "skip_nonfinite_steps"}},
+                     {"Processors", {"device", "precision", "threads"}},
+                     {"Evaluation and output",
+                      {"eval_every", "eval_batches", "log_every", "sample_length", "output_dir", "overwrite"}},
+                     {"Checkpoints", kCheckpointFlags},
+                     {"Use of a trained model", evaluation_flags()},
+                     {"Exchange of gradients", exchange},
+                     {"Place in the job", worker_flags()},
+                     {"Checks", {"verify_gradients", "dump_gradients", "tolerance_scale", "dry_run"}}},
+          .examples = {{"train on two processes with 8-bit gradients",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
+                        "--hook=int8 --output_dir=runs/book"},
+                       {"go on after an interruption: the same line again",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt --hook=int8 "
+                        "--checkpoint_dir=runs/book/checkpoints --resume"},
+                       {"see what a trained model is worth, and what it writes",
+                        "narrowcast-train --evaluate=runs/book/model.safetensors --data=book.txt --generate=500"},
+                       {"see what would be done", "narrowcast-train --data=book.txt --dry_run"},
+                       {"verify every hook's gradients on the task of PyTorch's own test",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-train --model=ddp_comm_hook_task "
+                        "--verify_gradients"}},
+          .exit_codes = program::common_exit_codes(),
+          .exit_note = ""};
 }
 
 job::TrainJob read_train_job(const CommandLine& line) {

@@ -1,10 +1,13 @@
-// The command line of narrowcast-train, but for --evaluate (evaluate_flags.h).
+// The command line of narrowcast-train; worker_flags.h has what it shares with other programs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <narrowcast/ddp_options.h>
 #include "trainer/base/program/command_line.h"
+#include "trainer/train/evaluation/evaluation_job.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast {
@@ -15,6 +18,21 @@ program::Description train_description();
 // The training or verification that the command line asks for. Throws c10::ValueError for a flag that cannot take
 // effect with the others; values are checked where they are used.
 job::TrainJob read_train_job(const program::CommandLine& line);
+
+// The evaluation that the command line asks for; none without --evaluate. Throws as read_train_job does.
+std::optional<evaluation::EvaluationJob> read_evaluation_job(const program::CommandLine& line);
+
+// The names of the flags that mean something with --evaluate only, and its own.
+const std::vector<std::string>& evaluation_flags();
+
+// The names of the flags that say how gradients are exchanged.
+const std::vector<std::string>& exchange_flags();
+
+// Those of them that only some hooks take.
+const std::vector<std::string>& hook_option_flags();
+
+// What exchange_flags() say. Throws c10::ValueError for a format that is none; the rest is checked where it is used.
+DdpOptions read_ddp(const program::CommandLine& line);
 
 // Throws c10::ValueError "--FLAG: has no effect REASON" if one of `flags` was given.
 void refuse(const program::CommandLine& line, const std::vector<std::string>& flags, const std::string& reason);

@@ -1,6 +1,9 @@
 #include "trainer/train/job/job_checkpoints.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <filesystem>
 #include <ostream>
@@ -11,7 +14,6 @@
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/settings.h"
 #include "trainer/train/checkpoint/shared_folder.h"
-#include "trainer/train/job/job_settings.h"
 
 namespace narrowcast::job {
 namespace {
@@ -19,6 +21,47 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::Existing;
 using checkpoint::ReadCheckpoint;
+using nlohmann::json;
+
+// Of the plan's entries, those that mean nothing for the parameters, or follow from others.
+constexpr const char* kFree[] = {"batch_size_per_rank",
+                                 "eval_every",
+                                 "eval_batches",
+                                 "log_every",
+                                 "data",
+                                 "payload_bytes_per_step_and_rank",
+                                 "checkpoint_dir",
+                                 "checkpoint_every",
+                                 "keep_checkpoints",
+                                 "resume",
+                                 "resume_from"};
+
+constexpr const char* kCircumstances[] = {"ranks", "accumulation_steps", "version", "device"};
+
+// Older checkpoints lack them.
+constexpr const char* kAddedLater[] = {"data_hash"};
+
+// Of a channel, before it could be chosen. It stays what it was if the default becomes another.
+constexpr int64_t kFirstChannelSize = 512;
+
+// `settings` of a job without those that checkpoints did not hold from the beginning and that `saved`, an older one's,
+// therefore lacks: what is not there cannot be compared.
+json comparable_settings(json settings, const json& saved) {
+  for (const char* const name : kAddedLater) {
+    if (!saved.contains(name)) {
+      settings.erase(name);
+    }
+  }
+  return settings;
+}
+
+// The settings `saved` of a checkpoint with those that older ones do not name because there was no choice.
+json complete_settings(json saved) {
+  if (saved.value("hook", json()) == "quantize_per_channel" && !saved.contains("channel_size")) {
+    saved["channel_size"] = kFirstChannelSize;
+  }
+  return saved;
+}
 
 Existing existing_ones(const TrainJob& job) {
   if (job.checkpoints.resume) {
@@ -33,9 +76,9 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return !error && parent == fs::weakly_canonical(folder, error);
 }
 
-// Throws unless this job may go on from the checkpoint.
+// Throws unless this job may resume from the checkpoint.
 void check_fits(const TrainJob& job, const ReadCheckpoint& read, const checkpoint::Description& description) {
-  const nlohmann::json& saved = read.manifest.settings;
+  const json& saved = read.manifest.settings;
   checkpoint::check_settings(complete_settings(saved), comparable_settings(description.settings, saved),
                              read.restored.path);
   TORCH_CHECK_VALUE(read.restored.step <= job.training.steps, "steps: is ", job.training.steps, ", but the checkpoint ",
@@ -62,7 +105,7 @@ void report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   out << std::flush;
 }
 
-// The newest in the job's own folder, else the one that it starts from.
+// The newest in the job's own folder, else the one that --resume_from names.
 std::optional<ReadCheckpoint> find(const AgreedJob& agreed, JobCheckpoints& checkpoints,
                                    std::vector<int64_t>& invalid_steps) {
   const CheckpointOptions& options = agreed.job.checkpoints;
@@ -97,6 +140,29 @@ std::optional<ReadCheckpoint> find_alone(const CheckpointOptions& options, std::
 }
 
 }  // namespace
+
+checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
+  checkpoint::Description description = {.settings = plan, .circumstances = json::object()};
+  json& settings = description.settings;
+  json& circumstances = description.circumstances;
+  for (const char* const name : kCircumstances) {
+    circumstances[name] = plan.at(name);
+    settings.erase(name);
+  }
+  for (const char* const name : kFree) {
+    settings.erase(name);
+  }
+  settings.update(plan.at("model_options"));
+  settings.erase("model_options");
+  if (job.training.learning_rate.schedule == training::Schedule::kConstant) {
+    settings.erase("steps");
+  }
+  settings["bucket_cap_mb"] = job.ddp.bucket_cap_mb();
+  circumstances["threads"] = at::get_num_threads();
+  circumstances["libtorch"] = TORCH_VERSION;
+  circumstances["instructions"] = at::get_cpu_capability();
+  return description;
+}
 
 void check_checkpoint_options(const TrainJob& job) {
   const CheckpointOptions& options = job.checkpoints;
@@ -136,7 +202,7 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   return checkpoints;
 }
 
-std::string resume_text(const TrainJob& job, const nlohmann::json& plan, std::ostream& warnings) {
+std::string resume_text(const TrainJob& job, const json& plan, std::ostream& warnings) {
   const auto read = find_alone(job.checkpoints, warnings);
   if (!read.has_value()) {
     return "nothing";

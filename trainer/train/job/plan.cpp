@@ -1,4 +1,4 @@
-#include "trainer/train/job/plan.h"
+#include "trainer/train/job/train_job.h"
 
 #include <absl/strings/str_format.h>
 
@@ -10,7 +10,7 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
 #include "trainer/base/files/text.h"
-#include "trainer/train/training/learning_rate.h"
+#include "trainer/train/training/training_options.h"
 
 namespace narrowcast::job {
 namespace {

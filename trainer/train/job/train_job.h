@@ -1,16 +1,19 @@
-// Everything that one run of narrowcast-train is asked to do, and the data and the model it works with.
+// One job of narrowcast-train, from what it is asked to do to the last line of its results.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
+#include <narrowcast/worker_env.h>
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/verification/verify_gradients.h"
@@ -29,10 +32,11 @@ struct CheckpointOptions {
   std::string folder = {};       // of the checkpoints; empty: none are written
   int64_t every = 100;           // steps between them, >= 1
   int64_t keep = 2;              // newest ones that stay, >= 0; 0: all
-  bool resume = false;           // go on from the newest valid one, if there is one
-  std::string resume_from = {};  // the path of one to go on from otherwise
+  bool resume = false;           // from the newest valid one, if there is one
+  std::string resume_from = {};  // the path of one from which to resume otherwise
 };
 
+// Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {
   std::string version;  // of the program
   std::string model = "char_gpt";
@@ -68,5 +72,61 @@ struct JobInputs {
 // built. Throws c10::ValueError naming what is wrong with a name, an option or a path, and CorruptInputError for data
 // that is not what it should be.
 JobInputs make_inputs(const TrainJob& job);
+
+// What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists
+// its keys.
+nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size);
+
+// The value of "data_hash" in a plan: 16 hexadecimal digits.
+std::string hash_text(uint64_t hash);
+
+// One "name  value" line per entry, for people.
+std::string plan_text(const nlohmann::json& plan);
+
+// One entry per key, for check_equal_on_all_ranks, which names the first that differs: the data come first, so that
+// nothing that was counted in them is named in their place.
+std::vector<NamedValue> plan_values(const nlohmann::json& plan);
+
+// Where a job writes and what it knows of its surroundings.
+struct JobContext {
+  WorkerEnv env;
+  SessionEnv session;
+  std::ostream& results;      // written on rank 0
+  std::ostream& progress;     // written on rank 0
+  bool progress_is_terminal;  // one updated line instead of plain ones
+};
+
+// A job that all ranks have agreed on.
+struct AgreedJob {
+  const TrainJob& job;
+  const JobInputs& inputs;
+  const nlohmann::json& plan;
+  const ProcessGroupPtr& group;
+  const JobContext& context;
+};
+
+// What a rank can check of a job that trains before it joins the others. Throws c10::ValueError naming the flag or the
+// file.
+void check_training_job(const TrainJob& job, int64_t world_size);
+
+// A collective: trains. Rank 0 prints the results and writes the files. Returns an exit code as run_job does.
+int run_training_job(const AgreedJob& agreed);
+
+// What a rank can check of a job that verifies gradients before it joins the others. Throws c10::ValueError naming the
+// flag.
+void check_verification_job(const TrainJob& job, int64_t world_size);
+
+// A collective: verifies. Each rank's batch is its part of the first training batch or, for the reference task, the
+// reference test's. Rank 0 prints the table. Returns kSuccess, or kCheckFailed if one hook did not pass.
+int run_verification_job(const AgreedJob& agreed);
+
+// Sets the number of threads of this rank: `threads`, or for 0 OMP_NUM_THREADS if it is set, else the node's cores
+// shared by its ranks. Throws c10::ValueError for another value than 0..4096.
+void set_threads(int64_t threads, const JobContext& context);
+
+// Checks and reads all that one rank can by itself, joins the other ranks, compares the plans, and trains or verifies.
+// Returns kSuccess, or kCheckFailed if gradients are not as they should be, the loss is not finite or the replicas
+// differ at the end. Throws the three classes of errors that docs/errors.md tells apart.
+int run_job(const TrainJob& job, const JobContext& context);
 
 }  // namespace narrowcast::job

@@ -5,28 +5,71 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iomanip>
 #include <memory>
 #include <vector>
 
 #include <narrowcast/char_gpt.h>
+#include <narrowcast/errors.h>
 #include "hooks/hook_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/checkpoint/first_failure.h"
 #include "trainer/train/data/vocabulary.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/job_checkpoints.h"
-#include "trainer/train/job/output_files.h"
+#include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"
-#include "trainer/train/reporting/quantities.h"
-#include "trainer/train/training/replicas.h"
+#include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::job {
 namespace {
 
+namespace fs = std::filesystem;
+using reporting::Metrics;
 using reporting::TrainingObserver;
+
+void check_absent(const std::string& path) {
+  std::error_code error;
+  TORCH_CHECK_VALUE(!fs::exists(path, error), "output_dir: ", path, " exists already; --overwrite replaces it");
+}
+
+// A job that is started again before its first checkpoint finds what it wrote itself until then.
+void check_unfinished(const OutputOptions& output) {
+  check_absent(model_path(output));
+  if (reporting::metrics_have_ended(metrics_path(output))) {
+    check_absent(metrics_path(output));
+  }
+}
+
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  TORCH_CHECK_VALUE(!error, "output_dir: cannot make folder ", folder, ": ", error.message());
+}
+
+std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
+  const OutputOptions& output = agreed.job.output;
+  make_folder(output.folder);
+  if (agreed.job.checkpoints.resume && !checkpoints.same_training) {
+    check_unfinished(output);
+  }
+  const std::string path = metrics_path(output);
+  const bool resumes = checkpoints.same_training && reporting::truncate_metrics(path, checkpoints.restored->step);
+  auto metrics =
+      std::make_unique<Metrics>(path, resumes ? files::JsonLinesMode::kAppend : files::JsonLinesMode::kReplace);
+  if (!resumes) {
+    metrics->on_start(agreed.plan);
+  }
+  if (checkpoints.restored.has_value()) {
+    metrics->on_resume(
+        {.step = checkpoints.restored->step, .path = checkpoints.restored->path, .changes = checkpoints.changes});
+  }
+  return metrics;
+}
 
 // Passes every report on to several observers.
 class Observers : public TrainingObserver {
@@ -52,8 +95,7 @@ class Observers : public TrainingObserver {
   std::vector<TrainingObserver*> observers_;
 };
 
-training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints,
-                                            reporting::Metrics* metrics) {
+training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints, Metrics* metrics) {
   const JobContext& context = agreed.context;
   reporting::Progress progress(context.progress, {.steps = agreed.job.training.steps,
                                                   .unit = agreed.inputs.unit,
@@ -78,20 +120,28 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
                          options);
 }
 
-nlohmann::json results_of(const training::TrainingResult& result, bool replicas_identical) {
+// A training at its end.
+struct Ended {
+  training::TrainingResult result;
+  bool replicas_identical;
+};
+
+nlohmann::json results_of(const Ended& ended) {
+  const training::TrainingResult& result = ended.result;
   nlohmann::json results = {{"training_loss", result.training_loss},
                             {"payload_bytes_sent", result.payload_bytes_sent},
                             {"payload_bytes_without_hook", result.payload_bytes_without_hook},
                             {"seconds", result.seconds},
                             {"skipped_steps", result.skipped_steps},
-                            {"replicas_identical", replicas_identical}};
+                            {"replicas_identical", ended.replicas_identical}};
   if (result.validation_loss.has_value()) {
     results["validation_loss"] = *result.validation_loss;
   }
   return results;
 }
 
-void print_results(const AgreedJob& agreed, const training::TrainingResult& result, bool replicas_identical) {
+void print_results(const AgreedJob& agreed, const Ended& ended) {
+  const training::TrainingResult& result = ended.result;
   std::ostream& out = agreed.context.results;
   out << std::fixed << std::setprecision(4);
   out << "training loss    " << result.training_loss << "\n";
@@ -110,7 +160,7 @@ void print_results(const AgreedJob& agreed, const training::TrainingResult& resu
     out << "skipped steps    " << result.skipped_steps << " (a gradient was not finite)\n";
   }
   out << "training time    " << reporting::format_duration(result.seconds) << "\n";
-  out << "replicas         " << (replicas_identical ? "identical on all ranks" : "differ between ranks") << "\n";
+  out << "replicas         " << (ended.replicas_identical ? "identical on all ranks" : "differ between ranks") << "\n";
 }
 
 void print_sample(const AgreedJob& agreed) {
@@ -141,6 +191,36 @@ bool replicas_must_match(const TrainJob& job) { return hooks::hook_row(job.ddp.h
 
 }  // namespace
 
+std::string model_path(const OutputOptions& output) { return fs::path(output.folder) / "model.safetensors"; }
+std::string metrics_path(const OutputOptions& output) { return fs::path(output.folder) / "metrics.jsonl"; }
+
+void check_output(const TrainJob& job) {
+  const OutputOptions& output = job.output;
+  TORCH_CHECK_VALUE(output.sample_length >= 0, "sample_length: must be at least 0, but is ", output.sample_length);
+  if (!output.folder.empty() && !output.overwrite && !job.checkpoints.resume) {
+    check_absent(model_path(output));
+    check_absent(metrics_path(output));
+  }
+}
+
+std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
+  std::unique_ptr<Metrics> metrics;
+  std::string unwritten;  // Why rank 0 could open the file, but not write to it: another class of error.
+  const std::string failure = checkpoint::first_failure(agreed.group, [&] {
+    if (agreed.context.env.rank == 0 && !agreed.job.output.folder.empty()) {
+      try {
+        metrics = open_metrics(agreed, checkpoints);
+      } catch (const OutputError& error) {
+        unwritten = error.what_without_backtrace();
+      }
+    }
+  });
+  TORCH_CHECK_VALUE(failure.empty(), failure);
+  unwritten = checkpoint::from_rank_0(agreed.group, unwritten);
+  NARROWCAST_CHECK_OUTPUT(unwritten.empty(), unwritten);
+  return metrics;
+}
+
 void check_training_job(const TrainJob& job, int64_t world_size) {
   training::check_training_options(job.training, world_size);
   check_output(job);
@@ -149,14 +229,15 @@ void check_training_job(const TrainJob& job, int64_t world_size) {
 
 int run_training_job(const AgreedJob& agreed) {
   JobCheckpoints checkpoints = open_checkpoints(agreed);
-  const std::unique_ptr<reporting::Metrics> metrics = prepare_output(agreed, checkpoints);
-  const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get());
-  const bool replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters());
+  const std::unique_ptr<Metrics> metrics = prepare_output(agreed, checkpoints);
+  const Ended ended = {
+      .result = train_with_reports(agreed, checkpoints, metrics.get()),
+      .replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters())};
   if (metrics != nullptr) {
-    metrics->on_end(results_of(result, replicas_identical));
+    metrics->on_end(results_of(ended));
   }
-  if (result.diverged_at.has_value()) {
-    report_divergence(agreed, *result.diverged_at);
+  if (ended.result.diverged_at.has_value()) {
+    report_divergence(agreed, *ended.result.diverged_at);
     return program::kCheckFailed;
   }
   agreed.inputs.model->to(at::kCPU);
@@ -164,11 +245,11 @@ int run_training_job(const AgreedJob& agreed) {
     save(agreed);
   }
   if (agreed.context.env.rank == 0) {
-    print_results(agreed, result, replicas_identical);
+    print_results(agreed, ended);
     print_sample(agreed);
     agreed.context.results << std::flush;
   }
-  return replicas_identical || !replicas_must_match(agreed.job) ? program::kSuccess : program::kCheckFailed;
+  return ended.replicas_identical || !replicas_must_match(agreed.job) ? program::kSuccess : program::kCheckFailed;
 }
 
 }  // namespace narrowcast::job

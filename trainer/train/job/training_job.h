@@ -1,14 +1,26 @@
-// A job that trains, with all it prints and writes.
+// What a training job leaves in --output_dir.
 #pragma once
 
-#include "trainer/train/job/plan.h"
+#include <memory>
+#include <string>
+
+#include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/reporting/metrics.h"
 
 namespace narrowcast::job {
 
-// What a rank can check before it joins the others. Throws c10::ValueError naming the flag or the file.
-void check_training_job(const TrainJob& job, int64_t world_size);
+// The paths of its files.
+std::string model_path(const OutputOptions& output);
+std::string metrics_path(const OutputOptions& output);
 
-// A collective. Rank 0 prints the results and writes the files. Returns an exit code as run_job does.
-int run_training_job(const AgreedJob& agreed);
+// Throws c10::ValueError naming a file of an earlier training that would be replaced unasked. Where the job resumes,
+// what it finds may be its own: then only files of a training that came to its end are kept, and prepare_output
+// decides.
+void check_output(const TrainJob& job);
+
+// A collective: rank 0 makes the folder and opens its metrics, from which it removes what was written after the
+// checkpoint. Returns them on rank 0, if the job writes files. Throws, on all ranks alike, c10::ValueError naming what
+// cannot be written or would be replaced, OutputError where the disk has no space for what is written.
+std::unique_ptr<reporting::Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints);
 
 }  // namespace narrowcast::job

@@ -1,4 +1,4 @@
-#include "trainer/train/job/verification_job.h"
+#include "trainer/train/job/train_job.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
@@ -12,9 +12,9 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/batch_plan.h"
 #include "trainer/train/data/sample_order.h"
-#include "trainer/train/training/batch_feed.h"
-#include "trainer/train/verification/gradient_table.h"
-#include "trainer/train/verification/is_last_check.h"
+#include "trainer/train/training/device.h"
+#include "trainer/train/verification/hook_report.h"
+#include "trainer/train/verification/recording_hook.h"
 #include "trainer/train/verification/verify_gradients.h"
 
 namespace narrowcast::job {

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "trainer/base/files/text.h"
-#include "trainer/train/reporting/quantities.h"
+#include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::quantization {
 namespace {

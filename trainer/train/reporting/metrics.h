@@ -5,7 +5,7 @@
 #include <string>
 
 #include "trainer/train/files/json_lines.h"
-#include "trainer/train/reporting/reports.h"
+#include "trainer/train/reporting/progress.h"
 
 namespace narrowcast::reporting {
 
@@ -22,8 +22,9 @@ class Metrics : public TrainingObserver {
   void on_step(const StepReport& report) override;
   // {"event": "evaluation"} likewise.
   void on_evaluation(const EvaluationReport& report) override;
-  // {"event": "checkpoint"} and {"event": "resume"} likewise.
+  // {"event": "checkpoint"} likewise.
   void on_checkpoint(const CheckpointReport& report) override;
+  // {"event": "resume"} likewise.
   void on_resume(const ResumeReport& report);
   // {"event": "end"} with the keys of `results`.
   void on_end(const nlohmann::json& results);

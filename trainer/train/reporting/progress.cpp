@@ -6,7 +6,7 @@
 #include <sstream>
 #include <utility>
 
-#include "trainer/train/reporting/quantities.h"
+#include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::reporting {
 namespace {

@@ -4,10 +4,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
+#include "trainer/base/files/hash.h"
 #include "trainer/train/data/sample_order.h"
-#include "trainer/train/training/batch_feed.h"
+#include "trainer/train/training/device.h"
 
 namespace narrowcast::training {
 namespace {
@@ -37,6 +39,15 @@ std::vector<int64_t> samples_at(const data::SampleOrder& order, int64_t begin, i
   return samples;
 }
 
+uint64_t hash_bits(const std::vector<at::Tensor>& tensors) {
+  uint64_t hash = kHashStart;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor data = tensor.detach().cpu().contiguous();
+    hash = hash_of_content({static_cast<const char*>(data.const_data_ptr()), data.nbytes()}, hash);
+  }
+  return hash;
+}
+
 }  // namespace
 
 double held_out_loss(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
@@ -57,6 +68,11 @@ double held_out_loss(models::Model& model, const data::Dataset& dataset, const P
     sum += loss_of(model, batch, options.precision).item<double>() * static_cast<double>(indices.size());
   }
   return all_reduce_sum(group, {sum})[0] / static_cast<double>(samples);
+}
+
+bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
+  const std::vector<std::string> hashes = all_gather_text(group, std::to_string(hash_bits(tensors)));
+  return std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes[0]; });
 }
 
 }  // namespace narrowcast::training

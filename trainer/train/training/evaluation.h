@@ -1,7 +1,10 @@
-// The loss on held-out data.
+// What all ranks find out about a model together: its loss on held-out data, and whether they hold the same bits.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <vector>
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/model.h>
@@ -10,6 +13,7 @@
 
 namespace narrowcast::training {
 
+// How much of the held-out data, and how.
 struct EvaluationOptions {
   int64_t samples = 512;  // held-out samples, over all ranks; all there are if there are fewer
   int64_t batch = 32;     // samples per forward pass of a rank
@@ -22,5 +26,9 @@ struct EvaluationOptions {
 // Throws c10::ValueError for options below 1 and c10::DistBackendError if a peer failed.
 double held_out_loss(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
                      const EvaluationOptions& options);
+
+// A collective: each rank hashes its tensors and all gather the hashes, 8 bytes each; true on all ranks alike if every
+// rank's tensors have equal bits. Throws c10::DistBackendError if a peer failed.
+bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors);
 
 }  // namespace narrowcast::training

@@ -1,20 +1,25 @@
-// LibTorch's optimizers, set up as the trainer uses them.
+// LibTorch's optimizers, set up as the trainer uses them, and what they have learned as tensors by name.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "trainer/train/checkpoint/content.h"
+
 namespace narrowcast::training {
 
+// Which of them.
 enum class OptimizerKind { kAdamW, kSgd };
 
 // "adamw" or "sgd"; anything else throws c10::ValueError.
 OptimizerKind parse_optimizer(const std::string& name);
 
+// How it steps, but for the learning rate.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double weight_decay = 0.1;  // >= 0; for parameters with two dimensions or more only, so not biases and norms
@@ -42,5 +47,16 @@ bool gradients_are_finite(const std::vector<at::Tensor>& parameters);
 // Scales the gradients so that their global 2-norm is at most `max_norm` (> 0) and returns the norm
 // they had. Called after the gradients are averaged, so every rank finds the same norm.
 double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm);
+
+// For each parameter of `module` that has taken a step, under its first name in the module:
+//   NAME.exp_avg, NAME.exp_avg_sq, NAME.step (int64)  of AdamW
+//   NAME.momentum_buffer                              of SGD with momentum
+// The tensors are the optimizer's own. Throws c10::ValueError for another optimizer than those of make_optimizer.
+checkpoint::TensorMap optimizer_state(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module);
+
+// Copies such tensors into an optimizer of the same kind that has taken no step. Throws CorruptInputError naming a
+// tensor that is missing, unknown, or of another shape or dtype than its parameter, before anything is changed.
+void load_optimizer_state(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
+                          const checkpoint::TensorMap& state);
 
 }  // namespace narrowcast::training

@@ -1,4 +1,4 @@
-// The optimizer steps of one rank: batches, gradients and their exchange, updates.
+// The optimizer steps of a training.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,14 @@
 
 #include "trainer/train/data/batch_plan.h"
 #include "trainer/train/data/sample_order.h"
-#include "trainer/train/training/batch_feed.h"
-#include "trainer/train/training/gradient_scaler.h"
+#include "trainer/train/training/device.h"
+#include "trainer/train/training/precision.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/training/training_state.h"
 
 namespace narrowcast::training {
 
+// One rank's part in them: batches, gradients and their exchange, updates.
 class OptimizerSteps {
  public:
   // Both must outlive it.

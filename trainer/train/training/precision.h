@@ -1,23 +1,29 @@
-// In which floating type a training computes its forward and backward passes. Parameters, gradients and the optimizer's
-// state are float32 always.
+// In which floating type a training computes its forward and backward passes, and what keeps float16's gradients within
+// range. Parameters, gradients and the optimizer's state are float32 always.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include <narrowcast/model.h>
+#include "trainer/train/checkpoint/content.h"
 
 namespace narrowcast::training {
 
+// The floating type of the passes.
 enum class Precision {
   kFp32,  // everything
   kBf16,  // matrix products and convolutions in bfloat16, by autocast; the rest as LibTorch's autocast has it
-  kFp16,  // the same in float16, with the loss scaled (gradient_scaler.h), since small gradients would become 0
+  kFp16,  // the same in float16, with the loss scaled (GradientScaler), since small gradients would become 0
 };
 
 // "fp32", "bf16" or "fp16"; anything else throws c10::ValueError.
 Precision parse_precision(const std::string& name);
+
+// The name of it.
 std::string to_string(Precision precision);
 
 // The model's mean loss over the batch, in that precision on the device of the batch: a float32 scalar.
@@ -36,6 +42,42 @@ class Autocast {
   const bool active_;
   bool was_enabled_ = false;
   at::ScalarType former_dtype_ = at::kFloat;
+};
+
+// Dynamic loss scaling, with the rule and the defaults of torch.amp.GradScaler: the loss is multiplied with a scale
+// before the backward pass and the gradients are divided by it afterwards. A step whose gradients are not all finite
+// must be left out, and halves the scale; 2000 steps in a row without one double it.
+//
+// Ranks with equal gradients find and do the same. Its numbers are tensors on the device: only unscale() waits for it.
+class GradientScaler {
+ public:
+  struct Options {
+    double scale = 65536;
+    double growth = 2;
+    double backoff = 0.5;
+    int64_t growth_interval = 2000;  // steps
+  };
+  explicit GradientScaler(at::Device device) : GradientScaler(device, Options()) {}
+  GradientScaler(at::Device device, const Options& options);
+
+  at::Tensor scaled(const at::Tensor& loss) const { return loss.mul(scale_); }
+
+  // Divides the gradients of `parameters` by the scale, in place, and changes the scale for the next step. Returns
+  // whether they are all finite.
+  bool unscale(const std::vector<at::Tensor>& parameters);
+
+  double scale() const { return scale_.item<double>(); }
+
+  // The scaler's own tensors: "scale" (float32) and "growth_tracker" (int32, steps since it changed), both scalars.
+  checkpoint::TensorMap state() const { return {{"scale", scale_}, {"growth_tracker", growth_tracker_}}; }
+
+  // Throws CorruptInputError naming a tensor that is missing or not of that kind, before anything is changed.
+  void load_state(const checkpoint::TensorMap& state);
+
+ private:
+  const Options options_;
+  at::Tensor scale_;
+  at::Tensor growth_tracker_;
 };
 
 }  // namespace narrowcast::training

@@ -22,9 +22,9 @@ class TrainingRun {
 
   TrainingResult run() {
     if (setup_.checkpoints.restored != nullptr) {
-      go_on_from(*setup_.checkpoints.restored);
+      resume(*setup_.checkpoints.restored);
     }
-    segment_began_ = Clock::now();
+    window_began_ = Clock::now();
     steps_.begin_at(counters_.step + 1);
     while (counters_.step < options_.steps && !diverged_at_.has_value()) {
       steps_.take_next(counters_);
@@ -43,7 +43,7 @@ class TrainingRun {
 
  private:
   // A collective: all ranks can, or none does. Frees the memory of what was read.
-  void go_on_from(checkpoint::Restored& restored) {
+  void resume(checkpoint::Restored& restored) {
     const std::string failure =
         checkpoint::first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
@@ -67,7 +67,7 @@ class TrainingRun {
             .diverged_at = diverged_at_};
   }
 
-  // Collective: all ranks learn the mean loss, and so whether to go on. If all steps were skipped there is none.
+  // Collective: all ranks learn the mean loss, and so whether to continue. If all steps were skipped there is none.
   void report() {
     const double sum = all_reduce_sum(setup_.group, {steps_.window_loss()})[0];
     const double seconds = window_seconds();
@@ -83,7 +83,7 @@ class TrainingRun {
     counters_.window_steps = 0;
     counters_.window_batches = 0;
     counters_.window_seconds = 0;
-    segment_began_ = Clock::now();
+    window_began_ = Clock::now();
   }
 
   // Of the steps since the last one, which took so many seconds.
@@ -101,7 +101,7 @@ class TrainingRun {
 
   // Of training since the last report.
   double window_seconds() const {
-    return counters_.window_seconds + std::chrono::duration<double>(Clock::now() - segment_began_).count();
+    return counters_.window_seconds + std::chrono::duration<double>(Clock::now() - window_began_).count();
   }
 
   void evaluate() {
@@ -120,7 +120,7 @@ class TrainingRun {
       setup_.observer->on_evaluation(
           {.step = counters_.step, .loss = *counters_.validation_loss, .seconds = counters_.seconds});
     }
-    segment_began_ += Clock::now() - began;  // Evaluation is not training time.
+    window_began_ += Clock::now() - began;  // Evaluation is not training time.
   }
 
   // Collective. What has diverged is not worth keeping, and buckets that will change cannot be.
@@ -140,7 +140,7 @@ class TrainingRun {
                                       .bytes = written.bytes,
                                       .seconds = std::chrono::duration<double>(elapsed).count()});
     }
-    segment_began_ += elapsed;  // Nor are checkpoints.
+    window_began_ += elapsed;  // Nor are checkpoints.
   }
 
   const TrainingSetup& setup_;
@@ -149,7 +149,7 @@ class TrainingRun {
 
   Counters counters_;
   std::optional<int64_t> diverged_at_;
-  Clock::time_point segment_began_;
+  Clock::time_point window_began_;
 };
 
 }  // namespace

@@ -1,13 +1,11 @@
 // Data-parallel training of a model.
 //
-// Each of the W ranks holds a replica. An optimizer step takes the next batch_size
-// samples of an order that depends on the seed alone (data/sample_order.h); rank
-// r computes the r-th of W contiguous parts, in accumulation_steps backward passes.
-// The last of them exchanges the gradients through the communication hook, so that
-// all ranks end with the same mean over the batch; then every rank clips and steps
-// alike, and the replicas stay equal without sending a parameter. A step whose
-// gradients are not all finite is left out by all ranks alike, as they see the same
-// gradients (but with the hook noop, whose replicas differ anyway).
+// Each of the W ranks holds a replica. An optimizer step takes the next batch_size samples of an order that depends on
+// the seed alone (data/sample_order.h); rank r computes the r-th of W contiguous parts, in accumulation_steps backward
+// passes. The last of them exchanges the gradients through the communication hook, so that all ranks end with the same
+// mean over the batch; then every rank clips and steps alike, and the replicas stay equal without sending a parameter.
+// A step whose gradients are not all finite is left out by all ranks alike, as they see the same gradients (but with
+// the hook noop, whose replicas differ anyway).
 #pragma once
 
 #include <cstdint>
@@ -19,11 +17,12 @@
 #include "trainer/train/checkpoint/checkpoint_writer.h"
 #include "trainer/train/checkpoint/content.h"
 #include "trainer/train/data/dataset.h"
-#include "trainer/train/reporting/reports.h"
+#include "trainer/train/reporting/progress.h"
 #include "trainer/train/training/training_options.h"
 
 namespace narrowcast::training {
 
+// What a training ends with.
 struct TrainingResult {
   std::optional<double> validation_loss;   // after the last step; none without evaluation
   double training_loss = 0;                // mean over the ranks and the steps taken since the last report but one
@@ -38,7 +37,7 @@ struct TrainingResult {
 struct Checkpoints {
   checkpoint::CheckpointWriter* writer = nullptr;  // none: no checkpoints are written
   int64_t every = 100;                             // steps between them; one more comes after the last step
-  checkpoint::Restored* restored = nullptr;        // where to go on from, empty afterwards; none: a new training
+  checkpoint::Restored* restored = nullptr;        // from which to resume, empty afterwards; none: a new training
 };
 
 // What a training works with.
@@ -52,7 +51,7 @@ struct TrainingSetup {
   Checkpoints checkpoints = {};
 };
 
-// A collective: trains the model in place and returns the same on all ranks, but for the time. Going on from a
+// A collective: trains the model in place and returns the same on all ranks, but for the time. Where it resumes from a
 // checkpoint of the same world, flags and threads it ends with the same bits as without the interruption. Throws
 // c10::ValueError as check_training_options does, c10::DistBackendError if a peer failed, CorruptInputError for a
 // checkpoint of something else, and OutputError if one cannot be written.

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <map>
@@ -12,7 +13,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/train/files/model_file.h"
-#include "trainer/train/training/optimizer_state.h"
+#include "trainer/train/training/optimizer.h"
 
 namespace narrowcast::training {
 namespace {
@@ -26,6 +27,57 @@ constexpr const char* kModel = "model.";
 constexpr const char* kOptimizer = "optimizer.";
 constexpr const char* kHook = "hook.";
 constexpr const char* kScaler = "gradient_scaler.";
+constexpr const char* kWindowLoss = "counters.window_loss";
+
+std::string counter(const char* name) { return std::string("counters.") + name; }
+
+// As float64 or int64: text would lose bits, and cannot hold infinities.
+void put(TensorMap& tensors, const char* name, double value) {
+  tensors[counter(name)] = at::full({}, value, at::kDouble);
+}
+void put(TensorMap& tensors, const char* name, int64_t value) {
+  tensors[counter(name)] = at::full({}, value, at::kLong);
+}
+void put(TensorMap& tensors, const char* name, const std::optional<double>& value) {
+  if (value.has_value()) {
+    put(tensors, name, *value);
+  }
+}
+
+template <class Number>
+Number number_of(const TensorMap& tensors, const std::string& name) {
+  const auto found = tensors.find(name);
+  NARROWCAST_CHECK_INPUT(found != tensors.end(), "'", name, "' is missing");
+  const at::ScalarType dtype = std::is_same_v<Number, double> ? at::kDouble : at::kLong;
+  NARROWCAST_CHECK_INPUT(found->second.scalar_type() == dtype && found->second.numel() == 1, "'", name,
+                         "' is no number of type ", dtype);
+  return found->second.item<Number>();
+}
+
+void get(const TensorMap& tensors, const char* name, double& value) {
+  value = number_of<double>(tensors, counter(name));
+}
+void get(const TensorMap& tensors, const char* name, int64_t& value) {
+  value = number_of<int64_t>(tensors, counter(name));
+}
+void get(const TensorMap& tensors, const char* name, std::optional<double>& value) {
+  if (tensors.count(counter(name)) > 0) {
+    value = number_of<double>(tensors, counter(name));
+  }
+}
+
+// `field(name, member)` for each counter that all ranks agree on.
+template <class SomeCounters, class Field>
+void each_shared(SomeCounters& counters, const Field& field) {
+  field("skipped_steps", counters.skipped_steps);
+  field("seconds", counters.seconds);
+  field("training_loss", counters.training_loss);
+  field("validation_loss", counters.validation_loss);
+  field("gradient_norm", counters.gradient_norm);
+  field("window_steps", counters.window_steps);
+  field("window_batches", counters.window_batches);
+  field("window_seconds", counters.window_seconds);
+}
 
 void add_prefixed(TensorMap& to, const std::string& prefix, const TensorMap& tensors) {
   for (const auto& [name, tensor] : tensors) {
@@ -41,7 +93,7 @@ TensorMap without_prefix(const TensorMap& from, const std::string& prefix) {
   return tensors;
 }
 
-// This rank's own where replicas differ, else what all have in common.
+// What the former rank in whose place this one is had of its own, where replicas differ; else what all had in common.
 TensorMap replica_part(const Restored& restored, const std::string& prefix) {
   TensorMap own = without_prefix(restored.former.own(), prefix);
   return own.empty() ? without_prefix(restored.replica, prefix) : own;
@@ -147,6 +199,24 @@ Counters load_parts(const Restored& restored, const TrainingParts& parts) {
 }
 
 }  // namespace
+
+void save_counters(const Counters& counters, Content& content) {
+  each_shared(counters, [&](const char* name, const auto& value) { put(content.replica, name, value); });
+  content.rank[kWindowLoss] = at::full({}, counters.window_loss, at::kDouble);
+}
+
+Counters load_counters(const Restored& restored, int64_t world_size) {
+  Counters counters;
+  counters.step = restored.step;
+  each_shared(counters, [&](const char* name, auto& value) { get(restored.replica, name, value); });
+  for (const TensorMap& former : restored.former.states) {
+    counters.window_loss += number_of<double>(former, kWindowLoss);
+  }
+  if (restored.former.world_size != world_size) {
+    counters.window_loss *= static_cast<double>(world_size) / static_cast<double>(restored.former.world_size);
+  }
+  return counters;
+}
 
 Content save_training(const TrainingParts& parts, const Counters& counters) {
   Content content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}};

@@ -1,18 +1,41 @@
-// Everything that a training changes, into a checkpoint and back.
+// Everything that a training changes, its counters too, into a checkpoint and back.
 #pragma once
 
 #include <torch/optim/optimizer.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/model.h>
 #include "trainer/train/checkpoint/content.h"
 #include "trainer/train/data/sample_order.h"
-#include "trainer/train/training/counters.h"
-#include "trainer/train/training/gradient_scaler.h"
+#include "trainer/train/training/precision.h"
 
 namespace narrowcast::training {
+
+// What a training counts.
+struct Counters {
+  int64_t step = 0;                       // optimizer steps done
+  int64_t skipped_steps = 0;              // of those, for their gradients
+  double seconds = 0;                     // of training, up to the last report
+  double training_loss = 0;               // of the last report
+  std::optional<double> validation_loss;  // of the last evaluation
+  std::optional<double> gradient_norm;    // of the last step that was taken, before clipping
+  // Since the last report:
+  double window_loss = 0;  // of this rank, summed over the steps taken
+  int64_t window_steps = 0;
+  int64_t window_batches = 0;  // steps taken and skipped
+  double window_seconds = 0;   // of training, before the interruption
+};
+
+// All but the step, into tensors: those that all ranks agree on and this rank's own.
+void save_counters(const Counters& counters, checkpoint::Content& content);
+
+// In a world of another size the sum over ranks of window_loss, divided by their number, stays the same. Throws
+// CorruptInputError naming what is missing or no number.
+Counters load_counters(const checkpoint::Restored& restored, int64_t world_size);
 
 using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
 
@@ -31,8 +54,11 @@ struct TrainingParts {
 // training's own, not copies.
 checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters);
 
-// Makes a new training one that goes on from there, and returns its counters. Throws CorruptInputError naming the
-// checkpoint and what is missing or does not fit.
+// Restores a new training to the step of the checkpoint, and returns its counters. The world may have another size than
+// the one that wrote the checkpoint, whose ranks are the former ranks (hooks::FormerRanks). The hook's state is made of
+// the states of all former ranks that this rank gets. Generators and, where replicas differ, parameters and optimizer
+// are those of the former rank with this one's number or, where there was none, of former rank 0. Throws
+// CorruptInputError naming the checkpoint and what is missing or does not fit.
 Counters load_training(const checkpoint::Restored& restored, const TrainingParts& parts);
 
 }  // namespace narrowcast::training

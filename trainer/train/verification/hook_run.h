@@ -1,18 +1,24 @@
-// A model's gradients, alone and through DistributedDataParallel with a hook.
+// A model's gradients, alone and through DistributedDataParallel with a hook, and how far the latter may be from those
+// without a hook.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/model.h>
+#include <narrowcast/process_group.h>
+#include "hooks/error_bound.h"
+#include "trainer/train/verification/recording_hook.h"
 
 namespace narrowcast::verification {
 
@@ -36,6 +42,7 @@ struct PassResult {
   std::vector<at::Tensor> bounds;  // on the difference to the mean without a hook; see PassBounds::of_pass
 };
 
+// What a rank has of a hook's passes.
 struct HookRun {
   std::vector<PassResult> passes;  // two: in the first layout of buckets, and in the one the Reducer rebuilds
   int64_t payload_bytes_sent = 0;  // by this rank in a pass
@@ -45,5 +52,31 @@ struct HookRun {
 // A collective: passes with the hook that `make_hook` makes. Parameters stay as they are. Throws
 // c10::DistBackendError if a peer failed.
 HookRun run_hook(const GradientProblem& problem, const std::string& hook, const HookFactory& make_hook);
+
+// The bounds for the hook that `ddp` names, pass by pass: with error feedback a pass begins with what the passes before
+// left out.
+class PassBounds {
+ public:
+  PassBounds(ProcessGroupPtr group, DdpOptions ddp) : group_(std::move(group)), ddp_(std::move(ddp)) {}
+
+  // A collective. The bounds of the next pass, in which the hook was given `buckets`, by parameter: on the difference
+  // of the gradients or, with error feedback, of their sums over all passes so far. float64, the same on all ranks.
+  // Throws c10::DistBackendError if a peer failed.
+  std::vector<at::Tensor> of_pass(const std::vector<RecordedBucket>& buckets,
+                                  const std::vector<at::Tensor>& parameters);
+
+ private:
+  using ByParameter = std::map<at::TensorImpl*, at::Tensor>;  // float64 [numel of the parameter]
+
+  static at::Tensor gathered(const RecordedBucket& bucket, const ByParameter& values);
+  static void scatter(const at::Tensor& values, const RecordedBucket& bucket, ByParameter& by_parameter);
+  at::Tensor sum_over_ranks(at::Tensor term) const;
+  at::Tensor residual_after(const hooks::ErrorTerms& terms) const;
+
+  const ProcessGroupPtr group_;
+  const DdpOptions ddp_;
+  ByParameter residuals_;  // at most what this rank adds to its gradients in the next pass
+  ByParameter float32_;    // the roundings of float32 in all passes so far
+};
 
 }  // namespace narrowcast::verification

@@ -1,13 +1,15 @@
-// A hook that watches another one.
+// A hook that watches another one, and what is checked with it alone: that hooks are told which bucket is the last.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
+#include <narrowcast/consensus.h>
 
 namespace narrowcast::verification {
 
@@ -38,5 +40,16 @@ class RecordingHook : public hooks::CommHook {
   std::unique_ptr<hooks::CommHook> inner_;
   std::vector<RecordedBucket> buckets_;
 };
+
+// The outcome of the reference test's case of GradBucket::isLast.
+struct IsLastResult {
+  int64_t buckets = 0;  // in the second backward pass; one alone would prove nothing
+  bool passed = false;  // there are several, and the flag is set for the final one only, on all ranks
+};
+
+// A collective: two backward passes through eleven bias-free Linear layers with a hook that notes the flags. The
+// reference test has widths of 2 and 4000 and buckets of 25 MiB, which takes 2 GB of memory on every rank; here width
+// and bucket size are scaled so that each wide layer still fills a bucket of its own.
+IsLastResult check_is_last(const ProcessGroupPtr& group);
 
 }  // namespace narrowcast::verification

@@ -9,7 +9,7 @@
 #include <narrowcast/network_errors.h>
 #include "hooks/hook_table.h"
 #include "trainer/train/files/safetensors.h"
-#include "trainer/train/training/replicas.h"
+#include "trainer/train/training/evaluation.h"
 
 namespace narrowcast::verification {
 namespace {

@@ -1,35 +1,21 @@
-// Proof that every hook gives the gradients it should: each is compared, element
-// by element, with the gradients without a hook, and those with a plain float64
-// mean over the ranks.
+// Proof that every hook gives the gradients it should: each is compared, element by element, with the gradients without
+// a hook, and those with a plain float64 mean over the ranks.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "trainer/train/verification/comparison.h"
+#include "trainer/train/verification/hook_report.h"
 #include "trainer/train/verification/hook_run.h"
 
 namespace narrowcast::verification {
 
+// What is verified, and how strictly.
 struct VerificationOptions {
   std::vector<std::string> hooks = {};  // to verify; "none" is added, as the others are compared with it
   std::string dump_folder = {};         // for HOOK.rankR.safetensors; empty: nothing is written
   double tolerance_scale = 1;           // > 0; multiplies every tolerance
   bool reference_task = false;          // on two ranks, as in PyTorch's test of its model, its tolerances must hold too
-};
-
-// One hook's verdict, the same on all ranks.
-struct HookReport {
-  std::string hook;
-  Comparison comparison;  // of every element, all ranks and both bucket layouts; with error feedback of their sums
-  std::optional<bool> reference_passed =
-      std::nullopt;                // the reference test's tolerances hold too; none where it does not apply
-  bool replicas_identical = true;  // all ranks end with the same bits
-  int64_t payload_bytes_sent = 0;  // in one pass, by the rank that sends most
-  double seconds = 0;              // of one pass, on the slowest rank
-
-  bool passed() const { return comparison.passed && replicas_identical && reference_passed.value_or(true); }
 };
 
 // Verifies hooks one after the other. What they are compared with, the gradients without a hook, is computed once.

@@ -13,7 +13,7 @@
 #include "tests/trainer/train/files/script_fixtures.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/job/run_job.h"
+#include "trainer/train/job/train_job.h"
 
 namespace narrowcast::evaluation {
 namespace {

@@ -17,7 +17,7 @@
 #include "tests/trainer/train/verification/gradient_problems.h"
 #include "trainer/train/bench/bench_options.h"
 #include "trainer/train/bench/recommendation.h"
-#include "trainer/train/job/plan.h"
+#include "trainer/train/job/train_job.h"
 #include "trainer/train/verification/verify_gradients.h"
 
 namespace narrowcast {

@@ -15,7 +15,7 @@
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/checkpoint/manifest.h"
-#include "trainer/train/job/run_job.h"
+#include "trainer/train/job/train_job.h"
 
 namespace narrowcast::job {
 namespace {
@@ -27,6 +27,51 @@ using ::testing::Not;
 using testing::small_job;
 using testing::TemporaryFolder;
 
+class JobSettingsTest : public ::testing::Test {
+ protected:
+  JobSettingsTest() : job(small_job(folder)) {}
+  checkpoint::Description describe(int64_t ranks = 1) {
+    return describe_job(job, make_plan(job, make_inputs(job), ranks));
+  }
+  const TemporaryFolder folder;
+  TrainJob job;
+};
+
+TEST_F(JobSettingsTest, HoldFlagsByTheirNames) {
+  job.ddp.hook("quantized_allreduce").wire({.error_feedback = true}).bucket_cap_mb(3);
+  const nlohmann::json settings = describe().settings;
+  EXPECT_EQ(settings["model"], "char_gpt");
+  EXPECT_EQ(settings["width"], 16);
+  EXPECT_EQ(settings["hook"], "quantized_allreduce");
+  EXPECT_EQ(settings["hook_format"], "int8_b128");
+  EXPECT_EQ(settings["error_feedback"], true);
+  EXPECT_EQ(settings["bucket_cap_mb"], 3);
+  EXPECT_EQ(settings["optimizer"], "adamw");
+  EXPECT_EQ(settings["steps"], 4);
+}
+
+TEST_F(JobSettingsTest, HoldTheChannelSizeOfTheHookThatHasOne) {
+  EXPECT_FALSE(describe().settings.contains("channel_size"));
+  job.ddp.hook("quantize_per_channel");
+  EXPECT_EQ(describe().settings["channel_size"], 512);
+  job.ddp.channel_size(100);
+  EXPECT_EQ(describe().settings["channel_size"], 100);
+}
+
+TEST_F(JobSettingsTest, LeaveOutWhatMayChange) {
+  const nlohmann::json one = describe().settings;
+  job.checkpoints = {.folder = "x", .every = 7, .keep = 3, .resume = true, .resume_from = "y"};
+  job.training.log_every = 3;
+  job.training.eval_batches = 5;
+  job.version = "9";
+  EXPECT_EQ(describe(3).settings, one);
+  EXPECT_EQ(describe(3).circumstances["ranks"], 3);
+  EXPECT_EQ(describe(3).circumstances["version"], "9");
+  EXPECT_GE(describe().circumstances["threads"], 1);
+  job.training.learning_rate.schedule = training::Schedule::kConstant;
+  EXPECT_FALSE(describe().settings.contains("steps"));
+}
+
 class JobCheckpointsTest : public ::testing::Test {
  protected:
   JobCheckpointsTest() : job(small_job(folder)) {
@@ -35,12 +80,10 @@ class JobCheckpointsTest : public ::testing::Test {
   }
   // As a process alone; gives what it says of its progress.
   std::string run() {
-    std::ostringstream progress;
-    results.str("");
-    const JobContext context = {
-        .env = {}, .session = {}, .results = results, .progress = progress, .progress_is_terminal = false};
-    EXPECT_EQ(run_job(job, context), program::kSuccess);
-    return progress.str();
+    const testing::JobOutcome outcome = testing::run_alone(job);
+    EXPECT_EQ(outcome.exit_code, program::kSuccess);
+    results = outcome.results;
+    return outcome.progress;
   }
   std::string complaint() {
     return error_message<c10::ValueError>([&] { run(); });
@@ -58,11 +101,11 @@ class JobCheckpointsTest : public ::testing::Test {
 
   const TemporaryFolder folder;
   const std::string checkpoints = folder / "checkpoints";
-  std::ostringstream results;
+  std::string results;
   TrainJob job;
 };
 
-TEST_F(JobCheckpointsTest, TheSameJobStartsAndGoesOn) {
+TEST_F(JobCheckpointsTest, TheSameJobStartsAndResumes) {
   EXPECT_THAT(run(), HasSubstr("starts anew: there is no checkpoint in " + checkpoints));
   const std::string whole = model();
   lose_step_4();
@@ -73,7 +116,7 @@ TEST_F(JobCheckpointsTest, TheSameJobStartsAndGoesOn) {
   EXPECT_EQ(model(), whole);
 }
 
-TEST_F(JobCheckpointsTest, MetricsGoOnWithoutDoubles) {
+TEST_F(JobCheckpointsTest, MetricsContinueWithoutDoubles) {
   job.training.log_every = 1;
   run();
   lose_step_4();
@@ -150,7 +193,7 @@ TEST_F(JobCheckpointsTest, OtherDataUnderTheSameNameIsAnotherTraining) {
   EXPECT_THAT(run(), HasSubstr("step 4 of 4"));
 }
 
-TEST_F(JobCheckpointsTest, OlderOnesWithoutAHashOfTheDataAreTakenUp) {
+TEST_F(JobCheckpointsTest, OlderOnesWithoutAHashOfTheDataCanBeResumed) {
   run();
   const std::string whole = model();
   lose_step_4();
@@ -204,7 +247,7 @@ TEST_F(JobCheckpointsTest, WithoutResumeExistingOnesAreRefusedOrReplaced) {
   EXPECT_FALSE(std::filesystem::exists(checkpoints + "/step-00000004"));
 }
 
-TEST_F(JobCheckpointsTest, GoesOnFromTheOneThatIsNamed) {
+TEST_F(JobCheckpointsTest, ResumesFromTheOneThatIsNamed) {
   run();
   const std::string whole = model();
   job.checkpoints = {.folder = folder / "fork", .resume = true, .resume_from = checkpoints + "/step-00000002"};
@@ -227,17 +270,17 @@ TEST_F(JobCheckpointsTest, FilesOfAFinishedTrainingAreKept) {
   EXPECT_THAT(complaint(), HasSubstr("metrics.jsonl exists already"));
 }
 
-TEST_F(JobCheckpointsTest, DryRunSaysWhereItWouldGoOn) {
+TEST_F(JobCheckpointsTest, DryRunSaysFromWhichItWouldResume) {
   job.dry_run = true;
   run();
-  EXPECT_THAT(results.str(), HasSubstr("goes_on_from                     nothing\n"));
+  EXPECT_THAT(results, HasSubstr("goes_on_from                     nothing\n"));
   EXPECT_FALSE(std::filesystem::exists(checkpoints));
   job.dry_run = false;
   run();
   job.dry_run = true;
   folder.write("checkpoints/step-00000004/manifest.json", "");
   EXPECT_THAT(run(), HasSubstr("warning: skips the checkpoint of step 4"));
-  EXPECT_THAT(results.str(), HasSubstr(checkpoints + "/step-00000002, step 2 of 4\n"));
+  EXPECT_THAT(results, HasSubstr(checkpoints + "/step-00000002, step 2 of 4\n"));
   job.seed = 1;
   EXPECT_THAT(complaint(), HasSubstr("seed: is 1, but 0"));
 }

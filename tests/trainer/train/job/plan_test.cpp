@@ -1,4 +1,4 @@
-#include "trainer/train/job/plan.h"
+#include "trainer/train/job/train_job.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

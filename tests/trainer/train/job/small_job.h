@@ -1,20 +1,18 @@
-// A job of one process that takes a moment.
+// A job that takes a moment, and what it says on the ranks on which it runs.
 #pragma once
 
+#include <functional>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/trainer/train/training/small_text.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::testing {
-
-inline std::string verse() {
-  std::string text;
-  for (int line = 0; line < 150; ++line) {
-    text += "line " + std::to_string(line % 10) + " of a verse\n";
-  }
-  return text;
-}
 
 inline job::TrainJob small_job(const TemporaryFolder& folder) {
   job::TrainJob job;
@@ -27,6 +25,48 @@ inline job::TrainJob small_job(const TemporaryFolder& folder) {
   job.training.eval_batches = 1;
   job.output.sample_length = 10;
   return job;
+}
+
+// What one rank ends with.
+struct JobOutcome {
+  int exit_code = -1;
+  std::string results;
+  std::string progress;
+};
+
+// Calls run(context) for the rank of `env`.
+template <class Run>
+JobOutcome outcome_of(const WorkerEnv& env, const Run& run) {
+  std::ostringstream results;
+  std::ostringstream progress;
+  const int exit_code = run(job::JobContext{
+      .env = env, .session = {}, .results = results, .progress = progress, .progress_is_terminal = false});
+  return {exit_code, results.str(), progress.str()};
+}
+
+// The job as that of a process alone.
+inline JobOutcome run_alone(const job::TrainJob& job, const WorkerEnv& env = {}) {
+  return outcome_of(env, [&](const job::JobContext& context) { return run_job(job, context); });
+}
+
+// Calls `run` on all ranks of a job on which they have agreed, each of them a thread.
+inline std::vector<JobOutcome> run_agreed(const job::TrainJob& job, int64_t world_size,
+                                          const std::function<int(const job::AgreedJob&)>& run) {
+  std::vector<JobOutcome> outcomes(static_cast<size_t>(world_size));
+  std::vector<job::JobInputs> inputs;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    inputs.push_back(make_inputs(job));
+  }
+  const nlohmann::json plan = make_plan(job, inputs[0], world_size);
+  run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
+    WorkerEnv env;
+    env.rank = rank;
+    env.world_size = world_size;
+    outcomes[rank] = outcome_of(env, [&](const job::JobContext& context) {
+      return run({job, inputs[rank], plan, group, context});
+    });
+  });
+  return outcomes;
 }
 
 }  // namespace narrowcast::testing

@@ -4,73 +4,77 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sstream>
 #include <vector>
 
-#include "tests/support/ranks.h"
+#include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/files/model_file.h"
-#include "trainer/train/job/plan.h"
 
 namespace narrowcast::job {
 namespace {
 
+using testing::error_message;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::JobOutcome;
 using ::testing::MatchesRegex;
-using testing::run_ranks;
+using testing::run_agreed;
 using testing::small_job;
 using ::testing::StartsWith;
 using testing::TemporaryFolder;
 
-struct TrainingOutcome {
-  int exit_code = -1;
-  std::ostringstream results;
-  std::ostringstream progress;
-};
+TEST(CheckOutput, KeepsFilesOfAnEarlierTraining) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.output.folder = folder / "run";
+  EXPECT_NO_THROW(check_output(job));
+  folder.write("run/metrics.jsonl", "{}");
+  EXPECT_THAT(error_message<c10::ValueError>([&] { check_output(job); }), HasSubstr("metrics.jsonl exists already"));
+  job.checkpoints.resume = true;
+  EXPECT_NO_THROW(check_output(job)) << "it may be this job's own";
+  job.checkpoints.resume = false;
+  job.output.overwrite = true;
+  EXPECT_NO_THROW(check_output(job));
+  job.output.sample_length = -1;
+  EXPECT_THROW(check_output(job), c10::ValueError);
+}
 
-std::vector<TrainingOutcome> train(const TrainJob& job, int64_t world_size) {
-  std::vector<TrainingOutcome> outcomes(static_cast<size_t>(world_size));
-  std::vector<JobInputs> inputs;
-  for (int64_t rank = 0; rank < world_size; ++rank) {
-    inputs.push_back(make_inputs(job));
-  }
-  const nlohmann::json plan = make_plan(job, inputs[0], world_size);
-  run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
-    WorkerEnv env;
-    env.rank = rank;
-    env.world_size = world_size;
-    const JobContext context = {.env = env,
-                                .session = {},
-                                .results = outcomes[rank].results,
-                                .progress = outcomes[rank].progress,
-                                .progress_is_terminal = false};
-    outcomes[rank].exit_code = run_training_job({job, inputs[rank], plan, group, context});
+TEST(PrepareOutput, FailsOnAllRanksAlike) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.output.folder = folder.write("file", "") + "/run";
+  run_agreed(job, 2, [](const AgreedJob& agreed) {
+    EXPECT_THAT(error_message<c10::ValueError>([&] { prepare_output(agreed, {}); }),
+                HasSubstr("rank 0: output_dir: cannot make folder"));
+    return 0;
   });
-  return outcomes;
+}
+
+std::vector<JobOutcome> train(const TrainJob& job, int64_t world_size) {
+  return run_agreed(job, world_size, run_training_job);
 }
 
 TEST(TrainingJob, OnlyRankZeroTalksAndWrites) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.output.folder = folder / "deep/run";
-  const std::vector<TrainingOutcome> outcomes = train(job, 2);
+  const std::vector<JobOutcome> outcomes = train(job, 2);
   EXPECT_EQ(outcomes[0].exit_code, program::kSuccess);
   EXPECT_EQ(outcomes[1].exit_code, program::kSuccess);
-  EXPECT_THAT(outcomes[0].results.str(), StartsWith("training loss    "));
-  EXPECT_THAT(outcomes[0].results.str(), HasSubstr("replicas         identical on all ranks\nsample:\n"));
-  EXPECT_THAT(outcomes[1].results.str() + outcomes[1].progress.str(), IsEmpty());
+  EXPECT_THAT(outcomes[0].results, StartsWith("training loss    "));
+  EXPECT_THAT(outcomes[0].results, HasSubstr("replicas         identical on all ranks\nsample:\n"));
+  EXPECT_THAT(outcomes[1].results + outcomes[1].progress, IsEmpty());
   EXPECT_EQ(files::load_model(folder / "deep/run/model.safetensors").name, "char_gpt");
 }
 
 TEST(TrainingJob, SampleHasTheLengthAndCanBeLeftOut) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
-  const std::string text = train(job, 1)[0].results.str();
+  const std::string text = train(job, 1)[0].results;
   EXPECT_EQ(text.size() - text.find("sample:\n"), 8 + 10 + 1U);
   job.output.sample_length = 0;
-  EXPECT_EQ(train(job, 1)[0].results.str().find("sample:"), std::string::npos);
+  EXPECT_EQ(train(job, 1)[0].results.find("sample:"), std::string::npos);
 }
 
 TEST(TrainingJob, SampleHoldsNothingThatATerminalWouldObey) {
@@ -81,7 +85,7 @@ TEST(TrainingJob, SampleHoldsNothingThatATerminalWouldObey) {
     text += i % 2 == 0 ? '\x07' : '\x1b';
   }
   job.data = {folder.write("controls.txt", text)};
-  const std::string results = train(job, 1)[0].results.str();
+  const std::string results = train(job, 1)[0].results;
   EXPECT_THAT(results.substr(results.find("sample:\n")), MatchesRegex("sample:\n(\\\\x(07|1b)){10}\n"));
 }
 
@@ -89,9 +93,9 @@ TEST(TrainingJob, NoopLetsReplicasDifferAndSaysSo) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.ddp.hook("noop");
-  const std::vector<TrainingOutcome> outcomes = train(job, 2);
+  const std::vector<JobOutcome> outcomes = train(job, 2);
   EXPECT_EQ(outcomes[0].exit_code, program::kSuccess);
-  EXPECT_THAT(outcomes[0].results.str(), HasSubstr("replicas         differ between ranks"));
+  EXPECT_THAT(outcomes[0].results, HasSubstr("replicas         differ between ranks"));
 }
 
 TEST(TrainingJob, DivergenceIsACheckThatFailed) {
@@ -100,11 +104,11 @@ TEST(TrainingJob, DivergenceIsACheckThatFailed) {
   job.training.optimizer = {.kind = training::OptimizerKind::kSgd, .weight_decay = 0};
   job.training.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = training::Schedule::kConstant};
   job.training.clip_grad_norm = 0;
-  const std::vector<TrainingOutcome> outcomes = train(job, 2);
+  const std::vector<JobOutcome> outcomes = train(job, 2);
   EXPECT_EQ(outcomes[0].exit_code, program::kCheckFailed);
   EXPECT_EQ(outcomes[1].exit_code, program::kCheckFailed);
-  EXPECT_THAT(outcomes[0].progress.str(), HasSubstr("the loss is not finite by step 4"));
-  EXPECT_THAT(outcomes[0].results.str(), IsEmpty());
+  EXPECT_THAT(outcomes[0].progress, HasSubstr("the loss is not finite by step 4"));
+  EXPECT_THAT(outcomes[0].results, IsEmpty());
 }
 
 TEST(CheckTrainingJob, KeepsEarlierFiles) {

@@ -1,4 +1,4 @@
-// A small text and models over it, one replica per rank.
+// A small text, models over it, one replica per rank, and how they are trained in a moment.
 #pragma once
 
 #include <ATen/Context.h>
@@ -9,18 +9,23 @@
 
 #include <narrowcast/char_gpt.h>
 #include "trainer/train/data/text_dataset.h"
+#include "trainer/train/training/training_options.h"
 
 namespace narrowcast::testing {
 
 inline constexpr int64_t kSmallContext = 8;
 
 // Some 3,000 characters with a pattern that a small model learns in a few steps.
-inline data::TextDataset small_text() {
+inline std::string verse() {
   std::string text;
   for (int line = 0; line < 150; ++line) {
     text += "line " + std::to_string(line % 10) + " of a verse\n";
   }
-  return data::TextDataset(data::TextCorpus::from_text(text, "verse"), kSmallContext);
+  return text;
+}
+
+inline data::TextDataset small_text() {
+  return data::TextDataset(data::TextCorpus::from_text(verse(), "verse"), kSmallContext);
 }
 
 // Made before threads are, because LibTorch's default generator is one for all of them.
@@ -33,6 +38,15 @@ inline std::vector<std::shared_ptr<models::Model>> small_models(int64_t count, u
         .layers = 1, .heads = 2, .width = 16, .context = kSmallContext, .vocabulary_size = vocabulary_size}));
   }
   return models;
+}
+
+inline training::TrainingOptions small_training() {
+  training::TrainingOptions options;
+  options.steps = 6;
+  options.batch_size = 12;
+  options.eval_batches = 1;
+  options.log_every = 2;
+  return options;
 }
 
 }  // namespace narrowcast::testing

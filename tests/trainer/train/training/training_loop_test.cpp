@@ -1,12 +1,9 @@
 #include "trainer/train/training/training_loop.h"
 
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,6 +17,7 @@ using ::testing::ElementsAre;
 using testing::run_ranks;
 using testing::small_models;
 using testing::small_text;
+using testing::small_training;
 
 // Everything a training reports.
 struct Recorder : reporting::TrainingObserver {
@@ -35,15 +33,6 @@ struct Outcome {
   std::vector<TrainingResult> results;
   Recorder recorder;  // of rank 0
 };
-
-TrainingOptions small_training() {
-  TrainingOptions options;
-  options.steps = 6;
-  options.batch_size = 12;
-  options.eval_batches = 1;
-  options.log_every = 2;
-  return options;
-}
 
 Outcome train_on(int64_t world_size, const TrainingOptions& options, const DdpOptions& ddp = {}) {
   Outcome outcome;
@@ -235,53 +224,6 @@ TEST(Training, StopsOnAllRanksWhenTheLossIsNotFinite) {
   EXPECT_EQ(outcome.results[1].diverged_at, 2);
   EXPECT_EQ(outcome.results[1].skipped_steps, 0);
   EXPECT_THAT(steps_of(outcome.recorder), ElementsAre(2));
-}
-
-// A model whose third training step on rank 1 has a gradient of NaN.
-class PoisonedModel : public models::Model {
- public:
-  explicit PoisonedModel(int64_t rank) : rank_(rank), weight_(register_parameter("weight", at::ones({3}))) {}
-
-  at::Tensor forward(const models::Batch& batch) override {
-    const bool poisoned = is_training() && ++passes_ == 3 && rank_ == 1;
-    const double factor = poisoned ? std::numeric_limits<double>::quiet_NaN() : 1;
-    return (weight_ * batch.inputs.to(at::kFloat).mean()).square().sum() * factor;
-  }
-  models::ModelOptions options() const override { return {}; }
-
-  at::Tensor weight() const { return weight_.detach(); }
-
- private:
-  int64_t rank_;
-  int64_t passes_ = 0;
-  at::Tensor weight_;
-};
-
-std::vector<TrainingResult> train_poisoned(const TrainingOptions& options, std::vector<at::Tensor>& weights) {
-  std::vector<TrainingResult> results(2);
-  const data::TextDataset dataset = small_text();
-  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
-    const auto model = std::make_shared<PoisonedModel>(rank);
-    results[rank] = train({.model = model, .dataset = dataset, .group = group}, options);
-    weights[rank] = model->weight();
-  });
-  return results;
-}
-
-TEST(Training, AStepWhoseGradientIsNotFiniteIsSkippedOnAllRanks) {
-  std::vector<at::Tensor> weights(2);
-  TrainingOptions options = small_training();
-  const auto results = train_poisoned(options, weights);
-  for (const TrainingResult& result : results) {
-    EXPECT_EQ(result.skipped_steps, 1);
-    EXPECT_FALSE(result.diverged_at.has_value());
-    EXPECT_TRUE(std::isfinite(result.training_loss));
-  }
-  EXPECT_TRUE(weights[0].isfinite().all().item<bool>());
-  EXPECT_TRUE(weights[0].equal(weights[1]));
-  options.skip_nonfinite_steps = false;
-  EXPECT_EQ(train_poisoned(options, weights)[0].diverged_at, 4);
-  EXPECT_TRUE(weights[0].isnan().all().item<bool>());
 }
 
 }  // namespace

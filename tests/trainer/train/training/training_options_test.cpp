@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "tests/support/error_message.h"
@@ -12,6 +14,69 @@ namespace narrowcast::training {
 namespace {
 
 using ::testing::HasSubstr;
+
+std::string message_of(const LearningRateOptions& options, int64_t steps) {
+  return testing::error_message<c10::ValueError>([&] { LearningRate(options, steps); });
+}
+
+TEST(LearningRate, WarmsUpLinearlyAndReachesThePeakAtItsLastStep) {
+  const LearningRate rate({.peak = 0.4, .minimum = 0.1, .warmup_steps = 4}, 10);
+  EXPECT_DOUBLE_EQ(rate.at(0), 0.1);
+  EXPECT_DOUBLE_EQ(rate.at(1), 0.2);
+  EXPECT_DOUBLE_EQ(rate.at(3), 0.4);
+}
+
+TEST(LearningRate, CosineFallsFromThePeakToTheMinimumAtTheLastStep) {
+  const LearningRate rate({.peak = 0.4, .minimum = 0.1, .warmup_steps = 2}, 12);
+  for (int64_t step = 2; step < 12; ++step) {
+    EXPECT_LT(rate.at(step), rate.at(step - 1)) << step;
+  }
+  // Half of the ten steps after the warm-up: cos(pi / 2) is zero.
+  EXPECT_NEAR(rate.at(6), 0.25, 1e-15);
+  EXPECT_DOUBLE_EQ(rate.at(11), 0.1);
+  EXPECT_DOUBLE_EQ(rate.at(100), 0.1);
+}
+
+TEST(LearningRate, ConstantStaysAtThePeak) {
+  const LearningRate rate({.peak = 0.5, .warmup_steps = 2, .schedule = Schedule::kConstant}, 6);
+  EXPECT_DOUBLE_EQ(rate.at(0), 0.25);
+  for (int64_t step = 1; step < 6; ++step) {
+    EXPECT_DOUBLE_EQ(rate.at(step), 0.5);
+  }
+}
+
+TEST(LearningRate, FillsInWhatIsNotGiven) {
+  const LearningRate rate({.peak = 0.2}, 100);
+  EXPECT_DOUBLE_EQ(rate.minimum(), 0.02);
+  EXPECT_EQ(rate.warmup_steps(), 5);
+  EXPECT_EQ(LearningRate({}, 19).warmup_steps(), 0);
+}
+
+TEST(LearningRate, WarmupMayTakeAllSteps) {
+  const LearningRate rate({.peak = 1, .minimum = 0, .warmup_steps = 4}, 4);
+  EXPECT_DOUBLE_EQ(rate.at(3), 1);
+  EXPECT_DOUBLE_EQ(rate.at(4), 1);
+}
+
+TEST(LearningRate, RefusesValuesOutOfRangeByName) {
+  EXPECT_THAT(message_of({.peak = 0}, 10), HasSubstr("learning_rate: must be a positive number, but is 0"));
+  EXPECT_THAT(message_of({.peak = std::nan("")}, 10), HasSubstr("learning_rate"));
+  EXPECT_THAT(message_of({.peak = std::numeric_limits<double>::infinity()}, 10), HasSubstr("learning_rate"));
+  EXPECT_THAT(message_of({.peak = 1, .minimum = 2}, 10), HasSubstr("min_learning_rate: must be in 0..learning_rate"));
+  EXPECT_THAT(message_of({.minimum = -1}, 10), HasSubstr("min_learning_rate"));
+  EXPECT_THAT(message_of({.warmup_steps = 11}, 10), HasSubstr("warmup_steps: must be in 0..steps (10), but is 11"));
+  EXPECT_THAT(message_of({}, 0), HasSubstr("steps: must be at least 1, but is 0"));
+}
+
+TEST(LearningRate, RefusesAMinimumThatAConstantScheduleIgnores) {
+  EXPECT_THAT(message_of({.minimum = 1e-4, .schedule = Schedule::kConstant}, 10), HasSubstr("has no effect"));
+}
+
+TEST(Schedule, IsKnownByName) {
+  EXPECT_EQ(parse_schedule("cosine"), Schedule::kCosine);
+  EXPECT_EQ(parse_schedule("constant"), Schedule::kConstant);
+  EXPECT_THROW(parse_schedule("linear"), c10::ValueError);
+}
 
 std::string complaint(const TrainingOptions& options, int64_t world_size) {
   return testing::error_message<c10::ValueError>([&] { check_training_options(options, world_size); });

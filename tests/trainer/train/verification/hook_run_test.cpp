@@ -9,7 +9,6 @@
 #include "tests/hooks/parameters_bucket.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/verification/gradient_problems.h"
-#include "trainer/train/verification/pass_bounds.h"
 
 namespace narrowcast::verification {
 namespace {

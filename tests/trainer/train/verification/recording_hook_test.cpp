@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/ranks.h"
+
 namespace narrowcast::verification {
 namespace {
 
@@ -42,6 +44,17 @@ TEST(RecordingHook, KeepsWhatTheInnerHookWasGiven) {
   EXPECT_TRUE(buckets[0].is_last);
   EXPECT_EQ(hook.inner().payload_bytes_sent(), 7);
   EXPECT_TRUE(hook.take_buckets().empty());
+}
+
+TEST(CheckIsLast, PassesOnSeveralBuckets) {
+  for (const int64_t world_size : {1, 2}) {
+    testing::run_ranks(world_size, [](int64_t, const ProcessGroupPtr& group) {
+      const IsLastResult result = check_is_last(group);
+      EXPECT_TRUE(result.passed);
+      // Ten layers that fill a bucket each, and the small one.
+      EXPECT_GE(result.buckets, 10);
+    });
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -188,34 +189,36 @@ TEST(VerifyGradients, EveryFormatPassesInTwoHopsWithFeedbackAndWithout) {
   expect_pass(kWorld, kHidden, combinations);
 }
 
-TEST(VerifyGradients, FailsAHookThatForgetsWhatRoundingLeftOut) {
-  const auto feedback = DdpOptions().hook("int4").wire({.error_feedback = true});
-  EXPECT_TRUE(verdict_on(feedback, feedback).passed());
-  EXPECT_FALSE(verdict_on(feedback, DdpOptions().hook("int4")).passed());
+// A hook that was made with other options than it should have.
+struct Mistake {
+  std::string name;
+  DdpOptions promised;
+  DdpOptions made;
+};
+
+void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
+
+std::vector<Mistake> mistakes() {
+  const auto hook = [](const char* name) { return DdpOptions().hook(name); };
+  const auto format = [&](WireFormat format) { return hook("quantized_allreduce").wire({.format = format}); };
+  return {{"ForgetsWhatRoundingLeftOut", hook("int4").wire({.error_feedback = true}), hook("int4")},
+          {"RoundsAtRandom", hook("int8"), hook("int8").wire({.stochastic_rounding_seed = 3})},
+          {"RoundsExemptBiases", hook("int8").wire({.exempt_one_dimensional = true}), hook("int8")},
+          {"HasAnotherFormat", format(WireFormat::kInt8B128), format(WireFormat::kInt6B32)},
+          {"HasLargerChannels", hook("quantize_per_channel").channel_size(8), hook("quantize_per_channel")}};
 }
 
-TEST(VerifyGradients, FailsRandomRoundingWhereTheNearestWasAskedFor) {
-  const auto at_random = DdpOptions().hook("int8").wire({.stochastic_rounding_seed = 3});
-  EXPECT_TRUE(verdict_on(at_random, at_random).passed());
-  EXPECT_FALSE(verdict_on(DdpOptions().hook("int8"), at_random).passed());
+class MistakeTest : public ::testing::TestWithParam<Mistake> {};
+
+TEST_P(MistakeTest, FailsThoughBothOptionsPassWhereTheyArePromised) {
+  const auto& [name, promised, made] = GetParam();
+  EXPECT_TRUE(verdict_on(promised, promised).passed());
+  EXPECT_TRUE(verdict_on(made, made).passed());
+  EXPECT_FALSE(verdict_on(promised, made).passed());
 }
 
-TEST(VerifyGradients, FailsBiasesThatAreRoundedThoughExempt) {
-  const auto exempt = DdpOptions().hook("int8").wire({.exempt_one_dimensional = true});
-  EXPECT_TRUE(verdict_on(exempt, exempt).passed());
-  EXPECT_FALSE(verdict_on(exempt, DdpOptions().hook("int8")).passed());
-}
-
-TEST(VerifyGradients, FailsAnotherFormatThanAskedFor) {
-  const auto int8 = DdpOptions().hook("quantized_allreduce").wire({.format = WireFormat::kInt8B128});
-  EXPECT_FALSE(verdict_on(int8, DdpOptions(int8).wire({.format = WireFormat::kInt6B32})).passed());
-}
-
-TEST(VerifyGradients, FailsLargerChannelsThanAskedFor) {
-  const auto small = DdpOptions().hook("quantize_per_channel").channel_size(8);
-  EXPECT_TRUE(verdict_on(small, small).passed());
-  EXPECT_FALSE(verdict_on(small, DdpOptions().hook("quantize_per_channel")).passed());
-}
+INSTANTIATE_TEST_SUITE_P(Mistakes, MistakeTest, ::testing::ValuesIn(mistakes()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(VerifyGradients, ErrorsOfTheReferenceTaskAreThoseKnownOfPyTorch) {
   const Reports reports = verify_on(reference_parts(2), {.hooks = {"quantize_per_tensor"}, .reference_task = true});

@@ -1,5 +1,8 @@
-#include "trainer/train/reporting/quantities.h"
+#include "trainer/train/reporting/formatting.h"
 
+#include <c10/util/Exception.h>
+
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -34,6 +37,27 @@ Scaled scale(double value) {
   return {print("%.*f", decimals, value), prefixes[index]};
 }
 
+std::vector<size_t> column_widths(const std::vector<TableRow>& rows, size_t columns) {
+  std::vector<size_t> widths(columns);
+  for (const TableRow& row : rows) {
+    TORCH_CHECK_VALUE(row.size() == columns, "a row of the table has ", row.size(), " cells instead of ", columns);
+    for (size_t i = 0; i < columns; ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  return widths;
+}
+
+std::string padded(const std::string& cell, size_t width, char alignment) {
+  const std::string blanks(width - cell.size(), ' ');
+  return alignment == 'l' ? cell + blanks : blanks + cell;
+}
+
+std::string without_blanks_at_the_end(std::string line) {
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line;
+}
+
 }  // namespace
 
 std::string format_count(double count) {
@@ -59,6 +83,19 @@ std::string format_duration(double seconds) {
   }
   const int64_t minutes = (whole + 30) / 60;
   return print("%lld h %02lld min", static_cast<long long>(minutes / 60), static_cast<long long>(minutes % 60));
+}
+
+std::string aligned_table(const std::vector<TableRow>& rows, std::string_view alignment) {
+  const std::vector<size_t> widths = column_widths(rows, alignment.size());
+  std::string table;
+  for (const TableRow& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += (i == 0 ? "" : "  ") + padded(row[i], widths[i], alignment[i]);
+    }
+    table += without_blanks_at_the_end(line) + "\n";
+  }
+  return table;
 }
 
 }  // namespace narrowcast::reporting

@@ -1,11 +1,15 @@
-#include "trainer/train/verification/comparison.h"
+#include "trainer/train/verification/hook_report.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iomanip>
 #include <limits>
+#include <sstream>
+
+#include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -23,6 +27,39 @@ double largest(const at::Tensor& values) {
 
 // a / b, with 0 / 0 = 0.
 at::Tensor ratio(const at::Tensor& a, const at::Tensor& b) { return at::where(a == 0, at::zeros_like(a), a / b); }
+
+std::string scientific(double value) {
+  std::ostringstream text;
+  text << std::scientific << std::setprecision(2) << value;
+  return text.str();
+}
+
+std::string percent(double share) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(0) << share * 100 << "%";
+  return text.str();
+}
+
+std::string verdict(const HookReport& report) {
+  if (!report.replicas_identical) {
+    return "FAIL: ranks differ";
+  }
+  if (!report.comparison.passed) {
+    return "FAIL: tolerance";
+  }
+  return report.passed() ? "pass" : "FAIL: reference test's tolerance";
+}
+
+reporting::TableRow row_of(const HookReport& report) {
+  return {report.hook,
+          scientific(report.comparison.largest_absolute),
+          scientific(report.comparison.largest_relative),
+          scientific(report.comparison.tolerance),
+          percent(report.comparison.worst_share),
+          reporting::format_bytes(static_cast<double>(report.payload_bytes_sent)),
+          std::to_string(std::lround(report.seconds * 1e6)) + " us",
+          verdict(report)};
+}
 
 }  // namespace
 
@@ -45,6 +82,13 @@ Comparison worse_of(const Comparison& a, const Comparison& b) {
           .tolerance = std::max(a.tolerance, b.tolerance),
           .worst_share = std::max(a.worst_share, b.worst_share),
           .passed = a.passed && b.passed};
+}
+
+std::string gradient_table(const std::vector<HookReport>& reports) {
+  std::vector<reporting::TableRow> rows = {
+      {"hook", "max abs diff", "max rel diff", "tolerance", "used", "sent per rank", "time", "result"}};
+  std::transform(reports.begin(), reports.end(), std::back_inserter(rows), row_of);
+  return reporting::aligned_table(rows, "lrrrrrrl");
 }
 
 }  // namespace narrowcast::verification

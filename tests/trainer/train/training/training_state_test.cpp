@@ -1,9 +1,12 @@
-// Trainings that go on from a checkpoint end with the bits of those that were not interrupted.
+#include "trainer/train/training/training_state.h"
+
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -30,6 +33,69 @@ using testing::small_models;
 using testing::small_text;
 using testing::TemporaryFolder;
 using Models = std::vector<std::shared_ptr<models::Model>>;
+
+Counters example_counters() {
+  Counters counters;
+  counters.step = 30;
+  counters.skipped_steps = 2;
+  counters.seconds = 1.0 / 3;
+  counters.training_loss = 0.1;
+  counters.gradient_norm = std::numeric_limits<double>::infinity();
+  counters.window_loss = 2.0 / 3;
+  counters.window_steps = 4;
+  counters.window_batches = 5;
+  counters.window_seconds = 0.7;
+  return counters;
+}
+
+checkpoint::Restored restored_from(const Counters& counters, int64_t ranks) {
+  checkpoint::Content content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}};
+  save_counters(counters, content);
+  checkpoint::Restored restored;
+  restored.step = counters.step;
+  restored.former.world_size = ranks;
+  restored.replica = content.replica;
+  restored.former.states = {content.rank};
+  return restored;
+}
+
+TEST(Counters, ComeBackToTheBit) {
+  const Counters counters = load_counters(restored_from(example_counters(), 2), 2);
+  EXPECT_EQ(counters.step, 30);
+  EXPECT_EQ(counters.skipped_steps, 2);
+  EXPECT_EQ(counters.seconds, 1.0 / 3);
+  EXPECT_EQ(counters.training_loss, 0.1);
+  EXPECT_FALSE(counters.validation_loss.has_value());
+  EXPECT_EQ(counters.gradient_norm, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(counters.window_loss, 2.0 / 3);
+  EXPECT_EQ(counters.window_steps, 4);
+  EXPECT_EQ(counters.window_batches, 5);
+  EXPECT_EQ(counters.window_seconds, 0.7);
+}
+
+// Two ranks' sums go to one; a third rank brings none of its own. Their mean over the ranks stays.
+TEST(Counters, TheLossSinceTheLastReportStaysAsAMean) {
+  checkpoint::Restored both = restored_from(example_counters(), 2);
+  both.former.states.push_back(both.former.states[0]);
+  EXPECT_DOUBLE_EQ(load_counters(both, 1).window_loss, 2.0 / 3);
+  checkpoint::Restored none = restored_from(example_counters(), 2);
+  none.former.states.clear();
+  EXPECT_EQ(load_counters(none, 3).window_loss, 0);
+  EXPECT_DOUBLE_EQ(load_counters(restored_from(example_counters(), 2), 3).window_loss, 1);
+}
+
+TEST(Counters, NameWhatIsMissing) {
+  checkpoint::Restored restored = restored_from(example_counters(), 1);
+  restored.replica.erase("counters.seconds");
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { load_counters(restored, 1); }),
+            "'counters.seconds' is missing");
+  restored = restored_from(example_counters(), 1);
+  restored.replica["counters.window_steps"] = at::zeros({});
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { load_counters(restored, 1); }),
+            "'counters.window_steps' is no number of type Long");
+}
+
+// Trainings that resume from a checkpoint end with the bits of those that were not interrupted.
 
 constexpr int64_t kSteps = 6;
 
@@ -58,7 +124,7 @@ TrainingOptions options_of(const Case& value) {
   return options;
 }
 
-// Trains on `models.size()` ranks; writes checkpoints of all steps to `folder`, or goes on from one of them.
+// Trains on `models.size()` ranks; writes checkpoints of all steps to `folder`, or resumes from one of them.
 struct Run {
   const Case& value;
   std::string folder;
@@ -190,7 +256,7 @@ TEST(Resume, CheckpointsLeaveTheTrainingAlone) {
 
 // SGD's steps are linear in the gradients: those of other worlds differ by float32 roundings only, some 1e-7 of
 // gradients below 1, in six steps at a rate of 0.1 at most.
-TEST(Resume, GoesOnInAWorldOfAnotherSize) {
+TEST(Resume, ContinuesInAWorldOfAnotherSize) {
   Case value = {"sgd", DdpOptions(), OptimizerKind::kSgd};
   const TemporaryFolder folder;
   const Models two = models_of(2, value, 1);
@@ -226,7 +292,7 @@ class NoisyModel : public models::Model {
   at::Tensor weight_;
 };
 
-TEST(Resume, TakesUpTheRandomGenerator) {
+TEST(Resume, RestoresTheRandomGenerator) {
   const Case value = {"none"};
   const TemporaryFolder folder;
   at::manual_seed(5);

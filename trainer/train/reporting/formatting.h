@@ -1,8 +1,10 @@
-// Numbers as people read them.
+// Numbers and tables as people read them.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace narrowcast::reporting {
 
@@ -14,5 +16,12 @@ std::string format_bytes(double bytes);
 
 // "0.4 s", "12 s", "3 min 05 s", "2 h 07 min". For durations >= 0.
 std::string format_duration(double seconds);
+
+// The cells of one row.
+using TableRow = std::vector<std::string>;
+
+// One line per row, each ended, columns two blanks apart. Column i is aligned to the left where alignment[i] is 'l',
+// to the right where it is 'r'; each row has as many cells as `alignment` letters.
+std::string aligned_table(const std::vector<TableRow>& rows, std::string_view alignment);
 
 }  // namespace narrowcast::reporting

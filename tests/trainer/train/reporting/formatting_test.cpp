@@ -1,0 +1,58 @@
+#include "trainer/train/reporting/formatting.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace narrowcast::reporting {
+namespace {
+
+using Texts = std::vector<std::pair<double, std::string>>;
+
+// Each number and the text that `format` makes of it.
+void expect_texts(std::string (*format)(double), const Texts& expected) {
+  for (const auto& [number, text] : expected) {
+    EXPECT_EQ(format(number), text) << number;
+  }
+}
+
+TEST(FormatCount, KeepsThreeDigits) {
+  expect_texts(
+      format_count,
+      {{0, "0"}, {7, "7"}, {999, "999"}, {1000, "1.00k"}, {41234, "41.2k"}, {412340, "412k"}, {1.5e6, "1.50M"}});
+}
+
+TEST(FormatCount, RoundsIntoTheNextPrefix) {
+  expect_texts(format_count, {{999.6, "1.00k"}, {9.999e3, "10.0k"}, {99.99e3, "100k"}, {999999, "1.00M"}});
+}
+
+TEST(FormatCount, HasALargestPrefix) { expect_texts(format_count, {{5e18, "5000P"}}); }
+
+TEST(FormatBytes, NamesTheUnit) { expect_texts(format_bytes, {{512, "512 B"}, {26214400, "26.2 MB"}}); }
+
+TEST(FormatDuration, PicksTwoUnits) {
+  expect_texts(format_duration, {{0, "0.0 s"},
+                                 {9.94, "9.9 s"},
+                                 {9.96, "10 s"},
+                                 {59.4, "59 s"},
+                                 {59.6, "1 min 00 s"},
+                                 {185, "3 min 05 s"},
+                                 {3599.4, "59 min 59 s"},
+                                 {7625, "2 h 07 min"}});
+}
+
+TEST(AlignedTable, AlignsEachColumnAsAsked) {
+  EXPECT_EQ(aligned_table({{"hook", "ms", "result"}, {"allreduce", "221.05", "ok"}}, "lrl"),
+            "hook           ms  result\n"
+            "allreduce  221.05  ok\n");
+}
+
+TEST(AlignedTable, IsEmptyWithoutRows) { EXPECT_EQ(aligned_table({}, "lr"), ""); }
+
+TEST(AlignedTable, RefusesRowsOfOtherLengths) { EXPECT_THROW(aligned_table({{"a", "b"}}, "l"), c10::ValueError); }
+
+}  // namespace
+}  // namespace narrowcast::reporting
