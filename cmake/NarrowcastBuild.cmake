@@ -102,7 +102,7 @@ function(narrowcast_cuda_kernels target)
   set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
 endfunction()
 
-# narrowcast_compile_together(<directory>): up to eight files of one folder of a target become one to compile, in all
+# narrowcast_compile_together(<directory>): up to sixteen files of one folder of a target become one to compile, in all
 # targets of the directory and of those below it. Not CMake's UNITY_BUILD: its files hold absolute paths, so that ccache
 # finds nothing again in another checkout. Files with options of their own stay alone, and so do the tests of programs,
 # which include little.
@@ -140,7 +140,7 @@ function(narrowcast_compile_target_together target)
     cmake_path(GET name PARENT_PATH folder)
     string(MAKE_C_IDENTIFIER "${folder}" folder)
     list(LENGTH files_of_${folder} count)
-    math(EXPR part "${count} / 8")
+    math(EXPR part "${count} / 16")
     list(APPEND files_of_${folder} "${name}")
     list(APPEND files_of_${folder}_${part} "${name}")
     list(APPEND parts "${folder}_${part}")
