@@ -1,4 +1,4 @@
-#include "trainer/train/bench/link_rate.h"
+#include "trainer/train/bench/rates.h"
 
 #include <gtest/gtest.h>
 
@@ -28,6 +28,17 @@ TEST_P(LinkRateTest, IsTheSameOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, LinkRateTest, ::testing::Values(2, 3));
+
+TEST(KernelRates, CoverEveryFormat) {
+  const KernelRates rates = measure_kernels({.elements = 4096, .turns = 2});
+  EXPECT_GT(rates.memory_read, 0);
+  ASSERT_EQ(rates.formats.size(), kWireFormats.size());
+  for (size_t i = 0; i < kWireFormats.size(); ++i) {
+    EXPECT_EQ(rates.formats[i].format, kWireFormats[i]);
+    EXPECT_GT(rates.formats[i].encode, 0);
+    EXPECT_GT(rates.formats[i].decode, 0);
+  }
+}
 
 }  // namespace
 }  // namespace narrowcast::bench

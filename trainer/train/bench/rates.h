@@ -1,4 +1,4 @@
-// The network between the ranks, without any algorithm on it.
+// What this machine and its network reach: the kernels of the wire formats, and the link between the ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,17 @@
 
 namespace narrowcast::bench {
 
+// How much the kernels do while they are measured.
+struct KernelOptions {
+  int64_t elements = int64_t{1} << 25;  // float32: 128 MiB, more than a share of any cache
+  int64_t turns = 9;                    // measured, after one to warm up
+};
+
+// Measures on the calling thread alone. Reading the memory and the two kernels take turns; the median of the turns
+// counts.
+KernelRates measure_kernels(const KernelOptions& options = {});
+
+// What is sent over the link while it is measured.
 struct LinkOptions {
   int64_t pings = 100;                     // round trips between each two neighbours
   int64_t messages = 7;                    // bulk messages of each rank
