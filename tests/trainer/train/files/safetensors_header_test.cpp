@@ -1,5 +1,5 @@
 // What a reader must refuse and what it must accept, by example and by mutation.
-#include "trainer/train/files/safetensors_header.h"
+#include "trainer/train/files/safetensors.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/input_file.h"
-#include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::files {
 namespace {
