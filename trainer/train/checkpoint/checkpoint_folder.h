@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/train/checkpoint/content.h"
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::checkpoint {

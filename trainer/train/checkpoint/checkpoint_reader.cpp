@@ -8,8 +8,8 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/printable.h"
-#include "trainer/train/checkpoint/first_failure.h"
-#include "trainer/train/files/sha256.h"
+#include "trainer/train/checkpoint/shared_folder.h"
+#include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {
 namespace {

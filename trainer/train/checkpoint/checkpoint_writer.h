@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <narrowcast/consensus.h>
-#include "trainer/train/checkpoint/content.h"
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::checkpoint {

@@ -7,9 +7,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <map>
-
 #include <filesystem>
+#include <map>
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
