@@ -1,4 +1,4 @@
-#include "trainer/train/evaluation/evaluation_job.h"
+#include "trainer/train/inference/evaluation_job.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/full.h>
@@ -12,13 +12,13 @@
 #include <narrowcast/consensus.h>
 #include "trainer/base/files/printable.h"
 #include "trainer/base/program/exit_code.h"
-#include "trainer/train/data/vocabulary.h"
-#include "trainer/train/evaluation/evaluation_inputs.h"
+#include "trainer/train/data/text_corpus.h"
+#include "trainer/train/inference/evaluation_inputs.h"
 #include "trainer/train/job/run_job.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/replicas.h"
 
-namespace narrowcast::evaluation {
+namespace narrowcast::inference {
 namespace {
 
 void check_job(const EvaluationJob& job, int64_t world_size) {
@@ -155,4 +155,4 @@ int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context)
   return program::kSuccess;
 }
 
-}  // namespace narrowcast::evaluation
+}  // namespace narrowcast::inference

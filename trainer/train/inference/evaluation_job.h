@@ -9,7 +9,7 @@
 #include <narrowcast/process_group.h>
 #include "trainer/train/job/plan.h"
 
-namespace narrowcast::evaluation {
+namespace narrowcast::inference {
 
 // Text to let the model write.
 struct GenerationJob {
@@ -39,4 +39,4 @@ struct EvaluationJob {
 // classes of errors that docs/errors.md tells apart; a rank whose file differs is one.
 int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context);
 
-}  // namespace narrowcast::evaluation
+}  // namespace narrowcast::inference

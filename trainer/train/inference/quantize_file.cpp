@@ -1,16 +1,20 @@
-#include "trainer/train/quantization/layer_reports.h"
+#include "trainer/train/inference/quantize_file.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iomanip>
 #include <optional>
 #include <sstream>
 
 #include "trainer/base/files/printable.h"
+#include "trainer/train/files/file_io.h"
+#include "trainer/train/files/model_file.h"
 #include "trainer/train/reporting/quantities.h"
 
-namespace narrowcast::quantization {
+namespace narrowcast::inference {
 namespace {
 
 std::string entry(const std::string& layer, const char* tensor) {
@@ -71,9 +75,71 @@ std::string error_text(double error) {
   return text.str();
 }
 
+namespace fs = std::filesystem;
+
+void check_paths(const QuantizeOptions& options) {
+  const std::string suffix = fs::path(options.input).extension();
+  TORCH_CHECK_VALUE(suffix == ".safetensors" || suffix == ".pt", "input: ", options.input,
+                    " is neither named *.safetensors, a model file, nor *.pt, a TorchScript module");
+  TORCH_CHECK_VALUE(fs::path(options.output).extension() == suffix, "output: ", options.output, " must be named *",
+                    suffix, ", like the input");
+  std::error_code ignored;
+  TORCH_CHECK_VALUE(!fs::equivalent(options.input, options.output, ignored), "output: ", options.output,
+                    " is the input");
+  TORCH_CHECK_VALUE(options.overwrite || !fs::exists(options.output, ignored), "output: ", options.output,
+                    " exists already; --overwrite replaces it");
+}
+
+// Parameters and buffers by name.
+models::StateDict state_of(const torch::jit::Module& module) {
+  models::StateDict state;
+  for (const auto& parameter : module.named_parameters()) {
+    state.emplace(parameter.name, parameter.value);
+  }
+  for (const auto& buffer : module.named_buffers()) {
+    state.emplace(buffer.name, buffer.value);
+  }
+  return state;
+}
+
+void check_has_layers(const std::string& input, const QuantizeReport& report) {
+  TORCH_CHECK_VALUE(!report.layers.empty() || !report.float_layers.empty(), "input: ", input,
+                    " has no Linear layer to quantise");
+  TORCH_CHECK_VALUE(!report.layers.empty(), "input: ", input, " has no Linear layer that can be quantised; ",
+                    float_layers_text(report.float_layers, "; "));
+}
+
+QuantizeReport quantize_model_file(const QuantizeOptions& options) {
+  files::SavedModel saved = files::load_model(options.input);
+  TORCH_CHECK_VALUE(saved.quantization.empty(), "input: ", options.input,
+                    " is quantised already: ", saved.quantization);
+  models::WeightOnlyInt8QuantHandler handler(saved.model);
+  QuantizeReport report = compare_layers(files::state_of(*saved.model), handler.create_quantized_state_dict());
+  check_has_layers(options.input, report);
+  handler.convert_for_runtime();
+  saved.quantization = files::kWeightOnlyInt8;
+  if (!options.dry_run) {
+    files::save_model(options.output, saved);
+  }
+  return report;
+}
+
+QuantizeReport quantize_script_file(const QuantizeOptions& options) {
+  files::SavedScript saved = files::load_script(options.input);
+  const models::ScriptWeightOnlyInt8QuantHandler handler(saved.module);
+  QuantizeReport report = compare_layers(state_of(saved.module), handler.create_quantized_state_dict());
+  report.float_layers = handler.layers_that_stay();
+  check_has_layers(options.input, report);
+  saved.module = handler.convert_for_runtime();
+  if (!options.dry_run) {
+    files::save_script(options.output, saved);
+  }
+  return report;
+}
+
 }  // namespace
 
-QuantizeReport compare(const models::StateDict& before, const models::StateDict& after) {
+QuantizeReport compare_layers(const models::StateDict& before, const models::StateDict& after) {
   QuantizeReport report;
   for (const auto& [name, tensor] : after) {
     const auto of_scales = layer_of(name, "scales");
@@ -120,4 +186,9 @@ std::string float_layers_text(const std::vector<models::FloatLayer>& layers, con
   return text;
 }
 
-}  // namespace narrowcast::quantization
+QuantizeReport quantize_file(const QuantizeOptions& options) {
+  check_paths(options);
+  return options.input.ends_with(".pt") ? quantize_script_file(options) : quantize_model_file(options);
+}
+
+}  // namespace narrowcast::inference

@@ -1,4 +1,4 @@
-#include "trainer/train/evaluation/evaluation_job.h"
+#include "trainer/train/inference/evaluation_job.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
@@ -15,7 +15,7 @@
 #include "trainer/base/program/exit_code.h"
 #include "trainer/train/job/run_job.h"
 
-namespace narrowcast::evaluation {
+namespace narrowcast::inference {
 namespace {
 
 using testing::error_message;
@@ -181,4 +181,4 @@ TEST(EvaluationOfAScript, AClassifierWritesNoText) {
 }
 
 }  // namespace
-}  // namespace narrowcast::evaluation
+}  // namespace narrowcast::inference
