@@ -19,7 +19,9 @@
 namespace narrowcast::files {
 namespace {
 
-constexpr int64_t kHashedAtOnce = int64_t{1} << 20;
+constexpr int64_t kHashedAtOnce = int64_t{1} << 20;  // bytes
+// Linux transfers at most this much per call.
+constexpr int64_t kLargestTransfer = 0x7ffff000;
 
 std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> make_context() { return {EVP_MD_CTX_new(), EVP_MD_CTX_free}; }
 
@@ -32,9 +34,6 @@ std::string to_hex(const unsigned char* bytes, size_t count) {
   }
   return text;
 }
-
-// Linux transfers at most this much per call.
-constexpr int64_t kLargestTransfer = 0x7ffff000;
 
 std::string reason(int error_number) { return std::generic_category().message(error_number); }
 

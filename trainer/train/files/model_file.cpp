@@ -27,7 +27,9 @@ namespace narrowcast::files {
 namespace {
 
 constexpr const char* kFormatVersion = "1";
-constexpr size_t kLongestReason = 1000;  // of what a model says about options that the file chose
+constexpr size_t kLongestReason = 1000;                 // of what a model says about options that the file chose
+constexpr std::string_view kExtraFolder = "extra/";     // in the archive of a TorchScript module
+constexpr const char* kVocabulary = "vocabulary.json";  // the extra file of a text model
 
 // Does the vocabulary have as many entries as the model has tokens?
 bool vocabulary_fits(const SavedModel& saved) {
@@ -136,9 +138,6 @@ void check_state(const std::string& path, const std::map<std::string, at::Tensor
                            tensor.scalar_type());
   }
 }
-
-constexpr std::string_view kExtraFolder = "extra/";
-constexpr const char* kVocabulary = "vocabulary.json";
 
 // Names alone: the module's reader fills in what is asked for.
 std::unordered_map<std::string, std::string> extra_file_names(const std::string& path) {

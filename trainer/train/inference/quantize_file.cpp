@@ -17,6 +17,10 @@
 namespace narrowcast::inference {
 namespace {
 
+namespace fs = std::filesystem;
+
+constexpr size_t kLongestName = 200;  // bytes of a layer's name in the table
+
 std::string entry(const std::string& layer, const char* tensor) {
   return layer.empty() ? tensor : layer + "." + tensor;
 }
@@ -27,8 +31,6 @@ std::optional<std::string> layer_of(const std::string& name, const std::string& 
   if (!name.ends_with("." + tensor)) return std::nullopt;
   return name.substr(0, name.size() - tensor.size() - 1);
 }
-
-constexpr size_t kLongestName = 200;  // bytes of a layer's name in the table
 
 std::string shown(const std::string& layer) { return layer.empty() ? "the module" : printable(layer, kLongestName); }
 
@@ -74,8 +76,6 @@ std::string error_text(double error) {
   text << std::fixed << std::setprecision(5) << error;
   return text.str();
 }
-
-namespace fs = std::filesystem;
 
 void check_paths(const QuantizeOptions& options) {
   const std::string suffix = fs::path(options.input).extension();

@@ -66,7 +66,7 @@ TEST(SampleOrder, SeedsAndEpochsDiffer) {
   EXPECT_EQ(epoch(order, 3), epoch(SampleOrder(1000, 1), 3));
 }
 
-TEST(SampleOrder, IsFixedForEver) {  // resumed runs of later versions must go on with the same order
+TEST(SampleOrder, IsFixedForEver) {  // what later versions resume must keep the same order
   const SampleOrder order(10, 0);
   EXPECT_EQ(epoch(order, 0), std::vector<int64_t>({0, 2, 3, 8, 6, 1, 7, 4, 5, 9}));
   EXPECT_EQ(epoch(order, 1), std::vector<int64_t>({2, 5, 8, 6, 7, 1, 0, 3, 9, 4}));

@@ -51,6 +51,15 @@ double printed_value(const std::string& results, const std::string& name) {
   return at == std::string::npos ? NAN : std::stod(results.substr(at + name.size()));
 }
 
+// Evaluates the TorchScript module in `file`, which sees 4 characters.
+EvaluationJob script_job(const std::string& file) {
+  EvaluationJob job;
+  job.version = "1";
+  job.file = file;
+  job.context = 4;
+  return job;
+}
+
 // A training's model, evaluated on the same data.
 class EvaluationJobTest : public ::testing::Test {
  protected:
@@ -119,10 +128,7 @@ TEST_F(EvaluationJobTest, RefusesWhatHasNoEffect) {
 TEST(EvaluationOfAScript, TakesTheTextsVocabularyIfItHasNone) {
   const TemporaryFolder folder;
   table_module(at::zeros({4, 4})).save(folder / "uniform.pt");
-  EvaluationJob job;
-  job.version = "1";
-  job.file = folder / "uniform.pt";
-  job.context = 4;
+  EvaluationJob job = script_job(folder / "uniform.pt");
   std::string text;
   for (int i = 0; i < 500; ++i) text += "abcd"[(i + i / 5) % 4];
   job.data = {folder.write("text.txt", text)};
@@ -138,10 +144,7 @@ TEST(EvaluationOfAScript, TakesTheTextsVocabularyIfItHasNone) {
 TEST(EvaluationOfAScript, RefusesDataOfAnotherVocabulary) {
   const TemporaryFolder folder;
   table_module(at::zeros({5, 5})).save(folder / "five.pt");
-  EvaluationJob job;
-  job.version = "1";
-  job.file = folder / "five.pt";
-  job.context = 4;
+  EvaluationJob job = script_job(folder / "five.pt");
   job.data = {folder.write("text.txt", testing::verse())};
   EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }),
               HasSubstr("five.pt gives logits for 5 characters, but the data has "));
@@ -159,10 +162,7 @@ TEST(EvaluationOfAScript, PrintsNothingThatATerminalWouldObey) {
   at::Tensor table = at::zeros({3, 3});
   table.select(1, 0).fill_(1);  // Whatever the text, its first character goes on.
   save_script(table_module(table), folder / "m.pt", {"\x1b", "\n", "\t"});
-  EvaluationJob job;
-  job.version = "1";
-  job.file = folder / "m.pt";
-  job.context = 4;
+  EvaluationJob job = script_job(folder / "m.pt");
   job.batches = 0;
   job.generation = {.options = {.count = 2, .temperature = 0}, .prompt = "\t\x1b\n"};
   EXPECT_EQ(evaluate(job).results, "text:\n\t\\x1b\n\\x1b\\x1b\n");
@@ -171,9 +171,7 @@ TEST(EvaluationOfAScript, PrintsNothingThatATerminalWouldObey) {
 TEST(EvaluationOfAScript, AClassifierWritesNoText) {
   const TemporaryFolder folder;
   save_script(table_module(at::eye(3)), folder / "m.pt", {"a", "b", "c"});
-  EvaluationJob job;
-  job.version = "1";
-  job.file = folder / "m.pt";
+  EvaluationJob job = script_job(folder / "m.pt");
   job.model = "mlp";
   job.batches = 0;
   job.generation.options.count = 3;
