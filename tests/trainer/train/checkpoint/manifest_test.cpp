@@ -90,25 +90,28 @@ TEST(Manifest, SaysWhatIsWrong) {
 
 const json kSaved = {{"hook", "int8"}, {"seed", 3}};
 
-std::string complaint(const json& current) {
+std::string settings_complaint(const json& current) {
   return error_message<c10::ValueError>([&] { check_settings(kSaved, current, "DIR/step-00000100"); });
 }
 
 TEST(CheckSettings, NamesTheSettingAndBothValues) {
   EXPECT_NO_THROW(check_settings(kSaved, kSaved, "DIR"));
-  EXPECT_EQ(complaint({{"hook", "int4"}, {"seed", 3}}), "hook: is int4, but int8 in the checkpoint DIR/step-00000100");
-  EXPECT_EQ(complaint({{"hook", "int8"}, {"seed", 4}}), "seed: is 4, but 3 in the checkpoint DIR/step-00000100");
-  EXPECT_EQ(complaint({{"hook", "int8"}}),
+  EXPECT_EQ(settings_complaint({{"hook", "int4"}, {"seed", 3}}),
+            "hook: is int4, but int8 in the checkpoint DIR/step-00000100");
+  EXPECT_EQ(settings_complaint({{"hook", "int8"}, {"seed", 4}}),
+            "seed: is 4, but 3 in the checkpoint DIR/step-00000100");
+  EXPECT_EQ(settings_complaint({{"hook", "int8"}}),
             "seed: this training has none, but it is 3 in the checkpoint DIR/step-00000100");
-  EXPECT_EQ(complaint({{"hook", "int8"}, {"seed", 3}, {"width", 8}}),
+  EXPECT_EQ(settings_complaint({{"hook", "int8"}, {"seed", 3}, {"width", 8}}),
             "width: is 8, but the checkpoint DIR/step-00000100 has none");
-  EXPECT_EQ(complaint({{"error_feedback", true}, {"hook", "int4"}, {"seed", 3}}),
+  EXPECT_EQ(settings_complaint({{"error_feedback", true}, {"hook", "int4"}, {"seed", 3}}),
             "hook: is int4, but int8 in the checkpoint DIR/step-00000100")
       << "what both have comes first";
 }
 
 TEST(CheckSettings, ComparesValuesNotTexts) {
-  EXPECT_EQ(complaint({{"hook", "int8"}, {"seed", "3"}}), "seed: is 3, but 3 in the checkpoint DIR/step-00000100");
+  EXPECT_EQ(settings_complaint({{"hook", "int8"}, {"seed", "3"}}),
+            "seed: is 3, but 3 in the checkpoint DIR/step-00000100");
   EXPECT_THROW(check_settings({{"hook", "nothing"}}, json::object(), "DIR"), c10::ValueError);
 }
 
