@@ -6,7 +6,7 @@
 
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/quantization/quantize_file.h"
+#include "trainer/train/inference/quantize_file.h"
 
 ABSL_FLAG(bool, overwrite, false, "Replace a file that is there as OUTPUT.");
 ABSL_FLAG(bool, dry_run, false, "Check and report everything, but write nothing.");
@@ -35,12 +35,12 @@ narrowcast::program::Description description() {
 int run(const CommandLine& line) {
   TORCH_CHECK_VALUE(line.rest().size() == 2, "needs two files, INPUT and OUTPUT, after all flags, but there are ",
                     line.rest().size(), " arguments (--help explains them)");
-  const narrowcast::quantization::QuantizeOptions options = {.input = line.rest()[0],
-                                                             .output = line.rest()[1],
-                                                             .overwrite = absl::GetFlag(FLAGS_overwrite),
-                                                             .dry_run = absl::GetFlag(FLAGS_dry_run)};
-  const auto report = narrowcast::quantization::quantize_file(options);
-  std::cout << narrowcast::quantization::report_text(report) << std::flush;
+  const narrowcast::inference::QuantizeOptions options = {.input = line.rest()[0],
+                                                          .output = line.rest()[1],
+                                                          .overwrite = absl::GetFlag(FLAGS_overwrite),
+                                                          .dry_run = absl::GetFlag(FLAGS_dry_run)};
+  const auto report = narrowcast::inference::quantize_file(options);
+  std::cout << narrowcast::inference::report_text(report) << std::flush;
   return narrowcast::program::kSuccess;
 }
 

@@ -31,7 +31,7 @@ int run(const narrowcast::program::CommandLine& line) {
                                                .progress = std::cerr,
                                                .progress_is_terminal = is_terminal(session)};
   if (const auto evaluation = narrowcast::read_evaluation_job(line)) {
-    return narrowcast::evaluation::run_evaluation_job(*evaluation, context);
+    return narrowcast::inference::run_evaluation_job(*evaluation, context);
   }
   return narrowcast::job::run_job(narrowcast::read_train_job(line), context);
 }

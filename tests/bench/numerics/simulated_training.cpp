@@ -3,8 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/optim/optimizer.h>
 
-#include "trainer/train/data/batch_plan.h"
-#include "trainer/train/data/sample_order.h"
+#include "trainer/train/data/dataset.h"
 #include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
 

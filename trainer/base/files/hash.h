@@ -1,5 +1,5 @@
 // Hashes of 64 bits that are the same on every machine, unlike std::hash. They tell contents apart that differ by
-// chance, not those that somebody made to look alike; sha256.h does that.
+// chance, not those that somebody made to look alike; SHA-256 (trainer/train/files/file_io.h) does that.
 #pragma once
 
 #include <bit>

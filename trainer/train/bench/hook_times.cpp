@@ -14,7 +14,6 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
-#include "trainer/train/bench/median.h"
 
 namespace narrowcast::bench {
 namespace {

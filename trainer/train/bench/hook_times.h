@@ -19,6 +19,7 @@ struct HookWorkload {
   int64_t iterations = 1;
 };
 
+// What one case gave.
 struct HookTimes {
   std::vector<HookTime> times = {};  // in the order of the hooks
   int64_t payload_bytes_sent = 0;    // by this rank, warm-up included

@@ -7,9 +7,6 @@
 #include <cmath>
 #include <vector>
 
-#include "trainer/train/bench/bench_options.h"
-#include "trainer/train/bench/comparison.h"
-
 namespace narrowcast::bench {
 namespace {
 

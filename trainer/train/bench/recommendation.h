@@ -8,6 +8,7 @@
 
 namespace narrowcast::bench {
 
+// The hook that is recommended, and what it gains.
 struct Recommendation {
   std::string hook = {};     // empty: none pays
   std::string fastest = {};  // empty: no other hook than the reference was measured
@@ -23,7 +24,7 @@ struct Recommendation {
 // exactness, which must earn something. noop, which averages nothing, never is.
 Recommendation recommend(const BenchResults& results);
 
-// In a sentence or two, ended by a line's end.
+// The recommendation in a sentence or two, ended by a line's end.
 std::string recommendation_text(const Recommendation& recommendation);
 
 }  // namespace narrowcast::bench

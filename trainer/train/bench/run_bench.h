@@ -1,10 +1,48 @@
-// narrowcast-bench from the first check to its recommendation.
+// narrowcast-bench: what one run is asked to measure, and the run from the first check to its recommendation.
 #pragma once
 
-#include "trainer/train/bench/bench_options.h"
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/process_group.h>
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::bench {
+
+// What a run is asked to measure, and how.
+struct BenchOptions {
+  std::string version = {};               // of the program
+  std::vector<std::string> hooks = {};    // empty: measurable_hooks() that average
+  std::vector<double> bucket_mib = {25};  // sizes of a bucket of float32
+  std::vector<int64_t> buckets = {1, 4};  // numbers of buckets in flight
+  int64_t iterations = 20;                // measured for each hook and case
+  int64_t warmup_iterations = 3;          // before them
+  bool link = true;                       // measure the link
+  std::optional<double> link_gbit = {};   // its rate as the user knows it, Gbit/s; else the measured one
+  bool kernels = true;                    // measure the kernels
+  std::string json_file = {};             // for the results; empty: none
+  int64_t threads = 0;                    // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
+  ProcessGroupOptions group = {};
+};
+
+// The hooks that exchange gradients: every name of the factory but "none".
+std::vector<std::string> measurable_hooks();
+
+// The hooks that a run measures: those asked for, kReference first and always among them.
+std::vector<std::string> hooks_to_measure(const BenchOptions& options);
+
+// Throws c10::ValueError naming the option and its value for whatever one rank can find wrong by itself.
+void check_options(const BenchOptions& options, int64_t world_size);
+
+// What must be the same on all ranks, for check_equal_on_all_ranks.
+std::vector<NamedValue> agreed_values(const BenchOptions& options);
+
+// The numbers of a flag that takes a list. Throws c10::ValueError naming the flag and the word that is none.
+std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words);
+std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<std::string>& words);
 
 // Joins the other ranks, compares the options, measures, and prints the results on rank 0, which also writes the JSON
 // file. Returns kSuccess. Throws the classes of errors that docs/errors.md tells apart.

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "trainer/train/checkpoint/content.h"
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::checkpoint {
@@ -28,13 +27,15 @@ std::vector<std::string> remove_unfinished(const std::string& folder);
 // the path.
 void remove_checkpoint(const std::string& folder, int64_t step);
 
-// Reads what rank `rank` of `world_size` takes up of the checkpoint at `path`, having compared every file that it reads
-// with the manifest; the ranks together read them all. A folder named step-N must be of step N. Throws
-// CorruptInputError or c10::ValueError naming the file and what is wrong.
+// A checkpoint as one rank reads it.
 struct ReadCheckpoint {
   Manifest manifest;
   Restored restored;
 };
+
+// Reads what rank `rank` of `world_size` resumes from out of the checkpoint at `path`, having compared every file that
+// it reads with the manifest; the ranks together read them all. A folder named step-N must be of step N. Throws
+// CorruptInputError or c10::ValueError naming the file and what is wrong.
 ReadCheckpoint read_checkpoint(const std::string& path, int64_t rank, int64_t world_size);
 
 }  // namespace narrowcast::checkpoint

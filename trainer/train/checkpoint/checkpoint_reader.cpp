@@ -8,8 +8,8 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/text.h"
-#include "trainer/train/checkpoint/first_failure.h"
-#include "trainer/train/files/sha256.h"
+#include "trainer/train/checkpoint/shared_folder.h"
+#include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {
 namespace {
@@ -34,7 +34,7 @@ std::vector<int64_t> agreed_steps(const ProcessGroupPtr& group, const std::strin
   return steps;
 }
 
-// Nothing, or why this checkpoint cannot be taken up; the same on all ranks.
+// Returns nothing, or why no rank can resume from this checkpoint; the same on all ranks.
 std::string try_to_read(const ProcessGroupPtr& group, const std::string& path, std::optional<ReadCheckpoint>& read) {
   const std::string failure =
       first_failure(group, [&] { read = read_checkpoint(path, group->getRank(), group->getSize()); });

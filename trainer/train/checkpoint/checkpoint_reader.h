@@ -1,4 +1,4 @@
-// Which checkpoint a training goes on from.
+// Which checkpoint a training resumes from.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace narrowcast::checkpoint {
 
+// What was found in a folder.
 struct FoundCheckpoint {
-  std::optional<ReadCheckpoint> newest;  // what this rank takes up; none if there is no checkpoint
+  std::optional<ReadCheckpoint> newest;  // what this rank resumes from; none if there is no checkpoint
   std::vector<int64_t> invalid_steps;    // of newer ones that were skipped
 };
 

@@ -14,7 +14,7 @@
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
-#include "trainer/train/checkpoint/first_failure.h"
+#include "trainer/train/checkpoint/shared_folder.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/safetensors.h"
 

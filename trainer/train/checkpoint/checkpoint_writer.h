@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <narrowcast/consensus.h>
-#include "trainer/train/checkpoint/content.h"
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::checkpoint {
@@ -43,7 +42,7 @@ struct WriteReport {
 // Whoever ends in between, what was there before is as it was.
 class CheckpointWriter {
  public:
-  // The folder is prepared (shared_folder.h). `invalid_steps`: checkpoints in it that are not valid; they do not count
+  // The folder is prepared (prepare_folder). `invalid_steps`: checkpoints in it that are not valid; they do not count
   // as kept ones, and go with the next write.
   CheckpointWriter(ProcessGroupPtr group, WriterOptions options, Description description,
                    const std::vector<int64_t>& invalid_steps = {});

@@ -1,9 +1,10 @@
-// What the training loop asks of data.
+// Samples: a data set, the order in which a run uses it, and which part of each global batch a rank computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include <narrowcast/model.h>
 
@@ -27,5 +28,60 @@ class Dataset {
 
 // Throws c10::ValueError unless there are indices and each is in 0..size-1.
 void check_indices(at::IntArrayRef indices, int64_t size);
+
+// Position k of a run's global order of samples is sample at(k): each epoch of `size` positions is a
+// permutation of all samples of its own, chosen by the seed and the epoch. Nothing is stored per
+// sample or per position, so any rank of any world can start or resume anywhere.
+//
+// The permutation: a Feistel network of eight rounds over the smallest even number of bits that holds
+// `size` values; results outside 0..size-1 are put through it again until they fall inside (cycle
+// walking; at most four passes on average).
+class SampleOrder {
+ public:
+  // Throws c10::ValueError for size < 1.
+  SampleOrder(int64_t size, uint64_t seed);
+
+  int64_t size() const { return size_; }
+
+  // The sample at a position >= 0 of the run. Throws c10::ValueError for a negative position.
+  int64_t at(int64_t position) const;
+
+ private:
+  uint64_t permute(uint64_t value, uint64_t epoch_key) const;
+
+  int64_t size_;
+  uint64_t seed_;
+  int half_bits_;
+};
+
+// How a global batch is shared out.
+struct BatchPlanOptions {
+  int64_t global_batch = 1;        // samples per optimizer step, over all ranks and micro-steps
+  int64_t world_size = 1;          // ranks
+  int64_t accumulation_steps = 1;  // forward/backward passes per optimizer step on each rank
+};
+
+// Step s of a run uses the positions s * global_batch .. (s + 1) * global_batch - 1 of the sample order,
+// whatever the world size. They are cut into world_size equal contiguous parts, rank r's being the r-th, and
+// each of these into accumulation_steps equal contiguous micro-batches. All micro-batches have one size, so
+// the mean over ranks and micro-steps of their mean losses is the mean over the global batch.
+class BatchPlan {
+ public:
+  // Throws c10::ValueError for a value below 1, or if world_size * accumulation_steps does not divide global_batch.
+  explicit BatchPlan(const BatchPlanOptions& options);
+
+  const BatchPlanOptions& options() const { return options_; }
+
+  // Samples per forward pass of one rank.
+  int64_t micro_batch() const { return micro_batch_; }
+
+  // Samples of micro-step `micro_step` (0..accumulation_steps-1) of optimizer step `step` (>= 0) on rank `rank`:
+  // micro_batch() indices of a training set. Throws c10::ValueError for a value out of its range.
+  std::vector<int64_t> samples(const SampleOrder& order, int64_t rank, int64_t step, int64_t micro_step) const;
+
+ private:
+  BatchPlanOptions options_;
+  int64_t micro_batch_;
+};
 
 }  // namespace narrowcast::data

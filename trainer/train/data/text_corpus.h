@@ -1,15 +1,58 @@
-// A text as tokens, one per character.
+// Text as tokens, one per character: which files it is read from, the vocabulary, and the corpus.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "trainer/train/data/vocabulary.h"
-
 namespace narrowcast::data {
+
+// Suffixes of the files that are taken from folders.
+const std::vector<std::string_view>& text_suffixes();
+
+// The text files that `paths` stand for. A file stands for itself, whatever its name. A folder stands for the
+// regular files in it and in the folders below it that have one of text_suffixes(), sorted by path; names that
+// begin with a dot are left out (files and folders), and folders behind symbolic links are not entered. Throws
+// c10::ValueError naming the path if there is no such file or folder, a folder cannot be read or holds no such
+// file, or if there are no paths.
+std::vector<std::string> list_text_files(const std::vector<std::string>& paths);
+
+// narrowcast's own sources and documents, the text that is surely there: beside the running program, if it is an
+// installed one (../share/narrowcast/text), else where it was built.
+std::vector<std::string> own_text_paths();
+
+// Token i stands for the i-th character (code point).
+class Vocabulary {
+ public:
+  // One character in UTF-8 per entry, as a model file holds them. Throws c10::ValueError naming an entry
+  // that is not one character or occurs twice.
+  explicit Vocabulary(std::vector<std::string> entries);
+
+  // The different characters of a text, sorted by code point.
+  static Vocabulary of_text(std::u32string_view text);
+
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+  const std::vector<std::string>& entries() const { return entries_; }
+
+  // The token of a character, or -1.
+  int64_t token(char32_t character) const;
+
+  // UTF-8 text -> int64 [characters]. Throws c10::ValueError naming the byte offset if the text is not UTF-8
+  // or has a character that is not in the vocabulary.
+  at::Tensor encode(std::string_view text) const;
+
+  // int64 [n], each in 0..size()-1 -> UTF-8 text. Throws c10::ValueError naming another value.
+  std::string decode(const at::Tensor& tokens) const;
+
+ private:
+  std::vector<std::string> entries_;
+  std::unordered_map<char32_t, int64_t> tokens_;
+};
 
 // The characters (code points) of a text and the vocabulary they make up, sorted by code point.
 class TextCorpus {
@@ -42,7 +85,7 @@ class TextCorpus {
   TextCorpus(std::u32string_view text, std::string name);
 
   std::string name_;
-  uint64_t content_hash_;  // files/input/hash.h
+  uint64_t content_hash_;  // see base/files/hash.h
   Vocabulary vocabulary_;
   std::vector<int32_t> tokens_;
 };

@@ -1,14 +1,40 @@
-// Files written with errors that name the path. input/input_file.h reads them.
+// Files are written here, with errors that name the path, and told apart by their SHA-256; base/files/input_file.h
+// reads them.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "trainer/base/files/open_file.h"
-#include "trainer/train/files/sha256.h"
+
+struct evp_md_ctx_st;
 
 namespace narrowcast::files {
+
+// The SHA-256 of bytes, the same that the program `sha256sum` prints.
+class Sha256 {
+ public:
+  Sha256();
+
+  void update(std::string_view bytes);
+  // Of all bytes so far, as 64 lower-case hexadecimal digits.
+  std::string hex() const;
+
+ private:
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
+};
+
+// What tells one content of a file from another.
+struct FileDigest {
+  int64_t bytes = 0;
+  std::string sha256 = {};
+  bool operator==(const FileDigest&) const = default;
+};
+
+// The digest of the file as it is now. Errors as for InputFile.
+FileDigest digest_of_file(const std::string& path);
 
 // Writes all bytes to a descriptor, or throws OutputError with `path` and the system's reason (for example that the
 // disk is full).

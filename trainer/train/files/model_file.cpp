@@ -1,25 +1,35 @@
 #include "trainer/train/files/model_file.h"
 
 #include <ATen/ATen.h>
+#include <caffe2/serialize/inline_container.h>
+#include <torch/csrc/jit/serialization/import.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
+#include <string_view>
 
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
 #include "models/weight_only_int8.h"
+#include "ops/error_message.h"
 #include "trainer/base/files/json.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
+#include "trainer/train/files/file_io.h"
 #include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::files {
 namespace {
 
 constexpr const char* kFormatVersion = "1";
-constexpr size_t kLongestReason = 1000;  // of what a model says about options that the file chose
+constexpr size_t kLongestReason = 1000;                 // of what a model says about options that the file chose
+constexpr std::string_view kExtraFolder = "extra/";     // in the archive of a TorchScript module
+constexpr const char* kVocabulary = "vocabulary.json";  // the extra file of a text model
 
 // Does the vocabulary have as many entries as the model has tokens?
 bool vocabulary_fits(const SavedModel& saved) {
@@ -129,6 +139,18 @@ void check_state(const std::string& path, const std::map<std::string, at::Tensor
   }
 }
 
+// Names alone: the module's reader fills in what is asked for.
+std::unordered_map<std::string, std::string> extra_file_names(const std::string& path) {
+  std::unordered_map<std::string, std::string> names;
+  caffe2::serialize::PyTorchStreamReader reader(path);
+  for (const std::string& record : reader.getAllRecords()) {
+    if (record.starts_with(kExtraFolder)) {
+      names.emplace(record.substr(kExtraFolder.size()), "");
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
@@ -188,6 +210,38 @@ SavedModel load_model(const std::string& path) {
     tensor.copy_(content.tensors.at(name));
   }
   return saved;
+}
+
+SavedScript load_script(const std::string& path) {
+  const InputFile readable(path);
+  try {
+    auto extra_files = extra_file_names(path);
+    torch::jit::Module module = torch::jit::load(path, at::kCPU, extra_files);
+    return {.module = std::move(module), .extra_files = std::move(extra_files)};
+  } catch (const std::exception& error) {
+    NARROWCAST_CHECK_INPUT(false, path,
+                           ": is no TorchScript module: ", printable(first_line(error_message(error)), 1000));
+  }
+}
+
+void save_script(const std::string& path, const SavedScript& saved) {
+  std::ostringstream archive;
+  saved.module.save(archive, saved.extra_files);
+  AtomicFile file(path);
+  file.write(archive.view());
+  file.commit();
+}
+
+std::vector<std::string> script_vocabulary(const std::string& path, const SavedScript& saved) {
+  const auto found = saved.extra_files.find(kVocabulary);
+  if (found == saved.extra_files.end()) {
+    return {};
+  }
+  const nlohmann::json entries = try_parse_json(found->second).value;
+  const bool strings = entries.is_array() && std::all_of(entries.begin(), entries.end(),
+                                                         [](const nlohmann::json& entry) { return entry.is_string(); });
+  NARROWCAST_CHECK_INPUT(strings, path, ": its extra file ", kVocabulary, " is no JSON array of strings");
+  return entries.get<std::vector<std::string>>();
 }
 
 }  // namespace narrowcast::files

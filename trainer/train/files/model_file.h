@@ -1,11 +1,14 @@
-// A trained model in one safetensors file, from which alone it can be evaluated and sampled.
+// Trained models in files: a model of ours in a safetensors file, from which alone it can be evaluated and sampled, and
+// TorchScript modules.
 #pragma once
 
+#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <narrowcast/model.h>
@@ -46,5 +49,22 @@ std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module);
 
 // Names of the Linear layers in `module`, in order of registration, e.g. "blocks.0.mlp_input".
 std::vector<std::string> linear_layer_names(const torch::nn::Module& module);
+
+// A module with the extra files that came with it, by name.
+struct SavedScript {
+  torch::jit::Module module;
+  std::unordered_map<std::string, std::string> extra_files = {};
+};
+
+// Reads a TorchScript file onto the CPU. Its code runs when the module is called, so the user must have named the file.
+// Throws c10::ValueError naming the path if it cannot be read, and CorruptInputError if it is no TorchScript module.
+SavedScript load_script(const std::string& path);
+
+// Writes a TorchScript file; it appears as a whole or not at all. Throws c10::ValueError naming the path.
+void save_script(const std::string& path, const SavedScript& saved);
+
+// The vocabulary of a text model: its extra file "vocabulary.json", a JSON array of strings; empty if there is none.
+// Throws CorruptInputError naming the path if it is anything else.
+std::vector<std::string> script_vocabulary(const std::string& path, const SavedScript& saved);
 
 }  // namespace narrowcast::files

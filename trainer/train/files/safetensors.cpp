@@ -12,7 +12,6 @@
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
 #include "trainer/train/files/file_io.h"
-#include "trainer/train/files/safetensors_header.h"
 
 namespace narrowcast::files {
 namespace {

@@ -3,11 +3,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "trainer/train/files/sha256.h"
+#include "trainer/train/files/file_io.h"
 
 namespace narrowcast::files {
 
@@ -37,5 +43,38 @@ Safetensors read_safetensors(const std::string& path, const FileDigest& expected
 // disk is full or the like, with the file at `path` left as it was.
 // Returns what the file holds.
 FileDigest write_safetensors(const std::string& path, const Safetensors& content);
+
+// The rest is the JSON header alone, without the length before it and the tensors after it.
+
+// The largest header that is read or written, in bytes; the reference implementation's limit.
+constexpr int64_t kLargestHeader = 100'000'000;
+// The most dimensions of a tensor; LibTorch's own limit for most operators.
+constexpr size_t kMostDimensions = 64;
+
+// One tensor's entry in the header. begin and end are byte offsets from the end of the header.
+struct TensorEntry {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  std::vector<int64_t> shape;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// A header's content.
+struct SafetensorsHeader {
+  std::vector<std::pair<std::string, TensorEntry>> tensors;  // by name, in the order of their bytes
+  std::map<std::string, std::string> metadata;
+};
+
+// "F32" and so on for the supported dtypes, else nothing; and the other way round.
+std::optional<std::string_view> dtype_name(c10::ScalarType dtype);
+std::optional<c10::ScalarType> dtype_of_name(std::string_view name);
+
+// Parses and checks everything that read_safetensors promises to check about a header, given that
+// `data_bytes` bytes follow it. `path` is for messages. Throws CorruptInputError.
+SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& path);
+
+// The header as JSON, padded with spaces to a multiple of 8 bytes. Throws c10::ValueError naming
+// `path` for a name or metadata that is not UTF-8, the reserved name, or a header that is too large.
+std::string format_safetensors_header(const SafetensorsHeader& header, const std::string& path);
 
 }  // namespace narrowcast::files

@@ -1,4 +1,4 @@
-#include "trainer/train/files/safetensors_header.h"
+#include "trainer/train/files/safetensors.h"
 
 #include <c10/util/Exception.h>
 

@@ -77,7 +77,7 @@ const std::vector<std::string>& evaluation_flags() {
   return flags;
 }
 
-std::optional<evaluation::EvaluationJob> read_evaluation_job(const program::CommandLine& line) {
+std::optional<inference::EvaluationJob> read_evaluation_job(const program::CommandLine& line) {
   const std::string file = absl::GetFlag(FLAGS_evaluate);
   if (file.empty()) {
     TORCH_CHECK_VALUE(!line.given("evaluate"), "--evaluate: must name a file");
@@ -87,7 +87,7 @@ std::optional<evaluation::EvaluationJob> read_evaluation_job(const program::Comm
   TORCH_CHECK_VALUE(absl::GetFlag(FLAGS_model) == "char_gpt" || absl::GetFlag(FLAGS_model) == "mlp",
                     "--model: a TorchScript module is evaluated as char_gpt or mlp, not as ",
                     absl::GetFlag(FLAGS_model));
-  evaluation::EvaluationJob job;
+  inference::EvaluationJob job;
   job.version = NARROWCAST_VERSION;
   job.file = file;
   job.model = absl::GetFlag(FLAGS_model);

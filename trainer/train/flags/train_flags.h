@@ -7,7 +7,7 @@
 
 #include <narrowcast/ddp_options.h>
 #include "trainer/base/program/command_line.h"
-#include "trainer/train/evaluation/evaluation_job.h"
+#include "trainer/train/inference/evaluation_job.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast {
@@ -20,7 +20,7 @@ program::Description train_description();
 job::TrainJob read_train_job(const program::CommandLine& line);
 
 // The evaluation that the command line asks for; none without --evaluate. Throws as read_train_job does.
-std::optional<evaluation::EvaluationJob> read_evaluation_job(const program::CommandLine& line);
+std::optional<inference::EvaluationJob> read_evaluation_job(const program::CommandLine& line);
 
 // The names of the flags that mean something with --evaluate only, and its own.
 const std::vector<std::string>& evaluation_flags();

@@ -12,7 +12,7 @@
 #include <narrowcast/errors.h>
 #include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
-#include "trainer/train/checkpoint/settings.h"
+#include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/checkpoint/shared_folder.h"
 
 namespace narrowcast::job {

@@ -12,8 +12,8 @@
 #include <narrowcast/models.h>
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/idx_images.h"
+#include "trainer/train/data/text_corpus.h"
 #include "trainer/train/data/text_dataset.h"
-#include "trainer/train/data/text_files.h"
 #include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/training/device.h"
 

@@ -10,8 +10,7 @@
 #include <narrowcast/hooks.h>
 #include "models/ddp_comm_hook_task.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/data/batch_plan.h"
-#include "trainer/train/data/sample_order.h"
+#include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/verification/hook_report.h"
 #include "trainer/train/verification/recording_hook.h"

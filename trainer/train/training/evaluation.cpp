@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trainer/base/files/hash.h"
-#include "trainer/train/data/sample_order.h"
+#include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 
 namespace narrowcast::training {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/train/checkpoint/content.h"
+#include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::training {
 

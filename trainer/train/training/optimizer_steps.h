@@ -8,8 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "trainer/train/data/batch_plan.h"
-#include "trainer/train/data/sample_order.h"
+#include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/precision.h"
 #include "trainer/train/training/training_loop.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <narrowcast/model.h>
-#include "trainer/train/checkpoint/content.h"
+#include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::training {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include <narrowcast/errors.h>
-#include "trainer/train/checkpoint/first_failure.h"
+#include "trainer/train/checkpoint/shared_folder.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/optimizer_steps.h"
 

@@ -15,7 +15,7 @@
 #include <narrowcast/ddp.h>
 #include <narrowcast/model.h>
 #include "trainer/train/checkpoint/checkpoint_writer.h"
-#include "trainer/train/checkpoint/content.h"
+#include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/reporting/progress.h"
 #include "trainer/train/training/training_options.h"

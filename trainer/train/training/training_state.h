@@ -9,8 +9,8 @@
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/model.h>
-#include "trainer/train/checkpoint/content.h"
-#include "trainer/train/data/sample_order.h"
+#include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/data/dataset.h"
 #include "trainer/train/training/precision.h"
 
 namespace narrowcast::training {

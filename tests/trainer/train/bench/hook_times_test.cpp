@@ -4,7 +4,7 @@
 
 #include <narrowcast/comm_hook.h>
 #include "tests/support/ranks.h"
-#include "trainer/train/bench/bench_options.h"
+#include "trainer/train/bench/run_bench.h"
 
 namespace narrowcast::bench {
 namespace {

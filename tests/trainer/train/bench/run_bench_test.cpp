@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <sstream>
 
 #include "tests/support/error_message.h"
@@ -12,8 +13,96 @@
 namespace narrowcast::bench {
 namespace {
 
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using testing::error_message;
 using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(BenchOptions, MeasuresEveryHookThatAverages) {
+  const auto hooks = hooks_to_measure({});
+  EXPECT_EQ(hooks.front(), "allreduce");
+  EXPECT_THAT(hooks, Contains("quantize_per_channel"));
+  EXPECT_THAT(hooks, Not(Contains("none")));
+  EXPECT_THAT(hooks, Not(Contains("noop")));
+  EXPECT_THAT(measurable_hooks(), Contains("noop"));
+  EXPECT_EQ(hooks.size() + 1, measurable_hooks().size());
+}
+
+TEST(BenchOptions, PutsTheReferenceFirstAndOnlyOnce) {
+  EXPECT_THAT(hooks_to_measure({.hooks = {"noop", "bf16_compress"}}),
+              ElementsAre("allreduce", "noop", "bf16_compress"));
+  EXPECT_THAT(hooks_to_measure({.hooks = {"bf16_compress", "allreduce"}}), ElementsAre("allreduce", "bf16_compress"));
+}
+
+struct BadOption {
+  std::function<void(BenchOptions&)> change;
+  const char* message;
+};
+
+class BenchOptionsErrors : public ::testing::TestWithParam<BadOption> {};
+
+TEST_P(BenchOptionsErrors, NameTheOptionAndItsValue) {
+  BenchOptions options;
+  EXPECT_NO_THROW(check_options(options, 2));
+  GetParam().change(options);
+  EXPECT_THAT(error_message<c10::ValueError>([&] { check_options(options, 2); }), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, BenchOptionsErrors,
+    ::testing::Values(BadOption{[](auto& o) { o.hooks = {"int3"}; },
+                                "hooks: 'int3' cannot be measured; known: allreduce, "},
+                      BadOption{[](auto& o) { o.hooks = {"none"}; }, "hooks: 'none' cannot be measured"},
+                      BadOption{[](auto& o) {
+                                  o.hooks = {"noop", "noop"};
+                                },
+                                "hooks: 'noop' is named twice"},
+                      BadOption{[](auto& o) { o.bucket_mib = {}; }, "bucket_mib: must name at least one"},
+                      BadOption{[](auto& o) {
+                                  o.bucket_mib = {1, 0};
+                                },
+                                "but is 0"},
+                      BadOption{[](auto& o) { o.bucket_mib = {NAN}; }, "bucket_mib: must be in"},
+                      BadOption{[](auto& o) { o.bucket_mib = {8192}; }, "bucket_mib: must be in"},
+                      BadOption{[](auto& o) { o.buckets = {0}; }, "buckets: must be in 1..256, but is 0"},
+                      BadOption{[](auto& o) {
+                                  o.buckets = {4, 4};
+                                },
+                                "buckets: 4 is named twice"},
+                      BadOption{[](auto& o) { o.iterations = 0; }, "iterations: must be in 1..1000000, but is 0"},
+                      BadOption{[](auto& o) { o.warmup_iterations = -1; }, "but is -1"},
+                      BadOption{[](auto& o) { o.link_gbit = 0; }, "link_gbit: must be positive, but is 0"}));
+
+TEST(BenchOptions, NeedTwoRanks) {
+  EXPECT_THAT(error_message<c10::ValueError>([] { check_options({}, 1); }), HasSubstr("needs at least 2 ranks"));
+}
+
+TEST(BenchOptions, AgreeOnWhatIsMeasuredButNotOnFiles) {
+  const auto values = [](const BenchOptions& options) {
+    std::string text;
+    for (const NamedValue& value : agreed_values(options)) {
+      text += value.name + "=" + value.value + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(values({}), values({.json_file = "other.json"}));
+  EXPECT_NE(values({}), values({.hooks = {"noop"}}));
+  EXPECT_NE(values({}), values({.bucket_mib = {24}}));
+  EXPECT_NE(values({}), values({.buckets = {1}}));
+  EXPECT_NE(values({}), values({.iterations = 21}));
+  EXPECT_NE(values({}), values({.warmup_iterations = 0}));
+  EXPECT_NE(values({}), values({.link = false}));
+}
+
+TEST(BenchOptions, ParseLists) {
+  EXPECT_THAT(parse_numbers("bucket_mib", {"0.0625", "25"}), ElementsAre(0.0625, 25));
+  EXPECT_THAT(parse_integers("buckets", {"1", "4"}), ElementsAre(1, 4));
+  EXPECT_THAT(error_message<c10::ValueError>([] { parse_numbers("bucket_mib", {"25M"}); }),
+              HasSubstr("bucket_mib: '25M' is no number"));
+  EXPECT_THAT(error_message<c10::ValueError>([] { parse_integers("buckets", {"1.5"}); }),
+              HasSubstr("buckets: '1.5' is no whole number"));
+}
 
 // What rank 0 of `ranks` says before it joins the others.
 std::string refusal(const BenchOptions& options, int64_t ranks) {

@@ -7,14 +7,11 @@
 #include <unistd.h>
 
 #include <array>
-#include <map>
-
 #include <filesystem>
+#include <map>
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
-#include "tests/support/ranks.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/checkpoint/saved_content.h"
 #include "trainer/base/files/open_file.h"
 
@@ -26,14 +23,8 @@ using ::testing::ElementsAre;
 using testing::error_message;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::run_ranks;
-using testing::TemporaryFolder;
 
-class CheckpointFolderTest : public ::testing::Test {
- protected:
-  const TemporaryFolder folder;
-  const std::string path = folder.path().string();
-};
+class CheckpointFolderTest : public testing::CheckpointTest {};
 
 TEST_F(CheckpointFolderTest, ListsCheckpointsNewestFirst) {
   EXPECT_THAT(checkpoint_steps(path + "/none"), IsEmpty());
@@ -63,7 +54,7 @@ TEST_F(CheckpointFolderTest, RemovesACheckpointEvenIfOneIsUnfinished) {
 }
 
 TEST_F(CheckpointFolderTest, ReadsEachFormerRankOnce) {
-  run_ranks(3, [&](int64_t, const ProcessGroupPtr& group) { testing::write_checkpoint(group, path, 20); });
+  write_checkpoints(3, {20});
   for (const int64_t world_size : {1, 2, 3, 5}) {
     std::vector<double> seen;
     for (int64_t rank = 0; rank < world_size; ++rank) {
@@ -83,7 +74,7 @@ TEST_F(CheckpointFolderTest, ReadsEachFormerRankOnce) {
 
 // Every file, cut at every place or with any bit flipped, is noticed before anything of it is used.
 TEST_F(CheckpointFolderTest, EveryDamageIsNoticedAndNamed) {
-  run_ranks(1, [&](int64_t, const ProcessGroupPtr& group) { testing::write_checkpoint(group, path, 20); });
+  write_checkpoints(1, {20});
   for (const char* name : {"manifest.json", "replica.safetensors", "rank-00000.safetensors"}) {
     const std::string file = "step-00000020/" + std::string(name);
     const std::string whole = files::read_file(folder / file);
@@ -108,7 +99,7 @@ TEST_F(CheckpointFolderTest, EveryDamageIsNoticedAndNamed) {
 
 // What is summed is what is used: a file that is opened twice may have changed in between.
 TEST_F(CheckpointFolderTest, EveryFileIsReadOnce) {
-  run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) { testing::write_checkpoint(group, path, 20); });
+  write_checkpoints(2, {20});
   const files::FileDescriptor watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   ASSERT_TRUE(watch.is_open());
   ASSERT_GE(::inotify_add_watch(watch.get(), checkpoint_path(path, 20).c_str(), IN_OPEN), 0);

@@ -8,8 +8,6 @@
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
-#include "tests/support/ranks.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/checkpoint/saved_content.h"
 
 namespace narrowcast::checkpoint {
@@ -20,10 +18,8 @@ using testing::error_message;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::run_ranks;
-using testing::TemporaryFolder;
-using testing::write_checkpoint;
 
-class CheckpointReaderTest : public ::testing::Test {
+class CheckpointReaderTest : public testing::CheckpointTest {
  protected:
   // What two ranks find, and what rank 0 warns of.
   std::vector<FoundCheckpoint> find() {
@@ -34,15 +30,8 @@ class CheckpointReaderTest : public ::testing::Test {
     });
     return found;
   }
-  void write(const std::vector<int64_t>& steps) {
-    run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
-      for (const int64_t step : steps) {
-        write_checkpoint(group, path, step);
-      }
-    });
-  }
-  const TemporaryFolder folder;
-  const std::string path = folder.path().string();
+  void write(const std::vector<int64_t>& steps) const { write_checkpoints(2, steps); }
+
   std::vector<std::string> warnings;
 };
 

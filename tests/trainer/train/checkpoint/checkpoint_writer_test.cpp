@@ -10,8 +10,6 @@
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
-#include "tests/support/ranks.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/checkpoint/saved_content.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
@@ -24,9 +22,8 @@ using testing::error_message;
 using testing::FileSizeLimit;
 using testing::run_ranks;
 using testing::small_content;
-using testing::TemporaryFolder;
 
-class CheckpointWriterTest : public ::testing::Test {
+class CheckpointWriterTest : public testing::CheckpointTest {
  protected:
   void write(const std::vector<int64_t>& steps, int64_t keep, const std::vector<int64_t>& invalid = {}) {
     run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
@@ -36,8 +33,6 @@ class CheckpointWriterTest : public ::testing::Test {
       }
     });
   }
-  const TemporaryFolder folder;
-  const std::string path = folder.path().string();
   std::vector<WriteReport> reports = std::vector<WriteReport>(2);
 };
 

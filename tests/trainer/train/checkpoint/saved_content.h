@@ -2,10 +2,14 @@
 #pragma once
 
 #include <ATen/ops/full.h>
+#include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include <narrowcast/process_group.h>
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 #include "trainer/train/checkpoint/checkpoint_writer.h"
 
 namespace narrowcast::testing {
@@ -22,5 +26,21 @@ inline void write_checkpoint(const ProcessGroupPtr& group, const std::string& fo
   checkpoint::CheckpointWriter writer(group, {.folder = folder, .keep = 0}, {{{"hook", "int8"}}, {{"ranks", 2}}});
   writer.write(small_content(step, group->getRank()));
 }
+
+// A test with a folder for checkpoints.
+class CheckpointTest : public ::testing::Test {
+ protected:
+  // Lets `ranks` ranks write a checkpoint of each of these steps.
+  void write_checkpoints(int64_t ranks, const std::vector<int64_t>& steps) const {
+    run_ranks(ranks, [&](int64_t, const ProcessGroupPtr& group) {
+      for (const int64_t step : steps) {
+        write_checkpoint(group, path, step);
+      }
+    });
+  }
+
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+};
 
 }  // namespace narrowcast::testing

@@ -1,6 +1,6 @@
 #include "trainer/train/files/file_io.h"
-#include "trainer/base/files/open_file.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,79 +10,42 @@
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::files {
 namespace {
 
-using narrowcast::testing::error_message;
-using narrowcast::testing::FileSizeLimit;
-using narrowcast::testing::TemporaryFolder;
+using testing::error_message;
+using testing::FileSizeLimit;
+using testing::TemporaryFolder;
 
-TEST(ReadFile, GivesEveryByte) {
+// The examples of FIPS 180-2, appendix B.
+constexpr const char* kOfAbc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+constexpr const char* kOfMillionA = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
+constexpr const char* kOfNothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+TEST(Sha256, GivesTheStandardsExamples) {
+  EXPECT_EQ(Sha256().hex(), kOfNothing);
+  Sha256 hash;
+  hash.update("a");
+  EXPECT_NE(hash.hex(), kOfAbc);
+  hash.update("bc");
+  EXPECT_EQ(hash.hex(), kOfAbc) << "in parts, and asked in between";
+}
+
+TEST(DigestOfFile, IsThatOfAllBytes) {
   const TemporaryFolder folder;
-  const std::string content("a\0b\n\xff", 5);
-  EXPECT_EQ(read_file(folder.write("file", content)), content);
-  EXPECT_EQ(read_file(folder.write("empty", "")), "");
+  EXPECT_EQ(digest_of_file(folder.write("a", std::string(1'000'000, 'a'))), (FileDigest{1'000'000, kOfMillionA}));
+  EXPECT_EQ(digest_of_file(folder.write("empty", "")), (FileDigest{0, kOfNothing}));
+  Sha256 whole;
+  const std::string long_text = std::string(5'000'000, 'x') + "y";
+  whole.update(long_text);
+  EXPECT_EQ(digest_of_file(folder.write("long", long_text)).sha256, whole.hex());
 }
 
-TEST(ReadFile, MissingFileIsNamed) {
-  const std::string message = error_message<c10::ValueError>([] { read_file("/nonexistent/x"); });
-  EXPECT_EQ(message, "/nonexistent/x: cannot be read: No such file or directory");
-}
-
-TEST(ReadFile, ThingsWithoutALengthAreRefused) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path();
-  EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(path); }), path + ": is a folder, where a file is needed");
-  const std::string pipe = folder / "pipe";
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
-  EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(pipe); }), pipe + ": is not a regular file");
-}
-
-TEST(ReadFile, LinksAreRefusedWhereAsked) {
-  const TemporaryFolder folder;
-  std::filesystem::create_symlink(folder.write("file", "content"), folder / "link");
-  EXPECT_EQ(read_file(folder / "link"), "content");
-  EXPECT_EQ(error_message<c10::ValueError>([&] { read_file(folder / "link", {.links = Links::kRefuse}); }),
-            folder / "link" + ": is a symbolic link, where a file is needed");
-  EXPECT_EQ(read_file(folder / "file", {.links = Links::kRefuse}), "content");
-}
-
-TEST(ReadFile, LengthIsLimitedWhereAsked) {
-  const TemporaryFolder folder;
-  const std::string path = folder.write("file", "0123456789");
-  EXPECT_EQ(read_file(path, {.most_bytes = 10}), "0123456789");
-  EXPECT_EQ(error_message<CorruptInputError>([&] { read_file(path, {.most_bytes = 9}); }),
-            path + ": has more than 9 bytes");
-  EXPECT_EQ(error_message<CorruptInputError>([&] { read_file("/proc/self/maps", {.most_bytes = 9}); }),
-            "/proc/self/maps: has more than 9 bytes");
-}
-
-TEST(ReadFile, OneThatIsTooLargeForTheMemoryIsNamed) {
-  const TemporaryFolder folder;
-  const std::string path = folder.write("file", "x");
-  constexpr int64_t kBytes = int64_t{1} << 43;  // Without blocks on the disk; many file systems have no longer files.
-  ASSERT_EQ(::truncate(path.c_str(), kBytes), 0);
-  EXPECT_THAT(error_message<c10::ValueError>([&] { read_file(path); }),
-              ::testing::StartsWith(path + ": has 8796093022208 bytes, but this machine's memory only "));
-}
-
-// The kernel says that they have no bytes.
-TEST(ReadFile, FilesThatAreMadeUpAsTheyAreReadAreNotEmpty) {
-  EXPECT_NE(read_file("/proc/self/status").find("Pid:"), std::string::npos);
-  EXPECT_EQ(error_message<CorruptInputError>([&] { read_file("/proc/self/mem"); }),
-            "/proc/self/mem: cannot be read at byte 0: Input/output error");
-}
-
-TEST(InputFile, ReadsAnyPartAndRefusesWhatIsPastTheEnd) {
-  const TemporaryFolder folder;
-  const InputFile file(folder.write("file", "0123456789"));
-  EXPECT_EQ(file.size(), 10);
-  std::string part(4, ' ');
-  file.read(3, part.data(), 4);
-  EXPECT_EQ(part, "3456");
-  EXPECT_EQ(error_message<CorruptInputError>([&] { file.read(8, part.data(), 4); }),
-            file.path() + ": ends at byte 10, 2 bytes early");
+TEST(DigestOfFile, NamesAFileThatIsNotThere) {
+  EXPECT_EQ(error_message<c10::ValueError>([] { digest_of_file("/nonexistent/x"); }),
+            "/nonexistent/x: cannot be read: No such file or directory");
 }
 
 TEST(AtomicFile, AppearsOnCommitOnly) {

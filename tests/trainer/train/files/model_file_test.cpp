@@ -2,22 +2,32 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+
+#include <filesystem>
 
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/trainer/train/files/script_fixtures.h"
 #include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::files {
 namespace {
 
-using narrowcast::testing::error_message;
-using narrowcast::testing::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::error_message;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::table_module;
+using testing::TemporaryFolder;
 
 const models::ModelOptions kTinyGpt = {
     {"layers", 1}, {"heads", 2}, {"width", 8}, {"context", 6}, {"vocabulary_size", 3}};
@@ -196,6 +206,46 @@ TEST_F(ModelFile, WrongUseIsNamed) {
   saved.vocabulary = {"a", "b", "\xff"};
   EXPECT_THROW(save_model(path_, saved), c10::ValueError);
   EXPECT_EQ(folder_.entries(), 0);
+}
+
+TEST(ScriptFile, KeepsModuleAndExtraFiles) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "m.pt";
+  save_script(path, {.module = table_module(at::eye(2)),
+                     .extra_files = {{"vocabulary.json", R"(["a", "b"])"}, {"notes/origin.txt", "here"}}});
+  const SavedScript saved = load_script(path);
+  EXPECT_TRUE(saved.module.attr("table").toTensor().equal(at::eye(2)));
+  EXPECT_EQ(saved.extra_files.at("notes/origin.txt"), "here");
+  EXPECT_EQ(saved.extra_files.size(), 2U);
+  EXPECT_THAT(script_vocabulary(path, saved), ElementsAre("a", "b"));
+}
+
+TEST(ScriptFile, ThereMayBeNoVocabulary) {
+  EXPECT_THAT(script_vocabulary("m.pt", {.module = table_module(at::eye(2))}), IsEmpty());
+}
+
+TEST(ScriptFile, NamesTheFileThatIsNone) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_message<c10::ValueError>([&] { load_script(folder / "none.pt"); }), HasSubstr("none.pt"));
+  const std::string path = folder.write("text.pt", "no archive");
+  EXPECT_THAT(error_message<CorruptInputError>([&] { load_script(path); }),
+              AllOf(HasSubstr("text.pt: is no TorchScript module"), Not(HasSubstr("\n"))));
+  const SavedScript bad = {.module = table_module(at::eye(2)), .extra_files = {{"vocabulary.json", "[1, 2]"}}};
+  EXPECT_THAT(error_message<CorruptInputError>([&] { script_vocabulary("m.pt", bad); }),
+              HasSubstr("m.pt: its extra file vocabulary.json is no JSON array of strings"));
+}
+
+TEST(ScriptFile, ADeepVocabularyIsAnError) {
+  const SavedScript deep = {.module = table_module(at::eye(2)),
+                            .extra_files = {{"vocabulary.json", std::string(60'000, '[')}}};
+  EXPECT_THROW(script_vocabulary("m.pt", deep), CorruptInputError);
+}
+
+TEST(ScriptFile, AFolderThatIsNotThereIsNamed) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(
+      error_message<c10::ValueError>([&] { save_script(folder / "no/m.pt", {.module = table_module(at::eye(2))}); }),
+      HasSubstr("no/m.pt"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // What a reader must refuse and what it must accept, by example and by mutation.
-#include "trainer/train/files/safetensors_header.h"
+#include "trainer/train/files/safetensors.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::files {
 namespace {
@@ -90,31 +89,27 @@ INSTANTIATE_TEST_SUITE_P(
                                                                     std::string(93, 'n') +
                                                                     "' holds a number, which it must not"}));
 
+// A tensor of float32 whose shape holds what it must not, and one whose shape is too large.
+RefusedHeader bad_shape(const std::string& shape, const std::string& what) {
+  return {one_tensor("\"F32\"", shape, "[0,4]"), "header: 't', 'shape' holds " + what + ", which it must not"};
+}
+RefusedHeader overflow(const std::string& shape, int64_t bytes) {
+  return {one_tensor("\"F32\"", shape, "[0," + std::to_string(bytes) + "]"),
+          "header: tensor 't' has a shape that overflows", bytes};
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Values, SafetensorsRefusedHeader,
     ::testing::Values(
         RefusedHeader{one_tensor("\"F31\"", "[1]", "[0,4]"),
                       R"(header: tensor 't' has the dtype 'F31', which is unknown or not supported)"},
         RefusedHeader{one_tensor("1", "[1]", "[0,4]"), R"(header: 't', 'dtype' holds a number, which it must not)"},
-        RefusedHeader{one_tensor("\"F32\"", "1", "[0,4]"), R"(header: 't', 'shape' holds a number, which it must not)"},
-        RefusedHeader{one_tensor("\"F32\"", "[[1]]", "[0,4]"),
-                      R"(header: 't', 'shape' holds an array, which it must not)"},
-        RefusedHeader{one_tensor("\"F32\"", "[-1]", "[0,4]"),
-                      R"(header: 't', 'shape' holds a negative number, which it must not)"},
-        RefusedHeader{one_tensor("\"F32\"", "[1.0]", "[0,4]"),
-                      R"(header: 't', 'shape' holds a fractional or huge number, which it must not)"},
-        RefusedHeader{one_tensor("\"F32\"", "[true]", "[0,4]"),
-                      R"(header: 't', 'shape' holds a truth value, which it must not)"},
         RefusedHeader{one_tensor("\"F32\"", "[9223372036854775808]", "[0,4]"),
                       R"(header: tensor 't' has the number 9223372036854775808 above 2^63-1)"},
-        RefusedHeader{one_tensor("\"F32\"", "[18446744073709551616]", "[0,4]"),
-                      R"(header: 't', 'shape' holds a fractional or huge number, which it must not)"},
-        RefusedHeader{one_tensor("\"F32\"", "[4294967296,4294967296]", "[0,4]"),
-                      R"(header: tensor 't' has a shape that overflows)"},
-        RefusedHeader{one_tensor("\"F32\"", "[4611686018427387904]", "[0,4]"),
-                      R"(header: tensor 't' has a shape that overflows)"},
-        RefusedHeader{one_tensor("\"F32\"", "[0,4294967296,4294967296]", "[0,0]"),
-                      R"(header: tensor 't' has a shape that overflows)", 0}));
+        bad_shape("1", "a number"), bad_shape("[[1]]", "an array"), bad_shape("[-1]", "a negative number"),
+        bad_shape("[1.0]", "a fractional or huge number"), bad_shape("[true]", "a truth value"),
+        bad_shape("[18446744073709551616]", "a fractional or huge number"), overflow("[4294967296,4294967296]", 4),
+        overflow("[4611686018427387904]", 4), overflow("[0,4294967296,4294967296]", 0)));
 
 INSTANTIATE_TEST_SUITE_P(
     Ranges, SafetensorsRefusedHeader,

@@ -10,7 +10,6 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/open_file.h"
-#include "trainer/train/files/safetensors_header.h"
 
 namespace narrowcast::files {
 namespace {

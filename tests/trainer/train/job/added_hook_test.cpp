@@ -15,8 +15,8 @@
 #include "tests/trainer/train/bench/small_results.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "tests/trainer/train/verification/gradient_problems.h"
-#include "trainer/train/bench/bench_options.h"
 #include "trainer/train/bench/recommendation.h"
+#include "trainer/train/bench/run_bench.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/verification/verify_gradients.h"
 

@@ -13,7 +13,7 @@
 
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/small_text.h"
-#include "trainer/train/data/sample_order.h"
+#include "trainer/train/data/dataset.h"
 
 namespace narrowcast::training {
 namespace {

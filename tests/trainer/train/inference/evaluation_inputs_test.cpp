@@ -1,0 +1,140 @@
+#include "trainer/train/inference/evaluation_inputs.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <narrowcast/errors.h>
+#include <narrowcast/models.h>
+#include "tests/support/error_message.h"
+#include "tests/trainer/train/files/script_fixtures.h"
+#include "tests/trainer/train/job/small_job.h"
+#include "trainer/train/files/model_file.h"
+
+namespace narrowcast::inference {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::error_message;
+using ::testing::HasSubstr;
+using testing::save_script;
+using testing::table_module;
+using testing::TemporaryFolder;
+
+models::Batch some_batch() {
+  return {at::arange(6, at::kLong).view({2, 3}) % 4, at::arange(1, 7, at::kLong).view({2, 3}) % 4};
+}
+
+torch::jit::Module module_of(const std::string& forward) {
+  torch::jit::Module module("M");
+  module.define(forward);
+  return module;
+}
+
+TEST(ScriptModel, LossIsTheCrossEntropyOfItsLogits) {
+  const at::Tensor table = at::randn({4, 4}, at::kDouble);
+  ScriptModel model(table_module(table), "m.pt");
+  const models::Batch batch = some_batch();
+  const at::Tensor expected =
+      at::cross_entropy_loss(table.to(at::kFloat).index({batch.inputs.flatten()}), batch.targets.flatten());
+  EXPECT_TRUE(model.forward(batch).equal(expected));
+}
+
+TEST(ScriptModel, WhatItsForwardDoesWrongIsNamed) {
+  const auto message = [](torch::jit::Module module) {
+    ScriptModel model(std::move(module), "m.pt");
+    return error_message<c10::ValueError>([&] { model.forward(some_batch()); });
+  };
+  EXPECT_THAT(message(module_of("def forward(self, x: Tensor) -> int:\n    return 3\n")),
+              HasSubstr("m.pt: its forward must return a tensor of logits, but returns Int"));
+  EXPECT_THAT(message(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x.sum().float()\n")),
+              HasSubstr("for inputs of shape [2, 3] it returns []"));
+  EXPECT_THAT(message(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x.float()\n")),
+              HasSubstr("returns 2 rows for 6 targets"));
+  EXPECT_THAT(
+      message(module_of("def forward(self, x: Tensor) -> Tensor:\n    assert False, 'no such day'\n    return x\n")),
+      AllOf(HasSubstr("m.pt: its forward failed on inputs of shape [2, 3]"), HasSubstr("no such day")));
+  EXPECT_THAT(message(table_module(at::zeros({4, 3}))),
+              HasSubstr("has logits for 3 classes, but the data has a target 3"));
+}
+
+TEST(LoadForEvaluation, AModelFileSaysAllItself) {
+  const TemporaryFolder folder;
+  const auto model = models::create_model(
+      "char_gpt", {{"layers", 1}, {"heads", 1}, {"width", 4}, {"context", 8}, {"vocabulary_size", 2}});
+  files::save_model(folder / "m.safetensors", {.name = "char_gpt", .model = model, .vocabulary = {"b", "a"}});
+  const LoadedModel loaded = load_for_evaluation({.version = "1", .file = folder / "m.safetensors", .context = 3});
+  EXPECT_EQ(loaded.name, "char_gpt");
+  EXPECT_THAT(loaded.vocabulary, ElementsAre("b", "a"));
+  EXPECT_EQ(loaded.next.value().context, 8);
+  EXPECT_EQ(loaded.next->logits(at::zeros({5}, at::kLong)).sizes(), at::IntArrayRef({2}));
+  EXPECT_EQ(loaded.state.size(), model->parameters().size());
+}
+
+TEST(LoadForEvaluation, AScriptIsWhatTheJobSays) {
+  const TemporaryFolder folder;
+  save_script(table_module(at::eye(3)), folder / "m.pt", {"a", "b", "c"});
+  EvaluationJob job = {.version = "1", .file = folder / "m.pt", .context = 3};
+  const LoadedModel loaded = load_for_evaluation(job);
+  EXPECT_EQ(loaded.next.value().context, 3);
+  EXPECT_TRUE(loaded.next->logits(at::ones({2}, at::kLong)).equal(at::eye(3)[1]));
+  EXPECT_EQ(loaded.state.size(), 1U);
+  job.model = "mlp";
+  EXPECT_FALSE(load_for_evaluation(job).next.has_value());
+}
+
+TEST(LoadForEvaluation, GoesByTheFilesSuffix) {
+  const TemporaryFolder folder;
+  const auto message = [&](const std::string& name) {
+    return error_message<c10::ValueError>([&] { load_for_evaluation({.version = "1", .file = folder / name}); });
+  };
+  EXPECT_THAT(message("m.bin"), HasSubstr("is neither named *.safetensors"));
+  // A script under a model file's name is not run.
+  save_script(table_module(at::eye(3)), folder / "m.safetensors", {});
+  EXPECT_THROW(load_for_evaluation({.version = "1", .file = folder / "m.safetensors"}), CorruptInputError);
+  files::save_model(
+      folder / "task.safetensors",
+      {.name = "ddp_comm_hook_task", .model = models::create_model("ddp_comm_hook_task"), .vocabulary = {}});
+  EXPECT_THAT(message("task.safetensors"), HasSubstr("has nothing to evaluate"));
+}
+
+TEST(ReadEvaluationData, TextIsInTheModelsTokens) {
+  const TemporaryFolder folder;
+  const EvaluationJob job = {.version = "1", .file = "", .data = {folder.write("verse.txt", testing::verse())}};
+  std::vector<std::string> vocabulary;
+  for (char character = 'z'; character >= '\n'; --character) {
+    vocabulary.emplace_back(1, character);
+  }
+  const LoadedModel loaded = {.model = nullptr,
+                              .name = "char_gpt",
+                              .vocabulary = vocabulary,
+                              .next = models::NextToken{.context = 8, .logits = {}}};
+  const EvaluationData data = read_data(job, loaded);
+  EXPECT_EQ(data.vocabulary, vocabulary);
+  const at::Tensor first = data.dataset->training_batch({0}).inputs[0];
+  EXPECT_EQ(vocabulary[static_cast<size_t>(first[0].item<int64_t>())], "l");
+  EXPECT_EQ(vocabulary[static_cast<size_t>(first[3].item<int64_t>())], "e");
+  EXPECT_GT(data.bigram_entropy.value(), 0);
+}
+
+TEST(ReadEvaluationData, ACharacterThatTheModelDoesNotKnowIsNamed) {
+  const TemporaryFolder folder;
+  const EvaluationJob job = {.version = "1", .file = "", .data = {folder.write("verse.txt", testing::verse())}};
+  const LoadedModel loaded = {.model = nullptr,
+                              .name = "char_gpt",
+                              .vocabulary = {"\n", " "},
+                              .next = models::NextToken{.context = 8, .logits = {}}};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { read_data(job, loaded); }),
+              HasSubstr("verse.txt: the character '0' is not in the model's vocabulary of 2 characters"));
+}
+
+TEST(ReadEvaluationData, ImagesNeedAFolder) {
+  const LoadedModel loaded = {.model = nullptr, .name = "mlp"};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { read_data({.version = "1", .file = ""}, loaded); }),
+              HasSubstr("mlp needs one folder of IDX files"));
+}
+
+}  // namespace
+}  // namespace narrowcast::inference

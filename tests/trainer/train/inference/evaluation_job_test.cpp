@@ -1,0 +1,182 @@
+#include "trainer/train/inference/evaluation_job.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <sstream>
+
+#include "tests/support/error_message.h"
+#include "tests/trainer/train/files/script_fixtures.h"
+#include "tests/trainer/train/job/small_job.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/train/job/train_job.h"
+
+namespace narrowcast::inference {
+namespace {
+
+using testing::error_message;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using testing::save_script;
+using testing::table_module;
+using testing::TemporaryFolder;
+
+struct Printed {
+  int exit_code = -1;
+  std::string results;
+};
+
+template <class Run>
+Printed print_of(const Run& run) {
+  std::ostringstream results;
+  std::ostringstream progress;
+  const job::JobContext context = {
+      .env = {}, .session = {}, .results = results, .progress = progress, .progress_is_terminal = false};
+  const int exit_code = run(context);
+  return {exit_code, results.str()};
+}
+
+Printed evaluate(const EvaluationJob& job) {
+  return print_of([&](const job::JobContext& context) { return run_evaluation_job(job, context); });
+}
+
+// The number behind `name`.
+double printed_value(const std::string& results, const std::string& name) {
+  const size_t at = results.find(name);
+  return at == std::string::npos ? NAN : std::stod(results.substr(at + name.size()));
+}
+
+// Evaluates the TorchScript module in `file`, which sees 4 characters.
+EvaluationJob script_job(const std::string& file) {
+  EvaluationJob job;
+  job.version = "1";
+  job.file = file;
+  job.context = 4;
+  return job;
+}
+
+// A training's model, evaluated on the same data.
+class EvaluationJobTest : public ::testing::Test {
+ protected:
+  EvaluationJobTest() {
+    job::TrainJob training = testing::small_job(folder);
+    training.output.folder = folder / "run";
+    trained = print_of([&](const job::JobContext& context) { return job::run_job(training, context); });
+    job.version = "1";
+    job.file = folder / "run/model.safetensors";
+    job.data = training.data;
+    job.batch_size = training.training.batch_size;
+    job.batches = training.training.eval_batches;
+    job.threads = 1;
+  }
+
+  const TemporaryFolder folder;
+  Printed trained;
+  EvaluationJob job;
+};
+
+TEST_F(EvaluationJobTest, GivesTheLossThatTheTrainingEndedWith) {
+  const Printed evaluated = evaluate(job);
+  EXPECT_EQ(evaluated.exit_code, program::kSuccess);
+  EXPECT_EQ(printed_value(evaluated.results, "validation loss"), printed_value(trained.results, "validation loss"));
+  EXPECT_EQ(printed_value(evaluated.results, "bigram entropy"), printed_value(trained.results, "bigram entropy"));
+  EXPECT_THAT(evaluated.results, Not(HasSubstr("text:")));
+}
+
+TEST_F(EvaluationJobTest, WritesTheSampleThatTheTrainingWrote) {
+  job.batches = 0;
+  job.data = {};
+  job.generation.options.count = 10;
+  const std::string sample = trained.results.substr(trained.results.find("sample:\n") + 8);
+  EXPECT_EQ(evaluate(job).results, "text:\n" + sample);
+}
+
+TEST_F(EvaluationJobTest, GoesOnFromThePrompt) {
+  job.generation = {.options = {.count = 5, .temperature = 0}, .prompt = "line 7"};
+  EXPECT_THAT(evaluate(job).results, HasSubstr("text:\nline 7"));
+  job.generation.prompt = "LINE";
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("the character 'L'"));
+}
+
+TEST_F(EvaluationJobTest, DryRunPrintsThePlan) {
+  job.dry_run = true;
+  const std::string plan = evaluate(job).results;
+  EXPECT_THAT(plan, HasSubstr("model.safetensors"));
+  EXPECT_THAT(plan, HasSubstr("eval_batches"));
+  EXPECT_THAT(plan, Not(HasSubstr("validation loss")));
+}
+
+TEST_F(EvaluationJobTest, RefusesWhatHasNoEffect) {
+  const auto message = [&](const std::function<void(EvaluationJob&)>& change) {
+    EvaluationJob changed = job;
+    change(changed);
+    return error_message<c10::ValueError>([&] { evaluate(changed); });
+  };
+  EXPECT_THAT(message([](EvaluationJob& it) { it.batches = -1; }), HasSubstr("eval_batches: must be at least 0"));
+  EXPECT_THAT(message([](EvaluationJob& it) { it.batch_size = 0; }), HasSubstr("batch_size: must be a multiple"));
+  EXPECT_THAT(message([](EvaluationJob& it) { it.generation.options.count = -1; }), HasSubstr("generate: must be"));
+  EXPECT_THAT(message([](EvaluationJob& it) { it.generation.seed = -1; }), HasSubstr("seed: must be"));
+  EXPECT_THAT(message([](EvaluationJob& it) { it.batches = 0; }), HasSubstr("there is nothing to do"));
+}
+
+// Uniform logits over the 4 characters: a loss of ln 4, whatever the text.
+TEST(EvaluationOfAScript, TakesTheTextsVocabularyIfItHasNone) {
+  const TemporaryFolder folder;
+  table_module(at::zeros({4, 4})).save(folder / "uniform.pt");
+  EvaluationJob job = script_job(folder / "uniform.pt");
+  std::string text;
+  for (int i = 0; i < 500; ++i) text += "abcd"[(i + i / 5) % 4];
+  job.data = {folder.write("text.txt", text)};
+  job.generation.options.count = 3;
+  const std::string results = evaluate(job).results;
+  EXPECT_NEAR(printed_value(results, "validation loss"), std::log(4), 5e-5) << results;  // printed with 4 digits
+  EXPECT_THAT(results.substr(results.find("text:\n")), MatchesRegex("text:\n[abcd]{3}\n"));
+  job.batches = 0;
+  job.data = {};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("holds no vocabulary"));
+}
+
+TEST(EvaluationOfAScript, RefusesDataOfAnotherVocabulary) {
+  const TemporaryFolder folder;
+  table_module(at::zeros({5, 5})).save(folder / "five.pt");
+  EvaluationJob job = script_job(folder / "five.pt");
+  job.data = {folder.write("text.txt", testing::verse())};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }),
+              HasSubstr("five.pt gives logits for 5 characters, but the data has "));
+  save_script(table_module(at::zeros({5, 5})), folder / "five.pt", {"a", "b"});
+  std::string text;
+  for (int i = 0; i < 500; ++i) text += "ab"[i % 2];
+  job.data = {folder.write("text.txt", text)};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }),
+              HasSubstr("five.pt gives logits for 5 characters, but its vocabulary has 2"));
+}
+
+// Whoever wrote the module chose its vocabulary.
+TEST(EvaluationOfAScript, PrintsNothingThatATerminalWouldObey) {
+  const TemporaryFolder folder;
+  at::Tensor table = at::zeros({3, 3});
+  table.select(1, 0).fill_(1);  // Whatever the text, its first character goes on.
+  save_script(table_module(table), folder / "m.pt", {"\x1b", "\n", "\t"});
+  EvaluationJob job = script_job(folder / "m.pt");
+  job.batches = 0;
+  job.generation = {.options = {.count = 2, .temperature = 0}, .prompt = "\t\x1b\n"};
+  EXPECT_EQ(evaluate(job).results, "text:\n\t\\x1b\n\\x1b\\x1b\n");
+}
+
+TEST(EvaluationOfAScript, AClassifierWritesNoText) {
+  const TemporaryFolder folder;
+  save_script(table_module(at::eye(3)), folder / "m.pt", {"a", "b", "c"});
+  EvaluationJob job = script_job(folder / "m.pt");
+  job.model = "mlp";
+  job.batches = 0;
+  job.generation.options.count = 3;
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("which writes no text"));
+}
+
+}  // namespace
+}  // namespace narrowcast::inference

@@ -1,0 +1,157 @@
+#include "trainer/train/inference/evaluation_job.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <iomanip>
+
+#include <narrowcast/consensus.h>
+#include "trainer/base/files/text.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/train/data/text_corpus.h"
+#include "trainer/train/inference/evaluation_inputs.h"
+#include "trainer/train/job/train_job.h"
+#include "trainer/train/training/evaluation.h"
+
+namespace narrowcast::inference {
+namespace {
+
+void check_job(const EvaluationJob& job, int64_t world_size) {
+  TORCH_CHECK_VALUE(job.batches >= 0, "eval_batches: must be at least 0, but is ", job.batches);
+  TORCH_CHECK_VALUE(job.batch_size >= 1 && job.batch_size % world_size == 0,
+                    "batch_size: must be a multiple of the number of ranks (", world_size, "), but is ",
+                    job.batch_size);
+  TORCH_CHECK_VALUE(job.generation.options.count >= 0, "generate: must be at least 0, but is ",
+                    job.generation.options.count);
+  TORCH_CHECK_VALUE(job.generation.seed >= 0, "seed: must be at least 0, but is ", job.generation.seed);
+  TORCH_CHECK_VALUE(job.batches > 0 || job.generation.options.count > 0,
+                    "evaluate: with eval_batches = 0 and nothing to generate there is nothing to do");
+}
+
+// An evaluation once everything it needs is there.
+struct Evaluation {
+  const EvaluationJob& job;
+  LoadedModel loaded;
+  std::optional<EvaluationData> data;  // none without evaluation
+  at::Tensor prompt;                   // int64 [characters]; undefined if nothing is generated
+
+  const std::vector<std::string>& vocabulary() const {
+    return loaded.vocabulary.empty() && data.has_value() ? data->vocabulary : loaded.vocabulary;
+  }
+};
+
+at::Tensor encode_prompt(const data::Vocabulary& vocabulary, const std::string& prompt) {
+  if (prompt.empty()) {  // The first character stands in where the model knows no lines.
+    return at::full({1}, std::max<int64_t>(0, vocabulary.token(U'\n')), at::kLong);
+  }
+  return vocabulary.encode(prompt);
+}
+
+// Other numbers of characters mean other characters behind the tokens.
+void check_vocabulary(const Evaluation& evaluation) {
+  const int64_t characters = static_cast<int64_t>(evaluation.vocabulary().size());
+  if (!evaluation.loaded.next.has_value() || characters == 0) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const int64_t logits = evaluation.loaded.next->logits(at::zeros({1}, at::kLong)).numel();
+  TORCH_CHECK_VALUE(logits == characters, "evaluate: ", evaluation.job.file, " gives logits for ", logits,
+                    " characters, but ", evaluation.loaded.vocabulary.empty() ? "the data has " : "its vocabulary has ",
+                    characters);
+}
+
+Evaluation prepare(const EvaluationJob& job) {
+  Evaluation evaluation = {.job = job, .loaded = load_for_evaluation(job), .data = std::nullopt, .prompt = {}};
+  if (job.batches > 0) {
+    evaluation.data = read_data(job, evaluation.loaded);
+  } else {
+    TORCH_CHECK_VALUE(job.data.empty(), "data: has no effect with eval_batches = 0");
+  }
+  check_vocabulary(evaluation);
+  if (job.generation.options.count > 0) {
+    TORCH_CHECK_VALUE(evaluation.loaded.next.has_value(), "generate: ", job.file, " holds the model ",
+                      evaluation.loaded.name, ", which writes no text");
+    TORCH_CHECK_VALUE(!evaluation.vocabulary().empty(), "generate: ", job.file,
+                      " holds no vocabulary, and without an evaluation there is no text to take it from");
+    evaluation.prompt = encode_prompt(data::Vocabulary(evaluation.vocabulary()), job.generation.prompt);
+  }
+  return evaluation;
+}
+
+nlohmann::json make_plan(const Evaluation& evaluation, int64_t world_size) {
+  const EvaluationJob& job = evaluation.job;
+  nlohmann::json plan = {{"version", job.version},
+                         {"ranks", world_size},
+                         {"evaluate", job.file},
+                         {"model", evaluation.loaded.name},
+                         {"model_options", evaluation.loaded.model->options()},
+                         {"generate", job.generation.options.count}};
+  if (evaluation.data.has_value()) {
+    plan["data"] = evaluation.data->name;
+    plan["data_hash"] = job::hash_text(evaluation.data->hash);
+    plan["held_out_samples"] = evaluation.data->dataset->held_out_size();
+    plan["batch_size"] = job.batch_size;
+    plan["eval_batches"] = job.batches;
+  }
+  return plan;
+}
+
+double validation_loss(const Evaluation& evaluation, const ProcessGroupPtr& group) {
+  const EvaluationJob& job = evaluation.job;
+  return training::held_out_loss(*evaluation.loaded.model, *evaluation.data->dataset, group,
+                                 {.samples = job.batches * job.batch_size, .batch = job.batch_size / group->getSize()});
+}
+
+std::string generated_text(const Evaluation& evaluation) {
+  const GenerationJob& job = evaluation.job.generation;
+  const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(job.seed));
+  const at::Tensor tokens = models::generate(*evaluation.loaded.next, evaluation.prompt, job.options, generator);
+  return data::Vocabulary(evaluation.vocabulary()).decode(tokens);
+}
+
+void run(const Evaluation& evaluation, const ProcessGroupPtr& group, const job::JobContext& context) {
+  TORCH_CHECK_VALUE(training::equal_on_all_ranks(group, evaluation.loaded.state), "evaluate: ", evaluation.job.file,
+                    " is not the same file on all ranks");
+  std::ostream& out = context.results;
+  const bool prints = group->getRank() == 0;
+  if (evaluation.data.has_value()) {
+    const double loss = validation_loss(evaluation, group);
+    if (prints) {
+      out << std::fixed << std::setprecision(4) << "validation loss  " << loss << "\n";
+    }
+    if (prints && evaluation.data->bigram_entropy.has_value()) {
+      out << "bigram entropy   " << *evaluation.data->bigram_entropy << "\n";
+    }
+  }
+  if (prints && evaluation.prompt.defined()) {
+    out << "text:\n" << printable_text(evaluation.job.generation.prompt + generated_text(evaluation)) << "\n";
+  }
+  out << std::flush;
+}
+
+}  // namespace
+
+int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context) {
+  check_job(job, context.env.world_size);
+  job::set_threads(job.threads, context);
+  const Evaluation evaluation = prepare(job);
+  const nlohmann::json plan = make_plan(evaluation, context.env.world_size);
+  if (job.dry_run) {
+    if (context.env.rank == 0) {
+      context.results << job::plan_text(plan) << std::flush;
+    }
+    return program::kSuccess;
+  }
+  const ProcessGroupScope scope(context.env, job.group);
+  scope.run([&] {
+    check_equal_on_all_ranks(scope.group(), job::plan_values(plan));
+    run(evaluation, scope.group(), context);
+  });
+  return program::kSuccess;
+}
+
+}  // namespace narrowcast::inference
