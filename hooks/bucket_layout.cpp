@@ -2,15 +2,15 @@
 
 namespace narrowcast::hooks {
 
-using collectives::Run;
+using collectives::Segment;
 
-std::vector<ParameterRun> layout_of(const c10d::GradBucket& bucket) {
+std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket) {
   const std::vector<at::Tensor> parameters = bucket.getParameters();
   if (parameters.empty()) {
     return {};
   }
   const std::vector<at::Tensor> gradients = bucket.getGradients();  // Views of the buffer.
-  std::vector<ParameterRun> layout;
+  std::vector<ParameterSegment> layout;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
     layout.push_back({parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, parameters[i].dim()});
@@ -18,19 +18,19 @@ std::vector<ParameterRun> layout_of(const c10d::GradBucket& bucket) {
   return layout;
 }
 
-std::vector<Run> one_dimensional_runs(const std::vector<ParameterRun>& layout) {
-  std::vector<Run> runs;
-  for (const ParameterRun& parameter : layout) {
-    if (parameter.dimensions > 1 || parameter.run.numel == 0) {
+std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout) {
+  std::vector<Segment> segments;
+  for (const ParameterSegment& parameter : layout) {
+    if (parameter.dimensions > 1 || parameter.segment.numel == 0) {
       continue;
     }
-    if (!runs.empty() && runs.back().begin + runs.back().numel == parameter.run.begin) {
-      runs.back().numel += parameter.run.numel;
+    if (!segments.empty() && segments.back().begin + segments.back().numel == parameter.segment.begin) {
+      segments.back().numel += parameter.segment.numel;
     } else {
-      runs.push_back(parameter.run);
+      segments.push_back(parameter.segment);
     }
   }
-  return runs;
+  return segments;
 }
 
 }  // namespace narrowcast::hooks

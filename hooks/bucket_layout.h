@@ -10,17 +10,17 @@
 namespace narrowcast::hooks {
 
 // A parameter in a bucket.
-struct ParameterRun {
+struct ParameterSegment {
   const void* parameter = nullptr;  // Its identity, the same in every step and every bucket.
-  collectives::Run run;
+  collectives::Segment segment;
   int64_t dimensions = 0;  // Of the parameter.
-  bool operator==(const ParameterRun&) const = default;
+  bool operator==(const ParameterSegment&) const = default;
 };
 
 // In the order of the bucket; empty for a bucket that names no parameters.
-std::vector<ParameterRun> layout_of(const c10d::GradBucket& bucket);
+std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket);
 
-// The runs of parameters with one dimension or none, in order; neighbours are one run.
-std::vector<collectives::Run> one_dimensional_runs(const std::vector<ParameterRun>& layout);
+// The segments of parameters with one dimension or none, in order; neighbours are one segment.
+std::vector<collectives::Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout);
 
 }  // namespace narrowcast::hooks

@@ -7,7 +7,7 @@
 namespace narrowcast::hooks {
 
 collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
-                                                const std::vector<ParameterRun>& layout) {
+                                                const std::vector<ParameterSegment>& layout) {
   const size_t index = bucket.getIndex();
   const int64_t numel = bucket.getBuffer().numel();
   const at::Device device = bucket.getBuffer().device();
@@ -32,22 +32,22 @@ void ErrorFeedback::retire_from(size_t index) {
   for (auto entry = first; entry != entries_.end(); ++entry) {
     const Entry& old = entry->second;
     old.own.narrow(0, old.shard.begin, old.shard.numel).add_(old.mean, static_cast<double>(world_size_));
-    for (const ParameterRun& parameter : old.layout) {
-      by_parameter_[parameter.parameter] = old.own.narrow(0, parameter.run.begin, parameter.run.numel);
+    for (const ParameterSegment& parameter : old.layout) {
+      by_parameter_[parameter.parameter] = old.own.narrow(0, parameter.segment.begin, parameter.segment.numel);
     }
   }
   entries_.erase(first, entries_.end());
 }
 
-ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterRun>& layout,
+ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterSegment>& layout,
                                                at::Device device) {
-  const collectives::Run shard = collectives::shard_of(rank_, world_size_, numel);
+  const collectives::Segment shard = collectives::shard_of(rank_, world_size_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
   Entry entry{layout, shard, at::zeros({numel}, options), at::zeros({shard.numel}, options)};
-  for (const ParameterRun& parameter : layout) {
+  for (const ParameterSegment& parameter : layout) {
     const auto old = by_parameter_.find(parameter.parameter);
-    if (old != by_parameter_.end() && old->second.numel() == parameter.run.numel) {
-      entry.own.narrow(0, parameter.run.begin, parameter.run.numel).copy_(old->second);
+    if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {
+      entry.own.narrow(0, parameter.segment.begin, parameter.segment.numel).copy_(old->second);
       by_parameter_.erase(old);
     }
   }

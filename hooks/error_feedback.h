@@ -27,7 +27,7 @@ class ErrorFeedback {
   // Of a bucket that lies in `layout`, and of this rank's shard of it. The numbers stay in place until the bucket's
   // layout changes. Buckets of a step come in the order of their indices, and a step's after those of the one before
   // are averaged.
-  collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterRun>& layout);
+  collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
 
   // Between steps, of every parameter that is in a bucket (error_feedback_state.cpp):
   //   residual.NAME       float32 [numel of the parameter]: of this rank's own gradients
@@ -43,15 +43,15 @@ class ErrorFeedback {
 
  private:
   struct Entry {
-    std::vector<ParameterRun> layout;
-    collectives::Run shard;
+    std::vector<ParameterSegment> layout;
+    collectives::Segment shard;
     at::Tensor own;   // float32 [numel of the bucket]
     at::Tensor mean;  // float32 [shard.numel]
   };
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
-  Entry make_entry(int64_t numel, const std::vector<ParameterRun>& layout, at::Device device);
+  Entry make_entry(int64_t numel, const std::vector<ParameterSegment>& layout, at::Device device);
 
   const int64_t rank_;
   const int64_t world_size_;

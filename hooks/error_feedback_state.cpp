@@ -12,14 +12,14 @@
 namespace narrowcast::hooks {
 namespace {
 
-using collectives::Run;
+using collectives::Segment;
 
 constexpr const char* kResidual = "residual.";
 constexpr const char* kMeanResidual = "mean_residual.";
 constexpr const char* kPlace = "place.";
 
-// What two runs of a bucket have in common.
-Run overlap(const Run& a, const Run& b) {
+// What two segments of a bucket have in common.
+Segment overlap(const Segment& a, const Segment& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max<int64_t>(0, std::min(a.begin + a.numel, b.begin + b.numel) - begin)};
 }
@@ -65,7 +65,7 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
 }
 
 struct Placed {
-  ParameterRun run;
+  ParameterSegment place;
   Saved saved;
 };
 // A bucket's parameters, by their first element there and their size: one without elements begins where the next does.
@@ -75,22 +75,23 @@ std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vecto
   std::map<size_t, SavedBucket> buckets;
   for (const NamedParameter& parameter : parameters) {
     if (const auto saved = saved_of(state, parameter)) {
-      const Run run = {saved->begin, saved->own.numel()};
+      const Segment segment = {saved->begin, saved->own.numel()};
       buckets[static_cast<size_t>(saved->bucket)].emplace(
-          std::pair(run.begin, run.numel),
-          Placed{{parameter.tensor.unsafeGetTensorImpl(), run, parameter.tensor.dim()}, *saved});
+          std::pair(segment.begin, segment.numel),
+          Placed{{parameter.tensor.unsafeGetTensorImpl(), segment, parameter.tensor.dim()}, *saved});
     }
   }
   return buckets;
 }
 
-std::vector<ParameterRun> layout_of(const SavedBucket& bucket, size_t index) {
-  std::vector<ParameterRun> layout;
+std::vector<ParameterSegment> layout_of(const SavedBucket& bucket, size_t index) {
+  std::vector<ParameterSegment> layout;
   int64_t next = 0;
-  for (const auto& [place, parameter] : bucket) {
-    NARROWCAST_CHECK_INPUT(place.first == next, "the hook's residuals of bucket ", index, " leave a gap at ", next);
-    layout.push_back(parameter.run);
-    next += parameter.run.run.numel;
+  for (const auto& [begin_and_numel, parameter] : bucket) {
+    NARROWCAST_CHECK_INPUT(begin_and_numel.first == next, "the hook's residuals of bucket ", index, " leave a gap at ",
+                           next);
+    layout.push_back(parameter.place);
+    next += parameter.place.segment.numel;
   }
   return layout;
 }
@@ -104,16 +105,16 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
   }
   HookState state;
   for (const auto& [index, entry] : entries_) {
-    for (const ParameterRun& parameter : entry.layout) {
+    for (const ParameterSegment& parameter : entry.layout) {
       const std::string& name = names.at(parameter.parameter);
-      const Run& run = parameter.run;
-      const Run mean = overlap(run, entry.shard);
-      state[kResidual + name] = entry.own.narrow(0, run.begin, run.numel);
+      const Segment& segment = parameter.segment;
+      const Segment mean = overlap(segment, entry.shard);
+      state[kResidual + name] = entry.own.narrow(0, segment.begin, segment.numel);
       if (mean.numel > 0) {
         state[kMeanResidual + name] = entry.mean.narrow(0, mean.begin - entry.shard.begin, mean.numel);
       }
-      const int64_t mean_begin = mean.numel > 0 ? mean.begin - run.begin : 0;
-      state[kPlace + name] = at::tensor({static_cast<int64_t>(index), run.begin, mean_begin}, at::kLong);
+      const int64_t mean_begin = mean.numel > 0 ? mean.begin - segment.begin : 0;
+      state[kPlace + name] = at::tensor({static_cast<int64_t>(index), segment.begin, mean_begin}, at::kLong);
     }
   }
   return state;
@@ -132,13 +133,13 @@ void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<Named
 // Every bucket exactly as it was.
 void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedParameter>& parameters) {
   for (const auto& [index, bucket] : by_bucket(state, parameters)) {
-    const std::vector<ParameterRun> layout = layout_of(bucket, index);
+    const std::vector<ParameterSegment> layout = layout_of(bucket, index);
     Entry entry =
-        make_entry(layout.back().run.begin + layout.back().run.numel, layout, parameters.at(0).tensor.device());
-    for (const auto& [place, parameter] : bucket) {
-      const int64_t begin = place.first;
+        make_entry(layout.back().segment.begin + layout.back().segment.numel, layout, parameters.at(0).tensor.device());
+    for (const auto& [begin_and_numel, parameter] : bucket) {
+      const int64_t begin = begin_and_numel.first;
       const Saved& saved = parameter.saved;
-      const Run mean = {begin + saved.mean_begin, saved.mean.numel()};
+      const Segment mean = {begin + saved.mean_begin, saved.mean.numel()};
       NARROWCAST_CHECK_INPUT(overlap(mean, entry.shard).numel == mean.numel, "the hook's residuals of bucket ", index,
                              " are not those of this rank");
       entry.own.narrow(0, begin, saved.own.numel()).copy_(saved.own);

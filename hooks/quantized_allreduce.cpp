@@ -84,7 +84,8 @@ collectives::QuantizedMeanOptions QuantizedAllReduceHook::mean_options(const c10
           .world_size = group_->getSize(),
           .numel = bucket.getBuffer().numel(),
           .format = options_.format.value(),
-          .exact = options_.exempt_one_dimensional ? one_dimensional_runs(layout) : std::vector<collectives::Run>{}};
+          .exact =
+              options_.exempt_one_dimensional ? one_dimensional_segments(layout) : std::vector<collectives::Segment>{}};
 }
 
 QuantizedAllReduceHook::Scratch& QuantizedAllReduceHook::scratch_of(const c10d::GradBucket& bucket,

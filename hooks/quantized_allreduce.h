@@ -41,7 +41,7 @@ class QuantizedAllReduceHook final : public CommHook {
     std::shared_ptr<collectives::QuantizedMeanJob> job;
     c10::weak_intrusive_ptr<Future> last;
   };
-  using Layout = std::vector<ParameterRun>;
+  using Layout = std::vector<ParameterSegment>;
   c10::intrusive_ptr<Future> run_on_engine(const c10d::GradBucket& bucket, const Layout& layout);
   c10::intrusive_ptr<Future> run_on_stream(const c10d::GradBucket& bucket, const Layout& layout);
   collectives::QuantizedMeanOptions mean_options(const c10d::GradBucket& bucket, const Layout& layout) const;

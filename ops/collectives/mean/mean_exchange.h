@@ -27,8 +27,8 @@ struct MeanOptions {
   int64_t first_channel = 0;  // Of the kChannelsPerArray that are this array's own.
 };
 
-// Error feedback (ArrayRun in ops/collectives/wire/run_codec.h), or null. Both are float32 and, like the array, 1-D and
-// contiguous.
+// Error feedback (ArraySegment in ops/collectives/wire/run_codec.h), or null. Both are float32 and, like the array, 1-D
+// and contiguous.
 struct Residuals {
   float* own = nullptr;   // [numel]: what receivers lack of this rank's array.
   float* mean = nullptr;  // [numel of this rank's shard]: what they lack of the mean that this rank sends.
@@ -60,7 +60,7 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
                                                  std::shared_ptr<MessageMemory> memory);
 
 // The elements of which `rank` sends the mean in two shots.
-NARROWCAST_EXPORT Run shard_of(int64_t rank, int64_t world_size, int64_t numel);
+NARROWCAST_EXPORT Segment shard_of(int64_t rank, int64_t world_size, int64_t numel);
 
 // The random numbers of what `rank` sends in `hop` (0 or 1): other ranks and hops round by others.
 codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop);

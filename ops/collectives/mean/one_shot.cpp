@@ -21,7 +21,7 @@ int64_t count_pieces(int64_t numel) {
 
 OneShot::OneShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory)
     : options_(options), memory_(std::move(memory)), pieces_(cut(options.numel, count_pieces(options.numel))) {
-  for (const Run& piece : pieces_) {
+  for (const Segment& piece : pieces_) {
     for (int64_t rank = 0; rank < options_.world_size; ++rank) {
       messages_.push_back(layout_.add(encoded_size(piece.numel, options_.format)));
     }
@@ -56,8 +56,8 @@ void OneShot::encode_piece(size_t piece) const {
   const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 0);
   const int64_t begin = pieces_[piece].begin;
   float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + begin;
-  encode_run({options_.format, rounding.at(begin)}, {call_.array, pieces_[piece], residual},
-             placed_[message(piece, options_.rank)].mutable_data_ptr<uint8_t>());
+  encode_segment({options_.format, rounding.at(begin)}, {call_.array, pieces_[piece], residual},
+                 placed_[message(piece, options_.rank)].mutable_data_ptr<uint8_t>());
 }
 
 void OneShot::send_piece(engine::Transport& transport, size_t piece) const {
@@ -77,7 +77,7 @@ void OneShot::finish(engine::Transport& transport) {
     for (int64_t rank = 0; rank < options_.world_size; ++rank) {
       by_rank[rank] = placed_[message(piece, rank)].const_data_ptr<uint8_t>();
     }
-    average_runs(options_.format, by_rank, {call_.array, pieces_[piece]});
+    average_segments(options_.format, by_rank, {call_.array, pieces_[piece]});
   }
   call_ = {};
 }

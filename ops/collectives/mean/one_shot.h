@@ -34,7 +34,7 @@ class OneShot final : public MeanExchange {
 
   const MeanOptions options_;
   const std::shared_ptr<MessageMemory> memory_;
-  const std::vector<Run> pieces_;
+  const std::vector<Segment> pieces_;
   MessageLayout layout_;
   std::vector<size_t> messages_;  // By piece, then by rank; this rank's own are what it sends.
   // Of the call in progress:

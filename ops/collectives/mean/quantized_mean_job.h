@@ -29,7 +29,7 @@ struct QuantizedMeanOptions {
   int64_t world_size = 1;
   int64_t numel = 0;  // Of the array.
   WireFormat format = WireFormat::kInt8B128;
-  std::vector<Run> exact = {};  // See ExactElements.
+  std::vector<Segment> exact = {};  // See ExactElements.
   LinkCost link = {};
 };
 
@@ -45,7 +45,7 @@ class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
   WireFormat format() const { return options_.format; }
   // Which way the array goes.
   Route route() const { return route_; }
-  const std::vector<Run>& exact() const { return exact_.runs(); }
+  const std::vector<Segment>& exact() const { return exact_.segments(); }
 
   // Bytes that this rank sends per submission, to all peers together.
   int64_t payload_bytes() const;

@@ -34,11 +34,13 @@ StreamExchange::StreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, Opt
   }
 }
 
-int64_t StreamExchange::message_bytes(const Run& run) const { return encoded_size(run.numel, options_.format); }
+int64_t StreamExchange::message_bytes(const Segment& segment) const {
+  return encoded_size(segment.numel, options_.format);
+}
 
-Run StreamExchange::before_own() const { return {0, shards_[rank()].begin}; }
+Segment StreamExchange::before_own() const { return {0, shards_[rank()].begin}; }
 
-Run StreamExchange::after_own() const {
+Segment StreamExchange::after_own() const {
   const int64_t end = shards_[rank()].begin + shards_[rank()].numel;
   return {end, options_.numel - end};
 }
@@ -53,7 +55,7 @@ void StreamExchange::make_two_shot_buffers(at::Device device) {
   sent_ = message_buffer(message_bytes(before_own()) + message_bytes(after_own()), device);
   received_ = message_buffer(message_bytes(shards_[rank()]) * (world_size() - 1), device);
   int64_t longest = 0;
-  for (const Run& shard : shards_) {
+  for (const Segment& shard : shards_) {
     longest = std::max(longest, message_bytes(shard));
   }
   mean_ = message_buffer(longest, device);
@@ -81,15 +83,15 @@ void StreamExchange::enqueue(const MeanCall& call) {
 }
 
 void StreamExchange::one_shot(const MeanCall& call) {
-  const Run whole{0, options_.numel};
-  encode_run({options_.format, rounding_of(call.rounding, rank(), 0)}, {call.array, whole, call.residuals.own},
-             sent_.mutable_data_ptr<uint8_t>());
+  const Segment whole{0, options_.numel};
+  encode_segment({options_.format, rounding_of(call.rounding, rank(), 0)}, {call.array, whole, call.residuals.own},
+                 sent_.mutable_data_ptr<uint8_t>());
   collective("all-gather of messages", [&] { libtorch::all_gather_single(group_, received_, sent_)->wait(); });
   RankMessages messages;
   for (int64_t sender = 0; sender < world_size(); ++sender) {
     messages.push_back(received_.const_data_ptr<uint8_t>() + sender * sent_.numel());
   }
-  average_runs(options_.format, messages, {call.array, whole});
+  average_segments(options_.format, messages, {call.array, whole});
 }
 
 void StreamExchange::two_shot(const MeanCall& call) {
@@ -101,10 +103,10 @@ void StreamExchange::two_shot(const MeanCall& call) {
 void StreamExchange::send_parts(const MeanCall& call) {
   const codec::wire::Rounding rounding = rounding_of(call.rounding, rank(), 0);
   uint8_t* message = sent_.mutable_data_ptr<uint8_t>();
-  for (const Run& run : {before_own(), after_own()}) {
-    encode_run({options_.format, rounding.at(run.begin)}, {call.array, run, advanced(call.residuals.own, run.begin)},
-               message);
-    message += message_bytes(run);
+  for (const Segment& segment : {before_own(), after_own()}) {
+    encode_segment({options_.format, rounding.at(segment.begin)},
+                   {call.array, segment, advanced(call.residuals.own, segment.begin)}, message);
+    message += message_bytes(segment);
   }
   std::vector<int64_t> sizes_sent;
   std::vector<int64_t> sizes_received;
@@ -117,7 +119,7 @@ void StreamExchange::send_parts(const MeanCall& call) {
 }
 
 void StreamExchange::send_mean(const MeanCall& call) {
-  const Run& own = shards_[rank()];
+  const Segment& own = shards_[rank()];
   RankMessages parts;
   const uint8_t* received = received_.const_data_ptr<uint8_t>();
   for (int64_t peer = 0; peer < world_size(); ++peer) {
@@ -125,21 +127,21 @@ void StreamExchange::send_mean(const MeanCall& call) {
     received += peer == rank() ? 0 : message_bytes(own);
   }
   const codec::wire::Rounding rounding = rounding_of(call.rounding, rank(), 1).at(own.begin);
-  average_and_encode_runs({options_.format, rounding}, parts,
-                          {call.array, own, advanced(call.residuals.own, own.begin)}, call.residuals.mean,
-                          mean_.mutable_data_ptr<uint8_t>());
+  average_and_encode_segments({options_.format, rounding}, parts,
+                              {call.array, own, advanced(call.residuals.own, own.begin)}, call.residuals.mean,
+                              mean_.mutable_data_ptr<uint8_t>());
   collective("all-gather of means", [&] { libtorch::all_gather_single(group_, means_, mean_)->wait(); });
 }
 
 // Shards whose messages follow each other without a gap are decoded as one.
 void StreamExchange::take_means(const MeanCall& call) const {
   for (int64_t first = 0; first < world_size();) {
-    Run run = shards_[first];
+    Segment segment = shards_[first];
     int64_t next = first + 1;
     while (next < world_size() && message_bytes(shards_[next - 1]) == mean_.numel()) {
-      run.numel += shards_[next++].numel;
+      segment.numel += shards_[next++].numel;
     }
-    decode_run(options_.format, means_.const_data_ptr<uint8_t>() + first * mean_.numel(), {call.array, run});
+    decode_segment(options_.format, means_.const_data_ptr<uint8_t>() + first * mean_.numel(), {call.array, segment});
     first = next;
   }
 }

@@ -35,10 +35,10 @@ class StreamExchange {
  private:
   int64_t rank() const { return group_->getRank(); }
   int64_t world_size() const { return group_->getSize(); }
-  int64_t message_bytes(const Run& run) const;
+  int64_t message_bytes(const Segment& segment) const;
   // What this rank encodes in the first hop of two: all that comes before its own shard, and all that comes after.
-  Run before_own() const;
-  Run after_own() const;
+  Segment before_own() const;
+  Segment after_own() const;
   void make_one_shot_buffers(at::Device device);
   void make_two_shot_buffers(at::Device device);
   void one_shot(const MeanCall& call);
@@ -51,11 +51,11 @@ class StreamExchange {
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const Options options_;
   const Route route_;
-  const std::vector<Run> shards_;  // By rank.
-  at::Tensor sent_;                // First hop: this rank's message or, of two, its parts for the other ranks.
-  at::Tensor received_;            // All messages, or the other ranks' parts of the own shard; by rank.
-  at::Tensor mean_;                // Second hop: as long as the longest shard's message.
-  at::Tensor means_;               // By rank.
+  const std::vector<Segment> shards_;  // By rank.
+  at::Tensor sent_;                    // First hop: this rank's message or, of two, its parts for the other ranks.
+  at::Tensor received_;                // All messages, or the other ranks' parts of the own shard; by rank.
+  at::Tensor mean_;                    // Second hop: as long as the longest shard's message.
+  at::Tensor means_;                   // By rank.
 };
 
 }  // namespace narrowcast::collectives

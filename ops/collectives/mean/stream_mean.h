@@ -33,7 +33,7 @@ class NARROWCAST_EXPORT StreamMean {
   StreamMean(const StreamMean&) = delete;
   StreamMean& operator=(const StreamMean&) = delete;
 
-  const std::vector<Run>& exact() const { return exact_.runs(); }
+  const std::vector<Segment>& exact() const { return exact_.segments(); }
 
   // Bytes that this rank sends per call, to all peers together.
   int64_t payload_bytes() const;

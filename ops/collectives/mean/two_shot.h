@@ -40,7 +40,7 @@ class TwoShot final : public MeanExchange {
   int64_t peer_before(int64_t distance) const;
   int64_t peer_after(int64_t distance) const;
   int64_t channel(int64_t hop, size_t chunk) const;
-  const Run& run(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
+  const Segment& segment(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
   ChunkMessages lay_out(size_t chunk);
   void post_receives(engine::Transport& transport);
   void encode_part(int64_t peer, size_t chunk) const;
@@ -51,7 +51,7 @@ class TwoShot final : public MeanExchange {
 
   const MeanOptions options_;
   const std::shared_ptr<MessageMemory> memory_;
-  const std::vector<std::vector<Run>> chunks_;  // By rank, whose shards they make up.
+  const std::vector<std::vector<Segment>> chunks_;  // By rank, whose shards they make up.
   MessageLayout layout_;
   std::vector<ChunkMessages> messages_;  // By chunk.
   // Of the call in progress:

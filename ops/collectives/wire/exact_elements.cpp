@@ -7,34 +7,35 @@
 namespace narrowcast::collectives {
 namespace {
 
-int64_t count(const std::vector<Run>& runs) {
+int64_t count(const std::vector<Segment>& segments) {
   int64_t numel = 0;
-  for (const Run& run : runs) {
-    numel += run.numel;
+  for (const Segment& segment : segments) {
+    numel += segment.numel;
   }
   return numel;
 }
 
 }  // namespace
 
-ExactElements::ExactElements(std::vector<Run> runs, at::Device device)
-    : runs_(std::move(runs)), values_(at::zeros({count(runs_)}, at::TensorOptions(at::kFloat).device(device))) {}
+ExactElements::ExactElements(std::vector<Segment> segments, at::Device device)
+    : segments_(std::move(segments)),
+      values_(at::zeros({count(segments_)}, at::TensorOptions(at::kFloat).device(device))) {}
 
 void ExactElements::take_from(const at::Tensor& array) {
   int64_t begin = 0;
-  for (const Run& run : runs_) {
-    const at::Tensor elements = array.narrow(0, run.begin, run.numel);
-    values_.narrow(0, begin, run.numel).copy_(elements);
+  for (const Segment& segment : segments_) {
+    const at::Tensor elements = array.narrow(0, segment.begin, segment.numel);
+    values_.narrow(0, begin, segment.numel).copy_(elements);
     elements.zero_();
-    begin += run.numel;
+    begin += segment.numel;
   }
 }
 
 void ExactElements::put_back(const at::Tensor& array) const {
   int64_t begin = 0;
-  for (const Run& run : runs_) {
-    array.narrow(0, run.begin, run.numel).copy_(values_.narrow(0, begin, run.numel));
-    begin += run.numel;
+  for (const Segment& segment : segments_) {
+    array.narrow(0, segment.begin, segment.numel).copy_(values_.narrow(0, begin, segment.numel));
+    begin += segment.numel;
   }
 }
 

@@ -13,13 +13,13 @@ namespace narrowcast::collectives {
 // part of all, but do not widen the scales of their neighbours' blocks.
 class ExactElements {
  public:
-  // The runs are in order, do not overlap, and lie within the arrays given below, which are on `device`. There may be
-  // none.
-  explicit ExactElements(std::vector<Run> runs, at::Device device = at::kCPU);
+  // The segments are in order, do not overlap, and lie within the arrays given below, which are on `device`. There may
+  // be none.
+  explicit ExactElements(std::vector<Segment> segments, at::Device device = at::kCPU);
 
-  const std::vector<Run>& runs() const { return runs_; }
+  const std::vector<Segment>& segments() const { return segments_; }
 
-  // What was taken, float32 [sum of the runs' numel].
+  // What was taken, float32 [sum of the segments' numel].
   const at::Tensor& values() const { return values_; }
 
   // `array`: 1-D, of any floating dtype.
@@ -27,7 +27,7 @@ class ExactElements {
   void put_back(const at::Tensor& array) const;
 
  private:
-  const std::vector<Run> runs_;
+  const std::vector<Segment> segments_;
   const at::Tensor values_;
 };
 

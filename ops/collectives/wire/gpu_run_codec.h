@@ -1,4 +1,4 @@
-// The functions of run_codec.h for runs of CUDA tensors: run_codec.h calls them.
+// The functions of run_codec.h for segments of CUDA tensors: run_codec.h calls them.
 // The same bytes and, but for the bits of a NaN, the same numbers as on the CPU.
 //
 // All pointers are to memory of the tensor's device. Each function enqueues one
@@ -11,14 +11,14 @@
 
 namespace narrowcast::collectives::gpu {
 
-void encode_run(const WireCoding& coding, const ArrayRun& run, uint8_t* message);
+void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message);
 
-void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run);
+void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment);
 
 // At most cuda::kMaxRanks (ops/cuda/wire/wire_arguments.h) ranks, else c10::ValueError; so for the next one.
-void average_runs(WireFormat format, const RankMessages& messages, const ArrayRun& run);
+void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment);
 
-void average_and_encode_runs(const WireCoding& coding, const RankMessages& messages, const ArrayRun& run,
-                             float* mean_residual, uint8_t* message);
+void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                                 float* mean_residual, uint8_t* message);
 
 }  // namespace narrowcast::collectives::gpu

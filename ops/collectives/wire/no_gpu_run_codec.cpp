@@ -10,12 +10,14 @@ namespace {
 
 }  // namespace
 
-void encode_run(const WireCoding&, const ArrayRun&, uint8_t*) { refuse(); }
+void encode_segment(const WireCoding&, const ArraySegment&, uint8_t*) { refuse(); }
 
-void decode_run(WireFormat, const uint8_t*, const ArrayRun&) { refuse(); }
+void decode_segment(WireFormat, const uint8_t*, const ArraySegment&) { refuse(); }
 
-void average_runs(WireFormat, const RankMessages&, const ArrayRun&) { refuse(); }
+void average_segments(WireFormat, const RankMessages&, const ArraySegment&) { refuse(); }
 
-void average_and_encode_runs(const WireCoding&, const RankMessages&, const ArrayRun&, float*, uint8_t*) { refuse(); }
+void average_and_encode_segments(const WireCoding&, const RankMessages&, const ArraySegment&, float*, uint8_t*) {
+  refuse();
+}
 
 }  // namespace narrowcast::collectives::gpu

@@ -38,8 +38,8 @@ void dispatch(const at::Tensor& array, const Body& body) {
 }
 
 template <class T>
-T* elements_of(const ArrayRun& run) {
-  return static_cast<T*>(run.array.mutable_data_ptr()) + run.run.begin;
+T* elements_of(const ArraySegment& segment) {
+  return static_cast<T*>(segment.array.mutable_data_ptr()) + segment.range.begin;
 }
 
 // x and its residual as float32: where they are, or in `tile`.
@@ -83,25 +83,25 @@ RankMessages advanced(const RankMessages& messages, WireFormat format, int64_t f
 }
 
 template <class T>
-void encode_with_residual(const WireCoding& coding, const ArrayRun& run, uint8_t* message) {
-  for_grains(run.run.numel, [&](int64_t first, int64_t n) {
+void encode_with_residual(const WireCoding& coding, const ArraySegment& segment, uint8_t* message) {
+  for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
     Tile tile;
-    const float* const sum = load(elements_of<T>(run) + first, run.residual + first, n, tile);
+    const float* const sum = load(elements_of<T>(segment) + first, segment.residual + first, n, tile);
     uint8_t* const bytes = message + encoded_size(first, coding.format);
     cpu::wire_encode(coding.format, cpu::WireInput<float>{sum, n}, coding.rounding.at(first), bytes);
-    keep_residual(coding.format, sum, bytes, n, run.residual + first);
+    keep_residual(coding.format, sum, bytes, n, segment.residual + first);
   });
 }
 
 template <class T>
-void average_and_encode_grains(const WireCoding& coding, const RankMessages& messages, const ArrayRun& run,
+void average_and_encode_grains(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
                                float* mean_residual, uint8_t* message) {
-  for_grains(run.run.numel, [&](int64_t first, int64_t n) {
+  for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
     const RankMessages parts = advanced(messages, coding.format, first);
-    float* const own_residual = run.residual == nullptr ? nullptr : run.residual + first;
+    float* const own_residual = segment.residual == nullptr ? nullptr : segment.residual + first;
     Tile own;
     Tile mean;
-    const float* const own_part = load(elements_of<T>(run) + first, own_residual, n, own);
+    const float* const own_part = load(elements_of<T>(segment) + first, own_residual, n, own);
     cpu::wire_average(coding.format, {parts.data(), static_cast<int64_t>(parts.size()), own_part, n}, mean.data());
     if (own_residual != nullptr) {
       std::fill_n(own_residual, n, 0.0F);
@@ -116,71 +116,71 @@ void average_and_encode_grains(const WireCoding& coding, const RankMessages& mes
 }
 
 // In one pass, without tiles.
-void average_and_encode_floats(const WireCoding& coding, const RankMessages& messages, const ArrayRun& run,
+void average_and_encode_floats(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
                                uint8_t* message) {
-  for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
+  for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
     const RankMessages parts = advanced(messages, coding.format, first);
     cpu::wire_average_encode(coding.format,
-                             {parts.data(), static_cast<int64_t>(parts.size()), elements_of<float>(run) + first, n},
+                             {parts.data(), static_cast<int64_t>(parts.size()), elements_of<float>(segment) + first, n},
                              coding.rounding.at(first), message + encoded_size(first, coding.format));
   });
 }
 
 }  // namespace
 
-void encode_run(const WireCoding& coding, const ArrayRun& run, uint8_t* message) {
-  if (run.array.is_cuda()) {
-    return gpu::encode_run(coding, run, message);
+void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message) {
+  if (segment.array.is_cuda()) {
+    return gpu::encode_segment(coding, segment, message);
   }
-  dispatch(run.array, [&](auto zero) {
+  dispatch(segment.array, [&](auto zero) {
     using T = decltype(zero);
-    if (run.residual != nullptr) {
-      encode_with_residual<T>(coding, run, message);
+    if (segment.residual != nullptr) {
+      encode_with_residual<T>(coding, segment, message);
       return;
     }
-    for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
-      cpu::wire_encode(coding.format, cpu::WireInput<T>{elements_of<T>(run) + first, n}, coding.rounding.at(first),
+    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
+      cpu::wire_encode(coding.format, cpu::WireInput<T>{elements_of<T>(segment) + first, n}, coding.rounding.at(first),
                        message + encoded_size(first, coding.format));
     });
   });
 }
 
-void decode_run(WireFormat format, const uint8_t* message, const ArrayRun& run) {
-  if (run.array.is_cuda()) {
-    return gpu::decode_run(format, message, run);
+void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment) {
+  if (segment.array.is_cuda()) {
+    return gpu::decode_segment(format, message, segment);
   }
-  if (run.array.scalar_type() == at::kFloat) {
-    for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
-      cpu::wire_decode(format, message + encoded_size(first, format), n, elements_of<float>(run) + first);
+  if (segment.array.scalar_type() == at::kFloat) {
+    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
+      cpu::wire_decode(format, message + encoded_size(first, format), n, elements_of<float>(segment) + first);
     });
     return;
   }
-  dispatch(run.array, [&](auto zero) {
-    for_grains(run.run.numel, [&](int64_t first, int64_t n) {
+  dispatch(segment.array, [&](auto zero) {
+    for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       Tile tile;
       cpu::wire_decode(format, message + encoded_size(first, format), n, tile.data());
-      store(tile, n, elements_of<decltype(zero)>(run) + first);
+      store(tile, n, elements_of<decltype(zero)>(segment) + first);
     });
   });
 }
 
-void average_runs(WireFormat format, const RankMessages& messages, const ArrayRun& run) {
-  if (run.array.is_cuda()) {
-    return gpu::average_runs(format, messages, run);
+void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment) {
+  if (segment.array.is_cuda()) {
+    return gpu::average_segments(format, messages, segment);
   }
   const auto ranks = static_cast<int64_t>(messages.size());
-  if (run.array.scalar_type() == at::kFloat) {
-    for_wire_parts(run.run.numel, [&](int64_t first, int64_t n) {
+  if (segment.array.scalar_type() == at::kFloat) {
+    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
       const RankMessages parts = advanced(messages, format, first);
-      float* const elements = elements_of<float>(run) + first;
+      float* const elements = elements_of<float>(segment) + first;
       cpu::wire_average(format, {parts.data(), ranks, elements, n}, elements);
     });
     return;
   }
-  dispatch(run.array, [&](auto zero) {
-    for_grains(run.run.numel, [&](int64_t first, int64_t n) {
+  dispatch(segment.array, [&](auto zero) {
+    for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       const RankMessages parts = advanced(messages, format, first);
-      auto* const elements = elements_of<decltype(zero)>(run) + first;
+      auto* const elements = elements_of<decltype(zero)>(segment) + first;
       Tile own;
       Tile mean;
       cpu::wire_average(format, {parts.data(), ranks, load(elements, nullptr, n, own), n}, mean.data());
@@ -189,17 +189,17 @@ void average_runs(WireFormat format, const RankMessages& messages, const ArrayRu
   });
 }
 
-void average_and_encode_runs(const WireCoding& coding, const RankMessages& messages, const ArrayRun& run,
-                             float* mean_residual, uint8_t* message) {
-  if (run.array.is_cuda()) {
-    return gpu::average_and_encode_runs(coding, messages, run, mean_residual, message);
+void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                                 float* mean_residual, uint8_t* message) {
+  if (segment.array.is_cuda()) {
+    return gpu::average_and_encode_segments(coding, messages, segment, mean_residual, message);
   }
-  if (run.array.scalar_type() == at::kFloat && run.residual == nullptr && mean_residual == nullptr) {
-    average_and_encode_floats(coding, messages, run, message);
+  if (segment.array.scalar_type() == at::kFloat && segment.residual == nullptr && mean_residual == nullptr) {
+    average_and_encode_floats(coding, messages, segment, message);
     return;
   }
-  dispatch(run.array, [&](auto zero) {
-    average_and_encode_grains<decltype(zero)>(coding, messages, run, mean_residual, message);
+  dispatch(segment.array, [&](auto zero) {
+    average_and_encode_grains<decltype(zero)>(coding, messages, segment, mean_residual, message);
   });
 }
 

@@ -126,17 +126,17 @@ TEST(MeanExchange, ANonFiniteElementIsNonFiniteOnEveryRank) {
 
 TEST(MeanExchange, ExactElementsAreAveragedInFloat32) {
   const auto arrays = make_arrays(3, 10'000);
-  const std::vector<collectives::Run> exact{{0, 5}, {777, 1}, {1020, 100}, {9990, 10}};
+  const std::vector<collectives::Segment> exact{{0, 5}, {777, 1}, {1020, 100}, {9990, 10}};
   const auto results = average({.format = WireFormat::kInt4B32, .exact = exact, .link = kTwoShotPays}, arrays);
   auto zeroed = arrays;
   for (at::Tensor& array : zeroed) {
     array = array.clone();
-    for (const collectives::Run& run : exact) array.narrow(0, run.begin, run.numel).zero_();
+    for (const collectives::Segment& segment : exact) array.narrow(0, segment.begin, segment.numel).zero_();
   }
   at::Tensor expected = two_shot_mean({WireFormat::kInt4B32}, zeroed);
   const at::Tensor mean = mean_in_rank_order(arrays);
-  for (const collectives::Run& run : exact) {
-    expected.narrow(0, run.begin, run.numel).copy_(mean.narrow(0, run.begin, run.numel));
+  for (const collectives::Segment& segment : exact) {
+    expected.narrow(0, segment.begin, segment.numel).copy_(mean.narrow(0, segment.begin, segment.numel));
   }
   expect_all_equal(results, expected);
 }
