@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <vector>
 
-#include "ops/collectives/wire/run.h"
+#include "ops/collectives/mean/segments.h"
 
 namespace narrowcast::hooks {
 

@@ -12,7 +12,7 @@
 #include <narrowcast/hook_state.h>
 #include "hooks/bucket_layout.h"
 #include "ops/collectives/mean/mean_exchange.h"
-#include "ops/collectives/wire/run.h"
+#include "ops/collectives/mean/segments.h"
 
 namespace narrowcast::hooks {
 

@@ -11,11 +11,10 @@
 #include "hooks/allreduce.h"
 #include "hooks/bf16_compress.h"
 #include "hooks/fp16_compress.h"
+#include "hooks/mean_hook.h"
 #include "hooks/noop.h"
-#include "hooks/quantize_per_channel.h"
-#include "hooks/quantize_per_tensor.h"
 #include "hooks/quantized_allreduce.h"
-#include "ops/cpu/affine_uint8_kernels.h"
+#include "ops/codec/affine_uint8.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -40,7 +39,7 @@ int64_t channel_size_in(const HookOptions& options) { return options.channel_siz
 int64_t bytes_of_channels(const GradientSizes& gradients, int64_t world_size, const HookOptions& options) {
   const int64_t size = channel_size_in(options);
   const int64_t channels = gradients.numel / size + (gradients.numel % size > 0 ? 1 : 0);
-  return (world_size - 1) * (gradients.numel + channels * static_cast<int64_t>(sizeof(cpu::AffineQparams)));
+  return (world_size - 1) * (gradients.numel + channels * static_cast<int64_t>(sizeof(codec::AffineQparams)));
 }
 
 ErrorTerms terms_of_float32(const SentBucket& bucket, int64_t world_size, const HookOptions& /*options*/) {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "ops/codec/wire/format.h"
-#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
 
 namespace narrowcast::hooks {
 namespace {

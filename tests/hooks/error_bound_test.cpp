@@ -16,7 +16,7 @@
 
 #include <narrowcast/hooks.h>
 #include "hooks/hook_table.h"
-#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 
 namespace narrowcast::hooks {

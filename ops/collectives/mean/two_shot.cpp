@@ -1,10 +1,9 @@
-#include "ops/collectives/mean/two_shot.h"
-
+// The mean in two hops.
 #include <algorithm>
 #include <utility>
 
-#include <narrowcast/wire_format.h>
-#include "ops/collectives/wire/run_codec.h"
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/segment_codec.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -25,7 +24,45 @@ std::vector<std::vector<Segment>> cut_shards(const MeanOptions& options) {
   return chunks;
 }
 
-}  // namespace
+class TwoShot final : public MeanExchange {
+ public:
+  TwoShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
+
+  int64_t payload_bytes() const override;
+  void start(engine::Transport& transport, MeanCall call) override;
+  void advance(engine::Transport& transport) override;
+  void finish(engine::Transport& transport) override;
+
+ private:
+  // Messages of one chunk, by rank: indices into layout_. What concerns this rank itself is unused.
+  struct ChunkMessages {
+    std::vector<size_t> parts_sent;      // This rank's part of rank r's shard.
+    std::vector<size_t> parts_received;  // Rank r's part of this rank's shard.
+    std::vector<size_t> means;           // Rank r's mean; this rank's own is what it sends.
+  };
+  int64_t peer_before(int64_t distance) const;
+  int64_t peer_after(int64_t distance) const;
+  int64_t channel(int64_t hop, size_t chunk) const;
+  const Segment& segment(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
+  ChunkMessages lay_out(size_t chunk);
+  void post_receives(engine::Transport& transport);
+  void encode_part(int64_t peer, size_t chunk) const;
+  void send_part(engine::Transport& transport, int64_t peer, size_t chunk) const;
+  void send_mean(engine::Transport& transport, size_t chunk);
+  void take_means(engine::Transport& transport, size_t chunk);
+  void decode_mean(int64_t rank, size_t chunk) const;
+
+  const MeanOptions options_;
+  const std::shared_ptr<MessageMemory> memory_;
+  const std::vector<std::vector<Segment>> chunks_;  // By rank, whose shards they make up.
+  MessageLayout layout_;
+  std::vector<ChunkMessages> messages_;  // By chunk.
+  // Of the call in progress:
+  MeanCall call_;
+  std::vector<at::Tensor> placed_;
+  std::vector<int64_t> part_receives_;  // By chunk, then by distance of the peer.
+  std::vector<int64_t> mean_receives_;
+};
 
 TwoShot::TwoShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory)
     : options_(options), memory_(std::move(memory)), chunks_(cut_shards(options)) {
@@ -159,6 +196,12 @@ void TwoShot::take_means(engine::Transport& transport, size_t chunk) {
 void TwoShot::decode_mean(int64_t rank, size_t chunk) const {
   decode_segment(options_.format, placed_[messages_[chunk].means[rank]].const_data_ptr<uint8_t>(),
                  {call_.array, segment(rank, chunk)});
+}
+
+}  // namespace
+
+std::unique_ptr<MeanExchange> make_two_shot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory) {
+  return std::make_unique<TwoShot>(options, std::move(memory));
 }
 
 }  // namespace narrowcast::collectives

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/collectives/wire/gpu_run_codec.h"
+#include "ops/collectives/mean/segment_codec.h"
 #include "ops/cuda/float_type_of.h"
 #include "ops/cuda/wire/wire_kernels.h"
 

@@ -1,4 +1,4 @@
-#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
 
 #include <gtest/gtest.h>
 

@@ -1,15 +1,28 @@
-#include "ops/collectives/wire/message_memory.h"
+#include "ops/collectives/mean/message_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <sys/mman.h>
 
 #include <algorithm>
-
-#include "ops/engine/message_buffer.h"
 
 namespace narrowcast::collectives {
 namespace {
 
 constexpr int64_t kAlignment = 64;
+constexpr int64_t kHugePage = int64_t{2} << 20;
 
 }  // namespace
+
+at::Tensor allocate_message_buffer(int64_t bytes) {
+  if (bytes < kHugePage) return at::empty({bytes}, at::kByte);
+  const at::Tensor memory = at::empty({bytes + kHugePage}, at::kByte);
+  const auto address = reinterpret_cast<intptr_t>(memory.mutable_data_ptr());
+  const int64_t offset = (kHugePage - address % kHugePage) % kHugePage;
+  const at::Tensor buffer = memory.narrow(0, offset, bytes);
+  // Only advice: whether the kernel takes it changes nothing but time.
+  static_cast<void>(::madvise(buffer.mutable_data_ptr(), static_cast<size_t>(bytes), MADV_HUGEPAGE));
+  return buffer;
+}
 
 MessageMemory::Buffer MessageMemory::take(int64_t bytes) {
   const size_t place = next_;
@@ -18,7 +31,7 @@ MessageMemory::Buffer MessageMemory::take(int64_t bytes) {
   at::Tensor& buffer = buffers_[place];
   if (!buffer.defined() || buffer.numel() < bytes) {
     buffer.reset();  // Before the new one is allocated.
-    buffer = engine::allocate_message_buffer(largest_);
+    buffer = allocate_message_buffer(largest_);
   }
   return {place, buffer};
 }

@@ -1,4 +1,4 @@
-#include "ops/collectives/wire/run_codec.h"
+#include "ops/collectives/mean/segment_codec.h"
 
 #include <ATen/Dispatch.h>
 
@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include <narrowcast/wire_format.h>
-#include "ops/collectives/wire/gpu_run_codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
 #include "ops/cpu/wire/wire_parts.h"
 

@@ -1,7 +1,7 @@
 // A build without CUDA has no kernels for CUDA tensors.
 #include <c10/util/Exception.h>
 
-#include "ops/collectives/wire/gpu_run_codec.h"
+#include "ops/collectives/mean/segment_codec.h"
 
 namespace narrowcast::collectives::gpu {
 namespace {

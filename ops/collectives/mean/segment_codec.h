@@ -1,7 +1,7 @@
-// Runs of a tensor as messages in a wire format (docs/wire_format.md), and back.
+// Segments of a tensor as messages in a wire format (docs/wire_format.md), and back.
 //
 // On the CPU work is split over ATen's threads at multiples of cpu::kWireGrain, which changes no bit. On a GPU it is
-// enqueued on the current stream, see gpu_run_codec.h; all pointers are then to the tensor's device.
+// enqueued on the current stream; all pointers are then to the tensor's device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 #include "ops/codec/wire/format.h"
 #include "ops/codec/wire/rounding.h"
-#include "ops/collectives/wire/run.h"
+#include "ops/collectives/mean/segments.h"
 
 namespace narrowcast::collectives {
 
@@ -48,4 +48,21 @@ void average_segments(WireFormat format, const RankMessages& messages, const Arr
 void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
                                  float* mean_residual, uint8_t* message);
 
+// The same for segments of CUDA tensors: the functions above call these. The same bytes and, but for the bits of a NaN,
+// the same numbers as on the CPU. Each enqueues one kernel on the current stream of the tensor's device and does not
+// wait: the caller keeps everything alive until the stream is there. In a build without CUDA there are no such tensors,
+// and the functions throw.
+namespace gpu {
+
+void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message);
+
+void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment);
+
+// At most cuda::kMaxRanks (ops/cuda/wire/wire_arguments.h) ranks, else c10::ValueError; so for the next one.
+void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment);
+
+void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                                 float* mean_residual, uint8_t* message);
+
+}  // namespace gpu
 }  // namespace narrowcast::collectives
