@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <narrowcast/hook_state.h>
-#include "hooks/bucket_layout.h"
+#include <narrowcast/comm_hook.h>
+#include "hooks/bucket.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/segments.h"
 
@@ -29,7 +29,7 @@ class ErrorFeedback {
   // are averaged.
   collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
 
-  // Between steps, of every parameter that is in a bucket (error_feedback_state.cpp):
+  // Between steps, of every parameter that is in a bucket:
   //   residual.NAME       float32 [numel of the parameter]: of this rank's own gradients
   //   mean_residual.NAME  float32: of the part of it whose mean this rank sends; absent if that is no part
   //   place.NAME          int64 [3]: index of its bucket, first element there, first element of that part in the

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "hooks/bucket_check.h"
 #include "ops/collectives/mean/affine_codec.h"
 
 namespace narrowcast::hooks {

@@ -10,10 +10,8 @@
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
-#include "hooks/bucket_layout.h"
-#include "hooks/cpu_engine.h"
-#include "hooks/hook_stream.h"
-#include "hooks/per_bucket.h"
+#include "hooks/bucket.h"
+#include "hooks/execution.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/stream_mean.h"
 

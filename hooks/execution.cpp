@@ -1,13 +1,28 @@
-#include "hooks/hook_stream.h"
+#include "hooks/execution.h"
 
 #include <ATen/core/jit_type.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace narrowcast::hooks {
+
+CpuEngine::CpuEngine(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {
+  const auto devices = group_->getDeviceTypes();
+  if (std::none_of(devices.begin(), devices.end(), [](const at::Device& device) { return device.is_cuda(); })) {
+    get();
+  }
+}
+
+engine::Engine& CpuEngine::get() {
+  if (engine_ == nullptr) {
+    engine_ = engine::Engine::for_group(group_);
+  }
+  return *engine_;
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> HookStream::run(const at::Tensor& bucket,
                                                         const std::function<at::Tensor()>& body) {

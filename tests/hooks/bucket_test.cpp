@@ -1,4 +1,4 @@
-#include "hooks/per_bucket.h"
+#include "hooks/bucket.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>

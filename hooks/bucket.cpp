@@ -1,10 +1,12 @@
-#include "hooks/bucket_check.h"
+#include "hooks/bucket.h"
 
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 
 namespace narrowcast::hooks {
 namespace {
+
+using collectives::Segment;
 
 bool is_supported(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf || dtype == at::kBFloat16;
@@ -27,6 +29,35 @@ void check_completed(std::string_view hook, const c10d::GradBucket& bucket,
   const auto future = last.lock();
   TORCH_CHECK_VALUE(!future || future->completed(), hook, ": bucket ", bucket.getIndex(),
                     " was given again before its last future was completed");
+}
+
+std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket) {
+  const std::vector<at::Tensor> parameters = bucket.getParameters();
+  if (parameters.empty()) {
+    return {};
+  }
+  const std::vector<at::Tensor> gradients = bucket.getGradients();  // Views of the buffer.
+  std::vector<ParameterSegment> layout;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
+    layout.push_back({parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, parameters[i].dim()});
+  }
+  return layout;
+}
+
+std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout) {
+  std::vector<Segment> segments;
+  for (const ParameterSegment& parameter : layout) {
+    if (parameter.dimensions > 1 || parameter.segment.numel == 0) {
+      continue;
+    }
+    if (!segments.empty() && segments.back().begin + segments.back().numel == parameter.segment.begin) {
+      segments.back().numel += parameter.segment.numel;
+    } else {
+      segments.push_back(parameter.segment);
+    }
+  }
+  return segments;
 }
 
 }  // namespace narrowcast::hooks
