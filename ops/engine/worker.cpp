@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "ops/engine/engine.h"
 #include "ops/error_message.h"
 
 namespace narrowcast::engine {

@@ -4,9 +4,8 @@
 #include <numeric>
 
 #include "ops/autograd/write_without_derivative.h"
-#include "ops/collectives/auto_quantize/agreement.h"
+#include "ops/collectives/arguments.h"
 #include "ops/collectives/auto_quantize/exchange.h"
-#include "ops/collectives/writable.h"
 #include "ops/meta/auto_quantize.h"
 
 namespace narrowcast::collectives {

@@ -12,12 +12,10 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/autograd/write_without_derivative.h"
-#include "ops/collectives/group_name.h"
-#include "ops/collectives/mean/call_header.h"
-#include "ops/collectives/mean/group_workspace.h"
+#include "ops/collectives/arguments.h"
+#include "ops/collectives/group.h"
+#include "ops/collectives/mean/announced_call.h"
 #include "ops/collectives/mean/stream_mean.h"
-#include "ops/collectives/refusal.h"
-#include "ops/collectives/writable.h"
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
 #include "ops/error_message.h"

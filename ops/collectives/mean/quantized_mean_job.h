@@ -12,7 +12,7 @@
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/mean/segments.h"
-#include "ops/engine/job.h"
+#include "ops/engine/engine.h"
 
 namespace narrowcast::collectives {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include <narrowcast/quantized_all_reduce.h>
-#include "ops/collectives/mean/call_header.h"
+#include "ops/collectives/mean/announced_call.h"
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"

@@ -1,11 +1,53 @@
-#include "ops/collectives/refusal.h"
+#include "ops/collectives/arguments.h"
 
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace narrowcast::collectives {
 namespace {
+
+// True where each stride is longer than all that smaller ones reach, as in a slice of a tensor.
+bool strides_keep_apart(const at::Tensor& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> reaches;  // By stride, how far a dimension reaches.
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) reaches.emplace_back(tensor.stride(i), (tensor.size(i) - 1) * tensor.stride(i));
+  }
+  std::sort(reaches.begin(), reaches.end());
+  int64_t reached = 0;
+  for (const auto& [stride, reach] : reaches) {
+    if (stride <= reached) return false;
+    reached += reach;
+  }
+  return true;
+}
+
+// For the few tensors whose strides alone do not tell: each element marks its place, and places are counted.
+bool shares_places(const at::Tensor& tensor) {
+  int64_t places = 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    places += (tensor.size(i) - 1) * tensor.stride(i);
+  }
+  const at::Tensor marks = at::zeros({places}, at::kByte);
+  marks.as_strided(tensor.sizes(), tensor.strides()).fill_(1);
+  return marks.sum().item<int64_t>() < tensor.numel();
+}
+
+bool overlaps_itself(const at::Tensor& tensor) {
+  switch (at::has_internal_overlap(tensor)) {
+    case at::MemOverlap::No:
+      return false;
+    case at::MemOverlap::Yes:
+      return true;
+    case at::MemOverlap::TooHard:
+      return tensor.numel() > 0 && !strides_keep_apart(tensor) && shares_places(tensor);
+  }
+  return false;
+}
 
 constexpr char kNone = '\0';
 constexpr char kWrongValue = 'V';
@@ -18,6 +60,11 @@ constexpr size_t kLongestReason = static_cast<size_t>(kRefusalBytes) - 2;
 }
 
 }  // namespace
+
+void check_writable(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(!overlaps_itself(tensor), name, " has several elements in one place: its sizes are ",
+                    tensor.sizes(), ", its strides ", tensor.strides());
+}
 
 std::optional<Refusal> refusal_of(const std::function<void()>& check) {
   try {

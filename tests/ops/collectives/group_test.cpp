@@ -1,4 +1,4 @@
-#include "ops/collectives/all_gather_rows.h"
+#include "ops/collectives/group.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>

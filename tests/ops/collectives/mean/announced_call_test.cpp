@@ -1,5 +1,5 @@
 // What stays between calls of the quantised all-reduce, and for how long.
-#include "ops/collectives/mean/group_workspace.h"
+#include "ops/collectives/mean/announced_call.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>

@@ -1,6 +1,9 @@
-// How a rank whose own arguments are wrong takes part in a call all the same: it tells the others why it cannot, and
-// all throw that. If it threw alone, the others would wait for it until their time-out.
+// What a rank's own arguments must be, and how a rank whose arguments are wrong takes part in a call all the same: it
+// tells the others why it cannot, and all throw that. If it threw alone, the others would wait for it until their
+// time-out.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
@@ -8,6 +11,10 @@
 #include <string>
 
 namespace narrowcast::collectives {
+
+// c10::ValueError if elements of `tensor` share memory with each other, as those of an expanded one do: such a tensor
+// cannot hold what is written to it.
+void check_writable(const std::string& name, const at::Tensor& tensor);
 
 struct Refusal {
   bool wrong_type = false;  // A c10::TypeError, else a c10::ValueError.

@@ -1,5 +1,5 @@
 // The asynchronous form: what its work and its future do.
-#include "ops/collectives/auto_quantize/decoding_work.h"
+#include "ops/collectives/auto_quantize/exchange.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <narrowcast/auto_quantize.h>
-#include "ops/collectives/auto_quantize/agreement.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
