@@ -36,9 +36,9 @@ class ErrorFeedback {
   //   parameter
   HookState state(const std::vector<NamedParameter>& parameters) const;
 
-  // Takes them up. In a world of the same size the next steps give the same bits. Else the residuals of means go over
-  // to the own ones, and all are shared out anew so that they have the same effect on later means as before. Throws
-  // CorruptInputError naming what is missing or does not fit.
+  // Resumes from them. In a world of the same size the next steps give the same bits. Else the residuals of means go
+  // over to the own ones, and all are shared out anew so that they have the same effect on later means as before.
+  // Throws CorruptInputError naming what is missing or does not fit.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
  private:

@@ -66,7 +66,7 @@ HookRow cast_row(std::string name, std::unique_ptr<CommHook> (*make)(const HookO
 }
 
 // QuantizedAllReduceHook by one of its names, which is a literal: the hook keeps it.
-HookRow wire_row(std::string_view name, WireFormat default_format, bool takes_format = false) {
+HookRow wire_row(std::string_view name, WireFormat default_format) {
   const auto format_in = [=](const HookOptions& options) { return options.wire.format.value_or(default_format); };
   return {.name = std::string(name),
           .make =
@@ -86,8 +86,13 @@ HookRow wire_row(std::string_view name, WireFormat default_format, bool takes_fo
               [=](const SentBucket& bucket, int64_t world_size, const HookOptions& options) {
                 return wire_terms(bucket, world_size, format_in(options), options.wire);
               },
-          .format = default_format,
-          .takes_format = takes_format};
+          .format = default_format};
+}
+
+// The same hook where the options may name another format.
+HookRow taking_any_format(HookRow row) {
+  row.takes_format = true;
+  return row;
 }
 
 std::list<HookRow> rows_of_all_hooks() {
@@ -119,7 +124,7 @@ std::list<HookRow> rows_of_all_hooks() {
            .error_terms = terms_of_float32,  // Once its gradients are averaged.
            .reference_tolerance = kReferenceOfFloat32,
            .keeps_replicas_equal = false},
-          wire_row("quantized_allreduce", WireFormat::kInt8B128, /*takes_format=*/true),
+          taking_any_format(wire_row("quantized_allreduce", WireFormat::kInt8B128)),
           wire_row("int8", WireFormat::kInt8B128),
           wire_row("int6", WireFormat::kInt6B32),
           wire_row("int4", WireFormat::kInt4B32),
@@ -161,7 +166,7 @@ const HookRow& hook_row(const std::string& name) {
 
 const std::list<HookRow>& hook_rows() { return hook_table(); }
 
-std::string hook_names_with(bool HookRow::*property) {
+std::string hook_names_with(HookProperty property) {
   return joined_names([=](const HookRow& row) { return row.*property; });
 }
 
@@ -187,10 +192,8 @@ void check_comm_hook(const std::string& name, const WireOptions& wire, std::opti
   TORCH_CHECK_VALUE(!channel_size || *channel_size >= 1, "channel_size: must be at least 1, but is ", *channel_size);
 }
 
-bool takes_channel_size(const std::string& hook) { return hook_row(hook).takes_channel_size; }
-
 std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
-  return takes_channel_size(hook) ? std::optional(channel_size.value_or(kDefaultChannelSize)) : std::nullopt;
+  return hook_row(hook).takes_channel_size ? std::optional(channel_size.value_or(kDefaultChannelSize)) : std::nullopt;
 }
 
 std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {

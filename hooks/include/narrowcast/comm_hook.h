@@ -26,7 +26,7 @@ struct NamedParameter {
 // Tensors by name, on any device; the names are the hook's own.
 using HookState = std::map<std::string, at::Tensor>;
 
-// What the ranks of an earlier run left, as one rank of the run that goes on from there gets it. The two worlds may
+// What the ranks of an earlier run left, as one rank of the run that resumes from there gets it. The two worlds may
 // differ in size. Rank r of a world of W gets what the former ranks r, r + W, r + 2 W, ... left, so that each of them
 // is with exactly one rank: in a world of the former size every rank gets its own, in a smaller one some get that of
 // several, and in a larger one the last ranks get none.
@@ -69,7 +69,7 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // of its own adds it to what it inherits. `parameters` are those whose gradients the buckets hold.
   virtual HookState state(const std::vector<NamedParameter>& parameters) const;
 
-  // Takes such state up, before the first step. Throws CorruptInputError naming what is missing or does not fit.
+  // Resumes from such state, before the first step. Throws CorruptInputError naming what is missing or does not fit.
   virtual void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
   // Whether all ranks end a step with the same gradients, and so with the same parameters.

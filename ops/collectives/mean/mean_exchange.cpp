@@ -31,8 +31,6 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
   TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is no Route");
 }
 
-Segment shard_of(int64_t rank, int64_t world_size, int64_t numel) { return cut(numel, world_size)[rank]; }
-
 codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio: products of small numbers lie far apart.
   rounding.seed += kOdd * static_cast<uint64_t>(2 * rank + hop);

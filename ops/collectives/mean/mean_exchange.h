@@ -8,11 +8,11 @@
 #include <memory>
 #include <vector>
 
-#include <narrowcast/export.h>
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire/rounding.h"
 #include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/mean/segments.h"
+#include "ops/cpu/wire/wire_kernels.h"
 #include "ops/engine/transport.h"
 
 namespace narrowcast::collectives {
@@ -144,7 +144,9 @@ std::unique_ptr<MeanExchange> make_one_shot(const MeanOptions& options, std::uni
 std::unique_ptr<MeanExchange> make_two_shot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
 
 // The elements of which `rank` sends the mean in two shots.
-NARROWCAST_EXPORT Segment shard_of(int64_t rank, int64_t world_size, int64_t numel);
+inline Segment shard_of(int64_t rank, int64_t world_size, int64_t numel) {
+  return part_of({0, numel}, rank, world_size, cpu::kWireGrain);
+}
 
 // The random numbers of what `rank` sends in `hop` (0 or 1): other ranks and hops round by others.
 codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop);

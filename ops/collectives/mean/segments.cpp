@@ -2,7 +2,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "ops/cpu/wire/wire_kernels.h"
@@ -21,16 +20,9 @@ int64_t total_numel(const std::vector<Segment>& segments) {
 }  // namespace
 
 std::vector<Segment> cut(const Segment& segment, int64_t parts, int64_t grain) {
-  const int64_t size = std::min(grain, std::max<int64_t>(segment.numel, 1));  // A grain may exceed all arrays.
-  const int64_t grains = (segment.numel + size - 1) / size;
-  const auto boundary = [&](int64_t part) {
-    // grains * part / parts, without overflow.
-    const int64_t before = grains / parts * part + grains % parts * part / parts;
-    return std::min(before * size, segment.numel);
-  };
   std::vector<Segment> segments;
   for (int64_t part = 0; part < parts; ++part) {
-    segments.push_back({segment.begin + boundary(part), boundary(part + 1) - boundary(part)});
+    segments.push_back(part_of(segment, part, parts, grain));
   }
   return segments;
 }

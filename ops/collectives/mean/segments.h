@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -15,8 +16,21 @@ struct Segment {
   bool operator==(const Segment& other) const { return begin == other.begin && numel == other.numel; }
 };
 
-// Cuts a segment into `parts`, in order and as even as it can be with each but the last of them beginning and ending at
-// a multiple of `grain` >= 1 within the segment. They are empty where there are more parts than grains.
+// The part number `index` of a segment that is cut into `parts`, in order and as even as it can be with each but the
+// last of them beginning and ending at a multiple of `grain` >= 1 within the segment. Parts are empty where there are
+// more of them than grains.
+inline Segment part_of(const Segment& segment, int64_t index, int64_t parts, int64_t grain) {
+  const int64_t size = std::min(grain, std::max<int64_t>(segment.numel, 1));  // A grain may exceed all arrays.
+  const int64_t grains = (segment.numel + size - 1) / size;
+  const auto boundary = [&](int64_t part) {
+    // grains * part / parts, without overflow.
+    const int64_t before = grains / parts * part + grains % parts * part / parts;
+    return std::min(before * size, segment.numel);
+  };
+  return {segment.begin + boundary(index), boundary(index + 1) - boundary(index)};
+}
+
+// All of them.
 std::vector<Segment> cut(const Segment& segment, int64_t parts, int64_t grain);
 
 // The same with a grain of cpu::kWireGrain: then the parts' messages are the parts of the segment's message, in every
