@@ -1,4 +1,4 @@
-// What becomes of jobs that fail, and of those behind them.
+// What an engine's thread makes of jobs that fail, and of those behind them.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
