@@ -26,8 +26,4 @@ at::Tensor CommHook::parseHookResult(const c10::IValue& result) {
   return result.toTensorVector()[0];
 }
 
-int64_t ring_all_reduce_bytes(int64_t payload_bytes, int64_t world_size) {
-  return (2 * (world_size - 1) * payload_bytes + world_size - 1) / world_size;
-}
-
 }  // namespace narrowcast::hooks

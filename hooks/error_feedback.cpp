@@ -1,13 +1,105 @@
 #include "hooks/error_feedback.h"
 
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
+#include <narrowcast/errors.h>
+
 namespace narrowcast::hooks {
+namespace {
+
+using collectives::Segment;
+
+constexpr const char* kResidual = "residual.";
+constexpr const char* kMeanResidual = "mean_residual.";
+constexpr const char* kPlace = "place.";
+
+// What two segments of a bucket have in common.
+Segment overlap(const Segment& a, const Segment& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max<int64_t>(0, std::min(a.begin + a.numel, b.begin + b.numel) - begin)};
+}
+
+// A parameter's residuals as one rank left them.
+struct Saved {
+  int64_t bucket = 0;
+  int64_t begin = 0;       // in the bucket
+  int64_t mean_begin = 0;  // in the parameter
+  at::Tensor own;
+  at::Tensor mean;  // empty if this rank sends no part of its mean
+};
+
+at::Tensor checked(const HookState& state, const std::string& name, at::ScalarType dtype) {
+  const at::Tensor& tensor = state.at(name);
+  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == dtype && tensor.dim() == 1, "the hook's state '", name, "' is a ",
+                         tensor.scalar_type(), " of ", tensor.dim(), " dimensions, which it must not be");
+  return tensor;
+}
+
+// Nothing for a parameter that was in no bucket.
+std::optional<Saved> saved_of(const HookState& state, const NamedParameter& parameter) {
+  const std::string& name = parameter.name;
+  if (state.count(kPlace + name) == 0 || state.count(kResidual + name) == 0) {
+    return std::nullopt;
+  }
+  const at::Tensor place = checked(state, kPlace + name, at::kLong);
+  NARROWCAST_CHECK_INPUT(place.numel() == 3 && place.ge(0).all().item<bool>(), "the hook's state '", kPlace, name,
+                         "' is no place");
+  Saved saved = {.bucket = place[0].item<int64_t>(),
+                 .begin = place[1].item<int64_t>(),
+                 .mean_begin = place[2].item<int64_t>(),
+                 .own = checked(state, kResidual + name, at::kFloat),
+                 .mean = at::zeros({0}, at::kFloat)};
+  if (state.count(kMeanResidual + name) > 0) {
+    saved.mean = checked(state, kMeanResidual + name, at::kFloat);
+  }
+  NARROWCAST_CHECK_INPUT(
+      saved.own.numel() == parameter.tensor.numel() && saved.mean_begin + saved.mean.numel() <= saved.own.numel(),
+      "the hook's residuals of '", name, "' are ", saved.own.numel(), " numbers, but the parameter has ",
+      parameter.tensor.numel());
+  return saved;
+}
+
+struct Placed {
+  ParameterSegment place;
+  Saved saved;
+};
+// A bucket's parameters, by their first element there and their size: one without elements begins where the next does.
+using SavedBucket = std::map<std::pair<int64_t, int64_t>, Placed>;
+
+std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vector<NamedParameter>& parameters) {
+  std::map<size_t, SavedBucket> buckets;
+  for (const NamedParameter& parameter : parameters) {
+    if (const auto saved = saved_of(state, parameter)) {
+      const Segment segment = {saved->begin, saved->own.numel()};
+      buckets[static_cast<size_t>(saved->bucket)].emplace(
+          std::pair(segment.begin, segment.numel),
+          Placed{{parameter.tensor.unsafeGetTensorImpl(), segment, parameter.tensor.dim()}, *saved});
+    }
+  }
+  return buckets;
+}
+
+std::vector<ParameterSegment> layout_of(const SavedBucket& bucket, size_t index) {
+  std::vector<ParameterSegment> layout;
+  int64_t next = 0;
+  for (const auto& [begin_and_numel, parameter] : bucket) {
+    NARROWCAST_CHECK_INPUT(begin_and_numel.first == next, "the hook's residuals of bucket ", index, " leave a gap at ",
+                           next);
+    layout.push_back(parameter.place);
+    next += parameter.place.segment.numel;
+  }
+  return layout;
+}
+
+}  // namespace
 
 collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
-                                                const std::vector<ParameterRun>& layout) {
+                                                const std::vector<ParameterSegment>& layout) {
   const size_t index = bucket.getIndex();
   const int64_t numel = bucket.getBuffer().numel();
   const at::Device device = bucket.getBuffer().device();
@@ -32,26 +124,101 @@ void ErrorFeedback::retire_from(size_t index) {
   for (auto entry = first; entry != entries_.end(); ++entry) {
     const Entry& old = entry->second;
     old.own.narrow(0, old.shard.begin, old.shard.numel).add_(old.mean, static_cast<double>(world_size_));
-    for (const ParameterRun& parameter : old.layout) {
-      by_parameter_[parameter.parameter] = old.own.narrow(0, parameter.run.begin, parameter.run.numel);
+    for (const ParameterSegment& parameter : old.layout) {
+      by_parameter_[parameter.parameter] = old.own.narrow(0, parameter.segment.begin, parameter.segment.numel);
     }
   }
   entries_.erase(first, entries_.end());
 }
 
-ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterRun>& layout,
+ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterSegment>& layout,
                                                at::Device device) {
-  const collectives::Run shard = collectives::shard_of(rank_, world_size_, numel);
+  const Segment shard = collectives::shard_of(rank_, world_size_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
   Entry entry{layout, shard, at::zeros({numel}, options), at::zeros({shard.numel}, options)};
-  for (const ParameterRun& parameter : layout) {
+  for (const ParameterSegment& parameter : layout) {
     const auto old = by_parameter_.find(parameter.parameter);
-    if (old != by_parameter_.end() && old->second.numel() == parameter.run.numel) {
-      entry.own.narrow(0, parameter.run.begin, parameter.run.numel).copy_(old->second);
+    if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {
+      entry.own.narrow(0, parameter.segment.begin, parameter.segment.numel).copy_(old->second);
       by_parameter_.erase(old);
     }
   }
   return entry;
+}
+
+// Residuals over a restart.
+HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) const {
+  std::unordered_map<const void*, std::string> names;
+  for (const NamedParameter& parameter : parameters) {
+    names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+  }
+  HookState state;
+  for (const auto& [index, entry] : entries_) {
+    for (const ParameterSegment& parameter : entry.layout) {
+      const std::string& name = names.at(parameter.parameter);
+      const Segment& segment = parameter.segment;
+      const Segment mean = overlap(segment, entry.shard);
+      state[kResidual + name] = entry.own.narrow(0, segment.begin, segment.numel);
+      if (mean.numel > 0) {
+        state[kMeanResidual + name] = entry.mean.narrow(0, mean.begin - entry.shard.begin, mean.numel);
+      }
+      const int64_t mean_begin = mean.numel > 0 ? mean.begin - segment.begin : 0;
+      state[kPlace + name] = at::tensor({static_cast<int64_t>(index), segment.begin, mean_begin}, at::kLong);
+    }
+  }
+  return state;
+}
+
+void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  entries_.clear();
+  by_parameter_.clear();
+  if (saved.world_size == world_size_) {
+    load_own(saved.own(), parameters);
+  } else {
+    share_out(saved, parameters);
+  }
+}
+
+// Every bucket exactly as it was.
+void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedParameter>& parameters) {
+  for (const auto& [index, bucket] : by_bucket(state, parameters)) {
+    const std::vector<ParameterSegment> layout = layout_of(bucket, index);
+    Entry entry =
+        make_entry(layout.back().segment.begin + layout.back().segment.numel, layout, parameters.at(0).tensor.device());
+    for (const auto& [begin_and_numel, parameter] : bucket) {
+      const int64_t begin = begin_and_numel.first;
+      const Saved& saved = parameter.saved;
+      const Segment mean = {begin + saved.mean_begin, saved.mean.numel()};
+      NARROWCAST_CHECK_INPUT(overlap(mean, entry.shard).numel == mean.numel, "the hook's residuals of bucket ", index,
+                             " are not those of this rank");
+      entry.own.narrow(0, begin, saved.own.numel()).copy_(saved.own);
+      if (mean.numel > 0) {
+        entry.mean.narrow(0, mean.begin - entry.shard.begin, mean.numel).copy_(saved.mean);
+      }
+    }
+    entries_.emplace(index, std::move(entry));
+  }
+}
+
+// A later mean lacks the sum over ranks of the own residuals divided by their number, and the residual of the mean.
+void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  const double share = static_cast<double>(world_size_) / static_cast<double>(saved.world_size);
+  for (const HookState& state : saved.states) {
+    for (const NamedParameter& parameter : parameters) {
+      const auto former = saved_of(state, parameter);
+      if (!former) {
+        continue;
+      }
+      at::Tensor whole = former->own.clone();
+      whole.narrow(0, former->mean_begin, former->mean.numel())
+          .add_(former->mean, static_cast<double>(saved.world_size));
+      whole.mul_(share);
+      const auto [place, is_new] = by_parameter_.emplace(parameter.tensor.unsafeGetTensorImpl(), whole);
+      if (!is_new) {
+        place->second.add_(whole);
+      }
+    }
+  }
 }
 
 }  // namespace narrowcast::hooks

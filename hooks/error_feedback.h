@@ -9,10 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include <narrowcast/hook_state.h>
-#include "hooks/bucket_layout.h"
+#include <narrowcast/comm_hook.h>
+#include "hooks/bucket.h"
 #include "ops/collectives/mean/mean_exchange.h"
-#include "ops/collectives/wire/run.h"
+#include "ops/collectives/mean/segments.h"
 
 namespace narrowcast::hooks {
 
@@ -27,31 +27,31 @@ class ErrorFeedback {
   // Of a bucket that lies in `layout`, and of this rank's shard of it. The numbers stay in place until the bucket's
   // layout changes. Buckets of a step come in the order of their indices, and a step's after those of the one before
   // are averaged.
-  collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterRun>& layout);
+  collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
 
-  // Between steps, of every parameter that is in a bucket (error_feedback_state.cpp):
+  // Between steps, of every parameter that is in a bucket:
   //   residual.NAME       float32 [numel of the parameter]: of this rank's own gradients
   //   mean_residual.NAME  float32: of the part of it whose mean this rank sends; absent if that is no part
   //   place.NAME          int64 [3]: index of its bucket, first element there, first element of that part in the
   //   parameter
   HookState state(const std::vector<NamedParameter>& parameters) const;
 
-  // Takes them up. In a world of the same size the next steps give the same bits. Else the residuals of means go over
-  // to the own ones, and all are shared out anew so that they have the same effect on later means as before. Throws
-  // CorruptInputError naming what is missing or does not fit.
+  // Resumes from them. In a world of the same size the next steps give the same bits. Else the residuals of means go
+  // over to the own ones, and all are shared out anew so that they have the same effect on later means as before.
+  // Throws CorruptInputError naming what is missing or does not fit.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
  private:
   struct Entry {
-    std::vector<ParameterRun> layout;
-    collectives::Run shard;
+    std::vector<ParameterSegment> layout;
+    collectives::Segment shard;
     at::Tensor own;   // float32 [numel of the bucket]
     at::Tensor mean;  // float32 [shard.numel]
   };
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
-  Entry make_entry(int64_t numel, const std::vector<ParameterRun>& layout, at::Device device);
+  Entry make_entry(int64_t numel, const std::vector<ParameterSegment>& layout, at::Device device);
 
   const int64_t rank_;
   const int64_t world_size_;

@@ -1,6 +1,7 @@
 #include "hooks/hook_table.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <string_view>
@@ -8,14 +9,10 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
-#include "hooks/allreduce.h"
-#include "hooks/bf16_compress.h"
-#include "hooks/fp16_compress.h"
-#include "hooks/noop.h"
-#include "hooks/quantize_per_channel.h"
-#include "hooks/quantize_per_tensor.h"
+#include "hooks/basic_hooks.h"
+#include "hooks/mean_hook.h"
 #include "hooks/quantized_allreduce.h"
-#include "ops/cpu/affine_uint8_kernels.h"
+#include "ops/codec/affine_uint8.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -40,7 +37,7 @@ int64_t channel_size_in(const HookOptions& options) { return options.channel_siz
 int64_t bytes_of_channels(const GradientSizes& gradients, int64_t world_size, const HookOptions& options) {
   const int64_t size = channel_size_in(options);
   const int64_t channels = gradients.numel / size + (gradients.numel % size > 0 ? 1 : 0);
-  return (world_size - 1) * (gradients.numel + channels * static_cast<int64_t>(sizeof(cpu::AffineQparams)));
+  return (world_size - 1) * (gradients.numel + channels * static_cast<int64_t>(sizeof(codec::AffineQparams)));
 }
 
 ErrorTerms terms_of_float32(const SentBucket& bucket, int64_t world_size, const HookOptions& /*options*/) {
@@ -69,7 +66,7 @@ HookRow cast_row(std::string name, std::unique_ptr<CommHook> (*make)(const HookO
 }
 
 // QuantizedAllReduceHook by one of its names, which is a literal: the hook keeps it.
-HookRow wire_row(std::string_view name, WireFormat default_format, bool takes_format = false) {
+HookRow wire_row(std::string_view name, WireFormat default_format) {
   const auto format_in = [=](const HookOptions& options) { return options.wire.format.value_or(default_format); };
   return {.name = std::string(name),
           .make =
@@ -89,8 +86,13 @@ HookRow wire_row(std::string_view name, WireFormat default_format, bool takes_fo
               [=](const SentBucket& bucket, int64_t world_size, const HookOptions& options) {
                 return wire_terms(bucket, world_size, format_in(options), options.wire);
               },
-          .format = default_format,
-          .takes_format = takes_format};
+          .format = default_format};
+}
+
+// The same hook where the options may name another format.
+HookRow taking_any_format(HookRow row) {
+  row.takes_format = true;
+  return row;
 }
 
 std::list<HookRow> rows_of_all_hooks() {
@@ -122,7 +124,7 @@ std::list<HookRow> rows_of_all_hooks() {
            .error_terms = terms_of_float32,  // Once its gradients are averaged.
            .reference_tolerance = kReferenceOfFloat32,
            .keeps_replicas_equal = false},
-          wire_row("quantized_allreduce", WireFormat::kInt8B128, /*takes_format=*/true),
+          taking_any_format(wire_row("quantized_allreduce", WireFormat::kInt8B128)),
           wire_row("int8", WireFormat::kInt8B128),
           wire_row("int6", WireFormat::kInt6B32),
           wire_row("int4", WireFormat::kInt4B32),
@@ -143,6 +145,15 @@ std::string joined_names(const Predicate& predicate) {
   return joined;
 }
 
+// The first option that is not as it is by itself, as "NAME: VALUE".
+std::string first_given(const WireOptions& options) {
+  if (options.format) return c10::str("hook_format: ", to_string(*options.format));
+  if (options.stochastic_rounding_seed) {
+    return c10::str("stochastic_rounding: seed ", *options.stochastic_rounding_seed);
+  }
+  return options.error_feedback ? "error_feedback: true" : "exempt_one_dimensional: true";
+}
+
 }  // namespace
 
 const HookRow& hook_row(const std::string& name) {
@@ -155,12 +166,47 @@ const HookRow& hook_row(const std::string& name) {
 
 const std::list<HookRow>& hook_rows() { return hook_table(); }
 
-std::string hook_names_with(bool HookRow::*property) {
+std::string hook_names_with(HookProperty property) {
   return joined_names([=](const HookRow& row) { return row.*property; });
 }
 
 AddedHookRow::AddedHookRow(HookRow row) : row_(hook_table().insert(hook_table().end(), std::move(row))) {}
 
 AddedHookRow::~AddedHookRow() { hook_table().erase(row_); }
+
+std::vector<std::string> comm_hook_names() {
+  std::vector<std::string> names;
+  for (const HookRow& row : hook_rows()) names.push_back(row.name);
+  return names;
+}
+
+void check_comm_hook(const std::string& name, const WireOptions& wire, std::optional<int64_t> channel_size) {
+  const HookRow& row = hook_row(name);
+  TORCH_CHECK_VALUE(row.format || wire == WireOptions{}, first_given(wire), " has no effect with the hook '", name,
+                    "'; it is for ", hook_names_with(&HookRow::takes_format), " and its short names");
+  TORCH_CHECK_VALUE(row.takes_format || !wire.format, first_given(wire), " has no effect with the hook '", name,
+                    "', which has a format of its own; it is for ", hook_names_with(&HookRow::takes_format));
+  TORCH_CHECK_VALUE(!channel_size || row.takes_channel_size, "channel_size: ", *channel_size,
+                    " has no effect with the hook '", name, "'; it is for ",
+                    hook_names_with(&HookRow::takes_channel_size));
+  TORCH_CHECK_VALUE(!channel_size || *channel_size >= 1, "channel_size: must be at least 1, but is ", *channel_size);
+}
+
+std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
+  return hook_row(hook).takes_channel_size ? std::optional(channel_size.value_or(kDefaultChannelSize)) : std::nullopt;
+}
+
+std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
+  const HookRow& row = hook_row(hook);
+  return row.format ? std::optional(wire.format.value_or(*row.format)) : std::nullopt;
+}
+
+std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {
+  check_comm_hook(name, options.wire, options.channel_size);
+  const HookRow& row = hook_row(name);
+  if (!row.make) return nullptr;
+  TORCH_CHECK_VALUE(options.process_group, "process_group must be given to make the hook '", name, "', but is null");
+  return row.make(options);
+}
 
 }  // namespace narrowcast::hooks

@@ -65,7 +65,8 @@ const HookRow& hook_row(const std::string& name);
 const std::list<HookRow>& hook_rows();
 
 // The names of the rows that have a property, separated by ", ": hook_names_with(&HookRow::takes_format).
-std::string hook_names_with(bool HookRow::*property);
+using HookProperty = bool HookRow::*;
+std::string hook_names_with(HookProperty property);
 
 // One more row behind the others, for as long as this lives: how a test adds a hook. Made and destroyed while nobody
 // asks the table.

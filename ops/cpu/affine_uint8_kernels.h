@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <tuple>
 
-#include <narrowcast/export.h>
 #include "ops/codec/affine_uint8.h"
 
 namespace narrowcast::cpu {
@@ -25,7 +24,7 @@ using codec::AffineRange;
 // The ranges of parts of an array join with codec::merge, and
 // codec::choose_qparams turns the result into qparams.
 template <class T>
-NARROWCAST_EXPORT AffineRange find_range(const T* x, int64_t n);
+AffineRange find_range(const T* x, int64_t n);
 
 // codec::choose_qparams(find_range(x, n)), or scale 1 and zero point 0 where n is 0.
 template <class T>
@@ -33,12 +32,12 @@ AffineQparams choose_qparams(const T* x, int64_t n);
 
 // codes[i] = codec::quantize(x[i], qparams).
 template <class T>
-NARROWCAST_EXPORT void quantize(const T* x, int64_t n, AffineQparams qparams, uint8_t* codes);
+void quantize(const T* x, int64_t n, AffineQparams qparams, uint8_t* codes);
 
 // choose_qparams and quantize of one row while it is in the first-level cache:
 // one pass over memory for rows of a few KiB.
 template <class T>
-NARROWCAST_EXPORT AffineQparams choose_qparams_and_quantize(const T* x, int64_t n, uint8_t* codes);
+AffineQparams choose_qparams_and_quantize(const T* x, int64_t n, uint8_t* codes);
 
 // out[i] = codec::dequantize(codes[i], qparams).
 void dequantize(const uint8_t* codes, int64_t n, AffineQparams qparams, float* out);
@@ -48,17 +47,15 @@ void dequantize(const uint8_t* codes, int64_t n, AffineQparams qparams, float* o
 // out[i] = T((((+0 + dequantize of rank 0) + dequantize of rank 1) + ...) / float(ranks)),
 // summed and divided in float32, rounded to T once.
 template <class T>
-NARROWCAST_EXPORT void dequantize_mean(const uint8_t* const* codes, const AffineQparams* qparams, int64_t ranks,
-                                       int64_t n, T* out);
+void dequantize_mean(const uint8_t* const* codes, const AffineQparams* qparams, int64_t ranks, int64_t n, T* out);
 
-// The library holds these; c10's types would hide them without being told again.
-#define NARROWCAST_DECLARE_AFFINE_UINT8(T)                                                                     \
-  extern template NARROWCAST_EXPORT AffineRange find_range(const T*, int64_t);                                 \
-  extern template AffineQparams choose_qparams(const T*, int64_t);                                             \
-  extern template NARROWCAST_EXPORT void quantize(const T*, int64_t, AffineQparams, uint8_t*);                 \
-  extern template NARROWCAST_EXPORT AffineQparams choose_qparams_and_quantize(const T*, int64_t, uint8_t*);    \
-  extern template NARROWCAST_EXPORT void dequantize_mean(const uint8_t* const*, const AffineQparams*, int64_t, \
-                                                         int64_t, T*);
+// affine_uint8_kernels.cpp holds these.
+#define NARROWCAST_DECLARE_AFFINE_UINT8(T)                                                \
+  extern template AffineRange find_range(const T*, int64_t);                              \
+  extern template AffineQparams choose_qparams(const T*, int64_t);                        \
+  extern template void quantize(const T*, int64_t, AffineQparams, uint8_t*);              \
+  extern template AffineQparams choose_qparams_and_quantize(const T*, int64_t, uint8_t*); \
+  extern template void dequantize_mean(const uint8_t* const*, const AffineQparams*, int64_t, int64_t, T*);
 NARROWCAST_DECLARE_AFFINE_UINT8(float)
 NARROWCAST_DECLARE_AFFINE_UINT8(double)
 NARROWCAST_DECLARE_AFFINE_UINT8(c10::BFloat16)

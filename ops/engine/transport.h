@@ -12,8 +12,6 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include <narrowcast/export.h>
-
 namespace narrowcast::engine {
 
 // One message of an exchange. Two messages between the same two ranks in the
@@ -42,7 +40,7 @@ struct TransportOptions {
 // whole message replaces. (With one that is longer, Gloo ends the receiver's process:
 // "op.preamble.length <= op.nbytes".) Used by one thread, but for interrupt_wait and
 // give_up.
-class NARROWCAST_EXPORT Transport {
+class Transport {
  public:
   static constexpr int64_t kChannels = 1024;
 

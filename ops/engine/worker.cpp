@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "ops/engine/engine.h"
 #include "ops/error_message.h"
 
 namespace narrowcast::engine {
@@ -60,7 +59,7 @@ bool Worker::wait_for_job() {
   return !in_flight_.empty() || !queued_.empty();
 }
 
-// Moves the next job from the queue to those in flight, if there is one and room for it.
+// Moves the next job from the queue to those in flight, if there is one and fewer than kMaxInFlight are.
 std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (queued_.empty() || in_flight_.size() >= kMaxInFlight) return nullptr;

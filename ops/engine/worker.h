@@ -16,7 +16,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
-#include "ops/engine/job.h"
+#include "ops/engine/engine.h"
 
 namespace narrowcast::engine {
 

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/quantize_per_tensor_dynamic.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -10,17 +11,22 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
-#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 
 namespace narrowcast::hooks {
 namespace {
+
+using BoundOfHookAndWorld = std::tuple<std::string, int64_t>;
+using FormatAndSize = std::tuple<WireFormat, int64_t>;
 
 // Heavy-tailed gradients of every rank, some of them tiny.
 std::vector<at::Tensor> gradients_of(int64_t world_size, int64_t size) {
@@ -85,7 +91,6 @@ at::Tensor mean_of(const std::string& hook, const std::vector<at::Tensor>& gradi
   return hook == "none" ? sum : sum / world_size;
 }
 
-using BoundOfHookAndWorld = std::tuple<std::string, int64_t>;
 class ErrorBoundTest : public ::testing::TestWithParam<BoundOfHookAndWorld> {};
 
 TEST_P(ErrorBoundTest, HoldsAndIsNotLoose) {
@@ -109,7 +114,6 @@ INSTANTIATE_TEST_SUITE_P(HooksAndWorlds, ErrorBoundTest,
                                             ::testing::Values(1, 2, 3, 4)));
 
 // Of quantized_allreduce in every format, in one shot (5000 elements) and in two.
-using FormatAndSize = std::tuple<WireFormat, int64_t>;
 class WireErrorBoundTest : public ::testing::TestWithParam<FormatAndSize> {};
 
 TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {
@@ -197,6 +201,39 @@ TEST(ErrorBound, OfFloat32HooksFollowsTheElement) {
   const at::Tensor bound = bound_of("allreduce", bucket, 2);
   EXPECT_LT(bound[0].item<double>(), 1e-40);
   EXPECT_NEAR(bound[1].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
+}
+
+void expect_format(WireFormat format, const FormatError& expected) {
+  const FormatError error = format_error(format);
+  EXPECT_EQ(error.block, expected.block) << format;
+  EXPECT_EQ(error.greatest, expected.greatest) << format;
+  EXPECT_EQ(error.relative, expected.relative) << format;
+  EXPECT_EQ(error.steps, expected.steps) << format;
+  EXPECT_EQ(error.absolute, expected.absolute) << format;
+}
+
+TEST(FormatError, IsWhatTheDocumentSaysOfEveryFormat) {
+  expect_format(WireFormat::kInt8B32, {.block = 32, .greatest = 127, .steps = 0.5});
+  expect_format(WireFormat::kInt8B128, {.block = 128, .greatest = 127, .steps = 0.5});
+  expect_format(WireFormat::kInt8B256, {.block = 256, .greatest = 127, .steps = 0.5});
+  expect_format(WireFormat::kInt6B32, {.block = 32, .greatest = 31, .steps = 0.5});
+  expect_format(WireFormat::kInt4B32, {.block = 32, .greatest = 7, .steps = 0.5});
+  expect_format(WireFormat::kFp8E4M3B32,
+                {.block = 32, .greatest = 448, .relative = std::ldexp(1, -4), .steps = std::ldexp(1, -10)});
+  expect_format(WireFormat::kBf16, {.relative = std::ldexp(1, -8), .absolute = std::ldexp(1, -134)});
+  expect_format(WireFormat::kFp16, {.relative = std::ldexp(1, -11), .absolute = std::ldexp(1, -25)});
+  expect_format(WireFormat::kFp32, {});
+}
+
+TEST(FormatError, IsNotThereForANumberThatIsNoFormat) {
+  EXPECT_THROW(format_error(static_cast<WireFormat>(99)), std::invalid_argument);
+  EXPECT_THROW(wire_error(static_cast<WireFormat>(99), {}, at::ones({8}, at::kDouble), 2), std::invalid_argument);
+}
+
+TEST(WireError, IsNothingWithOneRank) {
+  const HopErrors errors = wire_error(WireFormat::kInt4B32, {}, at::ones({8}, at::kDouble), 1);
+  EXPECT_EQ(errors.first.sum().item<double>(), 0);
+  EXPECT_EQ(errors.second.sum().item<double>(), 0);
 }
 
 }  // namespace

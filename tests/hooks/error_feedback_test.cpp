@@ -1,15 +1,20 @@
 #include "hooks/error_feedback.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <narrowcast/errors.h>
 #include "tests/hooks/parameters_bucket.h"
+#include "tests/support/error_message.h"
 
 namespace narrowcast::hooks {
 namespace {
 
 using collectives::Residuals;
 using collectives::shard_of;
+using testing::error_message;
+using ::testing::HasSubstr;
 
 // Two ranks, of which this is the second: its shard is the second half.
 constexpr int64_t kRank = 1;
@@ -77,6 +82,125 @@ TEST_F(ErrorFeedbackTest, BelongsToTheIndexOfABucketWithoutParameters) {
   const c10d::GradBucket bucket(0, 1, at::zeros({10}), {}, {}, {}, {}, std::nullopt);
   feedback_.residuals(bucket, {}).own[5] = 1;
   EXPECT_EQ(feedback_.residuals(bucket, {}).own[5], 1);
+}
+
+constexpr int64_t kParameterNumel = 3000;  // Of each of three parameters: shards end within them.
+
+class ErrorFeedbackStateTest : public ::testing::Test {
+ protected:
+  // Two buckets, b and c in the second. Fills them with numbers of `rank`'s own.
+  void fill(ErrorFeedback& feedback, int64_t rank, int64_t ranks) {
+    at::manual_seed(static_cast<uint64_t>(rank));
+    for (const size_t index : {0, 1}) {
+      const Residuals residuals = residuals_of(feedback, index);
+      const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
+      const int64_t mean_numel = shard_of(rank, ranks, numel).numel;
+      at::from_blob(residuals.own, {numel}).normal_();
+      at::from_blob(residuals.mean, {mean_numel}).normal_();
+    }
+  }
+  Residuals residuals_of(ErrorFeedback& feedback, size_t index) {
+    const std::vector<at::Tensor> parameters = index == 0 ? std::vector{a_} : std::vector{b_, c_};
+    const auto bucket = make_parameters_bucket(parameters, parameters, index, 2);
+    return feedback.residuals(bucket, layout_of(bucket));
+  }
+  // What all later means lack, by parameter, after the residuals of `ranks` ranks.
+  at::Tensor missing(std::vector<ErrorFeedback>& feedback) {
+    const auto ranks = static_cast<int64_t>(feedback.size());
+    at::Tensor sum = at::zeros({3 * kParameterNumel}, at::kDouble);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      for (const size_t index : {0, 1}) {
+        const Residuals residuals = residuals_of(feedback[rank], index);
+        const int64_t begin = index == 0 ? 0 : kParameterNumel;
+        const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
+        sum.narrow(0, begin, numel).add_(at::from_blob(residuals.own, {numel}), 1.0 / static_cast<double>(ranks));
+        const auto shard = shard_of(rank, ranks, numel);
+        sum.narrow(0, begin + shard.begin, shard.numel).add_(at::from_blob(residuals.mean, {shard.numel}));
+      }
+    }
+    return sum;
+  }
+  // HookState's tensors are views.
+  HookState copy_of(const HookState& state) const {
+    HookState copy;
+    for (const auto& [name, tensor] : state) copy.emplace(name, tensor.clone());
+    return copy;
+  }
+  const at::Tensor a_ = at::zeros({3, kParameterNumel / 3});
+  const at::Tensor b_ = at::zeros({kParameterNumel});
+  const at::Tensor c_ = at::zeros({kParameterNumel, 1});
+  const std::vector<NamedParameter> parameters_ = {{"a", a_}, {"b", b_}, {"c", c_}};
+};
+
+TEST_F(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    ErrorFeedback before(rank, 3);
+    fill(before, rank, 3);
+    ErrorFeedback after(rank, 3);
+    after.load_state({.world_size = 3, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
+    for (const size_t index : {0, 1}) {
+      const Residuals expected = residuals_of(before, index);
+      const Residuals found = residuals_of(after, index);
+      const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
+      EXPECT_TRUE(at::equal(at::from_blob(found.own, {numel}), at::from_blob(expected.own, {numel})));
+      const int64_t mean_numel = shard_of(rank, 3, numel).numel;
+      ASSERT_GT(mean_numel, 0);
+      EXPECT_TRUE(at::equal(at::from_blob(found.mean, {mean_numel}), at::from_blob(expected.mean, {mean_numel})));
+    }
+  }
+}
+
+// A checkpoint may come between the rebuilding of the buckets and the first step in them.
+TEST_F(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
+  ErrorFeedback before(0, 2);
+  fill(before, 0, 2);
+  ErrorFeedback after(0, 2);
+  after.load_state({.world_size = 2, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
+  const auto rebuilt = make_parameters_bucket({c_, b_, a_}, {c_, b_, a_});
+  const Residuals expected = before.residuals(rebuilt, layout_of(rebuilt));
+  const Residuals found = after.residuals(rebuilt, layout_of(rebuilt));
+  EXPECT_TRUE(
+      at::equal(at::from_blob(found.own, {3 * kParameterNumel}), at::from_blob(expected.own, {3 * kParameterNumel})));
+}
+
+// Sums of some normal numbers, in float32: 1e-6 of them, which are below 6 each.
+TEST_F(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
+  std::vector<ErrorFeedback> before;
+  std::vector<HookState> states;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    before.emplace_back(rank, 3);
+    fill(before.back(), rank, 3);
+    states.push_back(copy_of(before.back().state(parameters_)));
+  }
+  const at::Tensor expected = missing(before);
+  for (const int64_t world_size : {1, 2, 4}) {
+    std::vector<ErrorFeedback> after;
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      FormerRanks saved = {.world_size = 3, .states = {}, .first = states[0]};
+      for (int64_t former = rank; former < 3; former += world_size) saved.states.push_back(states[former]);
+      after.emplace_back(rank, world_size);
+      after.back().load_state(saved, parameters_);
+    }
+    EXPECT_LT((missing(after) - expected).abs().max().item<double>(), 1e-4) << world_size;
+  }
+  EXPECT_GT(expected.abs().max().item<double>(), 1);
+}
+
+TEST_F(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
+  ErrorFeedback feedback(0, 2);
+  fill(feedback, 0, 2);
+  const auto complaint = [&](const std::function<void(HookState&)>& change) {
+    HookState state = copy_of(feedback.state(parameters_));
+    change(state);
+    ErrorFeedback fresh(0, 2);
+    return error_message<CorruptInputError>(
+        [&] { fresh.load_state({.world_size = 2, .states = {state}, .first = {}}, parameters_); });
+  };
+  EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}); }), HasSubstr("residuals of 'b' are 5"));
+  EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}, at::kLong); }), HasSubstr("'residual.b'"));
+  EXPECT_THAT(complaint([](HookState& s) { s["place.b"] = at::zeros({2}, at::kLong); }), HasSubstr("is no place"));
+  EXPECT_THAT(complaint([](HookState& s) { s.erase("place.b"); }), HasSubstr("bucket 1 leave a gap at 0"));
+  EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("not those of this rank"));
 }
 
 }  // namespace

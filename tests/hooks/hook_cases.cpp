@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <narrowcast/wire_format.h>
-#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
 #include "tests/hooks/upstream_quantization.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include <narrowcast/hooks.h>
-#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/parameters_bucket.h"
 #include "tests/ops/collectives/mean/reference_mean.h"

@@ -1,17 +1,55 @@
-// What every communication hook of the project has in common.
+// What every communication hook of the project has in common, and what it keeps over a restart of the training.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 
 #include <atomic>
 #include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <vector>
 
+#include <narrowcast/errors.h>
 #include <narrowcast/export.h>
-#include <narrowcast/hook_state.h>
 
 namespace narrowcast::hooks {
+
+// A parameter, under the name by which saved state knows it.
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// Tensors by name, on any device; the names are the hook's own.
+using HookState = std::map<std::string, at::Tensor>;
+
+// What the ranks of an earlier run left, as one rank of the run that resumes from there gets it. The two worlds may
+// differ in size. Rank r of a world of W gets what the former ranks r, r + W, r + 2 W, ... left, so that each of them
+// is with exactly one rank: in a world of the former size every rank gets its own, in a smaller one some get that of
+// several, and in a larger one the last ranks get none.
+struct FormerRanks {
+  int64_t world_size = 1;         // how many former ranks there were
+  std::vector<HookState> states;  // of those that this rank gets, in their order
+  HookState first;                // of former rank 0, where `states` is empty
+
+  // Of the former rank with this one's number or, where there was none, of former rank 0.
+  const HookState& own() const { return states.empty() ? first : states[0]; }
+};
+
+// A 64-bit integer as a tensor of no dimensions.
+inline at::Tensor int_tensor(int64_t value) { return at::full({}, value, at::kLong); }
+
+// The integer of that name. Throws CorruptInputError naming what is missing or no such number.
+inline int64_t int_of(const HookState& state, const std::string& name) {
+  const auto found = state.find(name);
+  NARROWCAST_CHECK_INPUT(found != state.end(), "the hook's state lacks '", name, "'");
+  NARROWCAST_CHECK_INPUT(found->second.scalar_type() == at::kLong && found->second.numel() == 1, "the hook's state '",
+                         name, "' is no integer");
+  return found->second.item<int64_t>();
+}
 
 // A DDP communication hook: given a bucket of this rank's gradients it returns a
 // future of the bucket averaged over the ranks, in the bucket's dtype and shape.
@@ -31,7 +69,7 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // of its own adds it to what it inherits. `parameters` are those whose gradients the buckets hold.
   virtual HookState state(const std::vector<NamedParameter>& parameters) const;
 
-  // Takes such state up, before the first step. Throws CorruptInputError naming what is missing or does not fit.
+  // Resumes from such state, before the first step. Throws CorruptInputError naming what is missing or does not fit.
   virtual void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
@@ -50,6 +88,8 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
 
 // Bytes each rank sends when `payload_bytes` are all-reduced in a ring of
 // `world_size` ranks: 2 (W - 1) / W times the payload, rounded up.
-NARROWCAST_EXPORT int64_t ring_all_reduce_bytes(int64_t payload_bytes, int64_t world_size);
+constexpr int64_t ring_all_reduce_bytes(int64_t payload_bytes, int64_t world_size) {
+  return (2 * (world_size - 1) * payload_bytes + world_size - 1) / world_size;
+}
 
 }  // namespace narrowcast::hooks

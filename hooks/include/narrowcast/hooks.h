@@ -21,13 +21,13 @@ NARROWCAST_EXPORT std::vector<std::string> comm_hook_names();
 NARROWCAST_EXPORT void check_comm_hook(const std::string& name, const WireOptions& wire,
                                        std::optional<int64_t> channel_size = std::nullopt);
 
-// Whether the hook of that name has channels, whose size can be chosen. c10::ValueError for an unknown name, here and
-// below.
-NARROWCAST_EXPORT bool takes_channel_size(const std::string& hook);
-
-// The elements of a channel with that hook, given what was chosen; nothing for hooks without channels.
+// The elements of a channel with that hook, given what was chosen; nothing for hooks without channels. c10::ValueError
+// for an unknown name, here and below.
 NARROWCAST_EXPORT std::optional<int64_t> channel_size_of(const std::string& hook,
                                                          std::optional<int64_t> channel_size = std::nullopt);
+
+// Whether the hook of that name has channels, whose size can be chosen.
+inline bool takes_channel_size(const std::string& hook) { return channel_size_of(hook).has_value(); }
 
 // The format in which that hook sends; nothing for hooks that are not of wire formats.
 NARROWCAST_EXPORT std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire = {});

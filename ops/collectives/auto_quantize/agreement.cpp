@@ -1,4 +1,5 @@
-#include "ops/collectives/auto_quantize/agreement.h"
+// Whether all ranks mean the same exchange.
+#include "ops/collectives/auto_quantize/exchange.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -7,8 +8,7 @@
 #include <optional>
 
 #include "ops/backend_errors.h"
-#include "ops/collectives/all_gather_rows.h"
-#include "ops/collectives/group_name.h"
+#include "ops/collectives/group.h"
 #include "ops/error_message.h"
 
 namespace narrowcast::collectives {
@@ -108,33 +108,33 @@ void check_same_call(const std::vector<Record>& records) {
   }
 }
 
-// What rank `receiver` calls the room for the run of `sender`.
-std::string room_name(Collective collective, int64_t sender) {
+// What rank `receiver` calls the place for the segment of `sender`.
+std::string place_name(Collective collective, int64_t sender) {
   if (collective == Collective::kAllToAllSingle) {
     return "output has room for";
   }
   return c10::str("outputs[", sender, "] has");
 }
 
-void check_runs_fit(const std::vector<Record>& records) {
+void check_segments_fit(const std::vector<Record>& records) {
   const auto world_size = static_cast<int64_t>(records.size());
   const Collective collective = records[0].collective();
   for (int64_t sender = 0; sender < world_size; ++sender) {
     for (int64_t receiver = 0; receiver < world_size; ++receiver) {
-      const int64_t run = records[sender].sends(receiver);
-      const int64_t room = records[receiver].receives(sender);
-      TORCH_CHECK_VALUE(run == room, operator_name(collective), ": rank ", sender, " sends ", run, " elements to rank ",
-                        receiver, ", whose ", room_name(collective, sender), " ", room);
+      const int64_t segment = records[sender].sends(receiver);
+      const int64_t place = records[receiver].receives(sender);
+      TORCH_CHECK_VALUE(segment == place, operator_name(collective), ": rank ", sender, " sends ", segment,
+                        " elements to rank ", receiver, ", whose ", place_name(collective, sender), " ", place);
     }
   }
 }
 
-// Of the runs of this rank alone, whose sizes are those of its own tensors: no number that another rank only says is
-// trusted. In an all-gather these are all there are.
-int64_t longest_run(const Exchange& exchange) {
+// Of the segments of this rank alone, whose sizes are those of its own tensors: no number that another rank only says
+// is trusted. In an all-gather these are all there are.
+int64_t longest_segment(const Exchange& exchange) {
   int64_t longest = 0;
-  for (const auto* const runs : {&exchange.sends, &exchange.receives}) {
-    longest = std::max(longest, *std::max_element(runs->begin(), runs->end()));
+  for (const auto* const segments : {&exchange.sends, &exchange.receives}) {
+    longest = std::max(longest, *std::max_element(segments->begin(), segments->end()));
   }
   return longest;
 }
@@ -146,8 +146,8 @@ int64_t agree(const Exchange& exchange) {
   const std::vector<Record> records = read_records(gathered, exchange);
   check_no_refusal(records);
   check_same_call(records);
-  check_runs_fit(records);
-  return longest_run(exchange);
+  check_segments_fit(records);
+  return longest_segment(exchange);
 }
 
 void refuse(const Exchange& exchange, const Refusal& refusal) {

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/collectives/auto_quantize/agreement.h"
+#include "ops/collectives/arguments.h"
 #include "ops/collectives/auto_quantize/exchange.h"
-#include "ops/collectives/writable.h"
 #include "ops/meta/meta.h"
 #include "ops/without_derivative.h"
 

@@ -4,9 +4,6 @@
 
 #include <utility>
 
-#include "ops/collectives/mean/one_shot.h"
-#include "ops/collectives/mean/two_shot.h"
-
 namespace narrowcast::collectives {
 namespace {
 
@@ -27,14 +24,12 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
       TORCH_CHECK_VALUE(options.world_size == 1, "route kNowhere is for one rank, but there are ", options.world_size);
       return std::make_unique<NoExchange>();
     case Route::kOneShot:
-      return std::make_unique<OneShot>(options, std::move(memory));
+      return make_one_shot(options, wire_codec(options.format, options.rank), std::move(memory));
     case Route::kTwoShot:
-      return std::make_unique<TwoShot>(options, std::move(memory));
+      return make_two_shot(options, std::move(memory));
   }
   TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is no Route");
 }
-
-Run shard_of(int64_t rank, int64_t world_size, int64_t numel) { return cut(numel, world_size)[rank]; }
 
 codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio: products of small numbers lie far apart.

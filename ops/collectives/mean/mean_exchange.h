@@ -1,20 +1,94 @@
-// How ranks replace an array by its mean over them.
+// How ranks replace an array by its mean over them: in one hop (one_shot.cpp) or in two (two_shot.cpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
-#include <narrowcast/export.h>
-#include "ops/codec/wire_format.h"
+#include <narrowcast/wire_format.h>
 #include "ops/codec/wire_rounding.h"
-#include "ops/collectives/mean/cost_model.h"
-#include "ops/collectives/wire/message_memory.h"
-#include "ops/collectives/wire/run.h"
+#include "ops/collectives/mean/message_memory.h"
+#include "ops/collectives/mean/segments.h"
+#include "ops/cpu/wire/wire_kernels.h"
 #include "ops/engine/transport.h"
 
 namespace narrowcast::collectives {
+
+enum class Route {
+  kNowhere,  // One rank: there is nothing to send, and nothing is rounded.
+  kOneShot,  // Every rank sends its whole message to every other.
+  kTwoShot,  // Every rank sums one shard of the array, and sends the result to every other.
+};
+
+// What sending costs a rank: each hop waits for its messages once, each byte takes its time on the rank's own link.
+// The defaults are a network of 10 Gbit/s: on a slower one two shots pay earlier than this says, on a faster one later.
+struct LinkCost {
+  double seconds_per_hop = 50e-6;
+  double seconds_per_byte = 0.8e-9;
+};
+
+// Of an array of `numel` elements in `format`, whose message has S bytes, over W ranks:
+//   one shot:  1 hop, (W - 1) S bytes
+//   two shots: 2 hops, 2 (W - 1) / W S bytes
+// With two ranks both send S bytes, and one shot is a hop shorter at any size. From three ranks on one shot is cheaper
+// for small arrays: at the default cost below 93,750 bytes for W = 3, 41,666 for W = 4, 11,904 for W = 8.
+// Depends on nothing that differs between ranks.
+inline Route choose_route(int64_t numel, int64_t world_size, WireFormat format, const LinkCost& cost = {}) {
+  if (world_size == 1) {
+    return Route::kNowhere;
+  }
+  const auto bytes = static_cast<double>(encoded_size(numel, format));
+  const auto ranks = static_cast<double>(world_size);
+  const double one_shot = cost.seconds_per_hop + (ranks - 1) * bytes * cost.seconds_per_byte;
+  const double two_shot = 2 * cost.seconds_per_hop + 2 * (ranks - 1) / ranks * bytes * cost.seconds_per_byte;
+  return one_shot <= two_shot ? Route::kOneShot : Route::kTwoShot;
+}
+
+// Error feedback (ArraySegment in ops/collectives/mean/segment_codec.h), or null. Both are float32 and, like the array,
+// 1-D and contiguous.
+struct Residuals {
+  float* own = nullptr;   // [numel]: what receivers lack of this rank's array.
+  float* mean = nullptr;  // [numel of this rank's shard]: what they lack of the mean that this rank sends.
+};
+
+// One call: what differs from step to step.
+struct MeanCall {
+  at::Tensor array;  // [numel], contiguous, float32, float64, bfloat16 or float16.
+  codec::wire::Rounding rounding;
+  Residuals residuals;
+};
+
+// What one shot makes of an array on its way: its wire format, or what else ranks may want to send each other. An
+// object belongs to one exchange, and may keep what it finds between the functions of a call. On the CPU they run on
+// the engine's thread, chunk after chunk; on a GPU they enqueue kernels on the current stream, and the whole array is
+// one chunk.
+class MeanCodec {
+ public:
+  virtual ~MeanCodec() = default;
+
+  // Elements that stay together: chunks begin at multiples of it. >= 1, and may exceed the array.
+  virtual int64_t grain() const = 0;
+
+  // Size of the message of a chunk, the same on all ranks; 0 for one without elements.
+  virtual int64_t message_bytes(const Segment& chunk) const = 0;
+
+  // Writes the message of a chunk of call.array: uint8 [message_bytes(chunk)] on the array's device. All chunks that
+  // have elements come, in order, before the first is averaged.
+  virtual void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) = 0;
+
+  // Writes the mean over ranks to the chunk of call.array, given the messages of all ranks, in their order. Chunks come
+  // in order.
+  virtual void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) = 0;
+};
+
+// Makes the codec for an array on that device.
+using MeanCodecFactory = std::function<std::unique_ptr<MeanCodec>(at::Device device)>;
+
+// That of a wire format, for what `rank` sends. On any device.
+std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank);
 
 // Messages of one array share a rank's channels with those of no other array of the same job.
 inline constexpr int64_t kChannelsPerArray = engine::Transport::kChannels / 2;
@@ -27,22 +101,8 @@ struct MeanOptions {
   int64_t first_channel = 0;  // Of the kChannelsPerArray that are this array's own.
 };
 
-// Error feedback (ArrayRun in ops/collectives/wire/run_codec.h), or null. Both are float32 and, like the array, 1-D and
-// contiguous.
-struct Residuals {
-  float* own = nullptr;   // [numel]: what receivers lack of this rank's array.
-  float* mean = nullptr;  // [numel of this rank's shard]: what they lack of the mean that this rank sends.
-};
-
-// One call: what differs from step to step.
-struct MeanCall {
-  at::Tensor array;  // [numel] on the CPU, contiguous, float32, float64, bfloat16 or float16.
-  codec::wire::Rounding rounding;
-  Residuals residuals;
-};
-
-// The part of an engine::Job that concerns one array: start, advance and finish are called as Job's are, and may be
-// called again when finish has returned. Afterwards every rank holds the same bits.
+// The part of an engine::Job that concerns one array, on the CPU: start, advance and finish are called as Job's are,
+// and may be called again when finish has returned. Afterwards every rank holds the same bits.
 class MeanExchange {
  public:
   virtual ~MeanExchange() = default;
@@ -59,8 +119,34 @@ class MeanExchange {
 std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions& options,
                                                  std::shared_ptr<MessageMemory> memory);
 
+// Before: rank r holds its own array, cut into the same chunks on every rank.
+// start:  rank r posts a receive for every chunk from every peer. Then it encodes
+//         chunk after chunk and sends each to ranks r+1, r+2, ..., r-1.
+// finish: chunk after chunk, rank r waits for the messages of all peers and
+//         averages those of ranks 0, 1, ..., W-1. Its own part goes through its
+//         own message like any other, also where it is alone.
+// After:  every rank has computed the same mean from the same bytes.
+// The codec says what the messages are, not options.format.
+std::unique_ptr<MeanExchange> make_one_shot(const MeanOptions& options, std::unique_ptr<MeanCodec> codec,
+                                            std::shared_ptr<MessageMemory> memory);
+
+// Before:  rank r holds its own array, cut into the same W shards on every rank,
+//          and each shard into the same chunks.
+// start:   rank r posts the receives of both hops. Then, chunk after chunk, it
+//          encodes its part of the shards of ranks r+1, r+2, ..., r-1 and sends
+//          each to its owner. Of its own shard nothing is encoded.
+// advance: chunk after chunk, rank r waits for all parts of its own shard, sums
+//          them with its own in the order of ranks 0, 1, ..., W-1 in float32,
+//          divides by W, and sends the encoded mean to all others.
+// finish:  chunk after chunk, rank r decodes the W means as they come: its own,
+//          too, from the message that the others get.
+// After:   every rank has decoded the same bytes.
+std::unique_ptr<MeanExchange> make_two_shot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
+
 // The elements of which `rank` sends the mean in two shots.
-NARROWCAST_EXPORT Run shard_of(int64_t rank, int64_t world_size, int64_t numel);
+inline Segment shard_of(int64_t rank, int64_t world_size, int64_t numel) {
+  return part_of({0, numel}, rank, world_size, cpu::kWireGrain);
+}
 
 // The random numbers of what `rank` sends in `hop` (0 or 1): other ranks and hops round by others.
 codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop);

@@ -1,85 +1,144 @@
-#include "ops/collectives/mean/one_shot.h"
-
+// The mean in one hop.
 #include <algorithm>
 #include <utility>
 
-#include <narrowcast/wire_format.h>
-#include "ops/collectives/wire/run_codec.h"
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/segment_codec.h"
+#include "ops/cpu/wire/wire_kernels.h"
 
 namespace narrowcast::collectives {
 namespace {
 
-// Elements of a piece: while one is encoded or decoded, the others are on their way. Smaller ones cost more per message
-// than they hide.
-constexpr int64_t kPieceNumel = int64_t{1} << 20;
+class WireCodec final : public MeanCodec {
+ public:
+  WireCodec(WireFormat format, int64_t rank) : format_(format), rank_(rank) {}
 
-int64_t count_pieces(int64_t numel) {
-  return std::clamp<int64_t>((numel + kPieceNumel / 2) / kPieceNumel, 1, kChannelsPerArray);
+  int64_t grain() const override { return cpu::kWireGrain; }
+
+  int64_t message_bytes(const Segment& chunk) const override { return encoded_size(chunk.numel, format_); }
+
+  void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) override {
+    const codec::wire::Rounding rounding = rounding_of(call.rounding, rank_, 0).at(chunk.begin);
+    float* const residual = call.residuals.own == nullptr ? nullptr : call.residuals.own + chunk.begin;
+    encode_segment({format_, rounding}, {call.array, chunk, residual}, message.mutable_data_ptr<uint8_t>());
+  }
+
+  void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
+    RankMessages by_rank;
+    for (const at::Tensor& message : messages) {
+      by_rank.push_back(message.const_data_ptr<uint8_t>());
+    }
+    average_segments(format_, by_rank, {call.array, chunk});
+  }
+
+ private:
+  const WireFormat format_;
+  const int64_t rank_;
+};
+
+// Elements of a chunk: while one is encoded or decoded, the others are on their way. Smaller ones cost more per message
+// than they hide.
+constexpr int64_t kChunkNumel = int64_t{1} << 20;
+
+std::vector<Segment> cut_chunks(int64_t numel, int64_t grain) {
+  const int64_t count = std::clamp<int64_t>((numel + kChunkNumel / 2) / kChunkNumel, 1, kChannelsPerArray);
+  std::vector<Segment> chunks = cut({0, numel}, count, grain);
+  std::erase_if(chunks, [](const Segment& chunk) { return chunk.numel == 0; });
+  return chunks;
 }
+
+class OneShot final : public MeanExchange {
+ public:
+  OneShot(const MeanOptions& options, std::unique_ptr<MeanCodec> codec, std::shared_ptr<MessageMemory> memory)
+      : options_(options),
+        codec_(std::move(codec)),
+        memory_(std::move(memory)),
+        chunks_(cut_chunks(options.numel, codec_->grain())) {
+    for (const Segment& chunk : chunks_) {
+      for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+        messages_.push_back(layout_.add(codec_->message_bytes(chunk)));
+      }
+    }
+  }
+
+  int64_t payload_bytes() const override {
+    int64_t bytes = 0;
+    for (const Segment& chunk : chunks_) {
+      bytes += codec_->message_bytes(chunk);
+    }
+    return bytes * (options_.world_size - 1);
+  }
+
+  void start(engine::Transport& transport, MeanCall call) override {
+    call_ = std::move(call);
+    placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+    post_receives(transport);
+    for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      codec_->encode(call_, chunks_[chunk], message(chunk, options_.rank));
+      send_chunk(transport, chunk);
+    }
+  }
+
+  void finish(engine::Transport& transport) override {
+    const auto peers = static_cast<size_t>(options_.world_size - 1);
+    std::vector<at::Tensor> by_rank(options_.world_size);
+    for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      for (size_t i = 0; i < peers; ++i) {
+        transport.wait_receive(receives_[chunk * peers + i]);
+      }
+      for (int64_t rank = 0; rank < options_.world_size; ++rank) {
+        by_rank[rank] = message(chunk, rank);
+      }
+      codec_->average(call_, chunks_[chunk], by_rank);
+    }
+    call_ = {};
+  }
+
+ private:
+  int64_t channel(size_t chunk) const { return options_.first_channel + static_cast<int64_t>(chunk); }
+
+  const at::Tensor& message(size_t chunk, int64_t rank) const {
+    return placed_[messages_[chunk * options_.world_size + rank]];
+  }
+
+  void post_receives(engine::Transport& transport) {
+    receives_.clear();
+    for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+        const int64_t peer = (options_.rank + options_.world_size - distance) % options_.world_size;
+        receives_.push_back(transport.post_receive({message(chunk, peer), peer, channel(chunk)}));
+      }
+    }
+  }
+
+  void send_chunk(engine::Transport& transport, size_t chunk) const {
+    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+      const int64_t peer = (options_.rank + distance) % options_.world_size;
+      transport.send({message(chunk, options_.rank), peer, channel(chunk)});
+    }
+  }
+
+  const MeanOptions options_;
+  const std::unique_ptr<MeanCodec> codec_;
+  const std::shared_ptr<MessageMemory> memory_;
+  const std::vector<Segment> chunks_;
+  MessageLayout layout_;
+  std::vector<size_t> messages_;  // By chunk, then by rank; this rank's own are what it sends.
+  // Of the call in progress:
+  MeanCall call_;
+  std::vector<at::Tensor> placed_;
+  std::vector<int64_t> receives_;  // By chunk, then by distance of the peer.
+};
 
 }  // namespace
 
-OneShot::OneShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory)
-    : options_(options), memory_(std::move(memory)), pieces_(cut(options.numel, count_pieces(options.numel))) {
-  for (const Run& piece : pieces_) {
-    for (int64_t rank = 0; rank < options_.world_size; ++rank) {
-      messages_.push_back(layout_.add(encoded_size(piece.numel, options_.format)));
-    }
-  }
+std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank) {
+  return std::make_unique<WireCodec>(format, rank);
 }
 
-int64_t OneShot::payload_bytes() const {
-  return encoded_size(options_.numel, options_.format) * (options_.world_size - 1);
-}
-
-void OneShot::start(engine::Transport& transport, MeanCall call) {
-  call_ = std::move(call);
-  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
-  post_receives(transport);
-  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-    encode_piece(piece);
-    send_piece(transport, piece);
-  }
-}
-
-void OneShot::post_receives(engine::Transport& transport) {
-  receives_.clear();
-  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-    for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      const int64_t peer = (options_.rank + options_.world_size - distance) % options_.world_size;
-      receives_.push_back(transport.post_receive({placed_[message(piece, peer)], peer, channel(piece)}));
-    }
-  }
-}
-
-void OneShot::encode_piece(size_t piece) const {
-  const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 0);
-  const int64_t begin = pieces_[piece].begin;
-  float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + begin;
-  encode_run({options_.format, rounding.at(begin)}, {call_.array, pieces_[piece], residual},
-             placed_[message(piece, options_.rank)].mutable_data_ptr<uint8_t>());
-}
-
-void OneShot::send_piece(engine::Transport& transport, size_t piece) const {
-  const at::Tensor& own = placed_[message(piece, options_.rank)];
-  for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-    transport.send({own, (options_.rank + distance) % options_.world_size, channel(piece)});
-  }
-}
-
-void OneShot::finish(engine::Transport& transport) {
-  const auto peers = static_cast<size_t>(options_.world_size - 1);
-  RankMessages by_rank(options_.world_size);
-  for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-    for (size_t i = 0; i < peers; ++i) {
-      transport.wait_receive(receives_[piece * peers + i]);
-    }
-    for (int64_t rank = 0; rank < options_.world_size; ++rank) {
-      by_rank[rank] = placed_[message(piece, rank)].const_data_ptr<uint8_t>();
-    }
-    average_runs(options_.format, by_rank, {call_.array, pieces_[piece]});
-  }
-  call_ = {};
+std::unique_ptr<MeanExchange> make_one_shot(const MeanOptions& options, std::unique_ptr<MeanCodec> codec,
+                                            std::shared_ptr<MessageMemory> memory) {
+  return std::make_unique<OneShot>(options, std::move(codec), std::move(memory));
 }
 
 }  // namespace narrowcast::collectives

@@ -11,12 +11,10 @@
 #include <utility>
 
 #include <narrowcast/wire_format.h>
-#include "ops/collectives/group_name.h"
-#include "ops/collectives/mean/call_header.h"
-#include "ops/collectives/mean/group_workspace.h"
+#include "ops/collectives/arguments.h"
+#include "ops/collectives/group.h"
+#include "ops/collectives/mean/announced_call.h"
 #include "ops/collectives/mean/stream_mean.h"
-#include "ops/collectives/refusal.h"
-#include "ops/collectives/writable.h"
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
 #include "ops/error_message.h"

@@ -5,10 +5,26 @@
 namespace narrowcast::collectives {
 namespace {
 
+std::unique_ptr<MeanExchange> make_narrow_exchange(const QuantizedMeanOptions& options,
+                                                   std::shared_ptr<MessageMemory> memory) {
+  const MeanOptions mean{
+      .rank = options.rank, .world_size = options.world_size, .numel = options.numel, .format = options.format};
+  if (options.codec) {
+    return make_one_shot(mean, options.codec(at::kCPU), std::move(memory));
+  }
+  const Route route = choose_route(options.numel, options.world_size, options.format, options.link);
+  return make_mean_exchange(route, mean, std::move(memory));
+}
+
 std::unique_ptr<MeanExchange> make_exact_exchange(const QuantizedMeanOptions& options, int64_t numel,
                                                   std::shared_ptr<MessageMemory> memory) {
   const Route route = choose_route(numel, options.world_size, WireFormat::kFp32, options.link);
-  return make_mean_exchange(route, {options.rank, options.world_size, numel, WireFormat::kFp32, kChannelsPerArray},
+  return make_mean_exchange(route,
+                            {.rank = options.rank,
+                             .world_size = options.world_size,
+                             .numel = numel,
+                             .format = WireFormat::kFp32,
+                             .first_channel = kChannelsPerArray},
                             std::move(memory));
 }
 
@@ -16,9 +32,7 @@ std::unique_ptr<MeanExchange> make_exact_exchange(const QuantizedMeanOptions& op
 
 QuantizedMeanJob::QuantizedMeanJob(QuantizedMeanOptions options, const JobMemory& memory)
     : options_(std::move(options)),
-      route_(choose_route(options_.numel, options_.world_size, options_.format, options_.link)),
-      narrow_(make_mean_exchange(route_, {options_.rank, options_.world_size, options_.numel, options_.format},
-                                 memory.narrow)),
+      narrow_(make_narrow_exchange(options_, memory.narrow)),
       exact_(options_.exact),
       exact_exchange_(make_exact_exchange(options_, exact_.values().numel(), memory.exact)) {}
 

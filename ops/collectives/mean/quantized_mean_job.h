@@ -9,11 +9,10 @@
 #include <vector>
 
 #include <narrowcast/export.h>
-#include "ops/collectives/mean/cost_model.h"
 #include "ops/collectives/mean/mean_exchange.h"
-#include "ops/collectives/wire/exact_elements.h"
-#include "ops/collectives/wire/message_memory.h"
-#include "ops/engine/job.h"
+#include "ops/collectives/mean/message_memory.h"
+#include "ops/collectives/mean/segments.h"
+#include "ops/engine/engine.h"
 
 namespace narrowcast::collectives {
 
@@ -29,11 +28,15 @@ struct QuantizedMeanOptions {
   int64_t world_size = 1;
   int64_t numel = 0;  // Of the array.
   WireFormat format = WireFormat::kInt8B128;
-  std::vector<Run> exact = {};  // See ExactElements.
+  // In place of `format`: the array goes in one shot, of a single rank, too.
+  MeanCodecFactory codec = nullptr;
+  // What errors call one shot's all-gather on a stream; "all-gather of messages of NAME" if this is empty.
+  std::string all_gather = {};
+  std::vector<Segment> exact = {};  // See ExactElements.
   LinkCost link = {};
 };
 
-// Replaces a 1-D array by its mean over the ranks. With one rank it stays as it is.
+// Replaces a 1-D array by its mean over the ranks. With one rank it stays as it is, but for what a codec makes of it.
 class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
  public:
   QuantizedMeanJob(QuantizedMeanOptions options, const JobMemory& memory);
@@ -43,9 +46,7 @@ class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
 
   int64_t numel() const { return options_.numel; }
   WireFormat format() const { return options_.format; }
-  // Which way the array goes.
-  Route route() const { return route_; }
-  const std::vector<Run>& exact() const { return exact_.runs(); }
+  const std::vector<Segment>& exact() const { return exact_.segments(); }
 
   // Bytes that this rank sends per submission, to all peers together.
   int64_t payload_bytes() const;
@@ -57,7 +58,6 @@ class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
 
  private:
   const QuantizedMeanOptions options_;
-  const Route route_;
   const std::unique_ptr<MeanExchange> narrow_;
   ExactElements exact_;
   const std::unique_ptr<MeanExchange> exact_exchange_;

@@ -13,11 +13,11 @@
 #include <narrowcast/export.h>
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
-#include "ops/collectives/wire/exact_elements.h"
+#include "ops/collectives/mean/segments.h"
 
 namespace narrowcast::collectives {
 
-class StreamExchange;
+class StreamExchange;  // One array's part of a StreamMean.
 
 // Replaces a 1-D array on `device` by its mean over the ranks: by the same routes, messages and arithmetic as
 // QuantizedMeanJob, and so with the same bits, but by collectives of the group's backend for the device.
@@ -33,7 +33,7 @@ class NARROWCAST_EXPORT StreamMean {
   StreamMean(const StreamMean&) = delete;
   StreamMean& operator=(const StreamMean&) = delete;
 
-  const std::vector<Run>& exact() const { return exact_.runs(); }
+  const std::vector<Segment>& exact() const { return exact_.segments(); }
 
   // Bytes that this rank sends per call, to all peers together.
   int64_t payload_bytes() const;

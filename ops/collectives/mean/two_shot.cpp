@@ -1,10 +1,9 @@
-#include "ops/collectives/mean/two_shot.h"
-
+// The mean in two hops.
 #include <algorithm>
 #include <utility>
 
-#include <narrowcast/wire_format.h>
-#include "ops/collectives/wire/run_codec.h"
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/segment_codec.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -14,18 +13,56 @@ namespace {
 constexpr int64_t kLeastChunkBytes = int64_t{256} << 10;
 constexpr int64_t kMostChunks = 2;
 
-std::vector<std::vector<Run>> cut_shards(const MeanOptions& options) {
-  const std::vector<Run> shards = cut(options.numel, options.world_size);
+std::vector<std::vector<Segment>> cut_shards(const MeanOptions& options) {
+  const std::vector<Segment> shards = cut(options.numel, options.world_size);
   const int64_t shard_bytes = encoded_size(options.numel, options.format) / options.world_size;
   const int64_t count = std::clamp<int64_t>(shard_bytes / kLeastChunkBytes, 1, kMostChunks);
-  std::vector<std::vector<Run>> chunks;
-  for (const Run& shard : shards) {
+  std::vector<std::vector<Segment>> chunks;
+  for (const Segment& shard : shards) {
     chunks.push_back(cut(shard, count));
   }
   return chunks;
 }
 
-}  // namespace
+class TwoShot final : public MeanExchange {
+ public:
+  TwoShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
+
+  int64_t payload_bytes() const override;
+  void start(engine::Transport& transport, MeanCall call) override;
+  void advance(engine::Transport& transport) override;
+  void finish(engine::Transport& transport) override;
+
+ private:
+  // Messages of one chunk, by rank: indices into layout_. What concerns this rank itself is unused.
+  struct ChunkMessages {
+    std::vector<size_t> parts_sent;      // This rank's part of rank r's shard.
+    std::vector<size_t> parts_received;  // Rank r's part of this rank's shard.
+    std::vector<size_t> means;           // Rank r's mean; this rank's own is what it sends.
+  };
+  int64_t peer_before(int64_t distance) const;
+  int64_t peer_after(int64_t distance) const;
+  int64_t channel(int64_t hop, size_t chunk) const;
+  const Segment& segment(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
+  ChunkMessages lay_out(size_t chunk);
+  void post_receives(engine::Transport& transport);
+  void encode_part(int64_t peer, size_t chunk) const;
+  void send_part(engine::Transport& transport, int64_t peer, size_t chunk) const;
+  void send_mean(engine::Transport& transport, size_t chunk);
+  void take_means(engine::Transport& transport, size_t chunk);
+  void decode_mean(int64_t rank, size_t chunk) const;
+
+  const MeanOptions options_;
+  const std::shared_ptr<MessageMemory> memory_;
+  const std::vector<std::vector<Segment>> chunks_;  // By rank, whose shards they make up.
+  MessageLayout layout_;
+  std::vector<ChunkMessages> messages_;  // By chunk.
+  // Of the call in progress:
+  MeanCall call_;
+  std::vector<at::Tensor> placed_;
+  std::vector<int64_t> part_receives_;  // By chunk, then by distance of the peer.
+  std::vector<int64_t> mean_receives_;
+};
 
 TwoShot::TwoShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory)
     : options_(options), memory_(std::move(memory)), chunks_(cut_shards(options)) {
@@ -38,8 +75,8 @@ TwoShot::ChunkMessages TwoShot::lay_out(size_t chunk) {
   ChunkMessages messages;
   for (int64_t rank = 0; rank < options_.world_size; ++rank) {
     const bool is_peer = rank != options_.rank;
-    const int64_t theirs = encoded_size(run(rank, chunk).numel, options_.format);
-    const int64_t ours = encoded_size(run(options_.rank, chunk).numel, options_.format);
+    const int64_t theirs = encoded_size(segment(rank, chunk).numel, options_.format);
+    const int64_t ours = encoded_size(segment(options_.rank, chunk).numel, options_.format);
     messages.parts_sent.push_back(layout_.add(is_peer ? theirs : 0));
     messages.parts_received.push_back(layout_.add(is_peer ? ours : 0));
     messages.means.push_back(layout_.add(theirs));
@@ -50,7 +87,7 @@ TwoShot::ChunkMessages TwoShot::lay_out(size_t chunk) {
 int64_t TwoShot::payload_bytes() const {
   const auto message_bytes = [&](int64_t rank) {
     int64_t bytes = 0;
-    for (const Run& chunk : chunks_[rank]) {
+    for (const Segment& chunk : chunks_[rank]) {
       bytes += encoded_size(chunk.numel, options_.format);
     }
     return bytes;
@@ -100,10 +137,10 @@ void TwoShot::post_receives(engine::Transport& transport) {
 
 void TwoShot::encode_part(int64_t peer, size_t chunk) const {
   const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 0);
-  const Run& part = run(peer, chunk);
+  const Segment& part = segment(peer, chunk);
   float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + part.begin;
-  encode_run({options_.format, rounding.at(part.begin)}, {call_.array, part, residual},
-             placed_[messages_[chunk].parts_sent[peer]].mutable_data_ptr<uint8_t>());
+  encode_segment({options_.format, rounding.at(part.begin)}, {call_.array, part, residual},
+                 placed_[messages_[chunk].parts_sent[peer]].mutable_data_ptr<uint8_t>());
 }
 
 void TwoShot::send_part(engine::Transport& transport, int64_t peer, size_t chunk) const {
@@ -133,15 +170,15 @@ void TwoShot::send_mean(engine::Transport& transport, size_t chunk) {
     const int64_t peer = peer_after(static_cast<int64_t>(i));
     parts[peer] = placed_[messages_[chunk].parts_received[peer]].const_data_ptr<uint8_t>();
   }
-  const Run& own = run(options_.rank, chunk);
+  const Segment& own = segment(options_.rank, chunk);
   const Residuals& residuals = call_.residuals;
   float* const own_residual = residuals.own == nullptr ? nullptr : residuals.own + own.begin;
   float* const mean_residual =
-      residuals.mean == nullptr ? nullptr : residuals.mean + (own.begin - run(options_.rank, 0).begin);
+      residuals.mean == nullptr ? nullptr : residuals.mean + (own.begin - segment(options_.rank, 0).begin);
   const at::Tensor& message = placed_[messages_[chunk].means[options_.rank]];
   const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 1).at(own.begin);
-  average_and_encode_runs({options_.format, rounding}, parts, {call_.array, own, own_residual}, mean_residual,
-                          message.mutable_data_ptr<uint8_t>());
+  average_and_encode_segments({options_.format, rounding}, parts, {call_.array, own, own_residual}, mean_residual,
+                              message.mutable_data_ptr<uint8_t>());
   for (size_t i = 1; i <= peers; ++i) {
     transport.send({message, peer_after(static_cast<int64_t>(i)), channel(1, chunk)});
   }
@@ -157,8 +194,14 @@ void TwoShot::take_means(engine::Transport& transport, size_t chunk) {
 }
 
 void TwoShot::decode_mean(int64_t rank, size_t chunk) const {
-  decode_run(options_.format, placed_[messages_[chunk].means[rank]].const_data_ptr<uint8_t>(),
-             {call_.array, run(rank, chunk)});
+  decode_segment(options_.format, placed_[messages_[chunk].means[rank]].const_data_ptr<uint8_t>(),
+                 {call_.array, segment(rank, chunk)});
+}
+
+}  // namespace
+
+std::unique_ptr<MeanExchange> make_two_shot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory) {
+  return std::make_unique<TwoShot>(options, std::move(memory));
 }
 
 }  // namespace narrowcast::collectives

@@ -29,7 +29,9 @@ namespace narrowcast {
 
 namespace collectives {
 
+// The ranks that take part.
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+// What is under way.
 using Work = c10::intrusive_ptr<c10d::Work>;
 
 // How tensors travel.
@@ -38,12 +40,17 @@ struct Encoding {
   std::optional<double> quant_loss;  // Divides what is decoded.
 };
 
-// Names of collectives, for auto_quantize.
+// Names a collective for auto_quantize: each rank's tensor goes to all ranks.
 struct AllGather {};
+// Names a collective for auto_quantize: each rank has a tensor for each rank.
 struct AllToAll {};
+// Names a collective for auto_quantize: each rank has rows of one tensor for each rank.
 struct AllToAllSingle {};
+// auto_quantize(all_gather, ...)
 inline constexpr AllGather all_gather;
+// auto_quantize(all_to_all, ...)
 inline constexpr AllToAll all_to_all;
+// auto_quantize(all_to_all_single, ...)
 inline constexpr AllToAllSingle all_to_all_single;
 
 }  // namespace collectives
@@ -51,6 +58,7 @@ inline constexpr AllToAllSingle all_to_all_single;
 // outputs: W tensors; outputs[r] becomes rank r's input, and has as many elements.
 class NARROWCAST_EXPORT AutoQuantizedAllGather {
  public:
+  // `encoding` is checked: auto_quantize makes these.
   explicit AutoQuantizedAllGather(collectives::Encoding encoding) : encoding_(encoding) {}
 
   // Returns when the outputs are written.
@@ -67,8 +75,10 @@ class NARROWCAST_EXPORT AutoQuantizedAllGather {
 // W tensors each; outputs[r] becomes inputs[this rank] of rank r, and has as many elements.
 class NARROWCAST_EXPORT AutoQuantizedAllToAll {
  public:
+  // `encoding` is checked: auto_quantize makes these.
   explicit AutoQuantizedAllToAll(collectives::Encoding encoding) : encoding_(encoding) {}
 
+  // Returns when the outputs are written.
   void operator()(at::TensorList outputs, at::TensorList inputs, const collectives::Group& group) const;
 
   // See AutoQuantizedAllGather::async.
@@ -82,27 +92,45 @@ class NARROWCAST_EXPORT AutoQuantizedAllToAll {
 // output_split_sizes[r] rows come from rank r. Without splits, or with empty ones, all ranks get equal parts.
 class NARROWCAST_EXPORT AutoQuantizedAllToAllSingle {
  public:
+  // `encoding` is checked: auto_quantize makes these.
   explicit AutoQuantizedAllToAllSingle(collectives::Encoding encoding) : encoding_(encoding) {}
 
+  // Returns when the output is written.
   void operator()(const at::Tensor& output, const at::Tensor& input, at::OptionalIntArrayRef output_split_sizes,
                   at::OptionalIntArrayRef input_split_sizes, const collectives::Group& group) const;
+  // The same in equal parts.
   void operator()(const at::Tensor& output, const at::Tensor& input, const collectives::Group& group) const;
 
   // See AutoQuantizedAllGather::async.
   collectives::Work async(const at::Tensor& output, const at::Tensor& input, at::OptionalIntArrayRef output_split_sizes,
                           at::OptionalIntArrayRef input_split_sizes, const collectives::Group& group) const;
+  // The same in equal parts.
   collectives::Work async(const at::Tensor& output, const at::Tensor& input, const collectives::Group& group) const;
 
  private:
   collectives::Encoding encoding_;
 };
 
-// The collective with the given formats; quant_loss divides what is received. c10::ValueError for a qtype that is none.
-NARROWCAST_EXPORT AutoQuantizedAllGather auto_quantize(collectives::AllGather, DQuantType qtype,
-                                                       std::optional<double> quant_loss = std::nullopt);
-NARROWCAST_EXPORT AutoQuantizedAllToAll auto_quantize(collectives::AllToAll, DQuantType qtype,
-                                                      std::optional<double> quant_loss = std::nullopt);
-NARROWCAST_EXPORT AutoQuantizedAllToAllSingle auto_quantize(collectives::AllToAllSingle, DQuantType qtype,
-                                                            std::optional<double> quant_loss = std::nullopt);
+// The all-gather of tensors that travel as `qtype`; quant_loss divides what is received. c10::ValueError for a qtype
+// that is none.
+inline AutoQuantizedAllGather auto_quantize(collectives::AllGather, DQuantType qtype,
+                                            std::optional<double> quant_loss = std::nullopt) {
+  to_string(qtype);  // Throws.
+  return AutoQuantizedAllGather({qtype, quant_loss});
+}
+
+// The same of the all-to-all of lists.
+inline AutoQuantizedAllToAll auto_quantize(collectives::AllToAll, DQuantType qtype,
+                                           std::optional<double> quant_loss = std::nullopt) {
+  to_string(qtype);
+  return AutoQuantizedAllToAll({qtype, quant_loss});
+}
+
+// The same of the all-to-all of rows.
+inline AutoQuantizedAllToAllSingle auto_quantize(collectives::AllToAllSingle, DQuantType qtype,
+                                                 std::optional<double> quant_loss = std::nullopt) {
+  to_string(qtype);
+  return AutoQuantizedAllToAllSingle({qtype, quant_loss});
+}
 
 }  // namespace narrowcast

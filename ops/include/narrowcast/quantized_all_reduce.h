@@ -13,7 +13,7 @@
 // c10::TypeError. The group can be used afterwards. c10::DistBackendError if a peer or the network fails, which leaves
 // what is written in place undefined. There are no gradients: backward through a result throws.
 //
-// Memory for messages stays with the group: see ops/collectives/mean/group_workspace.h.
+// Memory for messages stays with the group: see ops/collectives/mean/announced_call.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include <narrowcast/affine_uint8.h>
-#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 
 namespace narrowcast::bench {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/engine/job.h"
+#include "ops/engine/engine.h"
 #include "ops/engine/transport.h"
 
 namespace narrowcast::engine {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include <narrowcast/network_errors.h>
-#include "ops/collectives/group_name.h"
+#include "ops/collectives/group.h"
 #include "ops/libtorch_versions.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"

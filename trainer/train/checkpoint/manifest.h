@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <narrowcast/hook_state.h>
+#include <narrowcast/comm_hook.h>
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {

@@ -1,5 +1,5 @@
 // Ranks whose calls do not fit together: all of them are told, none waits, no output changes.
-#include "ops/collectives/auto_quantize/agreement.h"
+#include "ops/collectives/auto_quantize/exchange.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/collectives/refusal.h"
+#include "ops/collectives/arguments.h"
 #include "ops/libtorch_versions.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"

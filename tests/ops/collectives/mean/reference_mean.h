@@ -50,7 +50,7 @@ inline at::Tensor two_shot_mean(const Reference& how, const std::vector<at::Tens
   const auto world_size = static_cast<int64_t>(arrays.size());
   std::vector<at::Tensor> shards;
   for (int64_t owner = 0; owner < world_size; ++owner) {
-    const Run shard = shard_of(owner, world_size, arrays[0].numel());
+    const Segment shard = shard_of(owner, world_size, arrays[0].numel());
     std::vector<at::Tensor> parts;
     for (int64_t rank = 0; rank < world_size; ++rank) {
       const at::Tensor part = arrays[rank].narrow(0, shard.begin, shard.numel);

@@ -124,18 +124,23 @@ TEST(StreamMean, CountsWhatItSends) {
 }
 
 TEST(StreamMean, AFailedCollectiveNamesRankAndExchange) {
-  run_ranks(2,
-            [](int64_t rank, const Group& group) {
-              StreamMean mean(group, {.name = "int8 of bucket 3", .numel = 100, .link = kOneShotPays}, at::kCPU);
-              if (rank == 1) {
-                return;  // and gives up its group.
-              }
-              const std::string message = testing::error_message<c10::DistBackendError>([&] {
-                mean.enqueue({at::ones({100}), {}, {}});
-              });
-              EXPECT_THAT(message, HasSubstr("rank 0: all-gather of messages of int8 of bucket 3 failed: "));
-            },
-            {.timeout = std::chrono::milliseconds(2000)});
+  const auto fails_with = [](const QuantizedMeanOptions& options, const char* text) {
+    const auto body = [&](int64_t rank, const Group& group) {
+      StreamMean mean(group, options, at::kCPU);
+      if (rank == 1) {
+        return;  // and gives up its group.
+      }
+      const std::string message = testing::error_message<c10::DistBackendError>([&] {
+        mean.enqueue({at::ones({100}), {}, {}});
+      });
+      EXPECT_THAT(message, HasSubstr(text));
+    };
+    run_ranks(2, body, {.timeout = std::chrono::milliseconds(2000)});
+  };
+  fails_with({.name = "int8 of bucket 3", .numel = 100, .link = kOneShotPays},
+             "rank 0: all-gather of messages of int8 of bucket 3 failed: ");
+  fails_with({.name = "h of bucket 3", .numel = 100, .all_gather = "all-gather of hook h", .link = kOneShotPays},
+             "rank 0: all-gather of hook h failed: ");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "ops/collectives/wire/run_codec.h"
+#include "ops/collectives/mean/segment_codec.h"
 #include "ops/cuda/float_type_of.h"
 #include "tests/ops/cuda/wire/kernels_on_host.h"
 #include "tests/ops/cuda/wire/placed_array.h"
@@ -100,7 +100,7 @@ class CudaWireAverage : public ::testing::TestWithParam<WireFormat> {
 TEST_P(CudaWireAverage, SumsInRankOrderAndDivides) {
   for_each_case([&](const Contributions& all, Turns turns) {
     const at::Tensor expected = all.own.clone();
-    collectives::average_runs(format_, all.pointers, {expected, {0, expected.numel()}});
+    collectives::average_segments(format_, all.pointers, {expected, {0, expected.numel()}});
     const at::Tensor mean = all.own.clone();
     wire_average(format_, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()}, turns);
     EXPECT_TRUE(test::same_bits(mean, expected));
@@ -112,7 +112,7 @@ TEST_P(CudaWireAverage, KeepsTheSignOfZeros) {
     Contributions all(format_, {200, 1, 0, dtype});
     all.own = at::tensor({0.0F, -0.0F}).repeat({100}).to(dtype);
     const at::Tensor on_cpu = all.own.clone();
-    collectives::average_runs(format_, all.pointers, {on_cpu, {0, on_cpu.numel()}});
+    collectives::average_segments(format_, all.pointers, {on_cpu, {0, on_cpu.numel()}});
     EXPECT_TRUE(test::same_bits(on_cpu, all.own)) << dtype;
     const at::Tensor mean = all.own.clone();
     wire_average(format_, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()}, Turns::kForward);
@@ -130,8 +130,8 @@ TEST_P(CudaWireAverage, SumsHostileMessagesAsTheCpu) {
                               test::plain_encode(format_, Floats(x.rbegin(), x.rend()), test::kNearest),
                               test::plain_encode(format_, negated, test::kNearest)};
     const at::Tensor expected = at::zeros({1000});
-    collectives::average_runs(format_, {messages[0].data(), messages[1].data(), messages[2].data()},
-                              {expected, {0, 1000}});
+    collectives::average_segments(format_, {messages[0].data(), messages[1].data(), messages[2].data()},
+                                  {expected, {0, 1000}});
     const at::Tensor mean = at::zeros({1000});
     cuda::RankParts parts{.ranks = 3, .own_rank = 3, .n = 1000};
     for (size_t rank = 0; rank < 3; ++rank) parts.messages[rank] = messages[rank].data();
@@ -145,8 +145,8 @@ TEST_P(CudaWireAverage, EncodesTheMean) {
     for_each_case([&](const Contributions& all, Turns turns) {
       const int64_t n = all.own.numel();
       Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
-      collectives::average_and_encode_runs({format_, rounding}, all.pointers, {all.own, {0, n}}, nullptr,
-                                           expected.data());
+      collectives::average_and_encode_segments({format_, rounding}, all.pointers, {all.own, {0, n}}, nullptr,
+                                               expected.data());
       test::PlacedArray<uint8_t> message(test::size_of(format_, n), 6);
       wire_average_encode(
           format_, {.parts = all.parts(all.own, nullptr), .rounding = rounding, .message = message.data()}, turns);
@@ -161,8 +161,9 @@ TEST_P(CudaWireAverage, FeedsBackWhatItsMessageLacks) {
     Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
     Floats expected_own = all.own_residual;
     Floats expected_mean = all.mean_residual;
-    collectives::average_and_encode_runs({format_, test::kNearest}, all.pointers,
-                                         {all.own, {0, n}, expected_own.data()}, expected_mean.data(), expected.data());
+    collectives::average_and_encode_segments({format_, test::kNearest}, all.pointers,
+                                             {all.own, {0, n}, expected_own.data()}, expected_mean.data(),
+                                             expected.data());
     test::PlacedArray<uint8_t> message(test::size_of(format_, n), 0);
     Floats own_residual = all.own_residual;
     test::PlacedArray<float> mean_residual(all.mean_residual, 0);
@@ -187,8 +188,8 @@ TEST_P(CudaWireAverage, FeedsBackWhatAnArraysMessageLacks) {
       Floats expected_residual = random_floats(1000, 5);
       test::PlacedArray<float> residual(expected_residual, 4);
       Bytes expected(static_cast<size_t>(test::size_of(format_, 1000)));
-      collectives::encode_run({format_, test::kStochastic}, {array, {0, 1000}, expected_residual.data()},
-                              expected.data());
+      collectives::encode_segment({format_, test::kStochastic}, {array, {0, 1000}, expected_residual.data()},
+                                  expected.data());
       test::PlacedArray<uint8_t> message(test::size_of(format_, 1000), 2);
       wire_encode(format_,
                   {.type = cuda::float_type_of(dtype),

@@ -1,5 +1,5 @@
 // Runs of CUDA tensors, against the CPU's: where there is a GPU.
-#include "ops/collectives/wire/run_codec.h"
+#include "ops/collectives/mean/segment_codec.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ struct Side {
   std::vector<at::Tensor> messages;
   at::Tensor message;  // What is written.
 
-  ArrayRun run(bool feedback) const {
+  ArraySegment run(bool feedback) const {
     return {array, {1024, array.numel() - 1024}, feedback ? residual.mutable_data_ptr<float>() : nullptr};
   }
   RankMessages ranks(int64_t own) const {
@@ -80,8 +80,8 @@ TEST_P(CudaRunCodec, EncodesAndDecodesAsTheCpu) {
     for_each_case([&](const Side& cpu, const Side& gpu, int64_t) {
       const WireCoding coding{format_, feedback ? test::kNearest : test::kStochastic};
       for (const Side* side : {&cpu, &gpu}) {
-        encode_run(coding, side->run(feedback), side->out());
-        decode_run(format_, side->out(), side->run(false));
+        encode_segment(coding, side->run(feedback), side->out());
+        decode_segment(format_, side->out(), side->run(false));
       }
     });
   }
@@ -89,7 +89,7 @@ TEST_P(CudaRunCodec, EncodesAndDecodesAsTheCpu) {
 
 TEST_P(CudaRunCodec, AveragesAsTheCpu) {
   for_each_case([&](const Side& cpu, const Side& gpu, int64_t ranks) {
-    for (const Side* side : {&cpu, &gpu}) average_runs(format_, side->ranks(ranks - 1), side->run(false));
+    for (const Side* side : {&cpu, &gpu}) average_segments(format_, side->ranks(ranks - 1), side->run(false));
   });
 }
 
@@ -99,7 +99,7 @@ TEST_P(CudaRunCodec, EncodesAveragesAsTheCpu) {
       const WireCoding coding{format_, test::kStochastic};
       for (const Side* side : {&cpu, &gpu}) {
         float* const mean_residual = feedback ? side->mean_residual.mutable_data_ptr<float>() : nullptr;
-        average_and_encode_runs(coding, side->ranks(ranks / 2), side->run(feedback), mean_residual, side->out());
+        average_and_encode_segments(coding, side->ranks(ranks / 2), side->run(feedback), mean_residual, side->out());
       }
     });
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
-#include "hooks/all_reduce.h"
+#include "hooks/basic_hooks.h"
 #include "hooks/hook_table.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/bench/small_results.h"

@@ -14,7 +14,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
-#include "ops/collectives/mean/cost_model.h"
+#include "ops/collectives/mean/mean_exchange.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/verification/gradient_problems.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include <narrowcast/export.h>
-#include <narrowcast/wire_options.h>
+#include <narrowcast/hook_options.h>
 
 namespace narrowcast {
 

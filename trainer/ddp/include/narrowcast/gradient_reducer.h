@@ -14,7 +14,6 @@
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/export.h>
-#include <narrowcast/hook_state.h>
 #include <narrowcast/module_state.h>
 #include <narrowcast/process_group.h>
 

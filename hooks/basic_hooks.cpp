@@ -1,0 +1,105 @@
+#include "hooks/basic_hooks.h"
+
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/empty_like.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hooks/bucket.h"
+#include "ops/backend_errors.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+class AllReduceHook final : public CommHook {
+ public:
+  explicit AllReduceHook(const HookOptions& options) : group_(options.process_group) {}
+
+  std::string_view name() const override { return "allreduce"; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    const at::Tensor buffer = bucket.getBuffer();
+    buffer.div_(group_->getSize());
+    count_payload(ring_all_reduce_bytes(static_cast<int64_t>(buffer.nbytes()), group_->getSize()));
+    return all_reduce_then(group_, buffer, std::string(name()), [buffer] { return buffer; });
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+// fp16_compress and bf16_compress: casts the bucket to a 16-bit type, divides by the world size in it, all-reduces
+// in it, and copies the sum back into the bucket (PyTorch's _compress_hook).
+class CompressHook final : public CommHook {
+ public:
+  struct Format {
+    std::string_view name;
+    at::ScalarType dtype;
+  };
+  CompressHook(const HookOptions& options, Format format) : group_(options.process_group), format_(format) {}
+
+  std::string_view name() const override { return format_.name; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    const at::Tensor buffer = bucket.getBuffer();
+    const at::Tensor compressed =
+        compressed_.get(bucket, [&] { return at::empty_like(buffer, at::TensorOptions(format_.dtype)); });
+    compressed.copy_(buffer);
+    compressed.div_(group_->getSize());
+    count_payload(ring_all_reduce_bytes(static_cast<int64_t>(compressed.nbytes()), group_->getSize()));
+    return all_reduce_then(group_, compressed, std::string(name()), [buffer, compressed] {
+      buffer.copy_(compressed);
+      return buffer;
+    });
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const Format format_;
+  PerBucket<at::Tensor> compressed_;
+};
+
+class NoopHook final : public CommHook {
+ public:
+  std::string_view name() const override { return "noop"; }
+  bool keeps_replicas_equal() const override { return false; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+    future->markCompleted(bucket.getBuffer());
+    return future;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CommHook> make_allreduce_hook(const HookOptions& options) {
+  return std::make_unique<AllReduceHook>(options);
+}
+
+std::unique_ptr<CommHook> make_fp16_compress_hook(const HookOptions& options) {
+  return std::make_unique<CompressHook>(options, CompressHook::Format{"fp16_compress", at::kHalf});
+}
+
+std::unique_ptr<CommHook> make_bf16_compress_hook(const HookOptions& options) {
+  return std::make_unique<CompressHook>(options, CompressHook::Format{"bf16_compress", at::kBFloat16});
+}
+
+std::unique_ptr<CommHook> make_noop_hook(const HookOptions& /*options*/) { return std::make_unique<NoopHook>(); }
+
+c10::intrusive_ptr<c10::ivalue::Future> all_reduce_then(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                                        const at::Tensor& tensor, std::string hook,
+                                                        std::function<at::Tensor()> then) {
+  std::vector<at::Tensor> tensors{tensor};
+  const auto work = group->allreduce(tensors);
+  return work->getFuture()->then(
+      [rank = group->getRank(), hook = std::move(hook), then = std::move(then)](c10::ivalue::Future& done) {
+        if (done.hasError()) rethrow_as_backend_error(done.exception_ptr(), rank, "all-reduce of hook " + hook);
+        return c10::IValue(then());
+      },
+      c10::TensorType::get());
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,63 @@
+#include "hooks/bucket.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+namespace narrowcast::hooks {
+namespace {
+
+using collectives::Segment;
+
+bool is_supported(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf || dtype == at::kBFloat16;
+}
+
+}  // namespace
+
+void check_bucket(std::string_view hook, const c10d::GradBucket& bucket) {
+  const at::Tensor& buffer = bucket.getBuffer();
+  TORCH_CHECK_VALUE(buffer.device().is_cpu() || buffer.device().is_cuda(), hook, ": bucket ", bucket.getIndex(),
+                    " must be on the CPU or a GPU, but is on ", buffer.device());
+  TORCH_CHECK_TYPE(is_supported(buffer.scalar_type()), hook, ": bucket ", bucket.getIndex(),
+                   " must be of type float, double, half or bfloat16, but is ", buffer.scalar_type());
+  TORCH_CHECK_VALUE(buffer.layout() == at::kStrided && buffer.is_contiguous(), hook, ": bucket ", bucket.getIndex(),
+                    " must be dense and contiguous, but has layout ", buffer.layout());
+}
+
+void check_completed(std::string_view hook, const c10d::GradBucket& bucket,
+                     const c10::weak_intrusive_ptr<c10::ivalue::Future>& last) {
+  const auto future = last.lock();
+  TORCH_CHECK_VALUE(!future || future->completed(), hook, ": bucket ", bucket.getIndex(),
+                    " was given again before its last future was completed");
+}
+
+std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket) {
+  const std::vector<at::Tensor> parameters = bucket.getParameters();
+  if (parameters.empty()) {
+    return {};
+  }
+  const std::vector<at::Tensor> gradients = bucket.getGradients();  // Views of the buffer.
+  std::vector<ParameterSegment> layout;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
+    layout.push_back({parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, parameters[i].dim()});
+  }
+  return layout;
+}
+
+std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout) {
+  std::vector<Segment> segments;
+  for (const ParameterSegment& parameter : layout) {
+    if (parameter.dimensions > 1 || parameter.segment.numel == 0) {
+      continue;
+    }
+    if (!segments.empty() && segments.back().begin + segments.back().numel == parameter.segment.begin) {
+      segments.back().numel += parameter.segment.numel;
+    } else {
+      segments.push_back(parameter.segment);
+    }
+  }
+  return segments;
+}
+
+}  // namespace narrowcast::hooks

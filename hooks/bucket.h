@@ -1,0 +1,76 @@
+// A bucket as hooks see it: what they demand of it, where its parameters lie, and what they keep for it from step to
+// step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <utility>
+#include <vector>
+
+#include "ops/collectives/mean/segments.h"
+
+namespace narrowcast::hooks {
+
+// Contiguous, on the CPU or a GPU, of type float, double, half or bfloat16. Else c10::ValueError or c10::TypeError
+// naming `hook` and the bucket.
+void check_bucket(std::string_view hook, const c10d::GradBucket& bucket);
+
+// A bucket comes again when the future of its last step is completed, or gone. Else c10::ValueError.
+void check_completed(std::string_view hook, const c10d::GradBucket& bucket,
+                     const c10::weak_intrusive_ptr<c10::ivalue::Future>& last);
+
+// A parameter in a bucket.
+struct ParameterSegment {
+  const void* parameter = nullptr;  // Its identity, the same in every step and every bucket.
+  collectives::Segment segment;
+  int64_t dimensions = 0;  // Of the parameter.
+  bool operator==(const ParameterSegment&) const = default;
+};
+
+// In the order of the bucket; empty for a bucket that names no parameters.
+std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket);
+
+// The segments of parameters with one dimension or none, in order; neighbours are one segment.
+std::vector<collectives::Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout);
+
+// What a hook keeps for each bucket from step to step, so that it allocates nothing once training runs: one Scratch per
+// bucket index. The Reducer rebuilds its buckets after the first step: a bucket of another size, dtype or device gets a
+// new Scratch, and those of buckets that no longer exist go.
+template <class Scratch>
+class PerBucket {
+ public:
+  // The scratch of `bucket`; make() returns a new one where the old one does not fit.
+  template <class Make>
+  Scratch& get(const c10d::GradBucket& bucket, const Make& make) {
+    const at::Tensor& buffer = bucket.getBuffer();
+    if (bucket.isLast()) entries_.erase(entries_.upper_bound(bucket.getIndex()), entries_.end());
+    auto found = entries_.find(bucket.getIndex());
+    if (found != entries_.end() && !found->second.fits(buffer)) {
+      entries_.erase(found);  // Before make allocates.
+      found = entries_.end();
+    }
+    if (found == entries_.end()) {
+      found = entries_.emplace(bucket.getIndex(), Entry{buffer.numel(), buffer.options(), make()}).first;
+    }
+    return found->second.scratch;
+  }
+
+ private:
+  struct Entry {
+    int64_t numel;
+    at::TensorOptions options;
+    Scratch scratch;
+
+    bool fits(const at::Tensor& buffer) const {
+      return numel == buffer.numel() && options.dtype() == buffer.dtype() && options.device() == buffer.device();
+    }
+  };
+  std::map<size_t, Entry> entries_;
+};
+
+}  // namespace narrowcast::hooks

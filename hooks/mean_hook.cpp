@@ -1,0 +1,97 @@
+#include "hooks/mean_hook.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+#include "ops/collectives/mean/affine_codec.h"
+
+namespace narrowcast::hooks {
+
+using collectives::QuantizedMeanJob;
+
+MeanHook::MeanHook(std::string_view name, const HookOptions& options, collectives::MeanCodecFactory codec)
+    : name_(name), options_(options), codec_(std::move(codec)), engine_(options.process_group) {}
+
+c10::intrusive_ptr<c10::ivalue::Future> MeanHook::runHook(c10d::GradBucket& bucket) {
+  check_bucket(name(), bucket);
+  const bool needs_layout = options_.wire.error_feedback || options_.wire.exempt_one_dimensional;
+  const Layout layout = needs_layout ? layout_of(bucket) : Layout{};
+  return bucket.getBuffer().is_cpu() ? run_on_engine(bucket, layout) : run_on_stream(bucket, layout);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_engine(const c10d::GradBucket& bucket, const Layout& layout) {
+  Scratch& scratch = scratch_of(bucket, layout);
+  check_completed(name(), bucket, scratch.last);
+  scratch.job->set_call(make_call(bucket, layout));
+  count_payload(scratch.job->payload_bytes());
+  auto future = engine_.get().submit(scratch.job);
+  scratch.last = future;
+  return future;
+}
+
+// All buffers are made, used and given away on the hook's stream.
+c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_stream(const c10d::GradBucket& bucket, const Layout& layout) {
+  return stream_.run(bucket.getBuffer(), [&] {
+    collectives::StreamMean& mean = mean_of(bucket, layout);
+    count_payload(mean.payload_bytes());
+    mean.enqueue(make_call(bucket, layout));
+    return bucket.getBuffer();
+  });
+}
+
+collectives::MeanCall MeanHook::make_call(const c10d::GradBucket& bucket, const Layout& /*layout*/) {
+  return {bucket.getBuffer(), {}, {}};
+}
+
+collectives::QuantizedMeanOptions MeanHook::mean_options(const c10d::GradBucket& bucket, const Layout& layout) const {
+  collectives::QuantizedMeanOptions mean{.name = c10::str(name(), " of bucket ", bucket.getIndex()),
+                                         .rank = options_.process_group->getRank(),
+                                         .world_size = options_.process_group->getSize(),
+                                         .numel = bucket.getBuffer().numel()};
+  if (codec_) {
+    mean.codec = codec_;
+    mean.all_gather = c10::str("all-gather of hook ", name());
+  } else {
+    mean.format = options_.wire.format.value();
+  }
+  if (options_.wire.exempt_one_dimensional) {
+    mean.exact = one_dimensional_segments(layout);
+  }
+  return mean;
+}
+
+MeanHook::Scratch& MeanHook::scratch_of(const c10d::GradBucket& bucket, const Layout& layout) {
+  const auto options = mean_options(bucket, layout);
+  const auto make_job = [&] { return std::make_shared<QuantizedMeanJob>(options, memory_); };
+  Scratch& scratch = scratch_.get(bucket, [&] {
+    return Scratch{make_job(), c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
+  });
+  if (scratch.job->exact() != options.exact) {  // Rebuilt, and by chance of the same size.
+    scratch.job = make_job();
+  }
+  return scratch;
+}
+
+collectives::StreamMean& MeanHook::mean_of(const c10d::GradBucket& bucket, const Layout& layout) {
+  const auto options = mean_options(bucket, layout);
+  const auto make_mean = [&] {
+    return std::make_unique<collectives::StreamMean>(options_.process_group, options, bucket.getBuffer().device());
+  };
+  auto& mean = means_.get(bucket, make_mean);
+  if (mean->exact() != options.exact) {
+    mean = make_mean();
+  }
+  return *mean;
+}
+
+std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& options) {
+  return std::make_unique<MeanHook>("quantize_per_tensor", options, collectives::affine_codec(std::nullopt));
+}
+
+std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookOptions& options) {
+  return std::make_unique<MeanHook>("quantize_per_channel", options,
+                                    collectives::affine_codec(options.channel_size.value_or(kDefaultChannelSize)));
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,75 @@
+// Hooks that average a bucket in a codec: the reference hooks of 8-bit codes and, in wire formats, quantized_allreduce.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hook_options.h>
+#include "hooks/bucket.h"
+#include "hooks/execution.h"
+#include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/mean/stream_mean.h"
+
+namespace narrowcast::hooks {
+
+// Replaces each bucket by its mean over the ranks (ops/collectives/mean): of buckets on the CPU on the engine of the
+// process group, of those on a GPU on a stream of the hook's own. Takes contiguous buckets of any floating type; others
+// are a c10::ValueError or c10::TypeError.
+class MeanHook : public CommHook {
+ public:
+  // `codec`: null for the wire format that the options say. `name` outlives the hook.
+  MeanHook(std::string_view name, const HookOptions& options, collectives::MeanCodecFactory codec);
+
+  std::string_view name() const override { return name_; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+
+ protected:
+  using Layout = std::vector<ParameterSegment>;
+
+  // Of the next bucket, whose exchange is about to begin. `layout` is empty unless the wire options need it.
+  virtual collectives::MeanCall make_call(const c10d::GradBucket& bucket, const Layout& layout);
+
+  const WireOptions& wire_options() const { return options_.wire; }
+  HookStream& stream() { return stream_; }
+
+ private:
+  using Future = c10::ivalue::Future;
+  struct Scratch {
+    std::shared_ptr<collectives::QuantizedMeanJob> job;
+    c10::weak_intrusive_ptr<Future> last;
+  };
+  c10::intrusive_ptr<Future> run_on_engine(const c10d::GradBucket& bucket, const Layout& layout);
+  c10::intrusive_ptr<Future> run_on_stream(const c10d::GradBucket& bucket, const Layout& layout);
+  collectives::QuantizedMeanOptions mean_options(const c10d::GradBucket& bucket, const Layout& layout) const;
+  Scratch& scratch_of(const c10d::GradBucket& bucket, const Layout& layout);
+  collectives::StreamMean& mean_of(const c10d::GradBucket& bucket, const Layout& layout);
+
+  const std::string_view name_;
+  const HookOptions options_;
+  const collectives::MeanCodecFactory codec_;
+  CpuEngine engine_;
+  const collectives::JobMemory memory_;
+  PerBucket<Scratch> scratch_;
+  HookStream stream_;
+  PerBucket<std::unique_ptr<collectives::StreamMean>> means_;  // Of buckets on a GPU.
+};
+
+// "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and
+// zero point, and takes the mean of what all ranks sent. Bit for bit the result of
+// PyTorch's quantization_pertensor_hook, rounded once to the bucket's dtype.
+// Payload per peer: numel + 8 bytes; nothing for an empty bucket.
+std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& options);
+
+// "quantize_per_channel": the same with a scale and zero point per channel, which
+// is options.channel_size elements (the last one of a bucket may have fewer). Bit
+// for bit the result of PyTorch's quantization_perchannel_hook with that
+// bucket_size, rounded once to the bucket's dtype.
+// Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.
+std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookOptions& options);
+
+}  // namespace narrowcast::hooks

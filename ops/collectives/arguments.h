@@ -1,0 +1,40 @@
+// What a rank's own arguments must be, and how a rank whose arguments are wrong takes part in a call all the same: it
+// tells the others why it cannot, and all throw that. If it threw alone, the others would wait for it until their
+// time-out.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace narrowcast::collectives {
+
+// c10::ValueError if elements of `tensor` share memory with each other, as those of an expanded one do: such a tensor
+// cannot hold what is written to it.
+void check_writable(const std::string& name, const at::Tensor& tensor);
+
+struct Refusal {
+  bool wrong_type = false;  // A c10::TypeError, else a c10::ValueError.
+  std::string reason;
+};
+
+// What `check` finds wrong with this rank's arguments: its c10::ValueError or c10::TypeError. Another c10::Error, of
+// LibTorch about a tensor of a kind that the check does not know, counts as the former.
+std::optional<Refusal> refusal_of(const std::function<void()>& check);
+
+// A refusal in a message: the bytes of a string that ends with a 0, whose first character is its class. None begins
+// with a 0. A longer reason is cut.
+inline constexpr int64_t kRefusalBytes = 1024;
+void write_refusal(const std::optional<Refusal>& refusal, uint8_t* bytes);
+std::optional<Refusal> read_refusal(const uint8_t* bytes);
+
+// Throws the error of `rank`, which called `call`, in the words that all ranks use.
+[[noreturn]] void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank);
+
+// Throws `refusal` where the ranks could not be told of it because of `failure`.
+[[noreturn]] void throw_untold(const Refusal& refusal, const std::string& failure);
+
+}  // namespace narrowcast::collectives

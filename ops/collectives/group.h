@@ -1,0 +1,36 @@
+// Process groups: by name, as PyTorch's functional collectives know them, what they move, and what their ranks hand
+// each other of a call before data is sent.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace narrowcast::collectives {
+
+// The group registered under that name. c10::ValueError if there is none.
+c10::intrusive_ptr<c10d::ProcessGroup> find_group(std::string_view name);
+
+inline bool moves_cpu_tensors(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  const auto devices = group->getDeviceTypes();
+  return std::any_of(devices.begin(), devices.end(), [](const at::Device& device) { return device.is_cpu(); });
+}
+
+// A device whose tensors the group moves: the CPU if it can, else this rank's current one of the group's first kind.
+inline at::Device any_device(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  return moves_cpu_tensors(group) ? at::kCPU
+                                  : c10::impl::VirtualGuardImpl(group->getDeviceTypes().at(0).type()).getDevice();
+}
+
+// Every rank's `row`, [n] of the same type and size on all ranks: [W, n] on the CPU, by rank. It travels on `device`,
+// which is waited for. Where a rank's message is too short, zeros are left. c10::DistBackendError naming this rank and
+// `call` if a peer or the network fails.
+at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& call,
+                           const at::Tensor& row, at::Device device);
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,188 @@
+#include "ops/collectives/mean/announced_call.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceType.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+
+#include <narrowcast/wire_format.h>
+#include "ops/backend_errors.h"
+#include "ops/collectives/group.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using c10d::ProcessGroup;
+
+constexpr const char* kName = "quantized_all_reduce";
+
+// One of the exact elements' channels: these jobs have none.
+constexpr int64_t kHeaderChannel = engine::Transport::kChannels - 1;
+
+static_assert(std::is_trivially_copyable_v<CallHeader> && std::has_unique_object_representations_v<CallHeader>);
+
+std::string name_of_format(int64_t number) {
+  const auto is_it = [number](WireFormat format) { return static_cast<int64_t>(format) == number; };
+  const auto* const found = std::find_if(kWireFormats.begin(), kWireFormats.end(), is_it);
+  return found == kWireFormats.end() ? "number " + std::to_string(number) : std::string(to_string(*found));
+}
+
+std::string name_of_device(int64_t number) {
+  const auto type = static_cast<at::DeviceType>(number);
+  return static_cast<int64_t>(type) == number && c10::isValidDeviceType(type)
+             ? c10::DeviceTypeName(type, /*lower_case=*/true)
+             : "device number " + std::to_string(number);
+}
+
+}  // namespace
+
+CallHeader header_of_call(const at::Tensor& array, WireFormat format) {
+  return {.numel = array.numel(),
+          .format = static_cast<int64_t>(format),
+          .device_type = static_cast<int64_t>(array.device().type())};
+}
+
+CallHeader header_of_refusal(const Refusal& refusal) {
+  CallHeader header;
+  write_refusal(refusal, header.refusal.data());
+  return header;
+}
+
+bool are_same_call(const std::vector<CallHeader>& headers) {
+  const CallHeader& first = headers.front();
+  return first.mark == CallHeader::kMark && !read_refusal(first.refusal.data()).has_value() &&
+         std::all_of(headers.begin(), headers.end(),
+                     [&](const CallHeader& header) { return std::memcmp(&header, &first, sizeof(CallHeader)) == 0; });
+}
+
+void check_same_call(const std::string& call, int64_t rank, const std::vector<CallHeader>& headers) {
+  for (size_t sender = 0; sender < headers.size(); ++sender) {
+    if (headers[sender].mark != CallHeader::kMark) {
+      throw_backend_error(rank, call,
+                          c10::str("rank ", sender, " sent something else than what such a call begins with"));
+    }
+  }
+  for (size_t sender = 0; sender < headers.size(); ++sender) {
+    const auto refusal = read_refusal(headers[sender].refusal.data());
+    if (refusal.has_value()) {
+      throw_refusal(*refusal, call, static_cast<int64_t>(sender));
+    }
+  }
+  const CallHeader& first = headers.front();
+  for (size_t other = 1; other < headers.size(); ++other) {
+    const CallHeader& header = headers[other];
+    TORCH_CHECK_VALUE(header.numel == first.numel, call, ": x has ", header.numel, " elements on rank ", other, " but ",
+                      first.numel, " on rank 0");
+    TORCH_CHECK_VALUE(header.format == first.format, call, ": format is ", name_of_format(header.format), " on rank ",
+                      other, " but ", name_of_format(first.format), " on rank 0");
+    TORCH_CHECK_VALUE(header.device_type == first.device_type, call, ": x is on ", name_of_device(header.device_type),
+                      " on rank ", other, " but on ", name_of_device(first.device_type), " on rank 0");
+  }
+}
+
+std::vector<CallHeader> gather_headers(const std::string& call, const CallHeader& own,
+                                       const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device) {
+  std::vector<CallHeader> headers(group->getSize(), own);
+  const at::Tensor sent = at::from_blob(headers.data(), {kCallHeaderBytes}, at::kByte).clone();
+  const at::Tensor received = all_gather_rows(group, call, sent, device);
+  std::memcpy(headers.data(), received.const_data_ptr(), received.nbytes());
+  return headers;
+}
+
+AnnouncedMeanJob::AnnouncedMeanJob(std::string name, int64_t rank, int64_t world_size)
+    : name_(std::move(name)),
+      rank_(rank),
+      world_size_(world_size),
+      headers_(at::zeros({world_size * kCallHeaderBytes}, at::kByte)) {}
+
+at::Tensor AnnouncedMeanJob::header(int64_t rank) const {
+  return headers_.narrow(0, rank * kCallHeaderBytes, kCallHeaderBytes);
+}
+
+void AnnouncedMeanJob::set_call(const CallHeader& own, std::shared_ptr<QuantizedMeanJob> mean) {
+  headers_.zero_();
+  std::memcpy(header(rank_).mutable_data_ptr(), &own, sizeof(own));
+  mean_ = std::move(mean);
+}
+
+std::vector<CallHeader> AnnouncedMeanJob::headers() const {
+  std::vector<CallHeader> headers(world_size_);
+  std::memcpy(headers.data(), headers_.const_data_ptr(), headers_.nbytes());
+  return headers;
+}
+
+void AnnouncedMeanJob::start(engine::Transport& transport) {
+  receives_.clear();
+  for (int64_t distance = 1; distance < world_size_; ++distance) {
+    const int64_t peer = (rank_ + world_size_ - distance) % world_size_;
+    receives_.push_back(transport.post_receive({header(peer), peer, kHeaderChannel}));
+  }
+  for (int64_t distance = 1; distance < world_size_; ++distance) {
+    transport.send({header(rank_), (rank_ + distance) % world_size_, kHeaderChannel});
+  }
+}
+
+void AnnouncedMeanJob::advance(engine::Transport& transport) {
+  for (const int64_t receive : receives_) {
+    transport.wait_receive(receive);
+  }
+  if (mean_ != nullptr && !are_same_call(headers())) {
+    mean_.reset();
+  }
+  if (mean_ != nullptr) {
+    mean_->start(transport);
+    mean_->advance(transport);
+  }
+}
+
+at::Tensor AnnouncedMeanJob::finish(engine::Transport& transport) {
+  return mean_ == nullptr ? at::Tensor() : std::exchange(mean_, nullptr)->finish(transport);
+}
+
+std::shared_ptr<GroupWorkspace> GroupWorkspace::of(const c10::intrusive_ptr<ProcessGroup>& group) {
+  // The weak reference keeps the group's address from being another one's.
+  struct Entry {
+    c10::weak_intrusive_ptr<ProcessGroup> group;
+    std::shared_ptr<GroupWorkspace> workspace;
+  };
+  static std::mutex mutex;
+  static std::unordered_map<const ProcessGroup*, Entry> entries;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::erase_if(entries, [](const auto& entry) { return entry.second.group.expired(); });
+  auto found = entries.find(group.get());
+  if (found == entries.end()) {
+    auto workspace = std::make_shared<GroupWorkspace>(group->getRank(), group->getSize());
+    Entry entry{c10::weak_intrusive_ptr<ProcessGroup>(group), std::move(workspace)};
+    found = entries.emplace(group.get(), std::move(entry)).first;
+  }
+  return found->second.workspace;
+}
+
+GroupWorkspace::GroupWorkspace(int64_t rank, int64_t world_size)
+    : rank_(rank),
+      world_size_(world_size),
+      memory_{std::make_shared<MessageMemory>(1), std::make_shared<MessageMemory>(1)},
+      call_(std::make_shared<AnnouncedMeanJob>(kName, rank, world_size)) {}
+
+const std::shared_ptr<QuantizedMeanJob>& GroupWorkspace::mean(int64_t numel, WireFormat format) {
+  if (mean_ == nullptr || mean_->numel() != numel || mean_->format() != format) {
+    mean_.reset();  // Before another one's messages need its memory.
+    QuantizedMeanOptions options{
+        .name = kName, .rank = rank_, .world_size = world_size_, .numel = numel, .format = format};
+    mean_ = std::make_shared<QuantizedMeanJob>(std::move(options), memory_);
+  }
+  return mean_;
+}
+
+void GroupWorkspace::forget_call() {
+  call_->set_call({}, nullptr);
+  if (mean_ != nullptr) mean_->set_call({});
+}
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,204 @@
+#include "ops/collectives/mean/segment_codec.h"
+
+#include <ATen/Dispatch.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <type_traits>
+
+#include <narrowcast/wire_format.h>
+#include "ops/cpu/wire/wire_kernels.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using codec::wire::Rounding;
+using cpu::for_wire_parts;
+using cpu::kWireGrain;
+
+using Tile = std::array<float, kWireGrain>;
+
+// Calls body(first element, elements) for every grain by itself: what is made of it stays in the first cache.
+template <class Body>
+void for_grains(int64_t n, const Body& body) {
+  for_wire_parts(n, [&](int64_t part, int64_t part_numel) {
+    for (int64_t first = part; first < part + part_numel; first += kWireGrain) {
+      body(first, std::min(kWireGrain, part + part_numel - first));
+    }
+  });
+}
+
+template <class Body>
+void dispatch(const at::Tensor& array, const Body& body) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, array.scalar_type(), "quantized_all_reduce",
+                                  [&] { body(scalar_t()); });
+}
+
+template <class T>
+T* elements_of(const ArraySegment& segment) {
+  return static_cast<T*>(segment.array.mutable_data_ptr()) + segment.range.begin;
+}
+
+// x and its residual as float32: where they are, or in `tile`.
+template <class T>
+const float* load(const T* x, const float* residual, int64_t n, Tile& tile) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (residual == nullptr) {
+      return x;
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    tile[i] = static_cast<float>(x[i]) + (residual == nullptr ? -0.0F : residual[i]);  // -0 changes no number.
+  }
+  return tile.data();
+}
+
+template <class T>
+void store(const Tile& tile, int64_t n, T* x) {
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] = static_cast<T>(tile[i]);
+  }
+}
+
+// Replaces the residual by what the message of `sent` lacks.
+void keep_residual(WireFormat format, const float* sent, const uint8_t* message, int64_t n, float* residual) {
+  Tile received;
+  cpu::wire_decode(format, message, n, received.data());
+  for (int64_t i = 0; i < n; ++i) {
+    const float lacking = sent[i] - received[i];
+    residual[i] = std::isfinite(lacking) ? lacking : residual[i];
+  }
+}
+
+// The messages of all ranks from element `first` on.
+RankMessages advanced(const RankMessages& messages, WireFormat format, int64_t first) {
+  RankMessages parts(messages);
+  for (const uint8_t*& part : parts) {
+    part = part == nullptr ? nullptr : part + encoded_size(first, format);
+  }
+  return parts;
+}
+
+template <class T>
+void encode_with_residual(const WireCoding& coding, const ArraySegment& segment, uint8_t* message) {
+  for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
+    Tile tile;
+    const float* const sum = load(elements_of<T>(segment) + first, segment.residual + first, n, tile);
+    uint8_t* const bytes = message + encoded_size(first, coding.format);
+    cpu::wire_encode(coding.format, cpu::WireInput<float>{sum, n}, coding.rounding.at(first), bytes);
+    keep_residual(coding.format, sum, bytes, n, segment.residual + first);
+  });
+}
+
+template <class T>
+void average_and_encode_grains(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                               float* mean_residual, uint8_t* message) {
+  for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
+    const RankMessages parts = advanced(messages, coding.format, first);
+    float* const own_residual = segment.residual == nullptr ? nullptr : segment.residual + first;
+    Tile own;
+    Tile mean;
+    const float* const own_part = load(elements_of<T>(segment) + first, own_residual, n, own);
+    cpu::wire_average(coding.format, {parts.data(), static_cast<int64_t>(parts.size()), own_part, n}, mean.data());
+    if (own_residual != nullptr) {
+      std::fill_n(own_residual, n, 0.0F);
+    }
+    uint8_t* const bytes = message + encoded_size(first, coding.format);
+    const float* const sum = mean_residual == nullptr ? mean.data() : load(mean.data(), mean_residual + first, n, mean);
+    cpu::wire_encode(coding.format, cpu::WireInput<float>{sum, n}, coding.rounding.at(first), bytes);
+    if (mean_residual != nullptr) {
+      keep_residual(coding.format, sum, bytes, n, mean_residual + first);
+    }
+  });
+}
+
+// In one pass, without tiles.
+void average_and_encode_floats(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                               uint8_t* message) {
+  for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
+    const RankMessages parts = advanced(messages, coding.format, first);
+    cpu::wire_average_encode(coding.format,
+                             {parts.data(), static_cast<int64_t>(parts.size()), elements_of<float>(segment) + first, n},
+                             coding.rounding.at(first), message + encoded_size(first, coding.format));
+  });
+}
+
+}  // namespace
+
+void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message) {
+  if (segment.array.is_cuda()) {
+    return gpu::encode_segment(coding, segment, message);
+  }
+  dispatch(segment.array, [&](auto zero) {
+    using T = decltype(zero);
+    if (segment.residual != nullptr) {
+      encode_with_residual<T>(coding, segment, message);
+      return;
+    }
+    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
+      cpu::wire_encode(coding.format, cpu::WireInput<T>{elements_of<T>(segment) + first, n}, coding.rounding.at(first),
+                       message + encoded_size(first, coding.format));
+    });
+  });
+}
+
+void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment) {
+  if (segment.array.is_cuda()) {
+    return gpu::decode_segment(format, message, segment);
+  }
+  if (segment.array.scalar_type() == at::kFloat) {
+    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
+      cpu::wire_decode(format, message + encoded_size(first, format), n, elements_of<float>(segment) + first);
+    });
+    return;
+  }
+  dispatch(segment.array, [&](auto zero) {
+    for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
+      Tile tile;
+      cpu::wire_decode(format, message + encoded_size(first, format), n, tile.data());
+      store(tile, n, elements_of<decltype(zero)>(segment) + first);
+    });
+  });
+}
+
+void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment) {
+  if (segment.array.is_cuda()) {
+    return gpu::average_segments(format, messages, segment);
+  }
+  const auto ranks = static_cast<int64_t>(messages.size());
+  if (segment.array.scalar_type() == at::kFloat) {
+    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
+      const RankMessages parts = advanced(messages, format, first);
+      float* const elements = elements_of<float>(segment) + first;
+      cpu::wire_average(format, {parts.data(), ranks, elements, n}, elements);
+    });
+    return;
+  }
+  dispatch(segment.array, [&](auto zero) {
+    for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
+      const RankMessages parts = advanced(messages, format, first);
+      auto* const elements = elements_of<decltype(zero)>(segment) + first;
+      Tile own;
+      Tile mean;
+      cpu::wire_average(format, {parts.data(), ranks, load(elements, nullptr, n, own), n}, mean.data());
+      store(mean, n, elements);
+    });
+  });
+}
+
+void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                                 float* mean_residual, uint8_t* message) {
+  if (segment.array.is_cuda()) {
+    return gpu::average_and_encode_segments(coding, messages, segment, mean_residual, message);
+  }
+  if (segment.array.scalar_type() == at::kFloat && segment.residual == nullptr && mean_residual == nullptr) {
+    average_and_encode_floats(coding, messages, segment, message);
+    return;
+  }
+  dispatch(segment.array, [&](auto zero) {
+    average_and_encode_grains<decltype(zero)>(coding, messages, segment, mean_residual, message);
+  });
+}
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,68 @@
+// Segments of a tensor as messages in a wire format (docs/wire_format.md), and back.
+//
+// On the CPU work is split over ATen's threads at multiples of cpu::kWireGrain, which changes no bit. On a GPU it is
+// enqueued on the current stream; all pointers are then to the tensor's device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_rounding.h"
+#include "ops/collectives/mean/segments.h"
+
+namespace narrowcast::collectives {
+
+// A segment of a contiguous CPU or CUDA tensor of float32, float64, bfloat16 or float16, in the tensor's memory order,
+// from a multiple of cpu::kWireGrain on. Its message has encoded_size(range.numel) bytes.
+struct ArraySegment {
+  at::Tensor array;
+  Segment range;  // Of the array's elements.
+  // Error feedback: null, or range.numel numbers that are added to the elements when they are sent, and then replaced
+  // by what the receivers lack: the sum minus what its message says, or 0 where no message is made of it. Where that is
+  // not finite they stay: one NaN in a gradient is no NaN in all later ones.
+  float* residual = nullptr;
+};
+
+struct WireCoding {
+  WireFormat format = WireFormat::kFp32;
+  codec::wire::Rounding rounding;  // Of the segment's first element.
+};
+
+// Writes the message of the segment.
+void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message);
+
+// Writes the segment that the message says, rounded to the array's dtype.
+void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment);
+
+// The segment's messages by rank. Null for the one rank whose part is the array's own segment, or for none.
+using RankMessages = std::vector<const uint8_t*>;
+
+// Writes the mean over ranks to the segment, summed in float32 in the order of ranks, and rounded to the array's dtype.
+void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment);
+
+// Writes the message of that mean and leaves the array as it is. `mean_residual` is to the mean what segment.residual
+// is to the segment.
+void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                                 float* mean_residual, uint8_t* message);
+
+// The same for segments of CUDA tensors: the functions above call these. The same bytes and, but for the bits of a NaN,
+// the same numbers as on the CPU. Each enqueues one kernel on the current stream of the tensor's device and does not
+// wait: the caller keeps everything alive until the stream is there. In a build without CUDA there are no such tensors,
+// and the functions throw.
+namespace gpu {
+
+void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message);
+
+void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment);
+
+// At most cuda::kMaxRanks (ops/cuda/wire/wire_arguments.h) ranks, else c10::ValueError; so for the next one.
+void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment);
+
+void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                                 float* mean_residual, uint8_t* message);
+
+}  // namespace gpu
+}  // namespace narrowcast::collectives

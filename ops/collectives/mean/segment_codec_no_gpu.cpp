@@ -1,0 +1,23 @@
+// A build without CUDA has no kernels for CUDA tensors.
+#include <c10/util/Exception.h>
+
+#include "ops/collectives/mean/segment_codec.h"
+
+namespace narrowcast::collectives::gpu {
+namespace {
+
+[[noreturn]] void refuse() { TORCH_CHECK(false, "narrowcast is built without CUDA"); }
+
+}  // namespace
+
+void encode_segment(const WireCoding&, const ArraySegment&, uint8_t*) { refuse(); }
+
+void decode_segment(WireFormat, const uint8_t*, const ArraySegment&) { refuse(); }
+
+void average_segments(WireFormat, const RankMessages&, const ArraySegment&) { refuse(); }
+
+void average_and_encode_segments(const WireCoding&, const RankMessages&, const ArraySegment&, float*, uint8_t*) {
+  refuse();
+}
+
+}  // namespace narrowcast::collectives::gpu
