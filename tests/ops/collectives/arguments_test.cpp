@@ -45,6 +45,13 @@ TEST(Refusal, KeepsTheClassAndTheWordsOfAnError) {
   }
 }
 
+TEST(Refusal, IsWhateverACheckOfLibTorchThrows) {
+  const auto refusal = refusal_of([] { TORCH_CHECK_NOT_IMPLEMENTED(false, "no such kernel"); });
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_FALSE(refusal->wrong_type);
+  EXPECT_EQ(refusal->reason, "no such kernel");
+}
+
 TEST(Refusal, OfNothingIsNone) {
   RefusalBytes bytes;
   bytes.fill(7);
@@ -54,8 +61,11 @@ TEST(Refusal, OfNothingIsNone) {
 
 TEST(Refusal, IsCutWhereItIsLong) {
   RefusalBytes bytes{};
-  write_refusal(Refusal{false, std::string(5000, 'a')}, bytes.data());
-  EXPECT_EQ(read_refusal(bytes.data())->reason, std::string(kRefusalBytes - 2, 'a'));
+  write_refusal(Refusal{true, std::string(5000, 'a')}, bytes.data());
+  const auto read = read_refusal(bytes.data());
+  ASSERT_TRUE(read.has_value());
+  EXPECT_TRUE(read->wrong_type);
+  EXPECT_EQ(read->reason, std::string(kRefusalBytes - 2, 'a'));
 }
 
 TEST(Refusal, IsThrownInTheSameWordsOnAllRanks) {

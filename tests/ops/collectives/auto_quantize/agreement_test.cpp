@@ -228,24 +228,6 @@ TEST(RefusalOfOneRankAlone, IsThrownByItselfWhereTheOthersAreGone) {
   run_ranks(2, refused, {.timeout = std::chrono::milliseconds(500)});
 }
 
-TEST(Refusal, IsWhateverACheckOfLibTorchThrows) {
-  const auto refusal = collectives::refusal_of([] { TORCH_CHECK_NOT_IMPLEMENTED(false, "no such kernel"); });
-  ASSERT_TRUE(refusal.has_value());
-  EXPECT_FALSE(refusal->wrong_type);
-  EXPECT_EQ(refusal->reason, "no such kernel");
-}
-
-TEST(Refusal, OfManyWordsIsCut) {
-  const std::string reason(5000, 'x');
-  std::vector<uint8_t> bytes(collectives::kRefusalBytes, 7);
-  collectives::write_refusal(collectives::Refusal{true, reason}, bytes.data());
-  const auto read = collectives::read_refusal(bytes.data());
-  EXPECT_TRUE(read->wrong_type);
-  EXPECT_EQ(read->reason, reason.substr(0, collectives::kRefusalBytes - 2));
-  collectives::write_refusal(std::nullopt, bytes.data());
-  EXPECT_FALSE(collectives::read_refusal(bytes.data()).has_value());
-}
-
 // A peer that takes part in another collective of the same size: nothing that it sent is taken for a size.
 TEST(Agreement, DoesNotTakeOtherNumbersForARecord) {
   run_ranks(2, [](int64_t rank, const Group& group) {
