@@ -10,17 +10,14 @@
 // and a sum has no order. So codes and rows come in wide loads, and no lane needs what
 // another one has.
 //
-// A .cu file includes matrix_units.cuh first, a test on the host
-// tests/support/cuda_on_host/cuda_on_host.h.
+// Units are the matrix units: row_tiles.cu has the GPU's. A test on the host includes
+// tests/support/cuda_on_host/cuda_on_host.h first.
 #pragma once
 
 #include <cstdint>
 
-#include "ops/cuda/byte_permute.h"
-#include "ops/cuda/rows/packs.h"
-#include "ops/cuda/vector_access.cuh"
-#include "ops/cuda/weight_only_int8/int8_layer.h"
-#include "ops/cuda/weight_only_int8/output_scale.h"
+#include "ops/cuda/vectors.h"
+#include "ops/cuda/weight_only_int8/linear.h"
 
 namespace narrowcast::cuda {
 
