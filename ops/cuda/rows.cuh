@@ -53,6 +53,7 @@ dim3 grid_for(int64_t teams) {
   return {static_cast<unsigned int>(width), static_cast<unsigned int>((blocks + width - 1) / width), 1};
 }
 
+// A team per part of a row.
 template <class Team, class Operation>
 __global__ void __launch_bounds__(kBlockThreads) for_each_part_kernel(RowParts parts, Operation operation) {
   const int64_t index = team_index<Team>();
@@ -81,6 +82,7 @@ struct Merge {
   }
 };
 
+// A team per part of a row finishes the row if that is its only part, else leaves what it has found.
 template <class Team, class T, class Partial, class Finish>
 __global__ void __launch_bounds__(kBlockThreads)
     reduce_parts_kernel(const T* x, RowParts parts, Partial* partials, Finish finish) {
@@ -99,6 +101,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
+// A block per row merges what the teams of its parts have left.
 template <class Partial, class Finish>
 __global__ void __launch_bounds__(kBlockThreads)
     merge_parts_kernel(const Partial* partials, int64_t rows, int64_t per_row, Finish finish) {

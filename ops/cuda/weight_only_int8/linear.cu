@@ -18,12 +18,13 @@ constexpr int kWarpsOfBlock = 4;
 constexpr int kMostRows = 8;
 
 // Codes on their way through shared memory: copied there without a register that would wait for them. Each lane copies
-// and takes its own, so lanes need not meet. A warp has 8 KiB under way, all codes of two outputs of 4096 inputs.
+// and takes its own, so they need no barrier. A warp has 8 KiB under way, all codes of two outputs of 4096 inputs.
 struct CodesAhead {
   static constexpr int kStages = 8;
   Pack<uint32_t, kCodes / 4> of[kStages][kOutputsOfWarp][kWarp];
 };
 
+// The source of codes that sum_aligned_products takes.
 class CodesFromShared {
  public:
   static constexpr int kStages = CodesAhead::kStages;
@@ -48,6 +49,7 @@ class CodesFromShared {
   int lane_;
 };
 
+// Where the warp's rows and outputs lie.
 template <class T, int kRows>
 __device__ ProductTerms<T, kRows> terms_of(const Int8Layer& layer, const T* x, int64_t rows, int64_t first_row,
                                            int64_t first_output) {

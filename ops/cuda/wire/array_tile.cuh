@@ -1,8 +1,7 @@
 // Elements of arrays in device memory, as float32 in registers.
 //
-// A warp works on a tile of kTile elements: row k of it is elements 128 k to
-// 128 k + 127, of which lane l holds the four from 128 k + 4 l on. So a row is read
-// and written in one access per lane, side by side.
+// A warp works on a tile of kTile elements: row k of it is elements 128 k to 128 k + 127, of which lane l holds the
+// four from 128 k + 4 l on. So a row is read and written in one access per lane, side by side.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 namespace narrowcast::cuda {
 
 inline constexpr int kWarpSize = 32;
-inline constexpr unsigned kAllLanes = ~0U;
+inline constexpr unsigned kAllLanes = ~0U;  // Of a warp, for functions that name those which wait for each other.
 inline constexpr int kRows = 8;
 inline constexpr int kColumns = 4;  // Of a lane.
 inline constexpr int kRowElements = kWarpSize * kColumns;
@@ -101,6 +100,7 @@ struct ArrayTile {
     }
   }
 
+  // Writes it; what is behind the array stays.
   template <bool kWhole>
   __device__ __forceinline__ void store_row(int row, const float (&values)[kColumns]) const {
     if constexpr (kWhole) {
@@ -123,8 +123,8 @@ struct ArrayTile {
   }
 };
 
-// Calls body(row, whole) for every row, where `whole` is a constant for load_row and store_row: whether all the tiles
-// are.
+// Calls body(row, whole) for every row, where the constant `whole`, for load_row and store_row, says whether all the
+// tiles are whole.
 template <class Body, class... Tiles>
 __device__ __forceinline__ void for_rows(const Body& body, const Tiles&... tiles) {
   if ((tiles.whole && ...)) {
@@ -140,6 +140,7 @@ __device__ __forceinline__ void for_rows(const Body& body, const Tiles&... tiles
   }
 }
 
+// values = the tile's elements.
 template <FloatType kType>
 __device__ __forceinline__ void load(const ArrayTile<kType>& tile, TileValues& values) {
   const auto load_row = [&](int row, auto whole) {
@@ -151,6 +152,7 @@ __device__ __forceinline__ void load(const ArrayTile<kType>& tile, TileValues& v
   for_rows(load_row, tile);
 }
 
+// The tile's elements = values.
 template <FloatType kType>
 __device__ __forceinline__ void store(const TileValues& values, const ArrayTile<kType>& tile) {
   for_rows([&](int row, auto whole) { tile.template store_row<decltype(whole)::value>(row, values.at[row]); }, tile);

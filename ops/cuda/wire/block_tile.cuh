@@ -1,8 +1,7 @@
 // A warp's tile in a block format: scales and codes to bytes and back.
 //
-// A lane holds parts of kScales blocks. To find their scales, lanes exchange
-// magnitudes until each knows the largest of one block; it computes that block's
-// scale alone, and gives it to the others where they need it.
+// A lane holds parts of kScales blocks. To find their scales, lanes exchange magnitudes until each knows the largest of
+// one block; it computes that block's scale alone, and gives it to the others where they need it.
 #pragma once
 
 #include <cmath>
@@ -41,6 +40,7 @@ __device__ __forceinline__ uint32_t largest_of_one(uint32_t (&values)[kValues], 
   return largest;
 }
 
+// The codec of a tile.
 template <class Format>
 struct BlockTile {
   using Element = typename Format::Element;

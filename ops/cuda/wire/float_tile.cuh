@@ -13,6 +13,7 @@
 
 namespace narrowcast::cuda {
 
+// The codec of a tile; its functions are BlockTile's.
 template <class Format>
 struct FloatTile {
   using Element = typename Format::Element;
@@ -24,7 +25,6 @@ struct FloatTile {
     return (row * kRowElements + kColumns * lane) * kUnit;
   }
 
-  // As BlockTile's.
   static __device__ __forceinline__ void encode(const TileValues& x, const codec::wire::Rounding& rounding, int lane,
                                                 uint8_t* message) {
     if (rounding.stochastic) {

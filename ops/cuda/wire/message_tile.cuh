@@ -1,9 +1,8 @@
 // The bytes of a tile's message, on their way between device memory and lanes.
 //
-// Nothing in a message is aligned, and the bytes of one lane are few. So a warp's
-// bytes lie in shared memory in between, at the same place of a granule of 16
-// bytes as in device memory: whole granules go in one access, and what is before
-// the first and behind the last one goes byte by byte.
+// Nothing in a message is aligned, and the bytes of one lane are few. So a warp's bytes lie in a staging buffer of
+// shared memory in between, at the same place of a granule of 16 bytes as in device memory: whole granules go in one
+// access, and what is before the first and behind the last one goes byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace narrowcast::cuda {
 
-// What goes in one access.
+// What goes in one access, and its bytes.
 using Granule = Pack<uint32_t, 4>;
 inline constexpr int kGranule = sizeof(Granule);
 
@@ -22,7 +21,7 @@ inline constexpr int kGranule = sizeof(Granule);
 template <class Format>
 inline constexpr int kTileBytes = kTile / Format::kBlock* Format::kBlockBytes;
 
-// A warp's shared memory for a message: its bytes, up to 15 bytes before it, and a word behind it.
+// A warp's staging buffer: for a message, up to 15 bytes before it, and a word behind it.
 template <class Format>
 struct StagingBuffer {
   Granule granules[(kTileBytes<Format> + kGranule - 1) / kGranule + 2];

@@ -16,15 +16,15 @@
 
 namespace narrowcast::cuda {
 
-// The number of binary16's bits, and next of the E4M3 code that is byte kByte of a word, by the GPU's own instructions:
-// the values that the codec computes, in a fifth of the instructions (which bits a NaN has is the GPU's matter).
+// The number that binary16's bits stand for, by the GPU's own instruction: the value that the codec computes, in a
+// fifth of the instructions (which bits a NaN has is the GPU's matter).
 #if defined(__CUDA_ARCH__)
 __device__ __forceinline__ float binary16_value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 #else
 NARROWCAST_HOST_DEVICE inline float binary16_value(uint16_t bits) { return codec::decode_fp16(bits); }
 #endif
 
-// GPUs before sm_89 have no instruction for it.
+// The same for the E4M3 code that is byte kByte of a word. GPUs before sm_89 have no instruction for it.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 template <int kByte>
 __device__ __forceinline__ float e4m3_value(uint32_t word) {

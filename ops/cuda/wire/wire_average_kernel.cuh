@@ -1,5 +1,5 @@
-// The mean of what all ranks sent, as an array or as its message: a tile per
-// warp, summed in registers in the order of ranks, in one pass over memory.
+// The mean of what all ranks sent, as an array or as its message: a tile per warp, summed in registers in the order of
+// ranks, in one pass over memory.
 #pragma once
 
 #include <cstdint>

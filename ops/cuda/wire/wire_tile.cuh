@@ -1,4 +1,4 @@
-// The codec of a warp's tile in any wire format.
+// A warp's tile in any wire format: which codec it has, which elements it is, and how its message is sent.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 namespace narrowcast::cuda {
 
+// The codec of a tile: encode, decode and add.
 template <class Format>
 using WireTile = typename std::conditional_t<Format::kHasBlocks, std::enable_if<true, BlockTile<Format>>,
                                              std::enable_if<true, FloatTile<Format>>>::type;
@@ -50,6 +51,8 @@ struct WarpTile {
   __device__ __forceinline__ ArrayTile<kType> of(FloatTypeConstant<kType>, const void* array) const {
     return ArrayTile<kType>(array, first, n, lane);
   }
+
+  // The same of a float32 array.
   __device__ __forceinline__ auto of_float32(const float* array) const {
     return of(FloatTypeConstant<FloatType::kFloat32>(), array);
   }

@@ -1,5 +1,5 @@
-// Runs on the CPU what the threads of a kernel do, one thread after the other: the
-// same source that nvcc compiles, with LibTorch's 16-bit types for CUDA's.
+// Runs on the CPU what the threads of a kernel do, one thread after the other: the same source that nvcc compiles, with
+// LibTorch's 16-bit types for CUDA's.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// The words and functions of CUDA C++ that kernels use, for the host. Include it
-// before the kernel's source and after everything else, and only in a test:
-// run_kernel.h tells what such a test shows.
+// The words and functions of CUDA C++ that kernels use, for the host. Include it before the kernel's source and after
+// everything else, and only in a test: run_kernel.h tells what such a test shows.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +30,7 @@ const LaneValues& exchange(const char* name, unsigned mask, T value) {
   return warp_barrier().arrive_and_wait(name, lane(), bits);
 }
 
+// The value that a lane brought.
 template <class T>
 T value_of(const LaneValues& values, int64_t lane) {
   T value;
@@ -45,6 +45,7 @@ T shuffle(const char* name, unsigned mask, T value, int64_t source, int width) {
   return value_of<T>(values, source / width == lane() / width && source >= 0 ? source : lane());
 }
 
+// What `fold` makes of the values of all lanes.
 template <class T, class Fold>
 T reduce(const char* name, unsigned mask, T value, Fold fold) {
   const LaneValues& values = exchange(name, mask, value);
