@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
 
 // NARROWCAST_UNROLL before a loop of a known, small number of turns has nvcc write each turn out, so that arrays which
@@ -99,5 +100,14 @@ NARROWCAST_HOST_DEVICE inline uint32_t byte_permute(uint32_t low, uint32_t high,
   return result;
 }
 #endif
+
+// Byte i (0..3) of a word, an int8, as float32: raised by 128, as the lowest bits of 2^23 it makes that 2^23 plus
+// itself.
+NARROWCAST_HOST_DEVICE inline float signed_byte(uint32_t word, int i) {
+  constexpr uint32_t kBitsOf2To23 = 0x4B000000U;
+  const uint32_t raised = word ^ 0x80808080U;
+  return codec::float_of_bits(byte_permute(raised, kBitsOf2To23, 0x7650U | static_cast<uint32_t>(i))) -
+         (0x1p23F + 128.0F);
+}
 
 }  // namespace narrowcast::cuda

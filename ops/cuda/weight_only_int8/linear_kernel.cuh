@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/codec/float_bits.h"
 #include "ops/codec/host_device.h"
 #include "ops/cuda/rows.h"
 #include "ops/cuda/vectors.h"
@@ -33,17 +32,6 @@ struct ProductTerms {
   int64_t inputs;
 };
 
-// Four codes, which are a word's bytes, as float32: a byte as the lowest bits of 2^23 makes it 2^23 plus itself.
-NARROWCAST_HOST_DEVICE inline void widen_codes(uint32_t word, float (&floats)[4]) {
-  constexpr uint32_t kBitsOf2To23 = 0x4B000000U;
-  const uint32_t unsigned_bytes = word ^ 0x80808080U;  // Code + 128.
-  NARROWCAST_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t bits = byte_permute(unsigned_bytes, kBitsOf2To23, 0x7650U | static_cast<uint32_t>(i));
-    floats[i] = codec::float_of_bits(bits) - (0x1p23F + 128.0F);
-  }
-}
-
 // 16 codes of each output, as words.
 struct CodeWords {
   Pack<uint32_t, kCodes / 4> of[kOutputsOfWarp];
@@ -67,13 +55,13 @@ struct Inputs {
 
 // 16 codes of each output as float32.
 struct Weights {
-  float of[kOutputsOfWarp][kCodes / 4][4];
+  float of[kOutputsOfWarp][kCodes];
 
   NARROWCAST_HOST_DEVICE explicit Weights(const CodeWords& codes) {
     NARROWCAST_UNROLL
     for (int o = 0; o < kOutputsOfWarp; ++o) {
       NARROWCAST_UNROLL
-      for (int word = 0; word < kCodes / 4; ++word) widen_codes(codes.of[o].values[word], of[o][word]);
+      for (int i = 0; i < kCodes; ++i) of[o][i] = signed_byte(codes.of[o].values[i / 4], i % 4);
     }
   }
 };
@@ -86,7 +74,7 @@ NARROWCAST_HOST_DEVICE inline void add_products(const Inputs<T>& inputs, const W
   for (int i = 0; i < kCodes; ++i) {
     const float value = inputs.at(i);
     NARROWCAST_UNROLL
-    for (int o = 0; o < kOutputsOfWarp; ++o) products[o] = std::fma(value, weights.of[o][i / 4][i % 4], products[o]);
+    for (int o = 0; o < kOutputsOfWarp; ++o) products[o] = std::fma(value, weights.of[o][i], products[o]);
   }
 }
 

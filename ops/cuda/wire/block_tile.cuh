@@ -136,9 +136,7 @@ struct BlockTile {
   template <int kColumn>
   static __device__ __forceinline__ float number(uint32_t word) {
     if constexpr (std::is_same_v<Element, codec::wire::SymmetricInt<8>>) {
-      constexpr uint32_t kBitsOf2To23 = 0x4B000000U;  // Its lowest byte takes the code, raised by 128.
-      return codec::float_of_bits(byte_permute(word ^ 0x80808080U, kBitsOf2To23, 0x7650U | kColumn)) -
-             (0x1p23F + 128.0F);
+      return signed_byte(word, kColumn);
     } else if constexpr (std::is_same_v<Element, codec::wire::Float8E4M3>) {
       return e4m3_value<kColumn>(word);
     } else {

@@ -13,6 +13,16 @@ TEST(BytePermute, TakesTheBytesThatTheSelectorNames) {
   EXPECT_EQ(byte_permute(0x44332211U, 0x88776655U, 0x3210U), 0x44332211U);
 }
 
+TEST(SignedByte, IsEveryInt8AsAFloat) {
+  for (int code = -128; code < 128; ++code) {
+    const uint32_t word = (static_cast<uint32_t>(code) & 0xFFU) << 8 | 0x80007FU | 0xFF000000U;
+    EXPECT_EQ(signed_byte(word, 0), 127);
+    EXPECT_EQ(signed_byte(word, 1), code);
+    EXPECT_EQ(signed_byte(word, 2), -128);
+    EXPECT_EQ(signed_byte(word, 3), -1);
+  }
+}
+
 TEST(Pack, IsAlignedAsAWholeUpToSixteenBytes) {
   EXPECT_EQ(alignof(Pack<uint16_t, 4>), 8);
   EXPECT_EQ(alignof(Pack<float, 4>), 16);

@@ -97,18 +97,6 @@ TEST(ProductsKernel, SumsEveryProductOnceAtAnyAlignment) {
   }
 }
 
-TEST(ProductsKernel, WidensEveryCode) {
-  for (int code = -128; code < 128; ++code) {
-    const uint32_t word = (static_cast<uint32_t>(code) & 0xFFU) << 8 | 0x80007FU | 0xFF000000U;
-    float floats[4];
-    widen_codes(word, floats);
-    EXPECT_EQ(floats[0], 127);
-    EXPECT_EQ(floats[1], code);
-    EXPECT_EQ(floats[2], -128);
-    EXPECT_EQ(floats[3], -1);
-  }
-}
-
 TEST(ScaleProductsKernel, ScalesAndShiftsItsColumns) {
   at::manual_seed(13);
   const int64_t rows = 5;
