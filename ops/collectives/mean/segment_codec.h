@@ -58,7 +58,7 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
 
 void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment);
 
-// At most cuda::kMaxRanks (ops/cuda/wire/wire_arguments.h) ranks, else c10::ValueError; so for the next one.
+// At most cuda::kMaxRanks (ops/cuda/wire/wire_kernels.h) ranks, else c10::ValueError; so for the next one.
 void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment);
 
 void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,

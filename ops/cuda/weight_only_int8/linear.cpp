@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "ops/cuda/float_type_of.h"
-#include "ops/cuda/weight_only_int8/launch_linear.h"
+#include "ops/cuda/tensor_arguments.h"
+#include "ops/cuda/weight_only_int8/linear.h"
 #include "ops/meta/meta.h"
 #include "ops/weight_only_int8.h"
 
@@ -79,7 +79,7 @@ at::Tensor widened_products(const at::Tensor& x, const at::Tensor& weight) {
   return x.scalar_type() == at::kFloat ? at::mm(x, widened) : at::mm(x, widened, at::kFloat);
 }
 
-void multiply_many_rows(const at::Tensor& x, const Layer& layer, const LayerRows& rows, cudaStream_t stream) {
+void multiply_many_rows(const at::Tensor& x, const Layer& layer, const LayerRows& rows, Stream stream) {
   const Int8Layer pointers = layer.pointers();
   const int64_t bytes_per_output = pointers.inputs * static_cast<int64_t>(x.element_size());
   const int64_t most = std::max<int64_t>(1, kMostWidenedBytes / bytes_per_output);
@@ -90,7 +90,7 @@ void multiply_many_rows(const at::Tensor& x, const Layer& layer, const LayerRows
   }
 }
 
-void multiply(const at::Tensor& x, const Layer& layer, const LayerRows& rows, cudaStream_t stream) {
+void multiply(const at::Tensor& x, const Layer& layer, const LayerRows& rows, Stream stream) {
   const Int8Layer pointers = layer.pointers();
   const bool tiled = suits_matrix_units(pointers, rows);
   if (rows.rows <= kMostFewRows || pointers.inputs == 0 || (!tiled && rows.rows <= kMostUntiledRows)) {
@@ -111,7 +111,7 @@ at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& we
     composite::linear_float64(input, weight, scales, bias, output);
     return output;
   }
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const Stream stream = c10::cuda::getCurrentCUDAStream();
   const Layer layer(weight, scales, bias, input.scalar_type());
   const int64_t row_count = output.numel() / weight.size(0);
   const at::Tensor x = input.reshape({row_count, weight.size(1)}).contiguous();

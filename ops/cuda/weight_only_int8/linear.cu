@@ -1,14 +1,12 @@
+#include "ops/cuda/weight_only_int8/linear.h"
+
 #include <cuda_pipeline_primitives.h>
 
 #include <cub/warp/warp_reduce.cuh>
 
-#include "ops/cuda/launch.h"
-#include "ops/cuda/rows/for_each_part.cuh"
-#include "ops/cuda/weight_only_int8/launch_linear.h"
-#include "ops/cuda/weight_only_int8/output_scale.h"
-#include "ops/cuda/weight_only_int8/products_kernel.cuh"
-#include "ops/cuda/weight_only_int8/scale_products_kernel.cuh"
-#include "ops/cuda/weight_only_int8/visit_layer_types.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/rows.cuh"
+#include "ops/cuda/weight_only_int8/linear_kernel.cuh"
 
 namespace narrowcast::cuda {
 namespace {
@@ -20,12 +18,13 @@ constexpr int kWarpsOfBlock = 4;
 constexpr int kMostRows = 8;
 
 // Codes on their way through shared memory: copied there without a register that would wait for them. Each lane copies
-// and takes its own, so lanes need not meet. A warp has 8 KiB under way, all codes of two outputs of 4096 inputs.
+// and takes its own, so they need no barrier. A warp has 8 KiB under way, all codes of two outputs of 4096 inputs.
 struct CodesAhead {
   static constexpr int kStages = 8;
   Pack<uint32_t, kCodes / 4> of[kStages][kOutputsOfWarp][kWarp];
 };
 
+// The source of codes that sum_aligned_products takes.
 class CodesFromShared {
  public:
   static constexpr int kStages = CodesAhead::kStages;
@@ -50,6 +49,7 @@ class CodesFromShared {
   int lane_;
 };
 
+// Where the warp's rows and outputs lie.
 template <class T, int kRows>
 __device__ ProductTerms<T, kRows> terms_of(const Int8Layer& layer, const T* x, int64_t rows, int64_t first_row,
                                            int64_t first_output) {
@@ -111,7 +111,7 @@ template <class T, class S>
 struct FewRows {
   const Int8Layer& layer;
   const LayerRows& rows;
-  cudaStream_t stream;
+  Stream stream;
 
   template <int kRows, bool kAligned>
   void launch() const {
@@ -141,20 +141,20 @@ struct FewRows {
 
 }  // namespace
 
-void launch_multiply_few_rows(const Int8Layer& layer, const LayerRows& rows, cudaStream_t stream) {
+void launch_multiply_few_rows(const Int8Layer& layer, const LayerRows& rows, Stream stream) {
   if (rows.rows == 0 || layer.outputs == 0) return;
-  visit_layer_types(layer, rows, [&](auto row_type, auto scale_type) {
-    using T = typename decltype(row_type)::type;
-    using S = typename decltype(scale_type)::type;
+  visit_layer_types(layer, rows, [&](auto of_rows, auto of_scales) {
+    using T = CudaFloat<decltype(of_rows)>;
+    using S = CudaFloat<decltype(of_scales)>;
     FewRows<T, S>{layer, rows, stream}.launch_any();
   });
 }
 
 void launch_scale_products(const Int8Layer& layer, const ProductColumns& columns, const LayerRows& rows,
-                           cudaStream_t stream) {
-  visit_layer_types(layer, rows, [&](auto row_type, auto scale_type) {
-    using T = typename decltype(row_type)::type;
-    using S = typename decltype(scale_type)::type;
+                           Stream stream) {
+  visit_layer_types(layer, rows, [&](auto of_rows, auto of_scales) {
+    using T = CudaFloat<decltype(of_rows)>;
+    using S = CudaFloat<decltype(of_scales)>;
     const OutputScales<S> scales{static_cast<const S*>(layer.scales), static_cast<const S*>(layer.bias)};
     const ScaleProducts<T, S> scale{columns, scales, static_cast<T*>(rows.y), layer.outputs};
     launch_for_each_part(scale, rows.rows, columns.outputs, stream, "weight_only_int8_linear");

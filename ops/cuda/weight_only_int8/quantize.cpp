@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <tuple>
 
-#include "ops/cuda/float_type_of.h"
-#include "ops/cuda/weight_only_int8/launch_quantize.h"
+#include "ops/cuda/tensor_arguments.h"
+#include "ops/cuda/weight_only_int8/quantize.h"
 #include "ops/meta/meta.h"
 #include "ops/weight_only_int8.h"
 
@@ -43,9 +43,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_quantize_per_channel(
     zero_points.zero_();
     return outputs;
   }
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const Stream stream = c10::cuda::getCurrentCUDAStream();
   const at::Tensor source = x.contiguous();
-  const FloatRows rows{source.const_data_ptr(), float_type_of(x.scalar_type()), x.size(0), x.size(1)};
+  const FloatRows rows = rows_of(source, x.size(0));
   const at::Tensor workspace =
       at::empty({symmetric_scales_workspace(rows.rows, rows.row_size)}, x.options().dtype(at::kByte));
   launch_symmetric_scales(rows, range, workspace.mutable_data_ptr(),

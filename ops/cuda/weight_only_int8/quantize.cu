@@ -1,24 +1,25 @@
+#include "ops/cuda/weight_only_int8/quantize.h"
+
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
-#include "ops/cuda/rows/for_each_part.cuh"
-#include "ops/cuda/rows/reduce_rows.cuh"
-#include "ops/cuda/visit_float_type.cuh"
-#include "ops/cuda/weight_only_int8/launch_quantize.h"
-#include "ops/cuda/weight_only_int8/symmetric_code_kernel.cuh"
-#include "ops/cuda/weight_only_int8/symmetric_scale_kernel.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/rows.cuh"
+#include "ops/cuda/weight_only_int8/quantize_kernel.cuh"
 
 namespace narrowcast::cuda {
 namespace {
 
 template <class Code, class T>
-void write_codes(const FloatRows& x, const T* scales, codec::CodeRange range, void* codes, cudaStream_t stream) {
+void write_codes(const FloatRows& x, const T* scales, codec::CodeRange range, void* codes, Stream stream) {
   const SymmetricCodeRows<T, Code> rows{static_cast<const T*>(x.x), scales, range, static_cast<Code*>(codes)};
   launch_for_each_part(rows, x.rows, x.row_size, stream, "dynamically_quantize_per_channel");
 }
 
 template <class T>
 void write_codes_of_any_type(const FloatRows& x, const T* scales, codec::CodeRange range, SymmetricCodesOut out,
-                             cudaStream_t stream) {
+                             Stream stream) {
   if (out.type == CodeType::kInt8) return write_codes<int8_t>(x, scales, range, out.codes, stream);
   if (out.type == CodeType::kUint8) return write_codes<uint8_t>(x, scales, range, out.codes, stream);
   if constexpr (std::is_same_v<T, float>) {
@@ -34,18 +35,18 @@ int64_t symmetric_scales_workspace(int64_t rows, int64_t row_size) {
 }
 
 void launch_symmetric_scales(const FloatRows& x, codec::CodeRange range, void* workspace, SymmetricScalesOut out,
-                             cudaStream_t stream) {
-  visit_narrow_float_type(x.type, [&](auto name) {
-    using T = typename decltype(name)::type;
+                             Stream stream) {
+  visit_narrow_float_type(x.type, [&](auto constant) {
+    using T = CudaFloat<decltype(constant)>;
     const StoreSymmetricScale<T> store{range, static_cast<T*>(out.scales), out.zero_points};
     launch_reduce_rows<T>(x, static_cast<MagnitudeBits*>(workspace), store, stream, "dynamically_quantize_per_channel");
   });
 }
 
 void launch_symmetric_codes(const FloatRows& x, const void* scales, codec::CodeRange range, SymmetricCodesOut out,
-                            cudaStream_t stream) {
-  visit_narrow_float_type(x.type, [&](auto name) {
-    using T = typename decltype(name)::type;
+                            Stream stream) {
+  visit_narrow_float_type(x.type, [&](auto constant) {
+    using T = CudaFloat<decltype(constant)>;
     write_codes_of_any_type(x, static_cast<const T*>(scales), range, out, stream);
   });
 }

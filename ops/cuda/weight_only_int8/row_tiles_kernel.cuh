@@ -1,26 +1,20 @@
-// A linear layer of int8 codes on the matrix units, for rows that are too many to sum
-// one by one and too few to widen all codes for. A block multiplies a tile of rows
-// with 32 outputs; each of its warps takes every eighth step of 64 inputs, and their
-// sums meet in shared memory.
+// A linear layer of int8 codes on the matrix units, for rows that are too many to sum one by one and too few to widen
+// all codes for. A block multiplies a tile of rows with 32 outputs; each of its warps takes every eighth step of 64
+// inputs, and their sums are added up in shared memory.
 //
-// A lane holds, with g = lane / 4 and p = lane % 4, of a step's inputs the 16 from
-// 16p on: of outputs g, g + 8, g + 16 and g + 24, and of one row in eight, number g.
-// One instruction takes four inputs of each lane. It believes them to be inputs 2p,
-// 2p + 1, 2p + 8 and 2p + 9 of 16; they are others, but the same of outputs and rows,
-// and a sum has no order. So codes and rows come in wide loads, and no lane needs what
-// another one has.
+// A lane holds, with g = lane / 4 and p = lane % 4, of a step's inputs the 16 from 16p on: of outputs g, g + 8, g + 16
+// and g + 24, and of one row in eight, number g. One instruction takes four inputs of each lane. It believes them to be
+// inputs 2p, 2p + 1, 2p + 8 and 2p + 9 of 16; they are others, but the same of outputs and rows, and a sum has no
+// order. So codes and rows come in wide loads, and no lane needs what another one has.
 //
-// A .cu file includes matrix_units.cuh first, a test on the host
-// tests/support/cuda_on_host/cuda_on_host.h.
+// Units are the matrix units: row_tiles.cu has the GPU's. A test on the host includes
+// tests/support/cuda_on_host/cuda_on_host.h first.
 #pragma once
 
 #include <cstdint>
 
-#include "ops/cuda/byte_permute.h"
-#include "ops/cuda/rows/packs.h"
-#include "ops/cuda/vector_access.cuh"
-#include "ops/cuda/weight_only_int8/int8_layer.h"
-#include "ops/cuda/weight_only_int8/output_scale.h"
+#include "ops/cuda/vectors.h"
+#include "ops/cuda/weight_only_int8/linear.h"
 
 namespace narrowcast::cuda {
 

@@ -1,8 +1,7 @@
 // A warp's tile in a block format: scales and codes to bytes and back.
 //
-// A lane holds parts of kScales blocks. To find their scales, lanes exchange
-// magnitudes until each knows the largest of one block; it computes that block's
-// scale alone, and gives it to the others where they need it.
+// A lane holds parts of kScales blocks. To find their scales, lanes exchange magnitudes until each knows the largest of
+// one block; it computes that block's scale alone, and gives it to the others where they need it.
 #pragma once
 
 #include <cmath>
@@ -12,11 +11,10 @@
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_message.h"
 #include "ops/codec/wire_rounding.h"
-#include "ops/cuda/byte_permute.h"
-#include "ops/cuda/wire/array_elements.cuh"
+#include "ops/cuda/vectors.h"
+#include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
-#include "ops/cuda/wire/narrow_floats.cuh"
-#include "ops/cuda/wire/random_columns.cuh"
+#include "ops/cuda/wire/tile_numbers.cuh"
 
 namespace narrowcast::cuda {
 
@@ -24,10 +22,10 @@ namespace narrowcast::cuda {
 template <int kValues, int kLanes>
 __device__ __forceinline__ uint32_t largest_of_one(uint32_t (&values)[kValues], int lane) {
   const auto larger = [](uint32_t a, uint32_t b) { return a > b ? a : b; };
-#pragma unroll
+  NARROWCAST_UNROLL
   for (int half = kValues / 2; half > 0; half /= 2) {
     const bool keeps_upper = (lane & half) != 0;
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int i = 0; i < half; ++i) {
       const uint32_t kept = keeps_upper ? values[i + half] : values[i];
       const uint32_t given = keeps_upper ? values[i] : values[i + half];
@@ -35,13 +33,14 @@ __device__ __forceinline__ uint32_t largest_of_one(uint32_t (&values)[kValues], 
     }
   }
   uint32_t largest = values[0];
-#pragma unroll
+  NARROWCAST_UNROLL
   for (int bit = kValues; bit < kLanes; bit *= 2) {
     largest = larger(largest, __shfl_xor_sync(kAllLanes, largest, bit));
   }
   return largest;
 }
 
+// The codec of a tile.
 template <class Format>
 struct BlockTile {
   using Element = typename Format::Element;
@@ -77,10 +76,10 @@ struct BlockTile {
   // The largest magnitude's bits of the block whose scale the lane keeps.
   static __device__ __forceinline__ uint32_t largest_of_kept(const TileValues& x, int lane) {
     uint32_t largest[kScales];
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int scale = 0; scale < kScales; ++scale) {
       largest[scale] = 0;
-#pragma unroll
+      NARROWCAST_UNROLL
       for (int i = 0; i < kRowsPerBlock * kColumns; ++i) {
         const uint32_t bits = codec::magnitude_bits(x.at[scale * kRowsPerBlock + i / kColumns][i % kColumns]);
         largest[scale] = bits > largest[scale] ? bits : largest[scale];
@@ -103,33 +102,33 @@ struct BlockTile {
     }
   }
 
-  // Calls sink(row, column, value) for each of the lane's elements of the message that begins at room + offset.
+  // Calls sink(row, column, value) for each of the lane's elements of the message that begins at staging + offset.
   template <class Sink>
-  static __device__ __forceinline__ void decode(const uint8_t* room, int offset, int lane, const Sink& sink) {
-    for_numbers(kept_scale(room, offset, lane), room, offset, lane,
+  static __device__ __forceinline__ void decode(const uint8_t* staging, int offset, int lane, const Sink& sink) {
+    for_numbers(kept_scale(staging, offset, lane), staging, offset, lane,
                 [&](int row, int column, float scale, float number) { sink(row, column, scale * number); });
   }
 
   // sum += the elements of that message. A scale and a number of a code have so few digits that their product is exact,
   // and one instruction may add it, unless it overflows.
-  static __device__ __forceinline__ void add(const uint8_t* room, int offset, int lane, TileValues& sum) {
+  static __device__ __forceinline__ void add(const uint8_t* staging, int offset, int lane, TileValues& sum) {
     constexpr uint32_t kMayOverflow = 0x7B000000U;  // 2^119: the greatest number is below 2^9.
-    const float kept = kept_scale(room, offset, lane);
+    const float kept = kept_scale(staging, offset, lane);
     const uint32_t magnitude = codec::magnitude_bits(kept);
     if (__any_sync(kAllLanes, magnitude >= kMayOverflow && magnitude < codec::kInfBits)) {
-      for_numbers(kept, room, offset, lane,
+      for_numbers(kept, staging, offset, lane,
                   [&](int row, int column, float scale, float number) { sum.at[row][column] += scale * number; });
     } else {
-      for_numbers(kept, room, offset, lane, [&](int row, int column, float scale, float number) {
+      for_numbers(kept, staging, offset, lane, [&](int row, int column, float scale, float number) {
         sum.at[row][column] = std::fma(scale, number, sum.at[row][column]);
       });
     }
   }
 
  private:
-  // The value of the scale that the lane keeps, of the message that begins at room + offset.
-  static __device__ __forceinline__ float kept_scale(const uint8_t* room, int offset, int lane) {
-    const uint8_t* const scale = room + offset + kept_offset(lane);
+  // The value of the scale that the lane keeps, of the message that begins at staging + offset.
+  static __device__ __forceinline__ float kept_scale(const uint8_t* staging, int offset, int lane) {
+    const uint8_t* const scale = staging + offset + kept_offset(lane);
     return codec::wire::scale_value(static_cast<uint16_t>(scale[0] | scale[1] << 8));
   }
 
@@ -137,9 +136,7 @@ struct BlockTile {
   template <int kColumn>
   static __device__ __forceinline__ float number(uint32_t word) {
     if constexpr (std::is_same_v<Element, codec::wire::SymmetricInt<8>>) {
-      constexpr uint32_t kBitsOf2To23 = 0x4B000000U;  // Its lowest byte takes the code, raised by 128.
-      return codec::float_of_bits(byte_permute(word ^ 0x80808080U, kBitsOf2To23, 0x7650U | kColumn)) -
-             (0x1p23F + 128.0F);
+      return signed_byte(word, kColumn);
     } else if constexpr (std::is_same_v<Element, codec::wire::Float8E4M3>) {
       return e4m3_value<kColumn>(word);
     } else {
@@ -149,12 +146,12 @@ struct BlockTile {
 
   // Calls sink(row, column, scale, number) for each of the lane's elements.
   template <class Sink>
-  static __device__ __forceinline__ void for_numbers(float kept, const uint8_t* room, int offset, int lane,
+  static __device__ __forceinline__ void for_numbers(float kept, const uint8_t* staging, int offset, int lane,
                                                      const Sink& sink) {
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int row = 0; row < kRows; ++row) {
       const float scale = of_row(kept, row);
-      const Words<1> word(room + row_offset(row) / 4 * 4, offset + lane_offset(lane) + row_offset(row) % 4);
+      const UnalignedWords<1> word(staging + row_offset(row) / 4 * 4, offset + lane_offset(lane) + row_offset(row) % 4);
       sink(row, 0, scale, number<0>(word.at[0]));
       sink(row, 1, scale, number<1>(word.at[0]));
       sink(row, 2, scale, number<2>(word.at[0]));
@@ -168,7 +165,7 @@ struct BlockTile {
     // A NaN says: all codes 0.
     const float kept = scale == codec::wire::kNanScale ? codec::float_of_bits(codec::kQuietNanBits)
                                                        : codec::wire::inverse_scale(scale);
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int row = 0; row < kRows; ++row) {
       const float inverse = of_row(kept, row);
       codec::wire::PhiloxWords random = {};
@@ -177,7 +174,7 @@ struct BlockTile {
         random = random_columns(rounding, row * kRowElements + kColumns * lane);
       }
       uint32_t codes = 0;
-#pragma unroll
+      NARROWCAST_UNROLL
       for (int column = 0; column < kColumns; ++column) {
         const float y = inverse == inverse ? x.at[row][column] * inverse : 0.0F;
         if constexpr (kStochastic) {
@@ -193,7 +190,7 @@ struct BlockTile {
   static __device__ __forceinline__ void put_codes(uint32_t codes, uint8_t* bytes) {
     constexpr int kWidth = kCodeBytes % kUnit == 0 ? kUnit : 1;
     using Part = std::conditional_t<kWidth == 1, uint8_t, uint16_t>;
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int i = 0; i < kCodeBytes; i += kWidth) {
       store_vector(bytes + i, static_cast<Part>(codes >> (8 * i)));
     }

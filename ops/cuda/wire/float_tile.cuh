@@ -6,13 +6,14 @@
 
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
-#include "ops/cuda/wire/array_elements.cuh"
+#include "ops/cuda/vectors.h"
+#include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
-#include "ops/cuda/wire/narrow_floats.cuh"
-#include "ops/cuda/wire/random_columns.cuh"
+#include "ops/cuda/wire/tile_numbers.cuh"
 
 namespace narrowcast::cuda {
 
+// The codec of a tile; its functions are BlockTile's.
 template <class Format>
 struct FloatTile {
   using Element = typename Format::Element;
@@ -24,7 +25,6 @@ struct FloatTile {
     return (row * kRowElements + kColumns * lane) * kUnit;
   }
 
-  // As BlockTile's.
   static __device__ __forceinline__ void encode(const TileValues& x, const codec::wire::Rounding& rounding, int lane,
                                                 uint8_t* message) {
     if (rounding.stochastic) {
@@ -35,11 +35,11 @@ struct FloatTile {
   }
 
   template <class Sink>
-  static __device__ __forceinline__ void decode(const uint8_t* room, int offset, int lane, const Sink& sink) {
-#pragma unroll
+  static __device__ __forceinline__ void decode(const uint8_t* staging, int offset, int lane, const Sink& sink) {
+    NARROWCAST_UNROLL
     for (int row = 0; row < kRows; ++row) {
-      const Words<kWords> words(room + row * kRowElements * kUnit, offset + codes_offset(0, lane));
-#pragma unroll
+      const UnalignedWords<kWords> words(staging + row * kRowElements * kUnit, offset + codes_offset(0, lane));
+      NARROWCAST_UNROLL
       for (int column = 0; column < kColumns; ++column) {
         const int bit = column * kUnit * 8;
         sink(row, column, value_of(static_cast<Code>(words.at[bit / 32] >> bit % 32)));
@@ -47,8 +47,8 @@ struct FloatTile {
     }
   }
 
-  static __device__ __forceinline__ void add(const uint8_t* room, int offset, int lane, TileValues& sum) {
-    decode(room, offset, lane, [&](int row, int column, float value) { sum.at[row][column] += value; });
+  static __device__ __forceinline__ void add(const uint8_t* staging, int offset, int lane, TileValues& sum) {
+    decode(staging, offset, lane, [&](int row, int column, float value) { sum.at[row][column] += value; });
   }
 
  private:
@@ -63,14 +63,14 @@ struct FloatTile {
   template <bool kStochastic>
   static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,
                                                      int lane, uint8_t* message) {
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int row = 0; row < kRows; ++row) {
       codec::wire::PhiloxWords random = {};
       if constexpr (kStochastic) {
         spare_registers();
         random = random_columns(rounding, row * kRowElements + kColumns * lane);
       }
-#pragma unroll
+      NARROWCAST_UNROLL
       for (int column = 0; column < kColumns; ++column) {
         const float value = x.at[row][column];
         const Code code = kStochastic ? Element::encode(value, random.word[column]) : Element::encode(value);

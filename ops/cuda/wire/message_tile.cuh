@@ -1,35 +1,35 @@
 // The bytes of a tile's message, on their way between device memory and lanes.
 //
-// Nothing in a message is aligned, and the bytes of one lane are few. So a warp's
-// bytes lie in shared memory in between, at the same place of a granule of 16
-// bytes as in device memory: whole granules go in one access, and what is before
-// the first and behind the last one goes byte by byte.
+// Nothing in a message is aligned, and the bytes of one lane are few. So a warp's bytes lie in a staging buffer of
+// shared memory in between, at the same place of a granule of 16 bytes as in device memory: whole granules go in one
+// access, and what is before the first and behind the last one goes byte by byte.
 #pragma once
 
 #include <cstdint>
 
 #include "ops/codec/wire_format.h"
-#include "ops/cuda/async_copy.cuh"
-#include "ops/cuda/vector_access.cuh"
-#include "ops/cuda/wire/array_elements.cuh"
+#include "ops/cuda/vectors.h"
+#include "ops/cuda/wire/array_tile.cuh"
 
 namespace narrowcast::cuda {
 
-inline constexpr int kGranule = sizeof(uint4);
+// What goes in one access, and its bytes.
+using Granule = Pack<uint32_t, 4>;
+inline constexpr int kGranule = sizeof(Granule);
 
 // Bytes of a whole tile's message.
 template <class Format>
 inline constexpr int kTileBytes = kTile / Format::kBlock* Format::kBlockBytes;
 
-// A warp's shared memory: the message, up to 15 bytes before it, and a word behind it.
+// A warp's staging buffer: for a message, up to 15 bytes before it, and a word behind it.
 template <class Format>
-struct TileRoom {
-  uint4 granules[(kTileBytes<Format> + kGranule - 1) / kGranule + 2];
+struct StagingBuffer {
+  Granule granules[(kTileBytes<Format> + kGranule - 1) / kGranule + 2];
 
   __device__ __forceinline__ uint8_t* bytes() { return reinterpret_cast<uint8_t*>(granules); }
 };
 
-// How a run of bytes lies: `head` of them before the first granule, `whole` granules, `tail` behind them.
+// How a segment of bytes lies: `head` of them before the first granule, `whole` granules, `tail` behind them.
 struct Granules {
   int phase;  // Of the first byte in its granule.
   int head;
@@ -53,6 +53,14 @@ struct Granules {
   }
 };
 
+// Copies a granule to shared memory without a register in between. The thread has it after __pipeline_commit and
+// __pipeline_wait_prior, others after a barrier behind that. A .cu file includes <cuda_pipeline_primitives.h> before, a
+// test on the host tests/support/cuda_on_host/cuda_on_host.h.
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+  NARROWCAST_DEVICE_CHECK(is_aligned<Granule>(shared) && is_aligned<Granule>(global));
+  __pipeline_memcpy_async(shared, global, sizeof(Granule));
+}
+
 // A message of at most kMost bytes on its way into shared memory: a warp asks for it, goes on, and waits only where it
 // needs it.
 template <int kMost>
@@ -62,17 +70,17 @@ struct IncomingBytes {
   int own_edge_place;  // Of the byte that the lane takes there itself, or -1.
   uint8_t own_edge;
 
-  // Asks for `size` bytes, which will lie from room + their phase on. No lane may still read the room.
-  __device__ __forceinline__ IncomingBytes(const uint8_t* bytes, int size, int lane, uint8_t* room)
-      : lie(bytes, size), begin(room + lie.phase), own_edge_place(lie.edge(lane)) {
+  // Asks for `size` bytes, which will lie from `staging` + their phase on. No lane may still read there.
+  __device__ __forceinline__ IncomingBytes(const uint8_t* bytes, int size, int lane, uint8_t* staging)
+      : lie(bytes, size), begin(staging + lie.phase), own_edge_place(lie.edge(lane)) {
     constexpr int kTurns = (kMost / kGranule + kWarpSize - 1) / kWarpSize;
     const int first = lie.head + lane * kGranule;
     uint8_t* const to = begin + first;
     const uint8_t* const from = bytes + first;
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
       if (lane + turn * kWarpSize < lie.whole) {
-        copy_async<uint4>(to + turn * kWarpSize * kGranule, from + turn * kWarpSize * kGranule);
+        copy_async(to + turn * kWarpSize * kGranule, from + turn * kWarpSize * kGranule);
       }
     }
     __pipeline_commit();
@@ -88,8 +96,8 @@ struct IncomingBytes {
   }
 };
 
-// Where in its room a warp writes a message that goes to `bytes`, so that accesses of kUnit bytes are aligned: at the
-// same place of a granule, unless that is no multiple of kUnit.
+// Where in its staging buffer a warp writes a message that goes to `bytes`, so that accesses of kUnit bytes are
+// aligned: at the same place of a granule, unless that is no multiple of kUnit.
 template <int kUnit>
 __device__ __forceinline__ int outgoing_offset(const uint8_t* bytes) {
   const auto phase = static_cast<int>(reinterpret_cast<uintptr_t>(bytes) % kGranule);
@@ -98,18 +106,18 @@ __device__ __forceinline__ int outgoing_offset(const uint8_t* bytes) {
 
 // Writes a message that lies at outgoing_offset<kUnit>(bytes), where all lanes see it.
 template <int kUnit>
-__device__ __forceinline__ void send(uint8_t* room, int size, int lane, uint8_t* bytes) {
+__device__ __forceinline__ void send(uint8_t* staging, int size, int lane, uint8_t* bytes) {
   const Granules lie(bytes, size);
   if (lie.phase % kUnit != 0) {
     for (int i = lane; i < size; i += kWarpSize) {
-      bytes[i] = room[i];
+      bytes[i] = staging[i];
     }
     return;
   }
-  const uint8_t* const begin = room + lie.phase;
+  const uint8_t* const begin = staging + lie.phase;
   for (int granule = lane; granule < lie.whole; granule += kWarpSize) {
     const int offset = lie.head + granule * kGranule;
-    store_vector(bytes + offset, load_vector<uint4>(begin + offset));
+    store_vector(bytes + offset, load_vector<Granule>(begin + offset));
   }
   const int mine = lie.edge(lane);
   if (mine >= 0) {
@@ -117,17 +125,17 @@ __device__ __forceinline__ void send(uint8_t* room, int size, int lane, uint8_t*
   }
 }
 
-// The kWords words that begin at byte `offset` of the room, whatever its alignment.
+// The kWords words that begin at byte `offset` of a staging buffer, whatever its alignment.
 template <int kWords>
-struct Words {
+struct UnalignedWords {
   uint32_t at[kWords];
 
-  __device__ __forceinline__ Words(const uint8_t* room, int offset) {
+  __device__ __forceinline__ UnalignedWords(const uint8_t* staging, int offset) {
     const auto byte = static_cast<unsigned>(offset);
-    const uint8_t* const first = room + byte / 4 * 4;
+    const uint8_t* const first = staging + byte / 4 * 4;
     const unsigned shift = byte % 4 * 8;
     auto low = load_vector<uint32_t>(first);
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int i = 0; i < kWords; ++i) {
       const auto high = load_vector<uint32_t>(first + 4 * (i + 1));
       at[i] = __funnelshift_r(low, high, shift);

@@ -1,13 +1,13 @@
 #include <cuda_pipeline_primitives.h>
 
-#include "ops/cuda/launch.h"
+#include "ops/codec/wire_format.h"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/wire/wire_average_kernel.cuh"
 #include "ops/cuda/wire/wire_kernels.h"
-#include "ops/cuda/wire/wire_launch.cuh"
 
 namespace narrowcast::cuda {
 
-void wire_average(WireFormat format, const AverageArguments& arguments, cudaStream_t stream) {
+void wire_average(WireFormat format, const AverageArguments& arguments, Stream stream) {
   check_parts(arguments.parts);
   if (arguments.parts.n == 0) {
     return;
@@ -17,6 +17,23 @@ void wire_average(WireFormat format, const AverageArguments& arguments, cudaStre
         <<<blocks_for(arguments.parts.n), kThreadsPerBlock, 0, stream>>>(arguments);
   });
   check_launch("wire_average_kernel");
+}
+
+void wire_average_encode(WireFormat format, const AverageEncodeArguments& arguments, Stream stream) {
+  check_parts(arguments.parts);
+  if (arguments.parts.n == 0) {
+    return;
+  }
+  codec::wire::visit(format, [&](auto format_type) {
+    using Format = decltype(format_type);
+    const unsigned blocks = blocks_for(arguments.parts.n);
+    if (arguments.parts.own_residual != nullptr || arguments.mean_residual != nullptr) {
+      wire_average_encode_kernel<Format, true><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+    } else {
+      wire_average_encode_kernel<Format, false><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+    }
+  });
+  check_launch("wire_average_encode_kernel");
 }
 
 }  // namespace narrowcast::cuda

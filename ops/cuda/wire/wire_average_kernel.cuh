@@ -1,19 +1,23 @@
-// The mean of what all ranks sent, as an array or as its message: a tile per
-// warp, summed in registers in the order of ranks, in one pass over memory.
+// The mean of what all ranks sent, as an array or as its message: a tile per warp, summed in registers in the order of
+// ranks, in one pass over memory.
 #pragma once
 
-#include "ops/cuda/wire/wire_arguments.h"
+#include <cstdint>
+
+#include "ops/cuda/launch_arguments.h"
+#include "ops/cuda/vectors.h"
+#include "ops/cuda/wire/wire_kernels.h"
 #include "ops/cuda/wire/wire_tile.cuh"
 
 namespace narrowcast::cuda {
 
 // sum += the calling rank's own part and its residual, which becomes 0.
-template <class Element, class Format>
+template <FloatType kType, class Format>
 __device__ __forceinline__ void add_own_with_residual(const RankParts& parts, const WarpTile<Format>& tile,
                                                       TileValues& sum) {
-  const ArrayTile<Element> own = tile.template of<Element>(parts.own);
-  const ArrayTile<Float32> residual = tile.template of<Float32>(parts.own_residual);
-  for_rows(own.whole && residual.whole, [&](int row, auto whole) {
+  const auto own = tile.of(FloatTypeConstant<kType>(), parts.own);
+  const auto residual = tile.of_float32(parts.own_residual);
+  const auto add_row = [&](int row, auto whole) {
     constexpr bool kWhole = decltype(whole)::value;
     spare_registers();
     float part[kColumns];
@@ -21,11 +25,12 @@ __device__ __forceinline__ void add_own_with_residual(const RankParts& parts, co
     own.template load_row<kWhole>(row, part);
     residual.template load_row<kWhole>(row, lacking);
     residual.template store_row<kWhole>(row, {});
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int column = 0; column < kColumns; ++column) {
       sum.at[row][column] += part[column] + lacking[column];
     }
-  });
+  };
+  for_rows(add_row, own, residual);
 }
 
 // values /= ranks. A power of two has an exact inverse, and rounding is the same.
@@ -33,9 +38,9 @@ __device__ __forceinline__ void divide(int64_t ranks, TileValues& values) {
   const auto divisor = static_cast<float>(ranks);
   const bool exact = (ranks & (ranks - 1)) == 0;
   const float inverse = 1.0F / divisor;
-#pragma unroll
+  NARROWCAST_UNROLL
   for (int row = 0; row < kRows; ++row) {
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int column = 0; column < kColumns; ++column) {
       float& value = values.at[row][column];
       value = exact ? value * inverse : value / divisor;
@@ -43,31 +48,37 @@ __device__ __forceinline__ void divide(int64_t ranks, TileValues& values) {
   }
 }
 
-// A warp decodes one message while the next one comes into the other room.
+// A warp decodes one message while the next one comes into the other buffer.
 template <class Format>
-using TwoRooms = TileRoom<Format>[2];
+using TwoStagingBuffers = StagingBuffer<Format>[2];
 
-// sum += the messages of ranks `begin` to `end` - 1.
+// Ranks `begin` to `end` - 1.
+struct RankRange {
+  int64_t begin;
+  int64_t end;
+};
+
+// sum += the messages of these ranks.
 template <class Format>
-__device__ __forceinline__ void add_messages(const RankParts& parts, int64_t begin, int64_t end,
-                                             const WarpTile<Format>& tile, TwoRooms<Format>& rooms, TileValues& sum) {
+__device__ __forceinline__ void add_messages(const RankParts& parts, RankRange ranks, const WarpTile<Format>& tile,
+                                             TwoStagingBuffers<Format>& staging, TileValues& sum) {
   using Incoming = IncomingBytes<kTileBytes<Format>>;
   const auto request = [&](int64_t rank) {
-    return Incoming(parts.messages[rank] + tile.first_byte, tile.bytes(), tile.lane, rooms[rank % 2].bytes());
+    return Incoming(parts.messages[rank] + tile.first_byte, tile.bytes(), tile.lane, staging[rank % 2].bytes());
   };
-  if (begin >= end) {
+  if (ranks.begin >= ranks.end) {
     return;
   }
-  __syncwarp();  // Nobody reads the rooms any more.
-  Incoming incoming = request(begin);
-  for (int64_t rank = begin; rank < end; ++rank) {
+  __syncwarp();  // Nobody reads the buffers any more.
+  Incoming incoming = request(ranks.begin);
+  for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
     incoming.wait();
     const int phase = incoming.lie.phase;
-    __syncwarp();  // All have read the room that is filled next.
-    if (rank + 1 < end) {
+    __syncwarp();  // All have read the buffer that is filled next.
+    if (rank + 1 < ranks.end) {
       incoming = request(rank + 1);
     }
-    WireTile<Format>::add(rooms[rank % 2].bytes(), phase, tile.lane, sum);
+    WireTile<Format>::add(staging[rank % 2].bytes(), phase, tile.lane, sum);
   }
 }
 
@@ -75,9 +86,9 @@ __device__ __forceinline__ void add_messages(const RankParts& parts, int64_t beg
 // scale.
 template <class Format>
 __device__ __forceinline__ void clear_behind(const WarpTile<Format>& tile, TileValues& values) {
-#pragma unroll
+  NARROWCAST_UNROLL
   for (int row = 0; row < kRows; ++row) {
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int column = 0; column < kColumns; ++column) {
       if (row * kRowElements + kColumns * tile.lane + column >= tile.n) {
         values.at[row][column] = 0;
@@ -89,63 +100,63 @@ __device__ __forceinline__ void clear_behind(const WarpTile<Format>& tile, TileV
 // The mean of the tile's elements; behind them it is anything.
 template <class Format, bool kFeedback>
 __device__ __forceinline__ void average_tile(const RankParts& parts, const WarpTile<Format>& tile,
-                                             TwoRooms<Format>& rooms, TileValues& mean) {
-#pragma unroll
+                                             TwoStagingBuffers<Format>& staging, TileValues& mean) {
+  NARROWCAST_UNROLL
   for (int row = 0; row < kRows; ++row) {
-#pragma unroll
+    NARROWCAST_UNROLL
     for (int column = 0; column < kColumns; ++column) {
       mean.at[row][column] = -0.0F;  // The number that changes no other, not even -0, when it is added.
     }
   }
-  add_messages(parts, 0, parts.own_rank, tile, rooms, mean);
+  add_messages(parts, {0, parts.own_rank}, tile, staging, mean);
   if (parts.own_rank < parts.ranks) {
-    with_element(parts.type, [&](auto element) {
-      using Element = decltype(element);
+    visit_float_type(parts.type, [&](auto type) {
       if (kFeedback && parts.own_residual != nullptr) {
-        add_own_with_residual<Element>(parts, tile, mean);
+        add_own_with_residual<decltype(type)::value>(parts, tile, mean);
       } else {
-        add(tile.template of<Element>(parts.own), mean);
+        add(tile.of(type, parts.own), mean);
       }
     });
-    add_messages(parts, parts.own_rank + 1, parts.ranks, tile, rooms, mean);
+    add_messages(parts, {parts.own_rank + 1, parts.ranks}, tile, staging, mean);
   }
   divide(parts.ranks, mean);
 }
 
+// The mean as an array.
 template <class Format>
 __global__ void __launch_bounds__(kThreadsPerBlock, 5)
     wire_average_kernel(const __grid_constant__ AverageArguments arguments) {
-  __shared__ TwoRooms<Format> rooms[kWarpsPerBlock];
+  __shared__ TwoStagingBuffers<Format> staging[kWarpsPerBlock];
   const WarpTile<Format> tile(arguments.parts.n);
   if (tile.n <= 0) {
     return;
   }
   TileValues mean;
-  average_tile<Format, false>(arguments.parts, tile, rooms[threadIdx.x / kWarpSize], mean);
-  with_element(arguments.parts.type,
-               [&](auto element) { store(mean, tile.template of<decltype(element)>(arguments.mean)); });
+  average_tile<Format, false>(arguments.parts, tile, staging[threadIdx.x / kWarpSize], mean);
+  visit_float_type(arguments.parts.type, [&](auto type) { store(mean, tile.of(type, arguments.mean)); });
 }
 
-// With kFeedback there may be residuals.
+// The mean's message. With kFeedback there may be residuals.
 template <class Format, bool kFeedback>
 __global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 5)
     wire_average_encode_kernel(const __grid_constant__ AverageEncodeArguments arguments) {
-  __shared__ TwoRooms<Format> all_rooms[kWarpsPerBlock];
+  __shared__ TwoStagingBuffers<Format> buffers[kWarpsPerBlock];
   const WarpTile<Format> tile(arguments.parts.n);
   if (tile.n <= 0) {
     return;
   }
-  TwoRooms<Format>& rooms = all_rooms[threadIdx.x / kWarpSize];
+  TwoStagingBuffers<Format>& staging = buffers[threadIdx.x / kWarpSize];
   TileValues mean;
-  average_tile<Format, kFeedback>(arguments.parts, tile, rooms, mean);
+  average_tile<Format, kFeedback>(arguments.parts, tile, staging, mean);
   if (tile.n < kTile) {
     clear_behind(tile, mean);
   }
-  __syncwarp();  // All have read the rooms.
+  __syncwarp();  // All have read the buffers.
+  const Outgoing<Format> to{tile, arguments.rounding, arguments.message, staging[0]};
   if (kFeedback && arguments.mean_residual != nullptr) {
-    send_with_residual(mean, tile, arguments.rounding, arguments.mean_residual, rooms[0], arguments.message);
+    send_with_residual(mean, to, arguments.mean_residual);
   } else {
-    send_tile(mean, tile, arguments.rounding, rooms[0], arguments.message);
+    send_tile(mean, to);
   }
 }
 

@@ -1,20 +1,32 @@
-// The codec of a warp's tile in any wire format.
+// A warp's tile in any wire format: which codec it has, which elements it is, and how its message is sent.
 #pragma once
 
+#include <cstdint>
 #include <type_traits>
 
+#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_rounding.h"
+#include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/block_tile.cuh"
 #include "ops/cuda/wire/float_tile.cuh"
-#include "ops/cuda/wire/wire_arguments.h"
+#include "ops/cuda/wire/message_tile.cuh"
 
 namespace narrowcast::cuda {
 
+// The codec of a tile: encode, decode and add.
 template <class Format>
 using WireTile = typename std::conditional_t<Format::kHasBlocks, std::enable_if<true, BlockTile<Format>>,
                                              std::enable_if<true, FloatTile<Format>>>::type;
 
+// What launches have per block of threads: a warp per tile.
 inline constexpr int kWarpsPerBlock = 4;
 inline constexpr int kThreadsPerBlock = kWarpsPerBlock * kWarpSize;
+
+// Blocks of threads that n elements take.
+inline unsigned blocks_for(int64_t n) {
+  constexpr int64_t kPerBlock = int64_t{kTile} * kWarpsPerBlock;
+  return static_cast<unsigned>((n + kPerBlock - 1) / kPerBlock);
+}
 
 // The tile of an array of n elements that the calling warp works on, and where its message begins.
 template <class Format>
@@ -34,18 +46,46 @@ struct WarpTile {
   // Of the tile's message.
   __device__ __forceinline__ int bytes() const { return codec::wire::encoded_size<Format>(n); }
 
-  // The tile of an array.
-  template <class Element>
-  __device__ __forceinline__ ArrayTile<Element> of(const void* array) const {
-    return ArrayTile<Element>(array, first, n, lane);
+  // The tile of an array of a dtype.
+  template <FloatType kType>
+  __device__ __forceinline__ ArrayTile<kType> of(FloatTypeConstant<kType>, const void* array) const {
+    return ArrayTile<kType>(array, first, n, lane);
+  }
+
+  // The same of a float32 array.
+  __device__ __forceinline__ auto of_float32(const float* array) const {
+    return of(FloatTypeConstant<FloatType::kFloat32>(), array);
   }
 };
 
-// Replaces a tile's residuals by what its message, at room + offset, lacks of x, where that is finite.
+// Where a warp sends its tile's message to.
 template <class Format>
-__device__ __forceinline__ void keep_residual(const TileValues& x, const WarpTile<Format>& tile, const uint8_t* room,
-                                              int offset, float* residual) {
-  WireTile<Format>::decode(room, offset, tile.lane, [&](int row, int column, float received) {
+struct Outgoing {
+  const WarpTile<Format>& tile;
+  const codec::wire::Rounding& rounding;  // Of the array.
+  uint8_t* message;                       // Of the array.
+  StagingBuffer<Format>& staging;
+
+  __device__ __forceinline__ uint8_t* bytes() const { return message + tile.first_byte; }
+
+  // Of the tile's message in the staging buffer.
+  __device__ __forceinline__ int offset() const { return outgoing_offset<WireTile<Format>::kUnit>(bytes()); }
+};
+
+// Sends x.
+template <class Format>
+__device__ __forceinline__ void send_tile(const TileValues& x, const Outgoing<Format>& to) {
+  using Tile = WireTile<Format>;
+  Tile::encode(x, to.rounding.at(to.tile.first), to.tile.lane, to.staging.bytes() + to.offset());
+  __syncwarp();
+  send<Tile::kUnit>(to.staging.bytes(), to.tile.bytes(), to.tile.lane, to.bytes());
+}
+
+// Replaces the tile's residuals by what its message, which is staged, lacks of x, where that is finite.
+template <class Format>
+__device__ __forceinline__ void keep_residual(const TileValues& x, const Outgoing<Format>& to, float* residual) {
+  const WarpTile<Format>& tile = to.tile;
+  WireTile<Format>::decode(to.staging.bytes(), to.offset(), tile.lane, [&](int row, int column, float received) {
     const int i = row * kRowElements + kColumns * tile.lane + column;
     const float lacking = x.at[row][column] - received;
     if (i < tile.n && codec::magnitude_bits(lacking) < codec::kInfBits) {
@@ -54,27 +94,12 @@ __device__ __forceinline__ void keep_residual(const TileValues& x, const WarpTil
   });
 }
 
-// Sends x.
-template <class Format>
-__device__ __forceinline__ void send_tile(const TileValues& x, const WarpTile<Format>& tile, const Rounding& rounding,
-                                          TileRoom<Format>& room, uint8_t* message) {
-  using Tile = WireTile<Format>;
-  uint8_t* const bytes = message + tile.first_byte;
-  const int offset = outgoing_offset<Tile::kUnit>(bytes);
-  Tile::encode(x, rounding.at(tile.first), tile.lane, room.bytes() + offset);
-  __syncwarp();
-  send<Tile::kUnit>(room.bytes(), tile.bytes(), tile.lane, bytes);
-}
-
 // Sends x + residual and keeps what the message lacks of it.
 template <class Format>
-__device__ __forceinline__ void send_with_residual(TileValues& x, const WarpTile<Format>& tile,
-                                                   const Rounding& rounding, float* residual, TileRoom<Format>& room,
-                                                   uint8_t* message) {
-  add(tile.template of<Float32>(residual), x);
-  send_tile(x, tile, rounding, room, message);
-  const int offset = outgoing_offset<WireTile<Format>::kUnit>(message + tile.first_byte);
-  keep_residual(x, tile, room.bytes(), offset, residual);
+__device__ __forceinline__ void send_with_residual(TileValues& x, const Outgoing<Format>& to, float* residual) {
+  add(to.tile.of_float32(residual), x);
+  send_tile(x, to);
+  keep_residual(x, to, residual);
 }
 
 }  // namespace narrowcast::cuda

@@ -1,17 +1,13 @@
-// The words and functions of CUDA C++ that kernels use, for the host. Include it
-// before the kernel's source and after everything else, and only in a test:
-// run_kernel.h tells what such a test shows.
+// The words and functions of CUDA C++ that kernels use, for the host. Include it before the kernel's source and after
+// everything else, and only in a test: run_kernel.h tells what such a test shows.
 #pragma once
 
-#include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 
-#include "tests/support/cuda_on_host/builtins.h"
-#include "tests/support/cuda_on_host/meeting.h"
+#include "tests/support/cuda_on_host/barrier.h"
 #include "tests/support/cuda_on_host/run_kernel.h"
 
 #define __global__
@@ -22,22 +18,19 @@
 #define __launch_bounds__(...)
 #define __shared__ static  // Blocks run one after another, and a kernel's variables are its own.
 
-// ops/cuda/vector_access.cuh checks with it: an exception ends the kernel.
-#define NARROWCAST_DEVICE_CHECK(condition) \
-  ((condition) ? static_cast<void>(0) : throw std::logic_error("kernel: " #condition " does not hold"))
-
 namespace narrowcast::cuda_on_host {
 
 // What all lanes of the warp bring, once all are there. Kernels here always name the whole warp.
 template <class T>
-const LaneValues& meet(const char* name, unsigned mask, T value) {
+const LaneValues& exchange(const char* name, unsigned mask, T value) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
   if (mask != ~0U) throw std::invalid_argument(std::string(name) + " must name all lanes of the warp");
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(value));
-  return warp_meeting().attend(name, lane(), bits);
+  return warp_barrier().arrive_and_wait(name, lane(), bits);
 }
 
+// The value that a lane brought.
 template <class T>
 T value_of(const LaneValues& values, int64_t lane) {
   T value;
@@ -48,13 +41,14 @@ T value_of(const LaneValues& values, int64_t lane) {
 // The value of lane `source`; of the lane itself where `source` is not in its segment of `width` lanes.
 template <class T>
 T shuffle(const char* name, unsigned mask, T value, int64_t source, int width) {
-  const LaneValues& values = meet(name, mask, value);
+  const LaneValues& values = exchange(name, mask, value);
   return value_of<T>(values, source / width == lane() / width && source >= 0 ? source : lane());
 }
 
+// What `fold` makes of the values of all lanes.
 template <class T, class Fold>
 T reduce(const char* name, unsigned mask, T value, Fold fold) {
-  const LaneValues& values = meet(name, mask, value);
+  const LaneValues& values = exchange(name, mask, value);
   T result = value_of<T>(values, 0);
   for (int64_t i = 1; i < kWarpSize; ++i) result = fold(result, value_of<T>(values, i));
   return result;
@@ -64,10 +58,10 @@ T reduce(const char* name, unsigned mask, T value, Fold fold) {
 
 inline void __syncthreads() {
   namespace host = narrowcast::cuda_on_host;
-  host::block_meeting().attend("__syncthreads", host::thread_in_block(), 0);
+  host::block_barrier().arrive_and_wait("__syncthreads", host::thread_in_block(), 0);
 }
 
-inline void __syncwarp(unsigned mask = ~0U) { narrowcast::cuda_on_host::meet("__syncwarp", mask, 0); }
+inline void __syncwarp(unsigned mask = ~0U) { narrowcast::cuda_on_host::exchange("__syncwarp", mask, 0); }
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
@@ -107,11 +101,6 @@ T __reduce_max_sync(unsigned mask, T value) {
 }
 
 template <class T>
-T __reduce_min_sync(unsigned mask, T value) {
-  return narrowcast::cuda_on_host::reduce("__reduce_min_sync", mask, value, [](T a, T b) { return a < b ? a : b; });
-}
-
-template <class T>
 T __reduce_add_sync(unsigned mask, T value) {
   return narrowcast::cuda_on_host::reduce("__reduce_add_sync", mask, value, [](T a, T b) { return a + b; });
 }
@@ -134,10 +123,3 @@ inline void __pipeline_wait_prior(size_t batches) {
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (shift % 32));
 }
-
-inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
-inline float __fdiv_rn(float x, float y) { return x / y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }

@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/cuda_on_host/builtins.h"
+#include "tests/support/cuda_on_host/barrier.h"
 #include "tests/support/cuda_on_host/fibre.h"
-#include "tests/support/cuda_on_host/meeting.h"
 
 namespace narrowcast::cuda_on_host {
 namespace {
@@ -15,14 +14,14 @@ namespace {
 // A thread of the block that runs.
 struct Thread {
   Fibre fibre;
-  const Meeting* waits_at = nullptr;
-  int64_t round = 0;  // Of that meeting.
+  const Barrier* waits_at = nullptr;
+  int64_t round = 0;  // Of that barrier.
   std::vector<PendingCopy> pending_copies = {};
 };
 
 class Block {
  public:
-  explicit Block(int64_t threads) : meeting(threads) {
+  explicit Block(int64_t threads) : barrier(threads) {
     for (int64_t i = 0; i < threads; ++i) {
       threads_.push_back(std::make_unique<Thread>());
       if (i % kWarpSize == 0) warps.emplace_back(kWarpSize);
@@ -39,7 +38,7 @@ class Block {
     }
   }
 
-  void wait_for(const Meeting& place, int64_t round) {
+  void wait_for(const Barrier& place, int64_t round) {
     Thread& thread = *threads_[static_cast<size_t>(running)];
     thread.waits_at = &place;
     thread.round = round;
@@ -49,8 +48,8 @@ class Block {
 
   std::vector<PendingCopy>& pending_copies() { return threads_[static_cast<size_t>(running)]->pending_copies; }
 
-  Meeting meeting;
-  std::vector<Meeting> warps;
+  Barrier barrier;
+  std::vector<Barrier> warps;
   int64_t running = 0;
 
  private:
@@ -91,14 +90,14 @@ Block* block = nullptr;
 
 }  // namespace
 
-Meeting& warp_meeting() { return block->warps[static_cast<size_t>(block->running / kWarpSize)]; }
-Meeting& block_meeting() { return block->meeting; }
+Barrier& warp_barrier() { return block->warps[static_cast<size_t>(block->running / kWarpSize)]; }
+Barrier& block_barrier() { return block->barrier; }
 int64_t lane() { return block->running % kWarpSize; }
 int64_t thread_in_block() { return block->running; }
 std::vector<PendingCopy>& pending_copies() { return block->pending_copies(); }
-void wait_for(const Meeting& meeting, int64_t round) { block->wait_for(meeting, round); }
+void wait_for(const Barrier& barrier, int64_t round) { block->wait_for(barrier, round); }
 
-const LaneValues& Meeting::attend(const char* name, int64_t member, uint64_t value) {
+const LaneValues& Barrier::arrive_and_wait(const char* name, int64_t member, uint64_t value) {
   if (present_ == 0) {
     name_ = name;
   } else if (name_ != name) {

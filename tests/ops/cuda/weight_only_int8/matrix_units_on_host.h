@@ -1,4 +1,4 @@
-// ops/cuda/weight_only_int8/matrix_units.cuh on the CPU, by the same layout.
+// The matrix units of ops/cuda/weight_only_int8/row_tiles.cu on the CPU, by the same layout.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -32,8 +32,8 @@ struct MatrixUnitsOnHost {
     constexpr unsigned kAll = ~0U;
     std::array<LaneValues, 4> of_a;
     std::array<LaneValues, 2> of_b;
-    for (size_t i = 0; i < 4; ++i) of_a[i] = meet("mma", kAll, a[i]);
-    for (size_t i = 0; i < 2; ++i) of_b[i] = meet("mma", kAll, b[i]);
+    for (size_t i = 0; i < 4; ++i) of_a[i] = exchange("mma", kAll, a[i]);
+    for (size_t i = 0; i < 2; ++i) of_b[i] = exchange("mma", kAll, b[i]);
     for (int64_t i = 0; i < 4; ++i) {
       const int64_t row = lane() / 4 + 8 * (i / 2);
       const int64_t column = lane() % 4 * 2 + i % 2;

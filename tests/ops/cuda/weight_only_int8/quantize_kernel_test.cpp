@@ -1,5 +1,7 @@
-// The source of the CUDA kernels, run on the CPU, against gpt-fast's expression with
-// the division by (quant_max - quant_min) / 2 as PyTorch's CUDA kernels have it.
+// The source of the CUDA kernels, run on the CPU, against gpt-fast's expression with the division by
+// (quant_max - quant_min) / 2 as PyTorch's CUDA kernels have it.
+#include "ops/cuda/weight_only_int8/quantize_kernel.cuh"
+
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <gtest/gtest.h>
@@ -7,10 +9,8 @@
 #include <limits>
 #include <utility>
 
-#include "ops/cuda/weight_only_int8/symmetric_code_kernel.cuh"
-#include "ops/cuda/weight_only_int8/symmetric_scale_kernel.cuh"
 #include "tests/ops/affine_uint8_reference.h"
-#include "tests/ops/cuda/rows/run_on_host.h"
+#include "tests/ops/cuda/rows_on_host.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -6,9 +6,7 @@
 
 // After it: they are written in CUDA C++.
 #include "ops/cuda/wire/wire_average_kernel.cuh"
-#include "ops/cuda/wire/wire_decode_kernel.cuh"
-#include "ops/cuda/wire/wire_encode_kernel.cuh"
-#include "ops/cuda/wire/wire_launch.cuh"
+#include "ops/cuda/wire/wire_codec_kernel.cuh"
 
 namespace narrowcast::cuda_on_host {
 

@@ -1,0 +1,119 @@
+// Wire formats on CUDA devices: tensors to pointers, on the current stream of their device. The operators encode and
+// decode, and the collectives' runs of arrays.
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include <narrowcast/wire_format.h>
+#include "ops/collectives/mean/segment_codec.h"
+#include "ops/cuda/tensor_arguments.h"
+#include "ops/cuda/wire/wire_kernels.h"
+#include "ops/meta/meta.h"
+
+namespace narrowcast::cuda {
+namespace {
+
+at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::optional<int64_t> seed, int64_t step,
+                  int64_t offset) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  at::Tensor bytes = meta::encode(x, format_name, seed, step, offset);
+  const at::Tensor source = x.contiguous();
+  const Rounding rounding{seed.has_value(), static_cast<uint64_t>(seed.value_or(0)), static_cast<uint64_t>(step),
+                          static_cast<uint64_t>(offset)};
+  wire_encode(parse_wire_format(format_name),
+              {.type = float_type_of(x.scalar_type()),
+               .x = source.const_data_ptr(),
+               .n = x.numel(),
+               .rounding = rounding,
+               .message = bytes.mutable_data_ptr<uint8_t>()},
+              c10::cuda::getCurrentCUDAStream());
+  return bytes;
+}
+
+at::Tensor decode(const at::Tensor& bytes, std::string_view format_name, c10::SymInt numel) {
+  const c10::cuda::CUDAGuard guard(bytes.device());
+  at::Tensor decoded = meta::decode(bytes, format_name, numel);
+  const at::Tensor source = bytes.contiguous();
+  wire_decode(
+      parse_wire_format(format_name),
+      {.message = source.const_data_ptr<uint8_t>(), .n = decoded.numel(), .out = decoded.mutable_data_ptr<float>()},
+      c10::cuda::getCurrentCUDAStream());
+  return decoded;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(narrowcast, CUDA, m) {
+  m.impl("encode", &encode);
+  m.impl("decode", &decode);
+}
+
+}  // namespace narrowcast::cuda
+
+namespace narrowcast::collectives::gpu {
+namespace {
+
+cuda::FloatType type_of(const ArraySegment& segment) { return cuda::float_type_of(segment.array.scalar_type()); }
+
+void* elements_of(const ArraySegment& segment) {
+  return static_cast<uint8_t*>(segment.array.mutable_data_ptr()) + segment.range.begin * segment.array.element_size();
+}
+
+cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segment) {
+  const auto ranks = static_cast<int64_t>(messages.size());
+  TORCH_CHECK_VALUE(ranks <= cuda::kMaxRanks, "a mean on a GPU is of at most ", cuda::kMaxRanks, " ranks, not of ",
+                    ranks);
+  cuda::RankParts parts{.ranks = ranks,
+                        .own_rank = std::find(messages.begin(), messages.end(), nullptr) - messages.begin(),
+                        .type = type_of(segment),
+                        .own = elements_of(segment),
+                        .n = segment.range.numel};
+  std::copy(messages.begin(), messages.end(), parts.messages);
+  return parts;
+}
+
+}  // namespace
+
+void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message) {
+  const c10::cuda::CUDAGuard guard(segment.array.device());
+  cuda::wire_encode(coding.format,
+                    {.type = type_of(segment),
+                     .x = elements_of(segment),
+                     .n = segment.range.numel,
+                     .residual = segment.residual,
+                     .rounding = coding.rounding,
+                     .message = message},
+                    c10::cuda::getCurrentCUDAStream());
+}
+
+void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment) {
+  const c10::cuda::CUDAGuard guard(segment.array.device());
+  cuda::wire_decode(
+      format, {.message = message, .n = segment.range.numel, .type = type_of(segment), .out = elements_of(segment)},
+      c10::cuda::getCurrentCUDAStream());
+}
+
+void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment) {
+  const c10::cuda::CUDAGuard guard(segment.array.device());
+  cuda::wire_average(format, {.parts = parts_of(messages, segment), .mean = elements_of(segment)},
+                     c10::cuda::getCurrentCUDAStream());
+}
+
+void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
+                                 float* mean_residual, uint8_t* message) {
+  const c10::cuda::CUDAGuard guard(segment.array.device());
+  cuda::AverageEncodeArguments arguments{.parts = parts_of(messages, segment),
+                                         .mean_residual = mean_residual,
+                                         .rounding = coding.rounding,
+                                         .message = message};
+  arguments.parts.own_residual = segment.residual;
+  cuda::wire_average_encode(coding.format, arguments, c10::cuda::getCurrentCUDAStream());
+}
+
+}  // namespace narrowcast::collectives::gpu

@@ -1,0 +1,218 @@
+// The averaging kernels, and error feedback, against the CPU's run codec.
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "ops/collectives/mean/segment_codec.h"
+#include "ops/cuda/tensor_arguments.h"
+#include "tests/ops/cuda/wire/kernels_on_host.h"
+#include "tests/ops/cuda/wire/placed_array.h"
+#include "tests/ops/wire_format/wire_inputs.h"
+
+namespace narrowcast::cuda_on_host {
+namespace {
+
+using codec::wire::Rounding;
+using test::Bytes;
+using test::Floats;
+using test::same_numbers;
+
+Floats random_floats(int64_t n, uint64_t seed) {
+  at::manual_seed(seed);
+  const at::Tensor x = at::randn({n});
+  return {x.const_data_ptr<float>(), x.const_data_ptr<float>() + n};
+}
+
+struct Case {
+  int64_t n;
+  int64_t ranks;
+  int64_t own_rank;  // -1 for none.
+  at::ScalarType dtype = at::kFloat;
+};
+
+// What ranks contribute: messages at odd places, and the own part as an array with a residual.
+class Contributions {
+ public:
+  Contributions(WireFormat format, const Case& c)
+      : own(at::tensor(random_floats(c.n, 99)).to(c.dtype)),
+        own_residual(random_floats(c.n, 98)),
+        mean_residual(random_floats(c.n, 97)) {
+    for (int64_t rank = 0; rank < c.ranks; ++rank) {
+      Floats x = random_floats(c.n, static_cast<uint64_t>(rank));
+      if (c.n > 100 && rank == 1) x[60] = std::nanf("");
+      messages_.push_back(
+          std::make_unique<test::PlacedArray<uint8_t>>(test::plain_encode(format, x, test::kNearest), rank * 5));
+      pointers.push_back(rank == c.own_rank ? nullptr : messages_.back()->data());
+    }
+  }
+
+  // As many as there are ranks if nobody's part is the array.
+  int64_t own_rank() const { return std::find(pointers.begin(), pointers.end(), nullptr) - pointers.begin(); }
+
+  cuda::RankParts parts(const at::Tensor& array, float* residual) const {
+    cuda::RankParts result{.ranks = static_cast<int64_t>(pointers.size()),
+                           .own_rank = own_rank(),
+                           .type = cuda::float_type_of(array.scalar_type()),
+                           .own = array.const_data_ptr(),
+                           .n = array.numel()};
+    std::copy(pointers.begin(), pointers.end(), result.messages);
+    result.own_residual = residual;
+    return result;
+  }
+
+  collectives::RankMessages pointers;
+  at::Tensor own;
+  Floats own_residual;
+  Floats mean_residual;
+
+ private:
+  std::vector<std::unique_ptr<test::PlacedArray<uint8_t>>> messages_;
+};
+
+class CudaWireAverage : public ::testing::TestWithParam<WireFormat> {
+ protected:
+  const WireFormat format_ = GetParam();
+
+  template <class Body>
+  void for_each_case(const Body& body) {
+    for (const int64_t n : test::kTileSizes) {
+      for (const int64_t ranks : {1, 2, 3, 4, 5}) {
+        for (int64_t own_rank = -1; own_rank < ranks; ++own_rank) {
+          if (n > 1000 && ranks != 3) continue;
+          expect(body, {n, ranks, own_rank});
+        }
+      }
+    }
+    for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16, at::kHalf}) expect(body, {2100, 3, 1, dtype});
+    expect(body, {9000, 16, 3});
+  }
+
+  template <class Body>
+  void expect(const Body& body, const Case& c) {
+    SCOPED_TRACE(::testing::Message() << c.n << " " << c.dtype << " of " << c.ranks << " ranks, own " << c.own_rank);
+    body(Contributions(format_, c), (c.n + c.ranks) % 2 == 0 ? Turns::kForward : Turns::kBackward);
+  }
+};
+
+TEST_P(CudaWireAverage, SumsInRankOrderAndDivides) {
+  for_each_case([&](const Contributions& all, Turns turns) {
+    const at::Tensor expected = all.own.clone();
+    collectives::average_segments(format_, all.pointers, {expected, {0, expected.numel()}});
+    const at::Tensor mean = all.own.clone();
+    wire_average(format_, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()}, turns);
+    EXPECT_TRUE(test::same_bits(mean, expected));
+  });
+}
+
+TEST_P(CudaWireAverage, KeepsTheSignOfZeros) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    Contributions all(format_, {200, 1, 0, dtype});
+    all.own = at::tensor({0.0F, -0.0F}).repeat({100}).to(dtype);
+    const at::Tensor on_cpu = all.own.clone();
+    collectives::average_segments(format_, all.pointers, {on_cpu, {0, on_cpu.numel()}});
+    EXPECT_TRUE(test::same_bits(on_cpu, all.own)) << dtype;
+    const at::Tensor mean = all.own.clone();
+    wire_average(format_, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()}, Turns::kForward);
+    EXPECT_TRUE(test::same_bits(mean, all.own)) << dtype;
+  }
+}
+
+// Also numbers whose products with their scales overflow.
+TEST_P(CudaWireAverage, SumsHostileMessagesAsTheCpu) {
+  for (const auto& [name, x] : test::wire_inputs(1000)) {
+    SCOPED_TRACE(name);
+    Floats negated = x;
+    for (float& number : negated) number = -number;
+    const Bytes messages[] = {test::plain_encode(format_, x, test::kNearest),
+                              test::plain_encode(format_, Floats(x.rbegin(), x.rend()), test::kNearest),
+                              test::plain_encode(format_, negated, test::kNearest)};
+    const at::Tensor expected = at::zeros({1000});
+    collectives::average_segments(format_, {messages[0].data(), messages[1].data(), messages[2].data()},
+                                  {expected, {0, 1000}});
+    const at::Tensor mean = at::zeros({1000});
+    cuda::RankParts parts{.ranks = 3, .own_rank = 3, .n = 1000};
+    for (size_t rank = 0; rank < 3; ++rank) parts.messages[rank] = messages[rank].data();
+    wire_average(format_, {.parts = parts, .mean = mean.mutable_data_ptr()}, Turns::kBackward);
+    EXPECT_TRUE(test::same_bits(mean, expected));
+  }
+}
+
+TEST_P(CudaWireAverage, EncodesTheMean) {
+  for (const Rounding& rounding : {test::kNearest, test::kStochastic}) {
+    for_each_case([&](const Contributions& all, Turns turns) {
+      const int64_t n = all.own.numel();
+      Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
+      collectives::average_and_encode_segments({format_, rounding}, all.pointers, {all.own, {0, n}}, nullptr,
+                                               expected.data());
+      test::PlacedArray<uint8_t> message(test::size_of(format_, n), 6);
+      wire_average_encode(
+          format_, {.parts = all.parts(all.own, nullptr), .rounding = rounding, .message = message.data()}, turns);
+      EXPECT_EQ(message.values(), expected);
+    });
+  }
+}
+
+TEST_P(CudaWireAverage, FeedsBackWhatItsMessageLacks) {
+  for_each_case([&](const Contributions& all, Turns turns) {
+    const int64_t n = all.own.numel();
+    Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
+    Floats expected_own = all.own_residual;
+    Floats expected_mean = all.mean_residual;
+    collectives::average_and_encode_segments({format_, test::kNearest}, all.pointers,
+                                             {all.own, {0, n}, expected_own.data()}, expected_mean.data(),
+                                             expected.data());
+    test::PlacedArray<uint8_t> message(test::size_of(format_, n), 0);
+    Floats own_residual = all.own_residual;
+    test::PlacedArray<float> mean_residual(all.mean_residual, 0);
+    wire_average_encode(format_,
+                        {.parts = all.parts(all.own, own_residual.data()),
+                         .mean_residual = mean_residual.data(),
+                         .rounding = test::kNearest,
+                         .message = message.data()},
+                        turns);
+    EXPECT_EQ(message.values(), expected);
+    EXPECT_TRUE(same_numbers(mean_residual.values(), expected_mean));
+    const bool has_own = all.own_rank() < static_cast<int64_t>(all.pointers.size());
+    EXPECT_TRUE(same_numbers(own_residual, has_own ? expected_own : all.own_residual));
+  });
+}
+
+TEST_P(CudaWireAverage, FeedsBackWhatAnArraysMessageLacks) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    for (const auto& [name, x] : test::wire_inputs(1000)) {
+      SCOPED_TRACE(::testing::Message() << name << " " << dtype);
+      const at::Tensor array = at::tensor(x).to(dtype);
+      Floats expected_residual = random_floats(1000, 5);
+      test::PlacedArray<float> residual(expected_residual, 4);
+      Bytes expected(static_cast<size_t>(test::size_of(format_, 1000)));
+      collectives::encode_segment({format_, test::kStochastic}, {array, {0, 1000}, expected_residual.data()},
+                                  expected.data());
+      test::PlacedArray<uint8_t> message(test::size_of(format_, 1000), 2);
+      wire_encode(format_,
+                  {.type = cuda::float_type_of(dtype),
+                   .x = array.const_data_ptr(),
+                   .n = 1000,
+                   .residual = residual.data(),
+                   .rounding = test::kStochastic,
+                   .message = message.data()},
+                  Turns::kForward);
+      EXPECT_EQ(message.values(), expected);
+      EXPECT_TRUE(same_numbers(residual.values(), expected_residual));
+    }
+  }
+}
+
+TEST(CudaWireRanks, AreAsManyAsALaunchPassesOn) {
+  EXPECT_NO_THROW(cuda::check_parts({.ranks = cuda::kMaxRanks}));
+  EXPECT_THROW(cuda::check_parts({.ranks = cuda::kMaxRanks + 1}), std::invalid_argument);
+  EXPECT_THROW(cuda::check_parts({.ranks = 0}), std::invalid_argument);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaWireAverage, ::testing::ValuesIn(kWireFormats),
+                         [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
+
+}  // namespace
+}  // namespace narrowcast::cuda_on_host
