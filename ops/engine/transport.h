@@ -49,6 +49,11 @@ class Transport {
   int64_t rank() const { return options_.backend->getRank(); }
   int64_t world_size() const { return options_.backend->getSize(); }
 
+  // The ranks that are `distance`, 1 to world_size() - 1, before and after this one in the ring of ranks. The receiver
+  // at a distance before is the sender at that distance after.
+  int64_t peer_before(int64_t distance) const { return (rank() + world_size() - distance) % world_size(); }
+  int64_t peer_after(int64_t distance) const { return (rank() + distance) % world_size(); }
+
   // Lets `message` arrive in message.bytes. Returns what wait_receive takes. An
   // empty message is taken for arrived, as its sender skips it.
   int64_t post_receive(const Message& message);

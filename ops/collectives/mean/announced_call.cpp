@@ -120,11 +120,11 @@ std::vector<CallHeader> AnnouncedMeanJob::headers() const {
 void AnnouncedMeanJob::start(engine::Transport& transport) {
   receives_.clear();
   for (int64_t distance = 1; distance < world_size_; ++distance) {
-    const int64_t peer = (rank_ + world_size_ - distance) % world_size_;
+    const int64_t peer = transport.peer_before(distance);
     receives_.push_back(transport.post_receive({header(peer), peer, kHeaderChannel}));
   }
   for (int64_t distance = 1; distance < world_size_; ++distance) {
-    transport.send({header(rank_), (rank_ + distance) % world_size_, kHeaderChannel});
+    transport.send({header(rank_), transport.peer_after(distance), kHeaderChannel});
   }
 }
 

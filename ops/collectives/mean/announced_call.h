@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
-#include "ops/codec/wire_format.h"
+#include <narrowcast/wire_formats.h>
 #include "ops/collectives/arguments.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/engine/engine.h"

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "ops/collectives/mean/wire_codec.h"
+
 namespace narrowcast::collectives {
 namespace {
 
@@ -29,12 +31,6 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
       return make_two_shot(options, std::move(memory));
   }
   TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is no Route");
-}
-
-codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop) {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio: products of small numbers lie far apart.
-  rounding.seed += kOdd * static_cast<uint64_t>(2 * rank + hop);
-  return rounding;
 }
 
 }  // namespace narrowcast::collectives

@@ -84,11 +84,8 @@ class MeanCodec {
   virtual void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) = 0;
 };
 
-// Makes the codec for an array on that device.
+// Makes the codec for an array on that device. See wire_codec.h and affine_codec.h.
 using MeanCodecFactory = std::function<std::unique_ptr<MeanCodec>(at::Device device)>;
-
-// That of a wire format, for what `rank` sends. On any device.
-std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank);
 
 // Messages of one array share a rank's channels with those of no other array of the same job.
 inline constexpr int64_t kChannelsPerArray = engine::Transport::kChannels / 2;
@@ -147,8 +144,5 @@ std::unique_ptr<MeanExchange> make_two_shot(const MeanOptions& options, std::sha
 inline Segment shard_of(int64_t rank, int64_t world_size, int64_t numel) {
   return part_of({0, numel}, rank, world_size, cpu::kWireGrain);
 }
-
-// The random numbers of what `rank` sends in `hop` (0 or 1): other ranks and hops round by others.
-codec::wire::Rounding rounding_of(codec::wire::Rounding rounding, int64_t rank, int64_t hop);
 
 }  // namespace narrowcast::collectives

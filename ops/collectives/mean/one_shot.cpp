@@ -3,38 +3,9 @@
 #include <utility>
 
 #include "ops/collectives/mean/mean_exchange.h"
-#include "ops/collectives/mean/segment_codec.h"
-#include "ops/cpu/wire/wire_kernels.h"
 
 namespace narrowcast::collectives {
 namespace {
-
-class WireCodec final : public MeanCodec {
- public:
-  WireCodec(WireFormat format, int64_t rank) : format_(format), rank_(rank) {}
-
-  int64_t grain() const override { return cpu::kWireGrain; }
-
-  int64_t message_bytes(const Segment& chunk) const override { return encoded_size(chunk.numel, format_); }
-
-  void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) override {
-    const codec::wire::Rounding rounding = rounding_of(call.rounding, rank_, 0).at(chunk.begin);
-    float* const residual = call.residuals.own == nullptr ? nullptr : call.residuals.own + chunk.begin;
-    encode_segment({format_, rounding}, {call.array, chunk, residual}, message.mutable_data_ptr<uint8_t>());
-  }
-
-  void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
-    RankMessages by_rank;
-    for (const at::Tensor& message : messages) {
-      by_rank.push_back(message.const_data_ptr<uint8_t>());
-    }
-    average_segments(format_, by_rank, {call.array, chunk});
-  }
-
- private:
-  const WireFormat format_;
-  const int64_t rank_;
-};
 
 // Elements of a chunk: while one is encoded or decoded, the others are on their way. Smaller ones cost more per message
 // than they hide.
@@ -105,7 +76,7 @@ class OneShot final : public MeanExchange {
     receives_.clear();
     for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
       for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-        const int64_t peer = (options_.rank + options_.world_size - distance) % options_.world_size;
+        const int64_t peer = transport.peer_before(distance);
         receives_.push_back(transport.post_receive({message(chunk, peer), peer, channel(chunk)}));
       }
     }
@@ -113,8 +84,7 @@ class OneShot final : public MeanExchange {
 
   void send_chunk(engine::Transport& transport, size_t chunk) const {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      const int64_t peer = (options_.rank + distance) % options_.world_size;
-      transport.send({message(chunk, options_.rank), peer, channel(chunk)});
+      transport.send({message(chunk, options_.rank), transport.peer_after(distance), channel(chunk)});
     }
   }
 
@@ -131,10 +101,6 @@ class OneShot final : public MeanExchange {
 };
 
 }  // namespace
-
-std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank) {
-  return std::make_unique<WireCodec>(format, rank);
-}
 
 std::unique_ptr<MeanExchange> make_one_shot(const MeanOptions& options, std::unique_ptr<MeanCodec> codec,
                                             std::shared_ptr<MessageMemory> memory) {

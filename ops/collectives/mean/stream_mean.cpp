@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "ops/backend_errors.h"
 #include "ops/collectives/mean/segment_codec.h"
+#include "ops/collectives/mean/wire_codec.h"
 #include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
@@ -19,8 +21,6 @@ namespace {
 at::Tensor message_buffer(int64_t bytes, at::Device device) {
   return at::zeros({bytes}, at::TensorOptions(at::kByte).device(device));
 }
-
-float* advanced(float* residual, int64_t elements) { return residual == nullptr ? nullptr : residual + elements; }
 
 }  // namespace
 
@@ -100,7 +100,7 @@ int64_t StreamExchange::payload_bytes() const {
     case Route::kTwoShot:
       return sent_.numel() + mean_.numel() * (world_size() - 1);
   }
-  return 0;
+  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route_), " is no Route");
 }
 
 void StreamExchange::enqueue(const MeanCall& call) {
@@ -137,11 +137,9 @@ void StreamExchange::two_shot(const MeanCall& call) {
 }
 
 void StreamExchange::send_parts(const MeanCall& call) {
-  const codec::wire::Rounding rounding = rounding_of(call.rounding, rank(), 0);
   uint8_t* message = sent_.mutable_data_ptr<uint8_t>();
   for (const Segment& segment : {before_own(), after_own()}) {
-    encode_segment({options_.format, rounding.at(segment.begin)},
-                   {call.array, segment, advanced(call.residuals.own, segment.begin)}, message);
+    encode_own({options_.format, rank(), segment}, call, message);
     message += message_bytes(segment);
   }
   std::vector<int64_t> sizes_sent;
@@ -162,10 +160,7 @@ void StreamExchange::send_mean(const MeanCall& call) {
     parts.push_back(peer == rank() ? nullptr : received);
     received += peer == rank() ? 0 : message_bytes(own);
   }
-  const codec::wire::Rounding rounding = rounding_of(call.rounding, rank(), 1).at(own.begin);
-  average_and_encode_segments({options_.format, rounding}, parts,
-                              {call.array, own, advanced(call.residuals.own, own.begin)}, call.residuals.mean,
-                              mean_.mutable_data_ptr<uint8_t>());
+  encode_mean({options_.format, rank(), own}, call, parts, mean_.mutable_data_ptr<uint8_t>());
   collective("all-gather of means of " + options_.name,
              [&] { libtorch::all_gather_single(group_, means_, mean_)->wait(); });
 }

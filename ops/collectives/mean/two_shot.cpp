@@ -4,6 +4,7 @@
 
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/segment_codec.h"
+#include "ops/collectives/mean/wire_codec.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -40,8 +41,6 @@ class TwoShot final : public MeanExchange {
     std::vector<size_t> parts_received;  // Rank r's part of this rank's shard.
     std::vector<size_t> means;           // Rank r's mean; this rank's own is what it sends.
   };
-  int64_t peer_before(int64_t distance) const;
-  int64_t peer_after(int64_t distance) const;
   int64_t channel(int64_t hop, size_t chunk) const;
   const Segment& segment(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
   ChunkMessages lay_out(size_t chunk);
@@ -99,12 +98,6 @@ int64_t TwoShot::payload_bytes() const {
   return bytes;
 }
 
-int64_t TwoShot::peer_before(int64_t distance) const {
-  return (options_.rank + options_.world_size - distance) % options_.world_size;
-}
-
-int64_t TwoShot::peer_after(int64_t distance) const { return (options_.rank + distance) % options_.world_size; }
-
 int64_t TwoShot::channel(int64_t hop, size_t chunk) const {
   return options_.first_channel + hop * kMostChunks + static_cast<int64_t>(chunk);
 }
@@ -115,8 +108,9 @@ void TwoShot::start(engine::Transport& transport, MeanCall call) {
   post_receives(transport);
   for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      encode_part(peer_after(distance), chunk);
-      send_part(transport, peer_after(distance), chunk);
+      const int64_t peer = transport.peer_after(distance);
+      encode_part(peer, chunk);
+      send_part(transport, peer, chunk);
     }
   }
 }
@@ -126,7 +120,7 @@ void TwoShot::post_receives(engine::Transport& transport) {
   mean_receives_.clear();
   for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      const int64_t peer = peer_before(distance);
+      const int64_t peer = transport.peer_before(distance);
       const at::Tensor& part = placed_[messages_[chunk].parts_received[peer]];
       part_receives_.push_back(transport.post_receive({part, peer, channel(0, chunk)}));
       const at::Tensor& mean = placed_[messages_[chunk].means[peer]];
@@ -136,11 +130,8 @@ void TwoShot::post_receives(engine::Transport& transport) {
 }
 
 void TwoShot::encode_part(int64_t peer, size_t chunk) const {
-  const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 0);
-  const Segment& part = segment(peer, chunk);
-  float* const residual = call_.residuals.own == nullptr ? nullptr : call_.residuals.own + part.begin;
-  encode_segment({options_.format, rounding.at(part.begin)}, {call_.array, part, residual},
-                 placed_[messages_[chunk].parts_sent[peer]].mutable_data_ptr<uint8_t>());
+  encode_own({options_.format, options_.rank, segment(peer, chunk)}, call_,
+             placed_[messages_[chunk].parts_sent[peer]].mutable_data_ptr<uint8_t>());
 }
 
 void TwoShot::send_part(engine::Transport& transport, int64_t peer, size_t chunk) const {
@@ -167,20 +158,14 @@ void TwoShot::send_mean(engine::Transport& transport, size_t chunk) {
   }
   RankMessages parts(options_.world_size, nullptr);
   for (size_t i = 1; i <= peers; ++i) {
-    const int64_t peer = peer_after(static_cast<int64_t>(i));
+    const int64_t peer = transport.peer_after(static_cast<int64_t>(i));
     parts[peer] = placed_[messages_[chunk].parts_received[peer]].const_data_ptr<uint8_t>();
   }
-  const Segment& own = segment(options_.rank, chunk);
-  const Residuals& residuals = call_.residuals;
-  float* const own_residual = residuals.own == nullptr ? nullptr : residuals.own + own.begin;
-  float* const mean_residual =
-      residuals.mean == nullptr ? nullptr : residuals.mean + (own.begin - segment(options_.rank, 0).begin);
   const at::Tensor& message = placed_[messages_[chunk].means[options_.rank]];
-  const codec::wire::Rounding rounding = rounding_of(call_.rounding, options_.rank, 1).at(own.begin);
-  average_and_encode_segments({options_.format, rounding}, parts, {call_.array, own, own_residual}, mean_residual,
-                              message.mutable_data_ptr<uint8_t>());
+  encode_mean({options_.format, options_.rank, segment(options_.rank, chunk)}, call_, parts,
+              message.mutable_data_ptr<uint8_t>());
   for (size_t i = 1; i <= peers; ++i) {
-    transport.send({message, peer_after(static_cast<int64_t>(i)), channel(1, chunk)});
+    transport.send({message, transport.peer_after(static_cast<int64_t>(i)), channel(1, chunk)});
   }
 }
 
@@ -189,7 +174,7 @@ void TwoShot::take_means(engine::Transport& transport, size_t chunk) {
   const int64_t peers = options_.world_size - 1;
   for (int64_t distance = 1; distance <= peers; ++distance) {
     transport.wait_receive(mean_receives_[static_cast<int64_t>(chunk) * peers + distance - 1]);
-    decode_mean(peer_before(distance), chunk);
+    decode_mean(transport.peer_before(distance), chunk);
   }
 }
 

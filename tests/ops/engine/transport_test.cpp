@@ -50,6 +50,17 @@ TEST(Transport, TellsChannelsAndExchangesApart) {
   });
 }
 
+TEST(Transport, NamesThePeersOfTheRing) {
+  run_ranks(3, [](int64_t rank, const Group& group) {
+    const Transport transport(options_of(group));
+    EXPECT_EQ(transport.peer_after(1), (rank + 1) % 3);
+    EXPECT_EQ(transport.peer_before(1), (rank + 2) % 3);
+    for (const int64_t distance : {1, 2}) {
+      EXPECT_EQ(transport.peer_before(distance), transport.peer_after(3 - distance));
+    }
+  });
+}
+
 TEST(Transport, SkipsEmptyMessagesOnBothSides) {
   run_ranks(2, [](int64_t rank, const Group& group) {
     if (rank == 1) return;  // So that anything sent or awaited would fail or block.

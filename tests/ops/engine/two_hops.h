@@ -38,14 +38,14 @@ class TwoHops final : public Job {
     const int64_t rank = transport.rank();
     const int64_t world_size = transport.world_size();
     for (int64_t i = 1; i < world_size; ++i) {
-      const int64_t peer = (rank + world_size - i) % world_size;
+      const int64_t peer = transport.peer_before(i);
       for (int64_t hop = 0; hop < (i == 1 ? 2 : 1); ++hop) {
         received_.push_back(at::empty({count_}, at::kByte));
         receives_.push_back(transport.post_receive({received_.back(), peer, hop}));
       }
     }
     for (int64_t i = 1; i < world_size; ++i) {
-      transport.send({at::full({count_}, rank + 10 * number_, at::kByte), (rank + i) % world_size});
+      transport.send({at::full({count_}, rank + 10 * number_, at::kByte), transport.peer_after(i)});
     }
   }
 

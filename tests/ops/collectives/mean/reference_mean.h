@@ -8,6 +8,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/wire_codec.h"
 
 namespace narrowcast::collectives {
 

@@ -1,4 +1,4 @@
-// The averaging kernels, and error feedback, against the CPU's run codec.
+// The averaging kernels, and error feedback, against the CPU's segment codec.
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Runs of CUDA tensors, against the CPU's: where there is a GPU.
+// Segments of CUDA tensors, against the CPU's: where there is a GPU.
 #include "ops/collectives/mean/segment_codec.h"
 
 #include <ATen/ATen.h>
@@ -39,7 +39,7 @@ struct Side {
   uint8_t* out() const { return message.mutable_data_ptr<uint8_t>(); }
 };
 
-class CudaRunCodec : public ::testing::TestWithParam<WireFormat> {
+class CudaSegmentCodec : public ::testing::TestWithParam<WireFormat> {
  protected:
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 
@@ -75,7 +75,7 @@ class CudaRunCodec : public ::testing::TestWithParam<WireFormat> {
   const WireFormat format_ = GetParam();
 };
 
-TEST_P(CudaRunCodec, EncodesAndDecodesAsTheCpu) {
+TEST_P(CudaSegmentCodec, EncodesAndDecodesAsTheCpu) {
   for (const bool feedback : {false, true}) {
     for_each_case([&](const Side& cpu, const Side& gpu, int64_t) {
       const WireCoding coding{format_, feedback ? test::kNearest : test::kStochastic};
@@ -87,13 +87,13 @@ TEST_P(CudaRunCodec, EncodesAndDecodesAsTheCpu) {
   }
 }
 
-TEST_P(CudaRunCodec, AveragesAsTheCpu) {
+TEST_P(CudaSegmentCodec, AveragesAsTheCpu) {
   for_each_case([&](const Side& cpu, const Side& gpu, int64_t ranks) {
     for (const Side* side : {&cpu, &gpu}) average_segments(format_, side->ranks(ranks - 1), side->segment(false));
   });
 }
 
-TEST_P(CudaRunCodec, EncodesAveragesAsTheCpu) {
+TEST_P(CudaSegmentCodec, EncodesAveragesAsTheCpu) {
   for (const bool feedback : {false, true}) {
     for_each_case([&](const Side& cpu, const Side& gpu, int64_t ranks) {
       const WireCoding coding{format_, test::kStochastic};
@@ -106,7 +106,7 @@ TEST_P(CudaRunCodec, EncodesAveragesAsTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaRunCodec, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaSegmentCodec, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace
