@@ -3,22 +3,17 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 
+#include "ops/meta/meta.h"
+
 namespace narrowcast::hooks {
-namespace {
 
 using collectives::Segment;
-
-bool is_supported(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf || dtype == at::kBFloat16;
-}
-
-}  // namespace
 
 void check_bucket(std::string_view hook, const c10d::GradBucket& bucket) {
   const at::Tensor& buffer = bucket.getBuffer();
   TORCH_CHECK_VALUE(buffer.device().is_cpu() || buffer.device().is_cuda(), hook, ": bucket ", bucket.getIndex(),
                     " must be on the CPU or a GPU, but is on ", buffer.device());
-  TORCH_CHECK_TYPE(is_supported(buffer.scalar_type()), hook, ": bucket ", bucket.getIndex(),
+  TORCH_CHECK_TYPE(meta::is_float(buffer.scalar_type()), hook, ": bucket ", bucket.getIndex(),
                    " must be of type float, double, half or bfloat16, but is ", buffer.scalar_type());
   TORCH_CHECK_VALUE(buffer.layout() == at::kStrided && buffer.is_contiguous(), hook, ": bucket ", bucket.getIndex(),
                     " must be dense and contiguous, but has layout ", buffer.layout());
@@ -40,7 +35,8 @@ std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket) {
   std::vector<ParameterSegment> layout;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
-    layout.push_back({parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, parameters[i].dim()});
+    layout.push_back(
+        {parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, is_one_dimensional(parameters[i])});
   }
   return layout;
 }
@@ -48,7 +44,7 @@ std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket) {
 std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout) {
   std::vector<Segment> segments;
   for (const ParameterSegment& parameter : layout) {
-    if (parameter.dimensions > 1 || parameter.segment.numel == 0) {
+    if (!parameter.one_dimensional || parameter.segment.numel == 0) {
       continue;
     }
     if (!segments.empty() && segments.back().begin + segments.back().numel == parameter.segment.begin) {

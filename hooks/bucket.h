@@ -9,7 +9,6 @@
 #include <map>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/comm.hpp>
-#include <utility>
 #include <vector>
 
 #include "ops/collectives/mean/segments.h"
@@ -24,18 +23,21 @@ void check_bucket(std::string_view hook, const c10d::GradBucket& bucket);
 void check_completed(std::string_view hook, const c10d::GradBucket& bucket,
                      const c10::weak_intrusive_ptr<c10::ivalue::Future>& last);
 
+// Whether a parameter has one dimension or none, as biases and norms have: those that WireOptions can exempt.
+inline bool is_one_dimensional(const at::Tensor& parameter) { return parameter.dim() <= 1; }
+
 // A parameter in a bucket.
 struct ParameterSegment {
   const void* parameter = nullptr;  // Its identity, the same in every step and every bucket.
   collectives::Segment segment;
-  int64_t dimensions = 0;  // Of the parameter.
+  bool one_dimensional = true;  // As is_one_dimensional says of the parameter.
   bool operator==(const ParameterSegment&) const = default;
 };
 
 // In the order of the bucket; empty for a bucket that names no parameters.
 std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket);
 
-// The segments of parameters with one dimension or none, in order; neighbours are one segment.
+// The segments of one-dimensional parameters, in order; neighbours are one segment.
 std::vector<collectives::Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout);
 
 // What a hook keeps for each bucket from step to step, so that it allocates nothing once training runs: one Scratch per

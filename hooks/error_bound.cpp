@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/codec/affine_uint8.h"
 #include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/mean_exchange.h"
 
@@ -53,7 +54,8 @@ at::Tensor cast_error(const at::Tensor& values, int64_t world_size, const Format
 // decoding and averaging round scale * (code - zero point), which is within half a step of the value.
 at::Tensor affine_error(const at::Tensor& rows, int64_t world_size) {
   const auto [lowest, highest] = at::aminmax(rows, /*dim=*/1, /*keepdim=*/true);
-  const at::Tensor scale = ((highest.clamp_min(0) - lowest.clamp_max(0)) / 255).clamp_min(std::ldexp(1, -23));
+  const at::Tensor range = highest.clamp_min(0) - lowest.clamp_max(0);
+  const at::Tensor scale = (range / codec::kAffineGreatestCode).clamp_min(codec::kAffineEps);
   const at::Tensor step = scale * (1 + 4 * kFloat32Relative);  // Its own computation is rounded, too.
   return step * ((0.5 + 512 * kFloat32Relative) / static_cast<double>(world_size)) + mean_error(step, world_size);
 }

@@ -78,7 +78,7 @@ std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vecto
       const Segment segment = {saved->begin, saved->own.numel()};
       buckets[static_cast<size_t>(saved->bucket)].emplace(
           std::pair(segment.begin, segment.numel),
-          Placed{{parameter.tensor.unsafeGetTensorImpl(), segment, parameter.tensor.dim()}, *saved});
+          Placed{{parameter.tensor.unsafeGetTensorImpl(), segment, is_one_dimensional(parameter.tensor)}, *saved});
     }
   }
   return buckets;

@@ -12,7 +12,7 @@
 #include "hooks/basic_hooks.h"
 #include "hooks/mean_hook.h"
 #include "hooks/quantized_allreduce.h"
-#include "ops/codec/affine_uint8.h"
+#include "ops/collectives/mean/affine_codec.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -31,13 +31,19 @@ int64_t bytes_of_codes(const GradientSizes& gradients, int64_t world_size, const
   return (world_size - 1) * gradients.numel;
 }
 
-int64_t channel_size_in(const HookOptions& options) { return options.channel_size.value_or(kDefaultChannelSize); }
+// The size of channels that the options say, or the one of hooks that are told none.
+int64_t channel_size_or_default(std::optional<int64_t> channel_size) {
+  return channel_size.value_or(kDefaultChannelSize);
+}
 
-// The codes, and for each channel a scale and a zero point.
+std::unique_ptr<CommHook> make_per_channel_hook(HookOptions options) {
+  options.channel_size = channel_size_or_default(options.channel_size);
+  return make_quantize_per_channel_hook(options);
+}
+
 int64_t bytes_of_channels(const GradientSizes& gradients, int64_t world_size, const HookOptions& options) {
-  const int64_t size = channel_size_in(options);
-  const int64_t channels = gradients.numel / size + (gradients.numel % size > 0 ? 1 : 0);
-  return (world_size - 1) * (gradients.numel + channels * static_cast<int64_t>(sizeof(codec::AffineQparams)));
+  return (world_size - 1) *
+         collectives::affine_message_bytes(gradients.numel, channel_size_or_default(options.channel_size));
 }
 
 ErrorTerms terms_of_float32(const SentBucket& bucket, int64_t world_size, const HookOptions& /*options*/) {
@@ -49,7 +55,7 @@ ErrorTerms terms_of_one_row(const SentBucket& bucket, int64_t world_size, const 
 }
 
 ErrorTerms terms_of_channels(const SentBucket& bucket, int64_t world_size, const HookOptions& options) {
-  return affine_terms(bucket, world_size, channel_size_in(options));
+  return affine_terms(bucket, world_size, channel_size_or_default(options.channel_size));
 }
 
 // A mean in a float format: PyTorch's compressing hooks.
@@ -67,7 +73,9 @@ HookRow cast_row(std::string name, std::unique_ptr<CommHook> (*make)(const HookO
 
 // QuantizedAllReduceHook by one of its names, which is a literal: the hook keeps it.
 HookRow wire_row(std::string_view name, WireFormat default_format) {
-  const auto format_in = [=](const HookOptions& options) { return options.wire.format.value_or(default_format); };
+  const auto format_in = [row = std::string(name)](const HookOptions& options) {
+    return wire_format_of(row, options.wire).value();
+  };
   return {.name = std::string(name),
           .make =
               [=](HookOptions options) {
@@ -113,7 +121,7 @@ std::list<HookRow> rows_of_all_hooks() {
            .error_terms = terms_of_one_row,
            .reference_tolerance = kReferenceOfNarrowFormats},
           {.name = "quantize_per_channel",
-           .make = make_quantize_per_channel_hook,
+           .make = make_per_channel_hook,
            .payload_bytes = bytes_of_channels,
            .error_terms = terms_of_channels,
            .reference_tolerance = kReferenceOfNarrowFormats,
@@ -193,7 +201,7 @@ void check_comm_hook(const std::string& name, const WireOptions& wire, std::opti
 }
 
 std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
-  return hook_row(hook).takes_channel_size ? std::optional(channel_size.value_or(kDefaultChannelSize)) : std::nullopt;
+  return hook_row(hook).takes_channel_size ? std::optional(channel_size_or_default(channel_size)) : std::nullopt;
 }
 
 std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {

@@ -91,7 +91,7 @@ std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& optio
 
 std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookOptions& options) {
   return std::make_unique<MeanHook>("quantize_per_channel", options,
-                                    collectives::affine_codec(options.channel_size.value_or(kDefaultChannelSize)));
+                                    collectives::affine_codec(options.channel_size.value()));
 }
 
 }  // namespace narrowcast::hooks

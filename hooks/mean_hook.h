@@ -66,7 +66,7 @@ class MeanHook : public CommHook {
 std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& options);
 
 // "quantize_per_channel": the same with a scale and zero point per channel, which
-// is options.channel_size elements (the last one of a bucket may have fewer). Bit
+// is options.channel_size elements, which is given (the last one of a bucket may have fewer). Bit
 // for bit the result of PyTorch's quantization_perchannel_hook with that
 // bucket_size, rounded once to the bucket's dtype.
 // Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.

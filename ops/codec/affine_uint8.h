@@ -28,6 +28,9 @@ struct AffineRange {
   float max = 0;
 };
 
+// The codes are 0 to this.
+inline constexpr float kAffineGreatestCode = 255;
+
 // The smallest scale; a range below 255 times it loses resolution.
 inline constexpr float kAffineEps = 1.1920928955078125e-07F;  // 2^-23
 
@@ -46,18 +49,18 @@ NARROWCAST_HOST_DEVICE inline AffineQparams qparams_of_scale(AffineRange range, 
   if (!(steps > 0)) {  // No negative value, or NaN.
     return {scale, 0};
   }
-  return {scale, static_cast<int32_t>(steps < 255 ? steps : 255)};
+  return {scale, static_cast<int32_t>(steps < kAffineGreatestCode ? steps : kAffineGreatestCode)};
 }
 
 // scale = max((max - min) / 255, 2^-23), zero_point = clamp(0 - round_half_even(min / scale), 0, 255).
 // A range with Inf or NaN, or one that overflows: scale Inf or NaN, zero point 0.
 NARROWCAST_HOST_DEVICE inline AffineQparams choose_qparams(AffineRange range) {
-  return qparams_of_scale(range, (range.max - range.min) / 255.0F);
+  return qparams_of_scale(range, (range.max - range.min) / kAffineGreatestCode);
 }
 
 // The same as PyTorch computes it on CUDA, where a division by a number is a multiplication by its reciprocal.
 NARROWCAST_HOST_DEVICE inline AffineQparams choose_qparams_by_reciprocal(AffineRange range) {
-  return qparams_of_scale(range, (range.max - range.min) * (1.0F / 255.0F));
+  return qparams_of_scale(range, (range.max - range.min) * (1.0F / kAffineGreatestCode));
 }
 
 // clamp(round_half_even(x / scale) + zero_point, 0, 255), where the quotient
@@ -72,7 +75,7 @@ NARROWCAST_HOST_DEVICE inline uint8_t quantize(T x, AffineQparams qparams) {
   if (!(code > 0)) {
     return 0;
   }
-  return static_cast<uint8_t>(code < 255 ? code : 255);
+  return static_cast<uint8_t>(code < kAffineGreatestCode ? code : kAffineGreatestCode);
 }
 
 // scale * (float(code) - float(zero_point)).

@@ -17,11 +17,15 @@
 
 namespace narrowcast::meta {
 
-// Throws c10::TypeError unless `tensor`, called `name`, has one of the dtypes that the operators quantise.
+// Whether the operators quantise tensors of that dtype.
+inline bool is_float(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+// Throws c10::TypeError unless `tensor`, called `name`, has such a dtype.
 inline void check_float(std::string_view name, const at::Tensor& tensor) {
-  const at::ScalarType dtype = tensor.scalar_type();
-  TORCH_CHECK_TYPE(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf, name,
-                   " must be float32, float64, bfloat16 or float16, not ", dtype);
+  TORCH_CHECK_TYPE(is_float(tensor.scalar_type()), name, " must be float32, float64, bfloat16 or float16, not ",
+                   tensor.scalar_type());
 }
 
 // A contiguous tensor of `sizes` and `dtype`, on the device of `like`.

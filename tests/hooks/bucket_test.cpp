@@ -17,6 +17,12 @@ namespace {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+TEST(OneDimensional, AreParametersWithOneDimensionOrNone) {
+  EXPECT_TRUE(is_one_dimensional(at::ones({})));
+  EXPECT_TRUE(is_one_dimensional(at::ones({3})));
+  EXPECT_FALSE(is_one_dimensional(at::ones({3, 1})));
+}
+
 TEST(PerBucket, KeepsScratchUntilTheBucketChanges) {
   PerBucket<int> scratch;
   int made = 0;

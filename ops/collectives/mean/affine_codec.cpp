@@ -94,14 +94,15 @@ class PerTensorCodec final : public MeanCodec {
   std::vector<AffineQparams> qparams_;  // By rank.
 };
 
-// A chunk in channels of `size` elements, its last one maybe shorter. The reference pads that with zeros. They need no
-// place in the message: the range of every channel includes zero anyway, and their own mean is cut off.
+// A chunk of `chunk_numel` elements in channels of `size`, its last one maybe shorter. The reference pads that with
+// zeros. They need no place in the message: the range of every channel includes zero anyway, and their own mean is cut
+// off.
 struct Channels {
-  const Segment& chunk;
+  int64_t chunk_numel;
   int64_t size;
 
-  int64_t count() const { return chunk.numel / size + (chunk.numel % size > 0 ? 1 : 0); }
-  int64_t numel(int64_t channel) const { return std::min(size, chunk.numel - channel * size); }
+  int64_t count() const { return chunk_numel / size + (chunk_numel % size > 0 ? 1 : 0); }
+  int64_t numel(int64_t channel) const { return std::min(size, chunk_numel - channel * size); }
   int64_t header_bytes() const { return count() * kQparamsBytes; }
   int64_t grain() const { return std::max<int64_t>(1, kParallelGrain / size); }
 };
@@ -114,11 +115,11 @@ class PerChannelCodec final : public MeanCodec {
   int64_t grain() const override { return channel_size_; }
 
   int64_t message_bytes(const Segment& chunk) const override {
-    return Channels{chunk, channel_size_}.header_bytes() + chunk.numel;
+    return affine_message_bytes(chunk.numel, channel_size_);
   }
 
   void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) override {
-    const Channels channels{chunk, channel_size_};
+    const Channels channels{chunk.numel, channel_size_};
     auto* const header = message.mutable_data_ptr<uint8_t>();
     uint8_t* const codes = header + channels.header_bytes();
     dispatch_affine(call.array, [&](auto zero) {
@@ -135,7 +136,7 @@ class PerChannelCodec final : public MeanCodec {
   }
 
   void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
-    const Channels channels{chunk, channel_size_};
+    const Channels channels{chunk.numel, channel_size_};
     dispatch_affine(call.array, [&](auto zero) {
       auto* const mean = call.array.mutable_data_ptr<decltype(zero)>() + chunk.begin;
       at::parallel_for(0, channels.count(), channels.grain(), [&](int64_t begin, int64_t end) {
@@ -202,7 +203,7 @@ class OperatorsCodec final : public MeanCodec {
   using QparamsAndCodes = std::pair<at::Tensor, at::Tensor>;
 
   int64_t header_bytes(const Segment& chunk) const {
-    return Channels{chunk, channel_size_.value_or(std::numeric_limits<int64_t>::max())}.header_bytes();
+    return Channels{chunk.numel, channel_size_.value_or(std::numeric_limits<int64_t>::max())}.header_bytes();
   }
 
   static QparamsAndCodes encode_whole(const at::Tensor& x) {
@@ -241,6 +242,10 @@ MeanCodecFactory affine_codec(std::optional<int64_t> channel_size) {
     }
     return std::make_unique<PerChannelCodec>(*channel_size);
   };
+}
+
+int64_t affine_message_bytes(int64_t numel, int64_t channel_size) {
+  return Channels{numel, channel_size}.header_bytes() + numel;
 }
 
 std::unique_ptr<MeanCodec> affine_codec_of_operators(std::optional<int64_t> channel_size) {

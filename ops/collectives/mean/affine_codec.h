@@ -16,13 +16,15 @@ namespace narrowcast::collectives {
 // in float32, rounded once to its dtype, with the bits that PyTorch's hooks have on its device.
 //
 // Messages have numel + 8 bytes, or numel + 8 for each channel; none of an empty array.
-//   on the CPU:   the channels' codec::AffineQparams, then a code per element. Of a whole array the first chunk alone
-//   has
-//                 qparams.
+//   on the CPU:   the channels' codec::AffineQparams, then a code per element. Of the chunks of a whole array only the
+//                 first has qparams.
 //   on a device:  the scales, the zero points, both float32, then a code per element.
 NARROWCAST_EXPORT MeanCodecFactory affine_codec(std::optional<int64_t> channel_size);
 
-// Those of devices, by the operators that PyTorch's hooks use (narrowcast/affine_uint8.h). Works on the CPU, too.
+// The size of the message of `numel` elements in channels.
+NARROWCAST_EXPORT int64_t affine_message_bytes(int64_t numel, int64_t channel_size);
+
+// The codec of devices, by the operators that PyTorch's hooks use (narrowcast/affine_uint8.h). Works on the CPU, too.
 std::unique_ptr<MeanCodec> affine_codec_of_operators(std::optional<int64_t> channel_size);
 
 }  // namespace narrowcast::collectives

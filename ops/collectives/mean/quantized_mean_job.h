@@ -27,7 +27,7 @@ struct QuantizedMeanOptions {
   int64_t rank = 0;
   int64_t world_size = 1;
   int64_t numel = 0;  // Of the array.
-  WireFormat format = WireFormat::kInt8B128;
+  WireFormat format = WireFormat::kFp32;
   // In place of `format`: the array goes in one shot, of a single rank, too.
   MeanCodecFactory codec = nullptr;
   // What errors call one shot's all-gather on a stream; "all-gather of messages of NAME" if this is empty.

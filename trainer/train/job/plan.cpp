@@ -8,6 +8,7 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/bucket.h"
 #include "hooks/hook_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/train/training/training_options.h"
@@ -19,7 +20,7 @@ hooks::GradientSizes gradient_sizes(const models::Model& model) {
   hooks::GradientSizes sizes;
   for (const at::Tensor& parameter : model.parameters()) {
     sizes.numel += parameter.numel();
-    sizes.one_dimensional += parameter.dim() <= 1 ? parameter.numel() : 0;
+    sizes.one_dimensional += hooks::is_one_dimensional(parameter) ? parameter.numel() : 0;
   }
   return sizes;
 }

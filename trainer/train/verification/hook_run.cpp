@@ -8,6 +8,7 @@
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/network_errors.h>
+#include "hooks/bucket.h"
 #include "hooks/hook_table.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "trainer/train/training/device.h"
@@ -74,7 +75,7 @@ at::Tensor part(const at::Tensor& values, const RecordedBucket& bucket, size_t i
 at::Tensor one_dimensional_elements(const RecordedBucket& bucket) {
   at::Tensor elements = at::zeros_like(bucket.gradients, at::kBool);
   for (size_t i = 0; i < bucket.parameters.size(); ++i) {
-    part(elements, bucket, i).fill_(bucket.parameters[i].dim() <= 1);
+    part(elements, bucket, i).fill_(hooks::is_one_dimensional(bucket.parameters[i]));
   }
   return elements;
 }
