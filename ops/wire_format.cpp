@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "ops/codec/wire_format.h"
 #include "ops/dispatch.h"
 #include "ops/meta/meta.h"
@@ -24,9 +26,9 @@ c10::SymInt encoded_size_kernel(c10::SymInt numel, std::string_view format) {
 }  // namespace
 
 std::string_view to_string(WireFormat format) {
-  const std::string_view name = codec::wire::name_of(format);
-  TORCH_CHECK_VALUE(!name.empty(), "format ", static_cast<int64_t>(format), " is no wire format");
-  return name;
+  TORCH_CHECK_VALUE(std::find(kWireFormats.begin(), kWireFormats.end(), format) != kWireFormats.end(), "format ",
+                    static_cast<int64_t>(format), " is no wire format");
+  return codec::wire::name_of(format);
 }
 
 std::ostream& operator<<(std::ostream& stream, WireFormat format) { return stream << to_string(format); }

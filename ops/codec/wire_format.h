@@ -6,8 +6,8 @@
 // last byte filled up with zeros. Nothing is aligned. A sub-range that starts at a block is a message of its own. Float
 // formats: the elements one after another, little-endian.
 //
-// A new format is a type here, its element type in wire_elements.h, a line in each of the functions below, and a page
-// in the documentation.
+// A new format is a number and a place in kWireFormats (narrowcast/wire_formats.h), a type and a line of `visit` here,
+// where it has new elements a type in wire_elements.h, and its bytes in the documentation.
 #pragma once
 
 #include <cstdint>
@@ -53,55 +53,73 @@ struct FloatFormat {
   static constexpr int64_t kBlockBytes = sizeof(typename Element::Code);
 };
 
+// The formats, each with its name on command lines and in operators.
+
+struct Int8B32 : BlockFormat<SymmetricInt<8>, 32> {
+  static constexpr std::string_view kName = "int8_b32";
+};
+
+struct Int8B128 : BlockFormat<SymmetricInt<8>, 128> {
+  static constexpr std::string_view kName = "int8_b128";
+};
+
+struct Int8B256 : BlockFormat<SymmetricInt<8>, 256> {
+  static constexpr std::string_view kName = "int8_b256";
+};
+
+struct Int6B32 : BlockFormat<SymmetricInt<6>, 32> {
+  static constexpr std::string_view kName = "int6_b32";
+};
+
+struct Int4B32 : BlockFormat<SymmetricInt<4>, 32> {
+  static constexpr std::string_view kName = "int4_b32";
+};
+
+struct Fp8E4M3B32 : BlockFormat<Float8E4M3, 32> {
+  static constexpr std::string_view kName = "fp8_e4m3_b32";
+};
+
+struct Bf16 : FloatFormat<Bfloat16> {
+  static constexpr std::string_view kName = "bf16";
+};
+
+struct Fp16 : FloatFormat<Binary16> {
+  static constexpr std::string_view kName = "fp16";
+};
+
+struct Fp32 : FloatFormat<Binary32> {
+  static constexpr std::string_view kName = "fp32";
+};
+
 // Calls `visitor` with a value of the format's type. A number that is no WireFormat throws std::invalid_argument.
 template <class Visitor>
 decltype(auto) visit(WireFormat format, Visitor&& visitor) {
   switch (format) {
     case WireFormat::kInt8B32:
-      return visitor(BlockFormat<SymmetricInt<8>, 32>());
+      return visitor(Int8B32());
     case WireFormat::kInt8B128:
-      return visitor(BlockFormat<SymmetricInt<8>, 128>());
+      return visitor(Int8B128());
     case WireFormat::kInt8B256:
-      return visitor(BlockFormat<SymmetricInt<8>, 256>());
+      return visitor(Int8B256());
     case WireFormat::kInt6B32:
-      return visitor(BlockFormat<SymmetricInt<6>, 32>());
+      return visitor(Int6B32());
     case WireFormat::kInt4B32:
-      return visitor(BlockFormat<SymmetricInt<4>, 32>());
+      return visitor(Int4B32());
     case WireFormat::kFp8E4M3B32:
-      return visitor(BlockFormat<Float8E4M3, 32>());
+      return visitor(Fp8E4M3B32());
     case WireFormat::kBf16:
-      return visitor(FloatFormat<Bfloat16>());
+      return visitor(Bf16());
     case WireFormat::kFp16:
-      return visitor(FloatFormat<Binary16>());
+      return visitor(Fp16());
     case WireFormat::kFp32:
-      return visitor(FloatFormat<Binary32>());
+      return visitor(Fp32());
   }
   throw std::invalid_argument("no WireFormat");
 }
 
-// The name on command lines and in operators; empty for a number that is no WireFormat.
-constexpr std::string_view name_of(WireFormat format) {
-  switch (format) {
-    case WireFormat::kInt8B32:
-      return "int8_b32";
-    case WireFormat::kInt8B128:
-      return "int8_b128";
-    case WireFormat::kInt8B256:
-      return "int8_b256";
-    case WireFormat::kInt6B32:
-      return "int6_b32";
-    case WireFormat::kInt4B32:
-      return "int4_b32";
-    case WireFormat::kFp8E4M3B32:
-      return "fp8_e4m3_b32";
-    case WireFormat::kBf16:
-      return "bf16";
-    case WireFormat::kFp16:
-      return "fp16";
-    case WireFormat::kFp32:
-      return "fp32";
-  }
-  return {};
+// The format's kName. A number that is no WireFormat throws std::invalid_argument.
+inline std::string_view name_of(WireFormat format) {
+  return visit(format, [](auto type) { return decltype(type)::kName; });
 }
 
 // Bytes of a message of `numel` elements: scales of all blocks, and all codes in whole bytes. Every block but the last

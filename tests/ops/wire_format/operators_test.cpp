@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 
@@ -44,6 +45,7 @@ TEST(WireFormatNames, RefuseWhatIsNone) {
   }
   EXPECT_EQ(error_message<c10::ValueError>([] { to_string(static_cast<WireFormat>(70)); }),
             "format 70 is no wire format");
+  EXPECT_THROW(codec::wire::name_of(static_cast<WireFormat>(70)), std::invalid_argument);
 }
 
 TEST(EncodedSize, CountsScalesAndWholeBytes) {
