@@ -5,14 +5,15 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
+#include <utility>
 #include <vector>
+
+#include "ops/collectives/group.h"
 
 namespace narrowcast::hooks {
 
 CpuEngine::CpuEngine(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {
-  const auto devices = group_->getDeviceTypes();
-  if (std::none_of(devices.begin(), devices.end(), [](const at::Device& device) { return device.is_cuda(); })) {
+  if (!collectives::moves_tensors_on(at::kCUDA, group_)) {
     get();
   }
 }

@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <utility>
 
 #include "ops/engine/engine.h"
 

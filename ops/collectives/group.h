@@ -16,9 +16,14 @@ namespace narrowcast::collectives {
 // The group registered under that name. c10::ValueError if there is none.
 c10::intrusive_ptr<c10d::ProcessGroup> find_group(std::string_view name);
 
-inline bool moves_cpu_tensors(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+// Whether the group has a backend for tensors on devices of that type.
+inline bool moves_tensors_on(at::DeviceType type, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   const auto devices = group->getDeviceTypes();
-  return std::any_of(devices.begin(), devices.end(), [](const at::Device& device) { return device.is_cpu(); });
+  return std::any_of(devices.begin(), devices.end(), [=](const at::Device& device) { return device.type() == type; });
+}
+
+inline bool moves_cpu_tensors(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  return moves_tensors_on(at::kCPU, group);
 }
 
 // A device whose tensors the group moves: the CPU if it can, else this rank's current one of the group's first kind.

@@ -5,8 +5,9 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/embedding.h>
 
-#include <algorithm>
 #include <unordered_set>
+
+#include "ops/collectives/group.h"
 
 namespace narrowcast {
 namespace {
@@ -103,12 +104,9 @@ void check_trainable(const ModuleState& state, const ProcessGroupPtr& group) {
                       parameter.tensor.device(), " but parameter '", first.name, "' is on ", first.tensor.device(),
                       "; all must be on one device");
   }
-  const auto devices = group->getDeviceTypes();
-  const bool movable = std::any_of(devices.begin(), devices.end(), [&](const at::Device& device) {
-    return device.type() == first.tensor.device().type();
-  });
-  TORCH_CHECK_VALUE(movable, "parameter '", first.name, "' is on ", first.tensor.device(), ", but backend ",
-                    group->getBackendName(), " of the process group does not move such tensors");
+  TORCH_CHECK_VALUE(collectives::moves_tensors_on(first.tensor.device().type(), group), "parameter '", first.name,
+                    "' is on ", first.tensor.device(), ", but backend ", group->getBackendName(),
+                    " of the process group does not move such tensors");
 }
 
 }  // namespace narrowcast

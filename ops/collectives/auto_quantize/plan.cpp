@@ -5,6 +5,7 @@
 
 #include "ops/collectives/arguments.h"
 #include "ops/collectives/auto_quantize/exchange.h"
+#include "ops/collectives/group.h"
 #include "ops/meta/meta.h"
 #include "ops/without_derivative.h"
 
@@ -12,10 +13,8 @@ namespace narrowcast::collectives {
 namespace {
 
 void check_serves(const Group& group, at::Device device) {
-  const auto devices = group->getDeviceTypes();
-  const bool served = std::any_of(devices.begin(), devices.end(),
-                                  [&](const at::Device& served) { return served.type() == device.type(); });
-  TORCH_CHECK_VALUE(served, "group ", group->getGroupName(), " has no backend for tensors on ", device);
+  TORCH_CHECK_VALUE(moves_tensors_on(device.type(), group), "group ", group->getGroupName(),
+                    " has no backend for tensors on ", device);
 }
 
 void check_one_per_rank(const char* name, at::TensorList tensors, int64_t world_size) {

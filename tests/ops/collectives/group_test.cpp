@@ -17,6 +17,15 @@ namespace {
 using namespace std::chrono_literals;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+TEST(MovesTensorsOn, AsksTheBackends) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    EXPECT_TRUE(moves_tensors_on(at::kCPU, group));
+    EXPECT_FALSE(moves_tensors_on(at::kMeta, group));
+  });
+  const auto no_backend = c10::make_intrusive<c10d::ProcessGroup>(0, 1);
+  EXPECT_FALSE(moves_tensors_on(at::kCPU, no_backend));
+}
+
 TEST(AllGatherRows, GivesTheRowsOfAllRanksByRank) {
   testing::run_ranks(3, [](int64_t rank, const Group& group) {
     const at::Tensor numbers =
