@@ -32,8 +32,8 @@ class ErrorFeedback {
   // Between steps, of every parameter that is in a bucket:
   //   residual.NAME       float32 [numel of the parameter]: of this rank's own gradients
   //   mean_residual.NAME  float32: of the part of it whose mean this rank sends; absent if that is no part
-  //   place.NAME          int64 [3]: index of its bucket, first element there, first element of that part in the
-  //   parameter
+  //   place.NAME          int64 [3]: index of its bucket, its first element there, and the first element of that part
+  //                       in the parameter
   HookState state(const std::vector<NamedParameter>& parameters) const;
 
   // Resumes from them. In a world of the same size the next steps give the same bits. Else the residuals of means go

@@ -1,7 +1,5 @@
 #include "hooks/quantized_allreduce.h"
 
-#include <utility>
-
 namespace narrowcast::hooks {
 namespace {
 

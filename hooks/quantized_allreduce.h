@@ -1,5 +1,7 @@
+// The hook that sends gradients in wire formats.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -9,8 +11,8 @@
 namespace narrowcast::hooks {
 
 // "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops. Sends the same
-// share of float32's bytes for any number of ranks. With one rank a bucket stays as it is. Has several names: the
-// factory knows them, and their formats.
+// share of float32's bytes for any number of ranks. With one rank a bucket stays as it is. It has several names: the
+// table (hooks/hook_table.h) knows them, and their formats.
 class QuantizedAllReduceHook final : public MeanHook {
  public:
   // The options say a format. `name` outlives the hook.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include <narrowcast/hook_options.h>
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/mean/mean_exchange.h"
 #include "tests/hooks/upstream_quantization.h"
@@ -90,7 +91,7 @@ HookCase per_tensor_case() {
 }
 
 HookCase per_channel_case(std::optional<int64_t> channel_size) {
-  const int64_t size = channel_size.value_or(512);
+  const int64_t size = channel_size.value_or(kDefaultChannelSize);
   return {.name = "quantize_per_channel",
           .channel_size = channel_size,
           .expected = [=](const Gradients& gradients, int64_t) { return upstream::per_channel_mean(gradients, size); },

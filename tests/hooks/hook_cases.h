@@ -30,7 +30,7 @@ struct HookCase {
   std::string label() const { return channel_size ? name + "_" + std::to_string(*channel_size) : name; }
 };
 
-// At least one case per hook that the factory can make.
+// At least one case per hook of the table.
 std::vector<HookCase> hook_cases();
 
 }  // namespace narrowcast::hooks

@@ -57,7 +57,7 @@ inline int64_t int_of(const HookState& state, const std::string& name) {
 // same order on all ranks, and must not block on other ranks.
 class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
  public:
-  // The name by which the factory creates this hook.
+  // The name by which create_comm_hook makes this hook.
   virtual std::string_view name() const = 0;
 
   // Bytes of payload this rank has handed to the network since the hook was

@@ -12,8 +12,7 @@
 //      and no data was sent.
 //   3. start: each rank encodes its segments, one after the other, into one buffer of 16-bit codes, and the group's own
 //      all-gather or all-to-all moves them. All-gather wants segments of one size: shorter ones are filled up.
-//   4. finish: each rank has the W segments meant for it in rank order, decodes them all, and only then copies them
-//   into
+//   4. finish: each rank has the W segments meant for it in rank order, decodes them all, and only then copies them to
 //      its outputs. Until here nothing of the outputs has changed.
 #pragma once
 

@@ -30,14 +30,14 @@ inline Segment part_of(const Segment& segment, int64_t index, int64_t parts, int
   return {segment.begin + boundary(index), boundary(index + 1) - boundary(index)};
 }
 
-// All of them.
+// Returns all of these parts.
 std::vector<Segment> cut(const Segment& segment, int64_t parts, int64_t grain);
 
-// The same with a grain of cpu::kWireGrain: then the parts' messages are the parts of the segment's message, in every
+// Cuts with a grain of cpu::kWireGrain: then the parts' messages are the parts of the segment's message, in every
 // wire format.
 std::vector<Segment> cut(const Segment& segment, int64_t parts);
 
-// The same of an array of `numel` elements.
+// Cuts an array of `numel` elements so.
 std::vector<Segment> cut(int64_t numel, int64_t parts);
 
 // Segments of an array that are too few and too important to be narrowed: they travel beside it, as float32. In the

@@ -39,7 +39,7 @@ NARROWCAST_HOST_DEVICE inline float e4m3_value(uint32_t word) {
 }
 #endif
 
-// The random words (codec/wire/rounding.h) of the kColumns elements from element `first` on: of one quad of the
+// The random words (codec/wire_rounding.h) of the kColumns elements from element `first` on: of one quad of the
 // generator, or of two where the array begins within one. Selects instead of indices, which would put the words into
 // local memory.
 __device__ __forceinline__ codec::wire::PhiloxWords random_columns(const codec::wire::Rounding& rounding, int first) {

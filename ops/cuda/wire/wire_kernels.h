@@ -1,5 +1,5 @@
-// Messages in a wire format (ops/codec/wire, docs/wire_format.md) over arrays in device memory: the same bytes and, but
-// for the bits of a NaN, the same floats as ops/cpu/wire/wire_kernels.h.
+// Messages in a wire format (ops/codec/wire_format.h, docs/wire_format.md) over arrays in device memory: the same bytes
+// and, but for the bits of a NaN, the same floats as ops/cpu/wire/wire_kernels.h.
 //
 // Each function launches one kernel on `stream`, of the device that is current, and does not wait. All pointers are to
 // device memory, need the alignment of their elements and no more, and may be null where n is 0. std::invalid_argument
@@ -19,7 +19,7 @@ namespace narrowcast::cuda {
 
 using codec::wire::Rounding;
 
-// As many as a launch passes on.
+// A mean is of at most this many ranks: a launch passes on no more.
 inline constexpr int64_t kMaxRanks = 256;
 
 // An array, and where its message goes.
@@ -71,7 +71,7 @@ struct AverageArguments {
   void* mean = nullptr;  // n elements of parts.type. May be parts.own.
 };
 
-// The same where it goes as a message.
+// What goes into a mean, and where that goes as a message.
 struct AverageEncodeArguments {
   RankParts parts = {};
   float* mean_residual = nullptr;  // To the mean what EncodeArguments::residual is to x.

@@ -43,7 +43,7 @@ struct WarpTile {
     n = static_cast<int>(numel - first < kTile ? (numel > first ? numel - first : 0) : kTile);
   }
 
-  // Of the tile's message.
+  // The size of the tile's message.
   __device__ __forceinline__ int bytes() const { return codec::wire::encoded_size<Format>(n); }
 
   // The tile of an array of a dtype.
@@ -52,7 +52,7 @@ struct WarpTile {
     return ArrayTile<kType>(array, first, n, lane);
   }
 
-  // The same of a float32 array.
+  // The tile of a float32 array.
   __device__ __forceinline__ auto of_float32(const float* array) const {
     return of(FloatTypeConstant<FloatType::kFloat32>(), array);
   }
@@ -68,7 +68,7 @@ struct Outgoing {
 
   __device__ __forceinline__ uint8_t* bytes() const { return message + tile.first_byte; }
 
-  // Of the tile's message in the staging buffer.
+  // Where the tile's message begins in the staging buffer.
   __device__ __forceinline__ int offset() const { return outgoing_offset<WireTile<Format>::kUnit>(bytes()); }
 };
 

@@ -28,7 +28,7 @@ struct BenchOptions {
   ProcessGroupOptions group = {};
 };
 
-// The hooks that exchange gradients: every name of the factory but "none".
+// The hooks that exchange gradients: every name of the table but "none".
 std::vector<std::string> measurable_hooks();
 
 // The hooks that a run measures: those asked for, kReference first and always among them.

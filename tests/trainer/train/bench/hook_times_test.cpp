@@ -46,7 +46,7 @@ TEST(HookTimes, CountThePayloadOfOneIteration) {
   EXPECT_EQ(measured[0].payload_bytes_sent, (3 + 5) * expected);
 }
 
-// Every hook of the factory can be measured, also with the smallest bucket.
+// Every hook of the table can be measured, also with the smallest bucket.
 TEST(HookTimes, TakeEveryHook) {
   const auto measured = measure(2, {.hooks = measurable_hooks(), .numel = 1, .iterations = 1});
   for (const HookTime& time : measured[0].times) {

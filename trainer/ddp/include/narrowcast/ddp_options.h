@@ -15,8 +15,8 @@ namespace narrowcast {
 // Set with chained calls: DdpOptions().hook("int8").bucket_cap_mb(50). All ranks
 // must pass the same; DistributedDataParallel checks that.
 struct NARROWCAST_EXPORT DdpOptions {
-  // Communication hook by its factory name, e.g. "int8"; "none" leaves averaging
-  // to the Reducer itself.
+  // Communication hook by its name, one of comm_hook_names(), e.g. "int8"; "none" leaves averaging to the Reducer
+  // itself.
   TORCH_ARG(std::string, hook) = "none";
 
   // How a hook of wire formats sends: DdpOptions().hook("quantized_allreduce").wire({.error_feedback = true}).
