@@ -115,7 +115,8 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
   if (bucket.isLast()) {
     by_parameter_.clear();  // Parameters that are in no bucket any more.
   }
-  return {found->second.own.mutable_data_ptr<float>(), found->second.mean.mutable_data_ptr<float>()};
+  const Entry& entry = found->second;
+  return {entry.own.mutable_data_ptr<float>(), entry.mean.mutable_data_ptr<float>(), {entry.own, entry.mean}};
 }
 
 // Buckets before `index` have their new layout, and may be on their way.

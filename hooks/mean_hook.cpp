@@ -34,8 +34,8 @@ c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_engine(const c10d::Grad
 c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_stream(const c10d::GradBucket& bucket, const Layout& layout) {
   return stream_.run(bucket.getBuffer(), [&] {
     collectives::StreamMean& mean = mean_of(bucket, layout);
-    count_payload(mean.payload_bytes());
     mean.enqueue(make_call(bucket, layout));
+    count_payload(mean.payload_bytes());
     return bucket.getBuffer();
   });
 }

@@ -135,7 +135,19 @@ INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
                            return std::get<0>(info.param).label() + "_world" + std::to_string(std::get<1>(info.param));
                          });
 
-TEST(HookCases, CoverEveryHookOfTheFactory) {
+class LargeBuckets : public ::testing::TestWithParam<HookCase> {};
+
+// Two buckets in flight, each of several chunks: they take turns with the same memory.
+TEST_P(LargeBuckets, DoNotMeetInMemory) {
+  constexpr int64_t kWorldSize = 3;
+  at::manual_seed(1);
+  check_steps(GetParam(), {make_step({2'100'000, 7, 3'200'000}, kWorldSize, at::kFloat)}, kWorldSize);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, LargeBuckets, ::testing::ValuesIn(hook_cases()),
+                         [](const auto& info) { return info.param.label(); });
+
+TEST(HookCases, CoverEveryHookOfTheTable) {
   std::set<std::string> covered{"none"};
   for (const HookCase& hook_case : hook_cases()) covered.insert(hook_case.name);
   EXPECT_THAT(comm_hook_names(), ::testing::UnorderedElementsAreArray(covered));

@@ -94,6 +94,15 @@ class PerTensorCodec final : public MeanCodec {
   std::vector<AffineQparams> qparams_;  // By rank.
 };
 
+// Asked for once: a channel may have a single element.
+std::vector<const uint8_t*> bytes_of(const std::vector<at::Tensor>& messages) {
+  std::vector<const uint8_t*> bytes;
+  for (const at::Tensor& message : messages) {
+    bytes.push_back(message.const_data_ptr<uint8_t>());
+  }
+  return bytes;
+}
+
 // A chunk of `chunk_numel` elements in channels of `size`, its last one maybe shorter. The reference pads that with
 // zeros. They need no place in the message: the range of every channel includes zero anyway, and their own mean is cut
 // off.
@@ -137,6 +146,8 @@ class PerChannelCodec final : public MeanCodec {
 
   void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
     const Channels channels{chunk.numel, channel_size_};
+    const int64_t header_bytes = channels.header_bytes();
+    const std::vector<const uint8_t*> headers = bytes_of(messages);
     dispatch_affine(call.array, [&](auto zero) {
       auto* const mean = call.array.mutable_data_ptr<decltype(zero)>() + chunk.begin;
       at::parallel_for(0, channels.count(), channels.grain(), [&](int64_t begin, int64_t end) {
@@ -144,10 +155,9 @@ class PerChannelCodec final : public MeanCodec {
         std::vector<AffineQparams> qparams(messages.size());
         for (int64_t channel = begin; channel < end; ++channel) {
           const int64_t first = channel * channels.size;
-          for (size_t rank = 0; rank < messages.size(); ++rank) {
-            const auto* const header = messages[rank].const_data_ptr<uint8_t>();
-            std::memcpy(&qparams[rank], header + channel * kQparamsBytes, kQparamsBytes);
-            codes[rank] = header + channels.header_bytes() + first;
+          for (size_t rank = 0; rank < headers.size(); ++rank) {
+            std::memcpy(&qparams[rank], headers[rank] + channel * kQparamsBytes, kQparamsBytes);
+            codes[rank] = headers[rank] + header_bytes + first;
           }
           cpu::dequantize_mean(codes.data(), qparams.data(), static_cast<int64_t>(codes.size()),
                                channels.numel(channel), mean + first);

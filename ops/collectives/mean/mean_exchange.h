@@ -52,6 +52,7 @@ inline Route choose_route(int64_t numel, int64_t world_size, WireFormat format, 
 struct Residuals {
   float* own = nullptr;   // [numel]: what receivers lack of this rank's array.
   float* mean = nullptr;  // [numel of this rank's shard]: what they lack of the mean that this rank sends.
+  std::vector<at::Tensor> memory = {};  // Holds both while the call is in flight, though their owner may be gone.
 };
 
 // One call: what differs from step to step.

@@ -22,6 +22,11 @@ at::Tensor message_buffer(int64_t bytes, at::Device device) {
   return at::zeros({bytes}, at::TensorOptions(at::kByte).device(device));
 }
 
+// Messages of an all-gather begin at multiples of that many bytes: NCCL copies single bytes where one does not.
+constexpr int64_t kAlignment = 16;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
 }  // namespace
 
 // One shot:  encode the array; all-gather the messages; average them.
@@ -54,10 +59,10 @@ class StreamExchange {
   const QuantizedMeanOptions options_;
   const Route route_;
   const std::unique_ptr<MeanCodec> codec_;  // Of one shot.
+  at::Tensor sent_;                         // First hop: this rank's parts for the other ranks; or its message for all.
+  at::Tensor received_;                     // The other ranks' parts of the own shard; or all messages; by rank.
   // Of two shots:
   const std::vector<Segment> shards_;  // By rank.
-  at::Tensor sent_;                    // First hop: this rank's parts for the other ranks.
-  at::Tensor received_;                // The other ranks' parts of the own shard; by rank.
   at::Tensor mean_;                    // Second hop: as long as the longest shard's message.
   at::Tensor means_;                   // By rank.
 };
@@ -72,6 +77,9 @@ StreamExchange::StreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, Qua
       shards_(cut(options_.numel, world_size())) {
   if (route_ == Route::kTwoShot) {
     make_two_shot_buffers(device);
+  } else if (route_ == Route::kOneShot && !options_.codec) {
+    sent_ = message_buffer(aligned(message_bytes({0, options_.numel})), device);
+    received_ = message_buffer(sent_.numel() * world_size(), device);
   }
 }
 
@@ -114,18 +122,19 @@ void StreamExchange::enqueue(const MeanCall& call) {
   }
 }
 
-// Messages are allocated anew: the device's allocator keeps their memory at hand, for other buckets, too.
+// A message of a wire format has its memory for good. Those of other codecs, which take one shot of any size, are
+// allocated anew: the device's allocator keeps their memory at hand, for other buckets, too.
 void StreamExchange::one_shot(const MeanCall& call) {
   const Segment whole{0, options_.numel};
   const int64_t bytes = codec_->message_bytes(whole);
-  at::Tensor sent = at::empty({bytes}, call.array.options().dtype(at::kByte));
-  at::Tensor received = at::empty({bytes * world_size()}, sent.options());
-  codec_->encode(call, whole, sent);
+  at::Tensor sent = sent_.defined() ? sent_ : message_buffer(aligned(bytes), call.array.device());
+  at::Tensor received = received_.defined() ? received_ : at::empty({sent.numel() * world_size()}, sent.options());
+  codec_->encode(call, whole, sent.narrow(0, 0, bytes));
   collective(options_.all_gather.empty() ? "all-gather of messages of " + options_.name : options_.all_gather,
              [&] { libtorch::all_gather_single(group_, received, sent)->wait(); });
   std::vector<at::Tensor> messages;
   for (int64_t sender = 0; sender < world_size(); ++sender) {
-    messages.push_back(received.narrow(0, sender * bytes, bytes));
+    messages.push_back(received.narrow(0, sender * sent.numel(), bytes));
   }
   codec_->average(call, whole, messages);
 }
