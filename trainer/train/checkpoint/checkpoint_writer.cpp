@@ -1,4 +1,6 @@
 #include "trainer/train/checkpoint/checkpoint_writer.h"
+#include <narrowcast/consensus.h>
+#include "trainer/ddp/process_group/first_failure.h"
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -11,9 +13,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
-#include "trainer/train/checkpoint/shared_folder.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/safetensors.h"
 
