@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "models/weight_only_int8.h"

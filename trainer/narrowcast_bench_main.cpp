@@ -21,14 +21,24 @@ namespace {
 
 const BenchOptions kDefaults;
 
+template <class Number>
+std::vector<std::string> words(const std::vector<Number>& numbers) {
+  std::vector<std::string> texts;
+  for (const Number number : numbers) {
+    texts.push_back(absl::StrCat(number));
+  }
+  return texts;
+}
+
 }  // namespace
 
 ABSL_FLAG(std::vector<std::string>, hooks, {},
           absl::StrCat("Hooks to measure, separated by commas; without it all but noop. allreduce is always among "
                        "them: the others are compared with it. Known: ",
                        absl::StrJoin(narrowcast::bench::measurable_hooks(), ", "), "."));
-ABSL_FLAG(std::vector<std::string>, bucket_mib, {"25"}, "Sizes of a bucket of float32 gradients, in MiB.");
-ABSL_FLAG(std::vector<std::string>, buckets, std::vector<std::string>({"1", "4"}), "Numbers of buckets in flight.");
+ABSL_FLAG(std::vector<std::string>, bucket_mib, words(kDefaults.bucket_mib),
+          "Sizes of a bucket of float32 gradients, in MiB.");
+ABSL_FLAG(std::vector<std::string>, buckets, words(kDefaults.buckets), "Numbers of buckets in flight.");
 ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations of each hook in each case.");
 ABSL_FLAG(int64_t, warmup_iterations, kDefaults.warmup_iterations, "Iterations before them.");
 ABSL_FLAG(bool, link, kDefaults.link, "Measure the link between neighbouring ranks.");
@@ -36,7 +46,8 @@ ABSL_FLAG(double, link_gbit, 0,
           "The link's rate in Gbit/s as you know it, to compare the hooks with; the measured one if not given.");
 ABSL_FLAG(bool, kernels, kDefaults.kernels, "Measure the kernels of the wire formats, on rank 0's machine.");
 ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
-ABSL_FLAG(int64_t, timeout_seconds, 600, "Limit for joining the other ranks and for every collective.");
+ABSL_FLAG(int64_t, timeout_seconds, std::chrono::duration_cast<std::chrono::seconds>(kDefaults.group.timeout).count(),
+          "Limit for joining the other ranks and for every collective.");
 ABSL_FLAG(int64_t, threads, kDefaults.threads,
           "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
 ABSL_FLAG(bool, list_hooks, false, "Print the hooks that can be measured, one per line, and end.");

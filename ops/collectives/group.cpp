@@ -1,12 +1,10 @@
 #include "ops/collectives/group.h"
 
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "ops/backend_errors.h"
-#include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
 
@@ -20,12 +18,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> find_group(std::string_view name) {
 
 at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& call,
                            const at::Tensor& row, at::Device device) {
-  at::Tensor sent = row.to(device);
-  at::Tensor received = at::zeros({group->getSize() * sent.numel()}, sent.options());
-  return with_backend_errors(group->getRank(), call, [&] {
-    libtorch::all_gather_single(group, received, sent)->wait();
-    return received.cpu().view({group->getSize(), sent.numel()});
-  });
+  const at::Tensor sent = row.to(device);
+  return with_backend_errors(group->getRank(), call, [&] { return all_gather_rows(group, sent); });
 }
 
 }  // namespace narrowcast::collectives

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -10,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
 
@@ -32,9 +35,15 @@ inline at::Device any_device(const c10::intrusive_ptr<c10d::ProcessGroup>& group
                                   : c10::impl::VirtualGuardImpl(group->getDeviceTypes().at(0).type()).getDevice();
 }
 
-// Every rank's `row`, [n] of the same type and size on all ranks: [W, n] on the CPU, by rank. It travels on `device`,
-// which is waited for. Where a rank's message is too short, zeros are left. c10::DistBackendError naming this rank and
-// `call` if a peer or the network fails.
+// Every rank's `row`, [n] of the same type and size on all ranks: [W, n] on the CPU, by rank. It travels on its own
+// device, which is waited for. Where a rank's message is too short, zeros are left. Throws what the backend throws.
+inline at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Tensor row) {
+  at::Tensor received = at::zeros({group->getSize() * row.numel()}, row.options());
+  libtorch::all_gather_single(group, received, row)->wait();
+  return received.cpu().view({group->getSize(), row.numel()});
+}
+
+// The same on `device`. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
 at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& call,
                            const at::Tensor& row, at::Device device);
 

@@ -1,9 +1,18 @@
 // Lets a process run out of file descriptors.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 namespace narrowcast::testing {
+
+// The number of the next descriptor, the lowest that is free.
+inline rlim_t next_descriptor() {
+  const int next = ::open("/dev/null", O_RDONLY);
+  ::close(next);
+  return static_cast<rlim_t>(next);
+}
 
 // While it lives, this process gets no new descriptor whose number is `files` or more.
 class OpenFileLimit {

@@ -1,4 +1,4 @@
-// What each launcher tells its workers, brought into one form.
+// What each launcher tells its workers, brought into one form: launchers.cpp, and slurm.cpp for Slurm.
 #pragma once
 
 #include <cstdint>

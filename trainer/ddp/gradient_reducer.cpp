@@ -128,25 +128,17 @@ bool GradientReducer::settle_buckets() {
 ReducerState GradientReducer::state() const {
   return {.buckets = bucket_names(*reducer_, trainable_),
           .reductions = reductions_->count(),
-          .hook = hook_ == nullptr ? hooks::HookState{} : hook_->state(named_parameters())};
+          .hook = hook_ == nullptr ? hooks::HookState{} : hook_->state(trainable_)};
 }
 
 void GradientReducer::load_state(const SavedReducerState& saved) {
   BucketIndices buckets = bucket_indices(saved.buckets, trainable_);
   if (hook_ != nullptr) {
-    hook_->load_state(saved.hook, named_parameters());
+    hook_->load_state(saved.hook, trainable_);
   }
   reductions_->set_count(saved.reductions);
   reducer_->initialize_buckets(buckets);
   buckets_to_keep_ = std::move(buckets);
-}
-
-std::vector<hooks::NamedParameter> GradientReducer::named_parameters() const {
-  std::vector<hooks::NamedParameter> parameters;
-  for (const NamedTensor& parameter : trainable_) {
-    parameters.push_back({parameter.name, parameter.tensor});
-  }
-  return parameters;
 }
 
 bool GradientReducer::is_first_static_step() const { return options_.static_graph() && !*static_graph_known_; }

@@ -20,10 +20,10 @@ namespace narrowcast::launcher {
 // What an agent starts, and how.
 struct AgentOptions {
   LaunchOptions launch;
-  EnvironmentVariables environment;  // what workers inherit
-  std::chrono::milliseconds shutdown_timeout{3000};
-  std::chrono::milliseconds monitor_interval{100};  // how often the group is asked what to do
-  std::function<void(const std::string&)> tell;     // prints a line for the user
+  EnvironmentVariables environment;              // what workers inherit
+  std::chrono::milliseconds shutdown_timeout;    // from the first signal to SIGKILL
+  std::chrono::milliseconds monitor_interval;    // how often the group is asked what to do
+  std::function<void(const std::string&)> tell;  // prints a line for the user
   std::function<std::chrono::system_clock::time_point()> wall_clock = std::chrono::system_clock::now;
 };
 

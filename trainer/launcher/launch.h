@@ -10,6 +10,7 @@
 
 #include <narrowcast/worker_env.h>
 #include "trainer/launcher/job_rendezvous.h"
+#include "trainer/launcher/supervisor.h"
 
 namespace narrowcast::launcher {
 
@@ -28,8 +29,8 @@ struct LaunchRequest {
   bool prefix = true;              // shown output has the rank before each line
 
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
-  std::chrono::milliseconds shutdown_timeout{3000};
-  std::chrono::milliseconds monitor_interval{100};
+  std::chrono::milliseconds shutdown_timeout = SupervisorOptions().shutdown_timeout;
+  std::chrono::milliseconds monitor_interval = SupervisorOptions().monitor_interval;
 };
 
 // Runs this node's part of the job with `environment` as what workers inherit, and returns the launcher's exit code.

@@ -27,7 +27,7 @@ class StreamChoices {
   // local ranks and none of the others. Throws c10::ValueError naming `flag` and `text` for anything else.
   static StreamChoices parse(const std::string& flag, const std::string& text);
 
-  // Those of one worker.
+  // Returns the streams of the worker with that local rank.
   Streams of(int64_t local_rank) const;
   // Whether it is about no stream at all.
   bool empty() const;
@@ -61,16 +61,16 @@ struct WorkerTargets {
   StreamTarget error;
 };
 
-// Those of one worker.
+// Says where the streams of the worker with that local rank go.
 WorkerTargets targets_for(const OutputChoices& choices, int64_t local_rank, const std::filesystem::path& folder);
 
 // What all workers of this node have in common.
 struct LaunchOptions {
-  std::vector<std::string> command;  // the program's path, then its arguments; the same for every worker
-  int64_t nproc_per_node = 1;        // workers on this node
-  std::string role = "default";
-  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // as the workers are told
-  OutputChoices output = {};                                        // its run_folder holds error files too
+  std::vector<std::string> command;    // the program's path, then its arguments; the same for every worker
+  int64_t nproc_per_node = 1;          // workers on this node
+  std::string role = {};               // a name for what they do
+  std::string signals_to_handle = {};  // as the workers are told
+  OutputChoices output = {};           // its run_folder holds error files too
 };
 
 // One command for each worker of this node in a round, in rank order, with the environment that torchrun gives

@@ -3,32 +3,43 @@
 #include <absl/flags/flag.h>
 #include <c10/util/Exception.h>
 
+#include <chrono>
 #include <cmath>
 
 #include "trainer/base/program/failure.h"
 
-ABSL_FLAG(std::string, nproc_per_node, "1",
+namespace {
+
+const narrowcast::launcher::LaunchRequest kDefaults;
+
+double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+ABSL_FLAG(std::string, nproc_per_node, kDefaults.nproc_per_node,
           "How many workers to start: a number, cpu (one for each CPU this process may use), gpu (one for each GPU) or "
           "auto (gpu if there is one, else cpu).");
-ABSL_FLAG(std::string, role, "default", "A name for what the workers do; they find it in ROLE_NAME.");
-ABSL_FLAG(int32_t, max_restarts, 0, "How often all workers are started again after one has failed.");
-ABSL_FLAG(double, monitor_interval, 0.1,
+ABSL_FLAG(std::string, role, kDefaults.role, "A name for what the workers do; they find it in ROLE_NAME.");
+ABSL_FLAG(int32_t, max_restarts, static_cast<int32_t>(kDefaults.group.max_restarts),
+          "How often all workers are started again after one has failed.");
+ABSL_FLAG(double, monitor_interval, in_seconds(kDefaults.monitor_interval),
           "Seconds between two looks at what the other nodes do. This node's own workers need none: their end is "
           "noticed at once.");
-ABSL_FLAG(double, shutdown_timeout, 3.0,
+ABSL_FLAG(double, shutdown_timeout, in_seconds(kDefaults.shutdown_timeout),
           "Seconds from telling the workers to end until SIGKILL ends those that have not.");
-ABSL_FLAG(std::string, signals_to_handle, "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+ABSL_FLAG(std::string, signals_to_handle, kDefaults.signals_to_handle,
           "Signals that are passed on to the workers before the launcher ends. The others do what they always do.");
 
 ABSL_FLAG(std::string, nnodes, "1", "How many nodes the job has: a number, or MIN:MAX with --rdzv_backend=c10d.");
-ABSL_FLAG(int32_t, node_rank, 0, "With --rdzv_backend=static: which of them this one is, from 0.");
+ABSL_FLAG(int32_t, node_rank, static_cast<int32_t>(kDefaults.group.node_rank),
+          "With --rdzv_backend=static: which of them this one is, from 0.");
 ABSL_FLAG(bool, standalone, false,
           "The job is on this machine alone, and its store on a free port of 127.0.0.1. The same as giving none of the "
           "other flags of this group, which it excludes.");
-ABSL_FLAG(std::string, master_addr, "127.0.0.1",
+ABSL_FLAG(std::string, master_addr, kDefaults.group.endpoint.host,
           "The address of node 0, under which the others know it; there the job's store is served.");
 ABSL_FLAG(int32_t, master_port, 0, "The TCP port there. 0 is any free one, for one node; for several it is 29500.");
-ABSL_FLAG(std::string, rdzv_backend, "static",
+ABSL_FLAG(std::string, rdzv_backend, kDefaults.group.backend,
           "How several nodes meet: static, each has its --node_rank; c10d, they come and go, and ranks are assigned.");
 ABSL_FLAG(std::string, rdzv_endpoint, "",
           "HOST[:PORT] where they meet: with c10d the one of them that serves the store. Another way to write "
@@ -43,7 +54,7 @@ ABSL_FLAG(std::string, local_addr, "",
           "For several nodes: the address or name of this one, for messages, and to listen at where it serves the "
           "store. Default: the host's name, and the address under which the others know it.");
 
-ABSL_FLAG(bool, prefix, true,
+ABSL_FLAG(bool, prefix, kDefaults.prefix,
           "Show the workers' output line by line, each line after its rank: \"[1]: text\". With --noprefix the workers "
           "write to the launcher's streams themselves.");
 ABSL_FLAG(std::string, log_dir, "",
@@ -52,7 +63,7 @@ ABSL_FLAG(std::string, log_dir, "",
 ABSL_FLAG(std::string, redirects, "",
           "Which output goes to files instead of being shown: 0 none, 1 standard output, 2 standard error, 3 both, or "
           "a list by local rank such as 0:3,1:2. Default: 3 with --log_dir, else 0.");
-ABSL_FLAG(std::string, tee, "0", "Which output goes to files and is shown too, written like --redirects.");
+ABSL_FLAG(std::string, tee, kDefaults.tee, "Which output goes to files and is shown too, written like --redirects.");
 ABSL_FLAG(std::string, local_ranks_filter, "", "Show the output of these local ranks alone, e.g. 0,2.");
 
 ABSL_FLAG(bool, no_python, true, "The program is started as it is. That is always so.");

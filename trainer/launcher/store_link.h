@@ -45,9 +45,9 @@ struct LinkOptions {
   int64_t port = 0;
   NodeDescription node;
   RendezvousOptions rendezvous;
-  std::chrono::milliseconds monitor_interval{100};  // between two questions
-  HostedStore* hosted = nullptr;                    // if this launcher serves it, for as long as the link lives
-  std::string run_id;                               // then: what to call the job if --rdzv_id does not
+  std::chrono::milliseconds monitor_interval;  // between two questions
+  HostedStore* hosted = nullptr;               // if this launcher serves it, for as long as the link lives
+  std::string run_id;                          // then: what to call the job if --rdzv_id does not
 };
 
 // What is known of the group.

@@ -17,7 +17,7 @@
 
 namespace narrowcast::hooks {
 
-// A parameter, under the name by which saved state knows it.
+// A parameter or another tensor of a module, under the name by which saved state knows it.
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;

@@ -97,6 +97,8 @@ LaunchOptions options(int64_t nproc) {
   LaunchOptions wanted;
   wanted.command = {"/bin/train", "--steps=3"};
   wanted.nproc_per_node = nproc;
+  wanted.role = "default";
+  wanted.signals_to_handle = "SIGTERM,SIGINT";
   wanted.output.run_folder = "/runs/7";
   return wanted;
 }
@@ -131,7 +133,7 @@ TEST(LaunchPlan, GivesWorkersWhatTorchrunGives) {
                                          {"TORCHELASTIC_MAX_RESTARTS", "0"},
                                          {"TORCHELASTIC_RESTART_COUNT", "0"},
                                          {"TORCHELASTIC_RUN_ID", "job"},
-                                         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+                                         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
                                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                          {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
                                          {"OMP_NUM_THREADS", "1"}};

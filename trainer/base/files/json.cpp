@@ -1,10 +1,13 @@
 #include "trainer/base/files/json.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::files {
 namespace {
@@ -43,6 +46,13 @@ ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits) {
   } catch (const json::exception&) {
     return {nullptr, "is no valid JSON: a number is too large"};
   }
+}
+
+json parse_list(const ListOfRank& list, bool (*is_entry)(const json&)) {
+  json parsed = try_parse_json(list.text, {.bytes = list.most_bytes}).value;
+  TORCH_CHECK_WITH(DistBackendError, parsed.is_array() && std::all_of(parsed.begin(), parsed.end(), is_entry), "rank ",
+                   list.rank, " sent something other than ", list.what, ": ", in_quotes(list.text));
+  return parsed;
 }
 
 json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits) {

@@ -2,6 +2,7 @@
 // have a reader of their own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,6 +22,18 @@ struct ParsedJson {
 };
 
 ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits = {});
+
+// A text that a rank of the job sent.
+struct ListOfRank {
+  std::string_view text;
+  size_t rank = 0;
+  std::string_view what;  // the list that it should be, for the message: "its values"
+  int64_t most_bytes = JsonLimits().bytes;
+};
+
+// The JSON list of entries that are all as `is_entry` wants them. Throws c10::DistBackendError "rank 1 sent something
+// other than its values: '...'" for anything else.
+nlohmann::json parse_list(const ListOfRank& list, bool (*is_entry)(const nlohmann::json&));
 
 // Throws CorruptInputError with `name`, what it is that holds the text, and the problem.
 nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <iomanip>
 #include <sstream>
 
@@ -194,6 +193,14 @@ std::string printable_text(std::string_view text) {
 std::string in_quotes(std::string_view text) {
   std::string quote = "'";
   return quote.append(shown(text, kLongestQuote, "'\\")).append("'");
+}
+
+std::string describe_ranks(const std::vector<int64_t>& ranks) {
+  std::string text;
+  for (const int64_t rank : ranks) {
+    text.append(text.empty() ? "" : ", ").append(std::to_string(rank));
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
 }  // namespace narrowcast

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace narrowcast {
 
@@ -53,5 +55,8 @@ std::string printable_text(std::string_view text);
 // A name or a value in the middle of a message, as printable() has it: in single quotes, with single quotes and
 // backslashes in it behind a backslash, and at most 202 bytes long.
 std::string in_quotes(std::string_view text);
+
+// Ranks in a message: "rank 1", "ranks 1, 2".
+std::string describe_ranks(const std::vector<int64_t>& ranks);
 
 }  // namespace narrowcast

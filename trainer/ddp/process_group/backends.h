@@ -44,7 +44,8 @@ GroupBackend create_nccl_backend(const ProcessGroupPtr& group, const c10::intrus
 
 }  // namespace narrowcast
 
-// NCCL, and LibTorch's use of it, take some things from the environment and from nowhere else.
+// NCCL, and LibTorch's use of it, take some things from the environment and from nowhere else; nccl_environment.cpp has
+// these functions.
 namespace narrowcast::nccl {
 
 // The place of a rank, as NCCL sees it.

@@ -14,7 +14,6 @@
 
 #include <narrowcast/network_errors.h>
 #include "ops/collectives/group.h"
-#include "ops/libtorch_versions.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/text.h"
@@ -35,13 +34,10 @@ std::vector<double> all_reduce(const ProcessGroupPtr& group, const std::vector<d
   return {result.data_ptr<double>(), result.data_ptr<double>() + result.numel()};
 }
 
-// `row` of every rank as one tensor on the CPU, [world size, numel of row].
-at::Tensor all_gather_rows(const ProcessGroupPtr& group, const at::Tensor& row) {
-  at::Tensor input = row.to(collectives::any_device(group));
-  at::Tensor output = at::empty({group->getSize() * row.numel()}, input.options());
-  with_network_errors(group->getRank(), "all-gather of values",
-                      [&] { libtorch::all_gather_single(group, output, input)->wait(); });
-  return output.view({group->getSize(), row.numel()}).cpu();
+at::Tensor all_gather_values(const ProcessGroupPtr& group, const at::Tensor& row) {
+  return with_network_errors(group->getRank(), "all-gather of values", [&] {
+    return collectives::all_gather_rows(group, row.to(collectives::any_device(group)));
+  });
 }
 
 at::Tensor bytes_of(const std::string& text, int64_t padded_size) {
@@ -61,21 +57,15 @@ std::string serialize(const std::vector<NamedValue>& values) {
 
 // Reads what `rank` serialised.
 std::vector<NamedValue> parse_values(const std::string& text, size_t rank) {
-  const nlohmann::json list = files::try_parse_json(text, {.bytes = kLongestText}).value;
   const auto is_entry = [](const nlohmann::json& entry) {
     return entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string();
   };
-  TORCH_CHECK_WITH(DistBackendError, list.is_array() && std::all_of(list.begin(), list.end(), is_entry), "rank ", rank,
-                   " sent something other than its values: ", in_quotes(text));
+  const files::ListOfRank list{.text = text, .rank = rank, .what = "its values", .most_bytes = kLongestText};
   std::vector<NamedValue> values;
-  for (const nlohmann::json& entry : list) {
+  for (const nlohmann::json& entry : files::parse_list(list, is_entry)) {
     values.push_back({entry[0].get<std::string>(), entry[1].get<std::string>()});
   }
   return values;
-}
-
-std::string describe_ranks(const std::vector<int64_t>& ranks) {
-  return c10::str(ranks.size() == 1 ? "rank " : "ranks ", c10::Join(", ", ranks));
 }
 
 // What one rank has, by name. Of a name that occurs twice, the first.
@@ -167,14 +157,14 @@ std::vector<double> all_reduce_max(const ProcessGroupPtr& group, const std::vect
 
 // Lengths first, then texts padded to the longest.
 std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std::string& text) {
-  const at::Tensor lengths = all_gather_rows(group, at::full({1}, static_cast<int64_t>(text.size()), at::kLong));
+  const at::Tensor lengths = all_gather_values(group, at::full({1}, static_cast<int64_t>(text.size()), at::kLong));
   for (int64_t rank = 0; rank < group->getSize(); ++rank) {
     const int64_t length = lengths[rank][0].item<int64_t>();
     TORCH_CHECK_WITH(DistBackendError, length >= 0 && length <= kLongestText, "rank ", rank, " announced a text of ",
                      length, " bytes, where at most ", kLongestText, " are taken");
   }
   const int64_t longest = std::max<int64_t>(1, lengths.max().item<int64_t>());
-  const at::Tensor rows = all_gather_rows(group, bytes_of(text, longest));
+  const at::Tensor rows = all_gather_values(group, bytes_of(text, longest));
   std::vector<std::string> texts;
   for (int64_t rank = 0; rank < group->getSize(); ++rank) {
     texts.emplace_back(reinterpret_cast<const char*>(rows[rank].data_ptr<uint8_t>()), lengths[rank][0].item<int64_t>());
@@ -184,7 +174,7 @@ std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std
 
 void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<NamedValue>& values) {
   const std::string text = serialize(values);
-  const at::Tensor prints = all_gather_rows(group, at::full({1}, static_cast<int64_t>(fnv1a(text)), at::kLong));
+  const at::Tensor prints = all_gather_values(group, at::full({1}, static_cast<int64_t>(fnv1a(text)), at::kLong));
   if (prints.eq(prints[0]).all().item<bool>()) {
     return;
   }

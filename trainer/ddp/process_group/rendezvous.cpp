@@ -19,6 +19,7 @@
 
 #include <narrowcast/network_errors.h>
 #include "trainer/base/addresses.h"
+#include "trainer/base/files/text.h"
 #include "trainer/base/tcp_store.h"
 
 namespace narrowcast::rendezvous {
@@ -91,8 +92,7 @@ std::vector<int64_t> missing_ranks(const StorePtr& store, const std::string& att
 }
 
 [[noreturn]] void throw_missing(const std::vector<int64_t>& ranks) {
-  TORCH_CHECK_WITH(DistStoreError, false, "no sign of ", ranks.size() == 1 ? "rank " : "ranks ", c10::Join(", ", ranks),
-                   " within the time-out");
+  TORCH_CHECK_WITH(DistStoreError, false, "no sign of ", describe_ranks(ranks), " within the time-out");
 }
 
 // What rank 0 does. Returns the attempt's name.

@@ -103,18 +103,18 @@ Recommendation recommend(const BenchResults& results) {
 
 std::string recommendation_text(const Recommendation& recommendation) {
   if (recommendation.fastest.empty()) {
-    return "Recommendation: none, only allreduce was measured.\n";
+    return absl::StrCat("Recommendation: none, only ", kReference, " was measured.\n");
   }
   const std::string cases = cases_text(recommendation);
   if (recommendation.hook.empty()) {
     return absl::StrFormat(
         "Recommendation: no hook pays here, use --hook=none. The fastest, %s, is %.2f times as fast "
-        "as allreduce%s.\n",
-        recommendation.fastest, recommendation.speed_up, cases);
+        "as %s%s.\n",
+        recommendation.fastest, recommendation.speed_up, kReference, cases);
   }
   return absl::StrFormat(
-      "Recommendation: --hook=%s. It is %.2f times as fast as allreduce%s%s; docs/hooks.md says how exact it is.\n",
-      recommendation.hook, recommendation.speed_up, cases, bf16_text(recommendation));
+      "Recommendation: --hook=%s. It is %.2f times as fast as %s%s%s; docs/hooks.md says how exact it is.\n",
+      recommendation.hook, recommendation.speed_up, kReference, cases, bf16_text(recommendation));
 }
 
 }  // namespace narrowcast::bench

@@ -114,8 +114,8 @@ std::string kernel_table(const KernelRates& kernels) {
 }
 
 std::string hook_table(const BenchResults& results) {
-  std::vector<TableRow> rows = {
-      {"hook", "bucket", "buckets", "ms", "x allreduce", "x bf16_compress", "sent per rank", "of the link"}};
+  std::vector<TableRow> rows = {{"hook", "bucket", "buckets", "ms", absl::StrCat("x ", kReference),
+                                 absl::StrCat("x ", kBf16), "sent per rank", "of the link"}};
   for (const HookTime& time : results.hooks) {
     rows.push_back(row_of(results, time));
   }

@@ -1,4 +1,5 @@
 #include "trainer/train/checkpoint/checkpoint_reader.h"
+#include "trainer/ddp/process_group/first_failure.h"
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
@@ -8,7 +9,6 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/text.h"
-#include "trainer/train/checkpoint/shared_folder.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <narrowcast/consensus.h>
+#include <narrowcast/process_group.h>
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 
 namespace narrowcast::checkpoint {

@@ -1,9 +1,10 @@
 #include "trainer/train/checkpoint/checkpoint_writer.h"
+#include <narrowcast/consensus.h>
+#include "trainer/ddp/process_group/first_failure.h"
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <numeric>
@@ -12,9 +13,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
-#include "trainer/train/checkpoint/shared_folder.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/safetensors.h"
 
@@ -45,14 +44,12 @@ std::string to_text(const std::vector<ManifestFile>& files) {
 
 // `text` is what `rank` sent.
 void append_from_text(std::vector<ManifestFile>& files, const std::string& text, size_t rank) {
-  const json list = files::try_parse_json(text).value;
   const auto is_entry = [](const json& entry) {
     return entry.is_array() && entry.size() == 3 && entry[0].is_string() && entry[1].is_number_integer() &&
            entry[2].is_string();
   };
-  TORCH_CHECK_WITH(DistBackendError, list.is_array() && std::all_of(list.begin(), list.end(), is_entry), "rank ", rank,
-                   " sent something other than the files that it wrote: ", in_quotes(text));
-  for (const json& entry : list) {
+  const files::ListOfRank list{.text = text, .rank = rank, .what = "the files that it wrote"};
+  for (const json& entry : files::parse_list(list, is_entry)) {
     files.push_back({entry[0].get<std::string>(), {entry[1].get<int64_t>(), entry[2].get<std::string>()}});
   }
 }

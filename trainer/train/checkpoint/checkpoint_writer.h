@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <narrowcast/consensus.h>
+#include <narrowcast/process_group.h>
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::checkpoint {

@@ -1,39 +1,21 @@
 #include "trainer/train/checkpoint/shared_folder.h"
 
-#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <random>
 #include <system_error>
-#include <vector>
 
-#include <narrowcast/errors.h>
 #include "trainer/base/files/open_file.h"
-#include "trainer/base/files/text.h"
+#include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {
 namespace {
 
-constexpr size_t kLongestFailure = 2000;  // bytes
 constexpr const char* kProbeName = "/.shared-folder-probe";
-
-std::string failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const c10::ValueError& error) {
-    return printable(error.what_without_backtrace(), kLongestFailure);
-  } catch (const CorruptInputError& error) {
-    return printable(error.what_without_backtrace(), kLongestFailure);
-  } catch (const OutputError& error) {
-    return printable(error.what_without_backtrace(), kLongestFailure);
-  }
-  return "";
-}
 
 // Not from LibTorch's generators, whose state is the training's.
 std::string random_text() {
@@ -68,21 +50,6 @@ void check_probe(const std::string& folder, const std::string& text) {
 }
 
 }  // namespace
-
-std::string first_failure(const ProcessGroupPtr& group, const std::function<void()>& body) {
-  const std::vector<std::string> failures = all_gather_text(group, failure_of(body));
-  for (size_t rank = 0; rank < failures.size(); ++rank) {
-    if (!failures[rank].empty()) {
-      const std::string failure = printable(failures[rank], kLongestFailure);  // Of a peer, which may send anything.
-      return failures.size() == 1 ? failure : absl::StrCat("rank ", rank, ": ", failure);
-    }
-  }
-  return "";
-}
-
-std::string from_rank_0(const ProcessGroupPtr& group, const std::string& text) {
-  return all_gather_text(group, group->getRank() == 0 ? text : "").at(0);
-}
 
 void prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing) {
   const bool is_rank_0 = group->getRank() == 0;

@@ -1,4 +1,4 @@
-// Files are written here, with errors that name the path, and told apart by their SHA-256; base/files/input_file.h
+// Files are written here, with errors that name the path, and told apart by their SHA-256; base/files/open_file.h
 // reads them.
 #pragma once
 

@@ -1,5 +1,6 @@
 // The safetensors format (https://github.com/huggingface/safetensors): 8 bytes of header length,
-// little-endian; a JSON header; the tensors' bytes, row-major, little-endian, without gaps.
+// little-endian; a JSON header; the tensors' bytes, row-major, little-endian, without gaps. safetensors_header.cpp has
+// the header.
 #pragma once
 
 #include <ATen/core/Tensor.h>

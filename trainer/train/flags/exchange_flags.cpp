@@ -5,33 +5,52 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include <algorithm>
+
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
 
 ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
 
-ABSL_FLAG(std::string, hook, "none",
-          absl::StrCat("How gradients travel between ranks: ",
-                       absl::StrJoin(narrowcast::hooks::comm_hook_names(), ", "), "; see docs/hooks.md."));
-ABSL_FLAG(std::string, hook_format,
-          std::string(narrowcast::to_string(*narrowcast::hooks::wire_format_of("quantized_allreduce"))),
-          absl::StrCat("With --hook=", narrowcast::hooks::hook_names_with(&narrowcast::hooks::HookRow::takes_format),
+namespace {
+
+namespace hooks = narrowcast::hooks;
+
+const narrowcast::DdpOptions kDdp;
+
+// The format of the hook that takes others, too.
+std::string default_format() {
+  const auto row = std::ranges::find(hooks::hook_rows(), true, &hooks::HookRow::takes_format);
+  return std::string(to_string(row->format.value()));
+}
+
+std::string with_wire_hooks(const char* text) {
+  return absl::StrCat("With ", hooks::hook_names_with(&hooks::HookRow::takes_format), " and its short names: ", text);
+}
+
+}  // namespace
+
+ABSL_FLAG(std::string, hook, kDdp.hook(),
+          absl::StrCat("How gradients travel between ranks: ", absl::StrJoin(hooks::comm_hook_names(), ", "),
+                       "; see docs/hooks.md."));
+ABSL_FLAG(std::string, hook_format, default_format(),
+          absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_format),
                        ": how gradients travel: ", narrowcast::wire_format_names(), "; see docs/wire_format.md."));
-ABSL_FLAG(int64_t, channel_size, narrowcast::hooks::kDefaultChannelSize,
-          absl::StrCat("With --hook=",
-                       narrowcast::hooks::hook_names_with(&narrowcast::hooks::HookRow::takes_channel_size),
+ABSL_FLAG(int64_t, channel_size, hooks::kDefaultChannelSize,
+          absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_channel_size),
                        ": how many elements share a scale; at least 1."));
-ABSL_FLAG(bool, stochastic_rounding, false,
-          "With quantized_allreduce and its short names: round gradients up or down at random, by --seed.");
-ABSL_FLAG(bool, error_feedback, false,
-          "With quantized_allreduce and its short names: add in the next step what rounding left out.");
-ABSL_FLAG(bool, exempt_one_dimensional, false,
-          "With quantized_allreduce and its short names: send gradients of biases and norms as float32.");
-ABSL_FLAG(double, bucket_cap_mb, 25, "Size of a gradient bucket, in MiB.");
-ABSL_FLAG(bool, find_unused_parameters, false, "Let parameters stay unused in some backward passes.");
-ABSL_FLAG(bool, static_graph, false, "Promise that every step uses the same parameters in the same way.");
-ABSL_FLAG(bool, gradient_as_bucket_view, false, "Let gradients be views of the buckets, which saves their copy.");
+ABSL_FLAG(bool, stochastic_rounding, false, with_wire_hooks("round gradients up or down at random, by --seed."));
+ABSL_FLAG(bool, error_feedback, kDdp.wire().error_feedback,
+          with_wire_hooks("add in the next step what rounding left out."));
+ABSL_FLAG(bool, exempt_one_dimensional, kDdp.wire().exempt_one_dimensional,
+          with_wire_hooks("send gradients of biases and norms as float32."));
+ABSL_FLAG(double, bucket_cap_mb, kDdp.bucket_cap_mb(), "Size of a gradient bucket, in MiB.");
+ABSL_FLAG(bool, find_unused_parameters, kDdp.find_unused_parameters(),
+          "Let parameters stay unused in some backward passes.");
+ABSL_FLAG(bool, static_graph, kDdp.static_graph(), "Promise that every step uses the same parameters in the same way.");
+ABSL_FLAG(bool, gradient_as_bucket_view, kDdp.gradient_as_bucket_view(),
+          "Let gradients be views of the buckets, which saves their copy.");
 
 namespace narrowcast {
 namespace {

@@ -12,7 +12,6 @@
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/mlp.h>
-#include "trainer/base/program/failure.h"
 #include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(std::string, hook);
@@ -24,7 +23,9 @@ const narrowcast::models::MlpOptions kMlp;
 const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
 const narrowcast::training::LearningRateOptions kLearningRate;
+const narrowcast::job::OutputOptions kOutput;
 const narrowcast::job::CheckpointOptions kCheckpoints;
+const narrowcast::ProcessGroupOptions kGroup;
 constexpr double kSgdLearningRate = 0.1;
 constexpr double kSgdMomentum = 0.9;
 
@@ -49,9 +50,10 @@ ABSL_FLAG(int64_t, batch_size, kTraining.batch_size,
           "A multiple of ranks * --accumulation_steps.");
 ABSL_FLAG(int64_t, accumulation_steps, kTraining.accumulation_steps,
           "Backward passes per optimizer step; gradients are exchanged in the last only.");
-ABSL_FLAG(std::string, optimizer, "adamw", "adamw or sgd.");
+ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind), "adamw or sgd.");
 ABSL_FLAG(double, learning_rate, kLearningRate.peak, "Peak learning rate (sgd: 0.1 if not given).");
-ABSL_FLAG(std::string, schedule, "cosine", "After the warm-up: cosine (down to --min_learning_rate) or constant.");
+ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
+          "After the warm-up: cosine (down to --min_learning_rate) or constant.");
 ABSL_FLAG(double, min_learning_rate, kLearningRate.peak / 10,
           "Where the cosine ends; a tenth of --learning_rate if not given.");
 ABSL_FLAG(int64_t, warmup_steps, kTraining.steps / 20, "Steps of linear warm-up; a twentieth of --steps if not given.");
@@ -61,7 +63,7 @@ ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of t
 ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
           "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
 
-ABSL_FLAG(std::string, precision, "fp32",
+ABSL_FLAG(std::string, precision, to_string(kTraining.precision),
           "Of forward and backward passes: fp32, bf16 (autocast) or fp16 (autocast, with scaled loss). Parameters and "
           "gradients stay float32.");
 
@@ -69,7 +71,7 @@ ABSL_FLAG(int64_t, eval_every, kTraining.eval_every,
           "Steps between looks at the held-out data; 0: only after the last step.");
 ABSL_FLAG(int64_t, eval_batches, kTraining.eval_batches, "Held-out batches of --batch_size in one look; 0: none.");
 ABSL_FLAG(int64_t, log_every, kTraining.log_every, "Steps between reports to the progress line and the metrics.");
-ABSL_FLAG(int64_t, sample_length, 300, "Characters that char_gpt writes at the end; 0: none.");
+ABSL_FLAG(int64_t, sample_length, kOutput.sample_length, "Characters that char_gpt writes at the end; 0: none.");
 ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors and metrics.jsonl, made if it is not there. Without it nothing is written.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
@@ -92,7 +94,8 @@ ABSL_FLAG(
     "Where to compute: cpu, cuda (the GPU of the local rank), cuda:N (GPU N, on every rank), or auto: the GPUs of "
     "this node if there is one for each of its ranks, else the CPU.");
 ABSL_FLAG(std::string, backend, "auto", "gloo (tensors on the CPU), nccl (on GPUs), or auto: what --device needs.");
-ABSL_FLAG(int64_t, timeout_seconds, 600, "Limit for joining the other ranks and for every collective.");
+ABSL_FLAG(int64_t, timeout_seconds, std::chrono::duration_cast<std::chrono::seconds>(kGroup.timeout).count(),
+          "Limit for joining the other ranks and for every collective.");
 ABSL_FLAG(int64_t, threads, 0,
           "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
 
@@ -169,7 +172,7 @@ void refuse_useless_flags(const CommandLine& line) {
     TORCH_CHECK_VALUE(model != "ddp_comm_hook_task",
                       "--model: ddp_comm_hook_task is there for --verify_gradients only; it has nothing to learn");
   }
-  if (absl::GetFlag(FLAGS_optimizer) == "adamw") {
+  if (absl::GetFlag(FLAGS_optimizer) == to_string(training::OptimizerKind::kAdamW)) {
     refuse(line, {"momentum"}, "with --optimizer=adamw");
   }
   if (absl::GetFlag(FLAGS_eval_batches) == 0) {
@@ -206,9 +209,9 @@ training::OptimizerOptions read_optimizer() {
   return options;
 }
 
-training::LearningRateOptions read_learning_rate(const CommandLine& line) {
+training::LearningRateOptions read_learning_rate(const CommandLine& line, training::OptimizerKind optimizer) {
   training::LearningRateOptions options;
-  const bool sgd_default = absl::GetFlag(FLAGS_optimizer) == "sgd" && !line.given("learning_rate");
+  const bool sgd_default = optimizer == training::OptimizerKind::kSgd && !line.given("learning_rate");
   options.peak = sgd_default ? kSgdLearningRate : absl::GetFlag(FLAGS_learning_rate);
   options.schedule = training::parse_schedule(absl::GetFlag(FLAGS_schedule));
   if (line.given("min_learning_rate")) {
@@ -226,7 +229,7 @@ training::TrainingOptions read_training(const CommandLine& line) {
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.accumulation_steps = absl::GetFlag(FLAGS_accumulation_steps);
   options.optimizer = read_optimizer();
-  options.learning_rate = read_learning_rate(line);
+  options.learning_rate = read_learning_rate(line, options.optimizer.kind);
   options.clip_grad_norm = absl::GetFlag(FLAGS_clip_grad_norm);
   options.skip_nonfinite_steps = absl::GetFlag(FLAGS_skip_nonfinite_steps);
   options.precision = training::parse_precision(absl::GetFlag(FLAGS_precision));

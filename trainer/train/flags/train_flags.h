@@ -1,4 +1,5 @@
-// The command line of narrowcast-train; worker_flags.h has what it shares with other programs.
+// The command line of narrowcast-train: train_flags.cpp, its flags of the exchange in exchange_flags.cpp and of an
+// evaluation in evaluate_flags.cpp. worker_flags.h has what it shares with other programs.
 #pragma once
 
 #include <optional>
@@ -28,7 +29,7 @@ const std::vector<std::string>& evaluation_flags();
 // The names of the flags that say how gradients are exchanged.
 const std::vector<std::string>& exchange_flags();
 
-// Those of them that only some hooks take.
+// Returns the names of those of them that only some hooks take.
 const std::vector<std::string>& hook_option_flags();
 
 // What exchange_flags() say. Throws c10::ValueError for a format that is none; the rest is checked where it is used.

@@ -9,7 +9,7 @@
 
 namespace narrowcast {
 
-// Their names.
+// Returns their names.
 const std::vector<std::string>& worker_flags();
 
 // The process's place, from its environment and from those flags, which win. Throws as WorkerEnv::from_variables does,

@@ -10,7 +10,6 @@
 #include <sstream>
 
 #include "trainer/base/files/text.h"
-#include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/reporting/formatting.h"
 

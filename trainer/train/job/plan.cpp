@@ -31,9 +31,9 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["steps"] = options.steps;
   plan["accumulation_steps"] = options.accumulation_steps;
   plan[inputs.unit + "_per_step"] = options.batch_size * inputs.units_per_sample;
-  plan["optimizer"] = options.optimizer.kind == training::OptimizerKind::kAdamW ? "adamw" : "sgd";
+  plan["optimizer"] = to_string(options.optimizer.kind);
   plan["learning_rate"] = options.learning_rate.peak;
-  plan["schedule"] = options.learning_rate.schedule == training::Schedule::kCosine ? "cosine" : "constant";
+  plan["schedule"] = to_string(options.learning_rate.schedule);
   plan["min_learning_rate"] = rate.minimum();
   plan["warmup_steps"] = rate.warmup_steps();
   plan["weight_decay"] = options.optimizer.weight_decay;

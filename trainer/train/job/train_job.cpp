@@ -15,6 +15,7 @@
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/data/text_dataset.h"
 #include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/job/training_job.h"
 #include "trainer/train/training/device.h"
 
 namespace narrowcast::job {

@@ -1,4 +1,5 @@
-// One job of narrowcast-train, from what it is asked to do to the last line of its results.
+// One job of narrowcast-train, from what it is asked to do to the last line of its results: train_job.cpp, its plan in
+// plan.cpp and the verification of gradients in verification_job.cpp. training_job.h has the training.
 #pragma once
 
 #include <cstdint>
@@ -104,13 +105,6 @@ struct AgreedJob {
   const ProcessGroupPtr& group;
   const JobContext& context;
 };
-
-// What a rank can check of a job that trains before it joins the others. Throws c10::ValueError naming the flag or the
-// file.
-void check_training_job(const TrainJob& job, int64_t world_size);
-
-// A collective: trains. Rank 0 prints the results and writes the files. Returns an exit code as run_job does.
-int run_training_job(const AgreedJob& agreed);
 
 // What a rank can check of a job that verifies gradients before it joins the others. Throws c10::ValueError naming the
 // flag.

@@ -1,4 +1,5 @@
 #include "trainer/train/job/training_job.h"
+#include "trainer/ddp/process_group/first_failure.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/full.h>
@@ -15,7 +16,6 @@
 #include "hooks/hook_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/checkpoint/shared_folder.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/job_checkpoints.h"
@@ -206,7 +206,7 @@ void check_output(const TrainJob& job) {
 std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   std::unique_ptr<Metrics> metrics;
   std::string unwritten;  // Why rank 0 could open the file, but not write to it: another class of error.
-  const std::string failure = checkpoint::first_failure(agreed.group, [&] {
+  const std::string failure = first_failure(agreed.group, [&] {
     if (agreed.context.env.rank == 0 && !agreed.job.output.folder.empty()) {
       try {
         metrics = open_metrics(agreed, checkpoints);
@@ -216,7 +216,7 @@ std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckp
     }
   });
   TORCH_CHECK_VALUE(failure.empty(), failure);
-  unwritten = checkpoint::from_rank_0(agreed.group, unwritten);
+  unwritten = from_rank_0(agreed.group, unwritten);
   NARROWCAST_CHECK_OUTPUT(unwritten.empty(), unwritten);
   return metrics;
 }

@@ -1,6 +1,7 @@
-// What a training job leaves in --output_dir.
+// A job that trains, and what it leaves in --output_dir.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -22,5 +23,12 @@ void check_output(const TrainJob& job);
 // checkpoint. Returns them on rank 0, if the job writes files. Throws, on all ranks alike, c10::ValueError naming what
 // cannot be written or would be replaced, OutputError where the disk has no space for what is written.
 std::unique_ptr<reporting::Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints);
+
+// What a rank can check of a job that trains before it joins the others. Throws c10::ValueError naming the flag or the
+// file.
+void check_training_job(const TrainJob& job, int64_t world_size);
+
+// A collective: trains. Rank 0 prints the results and writes the files. Returns an exit code as run_job does.
+int run_training_job(const AgreedJob& agreed);
 
 }  // namespace narrowcast::job

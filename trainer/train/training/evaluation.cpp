@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/consensus.h>
 #include "trainer/base/files/hash.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <narrowcast/consensus.h>
 #include <narrowcast/model.h>
+#include <narrowcast/process_group.h>
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/precision.h"
 

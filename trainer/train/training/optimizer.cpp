@@ -132,12 +132,13 @@ std::unique_ptr<OptimizerParamState> take_sgd(StateReader& reader, const std::st
 }  // namespace
 
 OptimizerKind parse_optimizer(const std::string& name) {
-  if (name == "adamw") {
-    return OptimizerKind::kAdamW;
-  }
-  TORCH_CHECK_VALUE(name == "sgd", "optimizer: unknown name '", name, "'; known: adamw, sgd");
-  return OptimizerKind::kSgd;
+  const std::string adamw = to_string(OptimizerKind::kAdamW);
+  const std::string sgd = to_string(OptimizerKind::kSgd);
+  TORCH_CHECK_VALUE(name == adamw || name == sgd, "optimizer: unknown name '", name, "'; known: ", adamw, ", ", sgd);
+  return name == adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
 }
+
+std::string to_string(OptimizerKind kind) { return kind == OptimizerKind::kAdamW ? "adamw" : "sgd"; }
 
 void check_optimizer_options(const OptimizerOptions& options) {
   TORCH_CHECK_VALUE(options.weight_decay >= 0, "weight_decay: must be at least 0, but is ", options.weight_decay);

@@ -4,7 +4,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +17,9 @@ enum class OptimizerKind { kAdamW, kSgd };
 
 // "adamw" or "sgd"; anything else throws c10::ValueError.
 OptimizerKind parse_optimizer(const std::string& name);
+
+// The name of it.
+std::string to_string(OptimizerKind kind);
 
 // How it steps, but for the learning rate.
 struct OptimizerOptions {

@@ -1,11 +1,12 @@
 #include "trainer/train/training/training_loop.h"
+#include <narrowcast/consensus.h>
+#include "trainer/ddp/process_group/first_failure.h"
 
 #include <chrono>
 #include <cmath>
 #include <string>
 
 #include <narrowcast/errors.h>
-#include "trainer/train/checkpoint/shared_folder.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/optimizer_steps.h"
 
@@ -45,7 +46,7 @@ class TrainingRun {
   // A collective: all ranks can, or none does. Frees the memory of what was read.
   void resume(checkpoint::Restored& restored) {
     const std::string failure =
-        checkpoint::first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
+        first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
     steps_.set_window_loss(counters_.window_loss);
     restored.replica.clear();

@@ -1,7 +1,7 @@
 // Data-parallel training of a model.
 //
 // Each of the W ranks holds a replica. An optimizer step takes the next batch_size samples of an order that depends on
-// the seed alone (data/sample_order.h); rank r computes the r-th of W contiguous parts, in accumulation_steps backward
+// the seed alone (data/dataset.h); rank r computes the r-th of W contiguous parts, in accumulation_steps backward
 // passes. The last of them exchanges the gradients through the communication hook, so that all ranks end with the same
 // mean over the batch; then every rank clips and steps alike, and the replicas stay equal without sending a parameter.
 // A step whose gradients are not all finite is left out by all ranks alike, as they see the same gradients (but with
@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <optional>
 
-#include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
 #include <narrowcast/model.h>
+#include <narrowcast/process_group.h>
 #include "trainer/train/checkpoint/checkpoint_writer.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"

@@ -16,12 +16,14 @@ void check_not_below(const char* name, int64_t value, int64_t least) {
 }  // namespace
 
 Schedule parse_schedule(const std::string& name) {
-  if (name == "cosine") {
-    return Schedule::kCosine;
-  }
-  TORCH_CHECK_VALUE(name == "constant", "schedule: unknown name '", name, "'; known: constant, cosine");
-  return Schedule::kConstant;
+  const std::string constant = to_string(Schedule::kConstant);
+  const std::string cosine = to_string(Schedule::kCosine);
+  TORCH_CHECK_VALUE(name == constant || name == cosine, "schedule: unknown name '", name, "'; known: ", constant, ", ",
+                    cosine);
+  return name == constant ? Schedule::kConstant : Schedule::kCosine;
 }
+
+std::string to_string(Schedule schedule) { return schedule == Schedule::kConstant ? "constant" : "cosine"; }
 
 LearningRate::LearningRate(const LearningRateOptions& options, int64_t steps)
     : peak_(options.peak),

@@ -19,6 +19,9 @@ enum class Schedule {
 // "constant" or "cosine"; anything else throws c10::ValueError.
 Schedule parse_schedule(const std::string& name);
 
+// The name of it.
+std::string to_string(Schedule schedule);
+
 // The values between which it moves.
 struct LearningRateOptions {
   double peak = 5e-3;                                  // > 0

@@ -22,7 +22,7 @@ struct Comparison {
 // All three of the same shape, compared in float64. A NaN or an infinity in either never passes.
 Comparison compare(const at::Tensor& actual, const at::Tensor& expected, const at::Tensor& tolerance);
 
-// What holds for both.
+// Returns what holds for both.
 Comparison worse_of(const Comparison& a, const Comparison& b);
 
 // One hook's verdict, the same on all ranks.

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
-#include <narrowcast/consensus.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
 #include <narrowcast/hooks.h>
 

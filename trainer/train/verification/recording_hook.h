@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
-#include <narrowcast/consensus.h>
+#include <narrowcast/process_group.h>
 
 namespace narrowcast::verification {
 

@@ -2,10 +2,10 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <utility>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/hook_table.h"
 #include "trainer/train/files/safetensors.h"
@@ -95,6 +95,8 @@ Verifier::Verifier(GradientProblem problem, VerificationOptions options, const H
 
 HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook) {
   const std::string& hook = ddp.hook();
+  const hooks::HookRow& row = hooks::hook_row(hook);
+  const bool is_without_hook = !row.make;
   GradientProblem problem = problem_;
   problem.ddp = ddp;
   HookRun run = run_hook(problem, hook, make_hook);
@@ -104,7 +106,7 @@ HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook)
   HookReport report;
   report.hook = hook;
   for (size_t pass = 0; pass < run.passes.size(); ++pass) {
-    if (!hooks::hook_row(hook).keeps_replicas_equal) {
+    if (!row.keeps_replicas_equal) {
       run.passes[pass].gradients = averaged(problem.group, run.passes[pass].gradients);
     }
     const auto judged = [&](const std::vector<PassResult>& passes) {
@@ -112,13 +114,13 @@ HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook)
     };
     report.replicas_identical &= training::equal_on_all_ranks(problem.group, run.passes[pass].gradients);
     judge(report, {.gradients = judged(run.passes), .bounds = run.passes[pass].bounds},
-          hook == "none" ? exact_mean() : judged(none_passes_));
+          is_without_hook ? exact_mean() : judged(none_passes_));
   }
   const std::vector<double> slowest =
       all_reduce_max(problem.group, {static_cast<double>(run.payload_bytes_sent), run.seconds});
   report.payload_bytes_sent = static_cast<int64_t>(slowest[0]);
   report.seconds = slowest[1];
-  if (hook == "none") {
+  if (is_without_hook) {
     none_passes_ = std::move(run.passes);
   }
   return report;
@@ -156,7 +158,7 @@ std::vector<HookReport> verify_gradients(const GradientProblem& problem, const V
   Verifier verifier(problem, options, make_hook);
   std::vector<HookReport> reports = {verifier.none()};
   for (const std::string& hook : options.hooks) {
-    if (hook != "none") {
+    if (hooks::hook_row(hook).make) {
       reports.push_back(verifier.verify(problem.ddp.with_hook(hook), make_hook));
     }
   }

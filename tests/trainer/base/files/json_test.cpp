@@ -4,6 +4,7 @@
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::files {
 namespace {
@@ -64,6 +65,19 @@ TEST(ParseJson, SizeIsLimited) {
   EXPECT_EQ(problem_of("[1,2,3]", {.bytes = 6}), "has 7 bytes of JSON, above the limit of 6");
   EXPECT_EQ(problem_of(std::string((size_t{16} << 20) + 1, ' ')),
             "has 16777217 bytes of JSON, above the limit of 16777216");
+}
+
+TEST(ParseList, TakesAListOfWhatItAsksForAndNothingElse) {
+  const auto parse = [](std::string_view text) {
+    return parse_list({.text = text, .rank = 2, .what = "its numbers", .most_bytes = 9},
+                      [](const json& entry) { return entry.is_number(); });
+  };
+  EXPECT_EQ(parse("[1, 2.5]"), (json{1, 2.5}));
+  EXPECT_EQ(parse("[]"), json::array());
+  for (const char* const text : {"", "1", "{}", "[1,\"2\"]", "[1", "[1,2,3,4]1"}) {
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] { parse(text); }),
+              "rank 2 sent something other than its numbers: " + in_quotes(text));
+  }
 }
 
 }  // namespace

@@ -174,6 +174,11 @@ TEST(InQuotes, IsUnambiguousAndShort) {
   EXPECT_NE(cut.find("n [1000 bytes] n"), std::string::npos);
 }
 
+TEST(DescribeRanks, NamesOneOrSeveral) {
+  EXPECT_EQ(describe_ranks({3}), "rank 3");
+  EXPECT_EQ(describe_ranks({1, 2, 10}), "ranks 1, 2, 10");
+}
+
 }  // namespace
 
 }  // namespace narrowcast

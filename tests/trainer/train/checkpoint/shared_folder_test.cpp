@@ -5,9 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <stdexcept>
 
-#include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -19,28 +17,6 @@ using testing::error_message;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::TemporaryFolder;
-
-TEST(FirstFailure, IsTheSameOnAllRanks) {
-  run_ranks(3, [](int64_t rank, const ProcessGroupPtr& group) {
-    EXPECT_EQ(first_failure(group, [] {}), "");
-    EXPECT_EQ(first_failure(group, [&] { TORCH_CHECK_VALUE(rank == 0, "wrong on ", rank); }), "rank 1: wrong on 1");
-    EXPECT_EQ(first_failure(group, [&] { NARROWCAST_CHECK_INPUT(rank != 2, "corrupt"); }), "rank 2: corrupt");
-    EXPECT_EQ(first_failure(group, [&] { NARROWCAST_CHECK_OUTPUT(rank != 0, "disk full"); }), "rank 0: disk full");
-  });
-}
-
-TEST(FirstFailure, OfOneRankNamesNoRankAndLetsBugsPass) {
-  run_ranks(1, [](int64_t, const ProcessGroupPtr& group) {
-    EXPECT_EQ(first_failure(group, [] { TORCH_CHECK_VALUE(false, "wrong"); }), "wrong");
-    EXPECT_THROW(first_failure(group, [] { throw std::logic_error("bug"); }), std::logic_error);
-  });
-}
-
-TEST(FromRank0, GivesItsText) {
-  run_ranks(3, [](int64_t rank, const ProcessGroupPtr& group) {
-    EXPECT_EQ(from_rank_0(group, "text of " + std::to_string(rank)), "text of 0");
-  });
-}
 
 class SharedFolderTest : public ::testing::Test {
  protected:

@@ -2,16 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
+#include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/open_file.h"
 
@@ -20,24 +18,6 @@ namespace {
 
 using testing::error_message;
 using testing::TemporaryFolder;
-
-// While it lives, this process can open `more` files only. What permissions forbid, the superuser may do all the same.
-class OpenFileLimit {
- public:
-  explicit OpenFileLimit(rlim_t more) {
-    ::getrlimit(RLIMIT_NOFILE, &old_limit_);
-    const int next = ::open("/dev/null", O_RDONLY);  // It gets the lowest number that is free.
-    ::close(next);
-    const rlimit limit = {.rlim_cur = static_cast<rlim_t>(next) + more, .rlim_max = old_limit_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
-  ~OpenFileLimit() { ::setrlimit(RLIMIT_NOFILE, &old_limit_); }
-  OpenFileLimit(const OpenFileLimit&) = delete;
-  OpenFileLimit& operator=(const OpenFileLimit&) = delete;
-
- private:
-  rlimit old_limit_ = {};
-};
 
 TEST(TextFiles, AFolderGivesItsTextFilesSortedByPath) {
   const TemporaryFolder folder;
@@ -89,8 +69,9 @@ TEST(TextFiles, AFolderThatCannotBeReadIsNamed) {
   const TemporaryFolder folder;
   folder.write("sub/deeper/a.txt", "");
   const std::vector<std::string> below = {folder.path(), folder / "sub", folder / "sub/deeper"};
-  for (size_t readable = 0; readable < below.size(); ++readable) {  // Folders are open as long as those in them.
-    const OpenFileLimit limit(readable);
+  // Folders are open as long as those in them. What permissions forbid, the superuser may do all the same.
+  for (size_t readable = 0; readable < below.size(); ++readable) {
+    const testing::OpenFileLimit limit(testing::next_descriptor() + readable);
     EXPECT_EQ(error_message<c10::ValueError>([&] { list_text_files({folder.path()}); }),
               below[readable] + ": cannot be read: Too many open files");
   }

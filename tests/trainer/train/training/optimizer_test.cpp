@@ -105,6 +105,8 @@ TEST(Optimizer, RefusesMomentumThatAdamWWouldIgnore) {
 TEST(Optimizer, IsKnownByName) {
   EXPECT_EQ(parse_optimizer("adamw"), OptimizerKind::kAdamW);
   EXPECT_EQ(parse_optimizer("sgd"), OptimizerKind::kSgd);
+  EXPECT_EQ(to_string(OptimizerKind::kAdamW), "adamw");
+  EXPECT_EQ(to_string(OptimizerKind::kSgd), "sgd");
   EXPECT_THROW(parse_optimizer("adam"), c10::ValueError);
 }
 

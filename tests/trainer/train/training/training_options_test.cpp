@@ -75,6 +75,8 @@ TEST(LearningRate, RefusesAMinimumThatAConstantScheduleIgnores) {
 TEST(Schedule, IsKnownByName) {
   EXPECT_EQ(parse_schedule("cosine"), Schedule::kCosine);
   EXPECT_EQ(parse_schedule("constant"), Schedule::kConstant);
+  EXPECT_EQ(to_string(Schedule::kCosine), "cosine");
+  EXPECT_EQ(to_string(Schedule::kConstant), "constant");
   EXPECT_THROW(parse_schedule("linear"), c10::ValueError);
 }
 

@@ -1,3 +1,4 @@
+// The version of the library that a program runs with.
 #pragma once
 
 #include <narrowcast/export.h>

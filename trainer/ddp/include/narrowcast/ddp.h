@@ -105,7 +105,7 @@ class DistributedDataParallel {
   // fit.
   void load_state(const SavedReducerState& saved) { reducer_.load_state(saved); }
 
-  // Whether all ranks end a step with the same gradients: all hooks do but "noop".
+  // Whether all ranks end a step with the same gradients, as CommHook::keeps_replicas_equal says.
   bool keeps_replicas_equal() const { return reducer_.keeps_replicas_equal(); }
 
   // Bytes of each bucket in the order in which they are sent. Changes once, at the

@@ -114,7 +114,6 @@ class NARROWCAST_EXPORT GradientReducer {
   void broadcast(const std::vector<NamedTensor>& tensors) const;
   std::function<void()> static_reduction() const;
   void rebuild();
-  std::vector<hooks::NamedParameter> named_parameters() const;
 
   const ModuleState state_;
   const ProcessGroupPtr group_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/comm_hook.h>
 #include <narrowcast/consensus.h>
 #include <narrowcast/export.h>
 
@@ -18,10 +19,7 @@ struct Module;
 namespace NARROWCAST_EXPORT narrowcast {
 
 // A parameter or a buffer under its name in the module, e.g. "layers.0.weight".
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
+using NamedTensor = hooks::NamedParameter;
 
 // A module's parameters and buffers in its own order. A tensor registered twice (tied weights) is listed
 // once, under its first name.
