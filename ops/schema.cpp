@@ -87,15 +87,7 @@ TORCH_LIBRARY(narrowcast, m) {
   //   linear(input, weight.to(input.dtype)) * scales + bias
   // Differentiable in input and bias, in reverse and forward mode; scales that require a gradient are an error. Under
   // autocast an input that is not float64 is rounded to its dtype first, as in at::linear.
-  // float64, on any device: LibTorch's dense matrix product of the widened codes, in float64 throughout. All else:
-  // On a CPU with VNNI: sums exact but for a rounding of each input to at most 2^-22 of its row's largest magnitude
-  // (2^-14 in bfloat16, whose outputs are rounded to 2^-8); rows whose largest magnitude is over 64 times their mean
-  // (16384 times in bfloat16), or not finite, are summed in float32. A row's result depends neither on the number of
-  // threads nor on the other rows. Other CPUs: up to 4 rows are summed in float32, whatever the threads; more by
-  // LibTorch's dense matrix product. So is bfloat16 of more than 64 rows of a multiple of 32 inputs on a CPU that has
-  // AMX. On CUDA: up to 4 rows, 16 where they do not suit the matrix units and 64 where they do (bfloat16 and float16
-  // that begin at multiples of 16 bytes), are summed in float32; more by LibTorch's matrix product, with results in
-  // float32.
+  // How exact it is depends on dtype, device and processor: docs/operators.md has the bounds.
   m.def("weight_only_int8_linear(Tensor input, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor");
 
   // Wire formats: what quantised collectives send. format: a name in docs/wire_format.md. A NaN or Inf makes its whole

@@ -72,6 +72,7 @@ class Outline:
     declarations: list
     directives: list
     words: list  # Outside comments, strings and directives.
+    names: set  # Qualified, of all that is declared: also of what is not counted, as data and classes only named.
     comment_ends: set  # Lines on which a comment ends.
     comment_only: set  # Lines on which only a comment stands.
 
@@ -79,6 +80,15 @@ class Outline:
         """Whether a comment stands directly above a declaration or on one of its lines."""
         lines = range(declaration.line, declaration.last_line + 1)
         return declaration.line - 1 in self.comment_only or any(line in self.comment_ends for line in lines)
+
+    def exemption(self, function):
+        """Who else decides a function's signature: the operator that it is registered for, or a library; or None."""
+        for i, word in enumerate(self.words):
+            if word == "impl" and self.words[i + 1:i + 5] == ["(", '""', ",", "&"] and self.words[i + 5] == function.name:
+                return "operators' schemas"
+        if function.name == "boolean" and "json_sax" in self.words:
+            return "nlohmann's SAX"
+        return None
 
     def shares_comment(self, declaration):
         """The same, or the declarations directly above it, without a line between them, have one."""
@@ -111,7 +121,8 @@ def read(text):
     end = reader.scope(0, is_class=False, is_public=True, is_visible=True)
     if end != len(tokens) or words.count("{") != words.count("}"):
         raise ValueError("braces do not match")
-    return Outline(reader.functions, reader.declarations, directives, words, comment_ends, comment_lines - code_lines)
+    return Outline(reader.functions, reader.declarations, directives, words, reader.names, comment_ends,
+                   comment_lines - code_lines)
 
 
 def split_parameters(tokens):
@@ -139,6 +150,8 @@ class _Reader:
         self.tokens = tokens
         self.functions = []
         self.declarations = []
+        self.names = set()
+        self.path = []  # The names of the scopes that are being read.
 
     def group(self, i):
         """The token at i with what its bracket encloses, and the index after that."""
@@ -171,13 +184,16 @@ class _Reader:
                 head, i = [], i + 1
             elif token.text == "{" and (kind := scope_kind(head)) is not None:
                 if kind == "namespace":
+                    self.path.append(namespace_name(head))
                     i = self.scope(i + 1, is_class=False, is_public=True, is_visible=is_visible)
                 else:
                     previous = self.declare(head, token, is_class, is_public and is_visible, previous)
                     inner = is_public and is_visible
+                    self.path.append(describe(head, is_class)[1])
                     i = self.group(i)[1] if kind == "enum" else self.scope(
                         i + 1, is_class=True, is_public=kind != "class", is_visible=inner)
                     self.end_line(previous, i)
+                self.path.pop()
                 head = []
             elif token.text == "{" and begins_body(head):
                 body, i = self.group(i)
@@ -205,6 +221,8 @@ class _Reader:
         if not head:
             return previous
         kind, name, trivial = describe(head, is_class)
+        if name:
+            self.names.add("::".join([scope for scope in self.path if scope] + [name]))
         if kind is None or kind in CLASS_KEYS and end.text == ";":  # The latter only says that there is such a class.
             return None
         declaration = Declaration(kind, name, head[0].line, end.last_line, is_public, trivial, end.last_line)
@@ -277,6 +295,13 @@ def scope_kind(head):
     return None
 
 
+def namespace_name(head):
+    """What a namespace's head names, as a::b; "" for one without a name and for extern "C"."""
+    words = [token.text for token in own_part(head)]
+    return "".join(word for word in words if (word.isidentifier() or word == "::") and not is_macro(word)
+                   and word not in ("namespace", "inline", "extern"))
+
+
 def name_index(part, i):
     """The index of the name that the parameter list at i follows: for a specialisation's, that before its `<...>`."""
     i -= 1
@@ -333,7 +358,7 @@ def function_of(head, last_line):
 
 
 def describe(head, is_class):
-    """The kind and name of what a head declares, and whether it needs no words; (None, ...) for what is not counted."""
+    """The kind and name of what a head declares, and whether it needs no words; kind None for what is not counted."""
     part = own_part(head)
     words = [token.text for token in part]
     if not words or words[0] in ("friend", "static_assert", "template", "extern", "namespace"):
@@ -363,7 +388,7 @@ def describe(head, is_class):
         return "function", function_of(head, 0).name, trivial
     if words[0] == "concept":
         return "constant", words[1], False
+    name = next((words[k - 1] for k, text in enumerate(words) if text in ("=", "{", "[")), words[-1])
     if not is_class or "constexpr" in words:
-        name = next((words[k - 1] for k, text in enumerate(words) if text in ("=", "{", "[")), words[-1])
         return "constant", name, False
-    return None, "", False  # A member that is data.
+    return None, name, False  # A member that is data.

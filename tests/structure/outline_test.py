@@ -79,6 +79,22 @@ class Functions(unittest.TestCase):
                 outline.read(code)
 
 
+class Exemptions(unittest.TestCase):
+    def test_operators_and_callbacks_have_signatures_that_others_chose(self):
+        found = outline.read("""
+            class Reader : public json_sax<Json> { bool boolean(bool) override { return fail(); } };
+            void registered(bool a) {}
+            void our_own(bool a) {}  // m.impl("b", &our_own);
+            TORCH_LIBRARY_IMPL(a, CPU, m) { m.impl("b", &registered); }
+            """)
+        self.assertEqual({function.name: found.exemption(function) for function in found.functions[:3]},
+                         {"boolean": "nlohmann's SAX", "registered": "operators' schemas", "our_own": None})
+
+    def test_a_name_alone_exempts_nothing(self):
+        found = outline.read("void boolean(bool) {}")
+        self.assertIsNone(found.exemption(found.functions[0]))
+
+
 class Declarations(unittest.TestCase):
     def test_each_kind_is_found_where_users_see_it(self):
         self.assertEqual(declared("""
@@ -106,6 +122,20 @@ class Declarations(unittest.TestCase):
             """), [("alias", "Alias"), ("constant", "kConstant"), ("enum", "Enum"), ("constant", "Concept"),
                    ("function", "function"), ("class", "Class"), ("function", "Class"), ("macro", "TORCH_ARG(int,option)"),
                    ("struct", "Struct"), ("function", "seen")])
+
+    def test_names_are_those_of_all_that_is_declared_with_their_scopes(self):
+        self.assertEqual(outline.read("""
+            namespace EXPORT a::b {
+            class Class {
+              struct OnlyNamed;
+              int data_[3] = {};
+              bool operator()(int) const { int local; return true; }
+            };
+            namespace { void function(); }
+            }
+            inline namespace c { enum Enum { kOne }; }
+            """).names, {"a::b::Class", "a::b::Class::OnlyNamed", "a::b::Class::data_", "a::b::Class::operator()",
+                         "a::b::function", "c::Enum"})
 
     def test_a_comment_is_above_on_the_line_or_shared(self):
         found = outline.read("""

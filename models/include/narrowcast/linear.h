@@ -22,8 +22,9 @@ class NARROWCAST_EXPORT LinearImpl : public torch::nn::LinearImpl {
   // After quantize_weight: narrowcast::weight_only_int8_linear, which gives no gradient to the weight.
   at::Tensor forward(const at::Tensor& x);
 
-  // Makes `weight` an int8 buffer and adds the buffer `scales` [out] of its dtype (models/weight_only_int8.h says how);
-  // the bias stays. Does nothing if that was done before. No undoing.
+  // Makes `weight` an int8 buffer and adds the buffer `scales` [out] of its former dtype: the codes and scales that
+  // dynamically_quantize_per_channel (-128..127; narrowcast/weight_only_int8.h) gives for its float32 values. The bias
+  // stays. Does nothing if that was done before; it cannot be undone.
   void quantize_weight();
 
   // Whether quantize_weight was called.

@@ -1,7 +1,9 @@
 // Affine uint8 quantisation of tensors, bit for bit PyTorch's MinMaxObserver,
 // PerChannelMinMaxObserver (quint8, 0..255, eps 2^-23, axis 0) and the backend
-// functions of its quantization_hooks.py. ops/codec/affine_uint8.h has the
-// formulas, ops/schema.cpp the schemas.
+// functions of its quantization_hooks.py. docs/operators.md describes the
+// operators of the same names:
+//   mn = min(x.min, 0), mx = max(x.max, 0), scale = max((mx - mn) / 255, 2^-23)
+//   zero_point = clamp(0 - round_half_even(mn / scale), 0, 255)
 //
 // All functions go through the dispatcher, so they run on x's device, take
 // tensors of any layout, trace and script. Outputs are contiguous. There are no

@@ -4,8 +4,9 @@
 //   all_gather(outputs, input, group);
 //
 // As auto_quantize of PyTorch's torch/distributed/algorithms/_quantization, but that outputs are written in place.
-// ops/collectives/auto_quantize/exchange.h tells how the bytes go, ops/schema.cpp what tensors may be: it has the
-// operators of the same names, which take the group by its registered name.
+// Tensors are float32, float64, bfloat16 or float16, dense, of any strides, all on one device; outputs are rounded to
+// their own dtype. docs/operators.md describes the operators auto_quantize_all_gather and so on, which do the same and
+// take the group by its registered name.
 //
 // A callable is thread-safe as far as its group is: all ranks call the same collectives of a group in the same order.
 // Every call waits until all ranks have made it and agree on sizes. It throws c10::ValueError or c10::TypeError before
@@ -46,16 +47,16 @@ struct AllGather {};
 struct AllToAll {};
 // Names a collective for auto_quantize: each rank has rows of one tensor for each rank.
 struct AllToAllSingle {};
-// auto_quantize(all_gather, ...)
+// Is the first argument of auto_quantize for an all-gather.
 inline constexpr AllGather all_gather;
-// auto_quantize(all_to_all, ...)
+// Is the first argument of auto_quantize for an all-to-all of lists.
 inline constexpr AllToAll all_to_all;
-// auto_quantize(all_to_all_single, ...)
+// Is the first argument of auto_quantize for an all-to-all of rows.
 inline constexpr AllToAllSingle all_to_all_single;
 
 }  // namespace collectives
 
-// outputs: W tensors; outputs[r] becomes rank r's input, and has as many elements.
+// An all-gather among W ranks. outputs: W tensors; outputs[r] becomes rank r's input, and has as many elements.
 class NARROWCAST_EXPORT AutoQuantizedAllGather {
  public:
   // `encoding` is checked: auto_quantize makes these.
@@ -72,7 +73,8 @@ class NARROWCAST_EXPORT AutoQuantizedAllGather {
   collectives::Encoding encoding_;
 };
 
-// W tensors each; outputs[r] becomes inputs[this rank] of rank r, and has as many elements.
+// An all-to-all of lists among W ranks. outputs and inputs hold W tensors each; outputs[r] becomes inputs[this rank] of
+// rank r, and has as many elements.
 class NARROWCAST_EXPORT AutoQuantizedAllToAll {
  public:
   // `encoding` is checked: auto_quantize makes these.
@@ -88,8 +90,8 @@ class NARROWCAST_EXPORT AutoQuantizedAllToAll {
   collectives::Encoding encoding_;
 };
 
-// input [rows, ...]: the next input_split_sizes[r] rows go to rank r. output [rows, ...]: the next
-// output_split_sizes[r] rows come from rank r. Without splits, or with empty ones, all ranks get equal parts.
+// An all-to-all of rows. input [rows, ...]: the next input_split_sizes[r] rows go to rank r. output [rows, ...]: the
+// next output_split_sizes[r] rows come from rank r. Without splits, or with empty ones, all ranks get equal parts.
 class NARROWCAST_EXPORT AutoQuantizedAllToAllSingle {
  public:
   // `encoding` is checked: auto_quantize makes these.
@@ -98,35 +100,35 @@ class NARROWCAST_EXPORT AutoQuantizedAllToAllSingle {
   // Returns when the output is written.
   void operator()(const at::Tensor& output, const at::Tensor& input, at::OptionalIntArrayRef output_split_sizes,
                   at::OptionalIntArrayRef input_split_sizes, const collectives::Group& group) const;
-  // The same in equal parts.
+  // Does the same with equal parts.
   void operator()(const at::Tensor& output, const at::Tensor& input, const collectives::Group& group) const;
 
   // See AutoQuantizedAllGather::async.
   collectives::Work async(const at::Tensor& output, const at::Tensor& input, at::OptionalIntArrayRef output_split_sizes,
                           at::OptionalIntArrayRef input_split_sizes, const collectives::Group& group) const;
-  // The same in equal parts.
+  // Does the same with equal parts.
   collectives::Work async(const at::Tensor& output, const at::Tensor& input, const collectives::Group& group) const;
 
  private:
   collectives::Encoding encoding_;
 };
 
-// The all-gather of tensors that travel as `qtype`; quant_loss divides what is received. c10::ValueError for a qtype
-// that is none.
+// Makes an all-gather whose tensors travel as `qtype`; quant_loss divides what is received. Throws c10::ValueError for
+// a number that is no DQuantType.
 inline AutoQuantizedAllGather auto_quantize(collectives::AllGather, DQuantType qtype,
                                             std::optional<double> quant_loss = std::nullopt) {
   to_string(qtype);  // Throws.
   return AutoQuantizedAllGather({qtype, quant_loss});
 }
 
-// The same of the all-to-all of lists.
+// Makes an all-to-all of lists, by the same arguments and with the same error.
 inline AutoQuantizedAllToAll auto_quantize(collectives::AllToAll, DQuantType qtype,
                                            std::optional<double> quant_loss = std::nullopt) {
   to_string(qtype);
   return AutoQuantizedAllToAll({qtype, quant_loss});
 }
 
-// The same of the all-to-all of rows.
+// Makes an all-to-all of rows, by the same arguments and with the same error.
 inline AutoQuantizedAllToAllSingle auto_quantize(collectives::AllToAllSingle, DQuantType qtype,
                                                  std::optional<double> quant_loss = std::nullopt) {
   to_string(qtype);

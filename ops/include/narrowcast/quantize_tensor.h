@@ -1,6 +1,6 @@
 // FP16 and BFP16: float tensors carried in half the bytes, and back. The formats
 // of PyTorch's torch/distributed/algorithms/_quantization/quantization.py.
-// ops/codec/quantize_tensor.h has the formulas, ops/schema.cpp the schemas;
+// docs/operators.md describes the operators of the same names;
 // narrowcast/auto_quantize.h sends tensors this way.
 //
 // All functions go through the dispatcher, so they run on the tensor's device,

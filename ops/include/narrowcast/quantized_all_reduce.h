@@ -1,6 +1,6 @@
 // The mean over the ranks of a group, sent in a wire format: a quarter of float32's bytes, or less, for any number of
-// ranks. ops/collectives/mean tells how; narrowcast/wire_format.h has the formats, ops/schema.cpp the operators of the
-// same names, which take the group by its registered name.
+// ranks. narrowcast/wire_formats.h has the formats. docs/operators.md tells how the mean is made, and describes the
+// operators of the same names, which take the group by its registered name.
 //
 // x: float32, float64, bfloat16 or float16 of any shape and strides, on the CPU or a GPU; as many elements on every
 // rank. It is summed in float32 and rounded to the nearest number of the format, once or twice; the result has x's
@@ -13,7 +13,8 @@
 // c10::TypeError. The group can be used afterwards. c10::DistBackendError if a peer or the network fails, which leaves
 // what is written in place undefined. There are no gradients: backward through a result throws.
 //
-// Memory for messages stays with the group: see ops/collectives/mean/announced_call.h.
+// On the CPU, memory for the messages of the group's largest call stays with the group: 2 to 3 times the encoded size
+// of x, or, with two ranks or a small x, as many times as there are ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

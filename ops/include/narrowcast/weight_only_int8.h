@@ -1,7 +1,6 @@
 // Weight-only int8, as in PyTorch's benchmarks/gpt_fast/quantize.py: weights of
 // linear layers become int8 with one scale per output channel, activations
-// stay floats. ops/codec/weight_only_int8.h has the formulas, ops/schema.cpp
-// the schemas.
+// stay floats. docs/operators.md describes the operators of the same names.
 //
 // All functions go through the dispatcher, so they run on the input's device,
 // take tensors of any layout, trace and script. Outputs are contiguous.
@@ -31,7 +30,9 @@ NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor, at::Tensor> dynamically_qua
 // and bias [out], of any of these dtypes -> [..., out] of input's dtype: linear(input, weight.to(input.dtype)) * scales
 // + bias, with scales and bias applied in float32, or in float64 for such an input. Differentiable in input and bias;
 // scales that require a gradient are an error, as they have none. Under autocast an input that is not float64 is
-// rounded to its dtype first, as in at::linear. ops/schema.cpp says how exact it is.
+// rounded to its dtype first, as in at::linear. In float64 the result is that expression, bit for bit. In the other
+// dtypes sums are made in float32, by LibTorch's matrix product, or exactly from inputs rounded to at most 2^-22 of
+// their row's largest magnitude (2^-14 in bfloat16): docs/operators.md says which on what processor.
 // c10::ValueError or c10::TypeError names the argument that is otherwise.
 NARROWCAST_EXPORT at::Tensor weight_only_int8_linear(const at::Tensor& input, const at::Tensor& weight,
                                                      const at::Tensor& scales,

@@ -1,6 +1,6 @@
 // Wire formats: float tensors as the bytes that travel between ranks, and back.
-// ops/codec/wire_format.h has the formats as types, docs/wire_format.md their bytes,
-// ops/schema.cpp the schemas.
+// docs/wire_format.md describes their bytes, docs/operators.md the operators of the
+// same names.
 //
 // All functions go through the dispatcher, so they run on the tensor's device,
 // take tensors of any layout and any number of dimensions, trace and script.
