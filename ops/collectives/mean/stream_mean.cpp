@@ -23,9 +23,11 @@ at::Tensor message_buffer(int64_t bytes, at::Device device) {
 }
 
 // Messages of an all-gather begin at multiples of that many bytes: NCCL copies single bytes where one does not.
-constexpr int64_t kAlignment = 16;
+constexpr int64_t kGatheredAlignment = 16;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t gathered_bytes(int64_t bytes) {
+  return (bytes + kGatheredAlignment - 1) / kGatheredAlignment * kGatheredAlignment;
+}
 
 }  // namespace
 
@@ -78,7 +80,7 @@ StreamExchange::StreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, Qua
   if (route_ == Route::kTwoShot) {
     make_two_shot_buffers(device);
   } else if (route_ == Route::kOneShot && !options_.codec) {
-    sent_ = message_buffer(aligned(message_bytes({0, options_.numel})), device);
+    sent_ = message_buffer(gathered_bytes(message_bytes({0, options_.numel})), device);
     received_ = message_buffer(sent_.numel() * world_size(), device);
   }
 }
@@ -127,7 +129,7 @@ void StreamExchange::enqueue(const MeanCall& call) {
 void StreamExchange::one_shot(const MeanCall& call) {
   const Segment whole{0, options_.numel};
   const int64_t bytes = codec_->message_bytes(whole);
-  at::Tensor sent = sent_.defined() ? sent_ : message_buffer(aligned(bytes), call.array.device());
+  at::Tensor sent = sent_.defined() ? sent_ : message_buffer(gathered_bytes(bytes), call.array.device());
   at::Tensor received = received_.defined() ? received_ : at::empty({sent.numel() * world_size()}, sent.options());
   codec_->encode(call, whole, sent.narrow(0, 0, bytes));
   collective(options_.all_gather.empty() ? "all-gather of messages of " + options_.name : options_.all_gather,
