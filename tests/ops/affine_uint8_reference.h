@@ -95,10 +95,10 @@ inline std::vector<std::pair<std::string, at::Tensor>> inputs(at::ScalarType dty
 }
 
 // Equal bits, where any NaN equals any NaN.
-inline testing::AssertionResult same_bits(const at::Tensor& actual, const at::Tensor& expected) {
+inline ::testing::AssertionResult same_bits(const at::Tensor& actual, const at::Tensor& expected) {
   if (actual.scalar_type() != expected.scalar_type() || actual.sizes() != expected.sizes()) {
-    return testing::AssertionFailure() << actual.toString() << actual.sizes() << " is not " << expected.toString()
-                                       << expected.sizes();
+    return ::testing::AssertionFailure() << actual.toString() << actual.sizes() << " is not " << expected.toString()
+                                         << expected.sizes();
   }
   at::Tensor differs = actual.ne(expected);
   if (at::isFloatingType(actual.scalar_type())) {
@@ -107,12 +107,12 @@ inline testing::AssertionResult same_bits(const at::Tensor& actual, const at::Te
   }
   const at::Tensor where = differs.flatten().nonzero();
   if (where.size(0) == 0) {
-    return testing::AssertionSuccess();
+    return ::testing::AssertionSuccess();
   }
   const int64_t first = where[0].item<int64_t>();
-  return testing::AssertionFailure() << where.size(0) << " of " << actual.numel() << " differ, first at " << first
-                                     << ": " << actual.flatten()[first].item<double>() << " instead of "
-                                     << expected.flatten()[first].item<double>();
+  return ::testing::AssertionFailure() << where.size(0) << " of " << actual.numel() << " differ, first at " << first
+                                       << ": " << actual.flatten()[first].item<double>() << " instead of "
+                                       << expected.flatten()[first].item<double>();
 }
 
 }  // namespace narrowcast::test
