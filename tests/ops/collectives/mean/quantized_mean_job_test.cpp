@@ -99,8 +99,8 @@ class MeanOfDtypes : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(MeanOfDtypes, BothRoutesAverageInFloat32AndRoundOnce) {
   const auto arrays = make_arrays(3, 5000, GetParam());
-  expect_all_equal(average({.link = kTwoShotPays}, arrays), two_shot_mean({}, arrays));
-  expect_all_equal(average({.link = kOneShotPays}, arrays), one_shot_mean({}, arrays));
+  expect_all_equal(average({.format = WireFormat::kInt8B128, .link = kTwoShotPays}, arrays), two_shot_mean({}, arrays));
+  expect_all_equal(average({.format = WireFormat::kInt8B128, .link = kOneShotPays}, arrays), one_shot_mean({}, arrays));
 }
 
 INSTANTIATE_TEST_SUITE_P(Mean, MeanOfDtypes, ::testing::Values(at::kFloat, at::kDouble, at::kHalf, at::kBFloat16));
