@@ -14,8 +14,10 @@ namespace narrowcast::launcher {
 
 class StoreFixture : public ::testing::Test {
  protected:
-  // Of one of two fixed nodes; the first serves the store. The other node is taken for lost after `silence`.
-  LinkOptions options(int64_t node_rank, std::chrono::milliseconds silence = testing::kPatience) {
+  // Of one of two fixed nodes; the first serves the store. The other node is taken for lost after `silence`, the store
+  // after `read_timeout`: short only where a test is to see that.
+  LinkOptions options(int64_t node_rank, std::chrono::milliseconds silence = testing::kPatience,
+                      std::chrono::milliseconds read_timeout = testing::kPatience) {
     LinkOptions wanted;
     wanted.host = "127.0.0.1";
     wanted.port = socket->port();
@@ -27,7 +29,7 @@ class StoreFixture : public ::testing::Test {
     wanted.rendezvous.keep_alive_interval = std::chrono::milliseconds(20);
     wanted.rendezvous.keep_alive_max_attempt = silence / wanted.rendezvous.keep_alive_interval;
     wanted.rendezvous.heartbeat_timeout = silence;
-    wanted.rendezvous.read_timeout = std::chrono::milliseconds(300);
+    wanted.rendezvous.read_timeout = read_timeout;
     wanted.monitor_interval = std::chrono::milliseconds(5);
     wanted.hosted = node_rank == 0 ? &*store : nullptr;
     wanted.run_id = "made-up";

@@ -138,7 +138,7 @@ TEST_F(StoreRendezvousTest, NoticesThatANodeIsGone) {
 }
 
 TEST_F(StoreRendezvousTest, GivesUpAHostThatCannotBeReached) {
-  const LinkOptions wanted = options(1);
+  const LinkOptions wanted = options(1, testing::kPatience, milliseconds(300));
   store.reset();
   socket.reset();
   StoreRendezvous other(wanted);
@@ -148,7 +148,7 @@ TEST_F(StoreRendezvousTest, GivesUpAHostThatCannotBeReached) {
 
 TEST_F(StoreRendezvousTest, GivesUpAListenerThatNeverSpeaks) {
   store.reset();  // the socket still listens
-  StoreRendezvous other(options(1, milliseconds(300)));
+  StoreRendezvous other(options(1, milliseconds(300), milliseconds(300)));
   EXPECT_EQ(wait_for(other, Kind::kOver).end->exit_code(), program::kPeerFailed);
 }
 
