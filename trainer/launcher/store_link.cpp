@@ -77,17 +77,20 @@ class StoreLink::Conversation {
     const StorePtr store = options_.hosted != nullptr ? options_.hosted->store()
                                                       : network::reach_tcp_store(options_.host, options_.port,
                                                                                  options_.rendezvous.read_timeout);
+    StoreMember member(store);
     std::optional<StoreHost> host;
     if (options_.hosted != nullptr) {
+      member.join(options_.node);  // others wait for a host, whose ticket is the first
       const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,
                                    .last_call = options_.rendezvous.last_call_timeout,
                                    .silence = options_.rendezvous.silence()};
       host.emplace(store, Coordinator(options_.node, timeouts, options_.run_id),
                    [this] { options_.hosted->forget_workers(); });
     }
-    StoreMember member(store);
-    find_host(member);
-    member.join(options_.node);
+    if (!host) {
+      find_host(member);
+      member.join(options_.node);
+    }
     PatientClock clock;
     while (pause()) {
       if (host) {
