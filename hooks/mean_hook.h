@@ -59,16 +59,14 @@ class MeanHook : public CommHook {
   PerBucket<std::unique_ptr<collectives::StreamMean>> means_;  // Of buckets on a GPU.
 };
 
-// "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and
-// zero point, and takes the mean of what all ranks sent. Bit for bit the result of
-// PyTorch's quantization_pertensor_hook, rounded once to the bucket's dtype.
+// "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and zero point, and takes the mean of what
+// all ranks sent. Bit for bit the result of PyTorch's quantization_pertensor_hook, rounded once to the bucket's dtype.
 // Payload per peer: numel + 8 bytes; nothing for an empty bucket.
 std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& options);
 
-// "quantize_per_channel": the same with a scale and zero point per channel, which
-// is options.channel_size elements, which is given (the last one of a bucket may have fewer). Bit
-// for bit the result of PyTorch's quantization_perchannel_hook with that
-// bucket_size, rounded once to the bucket's dtype.
+// "quantize_per_channel": the same with a scale and zero point for each channel of options.channel_size elements, of
+// which the last one of a bucket may have fewer. Bit for bit the result of PyTorch's quantization_perchannel_hook with
+// that bucket_size, rounded once to the bucket's dtype.
 // Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.
 std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookOptions& options);
 
