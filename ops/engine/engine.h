@@ -30,10 +30,11 @@ namespace narrowcast::engine {
 // Rules that keep an exchange from waiting for itself:
 //   - start posts every receive of the exchange, those of later hops included,
 //     before its first send: then no message ever waits for its receiver.
-//   - start does not wait for messages. Another exchange may still be unfinished.
-//   - advance waits for messages that other ranks send in start, or in the advance of
-//     the same exchange before they wait there for any of its messages that are not of
-//     start; finish also for those that they send in advance.
+//   - start waits for nothing. Another exchange may still be unfinished.
+//   - advance waits for what other ranks do in start or in an earlier advance of the
+//     same exchange, or in its finish of an exchange that is no longer in flight here;
+//     finish also for what they do in the last advance.
+//   - finish does nothing that another rank's advance of the same exchange waits for.
 //   - what a rank skips because it is empty, its peer skips as well.
 // All run on the engine's thread, in this order. Tensors they hand to the transport
 // stay untouched until finish has returned.
@@ -47,9 +48,16 @@ class Job {
   // Posts the receives, encodes and sends what needs nothing from other ranks.
   virtual void start(Transport& transport) = 0;
 
-  // Sends what needs the messages of the first hop. Other exchanges may start and
-  // advance before this one finishes. An exchange of one hop has nothing to do here.
+  // How often advance is called, once for each hop but the last. Other exchanges may start and advance between two
+  // such calls. Asked for once start has returned.
+  virtual int64_t advances() const { return 1; }
+
+  // Waits for what the hop before has brought, and sends what follows from it. An exchange of one hop has nothing to
+  // do here.
   virtual void advance(Transport& /*transport*/) {}
+
+  // Whether the next advance would find all that it waits for. False where that cannot be told without waiting.
+  virtual bool is_ready() { return false; }
 
   // Waits for messages and decodes them. Returns the value of the exchange's future.
   virtual at::Tensor finish(Transport& transport) = 0;
@@ -62,14 +70,16 @@ inline constexpr size_t kMaxInFlight = 2;
 
 // Runs jobs first in, first out, two of them in flight: job k + 1 starts
 // (encodes and sends) as soon as it is there and job k waits for the network. Of
-// two that wait for their first hop, both send their second before the older one
-// finishes. So the network always has messages while one is decoded:
+// two that wait for their first hop of two, both send their second before the older
+// one finishes. So the network always has messages while one is decoded:
 //
 //   engine:   start 0  start 1  advance 0  advance 1  finish 0  start 2  finish 1  start 3  advance 2 ...
 //   network:     hop 1 of 0, hop 1 of 1,   hop 2 of 0, hop 2 of 1,         hop 1 of 2, hop 1 of 3, ...
 //
-// No wait can be in a circle: job k's advance waits for other ranks' start k, and
-// its finish for their advance k; their start k at most for their finish k - 2.
+// A job with more hops goes on in the oldest's advances only if it is ready, and by one
+// advance: what other ranks wait for comes in the order of jobs. No wait can be in a
+// circle: job k's advance waits for other ranks' start k and for what the oldest job
+// there does; their start k at most for their finish k - 2.
 //
 // The first job that throws fails its future with what it threw, and all later
 // jobs of the group fail with c10::DistBackendError naming that first failure:

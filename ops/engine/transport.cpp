@@ -23,6 +23,17 @@ constexpr int64_t kFirstTag = 0x4E000000;
 // two ranks keep their order, and an engine has far fewer exchanges in flight.
 constexpr int64_t kExchanges = 8192;
 
+// A wake that comes just before a wait is missed: so long at most. Also how soon a peer's end is noticed.
+constexpr std::chrono::milliseconds kWaitSlice{5};
+
+std::chrono::milliseconds timeout_of(c10d::Backend& backend) {
+  try {
+    return backend.getBackendOptions()->timeout;
+  } catch (const c10::Error&) {  // Not every backend has them.
+    return kBackendDefaultTimeout;
+  }
+}
+
 // What the end of a receive's memory holds until a message has replaced it.
 using Tail = std::array<uint32_t, 4>;
 
@@ -83,15 +94,37 @@ void Transport::wait_sends() {
   for (Pending& pending : sends_) wait(pending, "sending to");
 }
 
+void Transport::wait_for(Awaited& awaited, int64_t peer) {
+  const std::chrono::milliseconds timeout = timeout_of(*options_.backend);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  set_awaiting(&awaited);
+  options_.before_waiting();
+  while (!awaited.is_there()) {
+    const bool lost = awaited.is_lost();
+    const bool late = std::chrono::steady_clock::now() >= deadline;
+    if ((lost || late) && !awaited.is_there()) {
+      set_awaiting(nullptr);
+      throw_backend_error(rank(), c10::str(options_.exchange, ": waiting for rank ", peer, " on the same node"),
+                          lost ? "Connection closed by peer" : c10::str("Timed out waiting ", timeout.count(), "ms"));
+    }
+    awaited.wait(kWaitSlice);
+    if (was_interrupted()) options_.before_waiting();
+  }
+  set_awaiting(nullptr);
+}
+
 void Transport::interrupt_wait() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  interrupted_ = true;
   if (waiting_) waiting_->abort();  // Ends the wait, not the message.
+  if (awaiting_ != nullptr) awaiting_->wake();
 }
 
 void Transport::give_up() {
   const std::lock_guard<std::mutex> lock(mutex_);
   given_up_ = true;
   if (waiting_) waiting_->abort();
+  if (awaiting_ != nullptr) awaiting_->wake();
 }
 
 void Transport::check(const Message& message) const {
@@ -153,6 +186,19 @@ void Transport::set_waiting(c10::intrusive_ptr<Work> work) {
   const std::lock_guard<std::mutex> lock(mutex_);
   throw_if_given_up();
   waiting_ = std::move(work);
+}
+
+void Transport::set_awaiting(const Awaited* awaited) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  awaiting_ = awaited;
+  interrupted_ = false;
+}
+
+bool Transport::was_interrupted() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (given_up_) awaiting_ = nullptr;
+  throw_if_given_up();
+  return std::exchange(interrupted_, false);
 }
 
 }  // namespace narrowcast::engine

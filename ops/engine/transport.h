@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -20,6 +21,24 @@ struct Message {
   at::Tensor bytes;     // uint8, contiguous, on the CPU; both sides agree on its size.
   int64_t peer = 0;     // The other rank.
   int64_t channel = 0;  // 0 <= channel < kChannels.
+};
+
+// Something else than a message that an exchange waits for, such as a word in memory that ranks share.
+class Awaited {
+ public:
+  virtual ~Awaited() = default;
+
+  // Whether what is waited for has come.
+  virtual bool is_there() const = 0;
+
+  // Returns when it has come, after wake, or after `at_most`; now and then for no reason.
+  virtual void wait(std::chrono::milliseconds at_most) const = 0;
+
+  // Ends a wait of another thread.
+  virtual void wake() const = 0;
+
+  // Whether the rank that it is waited for from has gone.
+  virtual bool is_lost() const = 0;
 };
 
 struct TransportOptions {
@@ -65,6 +84,10 @@ class Transport {
   // empty message. The bytes must not change before wait_sends has returned.
   void send(const Message& message);
 
+  // Blocks until `awaited`, which comes from rank `peer`, is there. A peer that is gone, or silent for the group's
+  // timeout, is the error that it is with messages.
+  void wait_for(Awaited& awaited, int64_t peer);
+
   // Blocks until everything sent so far has left this rank.
   void wait_sends();
 
@@ -89,12 +112,16 @@ class Transport {
   void check_whole(const Pending& receive) const;
   bool wait_once(const Pending& pending, const char* action);
   void set_waiting(c10::intrusive_ptr<c10d::Work> work);
+  void set_awaiting(const Awaited* awaited);
+  bool was_interrupted();
 
   const TransportOptions options_;
   std::mutex mutex_;  // Guards what follows against the other threads.
   std::vector<Pending> receives_;
   std::vector<Pending> sends_;
-  c10::intrusive_ptr<c10d::Work> waiting_;  // Null: not waiting.
+  c10::intrusive_ptr<c10d::Work> waiting_;  // Null: not waiting for a message.
+  const Awaited* awaiting_ = nullptr;       // Null: not waiting for anything else.
+  bool interrupted_ = false;                // Since before_waiting ran last.
   bool given_up_ = false;
 };
 

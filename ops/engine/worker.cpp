@@ -76,36 +76,46 @@ void Worker::start_queued() {
   try {
     throw_if_failed(exchange->name);
     exchange->job->start(exchange->transport);
+    exchange->advances_left = exchange->job->advances();
   } catch (...) {
     exchange->error = std::current_exception();
   }
 }
 
-std::shared_ptr<Worker::InFlight> Worker::next_to_advance() {
+std::shared_ptr<Worker::InFlight> Worker::oldest() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& exchange : in_flight_) {
-    if (exchange->error) return nullptr;  // Nothing can follow it.
-    if (!exchange->advanced) return exchange;
-  }
-  return nullptr;
+  return in_flight_.front();
 }
 
-// The oldest exchange and those behind it, unless the oldest has only to finish: then it does so first, while the
-// messages of the one behind it are on their way.
-void Worker::advance_in_flight() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (in_flight_.front()->advanced) return;
+std::shared_ptr<Worker::InFlight> Worker::second() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return in_flight_.size() > 1 ? in_flight_[1] : nullptr;
+}
+
+void Worker::advance(InFlight& exchange) {
+  exchange.advanced = true;
+  --exchange.advances_left;
+  try {
+    throw_if_failed(exchange.name);
+    exchange.job->advance(exchange.transport);
+  } catch (...) {
+    exchange.error = std::current_exception();
   }
-  while (const auto exchange = next_to_advance()) {
-    exchange->advanced = true;
-    try {
-      throw_if_failed(exchange->name);
-      exchange->job->advance(exchange->transport);
-    } catch (...) {
-      exchange->error = std::current_exception();
-    }
-    start_queued();
+  start_queued();
+}
+
+// The oldest exchange to its finish, and the one behind it by its first advance: between those of the oldest if that
+// waits for nothing, and at the end also if the two then have the same hop before them. If the oldest has only to
+// finish from the start, it does so first, while the messages of the one behind it are on their way.
+void Worker::advance_in_flight() {
+  const auto first = oldest();
+  if (first->advances_left == 0) return;
+  while (first->advances_left > 0 && !first->error) {
+    advance(*first);
+    const auto next = second();
+    if (!next || next->advanced || next->error || first->error || next->advances_left == 0) continue;
+    const bool waits_in_step = first->advances_left == 0 && next->advances_left == 1;
+    if (waits_in_step || next->job->is_ready()) advance(*next);
   }
 }
 

@@ -51,14 +51,18 @@ class Worker {
     const c10::intrusive_ptr<c10::ivalue::Future> future;
     const std::string name;
     Transport transport;
-    bool advanced = false;
-    std::exception_ptr error;  // Of start or advance. It waits until the job is the oldest: futures complete in order.
+    int64_t advances_left = 0;  // Once started.
+    bool advanced = false;      // Once at least.
+    std::exception_ptr error;   // Of start or advance. It waits until the job is the oldest: futures complete in order.
   };
 
   bool wait_for_job();
   std::shared_ptr<InFlight> take_queued();
   void start_queued();
-  std::shared_ptr<InFlight> next_to_advance();
+  // Those in flight; null without a second one. The thread alone changes them.
+  std::shared_ptr<InFlight> oldest();
+  std::shared_ptr<InFlight> second();
+  void advance(InFlight& exchange);
   void advance_in_flight();
   void finish_oldest();
   at::Tensor run_to_end(InFlight& exchange) const;

@@ -7,6 +7,8 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "tests/ops/engine/two_hops.h"
 #include "tests/support/ranks.h"
@@ -102,6 +104,91 @@ TEST(Engine, SendsBothHopsOfTwoExchangesBeforeItFinishesTheOlderAndStartsNoThird
     EXPECT_THAT(events.all(), ElementsAre("start 0", "advance 0", "start 1", "advance 1", "finish 0", "start 2",
                                           "finish 1", "start 3", "advance 2", "advance 3", "finish 2", "finish 3"));
   });
+}
+
+// In each advance but the last a rank passes on what it received from the one before: after W - 1 of them, a byte of
+// each rank has been everywhere.
+class AroundTheRing final : public Job {
+ public:
+  explicit AroundTheRing(
+      int64_t number, std::function<void()> on_advance = [] {}, bool is_ready = false)
+      : number_(number), on_advance_(std::move(on_advance)), is_ready_(is_ready) {}
+
+  std::string name() const override { return "ring " + std::to_string(number_); }
+  int64_t advances() const override { return static_cast<int64_t>(received_.size()) - 1; }
+  bool is_ready() override { return is_ready_; }
+
+  void start(Transport& transport) override {
+    received_.clear();
+    receives_.clear();
+    const int64_t hops = transport.world_size() - 1;
+    for (int64_t hop = 0; hop < hops; ++hop) {
+      received_.push_back(at::full({1000}, 0, at::kByte));
+      receives_.push_back(transport.post_receive({received_.back(), transport.peer_before(1), hop}));
+    }
+    transport.send({at::full({1000}, transport.rank() + number_, at::kByte), transport.peer_after(1), 0});
+    next_ = 0;
+  }
+  void advance(Transport& transport) override {
+    on_advance_();
+    transport.wait_receive(receives_[next_]);
+    transport.send({received_[next_], transport.peer_after(1), next_ + 1});
+    ++next_;
+  }
+  at::Tensor finish(Transport& transport) override {
+    transport.wait_receive(receives_[next_]);
+    at::Tensor sum = at::full({}, 0, at::kLong);
+    for (const at::Tensor& bytes : received_) sum += bytes[999];
+    return sum;
+  }
+
+ private:
+  const int64_t number_;
+  const std::function<void()> on_advance_;
+  const bool is_ready_;
+  std::vector<at::Tensor> received_;
+  std::vector<int64_t> receives_;
+  int64_t next_ = 0;
+};
+
+TEST(Engine, RunsExchangesOfAnyNumberOfHops) {
+  run_ranks(5, [](int64_t rank, const Group& group) {
+    const auto engine = Engine::for_group(group);
+    std::vector<Future> futures;
+    for (int64_t number = 0; number < 4; ++number) {
+      futures.push_back(engine->submit(std::make_shared<AroundTheRing>(number)));
+      futures.push_back(engine->submit(std::make_shared<TwoHops>(number, 10)));
+      if (rank == number) futures.back()->waitAndThrow();  // Ranks differ in how far they run ahead.
+    }
+    for (int64_t number = 0; number < 4; ++number) {
+      futures[2 * number]->waitAndThrow();
+      EXPECT_EQ(futures[2 * number]->value().toTensor().item<int64_t>(), 0 + 1 + 2 + 3 + 4 - rank + 4 * number);
+      futures[2 * number + 1]->waitAndThrow();
+    }
+  });
+}
+
+// Three advances each. The second begins between those of the first only if it is ready, and goes no further.
+TEST(Engine, ALaterExchangeOfManyHopsGoesAheadByOneAdvanceOnly) {
+  for (const bool is_ready : {false, true}) {
+    run_ranks(4, [&](int64_t rank, const Group& group) {
+      const auto engine = Engine::for_group(group);
+      std::vector<std::string> events;
+      std::promise<void> both_submitted;
+      const auto wait = both_submitted.get_future().share();
+      const auto record = [&](const char* what) { return [&events, what] { events.emplace_back(what); }; };
+      const auto hold = engine->submit(std::make_shared<TwoHops>(0, 1, Observer{.on_finish = [wait] { wait.wait(); }}));
+      engine->submit(std::make_shared<AroundTheRing>(1, record("first")));
+      const auto last = engine->submit(std::make_shared<AroundTheRing>(2, record("second"), is_ready));
+      both_submitted.set_value();
+      last->waitAndThrow();
+      // Two advances of four ranks' three hops; the first one's are over before the second one's second.
+      EXPECT_EQ(events.size(), 4U);
+      EXPECT_EQ(events.back(), "second") << rank;
+      EXPECT_EQ(events[is_ready ? 1 : 2], "second");
+      EXPECT_EQ(events[is_ready ? 2 : 1], "first");
+    });
+  }
 }
 
 TEST(Engine, IsSharedByTheUsersOfAGroupAndEndsWithTheLast) {
