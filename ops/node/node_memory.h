@@ -1,0 +1,98 @@
+// What the ranks of one node have in common: memory for the arrays that they sum, and words by which they tell each
+// other how far they are.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ops/engine/engine.h"
+#include "ops/engine/transport.h"
+#include "ops/node/descriptor.h"
+#include "ops/node/shared_memory.h"
+
+namespace narrowcast::node {
+
+// What a rank has done in an exchange.
+enum class Moment {
+  kStaged,     // Its array is in the node's memory.
+  kPublished,  // The mean of its segment is in the node's memory.
+  kFinished,   // It has read all that it needs of the others.
+};
+
+// One exchange's use of the memory. An exchange has the staging buffers of one slot; as an engine has
+// engine::kMaxInFlight in flight, and all ranks run them in the same order, as many slots are taken in turn.
+struct Turn {
+  int64_t array = 0;    // Which of the arrays of a job.
+  int64_t slot = 0;     // Of that array's.
+  uint32_t number = 0;  // How often the slot was taken, this time included.
+};
+
+// One rank's view of it. Used on the engine's thread.
+class NodeMemory {
+ public:
+  static constexpr int64_t kArrays = 2;  // Of a job: what is narrowed, and what stays exact.
+  static constexpr int64_t kSlots = engine::kMaxInFlight;
+
+  // Bytes to reserve: for each slot as much as the machine has memory. What is not used costs nothing.
+  static int64_t reserved_bytes();
+
+  // `ranks`: of the group, in ascending order, that share the memory. `own`: this rank's place among them.
+  // `connections`: to each of them, none to itself; a rank is gone when its connection is closed.
+  NodeMemory(SharedMemory memory, std::vector<int64_t> ranks, int64_t own, std::vector<Descriptor> connections);
+
+  int64_t local_rank() const { return own_; }
+  int64_t local_size() const { return static_cast<int64_t>(ranks_.size()); }
+  // In the group.
+  int64_t rank_of(int64_t local_rank) const { return ranks_.at(local_rank); }
+
+  // The next exchange of array 0 or 1 of a job. All ranks of the node take the same turns in the same order.
+  Turn take_turn(int64_t array);
+
+  // Where local rank `local_rank` puts its array of `numel` floats, aligned to 64 bytes. c10::ValueError, on all ranks
+  // of the node alike, if the memory that is reserved is too small.
+  float* staging_buffer(const Turn& turn, int64_t local_rank, int64_t numel) const;
+
+  // Tells the others. What was written before is there for whoever learns of it.
+  void reach(Moment moment, const Turn& turn);
+
+  // Whether that rank has come so far.
+  bool has_reached(Moment moment, const Turn& turn, int64_t local_rank) const;
+  bool all_have_reached(Moment moment, const Turn& turn) const;
+
+  // Blocks until it has. Failures as Transport::wait_for.
+  void wait_until_reached(engine::Transport& transport, Moment moment, const Turn& turn, int64_t local_rank) const;
+  void wait_until_all_reached(engine::Transport& transport, Moment moment, const Turn& turn) const;
+
+  // The exchange before in that slot: of its moments.
+  static Turn before(const Turn& turn) { return {turn.array, turn.slot, turn.number - 1}; }
+
+  // This rank's exchange has failed: the others, who wait for it, learn that it will never come.
+  void give_up();
+
+ private:
+  using Word = std::atomic<uint32_t>;
+  static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint32_t), "processes share them, futexes wait");
+  // Of one rank; each word is a Turn's number.
+  struct alignas(64) Words {
+    std::array<std::array<std::array<Word, 3>, kSlots>, kArrays> moments;
+    Word given_up;
+  };
+  class Wait;
+  Words& words_of(int64_t local_rank) const;
+  Word& word(Moment moment, const Turn& turn, int64_t local_rank) const;
+  bool is_lost(int64_t local_rank) const;
+
+  const SharedMemory memory_;
+  const std::vector<int64_t> ranks_;
+  const int64_t own_;
+  const std::vector<Descriptor> connections_;
+  const int64_t arrays_begin_;  // In the memory, in bytes.
+  const int64_t slot_bytes_;
+  std::array<uint32_t, kArrays> turns_{};
+};
+
+}  // namespace narrowcast::node

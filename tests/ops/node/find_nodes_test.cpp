@@ -1,0 +1,93 @@
+#include "ops/node/find_nodes.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/error_message.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::node {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::fork_ranks;
+using ::testing::HasSubstr;
+using testing::kRankPassed;
+using testing::run_ranks;
+using testing::wait_for_ranks;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+class FindNodesOf : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(FindNodesOf, TakesAllRanksOfAMachineForANode) {
+  const int64_t world_size = GetParam();
+  run_ranks(world_size, [&](int64_t rank, const Group& group) {
+    const auto found = find_nodes(group);
+    EXPECT_EQ(found->layout.nodes(), 1);
+    EXPECT_EQ(found->why_flat, "");
+    if (world_size == 1) {
+      EXPECT_EQ(found->memory, nullptr);
+      return;
+    }
+    ASSERT_NE(found->memory, nullptr);
+    EXPECT_EQ(found->memory->local_rank(), rank);
+    const Turn turn = found->memory->take_turn(0);
+    found->memory->staging_buffer(turn, rank, 10)[9] = static_cast<float>(rank);
+    wait_for_ranks(group);
+    for (int64_t other = 0; other < world_size; ++other) {
+      EXPECT_EQ(found->memory->staging_buffer(turn, other, 10)[9], static_cast<float>(other));
+    }
+    EXPECT_EQ(find_nodes(group), found) << "found once";
+    wait_for_ranks(group);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, FindNodesOf, ::testing::Values(1, 2, 3, 5, 8));
+
+TEST(FindNodes, TakesConsecutiveRanksWhereItIsTold) {
+  run_ranks(5, [](int64_t rank, const Group& group) {
+    const auto found = find_nodes(group, 2);
+    EXPECT_EQ(found->layout, NodeLayout::of_size(5, 2));
+    ASSERT_NE(found->memory, nullptr);
+    EXPECT_EQ(found->memory->local_rank(), rank % 2);
+    EXPECT_EQ(found->memory->local_size(), rank == 4 ? 1 : 2);
+    EXPECT_EQ(find_nodes(group, 1)->layout, NodeLayout::flat(5));
+    EXPECT_THROW(find_nodes(group, 0), c10::ValueError);
+  });
+}
+
+TEST(FindNodes, WorksBetweenProcesses) {
+  const auto codes = fork_ranks(3, [](int64_t rank, const Group& group) {
+    const auto found = find_nodes(group);
+    const Turn turn = found->memory->take_turn(1);
+    found->memory->staging_buffer(turn, rank, 1)[0] = static_cast<float>(10 + rank);
+    found->memory->reach(Moment::kStaged, turn);
+    wait_for_ranks(group);
+    EXPECT_TRUE(found->memory->all_have_reached(Moment::kStaged, turn));
+    EXPECT_EQ(found->memory->staging_buffer(turn, (rank + 1) % 3, 1)[0], static_cast<float>(10 + (rank + 1) % 3));
+    wait_for_ranks(group);
+  });
+  EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));
+}
+
+// One rank to whom the system gives no memory is for all ranks to know.
+TEST(FindNodes, IsFlatWhereARankCannotHaveMemory) {
+  const auto codes = fork_ranks(3, [](int64_t rank, const Group& group) {
+    std::optional<testing::FileSizeLimit> limit;
+    if (rank == 1) limit.emplace(1 << 20);
+    const auto found = find_nodes(group);
+    EXPECT_EQ(found->layout, NodeLayout::flat(3));
+    EXPECT_EQ(found->memory, nullptr);
+    EXPECT_THAT(found->why_flat, AllOf(HasSubstr("rank 1: "), HasSubstr("limited to 1048576")));
+    EXPECT_THAT(testing::error_message<c10::ValueError>([&] { find_nodes(group, 3); }),
+                AllOf(HasSubstr("node_size: 3"), HasSubstr("rank 1: ")));
+    wait_for_ranks(group);
+  });
+  EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));
+}
+
+}  // namespace
+}  // namespace narrowcast::node

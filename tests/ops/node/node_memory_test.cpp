@@ -1,0 +1,85 @@
+#include "ops/node/node_memory.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "ops/node/local_socket.h"
+
+namespace narrowcast::node {
+namespace {
+
+constexpr int64_t kBytes = int64_t{1} << 20;
+
+// Two ranks' views, as two processes would have them: ranks 3 and 5 of the group.
+class NodeMemoryTest : public ::testing::Test {
+ protected:
+  NodeMemoryTest() {
+    const SocketName name = random_socket_name();
+    const Descriptor listening = listen_locally(name);
+    Descriptor to_first = connect_locally(name, 5);
+    SharedMemory memory = SharedMemory::create(kBytes);
+    SharedMemory same = SharedMemory::open(Descriptor(::dup(memory.descriptor().number())));
+    first_ = make(std::move(memory), 0, std::move(accept_locally(listening)->connection));
+    second_ = make(std::move(same), 1, std::move(to_first));
+  }
+  static std::unique_ptr<NodeMemory> make(SharedMemory memory, int64_t own, Descriptor other) {
+    std::vector<Descriptor> connections(2);
+    connections[1 - own] = std::move(other);
+    return std::make_unique<NodeMemory>(std::move(memory), std::vector<int64_t>{3, 5}, own, std::move(connections));
+  }
+  std::unique_ptr<NodeMemory> first_;
+  std::unique_ptr<NodeMemory> second_;
+};
+
+TEST_F(NodeMemoryTest, RanksSeeEachOthersBuffersAndMoments) {
+  EXPECT_EQ(second_->rank_of(1), 5);
+  const Turn turn = first_->take_turn(0);
+  second_->take_turn(0);
+  first_->staging_buffer(turn, 0, 1000)[999] = 1.5F;
+  EXPECT_FALSE(second_->has_reached(Moment::kStaged, turn, 0));
+  first_->reach(Moment::kStaged, turn);
+  EXPECT_TRUE(second_->has_reached(Moment::kStaged, turn, 0));
+  EXPECT_FALSE(second_->has_reached(Moment::kPublished, turn, 0));
+  EXPECT_FALSE(second_->all_have_reached(Moment::kStaged, turn));
+  EXPECT_EQ(second_->staging_buffer(turn, 0, 1000)[999], 1.5F);
+}
+
+TEST_F(NodeMemoryTest, SlotsTakeTurns) {
+  const Turn a = first_->take_turn(0);
+  const Turn b = first_->take_turn(0);
+  const Turn c = first_->take_turn(0);
+  const Turn other_array = first_->take_turn(1);
+  EXPECT_NE(a.slot, b.slot);
+  EXPECT_EQ(a.slot, c.slot);
+  EXPECT_EQ(c.number, a.number + 1);
+  EXPECT_TRUE(first_->all_have_reached(Moment::kFinished, NodeMemory::before(a))) << "nobody has used it before";
+  EXPECT_FALSE(first_->all_have_reached(Moment::kFinished, NodeMemory::before(c)));
+  const auto* const buffer = first_->staging_buffer(a, 0, 100);
+  EXPECT_NE(buffer, first_->staging_buffer(a, 1, 100));
+  EXPECT_NE(buffer, first_->staging_buffer(b, 0, 100));
+  EXPECT_NE(buffer, first_->staging_buffer(other_array, 0, 100));
+  EXPECT_EQ(buffer, first_->staging_buffer(c, 0, 100));
+}
+
+TEST_F(NodeMemoryTest, RefusesWhatItCannotHold) {
+  const Turn turn = first_->take_turn(0);
+  // Two arrays of two slots of two ranks, less a page of words for each slot at most.
+  const int64_t most = (kBytes - 4 * 4096) / 8 / 4 / 16 * 16;
+  EXPECT_NO_THROW(first_->staging_buffer(turn, 1, most));
+  EXPECT_THROW(first_->staging_buffer(turn, 1, kBytes / 8 / 4 + 1), c10::ValueError);
+}
+
+TEST_F(NodeMemoryTest, NumbersGoRound) {
+  Turn turn = first_->take_turn(0);
+  for (const uint32_t number : {0x7FFFFFFFU, 0xFFFFFFFFU, 0U, 5U}) {
+    turn.number = number;
+    EXPECT_FALSE(first_->has_reached(Moment::kFinished, turn, 0)) << number;
+    first_->reach(Moment::kFinished, turn);
+    EXPECT_TRUE(second_->has_reached(Moment::kFinished, turn, 0)) << number;
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::node
