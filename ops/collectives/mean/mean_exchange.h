@@ -1,4 +1,5 @@
-// How ranks replace an array by its mean over them: in one hop (one_shot.cpp) or in two (two_shot.cpp).
+// How ranks replace an array by its mean over them: in one hop (one_shot.cpp) or in two (two_shot.cpp), between all
+// ranks or, once those of a node have summed in its memory (two_levels.cpp), between nodes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,12 +48,13 @@ inline Route choose_route(int64_t numel, int64_t world_size, WireFormat format, 
   return one_shot <= two_shot ? Route::kOneShot : Route::kTwoShot;
 }
 
-// Error feedback (ArraySegment in ops/collectives/mean/segment_codec.h), or null. Both are float32 and, like the array,
+// Error feedback (ArraySegment in ops/collectives/mean/segment_codec.h), or null. All are float32 and, like the array,
 // 1-D and contiguous.
 struct Residuals {
-  float* own = nullptr;   // [numel]: what receivers lack of this rank's array.
-  float* mean = nullptr;  // [numel of this rank's shard]: what they lack of the mean that this rank sends.
+  float* own = nullptr;   // Of the elements that this rank sends (SentParts in two_levels.h): what receivers lack.
+  float* mean = nullptr;  // Of those whose mean it sends: what they lack of that mean.
   std::vector<at::Tensor> memory = {};  // Holds both while the call is in flight, though their owner may be gone.
+  at::Tensor carried = {};  // Of two levels, or undefined: [numel], what is added to this rank's array once.
 };
 
 // One call: what differs from step to step.
@@ -92,15 +94,24 @@ using MeanCodecFactory = std::function<std::unique_ptr<MeanCodec>(at::Device dev
 inline constexpr int64_t kChannelsPerArray = engine::Transport::kChannels / 2;
 
 struct MeanOptions {
-  int64_t rank = 0;
-  int64_t world_size = 1;
+  int64_t rank = 0;        // This rank's place among those that exchange,
+  int64_t world_size = 1;  // which are so many.
   int64_t numel = 0;
   WireFormat format = WireFormat::kFp32;
-  int64_t first_channel = 0;  // Of the kChannelsPerArray that are this array's own.
+  int64_t first_channel = 0;              // Of the kChannelsPerArray that are this array's own.
+  std::vector<int64_t> group_ranks = {};  // By place, the ranks in the group; empty: they are the places.
+
+  // The places that are `distance`, 1 to world_size - 1, before and after this one in a ring. The receiver at a
+  // distance before is the sender at that distance after.
+  int64_t before(int64_t distance) const { return (rank + world_size - distance) % world_size; }
+  int64_t after(int64_t distance) const { return (rank + distance) % world_size; }
+
+  int64_t group_rank(int64_t place) const { return group_ranks.empty() ? place : group_ranks.at(place); }
 };
 
-// The part of an engine::Job that concerns one array, on the CPU: start, advance and finish are called as Job's are,
-// and may be called again when finish has returned. Afterwards every rank holds the same bits.
+// The part of an engine::Job that concerns one array, on the CPU: post_receives and start are called in Job's start,
+// advances, is_ready, advance and finish as Job's are, and all again when finish has returned. Afterwards every rank
+// holds the same bits.
 class MeanExchange {
  public:
   virtual ~MeanExchange() = default;
@@ -108,6 +119,11 @@ class MeanExchange {
   // Bytes that this rank sends per call, to all peers together.
   virtual int64_t payload_bytes() const = 0;
 
+  virtual int64_t advances() const { return 1; }
+  virtual bool is_ready() { return false; }
+
+  // Posts every receive, those of later hops included.
+  virtual void post_receives(engine::Transport& transport) = 0;
   virtual void start(engine::Transport& transport, MeanCall call) = 0;
   virtual void advance(engine::Transport& /*transport*/) {}
   virtual void finish(engine::Transport& transport) = 0;
@@ -118,7 +134,7 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
                                                  std::shared_ptr<MessageMemory> memory);
 
 // Before: rank r holds its own array, cut into the same chunks on every rank.
-// start:  rank r posts a receive for every chunk from every peer. Then it encodes
+// start:  with a receive posted for every chunk from every peer, rank r encodes
 //         chunk after chunk and sends each to ranks r+1, r+2, ..., r-1.
 // finish: chunk after chunk, rank r waits for the messages of all peers and
 //         averages those of ranks 0, 1, ..., W-1. Its own part goes through its
@@ -130,7 +146,7 @@ std::unique_ptr<MeanExchange> make_one_shot(const MeanOptions& options, std::uni
 
 // Before:  rank r holds its own array, cut into the same W shards on every rank,
 //          and each shard into the same chunks.
-// start:   rank r posts the receives of both hops. Then, chunk after chunk, it
+// start:   with the receives of both hops posted, chunk after chunk, rank r
 //          encodes its part of the shards of ranks r+1, r+2, ..., r-1 and sends
 //          each to its owner. Of its own shard nothing is encoded.
 // advance: chunk after chunk, rank r waits for all parts of its own shard, sums

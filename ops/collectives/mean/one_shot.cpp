@@ -40,10 +40,21 @@ class OneShot final : public MeanExchange {
     return bytes * (options_.world_size - 1);
   }
 
+  int64_t advances() const override { return 0; }
+
+  void post_receives(engine::Transport& transport) override {
+    placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
+    receives_.clear();
+    for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      for (int64_t distance = 1; distance < options_.world_size; ++distance) {
+        const int64_t peer = options_.before(distance);
+        receives_.push_back(transport.post_receive({message(chunk, peer), options_.group_rank(peer), channel(chunk)}));
+      }
+    }
+  }
+
   void start(engine::Transport& transport, MeanCall call) override {
     call_ = std::move(call);
-    placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
-    post_receives(transport);
     for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
       codec_->encode(call_, chunks_[chunk], message(chunk, options_.rank));
       send_chunk(transport, chunk);
@@ -72,19 +83,10 @@ class OneShot final : public MeanExchange {
     return placed_[messages_[chunk * options_.world_size + rank]];
   }
 
-  void post_receives(engine::Transport& transport) {
-    receives_.clear();
-    for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
-      for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-        const int64_t peer = transport.peer_before(distance);
-        receives_.push_back(transport.post_receive({message(chunk, peer), peer, channel(chunk)}));
-      }
-    }
-  }
-
   void send_chunk(engine::Transport& transport, size_t chunk) const {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      transport.send({message(chunk, options_.rank), transport.peer_after(distance), channel(chunk)});
+      const int64_t peer = options_.group_rank(options_.after(distance));
+      transport.send({message(chunk, options_.rank), peer, channel(chunk)});
     }
   }
 

@@ -1,9 +1,25 @@
 #include "ops/collectives/mean/quantized_mean_job.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "ops/collectives/mean/two_levels.h"
 
 namespace narrowcast::collectives {
 namespace {
+
+bool has_levels(const QuantizedMeanOptions& options) {
+  return options.nodes != nullptr && options.nodes->memory != nullptr && !options.codec;
+}
+
+std::unique_ptr<MeanExchange> make_exchange(const QuantizedMeanOptions& options, const MeanOptions& mean, int64_t array,
+                                            std::shared_ptr<MessageMemory> memory) {
+  if (has_levels(options) && mean.numel > 0) {
+    return make_two_levels({mean, options.nodes, array, options.link}, std::move(memory));
+  }
+  const Route route = choose_route(mean.numel, mean.world_size, mean.format, options.link);
+  return make_mean_exchange(route, mean, std::move(memory));
+}
 
 std::unique_ptr<MeanExchange> make_narrow_exchange(const QuantizedMeanOptions& options,
                                                    std::shared_ptr<MessageMemory> memory) {
@@ -12,20 +28,18 @@ std::unique_ptr<MeanExchange> make_narrow_exchange(const QuantizedMeanOptions& o
   if (options.codec) {
     return make_one_shot(mean, options.codec(at::kCPU), std::move(memory));
   }
-  const Route route = choose_route(options.numel, options.world_size, options.format, options.link);
-  return make_mean_exchange(route, mean, std::move(memory));
+  return make_exchange(options, mean, /*array=*/0, std::move(memory));
 }
 
 std::unique_ptr<MeanExchange> make_exact_exchange(const QuantizedMeanOptions& options, int64_t numel,
                                                   std::shared_ptr<MessageMemory> memory) {
-  const Route route = choose_route(numel, options.world_size, WireFormat::kFp32, options.link);
-  return make_mean_exchange(route,
-                            {.rank = options.rank,
-                             .world_size = options.world_size,
-                             .numel = numel,
-                             .format = WireFormat::kFp32,
-                             .first_channel = kChannelsPerArray},
-                            std::move(memory));
+  return make_exchange(options,
+                       {.rank = options.rank,
+                        .world_size = options.world_size,
+                        .numel = numel,
+                        .format = WireFormat::kFp32,
+                        .first_channel = kChannelsPerArray},
+                       /*array=*/1, std::move(memory));
 }
 
 }  // namespace
@@ -38,21 +52,62 @@ QuantizedMeanJob::QuantizedMeanJob(QuantizedMeanOptions options, const JobMemory
 
 int64_t QuantizedMeanJob::payload_bytes() const { return narrow_->payload_bytes() + exact_exchange_->payload_bytes(); }
 
+// Ranks of the node may wait for it.
+QuantizedMeanJob::~QuantizedMeanJob() {
+  if (in_flight_ && has_levels(options_)) {
+    options_.nodes->memory->give_up();
+  }
+}
+
+template <class Body>
+void QuantizedMeanJob::or_give_up(const Body& body) const {
+  try {
+    body();
+  } catch (...) {
+    if (has_levels(options_)) {
+      options_.nodes->memory->give_up();
+    }
+    throw;
+  }
+}
+
 void QuantizedMeanJob::start(engine::Transport& transport) {
-  exact_.take_from(call_.array);
-  exact_exchange_->start(transport, {exact_.values(), {}, {}});
-  narrow_->start(transport, call_);
+  in_flight_ = true;
+  advanced_ = 0;
+  or_give_up([&] {
+    exact_.take_from(call_.array);
+    exact_exchange_->post_receives(transport);
+    narrow_->post_receives(transport);
+    exact_exchange_->start(transport, {exact_.values(), {}, {}});
+    narrow_->start(transport, call_);
+  });
+}
+
+int64_t QuantizedMeanJob::advances() const { return std::max(narrow_->advances(), exact_exchange_->advances()); }
+
+bool QuantizedMeanJob::is_ready() {
+  return (advanced_ >= narrow_->advances() || narrow_->is_ready()) &&
+         (advanced_ >= exact_exchange_->advances() || exact_exchange_->is_ready());
 }
 
 void QuantizedMeanJob::advance(engine::Transport& transport) {
-  exact_exchange_->advance(transport);
-  narrow_->advance(transport);
+  or_give_up([&] {
+    for (MeanExchange* const exchange : {exact_exchange_.get(), narrow_.get()}) {
+      if (advanced_ < exchange->advances()) {
+        exchange->advance(transport);
+      }
+    }
+    ++advanced_;
+  });
 }
 
 at::Tensor QuantizedMeanJob::finish(engine::Transport& transport) {
-  narrow_->finish(transport);
-  exact_exchange_->finish(transport);
-  exact_.put_back(call_.array);
+  or_give_up([&] {
+    narrow_->finish(transport);
+    exact_exchange_->finish(transport);
+    exact_.put_back(call_.array);
+  });
+  in_flight_ = false;
   return std::exchange(call_, {}).array;
 }
 

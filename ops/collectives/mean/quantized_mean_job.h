@@ -13,6 +13,7 @@
 #include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/mean/segments.h"
 #include "ops/engine/engine.h"
+#include "ops/node/find_nodes.h"
 
 namespace narrowcast::collectives {
 
@@ -34,12 +35,17 @@ struct QuantizedMeanOptions {
   std::string all_gather = {};
   std::vector<Segment> exact = {};  // See ExactElements.
   LinkCost link = {};
+  // Null, or without memory: one level.
+  std::shared_ptr<const node::FoundNodes> nodes = nullptr;
 };
 
 // Replaces a 1-D array by its mean over the ranks. With one rank it stays as it is, but for what a codec makes of it.
 class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
  public:
   QuantizedMeanJob(QuantizedMeanOptions options, const JobMemory& memory);
+  ~QuantizedMeanJob() override;
+  QuantizedMeanJob(const QuantizedMeanJob&) = delete;
+  QuantizedMeanJob& operator=(const QuantizedMeanJob&) = delete;
 
   // What the next submission averages, in place.
   void set_call(MeanCall call) { call_ = std::move(call); }
@@ -52,16 +58,23 @@ class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
   int64_t payload_bytes() const;
 
   std::string name() const override { return options_.name; }
+  int64_t advances() const override;
+  bool is_ready() override;
   void start(engine::Transport& transport) override;
   void advance(engine::Transport& transport) override;
   at::Tensor finish(engine::Transport& transport) override;
 
  private:
+  template <class Body>
+  void or_give_up(const Body& body) const;
+
   const QuantizedMeanOptions options_;
   const std::unique_ptr<MeanExchange> narrow_;
   ExactElements exact_;
   const std::unique_ptr<MeanExchange> exact_exchange_;
   MeanCall call_;
+  int64_t advanced_ = 0;
+  bool in_flight_ = false;
 };
 
 }  // namespace narrowcast::collectives

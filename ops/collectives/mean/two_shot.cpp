@@ -30,6 +30,7 @@ class TwoShot final : public MeanExchange {
   TwoShot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
 
   int64_t payload_bytes() const override;
+  void post_receives(engine::Transport& transport) override;
   void start(engine::Transport& transport, MeanCall call) override;
   void advance(engine::Transport& transport) override;
   void finish(engine::Transport& transport) override;
@@ -44,7 +45,6 @@ class TwoShot final : public MeanExchange {
   int64_t channel(int64_t hop, size_t chunk) const;
   const Segment& segment(int64_t rank, size_t chunk) const { return chunks_[rank][chunk]; }
   ChunkMessages lay_out(size_t chunk);
-  void post_receives(engine::Transport& transport);
   void encode_part(int64_t peer, size_t chunk) const;
   void send_part(engine::Transport& transport, int64_t peer, size_t chunk) const;
   void send_mean(engine::Transport& transport, size_t chunk);
@@ -104,11 +104,9 @@ int64_t TwoShot::channel(int64_t hop, size_t chunk) const {
 
 void TwoShot::start(engine::Transport& transport, MeanCall call) {
   call_ = std::move(call);
-  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
-  post_receives(transport);
   for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      const int64_t peer = transport.peer_after(distance);
+      const int64_t peer = options_.after(distance);
       encode_part(peer, chunk);
       send_part(transport, peer, chunk);
     }
@@ -116,14 +114,16 @@ void TwoShot::start(engine::Transport& transport, MeanCall call) {
 }
 
 void TwoShot::post_receives(engine::Transport& transport) {
+  placed_ = layout_.place_in(memory_->take(layout_.total_bytes()));
   part_receives_.clear();
   mean_receives_.clear();
   for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
-      const int64_t peer = transport.peer_before(distance);
-      const at::Tensor& part = placed_[messages_[chunk].parts_received[peer]];
+      const int64_t place = options_.before(distance);
+      const int64_t peer = options_.group_rank(place);
+      const at::Tensor& part = placed_[messages_[chunk].parts_received[place]];
       part_receives_.push_back(transport.post_receive({part, peer, channel(0, chunk)}));
-      const at::Tensor& mean = placed_[messages_[chunk].means[peer]];
+      const at::Tensor& mean = placed_[messages_[chunk].means[place]];
       mean_receives_.push_back(transport.post_receive({mean, peer, channel(1, chunk)}));
     }
   }
@@ -135,7 +135,7 @@ void TwoShot::encode_part(int64_t peer, size_t chunk) const {
 }
 
 void TwoShot::send_part(engine::Transport& transport, int64_t peer, size_t chunk) const {
-  transport.send({placed_[messages_[chunk].parts_sent[peer]], peer, channel(0, chunk)});
+  transport.send({placed_[messages_[chunk].parts_sent[peer]], options_.group_rank(peer), channel(0, chunk)});
 }
 
 void TwoShot::advance(engine::Transport& transport) {
@@ -158,14 +158,14 @@ void TwoShot::send_mean(engine::Transport& transport, size_t chunk) {
   }
   RankMessages parts(options_.world_size, nullptr);
   for (size_t i = 1; i <= peers; ++i) {
-    const int64_t peer = transport.peer_after(static_cast<int64_t>(i));
+    const int64_t peer = options_.after(static_cast<int64_t>(i));
     parts[peer] = placed_[messages_[chunk].parts_received[peer]].const_data_ptr<uint8_t>();
   }
   const at::Tensor& message = placed_[messages_[chunk].means[options_.rank]];
   encode_mean({options_.format, options_.rank, segment(options_.rank, chunk)}, call_, parts,
               message.mutable_data_ptr<uint8_t>());
   for (size_t i = 1; i <= peers; ++i) {
-    transport.send({message, transport.peer_after(static_cast<int64_t>(i)), channel(1, chunk)});
+    transport.send({message, options_.group_rank(options_.after(static_cast<int64_t>(i))), channel(1, chunk)});
   }
 }
 
@@ -174,7 +174,7 @@ void TwoShot::take_means(engine::Transport& transport, size_t chunk) {
   const int64_t peers = options_.world_size - 1;
   for (int64_t distance = 1; distance <= peers; ++distance) {
     transport.wait_receive(mean_receives_[static_cast<int64_t>(chunk) * peers + distance - 1]);
-    decode_mean(transport.peer_before(distance), chunk);
+    decode_mean(options_.before(distance), chunk);
   }
 }
 

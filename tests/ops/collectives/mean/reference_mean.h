@@ -8,7 +8,9 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/segments.h"
 #include "ops/collectives/mean/wire_codec.h"
+#include "ops/node/node_layout.h"
 
 namespace narrowcast::collectives {
 
@@ -60,6 +62,44 @@ inline at::Tensor two_shot_mean(const Reference& how, const std::vector<at::Tens
     shards.push_back(passed_on(how, mean_in_rank_order(parts), shard.begin, owner, 1));
   }
   return at::cat(shards).to(arrays[0].scalar_type());
+}
+
+inline at::Tensor mean_by_route(const Reference& how, const std::vector<at::Tensor>& arrays, const LinkCost& link) {
+  const auto ranks = static_cast<int64_t>(arrays.size());
+  switch (choose_route(arrays[0].numel(), ranks, how.format, link)) {
+    case Route::kNowhere:
+      return arrays[0];
+    case Route::kOneShot:
+      return one_shot_mean(how, arrays);
+    case Route::kTwoShot:
+      return two_shot_mean(how, arrays);
+  }
+  return {};
+}
+
+// Of a node: its ranks' mean in float32 and, where nodes differ in size, times N g / W.
+inline at::Tensor mean_of_node(const node::NodeLayout& layout, int64_t node, const std::vector<at::Tensor>& arrays) {
+  std::vector<at::Tensor> local;
+  for (const int64_t rank : layout.ranks_of(node)) local.push_back(arrays[rank].to(at::kFloat));
+  const double weight = static_cast<double>(layout.nodes()) * static_cast<double>(local.size()) /
+                        static_cast<double>(layout.world_size());
+  return mean_in_rank_order(local).mul(weight);
+}
+
+// In one level where every rank is a node.
+inline at::Tensor mean_over_nodes(const Reference& how, const std::vector<at::Tensor>& arrays,
+                                  const node::NodeLayout& layout, const LinkCost& link = {}) {
+  if (!layout.has_levels()) return mean_by_route(how, arrays, link);
+  std::vector<at::Tensor> means;
+  for (const Segment& segment : cut(arrays[0].numel(), layout.segments())) {
+    std::vector<at::Tensor> parts;
+    for (int64_t node = 0; node < layout.nodes(); ++node) {
+      parts.push_back(mean_of_node(layout, node, arrays).narrow(0, segment.begin, segment.numel));
+    }
+    means.push_back(segment.numel == 0 ? parts[0]
+                                       : mean_by_route({how.format, how.rounding.at(segment.begin)}, parts, link));
+  }
+  return at::cat(means).to(arrays[0].scalar_type());
 }
 
 }  // namespace narrowcast::collectives

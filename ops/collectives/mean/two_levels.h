@@ -1,0 +1,59 @@
+// The mean where ranks share nodes: in the memory of each node first, then between nodes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/message_memory.h"
+#include "ops/collectives/mean/segments.h"
+#include "ops/cpu/wire/wire_kernels.h"
+#include "ops/node/find_nodes.h"
+#include "ops/node/node_layout.h"
+
+namespace narrowcast::collectives {
+
+// The elements of an array whose codes a rank sends; empty for ranks that own no segment. Of one level, all elements
+// and the rank's shard of them.
+struct SentParts {
+  Segment own;   // In the first hop: of this rank's numbers or, of two levels, of its node's.
+  Segment mean;  // In the second hop, if there is one.
+};
+
+// Of an array of `numel` elements.
+inline Segment segment_of(const node::NodeLayout& layout, int64_t index, int64_t numel) {
+  return part_of({0, numel}, index, layout.segments(), cpu::kWireGrain);
+}
+
+inline SentParts sent_parts(const node::NodeLayout& layout, int64_t rank, int64_t numel) {
+  const int64_t local_rank = layout.local_rank_of(rank);
+  if (local_rank >= layout.segments()) {
+    return {};
+  }
+  const Segment own = segment_of(layout, local_rank, numel);
+  const Segment shard = shard_of(layout.node_of(rank), layout.nodes(), own.numel);
+  return {own, {own.begin + shard.begin, shard.numel}};
+}
+
+struct TwoLevelOptions {
+  MeanOptions mean;  // Of the group: rank, size, array.
+  std::shared_ptr<const node::FoundNodes> nodes;
+  int64_t array = 0;  // The memory's number for this array of a job.
+  LinkCost link = {};
+};
+
+// With N nodes, W ranks, and S segments (NodeLayout):
+// Before:  rank r holds its own array, cut into the same segments on every rank.
+// start:   rank r copies its array, in float32, to its staging buffer in the node's memory.
+// advance: the owner of a segment waits for its node's ranks, replaces the segment of its staging buffer by their mean,
+//          summed in float32 in the order of ranks (where nodes differ in size, times the node's part of N / W: then
+//          the mean over nodes is that over ranks), and starts an exchange of one or two shots with the segment's
+//          owners on the other nodes. Its hops follow; when it is done, the owner tells the node's ranks.
+// finish:  rank r copies all segments from their owners' staging buffers.
+// After:   the owners of a segment have decoded the same bytes, and the ranks of a node copied what they decoded.
+// With one node nothing is sent, and nothing rounded but float32 sums.
+//
+// Residuals: own ones are of the owner's segment, and belong to the node's mean.
+std::unique_ptr<MeanExchange> make_two_levels(const TwoLevelOptions& options, std::shared_ptr<MessageMemory> memory);
+
+}  // namespace narrowcast::collectives
