@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/bench/run_bench.h"
+#include "trainer/train/bench/sizes.h"
 #include "trainer/train/flags/worker_flags.h"
 
 using narrowcast::bench::BenchOptions;
@@ -38,6 +40,12 @@ ABSL_FLAG(std::vector<std::string>, hooks, {},
                        absl::StrJoin(narrowcast::bench::measurable_hooks(), ", "), "."));
 ABSL_FLAG(std::vector<std::string>, bucket_mib, words(kDefaults.bucket_mib),
           "Sizes of a bucket of float32 gradients, in MiB.");
+ABSL_FLAG(std::string, min_bytes, "",
+          "Least size of a bucket, in bytes of float32, or KiB, MiB or GiB with K, M or G behind the number. With "
+          "--max_bytes, instead of --bucket_mib; as -b of nccl-tests.");
+ABSL_FLAG(std::string, max_bytes, "", "Greatest size of a bucket, likewise; as -e of nccl-tests.");
+ABSL_FLAG(int64_t, factor, narrowcast::bench::SizeRange{}.factor,
+          "From each size from --min_bytes to --max_bytes to the next; as -f of nccl-tests.");
 ABSL_FLAG(std::vector<std::string>, buckets, words(kDefaults.buckets), "Numbers of buckets in flight.");
 ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations of each hook in each case.");
 ABSL_FLAG(int64_t, warmup_iterations, kDefaults.warmup_iterations, "Iterations before them.");
@@ -45,6 +53,8 @@ ABSL_FLAG(bool, link, kDefaults.link, "Measure the link between neighbouring ran
 ABSL_FLAG(double, link_gbit, 0,
           "The link's rate in Gbit/s as you know it, to compare the hooks with; the measured one if not given.");
 ABSL_FLAG(bool, kernels, kDefaults.kernels, "Measure the kernels of the wire formats, on rank 0's machine.");
+ABSL_FLAG(bool, check, kDefaults.check,
+          "Compare each hook's mean with the exact one, once for each size; as -c of nccl-tests.");
 ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
 ABSL_FLAG(int64_t, timeout_seconds, std::chrono::duration_cast<std::chrono::seconds>(kDefaults.group.timeout).count(),
           "Limit for joining the other ranks and for every collective.");
@@ -62,8 +72,8 @@ narrowcast::program::Description description() {
           .summary = "measures the network, the kernels and the communication hooks, and says which hook pays.",
           .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
           .groups = {{"What is measured",
-                      {"hooks", "bucket_mib", "buckets", "iterations", "warmup_iterations", "link", "link_gbit",
-                       "kernels", "list_hooks"}},
+                      {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
+                       "warmup_iterations", "check", "link", "link_gbit", "kernels", "list_hooks"}},
                      {"How", {"json", "threads", "timeout_seconds"}},
                      {"Place in the job", narrowcast::worker_flags()}},
           .examples = {{"every hook, between four processes of this machine",
@@ -73,9 +83,18 @@ narrowcast::program::Description description() {
                         "--no-python narrowcast-bench"},
                        {"some hooks, smaller buckets, on a link of 10 Gbit/s",
                         "narrowcast-run --nproc_per_node=2 narrowcast-bench --hooks=bf16_compress,quantize_per_channel "
-                        "--bucket_mib=1,25 --buckets=1 --link_gbit=10"}},
+                        "--bucket_mib=1,25 --buckets=1 --link_gbit=10"},
+                       {"sizes from 64 KiB to 64 MiB, each four times the one before",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-bench --min_bytes=64K --max_bytes=64M --factor=4 "
+                        "--buckets=1"}},
           .exit_codes = narrowcast::program::common_exit_codes(),
           .exit_note = ""};
+}
+
+// The flag's value if the command line has it.
+template <class Flag>
+auto given(const CommandLine& line, const char* name, const Flag& flag) {
+  return line.given(name) ? std::optional(absl::GetFlag(flag)) : std::nullopt;
 }
 
 BenchOptions read_options(const CommandLine& line) {
@@ -83,14 +102,17 @@ BenchOptions read_options(const CommandLine& line) {
   options.version = NARROWCAST_VERSION;
   options.hooks = absl::GetFlag(FLAGS_hooks);
   options.bucket_mib = narrowcast::bench::parse_numbers("bucket_mib", absl::GetFlag(FLAGS_bucket_mib));
+  options.sizes = narrowcast::bench::read_size_range({.min_bytes = given(line, "min_bytes", FLAGS_min_bytes),
+                                                      .max_bytes = given(line, "max_bytes", FLAGS_max_bytes),
+                                                      .factor = given(line, "factor", FLAGS_factor),
+                                                      .bucket_mib_given = line.given("bucket_mib")});
   options.buckets = narrowcast::bench::parse_integers("buckets", absl::GetFlag(FLAGS_buckets));
   options.iterations = absl::GetFlag(FLAGS_iterations);
   options.warmup_iterations = absl::GetFlag(FLAGS_warmup_iterations);
   options.link = absl::GetFlag(FLAGS_link);
-  if (line.given("link_gbit")) {
-    options.link_gbit = absl::GetFlag(FLAGS_link_gbit);
-  }
+  options.link_gbit = given(line, "link_gbit", FLAGS_link_gbit);
   options.kernels = absl::GetFlag(FLAGS_kernels);
+  options.check = absl::GetFlag(FLAGS_check);
   options.json_file = absl::GetFlag(FLAGS_json);
   options.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
   options.threads = absl::GetFlag(FLAGS_threads);

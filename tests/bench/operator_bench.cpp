@@ -19,7 +19,7 @@
 #include <narrowcast/worker_env.h>
 #include "tests/hooks/bucket.h"
 #include "trainer/base/program/command_line.h"
-#include "trainer/train/bench/results.h"
+#include "trainer/train/bench/statistics.h"
 
 ABSL_FLAG(double, mebibytes, 25, "size of the tensor of float32");
 ABSL_FLAG(int64_t, iterations, 20, "measured iterations of each, after three to warm up");

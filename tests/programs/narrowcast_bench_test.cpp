@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 ProgramEnd bench_on_two(const Words& flags) {
@@ -38,12 +39,14 @@ TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
       bench_on_two({"--hooks=bf16_compress,quantize_per_tensor", "--bucket_mib=0.0625,1", "--buckets=1,2",
                     "--iterations=3", "--nokernels", "--link_gbit=10", "--json=" + folder / "bench.json"});
   ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_EQ(count_of("Ranks: 2 on one node.\n", end.output), 1) << end.output;
   EXPECT_EQ(count_of("Link: ", end.output), 1) << end.output;
-  EXPECT_EQ(count_of("\nquantize_per_tensor ", end.output), 4) << end.output;
-  EXPECT_EQ(count_of("Recommendation: ", end.output), 1) << end.output;
+  EXPECT_EQ(count_of("\nquantize_per_tensor ", end.output), 4 + 2) << end.output;  // cases, and sizes checked
+  EXPECT_THAT(end.output, HasSubstr("Recommendation: none, 3 iterations cannot tell hooks apart: it takes at least 6"));
 
   const auto json = nlohmann::json::parse(files::read_file(folder / "bench.json"));
   EXPECT_EQ(json.at("ranks"), 2);
+  EXPECT_EQ(json.at("nodes"), nlohmann::json::parse(R"({"count": 1, "ranks_per_node": [2]})"));
   EXPECT_EQ(json.at("given_gbit_per_second"), 10);
   EXPECT_FALSE(json.contains("kernels"));
   EXPECT_GT(json.at("link").at("gbit_per_second"), 0);
@@ -52,12 +55,44 @@ TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
   for (const auto& entry : json.at("hooks")) {
     hooks.push_back(entry.at("hook"));
     EXPECT_EQ(entry.at("milliseconds").size(), 3U);
-    EXPECT_GT(entry.at("median_ms"), 0);
+    EXPECT_GT(entry.at("min_ms"), 0);
+    EXPECT_LE(entry.at("min_ms"), entry.at("median_ms"));
+    EXPECT_LE(entry.at("median_ms"), entry.at("p99_ms"));
+    EXPECT_EQ(entry.at("payload_bytes_per_node"), 2 * entry.at("payload_bytes").get<int64_t>());
   }
   EXPECT_THAT(std::vector<std::string>(hooks.begin(), hooks.begin() + 3),
               ElementsAre("allreduce", "bf16_compress", "quantize_per_tensor"));
   EXPECT_EQ(json.at("hooks").back().at("payload_bytes"), 2 * ((1 << 18) + 8));  // N codes, a scale and a zero point
+  ASSERT_EQ(json.at("exactness").size(), 6U);
+  for (const auto& entry : json.at("exactness")) {
+    EXPECT_EQ(entry.at("outside_tolerance"), 0) << entry;
+    EXPECT_TRUE(entry.at("replicas_equal")) << entry;
+    EXPECT_GT(entry.at("squared_relative_error"), 0) << entry;
+    EXPECT_LT(entry.at("squared_relative_error"), 1e-3) << entry;
+  }
   EXPECT_EQ(folder.entries(), 1);
+}
+
+TEST(NarrowcastBench, SweepsSizes) {
+  const TemporaryFolder folder;
+  const ProgramEnd end =
+      bench_on_two({"--hooks=int8", "--min_bytes=4K", "--max_bytes=70K", "--factor=4", "--buckets=1", "--iterations=6",
+                    "--nokernels", "--nolink", "--nocheck", "--json=" + folder / "bench.json"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.output, HasSubstr("\nFit: "));
+  EXPECT_THAT(end.output, Not(HasSubstr("Exactness")));
+
+  const auto json = nlohmann::json::parse(files::read_file(folder / "bench.json"));
+  EXPECT_FALSE(json.contains("exactness"));
+  std::vector<int64_t> sizes;
+  for (const auto& entry : json.at("hooks")) {
+    sizes.push_back(entry.at("bucket_bytes"));
+  }
+  EXPECT_THAT(sizes, ElementsAre(4096, 4096, 16384, 16384, 65536, 65536));
+  ASSERT_EQ(json.at("fits").size(), 2U);
+  EXPECT_EQ(json.at("fits")[1].at("hook"), "int8");
+  EXPECT_EQ(json.at("fits")[1].at("sizes"), 3);
+  EXPECT_NE(json.at("recommendation").at("verdict"), "too_few_iterations");
 }
 
 TEST(NarrowcastBench, EveryErrorIsOneLine) {
@@ -65,6 +100,10 @@ TEST(NarrowcastBench, EveryErrorIsOneLine) {
   expect_one_line(bench_alone({"--hooks=int3"}), "hooks: 'int3' cannot be measured; known: allreduce, ");
   expect_one_line(bench_alone({"--bucket_mib=big"}), "bucket_mib: 'big' is no number");
   expect_one_line(bench_alone({"--buckets=1.5"}), "buckets: '1.5' is no whole number");
+  expect_one_line(bench_alone({"--min_bytes=1M", "--max_bytes=4M", "--bucket_mib=25"}), "give one or the other");
+  expect_one_line(bench_alone({"--min_bytes=1M"}), "min_bytes: 1M needs max_bytes");
+  expect_one_line(bench_alone({"--factor=2"}), "factor: 2 has no effect without min_bytes and max_bytes");
+  expect_one_line(bench_alone({"--min_bytes=1M", "--max_bytes=huge"}), "max_bytes: 'huge' is no size");
   expect_one_line(bench_alone({"--hook=int8"}), "did you mean --hooks?");
 }
 

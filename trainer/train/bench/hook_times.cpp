@@ -1,58 +1,22 @@
 #include "trainer/train/bench/hook_times.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/randn.h>
+#include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <torch/csrc/distributed/c10d/comm.hpp>
-#include <utility>
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
+#include "trainer/train/bench/gradient_buckets.h"
+#include "trainer/train/bench/statistics.h"
 
 namespace narrowcast::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
-
-constexpr double kGradientSize = 1e-3;  // Standard deviation.
-
-// The buckets of one step, as a Reducer would hand them out.
-class Buckets {
- public:
-  Buckets(int64_t numel, int64_t count, uint64_t seed)
-      : gradient_(at::randn({numel}, at::detail::createCPUGenerator(seed)) * kGradientSize) {
-    for (int64_t i = 0; i < count; ++i) {
-      buffers_.push_back(at::empty_like(gradient_));
-      parameters_.push_back(gradient_.view({1, numel}));  // Nobody reads it, but hooks may ask which it is.
-    }
-  }
-
-  size_t count() const { return buffers_.size(); }
-  const at::Tensor& buffer(size_t i) const { return buffers_[i]; }
-
-  void fill() const {
-    for (const at::Tensor& buffer : buffers_) {
-      buffer.copy_(gradient_);
-    }
-  }
-  c10d::GradBucket bucket(size_t i) const {
-    const auto numel = static_cast<size_t>(gradient_.numel());
-    return c10d::GradBucket(i, count(), buffers_[i], {0}, {numel}, {parameters_[i].sizes()}, {parameters_[i]},
-                            std::nullopt);
-  }
-
- private:
-  at::Tensor gradient_;
-  std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> parameters_;
-};
 
 // A hook and its times on this rank.
 struct Entry {
@@ -70,32 +34,16 @@ std::vector<Entry> make_entries(const ProcessGroupPtr& group, const std::vector<
   return entries;
 }
 
-// The Reducer copies a result that is not the bucket itself, so that belongs to the time.
-void take_result(hooks::CommHook& hook, const FuturePtr& future, const at::Tensor& buffer) {
-  future->waitAndThrow();
-  const at::Tensor result = hook.parseHookResult(future->value());
-  if (!result.is_alias_of(buffer)) {
-    buffer.copy_(result);
-  }
-}
-
-double milliseconds_of_step(const ProcessGroupPtr& group, hooks::CommHook& hook, const Buckets& buckets) {
+double milliseconds_of_step(const ProcessGroupPtr& group, hooks::CommHook& hook, const GradientBuckets& buckets) {
   buckets.fill();
   barrier(group, "starting to measure a hook");
   const auto begin = Clock::now();
-  std::vector<FuturePtr> futures;
-  for (size_t i = 0; i < buckets.count(); ++i) {
-    auto bucket = buckets.bucket(i);
-    futures.push_back(hook.runHook(bucket));
-  }
-  for (size_t i = 0; i < buckets.count(); ++i) {
-    take_result(hook, futures[i], buckets.buffer(i));
-  }
+  buckets.average(hook);
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
 void take_turns(const ProcessGroupPtr& group, const HookWorkload& workload, std::vector<Entry>& entries) {
-  const Buckets buckets(workload.numel, workload.buckets, static_cast<uint64_t>(group->getRank()));
+  const GradientBuckets buckets(workload.numel, workload.buckets, static_cast<uint64_t>(group->getRank()));
   for (int64_t iteration = 0; iteration < workload.warmup_iterations + workload.iterations; ++iteration) {
     for (size_t turn = 0; turn < entries.size(); ++turn) {
       Entry& entry = entries[(turn + static_cast<size_t>(iteration)) % entries.size()];
@@ -109,6 +57,14 @@ void take_turns(const ProcessGroupPtr& group, const HookWorkload& workload, std:
   }
 }
 
+// A collective: the most that the ranks of one node send together, if this rank sends `bytes`.
+double most_of_any_node(const ProcessGroupPtr& group, const std::vector<int64_t>& nodes, double bytes) {
+  std::vector<double> of_nodes(static_cast<size_t>(*std::max_element(nodes.begin(), nodes.end())) + 1);
+  of_nodes[static_cast<size_t>(nodes[static_cast<size_t>(group->getRank())])] = bytes;
+  of_nodes = all_reduce_sum(group, of_nodes);
+  return *std::max_element(of_nodes.begin(), of_nodes.end());
+}
+
 // A collective.
 HookTime summarize(const ProcessGroupPtr& group, const HookWorkload& workload, const Entry& entry) {
   const int64_t sent = entry.hook->payload_bytes_sent() - entry.warmup_bytes;
@@ -119,6 +75,7 @@ HookTime summarize(const ProcessGroupPtr& group, const HookWorkload& workload, c
   time.buckets = workload.buckets;
   time.milliseconds = all_reduce_max(group, entry.milliseconds);
   time.payload_bytes = std::llround(all_reduce_max(group, {per_iteration})[0]);
+  time.payload_bytes_per_node = std::llround(most_of_any_node(group, workload.nodes, per_iteration));
   time.median_ms = median(time.milliseconds);
   return time;
 }
@@ -126,6 +83,9 @@ HookTime summarize(const ProcessGroupPtr& group, const HookWorkload& workload, c
 }  // namespace
 
 HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& workload) {
+  TORCH_CHECK_VALUE(workload.nodes.size() == static_cast<size_t>(group->getSize()),
+                    "nodes: must name the node of each of ", group->getSize(), " ranks, but has ",
+                    workload.nodes.size());
   std::vector<Entry> entries = make_entries(group, workload.hooks);
   with_network_errors(group->getRank(), "measuring hooks", [&] { take_turns(group, workload, entries); });
   HookTimes result;

@@ -17,6 +17,7 @@ struct HookWorkload {
   int64_t buckets = 1;  // in flight at once
   int64_t warmup_iterations = 0;
   int64_t iterations = 1;
+  std::vector<int64_t> nodes = {};  // the number of each rank's node, by rank
 };
 
 // What one case gave.
@@ -26,8 +27,8 @@ struct HookTimes {
 };
 
 // A collective. In each iteration every hook has its turn (another one begins each time): all ranks start together with
-// fresh gradients, run the hook on all buckets, and wait for all of them. Each bucket holds one parameter with two
-// dimensions. Throws c10::DistBackendError if a peer fails, and what the hooks throw.
+// fresh gradients, run the hook on all buckets, and wait for all of them. Throws c10::ValueError if `nodes` is not as
+// long as the group is large, c10::DistBackendError if a peer fails, and what the hooks throw.
 HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& workload);
 
 }  // namespace narrowcast::bench

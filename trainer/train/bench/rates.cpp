@@ -14,6 +14,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
 #include "ops/cpu/wire/wire_kernels.h"
+#include "trainer/train/bench/statistics.h"
 
 namespace narrowcast::bench {
 namespace {

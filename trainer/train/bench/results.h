@@ -1,8 +1,7 @@
-// What narrowcast-bench has measured, how it compares, and how people and programs read it.
+// What narrowcast-bench has measured, and the numbers that follow from it.
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,8 +9,6 @@
 #include "ops/codec/wire_format.h"
 
 namespace narrowcast::bench {
-
-struct BenchOptions;
 
 // The hook that all others are compared with.
 inline constexpr const char* kReference = "allreduce";
@@ -47,24 +44,54 @@ struct HookTime {
   int64_t buckets = 0;
   std::vector<double> milliseconds = {};  // of the slowest rank, in each measured iteration
   int64_t payload_bytes = 0;              // that each rank sends in one iteration; the most of any rank
+  int64_t payload_bytes_per_node = 0;     // that the ranks of a node send together; the most of any node
   double median_ms = 0;
+};
+
+// How far one hook's mean of one bucket is from the exact one.
+struct HookExactness {
+  std::string hook = {};
+  int64_t bucket_bytes = 0;           // of float32
+  double squared_relative_error = 0;  // sum of squared differences over the sum of the exact mean's squares; of the
+                                      // worst rank, infinity for a result that holds no numbers
+  int64_t outside_tolerance = 0;      // elements that are further from the exact mean than the hook's bound; the same
+  bool replicas_equal = false;        // all ranks end with the same bits
 };
 
 // Everything that one run has measured.
 struct BenchResults {
   int64_t ranks = 0;
+  std::vector<int64_t> ranks_per_node = {};  // by node
   std::optional<LinkRate> link = {};
   std::optional<double> given_gbit = {};  // the link's rate as the user knows it
   std::optional<KernelRates> kernels = {};
-  std::vector<HookTime> hooks = {};  // case by case, the reference hook first in each
-  int64_t payload_bytes_sent = 0;    // by this rank in the whole run, warm-up included
+  std::vector<HookTime> hooks = {};           // case by case, the reference hook first in each
+  std::vector<HookExactness> exactness = {};  // size by size, in the same order; empty if it was not checked
+  int64_t payload_bytes_sent = 0;             // by this rank in the whole run, warm-up and check included
 };
 
 // Whether all ranks end with the mean of what they gave to this hook.
 bool averages(const std::string& hook);
 
-// The middle of the values, or the mean of the two in the middle. Throws c10::ValueError without values.
-double median(std::vector<double> values);
+// The float32 elements of a bucket.
+int64_t elements_of(int64_t bucket_bytes);
+
+// The bytes of float32 that a case averages: of all buckets in flight.
+double averaged_bytes(const HookTime& time);
+
+// averaged_bytes over the median time, GB/s: what nccl-tests calls the algorithm bandwidth.
+double algorithm_bandwidth(const HookTime& time);
+
+// fp32-equivalent: algorithm_bandwidth * 2 (W - 1) / W with W ranks, GB/s, as nccl-tests defines the bus bandwidth of
+// an all-reduce (its doc/PERFORMANCE.md): the rate at which a ring all-reduce of float32 would have to send to take
+// that time. A hook that sends fewer bytes can be above what the network gives.
+double bus_bandwidth(const HookTime& time, int64_t ranks);
+
+// The payload of one rank over the median time, GB/s: what really travels.
+double wire_bandwidth(const HookTime& time);
+
+// The time of the case and another hook; nullptr if that was not measured.
+const HookTime* same_case(const BenchResults& results, const HookTime& time, const std::string& hook);
 
 // How many times as fast as `reference` the hook of `time` is in the same case: 2 takes half the time. None if that
 // hook was not measured.
@@ -74,16 +101,18 @@ std::optional<double> speed_up(const BenchResults& results, const HookTime& time
 // None if neither is there.
 std::optional<double> share_of_link(const BenchResults& results, const HookTime& time);
 
-// The link for people. As each of these texts it ends its last line. One line: rate and round trip.
-std::string link_text(const LinkRate& link);
+// The time of a hook as a function of size: latency + averaged_bytes / bandwidth.
+struct HookFit {
+  std::string hook = {};
+  int64_t buckets = 0;
+  int64_t sizes = 0;                         // how many were measured
+  double latency_us = 0;                     // below zero where the times grow faster than the sizes
+  std::optional<double> gb_per_second = {};  // of float32; none if larger sizes do not take longer
+  double worst_residual = 0;                 // the largest |fitted - measured| / measured of the sizes
+};
 
-// A table with a line per format and each rate's share of the memory's read rate.
-std::string kernel_table(const KernelRates& kernels);
-
-// A table with a line per case and hook; a dash stands where there is no number.
-std::string hook_table(const BenchResults& results);
-
-// The results for other programs; docs/benchmarking.md lists the keys.
-nlohmann::json to_json(const BenchOptions& options, const BenchResults& results);
+// For each number of buckets and hook the fit of the median times, by fit_line with x = averaged_bytes. None of those
+// with fewer than three sizes. In the order of the results.
+std::vector<HookFit> fit_hooks(const BenchResults& results);
 
 }  // namespace narrowcast::bench

@@ -14,17 +14,21 @@
 
 #include "hooks/hook_table.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/bench/exactness.h"
 #include "trainer/train/bench/hook_times.h"
+#include "trainer/train/bench/nodes.h"
 #include "trainer/train/bench/rates.h"
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/results.h"
+#include "trainer/train/bench/results_json.h"
+#include "trainer/train/bench/tables.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::bench {
 namespace {
 
-constexpr double kMostMib = 4096;
+constexpr double kMib = 1 << 20;
 constexpr int64_t kMostBuckets = 256;
 constexpr int64_t kMostIterations = 1'000'000;
 
@@ -51,6 +55,16 @@ void check_list(const char* name, const std::vector<Value>& values, Value least,
   }
 }
 
+// Values that differ may still be as many elements.
+void check_bucket_mib(const BenchOptions& options) {
+  check_list("bucket_mib", options.bucket_mib, sizeof(float) / kMib, static_cast<double>(kMostBucketBytes) / kMib);
+  const std::vector<int64_t> sizes = bucket_sizes(options);
+  for (auto size = sizes.begin(); size != sizes.end(); ++size) {
+    TORCH_CHECK_VALUE(std::find(sizes.begin(), size, *size) == size, "bucket_mib: two values are the same size of ",
+                      *size, " bytes");
+  }
+}
+
 // What all steps of a run need.
 class Run {
  public:
@@ -61,15 +75,20 @@ class Run {
   }
 
   BenchResults measure() {
+    nodes_ = nodes_by_rank(group_, context_.env);
+    results_.ranks_per_node = ranks_per_node(nodes_);
     if (options_.link) {
       measure_link();
     }
     if (options_.kernels) {
       measure_kernels();
     }
-    for (const double mib : options_.bucket_mib) {
+    for (const int64_t bytes : bucket_sizes(options_)) {
+      if (options_.check) {
+        check_exactness(bytes);
+      }
       for (const int64_t buckets : options_.buckets) {
-        measure_hooks(mib, buckets);
+        measure_hooks(bytes, buckets);
       }
     }
     return std::move(results_);
@@ -91,14 +110,21 @@ class Run {
     barrier(group_, "waiting for rank 0 to measure the kernels");
   }
 
-  void measure_hooks(double mib, int64_t buckets) {
-    announce(absl::StrCat("hooks, ", buckets, " x ", mib, " MiB"));
-    const auto elements = static_cast<int64_t>(std::llround(mib * (1 << 20) / sizeof(float)));
+  void check_exactness(int64_t bytes) {
+    announce(absl::StrCat("exactness, ", bytes, " bytes"));
+    const Exactness measured = measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes));
+    results_.exactness.insert(results_.exactness.end(), measured.hooks.begin(), measured.hooks.end());
+    results_.payload_bytes_sent += measured.payload_bytes_sent;
+  }
+
+  void measure_hooks(int64_t bytes, int64_t buckets) {
+    announce(absl::StrCat("hooks, ", buckets, " x ", bytes, " bytes"));
     const HookTimes measured = bench::measure_hooks(group_, {.hooks = hooks_to_measure(options_),
-                                                             .numel = std::max<int64_t>(1, elements),
+                                                             .numel = elements_of(bytes),
                                                              .buckets = buckets,
                                                              .warmup_iterations = options_.warmup_iterations,
-                                                             .iterations = options_.iterations});
+                                                             .iterations = options_.iterations,
+                                                             .nodes = nodes_});
     results_.hooks.insert(results_.hooks.end(), measured.times.begin(), measured.times.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -112,19 +138,24 @@ class Run {
   const BenchOptions& options_;
   const job::JobContext& context_;
   const ProcessGroupPtr& group_;
+  std::vector<int64_t> nodes_;  // by rank
   BenchResults results_;
 };
 
 void print(const BenchResults& results, std::ostream& out) {
+  out << ranks_text(results);
   if (results.link) {
-    out << link_text(*results.link) << "\n";
+    out << link_text(*results.link);
   }
   if (results.kernels) {
-    out << kernel_table(*results.kernels) << "\n";
+    out << "\n" << kernel_table(*results.kernels);
   }
-  out << "Hooks on " << results.ranks << " ranks, median time of the slowest rank (allreduce is always measured):\n"
-      << hook_table(results) << "\n"
-      << recommendation_text(recommend(results)) << std::flush;
+  out << "\n" << hook_table(results);
+  if (!results.exactness.empty()) {
+    out << "\n" << exactness_table(results);
+  }
+  const std::string fits = fit_table(results);
+  out << (fits.empty() ? "" : "\n") << fits << "\n" << recommendation_text(recommend(results)) << std::flush;
 }
 
 }  // namespace
@@ -150,10 +181,25 @@ std::vector<std::string> hooks_to_measure(const BenchOptions& options) {
   return hooks;
 }
 
+std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
+  if (options.sizes) {
+    return sizes_of(*options.sizes);
+  }
+  std::vector<int64_t> sizes;
+  for (const double mib : options.bucket_mib) {
+    const int64_t elements = std::llround(mib * kMib / sizeof(float));
+    sizes.push_back(elements * static_cast<int64_t>(sizeof(float)));
+  }
+  return sizes;
+}
+
 void check_options(const BenchOptions& options, int64_t world_size) {
   check_hooks(options.hooks);
-  constexpr double kLeastMib = 4.0 / (1 << 20);
-  check_list("bucket_mib", options.bucket_mib, kLeastMib, kMostMib);
+  if (options.sizes) {
+    check_size_range(*options.sizes);
+  } else {
+    check_bucket_mib(options);
+  }
   check_list("buckets", options.buckets, int64_t{1}, kMostBuckets);
   check_list("iterations", std::vector<int64_t>{options.iterations}, int64_t{1}, kMostIterations);
   check_list("warmup_iterations", std::vector<int64_t>{options.warmup_iterations}, int64_t{0}, kMostIterations);
@@ -166,12 +212,13 @@ void check_options(const BenchOptions& options, int64_t world_size) {
 std::vector<NamedValue> agreed_values(const BenchOptions& options) {
   return {{"version", options.version},
           {"hooks", absl::StrJoin(hooks_to_measure(options), ",")},
-          {"bucket_mib", absl::StrJoin(options.bucket_mib, ",")},
+          {"bucket_bytes", absl::StrJoin(bucket_sizes(options), ",")},
           {"buckets", absl::StrJoin(options.buckets, ",")},
           {"iterations", absl::StrCat(options.iterations)},
           {"warmup_iterations", absl::StrCat(options.warmup_iterations)},
           {"link", options.link ? "true" : "false"},
-          {"kernels", options.kernels ? "true" : "false"}};
+          {"kernels", options.kernels ? "true" : "false"},
+          {"check", options.check ? "true" : "false"}};
 }
 
 std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words) {

@@ -8,6 +8,7 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/process_group.h>
+#include "trainer/train/bench/sizes.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::bench {
@@ -16,13 +17,15 @@ namespace narrowcast::bench {
 struct BenchOptions {
   std::string version = {};               // of the program
   std::vector<std::string> hooks = {};    // empty: measurable_hooks() that average
-  std::vector<double> bucket_mib = {25};  // sizes of a bucket of float32
+  std::vector<double> bucket_mib = {25};  // sizes of a bucket of float32, MiB
+  std::optional<SizeRange> sizes = {};    // instead of them
   std::vector<int64_t> buckets = {1, 4};  // numbers of buckets in flight
   int64_t iterations = 20;                // measured for each hook and case
   int64_t warmup_iterations = 3;          // before them
   bool link = true;                       // measure the link
   std::optional<double> link_gbit = {};   // its rate as the user knows it, Gbit/s; else the measured one
   bool kernels = true;                    // measure the kernels
+  bool check = true;                      // compare the hooks' means with the exact one
   std::string json_file = {};             // for the results; empty: none
   int64_t threads = 0;                    // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
   ProcessGroupOptions group = {};
@@ -33,6 +36,9 @@ std::vector<std::string> measurable_hooks();
 
 // The hooks that a run measures: those asked for, kReference first and always among them.
 std::vector<std::string> hooks_to_measure(const BenchOptions& options);
+
+// The sizes of a bucket that a run measures, bytes of whole float32 elements.
+std::vector<int64_t> bucket_sizes(const BenchOptions& options);
 
 // Throws c10::ValueError naming the option and its value for whatever one rank can find wrong by itself.
 void check_options(const BenchOptions& options, int64_t world_size);

@@ -1,56 +1,11 @@
 #include "trainer/train/bench/results.h"
 
-#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include "tests/trainer/train/bench/small_results.h"
-#include "trainer/train/bench/run_bench.h"
 
 namespace narrowcast::bench {
 namespace {
-
-TEST(LinkText, SaysRateAndRoundTrip) {
-  EXPECT_EQ(link_text({.gbit_per_second = 0.957, .message_bytes = 30'000'000, .round_trip_us = 81.6}),
-            "Link: 0.96 Gbit/s from each rank to the next, all at once (messages of 30.0 MB); round trip 82 us.\n");
-}
-
-TEST(KernelTable, ComparesWithReading) {
-  const KernelRates rates = {
-      .memory_read = 20,
-      .formats = {{WireFormat::kInt8B128, 18, 15}, {WireFormat::kFp8E4M3B32, 9, 10}},
-  };
-  EXPECT_EQ(kernel_table(rates),
-            "Kernels, one thread, GB/s of float32; memory is read at 20.0 GB/s:\n"
-            "format        encode  of reading  decode  of reading\n"
-            "int8_b128       18.0         90%    15.0         75%\n"
-            "fp8_e4m3_b32     9.0         45%    10.0         50%\n");
-}
-
-TEST(HookTable, HasALinePerHookAndCase) {
-  HookTime small = four_of("int8", 0.5, 400);
-  small.bucket_bytes = 64 << 10;
-  const BenchResults results = {
-      .given_gbit = 1,
-      .hooks = {time_of("allreduce", 221.004, 26'214'400), time_of("bf16_compress", 110.5, 13'107'200), small}};
-  EXPECT_EQ(hook_table(results),
-            "hook           bucket  buckets      ms  x allreduce  x bf16_compress  sent per rank  of the link\n"
-            "allreduce      25 MiB        1  221.00         1.00             0.50        26.2 MB          95%\n"
-            "bf16_compress  25 MiB        1  110.50         2.00             1.00        13.1 MB          95%\n"
-            "int8           64 KiB        4    0.50            -                -          400 B           1%\n");
-}
-
-TEST(HookTable, HasADashWithoutALink) {
-  EXPECT_EQ(hook_table({.hooks = {time_of("allreduce", 1, 1)}}),
-            "hook       bucket  buckets    ms  x allreduce  x bf16_compress  sent per rank  of the link\n"
-            "allreduce  25 MiB        1  1.00         1.00                -            1 B            -\n");
-}
-
-TEST(Median, IsTheMiddleOfSortedValues) {
-  EXPECT_EQ(median({7}), 7);
-  EXPECT_EQ(median({9, 1, 2}), 2);
-  EXPECT_EQ(median({100, 4, 1, 2}), 3);
-  EXPECT_THROW(median({}), c10::ValueError);
-}
 
 TEST(SpeedUp, IsOfTheSameCase) {
   const BenchResults results = {.hooks = {time_of("allreduce", 8, 0), time_of("int8", 2, 0),
@@ -70,33 +25,54 @@ TEST(ShareOfLink, ComparesWithTheGivenRateFirst) {
   EXPECT_DOUBLE_EQ(*share_of_link(results, time), 0.8);
 }
 
-TEST(BenchJson, HoldsEverythingThatWasMeasured) {
-  const BenchResults results = {.ranks = 2,
-                                .link = LinkRate{.gbit_per_second = 0.9, .message_bytes = 64, .round_trip_us = 80},
-                                .given_gbit = 1,
-                                .kernels = KernelRates{.memory_read = 20, .formats = {{WireFormat::kInt8B128, 18, 15}}},
-                                .hooks = {time_of("allreduce", 4, 100), time_of("int8", 1, 25)},
-                                .payload_bytes_sent = 999};
-  const nlohmann::json json = to_json({.version = "1.2", .iterations = 7, .warmup_iterations = 2}, results);
-  EXPECT_EQ(json, nlohmann::json::parse(R"({
-    "version": "1.2", "ranks": 2, "iterations": 7, "warmup_iterations": 2, "recommended_hook": "int8",
-    "payload_bytes_sent": 999, "given_gbit_per_second": 1.0,
-    "link": {"gbit_per_second": 0.9, "message_bytes": 64, "round_trip_us": 80.0},
-    "kernels": {"memory_read_gb_per_second": 20.0,
-                "formats": {"int8_b128": {"encode_gb_per_second": 18.0, "decode_gb_per_second": 15.0}}},
-    "hooks": [
-      {"hook": "allreduce", "bucket_bytes": 26214400, "buckets": 1, "median_ms": 4.0, "milliseconds": [4.0],
-       "payload_bytes": 100},
-      {"hook": "int8", "bucket_bytes": 26214400, "buckets": 1, "median_ms": 1.0, "milliseconds": [1.0],
-       "payload_bytes": 25}]})"));
+// Four buckets of 25 MiB in 100 ms.
+TEST(Bandwidths, AreThoseOfNcclTests) {
+  const HookTime time = four_of("int8", 100, 39'000'000);
+  EXPECT_EQ(elements_of(time.bucket_bytes), 6'553'600);
+  EXPECT_DOUBLE_EQ(averaged_bytes(time), 104'857'600);
+  EXPECT_DOUBLE_EQ(algorithm_bandwidth(time), 1.048576);
+  EXPECT_DOUBLE_EQ(bus_bandwidth(time, 2), 1.048576);
+  EXPECT_DOUBLE_EQ(bus_bandwidth(time, 4), 1.048576 * 1.5);
+  EXPECT_DOUBLE_EQ(wire_bandwidth(time), 0.39);
 }
 
-TEST(BenchJson, LeavesOutWhatWasNotMeasured) {
-  const nlohmann::json json = to_json({}, {.hooks = {time_of("allreduce", 4, 100)}});
-  EXPECT_FALSE(json.contains("link"));
-  EXPECT_FALSE(json.contains("given_gbit_per_second"));
-  EXPECT_FALSE(json.contains("kernels"));
-  EXPECT_EQ(json.at("recommended_hook"), "");
+HookTime sized(const std::string& hook, int64_t bucket_bytes, double median_ms) {
+  HookTime time = time_of(hook, median_ms, 0);
+  time.bucket_bytes = bucket_bytes;
+  return time;
+}
+
+TEST(FitHooks, SeparatesLatencyFromBandwidth) {
+  // 0.2 ms and 2 GB/s, or 0.5 ms and 8 GB/s.
+  const auto fits = fit_hooks(
+      {.hooks = {sized("allreduce", 2'000'000, 1.2), sized("int8", 2'000'000, 0.75), sized("allreduce", 4'000'000, 2.2),
+                 sized("int8", 4'000'000, 1.0), sized("allreduce", 8'000'000, 4.2), sized("int8", 8'000'000, 1.5)}});
+  ASSERT_EQ(fits.size(), 2U);
+  EXPECT_EQ(fits[0].hook, "allreduce");
+  EXPECT_EQ(fits[0].sizes, 3);
+  EXPECT_NEAR(fits[0].latency_us, 200, 1e-6);
+  EXPECT_NEAR(*fits[0].gb_per_second, 2, 1e-9);
+  EXPECT_NEAR(fits[0].worst_residual, 0, 1e-9);
+  EXPECT_EQ(fits[1].hook, "int8");
+  EXPECT_NEAR(fits[1].latency_us, 500, 1e-6);
+  EXPECT_NEAR(*fits[1].gb_per_second, 8, 1e-9);
+}
+
+// Sizes with other numbers of buckets in flight lie on another line.
+TEST(FitHooks, NeedsThreeSizesOfOneNumberOfBuckets) {
+  BenchResults results = {.hooks = {sized("allreduce", 1000, 1), sized("allreduce", 2000, 2)}};
+  results.hooks.push_back(sized("allreduce", 3000, 3));
+  results.hooks.back().buckets = 4;
+  EXPECT_TRUE(fit_hooks(results).empty());
+  results.hooks.back().buckets = 1;
+  EXPECT_EQ(fit_hooks(results).size(), 1U);
+}
+
+TEST(FitHooks, HasNoBandwidthWhereLargerIsNotSlower) {
+  const auto fits =
+      fit_hooks({.hooks = {sized("noop", 1000, 0.3), sized("noop", 2000, 0.2), sized("noop", 4000, 0.1)}});
+  ASSERT_EQ(fits.size(), 1U);
+  EXPECT_EQ(fits[0].gb_per_second, std::nullopt);
 }
 
 }  // namespace

@@ -51,28 +51,40 @@ TEST_P(BenchOptionsErrors, NameTheOptionAndItsValue) {
 
 INSTANTIATE_TEST_SUITE_P(
     Values, BenchOptionsErrors,
-    ::testing::Values(BadOption{[](auto& o) { o.hooks = {"int3"}; },
-                                "hooks: 'int3' cannot be measured; known: allreduce, "},
-                      BadOption{[](auto& o) { o.hooks = {"none"}; }, "hooks: 'none' cannot be measured"},
-                      BadOption{[](auto& o) {
-                                  o.hooks = {"noop", "noop"};
-                                },
-                                "hooks: 'noop' is named twice"},
-                      BadOption{[](auto& o) { o.bucket_mib = {}; }, "bucket_mib: must name at least one"},
-                      BadOption{[](auto& o) {
-                                  o.bucket_mib = {1, 0};
-                                },
-                                "but is 0"},
-                      BadOption{[](auto& o) { o.bucket_mib = {NAN}; }, "bucket_mib: must be in"},
-                      BadOption{[](auto& o) { o.bucket_mib = {8192}; }, "bucket_mib: must be in"},
-                      BadOption{[](auto& o) { o.buckets = {0}; }, "buckets: must be in 1..256, but is 0"},
-                      BadOption{[](auto& o) {
-                                  o.buckets = {4, 4};
-                                },
-                                "buckets: 4 is named twice"},
-                      BadOption{[](auto& o) { o.iterations = 0; }, "iterations: must be in 1..1000000, but is 0"},
-                      BadOption{[](auto& o) { o.warmup_iterations = -1; }, "but is -1"},
-                      BadOption{[](auto& o) { o.link_gbit = 0; }, "link_gbit: must be positive, but is 0"}));
+    ::testing::Values(
+        BadOption{[](auto& o) { o.hooks = {"int3"}; }, "hooks: 'int3' cannot be measured; known: allreduce, "},
+        BadOption{[](auto& o) { o.hooks = {"none"}; }, "hooks: 'none' cannot be measured"},
+        BadOption{[](auto& o) {
+                    o.hooks = {"noop", "noop"};
+                  },
+                  "hooks: 'noop' is named twice"},
+        BadOption{[](auto& o) { o.bucket_mib = {}; }, "bucket_mib: must name at least one"},
+        BadOption{[](auto& o) {
+                    o.bucket_mib = {1, 0};
+                  },
+                  "but is 0"},
+        BadOption{[](auto& o) { o.bucket_mib = {NAN}; }, "bucket_mib: must be in"},
+        BadOption{[](auto& o) { o.bucket_mib = {8192}; }, "bucket_mib: must be in"},
+        BadOption{[](auto& o) {
+                    o.bucket_mib = {1, 1.0000001};
+                  },
+                  "bucket_mib: two values are the same size of 1048576 bytes"},
+        BadOption{[](auto& o) { o.sizes = SizeRange{.min_bytes = 8, .max_bytes = 4}; }, "max_bytes: must be in 8"},
+        BadOption{[](auto& o) { o.buckets = {0}; }, "buckets: must be in 1..256, but is 0"},
+        BadOption{[](auto& o) {
+                    o.buckets = {4, 4};
+                  },
+                  "buckets: 4 is named twice"},
+        BadOption{[](auto& o) { o.iterations = 0; }, "iterations: must be in 1..1000000, but is 0"},
+        BadOption{[](auto& o) { o.warmup_iterations = -1; }, "but is -1"},
+        BadOption{[](auto& o) { o.link_gbit = 0; }, "link_gbit: must be positive, but is 0"}));
+
+TEST(BenchOptions, HaveSizesInMibOrARange) {
+  EXPECT_THAT(bucket_sizes({.bucket_mib = {25, 0.0625}}), ElementsAre(25 << 20, 64 << 10));
+  EXPECT_THAT(bucket_sizes({.bucket_mib = {5e-6}}), ElementsAre(4));  // whole elements
+  EXPECT_THAT(bucket_sizes({.sizes = SizeRange{.min_bytes = 8, .max_bytes = 100, .factor = 3}}),
+              ElementsAre(8, 24, 72));
+}
 
 TEST(BenchOptions, NeedTwoRanks) {
   EXPECT_THAT(error_message<c10::ValueError>([] { check_options({}, 1); }), HasSubstr("needs at least 2 ranks"));
@@ -93,6 +105,8 @@ TEST(BenchOptions, AgreeOnWhatIsMeasuredButNotOnFiles) {
   EXPECT_NE(values({}), values({.iterations = 21}));
   EXPECT_NE(values({}), values({.warmup_iterations = 0}));
   EXPECT_NE(values({}), values({.link = false}));
+  EXPECT_NE(values({}), values({.check = false}));
+  EXPECT_NE(values({}), values({.sizes = SizeRange{.min_bytes = 4, .max_bytes = 8}}));
 }
 
 TEST(BenchOptions, ParseLists) {

@@ -1,0 +1,118 @@
+#include "trainer/train/bench/exactness.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include <narrowcast/hooks.h>
+#include "hooks/hook_table.h"
+#include "tests/support/ranks.h"
+#include "trainer/train/bench/gradient_buckets.h"
+#include "trainer/train/bench/run_bench.h"
+
+namespace narrowcast::bench {
+namespace {
+
+std::vector<Exactness> check_ranks(int64_t ranks, const std::vector<std::string>& hooks, int64_t numel) {
+  std::vector<Exactness> checked(static_cast<size_t>(ranks));
+  testing::run_ranks(ranks, [&](int64_t rank, const ProcessGroupPtr& group) {
+    checked[static_cast<size_t>(rank)] = measure_exactness(group, hooks, numel);
+  });
+  return checked;
+}
+
+// Every hook of the table that averages stays within its own tolerance, and leaves equal replicas, in one hop or two.
+TEST(HookExactness, IsWithinTheToleranceOfEveryHook) {
+  const std::vector<std::string> names = hooks_to_measure({});
+  for (const int64_t numel : {int64_t{1}, int64_t{1001}, int64_t{70'000}}) {
+    const auto checked = check_ranks(3, names, numel);
+    ASSERT_EQ(checked[0].hooks.size(), names.size());
+    for (size_t i = 0; i < names.size(); ++i) {
+      const HookExactness& exactness = checked[0].hooks[i];
+      EXPECT_EQ(exactness.hook, names[i]);
+      EXPECT_EQ(exactness.bucket_bytes, 4 * numel);
+      EXPECT_EQ(exactness.outside_tolerance, 0) << exactness.hook << " " << numel;
+      EXPECT_TRUE(exactness.replicas_equal) << exactness.hook;
+    }
+  }
+}
+
+TEST(HookExactness, TellsFormatsApart) {
+  const auto checked = check_ranks(2, {"allreduce", "bf16_compress", "int8", "int4"}, 50'000);
+  const auto error = [&](size_t i) { return checked[0].hooks[i].squared_relative_error; };
+  EXPECT_LT(error(0), 1e-13);
+  EXPECT_GT(error(0), 0);
+  EXPECT_GT(error(1), 1e-6);
+  EXPECT_LT(error(1), 1e-5);
+  EXPECT_GT(error(2), error(1));
+  EXPECT_LT(error(2), 1e-3);
+  EXPECT_GT(error(3), 30 * error(2));
+}
+
+// Of W ranks' independent numbers g, the mean has 1 / W of their variance, and g - mean the rest.
+TEST(HookExactness, FindsAHookThatAveragesNothing) {
+  const auto checked = check_ranks(3, {"noop"}, 100'000);
+  for (const Exactness& of_rank : checked) {
+    EXPECT_NEAR(of_rank.hooks[0].squared_relative_error, 2, 0.05);
+    EXPECT_EQ(of_rank.hooks[0].squared_relative_error, checked[0].hooks[0].squared_relative_error);
+    EXPECT_GT(of_rank.hooks[0].outside_tolerance, 99'000);
+    EXPECT_FALSE(of_rank.hooks[0].replicas_equal);
+  }
+}
+
+// A mean in float32 with one element that is not.
+class OneWrongElement final : public hooks::CommHook {
+ public:
+  OneWrongElement(const hooks::HookOptions& options, float element)
+      : mean_(hooks::create_comm_hook("allreduce", options)), element_(element) {}
+
+  std::string_view name() const override { return "one_wrong_element"; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    auto mean = mean_->runHook(bucket);
+    mean->waitAndThrow();
+    bucket.getBuffer().data_ptr<float>()[bucket.getBuffer().numel() - 1] = element_;
+    return mean;
+  }
+
+ private:
+  std::unique_ptr<hooks::CommHook> mean_;
+  float element_;
+};
+
+HookExactness with_one_wrong_element(float element) {
+  hooks::HookRow row = hooks::hook_row("allreduce");
+  row.name = "one_wrong_element";
+  row.make = [element](const hooks::HookOptions& options) {
+    return std::make_unique<OneWrongElement>(options, element);
+  };
+  const hooks::AddedHookRow added(row);
+  return check_ranks(2, {"one_wrong_element"}, 1000)[1].hooks[0];
+}
+
+TEST(HookExactness, CountsElementsOutside) {
+  const at::Tensor mean = (GradientBuckets(1000, 1, 0).gradients() + GradientBuckets(1000, 1, 1).gradients()) / 2;
+  const HookExactness exactness = with_one_wrong_element(1);
+  EXPECT_EQ(exactness.outside_tolerance, 1);
+  EXPECT_TRUE(exactness.replicas_equal);
+  const double off = 1 - mean[999].item<double>();
+  EXPECT_NEAR(exactness.squared_relative_error, off * off / mean.to(at::kDouble).square().sum().item<double>(), 1e-3);
+}
+
+TEST(HookExactness, CountsWhatIsNoNumber) {
+  const HookExactness exactness = with_one_wrong_element(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_EQ(exactness.outside_tolerance, 1);
+  EXPECT_TRUE(std::isinf(exactness.squared_relative_error));
+}
+
+TEST(HookExactness, CountsItsPayload) {
+  const auto checked = check_ranks(2, {"allreduce", "noop"}, 1000);
+  // The exact mean and both tolerances in float64, and one bucket of float32.
+  EXPECT_EQ(checked[0].payload_bytes_sent, 3 * 8000 + 4000);
+}
+
+}  // namespace
+}  // namespace narrowcast::bench

@@ -1,0 +1,151 @@
+#include "trainer/train/bench/tables.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <narrowcast/wire_format.h>
+#include "trainer/train/bench/statistics.h"
+#include "trainer/train/reporting/formatting.h"
+
+namespace narrowcast::bench {
+namespace {
+
+using reporting::TableRow;
+
+std::string percent(double share) { return absl::StrFormat("%.0f%%", 100 * share); }
+
+// Some three digits that say something: "0", "0.0123", "0.123", "1.23", "12.34", "123.4".
+std::string digits(double value) {
+  if (value == 0) {
+    return "0";
+  }
+  const int decimals = value < 0.1 ? 4 : value < 1 ? 3 : value < 100 ? 2 : 1;
+  return absl::StrFormat("%.*f", decimals, value);
+}
+
+std::string text_or_dash(const std::optional<double>& value) { return value ? digits(*value) : "-"; }
+
+std::string bytes_text(int64_t bytes) { return reporting::format_bytes(static_cast<double>(bytes)); }
+
+TableRow row_of(const BenchResults& results, const HookTime& time) {
+  const auto share = share_of_link(results, time);
+  return {time.hook,
+          absl::StrCat(time.bucket_bytes),
+          absl::StrCat(elements_of(time.bucket_bytes)),
+          absl::StrCat(time.buckets),
+          digits(*std::min_element(time.milliseconds.begin(), time.milliseconds.end())),
+          digits(time.median_ms),
+          digits(quantile(time.milliseconds, 0.99)),
+          text_or_dash(speed_up(results, time, kReference)),
+          text_or_dash(speed_up(results, time, kBf16)),
+          digits(algorithm_bandwidth(time)),
+          digits(bus_bandwidth(time, results.ranks)),
+          digits(wire_bandwidth(time)),
+          share ? percent(*share) : "-",
+          bytes_text(time.payload_bytes),
+          bytes_text(time.payload_bytes_per_node)};
+}
+
+TableRow row_of(const HookExactness& exactness) {
+  return {exactness.hook,
+          absl::StrCat(exactness.bucket_bytes),
+          absl::StrCat(elements_of(exactness.bucket_bytes)),
+          absl::StrFormat("%.2e", exactness.squared_relative_error),
+          absl::StrCat(exactness.outside_tolerance),
+          exactness.replicas_equal ? "equal" : "DIFFER"};
+}
+
+TableRow row_of(const HookFit& fit) {
+  return {fit.hook,
+          absl::StrCat(fit.buckets),
+          absl::StrCat(fit.sizes),
+          absl::StrFormat("%.0f", fit.latency_us),
+          text_or_dash(fit.gb_per_second),
+          percent(fit.worst_residual)};
+}
+
+// Adds the row, behind an empty line if another size or number of buckets begins with it.
+void add_row(TableRow row, bool begins_a_case, std::vector<TableRow>& rows) {
+  if (begins_a_case) {
+    rows.emplace_back(row.size());
+  }
+  rows.push_back(std::move(row));
+}
+
+}  // namespace
+
+std::string link_text(const LinkRate& link) {
+  return absl::StrFormat(
+      "Link: %.2f Gbit/s from each rank to the next, all at once (messages of %s); round trip %.0f us.\n",
+      link.gbit_per_second, bytes_text(link.message_bytes), link.round_trip_us);
+}
+
+std::string kernel_table(const KernelRates& kernels) {
+  std::vector<TableRow> rows = {{"format", "encode", "of reading", "decode", "of reading"}};
+  for (const FormatRates& format : kernels.formats) {
+    rows.push_back({std::string(to_string(format.format)), absl::StrFormat("%.1f", format.encode),
+                    percent(format.encode / kernels.memory_read), absl::StrFormat("%.1f", format.decode),
+                    percent(format.decode / kernels.memory_read)});
+  }
+  return absl::StrFormat("Kernels, one thread, GB/s of float32; memory is read at %.1f GB/s:\n", kernels.memory_read) +
+         reporting::aligned_table(rows, "lrrrr");
+}
+
+std::string ranks_text(const BenchResults& results) {
+  const auto& nodes = results.ranks_per_node;
+  const auto [fewest, most] = std::minmax_element(nodes.begin(), nodes.end());
+  const std::string on_each = *fewest == *most ? absl::StrCat(*most) : absl::StrCat(*fewest, " to ", *most);
+  return nodes.size() == 1
+             ? absl::StrCat("Ranks: ", results.ranks, " on one node.\n")
+             : absl::StrCat("Ranks: ", results.ranks, " on ", nodes.size(), " nodes, ", on_each, " on each.\n");
+}
+
+std::string hook_table(const BenchResults& results) {
+  std::vector<TableRow> rows = {{"hook", "bytes", "elements", "buckets", "min ms", "median ms", "p99 ms",
+                                 absl::StrCat("x ", kReference), "x bf16", "algbw", "busbw", "wire", "of link",
+                                 "sent/rank", "sent/node"}};
+  const HookTime* before = nullptr;
+  for (const HookTime& time : results.hooks) {
+    const bool begins_a_case =
+        before != nullptr && (before->bucket_bytes != time.bucket_bytes || before->buckets != time.buckets);
+    add_row(row_of(results, time), begins_a_case, rows);
+    before = &time;
+  }
+  return absl::StrCat(
+      "Hooks: times of the slowest rank; GB/s: algbw averaged float32, busbw fp32-equivalent, wire "
+      "payload of a rank:\n",
+      reporting::aligned_table(rows, "lrrrrrrrrrrrrrr"));
+}
+
+std::string exactness_table(const BenchResults& results) {
+  std::vector<TableRow> rows = {
+      {"hook", "bytes", "elements", "squared relative error", "outside tolerance", "replicas"}};
+  int64_t bytes_before = results.exactness.front().bucket_bytes;
+  for (const HookExactness& exactness : results.exactness) {
+    add_row(row_of(exactness), exactness.bucket_bytes != bytes_before, rows);
+    bytes_before = exactness.bucket_bytes;
+  }
+  return absl::StrCat("Exactness: one bucket of normal numbers against its mean in float64:\n",
+                      reporting::aligned_table(rows, "lrrrrl"));
+}
+
+std::string fit_table(const BenchResults& results) {
+  const std::vector<HookFit> fits = fit_hooks(results);
+  if (fits.empty()) {
+    return "";
+  }
+  std::vector<TableRow> rows = {{"hook", "buckets", "sizes", "latency us", "GB/s", "off by up to"}};
+  for (const HookFit& fit : fits) {
+    rows.push_back(row_of(fit));
+  }
+  return absl::StrCat("Fit: median time = latency + bytes of float32 / bandwidth, least squares of relative errors:\n",
+                      reporting::aligned_table(rows, "lrrrrr"));
+}
+
+}  // namespace narrowcast::bench
