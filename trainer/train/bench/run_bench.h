@@ -16,7 +16,7 @@ namespace narrowcast::bench {
 // What a run is asked to measure, and how.
 struct BenchOptions {
   std::string version = {};               // of the program
-  std::vector<std::string> hooks = {};    // empty: measurable_hooks() that average
+  std::vector<std::string> hooks = {};    // empty: measurable_hooks() that average, each by one name
   std::vector<double> bucket_mib = {25};  // sizes of a bucket of float32, MiB
   std::optional<SizeRange> sizes = {};    // instead of them
   std::vector<int64_t> buckets = {1, 4};  // numbers of buckets in flight
