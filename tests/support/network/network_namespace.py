@@ -1,6 +1,6 @@
 """Hosts that are network namespaces on one bridge, to measure networks on one machine. Linux only; needs root, iproute2 and util-linux.
 
-    with Network(hosts=2, rate="1gbit") as network:
+    with Network(hosts=2, rate="1gbit", ranks_per_host=4) as network:
         outputs = network.run_ranks(["narrowcast-bench", "--nokernels"])
         print(network.counters(0)["tx_bytes"])
 
@@ -69,11 +69,13 @@ def _uninterrupted():
 
 
 class Network:
-    """`hosts` hosts, host h at address(h); each one's egress shaped to `rate` (as tc has it, e.g. "1gbit"), or not."""
+    """`hosts` hosts, host h at address(h); each one's egress shaped to `rate` (as tc has it, e.g. "1gbit"), or not.
+    `ranks_per_host` ranks share a host and its interface; what they send each other stays in the host, unshaped."""
 
-    def __init__(self, hosts, rate=None):
+    def __init__(self, hosts, rate=None, ranks_per_host=1):
         self.hosts = hosts
         self.rate = rate
+        self.ranks_per_host = ranks_per_host
         self._prefix = f"{PREFIX}{os.getpid()}-"
         self._switch = self._prefix + "switch"
         self._port = FIRST_PORT
@@ -113,20 +115,23 @@ class Network:
         return counters
 
     def environment(self, rank):
-        """torchrun's variables for one rank per host."""
+        """torchrun's variables, for hosts that are its nodes: the first ranks are those of host 0, and so on."""
+        host, local_rank = divmod(rank, self.ranks_per_host)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
         return inherited | {
-            "RANK": str(rank), "WORLD_SIZE": str(self.hosts), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+            "RANK": str(rank), "WORLD_SIZE": str(self._ranks()),
+            "LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(self.ranks_per_host),
+            "GROUP_RANK": str(host), "GROUP_WORLD_SIZE": str(self.hosts),
             "MASTER_ADDR": self.address(0), "MASTER_PORT": str(self._port), "GLOO_SOCKET_IFNAME": INTERFACE,
             "OMP_NUM_THREADS": "1",
         }
 
     def run_ranks(self, command, limit_seconds=3600):
-        """Runs `command` once on each host, as rank 0, 1, ..., and returns their standard outputs. Raises RankFailed
-        with the standard error of the rank that failed first; no process outlives the call."""
+        """Runs `command` as rank 0, 1, ..., as many on each host as share it, and returns their standard outputs. Raises
+        RankFailed with the standard error of the rank that failed first; no process outlives the call."""
         self._port += 1  # The last one may be waiting for late packets.
-        with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(self.hosts) as pool:
-            ranks = [stack.enter_context(self._start(rank, command)) for rank in range(self.hosts)]
+        with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(self._ranks()) as pool:
+            ranks = [stack.enter_context(self._start(rank, command)) for rank in range(self._ranks())]
             stack.callback(_kill, ranks)
             ends = [pool.submit(_end_of, rank, process) for rank, process in enumerate(ranks)]
             done, running = concurrent.futures.wait(
@@ -138,12 +143,15 @@ class Network:
                 raise RankFailed(f"not done within {limit_seconds} s: {' '.join(command)}")
             return [end.result() for end in ends]
 
+    def _ranks(self):
+        return self.hosts * self.ranks_per_host
+
     def _name(self, host):
         return self._prefix + str(host)
 
     def _start(self, rank, command):
         # A rank must not outlive this process, however that ends.
-        command = self.command(rank, ["setpriv", "--pdeathsig", "KILL"] + command)
+        command = self.command(rank // self.ranks_per_host, ["setpriv", "--pdeathsig", "KILL"] + command)
         return subprocess.Popen(command, env=self.environment(rank), stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -29,6 +29,16 @@ class NetworkTest(unittest.TestCase):
             self.assertIn(f"{rank} of 3\n", output)
             self.assertIn(f"10.77.0.{rank + 1}/24", output)
 
+    def test_ranks_that_share_a_host_share_its_interface(self):
+        script = ("echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on node $GROUP_RANK of $GROUP_WORLD_SIZE;"
+                  "ip -o -4 address show dev eth0")
+        with Network(hosts=2, ranks_per_host=3) as network:
+            outputs = network.run_ranks(["sh", "-c", script])
+        self.assertEqual(len(outputs), 6)
+        for rank, output in enumerate(outputs):
+            self.assertIn(f"{rank} of 6, {rank % 3} of 3 on node {rank // 3} of 2\n", output)
+            self.assertIn(f"10.77.0.{rank // 3 + 1}/24", output)
+
     def test_each_hosts_egress_is_shaped(self):
         with Network(hosts=2, rate="1gbit") as network:
             for host in range(2):
@@ -87,6 +97,12 @@ class PayloadTest(unittest.TestCase):
             sent = run_and_count(network, [narrowcast_bench, "--nokernels", "--nolink", "--bucket_mib=1", "--buckets=2",
                                            "--iterations=5", f"--json={file}"])
             self.assert_is_payload(sent, json.loads(file.read_text())["payload_bytes_sent"])
+
+    def test_none_leaves_a_host_that_all_ranks_share(self):
+        with Network(hosts=1, rate="1gbit", ranks_per_host=2) as network:
+            sent = run_and_count(network, [narrowcast_bench, "--nokernels", "--nolink", "--bucket_mib=1", "--buckets=2",
+                                           "--iterations=5", "--hooks=allreduce"])
+        self.assertLess(sent, 4 << 10)
 
     def test_of_a_training(self):
         """Of the steps by which one training is longer than another: both send the first parameters. What the shorter one
