@@ -3,13 +3,14 @@
 import unittest
 
 import targets
+from networks import Layout
 
 
 def time_of(hook, median_ms, **more):
     return {"hook": hook, "bucket_bytes": targets.BUCKET, "buckets": 1, "median_ms": median_ms, "payload_bytes": 0} | more
 
 
-ROW = targets.Row("int8", 2, "1", fp32=3.6, bf16=1.9, wire=.90)
+ROW = targets.Row("int8", 2, "1", allreduce=3.6, bf16=1.9, wire=.90)
 
 
 class Checks(unittest.TestCase):
@@ -20,21 +21,21 @@ class Checks(unittest.TestCase):
         # 6656000 bytes (int8_b128 of a bucket) take 55.68 ms with their headers.
         times = [time_of("allreduce", 222), time_of("bf16_compress", 114), time_of("int8", 60, payload_bytes=6656000)]
         self.assertEqual(self.verdicts(ROW, times), [
-            ("x fp32", "3.70", "holds"), ("x bf16", "1.90", "holds"), ("of the wire limit", "92.8%", "holds")])
+            ("x allreduce", "3.70", "holds"), ("x bf16", "1.90", "holds"), ("of the wire limit", "92.8%", "holds")])
         times[2]["median_ms"] = 62
         self.assertEqual(self.verdicts(ROW, times), [
-            ("x fp32", "3.58", "MISSED"), ("x bf16", "1.84", "MISSED"), ("of the wire limit", "89.8%", "MISSED")])
+            ("x allreduce", "3.58", "MISSED"), ("x bf16", "1.84", "MISSED"), ("of the wire limit", "89.8%", "MISSED")])
 
     def test_only_times_of_the_same_case_count(self):
         times = [time_of("allreduce", 222), time_of("bf16_compress", 120), time_of("int8", 60, buckets=4)]
         self.assertIsNone(targets.checks(ROW, times, ["int8"]))
 
     def test_the_worst_size_counts(self):
-        row = targets.Row("int8", 2, "1", sizes=(1024, 2048), fp32=1)
+        row = targets.Row("int8", 2, "1", sizes=(1024, 2048), allreduce=1)
         times = [time_of(hook, ms, bucket_bytes=size) for hook, size, ms in (
             ("allreduce", 1024, 2), ("allreduce", 2048, 2), ("bf16_compress", 1024, 2), ("bf16_compress", 2048, 2),
             ("int8", 1024, 1), ("int8", 2048, 2.5))]
-        self.assertEqual(self.verdicts(row, times), [("x fp32", "0.80", "MISSED")])
+        self.assertEqual(self.verdicts(row, times), [("x allreduce", "0.80", "MISSED")])
 
     def test_a_hook_that_does_not_exist_is_not_built(self):
         times = [time_of("allreduce", 222), time_of("bf16_compress", 120)]
@@ -45,15 +46,39 @@ class Checks(unittest.TestCase):
 class Evaluate(unittest.TestCase):
     def test_counts_the_rows_that_were_not_asked_for(self):
         times = [time_of("allreduce", 300), time_of("bf16_compress", 150), time_of("int8", 70)]
-        found, left_out = targets.evaluate({(2, "1"): times}, ["int8"], ["int8"])
+        found, left_out = targets.evaluate({(Layout(2, 1), "1"): times}, ["int8"], ["int8"])
         self.assertEqual(len(found), 3)  # One bucket at 1 Gbit/s; four, and small ones, were not measured.
+        self.assertEqual(left_out, len(targets.ROWS) - 1)
+
+    def test_nodes_of_several_ranks_have_rows_of_their_own(self):
+        times = [time_of("allreduce", 560), time_of("bf16_compress", 290), time_of("int8", 100)]
+        found, left_out = targets.evaluate({(Layout(2, 4), "1"): times}, ["int8"], ["int8"])
+        self.assertEqual([(check.case, check.measure, check.reached, check.target, check.verdict) for check in found], [
+            ("int8, 1 Gbit/s, 2 nodes of 4 ranks, 1 x 25 MiB", "x allreduce", "5.60", "5.50", "holds"),
+            ("int8, 1 Gbit/s, 2 nodes of 4 ranks, 1 x 25 MiB", "x bf16", "2.90", "2.90", "holds")])
         self.assertEqual(left_out, len(targets.ROWS) - 1)
 
     def test_rows_of_hooks_that_are_not_built_are_no_rows_left_out(self):
         times = [time_of("allreduce", 300), time_of("bf16_compress", 150)]
-        found, left_out = targets.evaluate({(4, "1"): times}, ["allreduce"], ["int4"])
+        found, left_out = targets.evaluate({(Layout(4, 1), "1"): times}, ["allreduce"], ["int4"])
         self.assertEqual([check.verdict for check in found], ["not built"] * 3)
         self.assertEqual(left_out, len(targets.ROWS) - 1)
+
+
+class Rows(unittest.TestCase):
+    def test_a_whole_run_measures_the_layouts_of_all_its_rows(self):
+        hooks = {row.hook for row in targets.ROWS}
+        for row in targets.ROWS:
+            self.assertIn(row.layout, targets.layouts(row.rate, hooks))
+        self.assertEqual(targets.layouts("1", ["int8"]),
+                         [Layout(2, 1), Layout(4, 1), Layout(8, 1), Layout(2, 4), Layout(2, 2), Layout(4, 2)])
+
+    def test_a_run_of_some_hooks_leaves_out_what_only_others_need(self):
+        self.assertEqual(targets.layouts("open", ["int8"]), [Layout(2, 1), Layout(4, 1), Layout(8, 1)])
+        self.assertEqual(targets.layouts("open", ["fp32"])[3:], [Layout(1, 2), Layout(1, 4), Layout(1, 8)])
+
+    def test_the_wire_limit_is_asked_of_single_ranks_only(self):
+        self.assertEqual({row.ranks_per_node for row in targets.ROWS if row.wire}, {1})
 
 
 class WireLimit(unittest.TestCase):

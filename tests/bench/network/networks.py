@@ -1,0 +1,81 @@
+"""Which simulated networks a program measures: how many nodes, ranks on each of them, and the rate of their links."""
+import argparse
+import typing
+
+RATES = {"1": 1e9, "10": 1e10, "open": None}  # Of each node's egress, in bits per second.
+MOST_RANKS = 64
+
+
+class Layout(typing.NamedTuple):
+    """`nodes` hosts with `ranks_per_node` ranks each. The ranks of a host share its interface, and so its rate."""
+    nodes: int
+    ranks_per_node: int
+
+    @property
+    def ranks(self):
+        return self.nodes * self.ranks_per_node
+
+    def __str__(self):
+        return f"{_count(self.nodes, 'node')} of {_count(self.ranks_per_node, 'rank')}"
+
+
+def _count(number, noun):
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def rate_text(rate):
+    return "open" if rate == "open" else f"{rate} Gbit/s"
+
+
+def tc_rate(rate):
+    """As network_namespace.Network takes it."""
+    return None if rate == "open" else rate + "gbit"
+
+
+def words(text):
+    """The words between commas, each once."""
+    return list(dict.fromkeys(text.split(",")))
+
+
+def counts(text):
+    """The positive whole numbers between commas, each once."""
+    for word in text.split(","):
+        if not word.isdecimal() or int(word) == 0:
+            raise argparse.ArgumentTypeError(f"'{word}' is no positive whole number")
+    return list(dict.fromkeys(map(int, text.split(","))))
+
+
+def _rates(text):
+    for rate in words(text):
+        if rate not in RATES:
+            raise argparse.ArgumentTypeError(f"'{rate}' is none of {', '.join(RATES)}")
+    return words(text)
+
+
+def add_flags(parser, layouts, rates):
+    """--nodes, --ranks_per_node, --world and --rate. `layouts`: in words, those that are measured if none is named;
+    `rates`: likewise, the list itself."""
+    parser.add_argument("--nodes", type=counts, metavar="N,...", help=f"numbers of nodes (default: {layouts})")
+    parser.add_argument("--ranks_per_node", type=counts, metavar="G,...",
+                        help="with --nodes: numbers of ranks on each of them; every combination is measured (default: 1)")
+    parser.add_argument("--world", type=counts, metavar="W,...", help="short for --nodes=W,... --ranks_per_node=1")
+    parser.add_argument("--rate", type=_rates, default=list(rates), metavar="R,...",
+                        help=f"of each node's egress: 1, 10 (Gbit/s) or open (default: {','.join(rates)})")
+
+
+def named_layouts(parser, arguments):
+    """The layouts that flags name, or None if there are no such flags. Ends the program if they contradict each other."""
+    if arguments.world:
+        for flag in ("nodes", "ranks_per_node"):
+            if getattr(arguments, flag):
+                parser.error(f"--world: cannot be given with --{flag}; --world=W means --nodes=W --ranks_per_node=1")
+    if arguments.ranks_per_node and not arguments.nodes:
+        parser.error("--ranks_per_node: needs --nodes")
+    nodes, flag = (arguments.world, "world") if arguments.world else (arguments.nodes, "nodes")
+    if not nodes:
+        return None
+    layouts = [Layout(count, ranks) for count in nodes for ranks in arguments.ranks_per_node or [1]]
+    for layout in layouts:
+        if not 2 <= layout.ranks <= MOST_RANKS:
+            parser.error(f"--{flag}: {layout}: there must be 2 to {MOST_RANKS} ranks in all")
+    return layouts

@@ -1,0 +1,45 @@
+"""How the programs of this folder begin and end."""
+import pathlib
+import signal
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests/support/network"))
+import network_namespace  # noqa: E402 -- found by the line above
+
+
+class WrongUse(Exception):
+    """Something that whoever started the program has to change, in words."""
+
+
+class Failed(Exception):
+    """What was run did not do what it should have, in words."""
+
+
+def add_bin_flag(parser, program):
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", metavar="DIR",
+                        help=f"folder of {program} (default: build/release/bin)")
+
+
+def _missing(program):
+    problem = network_namespace.missing_requirement()
+    if not problem and not program.exists():
+        problem = f"{program.parent} has no {program.name}; build it, or name its folder with --bin"
+    return problem
+
+
+def exit_code(name, program, run):
+    """What run() returns; 2 after WrongUse or if this machine or user lacks something, e.g. `program`; 3 if a rank or
+    what it said failed. `name`: before what is said about that. A signal unwinds run(), which takes its networks down."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    try:
+        problem = _missing(program)
+        if problem:
+            raise WrongUse(problem)
+        return run()
+    except (WrongUse, Failed, network_namespace.RankFailed) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, WrongUse) else 3
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
