@@ -1,0 +1,28 @@
+"""The times of optimizer steps, from the metrics of narrowcast-train with --log_every=1, and a table of them."""
+import json
+import statistics
+
+import program
+
+NONE, BF16 = "none", "bf16_compress"
+
+
+def seconds_of_steps(metrics, steps, warmup):
+    """Of each step of a training of `steps` ones, after the first `warmup` ones. `metrics`: the text of metrics.jsonl.
+    Raises program.Failed if it has other steps."""
+    events = [event for event in map(json.loads, metrics.splitlines()) if event["event"] == "step"]
+    if [event["step"] for event in events] != list(range(1, steps + 1)):
+        raise program.Failed(f"metrics.jsonl: has {len(events)} of {steps} steps")
+    so_far = [0] + [event["seconds"] for event in events]
+    return [later - earlier for earlier, later in zip(so_far, so_far[1:])][warmup:]
+
+
+def rows(seconds):
+    """A table as lists of words: for each hook the median of its steps' `seconds`, a list by its name, and how many times
+    as fast as without a hook and as with bf16_compress that is."""
+    medians = {hook: statistics.median(times) for hook, times in seconds.items()}
+    table = [["hook", "steps", "s per step", f"x {NONE}", f"x {BF16}"]]
+    for hook, median in medians.items():
+        table.append([hook, str(len(seconds[hook])), f"{median:.3f}",
+                      f"{medians[NONE] / median:.2f}", f"{medians[BF16] / median:.2f}"])
+    return table

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Tests step_times.py with metrics made up."""
+import json
+import unittest
+
+import program
+import step_times
+import text_table
+
+
+def metrics(*seconds):
+    events = [{"event": "start"}]
+    events += [{"event": "step", "step": i + 1, "seconds": so_far} for i, so_far in enumerate(seconds)]
+    return "".join(json.dumps(event) + "\n" for event in events + [{"event": "end", "seconds": seconds[-1]}])
+
+
+class SecondsOfSteps(unittest.TestCase):
+    def test_are_the_differences_of_what_was_counted_so_far(self):
+        self.assertEqual(step_times.seconds_of_steps(metrics(4, 5, 7, 7.5), steps=4, warmup=0), [4, 1, 2, .5])
+
+    def test_the_first_ones_do_not_count(self):
+        self.assertEqual(step_times.seconds_of_steps(metrics(4, 5, 7, 7.5), steps=4, warmup=2), [2, .5])
+
+    def test_a_step_without_a_line_of_its_own_is_an_error(self):
+        with self.assertRaisesRegex(program.Failed, "has 4 of 5 steps"):
+            step_times.seconds_of_steps(metrics(1, 2, 3, 4), steps=5, warmup=1)
+
+
+class Table(unittest.TestCase):
+    def test_compares_medians_with_no_hook_and_with_bf16(self):
+        rows = step_times.rows({"none": [4, 1, 4], "bf16_compress": [2, 2, 9], "int8": [.5, 1.5]})
+        self.assertEqual(rows[1:], [["none", "3", "4.000", "1.00", "0.50"], ["bf16_compress", "3", "2.000", "2.00", "1.00"],
+                                    ["int8", "2", "1.000", "4.00", "2.00"]])
+
+    def test_columns_are_aligned(self):
+        self.assertEqual(text_table.aligned([["hook", "s", ""], ["int8", "12", "ok"]], "lrl"), "hook   s\nint8  12  ok")
+
+
+if __name__ == "__main__":
+    unittest.main()
