@@ -8,6 +8,7 @@
 #include "ops/codec/affine_uint8.h"
 #include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/two_levels.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -88,15 +89,17 @@ FormatError format_error(WireFormat format) {
   });
 }
 
-HopErrors wire_error(WireFormat wire_format, const WireOptions& options, const at::Tensor& magnitudes,
-                     int64_t world_size) {
-  const FormatError format = format_error(wire_format);
-  const Route route = collectives::choose_route(magnitudes.numel(), world_size, wire_format);
+namespace {
+
+// Of a segment that `nodes` nodes exchange.
+HopErrors segment_error(const SentFormat& sent_format, const at::Tensor& magnitudes, int64_t nodes) {
+  const FormatError format = format_error(sent_format.format);
+  const Route route = collectives::choose_route(magnitudes.numel(), nodes, sent_format.format);
   const at::Tensor none = at::zeros_like(magnitudes);
   if (route == Route::kNowhere) {
     return {none, none};
   }
-  const double unit = options.stochastic_rounding_seed.has_value() ? 2 : 1;
+  const double unit = sent_format.options.stochastic_rounding_seed.has_value() ? 2 : 1;
   const at::Tensor largest = largest_of_blocks(magnitudes, format.block);
   const at::Tensor first = hop_error(format, unit, magnitudes, largest);
   if (route == Route::kOneShot) {
@@ -104,6 +107,22 @@ HopErrors wire_error(WireFormat wire_format, const WireOptions& options, const a
   }
   const at::Tensor largest_error = hop_error(format, unit, largest, largest);
   return {first, hop_error(format, unit, magnitudes + first, largest + largest_error)};
+}
+
+}  // namespace
+
+HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout) {
+  HopErrors errors{at::zeros_like(magnitudes), at::zeros_like(magnitudes)};
+  for (int64_t index = 0; index < layout.segments(); ++index) {
+    const collectives::Segment segment = collectives::segment_of(layout, index, magnitudes.numel());
+    if (segment.numel > 0) {
+      const HopErrors sent =
+          segment_error(sent_format, magnitudes.narrow(0, segment.begin, segment.numel), layout.nodes());
+      errors.first.narrow(0, segment.begin, segment.numel).copy_(sent.first);
+      errors.second.narrow(0, segment.begin, segment.numel).copy_(sent.second);
+    }
+  }
+  return errors;
 }
 
 at::Tensor ErrorTerms::sum() const { return float32 + first_hop + second_hop; }
@@ -128,7 +147,8 @@ ErrorTerms affine_terms(const SentBucket& bucket, int64_t world_size, int64_t ro
 }
 
 // Exempt elements are 0 in the message, and come back as they are.
-ErrorTerms wire_terms(const SentBucket& bucket, int64_t world_size, WireFormat format, const WireOptions& options) {
+ErrorTerms wire_terms(const SentBucket& bucket, const node::NodeLayout& layout, const SentFormat& sent_format) {
+  const int64_t world_size = layout.world_size();
   at::Tensor sent = in_float64(bucket).abs();
   if (sent.numel() == 0) {
     return float32_terms(bucket, world_size);
@@ -137,7 +157,7 @@ ErrorTerms wire_terms(const SentBucket& bucket, int64_t world_size, WireFormat f
     sent = sent + bucket.residual;
   }
   const at::Tensor exempt = bucket.exempt.defined() ? bucket.exempt : at::zeros_like(sent, at::kBool);
-  const HopErrors errors = wire_error(format, options, sent.masked_fill(exempt, 0), world_size);
+  const HopErrors errors = wire_error(sent_format, sent.masked_fill(exempt, 0), layout);
   const at::Tensor first = errors.first.masked_fill(exempt, 0);
   const at::Tensor second = errors.second.masked_fill(exempt, 0);
   const auto ranks = static_cast<double>(world_size);

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include <narrowcast/hook_options.h>
+#include "ops/node/node_layout.h"
 
 namespace narrowcast::hooks {
 
@@ -45,8 +46,16 @@ ErrorTerms cast_terms(const SentBucket& bucket, int64_t world_size, WireFormat f
 // Of affine 8-bit codes with one scale per `row_size` >= 1 elements, averaged in float32.
 ErrorTerms affine_terms(const SentBucket& bucket, int64_t world_size, int64_t row_size);
 
-// Of `format` with `options`, whose own format does not count.
-ErrorTerms wire_terms(const SentBucket& bucket, int64_t world_size, WireFormat format, const WireOptions& options);
+// A wire format, and options whose own format does not count.
+struct SentFormat {
+  WireFormat format = WireFormat::kFp32;
+  WireOptions options = {};
+};
+
+// Of an exchange over the ranks of `layout`. In two levels a node sends N / W times the sum of its ranks' numbers, N
+// nodes of W ranks: e below is linear, so that what is lost of the mean over nodes is at most the sum over ranks of
+// what each would lose of its own numbers, over W, as in one level.
+ErrorTerms wire_terms(const SentBucket& bucket, const node::NodeLayout& layout, const SentFormat& sent_format);
 
 // What rounding to the nearest costs an element: relative to it, in steps of its block's scale, or absolute.
 struct FormatError {
@@ -77,6 +86,8 @@ struct HopErrors {
 //
 // Second hop. The mean's blocks are encoded again. Mean and largest magnitude are at most the mean over ranks of
 // |x| + e and of m + e(m, m), and e is linear: e(|x| + e, m + e(m, m)) / W is this rank's term.
-HopErrors wire_error(WireFormat format, const WireOptions& options, const at::Tensor& magnitudes, int64_t world_size);
+//
+// Each segment of the layout goes its own route between nodes; with one node nothing is lost.
+HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout);
 
 }  // namespace narrowcast::hooks

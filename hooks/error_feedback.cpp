@@ -17,6 +17,7 @@ using collectives::Segment;
 constexpr const char* kResidual = "residual.";
 constexpr const char* kMeanResidual = "mean_residual.";
 constexpr const char* kPlace = "place.";
+constexpr const char* kNodes = "nodes";
 
 // What two segments of a bucket have in common.
 Segment overlap(const Segment& a, const Segment& b) {
@@ -28,7 +29,8 @@ Segment overlap(const Segment& a, const Segment& b) {
 struct Saved {
   int64_t bucket = 0;
   int64_t begin = 0;       // in the bucket
-  int64_t mean_begin = 0;  // in the parameter
+  int64_t mean_begin = 0;  // in the parameter, as the next
+  int64_t own_begin = 0;
   at::Tensor own;
   at::Tensor mean;  // empty if this rank sends no part of its mean
 };
@@ -47,21 +49,42 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
     return std::nullopt;
   }
   const at::Tensor place = checked(state, kPlace + name, at::kLong);
-  NARROWCAST_CHECK_INPUT(place.numel() == 3 && place.ge(0).all().item<bool>(), "the hook's state '", kPlace, name,
-                         "' is no place");
+  NARROWCAST_CHECK_INPUT((place.numel() == 3 || place.numel() == 4) && place.ge(0).all().item<bool>(),
+                         "the hook's state '", kPlace, name, "' is no place");
   Saved saved = {.bucket = place[0].item<int64_t>(),
                  .begin = place[1].item<int64_t>(),
                  .mean_begin = place[2].item<int64_t>(),
+                 .own_begin = place.numel() == 4 ? place[3].item<int64_t>() : 0,
                  .own = checked(state, kResidual + name, at::kFloat),
                  .mean = at::zeros({0}, at::kFloat)};
   if (state.count(kMeanResidual + name) > 0) {
     saved.mean = checked(state, kMeanResidual + name, at::kFloat);
   }
+  const int64_t numel = parameter.tensor.numel();
   NARROWCAST_CHECK_INPUT(
-      saved.own.numel() == parameter.tensor.numel() && saved.mean_begin + saved.mean.numel() <= saved.own.numel(),
-      "the hook's residuals of '", name, "' are ", saved.own.numel(), " numbers, but the parameter has ",
-      parameter.tensor.numel());
+      (place.numel() == 4 || saved.own.numel() == numel) && saved.own_begin + saved.own.numel() <= numel &&
+          saved.mean_begin + saved.mean.numel() <= numel,
+      "the hook's residuals of '", name, "' are ", saved.own.numel(), " numbers, but the parameter has ", numel);
   return saved;
+}
+
+// The layout of the ranks that saved the state.
+node::NodeLayout saved_layout(const FormerRanks& saved) {
+  const HookState& state = saved.own();
+  if (state.count(kNodes) == 0) {
+    return node::NodeLayout::flat(saved.world_size);
+  }
+  const at::Tensor nodes = checked(state, kNodes, at::kLong);
+  NARROWCAST_CHECK_INPUT(nodes.numel() == saved.world_size, "the hook's state '", kNodes, "' is of ", nodes.numel(),
+                         " ranks, but there were ", saved.world_size);
+  const at::Tensor numbers = nodes.contiguous();
+  const auto* const begin = numbers.const_data_ptr<int64_t>();
+  return node::NodeLayout(std::vector<int64_t>(begin, begin + numbers.numel()));
+}
+
+// What a residual of a node's mean is as a part of one rank's own gradients.
+double own_weight(const node::NodeLayout& layout) {
+  return static_cast<double>(layout.world_size()) / static_cast<double>(layout.nodes());
 }
 
 struct Placed {
@@ -71,11 +94,16 @@ struct Placed {
 // A bucket's parameters, by their first element there and their size: one without elements begins where the next does.
 using SavedBucket = std::map<std::pair<int64_t, int64_t>, Placed>;
 
+// Of the residual of a segment of a bucket, the numbers of a part of that segment.
+at::Tensor part_of_residual(const at::Tensor& residual, const Segment& whole, const Segment& part) {
+  return part.numel == 0 ? residual.narrow(0, 0, 0) : residual.narrow(0, part.begin - whole.begin, part.numel);
+}
+
 std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vector<NamedParameter>& parameters) {
   std::map<size_t, SavedBucket> buckets;
   for (const NamedParameter& parameter : parameters) {
     if (const auto saved = saved_of(state, parameter)) {
-      const Segment segment = {saved->begin, saved->own.numel()};
+      const Segment segment = {saved->begin, parameter.tensor.numel()};
       buckets[static_cast<size_t>(saved->bucket)].emplace(
           std::pair(segment.begin, segment.numel),
           Placed{{parameter.tensor.unsafeGetTensorImpl(), segment, is_one_dimensional(parameter.tensor)}, *saved});
@@ -105,7 +133,7 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
   const at::Device device = bucket.getBuffer().device();
   auto found = entries_.find(index);
   if (found != entries_.end() &&
-      (found->second.layout != layout || found->second.own.numel() != numel || found->second.own.device() != device)) {
+      (found->second.layout != layout || found->second.numel != numel || found->second.own.device() != device)) {
     retire_from(index);
     found = entries_.end();
   }
@@ -115,8 +143,11 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
   if (bucket.isLast()) {
     by_parameter_.clear();  // Parameters that are in no bucket any more.
   }
-  const Entry& entry = found->second;
-  return {entry.own.mutable_data_ptr<float>(), entry.mean.mutable_data_ptr<float>(), {entry.own, entry.mean}};
+  Entry& entry = found->second;
+  return {entry.own.mutable_data_ptr<float>(),
+          entry.mean.mutable_data_ptr<float>(),
+          {entry.own, entry.mean},
+          std::exchange(entry.carried, {})};
 }
 
 // Buckets before `index` have their new layout, and may be on their way.
@@ -124,9 +155,14 @@ void ErrorFeedback::retire_from(size_t index) {
   const auto first = entries_.lower_bound(index);
   for (auto entry = first; entry != entries_.end(); ++entry) {
     const Entry& old = entry->second;
-    old.own.narrow(0, old.shard.begin, old.shard.numel).add_(old.mean, static_cast<double>(world_size_));
+    at::Tensor all = old.own;
+    if (!sends_all()) {
+      all = old.carried.defined() ? old.carried : at::zeros({old.numel}, old.own.options());
+      all.narrow(0, old.parts.own.begin, old.parts.own.numel).add_(old.own, own_weight(layout_));
+    }
+    all.narrow(0, old.parts.mean.begin, old.parts.mean.numel).add_(old.mean, static_cast<double>(layout_.world_size()));
     for (const ParameterSegment& parameter : old.layout) {
-      by_parameter_[parameter.parameter] = old.own.narrow(0, parameter.segment.begin, parameter.segment.numel);
+      by_parameter_[parameter.parameter] = all.narrow(0, parameter.segment.begin, parameter.segment.numel);
     }
   }
   entries_.erase(first, entries_.end());
@@ -134,13 +170,17 @@ void ErrorFeedback::retire_from(size_t index) {
 
 ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterSegment>& layout,
                                                at::Device device) {
-  const Segment shard = collectives::shard_of(rank_, world_size_, numel);
+  const auto parts = collectives::sent_parts(layout_, rank_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
-  Entry entry{layout, shard, at::zeros({numel}, options), at::zeros({shard.numel}, options)};
+  Entry entry{layout, numel, parts, at::zeros({parts.own.numel}, options), at::zeros({parts.mean.numel}, options), {}};
   for (const ParameterSegment& parameter : layout) {
     const auto old = by_parameter_.find(parameter.parameter);
     if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {
-      entry.own.narrow(0, parameter.segment.begin, parameter.segment.numel).copy_(old->second);
+      if (!sends_all() && !entry.carried.defined()) {
+        entry.carried = at::zeros({numel}, options);
+      }
+      const at::Tensor& all = sends_all() ? entry.own : entry.carried;
+      all.narrow(0, parameter.segment.begin, parameter.segment.numel).copy_(old->second);
       by_parameter_.erase(old);
     }
   }
@@ -158,14 +198,27 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
     for (const ParameterSegment& parameter : entry.layout) {
       const std::string& name = names.at(parameter.parameter);
       const Segment& segment = parameter.segment;
-      const Segment mean = overlap(segment, entry.shard);
-      state[kResidual + name] = entry.own.narrow(0, segment.begin, segment.numel);
+      const Segment own = overlap(segment, entry.parts.own);
+      const Segment mean = overlap(segment, entry.parts.mean);
+      state[kResidual + name] = part_of_residual(entry.own, entry.parts.own, own);
       if (mean.numel > 0) {
-        state[kMeanResidual + name] = entry.mean.narrow(0, mean.begin - entry.shard.begin, mean.numel);
+        state[kMeanResidual + name] = part_of_residual(entry.mean, entry.parts.mean, mean);
       }
       const int64_t mean_begin = mean.numel > 0 ? mean.begin - segment.begin : 0;
-      state[kPlace + name] = at::tensor({static_cast<int64_t>(index), segment.begin, mean_begin}, at::kLong);
+      const int64_t own_begin = own.numel > 0 ? own.begin - segment.begin : 0;
+      std::vector<int64_t> place{static_cast<int64_t>(index), segment.begin, mean_begin};
+      if (!sends_all()) {
+        place.push_back(own_begin);
+      }
+      state[kPlace + name] = at::tensor(place, at::kLong);
     }
+  }
+  if (!sends_all()) {
+    std::vector<int64_t> nodes;
+    for (int64_t rank = 0; rank < layout_.world_size(); ++rank) {
+      nodes.push_back(layout_.node_of(rank));
+    }
+    state[kNodes] = at::tensor(nodes, at::kLong);
   }
   return state;
 }
@@ -173,7 +226,7 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
 void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   entries_.clear();
   by_parameter_.clear();
-  if (saved.world_size == world_size_) {
+  if (saved_layout(saved) == layout_) {
     load_own(saved.own(), parameters);
   } else {
     share_out(saved, parameters);
@@ -189,28 +242,34 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
     for (const auto& [begin_and_numel, parameter] : bucket) {
       const int64_t begin = begin_and_numel.first;
       const Saved& saved = parameter.saved;
+      const Segment own = {begin + saved.own_begin, saved.own.numel()};
       const Segment mean = {begin + saved.mean_begin, saved.mean.numel()};
-      NARROWCAST_CHECK_INPUT(overlap(mean, entry.shard).numel == mean.numel, "the hook's residuals of bucket ", index,
-                             " are not those of this rank");
-      entry.own.narrow(0, begin, saved.own.numel()).copy_(saved.own);
+      NARROWCAST_CHECK_INPUT(
+          overlap(mean, entry.parts.mean).numel == mean.numel && overlap(own, entry.parts.own).numel == own.numel,
+          "the hook's residuals of bucket ", index, " are not those of this rank");
+      if (own.numel > 0) {
+        part_of_residual(entry.own, entry.parts.own, own).copy_(saved.own);
+      }
       if (mean.numel > 0) {
-        entry.mean.narrow(0, mean.begin - entry.shard.begin, mean.numel).copy_(saved.mean);
+        part_of_residual(entry.mean, entry.parts.mean, mean).copy_(saved.mean);
       }
     }
     entries_.emplace(index, std::move(entry));
   }
 }
 
-// A later mean lacks the sum over ranks of the own residuals divided by their number, and the residual of the mean.
+// A later mean lacks the sum over nodes of the own residuals divided by their number, and the residual of the mean.
 void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
-  const double share = static_cast<double>(world_size_) / static_cast<double>(saved.world_size);
+  const node::NodeLayout former_layout = saved_layout(saved);
+  const double share = static_cast<double>(layout_.world_size()) / static_cast<double>(saved.world_size);
   for (const HookState& state : saved.states) {
     for (const NamedParameter& parameter : parameters) {
       const auto former = saved_of(state, parameter);
       if (!former) {
         continue;
       }
-      at::Tensor whole = former->own.clone();
+      at::Tensor whole = at::zeros({parameter.tensor.numel()}, former->own.options());
+      whole.narrow(0, former->own_begin, former->own.numel()).add_(former->own, own_weight(former_layout));
       whole.narrow(0, former->mean_begin, former->mean.numel())
           .add_(former->mean, static_cast<double>(saved.world_size));
       whole.mul_(share);

@@ -13,22 +13,27 @@
 #include "hooks/mean_hook.h"
 #include "hooks/quantized_allreduce.h"
 #include "ops/collectives/mean/affine_codec.h"
+#include "ops/collectives/mean/two_levels.h"
 
 namespace narrowcast::hooks {
 namespace {
 
+using node::NodeLayout;
+
 constexpr ReferenceTolerance kReferenceOfFloat32{};
 constexpr ReferenceTolerance kReferenceOfNarrowFormats{.absolute = 1e-4};
 
-int64_t bytes_of_all_reduce(const GradientSizes& gradients, int64_t world_size, const HookOptions& /*options*/) {
-  return ring_all_reduce_bytes(gradients.numel * gradients.element_size, world_size);
+int64_t bytes_of_all_reduce(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
+  return ring_all_reduce_bytes(gradients.numel * gradients.element_size, layout.world_size());
 }
 
-int64_t bytes_of_nothing(const GradientSizes&, int64_t /*world_size*/, const HookOptions& /*options*/) { return 0; }
+int64_t bytes_of_nothing(const GradientSizes&, const NodeLayout& /*layout*/, const HookOptions& /*options*/) {
+  return 0;
+}
 
 // A code of a byte for each element, to every other rank.
-int64_t bytes_of_codes(const GradientSizes& gradients, int64_t world_size, const HookOptions& /*options*/) {
-  return (world_size - 1) * gradients.numel;
+int64_t bytes_of_codes(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
+  return (layout.world_size() - 1) * gradients.numel;
 }
 
 // The size of channels that the options say, or the one of hooks that are told none.
@@ -41,21 +46,21 @@ std::unique_ptr<CommHook> make_per_channel_hook(HookOptions options) {
   return make_quantize_per_channel_hook(options);
 }
 
-int64_t bytes_of_channels(const GradientSizes& gradients, int64_t world_size, const HookOptions& options) {
-  return (world_size - 1) *
+int64_t bytes_of_channels(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
+  return (layout.world_size() - 1) *
          collectives::affine_message_bytes(gradients.numel, channel_size_or_default(options.channel_size));
 }
 
-ErrorTerms terms_of_float32(const SentBucket& bucket, int64_t world_size, const HookOptions& /*options*/) {
-  return float32_terms(bucket, world_size);
+ErrorTerms terms_of_float32(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& /*options*/) {
+  return float32_terms(bucket, layout.world_size());
 }
 
-ErrorTerms terms_of_one_row(const SentBucket& bucket, int64_t world_size, const HookOptions& /*options*/) {
-  return affine_terms(bucket, world_size, bucket.gradients.numel());
+ErrorTerms terms_of_one_row(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& /*options*/) {
+  return affine_terms(bucket, layout.world_size(), bucket.gradients.numel());
 }
 
-ErrorTerms terms_of_channels(const SentBucket& bucket, int64_t world_size, const HookOptions& options) {
-  return affine_terms(bucket, world_size, channel_size_or_default(options.channel_size));
+ErrorTerms terms_of_channels(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
+  return affine_terms(bucket, layout.world_size(), channel_size_or_default(options.channel_size));
 }
 
 // A mean in a float format: PyTorch's compressing hooks.
@@ -63,12 +68,23 @@ HookRow cast_row(std::string name, std::unique_ptr<CommHook> (*make)(const HookO
   return {.name = std::move(name),
           .make = make,
           .payload_bytes =
-              [format](const GradientSizes& gradients, int64_t world_size, const HookOptions& /*options*/) {
-                return ring_all_reduce_bytes(encoded_size(gradients.numel, format), world_size);
+              [format](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
+                return ring_all_reduce_bytes(encoded_size(gradients.numel, format), layout.world_size());
               },
-          .error_terms = [format](const SentBucket& bucket, int64_t world_size,
-                                  const HookOptions& /*options*/) { return cast_terms(bucket, world_size, format); },
+          .error_terms =
+              [format](const SentBucket& bucket, const NodeLayout& layout, const HookOptions& /*options*/) {
+                return cast_terms(bucket, layout.world_size(), format);
+              },
           .reference_tolerance = kReferenceOfNarrowFormats};
+}
+
+// The message of the largest of an array's segments (NodeLayout), which one rank of a node sends.
+int64_t bytes_of_segment(int64_t numel, const NodeLayout& layout, WireFormat format) {
+  int64_t largest = 0;
+  for (int64_t index = 0; index < layout.segments(); ++index) {
+    largest = std::max(largest, collectives::segment_of(layout, index, numel).numel);
+  }
+  return encoded_size(largest, format);
 }
 
 // QuantizedAllReduceHook by one of its names, which is a literal: the hook keeps it.
@@ -83,16 +99,16 @@ HookRow wire_row(std::string_view name, WireFormat default_format) {
                 return std::make_unique<QuantizedAllReduceHook>(name, options);
               },
           .payload_bytes =
-              [=](const GradientSizes& gradients, int64_t world_size, const HookOptions& options) {
+              [=](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
                 // Exempt ones are float32 beside the message, where their elements are 0.
                 const int64_t exempt = options.wire.exempt_one_dimensional ? gradients.one_dimensional : 0;
-                return ring_all_reduce_bytes(
-                    encoded_size(gradients.numel, format_in(options)) + exempt * static_cast<int64_t>(sizeof(float)),
-                    world_size);
+                const int64_t bytes = bytes_of_segment(gradients.numel, layout, format_in(options)) +
+                                      bytes_of_segment(exempt, layout, WireFormat::kFp32);
+                return ring_all_reduce_bytes(bytes, layout.nodes());
               },
           .error_terms =
-              [=](const SentBucket& bucket, int64_t world_size, const HookOptions& options) {
-                return wire_terms(bucket, world_size, format_in(options), options.wire);
+              [=](const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
+                return wire_terms(bucket, layout, {format_in(options), options.wire});
               },
           .format = default_format};
 }
@@ -136,7 +152,8 @@ std::list<HookRow> rows_of_all_hooks() {
           wire_row("int8", WireFormat::kInt8B128),
           wire_row("int6", WireFormat::kInt6B32),
           wire_row("int4", WireFormat::kInt4B32),
-          wire_row("fp8", WireFormat::kFp8E4M3B32)};
+          wire_row("fp8", WireFormat::kFp8E4M3B32),
+          wire_row("fp32", WireFormat::kFp32)};
 }
 
 std::list<HookRow>& hook_table() {
@@ -159,7 +176,17 @@ std::string first_given(const WireOptions& options) {
   if (options.stochastic_rounding_seed) {
     return c10::str("stochastic_rounding: seed ", *options.stochastic_rounding_seed);
   }
+  if (options.node_size) return c10::str("node_size: ", *options.node_size);
+  if (options.levels != Levels::kAuto) return c10::str("levels: ", to_string(options.levels));
   return options.error_feedback ? "error_feedback: true" : "exempt_one_dimensional: true";
+}
+
+void check_levels(const WireOptions& wire) {
+  TORCH_CHECK_VALUE(!wire.node_size || *wire.node_size >= 1, "node_size: must be at least 1, but is ", *wire.node_size);
+  TORCH_CHECK_VALUE(!wire.node_size || wire.levels != Levels::kOne, "node_size: ", *wire.node_size,
+                    " has no effect with levels: one");
+  TORCH_CHECK_VALUE(wire.node_size != 1 || wire.levels != Levels::kTwo,
+                    "levels: two contradicts node_size: 1, with which every node has one rank");
 }
 
 }  // namespace
@@ -182,6 +209,25 @@ AddedHookRow::AddedHookRow(HookRow row) : row_(hook_table().insert(hook_table().
 
 AddedHookRow::~AddedHookRow() { hook_table().erase(row_); }
 
+std::string_view to_string(Levels levels) {
+  switch (levels) {
+    case Levels::kAuto:
+      return "auto";
+    case Levels::kOne:
+      return "one";
+    case Levels::kTwo:
+      return "two";
+  }
+  TORCH_CHECK_VALUE(false, "levels: ", static_cast<int>(levels), " is no Levels");
+}
+
+Levels parse_levels(std::string_view name) {
+  for (const Levels levels : {Levels::kAuto, Levels::kOne, Levels::kTwo}) {
+    if (name == to_string(levels)) return levels;
+  }
+  TORCH_CHECK_VALUE(false, "levels: must be auto, one or two, but is '", name, "'");
+}
+
 std::vector<std::string> comm_hook_names() {
   std::vector<std::string> names;
   for (const HookRow& row : hook_rows()) names.push_back(row.name);
@@ -194,6 +240,7 @@ void check_comm_hook(const std::string& name, const WireOptions& wire, std::opti
                     "'; it is for ", hook_names_with(&HookRow::takes_format), " and its short names");
   TORCH_CHECK_VALUE(row.takes_format || !wire.format, first_given(wire), " has no effect with the hook '", name,
                     "', which has a format of its own; it is for ", hook_names_with(&HookRow::takes_format));
+  check_levels(wire);
   TORCH_CHECK_VALUE(!channel_size || row.takes_channel_size, "channel_size: ", *channel_size,
                     " has no effect with the hook '", name, "'; it is for ",
                     hook_names_with(&HookRow::takes_channel_size));

@@ -12,6 +12,7 @@
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
 #include "hooks/error_bound.h"
+#include "ops/node/node_layout.h"
 
 namespace narrowcast::hooks {
 
@@ -29,19 +30,22 @@ struct ReferenceTolerance {
 };
 
 // A hook. The functions take the options that the hook is made with, and fill in what these leave open; all but `make`
-// do without their process group.
+// do without their process group. Of the ranks' layout, hooks that average in one level use the number of ranks.
 struct HookRow {
   std::string name;
 
   // Empty for "none": there is no hook to make, the Reducer averages by itself.
   std::function<std::unique_ptr<CommHook>(const HookOptions& options)> make = nullptr;
 
-  // What each rank sends for such gradients, in bytes. Where ranks may send in one hop or in two, that of two. What
-  // comes once per bucket does not count, as the Reducer decides how many there are.
-  std::function<int64_t(const GradientSizes& gradients, int64_t world_size, const HookOptions& options)> payload_bytes;
+  // What the rank that sends most sends for such gradients, in bytes. Where ranks may send in one hop or in two, that
+  // of two. What comes once per bucket does not count, as the Reducer decides how many there are.
+  std::function<int64_t(const GradientSizes& gradients, const node::NodeLayout& layout, const HookOptions& options)>
+      payload_bytes;
 
-  // How far the mean of a bucket may be from the one without a hook: this rank's terms.
-  std::function<ErrorTerms(const SentBucket& bucket, int64_t world_size, const HookOptions& options)> error_terms;
+  // How far the mean of a bucket may be from the one without a hook: this rank's terms. They hold for more levels than
+  // the layout has, too.
+  std::function<ErrorTerms(const SentBucket& bucket, const node::NodeLayout& layout, const HookOptions& options)>
+      error_terms;
 
   // Nothing for hooks that PyTorch does not have.
   std::optional<ReferenceTolerance> reference_tolerance = std::nullopt;

@@ -4,14 +4,32 @@
 
 #include <utility>
 
+#include "hooks/levels.h"
 #include "ops/collectives/mean/affine_codec.h"
 
 namespace narrowcast::hooks {
 
 using collectives::QuantizedMeanJob;
 
+namespace {
+
+std::shared_ptr<const node::FoundNodes> nodes_of(const HookOptions& options,
+                                                 const collectives::MeanCodecFactory& codec) {
+  if (codec == nullptr) {
+    return find_hook_nodes(options);
+  }
+  return std::make_shared<const node::FoundNodes>(
+      node::FoundNodes{.layout = node::NodeLayout::flat(options.process_group->getSize())});
+}
+
+}  // namespace
+
 MeanHook::MeanHook(std::string_view name, const HookOptions& options, collectives::MeanCodecFactory codec)
-    : name_(name), options_(options), codec_(std::move(codec)), engine_(options.process_group) {}
+    : name_(name),
+      options_(options),
+      codec_(std::move(codec)),
+      nodes_(nodes_of(options, codec_)),
+      engine_(options.process_group) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> MeanHook::runHook(c10d::GradBucket& bucket) {
   check_bucket(name(), bucket);
@@ -54,6 +72,7 @@ collectives::QuantizedMeanOptions MeanHook::mean_options(const c10d::GradBucket&
     mean.all_gather = c10::str("all-gather of hook ", name());
   } else {
     mean.format = options_.wire.format.value();
+    mean.nodes = nodes_;
   }
   if (options_.wire.exempt_one_dimensional) {
     mean.exact = one_dimensional_segments(layout);

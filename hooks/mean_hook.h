@@ -14,6 +14,7 @@
 #include "hooks/execution.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/stream_mean.h"
+#include "ops/node/find_nodes.h"
 
 namespace narrowcast::hooks {
 
@@ -22,7 +23,7 @@ namespace narrowcast::hooks {
 // are a c10::ValueError or c10::TypeError.
 class MeanHook : public CommHook {
  public:
-  // `codec`: null for the wire format that the options say. `name` outlives the hook.
+  // `codec`: null for the wire format that the options say; a collective then. `name` outlives the hook.
   MeanHook(std::string_view name, const HookOptions& options, collectives::MeanCodecFactory codec);
 
   std::string_view name() const override { return name_; }
@@ -35,6 +36,8 @@ class MeanHook : public CommHook {
   virtual collectives::MeanCall make_call(const c10d::GradBucket& bucket, const Layout& layout);
 
   const WireOptions& wire_options() const { return options_.wire; }
+  // Over which this hook exchanges; of one level for codecs.
+  const node::NodeLayout& layout() const { return nodes_->layout; }
   HookStream& stream() { return stream_; }
 
  private:
@@ -52,6 +55,7 @@ class MeanHook : public CommHook {
   const std::string_view name_;
   const HookOptions options_;
   const collectives::MeanCodecFactory codec_;
+  const std::shared_ptr<const node::FoundNodes> nodes_;
   CpuEngine engine_;
   const collectives::JobMemory memory_;
   PerBucket<Scratch> scratch_;

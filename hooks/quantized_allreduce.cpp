@@ -10,7 +10,7 @@ constexpr const char* kStep = "step";
 }  // namespace
 
 QuantizedAllReduceHook::QuantizedAllReduceHook(std::string_view name, const HookOptions& options)
-    : MeanHook(name, options, nullptr), feedback_(options.process_group->getRank(), options.process_group->getSize()) {}
+    : MeanHook(name, options, nullptr), feedback_(options.process_group->getRank(), layout()) {}
 
 HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& parameters) const {
   HookState state = feedback_.state(parameters);

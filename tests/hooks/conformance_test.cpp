@@ -85,8 +85,8 @@ void check_steps(const HookCase& hook_case, const std::vector<Step>& steps, int6
   std::vector<std::vector<std::vector<at::Tensor>>> results(world_size);  // By rank, step, bucket.
   std::vector<int64_t> payload_bytes(world_size);
   run_ranks(world_size, [&](int64_t rank, const Group& group) {
-    const auto hook =
-        create_comm_hook(hook_case.name, {.process_group = group, .channel_size = hook_case.channel_size});
+    const auto hook = create_comm_hook(
+        hook_case.name, {.process_group = group, .wire = hook_case.wire, .channel_size = hook_case.channel_size});
     for (const Step& step : steps) results[rank].push_back(run_step(*hook, step, rank, group));
     payload_bytes[rank] = hook->payload_bytes_sent();
   });

@@ -41,7 +41,7 @@ std::vector<at::Tensor> gradients_of(int64_t world_size, int64_t size) {
 // One rank's terms, as the hook's row has them.
 ErrorTerms terms_of(const std::string& hook, const SentBucket& bucket, int64_t world_size,
                     const HookOptions& options = {}) {
-  return hook_row(hook).error_terms(bucket, world_size, options);
+  return hook_row(hook).error_terms(bucket, node::NodeLayout::flat(world_size), options);
 }
 
 at::Tensor bound_of(const std::string& hook, const at::Tensor& gradient, int64_t world_size,
@@ -227,11 +227,12 @@ TEST(FormatError, IsWhatTheDocumentSaysOfEveryFormat) {
 
 TEST(FormatError, IsNotThereForANumberThatIsNoFormat) {
   EXPECT_THROW(format_error(static_cast<WireFormat>(99)), std::invalid_argument);
-  EXPECT_THROW(wire_error(static_cast<WireFormat>(99), {}, at::ones({8}, at::kDouble), 2), std::invalid_argument);
+  EXPECT_THROW(wire_error({static_cast<WireFormat>(99)}, at::ones({8}, at::kDouble), node::NodeLayout::flat(2)),
+               std::invalid_argument);
 }
 
 TEST(WireError, IsNothingWithOneRank) {
-  const HopErrors errors = wire_error(WireFormat::kInt4B32, {}, at::ones({8}, at::kDouble), 1);
+  const HopErrors errors = wire_error({WireFormat::kInt4B32}, at::ones({8}, at::kDouble), node::NodeLayout::flat(1));
   EXPECT_EQ(errors.first.sum().item<double>(), 0);
   EXPECT_EQ(errors.second.sum().item<double>(), 0);
 }

@@ -13,6 +13,7 @@ namespace {
 
 using collectives::Residuals;
 using collectives::shard_of;
+using node::NodeLayout;
 using testing::error_message;
 using ::testing::HasSubstr;
 
@@ -27,7 +28,7 @@ class ErrorFeedbackTest : public ::testing::Test {
     const auto bucket = make_parameters_bucket(parameters, parameters, index, count);
     return feedback_.residuals(bucket, layout_of(bucket));
   }
-  ErrorFeedback feedback_{kRank, kFeedbackRanks};
+  ErrorFeedback feedback_{kRank, NodeLayout::flat(kFeedbackRanks)};
   const at::Tensor a_ = at::zeros({2, kFeedbackNumel / 2});
   const at::Tensor b_ = at::zeros({2, kFeedbackNumel / 2});
 };
@@ -134,9 +135,9 @@ class ErrorFeedbackStateTest : public ::testing::Test {
 
 TEST_F(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
   for (int64_t rank = 0; rank < 3; ++rank) {
-    ErrorFeedback before(rank, 3);
+    ErrorFeedback before(rank, NodeLayout::flat(3));
     fill(before, rank, 3);
-    ErrorFeedback after(rank, 3);
+    ErrorFeedback after(rank, NodeLayout::flat(3));
     after.load_state({.world_size = 3, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
     for (const size_t index : {0, 1}) {
       const Residuals expected = residuals_of(before, index);
@@ -152,9 +153,9 @@ TEST_F(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
 
 // A checkpoint may come between the rebuilding of the buckets and the first step in them.
 TEST_F(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
-  ErrorFeedback before(0, 2);
+  ErrorFeedback before(0, NodeLayout::flat(2));
   fill(before, 0, 2);
-  ErrorFeedback after(0, 2);
+  ErrorFeedback after(0, NodeLayout::flat(2));
   after.load_state({.world_size = 2, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
   const auto rebuilt = make_parameters_bucket({c_, b_, a_}, {c_, b_, a_});
   const Residuals expected = before.residuals(rebuilt, layout_of(rebuilt));
@@ -168,7 +169,7 @@ TEST_F(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
   std::vector<ErrorFeedback> before;
   std::vector<HookState> states;
   for (int64_t rank = 0; rank < 3; ++rank) {
-    before.emplace_back(rank, 3);
+    before.emplace_back(rank, NodeLayout::flat(3));
     fill(before.back(), rank, 3);
     states.push_back(copy_of(before.back().state(parameters_)));
   }
@@ -178,7 +179,7 @@ TEST_F(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
     for (int64_t rank = 0; rank < world_size; ++rank) {
       FormerRanks saved = {.world_size = 3, .states = {}, .first = states[0]};
       for (int64_t former = rank; former < 3; former += world_size) saved.states.push_back(states[former]);
-      after.emplace_back(rank, world_size);
+      after.emplace_back(rank, NodeLayout::flat(world_size));
       after.back().load_state(saved, parameters_);
     }
     EXPECT_LT((missing(after) - expected).abs().max().item<double>(), 1e-4) << world_size;
@@ -187,12 +188,12 @@ TEST_F(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
 }
 
 TEST_F(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
-  ErrorFeedback feedback(0, 2);
+  ErrorFeedback feedback(0, NodeLayout::flat(2));
   fill(feedback, 0, 2);
   const auto complaint = [&](const std::function<void(HookState&)>& change) {
     HookState state = copy_of(feedback.state(parameters_));
     change(state);
-    ErrorFeedback fresh(0, 2);
+    ErrorFeedback fresh(0, NodeLayout::flat(2));
     return error_message<CorruptInputError>(
         [&] { fresh.load_state({.world_size = 2, .states = {state}, .first = {}}, parameters_); });
   };

@@ -8,11 +8,15 @@
 #include <narrowcast/hook_options.h>
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/segments.h"
+#include "ops/node/node_layout.h"
 #include "tests/hooks/upstream_quantization.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 
 namespace narrowcast::hooks {
 namespace {
+
+using node::NodeLayout;
 
 double epsilon(at::ScalarType dtype) {
   switch (dtype) {
@@ -102,22 +106,9 @@ HookCase per_channel_case(std::optional<int64_t> channel_size) {
               }};
 }
 
-at::Tensor quantized_mean(WireFormat format, const Gradients& gradients) {
-  const auto world_size = static_cast<int64_t>(gradients.size());
-  switch (collectives::choose_route(gradients[0].numel(), world_size, format)) {
-    case collectives::Route::kNowhere:
-      return gradients[0];
-    case collectives::Route::kOneShot:
-      return collectives::one_shot_mean({format}, gradients);
-    case collectives::Route::kTwoShot:
-      return collectives::two_shot_mean({format}, gradients);
-  }
-  return {};
-}
-
 // One shot: the whole message to every peer. Two shots: its shard of it to each peer, and the mean of its own shard to
 // all of them; no shard is cut where that changes the number of bytes.
-int64_t quantized_bytes(WireFormat format, int64_t numel, int64_t rank, int64_t world_size) {
+int64_t bytes_by_route(WireFormat format, int64_t numel, int64_t rank, int64_t world_size) {
   if (collectives::choose_route(numel, world_size, format) != collectives::Route::kTwoShot) {
     return (world_size - 1) * encoded_size(numel, format);
   }
@@ -125,14 +116,32 @@ int64_t quantized_bytes(WireFormat format, int64_t numel, int64_t rank, int64_t 
   return encoded_size(numel, format) - own + (world_size - 1) * own;
 }
 
-HookCase quantized_case(const std::string& name, WireFormat format) {
+// Between nodes, of the segment that the rank owns.
+int64_t quantized_bytes(WireFormat format, int64_t numel, int64_t rank, const NodeLayout& layout) {
+  const int64_t segment = layout.local_rank_of(rank);
+  return segment < layout.segments() ? bytes_by_route(format, collectives::cut(numel, layout.segments())[segment].numel,
+                                                      layout.node_of(rank), layout.nodes())
+                                     : 0;
+}
+
+// Without a node size all ranks are on one node, being on one machine.
+HookCase quantized_case(const std::string& name, WireFormat format, std::optional<int64_t> node_size = 1) {
+  const auto layout_of = [=](int64_t world_size) {
+    return NodeLayout::of_size(world_size, node_size.value_or(world_size));
+  };
   return {.name = name,
-          .expected = [format](const Gradients& gradients, int64_t) { return quantized_mean(format, gradients); },
+          .wire = {.node_size = node_size},
+          .expected =
+              [=](const Gradients& gradients, int64_t) {
+                return collectives::mean_over_nodes({format}, gradients,
+                                                    layout_of(static_cast<int64_t>(gradients.size())));
+              },
           .tolerance = nullptr,
           .payload_bytes =
-              [format](const at::Tensor& gradient, int64_t rank, int64_t world_size) {
-                return quantized_bytes(format, gradient.numel(), rank, world_size);
-              }};
+              [=](const at::Tensor& gradient, int64_t rank, int64_t world_size) {
+                return quantized_bytes(format, gradient.numel(), rank, layout_of(world_size));
+              },
+          .in_one_node = !node_size};
 }
 
 }  // namespace
@@ -150,7 +159,18 @@ std::vector<HookCase> hook_cases() {
           quantized_case("int8", WireFormat::kInt8B128),
           quantized_case("int6", WireFormat::kInt6B32),
           quantized_case("int4", WireFormat::kInt4B32),
-          quantized_case("fp8", WireFormat::kFp8E4M3B32)};
+          quantized_case("fp8", WireFormat::kFp8E4M3B32),
+          quantized_case("fp32", WireFormat::kFp32),
+          quantized_case("int8", WireFormat::kInt8B128, std::nullopt),
+          quantized_case("int8", WireFormat::kInt8B128, 2),
+          quantized_case("int4", WireFormat::kInt4B32, 3),
+          quantized_case("fp32", WireFormat::kFp32, 2)};
+}
+
+std::vector<HookCase> one_level_hook_cases() {
+  std::vector<HookCase> cases = hook_cases();
+  std::erase_if(cases, [](const HookCase& value) { return value.in_one_node || value.wire.node_size.value_or(1) > 1; });
+  return cases;
 }
 
 }  // namespace narrowcast::hooks

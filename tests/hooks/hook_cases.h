@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/hook_options.h>
+
 namespace narrowcast::hooks {
 
 // A bucket's gradients, by rank.
@@ -17,6 +19,7 @@ using Gradients = std::vector<at::Tensor>;
 struct HookCase {
   std::string name;
   std::optional<int64_t> channel_size = std::nullopt;
+  WireOptions wire = {};
   // What rank `rank` ends with: the plain sequential computation.
   std::function<at::Tensor(const Gradients& gradients, int64_t rank)> expected;
   // Largest absolute error per element; null: equal bits.
@@ -25,12 +28,20 @@ struct HookCase {
   std::function<int64_t(const at::Tensor& gradient, int64_t rank, int64_t world_size)> payload_bytes;
   // Whether all ranks end with the same bits.
   bool averages = true;
+  bool in_one_node = false;
 
   // For the names of tests.
-  std::string label() const { return channel_size ? name + "_" + std::to_string(*channel_size) : name; }
+  std::string label() const {
+    if (channel_size) return name + "_" + std::to_string(*channel_size);
+    if (wire.node_size.value_or(1) > 1) return name + "_nodes_of_" + std::to_string(*wire.node_size);
+    return in_one_node ? name + "_in_one_node" : name;
+  }
 };
 
 // At least one case per hook of the table.
 std::vector<HookCase> hook_cases();
+
+// Of them, those where every rank is a node: all there is on GPUs.
+std::vector<HookCase> one_level_hook_cases();
 
 }  // namespace narrowcast::hooks

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -20,7 +21,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 int64_t bytes_of(const std::string& hook, const GradientSizes& gradients, int64_t world_size,
                  const HookOptions& options = {}) {
-  return hook_row(hook).payload_bytes(gradients, world_size, options);
+  return hook_row(hook).payload_bytes(gradients, node::NodeLayout::flat(world_size), options);
 }
 
 TEST(HookRow, SaysThePayloadByTheFormulas) {
@@ -105,9 +106,9 @@ std::string value_error(const std::string& name, const HookOptions& options) {
 }
 
 TEST(HookFactory, NamesItsHooksInTheOrderOfTheDocumentation) {
-  EXPECT_THAT(comm_hook_names(),
-              ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor",
-                          "quantize_per_channel", "noop", "quantized_allreduce", "int8", "int6", "int4", "fp8"));
+  EXPECT_THAT(comm_hook_names(), ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress",
+                                             "quantize_per_tensor", "quantize_per_channel", "noop",
+                                             "quantized_allreduce", "int8", "int6", "int4", "fp8", "fp32"));
 }
 
 TEST(HookFactory, MakesEachHookByItsName) {
@@ -129,7 +130,7 @@ TEST(HookFactory, ListsTheKnownNamesForAnUnknownOne) {
   EXPECT_THAT(value_error("quantise", {}),
               AllOf(HasSubstr("'quantise'"), HasSubstr("none, allreduce, fp16_compress, bf16_compress, "
                                                        "quantize_per_tensor, quantize_per_channel, noop, "
-                                                       "quantized_allreduce, int8, int6, int4, fp8")));
+                                                       "quantized_allreduce, int8, int6, int4, fp8, fp32")));
 }
 
 TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {
@@ -141,12 +142,12 @@ TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {
 
 TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
-    const WireOptions kGiven[] = {{.format = WireFormat::kInt4B32},
-                                  {.stochastic_rounding_seed = 7},
-                                  {.error_feedback = true},
-                                  {.exempt_one_dimensional = true}};
-    const char* const kNamed[] = {"hook_format: int4_b32", "stochastic_rounding: seed 7", "error_feedback: true",
-                                  "exempt_one_dimensional: true"};
+    const WireOptions kGiven[] = {{.format = WireFormat::kInt4B32}, {.stochastic_rounding_seed = 7},
+                                  {.error_feedback = true},         {.exempt_one_dimensional = true},
+                                  {.levels = Levels::kOne},         {.node_size = 1}};
+    const char* const kNamed[] = {"hook_format: int4_b32", "stochastic_rounding: seed 7",
+                                  "error_feedback: true",  "exempt_one_dimensional: true",
+                                  "levels: one",           "node_size: 1"};
     for (size_t i = 0; i < std::size(kGiven); ++i) {
       for (const char* name : {"none", "allreduce", "quantize_per_channel", "noop"}) {
         EXPECT_THAT(value_error(name, {group, kGiven[i]}),
@@ -160,6 +161,33 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
     EXPECT_THAT(value_error("int8", {group, kGiven[0]}),
                 AllOf(HasSubstr("hook_format: int4_b32"), HasSubstr("'int8', which has a format of its own")));
   });
+}
+
+TEST(HookFactory, RefusesLevelsThatThereCannotBe) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    EXPECT_THAT(value_error("int8", {group, {.levels = Levels::kTwo}}),
+                HasSubstr("levels: two, but every node has one rank"));
+    EXPECT_THAT(value_error("int8", {group, {.levels = Levels::kTwo, .node_size = 1}}),
+                HasSubstr("levels: two contradicts node_size: 1"));
+    EXPECT_THAT(value_error("int8", {group, {.levels = Levels::kOne, .node_size = 2}}),
+                HasSubstr("node_size: 2 has no effect with levels: one"));
+    EXPECT_THAT(value_error("int8", {group, {.node_size = 0}}), HasSubstr("node_size: must be at least 1, but is 0"));
+  });
+  EXPECT_THAT(testing::error_message<c10::ValueError>([] { parse_levels("three"); }), HasSubstr("'three'"));
+  for (const Levels levels : {Levels::kAuto, Levels::kOne, Levels::kTwo}) {
+    EXPECT_EQ(parse_levels(to_string(levels)), levels);
+  }
+}
+
+TEST(HookRow, SendsASegmentBetweenNodes) {
+  const GradientSizes gradients{.numel = 1 << 20, .one_dimensional = 1000};
+  const HookOptions options{.process_group = nullptr, .wire = {.exempt_one_dimensional = true}};
+  const auto bytes = [&](const node::NodeLayout& layout) {
+    return hook_row("int8").payload_bytes(gradients, layout, options);
+  };
+  // Half of the message from each of a node's two ranks, to the other node; the exempt ones are one segment of a grain.
+  EXPECT_EQ(bytes(node::NodeLayout::of_size(4, 2)), encoded_size(1 << 19, WireFormat::kInt8B128) + 4000);
+  EXPECT_EQ(bytes(node::NodeLayout::of_size(4, 4)), 0);
 }
 
 TEST(HookFactory, OnlyChannelsHaveASize) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <tuple>
 
 #include <narrowcast/hooks.h>
 #include "ops/collectives/mean/mean_exchange.h"
@@ -25,10 +26,10 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 constexpr int64_t kRanks = 3;
 constexpr int64_t kNumel = 300'000;  // Two shots, in every format.
 
-std::vector<at::Tensor> make_gradients(int64_t numel) {
+std::vector<at::Tensor> make_gradients(int64_t numel, int64_t ranks = kRanks) {
   at::manual_seed(numel);
   std::vector<at::Tensor> gradients;
-  for (int64_t rank = 0; rank < kRanks; ++rank) gradients.push_back(at::randn({numel}));
+  for (int64_t rank = 0; rank < ranks; ++rank) gradients.push_back(at::randn({numel}));
   return gradients;
 }
 
@@ -38,7 +39,11 @@ at::Tensor run(CommHook& hook, c10d::GradBucket bucket) {
   return hook.parseHookResult(future->value());
 }
 
-HookOptions with(const Group& group, const WireOptions& wire) { return {group, wire}; }
+// Every rank is a node, though all are on one machine, unless `wire` says otherwise.
+HookOptions with(const Group& group, WireOptions wire) {
+  wire.node_size = wire.node_size.value_or(1);
+  return {group, wire};
+}
 
 TEST(QuantizedAllReduceHook, TakesAnyFormat) {
   const auto gradients = make_gradients(kNumel);
@@ -89,15 +94,22 @@ TEST(QuantizedAllReduceHook, ExemptsParametersOfOneDimension) {
   });
 }
 
+// Ranks, and how many of them are a node: the last node may have fewer.
+class QuantizedAllReduceOverNodes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {
+ protected:
+  const int64_t ranks_ = std::get<0>(GetParam());
+  const int64_t node_size_ = std::get<1>(GetParam());
+};
+
 // The buckets are rebuilt on the way, as the Reducer does after its first step; what is missing stays bounded.
-TEST(QuantizedAllReduceHook, FeedsBackItsErrorsThroughARebuild) {
+TEST_P(QuantizedAllReduceOverNodes, FeedsBackItsErrorsThroughARebuild) {
   constexpr int64_t kSteps = 60;
   const at::Tensor a = at::zeros({300, 500});
   const at::Tensor b = at::zeros({100, 500});
-  const auto of_a = make_gradients(a.numel());
-  const auto of_b = make_gradients(b.numel());
-  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
-    const auto hook = create_comm_hook("int4", with(group, {.error_feedback = true}));
+  const auto of_a = make_gradients(a.numel(), ranks_);
+  const auto of_b = make_gradients(b.numel(), ranks_);
+  run_ranks(ranks_, [&](int64_t rank, const Group& group) {
+    const auto hook = create_comm_hook("int4", with(group, {.error_feedback = true, .node_size = node_size_}));
     at::Tensor sum_a = at::zeros({a.numel()}, at::kDouble);
     at::Tensor sum_b = at::zeros({b.numel()}, at::kDouble);
     for (int64_t step = 0; step < kSteps; ++step) {
@@ -120,19 +132,19 @@ TEST(QuantizedAllReduceHook, FeedsBackItsErrorsThroughARebuild) {
 }
 
 // Error feedback and random rounding of the steps before must not be lost.
-TEST(QuantizedAllReduceHook, GoesOnFromItsStateWithTheSameBits) {
-  const WireOptions wire = {.stochastic_rounding_seed = 3, .error_feedback = true};
+TEST_P(QuantizedAllReduceOverNodes, GoesOnFromItsStateWithTheSameBits) {
+  const WireOptions wire = {.stochastic_rounding_seed = 3, .error_feedback = true, .node_size = node_size_};
   const at::Tensor parameter = at::zeros({kNumel});
   const std::vector<NamedParameter> parameters = {{"p", parameter}};
-  const auto gradients = make_gradients(kNumel);
-  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
+  const auto gradients = make_gradients(kNumel, ranks_);
+  run_ranks(ranks_, [&](int64_t rank, const Group& group) {
     const auto step = [&](CommHook& hook) { return run(hook, make_parameters_bucket({parameter}, {gradients[rank]})); };
     const auto whole = create_comm_hook("int4", with(group, wire));
     const at::Tensor first = step(*whole);
     HookState state;
     for (const auto& [name, tensor] : whole->state(parameters)) state.emplace(name, tensor.clone());
     const auto resumed = create_comm_hook("int4", with(group, wire));
-    resumed->load_state({.world_size = kRanks, .states = {state}, .first = {}}, parameters);
+    resumed->load_state({.world_size = ranks_, .states = {state}, .first = {}}, parameters);
     const at::Tensor expected = step(*whole);
     EXPECT_FALSE(at::equal(expected, first));
     EXPECT_TRUE(at::equal(step(*resumed), expected));
@@ -140,15 +152,58 @@ TEST(QuantizedAllReduceHook, GoesOnFromItsStateWithTheSameBits) {
   });
 }
 
-TEST(QuantizedAllReduceHook, ForgetsAStepThatWasNotFinite) {
-  auto gradients = make_gradients(kNumel);
-  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
-    const auto hook = create_comm_hook("int4", with(group, {.error_feedback = true}));
+TEST_P(QuantizedAllReduceOverNodes, ForgetsAStepThatWasNotFinite) {
+  auto gradients = make_gradients(kNumel, ranks_);
+  run_ranks(ranks_, [&](int64_t rank, const Group& group) {
+    const auto hook = create_comm_hook("int4", with(group, {.error_feedback = true, .node_size = node_size_}));
     at::Tensor bad = gradients[rank].clone();
     if (rank == 1) bad.fill_(std::numeric_limits<float>::quiet_NaN());
     EXPECT_TRUE(run(*hook, make_bucket(bad)).isnan().all().item<bool>());
     EXPECT_TRUE(run(*hook, make_bucket(gradients[rank].clone())).isfinite().all().item<bool>());
   });
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, QuantizedAllReduceOverNodes,
+                         ::testing::Values(std::tuple(3, 1), std::tuple(4, 2), std::tuple(5, 2), std::tuple(6, 2)));
+
+TEST(QuantizedAllReduceHook, IsExactWithinANode) {
+  const auto gradients = make_gradients(kNumel);
+  const at::Tensor exact = mean_in_rank_order(gradients);
+  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
+    for (const WireOptions& wire : {WireOptions{}, WireOptions{.levels = Levels::kTwo}, WireOptions{.node_size = 3}}) {
+      const auto hook = create_comm_hook("int4", {group, wire});
+      EXPECT_TRUE(at::equal(run(*hook, make_bucket(gradients[rank].clone())), exact));
+      EXPECT_EQ(hook->payload_bytes_sent(), 0);
+    }
+    const auto flat = create_comm_hook("int4", {group, {.levels = Levels::kOne}});
+    EXPECT_TRUE(
+        at::equal(run(*flat, make_bucket(gradients[rank].clone())), two_shot_mean({WireFormat::kInt4B32}, gradients)));
+  });
+}
+
+// What one layout of nodes left out reaches later means of another one.
+TEST(QuantizedAllReduceHook, CarriesItsErrorsOverIntoOtherNodes) {
+  const at::Tensor parameter = at::zeros({kNumel});
+  const std::vector<NamedParameter> parameters = {{"p", parameter}};
+  const auto gradients = make_gradients(kNumel, 4);
+  const at::Tensor exact = mean_in_rank_order(gradients).to(at::kDouble);
+  for (const int64_t before : {1, 2}) {
+    run_ranks(4, [&](int64_t rank, const Group& group) {
+      const auto step = [&](CommHook& hook) {
+        return run(hook, make_parameters_bucket({parameter}, {gradients[rank]})).to(at::kDouble);
+      };
+      const auto first = create_comm_hook("int4", with(group, {.error_feedback = true, .node_size = before}));
+      const at::Tensor lacking = exact - step(*first);
+      HookState state;
+      for (const auto& [name, tensor] : first->state(parameters)) state.emplace(name, tensor.clone());
+      const auto second = create_comm_hook("fp32", with(group, {.error_feedback = true, .node_size = 3 - before}));
+      second->load_state({.world_size = 4, .states = {state}, .first = {}}, parameters);
+      // Float32 sums of some numbers below 6.
+      EXPECT_LT((step(*second) - exact - lacking).abs().max().item<double>(), 1e-5);
+      EXPECT_LT((step(*second) - exact).abs().max().item<double>(), 1e-5) << "given once";
+      EXPECT_GT(lacking.abs().max().item<double>(), 0.1);
+    });
+  }
 }
 
 TEST(QuantizedAllReduceHook, RefusesBucketsItCannotTake) {

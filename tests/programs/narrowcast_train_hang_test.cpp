@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <string>
+#include <tuple>
 
 #include "tests/programs/train_commands.h"
 
@@ -13,13 +15,14 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class NarrowcastTrainHangTest : public ::testing::TestWithParam<int> {};
+// Which rank stops, and where the other one waits for it: in the memory of their node, or for a message.
+class NarrowcastTrainHangTest : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
 // Rank 0 serves the store, too: where it hangs, nobody answers at all.
 TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAnswer) {
-  const int stopped = GetParam();
+  const auto& [stopped, levels] = GetParam();
   const int64_t port = free_port();
-  const Words flags = {"--steps=1000000", "--log_every=1", "--hook=int8", "--timeout_seconds=10"};
+  const Words flags = {"--steps=1000000", "--log_every=1", "--hook=int8", levels, "--timeout_seconds=10"};
   const Words command = Words{NARROWCAST_TRAIN} + (small_gpt() + flags);
   RunningProgram rank0(command, one_of_two(0, port));
   RunningProgram rank1(command, one_of_two(1, port));
@@ -35,7 +38,9 @@ TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAns
       << "one line";
 }
 
-INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainHangTest, ::testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainHangTest,
+                         ::testing::Combine(::testing::Values(0, 1),
+                                            ::testing::Values("--levels=two", "--levels=one")));
 
 // Whoever is killed, the other one would wait for minutes.
 class NarrowcastTrainBeforeRendezvousTest : public ::testing::TestWithParam<int> {};

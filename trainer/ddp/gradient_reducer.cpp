@@ -43,6 +43,8 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
           {"stochastic_rounding", seed ? c10::str("seed ", *seed) : "false"},
           {"error_feedback", on_off(wire.error_feedback)},
           {"exempt_one_dimensional", on_off(wire.exempt_one_dimensional)},
+          {"levels", std::string(hooks::to_string(wire.levels))},
+          {"node_size", wire.node_size ? c10::str(*wire.node_size) : "none"},
           {"channel_size", channel_size ? c10::str(*channel_size) : "none"},
           {"bucket_cap_mb", c10::str(options.bucket_cap_mb())},
           {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
@@ -61,9 +63,8 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
       options_(checked_options(options)),
       trainable_(state_.trainable()),
       static_graph_known_(std::make_shared<bool>(false)) {
-  // Before anything is sent.
-  auto hook = hooks::create_comm_hook(options_.hook(), {group_, options_.wire(), options_.channel_size()});
   compare_between_ranks();
+  auto hook = hooks::create_comm_hook(options_.hook(), {group_, options_.wire(), options_.channel_size()});
   check_trainable(state_, group_);
   if (options_.init_sync()) {
     broadcast(state_.parameters);

@@ -5,11 +5,26 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <narrowcast/export.h>
 #include <narrowcast/wire_formats.h>
 
 namespace narrowcast::hooks {
+
+// In how many levels gradients are averaged where several ranks share a node, and with it its network card.
+enum class Levels {
+  kAuto,  // Two where two ranks share a node, else one.
+  kOne,   // Every rank exchanges with every other.
+  kTwo,   // The ranks of a node sum in its memory, and each byte crosses its card once; an error where none share one.
+};
+
+// "auto", "one", "two". c10::ValueError for a number that is no Levels.
+NARROWCAST_EXPORT std::string_view to_string(Levels levels);
+
+// The inverse of to_string. c10::ValueError for other names.
+NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
 
 // What quantized_allreduce and its short names can be told. docs/hooks.md says when which of them pays.
 struct WireOptions {
@@ -20,12 +35,19 @@ struct WireOptions {
   // to the nearest.
   std::optional<int64_t> stochastic_rounding_seed = std::nullopt;
 
-  // What rounding leaves out in one step is added in the next one, on both hops. Takes 4 bytes per parameter, and
-  // 4 / W more.
+  // What rounding leaves out in one step is added in the next one, on both hops. Takes 4 bytes per parameter that a
+  // rank sends, and up to half as much more.
   bool error_feedback = false;
 
   // Gradients of parameters with one dimension or none (biases, norms) travel as float32.
   bool exempt_one_dimensional = false;
+
+  // Of gradients on the CPU; on GPUs there is one level so far.
+  Levels levels = Levels::kAuto;
+
+  // Takes every so many consecutive ranks for a node, >= 1, instead of finding out which ranks share one. They must be
+  // able to share memory. With 1 there is one level.
+  std::optional<int64_t> node_size = std::nullopt;
 
   bool operator==(const WireOptions&) const = default;
 };

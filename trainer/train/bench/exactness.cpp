@@ -11,6 +11,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/hook_table.h"
+#include "hooks/levels.h"
 #include "trainer/train/bench/gradient_buckets.h"
 #include "trainer/train/training/evaluation.h"
 
@@ -33,7 +34,8 @@ class ExactnessRun {
     with_network_errors(group_->getRank(), "averaging with the hook " + name, [&] { buckets_.average(*hook); });
     payload_bytes_sent_ += hook->payload_bytes_sent();
     const hooks::SentBucket sent = {.gradients = buckets_.gradients()};
-    const auto terms = hooks::hook_row(name).error_terms(sent, group_->getSize(), options);
+    const auto terms =
+        hooks::hook_row(name).error_terms(sent, hooks::find_hook_nodes({.process_group = group_})->layout, options);
     return compared(name, sum_over_ranks(terms.sum()));
   }
 

@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "hooks/hook_table.h"
+#include "hooks/levels.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/bench/exactness.h"
 #include "trainer/train/bench/hook_times.h"
-#include "trainer/train/bench/nodes.h"
 #include "trainer/train/bench/rates.h"
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/results.h"
@@ -78,8 +78,7 @@ class Run {
   }
 
   BenchResults measure() {
-    nodes_ = nodes_by_rank(group_, context_.env);
-    results_.ranks_per_node = ranks_per_node(nodes_);
+    find_nodes();
     if (options_.link) {
       measure_link();
     }
@@ -98,6 +97,20 @@ class Run {
   }
 
  private:
+  // As the hooks of wire formats find them.
+  void find_nodes() {
+    const auto found = hooks::find_hook_nodes({.process_group = group_});
+    for (int64_t rank = 0; rank < found->layout.world_size(); ++rank) {
+      nodes_.push_back(found->layout.node_of(rank));
+    }
+    for (int64_t node = 0; node < found->layout.nodes(); ++node) {
+      results_.ranks_per_node.push_back(static_cast<int64_t>(found->layout.ranks_of(node).size()));
+    }
+    if (!found->why_flat.empty()) {
+      announce("every rank as a node, as the ranks of one cannot share memory (" + found->why_flat + ")");
+    }
+  }
+
   void measure_link() {
     announce("the link");
     results_.link = bench::measure_link(group_);

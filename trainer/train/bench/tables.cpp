@@ -70,14 +70,6 @@ TableRow row_of(const HookFit& fit) {
           percent(fit.worst_residual)};
 }
 
-// Adds the row, behind an empty line if another size or number of buckets begins with it.
-void add_row(TableRow row, bool begins_a_case, std::vector<TableRow>& rows) {
-  if (begins_a_case) {
-    rows.emplace_back(row.size());
-  }
-  rows.push_back(std::move(row));
-}
-
 }  // namespace
 
 std::string link_text(const LinkRate& link) {
@@ -112,9 +104,10 @@ std::string hook_table(const BenchResults& results) {
                                  "sent/rank", "sent/node"}};
   const HookTime* before = nullptr;
   for (const HookTime& time : results.hooks) {
-    const bool begins_a_case =
-        before != nullptr && (before->bucket_bytes != time.bucket_bytes || before->buckets != time.buckets);
-    add_row(row_of(results, time), begins_a_case, rows);
+    if (before != nullptr && (before->bucket_bytes != time.bucket_bytes || before->buckets != time.buckets)) {
+      rows.emplace_back(rows[0].size());  // An empty line.
+    }
+    rows.push_back(row_of(results, time));
     before = &time;
   }
   return absl::StrCat(
@@ -128,7 +121,10 @@ std::string exactness_table(const BenchResults& results) {
       {"hook", "bytes", "elements", "squared relative error", "outside tolerance", "replicas"}};
   int64_t bytes_before = results.exactness.front().bucket_bytes;
   for (const HookExactness& exactness : results.exactness) {
-    add_row(row_of(exactness), exactness.bucket_bytes != bytes_before, rows);
+    if (exactness.bucket_bytes != bytes_before) {
+      rows.emplace_back(rows[0].size());
+    }
+    rows.push_back(row_of(exactness));
     bytes_before = exactness.bucket_bytes;
   }
   return absl::StrCat("Exactness: one bucket of normal numbers against its mean in float64:\n",

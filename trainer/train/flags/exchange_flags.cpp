@@ -45,6 +45,13 @@ ABSL_FLAG(bool, error_feedback, kDdp.wire().error_feedback,
           with_wire_hooks("add in the next step what rounding left out."));
 ABSL_FLAG(bool, exempt_one_dimensional, kDdp.wire().exempt_one_dimensional,
           with_wire_hooks("send gradients of biases and norms as float32."));
+ABSL_FLAG(
+    std::string, levels, std::string(to_string(kDdp.wire().levels)),
+    with_wire_hooks("where ranks share a node: two lets them sum in its memory first, so that each byte crosses the "
+                    "node's card once, one lets each rank exchange with every other, auto takes two where it can."));
+ABSL_FLAG(int64_t, node_size, 0,
+          with_wire_hooks("take so many consecutive ranks for a node, instead of finding out which share one; with 1 "
+                          "every rank is one. 0: find out."));
 ABSL_FLAG(double, bucket_cap_mb, kDdp.bucket_cap_mb(), "Size of a gradient bucket, in MiB.");
 ABSL_FLAG(bool, find_unused_parameters, kDdp.find_unused_parameters(),
           "Let parameters stay unused in some backward passes.");
@@ -65,21 +72,35 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
   }
   options.error_feedback = absl::GetFlag(FLAGS_error_feedback);
   options.exempt_one_dimensional = absl::GetFlag(FLAGS_exempt_one_dimensional);
+  options.levels = hooks::parse_levels(absl::GetFlag(FLAGS_levels));
+  if (const int64_t node_size = absl::GetFlag(FLAGS_node_size); node_size != 0) {
+    options.node_size = node_size;
+  }
   return options;
 }
 
 }  // namespace
 
 const std::vector<std::string>& exchange_flags() {
-  static const std::vector<std::string> flags = {
-      "hook",         "hook_format",   "stochastic_rounding",    "error_feedback", "exempt_one_dimensional",
-      "channel_size", "bucket_cap_mb", "find_unused_parameters", "static_graph",   "gradient_as_bucket_view"};
+  static const std::vector<std::string> flags = {"hook",
+                                                 "hook_format",
+                                                 "stochastic_rounding",
+                                                 "error_feedback",
+                                                 "exempt_one_dimensional",
+                                                 "levels",
+                                                 "node_size",
+                                                 "channel_size",
+                                                 "bucket_cap_mb",
+                                                 "find_unused_parameters",
+                                                 "static_graph",
+                                                 "gradient_as_bucket_view"};
   return flags;
 }
 
 const std::vector<std::string>& hook_option_flags() {
-  static const std::vector<std::string> flags = {"hook_format", "stochastic_rounding", "error_feedback",
-                                                 "exempt_one_dimensional", "channel_size"};
+  static const std::vector<std::string> flags = {
+      "hook_format", "stochastic_rounding", "error_feedback", "exempt_one_dimensional",
+      "levels",      "node_size",           "channel_size"};
   return flags;
 }
 

@@ -141,6 +141,9 @@ void refuse_other_hooks_options(const CommandLine& line, const std::string& hook
   if (!hooks::takes_channel_size(hook)) {
     refuse(line, {"channel_size"}, "with the hook '" + hook + "'");
   }
+  if (!hooks::wire_format_of(hook)) {
+    refuse(line, {"levels", "node_size"}, "with the hook '" + hook + "'");
+  }
 }
 
 void refuse_other_models_options(const CommandLine& line, const std::string& model) {

@@ -30,6 +30,13 @@ constexpr const char* kFree[] = {"batch_size_per_rank",
                                  "log_every",
                                  "data",
                                  "payload_bytes_per_step_and_rank",
+                                 "levels",
+                                 "node_size",
+                                 "nodes",
+                                 "exchange_levels",
+                                 "rounding",
+                                 "why_one_level",
+                                 "node_memory_bytes",
                                  "checkpoint_dir",
                                  "checkpoint_every",
                                  "keep_checkpoints",
@@ -148,6 +155,9 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   for (const char* const name : kCircumstances) {
     circumstances[name] = plan.at(name);
     settings.erase(name);
+  }
+  if (plan.value("exchange_levels", 1) > 1) {  // Which ranks sum first decides how sums are rounded.
+    circumstances["nodes"] = plan.at("nodes");
   }
   for (const char* const name : kFree) {
     settings.erase(name);

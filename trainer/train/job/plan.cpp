@@ -10,6 +10,7 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
+#include "hooks/levels.h"
 #include "trainer/base/files/text.h"
 #include "trainer/train/training/training_options.h"
 
@@ -58,6 +59,16 @@ void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
   plan["stochastic_rounding"] = ddp.wire().stochastic_rounding_seed.has_value();
   plan["error_feedback"] = ddp.wire().error_feedback;
   plan["exempt_one_dimensional"] = ddp.wire().exempt_one_dimensional;
+  plan["levels"] = hooks::to_string(ddp.wire().levels);
+  if (ddp.wire().node_size) {
+    plan["node_size"] = *ddp.wire().node_size;
+  }
+}
+
+void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
+                 const node::NodeLayout& layout) {
+  const hooks::HookOptions options{nullptr, job.ddp.wire(), job.ddp.channel_size()};
+  plan["payload_bytes_per_step_and_rank"] = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layout, options);
 }
 
 void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
@@ -111,11 +122,31 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     add_hook_options(plan, job.ddp);
     add_training(plan, job, inputs);
     add_checkpoints(plan, job.checkpoints);
-    const hooks::HookOptions options{nullptr, job.ddp.wire(), job.ddp.channel_size()};
-    plan["payload_bytes_per_step_and_rank"] =
-        hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, world_size, options);
+    add_payload(plan, job, gradients, hooks::expected_layout(job.ddp.wire(), world_size));
   }
   return plan;
+}
+
+void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group) {
+  if (job.verification.has_value() || !hooks::hook_row(job.ddp.hook()).format) {
+    return;
+  }
+  const auto found = hooks::find_hook_nodes({group, job.ddp.wire(), job.ddp.channel_size()});
+  const node::NodeLayout& layout = found->layout;
+  plan["nodes"] = layout.text();
+  plan["exchange_levels"] = layout.has_levels() ? 2 : 1;
+  if (layout.nodes() == 1 && layout.has_levels()) {
+    plan["rounding"] = "one node: nothing is rounded";
+  }
+  if (!found->why_flat.empty()) {
+    plan["why_one_level"] = found->why_flat;
+  }
+  const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
+  if (found->memory != nullptr) {
+    const int64_t bucket = std::min(job.ddp.bucket_bytes_cap(), gradients.numel * static_cast<int64_t>(sizeof(float)));
+    plan["node_memory_bytes"] = node::NodeMemory::kSlots * found->memory->local_size() * bucket;
+  }
+  add_payload(plan, job, gradients, layout);
 }
 
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }

@@ -10,6 +10,7 @@
 
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/models.h>
+#include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/idx_images.h"
 #include "trainer/train/data/text_corpus.h"
@@ -75,6 +76,20 @@ void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& cont
   context.results << plan_text(plan) << std::flush;
 }
 
+// How gradients travel, where it is not one rank per node.
+void print_nodes(const nlohmann::json& plan, const JobContext& context) {
+  if (context.env.rank != 0) {
+    return;
+  }
+  if (plan.contains("why_one_level")) {
+    context.progress << "warning: one level, as the ranks of a node cannot share memory: "
+                     << printable(plan["why_one_level"].get<std::string>()) << std::endl;
+  } else if (plan.value("exchange_levels", 1) == 2) {
+    context.progress << "nodes: " << plan["nodes"].get<std::string>()
+                     << (plan.contains("rounding") ? " (one node: nothing is rounded)" : "") << std::endl;
+  }
+}
+
 ProcessGroupOptions group_options(const TrainJob& job, at::Device device) {
   ProcessGroupOptions options = job.group;
   options.backend = training::choose_backend(job.group.backend, device);
@@ -129,8 +144,11 @@ int run_job(const TrainJob& job, const JobContext& context) {
   const ProcessGroupScope scope(context.env, group);
   return scope.run([&] {
     check_equal_on_all_ranks(scope.group(), plan_values(plan));
+    nlohmann::json agreed_plan = plan;
+    add_nodes(agreed_plan, job, inputs, scope.group());
+    print_nodes(agreed_plan, context);
     inputs.model->to(device);  // It was initialised on the CPU: alike wherever it computes.
-    const AgreedJob agreed = {job, inputs, plan, scope.group(), context};
+    const AgreedJob agreed = {job, inputs, agreed_plan, scope.group(), context};
     return job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
   });
 }

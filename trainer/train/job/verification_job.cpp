@@ -79,9 +79,8 @@ int run_verification_job(const AgreedJob& agreed) {
   if (!device.is_cpu()) {
     compute_deterministically();
   }
-  const auto make_hook = [&](const std::string& name) {
-    const DdpOptions ddp = agreed.job.ddp.with_hook(name);
-    return hooks::create_comm_hook(name, {agreed.group, ddp.wire(), ddp.channel_size()});
+  const auto make_hook = [&](const DdpOptions& ddp) {
+    return hooks::create_comm_hook(ddp.hook(), {agreed.group, ddp.wire(), ddp.channel_size()});
   };
   const std::vector<HookReport> reports =
       verification::verify_gradients({.model = agreed.inputs.model,

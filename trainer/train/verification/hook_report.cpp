@@ -51,7 +51,7 @@ std::string verdict(const HookReport& report) {
 }
 
 reporting::TableRow row_of(const HookReport& report) {
-  return {report.hook,
+  return {name_of(report),
           scientific(report.comparison.largest_absolute),
           scientific(report.comparison.largest_relative),
           scientific(report.comparison.tolerance),
@@ -82,6 +82,10 @@ Comparison worse_of(const Comparison& a, const Comparison& b) {
           .tolerance = std::max(a.tolerance, b.tolerance),
           .worst_share = std::max(a.worst_share, b.worst_share),
           .passed = a.passed && b.passed};
+}
+
+std::string name_of(const HookReport& report) {
+  return report.node_size == 1 ? report.hook : report.hook + ".nodes_of_" + std::to_string(report.node_size);
 }
 
 std::string gradient_table(const std::vector<HookReport>& reports) {

@@ -28,6 +28,7 @@ Comparison worse_of(const Comparison& a, const Comparison& b);
 // One hook's verdict, the same on all ranks.
 struct HookReport {
   std::string hook;
+  int64_t node_size = 1;  // how many consecutive ranks were taken for a node
   Comparison comparison;  // of every element, all ranks and both bucket layouts; with error feedback of their sums
   std::optional<bool> reference_passed =
       std::nullopt;                // the reference test's tolerances hold too; none where it does not apply
@@ -37,6 +38,9 @@ struct HookReport {
 
   bool passed() const { return comparison.passed && replicas_identical && reference_passed.value_or(true); }
 };
+
+// What a report is of: the hook's name, with ".nodes_of_K" if node_size is another K than 1.
+std::string name_of(const HookReport& report);
 
 // One line per hook under a heading, columns aligned, each line ended.
 std::string gradient_table(const std::vector<HookReport>& reports);

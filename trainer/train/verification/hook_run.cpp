@@ -10,6 +10,7 @@
 #include <narrowcast/network_errors.h>
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
+#include "hooks/levels.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/verification/recording_hook.h"
@@ -90,10 +91,10 @@ std::vector<at::Tensor> local_gradients(const GradientProblem& problem) {
   return gradients;
 }
 
-HookRun run_hook(const GradientProblem& problem, const std::string& hook, const HookFactory& make_hook) {
+HookRun run_hook(const GradientProblem& problem, const HookFactory& make_hook) {
   Ddp ddp(problem.model, problem.group, problem.ddp.with_hook("none"));
-  RecordingHook* const recording = watch_hook(ddp, make_hook(hook));
-  PassBounds bounds(problem.group, problem.ddp.with_hook(hook));
+  RecordingHook* const recording = watch_hook(ddp, make_hook(problem.ddp));
+  PassBounds bounds(problem.group, problem.ddp);
   HookRun run;
   for (int pass = 0; pass < 2; ++pass) {
     run_pass(ddp, problem);
@@ -122,7 +123,7 @@ std::vector<at::Tensor> PassBounds::of_pass(const std::vector<RecordedBucket>& b
     if (ddp_.wire().exempt_one_dimensional) {
       sent.exempt = one_dimensional_elements(bucket);
     }
-    hooks::ErrorTerms terms = hook.error_terms(sent, group_->getSize(), options);
+    hooks::ErrorTerms terms = hook.error_terms(sent, hooks::expected_layout(ddp_.wire(), group_->getSize()), options);
     if (ddp_.wire().error_feedback) {
       terms.float32 += gathered(bucket, float32_);
       scatter(terms.float32, bucket, float32_);

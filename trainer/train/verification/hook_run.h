@@ -21,8 +21,8 @@
 
 namespace narrowcast::verification {
 
-// Makes the hook of a name; nullptr for "none".
-using HookFactory = std::function<std::unique_ptr<hooks::CommHook>(const std::string& name)>;
+// Makes the hook that the options name, with what they say of it; nullptr for "none".
+using HookFactory = std::function<std::unique_ptr<hooks::CommHook>(const DdpOptions& ddp)>;
 
 // One forward and backward pass to be run under every hook.
 struct GradientProblem {
@@ -48,9 +48,9 @@ struct HookRun {
   double seconds = 0;              // of a pass: forward, backward and exchange
 };
 
-// A collective: passes with the hook that `make_hook` makes. Parameters stay as they are. Throws
+// A collective: passes with the hook that `make_hook` makes for problem.ddp. Parameters stay as they are. Throws
 // c10::DistBackendError if a peer failed.
-HookRun run_hook(const GradientProblem& problem, const std::string& hook, const HookFactory& make_hook);
+HookRun run_hook(const GradientProblem& problem, const HookFactory& make_hook);
 
 // The bounds for the hook that `ddp` names, pass by pass: with error feedback a pass begins with what the passes before
 // left out.

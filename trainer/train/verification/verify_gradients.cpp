@@ -8,6 +8,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/hook_table.h"
+#include "hooks/levels.h"
 #include "trainer/train/files/safetensors.h"
 #include "trainer/train/training/evaluation.h"
 
@@ -86,6 +87,37 @@ bool within(const hooks::ReferenceTolerance& allowed, const std::vector<at::Tens
   return compare_all(actual, expected, tolerances).passed;
 }
 
+bool is_default(const hooks::WireOptions& wire) { return wire.levels == hooks::Levels::kAuto && !wire.node_size; }
+
+// Whether ranks 0 and 1, 2 and 3 and so on can share memory.
+bool neighbours_share_nodes(const node::NodeLayout& layout) {
+  for (int64_t rank = 1; rank < layout.world_size(); rank += 2) {
+    if (layout.node_of(rank) != layout.node_of(rank - 1)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The options of each run of a hook. One of wire formats, unless the user chose, is verified where every rank is a node
+// and, from four ranks on, where every two are, whatever the machine is, if it lets them share memory.
+std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::string& hook) {
+  const DdpOptions ddp = problem.ddp.with_hook(hook);
+  if (!hooks::hook_row(hook).format || !is_default(ddp.wire())) {
+    return {ddp};
+  }
+  const auto of_size = [&](int64_t node_size) {
+    hooks::WireOptions wire = ddp.wire();
+    wire.node_size = node_size;
+    return DdpOptions(ddp).wire(wire);
+  };
+  const auto found = hooks::find_hook_nodes({problem.group, ddp.wire(), ddp.channel_size()});
+  if (problem.group->getSize() < 4 || !neighbours_share_nodes(found->layout)) {
+    return {of_size(1)};
+  }
+  return {of_size(1), of_size(2)};
+}
+
 }  // namespace
 
 Verifier::Verifier(GradientProblem problem, VerificationOptions options, const HookFactory& make_hook)
@@ -99,12 +131,13 @@ HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook)
   const bool is_without_hook = !row.make;
   GradientProblem problem = problem_;
   problem.ddp = ddp;
-  HookRun run = run_hook(problem, hook, make_hook);
-  if (!options_.dump_folder.empty()) {
-    dump(problem, options_.dump_folder, hook, run.passes[0].gradients);
-  }
+  HookRun run = run_hook(problem, make_hook);
   HookReport report;
   report.hook = hook;
+  report.node_size = ddp.wire().node_size.value_or(1);
+  if (!options_.dump_folder.empty()) {
+    dump(problem, options_.dump_folder, name_of(report), run.passes[0].gradients);
+  }
   for (size_t pass = 0; pass < run.passes.size(); ++pass) {
     if (!row.keeps_replicas_equal) {
       run.passes[pass].gradients = averaged(problem.group, run.passes[pass].gradients);
@@ -150,7 +183,7 @@ std::vector<HookReport> verify_gradients(const GradientProblem& problem, const V
                                          const HookFactory& make_hook) {
   TORCH_CHECK_VALUE(options.tolerance_scale > 0, "tolerance_scale: must be positive, but is ", options.tolerance_scale);
   for (const std::string& hook : options.hooks) {
-    make_hook(hook);  // Unknown names fail before anything is sent.
+    problem.ddp.with_hook(hook).validate();  // Unknown names fail before anything is sent.
   }
   if (!options.dump_folder.empty()) {
     std::filesystem::create_directories(options.dump_folder);
@@ -159,7 +192,9 @@ std::vector<HookReport> verify_gradients(const GradientProblem& problem, const V
   std::vector<HookReport> reports = {verifier.none()};
   for (const std::string& hook : options.hooks) {
     if (hooks::hook_row(hook).make) {
-      reports.push_back(verifier.verify(problem.ddp.with_hook(hook), make_hook));
+      for (const DdpOptions& ddp : over_nodes(problem, hook)) {
+        reports.push_back(verifier.verify(ddp, make_hook));
+      }
     }
   }
   return reports;

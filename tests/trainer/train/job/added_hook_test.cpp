@@ -51,7 +51,8 @@ hooks::HookRow stepped_row() {
           .make = [](const HookOptions& options) { return std::make_unique<SteppedHook>(options); },
           .payload_bytes = all_reduce.payload_bytes,
           .error_terms =
-              [](const hooks::SentBucket& bucket, int64_t world_size, const HookOptions& /*options*/) {
+              [](const hooks::SentBucket& bucket, const node::NodeLayout& layout, const HookOptions& /*options*/) {
+                const int64_t world_size = layout.world_size();
                 hooks::ErrorTerms terms = hooks::float32_terms(bucket, world_size);
                 terms.first_hop += 0.5 * kGrid / static_cast<double>(world_size);
                 return terms;

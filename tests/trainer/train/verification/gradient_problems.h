@@ -54,11 +54,10 @@ inline ProblemParts reference_parts(int64_t world_size) {
   return parts;
 }
 
-// The project's own hooks on `group`, with the options of `ddp` for the hook that it names.
-inline verification::HookFactory real_hooks(const ProcessGroupPtr& group, const DdpOptions& ddp = {}) {
-  return [=](const std::string& name) {
-    const DdpOptions options = ddp.with_hook(name);
-    return hooks::create_comm_hook(name, {group, options.wire(), options.channel_size()});
+// The project's own hooks on `group`.
+inline verification::HookFactory real_hooks(const ProcessGroupPtr& group) {
+  return [=](const DdpOptions& ddp) {
+    return hooks::create_comm_hook(ddp.hook(), {group, ddp.wire(), ddp.channel_size()});
   };
 }
 

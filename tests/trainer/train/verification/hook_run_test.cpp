@@ -21,7 +21,9 @@ using testing::run_ranks;
 std::vector<HookRun> runs_of(const std::string& hook, const ProblemParts& parts) {
   std::vector<HookRun> runs(parts.models.size());
   run_ranks(static_cast<int64_t>(parts.models.size()), [&](int64_t rank, const ProcessGroupPtr& group) {
-    runs[rank] = run_hook(parts.of_rank(rank, group), hook, real_hooks(group));
+    verification::GradientProblem problem = parts.of_rank(rank, group);
+    problem.ddp = problem.ddp.with_hook(hook);
+    runs[rank] = run_hook(problem, real_hooks(group));
   });
   return runs;
 }
@@ -84,12 +86,12 @@ TEST(RunHook, CountsOnePass) {
 // in the second pass follows from the first bucket's scale.
 TEST(PassBounds, FollowResidualsIntoAnotherLayout) {
   using hooks::make_parameters_bucket;
-  const auto ddp = DdpOptions().hook("int4").wire({.error_feedback = true});
+  const auto ddp = DdpOptions().hook("int4").wire({.error_feedback = true, .node_size = 1});
   const std::vector<at::Tensor> parameters = {at::zeros({16, 1}), at::zeros({16, 1})};
   // Steps of 1000 / 7: 70 is less than half of one.
   const std::vector<at::Tensor> gradients = {at::full({16, 1}, 70.F), at::full({16, 1}, 1000.F)};
   run_ranks(2, [&](int64_t, const ProcessGroupPtr& group) {
-    RecordingHook hook(real_hooks(group, ddp)("int4"));
+    RecordingHook hook(real_hooks(group)(ddp));
     const auto mean_of = [&](c10d::GradBucket bucket) {
       const auto future = hook.runHook(bucket);
       future->waitAndThrow();

@@ -50,23 +50,28 @@ Reports verify_on(const ProblemParts& parts, const VerificationOptions& options,
 }
 
 Reports verify_on(const ProblemParts& parts, const VerificationOptions& options) {
-  return verify_on(parts, options, [&](int64_t, const ProcessGroupPtr& group) { return real_hooks(group, parts.ddp); });
+  return verify_on(parts, options, [&](int64_t, const ProcessGroupPtr& group) { return real_hooks(group); });
 }
 
 // Of the hook that `promised` names, made with the options of `made`.
 HookReport verdict_on(const DdpOptions& promised, const DdpOptions& made) {
   ProblemParts parts = mlp_parts(2);
   parts.ddp = DdpOptions(promised).bucket_cap_mb(parts.ddp.bucket_cap_mb());
-  return verify_on(parts, {.hooks = {promised.hook()}},
-                   [&](int64_t, const ProcessGroupPtr& group) { return real_hooks(group, made); })[1];
+  return verify_on(parts, {.hooks = {promised.hook()}}, [&](int64_t, const ProcessGroupPtr& group) -> HookFactory {
+    return [=](const DdpOptions& ddp) {
+      hooks::WireOptions wire = made.with_hook(ddp.hook()).wire();
+      wire.node_size = ddp.wire().node_size;
+      return hooks::create_comm_hook(ddp.hook(), {group, wire, made.with_hook(ddp.hook()).channel_size()});
+    };
+  })[1];
 }
 
 // "allreduce" whose every mean `spoil` changes on the ranks it is called with.
 HookReport spoiled_report(const std::function<void(int64_t rank, at::Tensor&)>& spoil) {
   const Reports reports =
       verify_on(mlp_parts(2), {.hooks = {"allreduce"}}, [&](int64_t rank, const ProcessGroupPtr& group) -> HookFactory {
-        return [=](const std::string& name) -> std::unique_ptr<hooks::CommHook> {
-          auto hook = hooks::create_comm_hook(name, {.process_group = group});
+        return [=](const DdpOptions& ddp) -> std::unique_ptr<hooks::CommHook> {
+          auto hook = hooks::create_comm_hook(ddp.hook(), {.process_group = group});
           if (hook == nullptr) {
             return nullptr;
           }
@@ -81,7 +86,9 @@ class VerifyGradientsTest : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(VerifyGradientsTest, EveryHookPassesOnSeveralBuckets) {
   const Reports reports = verify_on(mlp_parts(GetParam()), {.hooks = hooks::comm_hook_names()});
-  ASSERT_EQ(reports.size(), hooks::comm_hook_names().size());
+  const auto& rows = hooks::hook_rows();
+  const auto of_wire_formats = std::count_if(rows.begin(), rows.end(), [](const auto& row) { return row.format; });
+  ASSERT_EQ(reports.size(), rows.size() + (GetParam() == 4 ? of_wire_formats : 0)) << "over nodes of two as well";
   for (const HookReport& report : reports) {
     EXPECT_TRUE(report.passed()) << report.hook << " uses " << report.comparison.worst_share;
     EXPECT_FALSE(report.reference_passed.has_value());
@@ -120,7 +127,8 @@ std::vector<DdpOptions> every_combination() {
       for (const int choices : {0, 1, 2, 3, 4, 5, 6, 7}) {
         for (const auto& channel_size : {std::optional<int64_t>(), std::optional<int64_t>(100)}) {
           const auto seed = (choices & 1) != 0 ? std::optional<int64_t>(5) : std::nullopt;
-          const hooks::WireOptions wire = {format, seed, (choices & 2) != 0, (choices & 4) != 0};
+          hooks::WireOptions wire = {format, seed, (choices & 2) != 0, (choices & 4) != 0};
+          if (hooks::hook_row(hook).format) wire.node_size = 1;  // All ranks share this machine.
           combinations.push_back(DdpOptions().hook(hook).wire(wire).channel_size(channel_size));
         }
       }
@@ -135,7 +143,8 @@ std::string text_of(const DdpOptions& options) {
   const hooks::WireOptions& wire = options.wire();
   return c10::str(options.hook(), " ", wire.format ? to_string(*wire.format) : "-", " at random ",
                   wire.stochastic_rounding_seed.has_value(), " feedback ", wire.error_feedback, " exempt ",
-                  wire.exempt_one_dimensional, " channel ", options.channel_size().value_or(0));
+                  wire.exempt_one_dimensional, " channel ", options.channel_size().value_or(0), " nodes of ",
+                  wire.node_size.value_or(1));
 }
 
 // Hundreds of small collectives take their time where the machine is busy: one group and one run without a hook for
@@ -150,7 +159,7 @@ void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOption
     Verifier verifier(parts.of_rank(rank, group), {}, real_hooks(group));
     for (size_t i = 0; i < combinations.size(); ++i) {
       const DdpOptions ddp = DdpOptions(combinations[i]).bucket_cap_mb(kLargeBucketMb);
-      const HookReport mine = verifier.verify(ddp, real_hooks(group, ddp));
+      const HookReport mine = verifier.verify(ddp, real_hooks(group));
       if (rank == 0) {
         reports[i] = mine;
       }
@@ -169,9 +178,9 @@ void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOption
 
 TEST(VerifyGradients, EveryCombinationOfOptionsPassesInOneHop) {
   const std::vector<DdpOptions> combinations = every_combination();
-  // Seven hooks without options and one with a channel size; ten formats, one of them the default, and four short names
+  // Seven hooks without options and one with a channel size; ten formats, one of them the default, and five short names
   // with three switches each.
-  ASSERT_EQ(combinations.size(), 7 + 1 + (10 + 4) * 8);
+  ASSERT_EQ(combinations.size(), 7 + 1 + (10 + 5) * 8);
   expect_pass(2, 128, combinations);
 }
 
@@ -181,9 +190,12 @@ TEST(VerifyGradients, EveryFormatPassesInTwoHopsWithFeedbackAndWithout) {
   std::vector<DdpOptions> combinations;
   for (const WireFormat format : kWireFormats) {
     EXPECT_EQ(collectives::choose_route(kHidden * kHidden, kWorld, format), collectives::Route::kTwoShot);
-    for (const hooks::WireOptions& wire : {hooks::WireOptions{format}, hooks::WireOptions{format, {}, true},
-                                           hooks::WireOptions{format, 5, true, true}}) {
-      combinations.push_back(DdpOptions().hook("quantized_allreduce").wire(wire));
+    for (const int64_t node_size : {1, 2}) {
+      for (hooks::WireOptions wire : {hooks::WireOptions{format}, hooks::WireOptions{format, {}, true},
+                                      hooks::WireOptions{format, 5, true, true}}) {
+        wire.node_size = node_size;
+        combinations.push_back(DdpOptions().hook("quantized_allreduce").wire(wire));
+      }
     }
   }
   expect_pass(kWorld, kHidden, combinations);
