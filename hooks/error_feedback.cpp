@@ -61,10 +61,11 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
     saved.mean = checked(state, kMeanResidual + name, at::kFloat);
   }
   const int64_t numel = parameter.tensor.numel();
-  NARROWCAST_CHECK_INPUT(
-      (place.numel() == 4 || saved.own.numel() == numel) && saved.own_begin + saved.own.numel() <= numel &&
-          saved.mean_begin + saved.mean.numel() <= numel,
-      "the hook's residuals of '", name, "' are ", saved.own.numel(), " numbers, but the parameter has ", numel);
+  NARROWCAST_CHECK_INPUT((place.numel() == 4 || saved.own.numel() == numel) && saved.own.numel() <= numel &&
+                             saved.own_begin <= numel - saved.own.numel() && saved.mean.numel() <= numel &&
+                             saved.mean_begin <= numel - saved.mean.numel(),
+                         "the hook's residuals of '", name, "' are ", saved.own.numel(),
+                         " numbers, but the parameter has ", numel);
   return saved;
 }
 

@@ -31,9 +31,10 @@ namespace narrowcast::engine {
 //   - start posts every receive of the exchange, those of later hops included,
 //     before its first send: then no message ever waits for its receiver.
 //   - start waits for nothing. Another exchange may still be unfinished.
-//   - advance waits for what other ranks do in start or in an earlier advance of the
-//     same exchange, or in its finish of an exchange that is no longer in flight here;
-//     finish also for what they do in the last advance.
+//   - advance waits for what other ranks do in start, in an earlier advance of the
+//     same exchange, or in the same one before they wait there for anything of it, and
+//     in their finish of an exchange that is no longer in flight here; finish also for
+//     what they do in the last advance.
 //   - finish does nothing that another rank's advance of the same exchange waits for.
 //   - what a rank skips because it is empty, its peer skips as well.
 // All run on the engine's thread, in this order. Tensors they hand to the transport

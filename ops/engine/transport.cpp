@@ -100,12 +100,14 @@ void Transport::wait_for(Awaited& awaited, int64_t peer) {
   set_awaiting(&awaited);
   options_.before_waiting();
   while (!awaited.is_there()) {
-    const bool lost = awaited.is_lost();
-    const bool late = std::chrono::steady_clock::now() >= deadline;
-    if ((lost || late) && !awaited.is_there()) {
+    std::string reason = awaited.why_lost();
+    if (reason.empty() && std::chrono::steady_clock::now() >= deadline) {
+      reason = c10::str("Timed out waiting ", timeout.count(), "ms");
+    }
+    if (!reason.empty() && !awaited.is_there()) {
       set_awaiting(nullptr);
       throw_backend_error(rank(), c10::str(options_.exchange, ": waiting for rank ", peer, " on the same node"),
-                          lost ? "Connection closed by peer" : c10::str("Timed out waiting ", timeout.count(), "ms"));
+                          reason);
     }
     awaited.wait(kWaitSlice);
     if (was_interrupted()) options_.before_waiting();

@@ -37,8 +37,8 @@ class Awaited {
   // Ends a wait of another thread.
   virtual void wake() const = 0;
 
-  // Whether the rank that it is waited for from has gone.
-  virtual bool is_lost() const = 0;
+  // Why it will never come; empty if it may.
+  virtual std::string why_lost() const = 0;
 };
 
 struct TransportOptions {

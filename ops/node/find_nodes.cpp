@@ -53,7 +53,6 @@ class FindJob final : public engine::Job {
     or_refuse([&] {
       const SocketName name = random_socket_name();
       listening_ = listen_locally(name);
-      memory_.emplace(SharedMemory::create(NodeMemory::reserved_bytes()));
       std::memcpy(row(Round::kName, rank_), name.data(), name.size());
     });
     tell(transport, Round::kName);
@@ -64,12 +63,15 @@ class FindJob final : public engine::Job {
     wait_for_all(transport, round);
     switch (round) {
       case Round::kName:
-        connect();
+        or_refuse([&] { connect(); });
         return tell(transport, Round::kReached);
       case Round::kReached:
-        accept();
         layout_ = node_size_ ? NodeLayout::of_size(world_size_, *node_size_) : layout_by_reach();
-        or_refuse([&] { hand_over(); });
+        or_refuse([&] {
+          accept();
+          make_memory();
+          hand_over();
+        });
         return tell(transport, Round::kHanded);
       default:
         or_refuse([&] { take_over(); });
@@ -189,12 +191,19 @@ class FindJob final : public engine::Job {
     return connections_[other];
   }
 
+  // Of the first rank of each node, also of one alone where others are not.
+  void make_memory() {
+    if (layout_.has_levels() && own_node().front() == rank_) {
+      memory_.emplace(SharedMemory::create(NodeMemory::reserved_bytes()));
+    }
+  }
+
   void hand_over() const {
-    if (own_node().front() != rank_) {
+    if (!memory_) {
       return;
     }
     for (const int64_t other : own_node()) {
-      if (other != rank_ && memory_) {
+      if (other != rank_) {
         send_descriptor(connection_to(other), memory_->descriptor());
       }
     }
@@ -212,7 +221,6 @@ class FindJob final : public engine::Job {
       }
     }
     if (ranks.front() != rank_) {
-      memory_.reset();
       memory_.emplace(SharedMemory::open(receive_descriptor(connections_[ranks.front()])));
     }
     for (const int64_t other : ranks) {

@@ -28,7 +28,9 @@ struct FoundNodes {
 // common. c10::DistBackendError if a peer or the network fails.
 //
 // What was found is kept, with its memory, as long as the group lives, and found again at no cost: a group does not
-// tell when it is destroyed, so that the next call for any group frees what those that are gone had.
+// tell when it is destroyed, so that the next call for any group frees what those that are gone had. After an exchange
+// that failed in a node's memory, later ones of its ranks fail, too: the group is not usable any more, as after a
+// failure of the network.
 NARROWCAST_EXPORT std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                                std::optional<int64_t> node_size = std::nullopt);
 

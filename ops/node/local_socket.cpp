@@ -36,10 +36,16 @@ Address address_of(const SocketName& name) {
   return address;
 }
 
-Descriptor open_socket() { return Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
-
 [[noreturn]] void throw_system_error(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
+}
+
+Descriptor open_socket() {
+  Descriptor opened(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!opened) {
+    throw_system_error("a local socket");
+  }
+  return opened;
 }
 
 bool is_of_this_user(const Descriptor& connection) {
@@ -76,8 +82,7 @@ Descriptor listen_locally(const SocketName& name) {
   constexpr int kBacklog = 4096;  // All ranks of a node may come before one is accepted.
   Descriptor listening = open_socket();
   const Address address = address_of(name);
-  if (!listening ||
-      ::bind(listening.number(), reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0 ||
+  if (::bind(listening.number(), reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0 ||
       ::listen(listening.number(), kBacklog) != 0) {
     throw_system_error("a local socket to listen on");
   }
@@ -87,9 +92,13 @@ Descriptor listen_locally(const SocketName& name) {
 Descriptor connect_locally(const SocketName& name, int64_t rank) {
   Descriptor connection = open_socket();
   const Address address = address_of(name);
-  if (!connection ||
-      ::connect(connection.number(), reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0 ||
-      !is_of_this_user(connection) ||
+  if (::connect(connection.number(), reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0) {
+    if (errno != ECONNREFUSED) {
+      throw_system_error("a local connection");
+    }
+    return {};
+  }
+  if (!is_of_this_user(connection) ||
       ::send(connection.number(), &rank, sizeof rank, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof rank)) {
     return {};
   }
@@ -103,7 +112,10 @@ std::optional<Accepted> accept_locally(const Descriptor& listening) {
       if (errno == EINTR || errno == ECONNABORTED) {
         continue;
       }
-      return std::nullopt;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return std::nullopt;
+      }
+      throw_system_error("accepting a local connection");
     }
     if (is_of_this_user(accepted.connection) &&
         ::recv(accepted.connection.number(), &accepted.rank, sizeof accepted.rank, 0) ==

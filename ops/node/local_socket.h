@@ -23,10 +23,11 @@ SocketName random_socket_name();
 Descriptor listen_locally(const SocketName& name);
 
 // A connection to whoever listens under that name as the same user, on which `rank` is told; none if there is nobody.
+// std::system_error if the system refuses it for another reason.
 Descriptor connect_locally(const SocketName& name, int64_t rank);
 
 // The next connection, which is there already, and the rank that it told; nothing if there is none. Connections of
-// other users and such that told nothing are closed.
+// other users and such that told nothing are closed. std::system_error if the system refuses it.
 struct Accepted {
   Descriptor connection;
   int64_t rank = 0;

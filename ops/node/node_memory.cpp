@@ -1,6 +1,7 @@
 #include "ops/node/node_memory.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ class NodeMemory::Wait final : public engine::Awaited {
 
   void wake() const override { futex_wake_all(word()); }
 
-  bool is_lost() const override { return memory_.is_lost(local_rank_); }
+  std::string why_lost() const override { return memory_.why_lost(local_rank_); }
 
  private:
   Word& word() const { return memory_.word(moment_, turn_, local_rank_); }
@@ -79,8 +80,8 @@ NodeMemory::NodeMemory(SharedMemory memory, std::vector<int64_t> ranks, int64_t 
 }
 
 Turn NodeMemory::take_turn(int64_t array) {
-  const uint32_t turn = turns_.at(array)++;
-  return {array, turn % kSlots, static_cast<uint32_t>(turn / kSlots + 1)};
+  const uint64_t turn = turns_.at(array)++;
+  return {array, static_cast<int64_t>(turn % kSlots), static_cast<uint32_t>(turn / kSlots + 1)};
 }
 
 float* NodeMemory::staging_buffer(const Turn& turn, int64_t local_rank, int64_t numel) const {
@@ -138,13 +139,13 @@ NodeMemory::Word& NodeMemory::word(Moment moment, const Turn& turn, int64_t loca
 
 // Whoever has given up is one for whom this rank or another one waits, or soon will. A rank that has gone may have done
 // all that it had to.
-bool NodeMemory::is_lost(int64_t local_rank) const {
+std::string NodeMemory::why_lost(int64_t local_rank) const {
   for (int64_t other = 0; other < local_size(); ++other) {
     if (words_of(other).given_up.load(std::memory_order_acquire) != 0) {
-      return true;
+      return c10::str("rank ", rank_of(other), " of this node gave up an exchange");
     }
   }
-  return local_rank != own_ && is_closed(connections_.at(local_rank));
+  return local_rank != own_ && is_closed(connections_.at(local_rank)) ? "Connection closed by peer" : "";
 }
 
 }  // namespace narrowcast::node

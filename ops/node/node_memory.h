@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ops/engine/engine.h"
@@ -84,7 +85,7 @@ class NodeMemory {
   class Wait;
   Words& words_of(int64_t local_rank) const;
   Word& word(Moment moment, const Turn& turn, int64_t local_rank) const;
-  bool is_lost(int64_t local_rank) const;
+  std::string why_lost(int64_t local_rank) const;
 
   const SharedMemory memory_;
   const std::vector<int64_t> ranks_;
@@ -92,7 +93,7 @@ class NodeMemory {
   const std::vector<Descriptor> connections_;
   const int64_t arrays_begin_;  // In the memory, in bytes.
   const int64_t slot_bytes_;
-  std::array<uint32_t, kArrays> turns_{};
+  std::array<uint64_t, kArrays> turns_{};
 };
 
 }  // namespace narrowcast::node

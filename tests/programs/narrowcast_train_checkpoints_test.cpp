@@ -180,8 +180,8 @@ TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnAndSaysSo) {
   fs::remove_all(checkpoint(8));
   const ProgramEnd end = train_on(3, flags("killed", 8));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_THAT(end.errors, HasSubstr("warning: cannot give the same bits as without the interruption: nodes (1 x 3, was "
-                                    "1 x 2), ranks (3, was 2)"));
+  EXPECT_THAT(end.errors, HasSubstr("warning: cannot give the same bits as without the interruption: "
+                                    "node_of_rank ([0,0,0], was [0,0]), nodes (1 x 3, was 1 x 2), ranks (3, was 2)"));
   EXPECT_EQ(count_of("warning", end.errors), 1);
 }
 

@@ -64,7 +64,9 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
       trainable_(state_.trainable()),
       static_graph_known_(std::make_shared<bool>(false)) {
   compare_between_ranks();
-  auto hook = hooks::create_comm_hook(options_.hook(), {group_, options_.wire(), options_.channel_size()});
+  auto hook = with_network_errors(group_->getRank(), "making the hook " + options_.hook(), [&] {
+    return hooks::create_comm_hook(options_.hook(), {group_, options_.wire(), options_.channel_size()});
+  });
   check_trainable(state_, group_);
   if (options_.init_sync()) {
     broadcast(state_.parameters);

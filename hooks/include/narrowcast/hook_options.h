@@ -36,7 +36,7 @@ struct WireOptions {
   std::optional<int64_t> stochastic_rounding_seed = std::nullopt;
 
   // What rounding leaves out in one step is added in the next one, on both hops. Takes 4 bytes per parameter that a
-  // rank sends, and up to half as much more.
+  // rank sends, and up to as much for means.
   bool error_feedback = false;
 
   // Gradients of parameters with one dimension or none (biases, norms) travel as float32.

@@ -16,8 +16,8 @@ namespace narrowcast::hooks {
 // The names create_comm_hook takes, "none" first, in the order of the documentation.
 NARROWCAST_EXPORT std::vector<std::string> comm_hook_names();
 
-// c10::ValueError for an unknown name (it lists the known ones), for options that have no effect with the hook, and for
-// a channel size below 1.
+// c10::ValueError for an unknown name (it lists the known ones), for options that have no effect with the hook or
+// contradict each other, and for a channel size or node size below 1.
 NARROWCAST_EXPORT void check_comm_hook(const std::string& name, const WireOptions& wire,
                                        std::optional<int64_t> channel_size = std::nullopt);
 
@@ -32,9 +32,10 @@ inline bool takes_channel_size(const std::string& hook) { return channel_size_of
 // The format in which that hook sends; nothing for hooks that are not of wire formats.
 NARROWCAST_EXPORT std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire = {});
 
-// The hook of that name; null for "none", with which the Reducer averages by itself. Collective in spirit: all ranks
-// create the same hooks. c10::ValueError as above, and for a process group that is missing or that has no backend for
-// what the hook needs.
+// The hook of that name; null for "none", with which the Reducer averages by itself. All ranks create
+// the same hooks with the same options; of wire formats it is a collective, in which ranks find out which share a node.
+// c10::ValueError as above, for a process group that is missing or that has no backend for what the hook needs, and on
+// all ranks for levels that there cannot be. c10::DistBackendError if a peer fails.
 NARROWCAST_EXPORT std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options);
 
 }  // namespace narrowcast::hooks

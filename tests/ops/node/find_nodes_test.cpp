@@ -73,17 +73,17 @@ TEST(FindNodes, WorksBetweenProcesses) {
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));
 }
 
-// One rank to whom the system gives no memory is for all ranks to know.
+// Rank 0 makes the memory: that the system gives it none is for all ranks to know.
 TEST(FindNodes, IsFlatWhereARankCannotHaveMemory) {
   const auto codes = fork_ranks(3, [](int64_t rank, const Group& group) {
     std::optional<testing::FileSizeLimit> limit;
-    if (rank == 1) limit.emplace(1 << 20);
+    if (rank == 0) limit.emplace(1 << 20);
     const auto found = find_nodes(group);
     EXPECT_EQ(found->layout, NodeLayout::flat(3));
     EXPECT_EQ(found->memory, nullptr);
-    EXPECT_THAT(found->why_flat, AllOf(HasSubstr("rank 1: "), HasSubstr("limited to 1048576")));
+    EXPECT_THAT(found->why_flat, AllOf(HasSubstr("rank 0: "), HasSubstr("limited to 1048576")));
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { find_nodes(group, 3); }),
-                AllOf(HasSubstr("node_size: 3"), HasSubstr("rank 1: ")));
+                AllOf(HasSubstr("node_size: 3"), HasSubstr("rank 0: ")));
     wait_for_ranks(group);
   });
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));

@@ -25,10 +25,12 @@ void check_options(const ProcessGroupOptions& options) {
 
 // How many files a rank opens, about, as counted in training jobs of 1 to 6 ranks. Every one: the connection to the
 // store and another of its RankWatch; Gloo's listening socket, epoll and pipe; a connection to each other rank; two
-// files of the job's own at a time; one more connection to the store when a time-out is explained. The one that serves:
-// 10 for the server and its event loop, and its ends of each rank's three connections. What NCCL opens is not counted.
+// files of the job's own at a time; one more connection to the store when a time-out is explained; the memory of its
+// node and a connection to each other rank there. The one that serves: 10 for the server and its event loop, and its
+// ends of each rank's three connections. What NCCL opens is not counted.
 int64_t open_files_needed(const WorkerEnv& env) {
-  const int64_t for_every_rank = 8 + env.world_size;
+  const int64_t for_its_node = env.local_world_size > 1 ? env.local_world_size : 0;
+  const int64_t for_every_rank = 8 + env.world_size + for_its_node;
   const bool serves = env.rank == 0 && env.world_size > 1 && !env.use_agent_store;
   return for_every_rank + (serves ? 10 + 3 * env.world_size : 0);
 }

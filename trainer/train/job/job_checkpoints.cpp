@@ -33,6 +33,7 @@ constexpr const char* kFree[] = {"batch_size_per_rank",
                                  "levels",
                                  "node_size",
                                  "nodes",
+                                 "node_of_rank",
                                  "exchange_levels",
                                  "rounding",
                                  "why_one_level",
@@ -158,6 +159,7 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   }
   if (plan.value("exchange_levels", 1) > 1) {  // Which ranks sum first decides how sums are rounded.
     circumstances["nodes"] = plan.at("nodes");
+    circumstances["node_of_rank"] = plan.at("node_of_rank");
   }
   for (const char* const name : kFree) {
     settings.erase(name);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include <narrowcast/network_errors.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
@@ -24,6 +25,14 @@ hooks::GradientSizes gradient_sizes(const models::Model& model) {
     sizes.one_dimensional += hooks::is_one_dimensional(parameter) ? parameter.numel() : 0;
   }
   return sizes;
+}
+
+int64_t largest_parameter_bytes(const models::Model& model) {
+  int64_t largest = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    largest = std::max(largest, parameter.numel() * static_cast<int64_t>(sizeof(float)));
+  }
+  return largest;
 }
 
 void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
@@ -131,9 +140,14 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   if (job.verification.has_value() || !hooks::hook_row(job.ddp.hook()).format) {
     return;
   }
-  const auto found = hooks::find_hook_nodes({group, job.ddp.wire(), job.ddp.channel_size()});
+  const auto found = with_network_errors(group->getRank(), "finding the ranks of each node", [&] {
+    return hooks::find_hook_nodes({group, job.ddp.wire(), job.ddp.channel_size()});
+  });
   const node::NodeLayout& layout = found->layout;
   plan["nodes"] = layout.text();
+  for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
+    plan["node_of_rank"].push_back(layout.node_of(rank));
+  }
   plan["exchange_levels"] = layout.has_levels() ? 2 : 1;
   if (layout.nodes() == 1 && layout.has_levels()) {
     plan["rounding"] = "one node: nothing is rounded";
@@ -143,7 +157,9 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   }
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
   if (found->memory != nullptr) {
-    const int64_t bucket = std::min(job.ddp.bucket_bytes_cap(), gradients.numel * static_cast<int64_t>(sizeof(float)));
+    // The parameter that fills a bucket goes into it whole.
+    const int64_t bucket = std::min(job.ddp.bucket_bytes_cap() + largest_parameter_bytes(*inputs.model),
+                                    gradients.numel * static_cast<int64_t>(sizeof(float)));
     plan["node_memory_bytes"] = node::NodeMemory::kSlots * found->memory->local_size() * bucket;
   }
   add_payload(plan, job, gradients, layout);

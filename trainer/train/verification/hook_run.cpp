@@ -11,7 +11,7 @@
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
-#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/two_levels.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/verification/recording_hook.h"
 
@@ -166,7 +166,8 @@ at::Tensor PassBounds::sum_over_ranks(at::Tensor term) const {
 // gradients, times the number of ranks. Taking it for one in any case is no less: it then is a part of the mean again.
 at::Tensor PassBounds::residual_after(const hooks::ErrorTerms& terms) const {
   const int64_t world_size = group_->getSize();
-  const auto shard = collectives::shard_of(group_->getRank(), world_size, terms.first_hop.numel());
+  const auto layout = hooks::expected_layout(ddp_.wire(), world_size);
+  const auto shard = collectives::sent_parts(layout, group_->getRank(), terms.first_hop.numel()).mean;
   const at::Tensor of_mean = sum_over_ranks(terms.second_hop * world_size);
   at::Tensor residual = terms.first_hop * world_size;
   residual.narrow(0, shard.begin, shard.numel) += of_mean.narrow(0, shard.begin, shard.numel);

@@ -37,8 +37,8 @@ class DistributedDataParallel {
   // makes them equal to rank 0's (init_sync). Throws c10::ValueError: before
   // anything is sent for options that contradict each other, an unknown hook, a
   // null group or sparse gradients; on all ranks alike where ranks differ (it names
-  // the first difference), no parameter requires a gradient, or parameters are on
-  // several devices or on one that the group's backend does not serve.
+  // the first difference), levels or a node size are asked for that the machines do not allow, no parameter requires a
+  // gradient, or parameters are on several devices or on one that the group's backend does not serve.
   DistributedDataParallel(Module module, ProcessGroupPtr group, const DdpOptions& options = {})
       : module_(std::move(module)), reducer_(module_state(state_source()), std::move(group), options) {}
 
