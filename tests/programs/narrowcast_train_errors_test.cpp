@@ -215,7 +215,7 @@ TEST_F(NarrowcastTrainLimitsTest, TooFewOpenFilesForARankOfAJob) {
                     std::string("RLIMIT_NOFILE: at most ") + files + " files may be open, ");
   }
   expect_one_line(train_under("ulimit -n 9", {}, one_of_two(1, free_port())), 2,
-                  "more than now, but rank 1 of 2 needs about 10 more; raise the limit (ulimit -n)");
+                  "more than now, but rank 1 of 2 needs about 12 more; raise the limit (ulimit -n)");
 }
 
 TEST_F(NarrowcastTrainLimitsTest, OnlyTheHardLimitOfOpenFilesCounts) {
