@@ -134,19 +134,19 @@ TEST(ProcessGroupOpenFilesTest, AreCountedBeforeAnyIsOpened) {
   const auto needs = [](int64_t files) {
     return c10::str("needs about ", files, " more; raise the limit (ulimit -n)");
   };
-  for (const int64_t more : {0, 5, 12, 16, 21, 25}) {
+  for (const int64_t more : {0, 5, 12, 16, 21, 27}) {
     EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), more),
-                AllOf(HasSubstr("RLIMIT_NOFILE: at most "), HasSubstr("rank 0 of 2 "), HasSubstr(needs(26))));
+                AllOf(HasSubstr("RLIMIT_NOFILE: at most "), HasSubstr("rank 0 of 2 "), HasSubstr(needs(28))));
   }
-  EXPECT_THAT(error_with_files(env_at({.rank = 1}, free_port()), 9), HasSubstr(needs(10)));
-  EXPECT_THAT(error_with_files(env_at({.rank = 0, .world_size = 64}, free_port()), 60), HasSubstr(needs(274)));
+  EXPECT_THAT(error_with_files(env_at({.rank = 1}, free_port()), 11), HasSubstr(needs(12)));
+  EXPECT_THAT(error_with_files(env_at({.rank = 0, .world_size = 64}, free_port()), 60), HasSubstr(needs(338)));
   WorkerEnv agent_serves = env_at({.rank = 0}, free_port());
   agent_serves.use_agent_store = true;
-  EXPECT_THAT(error_with_files(agent_serves, 9), HasSubstr(needs(10)));
+  EXPECT_THAT(error_with_files(agent_serves, 11), HasSubstr(needs(12)));
 }
 
 TEST(ProcessGroupOpenFilesTest, AreEnoughForARankThatGoesOn) {
-  EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), 26), HasSubstr("no sign of rank 1"));
+  EXPECT_THAT(error_with_files(env_at({.rank = 0}, free_port()), 28), HasSubstr("no sign of rank 1"));
 }
 
 // A program that returns from main without giving up its group must still end well.
