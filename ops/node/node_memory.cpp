@@ -16,7 +16,6 @@ namespace narrowcast::node {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kAlignment = 64;
 
 int64_t round_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 int64_t round_down(int64_t bytes, int64_t alignment) { return bytes / alignment * alignment; }
@@ -32,15 +31,17 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, kAll, nullptr, nullptr, 0);
 }
 
+// Of a slot, in all turns so far.
+uint32_t steps_until(const Turn& turn, uint32_t step) { return (turn.number - 1) * kAllSteps + step; }
+
 }  // namespace
 
 // For one word of one rank.
 class NodeMemory::Wait final : public engine::Awaited {
  public:
-  Wait(const NodeMemory& memory, Moment moment, const Turn& turn, int64_t local_rank)
-      : memory_(memory), moment_(moment), turn_(turn), local_rank_(local_rank) {}
+  Wait(const NodeMemory& memory, const Step& step) : memory_(memory), step_(step) {}
 
-  bool is_there() const override { return memory_.has_reached(moment_, turn_, local_rank_); }
+  bool is_there() const override { return memory_.has_reached(step_.moment, step_.turn, step_.local_rank, step_.step); }
 
   void wait(std::chrono::milliseconds at_most) const override {
     const uint32_t seen = word().load(std::memory_order_acquire);
@@ -51,15 +52,13 @@ class NodeMemory::Wait final : public engine::Awaited {
 
   void wake() const override { futex_wake_all(word()); }
 
-  std::string why_lost() const override { return memory_.why_lost(local_rank_); }
+  std::string why_lost() const override { return memory_.why_lost(step_.local_rank); }
 
  private:
-  Word& word() const { return memory_.word(moment_, turn_, local_rank_); }
+  Word& word() const { return memory_.word(step_.moment, step_.turn, step_.local_rank); }
 
   const NodeMemory& memory_;
-  const Moment moment_;
-  const Turn turn_;
-  const int64_t local_rank_;
+  const Step step_;
 };
 
 int64_t NodeMemory::reserved_bytes() {
@@ -74,9 +73,9 @@ NodeMemory::NodeMemory(SharedMemory memory, std::vector<int64_t> ranks, int64_t 
       own_(own),
       connections_(std::move(connections)),
       arrays_begin_(round_up(local_size() * static_cast<int64_t>(sizeof(Words)), kPage)),
-      slot_bytes_(round_down((memory_.bytes() - arrays_begin_) / (kArrays * kSlots), kPage)) {
-  TORCH_CHECK_VALUE(slot_bytes_ > 0, "the node's memory of ", memory_.bytes(), " bytes is too small for ", local_size(),
-                    " ranks");
+      buffer_bytes_(round_down((memory_.bytes() - arrays_begin_) / (kArrays * kSlots * local_size()), kPage)) {
+  TORCH_CHECK_VALUE(buffer_bytes_ > 0, "the node's memory of ", memory_.bytes(), " bytes is too small for ",
+                    local_size(), " ranks");
 }
 
 Turn NodeMemory::take_turn(int64_t array) {
@@ -84,24 +83,36 @@ Turn NodeMemory::take_turn(int64_t array) {
   return {array, static_cast<int64_t>(turn % kSlots), static_cast<uint32_t>(turn / kSlots + 1)};
 }
 
-float* NodeMemory::staging_buffer(const Turn& turn, int64_t local_rank, int64_t numel) const {
-  const int64_t bytes = round_up(numel * static_cast<int64_t>(sizeof(float)), kAlignment);
-  TORCH_CHECK_VALUE(bytes <= slot_bytes_ / local_size(), "an array of ", numel, " elements is too large for ",
-                    local_size(), " ranks of a node with ", memory_.bytes(), " bytes of memory");
-  const int64_t slot = (turn.array * kSlots + turn.slot) * slot_bytes_;
-  return reinterpret_cast<float*>(memory_.data() + arrays_begin_ + slot + local_rank * bytes);
+void NodeMemory::choose_buffer(const Turn& turn) {
+  std::array<Turn, kSlots>& users = users_.at(turn.array);
+  const auto free = std::find_if(users.begin(), users.end(), [&](const Turn& user) {
+    return user.number == 0 || all_have_reached(Moment::kFinished, user);
+  });
+  TORCH_INTERNAL_ASSERT(free != users.end(), "no buffer of the node's memory is free");
+  *free = turn;
+  words_of(own_).buffers[turn.array][turn.slot].store(static_cast<uint32_t>(free - users.begin()),
+                                                      std::memory_order_relaxed);
 }
 
-void NodeMemory::reach(Moment moment, const Turn& turn) {
+float* NodeMemory::staging_buffer(const Turn& turn, int64_t local_rank, int64_t numel) const {
+  TORCH_CHECK_VALUE(numel <= buffer_bytes_ / static_cast<int64_t>(sizeof(float)), "an array of ", numel,
+                    " elements is too large for ", local_size(), " ranks of a node with ", memory_.bytes(),
+                    " bytes of memory");
+  const int64_t buffer = words_of(local_rank).buffers[turn.array][turn.slot].load(std::memory_order_relaxed) % kSlots;
+  const int64_t index = (turn.array * kSlots + buffer) * local_size() + local_rank;
+  return reinterpret_cast<float*>(memory_.data() + arrays_begin_ + index * buffer_bytes_);
+}
+
+void NodeMemory::reach(Moment moment, const Turn& turn, uint32_t step) {
   Word& own = word(moment, turn, own_);
-  own.store(turn.number, std::memory_order_release);
+  own.store(steps_until(turn, step), std::memory_order_release);
   futex_wake_all(own);
 }
 
 // Numbers may go round: what counts is which of two is ahead.
-bool NodeMemory::has_reached(Moment moment, const Turn& turn, int64_t local_rank) const {
+bool NodeMemory::has_reached(Moment moment, const Turn& turn, int64_t local_rank, uint32_t step) const {
   const uint32_t reached = word(moment, turn, local_rank).load(std::memory_order_acquire);
-  return static_cast<int32_t>(reached - turn.number) >= 0;
+  return static_cast<int32_t>(reached - steps_until(turn, step)) >= 0;
 }
 
 bool NodeMemory::all_have_reached(Moment moment, const Turn& turn) const {
@@ -113,17 +124,16 @@ bool NodeMemory::all_have_reached(Moment moment, const Turn& turn) const {
   return true;
 }
 
-void NodeMemory::wait_until_reached(engine::Transport& transport, Moment moment, const Turn& turn,
-                                    int64_t local_rank) const {
-  if (!has_reached(moment, turn, local_rank)) {
-    Wait wait(*this, moment, turn, local_rank);
-    transport.wait_for(wait, rank_of(local_rank));
+void NodeMemory::wait_until_reached(engine::Transport& transport, const Step& step) const {
+  if (!has_reached(step.moment, step.turn, step.local_rank, step.step)) {
+    Wait wait(*this, step);
+    transport.wait_for(wait, rank_of(step.local_rank));
   }
 }
 
 void NodeMemory::wait_until_all_reached(engine::Transport& transport, Moment moment, const Turn& turn) const {
   for (int64_t local_rank = 0; local_rank < local_size(); ++local_rank) {
-    wait_until_reached(transport, moment, turn, local_rank);
+    wait_until_reached(transport, {moment, turn, local_rank});
   }
 }
 

@@ -24,13 +24,16 @@ enum class Moment {
   kFinished,   // It has read all that it needs of the others.
 };
 
-// One exchange's use of the memory. An exchange has the staging buffers of one slot; as an engine has
-// engine::kMaxInFlight in flight, and all ranks run them in the same order, as many slots are taken in turn.
+// One exchange's use of the memory. Its ranks tell how far they are by the words of one slot; as an engine has
+// engine::kMaxInFlight exchanges in flight, and all ranks run them in the same order, as many slots are taken in turn.
 struct Turn {
   int64_t array = 0;    // Which of the arrays of a job.
   int64_t slot = 0;     // Of that array's.
   uint32_t number = 0;  // How often the slot was taken, this time included.
 };
+
+// A moment that is reached in steps counts them, from 1; the last one of a moment is this.
+inline constexpr uint32_t kAllSteps = 1U << 16;
 
 // One rank's view of it. Used on the engine's thread.
 class NodeMemory {
@@ -38,7 +41,7 @@ class NodeMemory {
   static constexpr int64_t kArrays = 2;  // Of a job: what is narrowed, and what stays exact.
   static constexpr int64_t kSlots = engine::kMaxInFlight;
 
-  // Bytes to reserve: for each slot as much as the machine has memory. What is not used costs nothing.
+  // Bytes to reserve: for each slot's buffers as much as the machine has memory. What is not used costs nothing.
   static int64_t reserved_bytes();
 
   // `ranks`: of the group, in ascending order, that share the memory. `own`: this rank's place among them.
@@ -53,19 +56,32 @@ class NodeMemory {
   // The next exchange of array 0 or 1 of a job. All ranks of the node take the same turns in the same order.
   Turn take_turn(int64_t array);
 
-  // Where local rank `local_rank` puts its array of `numel` floats, aligned to 64 bytes. c10::ValueError, on all ranks
-  // of the node alike, if the memory that is reserved is too small.
+  // Chooses this rank's staging buffer of that turn, for which the others must have finished what was before in its
+  // slot: the first one that nobody reads any more. Who exchanges one array after the other thus always has the same
+  // one, which may still be in a cache.
+  void choose_buffer(const Turn& turn);
+
+  // Where local rank `local_rank`, which has chosen its buffer, puts its array of `numel` floats, aligned to a page.
+  // c10::ValueError, on all ranks of the node alike, if the memory that is reserved is too small.
   float* staging_buffer(const Turn& turn, int64_t local_rank, int64_t numel) const;
 
-  // Tells the others. What was written before is there for whoever learns of it.
-  void reach(Moment moment, const Turn& turn);
+  // Tells the others. What was written before is there for whoever learns of it. 1 <= step <= kAllSteps.
+  void reach(Moment moment, const Turn& turn, uint32_t step = kAllSteps);
 
   // Whether that rank has come so far.
-  bool has_reached(Moment moment, const Turn& turn, int64_t local_rank) const;
+  bool has_reached(Moment moment, const Turn& turn, int64_t local_rank, uint32_t step = kAllSteps) const;
   bool all_have_reached(Moment moment, const Turn& turn) const;
 
-  // Blocks until it has. Failures as Transport::wait_for.
-  void wait_until_reached(engine::Transport& transport, Moment moment, const Turn& turn, int64_t local_rank) const;
+  // One rank's step.
+  struct Step {
+    Moment moment = Moment::kStaged;
+    Turn turn;
+    int64_t local_rank = 0;
+    uint32_t step = kAllSteps;
+  };
+
+  // Blocks until it is reached. Failures as Transport::wait_for.
+  void wait_until_reached(engine::Transport& transport, const Step& step) const;
   void wait_until_all_reached(engine::Transport& transport, Moment moment, const Turn& turn) const;
 
   // The exchange before in that slot: of its moments.
@@ -77,9 +93,10 @@ class NodeMemory {
  private:
   using Word = std::atomic<uint32_t>;
   static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint32_t), "processes share them, futexes wait");
-  // Of one rank; each word is a Turn's number.
+  // Of one rank. The word of a moment counts the steps of all turns of its slot, kAllSteps for each that is over.
   struct alignas(64) Words {
     std::array<std::array<std::array<Word, 3>, kSlots>, kArrays> moments;
+    std::array<std::array<Word, kSlots>, kArrays> buffers;  // Of the turn that took the slot last.
     Word given_up;
   };
   class Wait;
@@ -92,8 +109,9 @@ class NodeMemory {
   const int64_t own_;
   const std::vector<Descriptor> connections_;
   const int64_t arrays_begin_;  // In the memory, in bytes.
-  const int64_t slot_bytes_;
+  const int64_t buffer_bytes_;  // Of each staging buffer: a whole number of pages.
   std::array<uint64_t, kArrays> turns_{};
+  std::array<std::array<Turn, kSlots>, kArrays> users_{};  // Of each of this rank's buffers, the last one.
 };
 
 }  // namespace narrowcast::node

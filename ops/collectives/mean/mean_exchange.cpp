@@ -35,4 +35,16 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
   TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is no Route");
 }
 
+std::vector<Segment> means_in_order(Route route, const MeanOptions& options) {
+  switch (route) {
+    case Route::kNowhere:
+      return {};
+    case Route::kOneShot:
+      return one_shot_means(options.numel, cpu::kWireGrain);
+    case Route::kTwoShot:
+      return two_shot_means(options);
+  }
+  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route), " is no Route");
+}
+
 }  // namespace narrowcast::collectives

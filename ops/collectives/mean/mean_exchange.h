@@ -57,11 +57,30 @@ struct Residuals {
   at::Tensor carried = {};  // Of two levels, or undefined: [numel], what is added to this rank's array once.
 };
 
+// Of an array on the CPU whose segments are made while others are sent, and used while others come. Nothing is told of
+// empty ones.
+struct SegmentCallbacks {
+  std::function<void(const Segment& segment)> before_encode = nullptr;  // Right before it is read first.
+  std::function<void(const Segment& segment)> after_mean = nullptr;     // Right after its mean is written.
+
+  void prepare(const Segment& segment) const {
+    if (before_encode && segment.numel > 0) {
+      before_encode(segment);
+    }
+  }
+  void tell(const Segment& segment) const {
+    if (after_mean && segment.numel > 0) {
+      after_mean(segment);
+    }
+  }
+};
+
 // One call: what differs from step to step.
 struct MeanCall {
   at::Tensor array;  // [numel], contiguous, float32, float64, bfloat16 or float16.
   codec::wire::Rounding rounding;
   Residuals residuals;
+  SegmentCallbacks callbacks = {};
 };
 
 // What one shot makes of an array on its way: its wire format, or what else ranks may want to send each other. An
@@ -133,6 +152,10 @@ class MeanExchange {
 std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions& options,
                                                  std::shared_ptr<MessageMemory> memory);
 
+// The segments of the array whose means that exchange's finish writes one after the other, in their order. Some may be
+// empty, of which SegmentCallbacks tell nothing.
+std::vector<Segment> means_in_order(Route route, const MeanOptions& options);
+
 // Before: rank r holds its own array, cut into the same chunks on every rank.
 // start:  with a receive posted for every chunk from every peer, rank r encodes
 //         chunk after chunk and sends each to ranks r+1, r+2, ..., r-1.
@@ -143,6 +166,9 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
 // The codec says what the messages are, not options.format.
 std::unique_ptr<MeanExchange> make_one_shot(const MeanOptions& options, std::unique_ptr<MeanCodec> codec,
                                             std::shared_ptr<MessageMemory> memory);
+
+// As means_in_order, of a codec with that grain.
+std::vector<Segment> one_shot_means(int64_t numel, int64_t grain);
 
 // Before:  rank r holds its own array, cut into the same W shards on every rank,
 //          and each shard into the same chunks.
@@ -156,6 +182,9 @@ std::unique_ptr<MeanExchange> make_one_shot(const MeanOptions& options, std::uni
 //          too, from the message that the others get.
 // After:   every rank has decoded the same bytes.
 std::unique_ptr<MeanExchange> make_two_shot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
+
+// As means_in_order.
+std::vector<Segment> two_shot_means(const MeanOptions& options);
 
 // The elements of which `rank` sends the mean in two shots.
 inline Segment shard_of(int64_t rank, int64_t world_size, int64_t numel) {

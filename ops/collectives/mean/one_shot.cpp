@@ -11,20 +11,13 @@ namespace {
 // than they hide.
 constexpr int64_t kChunkNumel = int64_t{1} << 20;
 
-std::vector<Segment> cut_chunks(int64_t numel, int64_t grain) {
-  const int64_t count = std::clamp<int64_t>((numel + kChunkNumel / 2) / kChunkNumel, 1, kChannelsPerArray);
-  std::vector<Segment> chunks = cut({0, numel}, count, grain);
-  std::erase_if(chunks, [](const Segment& chunk) { return chunk.numel == 0; });
-  return chunks;
-}
-
 class OneShot final : public MeanExchange {
  public:
   OneShot(const MeanOptions& options, std::unique_ptr<MeanCodec> codec, std::shared_ptr<MessageMemory> memory)
       : options_(options),
         codec_(std::move(codec)),
         memory_(std::move(memory)),
-        chunks_(cut_chunks(options.numel, codec_->grain())) {
+        chunks_(one_shot_means(options.numel, codec_->grain())) {
     for (const Segment& chunk : chunks_) {
       for (int64_t rank = 0; rank < options_.world_size; ++rank) {
         messages_.push_back(layout_.add(codec_->message_bytes(chunk)));
@@ -56,6 +49,7 @@ class OneShot final : public MeanExchange {
   void start(engine::Transport& transport, MeanCall call) override {
     call_ = std::move(call);
     for (size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+      call_.callbacks.prepare(chunks_[chunk]);
       codec_->encode(call_, chunks_[chunk], message(chunk, options_.rank));
       send_chunk(transport, chunk);
     }
@@ -72,6 +66,7 @@ class OneShot final : public MeanExchange {
         by_rank[rank] = message(chunk, rank);
       }
       codec_->average(call_, chunks_[chunk], by_rank);
+      call_.callbacks.tell(chunks_[chunk]);
     }
     call_ = {};
   }
@@ -103,6 +98,13 @@ class OneShot final : public MeanExchange {
 };
 
 }  // namespace
+
+std::vector<Segment> one_shot_means(int64_t numel, int64_t grain) {
+  const int64_t count = std::clamp<int64_t>((numel + kChunkNumel / 2) / kChunkNumel, 1, kChannelsPerArray);
+  std::vector<Segment> chunks = cut({0, numel}, count, grain);
+  std::erase_if(chunks, [](const Segment& chunk) { return chunk.numel == 0; });
+  return chunks;
+}
 
 std::unique_ptr<MeanExchange> make_one_shot(const MeanOptions& options, std::unique_ptr<MeanCodec> codec,
                                             std::shared_ptr<MessageMemory> memory) {

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,24 @@ using node::NodeLayout;
 using node::NodeMemory;
 using node::Turn;
 
+// Of a mean that stays in the node: in so many elements at least, and so many pieces at most, it is told to the others.
+constexpr int64_t kPieceNumel = int64_t{1} << 18;
+constexpr int64_t kMostPieces = 16;
+
+const uint8_t* bytes_of(const at::Tensor& floats) {
+  return reinterpret_cast<const uint8_t*>(floats.const_data_ptr<float>());
+}
+
+// Long arrays past the caches: they are read once, by another rank or much later, and the memory that they go to is not
+// read before it is written. It takes three quarters of the time of at::Tensor::copy_.
+void copy_array(const at::Tensor& from, const at::Tensor& to) {
+  if (from.scalar_type() == at::kFloat) {
+    decode_segment(WireFormat::kFp32, bytes_of(from), {to, {0, to.numel()}});
+  } else {
+    to.copy_(from);
+  }
+}
+
 class TwoLevels final : public MeanExchange {
  public:
   TwoLevels(const TwoLevelOptions& options, std::shared_ptr<MessageMemory> memory)
@@ -24,6 +44,7 @@ class TwoLevels final : public MeanExchange {
         memory_(options.nodes->memory),
         segments_(cut(numel_, options.nodes->layout.segments())),
         weight_(weight_of_node(options)),
+        pieces_(pieces_of_all(options)),
         across_(make_across(options, std::move(memory))) {}
 
   int64_t payload_bytes() const override { return across_ == nullptr ? 0 : across_->payload_bytes(); }
@@ -36,6 +57,7 @@ class TwoLevels final : public MeanExchange {
     turn_ = memory_->take_turn(array_);
     advanced_ = 0;
     is_staged_ = false;
+    gathered_.assign(segments_.size(), 0);
     if (across_ != nullptr) {
       across_->post_receives(transport);
     }
@@ -50,23 +72,19 @@ class TwoLevels final : public MeanExchange {
 
   void advance(engine::Transport& transport) override {
     if (advanced_++ == 0) {
-      sum_in_node(transport);
+      average_in_node(transport);
     } else if (advanced_ < advances()) {
       across_->advance(transport);
     } else {
       across_->finish(transport);
-      memory_->reach(Moment::kPublished, turn_);
     }
   }
 
-  // Each rank begins with its own segment, so that not all read the same one at once.
   void finish(engine::Transport& transport) override {
-    for (int64_t i = 0; i < owners(); ++i) {
-      const int64_t owner = (memory_->local_rank() + i) % owners();
-      const Segment& segment = segments_[owner];
-      if (segment.numel > 0) {
-        memory_->wait_until_reached(transport, Moment::kPublished, turn_, owner);
-        call_.array.narrow(0, segment.begin, segment.numel).copy_(staged(owner, segment));
+    for (int64_t owner = 0; owner < owners(); ++owner) {
+      while (gathered_[owner] < std::ssize(pieces_[owner])) {
+        memory_->wait_until_reached(transport, {Moment::kPublished, turn_, owner, step_of(owner, gathered_[owner])});
+        gather_published();
       }
     }
     memory_->reach(Moment::kFinished, turn_);
@@ -75,8 +93,8 @@ class TwoLevels final : public MeanExchange {
 
  private:
   int64_t owners() const { return static_cast<int64_t>(segments_.size()); }
-  bool owns_elements() const { return memory_->local_rank() < owners() && segments_[memory_->local_rank()].numel > 0; }
-  const Segment& own_segment() const { return segments_[memory_->local_rank()]; }
+  int64_t own() const { return memory_->local_rank(); }
+  bool owns_elements() const { return own() < owners() && segments_[own()].numel > 0; }
 
   // N g / W with g ranks on this node.
   static double weight_of_node(const TwoLevelOptions& options) {
@@ -85,20 +103,55 @@ class TwoLevels final : public MeanExchange {
     return static_cast<double>(layout.nodes()) * local / static_cast<double>(layout.world_size());
   }
 
-  // Null for ranks without a segment, and where there is one node.
-  std::unique_ptr<MeanExchange> make_across(const TwoLevelOptions& options,
-                                            std::shared_ptr<MessageMemory> memory) const {
+  // Of the owner of a segment of this node.
+  static MeanOptions across_options(const TwoLevelOptions& options, int64_t owner, int64_t numel) {
     const NodeLayout& layout = options.nodes->layout;
-    if (!owns_elements() || layout.nodes() == 1) {
-      return nullptr;
-    }
     MeanOptions across = options.mean;
     across.rank = layout.node_of(options.mean.rank);
     across.world_size = layout.nodes();
-    across.numel = own_segment().numel;
-    across.group_ranks = layout.owners_of(memory_->local_rank());
-    const Route route = choose_route(across.numel, across.world_size, across.format, options.link);
-    return make_mean_exchange(route, across, std::move(memory));
+    across.numel = numel;
+    across.group_ranks = layout.owners_of(owner);
+    return across;
+  }
+
+  static Route route_of(const TwoLevelOptions& options, const MeanOptions& across) {
+    return choose_route(across.numel, across.world_size, across.format, options.link);
+  }
+
+  // By owner, the parts of its segment in the order in which their means are there.
+  std::vector<std::vector<Segment>> pieces_of_all(const TwoLevelOptions& options) const {
+    std::vector<std::vector<Segment>> pieces;
+    for (int64_t owner = 0; owner < owners(); ++owner) {
+      const Segment& segment = segments_[owner];
+      if (options.nodes->layout.nodes() == 1) {
+        pieces.push_back(cut(segment, std::clamp<int64_t>(segment.numel / kPieceNumel, 1, kMostPieces)));
+      } else {
+        const MeanOptions across = across_options(options, owner, segment.numel);
+        pieces.push_back(means_in_order(route_of(options, across), across));
+        for (Segment& piece : pieces.back()) {
+          piece.begin += segment.begin;
+        }
+      }
+      std::erase_if(pieces.back(), [](const Segment& piece) { return piece.numel == 0; });
+      TORCH_CHECK_VALUE(pieces.back().size() <= node::kAllSteps, "a mean over ", options.nodes->layout.nodes(),
+                        " nodes comes in ", pieces.back().size(), " parts; there can be ", node::kAllSteps);
+    }
+    return pieces;
+  }
+
+  // Null for ranks without a segment, and where there is one node.
+  std::unique_ptr<MeanExchange> make_across(const TwoLevelOptions& options,
+                                            std::shared_ptr<MessageMemory> memory) const {
+    if (!owns_elements() || options.nodes->layout.nodes() == 1) {
+      return nullptr;
+    }
+    const MeanOptions across = across_options(options, own(), segments_[own()].numel);
+    return make_mean_exchange(route_of(options, across), across, std::move(memory));
+  }
+
+  // The step of kPublished at which that piece of its owner's is there.
+  uint32_t step_of(int64_t owner, int64_t piece) const {
+    return piece + 1 == std::ssize(pieces_[owner]) ? node::kAllSteps : static_cast<uint32_t>(piece + 1);
   }
 
   // A segment in its owner's staging buffer: float32 [segment.numel].
@@ -107,17 +160,34 @@ class TwoLevels final : public MeanExchange {
                          at::kFloat);
   }
 
+  at::Tensor of_array(const Segment& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
+
+  // Nobody else reads what this rank has of its own segment before the mean is there: unless it is changed on its way
+  // to the staging buffer, it stays in the array.
+  bool stages_own() const { return call_.array.scalar_type() != at::kFloat || call_.residuals.carried.defined(); }
+
+  // Where the node's mean of this rank's own segment becomes that of all nodes.
+  at::Tensor averaged(const Segment& segment) const {
+    return stages_own() ? staged(own(), segment) : of_array(segment);
+  }
+
   void stage() {
-    const at::Tensor buffer = staged(memory_->local_rank(), {0, numel_});
-    buffer.copy_(call_.array);
-    if (call_.residuals.carried.defined()) {
-      buffer.add_(call_.residuals.carried);
+    memory_->choose_buffer(turn_);
+    const bool skips = owns_elements() && !stages_own();
+    const Segment skipped = skips ? segments_[own()] : Segment{numel_, 0};
+    const int64_t behind = skipped.begin + skipped.numel;
+    for (const Segment& segment : {Segment{0, skipped.begin}, Segment{behind, numel_ - behind}}) {
+      const at::Tensor buffer = staged(own(), segment);
+      copy_array(of_array(segment), buffer);
+      if (call_.residuals.carried.defined()) {
+        buffer.add_(call_.residuals.carried.narrow(0, segment.begin, segment.numel));
+      }
     }
     is_staged_ = true;
     memory_->reach(Moment::kStaged, turn_);
   }
 
-  void sum_in_node(engine::Transport& transport) {
+  void average_in_node(engine::Transport& transport) {
     if (!is_staged_) {
       memory_->wait_until_all_reached(transport, Moment::kFinished, NodeMemory::before(turn_));
       stage();
@@ -126,26 +196,61 @@ class TwoLevels final : public MeanExchange {
       return;
     }
     memory_->wait_until_all_reached(transport, Moment::kStaged, turn_);
-    average_own_segment();
     if (across_ == nullptr) {
-      memory_->reach(Moment::kPublished, turn_);
-    } else {
-      across_->start(transport, {staged(memory_->local_rank(), own_segment()), call_.rounding.at(own_segment().begin),
-                                 call_.residuals});
+      for (const Segment& piece : pieces_[own()]) {
+        average_piece(piece);
+        publish_next();
+      }
+      return;
+    }
+    const Segment& segment = segments_[own()];
+    across_->start(transport, {averaged(segment),
+                               call_.rounding.at(segment.begin),
+                               call_.residuals,
+                               {[this, begin = segment.begin](const Segment& part) {
+                                  average_piece({begin + part.begin, part.numel});
+                                },
+                                [this](const Segment&) { publish_next(); }}});
+  }
+
+  // Of the node's ranks.
+  void average_piece(const Segment& piece) {
+    RankMessages parts;
+    for (int64_t local_rank = 0; local_rank < memory_->local_size(); ++local_rank) {
+      parts.push_back(local_rank == own() ? nullptr : bytes_of(staged(local_rank, piece)));
+    }
+    const at::Tensor mean = averaged(piece);
+    average_segments(WireFormat::kFp32, parts, {mean, {0, piece.numel}});
+    if (weight_ != 1) {
+      mean.mul_(weight_);
     }
   }
 
-  void average_own_segment() {
-    const Segment& segment = own_segment();
-    RankMessages parts;
-    for (int64_t local_rank = 0; local_rank < memory_->local_size(); ++local_rank) {
-      const float* const part = memory_->staging_buffer(turn_, local_rank, numel_) + segment.begin;
-      parts.push_back(local_rank == memory_->local_rank() ? nullptr : reinterpret_cast<const uint8_t*>(part));
+  // The mean of the next of this rank's pieces is there. As long as the one behind it is on its way, what others have
+  // published can be taken.
+  void publish_next() {
+    const int64_t index = gathered_[own()]++;
+    const Segment& piece = pieces_[own()][index];
+    if (stages_own()) {
+      copy_array(staged(own(), piece), of_array(piece));
+    } else {
+      copy_array(of_array(piece), staged(own(), piece));
     }
-    const at::Tensor own = staged(memory_->local_rank(), segment);
-    average_segments(WireFormat::kFp32, parts, {own, {0, segment.numel}});
-    if (weight_ != 1) {
-      own.mul_(weight_);
+    memory_->reach(Moment::kPublished, turn_, step_of(own(), index));
+    gather_published();
+  }
+
+  // From the owners' staging buffers, without waiting. Each rank begins with another owner, so that not all read the
+  // same memory at once.
+  void gather_published() {
+    for (int64_t i = 0; i < owners(); ++i) {
+      const int64_t owner = (own() + i) % owners();
+      int64_t& next = gathered_[owner];
+      while (next < std::ssize(pieces_[owner]) &&
+             memory_->has_reached(Moment::kPublished, turn_, owner, step_of(owner, next))) {
+        const Segment& piece = pieces_[owner][next++];
+        copy_array(staged(owner, piece), of_array(piece));
+      }
     }
   }
 
@@ -154,12 +259,14 @@ class TwoLevels final : public MeanExchange {
   const std::shared_ptr<NodeMemory> memory_;
   const std::vector<Segment> segments_;  // By the local rank of their owners.
   const double weight_;
+  const std::vector<std::vector<Segment>> pieces_;
   const std::unique_ptr<MeanExchange> across_;
   // Of the call in progress:
   MeanCall call_;
   Turn turn_;
   int64_t advanced_ = 0;
   bool is_staged_ = false;
+  std::vector<int64_t> gathered_;  // By owner, how many of its pieces are in the array.
 };
 
 }  // namespace

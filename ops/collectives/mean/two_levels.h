@@ -44,12 +44,13 @@ struct TwoLevelOptions {
 
 // With N nodes, W ranks, and S segments (NodeLayout):
 // Before:  rank r holds its own array, cut into the same segments on every rank.
-// start:   rank r copies its array, in float32, to its staging buffer in the node's memory.
-// advance: the owner of a segment waits for its node's ranks, replaces the segment of its staging buffer by their mean,
-//          summed in float32 in the order of ranks (where nodes differ in size, times the node's part of N / W: then
-//          the mean over nodes is that over ranks), and starts an exchange of one or two shots with the segment's
-//          owners on the other nodes. Its hops follow; when it is done, the owner tells the node's ranks.
-// finish:  rank r copies all segments from their owners' staging buffers.
+// start:   rank r copies its array, in float32, to its staging buffer in the node's memory, but for its own segment.
+// advance: the owner of a segment waits for its node's ranks, replaces the segment by their mean, summed in float32 in
+//          the order of ranks (where nodes differ in size, times the node's part of N / W: then the mean over nodes is
+//          that over ranks), and exchanges it in one or two shots with the segment's owners on the other nodes: while
+//          one piece is on its way the next one is averaged. Once a piece has come back the owner copies it to its
+//          staging buffer and tells the node's ranks; as long as the next one is on its way, it takes theirs.
+// finish:  rank r copies all other pieces from their owners' staging buffers as they come.
 // After:   the owners of a segment have decoded the same bytes, and the ranks of a node copied what they decoded.
 // With one node nothing is sent, and nothing rounded but float32 sums.
 //

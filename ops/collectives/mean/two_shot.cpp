@@ -107,9 +107,13 @@ void TwoShot::start(engine::Transport& transport, MeanCall call) {
   for (size_t chunk = 0; chunk < messages_.size(); ++chunk) {
     for (int64_t distance = 1; distance < options_.world_size; ++distance) {
       const int64_t peer = options_.after(distance);
+      call_.callbacks.prepare(segment(peer, chunk));
       encode_part(peer, chunk);
       send_part(transport, peer, chunk);
     }
+  }
+  for (const Segment& chunk : chunks_[options_.rank]) {
+    call_.callbacks.prepare(chunk);
   }
 }
 
@@ -181,9 +185,22 @@ void TwoShot::take_means(engine::Transport& transport, size_t chunk) {
 void TwoShot::decode_mean(int64_t rank, size_t chunk) const {
   decode_segment(options_.format, placed_[messages_[chunk].means[rank]].const_data_ptr<uint8_t>(),
                  {call_.array, segment(rank, chunk)});
+  call_.callbacks.tell(segment(rank, chunk));
 }
 
 }  // namespace
+
+std::vector<Segment> two_shot_means(const MeanOptions& options) {
+  const std::vector<std::vector<Segment>> shards = cut_shards(options);
+  std::vector<Segment> means;
+  for (size_t chunk = 0; chunk < shards[0].size(); ++chunk) {
+    means.push_back(shards[options.rank][chunk]);
+    for (int64_t distance = 1; distance < options.world_size; ++distance) {
+      means.push_back(shards[options.before(distance)][chunk]);
+    }
+  }
+  return means;
+}
 
 std::unique_ptr<MeanExchange> make_two_shot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory) {
   return std::make_unique<TwoShot>(options, std::move(memory));

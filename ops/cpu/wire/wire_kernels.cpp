@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "ops/cpu/float_lanes-inl.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
@@ -99,16 +100,29 @@ HWY_INLINE void take_part(const RankParts& parts, int64_t r, int64_t begin, int6
   }
 }
 
-// The quotient by a power of two is the product with its inverse, which is faster.
+// By a number of ranks. The quotient by a power of two is the product with its inverse, which is faster.
+class Quotient {
+ public:
+  explicit HWY_INLINE Quotient(int64_t ranks)
+      : is_power_((ranks & (ranks - 1)) == 0), divisor_(static_cast<float>(ranks)), inverse_(1.0F / divisor_) {}
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> of(D d, hn::Vec<D> sum) const {
+    return is_power_ ? hn::Mul(sum, hn::Set(d, inverse_)) : hn::Div(sum, hn::Set(d, divisor_));
+  }
+
+ private:
+  const bool is_power_;
+  const float divisor_;
+  const float inverse_;
+};
+
 HWY_INLINE void divide(float* sums, int64_t n, int64_t ranks) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const bool is_power = (ranks & (ranks - 1)) == 0;
-  const auto divisor = hn::Set(d, static_cast<float>(ranks));
-  const auto inverse = hn::Set(d, 1.0F / static_cast<float>(ranks));
+  const Quotient quotient(ranks);
   for (int64_t i = 0; i < n; i += lanes) {  // A tile has room for whole vectors.
-    const auto sum = hn::Load(d, sums + i);
-    hn::Store(is_power ? hn::Mul(sum, inverse) : hn::Div(sum, divisor), d, sums + i);
+    hn::Store(quotient.of(d, hn::Load(d, sums + i)), d, sums + i);
   }
 }
 
@@ -120,6 +134,51 @@ HWY_INLINE void average_tile(const RankParts& parts, int64_t begin, int64_t byte
   }
   divide(mean, std::min(kTile, parts.n - begin), parts.ranks);
 }
+
+#if HWY_TARGET != HWY_SCALAR
+
+// Of a vector of D, from element i on. Messages are bytes of any alignment.
+template <class D>
+HWY_INLINE hn::Vec<D> sum_of_numbers(D d, const std::vector<const uint8_t*>& numbers, int64_t i) {
+  const hn::Repartition<uint8_t, D> d_bytes;
+  const auto first_byte = i * static_cast<int64_t>(sizeof(float));
+  auto sum = hn::BitCast(d, hn::LoadU(d_bytes, numbers[0] + first_byte));
+  for (size_t r = 1; r < numbers.size(); ++r) {
+    sum = hn::Add(sum, hn::BitCast(d, hn::LoadU(d_bytes, numbers[r] + first_byte)));
+  }
+  return sum;
+}
+
+// Numbers that need no decoding are added while they are read, without a tile between, in half the time. The means stay
+// in the caches: one of the arrays is often their own, and they are read soon by whoever takes them from shared memory.
+void average_numbers(const RankParts& parts, float* mean) {
+  constexpr int64_t kVectors = 4;  // Additions that do not wait for each other.
+  std::vector<const uint8_t*> numbers;
+  for (int64_t r = 0; r < parts.ranks; ++r) {
+    const uint8_t* const message = parts.messages[r];
+    numbers.push_back(message == nullptr ? reinterpret_cast<const uint8_t*>(parts.own) : message);
+  }
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> d_one;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Quotient quotient(parts.ranks);
+  int64_t i = 0;
+  for (; i + kVectors * lanes <= parts.n; i += kVectors * lanes) {
+    const auto sum0 = sum_of_numbers(d, numbers, i);
+    const auto sum1 = sum_of_numbers(d, numbers, i + lanes);
+    const auto sum2 = sum_of_numbers(d, numbers, i + 2 * lanes);
+    const auto sum3 = sum_of_numbers(d, numbers, i + 3 * lanes);
+    hn::StoreU(quotient.of(d, sum0), d, mean + i);
+    hn::StoreU(quotient.of(d, sum1), d, mean + i + lanes);
+    hn::StoreU(quotient.of(d, sum2), d, mean + i + 2 * lanes);
+    hn::StoreU(quotient.of(d, sum3), d, mean + i + 3 * lanes);
+  }
+  for (; i < parts.n; ++i) {
+    hn::StoreU(quotient.of(d_one, sum_of_numbers(d_one, numbers, i)), d_one, mean + i);
+  }
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
 
 template <class Format>
 void average(const RankParts& parts, float* mean) {
@@ -142,10 +201,22 @@ void average_encode(const RankParts& parts, const Rounding& rounding, uint8_t* b
 }
 
 template <class Format>
+constexpr auto average_of() {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_same_v<Format, codec::wire::Fp32>) {
+    return &average_numbers;
+  } else
+#endif
+  {
+    return &average<Format>;
+  }
+}
+
+template <class Format>
 inline constexpr WireKernels kWireKernels{
     {&encode<Format, float>, &encode<Format, double>, &encode<Format, c10::BFloat16>, &encode<Format, c10::Half>},
     &decode_to<Format>,
-    &average<Format>,
+    average_of<Format>(),
     &average_encode<Format>};
 
 const WireKernels* wire_kernels(WireFormat format) {

@@ -58,22 +58,60 @@ TEST_F(NodeMemoryTest, SlotsTakeTurns) {
   EXPECT_FALSE(first_->all_have_reached(Moment::kFinished, NodeMemory::before(c)));
   const auto* const buffer = first_->staging_buffer(a, 0, 100);
   EXPECT_NE(buffer, first_->staging_buffer(a, 1, 100));
-  EXPECT_NE(buffer, first_->staging_buffer(b, 0, 100));
   EXPECT_NE(buffer, first_->staging_buffer(other_array, 0, 100));
-  EXPECT_EQ(buffer, first_->staging_buffer(c, 0, 100));
+}
+
+TEST_F(NodeMemoryTest, ABufferIsTakenAgainOnceAllHaveFinished) {
+  const Turn a = first_->take_turn(0);
+  first_->choose_buffer(a);
+  const auto* const buffer = first_->staging_buffer(a, 0, 100);
+  const Turn b = first_->take_turn(0);
+  first_->choose_buffer(b);
+  EXPECT_NE(first_->staging_buffer(b, 0, 100), buffer) << "two are in flight";
+  first_->reach(Moment::kFinished, a);
+  second_->reach(Moment::kFinished, a);
+  const Turn c = first_->take_turn(0);
+  first_->choose_buffer(c);
+  EXPECT_EQ(first_->staging_buffer(c, 0, 100), buffer);
+  EXPECT_EQ(second_->staging_buffer(c, 0, 100), buffer + (second_->staging_buffer(a, 0, 100) - buffer));
+  first_->reach(Moment::kFinished, b);
+  first_->reach(Moment::kFinished, c);
+  second_->reach(Moment::kFinished, b);
+  const Turn d = first_->take_turn(0);
+  first_->choose_buffer(d);
+  EXPECT_NE(first_->staging_buffer(d, 0, 100), buffer) << "the other one still reads it";
+  second_->reach(Moment::kFinished, c);
+  const Turn e = first_->take_turn(0);
+  first_->choose_buffer(e);
+  EXPECT_EQ(first_->staging_buffer(e, 0, 100), buffer);
+}
+
+TEST_F(NodeMemoryTest, MomentsAreReachedInSteps) {
+  for (int64_t number = 0; number < 3; ++number) {
+    const Turn turn = first_->take_turn(0);
+    EXPECT_FALSE(second_->has_reached(Moment::kPublished, turn, 0, 1));
+    first_->reach(Moment::kPublished, turn, 2);
+    EXPECT_TRUE(second_->has_reached(Moment::kPublished, turn, 0, 1));
+    EXPECT_TRUE(second_->has_reached(Moment::kPublished, turn, 0, 2));
+    EXPECT_FALSE(second_->has_reached(Moment::kPublished, turn, 0, 3));
+    EXPECT_FALSE(second_->has_reached(Moment::kPublished, turn, 0));
+    first_->reach(Moment::kPublished, turn);
+    EXPECT_TRUE(second_->has_reached(Moment::kPublished, turn, 0));
+  }
 }
 
 TEST_F(NodeMemoryTest, RefusesWhatItCannotHold) {
   const Turn turn = first_->take_turn(0);
-  // Two arrays of two slots of two ranks, less a page of words for each slot at most.
-  const int64_t most = (kBytes - 4 * 4096) / 8 / 4 / 16 * 16;
+  // A page of words, and then whole pages for each of two buffers of two arrays of two ranks.
+  constexpr int64_t kPage = 4096;
+  const int64_t most = (kBytes - kPage) / 8 / kPage * kPage / 4;
   EXPECT_NO_THROW(first_->staging_buffer(turn, 1, most));
-  EXPECT_THROW(first_->staging_buffer(turn, 1, kBytes / 8 / 4 + 1), c10::ValueError);
+  EXPECT_THROW(first_->staging_buffer(turn, 1, most + 1), c10::ValueError);
 }
 
 TEST_F(NodeMemoryTest, NumbersGoRound) {
   Turn turn = first_->take_turn(0);
-  for (const uint32_t number : {0x7FFFFFFFU, 0xFFFFFFFFU, 0U, 5U}) {
+  for (const uint32_t number : {1U, 0x7FFFU, 0xFFFEU, 0x10005U}) {
     turn.number = number;
     EXPECT_FALSE(first_->has_reached(Moment::kFinished, turn, 0)) << number;
     first_->reach(Moment::kFinished, turn);
