@@ -27,7 +27,10 @@ class TorchrunTest : public LaunchedTraining {
   }
 
   const Words torchrun = {kPython3, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"};
-  std::map<std::string, std::string> python_path = {{"PYTHONPATH", kPythonTorch}, {"PYTHONWARNINGS", "ignore"}};
+  std::map<std::string, std::string> python_path = {{"PYTHONPATH", kPythonTorch},
+                                                    {"PYTHONWARNINGS", "ignore"},
+                                                    {"PYTHONDONTWRITEBYTECODE", ""},
+                                                    {"PYTHONPYCACHEPREFIX", kPythonBytecode}};
 };
 
 // In the first attempt rank 1 fails once both have trained: torchrun then ends the other rank, whatever it still does.
