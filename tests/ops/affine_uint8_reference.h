@@ -97,7 +97,7 @@ inline std::vector<std::pair<std::string, at::Tensor>> all_inputs(at::ScalarType
 
 // The same; under sanitizers some, others at each call.
 inline std::vector<std::pair<std::string, at::Tensor>> inputs(at::ScalarType dtype, int64_t size) {
-  return narrowcast::testing::some_of(all_inputs(dtype, size));
+  return some_of(all_inputs(dtype, size));
 }
 
 // Equal bits, where any NaN equals any NaN.

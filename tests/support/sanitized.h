@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace narrowcast::testing {
+namespace narrowcast::test {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
@@ -25,4 +25,4 @@ std::vector<T> some_of(std::vector<T> all) {
   return some;
 }
 
-}  // namespace narrowcast::testing
+}  // namespace narrowcast::test

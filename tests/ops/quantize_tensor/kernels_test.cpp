@@ -86,7 +86,7 @@ TYPED_TEST(QuantizeTensorKernels, KeepNanAnywhere) {
 TEST(QuantizeTensorKernelsOnBits, EncodeTenMillionRandomPatternsOfFloat32) {
   at::manual_seed(4);
   constexpr int64_t kPerRound = 1'000'000;
-  for (int64_t round = 0; round < (narrowcast::testing::kSanitized ? 1 : 10); ++round) {
+  for (int64_t round = 0; round < (test::kSanitized ? 1 : 10); ++round) {
     expect_encodes<float>(at::randint(0, 256, {kPerRound * 4}, at::kByte).view(at::kFloat));
   }
 }

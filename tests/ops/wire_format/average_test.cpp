@@ -53,7 +53,7 @@ class WireAverage : public ::testing::TestWithParam<WireFormat> {
     for (const int64_t n : test::kSizes) {
       for (const int64_t ranks : {1, 2, 3, 4, 7, 8}) {
         if (n > 1000 && ranks != 3) continue;
-        if (narrowcast::testing::kSanitized && ranks != 1 && ranks != 3 && ranks != 8) continue;
+        if (test::kSanitized && ranks != 1 && ranks != 3 && ranks != 8) continue;
         for (int64_t own_rank = -1; own_rank < ranks; own_rank += 1 + ranks / 3) {
           SCOPED_TRACE(::testing::Message() << n << " elements of " << ranks << " ranks, own " << own_rank);
           const Contributions all(format_, ranks, own_rank, n);

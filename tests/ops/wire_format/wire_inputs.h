@@ -42,7 +42,7 @@ inline std::vector<std::pair<std::string, Floats>> wire_inputs(int64_t size) {
     generate("greatest", [](int64_t i) { return (i % 3 - 1) * std::numeric_limits<float>::max() / (1 + i % 5); });
     generate("ties", [](int64_t i) { return (i % 32 == 0 ? 127.0F : 0.5F * static_cast<float>(i % 31)); });
   }
-  return narrowcast::testing::some_of(std::move(result));
+  return some_of(std::move(result));
 }
 
 // Calls body(Format()) for the format's type.

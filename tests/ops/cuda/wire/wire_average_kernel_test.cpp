@@ -83,7 +83,7 @@ class CudaWireAverage : public ::testing::TestWithParam<WireFormat> {
       for (const int64_t ranks : {1, 2, 3, 4, 5}) {
         for (int64_t own_rank = -1; own_rank < ranks; ++own_rank) {
           if (n > 1000 && ranks != 3) continue;
-          if (narrowcast::testing::kSanitized && ranks != 1 && ranks != 3) continue;
+          if (test::kSanitized && ranks != 1 && ranks != 3) continue;
           expect(body, {n, ranks, own_rank});
         }
       }
