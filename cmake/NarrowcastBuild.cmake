@@ -1,13 +1,36 @@
 # How every target of the project is compiled.
 
-add_library(narrowcast_options INTERFACE)
-target_compile_options(narrowcast_options INTERFACE
+# Everywhere alike.
+add_library(narrowcast_common_options INTERFACE)
+target_compile_options(narrowcast_common_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${NARROWCAST_WERROR}>>:-Werror>
   # A kernel that spills registers, or keeps arrays in local memory, is slow without a word: both are warnings.
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;-Xptxas=-warn-spills,-warn-lmem-usage>"
   "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${NARROWCAST_WERROR}>>:-Werror=all-warnings;-Xptxas=-Werror>")
-if(NARROWCAST_SANITIZE)
+
+# Of what is not instrumented. An overflow of a buffer on the stack, of memory whose size the compiler knows, or of a
+# standard container ends the program instead of going unnoticed; addresses of functions cannot be overwritten after the
+# start.
+add_library(narrowcast_hardening INTERFACE)
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  target_compile_options(narrowcast_hardening INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>")
+  target_compile_definitions(narrowcast_hardening INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:_FORTIFY_SOURCE=2;_GLIBCXX_ASSERTIONS>")
+  target_link_options(narrowcast_hardening INTERFACE -Wl,-z,relro,-z,now)
+endif()
+
+# Of a build without sanitizers, and in one with AddressSanitizer of test programs whose own code gains nothing by it
+# (narrowcast_test): what ccache has of them from a release build is found again.
+add_library(narrowcast_plain_options INTERFACE)
+target_link_libraries(narrowcast_plain_options INTERFACE narrowcast_common_options narrowcast_hardening)
+
+# What targets name.
+add_library(narrowcast_options INTERFACE)
+if(NOT NARROWCAST_SANITIZE)
+  target_link_libraries(narrowcast_options INTERFACE narrowcast_plain_options)
+else()
+  target_link_libraries(narrowcast_options INTERFACE narrowcast_common_options)
   # -O1 and short debug information halve the time to build. The instrumentation hides initialisations
   # from GCC's flow analysis, which then warns inside LibTorch's headers.
   set(_sanitize_flags "-fsanitize=${NARROWCAST_SANITIZE}" -fno-omit-frame-pointer -O1 -g1 -Wno-maybe-uninitialized)
@@ -16,23 +39,18 @@ if(NARROWCAST_SANITIZE)
     list(APPEND _sanitize_flags -fno-sanitize-recover=undefined -fno-sanitize=vptr)
   endif()
   target_compile_options(narrowcast_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${_sanitize_flags}>")
-  target_link_options(narrowcast_options INTERFACE "-fsanitize=${NARROWCAST_SANITIZE}")
-endif()
-
-if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT NARROWCAST_SANITIZE)
-  # An overflow of a buffer on the stack, of memory whose size the compiler knows, or of a standard container ends the
-  # program instead of going unnoticed; addresses of functions cannot be overwritten after the start.
-  target_compile_options(narrowcast_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>")
-  target_compile_definitions(narrowcast_options INTERFACE
-    "$<$<COMPILE_LANGUAGE:CXX>:_FORTIFY_SOURCE=2;_GLIBCXX_ASSERTIONS>")
-  target_link_options(narrowcast_options INTERFACE -Wl,-z,relro,-z,now)
+  target_link_options(narrowcast_common_options INTERFACE "-fsanitize=${NARROWCAST_SANITIZE}")
+  # Of an inline function that several files hold, the linker keeps the first copy: let it be that of a library, which is
+  # instrumented, not that of a test that is not.
+  set(CMAKE_CXX_LINK_EXECUTABLE "<CMAKE_CXX_COMPILER> <FLAGS> <CMAKE_CXX_LINK_FLAGS> <LINK_FLAGS> -Wl,--no-as-needed \
+-Wl,--start-group <LINK_LIBRARIES> <OBJECTS> -Wl,--end-group -o <TARGET>")
 endif()
 
 # Where the public headers of each layer lie. Our own files see them all; tests/structure/check_layers says which layer may
 # include which.
 set(NARROWCAST_PUBLIC_HEADERS ops/include hooks/include models/include trainer/ddp/include trainer/base/include)
 list(TRANSFORM NARROWCAST_PUBLIC_HEADERS PREPEND "${PROJECT_SOURCE_DIR}/")
-target_include_directories(narrowcast_options INTERFACE "${PROJECT_SOURCE_DIR}" ${NARROWCAST_PUBLIC_HEADERS})
+target_include_directories(narrowcast_common_options INTERFACE "${PROJECT_SOURCE_DIR}" ${NARROWCAST_PUBLIC_HEADERS})
 
 # narrowcast_library(<name> SOURCES ... [DEPS <library of ours>...] [PRIVATE_DEPS <target>...])
 # A shared library narrowcast_<name>, installed and exported as narrowcast::<name>, that offers what its public headers
@@ -104,14 +122,12 @@ endfunction()
 
 # narrowcast_compile_together(<directory>): up to sixteen files of one folder of a target become one to compile, in all
 # targets of the directory and of those below it. Not CMake's UNITY_BUILD: its files hold absolute paths, so that ccache
-# finds nothing again in another checkout. Files with options of their own stay alone, and so do the tests of programs,
-# which include little.
+# finds nothing again in another checkout. Files with options of their own stay alone.
 function(narrowcast_compile_together directory)
   get_property(targets DIRECTORY "${directory}" PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
     get_target_property(type ${target} TYPE)
-    get_target_property(labels ${target} NARROWCAST_LABELS)
-    if(NOT type MATCHES "^(UTILITY|INTERFACE_LIBRARY)$" AND NOT "programs" IN_LIST labels)
+    if(NOT type MATCHES "^(UTILITY|INTERFACE_LIBRARY)$")
       narrowcast_compile_target_together(${target})
     endif()
   endforeach()

@@ -44,12 +44,18 @@ function(narrowcast_includes file regex variable)
 endfunction()
 
 # One for the whole project: making it costs as much as compiling several files, so targets reuse it instead of making
-# their own. It is made with exactly the options the libraries are compiled with.
+# their own. It is made with exactly the options the libraries are compiled with. With sanitizers there is one for what is
+# instrumented, and one for what is not, of the same name as in other builds: ccache knows files by their commands.
+function(narrowcast_add_pch name options)
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
+  target_link_libraries(${name} PRIVATE ${options} libtorch::cpu)
+  target_precompile_headers(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/pch.h>")
+endfunction()
 if(NARROWCAST_PCH)
-  add_library(narrowcast_pch OBJECT "${PROJECT_SOURCE_DIR}/cmake/pch.cpp")
-  target_link_libraries(narrowcast_pch PRIVATE narrowcast_options libtorch::cpu)
-  target_precompile_headers(narrowcast_pch PRIVATE
-    "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/pch.h>")
+  narrowcast_add_pch(narrowcast_pch narrowcast_plain_options)
+  if(NARROWCAST_SANITIZE)
+    narrowcast_add_pch(narrowcast_sanitized_pch narrowcast_options)
+  endif()
 endif()
 
 # Those that cost more than reading the precompiled one does.
@@ -58,7 +64,12 @@ set(NARROWCAST_COSTLY_HEADERS "torch/|ATen/ATen.h|ATen/Functions.h|ATen/core/iva
 # narrowcast_use_pch(<target>): its files that include much of LibTorch are compiled with the precompiled header.
 function(narrowcast_use_pch target)
   if(NARROWCAST_PCH)
-    target_precompile_headers(${target} REUSE_FROM narrowcast_pch)
+    get_target_property(plain ${target} NARROWCAST_PLAIN)
+    if(NARROWCAST_SANITIZE AND NOT plain)
+      target_precompile_headers(${target} REUSE_FROM narrowcast_sanitized_pch)
+    else()
+      target_precompile_headers(${target} REUSE_FROM narrowcast_pch)
+    endif()
     get_target_property(type ${target} TYPE)
     if(type STREQUAL "EXECUTABLE")  # CMake would say -fPIE, and the header was made with -fPIC.
       set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)

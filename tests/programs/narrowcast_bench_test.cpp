@@ -21,10 +21,10 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 ProgramEnd bench_on_two(const Words& flags) {
-  return run_to_end(Words{NARROWCAST_RUN, "--noprefix", "--nproc_per_node=2", NARROWCAST_BENCH} + flags, alone());
+  return run_to_end(Words{kNarrowcastRun, "--noprefix", "--nproc_per_node=2", kNarrowcastBench} + flags, alone());
 }
 
-ProgramEnd bench_alone(const Words& flags) { return run_to_end(Words{NARROWCAST_BENCH} + flags, alone()); }
+ProgramEnd bench_alone(const Words& flags) { return run_to_end(Words{kNarrowcastBench} + flags, alone()); }
 
 void expect_one_line(const ProgramEnd& end, const std::string& text) {
   EXPECT_EQ(end.exit_code, 2) << end.errors;
@@ -108,8 +108,8 @@ TEST(NarrowcastBench, EveryErrorIsOneLine) {
 }
 
 TEST(NarrowcastBench, RefusesOptionsThatDifferBetweenRanks) {
-  const std::string script = "exec " NARROWCAST_BENCH " --iterations=$((RANK + 1))";
-  const ProgramEnd end = run_to_end({NARROWCAST_RUN, "--noprefix", "--nproc_per_node=2", "sh", "-c", script}, alone());
+  const std::string script = std::string("exec ") + kNarrowcastBench + " --iterations=$((RANK + 1))";
+  const ProgramEnd end = run_to_end({kNarrowcastRun, "--noprefix", "--nproc_per_node=2", "sh", "-c", script}, alone());
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("iterations differs between ranks: rank 0 has 1, rank 1 has 2"));
 }

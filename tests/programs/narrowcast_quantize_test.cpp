@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-ProgramEnd quantize(const Words& arguments) { return run_to_end(Words{NARROWCAST_QUANTIZE} + arguments, alone()); }
+ProgramEnd quantize(const Words& arguments) { return run_to_end(Words{kNarrowcastQuantize} + arguments, alone()); }
 
 ProgramEnd evaluate(const std::string& file, const Words& more = {}) {
   return train_alone(Words{"--evaluate=" + file, "--batch_size=12", "--eval_batches=1", "--threads=1"} + more);

@@ -39,7 +39,7 @@ class NarrowcastTrainCheckpointsTest : public ::testing::Test {
  protected:
   // Rank `rank` of two, without a launcher that would end the other one first.
   std::unique_ptr<RunningProgram> start(int rank, int64_t port, const Words& flags) const {
-    return std::make_unique<RunningProgram>(Words{NARROWCAST_TRAIN} + flags, one_of_two(rank, port));
+    return std::make_unique<RunningProgram>(Words{kNarrowcastTrain} + flags, one_of_two(rank, port));
   }
   // The whole state of the exchange is at stake: residuals of both kinds, and the counter of random rounding.
   Words flags(const std::string& name, int steps = 40) const {
@@ -103,10 +103,10 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
 TEST_F(NarrowcastTrainCheckpointsTest, TheLauncherRestartsAKilledTraining) {
   ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
   std::string script = "echo worker $$; exec";
-  for (const std::string& word : Words{NARROWCAST_TRAIN} + flags("killed")) {
+  for (const std::string& word : Words{kNarrowcastTrain} + flags("killed")) {
     script += " '" + word + "'";
   }
-  RunningProgram job({NARROWCAST_RUN, "--nproc_per_node=2", "--max_restarts=1", "sh", "-c", script}, alone());
+  RunningProgram job({kNarrowcastRun, "--nproc_per_node=2", "--max_restarts=1", "sh", "-c", script}, alone());
   job.wait_for_output("worker ", 2);
   const std::string output = job.output();
   wait_until([&] { return fs::exists(checkpoint(6)); });
@@ -199,7 +199,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AFullDiskCostsNoEarlierCheckpoint) {
   const std::string disk = folder / "killed/checkpoints";
   fs::create_directories(disk);
   std::string command;
-  for (const std::string& word : Words{NARROWCAST_TRAIN} + training) {
+  for (const std::string& word : Words{kNarrowcastTrain} + training) {
     command += "'" + word + "' ";
   }
   const bool mounts = run_to_end({"unshare", "-m", "true"}).exit_code == 0;

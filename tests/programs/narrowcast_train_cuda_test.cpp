@@ -37,7 +37,7 @@ class NarrowcastTrainCudaTest : public ::testing::Test {
 
   // Two ranks, both on GPU 0.
   static ProgramEnd train_on_gpu(const Words& flags) {
-    const Words command = {NARROWCAST_RUN, "--nproc_per_node=2", NARROWCAST_TRAIN, "--device=cuda:0"};
+    const Words command = {kNarrowcastRun, "--nproc_per_node=2", kNarrowcastTrain, "--device=cuda:0"};
     return run_to_end(command + flags, with_gpus(alone()));
   }
 
@@ -127,7 +127,7 @@ TEST_F(NarrowcastTrainCudaTest, GoesOnFromACheckpointOnTheGpuAndOnTheCpu) {
 TEST_F(NarrowcastTrainCudaTest, ARankThatLostItsPeerEnds) {
   const int64_t port = free_port();
   const Words command =
-      Words{NARROWCAST_TRAIN, "--device=cuda:0", "--log_every=1"} + small_gpt() + Words{"--steps=1000000"};
+      Words{kNarrowcastTrain, "--device=cuda:0", "--log_every=1"} + small_gpt() + Words{"--steps=1000000"};
   RunningProgram rank0(command, with_gpus(one_of_two(0, port)));
   RunningProgram rank1(command, with_gpus(one_of_two(1, port)));
   rank0.wait_for_errors("step");
@@ -138,7 +138,7 @@ TEST_F(NarrowcastTrainCudaTest, ARankThatLostItsPeerEnds) {
 TEST_F(NarrowcastTrainCudaTest, MoreRanksThanGpusMustSayThatTheyShare) {
   const std::string ranks = std::to_string(training::gpu_count() + 1);
   const ProgramEnd end =
-      run_to_end({NARROWCAST_RUN, "--nproc_per_node=" + ranks, NARROWCAST_TRAIN, "--device=cuda"}, with_gpus(alone()));
+      run_to_end({kNarrowcastRun, "--nproc_per_node=" + ranks, kNarrowcastTrain, "--device=cuda"}, with_gpus(alone()));
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("but this process can use "));
 }

@@ -130,7 +130,7 @@ TEST_F(NarrowcastTrainErrorsTest, AModelFileWhoseOptionsAreDeepOrForTerminals) {
   write_options(std::string(60'000, '['));
   const std::string deep = "m.safetensors: metadata 'options': is JSON nested more than 64 deep";
   expect_one_line(train_alone({"--evaluate=" + model}), 4, deep);
-  const ProgramEnd quantized = run_to_end({NARROWCAST_QUANTIZE, model, folder / "q.safetensors"}, alone());
+  const ProgramEnd quantized = run_to_end({kNarrowcastQuantize, model, folder / "q.safetensors"}, alone());
   EXPECT_EQ(quantized.exit_code, 4);
   EXPECT_THAT(quantized.errors, AllOf(StartsWith("narrowcast-quantize: "), HasSubstr(deep)));
   write_options(R"({"\u001b[2J\n)" + std::string(10'000'000, 'x') + R"(": 1})");
@@ -177,8 +177,8 @@ TEST_F(NarrowcastTrainErrorsTest, AFolderThatCannotBeMade) {
 class NarrowcastTrainDesertedTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(NarrowcastTrainDesertedTest, EndsSoon) {
-  const std::string program = NARROWCAST_TRAIN + std::string(" --layers=1 --heads=2 --width=16 --context=16");
-  const ProgramEnd end = run_to_end({NARROWCAST_RUN, "--nproc_per_node=2", "sh", "-c",
+  const std::string program = kNarrowcastTrain + std::string(" --layers=1 --heads=2 --width=16 --context=16");
+  const ProgramEnd end = run_to_end({kNarrowcastRun, "--nproc_per_node=2", "sh", "-c",
                                      "test $RANK = 1 && exec " + program + " " + GetParam() + "; exec " + program},
                                     alone());
   EXPECT_EQ(end.exit_code, 3);
@@ -197,7 +197,7 @@ class NarrowcastTrainLimitsTest : public NarrowcastTrainErrorsTest {
                                 const std::map<std::string, std::string>& environment = alone()) {
     const std::string close_files = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ";
     return run_to_end(
-        Words{"sh", "-c", close_files + limit + "; exec \"$@\"", "sh", NARROWCAST_TRAIN} + small_gpt() + flags,
+        Words{"sh", "-c", close_files + limit + "; exec \"$@\"", "sh", kNarrowcastTrain} + small_gpt() + flags,
         environment);
   }
 };
@@ -244,19 +244,19 @@ TEST_F(NarrowcastTrainErrorsTest, ABatchThatTheRanksCannotShare) {
 TEST_F(NarrowcastTrainErrorsTest, AWorldOfNone) {
   auto environment = one_of_two(0, free_port());
   environment["WORLD_SIZE"] = "0";
-  expect_one_line(run_to_end({NARROWCAST_TRAIN}, environment), 2, "WORLD_SIZE");
+  expect_one_line(run_to_end({kNarrowcastTrain}, environment), 2, "WORLD_SIZE");
 }
 
 TEST_F(NarrowcastTrainErrorsTest, HalfAnEnvironment) {
   auto environment = one_of_two(0, free_port());
   environment["MASTER_PORT"] = "";
-  expect_one_line(run_to_end(Words{NARROWCAST_TRAIN} + small_gpt(), environment), 2, "MASTER_PORT");
+  expect_one_line(run_to_end(Words{kNarrowcastTrain} + small_gpt(), environment), 2, "MASTER_PORT");
 }
 
 TEST_F(NarrowcastTrainErrorsTest, TlsThatWouldNotEncrypt) {
   auto environment = one_of_two(0, free_port());
   environment["GLOO_DEVICE_TRANSPORT"] = "TCP_TLS";
-  expect_one_line(run_to_end(Words{NARROWCAST_TRAIN} + small_gpt(), environment), 2, "GLOO_DEVICE_TRANSPORT=TCP_TLS: ");
+  expect_one_line(run_to_end(Words{kNarrowcastTrain} + small_gpt(), environment), 2, "GLOO_DEVICE_TRANSPORT=TCP_TLS: ");
 }
 
 TEST_F(NarrowcastTrainErrorsTest, AnInterfaceIsNoErrorUnderALauncherWhoseJobMayGrow) {
@@ -266,22 +266,22 @@ TEST_F(NarrowcastTrainErrorsTest, AnInterfaceIsNoErrorUnderALauncherWhoseJobMayG
 
 TEST_F(NarrowcastTrainErrorsTest, APeerThatNeverComes) {
   const ProgramEnd end =
-      run_to_end(Words{NARROWCAST_TRAIN, "--timeout_seconds=2"} + small_gpt(), one_of_two(0, free_port()));
+      run_to_end(Words{kNarrowcastTrain, "--timeout_seconds=2"} + small_gpt(), one_of_two(0, free_port()));
   expect_one_line(end, 3, "127.0.0.1");
 }
 
 TEST_F(NarrowcastTrainErrorsTest, APortInUse) {
   const network::ListeningSocket taken = loopback_socket();
   const int64_t port = taken.port();
-  const ProgramEnd end = run_to_end(Words{NARROWCAST_TRAIN, "--timeout_seconds=5"} + small_gpt(), one_of_two(0, port));
+  const ProgramEnd end = run_to_end(Words{kNarrowcastTrain, "--timeout_seconds=5"} + small_gpt(), one_of_two(0, port));
   expect_one_line(end, 3, std::to_string(port));
 }
 
 // Two ranks without a launcher, which would end both.
 struct TwoRanks {
   explicit TwoRanks(const Words& first, const Words& second, int64_t port = free_port())
-      : rank0(Words{NARROWCAST_TRAIN} + first, one_of_two(0, port)),
-        rank1(Words{NARROWCAST_TRAIN} + second, one_of_two(1, port)) {}
+      : rank0(Words{kNarrowcastTrain} + first, one_of_two(0, port)),
+        rank1(Words{kNarrowcastTrain} + second, one_of_two(1, port)) {}
   RunningProgram rank0;
   RunningProgram rank1;
 };

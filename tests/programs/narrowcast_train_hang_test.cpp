@@ -23,7 +23,7 @@ TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAns
   const auto& [stopped, levels] = GetParam();
   const int64_t port = free_port();
   const Words flags = {"--steps=1000000", "--log_every=1", "--hook=int8", levels, "--timeout_seconds=10"};
-  const Words command = Words{NARROWCAST_TRAIN} + (small_gpt() + flags);
+  const Words command = Words{kNarrowcastTrain} + (small_gpt() + flags);
   RunningProgram rank0(command, one_of_two(0, port));
   RunningProgram rank1(command, one_of_two(1, port));
   rank0.wait_for_errors("step");
@@ -48,8 +48,8 @@ class NarrowcastTrainBeforeRendezvousTest : public ::testing::TestWithParam<int>
 TEST_P(NarrowcastTrainBeforeRendezvousTest, AKilledRankEndsTheJob) {
   const std::string killed = std::to_string(GetParam());
   const std::string script = "test $RANK = " + killed + " && kill -KILL $$; exec \"$@\"";
-  const ProgramEnd end = run_to_end(Words{NARROWCAST_RUN, "--nproc_per_node=2", "sh", "-c", script, "sh"} +
-                                    (Words{NARROWCAST_TRAIN} + small_gpt()));
+  const ProgramEnd end = run_to_end(Words{kNarrowcastRun, "--nproc_per_node=2", "sh", "-c", script, "sh"} +
+                                    (Words{kNarrowcastTrain} + small_gpt()));
   EXPECT_EQ(end.exit_code, 128 + SIGKILL);
   EXPECT_THAT(end.errors, AllOf(HasSubstr("rank " + killed + " (pid "), HasSubstr("signal SIGKILL (Killed)"),
                                 HasSubstr("; stopped 1 rank that ran")));

@@ -160,7 +160,7 @@ TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForAChannelSize) {
 }
 
 TEST_F(NarrowcastTrainTest, NeedsNoPython) {
-  for (const char* program : {NARROWCAST_TRAIN, NARROWCAST_RUN}) {
+  for (const char* program : {kNarrowcastTrain, kNarrowcastRun}) {
     const ProgramEnd end = run_to_end({"ldd", program});
     EXPECT_EQ(end.exit_code, 0);
     EXPECT_THAT(end.output, AllOf(HasSubstr("libc.so"), Not(HasSubstr("python")), Not(HasSubstr("not found"))));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/programs/program_paths.h"
 #include "tests/programs/running_program.h"
 #include "tests/support/loopback_socket.h"
 #include "trainer/base/files/open_file.h"
@@ -32,10 +33,10 @@ inline std::map<std::string, std::string> alone() {
   return {{"RANK", ""}, {"WORLD_SIZE", ""}, {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}, {"OMP_NUM_THREADS", "1"}};
 }
 
-inline ProgramEnd train_alone(const Words& flags) { return run_to_end(Words{NARROWCAST_TRAIN} + flags, alone()); }
+inline ProgramEnd train_alone(const Words& flags) { return run_to_end(Words{kNarrowcastTrain} + flags, alone()); }
 
 inline ProgramEnd train_on(int ranks, const Words& flags) {
-  return run_to_end(Words{NARROWCAST_RUN, "--nproc_per_node=" + std::to_string(ranks), NARROWCAST_TRAIN} + flags,
+  return run_to_end(Words{kNarrowcastRun, "--nproc_per_node=" + std::to_string(ranks), kNarrowcastTrain} + flags,
                     alone());
 }
 

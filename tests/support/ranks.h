@@ -50,7 +50,7 @@ inline constexpr int kRankFailed = 1;
 // or what the body passed to _exit, or 128 + signal for a process that a signal ended. A failure is printed to
 // standard error. Children run ATen single-threaded, because OpenMP's threads do not survive a fork. Autograd refuses
 // to run in a child if its parent ran a backward pass before: let such a test be a suite of its own (ctest runs
-// each suite in a fresh process).
+// each suite of a file that forks in a fresh process).
 std::vector<int> fork_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options = {});
 
 }  // namespace narrowcast::testing

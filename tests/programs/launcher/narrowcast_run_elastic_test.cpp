@@ -40,7 +40,7 @@ struct HostAndOther {
   std::optional<RunningProgram> other;
 };
 
-const std::string kWait = "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; sleep 1000";
+const std::string kWaitInARound = "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; sleep 1000";
 // The same, but the round with three ranks ends well.
 const std::string kUntilThree =
     "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK of $WORLD_SIZE; "
@@ -78,7 +78,7 @@ TEST_F(NarrowcastRunElasticTest, TakesNodesInAndGoesOnWithoutALostOne) {
 }
 
 TEST_F(NarrowcastRunElasticTest, LetsANodeLeave) {
-  HostAndOther nodes(node("1:2", kWait));
+  HostAndOther nodes(node("1:2", kWaitInARound));
   const int rounds_alone = count_of("rank 0 of 1", nodes.host.output());
   nodes.other->send(SIGTERM);
   EXPECT_EQ(nodes.other->wait().exit_code, 128 + SIGTERM);
@@ -88,7 +88,7 @@ TEST_F(NarrowcastRunElasticTest, LetsANodeLeave) {
 }
 
 TEST_F(NarrowcastRunElasticTest, EndsWhenTooFewAreLeft) {
-  HostAndOther nodes(node("2", kWait, {quick().back() + ",join_timeout=8"}));
+  HostAndOther nodes(node("2", kWaitInARound, {quick().back() + ",join_timeout=8"}));
   nodes.other->send(SIGKILL);
   const ProgramEnd end = nodes.host.wait();
   EXPECT_EQ(end.exit_code, 3);
@@ -96,7 +96,7 @@ TEST_F(NarrowcastRunElasticTest, EndsWhenTooFewAreLeft) {
 }
 
 TEST_F(NarrowcastRunElasticTest, EndsEverywhereWhenTheHostIsKilled) {
-  HostAndOther nodes(node("1:2", kWait));
+  HostAndOther nodes(node("1:2", kWaitInARound));
   nodes.host.send(SIGKILL);
   EXPECT_EQ(nodes.other->wait().exit_code, 3);
 }
@@ -113,10 +113,10 @@ TEST_F(NarrowcastRunElasticTest, CountsFailuresOfAllNodesTogether) {
 }
 
 TEST_F(NarrowcastRunElasticTest, RefusesANodeOfAnotherJob) {
-  RunningProgram host(node("1:2", kWait, {"--rdzv_id=mine"}));
+  RunningProgram host(node("1:2", kWaitInARound, {"--rdzv_id=mine"}));
   wait_until_it_is_the_host(host);
   host.wait_for_output("rank 0 of 1");
-  const ProgramEnd end = run_to_end(node("1:2", kWait, {"--rdzv_id=yours"}));
+  const ProgramEnd end = run_to_end(node("1:2", kWaitInARound, {"--rdzv_id=yours"}));
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_EQ(end.output, "");
   EXPECT_THAT(end.errors, ContainsRegex("launchers disagree: --rdzv_id is mine on .*, but yours on "));
@@ -132,8 +132,8 @@ TEST_F(NarrowcastRunElasticTest, RefusesToListenEverywhere) {
 }
 
 TEST_F(NarrowcastRunElasticTest, KeepsASpareOfAFullJob) {
-  HostAndOther nodes(node("2", kWait));
-  RunningProgram spare(node("2", kWait));
+  HostAndOther nodes(node("2", kWaitInARound));
+  RunningProgram spare(node("2", kWaitInARound));
   spare.wait_for_errors("waiting: the job runs with 2 nodes");
   nodes.other->send(SIGKILL);
   spare.wait_for_output("round 1 rank 1 of 2");

@@ -67,7 +67,7 @@ TEST_F(NarrowcastRunRestartTest, KeepsThePort) {
 TEST_F(NarrowcastRunRestartTest, TrainsAfterARankWasKilled) {
   // The first time, rank 0 kills rank 1 when it has seen itself train. The second time both find each other anew, at
   // the same port and in the same store.
-  const std::string train = std::string(NARROWCAST_TRAIN) +
+  const std::string train = std::string(kNarrowcastTrain) +
                             " --model=char_gpt --layers=1 --heads=2 --width=16 --context=16 --batch_size=12"
                             " --eval_batches=1 --sample_length=0 --log_every=1 --steps=";
   const std::string pid_file = folder / "pid";

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/programs/program_paths.h"
 #include "tests/programs/running_program.h"
 #include "tests/support/temporary_folder.h"
 
@@ -14,7 +15,7 @@ namespace narrowcast::testing {
 
 using Words = std::vector<std::string>;
 
-inline const std::string kRun = NARROWCAST_RUN;
+inline const std::string kRun = kNarrowcastRun;
 
 // narrowcast-run with `flags` and `ranks` workers that run `script`.
 inline Words command(int ranks, const std::string& script, const Words& flags = {}) {

@@ -20,20 +20,20 @@ class ByHandTest : public LaunchedTraining {
 };
 
 TEST_F(ByHandTest, TrainsAsNarrowcastRunDoes) {
-  RunningProgram rank0(Words{NARROWCAST_TRAIN} + flags_of(0) + flags_into("theirs"), alone());
-  RunningProgram rank1(Words{NARROWCAST_TRAIN} + flags_of(1) + flags_into("theirs"), alone());
+  RunningProgram rank0(Words{kNarrowcastTrain} + flags_of(0) + flags_into("theirs"), alone());
+  RunningProgram rank1(Words{kNarrowcastTrain} + flags_of(1) + flags_into("theirs"), alone());
   EXPECT_EQ(rank0.wait().exit_code, 0);
   EXPECT_EQ(rank1.wait().exit_code, 0);
   compare_parameters("theirs");
 }
 
 TEST_F(ByHandTest, WrongFlagsAreNamedByEveryProgram) {
-  for (const std::string program : {NARROWCAST_TRAIN, NARROWCAST_BENCH}) {
+  for (const std::string program : {kNarrowcastTrain, kNarrowcastBench}) {
     const ProgramEnd end = launch(Words{program} + flags_of(2));
     EXPECT_EQ(end.exit_code, 2);
     EXPECT_THAT(end.errors, HasSubstr("--rank=2 must be less than --world_size=2"));
   }
-  const ProgramEnd end = launch(Words{NARROWCAST_TRAIN, "--interface=no-such-if"} + flags_of(0) + small_gpt());
+  const ProgramEnd end = launch(Words{kNarrowcastTrain, "--interface=no-such-if"} + flags_of(0) + small_gpt());
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("interface 'no-such-if' does not exist"));
 }

@@ -22,7 +22,7 @@ ProgramEnd LaunchedTraining::launch(const Words& command, const std::map<std::st
 
 void LaunchedTraining::expect_parameters_of_narrowcast_run(const Words& launcher,
                                                            const std::map<std::string, std::string>& environment) {
-  const ProgramEnd end = launch(launcher + Words{NARROWCAST_TRAIN} + flags_into("theirs"), environment);
+  const ProgramEnd end = launch(launcher + Words{kNarrowcastTrain} + flags_into("theirs"), environment);
   ASSERT_EQ(end.exit_code, 0) << end.errors << end.output;
   compare_parameters("theirs");
 }

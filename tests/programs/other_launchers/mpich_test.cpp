@@ -23,7 +23,7 @@ TEST_F(MpichTest, TrainsAsNarrowcastRunDoes) {
 }
 
 TEST_F(MpichTest, ThePortHasToBeNamed) {
-  const ProgramEnd end = launch(Words{"mpiexec.hydra", "-n", "2", NARROWCAST_TRAIN} + flags_into("none"));
+  const ProgramEnd end = launch(Words{"mpiexec.hydra", "-n", "2", kNarrowcastTrain} + flags_into("none"));
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("MASTER_PORT is not set"));
 }

@@ -22,15 +22,15 @@ class OpenMpiLauncherTest : public LaunchedTraining {
 TEST_F(OpenMpiLauncherTest, TrainsAsNarrowcastRunDoes) { expect_parameters_of_narrowcast_run(mpirun); }
 
 TEST_F(OpenMpiLauncherTest, TwoJobsAtOnceDoNotMeet) {
-  RunningProgram first(mpirun + Words{NARROWCAST_TRAIN} + flags_into("first"), alone());
-  RunningProgram second(mpirun + Words{NARROWCAST_TRAIN} + flags_into("second"), alone());
+  RunningProgram first(mpirun + Words{kNarrowcastTrain} + flags_into("first"), alone());
+  RunningProgram second(mpirun + Words{kNarrowcastTrain} + flags_into("second"), alone());
   EXPECT_EQ(first.wait().exit_code, 0);
   EXPECT_EQ(second.wait().exit_code, 0);
   compare_parameters("first");
 }
 
 TEST_F(OpenMpiLauncherTest, AStaleRankIsAnError) {
-  const ProgramEnd end = launch(mpirun + Words{NARROWCAST_TRAIN} + flags_into("none"), {{"RANK", "7"}});
+  const ProgramEnd end = launch(mpirun + Words{kNarrowcastTrain} + flags_into("none"), {{"RANK", "7"}});
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("RANK=7 contradicts OMPI_COMM_WORLD_RANK=0 of Open MPI"));
 }

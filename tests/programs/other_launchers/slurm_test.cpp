@@ -21,7 +21,7 @@ class SlurmTest : public LaunchedTraining {
     ASSERT_EQ(probe.exit_code, 0) << probe.errors;
   }
 
-  const Words cluster = {SLURM_ONE_NODE, folder / "slurm"};
+  const Words cluster = {kSlurmOneNode, folder / "slurm"};
 };
 
 TEST_F(SlurmTest, TrainsAsNarrowcastRunDoes) {
@@ -31,12 +31,12 @@ TEST_F(SlurmTest, TrainsAsNarrowcastRunDoes) {
 // docs/examples/narrowcast.sbatch as it is, on one node and with a small model.
 TEST_F(SlurmTest, TheBatchScriptOfTheDocumentsTrains) {
   const std::string log = folder / "job.log";
-  folder.write("book.txt", files::read_file(BOOK));
-  const std::string programs = std::filesystem::path(NARROWCAST_TRAIN).parent_path().string();
+  folder.write("book.txt", files::read_file(kBook));
+  const std::string programs = std::filesystem::path(kNarrowcastTrain).parent_path().string();
   const ProgramEnd end =
       launch(cluster +
                  Words{"sbatch", "--wait", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--overcommit",
-                       "--chdir=" + folder.path().string(), "--output=" + log, SBATCH_EXAMPLE} +
+                       "--chdir=" + folder.path().string(), "--output=" + log, kSbatchExample} +
                  small_gpt() + Words{"--output_dir=" + folder / "batch"},
              {{"PATH", programs + ":" + std::getenv("PATH")}});
   ASSERT_TRUE(std::filesystem::exists(log)) << end.errors;

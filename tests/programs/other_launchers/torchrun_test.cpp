@@ -18,16 +18,19 @@ using ::testing::HasSubstr;
 class TorchrunTest : public LaunchedTraining {
  protected:
   void SetUp() override {
-    std::istringstream folders(PYTHON_TORCH);
+    std::istringstream folders(kPythonTorch);
     for (std::string each; std::getline(folders, each, ':');) {
-      if (!std::filesystem::exists(each) || !std::filesystem::exists(PYTHON3)) {
+      if (!std::filesystem::exists(each) || !std::filesystem::exists(kPython3)) {
         GTEST_SKIP() << "no torchrun; run third_party/setup --python";
       }
     }
   }
 
-  const Words torchrun = {PYTHON3, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"};
-  std::map<std::string, std::string> python_path = {{"PYTHONPATH", PYTHON_TORCH}, {"PYTHONWARNINGS", "ignore"}};
+  const Words torchrun = {kPython3, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"};
+  std::map<std::string, std::string> python_path = {{"PYTHONPATH", kPythonTorch},
+                                                    {"PYTHONWARNINGS", "ignore"},
+                                                    {"PYTHONDONTWRITEBYTECODE", ""},
+                                                    {"PYTHONPYCACHEPREFIX", kPythonBytecode}};
 };
 
 // In the first attempt rank 1 fails once both have trained: torchrun then ends the other rank, whatever it still does.
@@ -42,7 +45,7 @@ TEST_F(TorchrunTest, TrainsAsNarrowcastRunDoesAlsoAfterARestart) {
                                   01) read -r _ <"$TRAINED"; exit 9 ;;
                                 esac)";
   const ProgramEnd end = launch(
-      torchrun + Words{"--max_restarts=1", "--no-python", "sh", "-c", script, NARROWCAST_TRAIN} + flags_into("theirs"),
+      torchrun + Words{"--max_restarts=1", "--no-python", "sh", "-c", script, kNarrowcastTrain} + flags_into("theirs"),
       python_path);
   ASSERT_EQ(end.exit_code, 0) << end.errors << end.output;
   EXPECT_EQ(count_of("identical on all ranks", end.output), 2) << "both attempts trained";
@@ -56,7 +59,7 @@ TEST_F(TorchrunTest, TrainsWhereTheAgentLeavesTheStoreToRankZero) {
 
 TEST_F(TorchrunTest, ShowsWhatAWorkerSaysOfItsFailure) {
   const ProgramEnd end =
-      launch(torchrun + Words{"--no-python", NARROWCAST_TRAIN} + small_gpt() + Words{"--batch_size=7"}, python_path);
+      launch(torchrun + Words{"--no-python", kNarrowcastTrain} + small_gpt() + Words{"--batch_size=7"}, python_path);
   EXPECT_EQ(end.exit_code, 1);
   EXPECT_THAT(end.errors, ContainsRegex("traceback *: batch_size: must be divisible by ranks"));
 }
@@ -66,7 +69,7 @@ TEST_F(TorchrunTest, BlamesTheRankThatWasKilled) {
   // torchrun makes one dollar sign of two.
   const std::string script = R"(echo $$$$ >"$FOLDER/$RANK"; exec "$0" "$@")";
   python_path.emplace("FOLDER", folder.path().string());
-  const Words command = torchrun + Words{"--no-python", "sh", "-c", script, NARROWCAST_TRAIN} + small_gpt() +
+  const Words command = torchrun + Words{"--no-python", "sh", "-c", script, kNarrowcastTrain} + small_gpt() +
                         Words{"--steps=1000000", "--log_every=1"};
   std::map<std::string, std::string> environment = alone();
   environment.insert(python_path.begin(), python_path.end());

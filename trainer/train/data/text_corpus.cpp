@@ -16,6 +16,7 @@
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
+#include "trainer/train/data/source_folder.h"
 
 namespace narrowcast::data {
 namespace {
@@ -101,7 +102,7 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& paths) 
 
 std::vector<std::string> own_text_paths() {
   const fs::path installed = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/narrowcast/text";
-  const fs::path root = fs::is_directory(installed) ? installed : fs::path(NARROWCAST_SOURCE_DIR);
+  const fs::path root = fs::is_directory(installed) ? installed : fs::path(kSourceFolder);
   std::vector<std::string> paths;
   for (const char* name : {"README.md", "docs", "ops", "hooks", "models", "trainer"}) {
     paths.push_back((root / name).string());

@@ -12,6 +12,7 @@
 #include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/open_file.h"
+#include "trainer/train/data/source_folder.h"
 
 namespace narrowcast::data {
 namespace {
@@ -155,7 +156,7 @@ TEST(TextCorpus, TokensStandForTheCharactersSortedByCodePoint) {
 }
 
 TEST(TextCorpus, RealTextComesBackByteForByte) {
-  const std::string license = NARROWCAST_SOURCE_DIR "/LICENSE";
+  const std::string license = std::string(kSourceFolder) + "/LICENSE";
   const TextCorpus corpus = TextCorpus::from_paths({license});
   EXPECT_EQ(text_of(corpus), files::read_file(license));
   EXPECT_GT(corpus.characters(), 1000);
@@ -226,7 +227,7 @@ TEST(BigramEntropy, OfIndependentCharactersIsNearTheirOwnEntropy) {
 }
 
 TEST(BigramEntropy, OfRealTextIsBetweenTwoAndThree) {  // English text with its punctuation has about 2.4 nats
-  const double entropy = bigram_entropy(TextCorpus::from_paths({NARROWCAST_SOURCE_DIR "/LICENSE"}).tokens());
+  const double entropy = bigram_entropy(TextCorpus::from_paths({std::string(kSourceFolder) + "/LICENSE"}).tokens());
   EXPECT_GT(entropy, 1.5);
   EXPECT_LT(entropy, 3);
 }

@@ -8,6 +8,7 @@
 
 #include <narrowcast/char_gpt.h>
 #include "tests/support/error_message.h"
+#include "trainer/train/data/source_folder.h"
 
 namespace narrowcast::data {
 namespace {
@@ -166,8 +167,8 @@ TEST(TextDataset, AShortestTextHasOneSampleEach) {
 }
 
 TEST(TextDataset, RealSourcesMakeAData) {
-  const TextDataset dataset(
-      TextCorpus::from_paths({NARROWCAST_SOURCE_DIR "/trainer", NARROWCAST_SOURCE_DIR "/LICENSE"}), 64);
+  const std::string source = kSourceFolder;
+  const TextDataset dataset(TextCorpus::from_paths({source + "/trainer", source + "/LICENSE"}), 64);
   // A tenth of the text is held out, in blocks; the last stretch is in either part.
   const double share =
       static_cast<double>(dataset.held_out_size() * 64) / static_cast<double>(dataset.corpus().characters());
