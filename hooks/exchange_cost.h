@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <narrowcast/comm_hook.h>
+#include <narrowcast/export.h>
 
 namespace narrowcast::hooks {
 
@@ -35,7 +36,7 @@ struct CostMeasurement {
 //
 // The hook is one made for this: its state and counters change. Throws c10::ValueError for options out of range,
 // c10::DistBackendError if a peer fails, and what the hook throws.
-ExchangeCost measure_exchange(CommHook& hook, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                              const CostMeasurement& options = {});
+NARROWCAST_EXPORT ExchangeCost measure_exchange(CommHook& hook, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                                const CostMeasurement& options = {});
 
 }  // namespace narrowcast::hooks

@@ -76,8 +76,8 @@ TEST_P(MeasureExchangeTest, AgreesOnALineThatRises) {
 INSTANTIATE_TEST_SUITE_P(Hooks, MeasureExchangeTest, ::testing::Values("allreduce", "quantize_per_channel", "int8"));
 
 TEST(MeasureExchange, CountsTheSlowestRank) {
-  constexpr double kSecondsPerElement = 1e-5;
-  constexpr int64_t kLarge = 640;  // Of 6.4 ms.
+  static constexpr double kSecondsPerElement = 1e-5;
+  static constexpr int64_t kLarge = 640;  // Of 6.4 ms.
   testing::run_ranks(2, [](int64_t rank, const Group& group) {
     SlowHook hook(rank == 1 ? kSecondsPerElement : 0);
     const ExchangeCost cost = measure_exchange(hook, group, {.small_numel = 10, .large_numel = kLarge});
