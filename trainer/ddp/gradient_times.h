@@ -1,15 +1,29 @@
-// When gradients become ready.
+// What backward passes tell of the gradients of parameters: that they are there, and when.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
-#include "trainer/ddp/accumulator_hooks.h"
-
 namespace narrowcast {
+
+// While it lives, `on_gradient(i)` is called whenever a backward pass has added to the gradient of parameters[i], on
+// the thread of that pass: before what is watched by those who came later, e.g. a Reducer.
+class AccumulatorHooks {
+ public:
+  AccumulatorHooks(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
+  ~AccumulatorHooks();
+  AccumulatorHooks(const AccumulatorHooks&) = delete;
+  AccumulatorHooks& operator=(const AccumulatorHooks&) = delete;
+
+ private:
+  struct List;
+  std::unique_ptr<List> list_;
+};
 
 // Watches backward passes. Gradients on the CPU are ready when the pass hands them out. Not thread-safe, but for the
 // passes themselves.

@@ -14,8 +14,8 @@
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/gradient_reducer.h>
 #include <narrowcast/module_state.h>
-#include "trainer/ddp/accumulator_hooks.h"
 #include "trainer/ddp/bucket_size.h"
+#include "trainer/ddp/gradient_times.h"
 
 namespace narrowcast {
 

@@ -6,8 +6,6 @@
 
 #include <chrono>
 
-#include "trainer/ddp/accumulator_hooks.h"
-
 namespace narrowcast {
 namespace {
 
