@@ -108,6 +108,26 @@ TEST_F(NarrowcastTrainTest, AccumulationAndBucketOptionsDoNotChangeTheResult) {
   }
 }
 
+// A model of 2.3 MiB, for which there are sizes to choose from; as every rank is a node, gradients are sent.
+TEST_F(NarrowcastTrainTest, ChoosesTheSizeOfBucketsAndSaysWhy) {
+  const Words flags =
+      small_gpt() + Words{"--width=224", "--hook=int8", "--node_size=1", "--checkpoint_dir=" + folder / "checkpoints",
+                          "--output_dir=" + folder / "run"};
+  const ProgramEnd end = train_on(2, flags);
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("buckets of "), HasSubstr(" MiB: backward pass ")));
+  std::vector<nlohmann::json> choices;
+  for (const auto& line : json_lines(folder / "run/metrics.jsonl")) {
+    if (line["event"] == "buckets") choices.push_back(line);
+  }
+  ASSERT_EQ(choices.size(), 1u);
+  EXPECT_EQ(choices[0]["step"], 3);
+  EXPECT_EQ(choices[0]["sizes"].size(), 3u);
+  const ProgramEnd resumed = train_on(2, flags + Words{"--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.errors;
+  EXPECT_THAT(resumed.errors, AllOf(HasSubstr("goes on from "), Not(HasSubstr("buckets of "))));
+}
+
 TEST_F(NarrowcastTrainTest, ResultsGoToOutputAndProgressToErrors) {
   const ProgramEnd end = train_alone(small_gpt());
   EXPECT_THAT(end.output, StartsWith("training loss"));

@@ -24,11 +24,11 @@ int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int
 
 void DdpOptions::validate() const {
   hooks::check_comm_hook(hook(), wire(), channel_size());
-  check_cap("bucket_cap_mb", bucket_cap_mb());
+  check_cap("bucket_cap_mb", bucket_cap_mb().value_or(kMostMb));
   if (first_bucket_mb()) {
     check_cap("first_bucket_mb", *first_bucket_mb());
-    TORCH_CHECK_VALUE(*first_bucket_mb() <= bucket_cap_mb(), "first_bucket_mb=", *first_bucket_mb(),
-                      " must not exceed bucket_cap_mb=", bucket_cap_mb());
+    TORCH_CHECK_VALUE(!bucket_cap_mb() || *first_bucket_mb() <= *bucket_cap_mb(),
+                      "first_bucket_mb=", *first_bucket_mb(), " must not exceed bucket_cap_mb=", *bucket_cap_mb());
   }
   TORCH_CHECK_VALUE(!(static_graph() && find_unused_parameters()),
                     "find_unused_parameters has no effect with static_graph, which finds unused parameters itself;"
@@ -39,10 +39,10 @@ DdpOptions DdpOptions::with_hook(const std::string& name) const {
   return name == hook() ? *this : DdpOptions(*this).hook(name).wire({}).channel_size(std::nullopt);
 }
 
-int64_t DdpOptions::bucket_bytes_cap() const { return to_bytes(bucket_cap_mb()); }
+int64_t DdpOptions::bucket_bytes_cap() const { return to_bytes(bucket_cap_mb().value_or(kMostMb)); }
 
 int64_t DdpOptions::first_bucket_bytes_cap() const {
-  return to_bytes(first_bucket_mb().value_or(std::min(1.0, bucket_cap_mb())));
+  return to_bytes(bucket_cap_mb() ? std::min(first_bucket_mb().value_or(1.0), *bucket_cap_mb()) : kMostMb);
 }
 
 }  // namespace narrowcast

@@ -13,6 +13,7 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
+#include "trainer/ddp/bucket_chooser.h"
 #include "trainer/ddp/reducer.h"
 
 namespace narrowcast {
@@ -46,7 +47,7 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
           {"levels", std::string(hooks::to_string(wire.levels))},
           {"node_size", wire.node_size ? c10::str(*wire.node_size) : "none"},
           {"channel_size", channel_size ? c10::str(*channel_size) : "none"},
-          {"bucket_cap_mb", c10::str(options.bucket_cap_mb())},
+          {"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
           {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
           {"find_unused_parameters", on_off(options.find_unused_parameters())},
           {"gradient_as_bucket_view", on_off(options.gradient_as_bucket_view())},
@@ -64,21 +65,26 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
       trainable_(state_.trainable()),
       static_graph_known_(std::make_shared<bool>(false)) {
   compare_between_ranks();
-  auto hook = with_network_errors(group_->getRank(), "making the hook " + options_.hook(), [&] {
-    return hooks::create_comm_hook(options_.hook(), {group_, options_.wire(), options_.channel_size()});
-  });
+  std::shared_ptr<hooks::CommHook> hook =
+      with_network_errors(group_->getRank(), "making the hook " + options_.hook(), [&] {
+        return hooks::create_comm_hook(options_.hook(), {group_, options_.wire(), options_.channel_size()});
+      });
   check_trainable(state_, group_);
   if (options_.init_sync()) {
     broadcast(state_.parameters);
     broadcast(state_.buffers);
   }
   reductions_ = std::make_unique<ReductionCounter>(tensors_of(trainable_));
-  reducer_ = make_reducer(trainable_, group_, options_);
+  const DdpOptions first = with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize());
+  if (!first.bucket_cap_mb().has_value()) {
+    chooser_ = std::make_unique<BucketChooser>(trainable_, group_, options_);
+  }
+  reducer_ = make_reducer(trainable_, group_, first, first_buckets(trainable_, first));
   if (options_.static_graph()) {
     reducer_->set_static_graph();
   }
   if (hook != nullptr) {
-    register_comm_hook(std::move(hook));
+    use_hook(std::move(hook));
   }
 }
 
@@ -103,6 +109,9 @@ void GradientReducer::broadcast(const std::vector<NamedTensor>& tensors) const {
 }
 
 void GradientReducer::before_forward() {
+  if (chooser_ != nullptr) {
+    chooser_->end_pass();
+  }
   if (at::GradMode::is_enabled()) {
     TORCH_CHECK_VALUE(synchronise_ || !is_first_static_step(),
                       "static_graph learns from the first backward pass, which must reduce: "
@@ -117,15 +126,46 @@ void GradientReducer::before_forward() {
   }
 }
 
+// A static graph's Reducer has not used its own buckets yet when it rebuilds them, so that it can be given others. No
+// other is due then.
 void GradientReducer::rebuild() {
-  if (rebuild_buckets(*reducer_) && buckets_to_keep_.has_value()) {
+  const bool rebuilt = rebuild_buckets(*reducer_);
+  if (chooser_ != nullptr && (options_.static_graph() ? rebuilt : chooser_->is_due())) {
+    choose_buckets();
+  }
+  if (rebuilt && buckets_to_keep_.has_value()) {
     reducer_->initialize_buckets(*buckets_to_keep_);
   }
 }
 
+// A Reducer that has used its rebuilt buckets remembers which parameters were in each, and would tell the hook so. So
+// there is a new one, to which the hook goes with all that it has.
+void GradientReducer::choose_buckets() {
+  BucketChooser::Result result = chooser_->choose();
+  chooser_.reset();
+  bucket_choice_ = std::move(result.choice);
+  buckets_to_keep_ = std::move(result.buckets);
+  if (!options_.static_graph()) {
+    const DdpOptions chosen = DdpOptions(options_).bucket_cap_mb(bucket_choice_->size().cap_mb);
+    reducer_.reset();
+    reducer_ = make_reducer(trainable_, group_, chosen, *buckets_to_keep_);
+    if (hook_ != nullptr) {
+      register_shared_hook(*reducer_, hook_);
+    }
+  }
+}
+
 bool GradientReducer::settle_buckets() {
-  with_network_errors(group_->getRank(), "rebuilding buckets", [&] { rebuild(); });
-  return buckets_to_keep_.has_value() || !reducer_->should_rebuild_buckets();
+  with_network_errors(group_->getRank(), "rebuilding buckets", [&] {
+    if (chooser_ != nullptr) {
+      chooser_->end_pass();
+    }
+    rebuild();
+    if (chooser_ != nullptr && chooser_->can_choose() && !options_.static_graph()) {
+      choose_buckets();
+    }
+  });
+  return chooser_ == nullptr && (buckets_to_keep_.has_value() || !reducer_->should_rebuild_buckets());
 }
 
 ReducerState GradientReducer::state() const {
@@ -140,6 +180,10 @@ void GradientReducer::load_state(const SavedReducerState& saved) {
     hook_->load_state(saved.hook, trainable_);
   }
   reductions_->set_count(saved.reductions);
+  if (chooser_ != nullptr && saved.hook.world_size != group_->getSize()) {
+    return;  // What was chosen for another world may not be right for this one.
+  }
+  chooser_.reset();
   reducer_->initialize_buckets(buckets);
   buckets_to_keep_ = std::move(buckets);
 }
@@ -157,6 +201,9 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
     return outputs;
   }
   reductions_->arm();
+  if (chooser_ != nullptr) {
+    chooser_->begin_pass();
+  }
   std::vector<at::Tensor> roots;  // From which the Reducer looks for unused parameters.
   if (options_.find_unused_parameters()) {
     std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(roots),
@@ -182,9 +229,14 @@ std::function<void()> GradientReducer::static_reduction() const {
 
 void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) {
   TORCH_CHECK_VALUE(hook != nullptr, "hook must not be null");
-  hooks::CommHook* const observed = hook.get();
-  reducer_->register_comm_hook(std::move(hook));
-  hook_ = observed;
+  TORCH_CHECK_VALUE(options_.bucket_cap_mb().has_value(), "bucket_cap_mb: auto cannot measure hook ", hook->name(),
+                    ", which is one of your own; give the size of buckets");
+  use_hook(std::move(hook));
+}
+
+void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook) {
+  register_shared_hook(*reducer_, hook);
+  hook_ = std::move(hook);
 }
 
 void GradientReducer::backward(const at::Tensor& loss) const {

@@ -3,8 +3,6 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/custom_class.h>
 
 #include <algorithm>
@@ -22,20 +20,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The buckets of the first step, by index into `parameters`. Gradients come in
-// roughly the reverse order of the parameters, so buckets do, too. If every step
-// uses all parameters, the first step only observes the true order, with one bucket
-// per dtype; else buckets are never rebuilt and must be right at once.
-BucketIndices plan_buckets(const std::vector<at::Tensor>& parameters, const DdpOptions& options) {
-  std::vector<size_t> limits = {std::numeric_limits<size_t>::max()};
-  if (options.find_unused_parameters()) {
-    limits = {static_cast<size_t>(options.first_bucket_bytes_cap()), static_cast<size_t>(options.bucket_bytes_cap())};
-  }
-  BucketIndices buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, limits));
-  std::reverse(buckets.begin(), buckets.end());
-  return buckets;
-}
-
 std::unordered_map<size_t, std::string> names_by_index(const std::vector<NamedTensor>& parameters) {
   std::unordered_map<size_t, std::string> names;
   for (const NamedTensor& parameter : parameters) {
@@ -43,6 +27,22 @@ std::unordered_map<size_t, std::string> names_by_index(const std::vector<NamedTe
   }
   return names;
 }
+
+std::vector<size_t> limits_of(const DdpOptions& options) {
+  return {static_cast<size_t>(options.first_bucket_bytes_cap()), static_cast<size_t>(options.bucket_bytes_cap())};
+}
+
+// A Reducer owns its hook: this one, which calls the other.
+class SharedHook final : public c10d::CommHookInterface {
+ public:
+  explicit SharedHook(std::shared_ptr<hooks::CommHook> hook) : hook_(std::move(hook)) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override { return hook_->runHook(bucket); }
+  at::Tensor parseHookResult(const c10::IValue& result) override { return hook_->parseHookResult(result); }
+
+ private:
+  const std::shared_ptr<hooks::CommHook> hook_;
+};
 
 // Carries a function in an IValue.
 struct Callback : torch::CustomClassHolder {
@@ -74,16 +74,47 @@ struct OutputSink : torch::autograd::Function<OutputSink> {
 
 }  // namespace
 
+BucketIndices first_buckets(const std::vector<NamedTensor>& parameters, const DdpOptions& options) {
+  std::vector<size_t> limits = {std::numeric_limits<size_t>::max()};
+  if (options.find_unused_parameters()) {
+    limits = limits_of(options);
+  }
+  BucketIndices buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(tensors_of(parameters), limits));
+  std::reverse(buckets.begin(), buckets.end());
+  return buckets;
+}
+
 // The only call of the Reducer's constructor, whose arguments change between versions of LibTorch.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
-                                            const DdpOptions& options) {
-  const std::vector<at::Tensor> tensors = tensors_of(parameters);
+                                            const DdpOptions& options, const BucketIndices& buckets) {
   return std::make_shared<c10d::Reducer>(
-      tensors, plan_buckets(tensors, options), group,
-      /*expect_sparse_gradients=*/std::vector<bool>(tensors.size(), false), options.bucket_bytes_cap(),
+      tensors_of(parameters), buckets, group,
+      /*expect_sparse_gradients=*/std::vector<bool>(parameters.size(), false), options.bucket_bytes_cap(),
       options.find_unused_parameters(), options.gradient_as_bucket_view(), names_by_index(parameters),
       options.first_bucket_bytes_cap(), /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
       /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+}
+
+// What c10d leaves open is the order of buckets that no cap has closed, one per dtype.
+BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
+                           const DdpOptions& options) {
+  std::vector<at::Tensor> ordered;
+  std::vector<int64_t> indices;
+  std::vector<size_t> place(parameters.size());
+  for (const size_t index : order) {
+    place[index] = ordered.size();
+    ordered.push_back(parameters[index]);
+    indices.push_back(static_cast<int64_t>(index));
+  }
+  BucketIndices buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
+      ordered, limits_of(options), std::vector<bool>(ordered.size(), false), indices));
+  std::sort(buckets.begin(), buckets.end(),
+            [&](const auto& a, const auto& b) { return place[a.back()] < place[b.back()]; });
+  return buckets;
+}
+
+void register_shared_hook(c10d::Reducer& reducer, std::shared_ptr<hooks::CommHook> hook) {
+  reducer.register_comm_hook(std::make_unique<SharedHook>(std::move(hook)));
 }
 
 // The Reducer notices here that its last reduction is unfinished, and says so in
@@ -141,33 +172,12 @@ struct ReductionCounter::State {
   std::atomic<int64_t> count = 0;
 };
 
-// The accumulators of the parameters, which only who needs them keeps alive, and the hook's key in each.
-struct ReductionCounter::Hooks {
-  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
-  std::vector<std::pair<Accumulator, uintptr_t>> list;
-};
-
 ReductionCounter::ReductionCounter(const std::vector<at::Tensor>& parameters)
-    : state_(std::make_shared<State>()), hooks_(std::make_unique<Hooks>()) {
-  const auto count_once = [state = state_](const variable_list& outputs, const variable_list& /*inputs*/) {
-    if (state->armed.exchange(false)) {
-      ++state->count;
-    }
-    return outputs;
-  };
-  for (const at::Tensor& parameter : parameters) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    const uintptr_t key =
-        accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(count_once));
-    hooks_->list.emplace_back(std::move(accumulator), key);
-  }
-}
-
-ReductionCounter::~ReductionCounter() {
-  for (const auto& [accumulator, key] : hooks_->list) {
-    accumulator->del_post_hook(key);
-  }
-}
+    : state_(std::make_shared<State>()), hooks_(parameters, [state = state_](size_t /*parameter*/) {
+        if (state->armed.exchange(false)) {
+          ++state->count;
+        }
+      }) {}
 
 void ReductionCounter::arm() { state_->armed = true; }
 

@@ -14,15 +14,28 @@
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/gradient_reducer.h>
 #include <narrowcast/module_state.h>
+#include "trainer/ddp/bucket_size.h"
+#include "trainer/ddp/gradient_times.h"
 
 namespace narrowcast {
 
-// Buckets as the Reducer takes them: indices into the list of parameters.
-using BucketIndices = std::vector<std::vector<size_t>>;
+// The buckets of the first step, by index into `parameters`. Gradients come in roughly the reverse order of the
+// parameters, so buckets do, too. If every step uses all parameters, the first step only observes the true order, with
+// one bucket per dtype; else buckets are never rebuilt and must be right at once.
+BucketIndices first_buckets(const std::vector<NamedTensor>& parameters, const DdpOptions& options);
 
-// Makes a Reducer without a hook, which rebuilds its buckets and finds unused parameters as `options` say.
+// Makes a Reducer without a hook, which begins with `buckets`, rebuilds them and finds unused parameters as `options`
+// say.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
-                                            const DdpOptions& options);
+                                            const DdpOptions& options, const BucketIndices& buckets);
+
+// The buckets in which the caps of `options` put parameters whose gradients become ready in `order`; in the order in
+// which they are full.
+BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
+                           const DdpOptions& options);
+
+// Lets the Reducer use a hook that can outlive it, once and before its first backward pass.
+void register_shared_hook(c10d::Reducer& reducer, std::shared_ptr<hooks::CommHook> hook);
 
 // A collective, which changes the buckets once: see GradientReducer::before_forward. True if they changed. Throws
 // c10::ValueError if the last backward pass left gradients out.
@@ -38,9 +51,6 @@ BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTe
 class ReductionCounter {
  public:
   explicit ReductionCounter(const std::vector<at::Tensor>& parameters);
-  ~ReductionCounter();
-  ReductionCounter(const ReductionCounter&) = delete;
-  ReductionCounter& operator=(const ReductionCounter&) = delete;
 
   // The next backward pass that reaches any of the parameters counts, once.
   void arm();
@@ -52,8 +62,7 @@ class ReductionCounter {
  private:
   struct State;
   std::shared_ptr<State> state_;
-  struct Hooks;
-  std::unique_ptr<Hooks> hooks_;
+  AccumulatorHooks hooks_;
 };
 
 // Copies of `outputs` (only of those with a gradient; others stay as they are) whose backward

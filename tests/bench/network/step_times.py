@@ -5,6 +5,7 @@ import statistics
 import program
 
 NONE, BF16 = "none", "bf16_compress"
+AUTO = "auto"  # The size of buckets that narrowcast-train chooses by itself.
 
 
 def seconds_of_steps(metrics, steps, warmup):
@@ -25,4 +26,16 @@ def rows(seconds):
     for hook, median in medians.items():
         table.append([hook, str(len(seconds[hook])), f"{median:.3f}",
                       f"{medians[NONE] / median:.2f}", f"{medians[BF16] / median:.2f}"])
+    return table
+
+
+def rows_of_choice(seconds):
+    """A table as lists of words, from `seconds` of steps by size of buckets and hook: for each hook the best of the sizes
+    that are given, the median of its steps, that with the chosen size, and how much more the latter is."""
+    table = [["hook", "best MiB", "s per step", "chosen", "more"]]
+    for hook, times in seconds[AUTO].items():
+        medians = {cap: statistics.median(of_cap[hook]) for cap, of_cap in seconds.items() if cap != AUTO}
+        best = min(medians, key=medians.get)
+        chosen = statistics.median(times)
+        table.append([hook, best, f"{medians[best]:.3f}", f"{chosen:.3f}", f"{chosen / medians[best] - 1:+.1%}"])
     return table

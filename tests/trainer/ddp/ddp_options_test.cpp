@@ -44,6 +44,15 @@ TEST(DdpOptionsTest, TheFirstBucketFollowsASmallCap) {
   EXPECT_EQ(DdpOptions().bucket_cap_mb(1e-9).bucket_bytes_cap(), 1);
 }
 
+TEST(DdpOptionsTest, WithoutASizeOneBucketHoldsAll) {
+  const auto options = DdpOptions().bucket_cap_mb(std::nullopt).first_bucket_mb(2);
+  EXPECT_NO_THROW(options.validate());
+  EXPECT_EQ(options.bucket_bytes_cap(), int64_t{1} << 40);
+  EXPECT_EQ(options.first_bucket_bytes_cap(), int64_t{1} << 40);
+  EXPECT_EQ(DdpOptions(options).bucket_cap_mb(3).first_bucket_bytes_cap(), 2 << 20);
+  EXPECT_EQ(DdpOptions(options).bucket_cap_mb(1).first_bucket_bytes_cap(), 1 << 20) << "a smaller choice";
+}
+
 TEST(DdpOptionsTest, RejectsCapsOutOfRange) {
   EXPECT_THAT(error_of(DdpOptions().bucket_cap_mb(0)), HasSubstr("bucket_cap_mb=0"));
   EXPECT_THAT(error_of(DdpOptions().bucket_cap_mb(-1)), HasSubstr("bucket_cap_mb=-1"));

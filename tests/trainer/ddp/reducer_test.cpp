@@ -29,13 +29,36 @@ TEST(MakeReducer, BucketsAreNamedInTheOrderOfSending) {
   run_ranks(1, [](int64_t, const ProcessGroupPtr& group) {
     const std::vector<NamedTensor> named = parameters();
     // Two floats per parameter: a megabyte is 2^20 bytes.
-    const auto reducer = make_reducer(
-        named, group,
-        DdpOptions().find_unused_parameters(true).bucket_cap_mb(16.0 / (1 << 20)).first_bucket_mb(8.0 / (1 << 20)));
+    const auto options =
+        DdpOptions().find_unused_parameters(true).bucket_cap_mb(16.0 / (1 << 20)).first_bucket_mb(8.0 / (1 << 20));
+    const auto reducer = make_reducer(named, group, options, first_buckets(named, options));
     EXPECT_THAT(bucket_names(*reducer, named), ElementsAre(ElementsAre("b", "c"), ElementsAre("a")));
     reducer->initialize_buckets(bucket_indices({{"c"}, {"a", "b"}}, named));
     EXPECT_THAT(bucket_names(*reducer, named), ElementsAre(ElementsAre("c"), ElementsAre("a", "b")));
   });
+}
+
+TEST(FirstBuckets, AreOneUnlessTheyMustBeRightAtOnce) {
+  const std::vector<NamedTensor> named = parameters();
+  const auto tiny = DdpOptions().bucket_cap_mb(1e-9);
+  EXPECT_THAT(first_buckets(named, tiny), ElementsAre(ElementsAre(0, 1, 2)));
+  const auto unused = DdpOptions(tiny).find_unused_parameters(true);
+  EXPECT_THAT(first_buckets(named, unused), ElementsAre(ElementsAre(2), ElementsAre(1), ElementsAre(0)));
+  EXPECT_THAT(first_buckets(named, DdpOptions(unused).bucket_cap_mb(std::nullopt)), ElementsAre(ElementsAre(0, 1, 2)));
+}
+
+TEST(FillBuckets, FollowTheOrderUpToTheirCaps) {
+  const std::vector<at::Tensor> tensors = tensors_of(parameters());
+  const auto caps = DdpOptions().bucket_cap_mb(16.0 / (1 << 20)).first_bucket_mb(8.0 / (1 << 20));
+  EXPECT_THAT(fill_buckets(tensors, {1, 2, 0}, caps), ElementsAre(ElementsAre(1), ElementsAre(2, 0)));
+  EXPECT_THAT(fill_buckets(tensors, {0, 2, 1}, DdpOptions()), ElementsAre(ElementsAre(0, 2, 1)));
+}
+
+TEST(FillBuckets, AreInTheOrderInWhichTheyAreFull) {
+  std::vector<at::Tensor> tensors = tensors_of(parameters());
+  tensors.push_back(at::zeros({2}, at::kDouble));
+  EXPECT_THAT(fill_buckets(tensors, {0, 3, 1, 2}, DdpOptions()), ElementsAre(ElementsAre(3), ElementsAre(0, 1, 2)));
+  EXPECT_THAT(fill_buckets(tensors, {0, 1, 2, 3}, DdpOptions()), ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3)));
 }
 
 TEST(BucketIndices, EveryParameterIsInOneBucket) {

@@ -10,9 +10,9 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
+#include "hooks/gradient_buckets.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
-#include "trainer/train/bench/gradient_buckets.h"
 #include "trainer/train/training/evaluation.h"
 
 namespace narrowcast::bench {
@@ -67,7 +67,7 @@ class ExactnessRun {
   }
 
   const ProcessGroupPtr& group_;
-  const GradientBuckets buckets_;
+  const hooks::GradientBuckets buckets_;
   at::Tensor mean_;  // exact, float64
   double squares_of_mean_ = 0;
   int64_t payload_bytes_sent_ = 0;

@@ -10,7 +10,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
-#include "trainer/train/bench/gradient_buckets.h"
+#include "hooks/gradient_buckets.h"
 #include "trainer/train/bench/statistics.h"
 
 namespace narrowcast::bench {
@@ -34,7 +34,8 @@ std::vector<Entry> make_entries(const ProcessGroupPtr& group, const std::vector<
   return entries;
 }
 
-double milliseconds_of_step(const ProcessGroupPtr& group, hooks::CommHook& hook, const GradientBuckets& buckets) {
+double milliseconds_of_step(const ProcessGroupPtr& group, hooks::CommHook& hook,
+                            const hooks::GradientBuckets& buckets) {
   buckets.fill();
   barrier(group, "starting to measure a hook");
   const auto begin = Clock::now();
@@ -43,7 +44,7 @@ double milliseconds_of_step(const ProcessGroupPtr& group, hooks::CommHook& hook,
 }
 
 void take_turns(const ProcessGroupPtr& group, const HookWorkload& workload, std::vector<Entry>& entries) {
-  const GradientBuckets buckets(workload.numel, workload.buckets, static_cast<uint64_t>(group->getRank()));
+  const hooks::GradientBuckets buckets(workload.numel, workload.buckets, static_cast<uint64_t>(group->getRank()));
   for (int64_t iteration = 0; iteration < workload.warmup_iterations + workload.iterations; ++iteration) {
     for (size_t turn = 0; turn < entries.size(); ++turn) {
       Entry& entry = entries[(turn + static_cast<size_t>(iteration)) % entries.size()];

@@ -2,10 +2,14 @@
 
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
+#include <optional>
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
@@ -52,7 +56,9 @@ ABSL_FLAG(
 ABSL_FLAG(int64_t, node_size, 0,
           with_wire_hooks("take so many consecutive ranks for a node, instead of finding out which share one; with 1 "
                           "every rank is one. 0: find out."));
-ABSL_FLAG(double, bucket_cap_mb, kDdp.bucket_cap_mb(), "Size of a gradient bucket, in MiB.");
+ABSL_FLAG(std::string, bucket_cap_mb, "auto",
+          "Size of a gradient bucket, in MiB, or auto: chosen in the first steps, which measure the backward pass and "
+          "the exchange.");
 ABSL_FLAG(bool, find_unused_parameters, kDdp.find_unused_parameters(),
           "Let parameters stay unused in some backward passes.");
 ABSL_FLAG(bool, static_graph, kDdp.static_graph(), "Promise that every step uses the same parameters in the same way.");
@@ -77,6 +83,18 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
     options.node_size = node_size;
   }
   return options;
+}
+
+// Nothing for "auto".
+std::optional<double> read_bucket_cap() {
+  const std::string text = absl::GetFlag(FLAGS_bucket_cap_mb);
+  if (text == "auto") {
+    return std::nullopt;
+  }
+  double megabytes = 0;
+  TORCH_CHECK_VALUE(absl::SimpleAtod(text, &megabytes), "--bucket_cap_mb: must be a number of MiB or auto, but is '",
+                    text, "'");
+  return megabytes;
 }
 
 }  // namespace
@@ -109,7 +127,7 @@ DdpOptions read_ddp(const program::CommandLine& line) {
       .hook(absl::GetFlag(FLAGS_hook))
       .wire(read_wire(line))
       .channel_size(line.given("channel_size") ? std::optional(absl::GetFlag(FLAGS_channel_size)) : std::nullopt)
-      .bucket_cap_mb(absl::GetFlag(FLAGS_bucket_cap_mb))
+      .bucket_cap_mb(read_bucket_cap())
       .find_unused_parameters(absl::GetFlag(FLAGS_find_unused_parameters))
       .static_graph(absl::GetFlag(FLAGS_static_graph))
       .gradient_as_bucket_view(absl::GetFlag(FLAGS_gradient_as_bucket_view));

@@ -275,6 +275,14 @@ std::optional<verification::VerificationOptions> read_verification(const Command
   return options;
 }
 
+// A verification looks at two layouts of buckets, both of a size that is known.
+void give_bucket_size(const CommandLine& line, DdpOptions& ddp) {
+  if (!ddp.bucket_cap_mb().has_value()) {
+    refuse(line, {"bucket_cap_mb"}, "as auto with --verify_gradients; give a number");
+    ddp.bucket_cap_mb(DdpOptions().bucket_cap_mb());
+  }
+}
+
 }  // namespace
 
 void refuse(const CommandLine& line, const std::vector<std::string>& flags, const std::string& reason) {
@@ -339,6 +347,9 @@ job::TrainJob read_train_job(const CommandLine& line) {
                 .sample_length = absl::GetFlag(FLAGS_sample_length)};
   job.checkpoints = read_checkpoints(line);
   job.verification = read_verification(line, job.ddp.hook());
+  if (job.verification.has_value()) {
+    give_bucket_size(line, job.ddp);
+  }
   job.dry_run = absl::GetFlag(FLAGS_dry_run);
   return job;
 }

@@ -32,7 +32,8 @@ const std::vector<std::string>& exchange_flags();
 // Returns the names of those of them that only some hooks take.
 const std::vector<std::string>& hook_option_flags();
 
-// What exchange_flags() say. Throws c10::ValueError for a format that is none; the rest is checked where it is used.
+// What exchange_flags() say. Throws c10::ValueError for a format that is none, and for a size of buckets that is
+// neither a number nor auto; the rest is checked where it is used.
 DdpOptions read_ddp(const program::CommandLine& line);
 
 // Throws c10::ValueError "--FLAG: has no effect REASON" if one of `flags` was given.

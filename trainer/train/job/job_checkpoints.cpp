@@ -52,9 +52,16 @@ constexpr const char* kAddedLater[] = {"data_hash"};
 // Of a channel, before it could be chosen. It stays what it was if the default becomes another.
 constexpr int64_t kFirstChannelSize = 512;
 
+// Of buckets, where the first steps choose it.
+constexpr const char* kAuto = "auto";
+
 // `settings` of a job without those that checkpoints did not hold from the beginning and that `saved`, an older one's,
-// therefore lacks: what is not there cannot be compared.
+// therefore lacks: what is not there cannot be compared. Buckets of any size will do for a job that leaves their size
+// open.
 json comparable_settings(json settings, const json& saved) {
+  if (settings.at("bucket_cap_mb") == kAuto && saved.contains("bucket_cap_mb")) {
+    settings["bucket_cap_mb"] = saved["bucket_cap_mb"];
+  }
   for (const char* const name : kAddedLater) {
     if (!saved.contains(name)) {
       settings.erase(name);
@@ -169,7 +176,7 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   if (job.training.learning_rate.schedule == training::Schedule::kConstant) {
     settings.erase("steps");
   }
-  settings["bucket_cap_mb"] = job.ddp.bucket_cap_mb();
+  settings["bucket_cap_mb"] = job.ddp.bucket_cap_mb() ? json(*job.ddp.bucket_cap_mb()) : json(kAuto);
   circumstances["threads"] = at::get_num_threads();
   circumstances["libtorch"] = TORCH_VERSION;
   circumstances["instructions"] = at::get_cpu_capability();

@@ -13,6 +13,7 @@
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "trainer/base/files/text.h"
+#include "trainer/ddp/bucket_chooser.h"
 #include "trainer/train/training/training_options.h"
 
 namespace narrowcast::job {
@@ -74,6 +75,16 @@ void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
   }
 }
 
+void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
+  const bool on_cpu = inputs.device.is_cpu();  // The model may not be there yet.
+  const DdpOptions first = with_first_bucket_size(job.ddp, inputs.model->parameters(), on_cpu ? world_size : 1);
+  if (first.bucket_cap_mb().has_value()) {
+    plan["bucket_cap_mb"] = *first.bucket_cap_mb();
+  } else {
+    plan["bucket_cap_mb"] = "auto: decided in the first steps";
+  }
+}
+
 void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
                  const node::NodeLayout& layout) {
   const hooks::HookOptions options{nullptr, job.ddp.wire(), job.ddp.channel_size()};
@@ -130,6 +141,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     plan["hook"] = job.ddp.hook();
     add_hook_options(plan, job.ddp);
     add_training(plan, job, inputs);
+    add_bucket_size(plan, job, inputs, world_size);
     add_checkpoints(plan, job.checkpoints);
     add_payload(plan, job, gradients, hooks::expected_layout(job.ddp.wire(), world_size));
   }

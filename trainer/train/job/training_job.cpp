@@ -90,6 +90,11 @@ class Observers : public TrainingObserver {
       observer->on_checkpoint(report);
     }
   }
+  void on_buckets(const reporting::BucketsReport& report) override {
+    for (TrainingObserver* observer : observers_) {
+      observer->on_buckets(report);
+    }
+  }
 
  private:
   std::vector<TrainingObserver*> observers_;

@@ -117,6 +117,20 @@ void Metrics::on_checkpoint(const CheckpointReport& report) {
                 {"seconds", report.seconds}});
 }
 
+void Metrics::on_buckets(const BucketsReport& report) {
+  json sizes = json::array();
+  for (const BucketSizeReport& size : report.sizes) {
+    sizes.push_back({{"bucket_cap_mb", size.cap_mb}, {"buckets", size.buckets}, {"seconds_left", size.seconds_left}});
+  }
+  file_.append({{"event", "buckets"},
+                {"step", report.step},
+                {"bucket_cap_mb", report.chosen.cap_mb},
+                {"buckets", report.chosen.buckets},
+                {"seconds_left", report.chosen.seconds_left},
+                {"backward_seconds", report.backward_seconds},
+                {"sizes", sizes}});
+}
+
 void Metrics::on_resume(const ResumeReport& report) {
   json line = {{"event", "resume"}, {"step", report.step}, {"path", report.path}};
   if (!report.changes.empty()) {

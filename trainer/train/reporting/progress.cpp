@@ -27,6 +27,12 @@ std::string format_learning_rate(double learning_rate) {
   return text.str();
 }
 
+std::string format_milliseconds(double seconds) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(seconds < 0.01 ? 1 : 0) << seconds * 1000 << " ms";
+  return text.str();
+}
+
 }  // namespace
 
 Progress::Progress(std::ostream& out, ProgressOptions options) : out_(out), options_(std::move(options)) {}
@@ -55,7 +61,22 @@ void Progress::on_step(const StepReport& report) {
 void Progress::on_evaluation(const EvaluationReport& report) {
   const std::string text = "validation loss " + format_loss(report.loss);
   print_line(position(report.step) + "  " + (options_.color ? kBold + text + kNormal : text));
-  if (line_is_open_) {  // An evaluation stays on the screen.
+  keep_line();
+}
+
+void Progress::on_buckets(const BucketsReport& report) {
+  std::string left;
+  for (const BucketSizeReport& size : report.sizes) {
+    left += c10::str(left.empty() ? "" : ", ", format_milliseconds(size.seconds_left), " with ", size.cap_mb, " MiB");
+  }
+  print_line(c10::str("buckets of ", report.chosen.cap_mb, " MiB: backward pass ",
+                      format_milliseconds(report.backward_seconds), "; left to send after it: ", left));
+  keep_line();
+}
+
+// On the screen of a terminal.
+void Progress::keep_line() {
+  if (line_is_open_) {
     out_ << std::endl;
     line_is_open_ = false;
   }

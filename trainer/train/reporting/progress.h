@@ -6,6 +6,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 namespace narrowcast::reporting {
 
@@ -37,6 +38,21 @@ struct CheckpointReport {
   double seconds = 0;  // that writing took
 };
 
+// A size of buckets that came into question.
+struct BucketSizeReport {
+  double cap_mb = 0;        // MiB
+  int64_t buckets = 1;      // that many
+  double seconds_left = 0;  // of sending after a backward pass, as reckoned
+};
+
+// The size of buckets that the first steps led to.
+struct BucketsReport {
+  int64_t step = 0;                          // optimizer steps done before
+  BucketSizeReport chosen;                   // one of `sizes`
+  double backward_seconds = 0;               // of a backward pass, without the exchange
+  std::vector<BucketSizeReport> sizes = {};  // all, from small to large
+};
+
 // The checkpoint from which a training resumes.
 struct ResumeReport {
   int64_t step = 0;     // optimizer steps done
@@ -52,6 +68,7 @@ class TrainingObserver {
   virtual void on_step(const StepReport& report) = 0;
   virtual void on_evaluation(const EvaluationReport& report) = 0;
   virtual void on_checkpoint(const CheckpointReport& /*report*/) {}
+  virtual void on_buckets(const BucketsReport& /*report*/) {}
 };
 
 // How the line looks, and how often it comes.
@@ -74,10 +91,12 @@ class Progress : public TrainingObserver {
 
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
+  void on_buckets(const BucketsReport& report) override;
 
  private:
   std::string position(int64_t step) const;
   void print_line(const std::string& line);
+  void keep_line();
 
   std::ostream& out_;
   ProgressOptions options_;

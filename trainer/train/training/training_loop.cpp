@@ -28,7 +28,9 @@ class TrainingRun {
     window_began_ = Clock::now();
     steps_.begin_at(counters_.step + 1);
     while (counters_.step < options_.steps && !diverged_at_.has_value()) {
+      const int64_t done = counters_.step;
       steps_.take_next(counters_);
+      report_buckets(done);
       if (is_due(options_.log_every)) {
         report();
       }
@@ -124,9 +126,32 @@ class TrainingRun {
     window_began_ += Clock::now() - began;  // Evaluation is not training time.
   }
 
+  // Once their size is chosen, after so many steps.
+  void report_buckets(int64_t step) {
+    const std::optional<BucketChoice>& choice = steps_.model().bucket_choice();
+    if (buckets_reported_ || !choice.has_value()) {
+      return;
+    }
+    buckets_reported_ = true;
+    if (setup_.observer == nullptr) {
+      return;
+    }
+    reporting::BucketsReport report{.step = step, .chosen = {}, .backward_seconds = choice->backward_seconds};
+    for (const BucketChoice::Size& size : choice->sizes) {
+      report.sizes.push_back({.cap_mb = size.cap_mb, .buckets = size.buckets, .seconds_left = size.seconds_left});
+    }
+    report.chosen = report.sizes.at(static_cast<size_t>(choice->chosen));
+    setup_.observer->on_buckets(report);
+  }
+
   // Collective. What has diverged is not worth keeping, and buckets that will change cannot be.
   void save() {
-    if (setup_.checkpoints.writer == nullptr || diverged_at_.has_value() || !steps_.model().settle_buckets()) {
+    if (setup_.checkpoints.writer == nullptr || diverged_at_.has_value()) {
+      return;
+    }
+    const bool settled = steps_.model().settle_buckets();
+    report_buckets(counters_.step);
+    if (!settled) {
       return;
     }
     Counters counters = counters_;
@@ -149,6 +174,7 @@ class TrainingRun {
   OptimizerSteps steps_;
 
   Counters counters_;
+  bool buckets_reported_ = false;
   std::optional<int64_t> diverged_at_;
   Clock::time_point window_began_;
 };

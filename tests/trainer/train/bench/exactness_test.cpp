@@ -8,9 +8,9 @@
 #include <memory>
 
 #include <narrowcast/hooks.h>
+#include "hooks/gradient_buckets.h"
 #include "hooks/hook_table.h"
 #include "tests/support/ranks.h"
-#include "trainer/train/bench/gradient_buckets.h"
 #include "trainer/train/bench/run_bench.h"
 
 namespace narrowcast::bench {
@@ -96,7 +96,8 @@ HookExactness with_one_wrong_element(float element) {
 }
 
 TEST(HookExactness, CountsElementsOutside) {
-  const at::Tensor mean = (GradientBuckets(1000, 1, 0).gradients() + GradientBuckets(1000, 1, 1).gradients()) / 2;
+  const at::Tensor mean =
+      (hooks::GradientBuckets(1000, 1, 0).gradients() + hooks::GradientBuckets(1000, 1, 1).gradients()) / 2;
   const HookExactness exactness = with_one_wrong_element(1);
   EXPECT_EQ(exactness.outside_tolerance, 1);
   EXPECT_TRUE(exactness.replicas_equal);

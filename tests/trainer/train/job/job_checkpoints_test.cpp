@@ -50,6 +50,11 @@ TEST_F(JobSettingsTest, HoldFlagsByTheirNames) {
   EXPECT_EQ(settings["steps"], 4);
 }
 
+TEST_F(JobSettingsTest, SayWhereTheSizeOfBucketsIsChosen) {
+  job.ddp.bucket_cap_mb(std::nullopt);
+  EXPECT_EQ(describe().settings["bucket_cap_mb"], "auto");
+}
+
 TEST_F(JobSettingsTest, HoldTheChannelSizeOfTheHookThatHasOne) {
   EXPECT_FALSE(describe().settings.contains("channel_size"));
   job.ddp.hook("quantize_per_channel");
@@ -216,6 +221,18 @@ TEST_F(JobCheckpointsTest, OlderOnesHaveChannelsOf512) {
   job.ddp.channel_size(512);
   EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
   EXPECT_EQ(model(), whole);
+}
+
+TEST_F(JobCheckpointsTest, BucketsOfAnySizeWillDoWhereTheSizeIsLeftOpen) {
+  job.ddp.bucket_cap_mb(3);
+  run();
+  const std::string whole = model();
+  lose_step_4();
+  job.ddp.bucket_cap_mb(std::nullopt);
+  EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
+  job.ddp.bucket_cap_mb(3);
+  EXPECT_EQ(complaint(), "bucket_cap_mb: is 3.0, but auto in the checkpoint " + checkpoints + "/step-00000004");
 }
 
 TEST_F(JobCheckpointsTest, ManyThingsMayChange) {

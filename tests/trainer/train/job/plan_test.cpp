@@ -50,6 +50,20 @@ TEST(Plan, DiffersWhereTrainingsWould) {
   EXPECT_NE(plan, plan_with([&](TrainJob&) { folder.write("verse.txt", text); }));
 }
 
+TEST(Plan, SaysWhoChoosesTheSizeOfBuckets) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const auto size = [&](int64_t ranks) { return make_plan(job, make_inputs(job), ranks).at("bucket_cap_mb"); };
+  EXPECT_EQ(size(2), 25);
+  job.ddp.bucket_cap_mb(3);
+  EXPECT_EQ(size(2), 3);
+  job.ddp.bucket_cap_mb(std::nullopt);
+  EXPECT_EQ(size(2), 25) << "all gradients are less than any size";
+  job.model_options["width"] = 224;
+  EXPECT_EQ(size(2), "auto: decided in the first steps");
+  EXPECT_EQ(size(1), 25) << "nothing is sent";
+}
+
 TEST(Plan, HoldsAHashOfTheData) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);

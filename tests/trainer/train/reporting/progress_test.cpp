@@ -37,6 +37,23 @@ TEST(Progress, PlainLineTellsAll) {
   EXPECT_EQ(out.str(), "step 100/400  loss 2.5000  lr 3.0e-03  41.2k tokens/s  3.10 MB sent  15 s left\n");
 }
 
+TEST(Progress, SaysWhichBucketsWereChosenAndWhy) {
+  const BucketsReport report = {.step = 3,
+                                .chosen = {3, 15, 0.0063},
+                                .backward_seconds = 0.12,
+                                .sizes = {{1, 42, 0.0101}, {3, 15, 0.0063}, {25, 3, 0.0384}}};
+  std::ostringstream out;
+  Progress progress(out, {.steps = 400});
+  progress.on_buckets(report);
+  EXPECT_EQ(out.str(),
+            "buckets of 3 MiB: backward pass 120 ms; left to send after it: 10 ms with 1 MiB, 6.3 ms with 3 MiB, "
+            "38 ms with 25 MiB\n");
+  std::ostringstream screen;
+  Progress terminal(screen, {.steps = 400, .terminal = true});
+  terminal.on_buckets(report);
+  EXPECT_THAT(screen.str(), EndsWith("25 MiB\n")) << "it stays";
+}
+
 TEST(Progress, PlainLinesComeEverySoOften) {
   std::ostringstream out;
   Progress progress(out, {.steps = 400, .seconds_between_lines = 2});

@@ -23,7 +23,9 @@ using testing::small_training;
 struct Recorder : reporting::TrainingObserver {
   void on_step(const reporting::StepReport& report) override { steps.push_back(report); }
   void on_evaluation(const reporting::EvaluationReport& report) override { evaluations.push_back(report); }
+  void on_buckets(const reporting::BucketsReport& report) override { buckets.push_back(report); }
   std::vector<reporting::StepReport> steps;
+  std::vector<reporting::BucketsReport> buckets;
   std::vector<reporting::EvaluationReport> evaluations;
 };
 
@@ -99,6 +101,38 @@ TEST_P(TrainingWorldTest, AllRanksEndWithTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TrainingWorldTest, ::testing::Values(1, 2, 3, 4));
+
+TEST(Train, ReportsTheChosenBucketsOnce) {
+  Recorder recorder;
+  std::vector<std::shared_ptr<models::Model>> models;
+  for (int64_t rank = 0; rank < 2; ++rank) {  // Of 2.3 MiB.
+    at::manual_seed(1);
+    models.push_back(std::make_shared<models::CharGpt>(
+        models::CharGptOptions{.layers = 1,
+                               .heads = 2,
+                               .width = 224,
+                               .context = testing::kSmallContext,
+                               .vocabulary_size = small_text().corpus().vocabulary().size()}));
+  }
+  const data::TextDataset dataset = small_text();
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    train({.model = models[rank],
+           .dataset = dataset,
+           .group = group,
+           .ddp = DdpOptions().bucket_cap_mb(std::nullopt),
+           .observer = rank == 0 ? &recorder : nullptr},
+          small_training());
+  });
+  ASSERT_EQ(recorder.buckets.size(), 1u);
+  const reporting::BucketsReport& report = recorder.buckets[0];
+  EXPECT_EQ(report.step, 3);
+  EXPECT_GT(report.backward_seconds, 0);
+  ASSERT_EQ(report.sizes.size(), 3u);  // 1, 2 and 3 MiB.
+  EXPECT_EQ(report.sizes[2].cap_mb, 3);
+  EXPECT_EQ(report.chosen.seconds_left, report.sizes[static_cast<size_t>(report.chosen.cap_mb) - 1].seconds_left);
+  EXPECT_TRUE(train_on(2, small_training(), DdpOptions().bucket_cap_mb(std::nullopt)).recorder.buckets.empty())
+      << "there is nothing to choose for a small model";
+}
 
 TEST(Training, IsAPureFunctionOfItsInputs) {
   TrainingOptions options = small_training();

@@ -208,6 +208,9 @@ std::vector<Case> cases() {
       {"fp16", small_buckets().hook("int8"), OptimizerKind::kAdamW, 1, 16, Precision::kFp16},
       // Buckets that go in two hops on three ranks.
       {"int4_feedback_two_hops", DdpOptions().hook("int4").wire(feedback(true)), OptimizerKind::kSgd, 1, 128},
+      // More than 2 MiB, for which a size is chosen: by what is measured until the first checkpoint.
+      {"int4_feedback_chosen_buckets", DdpOptions().hook("int4").wire(feedback(true)).bucket_cap_mb(std::nullopt),
+       OptimizerKind::kAdamW, 2, 224},
   };
 }
 

@@ -95,7 +95,8 @@ class DistributedDataParallel {
   int64_t payload_bytes_without_hook() const { return reducer_.payload_bytes_without_hook(); }
 
   // A collective, between steps: if the Reducer has yet to rebuild its buckets, it does so now instead of in the next
-  // forward. Returns whether they stay as they are from now on; with static_graph that takes two steps.
+  // forward, and their size, if it is to be chosen, is chosen from what has been measured so far. Returns whether they
+  // stay as they are from now on: not before the first step; with static_graph that takes two steps.
   bool settle_buckets() { return reducer_.settle_buckets(); }
 
   // What later steps depend on besides parameters and optimizer, asked for between steps, once the buckets are settled.
@@ -108,8 +109,12 @@ class DistributedDataParallel {
   // Whether all ranks end a step with the same gradients, as CommHook::keeps_replicas_equal says.
   bool keeps_replicas_equal() const { return reducer_.keeps_replicas_equal(); }
 
-  // Bytes of each bucket in the order in which they are sent. Changes once, at the
-  // second forward.
+  // The size of buckets that the first steps led to, where the options leave it open; nothing before the fourth forward
+  // or settle_buckets, and in a training that resumes.
+  const std::optional<BucketChoice>& bucket_choice() const { return reducer_.bucket_choice(); }
+
+  // Bytes of each bucket in the order in which they are sent. Changes at the
+  // second forward, and where their size is chosen.
   std::vector<int64_t> bucket_bytes() const { return reducer_.bucket_bytes(); }
 
  private:

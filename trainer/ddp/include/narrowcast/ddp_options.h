@@ -27,11 +27,15 @@ struct NARROWCAST_EXPORT DdpOptions {
   // hooks::kDefaultChannelSize without a value. Other hooks refuse it.
   TORCH_ARG(std::optional<int64_t>, channel_size) = std::nullopt;
 
-  // A bucket is sent when its gradients reach this many MiB (2^20 bytes).
-  TORCH_ARG(double, bucket_cap_mb) = 25;
+  // A bucket is sent when its gradients reach this many MiB (2^20 bytes). Without a value (std::nullopt) the first
+  // steps choose one: they measure the backward pass and the hook, so the choice, and with it the bits of the means,
+  // may differ from run to run. See BucketChoice in gradient_reducer.h. It is 25 where there is nothing to choose: with
+  // one rank, at most 2 MiB of gradients, or gradients on GPUs, which are not measured so far.
+  TORCH_ARG(std::optional<double>, bucket_cap_mb) = 25;
 
   // The cap of the first bucket, in MiB: it is small, so that sending starts early.
-  // Without a value it is 1 MiB, or bucket_cap_mb if that is smaller.
+  // Without a value it is 1 MiB, or bucket_cap_mb if that is smaller. Where bucket_cap_mb is chosen, a smaller choice
+  // holds for the first bucket, too.
   TORCH_ARG(std::optional<double>, first_bucket_mb) = std::nullopt;
 
   // Some parameters get no gradient in some steps. Costs a walk over the graph per
@@ -63,9 +67,10 @@ struct NARROWCAST_EXPORT DdpOptions {
   // The same options for another hook, without those that were meant for hook() alone.
   DdpOptions with_hook(const std::string& name) const;
 
-  // bucket_cap_mb in bytes, at least 1.
+  // bucket_cap_mb in bytes, at least 1; without a value, until one is chosen, 2^40: all gradients are in one bucket.
   int64_t bucket_bytes_cap() const;
-  // The cap of the first bucket in bytes, at least 1, also where first_bucket_mb has no value.
+  // The cap of the first bucket in bytes, at least 1, also where first_bucket_mb has no value. Without a value for
+  // bucket_cap_mb it is 2^40, too.
   int64_t first_bucket_bytes_cap() const;
 };
 

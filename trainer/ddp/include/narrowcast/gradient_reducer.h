@@ -23,10 +23,28 @@ class Reducer;
 
 namespace narrowcast {
 
+class BucketChooser;
 class ReductionCounter;
 
 // The names of the parameters in each bucket, buckets in the order in which they are sent.
 using BucketNames = std::vector<std::vector<std::string>>;
+
+// The size of buckets to which the first steps led, and why; the same on all ranks.
+struct BucketChoice {
+  // A size that came into question.
+  struct Size {
+    double cap_mb = 0;        // MiB
+    int64_t buckets = 1;      // that many
+    double seconds_left = 0;  // from a backward pass's last gradient to the last average, as reckoned
+  };
+
+  double backward_seconds = 0;   // of a backward pass without the exchange, from its first gradient to its last
+  std::vector<Size> sizes = {};  // from small to large
+  int64_t chosen = 0;            // the place of the one in use
+
+  // The one in use.
+  const Size& size() const { return sizes.at(static_cast<size_t>(chosen)); }
+};
 
 // The state that one rank leaves.
 struct ReducerState {
@@ -68,7 +86,8 @@ class NARROWCAST_EXPORT GradientReducer {
   GradientReducer& operator=(const GradientReducer&) = delete;
 
   // Rebuilds the buckets in the order in which gradients came, once, before the
-  // second step, and broadcasts rank 0's buffers where due. Both are collectives.
+  // second step, chooses their size before the fourth if the options leave that open, and broadcasts rank 0's buffers
+  // where due. All are collectives.
   void before_forward();
 
   // Whether after_forward needs the output tensors of the forward in progress.
@@ -97,8 +116,11 @@ class NARROWCAST_EXPORT GradientReducer {
   int64_t payload_bytes_without_hook() const;
   // Bytes of each bucket in the order in which they are sent.
   std::vector<int64_t> bucket_bytes() const;
-  // A collective: rebuilds the buckets now if that is due. Whether they stay as they are from now on.
+  // A collective: rebuilds the buckets now if that is due, and chooses their size. Whether they stay as they are from
+  // now on.
   bool settle_buckets();
+  // What the choice of a size led to; nothing before it, without one, and after load_state.
+  const std::optional<BucketChoice>& bucket_choice() const { return bucket_choice_; }
   // What later steps depend on besides parameters and optimizer.
   ReducerState state() const;
   // Resumes from such a state, before the first step. Throws CorruptInputError for one that does not fit.
@@ -113,15 +135,19 @@ class NARROWCAST_EXPORT GradientReducer {
   void compare_between_ranks() const;
   void broadcast(const std::vector<NamedTensor>& tensors) const;
   std::function<void()> static_reduction() const;
+  void use_hook(std::shared_ptr<hooks::CommHook> hook);
   void rebuild();
+  void choose_buckets();
 
   const ModuleState state_;
   const ProcessGroupPtr group_;
   const DdpOptions options_;
   const std::vector<NamedTensor> trainable_;
   std::unique_ptr<ReductionCounter> reductions_;
+  std::unique_ptr<BucketChooser> chooser_;  // Until the size of buckets is chosen.
+  std::optional<BucketChoice> bucket_choice_;
+  std::shared_ptr<hooks::CommHook> hook_;  // Outlives the Reducer.
   std::shared_ptr<c10d::Reducer> reducer_;
-  hooks::CommHook* hook_ = nullptr;                                  // Owned by reducer_.
   std::optional<std::vector<std::vector<size_t>>> buckets_to_keep_;  // The Reducer's own come after one step more.
   std::shared_ptr<bool> static_graph_known_;  // Set by the first backward pass of a static graph.
   bool synchronise_ = true;

@@ -1,4 +1,4 @@
-#include "trainer/train/bench/gradient_buckets.h"
+#include "hooks/gradient_buckets.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty_like.h>
@@ -7,7 +7,7 @@
 
 #include <optional>
 
-namespace narrowcast::bench {
+namespace narrowcast::hooks {
 namespace {
 
 constexpr double kGradientSize = 1e-3;  // Standard deviation.
@@ -28,7 +28,7 @@ void GradientBuckets::fill() const {
   }
 }
 
-void GradientBuckets::average(hooks::CommHook& hook) const {
+void GradientBuckets::average(CommHook& hook) const {
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
   for (size_t i = 0; i < buffers_.size(); ++i) {
     auto bucket = this->bucket(i);
@@ -49,4 +49,4 @@ c10d::GradBucket GradientBuckets::bucket(size_t i) const {
                           std::nullopt);
 }
 
-}  // namespace narrowcast::bench
+}  // namespace narrowcast::hooks

@@ -1,4 +1,4 @@
-#include "trainer/train/bench/gradient_buckets.h"
+#include "hooks/gradient_buckets.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <narrowcast/hooks.h>
 #include "tests/support/ranks.h"
 
-namespace narrowcast::bench {
+namespace narrowcast::hooks {
 namespace {
 
 TEST(GradientBuckets, HoldNormalNumbersOfTheirSeed) {
@@ -21,7 +21,7 @@ TEST(GradientBuckets, AreAveragedInPlaceAndFilledAnew) {
   testing::run_ranks(2, [](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
     const GradientBuckets buckets(1000, 2, static_cast<uint64_t>(rank));
     const at::Tensor mean = (GradientBuckets(1000, 1, 0).gradients() + GradientBuckets(1000, 1, 1).gradients()) / 2;
-    const auto hook = hooks::create_comm_hook("allreduce", {.process_group = group});
+    const auto hook = create_comm_hook("allreduce", {.process_group = group});
     buckets.fill();
     buckets.average(*hook);
     for (size_t i = 0; i < 2; ++i) {
@@ -33,4 +33,4 @@ TEST(GradientBuckets, AreAveragedInPlaceAndFilledAnew) {
 }
 
 }  // namespace
-}  // namespace narrowcast::bench
+}  // namespace narrowcast::hooks

@@ -9,7 +9,7 @@
 
 #include <narrowcast/comm_hook.h>
 
-namespace narrowcast::bench {
+namespace narrowcast::hooks {
 
 // The buckets of one step, as a Reducer would hand them out: each holds one parameter with two dimensions, and all hold
 // the same gradients.
@@ -30,7 +30,7 @@ class GradientBuckets {
 
   // Hands out all buckets to the hook, waits for all results and, as the Reducer does, copies those that are not the
   // bucket itself into it. Throws what the hook throws.
-  void average(hooks::CommHook& hook) const;
+  void average(CommHook& hook) const;
 
  private:
   c10d::GradBucket bucket(size_t i) const;
@@ -40,4 +40,4 @@ class GradientBuckets {
   std::vector<at::Tensor> parameters_;
 };
 
-}  // namespace narrowcast::bench
+}  // namespace narrowcast::hooks

@@ -1,0 +1,101 @@
+#include "hooks/exchange_cost.h"
+
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "hooks/gradient_buckets.h"
+#include "ops/backend_errors.h"
+#include "ops/collectives/group.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr int64_t kGrowth = 4;
+constexpr double kShareOfOne = 1.0 / 8;  // Of the time for all, in one exchange.
+
+void check_measurement(const CostMeasurement& options) {
+  TORCH_CHECK_VALUE(options.small_numel >= 1, "small_numel: must be at least 1, but is ", options.small_numel);
+  TORCH_CHECK_VALUE(options.large_numel > options.small_numel, "large_numel: must be greater than small_numel (",
+                    options.small_numel, "), but is ", options.large_numel);
+  TORCH_CHECK_VALUE(options.iterations >= 1, "iterations: must be at least 1, but is ", options.iterations);
+  TORCH_CHECK_VALUE(options.seconds > 0, "seconds: must be positive, but is ", options.seconds);
+}
+
+// A collective: the ranks' greatest value. None returns before all have called it.
+double greatest_of_ranks(const GroupPtr& group, const CommHook& hook, double value) {
+  std::vector<at::Tensor> values{at::full({1}, value, at::device(collectives::any_device(group)).dtype(at::kDouble))};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  with_backend_errors(group->getRank(), c10::str("measuring hook ", hook.name()),
+                      [&] { group->allreduce(values, options)->wait(); });
+  return values[0].item<double>();
+}
+
+// Exchanges of buckets of one size, one at a time. All that it returns is the same on all ranks.
+class Exchanges {
+ public:
+  Exchanges(CommHook& hook, const GroupPtr& group, int64_t numel)
+      : hook_(hook), group_(group), numel_(numel), buckets_(numel, 1, static_cast<uint64_t>(group->getRank())) {}
+
+  int64_t numel() const { return numel_; }
+
+  // A collective: the slowest rank's seconds for the next one, which all begin together.
+  double next() {
+    buckets_.fill();
+    greatest_of_ranks(group_, hook_, 0);
+    const auto begin = Clock::now();
+    buckets_.average(hook_);
+    return greatest_of_ranks(group_, hook_, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+
+  // A collective: the median of at most so many, fewer where they have taken `budget` seconds before.
+  double median(int64_t iterations, double budget) {
+    std::vector<double> seconds;
+    for (double spent = 0; std::ssize(seconds) < iterations && (seconds.empty() || spent < budget);
+         spent += seconds.back()) {
+      seconds.push_back(next());
+    }
+    const auto middle = seconds.begin() + (std::ssize(seconds) - 1) / 2;
+    std::nth_element(seconds.begin(), middle, seconds.end());
+    return *middle;
+  }
+
+ private:
+  CommHook& hook_;
+  const GroupPtr& group_;
+  const int64_t numel_;
+  const GradientBuckets buckets_;
+};
+
+}  // namespace
+
+// All of one size before the next: a hook keeps memory for a bucket's size, and would make it anew each time.
+ExchangeCost measure_exchange(CommHook& hook, const GroupPtr& group, const CostMeasurement& options) {
+  check_measurement(options);
+  const double budget_of_size = options.seconds / 2;
+  const double enough = options.seconds * kShareOfOne;
+  Exchanges small(hook, group, options.small_numel);
+  small.next();
+  const double small_seconds = small.median(options.iterations, budget_of_size);
+  for (int64_t numel = options.small_numel;;) {
+    numel = std::min(numel * kGrowth, options.large_numel);
+    Exchanges large(hook, group, numel);
+    if (large.next() < enough && numel < options.large_numel) {
+      continue;
+    }
+    const double difference = large.median(options.iterations, budget_of_size) - small_seconds;
+    const double slope = std::max(0.0, difference / static_cast<double>(numel - options.small_numel));
+    return {.seconds = std::max(0.0, small_seconds - slope * static_cast<double>(options.small_numel)),
+            .seconds_per_element = slope};
+  }
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,42 @@
+// What an exchange takes: of a hook, on the network and the machines that it runs on.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/export.h>
+
+namespace narrowcast::hooks {
+
+// The time in which a float32 bucket is averaged over the ranks, as a line: what every exchange takes, and what each
+// element adds.
+struct ExchangeCost {
+  double seconds = 0;              // of each exchange, >= 0
+  double seconds_per_element = 0;  // >= 0
+
+  // Of a bucket of so many elements, in seconds.
+  double of(int64_t numel) const { return seconds + seconds_per_element * static_cast<double>(numel); }
+};
+
+// How an exchange is measured: float32 buckets on the CPU of two sizes.
+struct CostMeasurement {
+  int64_t small_numel = int64_t{1} << 14;  // elements, >= 1; 64 KiB, of which latency is the most
+  int64_t large_numel = int64_t{1} << 20;  // > small_numel; 4 MiB
+  int64_t iterations = 5;                  // of each size, at most; >= 1
+  double seconds = 0.25;                   // after which no more are begun, > 0; at least one of each size is measured
+};
+
+// A collective: averages buckets of both sizes with the hook, one at a time, and returns the same line on all ranks.
+// The slowest rank's time counts, the median of the iterations of a size. On the way from the small size to the large
+// one buckets grow by factors of four, unmeasured: they warm up memory, and use up what a network lets pass at once.
+// Where one of them takes an eighth of the time that there is, it is large enough.
+//
+// The hook is one made for this: its state and counters change. Throws c10::ValueError for options out of range,
+// c10::DistBackendError if a peer fails, and what the hook throws.
+NARROWCAST_EXPORT ExchangeCost measure_exchange(CommHook& hook, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                                const CostMeasurement& options = {});
+
+}  // namespace narrowcast::hooks

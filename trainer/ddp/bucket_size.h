@@ -1,0 +1,46 @@
+// How large buckets should be: a pure function of when gradients become ready and of what it takes to average them.
+//
+// A bucket can go when its last gradient is there and the buckets before it are gone; one is averaged after the other.
+// Small buckets leave little to send when the backward pass ends; but each costs its latency, which large ones spare.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <narrowcast/gradient_reducer.h>
+#include "hooks/exchange_cost.h"
+
+namespace narrowcast {
+
+// Buckets as the Reducer takes them: indices into the list of parameters.
+using BucketIndices = std::vector<std::vector<size_t>>;
+
+// One backward pass, parameter by parameter.
+struct BackwardPass {
+  std::vector<int64_t> numel;         // elements of each gradient
+  std::vector<double> ready_seconds;  // from the pass's first gradient to this one, >= 0
+
+  // From the first gradient to the last.
+  double seconds() const;
+};
+
+// The buckets that a size gives.
+struct BucketLayout {
+  double cap_mb = 0;  // MiB
+  BucketIndices buckets;
+};
+
+// The sizes that come into question for gradients of so many bytes, in MiB and ascending: 1, 2, 3, 6, 12 and 25, as far
+// as they are less than all gradients, and last what holds these.
+std::vector<double> bucket_sizes(int64_t gradient_bytes);
+
+// Seconds from the pass's first gradient to the last average, with these buckets.
+double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const hooks::ExchangeCost& cost);
+
+// Of the layouts, given from small to large, the largest with which the averages are there at most 1% later than with
+// the best. Processors that the exchange takes from the backward pass are taken with every size alike, and so left out.
+BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
+                                const hooks::ExchangeCost& cost);
+
+}  // namespace narrowcast
