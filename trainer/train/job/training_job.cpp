@@ -90,6 +90,11 @@ class Observers : public TrainingObserver {
       observer->on_checkpoint(report);
     }
   }
+  void on_hook(const reporting::HookReport& report) override {
+    for (TrainingObserver* observer : observers_) {
+      observer->on_hook(report);
+    }
+  }
 
  private:
   std::vector<TrainingObserver*> observers_;

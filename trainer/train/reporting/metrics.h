@@ -24,6 +24,8 @@ class Metrics : public TrainingObserver {
   void on_evaluation(const EvaluationReport& report) override;
   // {"event": "checkpoint"} likewise.
   void on_checkpoint(const CheckpointReport& report) override;
+  // {"event": "hook"} likewise.
+  void on_hook(const HookReport& report) override;
   // {"event": "resume"} likewise.
   void on_resume(const ResumeReport& report);
   // {"event": "end"} with the keys of `results`.
