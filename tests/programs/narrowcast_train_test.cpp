@@ -164,7 +164,7 @@ TEST_F(NarrowcastTrainTest, DecidesForTheFastestHookByItself) {
   const Words flags = small_gpt() + Words{"--node_size=1", "--auto_bits=6", "--output_dir=" + folder / "run"};
   const ProgramEnd end = train_on(3, flags);
   ASSERT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_THAT(end.errors, AllOf(HasSubstr("\nhook auto: "), HasSubstr("25 MiB: allreduce"), HasSubstr("int6"),
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("hook auto: "), HasSubstr("25 MiB: allreduce"), HasSubstr("int6"),
                                 Not(HasSubstr("int4")), HasSubstr("between nodes, measured")));
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines[0]["hook"], "auto");
@@ -180,8 +180,8 @@ TEST_F(NarrowcastTrainTest, TakesTheLinkThatIsGiven) {
   const Words flags = small_gpt() + Words{"--node_size=1", "--link_gbit=0.0001", "--link_us=100"};
   const ProgramEnd end = train_on(2, flags + Words{"--output_dir=" + folder / "run"});
   ASSERT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_THAT(end.errors,
-              AllOf(HasSubstr("hook auto: int8 ("), HasSubstr("link 0.0001 Gbit/s and 100 us between nodes, given")));
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("hook auto: int8 ("), HasSubstr("link 0.0001 Gbit/s and 100"),
+                                HasSubstr("us between nodes, given\n")));
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines[0]["link_gbit"], 0.0001);
   EXPECT_DOUBLE_EQ(lines[0]["link"]["between_nodes"]["us_per_hop"], 100);
