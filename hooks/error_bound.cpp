@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hooks/levels.h"
 #include "ops/codec/affine_uint8.h"
 #include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/mean_exchange.h"
@@ -91,10 +92,19 @@ FormatError format_error(WireFormat format) {
 
 namespace {
 
-// Of a segment that `nodes` nodes exchange.
-HopErrors segment_error(const SentFormat& sent_format, const at::Tensor& magnitudes, int64_t nodes) {
+// The route of a segment or, where it depends on what ranks measure, that which rounds twice.
+Route most_rounding_route(const SentFormat& sent_format, int64_t numel, const node::NodeLayout& layout) {
+  if (layout.nodes() > 2 && !gives_link(sent_format.options)) {
+    return Route::kTwoShot;
+  }
+  return collectives::choose_route(numel, layout.nodes(), sent_format.format,
+                                   with_given_link({}, sent_format.options, layout));
+}
+
+// Of a segment that nodes exchange.
+HopErrors segment_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout) {
   const FormatError format = format_error(sent_format.format);
-  const Route route = collectives::choose_route(magnitudes.numel(), nodes, sent_format.format);
+  const Route route = most_rounding_route(sent_format, magnitudes.numel(), layout);
   const at::Tensor none = at::zeros_like(magnitudes);
   if (route == Route::kNowhere) {
     return {none, none};
@@ -116,8 +126,7 @@ HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes
   for (int64_t index = 0; index < layout.segments(); ++index) {
     const collectives::Segment segment = collectives::segment_of(layout, index, magnitudes.numel());
     if (segment.numel > 0) {
-      const HopErrors sent =
-          segment_error(sent_format, magnitudes.narrow(0, segment.begin, segment.numel), layout.nodes());
+      const HopErrors sent = segment_error(sent_format, magnitudes.narrow(0, segment.begin, segment.numel), layout);
       errors.first.narrow(0, segment.begin, segment.numel).copy_(sent.first);
       errors.second.narrow(0, segment.begin, segment.numel).copy_(sent.second);
     }

@@ -87,7 +87,8 @@ struct HopErrors {
 // Second hop. The mean's blocks are encoded again. Mean and largest magnitude are at most the mean over ranks of
 // |x| + e and of m + e(m, m), and e is linear: e(|x| + e, m + e(m, m)) / W is this rank's term.
 //
-// Each segment of the layout goes its own route between nodes; with one node nothing is lost.
+// Each segment of the layout goes its own route between nodes; with one node nothing is lost. Where the route depends
+// on a link that the options do not give, two hops.
 HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout);
 
 }  // namespace narrowcast::hooks

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <narrowcast/errors.h>
@@ -139,6 +141,7 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
     found = entries_.end();
   }
   if (found == entries_.end()) {
+    retire_holders_of(layout);
     found = entries_.emplace(index, make_entry(numel, layout, device)).first;
   }
   if (bucket.isLast()) {
@@ -155,18 +158,39 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
 void ErrorFeedback::retire_from(size_t index) {
   const auto first = entries_.lower_bound(index);
   for (auto entry = first; entry != entries_.end(); ++entry) {
-    const Entry& old = entry->second;
-    at::Tensor all = old.own;
-    if (!sends_all()) {
-      all = old.carried.defined() ? old.carried : at::zeros({old.numel}, old.own.options());
-      all.narrow(0, old.parts.own.begin, old.parts.own.numel).add_(old.own, own_weight(layout_));
-    }
-    all.narrow(0, old.parts.mean.begin, old.parts.mean.numel).add_(old.mean, static_cast<double>(layout_.world_size()));
-    for (const ParameterSegment& parameter : old.layout) {
-      by_parameter_[parameter.parameter] = all.narrow(0, parameter.segment.begin, parameter.segment.numel);
-    }
+    retire(entry->second);
   }
   entries_.erase(first, entries_.end());
+}
+
+// A hook that does not get every bucket may have a parameter from a bucket that is no more.
+void ErrorFeedback::retire_holders_of(const std::vector<ParameterSegment>& layout) {
+  std::unordered_set<const void*> parameters;
+  for (const ParameterSegment& parameter : layout) {
+    parameters.insert(parameter.parameter);
+  }
+  std::erase_if(entries_, [&](const auto& entry) {
+    const auto& held = entry.second.layout;
+    const bool holds = std::any_of(held.begin(), held.end(), [&](const ParameterSegment& parameter) {
+      return parameters.contains(parameter.parameter);
+    });
+    if (holds) {
+      retire(entry.second);
+    }
+    return holds;
+  });
+}
+
+void ErrorFeedback::retire(const Entry& old) {
+  at::Tensor all = old.own;
+  if (!sends_all()) {
+    all = old.carried.defined() ? old.carried : at::zeros({old.numel}, old.own.options());
+    all.narrow(0, old.parts.own.begin, old.parts.own.numel).add_(old.own, own_weight(layout_));
+  }
+  all.narrow(0, old.parts.mean.begin, old.parts.mean.numel).add_(old.mean, static_cast<double>(layout_.world_size()));
+  for (const ParameterSegment& parameter : old.layout) {
+    by_parameter_[parameter.parameter] = all.narrow(0, parameter.segment.begin, parameter.segment.numel);
+  }
 }
 
 ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterSegment>& layout,

@@ -61,6 +61,8 @@ class ErrorFeedback {
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);
+  void retire_holders_of(const std::vector<ParameterSegment>& layout);
+  void retire(const Entry& old);
   Entry make_entry(int64_t numel, const std::vector<ParameterSegment>& layout, at::Device device);
 
   bool sends_all() const { return layout_.segments() == 1 && !layout_.has_levels(); }

@@ -4,11 +4,13 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/auto_hook.h"
 #include "hooks/basic_hooks.h"
 #include "hooks/mean_hook.h"
 #include "hooks/quantized_allreduce.h"
@@ -153,7 +155,8 @@ std::list<HookRow> rows_of_all_hooks() {
           wire_row("int6", WireFormat::kInt6B32),
           wire_row("int4", WireFormat::kInt4B32),
           wire_row("fp8", WireFormat::kFp8E4M3B32),
-          wire_row("fp32", WireFormat::kFp32)};
+          wire_row("fp32", WireFormat::kFp32),
+          auto_row()};
 }
 
 std::list<HookRow>& hook_table() {
@@ -178,6 +181,9 @@ std::string first_given(const WireOptions& options) {
   }
   if (options.node_size) return c10::str("node_size: ", *options.node_size);
   if (options.levels != Levels::kAuto) return c10::str("levels: ", to_string(options.levels));
+  if (options.link_gbit) return c10::str("link_gbit: ", *options.link_gbit);
+  if (options.link_us) return c10::str("link_us: ", *options.link_us);
+  if (options.auto_bits) return c10::str("auto_bits: ", *options.auto_bits);
   return options.error_feedback ? "error_feedback: true" : "exempt_one_dimensional: true";
 }
 
@@ -187,6 +193,16 @@ void check_levels(const WireOptions& wire) {
                     " has no effect with levels: one");
   TORCH_CHECK_VALUE(wire.node_size != 1 || wire.levels != Levels::kTwo,
                     "levels: two contradicts node_size: 1, with which every node has one rank");
+}
+
+void check_positive(const char* name, const std::optional<double>& value) {
+  TORCH_CHECK_VALUE(!value || (std::isfinite(*value) && *value > 0), name, ": must be positive, but is ", *value);
+}
+
+void check_auto_bits(const HookRow& row, const std::optional<int64_t>& bits) {
+  TORCH_CHECK_VALUE(!bits || row.chooses, "auto_bits: ", *bits, " has no effect with the hook '", row.name,
+                    "'; it is for ", hook_names_with(&HookRow::chooses));
+  TORCH_CHECK_VALUE(!bits || (*bits >= 4 && *bits <= 8), "auto_bits: must be in 4..8, but is ", *bits);
 }
 
 }  // namespace
@@ -236,11 +252,15 @@ std::vector<std::string> comm_hook_names() {
 
 void check_comm_hook(const std::string& name, const WireOptions& wire, std::optional<int64_t> channel_size) {
   const HookRow& row = hook_row(name);
-  TORCH_CHECK_VALUE(row.format || wire == WireOptions{}, first_given(wire), " has no effect with the hook '", name,
-                    "'; it is for ", hook_names_with(&HookRow::takes_format), " and its short names");
+  check_auto_bits(row, wire.auto_bits);
+  TORCH_CHECK_VALUE(row.takes_wire() || wire == WireOptions{}, first_given(wire), " has no effect with the hook '",
+                    name, "'; it is for ", hook_names_with(&HookRow::takes_format), ", its short names and ",
+                    hook_names_with(&HookRow::chooses));
   TORCH_CHECK_VALUE(row.takes_format || !wire.format, first_given(wire), " has no effect with the hook '", name,
                     "', which has a format of its own; it is for ", hook_names_with(&HookRow::takes_format));
   check_levels(wire);
+  check_positive("link_gbit", wire.link_gbit);
+  check_positive("link_us", wire.link_us);
   TORCH_CHECK_VALUE(!channel_size || row.takes_channel_size, "channel_size: ", *channel_size,
                     " has no effect with the hook '", name, "'; it is for ",
                     hook_names_with(&HookRow::takes_channel_size));
@@ -250,6 +270,8 @@ void check_comm_hook(const std::string& name, const WireOptions& wire, std::opti
 std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
   return hook_row(hook).takes_channel_size ? std::optional(channel_size_or_default(channel_size)) : std::nullopt;
 }
+
+bool takes_wire_options(const std::string& hook) { return hook_row(hook).takes_wire(); }
 
 std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
   const HookRow& row = hook_row(hook);

@@ -56,10 +56,15 @@ struct HookRow {
   // Whether HookOptions::channel_size has an effect.
   bool takes_channel_size = false;
 
-  // HookOptions::wire has an effect on hooks with a format, which is this unless the options name another. Whether they
-  // may is the second one.
+  // HookOptions::wire has an effect on hooks with a format (but see `chooses`), which is this unless the options name
+  // another. Whether they may is the second one.
   std::optional<WireFormat> format = std::nullopt;
   bool takes_format = false;
+
+  // Whether the hook takes another one for each bucket. HookOptions::wire has an effect then, too.
+  bool chooses = false;
+
+  bool takes_wire() const { return format.has_value() || chooses; }
 };
 
 // The row of that name. c10::ValueError for an unknown name; it lists the known ones.

@@ -38,4 +38,26 @@ NodeLayout expected_layout(const WireOptions& wire, int64_t world_size) {
   return NodeLayout::of_size(world_size, wire.levels == Levels::kOne ? 1 : wire.node_size.value_or(1));
 }
 
+collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOptions& wire, const NodeLayout& layout) {
+  if (wire.link_gbit) {
+    link.seconds_per_byte = 8e-9 * static_cast<double>(layout.segments()) / *wire.link_gbit;
+  }
+  if (wire.link_us) {
+    link.seconds_per_hop = 1e-6 * *wire.link_us;
+  }
+  return link;
+}
+
+collectives::Link find_hook_link(const HookOptions& options, const NodeLayout& layout) {
+  collectives::Link link;
+  if (!gives_link(options.wire) && layout.world_size() > 1 &&
+      !collectives::moves_tensors_on(at::kCUDA, options.process_group)) {
+    link = *collectives::find_link(options.process_group, layout);
+  }
+  if (layout.nodes() > 1) {
+    link.between_nodes = with_given_link(link.between_nodes.value_or(collectives::LinkCost{}), options.wire, layout);
+  }
+  return link;
+}
+
 }  // namespace narrowcast::hooks

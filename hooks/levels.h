@@ -1,9 +1,10 @@
-// Over which nodes a hook exchanges.
+// Over which nodes a hook exchanges, and what sending between them costs.
 #pragma once
 
 #include <memory>
 
 #include <narrowcast/hook_options.h>
+#include "ops/collectives/link.h"
 #include "ops/node/find_nodes.h"
 
 namespace narrowcast::hooks {
@@ -18,5 +19,17 @@ std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& optio
 
 // What find_hook_nodes would find, as far as the options alone say it: the layout for a node size, else one level.
 node::NodeLayout expected_layout(const WireOptions& wire, int64_t world_size);
+
+// Whether the options say all of the link between nodes, so that nothing needs to be measured.
+inline bool gives_link(const WireOptions& wire) { return wire.link_gbit && wire.link_us; }
+
+// `link` with what the options say in its place: of a rank's share of its node's card.
+collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOptions& wire,
+                                      const node::NodeLayout& layout);
+
+// The link over which ranks exchange with that layout: as the options say, and else as measured, a collective then,
+// once for each group. Groups that move tensors on GPUs are not measured so far: what the options leave open is a
+// LinkCost by itself there, and nothing is known within a node.
+collectives::Link find_hook_link(const HookOptions& options, const node::NodeLayout& layout);
 
 }  // namespace narrowcast::hooks

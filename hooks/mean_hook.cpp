@@ -22,6 +22,11 @@ std::shared_ptr<const node::FoundNodes> nodes_of(const HookOptions& options,
       node::FoundNodes{.layout = node::NodeLayout::flat(options.process_group->getSize())});
 }
 
+// Whether an exchange goes in one hop or in two depends on what sending costs.
+bool chooses_route(const collectives::MeanCodecFactory& codec, const node::NodeLayout& layout) {
+  return codec == nullptr && layout.nodes() > 2;
+}
+
 }  // namespace
 
 MeanHook::MeanHook(std::string_view name, const HookOptions& options, collectives::MeanCodecFactory codec)
@@ -29,7 +34,17 @@ MeanHook::MeanHook(std::string_view name, const HookOptions& options, collective
       options_(options),
       codec_(std::move(codec)),
       nodes_(nodes_of(options, codec_)),
-      engine_(options.process_group) {}
+      engine_(options.process_group) {
+  if (chooses_route(codec_, layout())) {
+    link_ = find_hook_link(options_, layout()).between_nodes;
+  }
+}
+
+void MeanHook::resume_link(const collectives::LinkCost& saved) {
+  if (link_) {
+    link_ = with_given_link(saved, options_.wire, layout());
+  }
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> MeanHook::runHook(c10d::GradBucket& bucket) {
   check_bucket(name(), bucket);
@@ -73,6 +88,7 @@ collectives::QuantizedMeanOptions MeanHook::mean_options(const c10d::GradBucket&
   } else {
     mean.format = options_.wire.format.value();
     mean.nodes = nodes_;
+    mean.link = link_.value_or(collectives::LinkCost{});
   }
   if (options_.wire.exempt_one_dimensional) {
     mean.exact = one_dimensional_segments(layout);

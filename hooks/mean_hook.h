@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,11 @@ class MeanHook : public CommHook {
   const node::NodeLayout& layout() const { return nodes_->layout; }
   HookStream& stream() { return stream_; }
 
+  // What sending costs between nodes, where it decides how an array travels, and so how it is rounded.
+  const std::optional<collectives::LinkCost>& link() const { return link_; }
+  // Goes on with what an earlier run has measured, but for what the options say. Before the first bucket.
+  void resume_link(const collectives::LinkCost& saved);
+
  private:
   using Future = c10::ivalue::Future;
   struct Scratch {
@@ -56,6 +62,7 @@ class MeanHook : public CommHook {
   const HookOptions options_;
   const collectives::MeanCodecFactory codec_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
+  std::optional<collectives::LinkCost> link_;
   CpuEngine engine_;
   const collectives::JobMemory memory_;
   PerBucket<Scratch> scratch_;

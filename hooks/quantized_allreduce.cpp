@@ -1,11 +1,28 @@
 #include "hooks/quantized_allreduce.h"
 
+#include <ATen/ATen.h>
+
+#include <narrowcast/errors.h>
+
 namespace narrowcast::hooks {
 namespace {
 
 constexpr int kPositionsPerBucket = 40;  // Elements of other buckets get other random numbers: 2^40 for each.
 
 constexpr const char* kStep = "step";
+constexpr const char* kLastBucket = "last_bucket";
+constexpr const char* kLink = "link";  // Seconds per hop and per byte.
+
+at::Tensor link_tensor(const collectives::LinkCost& link) {
+  return at::tensor({link.seconds_per_hop, link.seconds_per_byte}, at::kDouble);
+}
+
+collectives::LinkCost link_of(const at::Tensor& tensor) {
+  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == 2 &&
+                             (tensor > 0).logical_and(tensor.isfinite()).all().item<bool>(),
+                         "the hook's state '", kLink, "' is no seconds per hop and per byte");
+  return {tensor[0].item<double>(), tensor[1].item<double>()};
+}
 
 }  // namespace
 
@@ -16,12 +33,21 @@ HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& param
   HookState state = feedback_.state(parameters);
   state.merge(CommHook::state(parameters));
   state.emplace(kStep, int_tensor(static_cast<int64_t>(step_)));
+  state.emplace(kLastBucket, int_tensor(last_bucket_));
+  if (link()) {
+    state.emplace(kLink, link_tensor(*link()));
+  }
   return state;
 }
 
 void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   CommHook::load_state(saved, parameters);
-  step_ = static_cast<uint64_t>(int_of(saved.own(), kStep));
+  const HookState& own = saved.own();
+  step_ = static_cast<uint64_t>(int_of(own, kStep));
+  last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older ones lack it.
+  if (saved.world_size == layout().world_size() && own.contains(kLink)) {
+    resume_link(link_of(own.at(kLink)));
+  }
   if (wire_options().error_feedback) {
     const at::Tensor& any = parameters.at(0).tensor;
     stream()
@@ -35,7 +61,9 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
 }
 
 collectives::MeanCall QuantizedAllReduceHook::make_call(const c10d::GradBucket& bucket, const Layout& layout) {
-  step_ += bucket.getIndex() == 0 ? 1 : 0;
+  const auto index = static_cast<int64_t>(bucket.getIndex());
+  step_ += index <= last_bucket_ ? 1 : 0;
+  last_bucket_ = index;
   const auto& seed = wire_options().stochastic_rounding_seed;
   const codec::wire::Rounding rounding{seed.has_value(), static_cast<uint64_t>(seed.value_or(0)), step_,
                                        static_cast<uint64_t>(bucket.getIndex()) << kPositionsPerBucket};

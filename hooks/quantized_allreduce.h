@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -24,8 +25,11 @@ class QuantizedAllReduceHook final : public MeanHook {
  private:
   collectives::MeanCall make_call(const c10d::GradBucket& bucket, const Layout& layout) override;
 
+  static constexpr int64_t kAfterAllBuckets = std::numeric_limits<int64_t>::max();
+
   ErrorFeedback feedback_;
-  uint64_t step_ = 0;  // Steps whose first bucket has come.
+  uint64_t step_ = 0;  // Steps whose first bucket has come: of those buckets that this hook gets.
+  int64_t last_bucket_ = kAfterAllBuckets;
 };
 
 }  // namespace narrowcast::hooks

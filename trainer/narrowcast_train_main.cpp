@@ -33,7 +33,7 @@ int run(const narrowcast::program::CommandLine& line) {
   if (const auto evaluation = narrowcast::read_evaluation_job(line)) {
     return narrowcast::inference::run_evaluation_job(*evaluation, context);
   }
-  return narrowcast::job::run_job(narrowcast::read_train_job(line), context);
+  return narrowcast::job::run_job(narrowcast::read_train_job(line, context.env), context);
 }
 
 }  // namespace

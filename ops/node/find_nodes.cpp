@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -258,19 +256,9 @@ class FindJob final : public engine::Job {
 
 using Group = c10d::ProcessGroup;
 
-// What groups have found, by node size; 0 for none given.
-struct Kept {
-  c10::weak_intrusive_ptr<Group> group;  // Keeps the group's address from being another one's.
-  std::map<int64_t, std::shared_ptr<const FoundNodes>> found = {};
-};
-
-struct KeptByGroup {
-  std::mutex mutex;
-  std::map<const Group*, Kept> groups;
-};
-
-KeptByGroup& kept() {
-  static KeptByGroup instance;
+// By node size; 0 for none given.
+KeptByGroup<int64_t, FoundNodes>& kept() {
+  static KeptByGroup<int64_t, FoundNodes> instance;
   return instance;
 }
 
@@ -283,21 +271,13 @@ std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<Group>& gr
   if (world_size == 1 || node_size == 1) {
     return std::make_shared<FoundNodes>(FoundNodes{.layout = NodeLayout::flat(world_size)});
   }
-  {
-    const std::lock_guard<std::mutex> lock(kept().mutex);
-    std::erase_if(kept().groups, [](const auto& entry) { return entry.second.group.expired(); });
-    const auto known = kept().groups.find(group.get());
-    if (known != kept().groups.end() && known->second.found.count(node_size.value_or(0)) > 0) {
-      return known->second.found.at(node_size.value_or(0));
-    }
+  if (auto known = kept().find(group, node_size.value_or(0))) {
+    return known;
   }
-  // Ranks may be threads of one process: they must not wait for each other's lock here.
   const auto job = std::make_shared<FindJob>(group->getRank(), world_size, node_size);
   engine::Engine::for_group(group)->submit(job)->waitAndThrow();
   auto found = std::make_shared<const FoundNodes>(job->found());
-  const std::lock_guard<std::mutex> lock(kept().mutex);
-  auto& entry = kept().groups.try_emplace(group.get(), Kept{c10::weak_intrusive_ptr<Group>(group)}).first->second;
-  entry.found[node_size.value_or(0)] = found;
+  kept().keep(group, node_size.value_or(0), found);
   return found;
 }
 

@@ -4,10 +4,14 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+#include <vector>
 
 #include <narrowcast/export.h>
 #include "ops/node/node_layout.h"
@@ -20,6 +24,46 @@ struct FoundNodes {
   NodeLayout layout = NodeLayout::flat(1);
   std::shared_ptr<NodeMemory> memory = nullptr;  // Of this rank's node; null where no two ranks share one.
   std::string why_flat = {};  // Where ranks of a node could not have memory in common: which, and what the system said.
+};
+
+// What the ranks of a group have found out together, kept as long as the group lives: values by keys, which can be
+// compared for equality. A group does not tell when it is destroyed: what those that are gone had is freed by the next
+// search. Thread-safe; nothing waits for other ranks under its lock, as ranks may be threads of one process.
+template <class Key, class Value>
+class KeptByGroup {
+ public:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+  // Null if nothing is kept under that key.
+  std::shared_ptr<const Value> find(const Group& group, const Key& key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(groups_, [](const auto& entry) { return entry.second.group.expired(); });
+    const auto known = groups_.find(group.get());
+    if (known != groups_.end()) {
+      for (const auto& [other, value] : known->second.values) {
+        if (other == key) {
+          return value;
+        }
+      }
+    }
+    return nullptr;
+  }
+
+  // From now on.
+  void keep(const Group& group, Key key, std::shared_ptr<const Value> value) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& entry = groups_.try_emplace(group.get(), Entry{Weak(group)}).first->second;
+    entry.values.emplace_back(std::move(key), std::move(value));
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10d::ProcessGroup>;
+  struct Entry {
+    Weak group;  // Keeps the group's address from being another one's.
+    std::vector<std::pair<Key, std::shared_ptr<const Value>>> values = {};
+  };
+  std::mutex mutex_;
+  std::map<const c10d::ProcessGroup*, Entry> groups_;
 };
 
 // A collective; needs a backend for CPU tensors. Ranks are on one node if they run as the same user, are in the same

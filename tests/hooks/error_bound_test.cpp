@@ -123,7 +123,7 @@ TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {
   EXPECT_EQ(two_shots, size > 5000);
   const at::Tensor exact = at::stack(gradients).to(at::kDouble).mean(0);
   for (const bool at_random : {false, true}) {
-    WireOptions wire{.format = format};
+    WireOptions wire{.format = format, .link_gbit = 10, .link_us = 50};  // As choose_route takes it by itself.
     collectives::Reference reference{format, {at_random, 5, 0, 0}};
     if (at_random) wire.stochastic_rounding_seed = 5;
     at::Tensor bound = at::zeros({size}, at::kDouble);

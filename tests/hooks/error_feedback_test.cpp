@@ -69,6 +69,17 @@ TEST_F(ErrorFeedbackTest, GoesFromOneBucketIntoTwoAndBack) {
   EXPECT_EQ(both.own[2], 9);
 }
 
+// As where another hook gets bucket 0 first, and the buckets are rebuilt then.
+TEST_F(ErrorFeedbackTest, LeavesABucketThatIsNoMore) {
+  const Residuals first = residuals({a_, b_}, 1, 2);
+  first.own[3] = 5;  // a_[3]
+  first.own[kFeedbackNumel + 4] = 6;
+  EXPECT_EQ(residuals({a_}, 0, 2).own[3], 5);
+  EXPECT_EQ(residuals({b_}, 1, 2).own[4], 6);
+  const HookState state = feedback_.state({{"a", a_}, {"b", b_}});
+  EXPECT_EQ(state.at("place.a")[0].item<int64_t>(), 0);
+}
+
 TEST_F(ErrorFeedbackTest, LeavesBucketsAloneThatAreOnTheirWay) {
   const at::Tensor c = at::zeros({4});
   const Residuals first = residuals({a_}, 0, 2);

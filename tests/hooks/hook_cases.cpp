@@ -7,6 +7,7 @@
 
 #include <narrowcast/hook_options.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/levels.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/segments.h"
 #include "ops/node/node_layout.h"
@@ -106,10 +107,17 @@ HookCase per_channel_case(std::optional<int64_t> channel_size) {
               }};
 }
 
+struct SentArray {
+  WireFormat format;
+  collectives::LinkCost link;
+  int64_t numel;
+};
+
 // One shot: the whole message to every peer. Two shots: its shard of it to each peer, and the mean of its own shard to
 // all of them; no shard is cut where that changes the number of bytes.
-int64_t bytes_by_route(WireFormat format, int64_t numel, int64_t rank, int64_t world_size) {
-  if (collectives::choose_route(numel, world_size, format) != collectives::Route::kTwoShot) {
+int64_t bytes_by_route(const SentArray& array, int64_t rank, int64_t world_size) {
+  const auto& [format, link, numel] = array;
+  if (collectives::choose_route(numel, world_size, format, link) != collectives::Route::kTwoShot) {
     return (world_size - 1) * encoded_size(numel, format);
   }
   const int64_t own = encoded_size(collectives::shard_of(rank, world_size, numel).numel, format);
@@ -117,31 +125,49 @@ int64_t bytes_by_route(WireFormat format, int64_t numel, int64_t rank, int64_t w
 }
 
 // Between nodes, of the segment that the rank owns.
-int64_t quantized_bytes(WireFormat format, int64_t numel, int64_t rank, const NodeLayout& layout) {
+int64_t quantized_bytes(SentArray array, int64_t rank, const NodeLayout& layout) {
   const int64_t segment = layout.local_rank_of(rank);
-  return segment < layout.segments() ? bytes_by_route(format, collectives::cut(numel, layout.segments())[segment].numel,
-                                                      layout.node_of(rank), layout.nodes())
-                                     : 0;
+  if (segment >= layout.segments()) return 0;
+  array.numel = collectives::cut(array.numel, layout.segments())[segment].numel;
+  return bytes_by_route(array, layout.node_of(rank), layout.nodes());
 }
 
+// As the link is measured, so routes go: here it is given.
+constexpr double kGbit = 10;
+constexpr double kMicroseconds = 50;
+
 // Without a node size all ranks are on one node, being on one machine.
-HookCase quantized_case(const std::string& name, WireFormat format, std::optional<int64_t> node_size = 1) {
+HookCase quantized_case(const std::string& name, WireFormat format, WireOptions wire) {
+  const std::optional<int64_t> node_size = wire.node_size;
+  wire.link_gbit = wire.link_gbit.value_or(kGbit);
+  wire.link_us = kMicroseconds;
   const auto layout_of = [=](int64_t world_size) {
     return NodeLayout::of_size(world_size, node_size.value_or(world_size));
   };
+  const auto link_of = [=](const NodeLayout& layout) { return with_given_link({}, wire, layout); };
   return {.name = name,
-          .wire = {.node_size = node_size},
+          .wire = wire,
           .expected =
               [=](const Gradients& gradients, int64_t) {
-                return collectives::mean_over_nodes({format}, gradients,
-                                                    layout_of(static_cast<int64_t>(gradients.size())));
+                const NodeLayout layout = layout_of(static_cast<int64_t>(gradients.size()));
+                return collectives::mean_over_nodes({format}, gradients, layout, link_of(layout));
               },
           .tolerance = nullptr,
           .payload_bytes =
               [=](const at::Tensor& gradient, int64_t rank, int64_t world_size) {
-                return quantized_bytes(format, gradient.numel(), rank, layout_of(world_size));
+                const NodeLayout layout = layout_of(world_size);
+                return quantized_bytes({format, link_of(layout), gradient.numel()}, rank, layout);
               },
           .in_one_node = !node_size};
+}
+
+HookCase quantized_case(const std::string& name, WireFormat format, std::optional<int64_t> node_size = 1) {
+  return quantized_case(name, format, WireOptions{.node_size = node_size});
+}
+
+// On so slow a link that no measurement is needed to know what is taken.
+HookCase auto_case() {
+  return quantized_case("auto", WireFormat::kInt8B128, WireOptions{.node_size = 1, .link_gbit = 1e-4});
 }
 
 }  // namespace
@@ -164,12 +190,15 @@ std::vector<HookCase> hook_cases() {
           quantized_case("int8", WireFormat::kInt8B128, std::nullopt),
           quantized_case("int8", WireFormat::kInt8B128, 2),
           quantized_case("int4", WireFormat::kInt4B32, 3),
-          quantized_case("fp32", WireFormat::kFp32, 2)};
+          quantized_case("fp32", WireFormat::kFp32, 2),
+          auto_case()};
 }
 
 std::vector<HookCase> one_level_hook_cases() {
   std::vector<HookCase> cases = hook_cases();
-  std::erase_if(cases, [](const HookCase& value) { return value.in_one_node || value.wire.node_size.value_or(1) > 1; });
+  std::erase_if(cases, [](const HookCase& value) {
+    return value.in_one_node || value.wire.node_size.value_or(1) > 1 || value.name == "auto";
+  });
   return cases;
 }
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include <narrowcast/hooks.h>
@@ -108,7 +109,7 @@ std::string value_error(const std::string& name, const HookOptions& options) {
 TEST(HookFactory, NamesItsHooksInTheOrderOfTheDocumentation) {
   EXPECT_THAT(comm_hook_names(), ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress",
                                              "quantize_per_tensor", "quantize_per_channel", "noop",
-                                             "quantized_allreduce", "int8", "int6", "int4", "fp8", "fp32"));
+                                             "quantized_allreduce", "int8", "int6", "int4", "fp8", "fp32", "auto"));
 }
 
 TEST(HookFactory, MakesEachHookByItsName) {
@@ -130,7 +131,7 @@ TEST(HookFactory, ListsTheKnownNamesForAnUnknownOne) {
   EXPECT_THAT(value_error("quantise", {}),
               AllOf(HasSubstr("'quantise'"), HasSubstr("none, allreduce, fp16_compress, bf16_compress, "
                                                        "quantize_per_tensor, quantize_per_channel, noop, "
-                                                       "quantized_allreduce, int8, int6, int4, fp8, fp32")));
+                                                       "quantized_allreduce, int8, int6, int4, fp8, fp32, auto")));
 }
 
 TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {
@@ -142,12 +143,18 @@ TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {
 
 TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
-    const WireOptions kGiven[] = {{.format = WireFormat::kInt4B32}, {.stochastic_rounding_seed = 7},
-                                  {.error_feedback = true},         {.exempt_one_dimensional = true},
-                                  {.levels = Levels::kOne},         {.node_size = 1}};
+    const WireOptions kGiven[] = {{.format = WireFormat::kInt4B32},
+                                  {.stochastic_rounding_seed = 7},
+                                  {.error_feedback = true},
+                                  {.exempt_one_dimensional = true},
+                                  {.levels = Levels::kOne},
+                                  {.node_size = 1},
+                                  {.link_gbit = 10},
+                                  {.link_us = 50}};
     const char* const kNamed[] = {"hook_format: int4_b32", "stochastic_rounding: seed 7",
                                   "error_feedback: true",  "exempt_one_dimensional: true",
-                                  "levels: one",           "node_size: 1"};
+                                  "levels: one",           "node_size: 1",
+                                  "link_gbit: 10",         "link_us: 50"};
     for (size_t i = 0; i < std::size(kGiven); ++i) {
       for (const char* name : {"none", "allreduce", "quantize_per_channel", "noop"}) {
         EXPECT_THAT(value_error(name, {group, kGiven[i]}),
@@ -156,10 +163,26 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
       EXPECT_NE(create_comm_hook("quantized_allreduce", {group, kGiven[i]}), nullptr);
       if (!kGiven[i].format) {
         EXPECT_NE(create_comm_hook("int6", {group, kGiven[i]}), nullptr);
+        EXPECT_NE(create_comm_hook("auto", {group, kGiven[i]}), nullptr);
       }
     }
     EXPECT_THAT(value_error("int8", {group, kGiven[0]}),
                 AllOf(HasSubstr("hook_format: int4_b32"), HasSubstr("'int8', which has a format of its own")));
+  });
+}
+
+TEST(HookFactory, RefusesLinksAndBitsThatThereCannotBe) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    for (const double bad : {0.0, -1.0, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+      EXPECT_THAT(value_error("int8", {group, {.link_gbit = bad}}), HasSubstr("link_gbit: must be positive, but is"));
+      EXPECT_THAT(value_error("auto", {group, {.link_us = bad}}), HasSubstr("link_us: must be positive, but is"));
+    }
+    for (const int64_t bad : {3, 9, -8}) {
+      EXPECT_THAT(value_error("auto", {group, {.auto_bits = bad}}), HasSubstr("auto_bits: must be in 4..8, but is"));
+    }
+    EXPECT_THAT(value_error("int8", {group, {.auto_bits = 4}}),
+                AllOf(HasSubstr("auto_bits: 4 has no effect with the hook 'int8'"), HasSubstr("it is for auto")));
+    EXPECT_NE(create_comm_hook("auto", {group, {.auto_bits = 4}}), nullptr);
   });
 }
 

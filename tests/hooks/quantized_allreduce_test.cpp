@@ -7,6 +7,7 @@
 #include <limits>
 #include <tuple>
 
+#include <narrowcast/errors.h>
 #include <narrowcast/hooks.h>
 #include "ops/collectives/mean/mean_exchange.h"
 #include "tests/hooks/bucket.h"
@@ -19,6 +20,7 @@ namespace narrowcast::hooks {
 namespace {
 
 using collectives::mean_in_rank_order;
+using collectives::one_shot_mean;
 using collectives::two_shot_mean;
 using testing::run_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -39,9 +41,12 @@ at::Tensor run(CommHook& hook, c10d::GradBucket bucket) {
   return hook.parseHookResult(future->value());
 }
 
-// Every rank is a node, though all are on one machine, unless `wire` says otherwise.
+// Every rank is a node, though all are on one machine, unless `wire` says otherwise, and the link is such that two
+// shots pay from sizes on that are below kNumel.
 HookOptions with(const Group& group, WireOptions wire) {
   wire.node_size = wire.node_size.value_or(1);
+  wire.link_gbit = 10;
+  wire.link_us = 50;
   return {group, wire};
 }
 
@@ -70,6 +75,38 @@ TEST(QuantizedAllReduceHook, RoundsAtRandomBySeedStepAndPosition) {
             << "step " << step << ", bucket " << index;
       }
     }
+  });
+}
+
+// An array that is cut goes in two hops on a slow link, in one on a slow network.
+TEST(QuantizedAllReduceHook, TakesTheRouteOfTheLink) {
+  const auto gradients = make_gradients(kNumel);
+  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
+    const auto mean = [&](double gbit, double microseconds) {
+      const auto hook = create_comm_hook("int4", {group, {.node_size = 1, .link_gbit = gbit, .link_us = microseconds}});
+      return run(*hook, make_bucket(gradients[rank].clone()));
+    };
+    EXPECT_TRUE(at::equal(mean(1e-3, 1), two_shot_mean({WireFormat::kInt4B32}, gradients)));
+    EXPECT_TRUE(at::equal(mean(1e3, 1e6), one_shot_mean({WireFormat::kInt4B32}, gradients)));
+  });
+}
+
+// What was measured decides which bits come: a training goes on with it.
+TEST(QuantizedAllReduceHook, GoesOnWithTheLinkThatWasMeasured) {
+  run_ranks(kRanks, [&](int64_t, const Group& group) {
+    const auto hook = create_comm_hook("int4", {group, {.node_size = 1}});
+    HookState state = hook->state({});
+    ASSERT_TRUE(state.contains("link"));
+    state["link"] = at::tensor({1.0, 2.0}, at::kDouble);
+    const FormerRanks saved{.world_size = kRanks, .states = {state}, .first = state};
+    hook->load_state(saved, {});
+    EXPECT_TRUE(at::equal(hook->state({}).at("link"), state["link"]));
+    hook->load_state({.world_size = kRanks + 1, .states = {hook->state({})}, .first = {}}, {});
+    const auto given = create_comm_hook("int4", with(group, {}));
+    given->load_state(saved, {});
+    EXPECT_FALSE(at::equal(given->state({}).at("link"), state["link"])) << "what is given is taken";
+    state["link"] = at::tensor({1.0, -2.0}, at::kDouble);
+    EXPECT_THROW(hook->load_state({.world_size = kRanks, .states = {state}, .first = {}}, {}), CorruptInputError);
   });
 }
 
@@ -175,7 +212,7 @@ TEST(QuantizedAllReduceHook, IsExactWithinANode) {
       EXPECT_TRUE(at::equal(run(*hook, make_bucket(gradients[rank].clone())), exact));
       EXPECT_EQ(hook->payload_bytes_sent(), 0);
     }
-    const auto flat = create_comm_hook("int4", {group, {.levels = Levels::kOne}});
+    const auto flat = create_comm_hook("int4", {group, {.levels = Levels::kOne, .link_gbit = 10, .link_us = 50}});
     EXPECT_TRUE(
         at::equal(run(*flat, make_bucket(gradients[rank].clone())), two_shot_mean({WireFormat::kInt4B32}, gradients)));
   });

@@ -87,7 +87,7 @@ TEST_F(NarrowcastTrainTest, WritesMetricsFromStartToEnd) {
 // SGD, because its steps are linear in the gradients: those of one rank and of two differ by float32 roundings only,
 // about 1e-7 of gradients below 1, in six steps at a rate of 0.1.
 TEST_F(NarrowcastTrainTest, GivesTheSameParametersForEveryWorld) {
-  const Words flags = small_gpt() + Words{"--optimizer=sgd", "--learning_rate=0.1", "--seed=5"};
+  const Words flags = small_gpt() + Words{"--hook=none", "--optimizer=sgd", "--learning_rate=0.1", "--seed=5"};
   ASSERT_EQ(train_alone(flags + Words{"--output_dir=" + folder / "one"}).exit_code, 0);
   ASSERT_EQ(train_on(3, flags + Words{"--output_dir=" + folder / "three"}).exit_code, 0);
   ASSERT_EQ(train_alone(flags + Words{"--output_dir=" + folder / "again"}).exit_code, 0);
@@ -99,7 +99,7 @@ TEST_F(NarrowcastTrainTest, GivesTheSameParametersForEveryWorld) {
 }
 
 TEST_F(NarrowcastTrainTest, AccumulationAndBucketOptionsDoNotChangeTheResult) {
-  const Words flags = small_gpt() + Words{"--optimizer=sgd"};
+  const Words flags = small_gpt() + Words{"--hook=none", "--optimizer=sgd"};
   ASSERT_EQ(train_on(2, flags + Words{"--output_dir=" + folder / "plain"}).exit_code, 0);
   for (const char* flag : {"--accumulation_steps=3", "--bucket_cap_mb=0.01", "--gradient_as_bucket_view",
                            "--static_graph", "--find_unused_parameters"}) {
@@ -162,7 +162,7 @@ TEST_F(NarrowcastTrainTest, HelpListsFlagsByGroupOnOutput) {
 TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
   const std::string help = one_line(train_alone({"--help"}).output);
   EXPECT_THAT(help, HasSubstr("How gradients travel between ranks: none, allreduce, "));
-  EXPECT_THAT(help, HasSubstr("quantized_allreduce, int8, int6, int4, fp8, fp32; see docs/hooks.md"));
+  EXPECT_THAT(help, HasSubstr("quantized_allreduce, int8, int6, int4, fp8, fp32, auto; see docs/hooks.md"));
   EXPECT_THAT(help, HasSubstr("how gradients travel: int8_b32, int8_b128, int8_b256, int6_b32, int4_b32, "
                               "fp8_e4m3_b32, bf16, fp16, fp32; see docs/wire_format.md"));
   EXPECT_THAT(help, HasSubstr("--channel_size (integer; default: 512)"));
@@ -177,6 +177,39 @@ TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForAChannelSize) {
   // In its buckets of 25 MiB all of the model is one bucket.
   EXPECT_EQ(lines.back()["payload_bytes_sent"], 6 * lines.front()["payload_bytes_per_step_and_rank"].get<int64_t>());
   EXPECT_EQ(lines.back()["replicas_identical"], true);
+}
+
+// The default of a job of several ranks: it says what it took, and from what it measured.
+TEST_F(NarrowcastTrainTest, DecidesForTheFastestHookByItself) {
+  const Words flags = small_gpt() + Words{"--node_size=1", "--auto_bits=6", "--output_dir=" + folder / "run"};
+  const ProgramEnd end = train_on(3, flags);
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("hook auto: "), HasSubstr("25 MiB: allreduce"), HasSubstr("int6"),
+                                Not(HasSubstr("int4")), HasSubstr("between nodes, measured")));
+  const auto lines = json_lines(folder / "run/metrics.jsonl");
+  EXPECT_EQ(lines[0]["hook"], "auto");
+  EXPECT_GT(lines[0]["link"]["between_nodes"]["gbit_per_second"], 0);
+  EXPECT_GT(lines[0]["link"]["between_nodes"]["us_per_hop"], 0);
+  EXPECT_EQ(lines[1]["event"], "hook");
+  EXPECT_THAT(lines[1]["decision"].get<std::string>(), HasSubstr("25 MiB: allreduce"));
+  EXPECT_EQ(lines.back()["replicas_identical"], true);
+}
+
+// So slow a link that it decides.
+TEST_F(NarrowcastTrainTest, TakesTheLinkThatIsGiven) {
+  const Words flags = small_gpt() + Words{"--node_size=1", "--link_gbit=0.0001", "--link_us=100"};
+  const ProgramEnd end = train_on(2, flags + Words{"--output_dir=" + folder / "run"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("hook auto: int8 ("), HasSubstr("link 0.0001 Gbit/s and 100"),
+                                HasSubstr("us between nodes, given\n")));
+  const auto lines = json_lines(folder / "run/metrics.jsonl");
+  EXPECT_EQ(lines[0]["link_gbit"], 0.0001);
+  EXPECT_DOUBLE_EQ(lines[0]["link"]["between_nodes"]["us_per_hop"], 100);
+}
+
+TEST_F(NarrowcastTrainTest, ExchangesWithNobodyAlone) {
+  EXPECT_THAT(train_alone(small_gpt() + Words{"--dry_run"}).output, MatchesRegex("(.|\n)*\nhook  *none\n(.|\n)*"));
+  EXPECT_THAT(train_on(1, small_gpt()).errors, HasSubstr("hook auto: allreduce: one rank has nothing to send"));
 }
 
 TEST_F(NarrowcastTrainTest, NeedsNoPython) {

@@ -34,6 +34,7 @@ DdpOptions checked_options(const DdpOptions& options) {
 
 std::vector<NamedValue> describe(const DdpOptions& options) {
   const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
+  const auto text_or_none = [](const auto& value) { return value ? c10::str(*value) : std::string("none"); };
   const hooks::WireOptions& wire = options.wire();
   const auto format = hooks::wire_format_of(options.hook(), wire);
   const auto& seed = wire.stochastic_rounding_seed;
@@ -45,8 +46,11 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
           {"error_feedback", on_off(wire.error_feedback)},
           {"exempt_one_dimensional", on_off(wire.exempt_one_dimensional)},
           {"levels", std::string(hooks::to_string(wire.levels))},
-          {"node_size", wire.node_size ? c10::str(*wire.node_size) : "none"},
-          {"channel_size", channel_size ? c10::str(*channel_size) : "none"},
+          {"node_size", text_or_none(wire.node_size)},
+          {"link_gbit", text_or_none(wire.link_gbit)},
+          {"link_us", text_or_none(wire.link_us)},
+          {"auto_bits", text_or_none(wire.auto_bits)},
+          {"channel_size", text_or_none(channel_size)},
           {"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
           {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
           {"find_unused_parameters", on_off(options.find_unused_parameters())},
@@ -250,6 +254,8 @@ void GradientReducer::zero_grad() {
 }
 
 std::string GradientReducer::hook_name() const { return hook_ == nullptr ? "none" : std::string(hook_->name()); }
+
+std::string GradientReducer::hook_decision() const { return hook_ == nullptr ? "" : hook_->decision(); }
 
 int64_t GradientReducer::payload_bytes_sent() const {
   return hook_ != nullptr ? hook_->payload_bytes_sent() : payload_bytes_without_hook();

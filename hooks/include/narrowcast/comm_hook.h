@@ -75,6 +75,10 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
   virtual bool keeps_replicas_equal() const { return true; }
 
+  // Of a hook that chooses between others: which it takes for which buckets, and why, in one line; else empty. Asked
+  // for between steps.
+  virtual std::string decision() const { return {}; }
+
   // Takes a future's value, a tensor or a list of one tensor.
   at::Tensor parseHookResult(const c10::IValue& result) override;
 

@@ -26,7 +26,8 @@ NARROWCAST_EXPORT std::string_view to_string(Levels levels);
 // The inverse of to_string. c10::ValueError for other names.
 NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
 
-// What quantized_allreduce and its short names can be told. docs/hooks.md says when which of them pays.
+// What quantized_allreduce and its short names can be told, and auto for those that it may take. docs/hooks.md says
+// when which of them pays.
 struct WireOptions {
   // How gradients travel; without a value int8_b128, or what the short name stands for, which takes no other.
   std::optional<WireFormat> format = std::nullopt;
@@ -48,6 +49,14 @@ struct WireOptions {
   // Takes every so many consecutive ranks for a node, >= 1, instead of finding out which ranks share one. They must be
   // able to share memory. With 1 there is one level.
   std::optional<int64_t> node_size = std::nullopt;
+
+  // What is known of the network between nodes, instead of what is measured when the hook is made: Gbit/s of a node's
+  // card, which its ranks share, and microseconds until a small message has arrived. Both > 0.
+  std::optional<double> link_gbit = std::nullopt;
+  std::optional<double> link_us = std::nullopt;
+
+  // Of the hook auto alone: formats of so many bits or more may be taken, 4 to 8. Without a value 8.
+  std::optional<int64_t> auto_bits = std::nullopt;
 
   bool operator==(const WireOptions&) const = default;
 };

@@ -32,10 +32,14 @@ inline bool takes_channel_size(const std::string& hook) { return channel_size_of
 // The format in which that hook sends; nothing for hooks that are not of wire formats.
 NARROWCAST_EXPORT std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire = {});
 
+// Whether WireOptions have an effect on that hook: on those of wire formats, and on the one that chooses between hooks.
+NARROWCAST_EXPORT bool takes_wire_options(const std::string& hook);
+
 // The hook of that name; null for "none", with which the Reducer averages by itself. All ranks create
-// the same hooks with the same options; of wire formats it is a collective, in which ranks find out which share a node.
-// c10::ValueError as above, for a process group that is missing or that has no backend for what the hook needs, and on
-// all ranks for levels that there cannot be. c10::DistBackendError if a peer fails.
+// the same hooks with the same options; those that take wire options it is a collective, in which ranks find out which
+// share a node and, where something depends on it, what sending costs. c10::ValueError as above, for a process group
+// that is missing or that has no backend for what the hook needs, and on all ranks for levels that there cannot be.
+// c10::DistBackendError if a peer fails.
 NARROWCAST_EXPORT std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options);
 
 }  // namespace narrowcast::hooks

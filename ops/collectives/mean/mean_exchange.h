@@ -11,6 +11,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_rounding.h"
+#include "ops/collectives/link.h"
 #include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/mean/segments.h"
 #include "ops/cpu/wire/wire_kernels.h"
@@ -22,13 +23,6 @@ enum class Route {
   kNowhere,  // One rank: there is nothing to send, and nothing is rounded.
   kOneShot,  // Every rank sends its whole message to every other.
   kTwoShot,  // Every rank sums one shard of the array, and sends the result to every other.
-};
-
-// What sending costs a rank: each hop waits for its messages once, each byte takes its time on the rank's own link.
-// The defaults are a network of 10 Gbit/s: on a slower one two shots pay earlier than this says, on a faster one later.
-struct LinkCost {
-  double seconds_per_hop = 50e-6;
-  double seconds_per_byte = 0.8e-9;
 };
 
 // Of an array of `numel` elements in `format`, whose message has S bytes, over W ranks:

@@ -23,7 +23,8 @@ narrowcast_train = None
 def training(folder, steps):
     """A few steps of a small model; rank 0 saves the parameters in `folder`."""
     return [narrowcast_train, "--model=char_gpt", "--layers=1", "--heads=2", "--width=16", "--context=16",
-            "--batch_size=12", "--eval_batches=1", "--sample_length=0", "--hook=int8", "--node_size=1", f"--steps={steps}",
+            "--batch_size=12", "--eval_batches=1", "--sample_length=0", "--hook=int8", "--node_size=1", "--link_gbit=1",
+            "--link_us=100", f"--steps={steps}",
             f"--output_dir={folder}", "--overwrite"]
 
 

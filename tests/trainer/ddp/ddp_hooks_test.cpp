@@ -89,7 +89,7 @@ TEST_P(DdpEveryHookTest, ReplicasAreTheSameBitsAfterFiftySteps) {
   const auto& [hook, world_size] = GetParam();
   run_ranks(world_size, [&hook = hook](int64_t rank, const ProcessGroupPtr& group) {
     hooks::WireOptions wire;
-    if (hooks::wire_format_of(hook)) wire.node_size = 1;  // On one machine nothing would be sent.
+    if (hooks::takes_wire_options(hook)) wire.node_size = 1;  // On one machine nothing would be sent.
     DistributedDataParallel ddp(SmallNet(), group, DdpOptions().hook(hook).wire(wire).bucket_cap_mb(0.0005));
     const std::vector<at::Tensor> parameters = ddp.module()->parameters();
     const std::string before = bytes_of(parameters);

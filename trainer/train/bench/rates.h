@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <narrowcast/process_group.h>
+#include "ops/collectives/link.h"
 #include "trainer/train/bench/results.h"
 
 namespace narrowcast::bench {
@@ -18,19 +19,16 @@ struct KernelOptions {
 // counts.
 KernelRates measure_kernels(const KernelOptions& options = {});
 
-// What is sent over the link while it is measured.
-struct LinkOptions {
-  int64_t pings = 100;                     // round trips between each two neighbours
-  int64_t messages = 7;                    // bulk messages of each rank
-  double message_seconds = 0.25;           // that one of them should take
-  int64_t least_bytes = int64_t{4} << 20;  // of one: far above what queues and token buckets take at once
-  int64_t most_bytes = int64_t{64} << 20;
-};
+// More than the group's own measurement (collectives::find_link) takes: it is what the tables are compared with. The
+// first message is far above what queues and token buckets take at once.
+inline constexpr collectives::LinkEffort kLinkEffort{.pings = 100,
+                                                     .messages = 7,
+                                                     .message_seconds = 0.25,
+                                                     .least_bytes = int64_t{4} << 20,
+                                                     .most_bytes = int64_t{64} << 20};
 
-// A collective over 2 ranks or more, on the group's CPU backend. Rate: rank r sends one large message to rank r + 1
-// (the last one to rank 0) while it receives one from rank r - 1; the receive is posted before, all start together,
-// and the slowest rank's median counts. Round trip: rank r sends 8 bytes to rank r + 1, which sends them back, one
-// pair after the other; the slowest pair's median counts. Throws c10::DistBackendError if a peer fails.
-LinkRate measure_link(const ProcessGroupPtr& group, const LinkOptions& options = {});
+// A collective over 2 ranks or more, on the group's CPU backend: collectives::measure_link, in which rank r sends to
+// rank r + 1 (the last one to rank 0). Throws c10::DistBackendError if a peer fails.
+LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffort& effort = kLinkEffort);
 
 }  // namespace narrowcast::bench

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "hooks/hook_table.h"
+
 namespace narrowcast::bench {
 namespace {
 
@@ -37,11 +39,14 @@ Candidate& find_or_add(std::vector<Candidate>& candidates, const std::string& ho
   return found == candidates.end() ? candidates.emplace_back(Candidate{.hook = hook}) : *found;
 }
 
+// What auto takes cannot be told from the hooks that it takes.
+bool is_one_hook(const std::string& hook) { return averages(hook) && !hooks::hook_row(hook).chooses; }
+
 std::vector<Candidate> collect(const BenchResults& results) {
   std::vector<Candidate> candidates;
   for (const HookTime& time : results.hooks) {
     const auto gain = speed_up(results, time, kReference);
-    if (time.hook == kReference || !averages(time.hook) || !gain) {
+    if (time.hook == kReference || !is_one_hook(time.hook) || !gain) {
       continue;
     }
     Candidate& candidate = find_or_add(candidates, time.hook);

@@ -20,7 +20,7 @@ inline constexpr const char* kBf16 = "bf16_compress";
 struct LinkRate {
   double gbit_per_second = 0;      // each rank sends to the next one, all at once; of the slowest rank
   int64_t message_bytes = 0;       // of the messages behind it
-  double round_trip_us = 0;        // of a small message, microseconds; between the slowest two neighbours
+  double round_trip_us = 0;        // of a small message, microseconds; between the slowest two of the neighbours
   int64_t payload_bytes_sent = 0;  // by this rank, to measure it
 };
 

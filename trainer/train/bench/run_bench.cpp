@@ -55,8 +55,12 @@ void check_list(const char* name, const std::vector<Value>& values, Value least,
   }
 }
 
-// Unasked. Hooks of any format are measured by their short names: no iterations tell a hook from itself.
-bool is_worth_measuring(const std::string& hook) { return averages(hook) && !hooks::hook_row(hook).takes_format; }
+// Unasked. Hooks of any format are measured by their short names, and what auto takes by its own name: no iterations
+// tell a hook from itself.
+bool is_worth_measuring(const std::string& hook) {
+  const hooks::HookRow& row = hooks::hook_row(hook);
+  return averages(hook) && !row.takes_format && !row.chooses;
+}
 
 // Values that differ may still be as many elements.
 void check_bucket_mib(const BenchOptions& options) {

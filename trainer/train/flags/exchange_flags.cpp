@@ -30,14 +30,16 @@ std::string default_format() {
 }
 
 std::string with_wire_hooks(const char* text) {
-  return absl::StrCat("With ", hooks::hook_names_with(&hooks::HookRow::takes_format), " and its short names: ", text);
+  return absl::StrCat("With ", hooks::hook_names_with(&hooks::HookRow::takes_format), ", its short names and ",
+                      hooks::hook_names_with(&hooks::HookRow::chooses), ": ", text);
 }
 
 }  // namespace
 
-ABSL_FLAG(std::string, hook, kDdp.hook(),
+ABSL_FLAG(std::string, hook, "auto",
           absl::StrCat("How gradients travel between ranks: ", absl::StrJoin(hooks::comm_hook_names(), ", "),
-                       "; see docs/hooks.md."));
+                       "; see docs/hooks.md. auto measures, and takes the fastest for each bucket; for a process alone "
+                       "it is none if not given."));
 ABSL_FLAG(std::string, hook_format, default_format(),
           absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_format),
                        ": how gradients travel: ", narrowcast::wire_format_names(), "; see docs/wire_format.md."));
@@ -56,6 +58,13 @@ ABSL_FLAG(
 ABSL_FLAG(int64_t, node_size, 0,
           with_wire_hooks("take so many consecutive ranks for a node, instead of finding out which share one; with 1 "
                           "every rank is one. 0: find out."));
+ABSL_FLAG(double, link_gbit, 0,
+          with_wire_hooks("Gbit/s of a node's network card, which its ranks share. 0: measure it, before training."));
+ABSL_FLAG(double, link_us, 0,
+          with_wire_hooks("microseconds until a small message has arrived at another node. 0: measure them."));
+ABSL_FLAG(int64_t, auto_bits, 8,
+          absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::chooses),
+                       ": never take formats of fewer bits; 4 to 8."));
 ABSL_FLAG(std::string, bucket_cap_mb, "auto",
           "Size of a gradient bucket, in MiB, or auto: chosen in the first steps, which measure the backward pass and "
           "the exchange.");
@@ -82,6 +91,15 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
   if (const int64_t node_size = absl::GetFlag(FLAGS_node_size); node_size != 0) {
     options.node_size = node_size;
   }
+  if (line.given("link_gbit")) {
+    options.link_gbit = absl::GetFlag(FLAGS_link_gbit);
+  }
+  if (line.given("link_us")) {
+    options.link_us = absl::GetFlag(FLAGS_link_us);
+  }
+  if (line.given("auto_bits")) {
+    options.auto_bits = absl::GetFlag(FLAGS_auto_bits);
+  }
   return options;
 }
 
@@ -107,6 +125,9 @@ const std::vector<std::string>& exchange_flags() {
                                                  "exempt_one_dimensional",
                                                  "levels",
                                                  "node_size",
+                                                 "link_gbit",
+                                                 "link_us",
+                                                 "auto_bits",
                                                  "channel_size",
                                                  "bucket_cap_mb",
                                                  "find_unused_parameters",
@@ -118,7 +139,8 @@ const std::vector<std::string>& exchange_flags() {
 const std::vector<std::string>& hook_option_flags() {
   static const std::vector<std::string> flags = {
       "hook_format", "stochastic_rounding", "error_feedback", "exempt_one_dimensional",
-      "levels",      "node_size",           "channel_size"};
+      "levels",      "node_size",           "link_gbit",      "link_us",
+      "auto_bits",   "channel_size"};
   return flags;
 }
 

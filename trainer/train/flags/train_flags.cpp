@@ -12,6 +12,7 @@
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/mlp.h>
+#include "hooks/hook_table.h"
 #include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(std::string, hook);
@@ -141,8 +142,11 @@ void refuse_other_hooks_options(const CommandLine& line, const std::string& hook
   if (!hooks::takes_channel_size(hook)) {
     refuse(line, {"channel_size"}, "with the hook '" + hook + "'");
   }
-  if (!hooks::wire_format_of(hook)) {
-    refuse(line, {"levels", "node_size"}, "with the hook '" + hook + "'");
+  if (!hooks::takes_wire_options(hook)) {
+    refuse(line, {"levels", "node_size", "link_gbit", "link_us"}, "with the hook '" + hook + "'");
+  }
+  if (!hooks::hook_row(hook).chooses) {
+    refuse(line, {"auto_bits"}, "with the hook '" + hook + "'");
   }
 }
 
@@ -161,7 +165,17 @@ void refuse_other_models_options(const CommandLine& line, const std::string& mod
   }
 }
 
-void refuse_useless_flags(const CommandLine& line) {
+// The hook that is asked for. By itself none where there is nobody to send to, nor ever will be: a launcher with a run
+// id may start the job again with more processes, which go on with the same hook.
+std::string hook_of(const CommandLine& line, const WorkerEnv& env) {
+  const bool is_alone = env.world_size == 1 && env.run_id.empty();
+  if (line.given("hook")) {
+    return absl::GetFlag(FLAGS_hook);
+  }
+  return is_alone || absl::GetFlag(FLAGS_verify_gradients) ? "none" : absl::GetFlag(FLAGS_hook);
+}
+
+void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) {
   refuse(line, evaluation_flags(), "without --evaluate");
   const std::string model = absl::GetFlag(FLAGS_model);
   if (absl::GetFlag(FLAGS_verify_gradients)) {
@@ -181,7 +195,7 @@ void refuse_useless_flags(const CommandLine& line) {
   if (absl::GetFlag(FLAGS_eval_batches) == 0) {
     refuse(line, {"eval_every"}, "with --eval_batches=0");
   }
-  refuse_other_hooks_options(line, absl::GetFlag(FLAGS_hook));
+  refuse_other_hooks_options(line, hook);
   refuse_other_models_options(line, model);
   if (absl::GetFlag(FLAGS_output_dir).empty() && !line.given("checkpoint_dir")) {
     refuse(line, {"overwrite"}, "without --output_dir and --checkpoint_dir");
@@ -328,8 +342,9 @@ program::Description train_description() {
           .exit_note = ""};
 }
 
-job::TrainJob read_train_job(const CommandLine& line) {
-  refuse_useless_flags(line);
+job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
+  const std::string hook = hook_of(line, env);
+  refuse_useless_job_flags(line, hook);
   job::TrainJob job;
   job.version = NARROWCAST_VERSION;
   job.model = absl::GetFlag(FLAGS_model);
@@ -340,7 +355,7 @@ job::TrainJob read_train_job(const CommandLine& line) {
   job.threads = absl::GetFlag(FLAGS_threads);
   job.group.backend = absl::GetFlag(FLAGS_backend);
   job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
-  job.ddp = read_ddp(line);
+  job.ddp = read_ddp(line).hook(hook);
   job.training = read_training(line);
   job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
                 .overwrite = absl::GetFlag(FLAGS_overwrite),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <narrowcast/ddp_options.h>
+#include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 #include "trainer/train/inference/evaluation_job.h"
 #include "trainer/train/job/train_job.h"
@@ -16,9 +17,10 @@ namespace narrowcast {
 // What --help and --version say. docs/training.md explains the flags at length.
 program::Description train_description();
 
-// The training or verification that the command line asks for. Throws c10::ValueError for a flag that cannot take
+// The training or verification that the command line asks for; the environment says whether there are others to send
+// to, and so which hook is the default. Throws c10::ValueError for a flag that cannot take
 // effect with the others; values are checked where they are used.
-job::TrainJob read_train_job(const program::CommandLine& line);
+job::TrainJob read_train_job(const program::CommandLine& line, const WorkerEnv& env);
 
 // The evaluation that the command line asks for; none without --evaluate. Throws as read_train_job does.
 std::optional<inference::EvaluationJob> read_evaluation_job(const program::CommandLine& line);
@@ -32,8 +34,8 @@ const std::vector<std::string>& exchange_flags();
 // Returns the names of those of them that only some hooks take.
 const std::vector<std::string>& hook_option_flags();
 
-// What exchange_flags() say. Throws c10::ValueError for a format that is none, and for a size of buckets that is
-// neither a number nor auto; the rest is checked where it is used.
+// What exchange_flags() say, but for a hook that is not given. Throws c10::ValueError for a format that is none, and
+// for a size of buckets that is neither a number nor auto; the rest is checked where it is used.
 DdpOptions read_ddp(const program::CommandLine& line);
 
 // Throws c10::ValueError "--FLAG: has no effect REASON" if one of `flags` was given.

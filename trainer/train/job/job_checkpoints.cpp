@@ -36,6 +36,10 @@ constexpr const char* kFree[] = {"batch_size_per_rank",
                                  "node_of_rank",
                                  "exchange_levels",
                                  "rounding",
+                                 "auto",
+                                 "link",
+                                 "link_gbit",
+                                 "link_us",
                                  "why_one_level",
                                  "node_memory_bytes",
                                  "checkpoint_dir",
@@ -167,6 +171,11 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   if (plan.value("exchange_levels", 1) > 1) {  // Which ranks sum first decides how sums are rounded.
     circumstances["nodes"] = plan.at("nodes");
     circumstances["node_of_rank"] = plan.at("node_of_rank");
+  }
+  for (const char* const name : {"link_gbit", "link_us"}) {  // They decide in how many hops, and so what is rounded.
+    if (plan.contains(name)) {
+      circumstances[name] = plan[name];
+    }
   }
   for (const char* const name : kFree) {
     settings.erase(name);

@@ -9,6 +9,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/auto_choice.h"
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
@@ -61,17 +62,45 @@ void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
   if (const auto channel_size = hooks::channel_size_of(ddp.hook(), ddp.channel_size())) {
     plan["channel_size"] = *channel_size;
   }
-  const auto format = hooks::wire_format_of(ddp.hook(), ddp.wire());
-  if (!format) {
+  if (!hooks::takes_wire_options(ddp.hook())) {
     return;
   }
-  plan["hook_format"] = to_string(*format);
+  if (const auto format = hooks::wire_format_of(ddp.hook(), ddp.wire())) {
+    plan["hook_format"] = to_string(*format);
+  } else {
+    plan["auto"] = "decided when training begins, and again when the link changes";
+    plan["auto_bits"] = ddp.wire().auto_bits.value_or(hooks::kLeastAutoBits);
+  }
   plan["stochastic_rounding"] = ddp.wire().stochastic_rounding_seed.has_value();
   plan["error_feedback"] = ddp.wire().error_feedback;
   plan["exempt_one_dimensional"] = ddp.wire().exempt_one_dimensional;
   plan["levels"] = hooks::to_string(ddp.wire().levels);
   if (ddp.wire().node_size) {
     plan["node_size"] = *ddp.wire().node_size;
+  }
+  if (ddp.wire().link_gbit) {
+    plan["link_gbit"] = *ddp.wire().link_gbit;
+  }
+  if (ddp.wire().link_us) {
+    plan["link_us"] = *ddp.wire().link_us;
+  }
+}
+
+// Gbit/s of a node's card or, within a node, of a rank.
+nlohmann::json link_json(const collectives::LinkCost& link, int64_t sharers) {
+  return {{"gbit_per_second", 8e-9 * static_cast<double>(sharers) / link.seconds_per_byte},
+          {"us_per_hop", 1e6 * link.seconds_per_hop}};
+}
+
+void add_link(nlohmann::json& plan, const collectives::Link& link, const node::NodeLayout& layout) {
+  if (link.between_nodes) {
+    plan["link"]["between_nodes"] = link_json(*link.between_nodes, layout.segments());
+  }
+  if (link.within_node) {
+    plan["link"]["within_node"] = link_json(*link.within_node, 1);
+  }
+  if (plan.contains("link")) {
+    plan["link"]["text"] = hooks::link_text(link, layout);
   }
 }
 
@@ -149,7 +178,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
 }
 
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group) {
-  if (job.verification.has_value() || !hooks::hook_row(job.ddp.hook()).format) {
+  if (job.verification.has_value() || !hooks::takes_wire_options(job.ddp.hook())) {
     return;
   }
   const auto found = with_network_errors(group->getRank(), "finding the ranks of each node", [&] {
@@ -175,6 +204,12 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
     plan["node_memory_bytes"] = node::NodeMemory::kSlots * found->memory->local_size() * bucket;
   }
   add_payload(plan, job, gradients, layout);
+  add_link(plan,
+           with_network_errors(group->getRank(), "measuring the link",
+                               [&] {
+                                 return hooks::find_hook_link({group, job.ddp.wire(), job.ddp.channel_size()}, layout);
+                               }),
+           layout);
 }
 
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }

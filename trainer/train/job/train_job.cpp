@@ -76,7 +76,7 @@ void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& cont
   context.results << plan_text(plan) << std::flush;
 }
 
-// How gradients travel, where it is not one rank per node.
+// How gradients travel, where it is not one rank per node, and what sending costs.
 void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   if (context.env.rank != 0) {
     return;
@@ -87,6 +87,9 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   } else if (plan.value("exchange_levels", 1) == 2) {
     context.progress << "nodes: " << plan["nodes"].get<std::string>()
                      << (plan.contains("rounding") ? " (one node: nothing is rounded)" : "") << std::endl;
+  }
+  if (plan.contains("link")) {
+    context.progress << "link: " << plan["link"]["text"].get<std::string>() << std::endl;
   }
 }
 

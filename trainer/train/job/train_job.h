@@ -78,8 +78,8 @@ JobInputs make_inputs(const TrainJob& job);
 // its keys.
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size);
 
-// A collective: adds what is known once the ranks have met, over which nodes the gradients are averaged. The ranks of
-// nodes of different sizes differ in "node_memory_bytes".
+// A collective: adds what is known once the ranks have met, over which nodes the gradients are averaged and what
+// sending between them costs. The ranks of nodes of different sizes differ in "node_memory_bytes".
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group);
 
 // The value of "data_hash" in a plan: 16 hexadecimal digits.

@@ -95,6 +95,11 @@ class Observers : public TrainingObserver {
       observer->on_buckets(report);
     }
   }
+  void on_hook(const reporting::HookReport& report) override {
+    for (TrainingObserver* observer : observers_) {
+      observer->on_hook(report);
+    }
+  }
 
  private:
   std::vector<TrainingObserver*> observers_;

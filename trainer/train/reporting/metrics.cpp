@@ -131,6 +131,10 @@ void Metrics::on_buckets(const BucketsReport& report) {
                 {"sizes", sizes}});
 }
 
+void Metrics::on_hook(const HookReport& report) {
+  file_.append({{"event", "hook"}, {"step", report.step}, {"hook", report.hook}, {"decision", report.decision}});
+}
+
 void Metrics::on_resume(const ResumeReport& report) {
   json line = {{"event", "resume"}, {"step", report.step}, {"path", report.path}};
   if (!report.changes.empty()) {

@@ -26,6 +26,8 @@ class Metrics : public TrainingObserver {
   void on_checkpoint(const CheckpointReport& report) override;
   // {"event": "buckets"} likewise.
   void on_buckets(const BucketsReport& report) override;
+  // {"event": "hook"} likewise.
+  void on_hook(const HookReport& report) override;
   // {"event": "resume"} likewise.
   void on_resume(const ResumeReport& report);
   // {"event": "end"} with the keys of `results`.

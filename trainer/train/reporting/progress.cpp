@@ -82,6 +82,14 @@ void Progress::keep_line() {
   }
 }
 
+void Progress::on_hook(const HookReport& report) {
+  if (line_is_open_) {
+    out_ << std::endl;
+    line_is_open_ = false;
+  }
+  out_ << "hook " << report.hook << ": " << report.decision << std::endl;
+}
+
 std::string Progress::position(int64_t step) const {
   const std::string total = std::to_string(options_.steps);
   std::ostringstream text;

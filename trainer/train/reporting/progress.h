@@ -53,6 +53,13 @@ struct BucketsReport {
   std::vector<BucketSizeReport> sizes = {};  // all, from small to large
 };
 
+// What a hook that chooses between others has decided, at the beginning and whenever it decides anew.
+struct HookReport {
+  int64_t step = 0;      // optimizer steps done
+  std::string hook;      // its name
+  std::string decision;  // see CommHook::decision
+};
+
 // The checkpoint from which a training resumes.
 struct ResumeReport {
   int64_t step = 0;     // optimizer steps done
@@ -69,6 +76,7 @@ class TrainingObserver {
   virtual void on_evaluation(const EvaluationReport& report) = 0;
   virtual void on_checkpoint(const CheckpointReport& /*report*/) {}
   virtual void on_buckets(const BucketsReport& /*report*/) {}
+  virtual void on_hook(const HookReport& /*report*/) {}
 };
 
 // How the line looks, and how often it comes.
@@ -92,6 +100,7 @@ class Progress : public TrainingObserver {
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
   void on_buckets(const BucketsReport& report) override;
+  void on_hook(const HookReport& report) override;
 
  private:
   std::string position(int64_t step) const;

@@ -25,6 +25,7 @@ class TrainingRun {
     if (setup_.checkpoints.restored != nullptr) {
       resume(*setup_.checkpoints.restored);
     }
+    report_decision();
     window_began_ = Clock::now();
     steps_.begin_at(counters_.step + 1);
     while (counters_.step < options_.steps && !diverged_at_.has_value()) {
@@ -33,6 +34,7 @@ class TrainingRun {
       report_buckets(done);
       if (is_due(options_.log_every)) {
         report();
+        report_decision();
       }
       if (is_due(options_.eval_every)) {
         evaluate();
@@ -100,6 +102,15 @@ class TrainingRun {
             .seconds = counters_.seconds,
             .payload_bytes_sent = steps_.model().payload_bytes_sent(),
             .skipped_steps = counters_.skipped_steps};
+  }
+
+  // What the hook has decided, if that is news.
+  void report_decision() {
+    if (setup_.observer == nullptr || steps_.model().hook_decision() == decision_) {
+      return;
+    }
+    decision_ = steps_.model().hook_decision();
+    setup_.observer->on_hook({.step = counters_.step, .hook = steps_.model().hook_name(), .decision = decision_});
   }
 
   // Of training since the last report.
@@ -176,6 +187,7 @@ class TrainingRun {
   Counters counters_;
   bool buckets_reported_ = false;
   std::optional<int64_t> diverged_at_;
+  std::string decision_;  // That was reported last.
   Clock::time_point window_began_;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <narrowcast/consensus.h>
+#include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
@@ -103,7 +104,7 @@ bool neighbours_share_nodes(const node::NodeLayout& layout) {
 // and, from four ranks on, where every two are, whatever the machine is, if it lets them share memory.
 std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::string& hook) {
   const DdpOptions ddp = problem.ddp.with_hook(hook);
-  if (!hooks::hook_row(hook).format || !is_default(ddp.wire())) {
+  if (!hooks::takes_wire_options(hook) || !is_default(ddp.wire())) {
     return {ddp};
   }
   const auto of_size = [&](int64_t node_size) {

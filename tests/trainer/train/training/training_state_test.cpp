@@ -205,6 +205,7 @@ std::vector<Case> cases() {
       {"int4_stochastic", small_buckets().hook("int4").wire({.stochastic_rounding_seed = 7})},
       {"int4_feedback_stochastic_accumulation", small_buckets().hook("int4").wire(feedback(true)),
        OptimizerKind::kAdamW, 2},
+      {"auto", small_buckets().hook("auto").wire({.error_feedback = true, .node_size = 1})},
       {"fp16", small_buckets().hook("int8"), OptimizerKind::kAdamW, 1, 16, Precision::kFp16},
       // Buckets that go in two hops on three ranks.
       {"int4_feedback_two_hops", DdpOptions().hook("int4").wire(feedback(true)), OptimizerKind::kSgd, 1, 128},

@@ -87,7 +87,8 @@ class VerifyGradientsTest : public ::testing::TestWithParam<int64_t> {};
 TEST_P(VerifyGradientsTest, EveryHookPassesOnSeveralBuckets) {
   const Reports reports = verify_on(mlp_parts(GetParam()), {.hooks = hooks::comm_hook_names()});
   const auto& rows = hooks::hook_rows();
-  const auto of_wire_formats = std::count_if(rows.begin(), rows.end(), [](const auto& row) { return row.format; });
+  const auto of_wire_formats =
+      std::count_if(rows.begin(), rows.end(), [](const auto& row) { return row.takes_wire(); });
   ASSERT_EQ(reports.size(), rows.size() + (GetParam() == 4 ? of_wire_formats : 0)) << "over nodes of two as well";
   for (const HookReport& report : reports) {
     EXPECT_TRUE(report.passed()) << report.hook << " uses " << report.comparison.worst_share;
@@ -128,7 +129,7 @@ std::vector<DdpOptions> every_combination() {
         for (const auto& channel_size : {std::optional<int64_t>(), std::optional<int64_t>(100)}) {
           const auto seed = (choices & 1) != 0 ? std::optional<int64_t>(5) : std::nullopt;
           hooks::WireOptions wire = {format, seed, (choices & 2) != 0, (choices & 4) != 0};
-          if (hooks::hook_row(hook).format) wire.node_size = 1;  // All ranks share this machine.
+          if (hooks::takes_wire_options(hook)) wire.node_size = 1;  // All ranks share this machine.
           combinations.push_back(DdpOptions().hook(hook).wire(wire).channel_size(channel_size));
         }
       }
@@ -178,9 +179,9 @@ void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOption
 
 TEST(VerifyGradients, EveryCombinationOfOptionsPassesInOneHop) {
   const std::vector<DdpOptions> combinations = every_combination();
-  // Seven hooks without options and one with a channel size; ten formats, one of them the default, and five short names
-  // with three switches each.
-  ASSERT_EQ(combinations.size(), 7 + 1 + (10 + 5) * 8);
+  // Seven hooks without options and one with a channel size; ten formats, one of them the default, five short names and
+  // auto with three switches each.
+  ASSERT_EQ(combinations.size(), 7 + 1 + (10 + 5 + 1) * 8);
   expect_pass(2, 128, combinations);
 }
 
@@ -194,6 +195,8 @@ TEST(VerifyGradients, EveryFormatPassesInTwoHopsWithFeedbackAndWithout) {
       for (hooks::WireOptions wire : {hooks::WireOptions{format}, hooks::WireOptions{format, {}, true},
                                       hooks::WireOptions{format, 5, true, true}}) {
         wire.node_size = node_size;
+        wire.link_gbit = 10;  // As choose_route takes it by itself.
+        wire.link_us = 50;
         combinations.push_back(DdpOptions().hook("quantized_allreduce").wire(wire));
       }
     }

@@ -86,6 +86,9 @@ class DistributedDataParallel {
   // Name of the hook in use, or "none".
   std::string hook_name() const { return reducer_.hook_name(); }
 
+  // Which hooks the hook in use takes and why, where it chooses between several; else empty.
+  std::string hook_decision() const { return reducer_.hook_decision(); }
+
   // Bytes of gradients, codes and scales that this rank has sent: the hook's count,
   // or for "none" 2 (W - 1) / W times the gradients' bytes per averaged backward
   // pass, what a ring all-reduce sends.

@@ -110,6 +110,8 @@ class NARROWCAST_EXPORT GradientReducer {
   void zero_grad();
   // Name of the hook in use, or "none".
   std::string hook_name() const;
+  // What the hook has decided, see CommHook::decision; empty without a hook.
+  std::string hook_decision() const;
   // Bytes of gradients, codes and scales that this rank has sent.
   int64_t payload_bytes_sent() const;
   // Bytes that it would have sent without a hook.

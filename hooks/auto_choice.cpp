@@ -1,0 +1,211 @@
+#include "hooks/auto_choice.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <iomanip>
+#include <sstream>
+#include <utility>
+
+#include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
+#include "hooks/hook_table.h"
+#include "hooks/levels.h"
+#include "ops/collectives/mean/mean_exchange.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using node::NodeLayout;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kAlike = 1.02;                     // Times as long as the fastest.
+constexpr int64_t kLargeNumel = int64_t{25} << 18;  // A bucket of 25 MiB, the Reducer's default.
+constexpr int64_t kLeastNumel = int64_t{1} << 8;    // Sizes of which the choice is told: from 1 KiB
+constexpr int64_t kMostNumel = int64_t{1} << 24;    // to 64 MiB.
+constexpr int64_t kLocalNumel = int64_t{1} << 20;
+constexpr int kLocalTurns = 9;
+
+// The candidates that send in a format of so many bits.
+struct NarrowFormat {
+  const char* name;
+  int64_t bits;
+};
+constexpr NarrowFormat kNarrowFormats[] = {{"int8", 8}, {"int6", 6}, {"int4", 4}};
+
+bool is_wire(const std::string& name) { return hook_row(name).format.has_value(); }
+
+// The least seconds of a few turns, per element.
+double seconds_per_element(const std::function<void()>& body) {
+  double least = INFINITY;
+  for (int turn = 0; turn < kLocalTurns; ++turn) {
+    const auto begin = Clock::now();
+    body();
+    least = std::min(least, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return least / static_cast<double>(kLocalNumel);
+}
+
+// Of what one rank sends: encoded once, and what comes decoded about twice, whatever the number of hops.
+double codec_seconds(const at::Tensor& gradients, WireFormat format) {
+  const at::Tensor bytes = encode(gradients, format);
+  return seconds_per_element([&] { encode(gradients, format); }) +
+         2 * seconds_per_element([&] { decode(bytes, format, kLocalNumel); });
+}
+
+std::string size_text(int64_t numel) {
+  const int64_t kib = numel * static_cast<int64_t>(sizeof(float)) / 1024;
+  return kib < 1024 ? std::to_string(kib) + " KiB" : std::to_string(kib / 1024) + " MiB";
+}
+
+std::string number_text(double value) {
+  std::ostringstream text;
+  if (value < 0.01) {
+    text << std::setprecision(2) << value;
+    return text.str();
+  }
+  text << std::fixed << std::setprecision(value < 1 ? 2 : value < 100 ? 1 : 0) << value;
+  return text.str();
+}
+
+// What is taken for the sizes from each of these on.
+std::vector<std::pair<int64_t, size_t>> choices_by_size(const std::vector<AutoCandidate>& candidates) {
+  std::vector<std::pair<int64_t, size_t>> choices;
+  for (int64_t numel = kLeastNumel; numel <= kMostNumel; numel *= 2) {
+    const size_t choice = choose_candidate(candidates, numel);
+    if (choices.empty() || choices.back().second != choice) {
+      choices.emplace_back(numel, choice);
+    }
+  }
+  return choices;
+}
+
+}  // namespace
+
+std::vector<AutoCandidate> auto_candidates(const WireOptions& wire, const NodeLayout& layout) {
+  std::vector<AutoCandidate> candidates{{.name = "allreduce", .rounding = 0}};
+  if (layout.world_size() == 1) {
+    return candidates;
+  }
+  if (layout.has_levels()) {
+    candidates.push_back({.name = "fp32", .rounding = 0});
+  }
+  candidates.push_back({.name = "bf16_compress", .rounding = 1});
+  for (const NarrowFormat& format : kNarrowFormats) {
+    if (layout.nodes() > 1 && format.bits >= wire.auto_bits.value_or(kLeastAutoBits)) {
+      candidates.push_back({.name = format.name, .rounding = static_cast<int64_t>(candidates.size())});
+    }
+  }
+  return candidates;
+}
+
+HookOptions candidate_options(const std::string& name, const HookOptions& options) {
+  HookOptions own = options;
+  own.wire.auto_bits = std::nullopt;
+  if (!is_wire(name)) {
+    own.wire = {};
+  }
+  return own;
+}
+
+size_t choose_candidate(const std::vector<AutoCandidate>& candidates, int64_t numel) {
+  double least = INFINITY;
+  for (const AutoCandidate& candidate : candidates) {
+    least = std::min(least, candidate.cost.of(numel));
+  }
+  size_t best = candidates.size();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].cost.of(numel) > kAlike * least) {
+      continue;
+    }
+    const auto order = [&](size_t index) {
+      return std::make_pair(candidates[index].rounding, candidates[index].cost.of(numel));
+    };
+    if (best == candidates.size() || order(i) < order(best)) {
+      best = i;
+    }
+  }
+  return best;
+}
+
+// A ring of all ranks crosses each node's card once, and takes W - 1 hops twice; what wire formats send in two levels
+// comes from all owners of a node at once, which is in the link's seconds per byte.
+ExchangeCost cost_on_link(const std::string& name, const HookOptions& options, const NodeLayout& layout,
+                          const collectives::LinkCost& link) {
+  if (layout.nodes() == 1) {
+    return {};
+  }
+  const HookOptions own = candidate_options(name, options);
+  const auto bytes =
+      static_cast<double>(hook_row(name).payload_bytes({.numel = kLargeNumel}, layout, own)) / kLargeNumel;
+  const auto ranks = static_cast<double>(layout.world_size());
+  if (!is_wire(name)) {
+    const double seconds_per_byte = link.seconds_per_byte / static_cast<double>(layout.segments());
+    return {2 * (ranks - 1) * link.seconds_per_hop, bytes * seconds_per_byte};
+  }
+  const double hops = layout.nodes() == 2 ? 1 : 2;
+  return {hops * link.seconds_per_hop, bytes * link.seconds_per_byte};
+}
+
+ExchangeCost local_cost(const std::string& name, const HookOptions& options, const NodeLayout& layout) {
+  const at::Tensor gradients = at::ones({kLocalNumel}).mul_(1e-3);
+  const at::Tensor other = at::zeros_like(gradients);
+  other.copy_(gradients);
+  const double copy = seconds_per_element([&] { other.copy_(gradients); });
+  if (!is_wire(name)) {
+    const at::Tensor narrow = at::zeros_like(gradients, at::kBFloat16);
+    const bool is_cast = name == "bf16_compress";
+    const double cast = is_cast ? seconds_per_element([&] { narrow.copy_(gradients); }) : copy;
+    return {0, 3 * cast};  // To it, added up, and back.
+  }
+  const auto format = wire_format_of(name, candidate_options(name, options).wire).value();
+  const double codec = layout.nodes() == 1 ? 0 : codec_seconds(gradients, format);
+  const double in_node = layout.has_levels() ? 3 * copy : 0;  // Into its memory, added up, and out again.
+  return {0, codec / static_cast<double>(layout.segments()) + in_node};
+}
+
+std::vector<AutoCandidate> on_slower_link(std::vector<AutoCandidate> candidates, double factor) {
+  for (AutoCandidate& candidate : candidates) {
+    candidate.cost.seconds += (factor - 1) * candidate.sent.seconds;
+    candidate.cost.seconds_per_element += (factor - 1) * candidate.sent.seconds_per_element;
+    candidate.sent.seconds *= factor;
+    candidate.sent.seconds_per_element *= factor;
+  }
+  return candidates;
+}
+
+std::string choice_text(const std::vector<AutoCandidate>& candidates) {
+  const auto choices = choices_by_size(candidates);
+  std::string text;
+  for (size_t i = choices.size(); i-- > 0;) {
+    const auto& [numel, choice] = choices[i];
+    text += (text.empty() ? "" : ", ") + candidates[choice].name;
+    if (choices.size() > 1) {
+      text += i > 0 ? " from " + size_text(numel) : " below";
+    }
+  }
+  std::string costs;
+  for (const AutoCandidate& candidate : candidates) {
+    costs +=
+        (costs.empty() ? "" : ", ") + candidate.name + " " + number_text(1e3 * candidate.cost.of(kLargeNumel)) + " ms";
+  }
+  return text + " (" + size_text(kLargeNumel) + ": " + costs + ")";
+}
+
+std::string link_text(const collectives::Link& link, const NodeLayout& layout) {
+  const auto text = [](const collectives::LinkCost& cost, int64_t sharers) {
+    return number_text(8e-9 * static_cast<double>(sharers) / cost.seconds_per_byte) + " Gbit/s and " +
+           number_text(1e6 * cost.seconds_per_hop) + " us";
+  };
+  std::string between;
+  if (link.between_nodes) {
+    between = text(*link.between_nodes, layout.segments()) + " between nodes";
+  }
+  return link.within_node ? between + (between.empty() ? "" : ", ") + text(*link.within_node, 1) + " within a node"
+                          : between;
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,56 @@
+// What the hook auto decides by: what each of its candidates takes for a bucket, and which of them is taken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/hook_options.h>
+#include "hooks/exchange_cost.h"
+#include "ops/collectives/link.h"
+#include "ops/node/node_layout.h"
+
+namespace narrowcast::hooks {
+
+// Formats of fewer bits are not taken unless WireOptions::auto_bits allows it.
+inline constexpr int64_t kLeastAutoBits = 8;
+
+// A hook that may be taken, in the order of how much it rounds.
+struct AutoCandidate {
+  std::string name;
+  int64_t rounding = 0;    // Those of a number round alike; greater ones round more.
+  ExchangeCost cost = {};  // Of an exchange, in all,
+  ExchangeCost sent = {};  // and the part of it that the link between nodes takes; at most as much.
+};
+
+// The candidates between nodes of that layout, without their costs: those of 32 and 16 bits and, where something is
+// sent, the formats of as few bits as `wire` allows. On one node what the ranks send does not leave it, and is not
+// rounded in any format. fp8 is none of them: it sends more than int8 and rounds more.
+std::vector<AutoCandidate> auto_candidates(const WireOptions& wire, const node::NodeLayout& layout);
+
+// The options of one of them, given those of the hook auto.
+HookOptions candidate_options(const std::string& name, const HookOptions& options);
+
+// The index of the one to take for a bucket of so many elements: of those that take at most a fiftieth more than the
+// fastest, which no measurement tells apart, the one that rounds least, and of these the fastest.
+size_t choose_candidate(const std::vector<AutoCandidate>& candidates, int64_t numel);
+
+// What a link takes of a candidate's exchange: its payload, and its hops.
+ExchangeCost cost_on_link(const std::string& name, const HookOptions& options, const node::NodeLayout& layout,
+                          const collectives::LinkCost& link);
+
+// What rounding, adding up and copying take on this rank: measured, some milliseconds. On the CPU.
+ExchangeCost local_cost(const std::string& name, const HookOptions& options, const node::NodeLayout& layout);
+
+// The candidates with what they would take if the link took `factor` times as long.
+std::vector<AutoCandidate> on_slower_link(std::vector<AutoCandidate> candidates, double factor);
+
+// "int8 from 64 KiB, allreduce below (25 MiB: int8 8.1 ms, bf16_compress 14.9 ms, allreduce 28.3 ms)".
+std::string choice_text(const std::vector<AutoCandidate>& candidates);
+
+// "0.94 Gbit/s and 83 us between nodes", of a node's card; empty for no link.
+std::string link_text(const collectives::Link& link, const node::NodeLayout& layout);
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,350 @@
+#include "hooks/auto_hook.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include "hooks/levels.h"
+#include "ops/backend_errors.h"
+#include "ops/collectives/group.h"
+
+namespace narrowcast::hooks {
+
+namespace {
+
+using node::NodeLayout;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr const char* kCost = "cost";  // Of a candidate: seconds of an exchange and of an element, in all and sent.
+constexpr const char* kAgreeing = "agreeing on the link of the hook auto";
+constexpr const char* kGiven = "given";  // Gbit/s and microseconds as the options said; 0 for what they did not say.
+constexpr double kMostChange = 4.0 / 3;  // Of an exchange, over what was predicted,
+constexpr double kLeastChange = 2.0 / 3;
+constexpr double kMostFactor = 64;  // By which one look changes the link at most.
+constexpr double kNothingSeen = std::numeric_limits<double>::max();
+constexpr double kShareOfStep = 0.5;  // Of what a step is predicted to take: shorter stretches say too little.
+
+double steady_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string key_of(const std::string& candidate, const std::string& name) { return candidate + "." + name; }
+
+// What a candidate left, without its name.
+HookState part_of_state(const HookState& state, const std::string& candidate) {
+  const std::string prefix = key_of(candidate, "");
+  HookState part;
+  for (auto entry = state.lower_bound(prefix); entry != state.end() && entry->first.starts_with(prefix); ++entry) {
+    part.emplace(entry->first.substr(prefix.size()), entry->second);
+  }
+  part.erase(kCost);
+  return part;
+}
+
+FormerRanks part_of_ranks(const FormerRanks& saved, const std::string& candidate) {
+  FormerRanks part{.world_size = saved.world_size, .states = {}, .first = part_of_state(saved.first, candidate)};
+  for (const HookState& state : saved.states) {
+    part.states.push_back(part_of_state(state, candidate));
+  }
+  return part;
+}
+
+// float64, at least 0 and finite.
+std::vector<double> numbers_of(const at::Tensor& tensor, const std::string& name, int64_t count) {
+  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == count &&
+                             (tensor >= 0).logical_and(tensor.isfinite()).all().item<bool>(),
+                         "the hook's state '", name, "' is not ", count, " numbers of at least 0");
+  const at::Tensor flat = tensor.cpu().contiguous();
+  return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + count};
+}
+
+at::Tensor given_tensor(const WireOptions& wire) {
+  return at::tensor({wire.link_gbit.value_or(0), wire.link_us.value_or(0)}, at::kDouble);
+}
+
+// The same on all ranks: the greatest.
+ExchangeCost agreed(const Group& group, const ExchangeCost& cost) {
+  const at::Tensor row = at::tensor({cost.seconds, cost.seconds_per_element}, at::kDouble);
+  const at::Tensor rows = with_backend_errors(group->getRank(), "measuring the hook auto's candidates",
+                                              [&] { return collectives::all_gather_rows(group, row); });
+  const at::Tensor most = rows.amax(0);
+  return {most[0].item<double>(), most[1].item<double>()};
+}
+
+ExchangeCost operator+(const ExchangeCost& a, const ExchangeCost& b) {
+  return {a.seconds + b.seconds, a.seconds_per_element + b.seconds_per_element};
+}
+
+ExchangeCost lesser_parts(const ExchangeCost& a, const ExchangeCost& b) {
+  return {std::min(a.seconds, b.seconds), std::min(a.seconds_per_element, b.seconds_per_element)};
+}
+
+}  // namespace
+
+class ExchangeWatch {
+ public:
+  explicit ExchangeWatch(std::function<double()> now) : now_(std::move(now)) {}
+
+  // An exchange of the step that is predicted to take so long begins,
+  void begin(double predicted) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (in_flight_++ == 0) {
+      predicted_of_stretch_ = 0;
+      began_ = now_();
+    }
+    predicted_of_stretch_ += predicted;
+  }
+
+  // and one has ended.
+  void end() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (--in_flight_ == 0) {
+      took_ = now_() - began_;
+    }
+  }
+
+  // The step, which was predicted to take so long, is over: its last stretch counts if it is much of it.
+  void end_step(double predicted) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (in_flight_ == 0 && predicted > 0 && predicted_of_stretch_ >= kShareOfStep * predicted) {
+      least_ = std::min(least_, took_ / predicted_of_stretch_);
+    }
+  }
+
+  // Of the steps since the last call, what a stretch took over what was predicted; kNothingSeen if there was none.
+  double take_least() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(least_, kNothingSeen);
+  }
+
+ private:
+  const std::function<double()> now_;
+  std::mutex mutex_;
+  int64_t in_flight_ = 0;
+  double began_ = 0;  // The last stretch:
+  double took_ = 0;
+  double predicted_of_stretch_ = 0;
+  double least_ = kNothingSeen;
+};
+
+AutoHook::AutoHook(const HookOptions& options, const AutoMeasures& measures)
+    : options_(options),
+      on_gpu_(collectives::moves_tensors_on(at::kCUDA, options.process_group)),
+      nodes_(find_hook_nodes(options)),
+      window_(measures.window),
+      candidates_(auto_candidates(options.wire, nodes_->layout)),
+      watch_(std::make_shared<ExchangeWatch>(measures.now ? measures.now : steady_now)) {
+  if (on_gpu_) {
+    candidates_.resize(1);
+  }
+  if (candidates_.size() > 1) {
+    link_ = find_hook_link(options_, nodes_->layout);
+  }
+  for (AutoCandidate& candidate : candidates_) {
+    if (candidates_.size() > 1) {
+      candidate.cost = cost_of(candidate.name, measures);
+      const auto between = link_.between_nodes.value_or(collectives::LinkCost{});
+      candidate.sent = lesser_parts(candidate.cost, cost_on_link(candidate.name, options_, nodes_->layout, between));
+    }
+    hooks_.push_back(hook_row(candidate.name).make(candidate_options(candidate.name, options_)));
+  }
+}
+
+AutoHook::~AutoHook() = default;
+
+bool AutoHook::gives_any_link() const { return options_.wire.link_gbit || options_.wire.link_us; }
+
+ExchangeCost AutoHook::cost_of(const std::string& name, const AutoMeasures& measures) const {
+  if (measures.cost) {
+    return measures.cost(name);
+  }
+  const HookOptions own = candidate_options(name, options_);
+  if (gives_any_link() && link_.between_nodes) {
+    return cost_on_link(name, options_, nodes_->layout, *link_.between_nodes) +
+           agreed(options_.process_group, local_cost(name, options_, nodes_->layout));
+  }
+  const auto hook = hook_row(name).make(own);
+  return measure_exchange(*hook, options_.process_group);
+}
+
+std::string AutoHook::decision() const {
+  if (options_.process_group->getSize() == 1) {
+    return "allreduce: one rank has nothing to send";
+  }
+  if (on_gpu_) {
+    return "allreduce: on GPUs nothing is measured so far";
+  }
+  const std::string link = link_text(link_, nodes_->layout);
+  const bool is_given = gives_any_link() && link_.between_nodes;
+  const std::string source = !is_given ? "measured" : gives_link(options_.wire) ? "given" : "given and measured";
+  const std::string again = changes_ == 0 ? "" : "; decided again " + std::to_string(changes_) + " times";
+  const std::string resumed = is_resumed_ ? "; as decided before the training resumed" : "";
+  return choice_text(candidates_) + "; link " + link + ", " + source + resumed + again;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& bucket) {
+  const auto index = static_cast<int64_t>(bucket.getIndex());
+  const bool is_first = index <= std::exchange(last_bucket_, index);
+  if (candidates_.size() == 1) {
+    return run(*hooks_[0], bucket);
+  }
+  if (is_first) {
+    begin_step();
+  }
+  const int64_t numel = bucket.getBuffer().numel();
+  const size_t choice = choose_candidate(candidates_, numel);
+  const double predicted = candidates_[choice].cost.of(numel);
+  step_.seconds += predicted;
+  step_.sent += candidates_[choice].sent.of(numel);
+  watch_->begin(predicted);
+  return run(*hooks_[choice], bucket)
+      ->then(
+          [watch = watch_](c10::ivalue::Future& done) {
+            watch->end();
+            if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+            return done.value();
+          },
+          c10::TensorType::get());
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> AutoHook::run(CommHook& hook, c10d::GradBucket& bucket) {
+  const int64_t sent_before = hook.payload_bytes_sent();
+  auto future = hook.runHook(bucket);
+  count_payload(hook.payload_bytes_sent() - sent_before);
+  return future;
+}
+
+// Called before the first bucket, on all ranks in the same step. What was asked for in the step before is there: every
+// rank asked before its buckets, which have been averaged since.
+void AutoHook::begin_step() {
+  watch_->end_step(step_.seconds);
+  const Predicted last = std::exchange(step_, {});
+  if (agreement_) {
+    const Agreement done = *std::exchange(agreement_, std::nullopt);
+    with_backend_errors(options_.process_group->getRank(), kAgreeing, [&] { done.work->wait(); });
+    take_agreed(done.ratio.item<double>(), last);
+  }
+  if (++steps_ == window_) {
+    steps_ = 0;
+    agree_on(watch_->take_least());
+  }
+}
+
+void AutoHook::agree_on(double ratio) {
+  const Group& group = options_.process_group;
+  Agreement agreement{.ratio = at::full({1}, ratio, at::kDouble), .work = nullptr};
+  std::vector<at::Tensor> tensors{agreement.ratio};
+  c10d::AllreduceOptions least;
+  least.reduceOp = c10d::ReduceOp::MIN;
+  with_backend_errors(group->getRank(), kAgreeing, [&] { agreement.work = group->allreduce(tensors, least); });
+  agreement_ = std::move(agreement);
+}
+
+// The link takes so much longer that the step would have been predicted to take what it was seen to take.
+void AutoHook::take_agreed(double ratio, const Predicted& step) {
+  if (ratio == kNothingSeen || (ratio <= kMostChange && ratio >= kLeastChange) || step.sent <= 0) {
+    return;
+  }
+  const double local = step.seconds - step.sent;
+  const double factor = std::clamp((ratio * step.seconds - local) / step.sent, 1 / kMostFactor, kMostFactor);
+  candidates_ = on_slower_link(std::move(candidates_), factor);
+  link_.between_nodes->seconds_per_hop *= factor;
+  link_.between_nodes->seconds_per_byte *= factor;
+  watch_->take_least();  // What was seen since was compared with other predictions.
+  ++changes_;
+}
+
+HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
+  HookState state = CommHook::state(parameters);
+  state.emplace(kGiven, given_tensor(options_.wire));
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const AutoCandidate& candidate = candidates_[i];
+    state.emplace(key_of(candidate.name, kCost),
+                  at::tensor({candidate.cost.seconds, candidate.cost.seconds_per_element, candidate.sent.seconds,
+                              candidate.sent.seconds_per_element},
+                             at::kDouble));
+    for (auto& [name, tensor] : hooks_[i]->state(parameters)) {
+      state.emplace(key_of(candidate.name, name), tensor);
+    }
+  }
+  return state;
+}
+
+void AutoHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  CommHook::load_state(saved, parameters);
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const FormerRanks part = part_of_ranks(saved, candidates_[i].name);
+    if (!part.own().empty()) {
+      hooks_[i]->load_state(part, parameters);
+    }
+  }
+  if (saved.world_size == options_.process_group->getSize()) {
+    resume_decision(saved.own());
+  }
+}
+
+// With other candidates, or other things given, it stays what it is.
+void AutoHook::resume_decision(const HookState& saved) {
+  std::vector<AutoCandidate> resumed = candidates_;
+  for (AutoCandidate& candidate : resumed) {
+    const std::string key = key_of(candidate.name, kCost);
+    const auto found = saved.find(key);
+    if (found == saved.end()) {
+      return;
+    }
+    const std::vector<double> numbers = numbers_of(found->second, key, 4);
+    candidate.cost = {numbers[0], numbers[1]};
+    candidate.sent = {numbers[2], numbers[3]};
+  }
+  const auto given = saved.find(kGiven);
+  if (given != saved.end() &&
+      numbers_of(given->second, kGiven, 2) == numbers_of(given_tensor(options_.wire), kGiven, 2)) {
+    candidates_ = std::move(resumed);
+    is_resumed_ = true;
+  }
+}
+
+namespace {
+
+// The greatest of each part, element by element: any of the candidates may have been taken.
+ErrorTerms greater_terms(const ErrorTerms& a, const ErrorTerms& b) {
+  return {at::maximum(a.float32, b.float32), at::maximum(a.first_hop, b.first_hop),
+          at::maximum(a.second_hop, b.second_hop)};
+}
+
+int64_t most_payload(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
+  int64_t most = 0;
+  for (const AutoCandidate& candidate : auto_candidates(options.wire, layout)) {
+    const HookOptions own = candidate_options(candidate.name, options);
+    most = std::max(most, hook_row(candidate.name).payload_bytes(gradients, layout, own));
+  }
+  return most;
+}
+
+ErrorTerms greatest_terms(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
+  std::optional<ErrorTerms> greatest;
+  for (const AutoCandidate& candidate : auto_candidates(options.wire, layout)) {
+    const HookOptions own = candidate_options(candidate.name, options);
+    const ErrorTerms terms = hook_row(candidate.name).error_terms(bucket, layout, own);
+    greatest = greatest ? greater_terms(*greatest, terms) : terms;
+  }
+  return *greatest;
+}
+
+}  // namespace
+
+HookRow auto_row() {
+  return {.name = "auto",
+          .make = [](const HookOptions& options) { return std::make_unique<AutoHook>(options); },
+          .payload_bytes = most_payload,
+          .error_terms = greatest_terms,
+          .chooses = true};
+}
+
+}  // namespace narrowcast::hooks

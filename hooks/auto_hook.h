@@ -1,0 +1,99 @@
+// The hook that takes, for each bucket, the fastest of others.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hook_options.h>
+#include "hooks/auto_choice.h"
+#include "hooks/hook_table.h"
+#include "ops/node/find_nodes.h"
+
+namespace narrowcast::hooks {
+
+// By what the hook decides; a test brings its own.
+struct AutoMeasures {
+  // A collective: what an exchange of a fresh hook of that name takes, the same on all ranks. Empty: measured, or where
+  // the options say something of the link computed from it.
+  std::function<ExchangeCost(const std::string& name)> cost = nullptr;
+  std::function<double()> now = nullptr;  // Seconds, thread-safe. Empty: a steady clock.
+  int64_t window = 100;                   // Steps, >= 1, after which the link is looked at.
+};
+
+// When the exchanges of a step on one rank began and ended. Thread-safe: futures complete on other threads.
+class ExchangeWatch;
+
+// "auto": gives each bucket to one of its candidates (auto_choice.h), hooks of their own, by the bucket's size and what
+// exchanges of that size are predicted to take. Made by a collective, in which all candidates are measured; all ranks
+// decide alike. With one rank, and on GPUs, where nothing is measured so far, all buckets go to allreduce.
+//
+// After each window of steps the ranks compare what was predicted with the last stretch of a step in which something
+// was in flight, on the rank and in the step with the least: waiting for slower ranks, and computing beside it, only
+// add. If it is a third more or less, the link has changed by as much as explains it, and the hook decides anew, on all
+// ranks in the same step.
+class AutoHook final : public CommHook {
+ public:
+  // A collective.
+  explicit AutoHook(const HookOptions& options, const AutoMeasures& measures = {});
+  ~AutoHook() override;
+
+  std::string_view name() const override { return "auto"; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  std::string decision() const override;
+
+  // The candidates' own states, and what they were predicted to take. In a world of the same size a training goes on
+  // with the same decisions.
+  HookState state(const std::vector<NamedParameter>& parameters) const override;
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+
+  // How often the link was found to have changed.
+  int64_t changes() const { return changes_; }
+  // The name of the hook that a bucket of so many elements would be given to.
+  const std::string& taken_for(int64_t numel) const { return candidates_[choose_candidate(candidates_, numel)].name; }
+
+ private:
+  // What the buckets of a step are predicted to take, one after the other; the same on all ranks.
+  struct Predicted {
+    double seconds = 0;
+    double sent = 0;  // The link's part of it.
+  };
+  struct Agreement {
+    at::Tensor ratio;  // float64 [1]: the least of the ranks
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+  ExchangeCost cost_of(const std::string& name, const AutoMeasures& measures) const;
+  c10::intrusive_ptr<c10::ivalue::Future> run(CommHook& hook, c10d::GradBucket& bucket);
+  void begin_step();
+  void agree_on(double ratio);
+  void take_agreed(double ratio, const Predicted& step);
+  void resume_decision(const HookState& saved);
+  bool gives_any_link() const;
+
+  const HookOptions options_;
+  const bool on_gpu_;
+  const std::shared_ptr<const node::FoundNodes> nodes_;
+  collectives::Link link_;
+  int64_t window_;
+  std::vector<AutoCandidate> candidates_;
+  std::vector<std::unique_ptr<CommHook>> hooks_;  // By candidate.
+  std::shared_ptr<ExchangeWatch> watch_;
+  std::optional<Agreement> agreement_;  // Under way since the step before.
+  Predicted step_;                      // So far.
+  bool is_resumed_ = false;
+  int64_t last_bucket_ = -1;
+  int64_t steps_ = 0;  // Since the window began.
+  int64_t changes_ = 0;
+};
+
+// What the table knows of it.
+HookRow auto_row();
+
+}  // namespace narrowcast::hooks

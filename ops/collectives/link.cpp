@@ -1,0 +1,224 @@
+#include "ops/collectives/link.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/collectives/group.h"
+#include "ops/engine/engine.h"
+#include "ops/node/find_nodes.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using node::NodeLayout;
+using Clock = std::chrono::steady_clock;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr const char* kMeasuring = "measuring the link";
+constexpr int64_t kPingBytes = 16;  // Shorter ones cannot be told from none.
+constexpr double kMostGrowth = 4;   // Of a message over the one before.
+constexpr double kMargin = 1.25;    // The time of a message that is just long enough varies.
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Round trips between a rank and the one that it sends to, while it answers the one that sends to it. Ping i travels on
+// channel 2 i, its echo on the next.
+class PingJob final : public engine::Job {
+ public:
+  PingJob(const LinkPeers& peers, int64_t pings) : peers_(peers), pings_(pings) {
+    for (int64_t message = 0; message < 2 * pings_; ++message) {
+      received_.push_back(at::zeros({kPingBytes}, at::kByte));
+    }
+  }
+
+  std::string name() const override { return kMeasuring; }
+  int64_t advances() const override { return 2 * pings_; }
+
+  void start(engine::Transport& transport) override {
+    for (int64_t ping = 0; ping < pings_; ++ping) {
+      receives_.push_back(transport.post_receive({received_[2 * ping], peers_.from, 2 * ping}));
+      receives_.push_back(transport.post_receive({received_[2 * ping + 1], peers_.to, 2 * ping + 1}));
+    }
+    send_ping(transport, 0);
+  }
+
+  // In turn: a ping has come and is answered, the own one is answered and the next goes.
+  void advance(engine::Transport& transport) override {
+    const int64_t message = advanced_++;
+    transport.wait_receive(receives_[message]);
+    if (message % 2 == 0) {
+      transport.send({sent_, peers_.from, message + 1});
+      return;
+    }
+    seconds_.push_back(std::chrono::duration<double>(Clock::now() - began_).count());
+    if (message + 1 < 2 * pings_) {
+      send_ping(transport, message + 1);
+    }
+  }
+
+  at::Tensor finish(engine::Transport& /*transport*/) override { return sent_; }
+
+  // Afterwards: of one way.
+  double seconds_per_hop() const { return median_of(seconds_) / 2; }
+
+ private:
+  void send_ping(engine::Transport& transport, int64_t channel) {
+    began_ = Clock::now();
+    transport.send({sent_, peers_.to, channel});
+  }
+
+  const LinkPeers peers_;
+  const int64_t pings_;
+  const at::Tensor sent_ = at::zeros({kPingBytes}, at::kByte);
+  std::vector<at::Tensor> received_;
+  std::vector<int64_t> receives_;
+  int64_t advanced_ = 0;
+  Clock::time_point began_;
+  std::vector<double> seconds_;
+};
+
+// One message to a peer, while one comes.
+class BulkJob final : public engine::Job {
+ public:
+  BulkJob(const LinkPeers& peers, int64_t bytes)
+      : peers_(peers), sent_(at::zeros({bytes}, at::kByte)), received_(at::zeros({bytes}, at::kByte)) {}
+
+  std::string name() const override { return kMeasuring; }
+
+  void start(engine::Transport& transport) override {
+    receive_ = transport.post_receive({received_, peers_.from, 0});
+    began_ = Clock::now();
+    transport.send({sent_, peers_.to, 0});
+  }
+
+  at::Tensor finish(engine::Transport& transport) override {
+    transport.wait_receive(receive_);
+    transport.wait_sends();
+    seconds_ = std::chrono::duration<double>(Clock::now() - began_).count();
+    return received_;
+  }
+
+  double seconds() const { return seconds_; }
+
+ private:
+  const LinkPeers peers_;
+  const at::Tensor sent_;
+  const at::Tensor received_;
+  int64_t receive_ = 0;
+  Clock::time_point began_;
+  double seconds_ = 0;
+};
+
+// One rank's part. Every figure is agreed on before the next message, whose size depends on it; so the ranks also begin
+// together.
+class Measurement {
+ public:
+  Measurement(const Group& group, const std::optional<LinkPeers>& peers)
+      : group_(group), peers_(peers), engine_(engine::Engine::for_group(group)) {}
+
+  double seconds_per_hop(int64_t pings) {
+    double seconds = 0;
+    if (peers_) {
+      const auto job = std::make_shared<PingJob>(*peers_, pings);
+      engine_->submit(job)->waitAndThrow();
+      seconds = job->seconds_per_hop();
+    }
+    return most_of_any_rank(seconds);
+  }
+
+  double seconds_of_message(int64_t bytes) {
+    double seconds = 0;
+    if (peers_) {
+      const auto job = std::make_shared<BulkJob>(*peers_, bytes);
+      engine_->submit(job)->waitAndThrow();
+      seconds = job->seconds();
+    }
+    return most_of_any_rank(seconds);
+  }
+
+ private:
+  double most_of_any_rank(double seconds) const {
+    return all_gather_rows(group_, kMeasuring, at::full({1}, seconds, at::kDouble), at::kCPU).max().item<double>();
+  }
+
+  const Group group_;
+  const std::optional<LinkPeers> peers_;
+  const std::shared_ptr<engine::Engine> engine_;
+};
+
+std::optional<LinkPeers> peers_between_nodes(const NodeLayout& layout, int64_t rank) {
+  const int64_t local_rank = layout.local_rank_of(rank);
+  if (local_rank >= layout.segments()) {
+    return std::nullopt;
+  }
+  const int64_t nodes = layout.nodes();
+  const int64_t node = layout.node_of(rank);
+  const int64_t distance = nodes / 2;
+  return LinkPeers{layout.ranks_of((node + distance) % nodes)[local_rank],
+                   layout.ranks_of((node + nodes - distance) % nodes)[local_rank]};
+}
+
+std::optional<LinkPeers> peers_within_node(const NodeLayout& layout, int64_t rank) {
+  const std::vector<int64_t>& local = layout.ranks_of(layout.node_of(rank));
+  const auto size = static_cast<int64_t>(local.size());
+  if (size == 1) {
+    return std::nullopt;
+  }
+  const int64_t local_rank = layout.local_rank_of(rank);
+  return LinkPeers{local[(local_rank + 1) % size], local[(local_rank + size - 1) % size]};
+}
+
+}  // namespace
+
+LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers, const LinkEffort& effort) {
+  Measurement measurement(group, peers);
+  LinkRates rates;
+  rates.cost.seconds_per_hop = measurement.seconds_per_hop(effort.pings);
+  int64_t bytes = effort.least_bytes;
+  std::vector<double> seconds;  // Of messages of that size.
+  int64_t sent = 2 * effort.pings * kPingBytes;
+  for (bool is_growing = true; is_growing || static_cast<int64_t>(seconds.size()) < effort.messages;) {
+    seconds.push_back(measurement.seconds_of_message(bytes));
+    sent += bytes;
+    is_growing = is_growing && seconds.back() < effort.message_seconds && bytes < effort.most_bytes;
+    if (is_growing) {
+      const double growth = std::min(kMostGrowth, kMargin * effort.message_seconds / seconds.back());
+      bytes = std::min(effort.most_bytes, static_cast<int64_t>(growth * static_cast<double>(bytes)));
+      seconds.clear();
+    }
+  }
+  rates.cost.seconds_per_byte = median_of(seconds) / static_cast<double>(bytes);
+  rates.message_bytes = bytes;
+  rates.payload_bytes_sent = sent;
+  return rates;
+}
+
+std::shared_ptr<const Link> find_link(const Group& group, const NodeLayout& layout) {
+  static node::KeptByGroup<NodeLayout, Link> kept;
+  if (auto known = kept.find(group, layout)) {
+    return known;
+  }
+  const int64_t rank = group->getRank();
+  Link link;
+  if (layout.nodes() > 1) {
+    link.between_nodes = measure_link(group, peers_between_nodes(layout, rank)).cost;
+  }
+  if (layout.has_levels()) {
+    link.within_node = measure_link(group, peers_within_node(layout, rank)).cost;
+  }
+  auto found = std::make_shared<const Link>(link);
+  kept.keep(group, layout, found);
+  return found;
+}
+
+}  // namespace narrowcast::collectives
