@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "ops/node/descriptor.h"
+#include "ops/node/shared_memory.h"
 
 namespace narrowcast::node {
 

@@ -12,7 +12,6 @@
 
 #include "ops/engine/engine.h"
 #include "ops/engine/transport.h"
-#include "ops/node/descriptor.h"
 #include "ops/node/shared_memory.h"
 
 namespace narrowcast::node {

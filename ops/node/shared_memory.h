@@ -1,12 +1,45 @@
 // Memory that processes of one machine share, without a name: whoever has it was handed its descriptor.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
-
-#include "ops/node/descriptor.h"
+#include <utility>
 
 namespace narrowcast::node {
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  // None.
+  Descriptor() = default;
+  // Takes over `number`, which is open, or negative for none.
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() { reset(); }
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      number_ = std::exchange(other.number_, -1);
+    }
+    return *this;
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  explicit operator bool() const { return number_ >= 0; }
+  int number() const { return number_; }
+  void reset() {
+    if (number_ >= 0) {
+      ::close(number_);
+    }
+    number_ = -1;
+  }
+
+ private:
+  int number_ = -1;
+};
 
 // A mapping of such memory. Pages that nobody has written to yet are zeros and cost nothing. When the last process that
 // has it ends, in whatever way, nothing of it stays behind.

@@ -1,4 +1,4 @@
-#include "hooks/gradient_buckets.h"
+#include "hooks/exchange_cost.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

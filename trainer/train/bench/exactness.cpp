@@ -10,7 +10,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
-#include "hooks/gradient_buckets.h"
+#include "hooks/exchange_cost.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "trainer/train/training/evaluation.h"

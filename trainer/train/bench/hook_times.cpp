@@ -10,7 +10,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
-#include "hooks/gradient_buckets.h"
+#include "hooks/exchange_cost.h"
 #include "trainer/train/bench/statistics.h"
 
 namespace narrowcast::bench {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include <narrowcast/hooks.h>
-#include "hooks/gradient_buckets.h"
+#include "hooks/exchange_cost.h"
 #include "hooks/hook_table.h"
 #include "tests/support/ranks.h"
 #include "trainer/train/bench/run_bench.h"
