@@ -188,6 +188,13 @@ std::string AutoHook::decision() const {
   return choice_text(candidates_) + "; link " + link + ", " + source + resumed + again;
 }
 
+std::optional<double> AutoHook::predicted_seconds(int64_t numel) const {
+  if (candidates_.size() == 1) {
+    return std::nullopt;  // Nothing was measured.
+  }
+  return candidates_[choose_candidate(candidates_, numel)].cost.of(numel);
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& bucket) {
   const auto index = static_cast<int64_t>(bucket.getIndex());
   const bool is_first = index <= std::exchange(last_bucket_, index);

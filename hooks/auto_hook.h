@@ -48,6 +48,7 @@ class AutoHook final : public CommHook {
   std::string_view name() const override { return "auto"; }
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   std::string decision() const override;
+  std::optional<double> predicted_seconds(int64_t numel) const override;
 
   // The candidates' own states, and what they were predicted to take. In a world of the same size a training goes on
   // with the same decisions.

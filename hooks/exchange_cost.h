@@ -52,6 +52,7 @@ struct ExchangeCost {
 
   // Of a bucket of so many elements, in seconds.
   double of(int64_t numel) const { return seconds + seconds_per_element * static_cast<double>(numel); }
+  double operator()(int64_t numel) const { return of(numel); }
 };
 
 // How an exchange is measured: float32 buckets on the CPU of two sizes.

@@ -97,6 +97,8 @@ TEST(AutoHook, GivesEachBucketToTheHookForItsSize) {
     AutoHook hook({group, wire_of(1)}, measures);
     EXPECT_EQ(hook.taken_for(100), "allreduce");
     EXPECT_EQ(hook.taken_for(kAutoNumel), "int8");
+    EXPECT_EQ(hook.predicted_seconds(100), measures.cost("allreduce").of(100));
+    EXPECT_EQ(hook.predicted_seconds(kAutoNumel), measures.cost("int8").of(kAutoNumel));
     EXPECT_THAT(hook.decision(), HasSubstr("int8 from"));
     EXPECT_THAT(hook.decision(), HasSubstr("allreduce below"));
     EXPECT_THAT(hook.decision(), HasSubstr("link 10.0 Gbit/s and 50.0 us between nodes, given"));

@@ -7,6 +7,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
+#include "hooks/exchange_cost.h"
 #include "trainer/ddp/reducer.h"
 
 namespace narrowcast {
@@ -61,14 +62,17 @@ BackwardPass BucketChooser::slowest_pass() const {
   return pass;
 }
 
-// With a hook of its own: that of the training keeps its state.
-hooks::ExchangeCost BucketChooser::exchange_cost() const {
+// Measured with a hook of its own: that of the training keeps its state.
+ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) const {
+  if (in_use != nullptr && in_use->predicted_seconds(1).has_value()) {
+    return [in_use](int64_t numel) { return in_use->predicted_seconds(numel).value(); };
+  }
   const std::string& name = options_.hook() == "none" ? "allreduce" : options_.hook();
   const auto hook = hooks::create_comm_hook(name, {group_, options_.wire(), options_.channel_size()});
   return hooks::measure_exchange(*hook, group_);
 }
 
-BucketChooser::Result BucketChooser::choose() const {
+BucketChooser::Result BucketChooser::choose(const hooks::CommHook* in_use) const {
   return with_network_errors(group_->getRank(), "choosing the size of buckets", [&] {
     const BackwardPass pass = slowest_pass();
     const std::vector<size_t> order = order_of(pass);
@@ -77,7 +81,7 @@ BucketChooser::Result BucketChooser::choose() const {
       const DdpOptions sized = DdpOptions(options_).bucket_cap_mb(size);
       layouts.push_back({.cap_mb = size, .buckets = fill_buckets(parameters_, order, sized)});
     }
-    BucketChoice choice = choose_bucket_size(layouts, pass, exchange_cost());
+    BucketChoice choice = choose_bucket_size(layouts, pass, exchange_seconds(in_use));
     return Result{std::move(choice), std::move(layouts[static_cast<size_t>(choice.chosen)].buckets)};
   });
 }

@@ -45,12 +45,13 @@ class BucketChooser {
     BucketChoice choice;
     BucketIndices buckets;
   };
-  // A collective, between steps. c10::DistBackendError if a peer fails.
-  Result choose() const;
+  // A collective, between steps. `in_use`: the hook, null for "none"; what it does not predict itself is measured with
+  // another one of its kind. c10::DistBackendError if a peer fails.
+  Result choose(const hooks::CommHook* in_use) const;
 
  private:
   BackwardPass slowest_pass() const;
-  hooks::ExchangeCost exchange_cost() const;
+  ExchangeSeconds exchange_seconds(const hooks::CommHook* in_use) const;
 
   const std::vector<at::Tensor> parameters_;
   const ProcessGroupPtr group_;

@@ -25,7 +25,7 @@ std::vector<double> bucket_sizes(int64_t gradient_bytes) {
   return sizes;
 }
 
-double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const hooks::ExchangeCost& cost) {
+double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const ExchangeSeconds& exchange) {
   double ready = 0;     // This bucket and those before it.
   double averaged = 0;  // Those before it.
   for (const std::vector<size_t>& bucket : buckets) {
@@ -34,17 +34,17 @@ double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& 
       ready = std::max(ready, pass.ready_seconds[parameter]);
       numel += pass.numel[parameter];
     }
-    averaged = std::max(averaged, ready) + cost.of(numel);
+    averaged = std::max(averaged, ready) + exchange(numel);
   }
   return averaged;
 }
 
 BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
-                                const hooks::ExchangeCost& cost) {
+                                const ExchangeSeconds& exchange) {
   BucketChoice choice{.backward_seconds = pass.seconds()};
   std::vector<double> seconds;
   for (const BucketLayout& layout : layouts) {
-    seconds.push_back(seconds_until_averaged(layout.buckets, pass, cost));
+    seconds.push_back(seconds_until_averaged(layout.buckets, pass, exchange));
     choice.sizes.push_back({.cap_mb = layout.cap_mb,
                             .buckets = std::ssize(layout.buckets),
                             .seconds_left = seconds.back() - choice.backward_seconds});

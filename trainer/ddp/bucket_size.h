@@ -6,10 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <narrowcast/gradient_reducer.h>
-#include "hooks/exchange_cost.h"
 
 namespace narrowcast {
 
@@ -35,12 +35,15 @@ struct BucketLayout {
 // as they are less than all gradients, and last what holds these.
 std::vector<double> bucket_sizes(int64_t gradient_bytes);
 
+// Seconds in which a bucket of so many elements is averaged: a hooks::ExchangeCost, or what a hook predicts.
+using ExchangeSeconds = std::function<double(int64_t numel)>;
+
 // Seconds from the pass's first gradient to the last average, with these buckets.
-double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const hooks::ExchangeCost& cost);
+double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const ExchangeSeconds& exchange);
 
 // Of the layouts, given from small to large, the largest with which the averages are there at most 1% later than with
 // the best. Processors that the exchange takes from the backward pass are taken with every size alike, and so left out.
 BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
-                                const hooks::ExchangeCost& cost);
+                                const ExchangeSeconds& exchange);
 
 }  // namespace narrowcast

@@ -145,7 +145,7 @@ void GradientReducer::rebuild() {
 // A Reducer that has used its rebuilt buckets remembers which parameters were in each, and would tell the hook so. So
 // there is a new one, to which the hook goes with all that it has.
 void GradientReducer::choose_buckets() {
-  BucketChooser::Result result = chooser_->choose();
+  BucketChooser::Result result = chooser_->choose(hook_.get());
   chooser_.reset();
   bucket_choice_ = std::move(result.choice);
   buckets_to_keep_ = std::move(result.buckets);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -78,6 +79,10 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // Of a hook that chooses between others: which it takes for which buckets, and why, in one line; else empty. Asked
   // for between steps.
   virtual std::string decision() const { return {}; }
+
+  // Seconds that averaging a float32 bucket of so many elements is predicted to take, the same on all ranks; nothing for
+  // hooks that do not measure it. Asked for between steps.
+  virtual std::optional<double> predicted_seconds(int64_t /*numel*/) const { return std::nullopt; }
 
   // Takes a future's value, a tensor or a list of one tensor.
   at::Tensor parseHookResult(const c10::IValue& result) override;

@@ -113,7 +113,7 @@ TEST(BucketChooserTest, AllRanksComeToTheSame) {
       chooser.end_pass();
     }
     EXPECT_TRUE(chooser.is_due());
-    const BucketChooser::Result result = chooser.choose();
+    const BucketChooser::Result result = chooser.choose(nullptr);
     ASSERT_THAT(result.choice.sizes, SizeIs(3));  // 1, 2 and 3 MiB.
     EXPECT_EQ(result.choice.sizes.back().cap_mb, 3);
     EXPECT_EQ(result.choice.size().buckets, std::ssize(result.buckets));
@@ -126,6 +126,31 @@ TEST(BucketChooserTest, AllRanksComeToTheSame) {
     EXPECT_EQ(all_reduce_max(group, numbers), numbers);
     for (double& number : numbers) number = -number;
     EXPECT_EQ(all_reduce_max(group, numbers), numbers) << "the least is the greatest";
+  });
+}
+
+// Predicts an hour for each bucket, however small.
+class SlowHook final : public hooks::CommHook {
+ public:
+  std::string_view name() const override { return "slow"; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& /*bucket*/) override {
+    throw std::logic_error("nothing is to be measured with it");
+  }
+  std::optional<double> predicted_seconds(int64_t /*numel*/) const override { return 3600; }
+};
+
+TEST(BucketChooserTest, AsksAHookThatPredicts) {
+  run_ranks(2, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    const NamedTensor parameter{"a", at::ones({3 << 18}).requires_grad_(true)};
+    BucketChooser chooser({parameter}, group, auto_size().hook("int8"));
+    for (int64_t i = 0; i < 3; ++i) {
+      chooser.begin_pass();
+      parameter.tensor.sum().backward();
+      chooser.end_pass();
+    }
+    const SlowHook slow;
+    const BucketChoice choice = chooser.choose(&slow).choice;
+    EXPECT_NEAR(choice.size().seconds_left, 3600.0 * static_cast<double>(choice.size().buckets), 1e-6);
   });
 }
 

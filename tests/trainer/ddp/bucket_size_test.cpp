@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "hooks/exchange_cost.h"
+
 namespace narrowcast {
 namespace {
 
@@ -56,7 +58,8 @@ TEST(ChooseBucketSize, TakesTheOneThatIsDoneFirst) {
 // s pass, in one 101 + early.
 BucketChoice choice_between_two(int64_t early) {
   const BackwardPass pass = {.numel = {early, 1}, .ready_seconds = {0, 100}};
-  return choose_bucket_size({{1, {{0}, {1}}}, {2, {{0, 1}}}}, pass, {.seconds = 0, .seconds_per_element = 1});
+  return choose_bucket_size({{1, {{0}, {1}}}, {2, {{0, 1}}}}, pass,
+                            hooks::ExchangeCost{.seconds = 0, .seconds_per_element = 1});
 }
 
 TEST(ChooseBucketSize, TakesTheLargerWhereItIsAtMostOnePercentLater) {
@@ -69,7 +72,7 @@ TEST(ChooseBucketSize, SparesLatencyWhereNothingElseTakesTime) {
   const hooks::ExchangeCost latency = {.seconds = 5, .seconds_per_element = 0};
   const std::vector<BucketLayout> layouts = {{1, {{0}, {1}, {2}}}, {3, {{0, 1, 2}}}};
   EXPECT_EQ(choose_bucket_size(layouts, kThreeGradients, latency).size().cap_mb, 3) << "7 s instead of 15";
-  EXPECT_EQ(choose_bucket_size(layouts, kThreeGradients, {}).size().cap_mb, 3) << "nothing is sent";
+  EXPECT_EQ(choose_bucket_size(layouts, kThreeGradients, hooks::ExchangeCost{}).size().cap_mb, 3) << "nothing is sent";
 }
 
 }  // namespace
