@@ -56,6 +56,10 @@ ABSL_FLAG(double, link_gbit, 0,
 ABSL_FLAG(bool, kernels, kDefaults.kernels, "Measure the kernels of the wire formats, on rank 0's machine.");
 ABSL_FLAG(bool, check, kDefaults.check,
           "Compare each hook's mean with the exact one, once for each size; as -c of nccl-tests.");
+ABSL_FLAG(std::string, levels, std::string(to_string(kDefaults.wire.levels)),
+          "Of hooks of wire formats, where ranks share a node: auto, one, two; see docs/hooks.md.");
+ABSL_FLAG(int64_t, node_size, 0,
+          "Take so many consecutive ranks for a node, instead of finding out which share one. 0: find out.");
 ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
 ABSL_FLAG(int64_t, timeout_seconds, std::chrono::duration_cast<std::chrono::seconds>(kDefaults.group.timeout).count(),
           "Limit for joining the other ranks and for every collective.");
@@ -75,7 +79,7 @@ narrowcast::program::Description description() {
           .groups = {{"What is measured",
                       {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
                        "warmup_iterations", "check", "link", "link_gbit", "kernels", "list_hooks"}},
-                     {"How", {"json", "threads", "timeout_seconds"}},
+                     {"How", {"levels", "node_size", "json", "threads", "timeout_seconds"}},
                      {"Place in the job", narrowcast::worker_flags()}},
           .examples = {{"every hook, between four processes of this machine",
                         "narrowcast-run --nproc_per_node=4 narrowcast-bench"},
@@ -114,6 +118,10 @@ BenchOptions read_options(const CommandLine& line) {
   options.link_gbit = given(line, "link_gbit", FLAGS_link_gbit);
   options.kernels = absl::GetFlag(FLAGS_kernels);
   options.check = absl::GetFlag(FLAGS_check);
+  options.wire.levels = narrowcast::hooks::parse_levels(absl::GetFlag(FLAGS_levels));
+  if (const int64_t node_size = absl::GetFlag(FLAGS_node_size); node_size != 0) {
+    options.wire.node_size = node_size;
+  }
   options.json_file = absl::GetFlag(FLAGS_json);
   options.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
   options.threads = absl::GetFlag(FLAGS_threads);

@@ -13,6 +13,7 @@
 #include "hooks/exchange_cost.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
+#include "trainer/train/bench/hook_times.h"
 #include "trainer/train/training/evaluation.h"
 
 namespace narrowcast::bench {
@@ -27,15 +28,14 @@ class ExactnessRun {
   }
 
   // A collective.
-  HookExactness of(const std::string& name) {
-    const hooks::HookOptions options{.process_group = group_};
+  HookExactness of(const std::string& name, const hooks::WireOptions& wire) {
+    const hooks::HookOptions options = options_of(name, group_, wire);
     const std::unique_ptr<hooks::CommHook> hook = hooks::create_comm_hook(name, options);
     buckets_.fill();
     with_network_errors(group_->getRank(), "averaging with the hook " + name, [&] { buckets_.average(*hook); });
     payload_bytes_sent_ += hook->payload_bytes_sent();
     const hooks::SentBucket sent = {.gradients = buckets_.gradients()};
-    const auto terms =
-        hooks::hook_row(name).error_terms(sent, hooks::find_hook_nodes({.process_group = group_})->layout, options);
+    const auto terms = hooks::hook_row(name).error_terms(sent, hooks::find_hook_nodes(options)->layout, options);
     return compared(name, sum_over_ranks(terms.sum()));
   }
 
@@ -75,11 +75,12 @@ class ExactnessRun {
 
 }  // namespace
 
-Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std::string>& names, int64_t numel) {
+Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std::string>& names, int64_t numel,
+                            const hooks::WireOptions& wire) {
   ExactnessRun run(group, numel);
   Exactness exactness;
   for (const std::string& name : names) {
-    exactness.hooks.push_back(run.of(name));
+    exactness.hooks.push_back(run.of(name, wire));
   }
   exactness.payload_bytes_sent = run.payload_bytes_sent();
   return exactness;

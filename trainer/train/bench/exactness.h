@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/hook_options.h>
 #include <narrowcast/process_group.h>
 #include "trainer/train/bench/results.h"
 
@@ -21,6 +22,7 @@ struct Exactness {
 // The tolerance is the one that the hook's row derives from the gradients (error_terms), summed over the ranks by an
 // all-reduce. The worst rank counts. Takes about 10 float64 tensors of `numel` elements. Throws c10::DistBackendError
 // if a peer fails, and what the hooks throw.
-Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std::string>& names, int64_t numel);
+Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std::string>& names, int64_t numel,
+                            const hooks::WireOptions& wire = {});
 
 }  // namespace narrowcast::bench

@@ -11,6 +11,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/exchange_cost.h"
+#include "hooks/hook_table.h"
 #include "trainer/train/bench/statistics.h"
 
 namespace narrowcast::bench {
@@ -26,10 +27,10 @@ struct Entry {
   int64_t warmup_bytes = 0;
 };
 
-std::vector<Entry> make_entries(const ProcessGroupPtr& group, const std::vector<std::string>& names) {
+std::vector<Entry> make_entries(const ProcessGroupPtr& group, const HookWorkload& workload) {
   std::vector<Entry> entries;
-  for (const std::string& name : names) {
-    entries.push_back({.name = name, .hook = hooks::create_comm_hook(name, {.process_group = group})});
+  for (const std::string& name : workload.hooks) {
+    entries.push_back({.name = name, .hook = hooks::create_comm_hook(name, options_of(name, group, workload.wire))});
   }
   return entries;
 }
@@ -83,11 +84,16 @@ HookTime summarize(const ProcessGroupPtr& group, const HookWorkload& workload, c
 
 }  // namespace
 
+hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& group, const hooks::WireOptions& wire) {
+  const hooks::HookRow& row = hooks::hook_row(hook);
+  return {.process_group = group, .wire = row.format || row.chooses ? wire : hooks::WireOptions{}};
+}
+
 HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& workload) {
   TORCH_CHECK_VALUE(workload.nodes.size() == static_cast<size_t>(group->getSize()),
                     "nodes: must name the node of each of ", group->getSize(), " ranks, but has ",
                     workload.nodes.size());
-  std::vector<Entry> entries = make_entries(group, workload.hooks);
+  std::vector<Entry> entries = make_entries(group, workload);
   with_network_errors(group->getRank(), "measuring hooks", [&] { take_turns(group, workload, entries); });
   HookTimes result;
   for (const Entry& entry : entries) {

@@ -5,10 +5,14 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/hook_options.h>
 #include <narrowcast/process_group.h>
 #include "trainer/train/bench/results.h"
 
 namespace narrowcast::bench {
+
+// What a hook of that name is made with: the options are for those that may exchange in two levels.
+hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& group, const hooks::WireOptions& wire);
 
 // One case: all hooks, in alternation.
 struct HookWorkload {
@@ -18,6 +22,7 @@ struct HookWorkload {
   int64_t warmup_iterations = 0;
   int64_t iterations = 1;
   std::vector<int64_t> nodes = {};  // the number of each rank's node, by rank
+  hooks::WireOptions wire = {};
 };
 
 // What one case gave.

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include <narrowcast/hooks.h>
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "trainer/base/program/failure.h"
@@ -62,6 +63,16 @@ bool is_worth_measuring(const std::string& hook) {
   return averages(hook) && !row.takes_format && !row.chooses;
 }
 
+// Options that only some hooks take are an error where none of these is measured.
+void check_wire(const BenchOptions& options) {
+  for (const std::string& name : hooks_to_measure(options)) {
+    if (hooks::hook_row(name).format || hooks::hook_row(name).chooses) {
+      return hooks::check_comm_hook(name, options.wire);
+    }
+  }
+  hooks::check_comm_hook(kReference, options.wire);
+}
+
 // Values that differ may still be as many elements.
 void check_bucket_mib(const BenchOptions& options) {
   check_list("bucket_mib", options.bucket_mib, sizeof(float) / kMib, static_cast<double>(kMostBucketBytes) / kMib);
@@ -103,7 +114,7 @@ class Run {
  private:
   // As the hooks of wire formats find them.
   void find_nodes() {
-    const auto found = hooks::find_hook_nodes({.process_group = group_});
+    const auto found = hooks::find_hook_nodes({.process_group = group_, .wire = options_.wire});
     for (int64_t rank = 0; rank < found->layout.world_size(); ++rank) {
       nodes_.push_back(found->layout.node_of(rank));
     }
@@ -132,7 +143,7 @@ class Run {
 
   void check_exactness(int64_t bytes) {
     announce(absl::StrCat("exactness, ", bytes, " bytes"));
-    const Exactness measured = measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes));
+    const Exactness measured = measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes), options_.wire);
     results_.exactness.insert(results_.exactness.end(), measured.hooks.begin(), measured.hooks.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -144,7 +155,8 @@ class Run {
                                                              .buckets = buckets,
                                                              .warmup_iterations = options_.warmup_iterations,
                                                              .iterations = options_.iterations,
-                                                             .nodes = nodes_});
+                                                             .nodes = nodes_,
+                                                             .wire = options_.wire});
     results_.hooks.insert(results_.hooks.end(), measured.times.begin(), measured.times.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -215,6 +227,7 @@ std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
 
 void check_options(const BenchOptions& options, int64_t world_size) {
   check_hooks(options.hooks);
+  check_wire(options);
   if (options.sizes) {
     check_size_range(*options.sizes);
   } else {
@@ -238,7 +251,9 @@ std::vector<NamedValue> agreed_values(const BenchOptions& options) {
           {"warmup_iterations", absl::StrCat(options.warmup_iterations)},
           {"link", options.link ? "true" : "false"},
           {"kernels", options.kernels ? "true" : "false"},
-          {"check", options.check ? "true" : "false"}};
+          {"check", options.check ? "true" : "false"},
+          {"levels", std::string(to_string(options.wire.levels))},
+          {"node_size", options.wire.node_size ? absl::StrCat(*options.wire.node_size) : "none"}};
 }
 
 std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words) {

@@ -26,6 +26,7 @@ struct BenchOptions {
   std::optional<double> link_gbit = {};   // its rate as the user knows it, Gbit/s; else the measured one
   bool kernels = true;                    // measure the kernels
   bool check = true;                      // compare the hooks' means with the exact one
+  hooks::WireOptions wire = {};           // of hooks of wire formats: levels and node_size
   std::string json_file = {};             // for the results; empty: none
   int64_t threads = 0;                    // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
   ProcessGroupOptions group = {};

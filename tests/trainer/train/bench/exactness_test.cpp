@@ -16,10 +16,11 @@
 namespace narrowcast::bench {
 namespace {
 
-std::vector<Exactness> check_ranks(int64_t ranks, const std::vector<std::string>& hooks, int64_t numel) {
+std::vector<Exactness> check_ranks(int64_t ranks, const std::vector<std::string>& hooks, int64_t numel,
+                                   const hooks::WireOptions& wire = {.node_size = 1}) {
   std::vector<Exactness> checked(static_cast<size_t>(ranks));
   testing::run_ranks(ranks, [&](int64_t rank, const ProcessGroupPtr& group) {
-    checked[static_cast<size_t>(rank)] = measure_exactness(group, hooks, numel);
+    checked[static_cast<size_t>(rank)] = measure_exactness(group, hooks, numel, wire);
   });
   return checked;
 }
@@ -51,7 +52,12 @@ TEST(HookExactness, TellsFormatsApart) {
   EXPECT_GT(error(2), error(1));
   EXPECT_LT(error(2), 1e-3);
   EXPECT_GT(error(3), 1.5 * error(2));
-  EXPECT_LT(error(4), 1e-13) << "both ranks are on one node, where nothing is rounded";
+  EXPECT_GT(error(4), error(3));
+}
+
+TEST(HookExactness, RoundsNothingOnOneNode) {
+  const auto checked = check_ranks(2, {"int4"}, 50'000, {.node_size = 2});
+  EXPECT_LT(checked[0].hooks[0].squared_relative_error, 1e-13);
 }
 
 // Of W ranks' independent numbers g, the mean has 1 / W of their variance, and g - mean the rest.

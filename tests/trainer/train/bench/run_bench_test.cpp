@@ -109,6 +109,8 @@ TEST(BenchOptions, AgreeOnWhatIsMeasuredButNotOnFiles) {
   EXPECT_NE(values({}), values({.warmup_iterations = 0}));
   EXPECT_NE(values({}), values({.link = false}));
   EXPECT_NE(values({}), values({.check = false}));
+  EXPECT_NE(values({}), values({.wire = {.levels = hooks::Levels::kOne}}));
+  EXPECT_NE(values({}), values({.wire = {.node_size = 2}}));
   EXPECT_NE(values({}), values({.sizes = SizeRange{.min_bytes = 4, .max_bytes = 8}}));
 }
 
@@ -137,6 +139,9 @@ TEST(RunBench, ChecksBeforeItJoins) {
   EXPECT_THAT(refusal({}, 1), HasSubstr("at least 2 ranks"));
   EXPECT_THAT(refusal({.iterations = 0}, 2), HasSubstr("iterations"));
   EXPECT_THAT(refusal({.threads = -1}, 2), HasSubstr("threads"));
+  EXPECT_THAT(refusal({.hooks = {"int8"}, .wire = {.node_size = -3}}, 2), HasSubstr("node_size: must be at least 1"));
+  EXPECT_THAT(refusal({.hooks = {"bf16_compress"}, .wire = {.node_size = 1}}, 2),
+              HasSubstr("node_size: 1 has no effect"));
   EXPECT_THAT(refusal({.json_file = folder / "no/such/folder.json"}, 2), HasSubstr("no/such/folder.json"));
 }
 
