@@ -80,8 +80,8 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // for between steps.
   virtual std::string decision() const { return {}; }
 
-  // Seconds that averaging a float32 bucket of so many elements is predicted to take, the same on all ranks; nothing for
-  // hooks that do not measure it. Asked for between steps.
+  // Seconds that averaging a float32 bucket of so many elements is predicted to take, the same on all ranks; nothing
+  // for hooks that do not measure it. Asked for between steps.
   virtual std::optional<double> predicted_seconds(int64_t /*numel*/) const { return std::nullopt; }
 
   // Takes a future's value, a tensor or a list of one tensor.
