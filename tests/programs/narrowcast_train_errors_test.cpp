@@ -299,7 +299,7 @@ struct TwoRanks {
 TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentThings) {
   for (const auto& [flag, text] : std::vector<std::pair<std::string, std::string>>{
            {"--seed=1", "seed differs between ranks: rank 0 has 0, rank 1 has 1"},
-           {"--hook=bf16_compress", "hook differs between ranks: rank 0 has none, rank 1 has bf16_compress"},
+           {"--hook=bf16_compress", "hook differs between ranks: rank 0 has auto, rank 1 has bf16_compress"},
            {"--width=32", "model_options differs between ranks"}}) {
     TwoRanks ranks(small_gpt(), small_gpt() + Words{flag});
     expect_one_line(ranks.rank0.wait(), 2, text);
