@@ -32,10 +32,12 @@ double median_of(std::vector<double> values) {
 }
 
 // Round trips between a rank and the one that it sends to, while it answers the one that sends to it. Ping i travels on
-// channel 2 i, its echo on the next.
+// channel 2 i, its echo on the next. A rank without peers has nothing to do, but counts the exchange like the others:
+// their messages are told apart by its number.
 class PingJob final : public engine::Job {
  public:
-  PingJob(const LinkPeers& peers, int64_t pings) : peers_(peers), pings_(pings) {
+  PingJob(const std::optional<LinkPeers>& peers, int64_t pings)
+      : peers_(peers.value_or(LinkPeers{})), pings_(peers ? pings : 0) {
     for (int64_t message = 0; message < 2 * pings_; ++message) {
       received_.push_back(at::zeros({kPingBytes}, at::kByte));
     }
@@ -49,7 +51,9 @@ class PingJob final : public engine::Job {
       receives_.push_back(transport.post_receive({received_[2 * ping], peers_.from, 2 * ping}));
       receives_.push_back(transport.post_receive({received_[2 * ping + 1], peers_.to, 2 * ping + 1}));
     }
-    send_ping(transport, 0);
+    if (pings_ > 0) {
+      send_ping(transport, 0);
+    }
   }
 
   // In turn: a ping has come and is answered, the own one is answered and the next goes.
@@ -68,8 +72,8 @@ class PingJob final : public engine::Job {
 
   at::Tensor finish(engine::Transport& /*transport*/) override { return sent_; }
 
-  // Afterwards: of one way.
-  double seconds_per_hop() const { return median_of(seconds_) / 2; }
+  // Afterwards: of one way; 0 without peers.
+  double seconds_per_hop() const { return seconds_.empty() ? 0 : median_of(seconds_) / 2; }
 
  private:
   void send_ping(engine::Transport& transport, int64_t channel) {
@@ -87,21 +91,30 @@ class PingJob final : public engine::Job {
   std::vector<double> seconds_;
 };
 
-// One message to a peer, while one comes.
+// One message to a peer, while one comes; none without peers, as above.
 class BulkJob final : public engine::Job {
  public:
-  BulkJob(const LinkPeers& peers, int64_t bytes)
-      : peers_(peers), sent_(at::zeros({bytes}, at::kByte)), received_(at::zeros({bytes}, at::kByte)) {}
+  BulkJob(const std::optional<LinkPeers>& peers, int64_t bytes)
+      : peers_(peers),
+        sent_(at::zeros({peers ? bytes : 0}, at::kByte)),
+        received_(at::zeros({peers ? bytes : 0}, at::kByte)) {}
 
   std::string name() const override { return kMeasuring; }
 
+  int64_t advances() const override { return 0; }
+
   void start(engine::Transport& transport) override {
-    receive_ = transport.post_receive({received_, peers_.from, 0});
-    began_ = Clock::now();
-    transport.send({sent_, peers_.to, 0});
+    if (peers_) {
+      receive_ = transport.post_receive({received_, peers_->from, 0});
+      began_ = Clock::now();
+      transport.send({sent_, peers_->to, 0});
+    }
   }
 
   at::Tensor finish(engine::Transport& transport) override {
+    if (!peers_) {
+      return received_;
+    }
     transport.wait_receive(receive_);
     transport.wait_sends();
     seconds_ = std::chrono::duration<double>(Clock::now() - began_).count();
@@ -111,7 +124,7 @@ class BulkJob final : public engine::Job {
   double seconds() const { return seconds_; }
 
  private:
-  const LinkPeers peers_;
+  const std::optional<LinkPeers> peers_;
   const at::Tensor sent_;
   const at::Tensor received_;
   int64_t receive_ = 0;
@@ -127,23 +140,15 @@ class Measurement {
       : group_(group), peers_(peers), engine_(engine::Engine::for_group(group)) {}
 
   double seconds_per_hop(int64_t pings) {
-    double seconds = 0;
-    if (peers_) {
-      const auto job = std::make_shared<PingJob>(*peers_, pings);
-      engine_->submit(job)->waitAndThrow();
-      seconds = job->seconds_per_hop();
-    }
-    return most_of_any_rank(seconds);
+    const auto job = std::make_shared<PingJob>(peers_, pings);
+    engine_->submit(job)->waitAndThrow();
+    return most_of_any_rank(job->seconds_per_hop());
   }
 
   double seconds_of_message(int64_t bytes) {
-    double seconds = 0;
-    if (peers_) {
-      const auto job = std::make_shared<BulkJob>(*peers_, bytes);
-      engine_->submit(job)->waitAndThrow();
-      seconds = job->seconds();
-    }
-    return most_of_any_rank(seconds);
+    const auto job = std::make_shared<BulkJob>(peers_, bytes);
+    engine_->submit(job)->waitAndThrow();
+    return most_of_any_rank(job->seconds());
   }
 
  private:
@@ -199,7 +204,7 @@ LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers
   }
   rates.cost.seconds_per_byte = median_of(seconds) / static_cast<double>(bytes);
   rates.message_bytes = bytes;
-  rates.payload_bytes_sent = sent;
+  rates.payload_bytes_sent = peers ? sent : 0;
   return rates;
 }
 
