@@ -61,16 +61,16 @@ class Exchanges {
     return greatest_of_ranks(group_, hook_, std::chrono::duration<double>(Clock::now() - begin).count());
   }
 
-  // A collective: the median of at most so many, fewer where they have taken `budget` seconds before.
-  double median(int64_t iterations, double budget) {
-    std::vector<double> seconds;
-    for (double spent = 0; std::ssize(seconds) < iterations && (seconds.empty() || spent < budget);
-         spent += seconds.back()) {
-      seconds.push_back(next());
+  // A collective: the least of at most so many, fewer where they have taken `budget` seconds before.
+  double least(int64_t iterations, double budget) {
+    double least = next();
+    double spent = least;
+    for (int64_t i = 1; i < iterations && spent < budget; ++i) {
+      const double seconds = next();
+      spent += seconds;
+      least = std::min(least, seconds);
     }
-    const auto middle = seconds.begin() + (std::ssize(seconds) - 1) / 2;
-    std::nth_element(seconds.begin(), middle, seconds.end());
-    return *middle;
+    return least;
   }
 
  private:
@@ -124,14 +124,14 @@ ExchangeCost measure_exchange(CommHook& hook, const GroupPtr& group, const CostM
   const double enough = options.seconds * kShareOfOne;
   Exchanges small(hook, group, options.small_numel);
   small.next();
-  const double small_seconds = small.median(options.iterations, budget_of_size);
+  const double small_seconds = small.least(options.iterations, budget_of_size);
   for (int64_t numel = options.small_numel;;) {
     numel = std::min(numel * kGrowth, options.large_numel);
     Exchanges large(hook, group, numel);
     if (large.next() < enough && numel < options.large_numel) {
       continue;
     }
-    const double difference = large.median(options.iterations, budget_of_size) - small_seconds;
+    const double difference = large.least(options.iterations, budget_of_size) - small_seconds;
     const double slope = std::max(0.0, difference / static_cast<double>(numel - options.small_numel));
     return {.seconds = std::max(0.0, small_seconds - slope * static_cast<double>(options.small_numel)),
             .seconds_per_element = slope};

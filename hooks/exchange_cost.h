@@ -59,14 +59,14 @@ struct ExchangeCost {
 struct CostMeasurement {
   int64_t small_numel = int64_t{1} << 14;  // elements, >= 1; 64 KiB, of which latency is the most
   int64_t large_numel = int64_t{1} << 20;  // > small_numel; 4 MiB
-  int64_t iterations = 5;                  // of each size, at most; >= 1
+  int64_t iterations = 9;                  // of each size, at most; >= 1
   double seconds = 0.25;                   // after which no more are begun, > 0; at least one of each size is measured
 };
 
 // A collective: averages buckets of both sizes with the hook, one at a time, and returns the same line on all ranks.
-// The slowest rank's time counts, the median of the iterations of a size. On the way from the small size to the large
-// one buckets grow by factors of four, unmeasured: they warm up memory, and use up what a network lets pass at once.
-// Where one of them takes an eighth of the time that there is, it is large enough.
+// The slowest rank's time counts, the least of the iterations of a size: what disturbs a machine only adds. On the way
+// from the small size to the large one buckets grow by factors of four, unmeasured: they warm up memory, and use up
+// what a network lets pass at once. Where one of them takes an eighth of the time that there is, it is large enough.
 //
 // The hook is one made for this: its state and counters change. Throws c10::ValueError for options out of range,
 // c10::DistBackendError if a peer fails, and what the hook throws.
