@@ -107,13 +107,14 @@ class PayloadTest(unittest.TestCase):
     def test_of_a_training(self):
         """Of the steps by which one training is longer than another: both send the first parameters. What the shorter one
         sends beside its payload is taken off the longer one's bytes. That is less than the block scales' share: 1.5%. The
-        size of buckets is given, as only the longer one would measure what exchanges take."""
+        size of buckets and the link are given: to measure them takes bytes, now more and now fewer."""
         def train(network, hook, steps):
             with tempfile.TemporaryDirectory() as folder:
                 output = pathlib.Path(folder) / "run"
                 data = ",".join(map(str, sorted((ROOT / "docs").glob("*.md"))))
                 sent = run_and_count(network, [narrowcast_train, "--model=char_gpt", f"--data={data}", f"--hook={hook}",
-                                               "--bucket_cap_mb=25", "--batch_size=2", f"--steps={steps}",
+                                               "--bucket_cap_mb=25", "--link_gbit=1", "--link_us=50",
+                                               "--batch_size=2", f"--steps={steps}",
                                                f"--output_dir={output}"])
                 last = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
             return sent, last["payload_bytes_sent"]
