@@ -118,7 +118,7 @@ TEST_P(WireFormats, StayWithinTheBound) {
 TEST_P(WireFormats, NeverMakeANumberOfNanOrInf) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr size_t kSize = 2 * 256 + 2 * 32 + 5;
-  const Floats numbers = test::wire_inputs(static_cast<int64_t>(kSize))[0].second;
+  const Floats numbers = test::usual_numbers(static_cast<int64_t>(kSize));
   const auto block = static_cast<size_t>(test::block_of(format_));
   for (size_t at = 0; at < kSize; ++at) {
     for (const float value : {kInf, -kInf, std::nanf(""), codec::float_of_bits(0xFF800001U)}) {
@@ -146,7 +146,7 @@ TEST_P(WireFormats, KeepZeros) {
 
 TEST_P(WireFormats, AreMadeOfIndependentBlocks) {
   constexpr int64_t kSize = 5 * 256 + 17;
-  const Floats x = test::wire_inputs(kSize)[0].second;
+  const Floats x = test::usual_numbers(kSize);
   const int64_t block = test::block_of(format_);
   for (const Rounding& rounding : {kNearest, kStochastic}) {
     const Bytes whole = encode(format_, x, rounding);
@@ -160,7 +160,7 @@ TEST_P(WireFormats, AreMadeOfIndependentBlocks) {
 }
 
 TEST_P(WireFormats, ReadAndWriteAtAnyAddress) {
-  const Floats x = test::wire_inputs(300)[0].second;
+  const Floats x = test::usual_numbers(300);
   const Bytes expected = encode(format_, x, kNearest);
   on_each_instruction_set([&] {
     for (size_t shift = 1; shift < 8; shift += 2) {
@@ -179,7 +179,7 @@ TEST_P(WireFormats, ReadAndWriteAtAnyAddress) {
 // Long arrays at such addresses are written past the caches.
 TEST_P(WireFormats, DecodeLongAlignedArraysAlike) {
   constexpr int64_t kLong = (int64_t{1} << 18) + 77;
-  const Floats x = test::wire_inputs(kLong)[0].second;
+  const Floats x = test::usual_numbers(kLong);
   const Bytes bytes = encode(format_, x, kNearest);
   const Floats expected = test::plain_decode(format_, bytes, kLong);
   on_each_instruction_set([&] {

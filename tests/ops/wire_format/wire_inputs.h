@@ -23,8 +23,8 @@ using codec::wire::Rounding;
 inline const Rounding kNearest{};
 inline const Rounding kStochastic{true, 0x0123456789ABCDEF, uint64_t{1} << 40, 0xFFFFFFFFFE};
 
-// Arrays of one size, by what is difficult about them; under sanitizers some, others at each call.
-inline std::vector<std::pair<std::string, Floats>> wire_inputs(int64_t size) {
+// Arrays of one size, by what is difficult about them; first the usual numbers.
+inline std::vector<std::pair<std::string, Floats>> all_wire_inputs(int64_t size) {
   std::vector<std::pair<std::string, Floats>> result;
   for (const auto& [name, x] : all_inputs(at::kFloat, size)) {
     const auto* const begin = x.const_data_ptr<float>();
@@ -42,8 +42,14 @@ inline std::vector<std::pair<std::string, Floats>> wire_inputs(int64_t size) {
     generate("greatest", [](int64_t i) { return (i % 3 - 1) * std::numeric_limits<float>::max() / (1 + i % 5); });
     generate("ties", [](int64_t i) { return (i % 32 == 0 ? 127.0F : 0.5F * static_cast<float>(i % 31)); });
   }
-  return some_of(std::move(result));
+  return result;
 }
+
+// Under sanitizers some of them, others at each call.
+inline std::vector<std::pair<std::string, Floats>> wire_inputs(int64_t size) { return some_of(all_wire_inputs(size)); }
+
+// Numbers without anything difficult about them.
+inline Floats usual_numbers(int64_t size) { return all_wire_inputs(size)[0].second; }
 
 // Calls body(Format()) for the format's type.
 template <class Body>

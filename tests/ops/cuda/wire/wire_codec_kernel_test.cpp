@@ -68,7 +68,7 @@ TEST_P(CudaWireEncode, GivesTheBytesOfThePlainCodec) {
 }
 
 TEST_P(CudaWireEncode, DoesInAnyOrderOfTurns) {
-  const Floats x = test::wire_inputs(3000)[0].second;
+  const Floats x = test::usual_numbers(3000);
   for (const Turns turns : {Turns::kForward, Turns::kBackward}) {
     for (uint64_t position = 0; position < 5; ++position) {
       const Rounding rounding = from_position(position);
@@ -79,7 +79,7 @@ TEST_P(CudaWireEncode, DoesInAnyOrderOfTurns) {
 
 TEST_P(CudaWireEncode, WritesToAnyAddress) {
   for (const int64_t size : {1, 7, 33, 1024, 1321}) {
-    const Floats x = test::wire_inputs(size)[0].second;
+    const Floats x = test::usual_numbers(size);
     const Bytes expected = test::plain_encode(format_, x, test::kNearest);
     for (int64_t shift = 0; shift < 16; ++shift) {
       SCOPED_TRACE(::testing::Message() << size << " elements " << shift << " bytes behind a boundary");
@@ -91,7 +91,7 @@ TEST_P(CudaWireEncode, WritesToAnyAddress) {
 
 // More tiles than a block of threads has warps.
 TEST_P(CudaWireEncode, TakesLongArrays) {
-  const Floats x = test::wire_inputs(20000)[0].second;
+  const Floats x = test::usual_numbers(20000);
   EXPECT_EQ(encode(FloatType::kFloat32, x, test::kStochastic, Turns::kBackward),
             test::plain_encode(format_, x, test::kStochastic));
 }
