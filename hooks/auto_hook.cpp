@@ -338,7 +338,11 @@ ErrorTerms greatest_terms(const SentBucket& bucket, const NodeLayout& layout, co
   std::optional<ErrorTerms> greatest;
   for (const AutoCandidate& candidate : auto_candidates(options.wire, layout)) {
     const HookOptions own = candidate_options(candidate.name, options);
-    const ErrorTerms terms = hook_row(candidate.name).error_terms(bucket, layout, own);
+    ErrorTerms terms = hook_row(candidate.name).error_terms(bucket, layout, own);
+    if (options.wire.error_feedback && !own.wire.error_feedback) {  // What it leaves out is never made up for.
+      terms.float32 += terms.first_hop;
+      terms.first_hop.zero_();
+    }
     greatest = greatest ? greater_terms(*greatest, terms) : terms;
   }
   return *greatest;

@@ -122,6 +122,15 @@ TEST(AutoHook, MeasuresItsCandidatesAlikeOnAllRanks) {
   EXPECT_THAT(decisions[0], HasSubstr("measured"));
 }
 
+TEST(AutoHook, AddsUpTheErrorsOfCandidatesWithoutFeedback) {
+  WireOptions wire = wire_of(1);
+  wire.error_feedback = true;
+  const NodeLayout layout = NodeLayout::flat(2);
+  const ErrorTerms terms = hook_row("auto").error_terms({auto_gradients(0)}, layout, {nullptr, wire});
+  const ErrorTerms cast = hook_row("bf16_compress").error_terms({auto_gradients(0)}, layout, {});
+  EXPECT_TRUE((terms.float32 >= cast.float32 + cast.first_hop).all().item<bool>());
+}
+
 TEST(AutoHook, HasNothingToSendAlone) {
   run_ranks(1, [](int64_t, const Group& group) {
     AutoHook hook({group});
