@@ -2,7 +2,7 @@
 import argparse
 import typing
 
-RATES = {"1": 1e9, "10": 1e10, "open": None}  # Of each node's egress, in bits per second.
+RATES = {"0.1": 1e8, "1": 1e9, "10": 1e10, "open": None}  # Of each node's egress, in bits per second.
 MOST_RANKS = 64
 
 
@@ -24,7 +24,7 @@ def _count(number, noun):
 
 
 def rate_text(rate):
-    return "open" if rate == "open" else f"{rate} Gbit/s"
+    return "open" if rate == "open" else "100 Mbit/s" if rate == "0.1" else f"{rate} Gbit/s"
 
 
 def tc_rate(rate):
@@ -45,6 +45,13 @@ def counts(text):
     return list(dict.fromkeys(map(int, text.split(","))))
 
 
+def count(text):
+    """A positive whole number."""
+    if "," in text:
+        raise argparse.ArgumentTypeError(f"'{text}' is no positive whole number")
+    return counts(text)[0]
+
+
 def _rates(text):
     for rate in words(text):
         if rate not in RATES:
@@ -60,7 +67,23 @@ def add_flags(parser, layouts, rates):
                         help="with --nodes: numbers of ranks on each of them; every combination is measured (default: 1)")
     parser.add_argument("--world", type=counts, metavar="W,...", help="short for --nodes=W,... --ranks_per_node=1")
     parser.add_argument("--rate", type=_rates, default=list(rates), metavar="R,...",
-                        help=f"of each node's egress: 1, 10 (Gbit/s) or open (default: {','.join(rates)})")
+                        help=f"of each node's egress: 0.1, 1, 10 (Gbit/s) or open (default: {','.join(rates)})")
+    parser.add_argument("--delay_ms", type=_milliseconds, default=0, metavar="MS",
+                        help="how long packets are under way from one node to another (default: 0)")
+
+
+def _milliseconds(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 10_000:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number from 0 to below 10000")
+    return value
+
+
+def link_text(rate, delay_ms):
+    return rate_text(rate) + (f", {delay_ms:g} ms of delay" if delay_ms else "")
 
 
 def named_layouts(parser, arguments):

@@ -47,6 +47,13 @@ class Flags(unittest.TestCase):
     def test_one_node_of_several_ranks_is_a_network_too(self):
         self.assertEqual(chosen("--nodes=1", "--ranks_per_node=8")[0], [Layout(1, 8)])
 
+    def test_a_delay_is_a_time(self):
+        self.assertEqual(networks.link_text("0.1", 0), "100 Mbit/s")
+        self.assertEqual(networks.link_text("1", 2.5), "1 Gbit/s, 2.5 ms of delay")
+        for wrong in ("-1", "nan", "long", "10000"):
+            self.assertEqual(self.error_of("--delay_ms=" + wrong),
+                             f"argument --delay_ms: '{wrong}' is no number from 0 to below 10000")
+
     def test_world_contradicts_nodes(self):
         means = "; --world=W means --nodes=W --ranks_per_node=1"
         self.assertEqual(self.error_of("--world=2", "--nodes=2"), "--world: cannot be given with --nodes" + means)
@@ -66,13 +73,13 @@ class Flags(unittest.TestCase):
         for value in ("x", "0", "-2", "2.5", "", "2,"):
             word = "" if value == "2," else value
             self.assertEqual(self.error_of(f"--nodes={value}"), f"argument --nodes: '{word}' is no positive whole number")
-        self.assertEqual(self.error_of("--rate=1,100"), "argument --rate: '100' is none of 1, 10, open")
+        self.assertEqual(self.error_of("--rate=1,100"), "argument --rate: '100' is none of 0.1, 1, 10, open")
 
 
 class Rates(unittest.TestCase):
     def test_as_a_shaper_and_as_a_reader_has_them(self):
-        self.assertEqual([networks.tc_rate(rate) for rate in networks.RATES], ["1gbit", "10gbit", None])
-        self.assertEqual([networks.rate_text(rate) for rate in networks.RATES], ["1 Gbit/s", "10 Gbit/s", "open"])
+        self.assertEqual([networks.tc_rate(rate) for rate in networks.RATES], ["0.1gbit", "1gbit", "10gbit", None])
+        self.assertEqual([networks.rate_text(rate) for rate in networks.RATES], ["100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "open"])
 
 
 class Programs(unittest.TestCase):

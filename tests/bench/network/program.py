@@ -1,7 +1,10 @@
 """How the programs of this folder begin and end."""
+import contextlib
 import pathlib
 import signal
 import sys
+
+import networks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests/support/network"))
@@ -19,6 +22,18 @@ class Failed(Exception):
 def add_bin_flag(parser, program):
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", metavar="DIR",
                         help=f"folder of {program} (default: build/release/bin)")
+
+
+@contextlib.contextmanager
+def made_network(arguments, layout, rate):
+    """The hosts of a layout, with flags of networks.add_flags and add_bin_flag."""
+    wire = arguments.bin / "narrowcast_test_wire" if arguments.delay_ms else None
+    if wire and not wire.exists():
+        raise WrongUse(f"--delay_ms: {wire.parent} has no {wire.name}; build it, or name its folder with --bin")
+    with network_namespace.Network(layout.nodes, networks.tc_rate(rate), layout.ranks_per_node, wire) as network:
+        for node in range(layout.nodes if wire else 0):
+            network.set_wire(node, arguments.delay_ms / 2)  # Packets pass two wires.
+        yield network
 
 
 def _missing(program):

@@ -5,7 +5,7 @@ import statistics
 import program
 
 NONE, BF16 = "none", "bf16_compress"
-AUTO = "auto"  # The size of buckets that narrowcast-train chooses by itself.
+AUTO = "auto"  # The hook, and the size of buckets, that narrowcast-train chooses by itself.
 
 
 def seconds_of_steps(metrics, steps, warmup):

@@ -70,12 +70,15 @@ def _uninterrupted():
 
 class Network:
     """`hosts` hosts, host h at address(h); each one's egress shaped to `rate` (as tc has it, e.g. "1gbit"), or not.
-    `ranks_per_host` ranks share a host and its interface; what they send each other stays in the host, unshaped."""
+    `ranks_per_host` ranks share a host and its interface; what they send each other stays in the host, unshaped.
+    With `wire`, the program narrowcast_test_wire, each host is on a wire that set_wire() makes long, lossy or dead."""
 
-    def __init__(self, hosts, rate=None, ranks_per_host=1):
+    def __init__(self, hosts, rate=None, ranks_per_host=1, wire=None):
         self.hosts = hosts
         self.rate = rate
         self.ranks_per_host = ranks_per_host
+        self._wire = wire
+        self._wires = []
         self._prefix = f"{PREFIX}{os.getpid()}-"
         self._switch = self._prefix + "switch"
         self._port = FIRST_PORT
@@ -113,6 +116,12 @@ class Network:
             queue = json.loads(_output(["tc", "-n", self._name(host), "-s", "-j", "qdisc", "show", "dev", INTERFACE]))
             counters["shaped_bytes"] = queue[0]["bytes"]
         return counters
+
+    def set_wire(self, host, delay_ms=0, loss=0):
+        """From now on what the host sends and what is sent to it arrives `delay_ms` later, but for a share `loss` of the
+        packets (1: the wire is cut)."""
+        self._wires[host].stdin.write(f"{round(1000 * delay_ms)} {loss}\n")
+        self._wires[host].stdin.flush()
 
     def environment(self, rank):
         """torchrun's variables, for hosts that are its nodes: the first ranks are those of host 0, and so on."""
@@ -163,7 +172,11 @@ class Network:
     def _make_host(self, host):
         name = self._name(host)
         _output(["ip", "netns", "add", name])
-        self._ip(self._switch, f"link add name port{host} type veth peer name {INTERFACE} netns {name}")
+        if self._wire:
+            self._ip(self._switch, f"link add name line{host} type veth peer name {INTERFACE} netns {name}")
+            self._ip(self._switch, f"link add name port{host} type veth peer name far{host}")
+        else:
+            self._ip(self._switch, f"link add name port{host} type veth peer name {INTERFACE} netns {name}")
         self._ip(self._switch, f"link set dev port{host} master bridge up")
         self._ip(name, f"link set dev {INTERFACE} addrgenmode none")  # No IPv6, whose own packets would be counted.
         self._ip(name, f"address add {self.address(host)}/24 dev {INTERFACE}")
@@ -171,12 +184,25 @@ class Network:
         self._ip(name, "link set dev lo up")
         if self.rate:
             _output(["tc", "-n", name, "qdisc", "add", "dev", INTERFACE, "root", "tbf", "rate", self.rate] + SHAPER)
+        if self._wire:
+            self._start_wire(f"line{host}", f"far{host}")
+
+    def _start_wire(self, *ends):
+        for end in ends:
+            self._ip(self._switch, f"link set dev {end} addrgenmode none up")
+        wire = subprocess.Popen(["ip", "netns", "exec", self._switch, str(self._wire), *ends], text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._wires.append(wire)
+        if wire.stdout.readline() != "ready\n":
+            raise RuntimeError(f"{self._wire}: {wire.stderr.read().strip()}")
 
     def _ip(self, namespace, words):
         _output(["ip", "-n", namespace] + words.split())
 
     def _take_down(self):
         with _uninterrupted():
+            for wire in self._wires:
+                wire.communicate()  # The end of its input is its own.
             for name in _namespaces():
                 if name.startswith(self._prefix):
                     subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL)

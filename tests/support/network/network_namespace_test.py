@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests network_namespace.py, and what narrowcast-bench and narrowcast-train count as payload against an interface's
-own counters: network_namespace_test.py NARROWCAST_BENCH NARROWCAST_TRAIN. Exit code 77 (skipped) where namespaces cannot be made."""
+own counters: network_namespace_test.py NARROWCAST_BENCH NARROWCAST_TRAIN NARROWCAST_TEST_WIRE. Exit code 77 (skipped) where namespaces cannot be made."""
 import json
 import pathlib
 import subprocess
@@ -15,6 +15,7 @@ SKIPPED = 77
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 narrowcast_bench = None
 narrowcast_train = None
+narrowcast_test_wire = None
 
 
 def namespaces():
@@ -71,6 +72,62 @@ class NetworkTest(unittest.TestCase):
         subprocess.run(["ip", "netns", "add", left], check=True)
         with Network(hosts=1):
             self.assertNotIn(left, namespaces())
+
+
+# Host 0 tells host 1 a byte and is told it again, as often as it is asked for, and prints the least seconds that took.
+ROUND_TRIPS = r"""
+import os, socket, time
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if os.environ["RANK"] == "0":
+    connection = socket.create_server(address).accept()[0]
+    connection.settimeout(PATIENCE)
+    least = float("inf")
+    for _ in range(5):
+        begin = time.monotonic()
+        connection.sendall(b"x")
+        if not connection.recv(1):
+            break
+        least = min(least, time.monotonic() - begin)
+    print(least)
+else:
+    while True:
+        try:
+            connection = socket.create_connection(address)
+            break
+        except ConnectionRefusedError:
+            pass
+    while (told := connection.recv(1)):
+        connection.sendall(told)
+"""
+
+
+class WireTest(unittest.TestCase):
+    def round_trip(self, network):
+        return float(network.run_ranks([sys.executable, "-c", ROUND_TRIPS.replace("PATIENCE", "60")])[0])
+
+    def test_a_long_wire_delays_what_goes_either_way(self):
+        with Network(hosts=2, wire=narrowcast_test_wire) as network:
+            network.set_wire(0, delay_ms=15)
+            network.set_wire(1, delay_ms=35)
+            self.assertGreaterEqual(self.round_trip(network), 0.1)
+            network.set_wire(0)
+            network.set_wire(1)
+            self.assertLess(self.round_trip(network), 0.1)
+
+    def test_a_cut_wire_brings_nothing(self):
+        network_namespace.SECONDS_TO_END = 0
+        with Network(hosts=2, wire=narrowcast_test_wire) as network:
+            network.set_wire(1, loss=1)
+            with self.assertRaisesRegex(RankFailed, "not done within 2 s"):
+                network.run_ranks([sys.executable, "-c", ROUND_TRIPS.replace("PATIENCE", "60")], limit_seconds=2)
+
+    def test_tcp_makes_up_for_what_a_wire_loses(self):
+        with Network(hosts=2, wire=narrowcast_test_wire) as network, tempfile.TemporaryDirectory() as folder:
+            network.set_wire(0, loss=0.01)
+            file = pathlib.Path(folder) / "bench.json"
+            network.run_ranks([narrowcast_bench, "--nokernels", "--nolink", "--bucket_mib=1", "--iterations=5",
+                               "--hooks=allreduce,int8", f"--json={file}"])
+            self.assertTrue(all(row["replicas_equal"] for row in json.loads(file.read_text())["exactness"]))
 
 
 def run_and_count(network, command):
@@ -132,5 +189,5 @@ if __name__ == "__main__":
     if problem:
         print("SKIPPED: " + problem)
         sys.exit(SKIPPED)
-    narrowcast_bench, narrowcast_train = sys.argv.pop(1), sys.argv.pop(1)
+    narrowcast_bench, narrowcast_train, narrowcast_test_wire = (sys.argv.pop(1) for _ in range(3))
     unittest.main(verbosity=2)

@@ -1,0 +1,98 @@
+"""Ways to train with few bytes: what each is called, its flags of narrowcast-train, and tables of what each came to."""
+import dataclasses
+import json
+
+import program
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """`round`: of so many steps each exchanges the same bytes."""
+    name: str
+    flags: tuple
+    round: int = 1
+
+
+def _hook(name, *flags):
+    return (f"--hook={name}",) + flags
+
+
+def _outer(every, optimizer, *flags):
+    return (f"--sync_every={every}", f"--outer_optimizer={optimizer}") + flags
+
+
+# As in DiLoCo (arXiv 2311.08105) and Streaming DiLoCo (arXiv 2501.18512).
+_DILOCO = ("--outer_learning_rate=0.7", "--outer_momentum=0.9")
+_STREAMING = ("--outer_learning_rate=0.4", "--outer_momentum=0.9", "--fragments=3", "--overlap_steps=2", "--outer_mix=0.5")
+FORMATS = ("fp32", "int8_b128", "int4_b32")
+
+
+def _variants(plain_steps):
+    """`plain_steps`: of PowerSGD, before it compresses, and of outer steps, before ranks part."""
+    for hook in ("none", "bf16_compress", "int8", "int4"):
+        yield Variant(hook, _hook(hook))
+    power = (f"--power_sgd_start={plain_steps}",)
+    for rank in (1, 2, 4):
+        yield Variant(f"power_sgd rank {rank}", _hook("power_sgd", f"--power_sgd_rank={rank}", *power))
+    yield Variant("power_sgd rank 4 alternate", _hook("power_sgd", "--power_sgd_rank=4", "--power_sgd_alternate", *power))
+    warmup = (f"--outer_warmup={plain_steps}",)
+    yield Variant("average every 10", _outer(10, "average", *warmup), 10)
+    for every in (10, 30, 100):
+        for wire in FORMATS:
+            yield Variant(f"DiLoCo every {every}, {wire}",
+                          _outer(every, "nesterov", f"--outer_format={wire}", *_DILOCO, *warmup), every)
+    yield Variant("streaming every 30, int4_b32",
+                  _outer(30, "nesterov", "--outer_format=int4_b32", *_STREAMING, *warmup), 30)
+
+
+def variants(plain_steps, names=None):
+    """Those of these names, or all. Raises program.WrongUse for a name that is none."""
+    known = {variant.name: variant for variant in _variants(plain_steps)}
+    unknown = [name for name in names or [] if name not in known]
+    if unknown:
+        raise program.WrongUse(f"--variants: '{unknown[0]}' is none of {'; '.join(known)}")
+    return [known[name] for name in names or known]
+
+
+def _events(metrics, kind):
+    return [event for event in map(json.loads, metrics.splitlines()) if event["event"] == kind]
+
+
+def cost_of_steps(metrics, first, last):
+    """Seconds, and bytes of rank 0's payload, of each of the steps after `first` up to `last`, on average: where not all
+    steps exchange, the median is none's. `metrics`: the text of metrics.jsonl with a line for each step."""
+    at = {event["step"]: event for event in _events(metrics, "step")}
+    if first not in at or last not in at:
+        raise program.Failed(f"metrics.jsonl: lacks step {first} or {last}")
+    return tuple((at[last][key] - at[first][key]) / (last - first) for key in ("seconds", "payload_bytes_sent"))
+
+
+def losses(metrics):
+    """The validation losses by step, in order."""
+    return [(event["step"], event["validation_loss"]) for event in _events(metrics, "evaluation")]
+
+
+def loss_after(curve, steps):
+    """Between the points of `curve`, as losses() has them, on the line; None before the first."""
+    if not curve or steps < curve[0][0]:
+        return None
+    for (left, before), (right, after) in zip(curve, curve[1:]):
+        if left <= steps <= right:
+            return before + (after - before) * (steps - left) / (right - left)
+    return curve[-1][1]
+
+
+def rows(costs, curves, reference):
+    """A table as lists of words. `costs`: (seconds, bytes) of a step by name; `curves`: validation losses by name, one
+    curve per seed, whose mean counts. Times are told beside `reference`, and the losses after as many steps as all have
+    taken, and after the time in which the fastest has taken them."""
+    steps = min(curve[-1][0] for of_seeds in curves.values() for curve in of_seeds)
+    time = steps * min(seconds for seconds, _ in costs.values())
+    table = [["", "s per step", f"x {reference}", "kB per step", f"loss, {steps} steps", f"loss, {time:.0f} s"]]
+    for name, (seconds, sent) in costs.items():
+        def mean(count, of_seeds=curves[name]):
+            values = [loss_after(curve, count) for curve in of_seeds]
+            return "-" if None in values else f"{sum(values) / len(values):.3f}"
+        table.append([name, f"{seconds:.3f}", f"{costs[reference][0] / seconds:.1f}", f"{sent / 1e3:.1f}", mean(steps),
+                      mean(min(steps, time / seconds))])
+    return table
