@@ -14,6 +14,7 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/mean_exchange.h"
 
 namespace narrowcast::hooks {
@@ -28,13 +29,7 @@ constexpr int64_t kLeastNumel = int64_t{1} << 8;    // Sizes of which the choice
 constexpr int64_t kMostNumel = int64_t{1} << 24;    // to 64 MiB.
 constexpr int64_t kLocalNumel = int64_t{1} << 20;
 constexpr int kLocalTurns = 9;
-
-// The candidates that send in a format of so many bits.
-struct NarrowFormat {
-  const char* name;
-  int64_t bits;
-};
-constexpr NarrowFormat kNarrowFormats[] = {{"int8", 8}, {"int6", 6}, {"int4", 4}};
+constexpr int64_t kBitsOfFloat32 = 32;
 
 bool is_wire(const std::string& name) { return hook_row(name).format.has_value(); }
 
@@ -86,19 +81,23 @@ std::vector<std::pair<int64_t, size_t>> choices_by_size(const std::vector<AutoCa
 }  // namespace
 
 std::vector<AutoCandidate> auto_candidates(const WireOptions& wire, const NodeLayout& layout) {
-  std::vector<AutoCandidate> candidates{{.name = "allreduce", .rounding = 0}};
-  if (layout.world_size() == 1) {
-    return candidates;
-  }
-  if (layout.has_levels()) {
-    candidates.push_back({.name = "fp32", .rounding = 0});
-  }
-  candidates.push_back({.name = "bf16_compress", .rounding = 1});
-  for (const NarrowFormat& format : kNarrowFormats) {
-    if (layout.nodes() > 1 && format.bits >= wire.auto_bits.value_or(kLeastAutoBits)) {
-      candidates.push_back({.name = format.name, .rounding = static_cast<int64_t>(candidates.size())});
+  const int64_t fewest_bits = wire.auto_bits.value_or(kDefaultAutoBits);
+  std::vector<AutoCandidate> candidates;
+  for (const HookRow& row : hook_rows()) {
+    if (!row.sent_with_auto) {
+      continue;
+    }
+    const int64_t bits = codec::wire::code_bits(*row.sent_with_auto);
+    const bool is_exact = bits == kBitsOfFloat32;
+    const bool may_pay = is_exact     ? !row.format || layout.has_levels()
+                         : row.format ? layout.nodes() > 1 && bits >= fewest_bits
+                                      : layout.nodes() > 1;
+    if (may_pay) {
+      candidates.push_back({.name = row.name, .bits = bits});
     }
   }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const AutoCandidate& a, const AutoCandidate& b) { return a.bits > b.bits; });
   return candidates;
 }
 
@@ -122,7 +121,7 @@ size_t choose_candidate(const std::vector<AutoCandidate>& candidates, int64_t nu
       continue;
     }
     const auto order = [&](size_t index) {
-      return std::make_pair(candidates[index].rounding, candidates[index].cost.of(numel));
+      return std::make_pair(-candidates[index].bits, candidates[index].cost.of(numel));
     };
     if (best == candidates.size() || order(i) < order(best)) {
       best = i;
@@ -146,8 +145,9 @@ ExchangeCost cost_on_link(const std::string& name, const HookOptions& options, c
     const double seconds_per_byte = link.seconds_per_byte / static_cast<double>(layout.segments());
     return {2 * (ranks - 1) * link.seconds_per_hop, bytes * seconds_per_byte};
   }
-  const double hops = layout.nodes() == 2 ? 1 : 2;
-  return {hops * link.seconds_per_hop, bytes * link.seconds_per_byte};
+  const WireFormat format = wire_format_of(name, own.wire).value();
+  const auto route = collectives::choose_route(kLargeNumel / layout.segments(), layout.nodes(), format, link);
+  return {static_cast<double>(collectives::hops_of(route)) * link.seconds_per_hop, bytes * link.seconds_per_byte};
 }
 
 ExchangeCost local_cost(const std::string& name, const HookOptions& options, const NodeLayout& layout) {
@@ -156,8 +156,8 @@ ExchangeCost local_cost(const std::string& name, const HookOptions& options, con
   other.copy_(gradients);
   const double copy = seconds_per_element([&] { other.copy_(gradients); });
   if (!is_wire(name)) {
+    const bool is_cast = hook_row(name).sent_with_auto != WireFormat::kFp32;
     const at::Tensor narrow = at::zeros_like(gradients, at::kBFloat16);
-    const bool is_cast = name == "bf16_compress";
     const double cast = is_cast ? seconds_per_element([&] { narrow.copy_(gradients); }) : copy;
     return {0, 3 * cast};  // To it, added up, and back.
   }
@@ -197,8 +197,7 @@ std::string choice_text(const std::vector<AutoCandidate>& candidates) {
 
 std::string link_text(const collectives::Link& link, const NodeLayout& layout) {
   const auto text = [](const collectives::LinkCost& cost, int64_t sharers) {
-    return number_text(8e-9 * static_cast<double>(sharers) / cost.seconds_per_byte) + " Gbit/s and " +
-           number_text(1e6 * cost.seconds_per_hop) + " us";
+    return number_text(cost.gbit(sharers)) + " Gbit/s and " + number_text(1e6 * cost.seconds_per_hop) + " us";
   };
   std::string between;
   if (link.between_nodes) {

@@ -14,20 +14,17 @@
 
 namespace narrowcast::hooks {
 
-// Formats of fewer bits are not taken unless WireOptions::auto_bits allows it.
-inline constexpr int64_t kLeastAutoBits = 8;
-
 // A hook that may be taken, in the order of how much it rounds.
 struct AutoCandidate {
   std::string name;
-  int64_t rounding = 0;    // Those of a number round alike; greater ones round more.
+  int64_t bits = 32;       // In which it sends an element: fewer round more.
   ExchangeCost cost = {};  // Of an exchange, in all,
   ExchangeCost sent = {};  // and the part of it that the link between nodes takes; at most as much.
 };
 
-// The candidates between nodes of that layout, without their costs: those of 32 and 16 bits and, where something is
-// sent, the formats of as few bits as `wire` allows. On one node what the ranks send does not leave it, and is not
-// rounded in any format. fp8 is none of them: it sends more than int8 and rounds more.
+// The candidates between nodes of that layout, without their costs: of the rows with sent_with_auto those of 32 bits
+// and, where something is sent, those of 16 and the formats of as few bits as `wire` allows. On one node what the ranks
+// send does not leave it: nothing is rounded.
 std::vector<AutoCandidate> auto_candidates(const WireOptions& wire, const node::NodeLayout& layout);
 
 // The options of one of them, given those of the hook auto.

@@ -36,25 +36,6 @@ double steady_now() {
 
 std::string key_of(const std::string& candidate, const std::string& name) { return candidate + "." + name; }
 
-// What a candidate left, without its name.
-HookState part_of_state(const HookState& state, const std::string& candidate) {
-  const std::string prefix = key_of(candidate, "");
-  HookState part;
-  for (auto entry = state.lower_bound(prefix); entry != state.end() && entry->first.starts_with(prefix); ++entry) {
-    part.emplace(entry->first.substr(prefix.size()), entry->second);
-  }
-  part.erase(kCost);
-  return part;
-}
-
-FormerRanks part_of_ranks(const FormerRanks& saved, const std::string& candidate) {
-  FormerRanks part{.world_size = saved.world_size, .states = {}, .first = part_of_state(saved.first, candidate)};
-  for (const HookState& state : saved.states) {
-    part.states.push_back(part_of_state(state, candidate));
-  }
-  return part;
-}
-
 // float64, at least 0 and finite.
 std::vector<double> numbers_of(const at::Tensor& tensor, const std::string& name, int64_t count) {
   NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == count &&
@@ -70,11 +51,9 @@ at::Tensor given_tensor(const WireOptions& wire) {
 
 // The same on all ranks: the greatest.
 ExchangeCost agreed(const Group& group, const ExchangeCost& cost) {
-  const at::Tensor row = at::tensor({cost.seconds, cost.seconds_per_element}, at::kDouble);
-  const at::Tensor rows = with_backend_errors(group->getRank(), "measuring the hook auto's candidates",
-                                              [&] { return collectives::all_gather_rows(group, row); });
-  const at::Tensor most = rows.amax(0);
-  return {most[0].item<double>(), most[1].item<double>()};
+  const auto most = collectives::greatest_of_ranks(group, "measuring the hook auto's candidates",
+                                                   {cost.seconds, cost.seconds_per_element});
+  return {most[0], most[1]};
 }
 
 ExchangeCost operator+(const ExchangeCost& a, const ExchangeCost& b) {
@@ -85,20 +64,25 @@ ExchangeCost lesser_parts(const ExchangeCost& a, const ExchangeCost& b) {
   return {std::min(a.seconds, b.seconds), std::min(a.seconds_per_element, b.seconds_per_element)};
 }
 
+PredictedExchanges& operator+=(PredictedExchanges& sum, const PredictedExchanges& more) {
+  sum = {sum.seconds + more.seconds, sum.sent + more.sent, sum.count + more.count};
+  return sum;
+}
+
 }  // namespace
 
 class ExchangeWatch {
  public:
   explicit ExchangeWatch(std::function<double()> now) : now_(std::move(now)) {}
 
-  // An exchange of the step that is predicted to take so long begins,
-  void begin(double predicted) {
+  // An exchange of the step begins,
+  void begin(const PredictedExchanges& predicted) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (in_flight_++ == 0) {
-      predicted_of_stretch_ = 0;
+      stretch_ = {};
       began_ = now_();
     }
-    predicted_of_stretch_ += predicted;
+    stretch_ += predicted;
   }
 
   // and one has ended.
@@ -110,14 +94,16 @@ class ExchangeWatch {
   }
 
   // The step, which was predicted to take so long, is over: its last stretch counts if it is much of it.
-  void end_step(double predicted) {
+  void end_step(const PredictedExchanges& step) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (in_flight_ == 0 && predicted > 0 && predicted_of_stretch_ >= kShareOfStep * predicted) {
-      least_ = std::min(least_, took_ / predicted_of_stretch_);
+    if (in_flight_ == 0 && step.seconds > 0 && stretch_.seconds >= kShareOfStep * step.seconds) {
+      least_ = std::min(least_, took_ >= stretch_.seconds ? took_ / stretch_.seconds
+                                                          : std::min(1.0, took_ / stretch_.least_seconds()));
     }
   }
 
-  // Of the steps since the last call, what a stretch took over what was predicted; kNothingSeen if there was none.
+  // Of the steps since the last call, what a stretch took over what was predicted, or 1 if it was between that and the
+  // least that it could take, or below that over the least; kNothingSeen if there was none.
   double take_least() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(least_, kNothingSeen);
@@ -129,7 +115,7 @@ class ExchangeWatch {
   int64_t in_flight_ = 0;
   double began_ = 0;  // The last stretch:
   double took_ = 0;
-  double predicted_of_stretch_ = 0;
+  PredictedExchanges stretch_;
   double least_ = kNothingSeen;
 };
 
@@ -141,6 +127,8 @@ AutoHook::AutoHook(const HookOptions& options, const AutoMeasures& measures)
       candidates_(auto_candidates(options.wire, nodes_->layout)),
       watch_(std::make_shared<ExchangeWatch>(measures.now ? measures.now : steady_now)) {
   if (on_gpu_) {
+    TORCH_CHECK_VALUE(options.wire.levels != Levels::kTwo,
+                      "levels: two has no effect on GPUs, where hook auto takes allreduce so far");
     candidates_.resize(1);
   }
   if (candidates_.size() > 1) {
@@ -206,9 +194,8 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
   }
   const int64_t numel = bucket.getBuffer().numel();
   const size_t choice = choose_candidate(candidates_, numel);
-  const double predicted = candidates_[choice].cost.of(numel);
-  step_.seconds += predicted;
-  step_.sent += candidates_[choice].sent.of(numel);
+  const PredictedExchanges predicted{candidates_[choice].cost.of(numel), candidates_[choice].sent.of(numel), 1};
+  step_ += predicted;
   watch_->begin(predicted);
   return run(*hooks_[choice], bucket)
       ->then(
@@ -230,12 +217,12 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::run(CommHook& hook, c10d::Grad
 // Called before the first bucket, on all ranks in the same step. What was asked for in the step before is there: every
 // rank asked before its buckets, which have been averaged since.
 void AutoHook::begin_step() {
-  watch_->end_step(step_.seconds);
-  const Predicted last = std::exchange(step_, {});
+  watch_->end_step(step_);
+  const PredictedExchanges last = std::exchange(step_, {});
   if (agreement_) {
     const Agreement done = *std::exchange(agreement_, std::nullopt);
     with_backend_errors(options_.process_group->getRank(), kAgreeing, [&] { done.work->wait(); });
-    take_agreed(done.ratio.item<double>(), last);
+    take_agreed(done.change.item<double>(), last);
   }
   if (++steps_ == window_) {
     steps_ = 0;
@@ -243,23 +230,26 @@ void AutoHook::begin_step() {
   }
 }
 
-void AutoHook::agree_on(double ratio) {
+void AutoHook::agree_on(double change) {
   const Group& group = options_.process_group;
-  Agreement agreement{.ratio = at::full({1}, ratio, at::kDouble), .work = nullptr};
-  std::vector<at::Tensor> tensors{agreement.ratio};
+  Agreement agreement{.change = at::full({1}, change, at::kDouble), .work = nullptr};
+  std::vector<at::Tensor> tensors{agreement.change};
   c10d::AllreduceOptions least;
   least.reduceOp = c10d::ReduceOp::MIN;
   with_backend_errors(group->getRank(), kAgreeing, [&] { agreement.work = group->allreduce(tensors, least); });
   agreement_ = std::move(agreement);
 }
 
-// The link takes so much longer that the step would have been predicted to take what it was seen to take.
-void AutoHook::take_agreed(double ratio, const Predicted& step) {
-  if (ratio == kNothingSeen || (ratio <= kMostChange && ratio >= kLeastChange) || step.sent <= 0) {
+// The link takes so much longer that the step would have been predicted to take what it was seen to take. Exchanges
+// side by side that are faster than the busier of link and processors are taken to be so by the link.
+void AutoHook::take_agreed(double change, const PredictedExchanges& step) {
+  if (change == kNothingSeen || (change <= kMostChange && change >= kLeastChange) || step.sent <= 0) {
     return;
   }
   const double local = step.seconds - step.sent;
-  const double factor = std::clamp((ratio * step.seconds - local) / step.sent, 1 / kMostFactor, kMostFactor);
+  const bool is_side_by_side = change < 1 && step.count > 1;
+  const double factor =
+      std::clamp(is_side_by_side ? change : (change * step.seconds - local) / step.sent, 1 / kMostFactor, kMostFactor);
   candidates_ = on_slower_link(std::move(candidates_), factor);
   link_.between_nodes->seconds_per_hop *= factor;
   link_.between_nodes->seconds_per_byte *= factor;
@@ -270,6 +260,7 @@ void AutoHook::take_agreed(double ratio, const Predicted& step) {
 HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
   HookState state = CommHook::state(parameters);
   state.emplace(kGiven, given_tensor(options_.wire));
+  add_nodes(state, nodes_->layout);
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const AutoCandidate& candidate = candidates_[i];
     state.emplace(key_of(candidate.name, kCost),
@@ -283,15 +274,21 @@ HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
   return state;
 }
 
+void AutoHook::rescale_state(double factor) {
+  for (const auto& hook : hooks_) {
+    hook->rescale_state(factor);
+  }
+}
+
 void AutoHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   CommHook::load_state(saved, parameters);
   for (size_t i = 0; i < candidates_.size(); ++i) {
-    const FormerRanks part = part_of_ranks(saved, candidates_[i].name);
+    const FormerRanks part = part_of(saved, key_of(candidates_[i].name, ""));
     if (!part.own().empty()) {
       hooks_[i]->load_state(part, parameters);
     }
   }
-  if (saved.world_size == options_.process_group->getSize()) {
+  if (saved_nodes(saved) == nodes_->layout) {  // Costs are those of a rank's share of its node's card.
     resume_decision(saved.own());
   }
 }

@@ -1,6 +1,7 @@
 // The hook that takes, for each bucket, the fastest of others.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,6 +29,16 @@ struct AutoMeasures {
   int64_t window = 100;                   // Steps, >= 1, after which the link is looked at.
 };
 
+// What exchanges are predicted to take, one after the other; the same on all ranks.
+struct PredictedExchanges {
+  double seconds = 0;
+  double sent = 0;  // The link's part of it.
+  int64_t count = 0;
+
+  // Two are in flight at once: the link may work on one of them while processors work on the other.
+  double least_seconds() const { return count > 1 ? std::max(sent, seconds - sent) : seconds; }
+};
+
 // When the exchanges of a step on one rank began and ended. Thread-safe: futures complete on other threads.
 class ExchangeWatch;
 
@@ -37,8 +48,8 @@ class ExchangeWatch;
 //
 // After each window of steps the ranks compare what was predicted with the last stretch of a step in which something
 // was in flight, on the rank and in the step with the least: waiting for slower ranks, and computing beside it, only
-// add. If it is a third more or less, the link has changed by as much as explains it, and the hook decides anew, on all
-// ranks in the same step.
+// add. If it is a third more, or less than two thirds of what it takes at least (PredictedExchanges), the link has
+// changed by as much as explains it, and the hook decides anew, on all ranks in the same step.
 class AutoHook final : public CommHook {
  public:
   // A collective.
@@ -50,10 +61,12 @@ class AutoHook final : public CommHook {
   std::string decision() const override;
   std::optional<double> predicted_seconds(int64_t numel) const override;
 
-  // The candidates' own states, and what they were predicted to take. In a world of the same size a training goes on
-  // with the same decisions.
+  // The candidates' own states, and what they were predicted to take. On the same nodes a training resumes with the
+  // same decisions.
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+
+  void rescale_state(double factor) override;
 
   // How often the link was found to have changed.
   int64_t changes() const { return changes_; }
@@ -61,20 +74,15 @@ class AutoHook final : public CommHook {
   const std::string& taken_for(int64_t numel) const { return candidates_[choose_candidate(candidates_, numel)].name; }
 
  private:
-  // What the buckets of a step are predicted to take, one after the other; the same on all ranks.
-  struct Predicted {
-    double seconds = 0;
-    double sent = 0;  // The link's part of it.
-  };
   struct Agreement {
-    at::Tensor ratio;  // float64 [1]: the least of the ranks
+    at::Tensor change;  // float64 [1]: the least of the ranks
     c10::intrusive_ptr<c10d::Work> work;
   };
   ExchangeCost cost_of(const std::string& name, const AutoMeasures& measures) const;
   c10::intrusive_ptr<c10::ivalue::Future> run(CommHook& hook, c10d::GradBucket& bucket);
   void begin_step();
-  void agree_on(double ratio);
-  void take_agreed(double ratio, const Predicted& step);
+  void agree_on(double change);
+  void take_agreed(double change, const PredictedExchanges& step);
   void resume_decision(const HookState& saved);
   bool gives_any_link() const;
 
@@ -87,7 +95,7 @@ class AutoHook final : public CommHook {
   std::vector<std::unique_ptr<CommHook>> hooks_;  // By candidate.
   std::shared_ptr<ExchangeWatch> watch_;
   std::optional<Agreement> agreement_;  // Under way since the step before.
-  Predicted step_;                      // So far.
+  PredictedExchanges step_;             // So far.
   bool is_resumed_ = false;
   int64_t last_bucket_ = -1;
   int64_t steps_ = 0;  // Since the window began.

@@ -9,6 +9,22 @@ constexpr const char* kPayloadBytesSent = "payload_bytes_sent";
 
 }  // namespace
 
+HookState part_of(const HookState& state, const std::string& prefix) {
+  HookState part;
+  for (auto entry = state.lower_bound(prefix); entry != state.end() && entry->first.starts_with(prefix); ++entry) {
+    part.emplace(entry->first.substr(prefix.size()), entry->second);
+  }
+  return part;
+}
+
+FormerRanks part_of(const FormerRanks& saved, const std::string& prefix) {
+  FormerRanks part{.world_size = saved.world_size, .states = {}, .first = part_of(saved.first, prefix)};
+  for (const HookState& state : saved.states) {
+    part.states.push_back(part_of(state, prefix));
+  }
+  return part;
+}
+
 HookState CommHook::state(const std::vector<NamedParameter>& /*parameters*/) const {
   return {{kPayloadBytesSent, int_tensor(payload_bytes_sent())}};
 }

@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "hooks/levels.h"
+
 #include <narrowcast/errors.h>
 
 namespace narrowcast::hooks {
@@ -19,7 +21,6 @@ using collectives::Segment;
 constexpr const char* kResidual = "residual.";
 constexpr const char* kMeanResidual = "mean_residual.";
 constexpr const char* kPlace = "place.";
-constexpr const char* kNodes = "nodes";
 
 // What two segments of a bucket have in common.
 Segment overlap(const Segment& a, const Segment& b) {
@@ -69,20 +70,6 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
                          "the hook's residuals of '", name, "' are ", saved.own.numel(),
                          " numbers, but the parameter has ", numel);
   return saved;
-}
-
-// The layout of the ranks that saved the state.
-node::NodeLayout saved_layout(const FormerRanks& saved) {
-  const HookState& state = saved.own();
-  if (state.count(kNodes) == 0) {
-    return node::NodeLayout::flat(saved.world_size);
-  }
-  const at::Tensor nodes = checked(state, kNodes, at::kLong);
-  NARROWCAST_CHECK_INPUT(nodes.numel() == saved.world_size, "the hook's state '", kNodes, "' is of ", nodes.numel(),
-                         " ranks, but there were ", saved.world_size);
-  const at::Tensor numbers = nodes.contiguous();
-  const auto* const begin = numbers.const_data_ptr<int64_t>();
-  return node::NodeLayout(std::vector<int64_t>(begin, begin + numbers.numel()));
 }
 
 // What a residual of a node's mean is as a part of one rank's own gradients.
@@ -151,7 +138,16 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
   return {entry.own.mutable_data_ptr<float>(),
           entry.mean.mutable_data_ptr<float>(),
           {entry.own, entry.mean},
-          std::exchange(entry.carried, {})};
+          carried_of(entry)};
+}
+
+// On a GPU the host waits for the answer, in the step after buckets are rebuilt.
+at::Tensor ErrorFeedback::carried_of(Entry& entry) {
+  if (entry.is_given && !entry.carried.any().item<bool>()) {
+    entry.carried.reset();
+  }
+  entry.is_given = entry.carried.defined();
+  return entry.carried;
 }
 
 // Buckets before `index` have their new layout, and may be on their way.
@@ -197,7 +193,8 @@ ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<
                                                at::Device device) {
   const auto parts = collectives::sent_parts(layout_, rank_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
-  Entry entry{layout, numel, parts, at::zeros({parts.own.numel}, options), at::zeros({parts.mean.numel}, options), {}};
+  Entry entry{layout, numel, parts, at::zeros({parts.own.numel}, options), at::zeros({parts.mean.numel}, options),
+              {},     false};
   for (const ParameterSegment& parameter : layout) {
     const auto old = by_parameter_.find(parameter.parameter);
     if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {
@@ -210,6 +207,17 @@ ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<
     }
   }
   return entry;
+}
+
+void ErrorFeedback::rescale(double factor) {
+  for (const auto& [index, entry] : entries_) {
+    for (const at::Tensor& residual : {entry.own, entry.mean, entry.carried}) {
+      if (residual.defined()) residual.mul_(factor);
+    }
+  }
+  for (const auto& [parameter, residual] : by_parameter_) {
+    residual.mul_(factor);
+  }
 }
 
 // Residuals over a restart.
@@ -238,20 +246,14 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
       state[kPlace + name] = at::tensor(place, at::kLong);
     }
   }
-  if (!sends_all()) {
-    std::vector<int64_t> nodes;
-    for (int64_t rank = 0; rank < layout_.world_size(); ++rank) {
-      nodes.push_back(layout_.node_of(rank));
-    }
-    state[kNodes] = at::tensor(nodes, at::kLong);
-  }
+  add_nodes(state, layout_);
   return state;
 }
 
 void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   entries_.clear();
   by_parameter_.clear();
-  if (saved_layout(saved) == layout_) {
+  if (saved_nodes(saved) == layout_) {
     load_own(saved.own(), parameters);
   } else {
     share_out(saved, parameters);
@@ -285,7 +287,7 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
 
 // A later mean lacks the sum over nodes of the own residuals divided by their number, and the residual of the mean.
 void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
-  const node::NodeLayout former_layout = saved_layout(saved);
+  const node::NodeLayout former_layout = saved_nodes(saved);
   const double share = static_cast<double>(layout_.world_size()) / static_cast<double>(saved.world_size);
   for (const HookState& state : saved.states) {
     for (const NamedParameter& parameter : parameters) {

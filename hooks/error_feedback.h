@@ -30,9 +30,15 @@ class ErrorFeedback {
   ErrorFeedback(int64_t rank, node::NodeLayout layout) : rank_(rank), layout_(std::move(layout)) {}
 
   // Of a bucket that lies in `layout`. The numbers stay in place until the bucket's
-  // layout changes; what is carried over is given once. Buckets of a step come in the order of their indices, and a
-  // step's after those of the one before are averaged.
+  // layout changes; what is carried over is given until it has arrived: once, unless the mean is not finite. Buckets of
+  // a step come in the order of their indices, and a step's after those of the one before are averaged.
   collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
+
+  // Multiplies all residuals, in place.
+  void rescale(double factor);
+
+  // One of them, to say on which device they are; undefined if there are none.
+  at::Tensor any() const { return entries_.empty() ? at::Tensor() : entries_.begin()->second.own; }
 
   // Between steps, of every parameter that is in a bucket:
   //   residual.NAME       float32: of the part of it that this rank sends; all of it in one level
@@ -56,8 +62,10 @@ class ErrorFeedback {
     at::Tensor own;   // float32 [parts.own.numel]
     at::Tensor mean;  // float32 [parts.mean.numel]
     at::Tensor
-        carried;  // float32 [numel of the bucket], until it is given; undefined in one level, or if there is none
+        carried;  // float32 [numel of the bucket], until it has arrived; undefined in one level, or if there is none
+    bool is_given = false;  // Whether an exchange had it; what is left of it then is what was not finite.
   };
+  static at::Tensor carried_of(Entry& entry);
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
   void retire_from(size_t index);

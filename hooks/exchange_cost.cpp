@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -36,12 +37,7 @@ void check_measurement(const CostMeasurement& options) {
 
 // A collective: the ranks' greatest value. None returns before all have called it.
 double greatest_of_ranks(const GroupPtr& group, const CommHook& hook, double value) {
-  std::vector<at::Tensor> values{at::full({1}, value, at::device(collectives::any_device(group)).dtype(at::kDouble))};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
-  with_backend_errors(group->getRank(), c10::str("measuring hook ", hook.name()),
-                      [&] { group->allreduce(values, options)->wait(); });
-  return values[0].item<double>();
+  return collectives::greatest_of_ranks(group, c10::str("measuring hook ", hook.name()), {value})[0];
 }
 
 // Exchanges of buckets of one size, one at a time. All that it returns is the same on all ranks.
@@ -80,13 +76,21 @@ class Exchanges {
   const GradientBuckets buckets_;
 };
 
+// The greatest divisor up to the square root.
+int64_t most_square_rows(int64_t numel) {
+  auto rows = std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(numel))));
+  while (numel % rows != 0) --rows;
+  return rows;
+}
+
 }  // namespace
 
 GradientBuckets::GradientBuckets(int64_t numel, int64_t count, uint64_t seed)
     : gradients_(at::randn({numel}, at::detail::createCPUGenerator(seed)) * kGradientSize) {
+  const int64_t rows = most_square_rows(numel);
   for (int64_t i = 0; i < count; ++i) {
     buffers_.push_back(at::empty_like(gradients_));
-    parameters_.push_back(gradients_.view({1, numel}));  // Nobody reads it, but hooks may ask which it is.
+    parameters_.push_back(gradients_.view({rows, numel / rows}));  // Nobody reads it, but hooks may ask which it is.
   }
 }
 

@@ -15,8 +15,8 @@
 
 namespace narrowcast::hooks {
 
-// The buckets of one step, as a Reducer would hand them out: each holds one parameter with two dimensions, and all hold
-// the same gradients.
+// The buckets of one step, as a Reducer would hand them out: each holds one parameter, a matrix that is
+// as square as its size allows, and all hold the same gradients.
 class GradientBuckets {
  public:
   // `count` buckets of `numel` float32 elements, not filled yet. The gradients are normal numbers of mean 0 and

@@ -13,6 +13,8 @@
 #include "hooks/auto_hook.h"
 #include "hooks/basic_hooks.h"
 #include "hooks/mean_hook.h"
+#include "hooks/post_local_sgd.h"
+#include "hooks/power_sgd.h"
 #include "hooks/quantized_allreduce.h"
 #include "ops/collectives/mean/affine_codec.h"
 #include "ops/collectives/mean/two_levels.h"
@@ -121,42 +123,53 @@ HookRow taking_any_format(HookRow row) {
   return row;
 }
 
+// The same hook where auto may take it.
+HookRow for_auto(HookRow row, WireFormat sent) {
+  row.sent_with_auto = sent;
+  return row;
+}
+
 std::list<HookRow> rows_of_all_hooks() {
-  return {{.name = "none",
-           .payload_bytes = bytes_of_all_reduce,
-           .error_terms = terms_of_float32,
-           .reference_tolerance = kReferenceOfFloat32},
-          {.name = "allreduce",
-           .make = make_allreduce_hook,
-           .payload_bytes = bytes_of_all_reduce,
-           .error_terms = terms_of_float32,
-           .reference_tolerance = kReferenceOfFloat32},
-          cast_row("fp16_compress", make_fp16_compress_hook, WireFormat::kFp16),
-          cast_row("bf16_compress", make_bf16_compress_hook, WireFormat::kBf16),
-          {.name = "quantize_per_tensor",
-           .make = make_quantize_per_tensor_hook,
-           .payload_bytes = bytes_of_codes,
-           .error_terms = terms_of_one_row,
-           .reference_tolerance = kReferenceOfNarrowFormats},
-          {.name = "quantize_per_channel",
-           .make = make_per_channel_hook,
-           .payload_bytes = bytes_of_channels,
-           .error_terms = terms_of_channels,
-           .reference_tolerance = kReferenceOfNarrowFormats,
-           .takes_channel_size = true},
-          {.name = "noop",
-           .make = make_noop_hook,
-           .payload_bytes = bytes_of_nothing,
-           .error_terms = terms_of_float32,  // Once its gradients are averaged.
-           .reference_tolerance = kReferenceOfFloat32,
-           .keeps_replicas_equal = false},
-          taking_any_format(wire_row("quantized_allreduce", WireFormat::kInt8B128)),
-          wire_row("int8", WireFormat::kInt8B128),
-          wire_row("int6", WireFormat::kInt6B32),
-          wire_row("int4", WireFormat::kInt4B32),
-          wire_row("fp8", WireFormat::kFp8E4M3B32),
-          wire_row("fp32", WireFormat::kFp32),
-          auto_row()};
+  std::list<HookRow> rows = {
+      {.name = "none",
+       .payload_bytes = bytes_of_all_reduce,
+       .error_terms = terms_of_float32,
+       .reference_tolerance = kReferenceOfFloat32},
+      {.name = "allreduce",
+       .make = make_allreduce_hook,
+       .payload_bytes = bytes_of_all_reduce,
+       .error_terms = terms_of_float32,
+       .reference_tolerance = kReferenceOfFloat32,
+       .sent_with_auto = WireFormat::kFp32},
+      cast_row("fp16_compress", make_fp16_compress_hook, WireFormat::kFp16),
+      for_auto(cast_row("bf16_compress", make_bf16_compress_hook, WireFormat::kBf16), WireFormat::kBf16),
+      {.name = "quantize_per_tensor",
+       .make = make_quantize_per_tensor_hook,
+       .payload_bytes = bytes_of_codes,
+       .error_terms = terms_of_one_row,
+       .reference_tolerance = kReferenceOfNarrowFormats},
+      {.name = "quantize_per_channel",
+       .make = make_per_channel_hook,
+       .payload_bytes = bytes_of_channels,
+       .error_terms = terms_of_channels,
+       .reference_tolerance = kReferenceOfNarrowFormats,
+       .takes_channel_size = true},
+      {.name = "noop",
+       .make = make_noop_hook,
+       .payload_bytes = bytes_of_nothing,
+       .error_terms = terms_of_float32,  // Once its gradients are averaged.
+       .reference_tolerance = kReferenceOfFloat32,
+       .keeps_replicas_equal = false},
+      taking_any_format(wire_row("quantized_allreduce", WireFormat::kInt8B128)),
+      for_auto(wire_row("int8", WireFormat::kInt8B128), WireFormat::kInt8B128),
+      for_auto(wire_row("int6", WireFormat::kInt6B32), WireFormat::kInt6B32),
+      for_auto(wire_row("int4", WireFormat::kInt4B32), WireFormat::kInt4B32),
+      wire_row("fp8", WireFormat::kFp8E4M3B32),  // Sends more than int8 and rounds more.
+      for_auto(wire_row("fp32", WireFormat::kFp32), WireFormat::kFp32),
+      auto_row(),
+      post_local_sgd_row()};
+  for (HookRow& row : power_sgd_rows()) rows.push_back(std::move(row));
+  return rows;
 }
 
 std::list<HookRow>& hook_table() {
@@ -184,7 +197,9 @@ std::string first_given(const WireOptions& options) {
   if (options.link_gbit) return c10::str("link_gbit: ", *options.link_gbit);
   if (options.link_us) return c10::str("link_us: ", *options.link_us);
   if (options.auto_bits) return c10::str("auto_bits: ", *options.auto_bits);
-  return options.error_feedback ? "error_feedback: true" : "exempt_one_dimensional: true";
+  if (options.error_feedback) return "error_feedback: true";
+  TORCH_INTERNAL_ASSERT(options.exempt_one_dimensional, "an option of WireOptions has no name");
+  return "exempt_one_dimensional: true";
 }
 
 void check_levels(const WireOptions& wire) {
@@ -202,7 +217,20 @@ void check_positive(const char* name, const std::optional<double>& value) {
 void check_auto_bits(const HookRow& row, const std::optional<int64_t>& bits) {
   TORCH_CHECK_VALUE(!bits || row.chooses, "auto_bits: ", *bits, " has no effect with the hook '", row.name,
                     "'; it is for ", hook_names_with(&HookRow::chooses));
-  TORCH_CHECK_VALUE(!bits || (*bits >= 4 && *bits <= 8), "auto_bits: must be in 4..8, but is ", *bits);
+  TORCH_CHECK_VALUE(!bits || (*bits >= kFewestAutoBits && *bits <= kDefaultAutoBits), "auto_bits: must be in ",
+                    kFewestAutoBits, "..", kDefaultAutoBits, ", but is ", *bits);
+}
+
+void check_local(const HookRow& row, const LocalOptions& local) {
+  TORCH_CHECK_VALUE(row.takes_local || local == LocalOptions{},
+                    "local_group, local_hook: have no effect with the hook '", row.name, "'; they are for ",
+                    hook_names_with(&HookRow::takes_local));
+  TORCH_CHECK_VALUE(local.start >= 0, "start: must be at least 0, but is ", local.start);
+  TORCH_CHECK_VALUE(!local.group_size || *local.group_size >= 1, "local_group: must be at least 1, but is ",
+                    *local.group_size);
+  const HookRow& inner = hook_row(local.hook);
+  TORCH_CHECK_VALUE(inner.make && inner.keeps_replicas_equal, "local_hook: must be one that averages, but is '",
+                    local.hook, "'");
 }
 
 }  // namespace
@@ -225,39 +253,22 @@ AddedHookRow::AddedHookRow(HookRow row) : row_(hook_table().insert(hook_table().
 
 AddedHookRow::~AddedHookRow() { hook_table().erase(row_); }
 
-std::string_view to_string(Levels levels) {
-  switch (levels) {
-    case Levels::kAuto:
-      return "auto";
-    case Levels::kOne:
-      return "one";
-    case Levels::kTwo:
-      return "two";
-  }
-  TORCH_CHECK_VALUE(false, "levels: ", static_cast<int>(levels), " is no Levels");
-}
-
-Levels parse_levels(std::string_view name) {
-  for (const Levels levels : {Levels::kAuto, Levels::kOne, Levels::kTwo}) {
-    if (name == to_string(levels)) return levels;
-  }
-  TORCH_CHECK_VALUE(false, "levels: must be auto, one or two, but is '", name, "'");
-}
-
 std::vector<std::string> comm_hook_names() {
   std::vector<std::string> names;
   for (const HookRow& row : hook_rows()) names.push_back(row.name);
   return names;
 }
 
-void check_comm_hook(const std::string& name, const WireOptions& wire, std::optional<int64_t> channel_size) {
+void check_comm_hook(const std::string& name, const WireOptions& wire, std::optional<int64_t> channel_size,
+                     const LocalOptions& local, const PowerSgdOptions& power_sgd) {
   const HookRow& row = hook_row(name);
   check_auto_bits(row, wire.auto_bits);
   TORCH_CHECK_VALUE(row.takes_wire() || wire == WireOptions{}, first_given(wire), " has no effect with the hook '",
                     name, "'; it is for ", hook_names_with(&HookRow::takes_format), ", its short names and ",
                     hook_names_with(&HookRow::chooses));
   TORCH_CHECK_VALUE(row.takes_format || !wire.format, first_given(wire), " has no effect with the hook '", name,
-                    "', which has a format of its own; it is for ", hook_names_with(&HookRow::takes_format));
+                    row.chooses ? "', which takes formats of its own choice" : "', which has a format of its own",
+                    "; it is for ", hook_names_with(&HookRow::takes_format));
   check_levels(wire);
   check_positive("link_gbit", wire.link_gbit);
   check_positive("link_us", wire.link_us);
@@ -265,10 +276,17 @@ void check_comm_hook(const std::string& name, const WireOptions& wire, std::opti
                     " has no effect with the hook '", name, "'; it is for ",
                     hook_names_with(&HookRow::takes_channel_size));
   TORCH_CHECK_VALUE(!channel_size || *channel_size >= 1, "channel_size: must be at least 1, but is ", *channel_size);
+  check_local(row, local);
+  check_power_sgd(row, power_sgd);
 }
 
 std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
   return hook_row(hook).takes_channel_size ? std::optional(channel_size_or_default(channel_size)) : std::nullopt;
+}
+
+std::optional<int64_t> power_sgd_rank_of(const std::string& hook, const PowerSgdOptions& options) {
+  const HookRow& row = hook_row(hook);
+  return row.takes_power_sgd ? std::optional(options.rank.value_or(row.power_sgd_rank)) : std::nullopt;
 }
 
 bool takes_wire_options(const std::string& hook) { return hook_row(hook).takes_wire(); }
@@ -279,7 +297,7 @@ std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOpti
 }
 
 std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {
-  check_comm_hook(name, options.wire, options.channel_size);
+  check_comm_hook(name, options.wire, options.channel_size, options.local, options.power_sgd);
   const HookRow& row = hook_row(name);
   if (!row.make) return nullptr;
   TORCH_CHECK_VALUE(options.process_group, "process_group must be given to make the hook '", name, "', but is null");

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
@@ -21,6 +22,8 @@ struct GradientSizes {
   int64_t numel = 0;
   int64_t one_dimensional = 0;           // Of those, in parameters with one dimension or none.
   int64_t element_size = sizeof(float);  // In bytes.
+  // Of each parameter, where they count; without them all gradients count as parts that no hook compresses by shape.
+  std::vector<std::vector<int64_t>> shapes = {};
 };
 
 // The tolerances of PyTorch's own test of its hooks (torch.testing.assert_close) for the reference task.
@@ -61,8 +64,20 @@ struct HookRow {
   std::optional<WireFormat> format = std::nullopt;
   bool takes_format = false;
 
+  // Of a hook that the hook auto may take: the format in which it sends. More bits round less.
+  std::optional<WireFormat> sent_with_auto = std::nullopt;
+
   // Whether the hook takes another one for each bucket. HookOptions::wire has an effect then, too.
   bool chooses = false;
+
+  // Whether HookOptions::local has an effect.
+  bool takes_local = false;
+
+  // Whether HookOptions::power_sgd has an effect; the rank of the approximation, unless the options say another; and
+  // whether that is of whole buckets, for which nothing is chosen by the shapes of parameters.
+  bool takes_power_sgd = false;
+  int64_t power_sgd_rank = 1;
+  bool compresses_buckets = false;
 
   bool takes_wire() const { return format.has_value() || chooses; }
 };

@@ -1,8 +1,13 @@
 #include "hooks/levels.h"
 
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
+#include <string>
+#include <vector>
+
 #include "ops/collectives/group.h"
+#include "ops/collectives/mean/stream_groups.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -10,13 +15,46 @@ namespace {
 using node::FoundNodes;
 using node::NodeLayout;
 
+constexpr const char* kNodes = "nodes";
+
 std::shared_ptr<const FoundNodes> one_level(int64_t world_size) {
   return std::make_shared<const FoundNodes>(FoundNodes{.layout = NodeLayout::flat(world_size)});
 }
 
 bool asks_for_two(const WireOptions& wire) { return wire.levels == Levels::kTwo || wire.node_size.value_or(1) > 1; }
 
+// Why the group itself allows one level only; empty if it allows two.
+std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  if (!collectives::moves_tensors_on(at::kCUDA, group)) {
+    return {};
+  }
+  if (!collectives::moves_cpu_tensors(group)) {
+    return "the process group has no backend for CPU tensors, by which ranks find out who shares a node";
+  }
+  return collectives::gpu::group_maker(group) ? ""
+                                              : "the process group moves tensors on GPUs by something else than NCCL";
+}
+
 }  // namespace
+
+std::string_view to_string(Levels levels) {
+  switch (levels) {
+    case Levels::kAuto:
+      return "auto";
+    case Levels::kOne:
+      return "one";
+    case Levels::kTwo:
+      return "two";
+  }
+  TORCH_CHECK_VALUE(false, "levels: ", static_cast<int>(levels), " is no Levels");
+}
+
+Levels parse_levels(std::string_view name) {
+  for (const Levels levels : {Levels::kAuto, Levels::kOne, Levels::kTwo}) {
+    if (name == to_string(levels)) return levels;
+  }
+  TORCH_CHECK_VALUE(false, "levels: must be auto, one or two, but is '", name, "'");
+}
 
 std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   const WireOptions& wire = options.wire;
@@ -24,8 +62,8 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   if (wire.levels == Levels::kOne) {
     return one_level(world_size);
   }
-  if (collectives::moves_tensors_on(at::kCUDA, options.process_group)) {
-    TORCH_CHECK_VALUE(!asks_for_two(wire), "levels: gradients on GPUs are averaged in one level so far");
+  if (const std::string why = why_group_is_flat(options.process_group); !why.empty()) {
+    TORCH_CHECK_VALUE(!asks_for_two(wire), "levels: there cannot be two, as ", why);
     return one_level(world_size);
   }
   auto found = node::find_nodes(options.process_group, wire.node_size);
@@ -38,9 +76,33 @@ NodeLayout expected_layout(const WireOptions& wire, int64_t world_size) {
   return NodeLayout::of_size(world_size, wire.levels == Levels::kOne ? 1 : wire.node_size.value_or(1));
 }
 
+void add_nodes(HookState& state, const NodeLayout& layout) {
+  if (!layout.has_levels()) {
+    return;
+  }
+  std::vector<int64_t> nodes;
+  for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
+    nodes.push_back(layout.node_of(rank));
+  }
+  state[kNodes] = at::tensor(nodes, at::kLong);
+}
+
+NodeLayout saved_nodes(const FormerRanks& saved) {
+  const auto found = saved.own().find(kNodes);
+  if (found == saved.own().end()) {
+    return NodeLayout::flat(saved.world_size);
+  }
+  const at::Tensor& nodes = found->second;
+  NARROWCAST_CHECK_INPUT(nodes.scalar_type() == at::kLong && nodes.numel() == saved.world_size, "the hook's state '",
+                         kNodes, "' is of ", nodes.numel(), " ranks, but there were ", saved.world_size);
+  const at::Tensor numbers = nodes.cpu().contiguous();
+  const auto* const begin = numbers.const_data_ptr<int64_t>();
+  return NodeLayout(std::vector<int64_t>(begin, begin + numbers.numel()));
+}
+
 collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOptions& wire, const NodeLayout& layout) {
   if (wire.link_gbit) {
-    link.seconds_per_byte = 8e-9 * static_cast<double>(layout.segments()) / *wire.link_gbit;
+    link.seconds_per_byte = collectives::LinkCost::seconds_per_byte_of(*wire.link_gbit, layout.segments());
   }
   if (wire.link_us) {
     link.seconds_per_hop = 1e-6 * *wire.link_us;

@@ -1,8 +1,9 @@
-// Over which nodes a hook exchanges, and what sending between them costs.
+// Over which nodes a hook exchanges, in how many levels (hook_options.h), and what sending between them costs.
 #pragma once
 
 #include <memory>
 
+#include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
 #include "ops/collectives/link.h"
 #include "ops/node/find_nodes.h"
@@ -11,14 +12,20 @@ namespace narrowcast::hooks {
 
 // A collective: the nodes of the group, for a hook of wire formats with these options; all ranks get the same, found
 // once for each group. One level, the flat layout without memory, where the options say so, where no two ranks share a
-// node or can have memory in common (FoundNodes::why_flat says why), and for groups that move tensors on GPUs: their
-// gradients are averaged in one level so far.
+// node or can have memory in common (FoundNodes::why_flat says why), and for groups that move tensors on GPUs by
+// something else than NCCL, or none on the CPU beside, by which ranks are found.
 //
 // c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and there cannot be two.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
 
 // What find_hook_nodes would find, as far as the options alone say it: the layout for a node size, else one level.
 node::NodeLayout expected_layout(const WireOptions& wire, int64_t world_size);
+
+// The layout in a hook's saved state, "nodes": int64 [W], by rank its node; absent where every rank is a node.
+void add_nodes(HookState& state, const node::NodeLayout& layout);
+
+// That of the ranks which left the state. Throws CorruptInputError for what is none.
+node::NodeLayout saved_nodes(const FormerRanks& saved);
 
 // Whether the options say all of the link between nodes, so that nothing needs to be measured.
 inline bool gives_link(const WireOptions& wire) { return wire.link_gbit && wire.link_us; }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hooks/levels.h"
+#include "ops/collectives/group.h"
 #include "ops/collectives/mean/affine_codec.h"
 
 namespace narrowcast::hooks {
@@ -22,6 +23,16 @@ std::shared_ptr<const node::FoundNodes> nodes_of(const HookOptions& options,
       node::FoundNodes{.layout = node::NodeLayout::flat(options.process_group->getSize())});
 }
 
+// Of the hook's own: a communicator is used by one stream.
+std::shared_ptr<const collectives::StreamGroups> groups_of(const HookOptions& options, const node::NodeLayout& layout) {
+  const bool on_gpu = collectives::moves_tensors_on(at::kCUDA, options.process_group);
+  if (!on_gpu || !layout.has_levels()) {
+    return nullptr;
+  }
+  return std::make_shared<collectives::StreamGroups>(options.process_group, layout,
+                                                     collectives::gpu::group_maker(options.process_group));
+}
+
 // Whether an exchange goes in one hop or in two depends on what sending costs.
 bool chooses_route(const collectives::MeanCodecFactory& codec, const node::NodeLayout& layout) {
   return codec == nullptr && layout.nodes() > 2;
@@ -34,7 +45,8 @@ MeanHook::MeanHook(std::string_view name, const HookOptions& options, collective
       options_(options),
       codec_(std::move(codec)),
       nodes_(nodes_of(options, codec_)),
-      engine_(options.process_group) {
+      engine_(options.process_group),
+      groups_(groups_of(options, layout())) {
   if (chooses_route(codec_, layout())) {
     link_ = find_hook_link(options_, layout()).between_nodes;
   }
@@ -111,7 +123,8 @@ MeanHook::Scratch& MeanHook::scratch_of(const c10d::GradBucket& bucket, const La
 collectives::StreamMean& MeanHook::mean_of(const c10d::GradBucket& bucket, const Layout& layout) {
   const auto options = mean_options(bucket, layout);
   const auto make_mean = [&] {
-    return std::make_unique<collectives::StreamMean>(options_.process_group, options, bucket.getBuffer().device());
+    return std::make_unique<collectives::StreamMean>(options_.process_group, options, bucket.getBuffer().device(),
+                                                     groups_);
   };
   auto& mean = means_.get(bucket, make_mean);
   if (mean->exact() != options.exact) {

@@ -14,6 +14,7 @@
 #include "hooks/bucket.h"
 #include "hooks/execution.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/mean/stream_groups.h"
 #include "ops/collectives/mean/stream_mean.h"
 #include "ops/node/find_nodes.h"
 
@@ -67,7 +68,9 @@ class MeanHook : public CommHook {
   const collectives::JobMemory memory_;
   PerBucket<Scratch> scratch_;
   HookStream stream_;
-  PerBucket<std::unique_ptr<collectives::StreamMean>> means_;  // Of buckets on a GPU.
+  // Of buckets on a GPU:
+  const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
+  PerBucket<std::unique_ptr<collectives::StreamMean>> means_;
 };
 
 // "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and zero point, and takes the mean of what

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <narrowcast/errors.h>
+#include "hooks/levels.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -36,6 +37,7 @@ HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& param
   state.emplace(kLastBucket, int_tensor(last_bucket_));
   if (link()) {
     state.emplace(kLink, link_tensor(*link()));
+    add_nodes(state, layout());
   }
   return state;
 }
@@ -45,7 +47,7 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
   const HookState& own = saved.own();
   step_ = static_cast<uint64_t>(int_of(own, kStep));
   last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older ones lack it.
-  if (saved.world_size == layout().world_size() && own.contains(kLink)) {
+  if (own.contains(kLink) && saved_nodes(saved) == layout()) {
     resume_link(link_of(own.at(kLink)));
   }
   if (wire_options().error_feedback) {
@@ -57,6 +59,16 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
                return any;
              })
         ->wait();
+  }
+}
+
+void QuantizedAllReduceHook::rescale_state(double factor) {
+  const at::Tensor any = feedback_.any();
+  if (any.defined()) {
+    stream().run(any, [&] {
+      feedback_.rescale(factor);
+      return any;
+    });
   }
 }
 

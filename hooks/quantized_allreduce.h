@@ -21,6 +21,7 @@ class QuantizedAllReduceHook final : public MeanHook {
 
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+  void rescale_state(double factor) override;
 
  private:
   collectives::MeanCall make_call(const c10d::GradBucket& bucket, const Layout& layout) override;

@@ -105,13 +105,14 @@ TORCH_LIBRARY(narrowcast, m) {
   // bytes uint8 [encoded_size(numel)] -> float32 [numel]. CorruptInputError for another number of bytes.
   m.def("decode(Tensor bytes, str format, SymInt numel) -> Tensor");
 
-  // The mean over the ranks of the group registered as group_name, sent in a wire format and summed in float32;
-  // ops/collectives/mean tells how. x [...] float32, float64, bfloat16 or float16, any strides, as many elements on
-  // every rank, on the CPUs or GPUs of all -> the same on all ranks, in x's dtype. Errors: TypeError for a dtype;
-  // ValueError for the rest (also for an x written in place that has several elements in one place or that autograd
-  // does not let be written), and for ranks whose sizes, formats or kinds of device differ: on all ranks the same,
-  // before data is sent (but on one rank alone for an unknown group_name); DistBackendError if a peer or the network
-  // fails, after which an x written in place is undefined. Backward through a result throws.
+  // The mean over the ranks of the group registered as group_name, sent in a wire format and summed in float32, in one
+  // level whatever nodes the ranks are on; ops/collectives/mean tells how. x [...] float32, float64, bfloat16 or
+  // float16, any strides, as many elements on every rank, on the CPUs or GPUs of all -> the same on all ranks, in x's
+  // dtype. Errors: TypeError for a dtype; ValueError for the rest (also for an x written in place that has several
+  // elements in one place or that autograd does not let be written), and for ranks whose sizes, formats or kinds of
+  // device differ: on all ranks the same, before data is sent (but on one rank alone for an unknown group_name);
+  // DistBackendError if a peer or the network fails, after which an x written in place is undefined. Backward through a
+  // result throws.
   m.def("quantized_all_reduce_(Tensor(a!) x, str format, str group_name) -> ()");
   m.def("quantized_all_reduce(Tensor x, str format, str group_name) -> Tensor");
 }

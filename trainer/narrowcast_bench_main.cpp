@@ -35,9 +35,9 @@ std::vector<std::string> words(const std::vector<Number>& numbers) {
 }  // namespace
 
 ABSL_FLAG(std::vector<std::string>, hooks, {},
-          absl::StrCat("Hooks to measure, separated by commas; without it all but noop and quantized_allreduce, which "
-                       "is int8. allreduce is always among "
-                       "them: the others are compared with it. Known: ",
+          absl::StrCat("Hooks to measure, separated by commas; without it ",
+                       absl::StrJoin(narrowcast::bench::hooks_to_measure(kDefaults), ", "),
+                       ". allreduce is always among them: the others are compared with it. Known: ",
                        absl::StrJoin(narrowcast::bench::measurable_hooks(), ", "), "."));
 ABSL_FLAG(std::vector<std::string>, bucket_mib, words(kDefaults.bucket_mib),
           "Sizes of a bucket of float32 gradients, in MiB.");

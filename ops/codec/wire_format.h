@@ -122,6 +122,11 @@ inline std::string_view name_of(WireFormat format) {
   return visit(format, [](auto type) { return decltype(type)::kName; });
 }
 
+// Bits of a code, without its share of a scale. A number that is no WireFormat throws std::invalid_argument.
+inline int64_t code_bits(WireFormat format) {
+  return visit(format, [](auto type) { return int64_t{decltype(type)::kBits}; });
+}
+
 // Bytes of a message of `numel` elements: scales of all blocks, and all codes in whole bytes. Every block but the last
 // fills its bytes. Integer: int64_t, or c10::SymInt.
 template <class Format, class Integer>

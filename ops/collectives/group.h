@@ -3,6 +3,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/intrusive_ptr.h>
@@ -11,7 +13,9 @@
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
 
+#include "ops/backend_errors.h"
 #include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
@@ -46,5 +50,15 @@ inline at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& 
 // The same on `device`. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
 at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& call,
                            const at::Tensor& row, at::Device device);
+
+// A collective: of each of the values, as many on all ranks, the greatest that any rank gives. None returns before all
+// have called it. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
+inline std::vector<double> greatest_of_ranks(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                             const std::string& call, const std::vector<double>& values) {
+  const at::Tensor row = at::tensor(values, at::kDouble).to(any_device(group));
+  const at::Tensor most =
+      with_backend_errors(group->getRank(), call, [&] { return all_gather_rows(group, row); }).amax(0);
+  return {most.const_data_ptr<double>(), most.const_data_ptr<double>() + most.numel()};
+}
 
 }  // namespace narrowcast::collectives

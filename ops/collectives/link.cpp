@@ -1,6 +1,5 @@
 #include "ops/collectives/link.h"
 
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "ops/collectives/group.h"
 #include "ops/engine/engine.h"
+#include "ops/median.h"
 #include "ops/node/find_nodes.h"
 
 namespace narrowcast::collectives {
@@ -24,12 +24,6 @@ constexpr const char* kMeasuring = "measuring the link";
 constexpr int64_t kPingBytes = 16;  // Shorter ones cannot be told from none.
 constexpr double kMostGrowth = 4;   // Of a message over the one before.
 constexpr double kMargin = 1.25;    // The time of a message that is just long enough varies.
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Round trips between a rank and the one that it sends to, while it answers the one that sends to it. Ping i travels on
 // channel 2 i, its echo on the next. A rank without peers has nothing to do, but counts the exchange like the others:
@@ -73,7 +67,7 @@ class PingJob final : public engine::Job {
   at::Tensor finish(engine::Transport& /*transport*/) override { return sent_; }
 
   // Afterwards: of one way; 0 without peers.
-  double seconds_per_hop() const { return seconds_.empty() ? 0 : median_of(seconds_) / 2; }
+  double seconds_per_hop() const { return seconds_.empty() ? 0 : median(seconds_) / 2; }
 
  private:
   void send_ping(engine::Transport& transport, int64_t channel) {
@@ -152,9 +146,7 @@ class Measurement {
   }
 
  private:
-  double most_of_any_rank(double seconds) const {
-    return all_gather_rows(group_, kMeasuring, at::full({1}, seconds, at::kDouble), at::kCPU).max().item<double>();
-  }
+  double most_of_any_rank(double seconds) const { return greatest_of_ranks(group_, kMeasuring, {seconds})[0]; }
 
   const Group group_;
   const std::optional<LinkPeers> peers_;
@@ -202,7 +194,7 @@ LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers
       seconds.clear();
     }
   }
-  rates.cost.seconds_per_byte = median_of(seconds) / static_cast<double>(bytes);
+  rates.cost.seconds_per_byte = median(seconds) / static_cast<double>(bytes);
   rates.message_bytes = bytes;
   rates.payload_bytes_sent = peers ? sent : 0;
   return rates;

@@ -18,6 +18,11 @@ namespace narrowcast::collectives {
 struct LinkCost {
   double seconds_per_hop = 50e-6;
   double seconds_per_byte = 0.8e-9;
+
+  // The seconds per byte of one of `sharers` ranks that send over a card of `gbit` Gbit/s at once, and the inverse.
+  static double seconds_per_byte_of(double gbit, int64_t sharers) { return 8e-9 * static_cast<double>(sharers) / gbit; }
+  double gbit(int64_t sharers = 1) const { return 8e-9 * static_cast<double>(sharers) / seconds_per_byte; }
+
   bool operator==(const LinkCost&) const = default;
 };
 

@@ -10,12 +10,14 @@
 #include <ctime>
 #include <utility>
 
+#include "ops/backend_errors.h"
 #include "ops/node/local_socket.h"
 
 namespace narrowcast::node {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr uint32_t kTurnsBetweenTrims = 64;  // Of a slot.
 
 int64_t round_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 int64_t round_down(int64_t bytes, int64_t alignment) { return bytes / alignment * alignment; }
@@ -79,19 +81,44 @@ NodeMemory::NodeMemory(SharedMemory memory, std::vector<int64_t> ranks, int64_t 
 }
 
 Turn NodeMemory::take_turn(int64_t array) {
+  if (const std::string reason = who_gave_up(); !reason.empty()) {  // The ranks may have taken different turns.
+    throw_backend_error(rank_of(own_), "an exchange in the node's memory", reason);
+  }
   const uint64_t turn = turns_.at(array)++;
   return {array, static_cast<int64_t>(turn % kSlots), static_cast<uint32_t>(turn / kSlots + 1)};
 }
 
-void NodeMemory::choose_buffer(const Turn& turn) {
-  std::array<Turn, kSlots>& users = users_.at(turn.array);
-  const auto free = std::find_if(users.begin(), users.end(), [&](const Turn& user) {
-    return user.number == 0 || all_have_reached(Moment::kFinished, user);
-  });
-  TORCH_INTERNAL_ASSERT(free != users.end(), "no buffer of the node's memory is free");
-  *free = turn;
-  words_of(own_).buffers[turn.array][turn.slot].store(static_cast<uint32_t>(free - users.begin()),
+void NodeMemory::choose_buffer(const Turn& turn, int64_t numel) {
+  // Those that are over are forgotten at once: numbers go round, and would seem to lie ahead after many more turns.
+  std::array<Buffer, kSlots>& buffers = buffers_.at(turn.array);
+  for (Buffer& buffer : buffers) {
+    if (all_have_reached(Moment::kFinished, buffer.user)) {
+      buffer.user = {};
+    }
+  }
+  if (turn.slot == 0 && turn.number % kTurnsBetweenTrims == 0) {
+    trim(turn.array);
+  }
+  const auto free =
+      std::find_if(buffers.begin(), buffers.end(), [](const Buffer& buffer) { return buffer.user.number == 0; });
+  TORCH_INTERNAL_ASSERT(free != buffers.end(), "no buffer of the node's memory is free");
+  const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
+  *free = {turn, std::max(free->used, bytes), std::max(free->recent, bytes)};
+  words_of(own_).buffers[turn.array][turn.slot].store(static_cast<uint32_t>(free - buffers.begin()),
                                                       std::memory_order_relaxed);
+}
+
+// Buckets are laid out anew after the first steps, in which they are larger: what nobody uses any more is given back.
+void NodeMemory::trim(int64_t array) {
+  for (int64_t index = 0; index < kSlots; ++index) {
+    Buffer& buffer = buffers_[array][index];
+    if (buffer.user.number == 0) {
+      const int64_t kept = round_up(buffer.recent, kPage);
+      const int64_t begin = arrays_begin_ + ((array * kSlots + index) * local_size() + own_) * buffer_bytes_;
+      memory_.give_back(begin + kept, round_up(buffer.used, kPage) - kept);
+      buffer = {{}, buffer.recent, 0};
+    }
+  }
 }
 
 float* NodeMemory::staging_buffer(const Turn& turn, int64_t local_rank, int64_t numel) const {
@@ -137,7 +164,12 @@ void NodeMemory::wait_until_all_reached(engine::Transport& transport, Moment mom
   }
 }
 
-void NodeMemory::give_up() { words_of(own_).given_up.store(1, std::memory_order_release); }
+// Who fails because another rank has given up is not the one to name.
+void NodeMemory::give_up() {
+  if (who_gave_up().empty()) {
+    words_of(own_).given_up.store(1, std::memory_order_release);
+  }
+}
 
 NodeMemory::Words& NodeMemory::words_of(int64_t local_rank) const {
   return reinterpret_cast<Words*>(memory_.data())[local_rank];  // Fresh memory is zeros, as they begin.
@@ -147,13 +179,21 @@ NodeMemory::Word& NodeMemory::word(Moment moment, const Turn& turn, int64_t loca
   return words_of(local_rank).moments[turn.array][turn.slot][static_cast<size_t>(moment)];
 }
 
+std::string NodeMemory::who_gave_up() const {
+  for (int64_t other = 0; other < local_size(); ++other) {
+    if (words_of(other).given_up.load(std::memory_order_acquire) != 0) {
+      return c10::str("rank ", rank_of(other),
+                      " of this node gave up an exchange: the process group cannot be used any more");
+    }
+  }
+  return {};
+}
+
 // Whoever has given up is one for whom this rank or another one waits, or soon will. A rank that has gone may have done
 // all that it had to.
 std::string NodeMemory::why_lost(int64_t local_rank) const {
-  for (int64_t other = 0; other < local_size(); ++other) {
-    if (words_of(other).given_up.load(std::memory_order_acquire) != 0) {
-      return c10::str("rank ", rank_of(other), " of this node gave up an exchange");
-    }
+  if (std::string reason = who_gave_up(); !reason.empty()) {
+    return reason;
   }
   return local_rank != own_ && is_closed(connections_.at(local_rank)) ? "Connection closed by peer" : "";
 }

@@ -53,12 +53,14 @@ class NodeMemory {
   int64_t rank_of(int64_t local_rank) const { return ranks_.at(local_rank); }
 
   // The next exchange of array 0 or 1 of a job. All ranks of the node take the same turns in the same order.
+  // c10::DistBackendError once a rank of the node has given up an exchange: the group is not usable any more.
   Turn take_turn(int64_t array);
 
   // Chooses this rank's staging buffer of that turn, for which the others must have finished what was before in its
   // slot: the first one that nobody reads any more. Who exchanges one array after the other thus always has the same
-  // one, which may still be in a cache.
-  void choose_buffer(const Turn& turn);
+  // one, which may still be in a cache. `numel`: of the array that it will hold. Now and then the system gets back
+  // what arrays have not needed for long.
+  void choose_buffer(const Turn& turn, int64_t numel);
 
   // Where local rank `local_rank`, which has chosen its buffer, puts its array of `numel` floats, aligned to a page.
   // c10::ValueError, on all ranks of the node alike, if the memory that is reserved is too small.
@@ -98,9 +100,17 @@ class NodeMemory {
     std::array<std::array<Word, kSlots>, kArrays> buffers;  // Of the turn that took the slot last.
     Word given_up;
   };
+  // A staging buffer of this rank's.
+  struct Buffer {
+    Turn user = {};      // The last one, unless it is known to be over; else number 0.
+    int64_t used = 0;    // Bytes that may have been written.
+    int64_t recent = 0;  // The most that a turn since the last trim took.
+  };
   class Wait;
+  void trim(int64_t array);
   Words& words_of(int64_t local_rank) const;
   Word& word(Moment moment, const Turn& turn, int64_t local_rank) const;
+  std::string who_gave_up() const;
   std::string why_lost(int64_t local_rank) const;
 
   const SharedMemory memory_;
@@ -110,7 +120,7 @@ class NodeMemory {
   const int64_t arrays_begin_;  // In the memory, in bytes.
   const int64_t buffer_bytes_;  // Of each staging buffer: a whole number of pages.
   std::array<uint64_t, kArrays> turns_{};
-  std::array<std::array<Turn, kSlots>, kArrays> users_{};  // Of each of this rank's buffers, the last one.
+  std::array<std::array<Buffer, kSlots>, kArrays> buffers_{};
 };
 
 }  // namespace narrowcast::node

@@ -38,11 +38,20 @@ void check_size_limit(int64_t bytes) {
   }
 }
 
+// Where vm.memfd_noexec is 2 the system only gives files that say that nobody will execute them, which kernels before
+// 6.3 do not know.
+int create_file() {
+  constexpr unsigned kNoExecution = 8;  // MFD_NOEXEC_SEAL, which older headers lack.
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const int file = ::memfd_create("narrowcast", kFlags | kNoExecution);
+  return file >= 0 || errno != EINVAL ? file : ::memfd_create("narrowcast", kFlags);
+}
+
 }  // namespace
 
 SharedMemory SharedMemory::create(int64_t bytes) {
   check_size_limit(bytes);
-  Descriptor descriptor(checked(::memfd_create("narrowcast", MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create"));
+  Descriptor descriptor(checked(create_file(), "memfd_create"));
   checked(::fchmod(descriptor.number(), S_IRUSR | S_IWUSR), "fchmod of shared memory");
   checked(::ftruncate(descriptor.number(), bytes), "shared memory of " + std::to_string(bytes) + " bytes");
   checked(::fcntl(descriptor.number(), F_ADD_SEALS, kSeals), "F_ADD_SEALS of shared memory");
@@ -70,6 +79,12 @@ SharedMemory::SharedMemory(Descriptor descriptor, int64_t bytes) : descriptor_(s
   // Only advice: whether the kernel takes it changes nothing but time and the size of core files.
   static_cast<void>(::madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE));
   static_cast<void>(::madvise(address, static_cast<size_t>(bytes), MADV_DONTDUMP));
+}
+
+void SharedMemory::give_back(int64_t begin, int64_t bytes) const {
+  if (bytes > 0) {
+    checked(::madvise(data_ + begin, static_cast<size_t>(bytes), MADV_REMOVE), "MADV_REMOVE of shared memory");
+  }
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept

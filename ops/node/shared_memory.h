@@ -62,6 +62,10 @@ class SharedMemory {
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
+  // Gives whole pages back to the system; they are zeros again. Both numbers are multiples of a page; nobody reads or
+  // writes there meanwhile.
+  void give_back(int64_t begin, int64_t bytes) const;
+
   // To be handed to other processes.
   const Descriptor& descriptor() const { return descriptor_; }
 

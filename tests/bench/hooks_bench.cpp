@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include "ops/median.h"
 #include "tests/hooks/bucket.h"
 #include "tests/support/ranks.h"
 #include "trainer/base/program/command_line.h"
@@ -54,12 +55,6 @@ struct Measured {
   std::unique_ptr<CommHook> hook;
   std::vector<double> milliseconds = {};
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // The largest of the ranks' values.
 double slowest(const Group& group, double value) {

@@ -17,9 +17,9 @@
 #include <narrowcast/process_group.h>
 #include <narrowcast/quantized_all_reduce.h>
 #include <narrowcast/worker_env.h>
+#include "ops/median.h"
 #include "tests/hooks/bucket.h"
 #include "trainer/base/program/command_line.h"
-#include "trainer/train/bench/statistics.h"
 
 ABSL_FLAG(double, mebibytes, 25, "size of the tensor of float32");
 ABSL_FLAG(int64_t, iterations, 20, "measured iterations of each, after three to warm up");

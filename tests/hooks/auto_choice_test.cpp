@@ -31,7 +31,7 @@ TEST(AutoCandidates, AreNeverNarrowerThanTheOptionsAllow) {
 TEST(AutoCandidates, HaveTwoLevelsWhereRanksShareANode) {
   EXPECT_THAT(candidate_names({}, NodeLayout::of_size(4, 2)),
               ElementsAre("allreduce", "fp32", "bf16_compress", "int8"));
-  EXPECT_THAT(candidate_names({}, NodeLayout::of_size(4, 4)), ElementsAre("allreduce", "fp32", "bf16_compress"))
+  EXPECT_THAT(candidate_names({}, NodeLayout::of_size(4, 4)), ElementsAre("allreduce", "fp32"))
       << "nothing is rounded on one node";
   EXPECT_THAT(candidate_names({}, NodeLayout::flat(1)), ElementsAre("allreduce"));
 }

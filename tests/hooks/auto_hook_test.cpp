@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <map>
 #include <memory>
 #include <string>
@@ -185,6 +186,34 @@ TEST(AutoHook, DecidesAgainWhenTheLinkHasChanged) {
     std::vector<at::Tensor> sum{mean.clone()};
     group->allreduce(sum)->wait();
     EXPECT_TRUE(at::allclose(sum[0], mean * 3, 1e-6, 0));
+  });
+}
+
+// The link and the processors are busy for as long, so that two exchanges side by side may take half of what they take
+// one after the other. Rank 1 begins when rank 0 has both in flight, and its own clock says that it waited.
+TEST(AutoHook, TakesExchangesSideBySideForNoFasterLink) {
+  const NodeLayout layout = NodeLayout::flat(2);
+  const auto cost = [&](const std::string& name) {
+    const ExchangeCost sent =
+        cost_on_link(name, {nullptr, fast_link()}, layout, with_given_link({}, fast_link(), layout));
+    return ExchangeCost{2 * sent.seconds, 2 * sent.seconds_per_element};
+  };
+  std::barrier<> both_are_in_flight(2);
+  run_ranks(2, [&](int64_t rank, const Group& group) {
+    const ExchangeClock clock;
+    AutoHook hook({group, fast_link()}, {.cost = cost, .now = clock, .window = kWindow});
+    *clock.seconds_of_exchange = (rank == 0 ? 1 : 100) * *hook.predicted_seconds(kLargeNumel);
+    for (int64_t step = 0; step < 4 * kWindow; ++step) {
+      if (rank == 1) both_are_in_flight.arrive_and_wait();
+      std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+      for (size_t index : {0, 1}) {
+        auto bucket = make_bucket(auto_gradients(rank, kLargeNumel), index, 2);
+        futures.push_back(hook.runHook(bucket));
+      }
+      if (rank == 0) both_are_in_flight.arrive_and_wait();
+      for (const auto& future : futures) future->waitAndThrow();
+    }
+    EXPECT_EQ(hook.changes(), 0);
   });
 }
 

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <utility>
+
 #include <narrowcast/errors.h>
 #include "tests/hooks/parameters_bucket.h"
 #include "tests/support/error_message.h"
@@ -26,9 +29,9 @@ class ErrorFeedbackTest : public ::testing::Test {
  protected:
   Residuals residuals(const std::vector<at::Tensor>& parameters, size_t index = 0, size_t count = 1) {
     const auto bucket = make_parameters_bucket(parameters, parameters, index, count);
-    return feedback_.residuals(bucket, layout_of(bucket));
+    return feedback_->residuals(bucket, layout_of(bucket));
   }
-  ErrorFeedback feedback_{kRank, NodeLayout::flat(kFeedbackRanks)};
+  std::optional<ErrorFeedback> feedback_{std::in_place, kRank, NodeLayout::flat(kFeedbackRanks)};
   const at::Tensor a_ = at::zeros({2, kFeedbackNumel / 2});
   const at::Tensor b_ = at::zeros({2, kFeedbackNumel / 2});
 };
@@ -76,7 +79,7 @@ TEST_F(ErrorFeedbackTest, LeavesABucketThatIsNoMore) {
   first.own[kFeedbackNumel + 4] = 6;
   EXPECT_EQ(residuals({a_}, 0, 2).own[3], 5);
   EXPECT_EQ(residuals({b_}, 1, 2).own[4], 6);
-  const HookState state = feedback_.state({{"a", a_}, {"b", b_}});
+  const HookState state = feedback_->state({{"a", a_}, {"b", b_}});
   EXPECT_EQ(state.at("place.a")[0].item<int64_t>(), 0);
 }
 
@@ -90,10 +93,25 @@ TEST_F(ErrorFeedbackTest, LeavesBucketsAloneThatAreOnTheirWay) {
   EXPECT_EQ(rebuilt.own[4], 3);
 }
 
+// In two levels, where another rank may send the element now.
+TEST_F(ErrorFeedbackTest, IsCarriedOverUntilItHasArrived) {
+  feedback_.emplace(kRank, NodeLayout::of_size(kFeedbackRanks, 2));
+  residuals({a_, b_}).own[4] = 8;  // b_[4]: the own segment is the second half.
+  const Residuals rebuilt = residuals({b_, a_});
+  ASSERT_TRUE(rebuilt.carried.defined());
+  EXPECT_EQ(rebuilt.carried[4].item<float>(), 16) << "lacking in the node's mean of two ranks";
+  EXPECT_EQ(rebuilt.carried.count_nonzero().item<int64_t>(), 1);
+  const Residuals again = residuals({b_, a_});  // The mean there was not finite: the exchange has left it.
+  ASSERT_TRUE(again.carried.defined());
+  EXPECT_EQ(again.carried[4].item<float>(), 16);
+  again.carried.zero_();
+  EXPECT_FALSE(residuals({b_, a_}).carried.defined());
+}
+
 TEST_F(ErrorFeedbackTest, BelongsToTheIndexOfABucketWithoutParameters) {
   const c10d::GradBucket bucket(0, 1, at::zeros({10}), {}, {}, {}, {}, std::nullopt);
-  feedback_.residuals(bucket, {}).own[5] = 1;
-  EXPECT_EQ(feedback_.residuals(bucket, {}).own[5], 1);
+  feedback_->residuals(bucket, {}).own[5] = 1;
+  EXPECT_EQ(feedback_->residuals(bucket, {}).own[5], 1);
 }
 
 constexpr int64_t kParameterNumel = 3000;  // Of each of three parameters: shards end within them.

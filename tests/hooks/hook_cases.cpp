@@ -55,9 +55,10 @@ int64_t ring(int64_t payload, int64_t world_size) {
 
 at::ScalarType narrower(at::ScalarType a, at::ScalarType b) { return epsilon(a) > epsilon(b) ? a : b; }
 
-HookCase all_reduce_case() {
+// The power_sgd hooks, too, as their first steps compress nothing.
+HookCase all_reduce_case(std::string name = "allreduce") {
   return {
-      .name = "allreduce",
+      .name = std::move(name),
       .expected = [](const Gradients& gradients, int64_t) { return mean_in_double(gradients); },
       .tolerance = [](const Gradients& gradients) { return rounding_bound(gradients, gradients[0].scalar_type()); },
       .payload_bytes = [](const at::Tensor& gradient, int64_t,
@@ -170,6 +171,13 @@ HookCase auto_case() {
   return quantized_case("auto", WireFormat::kInt8B128, WireOptions{.node_size = 1, .link_gbit = 1e-4});
 }
 
+// All ranks are on one node, which is a group.
+HookCase post_local_sgd_case() {
+  HookCase hook_case = all_reduce_case();
+  hook_case.name = "post_local_sgd";
+  return hook_case;
+}
+
 }  // namespace
 
 std::vector<HookCase> hook_cases() {
@@ -191,13 +199,18 @@ std::vector<HookCase> hook_cases() {
           quantized_case("int8", WireFormat::kInt8B128, 2),
           quantized_case("int4", WireFormat::kInt4B32, 3),
           quantized_case("fp32", WireFormat::kFp32, 2),
-          auto_case()};
+          auto_case(),
+          post_local_sgd_case(),
+          all_reduce_case("power_sgd"),
+          all_reduce_case("power_sgd_rank2"),
+          all_reduce_case("batched_power_sgd"),
+          all_reduce_case("batched_power_sgd_rank2")};
 }
 
-std::vector<HookCase> one_level_hook_cases() {
+std::vector<HookCase> gpu_hook_cases() {
   std::vector<HookCase> cases = hook_cases();
   std::erase_if(cases, [](const HookCase& value) {
-    return value.in_one_node || value.wire.node_size.value_or(1) > 1 || value.name == "auto";
+    return value.name == "auto" || value.name.find("power_sgd") != std::string::npos;
   });
   return cases;
 }

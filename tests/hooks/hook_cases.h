@@ -41,7 +41,8 @@ struct HookCase {
 // At least one case per hook of the table.
 std::vector<HookCase> hook_cases();
 
-// Of them, those where every rank is a node: all there is on GPUs. Without auto, which decides nothing there.
-std::vector<HookCase> one_level_hook_cases();
+// Of them, those that are the same on GPUs: without auto, which decides nothing there, and power_sgd, which is not
+// there.
+std::vector<HookCase> gpu_hook_cases();
 
 }  // namespace narrowcast::hooks

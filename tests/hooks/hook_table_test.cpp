@@ -86,7 +86,30 @@ TEST(HookRow, IsThereForKnownNamesOnly) {
 TEST(HookNamesWith, JoinsTheNamesOfTheRowsThatHaveIt) {
   EXPECT_EQ(hook_names_with(&HookRow::takes_format), "quantized_allreduce");
   EXPECT_EQ(hook_names_with(&HookRow::takes_channel_size), "quantize_per_channel");
+  EXPECT_EQ(hook_names_with(&HookRow::takes_power_sgd),
+            "power_sgd, power_sgd_rank2, batched_power_sgd, batched_power_sgd_rank2");
   EXPECT_THAT(hook_names_with(&HookRow::keeps_replicas_equal), AllOf(HasSubstr("none, allreduce"), HasSubstr("fp8")));
+}
+
+TEST(HookRow, SaysTheRankOfAnApproximation) {
+  EXPECT_EQ(power_sgd_rank_of("power_sgd"), 1);
+  EXPECT_EQ(power_sgd_rank_of("batched_power_sgd_rank2"), 2);
+  EXPECT_EQ(power_sgd_rank_of("power_sgd_rank2", {.rank = 4}), 4);
+  EXPECT_FALSE(power_sgd_rank_of("int8").has_value());
+}
+
+TEST(HookRow, SaysThePayloadOfAnApproximation) {
+  const GradientSizes gradients{.numel = 60 * 40 + 33, .shapes = {{60, 40}, {33}}};
+  const auto bytes = [&](const std::string& name, const PowerSgdOptions& options, int64_t world_size) {
+    return bytes_of(name, gradients, world_size, {.process_group = nullptr, .power_sgd = options});
+  };
+  EXPECT_EQ(bytes("power_sgd", {}, 2), 4 * (60 + 40 + 33));
+  EXPECT_EQ(bytes("power_sgd_rank2", {}, 4), 3 * 4 * (120 + 80 + 33));
+  EXPECT_EQ(bytes("power_sgd", {.rank = 4}, 2), 4 * (240 + 160 + 33));
+  EXPECT_EQ(bytes("power_sgd", {.min_rate = 1000}, 2), 4 * (2400 + 33));
+  EXPECT_EQ(bytes("power_sgd", {.alternate = true}, 2), 4 * (60 + 33)) << "of the step that sends more";
+  EXPECT_EQ(bytes("power_sgd", {.wire = WireFormat::kBf16}, 2), 2 * (60 + 40 + 33));
+  EXPECT_EQ(bytes("batched_power_sgd", {}, 2), 4 * 2 * 50);
 }
 
 TEST(AddedHookRow, GoesAsItCame) {
@@ -107,9 +130,11 @@ std::string value_error(const std::string& name, const HookOptions& options) {
 }
 
 TEST(HookFactory, NamesItsHooksInTheOrderOfTheDocumentation) {
-  EXPECT_THAT(comm_hook_names(), ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress",
-                                             "quantize_per_tensor", "quantize_per_channel", "noop",
-                                             "quantized_allreduce", "int8", "int6", "int4", "fp8", "fp32", "auto"));
+  EXPECT_THAT(
+      comm_hook_names(),
+      ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor", "quantize_per_channel",
+                  "noop", "quantized_allreduce", "int8", "int6", "int4", "fp8", "fp32", "auto", "post_local_sgd",
+                  "power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2"));
 }
 
 TEST(HookFactory, MakesEachHookByItsName) {
@@ -129,9 +154,10 @@ TEST(HookFactory, MakesEachHookByItsName) {
 
 TEST(HookFactory, ListsTheKnownNamesForAnUnknownOne) {
   EXPECT_THAT(value_error("quantise", {}),
-              AllOf(HasSubstr("'quantise'"), HasSubstr("none, allreduce, fp16_compress, bf16_compress, "
-                                                       "quantize_per_tensor, quantize_per_channel, noop, "
-                                                       "quantized_allreduce, int8, int6, int4, fp8, fp32, auto")));
+              AllOf(HasSubstr("'quantise'"),
+                    HasSubstr("none, allreduce, fp16_compress, bf16_compress, "
+                              "quantize_per_tensor, quantize_per_channel, noop, "
+                              "quantized_allreduce, int8, int6, int4, fp8, fp32, auto, post_local_sgd, power_sgd")));
 }
 
 TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {

@@ -1,7 +1,10 @@
 #include "hooks/levels.h"
 
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::hooks {
@@ -10,6 +13,38 @@ namespace {
 using node::NodeLayout;
 using testing::run_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+using GroupBackend = c10d::ProcessGroup::BackendType;
+
+TEST(FindHookNodes, FindsRanksThatShareANodeUnlessToldOtherwise) {
+  run_ranks(4, [](int64_t, const Group& group) {
+    EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(4, 4));
+    EXPECT_EQ(find_hook_nodes({group, {.node_size = 2}})->layout, NodeLayout::of_size(4, 2));
+    EXPECT_EQ(find_hook_nodes({group, {.levels = Levels::kOne}})->layout, NodeLayout::flat(4));
+  });
+}
+
+// Gloo's backend for them does not run: nothing is sent.
+TEST(FindHookNodes, IsFlatWhereGpusAreNotNcclsOrRanksCannotBeFound) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto only_gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    only_gpus->setBackend(at::kCUDA, GroupBackend::GLOO, group->getBackend(at::kCPU));
+    const auto both = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    for (const auto type : {at::kCPU, at::kCUDA})
+      both->setBackend(type, GroupBackend::GLOO, group->getBackend(at::kCPU));
+    const auto expect_flat = [](const Group& other, const char* why) {
+      EXPECT_EQ(find_hook_nodes({other})->layout, NodeLayout::flat(2));
+      EXPECT_THAT(testing::error_message<c10::ValueError>([&] {
+                    find_hook_nodes({other, {.levels = Levels::kTwo}});
+                  }),
+                  ::testing::HasSubstr(why));
+      EXPECT_THROW(find_hook_nodes({other, {.node_size = 2}}), c10::ValueError);
+    };
+    expect_flat(only_gpus, "levels: there cannot be two, as the process group has no backend for CPU tensors");
+    expect_flat(both,
+                "levels: there cannot be two, as the process group moves tensors on GPUs by something else than NCCL");
+  });
+}
 
 TEST(FindHookLink, TakesWhatIsGivenAndSendsNothing) {
   run_ranks(4, [](int64_t rank, const Group& group) {

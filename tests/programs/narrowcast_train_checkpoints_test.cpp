@@ -41,25 +41,35 @@ class NarrowcastTrainCheckpointsTest : public ::testing::Test {
   std::unique_ptr<RunningProgram> start(int rank, int64_t port, const Words& flags) const {
     return std::make_unique<RunningProgram>(Words{kNarrowcastTrain} + flags, one_of_two(rank, port));
   }
-  // The whole state of the exchange is at stake: residuals of both kinds, and the counter of random rounding.
+  // A training with that exchange.
+  Words flags_of(const std::string& name, int steps, const Words& exchange) const {
+    return Words{"--model=char_gpt",
+                 "--layers=1",
+                 "--heads=2",
+                 "--width=32",
+                 "--context=16",
+                 "--batch_size=12",
+                 "--eval_batches=1",
+                 "--sample_length=0",
+                 "--bucket_cap_mb=0.02",
+                 "--stochastic_rounding",
+                 "--steps=" + std::to_string(steps),
+                 "--output_dir=" + folder / (name + "/run"),
+                 "--checkpoint_dir=" + folder / (name + "/checkpoints"),
+                 "--checkpoint_every=2",
+                 "--resume"} +
+           exchange;
+  }
+  // The whole state of the exchange is at stake: residuals of both kinds, and the counter of random rounding. On one
+  // node nothing would be rounded.
   Words flags(const std::string& name, int steps = 40) const {
-    return {"--model=char_gpt",
-            "--layers=1",
-            "--heads=2",
-            "--width=32",
-            "--context=16",
-            "--batch_size=12",
-            "--eval_batches=1",
-            "--sample_length=0",
-            "--hook=int4",
-            "--error_feedback",
-            "--bucket_cap_mb=0.02",
-            "--stochastic_rounding",
-            "--steps=" + std::to_string(steps),
-            "--output_dir=" + folder / (name + "/run"),
-            "--checkpoint_dir=" + folder / (name + "/checkpoints"),
-            "--checkpoint_every=2",
-            "--resume"};
+    return flags_of(name, steps, {"--hook=int4", "--node_size=1", "--error_feedback"});
+  }
+  // Between most steps replicas differ. Of four checkpoints in a round one is written with an exchange under way.
+  Words local_flags(const std::string& name) const {
+    return flags_of(name, 36,
+                    {"--sync_every=8", "--outer_warmup=4", "--outer_optimizer=nesterov", "--fragments=2",
+                     "--overlap_steps=3", "--outer_mix=0.5", "--outer_format=int4_b32", "--node_size=1"});
   }
   std::string checkpoint(int step) const {
     const std::string digits = std::to_string(step);
@@ -68,22 +78,51 @@ class NarrowcastTrainCheckpointsTest : public ::testing::Test {
   std::string model(const std::string& name) const {
     return files::read_file(folder / (name + "/run/model.safetensors"));
   }
-  const TemporaryFolder folder;
-};
-
-TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
-  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
-  int64_t port = free_port();
-  {
-    const auto zero = start(0, port, flags("killed"));
-    const auto one = start(1, port, flags("killed"));
-    wait_until([&] { return fs::exists(checkpoint(6)); });
+  // Rank 1 of a training, once there is the checkpoint of that step.
+  void kill_one_of_two(const Words& training, int step) const {
+    const int64_t port = free_port();
+    const auto zero = start(0, port, training);
+    const auto one = start(1, port, training);
+    wait_until([&] { return fs::exists(checkpoint(step)); });
     one->send(SIGKILL);
     EXPECT_EQ(one->wait().signal, SIGKILL);
     const ProgramEnd end = zero->wait();
     EXPECT_EQ(end.exit_code, 3) << end.errors;
     EXPECT_FALSE(fs::exists(folder / "killed/run/model.safetensors")) << "it was killed on its way";
   }
+  const TemporaryFolder folder;
+};
+
+TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBitsOfLocalSteps) {
+  ASSERT_EQ(train_on(2, local_flags("whole")).exit_code, 0);
+  kill_one_of_two(local_flags("killed"), 10);
+  const ProgramEnd end = train_on(2, local_flags("killed"));
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from " + folder / "killed/checkpoints/step-"), HasSubstr("of 36"),
+                                Not(HasSubstr("warning"))));
+  EXPECT_EQ(model("killed"), model("whole"));
+  const auto last_of = [&](const std::string& name) {
+    return json_lines(folder / (name + "/run/metrics.jsonl")).back();
+  };
+  for (const char* const key : {"training_loss", "validation_loss", "outer_payload_bytes_sent", "outer_exchanges"}) {
+    EXPECT_EQ(last_of("killed")[key], last_of("whole")[key]) << key;
+  }
+}
+
+// Three ranks go on where two were in the middle of a round.
+TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnWithLocalStepsFromTheOuterParameters) {
+  ASSERT_EQ(train_on(2, local_flags("killed")).exit_code, 0);
+  fs::remove_all(checkpoint(36));
+  fs::remove(folder / "killed/run/model.safetensors");
+  const ProgramEnd end = train_on(3, local_flags("killed"));
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from " + checkpoint(34)), HasSubstr("ranks (3, was 2)")));
+  EXPECT_THAT(end.output, HasSubstr("identical on all ranks"));
+}
+
+TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
+  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
+  kill_one_of_two(flags("killed"), 6);
   const ProgramEnd end = train_on(2, flags("killed"));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from " + folder / "killed/checkpoints/step-"), HasSubstr("of 40"),

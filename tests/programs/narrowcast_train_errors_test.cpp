@@ -64,6 +64,13 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--hook=quantize_per_channel", "--channel_size=-7"}, "channel_size: must be at least 1, but is -7"},
         WrongUse{{"--hook=quantize_per_channel", "--channel_size=many"}, "channel_size"},
         WrongUse{{"--verify_gradients", "--channel_size=128"}, "of all hooks; give --hook"},
+        WrongUse{{"--hook=int8", "--power_sgd_rank=2"}, "--power_sgd_rank: has no effect with the hook 'int8'"},
+        WrongUse{{"--hook=power_sgd", "--power_sgd_rank=0"}, "power_sgd_rank: must be at least 1, but is 0"},
+        WrongUse{{"--hook=power_sgd", "--power_sgd_memory=both"}, "power_sgd_memory: must be local or averaged"},
+        WrongUse{{"--hook=power_sgd", "--steps=1000"},
+                 "power_sgd_start: is 1000, so that a training of 1000 steps would compress nothing"},
+        WrongUse{{"--hook=power_sgd", "--verify_gradients", "--power_sgd_rank=2"},
+                 "--power_sgd_rank: has no effect with --verify_gradients"},
         WrongUse{{"--verify_gradients", "--hook=none", "--error_feedback"}, "no effect with the hook 'none'"},
         WrongUse{{"--model=gpt5"}, "char_gpt"}, WrongUse{{"--data=/no/such/file.txt"}, "/no/such/file.txt"},
         WrongUse{{"--model=mlp"}, "data: mlp needs one folder"},
@@ -112,6 +119,27 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--resume_from="}, "--resume_from: must name a folder"},
         WrongUse{{"--interface=lo"}, "--interface=lo: has no effect on one process alone"},
         WrongUse{{"--interface=lo", "--rank=0", "--world_size=1"}, "--interface=lo: has no effect"},
+        WrongUse{{"--hook=post_local_sgd"}, "--hook=post_local_sgd: needs --sync_every"},
+        WrongUse{{"--hook=int8", "--sync_every=10"},
+                 "--sync_every: has no effect with the hook 'int8'; it is for post_local_sgd"},
+        WrongUse{{"--outer_format=int8_b128"}, "--outer_format: has no effect with the hook 'none'"},
+        WrongUse{{"--sync_every=10", "--fragments=3"}, "sync_every: must be a multiple of fragments (3), but is 10"},
+        WrongUse{{"--sync_every=10", "--overlap_steps=10"}, "overlap_steps: must be less than sync_every"},
+        WrongUse{{"--sync_every=10", "--outer_mix=2"}, "outer_mix: must be in 0..1, but is 2"},
+        WrongUse{{"--sync_every=10", "--outer_optimizer=adam"}, "outer_optimizer: must be average, sgd or nesterov"},
+        WrongUse{{"--sync_every=10", "--outer_momentum=0.5"}, "outer_momentum: 0.5 has no effect with the outer"},
+        WrongUse{{"--sync_every=10", "--outer_format=int5"}, "int5"},
+        WrongUse{{"--sync_every=10", "--outer_error_feedback"}, "outer_error_feedback: has no effect with the outer"},
+        WrongUse{{"--sync_every=10", "--hook_format=bf16"}, "--hook_format: has no effect with the hook"},
+        WrongUse{{"--sync_every=10", "--local_group=all"}, "--local_group: must be node, none or a number of ranks"},
+        WrongUse{{"--sync_every=10", "--local_group=0"}, "local_group: must be at least 1, but is 0"},
+        WrongUse{{"--sync_every=10", "--local_hook=noop"}, "local_hook: must be one that averages, but is 'noop'"},
+        WrongUse{{"--sync_every=10", "--local_group=none", "--local_hook=int8"}, "--local_hook: has no effect"},
+        WrongUse{{"--sync_every=10", "--steps=95"},
+                 "steps: must be outer_warmup (0) and a multiple of sync_every (10)"},
+        WrongUse{{"--sync_every=10", "--outer_warmup=600"}, "steps: must be outer_warmup (600) and a multiple"},
+        WrongUse{{"--sync_every=10", "--find_unused_parameters"}, "find_unused_parameters: has all ranks exchange"},
+        WrongUse{{"--verify_gradients", "--hook=post_local_sgd", "--sync_every=2"}, "--sync_every: has no effect"},
         WrongUse{{"--optimizer=adam"}, "known: adamw, sgd"}, WrongUse{{"--sample_length=-1"}, "sample_length"}));
 
 class NarrowcastTrainErrorsTest : public ::testing::Test {
@@ -319,25 +347,30 @@ TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentHookOptions) {
   }
 }
 
-class NarrowcastTrainKilledTest : public ::testing::TestWithParam<int> {};
+// Which of the two is killed, and what they wait for each other in: messages, or memory that they share.
+class NarrowcastTrainKilledTest : public ::testing::TestWithParam<std::tuple<int, Words>> {};
 
-// Which of the two is killed in the middle of a step; the other must notice.
+// In the middle of a step; the other must notice.
 TEST_P(NarrowcastTrainKilledTest, TheSurvivorEndsWithOneLineAndExitCodeThree) {
-  const Words flags = small_gpt() + Words{"--steps=1000000", "--log_every=1", "--hook=quantize_per_channel"};
+  const auto& [killed, hook] = GetParam();
+  const Words flags = small_gpt() + Words{"--steps=1000000", "--log_every=1"} + hook;
   TwoRanks ranks(flags, flags);
   ranks.rank0.wait_for_errors("step");
-  RunningProgram& victim = GetParam() == 0 ? ranks.rank0 : ranks.rank1;
-  RunningProgram& survivor = GetParam() == 0 ? ranks.rank1 : ranks.rank0;
+  RunningProgram& victim = killed == 0 ? ranks.rank0 : ranks.rank1;
+  RunningProgram& survivor = killed == 0 ? ranks.rank1 : ranks.rank0;
   victim.send(SIGKILL);
   EXPECT_EQ(victim.wait().signal, SIGKILL);
   const ProgramEnd end = survivor.wait();
   EXPECT_EQ(end.exit_code, 3) << end.errors;
   EXPECT_EQ(count_of("narrowcast-train: ", end.errors), 1) << end.errors;
-  EXPECT_THAT(end.errors, HasSubstr(GetParam() == 0 ? "rank 1" : "rank 0"));
+  EXPECT_THAT(end.errors, HasSubstr(killed == 0 ? "rank 1" : "rank 0"));
   EXPECT_THAT(end.errors, Not(HasSubstr(".cpp:"))) << "LibTorch's own reports";
 }
 
-INSTANTIATE_TEST_SUITE_P(Victims, NarrowcastTrainKilledTest, ::testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(Victims, NarrowcastTrainKilledTest,
+                         ::testing::Combine(::testing::Values(0, 1),
+                                            ::testing::Values(Words{"--hook=quantize_per_channel"},
+                                                              Words{"--hook=int8", "--levels=two"})));
 
 TEST_F(NarrowcastTrainErrorsTest, ALossThatIsNotFinite) {
   const ProgramEnd end =

@@ -48,7 +48,10 @@ class NarrowcastTrainHookTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(NarrowcastTrainHookTest, TrainsOnTwoRanksAndLeavesItsFiles) {
   const TemporaryFolder folder;
-  const ProgramEnd end = train_on(2, small_gpt() + Words{"--hook=" + GetParam(), "--output_dir=" + folder / "run"});
+  Words flags = small_gpt() + Words{"--hook=" + GetParam(), "--output_dir=" + folder / "run"};
+  if (hooks::power_sgd_rank_of(GetParam())) flags.push_back("--power_sgd_start=2");
+  if (GetParam() == "post_local_sgd") flags.push_back("--sync_every=3");
+  const ProgramEnd end = train_on(2, flags);
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.output, AllOf(HasSubstr("validation loss"), HasSubstr("bigram entropy"), HasSubstr("sample:")));
   EXPECT_THAT(end.errors, AllOf(HasSubstr("step 6/6"), Not(HasSubstr("[1]:"))));  // Only rank 0 talks.
@@ -162,10 +165,24 @@ TEST_F(NarrowcastTrainTest, HelpListsFlagsByGroupOnOutput) {
 TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
   const std::string help = one_line(train_alone({"--help"}).output);
   EXPECT_THAT(help, HasSubstr("How gradients travel between ranks: none, allreduce, "));
-  EXPECT_THAT(help, HasSubstr("quantized_allreduce, int8, int6, int4, fp8, fp32, auto; see docs/hooks.md"));
+  EXPECT_THAT(help, HasSubstr("quantized_allreduce, int8, int6, int4, fp8, fp32, auto, post_local_sgd, power_sgd, "
+                              "power_sgd_rank2, batched_power_sgd, batched_power_sgd_rank2; see docs/hooks.md"));
   EXPECT_THAT(help, HasSubstr("how gradients travel: int8_b32, int8_b128, int8_b256, int6_b32, int4_b32, "
                               "fp8_e4m3_b32, bf16, fp16, fp32; see docs/wire_format.md"));
   EXPECT_THAT(help, HasSubstr("--channel_size (integer; default: 512)"));
+}
+
+TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForPowerSgd) {
+  const Words flags = small_gpt() + Words{"--hook=power_sgd", "--power_sgd_rank=2", "--power_sgd_start=0",
+                                          "--power_sgd_wire=bf16", "--bucket_cap_mb=25"};
+  const ProgramEnd end = train_on(2, flags + Words{"--output_dir=" + folder / "run"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  const auto lines = json_lines(folder / "run/metrics.jsonl");
+  EXPECT_EQ(lines.front()["power_sgd_rank"], 2);
+  EXPECT_EQ(lines.front()["power_sgd_wire"], "bf16");
+  // All of the model is one bucket.
+  EXPECT_EQ(lines.back()["payload_bytes_sent"], 6 * lines.front()["payload_bytes_per_step_and_rank"].get<int64_t>());
+  EXPECT_EQ(lines.back()["replicas_identical"], true);
 }
 
 TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForAChannelSize) {

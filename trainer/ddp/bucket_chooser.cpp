@@ -68,7 +68,11 @@ ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) c
     return [in_use](int64_t numel) { return in_use->predicted_seconds(numel).value(); };
   }
   const std::string& name = options_.hook() == "none" ? "allreduce" : options_.hook();
-  const auto hook = hooks::create_comm_hook(name, {group_, options_.wire(), options_.channel_size()});
+  hooks::HookOptions options = options_.hook_options(group_);
+  if (hooks::power_sgd_rank_of(name).has_value()) {
+    options.power_sgd.start = 0;  // As in the steps that compress.
+  }
+  const auto hook = hooks::create_comm_hook(name, options);
   return hooks::measure_exchange(*hook, group_);
 }
 

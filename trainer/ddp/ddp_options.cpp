@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <narrowcast/hooks.h>
 
@@ -23,7 +24,7 @@ int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int
 }  // namespace
 
 void DdpOptions::validate() const {
-  hooks::check_comm_hook(hook(), wire(), channel_size());
+  hooks::check_comm_hook(hook(), wire(), channel_size(), local(), power_sgd());
   check_cap("bucket_cap_mb", bucket_cap_mb().value_or(kMostMb));
   if (first_bucket_mb()) {
     check_cap("first_bucket_mb", *first_bucket_mb());
@@ -36,7 +37,12 @@ void DdpOptions::validate() const {
 }
 
 DdpOptions DdpOptions::with_hook(const std::string& name) const {
-  return name == hook() ? *this : DdpOptions(*this).hook(name).wire({}).channel_size(std::nullopt);
+  return name == hook() ? *this
+                        : DdpOptions(*this).hook(name).wire({}).channel_size(std::nullopt).local({}).power_sgd({});
+}
+
+hooks::HookOptions DdpOptions::hook_options(c10::intrusive_ptr<c10d::ProcessGroup> process_group) const {
+  return {std::move(process_group), wire(), channel_size(), local(), power_sgd()};
 }
 
 int64_t DdpOptions::bucket_bytes_cap() const { return to_bytes(bucket_cap_mb().value_or(kMostMb)); }

@@ -38,6 +38,7 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
   const hooks::WireOptions& wire = options.wire();
   const auto format = hooks::wire_format_of(options.hook(), wire);
   const auto& seed = wire.stochastic_rounding_seed;
+  const hooks::PowerSgdOptions& power_sgd = options.power_sgd();
   const auto channel_size = hooks::channel_size_of(options.hook(), options.channel_size());
   return {{"narrowcast version", version()},
           {"hook", options.hook()},
@@ -51,6 +52,20 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
           {"link_us", text_or_none(wire.link_us)},
           {"auto_bits", text_or_none(wire.auto_bits)},
           {"channel_size", text_or_none(channel_size)},
+          {"start", c10::str(options.local().start)},
+          {"local_group", options.local().group_size ? c10::str(*options.local().group_size) : "node"},
+          {"local_hook", options.local().hook},
+          {"power_sgd_rank", text_or_none(hooks::power_sgd_rank_of(options.hook(), power_sgd))},
+          {"power_sgd_start", c10::str(power_sgd.start)},
+          {"power_sgd_min_rate", c10::str(power_sgd.min_rate)},
+          {"power_sgd_error_feedback", on_off(power_sgd.error_feedback)},
+          {"power_sgd_warm_start", on_off(power_sgd.warm_start)},
+          {"power_sgd_epsilon", c10::str(power_sgd.epsilon)},
+          {"power_sgd_seed", c10::str(power_sgd.seed)},
+          {"power_sgd_batch", on_off(power_sgd.batch)},
+          {"power_sgd_alternate", on_off(power_sgd.alternate)},
+          {"power_sgd_memory", std::string(hooks::to_string(power_sgd.memory))},
+          {"power_sgd_wire", std::string(to_string(power_sgd.wire))},
           {"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
           {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
           {"find_unused_parameters", on_off(options.find_unused_parameters())},
@@ -70,9 +85,8 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
       static_graph_known_(std::make_shared<bool>(false)) {
   compare_between_ranks();
   std::shared_ptr<hooks::CommHook> hook =
-      with_network_errors(group_->getRank(), "making the hook " + options_.hook(), [&] {
-        return hooks::create_comm_hook(options_.hook(), {group_, options_.wire(), options_.channel_size()});
-      });
+      with_network_errors(group_->getRank(), "making the hook " + options_.hook(),
+                          [&] { return hooks::create_comm_hook(options_.hook(), options_.hook_options(group_)); });
   check_trainable(state_, group_);
   if (options_.init_sync()) {
     broadcast(state_.parameters);
@@ -200,7 +214,7 @@ bool GradientReducer::wants_outputs() const {
 
 std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> outputs) {
   const bool reduces = at::GradMode::is_enabled() && synchronise_;
-  buffers_due_ = reduces && options_.broadcast_buffers();
+  buffers_due_ = reduces && options_.broadcast_buffers() && keeps_replicas_equal();
   if (!reduces) {
     return outputs;
   }
@@ -256,6 +270,12 @@ void GradientReducer::zero_grad() {
 std::string GradientReducer::hook_name() const { return hook_ == nullptr ? "none" : std::string(hook_->name()); }
 
 std::string GradientReducer::hook_decision() const { return hook_ == nullptr ? "" : hook_->decision(); }
+
+void GradientReducer::rescale_hook_state(double factor) {
+  if (hook_ != nullptr) {
+    hook_->rescale_state(factor);
+  }
+}
 
 int64_t GradientReducer::payload_bytes_sent() const {
   return hook_ != nullptr ? hook_->payload_bytes_sent() : payload_bytes_without_hook();

@@ -52,6 +52,10 @@ inline int64_t int_of(const HookState& state, const std::string& name) {
   return found->second.item<int64_t>();
 }
 
+// What is saved under names that begin with `prefix`, without it.
+NARROWCAST_EXPORT HookState part_of(const HookState& state, const std::string& prefix);
+NARROWCAST_EXPORT FormerRanks part_of(const FormerRanks& saved, const std::string& prefix);
+
 // A DDP communication hook: given a bucket of this rank's gradients it returns a
 // future of the bucket averaged over the ranks, in the bucket's dtype and shape.
 // runHook is called on the thread of the backward pass, for the buckets in the
@@ -72,6 +76,10 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
 
   // Resumes from such state, before the first step. Throws CorruptInputError naming what is missing or does not fit.
   virtual void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
+
+  // Multiplies what is kept of earlier gradients, such as residuals, with a positive factor: when the loss is scaled by
+  // another number from the next step on, their quotient, on all ranks alike. Between steps.
+  virtual void rescale_state(double /*factor*/) {}
 
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
   virtual bool keeps_replicas_equal() const { return true; }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -25,6 +26,10 @@ NARROWCAST_EXPORT std::string_view to_string(Levels levels);
 
 // The inverse of to_string. c10::ValueError for other names.
 NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
+
+// Of WireOptions::auto_bits.
+inline constexpr int64_t kFewestAutoBits = 4;
+inline constexpr int64_t kDefaultAutoBits = 8;
 
 // What quantized_allreduce and its short names can be told, and auto for those that it may take. docs/hooks.md says
 // when which of them pays.
@@ -55,10 +60,57 @@ struct WireOptions {
   std::optional<double> link_gbit = std::nullopt;
   std::optional<double> link_us = std::nullopt;
 
-  // Of the hook auto alone: formats of so many bits or more may be taken, 4 to 8. Without a value 8.
+  // Of the hook auto alone: formats of so many bits or more may be taken, kFewestAutoBits to kDefaultAutoBits.
   std::optional<int64_t> auto_bits = std::nullopt;
 
   bool operator==(const WireOptions&) const = default;
+};
+
+// What post_local_sgd can be told.
+struct LocalOptions {
+  // Iterations at the beginning in which all ranks average their gradients, >= 0: the others average in groups.
+  int64_t start = 0;
+
+  // So many consecutive ranks are a group, >= 1, of which the last one may have fewer; ranks of a group of 1 exchange
+  // nothing. Without a value the ranks of each node are one.
+  std::optional<int64_t> group_size = std::nullopt;
+
+  // The hook by which groups, and all ranks before `start`, average: one that keeps replicas equal, with its own
+  // defaults.
+  std::string hook = "allreduce";
+
+  bool operator==(const LocalOptions&) const = default;
+};
+
+// Of what PowerSGD feeds back.
+enum class PowerSgdMemory {
+  kLocal,     // What was lost of a rank's own low-rank product: of the means it keeps nothing.
+  kAveraged,  // What its gradients lack of the mean, as in PyTorch's hook, whose bits this has.
+};
+
+// "local", "averaged". c10::ValueError for a number that is no PowerSgdMemory.
+NARROWCAST_EXPORT std::string_view to_string(PowerSgdMemory memory);
+
+// The inverse of to_string. c10::ValueError for other names.
+NARROWCAST_EXPORT PowerSgdMemory parse_power_sgd_memory(std::string_view name);
+
+// What the power_sgd hooks can be told, under PyTorch's names and with its defaults where it has them. docs/hooks.md
+// says what they do.
+struct PowerSgdOptions {
+  std::optional<int64_t> rank = std::nullopt;  // matrix_approximation_rank, >= 1; without a value what the name says
+  int64_t start = 1000;                        // start_powerSGD_iter, >= 0: so many steps are averaged as by allreduce
+  double min_rate = 2;                         // min_compression_rate, > 0
+  bool error_feedback = true;                  // use_error_feedback
+  bool warm_start = true;
+  double epsilon = 0;  // orthogonalization_epsilon, >= 0
+  int64_t seed = 0;    // random_seed, 0 to 2^32 - 1
+  bool batch = false;  // batch_tensors_with_same_shape; not of the batched hooks
+  // Each step sends one of the two factors, and takes the other one from the step before. Needs warm_start.
+  bool alternate = false;
+  PowerSgdMemory memory = PowerSgdMemory::kLocal;
+  WireFormat wire = WireFormat::kFp32;  // In which the factors, and what is not compressed, travel.
+
+  bool operator==(const PowerSgdOptions&) const = default;
 };
 
 // Elements that share a scale with quantize_per_channel unless the options say otherwise, as in PyTorch's hook.
@@ -70,6 +122,8 @@ struct HookOptions {
   // What is given here is a c10::ValueError with hooks that do not take it:
   WireOptions wire = {};
   std::optional<int64_t> channel_size = std::nullopt;  // Of quantize_per_channel, >= 1: elements that share a scale.
+  LocalOptions local = {};                             // Of post_local_sgd.
+  PowerSgdOptions power_sgd = {};                      // Of the power_sgd hooks.
 };
 
 }  // namespace narrowcast::hooks

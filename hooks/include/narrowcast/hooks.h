@@ -17,9 +17,10 @@ namespace narrowcast::hooks {
 NARROWCAST_EXPORT std::vector<std::string> comm_hook_names();
 
 // c10::ValueError for an unknown name (it lists the known ones), for options that have no effect with the hook or
-// contradict each other, and for a channel size or node size below 1.
+// contradict each other, and for a channel size, node size, group size or another option out of range.
 NARROWCAST_EXPORT void check_comm_hook(const std::string& name, const WireOptions& wire,
-                                       std::optional<int64_t> channel_size = std::nullopt);
+                                       std::optional<int64_t> channel_size = std::nullopt,
+                                       const LocalOptions& local = {}, const PowerSgdOptions& power_sgd = {});
 
 // The elements of a channel with that hook, given what was chosen; nothing for hooks without channels. c10::ValueError
 // for an unknown name, here and below.
@@ -34,6 +35,10 @@ NARROWCAST_EXPORT std::optional<WireFormat> wire_format_of(const std::string& ho
 
 // Whether WireOptions have an effect on that hook: on those of wire formats, and on the one that chooses between hooks.
 NARROWCAST_EXPORT bool takes_wire_options(const std::string& hook);
+
+// The rank of that hook's approximation, given what was chosen; nothing for hooks that are not of PowerSGD.
+NARROWCAST_EXPORT std::optional<int64_t> power_sgd_rank_of(const std::string& hook,
+                                                           const PowerSgdOptions& options = {});
 
 // The hook of that name; null for "none", with which the Reducer averages by itself. All ranks create
 // the same hooks with the same options; those that take wire options it is a collective, in which ranks find out which

@@ -42,13 +42,25 @@ inline Route choose_route(int64_t numel, int64_t world_size, WireFormat format, 
   return one_shot <= two_shot ? Route::kOneShot : Route::kTwoShot;
 }
 
+// Hops of an array on that route.
+constexpr int64_t hops_of(Route route) { return route == Route::kNowhere ? 0 : route == Route::kOneShot ? 1 : 2; }
+
 // Error feedback (ArraySegment in ops/collectives/mean/segment_codec.h), or null. All are float32 and, like the array,
 // 1-D and contiguous.
 struct Residuals {
   float* own = nullptr;   // Of the elements that this rank sends (SentParts in two_levels.h): what receivers lack.
   float* mean = nullptr;  // Of those whose mean it sends: what they lack of that mean.
   std::vector<at::Tensor> memory = {};  // Holds both while the call is in flight, though their owner may be gone.
-  at::Tensor carried = {};  // Of two levels, or undefined: [numel], what is added to this rank's array once.
+  // Of two levels, or undefined: [numel], what is added to this rank's array. The exchange leaves it where the mean is
+  // not finite, to be added again, and 0 elsewhere.
+  at::Tensor carried = {};
+
+  // After the exchange, given its mean.
+  void take_carried(const at::Tensor& mean) const {
+    if (carried.defined()) {
+      carried.masked_fill_(mean.isfinite(), 0);
+    }
+  }
 };
 
 // Of an array on the CPU whose segments are made while others are sent, and used while others come. Nothing is told of

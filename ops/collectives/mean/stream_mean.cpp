@@ -1,8 +1,6 @@
 #include "ops/collectives/mean/stream_mean.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,198 +9,176 @@
 
 #include "ops/backend_errors.h"
 #include "ops/collectives/mean/segment_codec.h"
-#include "ops/collectives/mean/wire_codec.h"
+#include "ops/collectives/mean/stream_exchange.h"
+#include "ops/collectives/mean/two_levels.h"
 #include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {
 namespace {
 
-// Zeros, because the end of a shorter message is sent, too.
-at::Tensor message_buffer(int64_t bytes, at::Device device) {
-  return at::zeros({bytes}, at::TensorOptions(at::kByte).device(device));
-}
+// The same numbers in the same places as TwoLevels on the engine. What travels in the node has memory for the time of a
+// call: the device's allocator keeps it at hand, for other buckets, too.
+class TwoLevelStreamExchange final : public StreamExchange {
+ public:
+  TwoLevelStreamExchange(std::shared_ptr<const StreamGroups> groups, QuantizedMeanOptions options, at::Device device)
+      : groups_(std::move(groups)),
+        options_(std::move(options)),
+        local_rank_(groups_->node()->getRank()),
+        segments_(cut(options_.numel, groups_->layout().segments())),
+        weight_(weight_of_node(groups_->layout(), groups_->layout().node_of(options_.rank))),
+        across_(make_across(device)) {
+    for (const Segment& segment : segments_) {
+      means_.push_back(means_of(segment));
+      longest_mean_ = std::max(longest_mean_, gathered_bytes(bytes_of(means_.back(), segment)));
+    }
+  }
 
-// Messages of an all-gather begin at multiples of that many bytes: NCCL copies single bytes where one does not.
-constexpr int64_t kGatheredAlignment = 16;
+  int64_t payload_bytes() const override { return across_ == nullptr ? 0 : across_->payload_bytes(); }
 
-int64_t gathered_bytes(int64_t bytes) {
-  return (bytes + kGatheredAlignment - 1) / kGatheredAlignment * kGatheredAlignment;
+  void enqueue(const MeanCall& call) override {
+    const at::Tensor parts = send_parts(as_float32(call));
+    at::Tensor own_mean = message_buffer(longest_mean_, call.array.device());
+    if (owns_elements()) {
+      average(call, parts, own_mean);
+    }
+    take_means(gather(own_mean), call.array);
+    call.residuals.take_carried(call.array);
+  }
+
+ private:
+  // Codes, where the owners of a segment exchange them in two shots; nothing for float32.
+  using Means = std::unique_ptr<MeansOfShards>;
+
+  int64_t owners() const { return static_cast<int64_t>(segments_.size()); }
+  int64_t local_size() const { return groups_->node()->getSize(); }
+  bool owns_elements() const { return local_rank_ < owners() && segments_[local_rank_].numel > 0; }
+  const Segment& own_segment() const { return segments_[local_rank_]; }
+
+  std::unique_ptr<OneLevelStreamExchange> make_across(at::Device device) const {
+    if (!owns_elements() || groups_->owners() == nullptr) {
+      return nullptr;
+    }
+    QuantizedMeanOptions across = options_;
+    across.numel = own_segment().numel;
+    return std::make_unique<OneLevelStreamExchange>(groups_->owners(), std::move(across), device);
+  }
+
+  Means means_of(const Segment& segment) const {
+    const int64_t nodes = groups_->layout().nodes();
+    return choose_route(segment.numel, nodes, options_.format, options_.link) == Route::kTwoShot
+               ? std::make_unique<MeansOfShards>(options_.format, segment.numel, nodes)
+               : nullptr;
+  }
+
+  static int64_t bytes_of(const Means& means, const Segment& segment) {
+    return means == nullptr ? encoded_size(segment.numel, WireFormat::kFp32) : means->bytes();
+  }
+
+  static at::Tensor as_float32(const MeanCall& call) {
+    const at::Tensor array = call.array.to(at::kFloat);
+    return call.residuals.carried.defined() ? array.add(call.residuals.carried) : array;
+  }
+
+  // Every rank's part of this rank's segment, by local rank: float32 [ranks of the node * numel of the segment].
+  at::Tensor send_parts(at::Tensor array) const {
+    std::vector<int64_t> sent(local_size(), 0);
+    for (int64_t owner = 0; owner < owners(); ++owner) {
+      sent[owner] = segments_[owner].numel;
+    }
+    std::vector<int64_t> received(local_size(), owns_elements() ? own_segment().numel : 0);
+    at::Tensor parts = at::empty({received[0] * local_size()}, array.options());
+    collective("all-to-all of segments in the node, of ",
+               [&] { libtorch::all_to_all_single(groups_->node(), parts, array, received, sent)->wait(); });
+    return parts;
+  }
+
+  // Of this rank's segment: over its node, then over all of them.
+  void average(const MeanCall& call, const at::Tensor& parts, const at::Tensor& message) {
+    const Segment& segment = own_segment();
+    const Means& means = means_[local_rank_];
+    const at::Tensor mean =
+        means == nullptr ? floats_of(message, segment) : at::empty({segment.numel}, parts.options());
+    RankMessages by_rank;
+    for (int64_t rank = 0; rank < local_size(); ++rank) {
+      by_rank.push_back(reinterpret_cast<const uint8_t*>(parts.const_data_ptr<float>() + rank * segment.numel));
+    }
+    average_segments(WireFormat::kFp32, by_rank, {mean, {0, segment.numel}});
+    if (weight_ != 1) {
+      mean.mul_(weight_);
+    }
+    if (across_ == nullptr) {
+      return;
+    }
+    const MeanCall over_nodes{mean, call.rounding.at(segment.begin), call.residuals};
+    if (means == nullptr) {
+      across_->enqueue(over_nodes);
+    } else {
+      across_->enqueue_undecoded(over_nodes, message.narrow(0, 0, means->bytes()));
+    }
+  }
+
+  // By local rank.
+  at::Tensor gather(at::Tensor& own_mean) const {
+    at::Tensor gathered = at::empty({longest_mean_ * local_size()}, own_mean.options());
+    collective("all-gather of means in the node, of ",
+               [&] { libtorch::all_gather_single(groups_->node(), gathered, own_mean)->wait(); });
+    return gathered;
+  }
+
+  void take_means(const at::Tensor& gathered, const at::Tensor& array) const {
+    for (int64_t owner = 0; owner < owners(); ++owner) {
+      const Segment& segment = segments_[owner];
+      const at::Tensor message = gathered.narrow(0, owner * longest_mean_, longest_mean_);
+      const at::Tensor elements = array.narrow(0, segment.begin, segment.numel);
+      if (means_[owner] == nullptr) {
+        elements.copy_(floats_of(message, segment));
+      } else {
+        means_[owner]->decode(message.const_data_ptr<uint8_t>(), elements);
+      }
+    }
+  }
+
+  static at::Tensor floats_of(const at::Tensor& message, const Segment& segment) {
+    return message.narrow(0, 0, encoded_size(segment.numel, WireFormat::kFp32)).view(at::kFloat);
+  }
+
+  void collective(const std::string& what, const std::function<void()>& body) const {
+    with_backend_errors(options_.rank, what + options_.name, body);
+  }
+
+  const std::shared_ptr<const StreamGroups> groups_;
+  const QuantizedMeanOptions options_;
+  const int64_t local_rank_;
+  const std::vector<Segment> segments_;  // By the local rank of their owners.
+  const double weight_;
+  const std::unique_ptr<OneLevelStreamExchange> across_;  // Null for ranks without a segment, and with one node.
+  std::vector<Means> means_;                              // By owner.
+  int64_t longest_mean_ = 0;                              // In bytes: the message of every rank of a node.
+};
+
+std::unique_ptr<StreamExchange> make_exchange(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                              const QuantizedMeanOptions& options, at::Device device,
+                                              const std::shared_ptr<const StreamGroups>& groups) {
+  if (groups != nullptr && !options.codec && options.numel > 0) {
+    return std::make_unique<TwoLevelStreamExchange>(groups, options, device);
+  }
+  return std::make_unique<OneLevelStreamExchange>(group, options, device);
 }
 
 }  // namespace
 
-// One shot:  encode the array; all-gather the messages; average them.
-// Two shots: encode all shards but the own; all-to-all; average the parts of the own shard with the own numbers and
-//            encode the mean; all-gather the means; decode them.
-class StreamExchange {
- public:
-  // Of options.numel elements; options.exact are not its business.
-  StreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, QuantizedMeanOptions options, at::Device device);
-
-  int64_t payload_bytes() const;
-  void enqueue(const MeanCall& call);
-
- private:
-  int64_t rank() const { return group_->getRank(); }
-  int64_t world_size() const { return group_->getSize(); }
-  int64_t message_bytes(const Segment& segment) const { return encoded_size(segment.numel, options_.format); }
-  // What this rank encodes in the first hop of two: all that comes before its own shard, and all that comes after.
-  Segment before_own() const { return {0, shards_[rank()].begin}; }
-  Segment after_own() const;
-  void make_two_shot_buffers(at::Device device);
-  void one_shot(const MeanCall& call);
-  void two_shot(const MeanCall& call);
-  void send_parts(const MeanCall& call);
-  void send_mean(const MeanCall& call);
-  void take_means(const MeanCall& call) const;
-  void collective(const std::string& what, const std::function<void()>& body) const;
-
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  const QuantizedMeanOptions options_;
-  const Route route_;
-  const std::unique_ptr<MeanCodec> codec_;  // Of one shot.
-  at::Tensor sent_;                         // First hop: this rank's parts for the other ranks; or its message for all.
-  at::Tensor received_;                     // The other ranks' parts of the own shard; or all messages; by rank.
-  // Of two shots:
-  const std::vector<Segment> shards_;  // By rank.
-  at::Tensor mean_;                    // Second hop: as long as the longest shard's message.
-  at::Tensor means_;                   // By rank.
-};
-
-StreamExchange::StreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, QuantizedMeanOptions options,
-                               at::Device device)
-    : group_(std::move(group)),
-      options_(std::move(options)),
-      route_(options_.codec ? Route::kOneShot
-                            : choose_route(options_.numel, world_size(), options_.format, options_.link)),
-      codec_(options_.codec ? options_.codec(device) : wire_codec(options_.format, rank())),
-      shards_(cut(options_.numel, world_size())) {
-  if (route_ == Route::kTwoShot) {
-    make_two_shot_buffers(device);
-  } else if (route_ == Route::kOneShot && !options_.codec) {
-    sent_ = message_buffer(gathered_bytes(message_bytes({0, options_.numel})), device);
-    received_ = message_buffer(sent_.numel() * world_size(), device);
-  }
-}
-
-Segment StreamExchange::after_own() const {
-  const int64_t end = shards_[rank()].begin + shards_[rank()].numel;
-  return {end, options_.numel - end};
-}
-
-void StreamExchange::make_two_shot_buffers(at::Device device) {
-  sent_ = message_buffer(message_bytes(before_own()) + message_bytes(after_own()), device);
-  received_ = message_buffer(message_bytes(shards_[rank()]) * (world_size() - 1), device);
-  int64_t longest = 0;
-  for (const Segment& shard : shards_) {
-    longest = std::max(longest, message_bytes(shard));
-  }
-  mean_ = message_buffer(longest, device);
-  means_ = message_buffer(longest * world_size(), device);
-}
-
-int64_t StreamExchange::payload_bytes() const {
-  switch (route_) {
-    case Route::kNowhere:
-      return 0;
-    case Route::kOneShot:
-      return codec_->message_bytes({0, options_.numel}) * (world_size() - 1);
-    case Route::kTwoShot:
-      return sent_.numel() + mean_.numel() * (world_size() - 1);
-  }
-  TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route_), " is no Route");
-}
-
-void StreamExchange::enqueue(const MeanCall& call) {
-  if (options_.numel == 0) {
-    return;
-  }
-  if (route_ == Route::kOneShot) {
-    one_shot(call);
-  } else if (route_ == Route::kTwoShot) {
-    two_shot(call);
-  }
-}
-
-// A message of a wire format has its memory for good. Those of other codecs, which take one shot of any size, are
-// allocated anew: the device's allocator keeps their memory at hand, for other buckets, too.
-void StreamExchange::one_shot(const MeanCall& call) {
-  const Segment whole{0, options_.numel};
-  const int64_t bytes = codec_->message_bytes(whole);
-  at::Tensor sent = sent_.defined() ? sent_ : message_buffer(gathered_bytes(bytes), call.array.device());
-  at::Tensor received = received_.defined() ? received_ : at::empty({sent.numel() * world_size()}, sent.options());
-  codec_->encode(call, whole, sent.narrow(0, 0, bytes));
-  collective(options_.all_gather.empty() ? "all-gather of messages of " + options_.name : options_.all_gather,
-             [&] { libtorch::all_gather_single(group_, received, sent)->wait(); });
-  std::vector<at::Tensor> messages;
-  for (int64_t sender = 0; sender < world_size(); ++sender) {
-    messages.push_back(received.narrow(0, sender * sent.numel(), bytes));
-  }
-  codec_->average(call, whole, messages);
-}
-
-void StreamExchange::two_shot(const MeanCall& call) {
-  send_parts(call);
-  send_mean(call);
-  take_means(call);
-}
-
-void StreamExchange::send_parts(const MeanCall& call) {
-  uint8_t* message = sent_.mutable_data_ptr<uint8_t>();
-  for (const Segment& segment : {before_own(), after_own()}) {
-    encode_own({options_.format, rank(), segment}, call, message);
-    message += message_bytes(segment);
-  }
-  std::vector<int64_t> sizes_sent;
-  std::vector<int64_t> sizes_received;
-  for (int64_t peer = 0; peer < world_size(); ++peer) {
-    sizes_sent.push_back(peer == rank() ? 0 : message_bytes(shards_[peer]));
-    sizes_received.push_back(peer == rank() ? 0 : message_bytes(shards_[rank()]));
-  }
-  collective("all-to-all of shards of " + options_.name,
-             [&] { libtorch::all_to_all_single(group_, received_, sent_, sizes_received, sizes_sent)->wait(); });
-}
-
-void StreamExchange::send_mean(const MeanCall& call) {
-  const Segment& own = shards_[rank()];
-  RankMessages parts;
-  const uint8_t* received = received_.const_data_ptr<uint8_t>();
-  for (int64_t peer = 0; peer < world_size(); ++peer) {
-    parts.push_back(peer == rank() ? nullptr : received);
-    received += peer == rank() ? 0 : message_bytes(own);
-  }
-  encode_mean({options_.format, rank(), own}, call, parts, mean_.mutable_data_ptr<uint8_t>());
-  collective("all-gather of means of " + options_.name,
-             [&] { libtorch::all_gather_single(group_, means_, mean_)->wait(); });
-}
-
-// Shards whose messages follow each other without a gap are decoded as one.
-void StreamExchange::take_means(const MeanCall& call) const {
-  for (int64_t first = 0; first < world_size();) {
-    Segment segment = shards_[first];
-    int64_t next = first + 1;
-    while (next < world_size() && message_bytes(shards_[next - 1]) == mean_.numel()) {
-      segment.numel += shards_[next++].numel;
-    }
-    decode_segment(options_.format, means_.const_data_ptr<uint8_t>() + first * mean_.numel(), {call.array, segment});
-    first = next;
-  }
-}
-
-void StreamExchange::collective(const std::string& what, const std::function<void()>& body) const {
-  with_backend_errors(rank(), what, body);
-}
-
 StreamMean::StreamMean(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const QuantizedMeanOptions& options,
-                       at::Device device)
+                       at::Device device, const std::shared_ptr<const StreamGroups>& groups)
     : exact_(options.exact, device),
-      narrow_(std::make_unique<StreamExchange>(group, options, device)),
-      exact_exchange_(std::make_unique<StreamExchange>(group,
-                                                       QuantizedMeanOptions{.name = options.name,
-                                                                            .numel = exact_.values().numel(),
-                                                                            .format = WireFormat::kFp32,
-                                                                            .link = options.link},
-                                                       device)) {}
+      narrow_(make_exchange(group, options, device, groups)),
+      exact_exchange_(make_exchange(group,
+                                    QuantizedMeanOptions{.name = options.name,
+                                                         .rank = options.rank,
+                                                         .world_size = options.world_size,
+                                                         .numel = exact_.values().numel(),
+                                                         .format = WireFormat::kFp32,
+                                                         .link = options.link},
+                                    device, groups)) {}
 
 StreamMean::~StreamMean() = default;
 

@@ -14,28 +14,35 @@
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/segments.h"
+#include "ops/collectives/mean/stream_groups.h"
 
 namespace narrowcast::collectives {
 
 class StreamExchange;  // One array's part of a StreamMean.
 
 // Replaces a 1-D array on `device` by its mean over the ranks: by the same routes, messages and arithmetic as
-// QuantizedMeanJob, and so with the same bits, but by collectives of the group's backend for the device.
+// QuantizedMeanJob, and so with the same bits, but by collectives of the group's backend for the device. (A NaN may
+// have other bits.) In one level, or in the two of `groups`:
+//
+// 1. In the node, float32: all-to-all of segments; their owners average them in the order of ranks.
+// 2. Between nodes: a segment's owners exchange codes as the ranks do in one level.
+// 3. In the node: all-gather of the segments' means, as codes where the owners had codes of them, else float32.
 //
 // Where a collective returns before it is done, as NCCL's do, all that is enqueued after it on the same stream comes
 // after it. (Gloo's are waited for: on the CPU this is for tests.)
 class NARROWCAST_EXPORT StreamMean {
  public:
-  // Its buffers are allocated for the device's current stream, on which `enqueue` must be called.
+  // Its buffers are allocated for the device's current stream, on which `enqueue` must be called. `groups`: those of
+  // the nodes; null for one level, as there always is for a codec. options.nodes is not read.
   StreamMean(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const QuantizedMeanOptions& options,
-             at::Device device);
+             at::Device device, const std::shared_ptr<const StreamGroups>& groups = nullptr);
   ~StreamMean();
   StreamMean(const StreamMean&) = delete;
   StreamMean& operator=(const StreamMean&) = delete;
 
   const std::vector<Segment>& exact() const { return exact_.segments(); }
 
-  // Bytes that this rank sends per call, to all peers together.
+  // Bytes that this rank sends per call, to all peers together; of two levels, between nodes.
   int64_t payload_bytes() const;
 
   // Averages call.array, [numel] on the device, in place. All ranks make the same calls in the same order. Throws

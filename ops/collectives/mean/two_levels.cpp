@@ -43,7 +43,7 @@ class TwoLevels final : public MeanExchange {
         array_(options.array),
         memory_(options.nodes->memory),
         segments_(cut(numel_, options.nodes->layout.segments())),
-        weight_(weight_of_node(options)),
+        weight_(weight_of_node(options.nodes->layout, options.nodes->layout.node_of(options.mean.rank))),
         pieces_(pieces_of_all(options)),
         across_(make_across(options, std::move(memory))) {}
 
@@ -88,6 +88,7 @@ class TwoLevels final : public MeanExchange {
       }
     }
     memory_->reach(Moment::kFinished, turn_);
+    call_.residuals.take_carried(call_.array);
     call_ = {};
   }
 
@@ -95,13 +96,6 @@ class TwoLevels final : public MeanExchange {
   int64_t owners() const { return static_cast<int64_t>(segments_.size()); }
   int64_t own() const { return memory_->local_rank(); }
   bool owns_elements() const { return own() < owners() && segments_[own()].numel > 0; }
-
-  // N g / W with g ranks on this node.
-  static double weight_of_node(const TwoLevelOptions& options) {
-    const NodeLayout& layout = options.nodes->layout;
-    const auto local = static_cast<double>(options.nodes->memory->local_size());
-    return static_cast<double>(layout.nodes()) * local / static_cast<double>(layout.world_size());
-  }
 
   // Of the owner of a segment of this node.
   static MeanOptions across_options(const TwoLevelOptions& options, int64_t owner, int64_t numel) {
@@ -172,7 +166,7 @@ class TwoLevels final : public MeanExchange {
   }
 
   void stage() {
-    memory_->choose_buffer(turn_);
+    memory_->choose_buffer(turn_, numel_);
     const bool skips = owns_elements() && !stages_own();
     const Segment skipped = skips ? segments_[own()] : Segment{numel_, 0};
     const int64_t behind = skipped.begin + skipped.numel;

@@ -35,6 +35,12 @@ inline SentParts sent_parts(const node::NodeLayout& layout, int64_t rank, int64_
   return {own, {own.begin + shard.begin, shard.numel}};
 }
 
+// What the mean of a node's g ranks is multiplied by, so that the mean over N nodes is that over W ranks: N g / W.
+inline double weight_of_node(const node::NodeLayout& layout, int64_t node) {
+  return static_cast<double>(layout.nodes()) * static_cast<double>(layout.ranks_of(node).size()) /
+         static_cast<double>(layout.world_size());
+}
+
 struct TwoLevelOptions {
   MeanOptions mean;  // Of the group: rank, size, array.
   std::shared_ptr<const node::FoundNodes> nodes;

@@ -97,8 +97,8 @@ TEST_P(CudaConformanceOfFour, GivesWhatItShouldOnEveryRank) { check_on(4); }
 
 std::string name_of(const ::testing::TestParamInfo<HookCase>& info) { return info.param.label(); }
 
-INSTANTIATE_TEST_SUITE_P(Hooks, CudaConformanceOfTwo, ::testing::ValuesIn(one_level_hook_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Hooks, CudaConformanceOfFour, ::testing::ValuesIn(one_level_hook_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Hooks, CudaConformanceOfTwo, ::testing::ValuesIn(gpu_hook_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Hooks, CudaConformanceOfFour, ::testing::ValuesIn(gpu_hook_cases()), name_of);
 
 }  // namespace
 }  // namespace narrowcast::hooks

@@ -3,6 +3,12 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <optional>
+#include <string>
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
@@ -87,6 +93,32 @@ TEST(FindNodes, IsFlatWhereARankCannotHaveMemory) {
     wait_for_ranks(group);
   });
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));
+}
+
+// Of this process, to which so many bytes can be mapped beside what is. (It forks: the limit ends with the child.)
+void limit_mappings(int64_t bytes) {
+  int64_t mapped_pages = 0;
+  std::ifstream("/proc/self/statm") >> mapped_pages;
+  const auto limit = static_cast<rlim_t>(mapped_pages * ::sysconf(_SC_PAGESIZE) + bytes);
+  const rlimit limits = {.rlim_cur = limit, .rlim_max = limit};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limits), 0);
+}
+
+// As where the system refuses to map so much. Rank 0 makes the memory, rank 1 opens it.
+TEST(FindNodes, IsFlatWhereARankCannotMapTheMemory) {
+  for (const int64_t limited : {0, 1}) {
+    const auto codes = fork_ranks(2, [=](int64_t rank, const Group& group) {
+      find_nodes(group, 2);  // Which frees the memory that groups of other tests had.
+      if (rank == limited) limit_mappings(NodeMemory::reserved_bytes() / 2);
+      const auto found = find_nodes(group);
+      EXPECT_EQ(found->layout, NodeLayout::flat(2));
+      EXPECT_EQ(found->memory, nullptr);
+      EXPECT_THAT(found->why_flat, AllOf(HasSubstr("rank " + std::to_string(limited) + ": mmap of "),
+                                         HasSubstr("Cannot allocate memory")));
+      wait_for_ranks(group);
+    });
+    EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed));
+  }
 }
 
 }  // namespace

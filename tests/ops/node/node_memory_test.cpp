@@ -3,7 +3,10 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "ops/node/local_socket.h"
 
@@ -21,6 +24,7 @@ class NodeMemoryTest : public ::testing::Test {
     Descriptor to_first = connect_locally(name, 5);
     SharedMemory memory = SharedMemory::create(kBytes);
     SharedMemory same = SharedMemory::open(Descriptor(::dup(memory.descriptor().number())));
+    descriptor_ = Descriptor(::dup(memory.descriptor().number()));
     first_ = make(std::move(memory), 0, std::move(accept_locally(listening)->connection));
     second_ = make(std::move(same), 1, std::move(to_first));
   }
@@ -29,6 +33,13 @@ class NodeMemoryTest : public ::testing::Test {
     connections[1 - own] = std::move(other);
     return std::make_unique<NodeMemory>(std::move(memory), std::vector<int64_t>{3, 5}, own, std::move(connections));
   }
+  // Bytes of the memory that take room.
+  int64_t resident() const {
+    struct stat status {};
+    EXPECT_EQ(::fstat(descriptor_.number(), &status), 0);
+    return status.st_blocks * 512;
+  }
+  Descriptor descriptor_;
   std::unique_ptr<NodeMemory> first_;
   std::unique_ptr<NodeMemory> second_;
 };
@@ -63,27 +74,70 @@ TEST_F(NodeMemoryTest, SlotsTakeTurns) {
 
 TEST_F(NodeMemoryTest, ABufferIsTakenAgainOnceAllHaveFinished) {
   const Turn a = first_->take_turn(0);
-  first_->choose_buffer(a);
+  first_->choose_buffer(a, 100);
   const auto* const buffer = first_->staging_buffer(a, 0, 100);
   const Turn b = first_->take_turn(0);
-  first_->choose_buffer(b);
+  first_->choose_buffer(b, 100);
   EXPECT_NE(first_->staging_buffer(b, 0, 100), buffer) << "two are in flight";
   first_->reach(Moment::kFinished, a);
   second_->reach(Moment::kFinished, a);
   const Turn c = first_->take_turn(0);
-  first_->choose_buffer(c);
+  first_->choose_buffer(c, 100);
   EXPECT_EQ(first_->staging_buffer(c, 0, 100), buffer);
   EXPECT_EQ(second_->staging_buffer(c, 0, 100), buffer + (second_->staging_buffer(a, 0, 100) - buffer));
   first_->reach(Moment::kFinished, b);
   first_->reach(Moment::kFinished, c);
   second_->reach(Moment::kFinished, b);
   const Turn d = first_->take_turn(0);
-  first_->choose_buffer(d);
+  first_->choose_buffer(d, 100);
   EXPECT_NE(first_->staging_buffer(d, 0, 100), buffer) << "the other one still reads it";
   second_->reach(Moment::kFinished, c);
   const Turn e = first_->take_turn(0);
-  first_->choose_buffer(e);
+  first_->choose_buffer(e, 100);
   EXPECT_EQ(first_->staging_buffer(e, 0, 100), buffer);
+}
+
+TEST_F(NodeMemoryTest, ABufferIsFreeHoweverLongItIsSinceItWasTaken) {
+  const auto take = [&] {
+    const Turn turn = first_->take_turn(0);
+    first_->choose_buffer(turn, 100);
+    return turn;
+  };
+  const auto finish = [&](const Turn& turn) {
+    first_->reach(Moment::kFinished, turn);
+    second_->reach(Moment::kFinished, turn);
+  };
+  const Turn first = take();
+  finish(take());  // In the other buffer.
+  finish(first);
+  for (int turns = 0; turns < 100'000; ++turns) {
+    finish(take());
+  }
+  const Turn busy = take();
+  const auto* const buffer = first_->staging_buffer(busy, 0, 100);
+  EXPECT_NE(first_->staging_buffer(take(), 0, 100), buffer);
+}
+
+// A first step's bucket is as large as all gradients; the later ones are not.
+TEST_F(NodeMemoryTest, GivesBackWhatArraysNoLongerNeed) {
+  constexpr int64_t kLarge = 20'000;
+  constexpr int64_t kSmall = 3'000;
+  const auto exchange = [&](int64_t numel) {
+    const Turn turn = first_->take_turn(0);
+    first_->choose_buffer(turn, numel);
+    float* const buffer = first_->staging_buffer(turn, 0, numel);
+    std::fill(buffer, buffer + numel, 1.0F);
+    first_->reach(Moment::kFinished, turn);
+    second_->reach(Moment::kFinished, turn);
+  };
+  exchange(kLarge);
+  const int64_t most = resident();
+  EXPECT_GE(most, kLarge * 4);
+  for (int turn = 0; turn < 400; ++turn) {
+    exchange(kSmall);
+  }
+  EXPECT_LE(resident(), most - (kLarge - kSmall) * 4 + 2 * 4096);
+  EXPECT_GE(resident(), kSmall * 4);
 }
 
 TEST_F(NodeMemoryTest, MomentsAreReachedInSteps) {

@@ -3,12 +3,20 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 #include "tests/support/file_size_limit.h"
 
@@ -51,6 +59,50 @@ TEST(SharedMemory, CannotBeResized) {
   const Descriptor unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(unsealed.number(), 100), 0);
   EXPECT_THROW(SharedMemory::open(copy_of(unsealed)), std::system_error);
+}
+
+// Calls body() on a thread for which memfd_create fails with `error` where bit 8 of its flags, MFD_NOEXEC_SEAL, is
+// `refused`. Whether the system allows such a filter.
+template <class Body>
+bool with_memfd_filter(bool refused, int error, const Body& body) {
+  constexpr uint32_t kNoExecution = 8;
+  const auto fails = static_cast<uint8_t>(refused ? 0 : 1);
+  std::array<sock_filter, 6> filter{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kNoExecution, fails, static_cast<uint8_t>(1 - fails)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog program{static_cast<uint16_t>(filter.size()), filter.data()};
+  bool allowed = false;
+  std::thread([&] {
+    allowed =
+        ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+    if (allowed) body();
+  }).join();
+  return allowed;
+}
+
+// vm.memfd_noexec is 2: only files that nobody will execute.
+TEST(SharedMemory, IsNotForExecution) {
+  const bool allowed = with_memfd_filter(false, EACCES, [] {
+    EXPECT_LT(::memfd_create("test", MFD_CLOEXEC), 0);
+    EXPECT_EQ(SharedMemory::create(100).bytes(), 100);
+  });
+  if (!allowed) GTEST_SKIP() << "the system allows no filter of its calls";
+}
+
+TEST(SharedMemory, IsMadeByKernelsThatDoNotKnowOfExecution) {
+  const bool allowed = with_memfd_filter(true, EINVAL, [] { EXPECT_EQ(SharedMemory::create(100).bytes(), 100); });
+  if (!allowed) GTEST_SKIP() << "the system allows no filter of its calls";
+}
+
+TEST(SharedMemory, SaysThatNoneCanBeMade) {
+  const bool allowed =
+      with_memfd_filter(true, EACCES, [] { EXPECT_THROW(SharedMemory::create(100), std::system_error); });
+  if (!allowed) GTEST_SKIP() << "the system allows no filter of its calls";
 }
 
 TEST(SharedMemory, SaysWhatTheSystemRefuses) {

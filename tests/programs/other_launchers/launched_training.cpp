@@ -9,7 +9,7 @@
 namespace narrowcast::testing {
 
 Words LaunchedTraining::flags_into(const std::string& name) const {
-  return small_gpt() + Words{"--steps=12", "--hook=int8", "--output_dir=" + folder / name};
+  return small_gpt() + Words{"--steps=12", "--hook=int8", "--node_size=1", "--output_dir=" + folder / name};
 }
 
 ProgramEnd LaunchedTraining::launch(const Words& command, const std::map<std::string, std::string>& environment) {

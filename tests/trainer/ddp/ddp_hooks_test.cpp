@@ -116,6 +116,41 @@ INSTANTIATE_TEST_SUITE_P(Hooks, DdpEveryHookTest,
                            return std::get<0>(info.param) + "_world_" + std::to_string(std::get<1>(info.param));
                          });
 
+// PowerSGD through the Reducer: buckets are rebuilt after the first step, backward passes without an exchange lie
+// between others, parameters stay unused or are known not to.
+class DdpPowerSgdTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(DdpPowerSgdTest, KeepsReplicasTogetherAndLearns) {
+  const std::vector<DdpOptions> modes{DdpOptions(), DdpOptions().find_unused_parameters(true),
+                                      DdpOptions().static_graph(true), DdpOptions().gradient_as_bucket_view(true)};
+  for (const DdpOptions& mode : modes) {
+    for (const int64_t start : {0, 1}) {
+      run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+        DistributedDataParallel ddp(
+            SmallNet(), group,
+            DdpOptions(mode).hook(GetParam()).power_sgd({.rank = 1, .start = start}).bucket_cap_mb(0.0005));
+        std::vector<double> losses;
+        for (int64_t step = 0; step < 30; ++step) {
+          const Sample sample = sample_of(0, rank);
+          ddp.zero_grad();
+          if (!mode.static_graph() && step % 3 == 1) {
+            const auto unsynchronised = ddp.no_sync();
+            ddp.backward(loss_of(ddp.forward(sample.x), sample));
+          }
+          const at::Tensor loss = loss_of(ddp.forward(sample.x), sample);
+          losses.push_back(loss.item<double>());
+          ddp.backward(loss);
+          descend(ddp.module()->parameters(), 0.02);
+        }
+        EXPECT_TRUE(same_on_all_ranks(group, ddp.module()->parameters()));
+        EXPECT_LT(losses.back(), losses.front());
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, DdpPowerSgdTest, ::testing::Values("power_sgd", "batched_power_sgd"));
+
 // The task of PyTorch's own test of hooks: the gradient of mean(p * x^(1 + rank)) is x^(1 + rank) / 800.
 struct HookTaskImpl : torch::nn::Module {
   HookTaskImpl() { p = register_parameter("p", seeded_randn(0, {40, 20})); }

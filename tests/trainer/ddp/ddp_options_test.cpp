@@ -82,6 +82,10 @@ TEST(DdpOptionsTest, AnotherHookTakesNoOptionsOver) {
   EXPECT_EQ(none.bucket_cap_mb(), 2);
   const auto per_channel = DdpOptions().hook("quantize_per_channel").channel_size(7);
   EXPECT_FALSE(per_channel.with_hook("int8").channel_size().has_value());
+  const auto power_sgd = DdpOptions().hook("power_sgd").power_sgd({.rank = 3});
+  EXPECT_EQ(power_sgd.with_hook("power_sgd").power_sgd().rank, 3);
+  EXPECT_EQ(power_sgd.with_hook("int8").power_sgd(), hooks::PowerSgdOptions{});
+  EXPECT_EQ(power_sgd.hook_options(nullptr).power_sgd.rank, 3);
 }
 
 TEST(DdpOptionsTest, RejectsOptionsThatContradict) {

@@ -56,7 +56,9 @@ void compare_backends(const c10::intrusive_ptr<c10d::Store>& store, const Worker
 }
 
 void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
+  const auto gpu = created.backend->getBoundDeviceId();
   group->setBackend(created.device, created.type, created.backend);
+  created.backend->setBoundDeviceId(gpu);  // Which the group has replaced by its own, none.
   group->setDefaultBackend(created.type);
 }
 

@@ -12,7 +12,7 @@
 #include <narrowcast/network_errors.h>
 #include "hooks/exchange_cost.h"
 #include "hooks/hook_table.h"
-#include "trainer/train/bench/statistics.h"
+#include "ops/median.h"
 
 namespace narrowcast::bench {
 namespace {
@@ -86,7 +86,9 @@ HookTime summarize(const ProcessGroupPtr& group, const HookWorkload& workload, c
 
 hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& group, const hooks::WireOptions& wire) {
   const hooks::HookRow& row = hooks::hook_row(hook);
-  return {.process_group = group, .wire = row.format || row.chooses ? wire : hooks::WireOptions{}};
+  return {.process_group = group,
+          .wire = row.takes_wire() ? wire : hooks::WireOptions{},
+          .power_sgd = {.start = row.takes_power_sgd ? 0 : hooks::PowerSgdOptions{}.start}};
 }
 
 HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& workload) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ops/cpu/wire/wire_kernels.h"
-#include "trainer/train/bench/statistics.h"
+#include "ops/median.h"
 
 namespace narrowcast::bench {
 namespace {
@@ -95,7 +95,7 @@ LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffor
   const int64_t rank = group->getRank();
   const collectives::LinkPeers neighbours{(rank + 1) % ranks, (rank + ranks - 1) % ranks};
   const collectives::LinkRates rates = collectives::measure_link(group, neighbours, effort);
-  return {.gbit_per_second = 8e-9 / rates.cost.seconds_per_byte,
+  return {.gbit_per_second = rates.cost.gbit(),
           .message_bytes = rates.message_bytes,
           .round_trip_us = 2e6 * rates.cost.seconds_per_hop,
           .payload_bytes_sent = rates.payload_bytes_sent};

@@ -57,16 +57,16 @@ void check_list(const char* name, const std::vector<Value>& values, Value least,
 }
 
 // Unasked. Hooks of any format are measured by their short names, and what auto takes by its own name: no iterations
-// tell a hook from itself.
+// tell a hook from itself. PowerSGD is no choice by time alone, as its means are not those of the step.
 bool is_worth_measuring(const std::string& hook) {
   const hooks::HookRow& row = hooks::hook_row(hook);
-  return averages(hook) && !row.takes_format && !row.chooses;
+  return averages(hook) && !row.takes_format && !row.chooses && !row.takes_power_sgd;
 }
 
 // Options that only some hooks take are an error where none of these is measured.
 void check_wire(const BenchOptions& options) {
   for (const std::string& name : hooks_to_measure(options)) {
-    if (hooks::hook_row(name).format || hooks::hook_row(name).chooses) {
+    if (hooks::hook_row(name).takes_wire()) {
       return hooks::check_comm_hook(name, options.wire);
     }
   }

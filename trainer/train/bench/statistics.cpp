@@ -53,13 +53,6 @@ size_t different_x(const std::vector<Point>& points) {
 
 }  // namespace
 
-double median(std::vector<double> values) {
-  TORCH_CHECK_VALUE(!values.empty(), "values: a median needs at least one");
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 double quantile(std::vector<double> values, double share) {
   TORCH_CHECK_VALUE(!values.empty(), "values: a quantile needs at least one");
   TORCH_CHECK_VALUE(share > 0 && share <= 1, "share: must be in (0, 1], but is ", share);

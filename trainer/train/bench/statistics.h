@@ -7,9 +7,6 @@
 
 namespace narrowcast::bench {
 
-// The middle of the values, or the mean of the two in the middle. Throws c10::ValueError without values.
-double median(std::vector<double> values);
-
 // The value that a share of them do not exceed, by nearest rank: the ceil(share * n)-th in ascending order. The 0.99
 // quantile of fewer than 100 values is the greatest. Throws c10::ValueError without values, or for a share that is not
 // in (0, 1].

@@ -22,6 +22,8 @@ namespace {
 namespace hooks = narrowcast::hooks;
 
 const narrowcast::DdpOptions kDdp;
+const narrowcast::OuterOptions kOuter;
+const auto kDiLoCo = narrowcast::OuterOptions().optimizer(narrowcast::OuterKind::kNesterov);
 
 // The format of the hook that takes others, too.
 std::string default_format() {
@@ -33,6 +35,12 @@ std::string with_wire_hooks(const char* text) {
   return absl::StrCat("With ", hooks::hook_names_with(&hooks::HookRow::takes_format), ", its short names and ",
                       hooks::hook_names_with(&hooks::HookRow::chooses), ": ", text);
 }
+
+std::string with_local_hooks(const char* text) {
+  return absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_local), ": ", text);
+}
+
+std::string with_power_sgd(const char* text) { return absl::StrCat("With the power_sgd hooks: ", text); }
 
 }  // namespace
 
@@ -62,9 +70,60 @@ ABSL_FLAG(double, link_gbit, 0,
           with_wire_hooks("Gbit/s of a node's network card, which its ranks share. 0: measure it, before training."));
 ABSL_FLAG(double, link_us, 0,
           with_wire_hooks("microseconds until a small message has arrived at another node. 0: measure them."));
-ABSL_FLAG(int64_t, auto_bits, 8,
+ABSL_FLAG(int64_t, auto_bits, hooks::kDefaultAutoBits,
           absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::chooses),
-                       ": never take formats of fewer bits; 4 to 8."));
+                       ": never take formats of fewer bits; ", hooks::kFewestAutoBits, " to ", hooks::kDefaultAutoBits,
+                       "."));
+ABSL_FLAG(std::string, local_group, "node",
+          with_local_hooks("which ranks average their gradients in each step: node (those of a node), none, or so many "
+                           "consecutive ranks."));
+ABSL_FLAG(std::string, local_hook, kDdp.local().hook,
+          with_local_hooks("the hook by which they do, and all ranks in the steps of --outer_warmup."));
+ABSL_FLAG(int64_t, sync_every, 0,
+          with_local_hooks("steps from one exchange of a parameter between all ranks to its next. Without --hook it "
+                           "chooses that hook."));
+ABSL_FLAG(std::string, outer_optimizer, std::string(to_string(kOuter.optimizer())),
+          with_local_hooks("what the mean of an exchange is for: average (the ranks' mean is taken), sgd or nesterov "
+                           "(a step of that optimizer, as in DiLoCo)."));
+ABSL_FLAG(double, outer_learning_rate, kDiLoCo.effective_learning_rate(),
+          with_local_hooks("the rate of --outer_optimizer=nesterov, or sgd (1 if not given)."));
+ABSL_FLAG(double, outer_momentum, kDiLoCo.effective_momentum(),
+          with_local_hooks("the momentum of --outer_optimizer=nesterov, or sgd (0 if not given)."));
+ABSL_FLAG(int64_t, fragments, kOuter.fragments(),
+          with_local_hooks("parts of the parameters that are exchanged one after the other; divides --sync_every."));
+ABSL_FLAG(int64_t, overlap_steps, kOuter.overlap_steps(),
+          with_local_hooks("steps that go on while a fragment is exchanged; less than --sync_every / --fragments."));
+ABSL_FLAG(double, outer_mix, kOuter.mix(),
+          with_local_hooks("the share, 0 to 1, that a rank keeps of its own parameters after an exchange."));
+ABSL_FLAG(std::string, outer_format, std::string(to_string(kOuter.wire().format.value())),
+          with_local_hooks("how parameters travel in an exchange; see docs/wire_format.md."));
+ABSL_FLAG(bool, outer_error_feedback, true,
+          with_local_hooks("add in the next exchange what the rounding of --outer_format left out."));
+ABSL_FLAG(int64_t, outer_warmup, kOuter.warmup_steps(),
+          with_local_hooks("steps at the beginning in which all ranks average their gradients."));
+ABSL_FLAG(int64_t, power_sgd_rank, 1,
+          with_power_sgd("columns of the factors; at least 1, and 2 with the names that say so unless given."));
+ABSL_FLAG(int64_t, power_sgd_start, kDdp.power_sgd().start,
+          with_power_sgd("so many steps are averaged whole first, as by allreduce."));
+ABSL_FLAG(
+    double, power_sgd_min_rate, kDdp.power_sgd().min_rate,
+    with_power_sgd("by more than what factor a matrix must shrink to be compressed; positive. Not of batched ones."));
+ABSL_FLAG(bool, power_sgd_error_feedback, kDdp.power_sgd().error_feedback,
+          with_power_sgd("add in the next step what was lost."));
+ABSL_FLAG(bool, power_sgd_warm_start, kDdp.power_sgd().warm_start,
+          with_power_sgd("begin with the factor of the step before, instead of a random one."));
+ABSL_FLAG(double, power_sgd_epsilon, kDdp.power_sgd().epsilon,
+          with_power_sgd("is added to the norms by which columns are divided. Not of batched ones."));
+ABSL_FLAG(int64_t, power_sgd_seed, kDdp.power_sgd().seed, with_power_sgd("of the random factors; 0 to 2^32 - 1."));
+ABSL_FLAG(bool, power_sgd_batch, kDdp.power_sgd().batch,
+          with_power_sgd("multiply matrices of one shape together. Not of batched ones."));
+ABSL_FLAG(bool, power_sgd_alternate, kDdp.power_sgd().alternate,
+          with_power_sgd("send one of the two factors in each step, in turn."));
+ABSL_FLAG(std::string, power_sgd_memory, std::string(to_string(kDdp.power_sgd().memory)),
+          with_power_sgd("what is lost is that of a rank's own factors (local) or of the mean (averaged), which is "
+                         "PyTorch's, with its bits."));
+ABSL_FLAG(std::string, power_sgd_wire, std::string(to_string(kDdp.power_sgd().wire)),
+          with_power_sgd("the wire format of the factors and of what is not compressed."));
 ABSL_FLAG(std::string, bucket_cap_mb, "auto",
           "Size of a gradient bucket, in MiB, or auto: chosen in the first steps, which measure the backward pass and "
           "the exchange.");
@@ -91,15 +150,46 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
   if (const int64_t node_size = absl::GetFlag(FLAGS_node_size); node_size != 0) {
     options.node_size = node_size;
   }
-  if (line.given("link_gbit")) {
-    options.link_gbit = absl::GetFlag(FLAGS_link_gbit);
+  if (const double gbit = absl::GetFlag(FLAGS_link_gbit); gbit != 0) {
+    options.link_gbit = gbit;
   }
-  if (line.given("link_us")) {
-    options.link_us = absl::GetFlag(FLAGS_link_us);
+  if (const double us = absl::GetFlag(FLAGS_link_us); us != 0) {
+    options.link_us = us;
   }
   if (line.given("auto_bits")) {
     options.auto_bits = absl::GetFlag(FLAGS_auto_bits);
   }
+  return options;
+}
+
+// Nothing for the ranks of a node.
+std::optional<int64_t> read_local_group(const program::CommandLine& line) {
+  const std::string text = absl::GetFlag(FLAGS_local_group);
+  if (text == "node") {
+    // Consecutive ranks that are taken for a node are one here, too.
+    return line.given("node_size") ? std::optional(absl::GetFlag(FLAGS_node_size)) : std::nullopt;
+  }
+  int64_t size = 1;
+  TORCH_CHECK_VALUE(text == "none" || absl::SimpleAtoi(text, &size),
+                    "--local_group: must be node, none or a number of ranks, but is '", text, "'");
+  return size;
+}
+
+hooks::PowerSgdOptions read_power_sgd(const program::CommandLine& line) {
+  hooks::PowerSgdOptions options;
+  if (line.given("power_sgd_rank")) {
+    options.rank = absl::GetFlag(FLAGS_power_sgd_rank);
+  }
+  options.start = absl::GetFlag(FLAGS_power_sgd_start);
+  options.min_rate = absl::GetFlag(FLAGS_power_sgd_min_rate);
+  options.error_feedback = absl::GetFlag(FLAGS_power_sgd_error_feedback);
+  options.warm_start = absl::GetFlag(FLAGS_power_sgd_warm_start);
+  options.epsilon = absl::GetFlag(FLAGS_power_sgd_epsilon);
+  options.seed = absl::GetFlag(FLAGS_power_sgd_seed);
+  options.batch = absl::GetFlag(FLAGS_power_sgd_batch);
+  options.alternate = absl::GetFlag(FLAGS_power_sgd_alternate);
+  options.memory = hooks::parse_power_sgd_memory(absl::GetFlag(FLAGS_power_sgd_memory));
+  options.wire = parse_wire_format(absl::GetFlag(FLAGS_power_sgd_wire));
   return options;
 }
 
@@ -117,22 +207,18 @@ std::optional<double> read_bucket_cap() {
 
 }  // namespace
 
-const std::vector<std::string>& exchange_flags() {
-  static const std::vector<std::string> flags = {"hook",
-                                                 "hook_format",
-                                                 "stochastic_rounding",
-                                                 "error_feedback",
-                                                 "exempt_one_dimensional",
-                                                 "levels",
-                                                 "node_size",
-                                                 "link_gbit",
-                                                 "link_us",
-                                                 "auto_bits",
-                                                 "channel_size",
-                                                 "bucket_cap_mb",
-                                                 "find_unused_parameters",
-                                                 "static_graph",
-                                                 "gradient_as_bucket_view"};
+const std::vector<std::string>& local_flags() {
+  static const std::vector<std::string> flags = {
+      "local_group", "local_hook",    "sync_every", "outer_optimizer", "outer_learning_rate",  "outer_momentum",
+      "fragments",   "overlap_steps", "outer_mix",  "outer_format",    "outer_error_feedback", "outer_warmup"};
+  return flags;
+}
+
+const std::vector<std::string>& power_sgd_flags() {
+  static const std::vector<std::string> flags = {
+      "power_sgd_rank",       "power_sgd_start",   "power_sgd_min_rate", "power_sgd_error_feedback",
+      "power_sgd_warm_start", "power_sgd_epsilon", "power_sgd_seed",     "power_sgd_batch",
+      "power_sgd_alternate",  "power_sgd_memory",  "power_sgd_wire"};
   return flags;
 }
 
@@ -144,11 +230,80 @@ const std::vector<std::string>& hook_option_flags() {
   return flags;
 }
 
-DdpOptions read_ddp(const program::CommandLine& line) {
+const std::vector<std::string>& exchange_flags() {
+  static const std::vector<std::string> flags = [] {
+    std::vector<std::string> all = {"hook", "bucket_cap_mb", "find_unused_parameters", "static_graph",
+                                    "gradient_as_bucket_view"};
+    all.insert(all.begin() + 1, hook_option_flags().begin(), hook_option_flags().end());
+    all.insert(all.end(), local_flags().begin(), local_flags().end());
+    all.insert(all.end(), power_sgd_flags().begin(), power_sgd_flags().end());
+    return all;
+  }();
+  return flags;
+}
+
+void refuse_other_hooks_options(const program::CommandLine& line, const std::string& hook) {
+  hooks::check_comm_hook(hook, {});  // Its name.
+  if (!hooks::takes_channel_size(hook)) {
+    refuse(line, {"channel_size"}, "with the hook '" + hook + "'");
+  }
+  const bool is_local = hooks::hook_row(hook).takes_local;
+  if (!is_local) {
+    refuse(line, local_flags(),
+           "with the hook '" + hook + "'; it is for " + hooks::hook_names_with(&hooks::HookRow::takes_local));
+  }
+  if (!hooks::takes_wire_options(hook) && !is_local) {
+    refuse(line, {"levels", "node_size", "link_gbit", "link_us"}, "with the hook '" + hook + "'");
+  }
+  if (is_local) {
+    refuse(line, {"hook_format", "error_feedback", "exempt_one_dimensional"},
+           "with the hook '" + hook + "'; --outer_format says how parameters travel");
+    if (absl::GetFlag(FLAGS_local_group) == "none" && absl::GetFlag(FLAGS_outer_warmup) == 0) {
+      refuse(line, {"local_hook"}, "with --local_group=none and no --outer_warmup");
+    }
+  }
+  if (!hooks::hook_row(hook).takes_power_sgd) {
+    refuse(line, power_sgd_flags(), "with the hook '" + hook + "'");
+  }
+  if (!hooks::hook_row(hook).chooses) {
+    refuse(line, {"auto_bits"}, "with the hook '" + hook + "'");
+  }
+}
+
+std::optional<OuterOptions> read_outer(const program::CommandLine& line) {
+  if (!line.given("sync_every")) {
+    return std::nullopt;
+  }
+  hooks::WireOptions wire = read_wire(line);
+  wire.format = parse_wire_format(absl::GetFlag(FLAGS_outer_format));
+  const bool rounds = wire.format != WireFormat::kFp32;
+  wire.error_feedback = absl::GetFlag(FLAGS_outer_error_feedback) && (rounds || line.given("outer_error_feedback"));
+  const auto if_given = [&](const char* flag, double value) {
+    return line.given(flag) ? std::optional(value) : std::nullopt;
+  };
+  return OuterOptions()
+      .sync_every(absl::GetFlag(FLAGS_sync_every))
+      .optimizer(parse_outer_kind(absl::GetFlag(FLAGS_outer_optimizer)))
+      .learning_rate(if_given("outer_learning_rate", absl::GetFlag(FLAGS_outer_learning_rate)))
+      .momentum(if_given("outer_momentum", absl::GetFlag(FLAGS_outer_momentum)))
+      .fragments(absl::GetFlag(FLAGS_fragments))
+      .overlap_steps(absl::GetFlag(FLAGS_overlap_steps))
+      .mix(absl::GetFlag(FLAGS_outer_mix))
+      .wire(wire)
+      .warmup_steps(absl::GetFlag(FLAGS_outer_warmup));
+}
+
+DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook) {
+  const bool is_local = hooks::hook_row(hook).takes_local;
+  const hooks::LocalOptions local = {.start = absl::GetFlag(FLAGS_outer_warmup),
+                                     .group_size = read_local_group(line),
+                                     .hook = absl::GetFlag(FLAGS_local_hook)};
   return DdpOptions()
-      .hook(absl::GetFlag(FLAGS_hook))
-      .wire(read_wire(line))
+      .hook(hook)
+      .wire(is_local ? hooks::WireOptions{} : read_wire(line))
+      .local(is_local ? local : hooks::LocalOptions{})
       .channel_size(line.given("channel_size") ? std::optional(absl::GetFlag(FLAGS_channel_size)) : std::nullopt)
+      .power_sgd(read_power_sgd(line))
       .bucket_cap_mb(read_bucket_cap())
       .find_unused_parameters(absl::GetFlag(FLAGS_find_unused_parameters))
       .static_graph(absl::GetFlag(FLAGS_static_graph))

@@ -132,23 +132,20 @@ const std::vector<std::string> kTrainingOnly = {
     "sample_length",
     "output_dir",
     "overwrite",
+    "sync_every",
+    "outer_optimizer",
+    "outer_learning_rate",
+    "outer_momentum",
+    "fragments",
+    "overlap_steps",
+    "outer_mix",
+    "outer_format",
+    "outer_error_feedback",
+    "outer_warmup",
 };
 
 const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
                                                    "resume_from"};
-
-void refuse_other_hooks_options(const CommandLine& line, const std::string& hook) {
-  hooks::check_comm_hook(hook, {});  // Its name.
-  if (!hooks::takes_channel_size(hook)) {
-    refuse(line, {"channel_size"}, "with the hook '" + hook + "'");
-  }
-  if (!hooks::takes_wire_options(hook)) {
-    refuse(line, {"levels", "node_size", "link_gbit", "link_us"}, "with the hook '" + hook + "'");
-  }
-  if (!hooks::hook_row(hook).chooses) {
-    refuse(line, {"auto_bits"}, "with the hook '" + hook + "'");
-  }
-}
 
 void refuse_other_models_options(const CommandLine& line, const std::string& model) {
   if (model != "char_gpt") {
@@ -172,6 +169,9 @@ std::string hook_of(const CommandLine& line, const WorkerEnv& env) {
   if (line.given("hook")) {
     return absl::GetFlag(FLAGS_hook);
   }
+  if (line.given("sync_every")) {
+    return hooks::hook_names_with(&hooks::HookRow::takes_local);
+  }
   return is_alone || absl::GetFlag(FLAGS_verify_gradients) ? "none" : absl::GetFlag(FLAGS_hook);
 }
 
@@ -180,14 +180,28 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
   const std::string model = absl::GetFlag(FLAGS_model);
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
+    if (hooks::hook_row(hook).takes_local) {
+      refuse(line, {"levels", "node_size", "link_gbit", "link_us", "stochastic_rounding"},
+             "with --verify_gradients of the hook '" + hook + "'");
+    }
     refuse(line, kCheckpointFlags, "with --verify_gradients");
+    refuse(line,
+           {"power_sgd_rank", "power_sgd_start", "power_sgd_min_rate", "power_sgd_error_feedback",
+            "power_sgd_warm_start", "power_sgd_epsilon", "power_sgd_alternate", "power_sgd_wire"},
+           "with --verify_gradients, which compresses to the rank that gives the mean itself");
     if (!line.given("hook")) {
-      refuse(line, hook_option_flags(), "with --verify_gradients of all hooks; give --hook");
+      for (const auto& flags : {hook_option_flags(), local_flags(), power_sgd_flags()}) {
+        refuse(line, flags, "with --verify_gradients of all hooks; give --hook");
+      }
     }
   } else {
     refuse(line, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
     TORCH_CHECK_VALUE(model != "ddp_comm_hook_task",
                       "--model: ddp_comm_hook_task is there for --verify_gradients only; it has nothing to learn");
+  }
+  if (line.given("hook") && hooks::hook_row(hook).takes_local && !absl::GetFlag(FLAGS_verify_gradients)) {
+    TORCH_CHECK_VALUE(line.given("sync_every"), "--hook=", hook, ": needs --sync_every, after how many steps the ",
+                      "parameters of all ranks meet");
   }
   if (absl::GetFlag(FLAGS_optimizer) == to_string(training::OptimizerKind::kAdamW)) {
     refuse(line, {"momentum"}, "with --optimizer=adamw");
@@ -355,7 +369,8 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.threads = absl::GetFlag(FLAGS_threads);
   job.group.backend = absl::GetFlag(FLAGS_backend);
   job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
-  job.ddp = read_ddp(line).hook(hook);
+  job.ddp = read_ddp(line, hook);
+  job.outer = read_outer(line);
   job.training = read_training(line);
   job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
                 .overwrite = absl::GetFlag(FLAGS_overwrite),

@@ -34,9 +34,22 @@ const std::vector<std::string>& exchange_flags();
 // Returns the names of those of them that only some hooks take.
 const std::vector<std::string>& hook_option_flags();
 
-// What exchange_flags() say, but for a hook that is not given. Throws c10::ValueError for a format that is none, and
+// The names of the flags that only the power_sgd hooks take.
+const std::vector<std::string>& power_sgd_flags();
+
+// Refuses options of other hooks than this one, and those that have no effect with others that are given. Throws
+// c10::ValueError naming the flag, or for an unknown hook.
+void refuse_other_hooks_options(const program::CommandLine& line, const std::string& hook);
+
+// The names of the flags of hooks that average in groups of ranks, and of what happens between those.
+const std::vector<std::string>& local_flags();
+
+// What they say of exchanges between groups; none without --sync_every. Values are checked where they are used.
+std::optional<OuterOptions> read_outer(const program::CommandLine& line);
+
+// What exchange_flags() say of gradients, with that hook. Throws c10::ValueError for a format that is none, and
 // for a size of buckets that is neither a number nor auto; the rest is checked where it is used.
-DdpOptions read_ddp(const program::CommandLine& line);
+DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook);
 
 // Throws c10::ValueError "--FLAG: has no effect REASON" if one of `flags` was given.
 void refuse(const program::CommandLine& line, const std::vector<std::string>& flags, const std::string& reason);

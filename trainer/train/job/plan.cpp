@@ -24,6 +24,7 @@ hooks::GradientSizes gradient_sizes(const models::Model& model) {
   hooks::GradientSizes sizes;
   for (const at::Tensor& parameter : model.parameters()) {
     sizes.numel += parameter.numel();
+    sizes.shapes.push_back(parameter.sizes().vec());
     sizes.one_dimensional += hooks::is_one_dimensional(parameter) ? parameter.numel() : 0;
   }
   return sizes;
@@ -58,7 +59,85 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["log_every"] = options.log_every;
 }
 
+void add_power_sgd(nlohmann::json& plan, const std::string& hook, const hooks::PowerSgdOptions& options) {
+  plan["power_sgd_rank"] = hooks::power_sgd_rank_of(hook, options).value();
+  plan["power_sgd_start"] = options.start;
+  plan["power_sgd_error_feedback"] = options.error_feedback;
+  plan["power_sgd_warm_start"] = options.warm_start;
+  plan["power_sgd_seed"] = options.seed;
+  plan["power_sgd_alternate"] = options.alternate;
+  plan["power_sgd_memory"] = hooks::to_string(options.memory);
+  plan["power_sgd_wire"] = to_string(options.wire);
+  if (!hooks::hook_row(hook).compresses_buckets) {
+    plan["power_sgd_min_rate"] = options.min_rate;
+    plan["power_sgd_epsilon"] = options.epsilon;
+    plan["power_sgd_batch"] = options.batch;
+  }
+}
+
+// How wire formats travel between nodes.
+void add_route(nlohmann::json& plan, const hooks::WireOptions& wire) {
+  plan["levels"] = hooks::to_string(wire.levels);
+  if (wire.node_size) {
+    plan["node_size"] = *wire.node_size;
+  }
+  if (wire.link_gbit) {
+    plan["link_gbit"] = *wire.link_gbit;
+  }
+  if (wire.link_us) {
+    plan["link_us"] = *wire.link_us;
+  }
+}
+
+void add_local_options(nlohmann::json& plan, const hooks::LocalOptions& local) {
+  if (!local.group_size) {
+    plan["local_group"] = "node";
+  } else if (*local.group_size == 1) {
+    plan["local_group"] = "none";
+  } else {
+    plan["local_group"] = *local.group_size;
+  }
+  plan["local_hook"] = local.hook;
+}
+
+// What goes between the groups, without its bytes.
+void add_outer(nlohmann::json& plan, const OuterOptions& outer) {
+  plan["sync_every"] = outer.sync_every();
+  plan["outer_optimizer"] = to_string(outer.optimizer());
+  plan["outer_learning_rate"] = outer.effective_learning_rate();
+  plan["outer_momentum"] = outer.effective_momentum();
+  plan["fragments"] = outer.fragments();
+  plan["overlap_steps"] = outer.overlap_steps();
+  plan["outer_mix"] = outer.mix();
+  plan["outer_format"] = to_string(outer.wire().format.value());
+  plan["outer_error_feedback"] = outer.wire().error_feedback;
+  plan["outer_warmup"] = outer.warmup_steps();
+  plan["stochastic_rounding"] = outer.wire().stochastic_rounding_seed.has_value();
+  add_route(plan, outer.wire());
+  plan["replicas"] = c10::str("equal at the end", outer.warmup_steps() > 0 ? " and in the warm-up" : "",
+                              outer.fragments() == 1 && outer.mix() == 0 ? ", and right after each exchange" : "",
+                              "; else equal within a local group");
+}
+
+// Elements of the largest fragment.
+int64_t fragment_numel(const OuterOptions& outer, int64_t numel) {
+  return (numel + outer.fragments() - 1) / outer.fragments();
+}
+
+// How exchanges of wire formats go, of gradients or of parameters; none where there are none.
+const hooks::WireOptions* wire_of(const TrainJob& job) {
+  if (job.outer.has_value()) {
+    return &job.outer->wire();
+  }
+  return hooks::takes_wire_options(job.ddp.hook()) ? &job.ddp.wire() : nullptr;
+}
+
 void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
+  if (hooks::hook_row(ddp.hook()).takes_local) {
+    add_local_options(plan, ddp.local());
+  } else if (hooks::hook_row(ddp.hook()).takes_power_sgd) {
+    add_power_sgd(plan, ddp.hook(), ddp.power_sgd());
+  }
   if (const auto channel_size = hooks::channel_size_of(ddp.hook(), ddp.channel_size())) {
     plan["channel_size"] = *channel_size;
   }
@@ -69,27 +148,17 @@ void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
     plan["hook_format"] = to_string(*format);
   } else {
     plan["auto"] = "decided when training begins, and again when the link changes";
-    plan["auto_bits"] = ddp.wire().auto_bits.value_or(hooks::kLeastAutoBits);
+    plan["auto_bits"] = ddp.wire().auto_bits.value_or(hooks::kDefaultAutoBits);
   }
   plan["stochastic_rounding"] = ddp.wire().stochastic_rounding_seed.has_value();
   plan["error_feedback"] = ddp.wire().error_feedback;
   plan["exempt_one_dimensional"] = ddp.wire().exempt_one_dimensional;
-  plan["levels"] = hooks::to_string(ddp.wire().levels);
-  if (ddp.wire().node_size) {
-    plan["node_size"] = *ddp.wire().node_size;
-  }
-  if (ddp.wire().link_gbit) {
-    plan["link_gbit"] = *ddp.wire().link_gbit;
-  }
-  if (ddp.wire().link_us) {
-    plan["link_us"] = *ddp.wire().link_us;
-  }
+  add_route(plan, ddp.wire());
 }
 
 // Gbit/s of a node's card or, within a node, of a rank.
 nlohmann::json link_json(const collectives::LinkCost& link, int64_t sharers) {
-  return {{"gbit_per_second", 8e-9 * static_cast<double>(sharers) / link.seconds_per_byte},
-          {"us_per_hop", 1e6 * link.seconds_per_hop}};
+  return {{"gbit_per_second", link.gbit(sharers)}, {"us_per_hop", 1e6 * link.seconds_per_hop}};
 }
 
 void add_link(nlohmann::json& plan, const collectives::Link& link, const node::NodeLayout& layout) {
@@ -116,8 +185,16 @@ void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs&
 
 void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
                  const node::NodeLayout& layout) {
-  const hooks::HookOptions options{nullptr, job.ddp.wire(), job.ddp.channel_size()};
-  plan["payload_bytes_per_step_and_rank"] = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layout, options);
+  const hooks::HookOptions options = job.ddp.hook_options(nullptr);
+  int64_t bytes = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layout, options);
+  if (job.outer.has_value()) {
+    const hooks::GradientSizes fragment{.numel = fragment_numel(*job.outer, gradients.numel)};
+    const int64_t exchange = hooks::hook_row("quantized_allreduce")
+                                 .payload_bytes(fragment, layout, {nullptr, job.outer->wire(), std::nullopt});
+    plan["payload_bytes_per_exchange_and_rank"] = exchange;
+    bytes += (job.outer->fragments() * exchange + job.outer->sync_every() - 1) / job.outer->sync_every();
+  }
+  plan["payload_bytes_per_step_and_rank"] = bytes;
 }
 
 void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
@@ -169,21 +246,37 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   } else {
     plan["hook"] = job.ddp.hook();
     add_hook_options(plan, job.ddp);
+    if (job.outer.has_value()) {
+      add_outer(plan, *job.outer);
+    }
     add_training(plan, job, inputs);
     add_bucket_size(plan, job, inputs, world_size);
     add_checkpoints(plan, job.checkpoints);
-    add_payload(plan, job, gradients, hooks::expected_layout(job.ddp.wire(), world_size));
+    const hooks::WireOptions* const wire = wire_of(job);
+    add_payload(plan, job, gradients, hooks::expected_layout(wire != nullptr ? *wire : job.ddp.wire(), world_size));
   }
   return plan;
 }
 
+// The most that a rank has in its node's memory. Of fragments one is in flight. Of buckets two are, but before they are
+// laid out all gradients are one; the parameter that fills a bucket goes into it whole.
+int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, int64_t numel) {
+  const auto in_floats = static_cast<int64_t>(sizeof(float));
+  if (job.outer.has_value()) {
+    return fragment_numel(*job.outer, numel) * in_floats;
+  }
+  const int64_t bucket = job.ddp.bucket_bytes_cap() + largest_parameter_bytes(*inputs.model);
+  return numel * in_floats + std::min(bucket, numel * in_floats);
+}
+
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group) {
-  if (job.verification.has_value() || !hooks::takes_wire_options(job.ddp.hook())) {
+  const hooks::WireOptions* const wire = wire_of(job);
+  if (job.verification.has_value() || wire == nullptr) {
     return;
   }
-  const auto found = with_network_errors(group->getRank(), "finding the ranks of each node", [&] {
-    return hooks::find_hook_nodes({group, job.ddp.wire(), job.ddp.channel_size()});
-  });
+  const hooks::HookOptions options{group, *wire, job.ddp.channel_size()};
+  const auto found = with_network_errors(group->getRank(), "finding the ranks of each node",
+                                         [&] { return hooks::find_hook_nodes(options); });
   const node::NodeLayout& layout = found->layout;
   plan["nodes"] = layout.text();
   for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
@@ -197,18 +290,13 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
     plan["why_one_level"] = found->why_flat;
   }
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
-  if (found->memory != nullptr) {
-    // The parameter that fills a bucket goes into it whole.
-    const int64_t bucket = std::min(job.ddp.bucket_bytes_cap() + largest_parameter_bytes(*inputs.model),
-                                    gradients.numel * static_cast<int64_t>(sizeof(float)));
-    plan["node_memory_bytes"] = node::NodeMemory::kSlots * found->memory->local_size() * bucket;
+  if (found->memory != nullptr && inputs.device.is_cpu()) {
+    plan["node_memory_bytes"] = found->memory->local_size() * staged_bytes(job, inputs, gradients.numel);
   }
   add_payload(plan, job, gradients, layout);
   add_link(plan,
            with_network_errors(group->getRank(), "measuring the link",
-                               [&] {
-                                 return hooks::find_hook_link({group, job.ddp.wire(), job.ddp.channel_size()}, layout);
-                               }),
+                               [&] { return hooks::find_hook_link(options, layout); }),
            layout);
 }
 

@@ -13,6 +13,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/model.h>
+#include <narrowcast/outer_options.h>
 #include <narrowcast/process_group.h>
 #include <narrowcast/worker_env.h>
 #include "trainer/train/data/dataset.h"
@@ -49,6 +50,7 @@ struct TrainJob {
   ProcessGroupOptions group;  // its backend may be "auto", as choose_backend has it
   DdpOptions ddp;
   training::TrainingOptions training;  // its seed is not used
+  std::optional<OuterOptions> outer;   // with hooks that average in groups only, and only with them
   OutputOptions output;
   CheckpointOptions checkpoints;
   std::optional<verification::VerificationOptions> verification;  // verify gradients instead of training

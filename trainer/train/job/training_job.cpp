@@ -122,6 +122,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
                           .dataset = *agreed.inputs.dataset,
                           .group = agreed.group,
                           .ddp = agreed.job.ddp,
+                          .outer = agreed.job.outer,
                           .units_per_sample = agreed.inputs.units_per_sample,
                           .observer = context.env.rank == 0 ? &observers : nullptr,
                           .checkpoints = {.writer = checkpoints.writer.get(),
@@ -147,6 +148,9 @@ nlohmann::json results_of(const Ended& ended) {
   if (result.validation_loss.has_value()) {
     results["validation_loss"] = *result.validation_loss;
   }
+  if (result.outer.has_value()) {
+    results.update(reporting::outer_json(*result.outer));
+  }
   return results;
 }
 
@@ -162,6 +166,10 @@ void print_results(const AgreedJob& agreed, const Ended& ended) {
     out << "bigram entropy   " << *agreed.inputs.bigram_entropy << "\n";
   }
   out << "sent per rank    " << reporting::format_bytes(static_cast<double>(result.payload_bytes_sent)) << "\n";
+  if (result.outer.has_value()) {
+    out << "outer exchanges  " << result.outer->exchanges << " ("
+        << reporting::format_bytes(static_cast<double>(result.outer->payload_bytes_sent)) << ")\n";
+  }
   if (hooks::hook_row(agreed.job.ddp.hook()).make) {
     const auto without_hook = static_cast<double>(result.payload_bytes_without_hook);
     out << "without a hook   " << reporting::format_bytes(without_hook) << "\n";
@@ -197,7 +205,29 @@ void report_divergence(const AgreedJob& agreed, int64_t step) {
   }
 }
 
-bool replicas_must_match(const TrainJob& job) { return hooks::hook_row(job.ddp.hook()).keeps_replicas_equal; }
+// With an outer optimizer they meet at the end.
+bool replicas_must_match(const TrainJob& job) {
+  return job.outer.has_value() || hooks::hook_row(job.ddp.hook()).keeps_replicas_equal;
+}
+
+// Steps after the last exchange would be lost in the outer parameters, and a training without any has none.
+void check_outer(const TrainJob& job) {
+  const bool is_local = hooks::hook_row(job.ddp.hook()).takes_local;
+  TORCH_CHECK_VALUE(job.outer.has_value() == is_local, "sync_every: must be given with the hook ",
+                    hooks::hook_names_with(&hooks::HookRow::takes_local), ", and with no other, but the hook is ",
+                    job.ddp.hook());
+  if (!is_local) {
+    return;
+  }
+  const OuterOptions& outer = *job.outer;
+  outer.validate();
+  const int64_t local_steps = job.training.steps - outer.warmup_steps();
+  TORCH_CHECK_VALUE(local_steps > 0 && local_steps % outer.sync_every() == 0, "steps: must be outer_warmup (",
+                    outer.warmup_steps(), ") and a multiple of sync_every (", outer.sync_every(),
+                    ") more, or the last steps would be lost, but is ", job.training.steps);
+  TORCH_CHECK_VALUE(!job.ddp.find_unused_parameters(), "find_unused_parameters: has all ranks exchange in every step, ",
+                    "which the hook ", job.ddp.hook(), " is there to avoid");
+}
 
 }  // namespace
 
@@ -233,6 +263,11 @@ std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckp
 
 void check_training_job(const TrainJob& job, int64_t world_size) {
   training::check_training_options(job.training, world_size);
+  check_outer(job);
+  const int64_t start = job.ddp.power_sgd().start;
+  TORCH_CHECK_VALUE(!hooks::hook_row(job.ddp.hook()).takes_power_sgd || job.training.steps > start,
+                    "power_sgd_start: is ", start, ", so that a training of ", job.training.steps,
+                    " steps would compress nothing");
   check_output(job);
   check_checkpoint_options(job);
 }

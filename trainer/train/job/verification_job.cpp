@@ -80,7 +80,7 @@ int run_verification_job(const AgreedJob& agreed) {
     compute_deterministically();
   }
   const auto make_hook = [&](const DdpOptions& ddp) {
-    return hooks::create_comm_hook(ddp.hook(), {agreed.group, ddp.wire(), ddp.channel_size()});
+    return hooks::create_comm_hook(ddp.hook(), ddp.hook_options(agreed.group));
   };
   const std::vector<HookReport> reports =
       verification::verify_gradients({.model = agreed.inputs.model,

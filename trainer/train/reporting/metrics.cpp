@@ -63,6 +63,13 @@ bool is_after(const json& line, int64_t step) {
 
 }  // namespace
 
+nlohmann::json outer_json(const OuterReport& report) {
+  return {{"outer_exchanges", report.exchanges},
+          {"lost_exchanges", report.lost_exchanges},
+          {"outer_payload_bytes_sent", report.payload_bytes_sent},
+          {"replicas", report.replicas_are_equal ? "equal" : "differ"}};
+}
+
 bool truncate_metrics(const std::string& path, int64_t step) {
   if (!is_there(path)) {
     return false;
@@ -100,6 +107,9 @@ void Metrics::on_step(const StepReport& report) {
                          {"skipped_steps", report.skipped_steps}};
   if (report.gradient_norm.has_value()) {
     line["gradient_norm"] = *report.gradient_norm;
+  }
+  if (report.outer.has_value()) {
+    line.update(outer_json(*report.outer));
   }
   file_.append(line);
 }

@@ -37,6 +37,10 @@ class Metrics : public TrainingObserver {
   files::JsonLinesFile file_;
 };
 
+// What a step and the end have of it: outer_exchanges, lost_exchanges, outer_payload_bytes_sent, replicas ("equal" or
+// "differ").
+nlohmann::json outer_json(const OuterReport& report);
+
 // Takes out of the file what was written after optimizer step `step`, ends of trainings, and lines that are no JSON
 // objects within the limits of parse_json, which a crash may have left. Returns false if there is no such file. It
 // changes as a whole or not at all; throws c10::ValueError naming the path if it cannot be read or written, or is a

@@ -10,6 +10,14 @@
 
 namespace narrowcast::reporting {
 
+// What an outer optimizer has exchanged since the training began.
+struct OuterReport {
+  int64_t exchanges = 0;           // fragments issued
+  int64_t lost_exchanges = 0;      // of those, with a mean that was not finite
+  int64_t payload_bytes_sent = 0;  // by this rank
+  bool replicas_are_equal = true;  // whether all ranks have the same parameters at present
+};
+
 // The state after some optimizer steps.
 struct StepReport {
   int64_t step = 0;          // optimizer steps done
@@ -21,6 +29,7 @@ struct StepReport {
   double seconds = 0;              // since the training began
   int64_t payload_bytes_sent = 0;  // by this rank since the training began, see CommHook::payload_bytes_sent
   int64_t skipped_steps = 0;       // since the training began, because a gradient was not finite
+  std::optional<OuterReport> outer = std::nullopt;  // with an outer optimizer; its bytes are in payload_bytes_sent, too
 };
 
 // A look at the held-out data.

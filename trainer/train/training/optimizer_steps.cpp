@@ -23,6 +23,9 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       feed_(setup.dataset, parameters_.at(0).device()),
       ddp_(setup.model, setup.group, setup.ddp),
       optimizer_(make_optimizer(*setup.model, options.optimizer)) {
+  if (setup.outer.has_value()) {
+    outer_.emplace(*optimizer_, setup.group, *setup.outer);
+  }
   if (options.precision == Precision::kFp16) {
     scaler_.emplace(parameters_.at(0).device());
   }
@@ -32,8 +35,13 @@ TrainingParts OptimizerSteps::parts() {
   return {.model = ddp_,
           .optimizer = *optimizer_,
           .scaler = scaler_ ? &*scaler_ : nullptr,
+          .outer = outer(),
           .order = order_,
           .batch_size = options_.batch_size};
+}
+
+int64_t OptimizerSteps::payload_bytes_sent() const {
+  return ddp_.payload_bytes_sent() + (outer_ ? outer_->payload_bytes_sent() : 0);
 }
 
 void OptimizerSteps::take_next(Counters& counters) {
@@ -48,6 +56,9 @@ void OptimizerSteps::take_next(Counters& counters) {
   ++counters.window_batches;
   if (!gradients_can_be_used()) {
     ++counters.skipped_steps;
+    if (outer_) {
+      outer_->skip_step();
+    }
     return;
   }
   window_loss_ += loss;
@@ -81,7 +92,14 @@ void OptimizerSteps::prepare(int64_t step, int64_t micro_step) {
 
 // Whether the step is to be taken; the gradients are those of the loss then.
 bool OptimizerSteps::gradients_can_be_used() {
-  return scaler_ ? scaler_->unscale(parameters_) : !options_.skip_nonfinite_steps || gradients_are_finite(parameters_);
+  if (!scaler_) {
+    return !options_.skip_nonfinite_steps || gradients_are_finite(parameters_);
+  }
+  const bool are_finite = scaler_->unscale(parameters_);
+  if (scaler_->change() != 1) {
+    ddp_.rescale_hook_state(scaler_->change());  // What the hook keeps is of scaled gradients.
+  }
+  return are_finite;
 }
 
 void OptimizerSteps::update(Counters& counters) {
@@ -89,7 +107,11 @@ void OptimizerSteps::update(Counters& counters) {
   if (options_.clip_grad_norm > 0) {
     counters.gradient_norm = clip_gradient_norm(parameters_, options_.clip_grad_norm);
   }
-  optimizer_->step();
+  if (outer_) {
+    outer_->step();
+  } else {
+    optimizer_->step();
+  }
   ++counters.window_steps;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include <narrowcast/outer_optimizer.h>
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/precision.h"
@@ -25,6 +26,10 @@ class OptimizerSteps {
   // What a checkpoint holds, and where one is read to.
   TrainingParts parts();
   ReplicatedModel& model() { return ddp_; }
+  // None: null.
+  OuterOptimizer* outer() { return outer_ ? &*outer_ : nullptr; }
+  // By this rank, what the outer optimizer has sent included.
+  int64_t payload_bytes_sent() const;
   const data::BatchPlan& plan() const { return plan_; }
   double learning_rate_of(int64_t step) const { return learning_rate_.at(step - 1); }
 
@@ -56,6 +61,7 @@ class OptimizerSteps {
   BatchFeed feed_;
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<OuterOptimizer> outer_;   // after ddp_, which makes the parameters equal
   std::optional<GradientScaler> scaler_;  // with Precision::kFp16
 };
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -77,12 +78,15 @@ GradientScaler::GradientScaler(at::Device device, const Options& options)
 bool GradientScaler::unscale(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   at::Tensor found_nonfinite = at::zeros({}, scale_.options());
+  const at::Tensor former_scale = scale_.clone();
   // As torch.amp.GradScaler does: a float32 reciprocal would be inexact for scales that are no powers of two.
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   at::_amp_foreach_non_finite_check_and_unscale_(gradients_of(parameters), found_nonfinite, inverse);
   at::_amp_update_scale_(scale_, growth_tracker_, found_nonfinite, options_.growth, options_.backoff,
                          options_.growth_interval);
-  return found_nonfinite.item<float>() == 0;
+  const at::Tensor known = at::stack({found_nonfinite, former_scale, scale_}).to(at::kCPU, at::kDouble);
+  change_ = known[2].item<double>() / known[1].item<double>();
+  return known[0].item<double>() == 0;
 }
 
 void GradientScaler::load_state(const checkpoint::TensorMap& state) {

@@ -66,6 +66,9 @@ class GradientScaler {
   // whether they are all finite.
   bool unscale(const std::vector<at::Tensor>& parameters);
 
+  // The scale of the next step divided by that of the gradients that unscale() had last.
+  double change() const { return change_; }
+
   double scale() const { return scale_.item<double>(); }
 
   // The scaler's own tensors: "scale" (float32) and "growth_tracker" (int32, steps since it changed), both scalars.
@@ -78,6 +81,7 @@ class GradientScaler {
   const Options options_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;
+  double change_ = 1;
 };
 
 }  // namespace narrowcast::training

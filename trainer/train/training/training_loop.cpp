@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <narrowcast/errors.h>
 #include "trainer/train/training/evaluation.h"
@@ -62,22 +64,28 @@ class TrainingRun {
     return counters_.step == options_.steps || (every > 0 && counters_.step % every == 0);
   }
 
+  // What is worth keeping are the outer parameters; of a training that has diverged nothing is.
   TrainingResult result() {
+    if (steps_.outer() != nullptr && !diverged_at_.has_value()) {
+      steps_.outer()->finish();
+    }
     return {.validation_loss = counters_.validation_loss,
             .training_loss = counters_.training_loss,
-            .payload_bytes_sent = steps_.model().payload_bytes_sent(),
+            .payload_bytes_sent = steps_.payload_bytes_sent(),
             .payload_bytes_without_hook = steps_.model().payload_bytes_without_hook(),
             .seconds = counters_.seconds,
             .skipped_steps = counters_.skipped_steps,
+            .outer = outer_report(),
             .diverged_at = diverged_at_};
   }
 
   // Collective: all ranks learn the mean loss, and so whether to continue. If all steps were skipped there is none.
   void report() {
-    const double sum = all_reduce_sum(setup_.group, {steps_.window_loss()})[0];
+    const std::vector<double> sums =
+        all_reduce_sum(setup_.group, {steps_.window_loss(), static_cast<double>(counters_.window_steps)});
     const double seconds = window_seconds();
     counters_.seconds += seconds;
-    counters_.training_loss = sum / static_cast<double>(counters_.window_steps * setup_.group->getSize());
+    counters_.training_loss = sums[0] / sums[1];
     if (!std::isfinite(counters_.training_loss)) {
       diverged_at_ = counters_.step;
     }
@@ -100,8 +108,20 @@ class TrainingRun {
             .gradient_norm = counters_.gradient_norm,
             .units_per_second = static_cast<double>(units) / seconds,
             .seconds = counters_.seconds,
-            .payload_bytes_sent = steps_.model().payload_bytes_sent(),
-            .skipped_steps = counters_.skipped_steps};
+            .payload_bytes_sent = steps_.payload_bytes_sent(),
+            .skipped_steps = counters_.skipped_steps,
+            .outer = outer_report()};
+  }
+
+  std::optional<reporting::OuterReport> outer_report() {
+    if (steps_.outer() == nullptr) {
+      return std::nullopt;
+    }
+    const OuterOptimizer& outer = *steps_.outer();
+    return reporting::OuterReport{.exchanges = outer.exchanges(),
+                                  .lost_exchanges = outer.lost_exchanges(),
+                                  .payload_bytes_sent = outer.payload_bytes_sent(),
+                                  .replicas_are_equal = outer.replicas_are_equal()};
   }
 
   // What the hook has decided, if that is news.
@@ -123,6 +143,10 @@ class TrainingRun {
       return;
     }
     const auto began = Clock::now();
+    std::optional<OuterOptimizer::OuterParameters> outer_parameters;
+    if (steps_.outer() != nullptr) {
+      outer_parameters.emplace(*steps_.outer());
+    }
     counters_.validation_loss = held_out_loss(*setup_.model, setup_.dataset, setup_.group,
                                               {.samples = options_.eval_batches * options_.batch_size,
                                                .batch = steps_.plan().micro_batch(),

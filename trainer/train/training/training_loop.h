@@ -6,6 +6,10 @@
 // mean over the batch; then every rank clips and steps alike, and the replicas stay equal without sending a parameter.
 // A step whose gradients are not all finite is left out by all ranks alike, as they see the same gradients (but with
 // the hook noop, whose replicas differ anyway).
+//
+// With an outer optimizer (narrowcast/outer_optimizer.h) the hook averages in groups of ranks only, after the warm-up:
+// then every group takes steps of its own, also leaves out such of its own, and the parameters of all meet in outer
+// exchanges. What is evaluated, and what the training ends with, are the outer parameters.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +17,7 @@
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/model.h>
+#include <narrowcast/outer_options.h>
 #include <narrowcast/process_group.h>
 #include "trainer/train/checkpoint/checkpoint_writer.h"
 #include "trainer/train/checkpoint/manifest.h"
@@ -29,8 +34,9 @@ struct TrainingResult {
   int64_t payload_bytes_sent = 0;          // by this rank
   int64_t payload_bytes_without_hook = 0;  // what it would have sent
   double seconds = 0;                      // without the evaluations
-  int64_t skipped_steps = 0;               // for their gradients; the same on all ranks
-  std::optional<int64_t> diverged_at;      // the step by which the loss was not finite, where training stopped
+  int64_t skipped_steps = 0;               // for their gradients; the same on all ranks, but with an outer optimizer
+  std::optional<reporting::OuterReport> outer;  // with an outer optimizer
+  std::optional<int64_t> diverged_at;           // the step by which the loss was not finite, where training stopped
 };
 
 // How a training outlives its processes. Nothing is owned.
@@ -46,6 +52,7 @@ struct TrainingSetup {
   const data::Dataset& dataset;
   ProcessGroupPtr group;
   DdpOptions ddp = {};
+  std::optional<OuterOptions> outer = {};           // none: every step is that of all ranks
   int64_t units_per_sample = 1;                     // tokens of a sequence, for units_per_second
   reporting::TrainingObserver* observer = nullptr;  // on one rank; not owned
   Checkpoints checkpoints = {};

@@ -26,10 +26,12 @@ using nlohmann::json;
 constexpr const char* kModel = "model.";
 constexpr const char* kOptimizer = "optimizer.";
 constexpr const char* kHook = "hook.";
+constexpr const char* kOuter = "outer.";
 constexpr const char* kScaler = "gradient_scaler.";
+constexpr const char* kCounters = "counters.";
 constexpr const char* kWindowLoss = "counters.window_loss";
 
-std::string counter(const char* name) { return std::string("counters.") + name; }
+std::string counter(const char* name) { return std::string(kCounters) + name; }
 
 // As float64 or int64: text would lose bits, and cannot hold infinities.
 void put(TensorMap& tensors, const char* name, double value) {
@@ -85,18 +87,10 @@ void add_prefixed(TensorMap& to, const std::string& prefix, const TensorMap& ten
   }
 }
 
-TensorMap without_prefix(const TensorMap& from, const std::string& prefix) {
-  TensorMap tensors;
-  for (auto entry = from.lower_bound(prefix); entry != from.end() && entry->first.starts_with(prefix); ++entry) {
-    tensors.emplace(entry->first.substr(prefix.size()), entry->second);
-  }
-  return tensors;
-}
-
 // What the former rank in whose place this one is had of its own, where replicas differ; else what all had in common.
 TensorMap replica_part(const Restored& restored, const std::string& prefix) {
-  TensorMap own = without_prefix(restored.former.own(), prefix);
-  return own.empty() ? without_prefix(restored.replica, prefix) : own;
+  TensorMap own = hooks::part_of(restored.former.own(), prefix);
+  return own.empty() ? hooks::part_of(restored.replica, prefix) : own;
 }
 
 // Where in its order of samples the training is.
@@ -176,11 +170,7 @@ SavedReducerState reducer_state_of(const Restored& restored) {
   } catch (const json::exception& error) {
     NARROWCAST_CHECK_INPUT(false, "its buckets are not as they must be: ", error.what());
   }
-  saved.hook = restored.former;
-  saved.hook.first = without_prefix(saved.hook.first, kHook);
-  for (TensorMap& state : saved.hook.states) {
-    state = without_prefix(state, kHook);
-  }
+  saved.hook = hooks::part_of(restored.former, kHook);
   return saved;
 }
 
@@ -193,6 +183,9 @@ Counters load_parts(const Restored& restored, const TrainingParts& parts) {
   load_optimizer_state(parts.optimizer, module, replica_part(restored, kOptimizer));
   parts.model.load_state(reducer_state_of(restored));
   load_model(replica_part(restored, kModel), module);
+  if (parts.outer != nullptr) {
+    parts.outer->load_state({hooks::part_of(restored.replica, kOuter), hooks::part_of(restored.former, kOuter)});
+  }
   load_scaler(replica_part(restored, kScaler), parts.scaler);
   load_generators(restored.former.own(), device_of(module));
   return counters;
@@ -208,7 +201,11 @@ void save_counters(const Counters& counters, Content& content) {
 Counters load_counters(const Restored& restored, int64_t world_size) {
   Counters counters;
   counters.step = restored.step;
-  each_shared(counters, [&](const char* name, auto& value) { get(restored.replica, name, value); });
+  TensorMap shared = restored.replica;
+  for (const auto& [name, tensor] : restored.former.own()) {
+    shared.insert_or_assign(name, tensor);  // Where replicas differ, ranks count for themselves.
+  }
+  each_shared(counters, [&](const char* name, auto& value) { get(shared, name, value); });
   for (const TensorMap& former : restored.former.states) {
     counters.window_loss += number_of<double>(former, kWindowLoss);
   }
@@ -232,7 +229,15 @@ Content save_training(const TrainingParts& parts, const Counters& counters) {
   if (!parts.model.keeps_replicas_equal()) {
     content.rank = content.replica;
   }
+  if (parts.outer != nullptr) {
+    const OuterState outer = parts.outer->state();
+    add_prefixed(content.replica, kOuter, outer.replica);
+    add_prefixed(content.rank, kOuter, outer.rank);
+  }
   save_counters(counters, content);
+  if (!parts.model.keeps_replicas_equal()) {
+    add_prefixed(content.rank, kCounters, hooks::part_of(content.replica, kCounters));
+  }
   add_prefixed(content.rank, kHook, reducer.hook);
   save_generators(device_of(module), content.rank);
   return content;

@@ -9,6 +9,7 @@
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/model.h>
+#include <narrowcast/outer_optimizer.h>
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/precision.h"
@@ -30,7 +31,8 @@ struct Counters {
   double window_seconds = 0;   // of training, before the interruption
 };
 
-// All but the step, into tensors: those that all ranks agree on and this rank's own.
+// All but the step, into tensors: those that all ranks agree on, or where they need not those of rank 0, and this
+// rank's own.
 void save_counters(const Counters& counters, checkpoint::Content& content);
 
 // In a world of another size the sum over ranks of window_loss, divided by their number, stays the same. Throws
@@ -44,14 +46,15 @@ struct TrainingParts {
   ReplicatedModel& model;
   torch::optim::Optimizer& optimizer;
   GradientScaler* scaler = nullptr;  // none without one
+  OuterOptimizer* outer = nullptr;   // likewise
   const data::SampleOrder& order;
   int64_t batch_size = 1;  // samples per optimizer step
 };
 
 // Between steps, on every rank alike. Parameters, buffers and the optimizer's state are the replica's; with a hook that
-// lets replicas differ each rank's own as well. The state of the hook and of LibTorch's generators is each rank's own.
-// Learning rate and data follow from the step; the position in the data is in the manifest too. Tensors are the
-// training's own, not copies.
+// lets replicas differ each rank's own as well. An outer optimizer's are of both kinds (OuterState). The state of the
+// hook and of LibTorch's generators is each rank's own. Learning rate and data follow from the step; the position in
+// the data is in the manifest too. Tensors are the training's own, not copies.
 checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters);
 
 // Restores a new training to the step of the checkpoint, and returns its counters. The world may have another size than

@@ -116,7 +116,7 @@ HookRun run_hook(const GradientProblem& problem, const HookFactory& make_hook) {
 std::vector<at::Tensor> PassBounds::of_pass(const std::vector<RecordedBucket>& buckets,
                                             const std::vector<at::Tensor>& parameters) {
   const hooks::HookRow& hook = hooks::hook_row(ddp_.hook());
-  const hooks::HookOptions options{group_, ddp_.wire(), ddp_.channel_size()};
+  const hooks::HookOptions options = ddp_.hook_options(group_);
   ByParameter bounds;
   for (const RecordedBucket& bucket : buckets) {
     hooks::SentBucket sent = {.gradients = bucket.gradients, .residual = gathered(bucket, residuals_)};

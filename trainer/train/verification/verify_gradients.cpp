@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <filesystem>
+#include <limits>
 #include <utility>
 
 #include <narrowcast/consensus.h>
@@ -16,6 +17,7 @@
 namespace narrowcast::verification {
 namespace {
 
+constexpr double kAnyRate = 1e-9;   // At which every matrix is compressed, though more be sent than without.
 constexpr int kReferenceRanks = 2;  // The reference test's; its tolerances fit the gradients of two ranks.
 
 std::vector<at::Tensor> averaged(const ProcessGroupPtr& group, const std::vector<at::Tensor>& gradients) {
@@ -100,10 +102,30 @@ bool neighbours_share_nodes(const node::NodeLayout& layout) {
   return true;
 }
 
+// PowerSGD is there for gradients on the CPU so far.
+bool can_average(const GradientProblem& problem, const std::string& hook) {
+  return problem.batch.inputs.is_cpu() || !hooks::hook_row(hook).takes_power_sgd;
+}
+
+// With PowerSGD from the first step on, of all that is a matrix, of as many columns as that has: what it sends is the
+// mean then.
+DdpOptions of_whole_rank(const DdpOptions& ddp) {
+  const hooks::HookRow& row = hooks::hook_row(ddp.hook());
+  if (!row.takes_power_sgd) {
+    return ddp;
+  }
+  hooks::PowerSgdOptions options = ddp.power_sgd();
+  options.rank = std::numeric_limits<int64_t>::max();
+  options.start = 0;
+  options.min_rate = row.compresses_buckets ? options.min_rate : kAnyRate;
+  options.error_feedback = false;
+  return DdpOptions(ddp).power_sgd(options);
+}
+
 // The options of each run of a hook. One of wire formats, unless the user chose, is verified where every rank is a node
 // and, from four ranks on, where every two are, whatever the machine is, if it lets them share memory.
 std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::string& hook) {
-  const DdpOptions ddp = problem.ddp.with_hook(hook);
+  const DdpOptions ddp = of_whole_rank(problem.ddp.with_hook(hook));
   if (!hooks::takes_wire_options(hook) || !is_default(ddp.wire())) {
     return {ddp};
   }
@@ -112,7 +134,7 @@ std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::st
     wire.node_size = node_size;
     return DdpOptions(ddp).wire(wire);
   };
-  const auto found = hooks::find_hook_nodes({problem.group, ddp.wire(), ddp.channel_size()});
+  const auto found = hooks::find_hook_nodes(ddp.hook_options(problem.group));
   if (problem.group->getSize() < 4 || !neighbours_share_nodes(found->layout)) {
     return {of_size(1)};
   }
@@ -192,7 +214,7 @@ std::vector<HookReport> verify_gradients(const GradientProblem& problem, const V
   Verifier verifier(problem, options, make_hook);
   std::vector<HookReport> reports = {verifier.none()};
   for (const std::string& hook : options.hooks) {
-    if (hooks::hook_row(hook).make) {
+    if (hooks::hook_row(hook).make && (options.hooks.size() == 1 || can_average(problem, hook))) {
       for (const DdpOptions& ddp : over_nodes(problem, hook)) {
         reports.push_back(verifier.verify(ddp, make_hook));
       }

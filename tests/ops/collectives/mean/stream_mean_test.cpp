@@ -5,10 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 #include <tuple>
+#include <utility>
 
+#include "ops/collectives/mean/two_levels.h"
 #include "ops/engine/engine.h"
+#include "ops/node/find_nodes.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
@@ -19,6 +24,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+using node::NodeLayout;
 
 constexpr int64_t kStreamSizes[] = {0, 1, 7, 127, 128, 129, 255, 256, 257, 5'000, 1'000'003};
 
@@ -31,6 +38,14 @@ std::vector<at::Tensor> make_stream_arrays(int64_t world_size, int64_t numel, at
   return arrays;
 }
 
+// Null for one level.
+std::shared_ptr<const StreamGroups> split_over_gloo(const Group& group, const NodeLayout& layout) {
+  const auto make = [](const c10::intrusive_ptr<c10d::Store>& store, int place, int size) {
+    return testing::join_ranks(store, place, size, {});  // By itself one that is done at once ends others that connect.
+  };
+  return layout.has_levels() ? std::make_shared<const StreamGroups>(group, layout, make) : nullptr;
+}
+
 // What both ways make of the same calls, step after step.
 struct BothWays {
   std::unique_ptr<StreamMean> stream;
@@ -39,24 +54,30 @@ struct BothWays {
   at::Tensor stream_residuals[2];
   at::Tensor engine_residuals[2];
   bool error_feedback = false;
+  at::Tensor carried;  // Of the next step; each way has a copy.
 
-  BothWays(const Group& group, QuantizedMeanOptions options, bool with_error_feedback)
+  // Of nodes of so many ranks.
+  BothWays(const Group& group, QuantizedMeanOptions options, bool with_error_feedback, int64_t node_size = 1)
       : error_feedback(with_error_feedback) {
     options.name = "a mean";
     options.rank = group->getRank();
     options.world_size = group->getSize();
-    stream = std::make_unique<StreamMean>(group, options, at::kCPU);
+    options.nodes = node::find_nodes(group, node_size);
+    const NodeLayout& layout = options.nodes->layout;
+    stream = std::make_unique<StreamMean>(group, options, at::kCPU, split_over_gloo(group, layout));
     job = std::make_shared<QuantizedMeanJob>(options, JobMemory{});
     engine = engine::Engine::for_group(group);
-    const int64_t shard = shard_of(options.rank, options.world_size, options.numel).numel;
+    const SentParts parts = sent_parts(layout, options.rank, options.numel);
     for (at::Tensor* const residuals : {stream_residuals, engine_residuals}) {
-      residuals[0] = at::zeros({options.numel});
-      residuals[1] = at::zeros({shard});
+      residuals[0] = at::zeros({parts.own.numel});
+      residuals[1] = at::zeros({parts.mean.numel});
     }
   }
 
   Residuals residuals(const at::Tensor* tensors) const {
-    return error_feedback ? Residuals{tensors[0].mutable_data_ptr<float>(), tensors[1].mutable_data_ptr<float>()}
+    return error_feedback ? Residuals{.own = tensors[0].mutable_data_ptr<float>(),
+                                      .mean = tensors[1].mutable_data_ptr<float>(),
+                                      .carried = carried.defined() ? carried.clone() : carried}
                           : Residuals{};
   }
 
@@ -110,6 +131,73 @@ TEST_P(StreamMeanOfFormats, HasTheBitsOfTheEngineInEveryStepOfEveryKind) {
 
 INSTANTIATE_TEST_SUITE_P(Stream, StreamMeanOfFormats, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(to_string(info.param)); });
+
+// Ranks, ranks of a node, elements.
+class StreamMeanOverNodes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
+
+TEST_P(StreamMeanOverNodes, HasTheBitsOfTheEngine) {
+  const auto [world_size, node_size, numel] = GetParam();
+  const auto arrays = make_stream_arrays(world_size, numel);
+  run_ranks(world_size, [&, node_size = node_size, numel = numel](int64_t rank, const Group& group) {
+    for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
+      BothWays ways(group, {.numel = numel, .format = WireFormat::kInt8B128, .link = link}, false, node_size);
+      ways.step(arrays[rank], {});
+      EXPECT_EQ(ways.stream->payload_bytes() == 0, ways.job->payload_bytes() == 0);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Stream, StreamMeanOverNodes,
+                         ::testing::Combine(::testing::ValuesIn(kWorlds), ::testing::Values(2, 3, 8),
+                                            ::testing::Values(0, 1, 129, 5'000, 1'000'003)));
+
+TEST_P(StreamMeanOfFormats, HasTheBitsOfTheEngineOverNodesInEveryStepOfEveryKind) {
+  constexpr int64_t kNumel = 20'001;
+  // Two segments; one, on nodes of 2 + 2 + 1 ranks.
+  for (const auto& [world_size, dtype] : {std::pair(4, at::kFloat), std::pair(5, at::kBFloat16)}) {
+    const auto arrays = make_stream_arrays(world_size, kNumel, dtype);
+    run_ranks(world_size, [&](int64_t rank, const Group& group) {
+      for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
+        for (const bool error_feedback : {false, true}) {
+          BothWays ways(group, {.numel = kNumel, .format = GetParam(), .exact = {{5, 1000}, {9000, 1}}, .link = link},
+                        error_feedback, 2);
+          for (const uint64_t step : {1, 2, 3}) {
+            ways.carried = step == 2 ? arrays[rank].to(at::kFloat).mul(0.01) : at::Tensor();
+            ways.step(arrays[rank], {.stochastic = step > 1, .seed = 42, .step = step, .position = 7});
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(StreamMean, TakesNodesOfAnyRanks) {
+  const auto arrays = make_stream_arrays(5, 9'000, at::kDouble);
+  const NodeLayout layout({0, 1, 0, 1, 0});
+  for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
+    run_ranks(5, [&](int64_t rank, const Group& group) {
+      StreamMean mean(group, {.name = "m", .rank = rank, .numel = 9'000, .format = WireFormat::kInt4B32, .link = link},
+                      at::kCPU, split_over_gloo(group, layout));
+      const at::Tensor array = arrays[rank].clone();
+      mean.enqueue({array, {}, {}});
+      EXPECT_TRUE(at::equal(array, mean_over_nodes({WireFormat::kInt4B32}, arrays, layout, link)));
+    });
+  }
+}
+
+TEST(StreamMean, ANonFiniteElementReachesAllRanksOfAllNodes) {
+  auto arrays = make_stream_arrays(4, 9'000);
+  arrays[3][0] = std::numeric_limits<float>::quiet_NaN();
+  arrays[1][8999] = std::numeric_limits<float>::infinity();
+  run_ranks(4, [&](int64_t rank, const Group& group) {
+    StreamMean mean(group, {.name = "m", .rank = rank, .numel = 9'000, .format = WireFormat::kInt4B32}, at::kCPU,
+                    split_over_gloo(group, NodeLayout::of_size(4, 2)));
+    mean.enqueue({arrays[rank], {}, {}});
+    EXPECT_FALSE(std::isfinite(arrays[rank][0].item<float>()));
+    EXPECT_TRUE(std::isfinite(arrays[rank][4500].item<float>()));
+    EXPECT_FALSE(std::isfinite(arrays[rank][8999].item<float>()));
+  });
+}
 
 TEST(StreamMean, CountsWhatItSends) {
   constexpr int64_t kNumel = 6'144;  // Six grains: two for each of three ranks.

@@ -118,6 +118,24 @@ TEST(TwoLevels, ANonFiniteElementReachesAllRanks) {
   }
 }
 
+// What a rank carries over from elsewhere is added again where the mean was not finite.
+TEST(TwoLevels, WhatIsCarriedStaysWhereTheMeanIsNotFinite) {
+  auto arrays = arrays_of(4, 9000);
+  arrays[3][300] = std::numeric_limits<float>::quiet_NaN();
+  run_ranks(4, [&](int64_t rank, const Group& group) {
+    const auto job = make_job(group, {.numel = 9000, .format = WireFormat::kInt8B128}, 2);
+    const at::Tensor carried = at::ones({9000});
+    const at::Tensor own = at::zeros({9000});
+    const at::Tensor mean = at::zeros({9000});
+    job->set_call({arrays[rank].clone(), {}, {own.data_ptr<float>(), mean.data_ptr<float>(), {own, mean}, carried}});
+    const auto engine = engine::Engine::for_group(group);
+    engine->submit(job)->waitAndThrow();
+    const at::Tensor expected = at::zeros({9000});
+    expected.narrow(0, 256, 128).fill_(1);  // The block of element 300.
+    EXPECT_TRUE(at::equal(carried, expected)) << rank;
+  });
+}
+
 TEST(TwoLevels, ExactElementsAreAveragedInFloat32) {
   const auto arrays = arrays_of(4, 10'000);
   const Segment exact{700, 3000};
@@ -206,6 +224,23 @@ TEST(TwoLevels, ARankThatGivesUpFailsTheExchangeAtOnce) {
     wait_for_ranks(group);
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience / 2) << "half of the group's timeout";
+}
+
+// Also with a new engine and new jobs, as where a caller goes on after the error.
+TEST(TwoLevels, AGroupOfWhichARankGaveUpSaysThatItCannotBeUsed) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto nodes = find_nodes(group, 2);
+    if (rank == 1) nodes->memory->give_up();
+    wait_for_ranks(group);
+    const auto job = make_job(group, {.numel = 1000, .format = WireFormat::kFp32}, 2);
+    job->set_call({at::ones({1000}), {}, {}});
+    const auto engine = engine::Engine::for_group(group);
+    const auto future = engine->submit(job);
+    EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { future->waitAndThrow(); }),
+                AllOf(HasSubstr("rank " + std::to_string(rank) + ": an exchange in the node's memory failed: "),
+                      HasSubstr("rank 1 of this node gave up an exchange: the process group cannot be used any more")));
+    wait_for_ranks(group);
+  });
 }
 
 }  // namespace

@@ -28,8 +28,10 @@ TEST(BenchOptions, MeasuresEveryHookThatAverages) {
   EXPECT_THAT(measurable_hooks(), Contains("noop"));
   EXPECT_THAT(hooks, Not(Contains("quantized_allreduce")));  // int8 by another name
   EXPECT_THAT(hooks, Contains("int8"));
-  EXPECT_THAT(hooks, Not(Contains("auto")));  // whatever it takes by another name
-  EXPECT_EQ(hooks.size() + 3, measurable_hooks().size());
+  EXPECT_THAT(hooks, Not(Contains("auto")));            // whatever it takes by another name
+  EXPECT_THAT(hooks, Not(Contains("post_local_sgd")));  // in groups only
+  EXPECT_THAT(hooks, Not(Contains("power_sgd")));       // nor its three others: not chosen by time alone
+  EXPECT_EQ(hooks.size() + 8, measurable_hooks().size());
 }
 
 TEST(BenchOptions, PutsTheReferenceFirstAndOnlyOnce) {

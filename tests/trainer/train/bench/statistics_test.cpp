@@ -23,13 +23,6 @@ std::vector<double> one_to(int64_t n) {
   return values;
 }
 
-TEST(Median, IsTheMiddleOfSortedValues) {
-  EXPECT_EQ(median({7}), 7);
-  EXPECT_EQ(median({9, 1, 2}), 2);
-  EXPECT_EQ(median({100, 4, 1, 2}), 3);
-  EXPECT_THROW(median({}), c10::ValueError);
-}
-
 TEST(Quantile, IsTheNearestRank) {
   EXPECT_EQ(quantile({3, 1, 2}, 1), 3);
   EXPECT_EQ(quantile({3, 1, 2}, 0.3), 1);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
 #include "tests/trainer/train/job/small_job.h"
 
 namespace narrowcast::job {
@@ -126,7 +127,8 @@ TEST(Plan, HoldsTheBytesOfEveryHookWithItsOptions) {
   };
   const int64_t parameters = make_plan(job, inputs, 2).at("parameters");
   for (const std::string& hook : hooks::comm_hook_names()) {
-    EXPECT_EQ(bytes_with(DdpOptions().hook(hook)) > 0, hook != "noop") << hook;
+    // Without other nodes that are known of, a group is a rank.
+    EXPECT_EQ(bytes_with(DdpOptions().hook(hook)) > 0, hook != "noop" && hook != "post_local_sgd") << hook;
   }
   EXPECT_EQ(bytes_with(DdpOptions().hook("none")), 4 * parameters);
   EXPECT_EQ(bytes_with(DdpOptions().hook("quantize_per_channel").channel_size(1)), 9 * parameters);
@@ -135,6 +137,29 @@ TEST(Plan, HoldsTheBytesOfEveryHookWithItsOptions) {
   const auto exempt = DdpOptions().hook("int4").wire({.exempt_one_dimensional = true});
   EXPECT_GT(bytes_with(exempt), bytes_with(DdpOptions().hook("int4")));
   EXPECT_THROW(bytes_with(DdpOptions().hook("no_such_hook")), c10::ValueError);
+}
+
+TEST(Plan, HoldsTheBytesOfOuterExchanges) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const JobInputs inputs = make_inputs(job);
+  job.ddp = DdpOptions().hook("post_local_sgd").local({.group_size = 2});
+  job.outer = OuterOptions().sync_every(100).wire({.format = WireFormat::kInt4B32, .error_feedback = true});
+  const nlohmann::json plan = make_plan(job, inputs, 4);
+  const int64_t parameters = plan.at("parameters");
+  EXPECT_EQ(plan["local_group"], 2);
+  EXPECT_EQ(plan["outer_optimizer"], "average");
+  EXPECT_EQ(plan["overlap_steps"], 0);
+  const int64_t exchange = hooks::ring_all_reduce_bytes(encoded_size(parameters, WireFormat::kInt4B32), 4);
+  EXPECT_EQ(plan["payload_bytes_per_exchange_and_rank"], exchange);
+  EXPECT_EQ(plan["payload_bytes_per_step_and_rank"], 4 * parameters + (exchange + 99) / 100);
+  job.ddp.local({.group_size = 1});
+  const int64_t alone = make_plan(job, inputs, 4)["payload_bytes_per_step_and_rank"];
+  EXPECT_LE(400 * alone, hooks::ring_all_reduce_bytes(4 * parameters, 4)) << "a 400th of float32's gradients";
+  job.outer->fragments(4);
+  const nlohmann::json streamed = make_plan(job, inputs, 4);
+  EXPECT_NEAR(streamed["payload_bytes_per_exchange_and_rank"], exchange / 4, exchange / 40);
+  EXPECT_NEAR(streamed["payload_bytes_per_step_and_rank"], alone, alone / 10);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "trainer/train/training/optimizer_steps.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -57,6 +58,50 @@ TEST(OptimizerSteps, ScaleTheLossInFloat16) {
     options.precision = Precision::kFp16;
     OptimizerSteps steps(setup, options);
     EXPECT_NE(steps.parts().scaler, nullptr);
+  });
+}
+
+// Keeps the factors by which its state was to be multiplied.
+class RescaledHook final : public hooks::CommHook {
+ public:
+  explicit RescaledHook(std::vector<double>& factors) : factors_(factors) {}
+  std::string_view name() const override { return "rescaled"; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+    future->markCompleted(bucket.getBuffer());
+    return future;
+  }
+  void rescale_state(double factor) override { factors_.push_back(factor); }
+
+ private:
+  std::vector<double>& factors_;
+};
+
+TEST(OptimizerSteps, TellTheHookOfAnotherScale) {
+  const data::TextDataset dataset = small_text();
+  const auto models = small_models(1);
+  run_ranks(1, [&](int64_t, const ProcessGroupPtr& group) {
+    TrainingOptions options = small_training();
+    options.precision = Precision::kFp16;
+    options.steps = 8;
+    OptimizerSteps steps({.model = models[0], .dataset = dataset, .group = group}, options);
+    std::vector<double> factors;
+    steps.model().register_comm_hook(std::make_unique<RescaledHook>(factors));
+    const auto begin_with = [&](double scale, int64_t good_steps) {
+      steps.parts().scaler->load_state(
+          {{"scale", at::full({}, scale, at::kFloat)}, {"growth_tracker", at::full({}, good_steps, at::kInt)}});
+    };
+    Counters counters;
+    steps.begin_at(1);
+    begin_with(1024, 0);
+    steps.take_next(counters);
+    EXPECT_EQ(factors, std::vector<double>{}) << "the scale is what it was";
+    begin_with(1024, 1999);
+    steps.take_next(counters);
+    EXPECT_EQ(factors, std::vector<double>{2}) << "the 2000th good step";
+    begin_with(1e38, 0);
+    steps.take_next(counters);
+    EXPECT_EQ(factors, (std::vector<double>{2, 0.5})) << "gradients are not finite";
   });
 }
 

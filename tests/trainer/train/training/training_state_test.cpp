@@ -179,9 +179,9 @@ bool equal_bits(const models::Model& a, const models::Model& b) {
   return true;
 }
 
-hooks::WireOptions feedback(bool stochastic) {
-  hooks::WireOptions options;
-  options.error_feedback = true;
+// Ranks that all share a node would round nothing.
+hooks::WireOptions feedback(bool stochastic, int64_t node_size = 1) {
+  hooks::WireOptions options{.error_feedback = true, .node_size = node_size};
   if (stochastic) {
     options.stochastic_rounding_seed = 7;
   }
@@ -196,17 +196,18 @@ std::vector<Case> cases() {
       {"none_accumulation", small_buckets(), OptimizerKind::kAdamW, 2},
       {"bucket_views", small_buckets().gradient_as_bucket_view(true)},
       {"static_graph", small_buckets().static_graph(true).hook("int4").wire(feedback(false))},
-      {"unused_parameters", small_buckets().find_unused_parameters(true).hook("int8")},
+      {"unused_parameters", small_buckets().find_unused_parameters(true).hook("int8").wire({.node_size = 1})},
       {"noop", small_buckets().hook("noop")},
       {"per_channel", small_buckets().hook("quantize_per_channel")},
-      {"int8", small_buckets().hook("int8")},
+      {"int8", small_buckets().hook("int8").wire({.node_size = 1})},
       {"int8_feedback_sgd", small_buckets().hook("int8").wire(feedback(false)), OptimizerKind::kSgd},
       {"int4_feedback", small_buckets().hook("int4").wire(feedback(false))},
-      {"int4_stochastic", small_buckets().hook("int4").wire({.stochastic_rounding_seed = 7})},
+      {"int4_stochastic", small_buckets().hook("int4").wire({.stochastic_rounding_seed = 7, .node_size = 1})},
       {"int4_feedback_stochastic_accumulation", small_buckets().hook("int4").wire(feedback(true)),
        OptimizerKind::kAdamW, 2},
       {"auto", small_buckets().hook("auto").wire({.error_feedback = true, .node_size = 1})},
-      {"fp16", small_buckets().hook("int8"), OptimizerKind::kAdamW, 1, 16, Precision::kFp16},
+      {"fp16", small_buckets().hook("int8").wire({.node_size = 1}), OptimizerKind::kAdamW, 1, 16, Precision::kFp16},
+      {"int4_feedback_two_levels", small_buckets().hook("int4").wire(feedback(true, 2))},
       // Buckets that go in two hops on three ranks.
       {"int4_feedback_two_hops", DdpOptions().hook("int4").wire(feedback(true)), OptimizerKind::kSgd, 1, 128},
       // More than 2 MiB, for which a size is chosen: by what is measured until the first checkpoint.
@@ -317,7 +318,8 @@ TEST(Resume, RefusesTheCheckpointOfSomethingElse) {
   };
   EXPECT_THAT(complaint({"wide", {}, OptimizerKind::kAdamW, 1, 32}), HasSubstr("step-00000003"));
   EXPECT_THAT(complaint({"sgd", {}, OptimizerKind::kSgd}), HasSubstr("step-00000003"));
-  EXPECT_THAT(complaint({"int8", DdpOptions().hook("int8")}), HasSubstr("the hook's state lacks"));
+  EXPECT_THAT(complaint({"int8", DdpOptions().hook("int8").wire({.node_size = 1})}),
+              HasSubstr("the hook's state lacks"));
 }
 
 }  // namespace

@@ -56,9 +56,7 @@ inline ProblemParts reference_parts(int64_t world_size) {
 
 // The project's own hooks on `group`.
 inline verification::HookFactory real_hooks(const ProcessGroupPtr& group) {
-  return [=](const DdpOptions& ddp) {
-    return hooks::create_comm_hook(ddp.hook(), {group, ddp.wire(), ddp.channel_size()});
-  };
+  return [=](const DdpOptions& ddp) { return hooks::create_comm_hook(ddp.hook(), ddp.hook_options(group)); };
 }
 
 // The hook `inner`, with a fault: `spoil` changes each bucket that it has averaged.

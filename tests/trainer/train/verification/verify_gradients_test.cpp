@@ -179,9 +179,9 @@ void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOption
 
 TEST(VerifyGradients, EveryCombinationOfOptionsPassesInOneHop) {
   const std::vector<DdpOptions> combinations = every_combination();
-  // Seven hooks without options and one with a channel size; ten formats, one of them the default, five short names and
-  // auto with three switches each.
-  ASSERT_EQ(combinations.size(), 7 + 1 + (10 + 5 + 1) * 8);
+  // Twelve hooks without such options and one with a channel size; ten formats, one of them the default, five short
+  // names and auto with three switches each.
+  ASSERT_EQ(combinations.size(), 12 + 1 + (10 + 5 + 1) * 8);
   expect_pass(2, 128, combinations);
 }
 
@@ -234,6 +234,23 @@ TEST_P(MistakeTest, FailsThoughBothOptionsPassWhereTheyArePromised) {
 
 INSTANTIATE_TEST_SUITE_P(Mistakes, MistakeTest, ::testing::ValuesIn(mistakes()),
                          [](const auto& info) { return info.param.name; });
+
+// PowerSGD is verified with as many columns as its matrices have.
+TEST(VerifyGradients, FailsPowerSgdThatLeavesColumnsOut) {
+  for (const std::string hook : {"power_sgd", "batched_power_sgd"}) {
+    const auto report_of = [&](std::optional<int64_t> rank) {
+      return verify_on(mlp_parts(2), {.hooks = {hook}}, [=](int64_t, const ProcessGroupPtr& group) -> HookFactory {
+        return [=](const DdpOptions& ddp) {
+          hooks::HookOptions options = ddp.hook_options(group);
+          if (rank.has_value() && ddp.hook() == hook) options.power_sgd.rank = rank;
+          return hooks::create_comm_hook(ddp.hook(), options);
+        };
+      })[1];
+    };
+    EXPECT_TRUE(report_of(std::nullopt).passed()) << hook;
+    EXPECT_FALSE(report_of(3).passed()) << hook;
+  }
+}
 
 TEST(VerifyGradients, ErrorsOfTheReferenceTaskAreThoseKnownOfPyTorch) {
   const Reports reports = verify_on(reference_parts(2), {.hooks = {"quantize_per_tensor"}, .reference_task = true});

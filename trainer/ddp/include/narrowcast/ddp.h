@@ -89,6 +89,10 @@ class DistributedDataParallel {
   // Which hooks the hook in use takes and why, where it chooses between several; else empty.
   std::string hook_decision() const { return reducer_.hook_decision(); }
 
+  // For training with a scaled loss, whose scale changes: multiplies what the hook keeps of earlier gradients with the
+  // next step's scale divided by the last one's. Between steps, on all ranks alike.
+  void rescale_hook_state(double factor) { reducer_.rescale_hook_state(factor); }
+
   // Bytes of gradients, codes and scales that this rank has sent: the hook's count,
   // or for "none" 2 (W - 1) / W times the gradients' bytes per averaged backward
   // pass, what a ring all-reduce sends.

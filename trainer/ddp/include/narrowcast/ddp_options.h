@@ -27,6 +27,13 @@ struct NARROWCAST_EXPORT DdpOptions {
   // hooks::kDefaultChannelSize without a value. Other hooks refuse it.
   TORCH_ARG(std::optional<int64_t>, channel_size) = std::nullopt;
 
+  // How post_local_sgd averages: DdpOptions().hook("post_local_sgd").local({.start = 100}). Others refuse what is given
+  // here.
+  TORCH_ARG(hooks::LocalOptions, local) = {};
+
+  // What the power_sgd hooks do: DdpOptions().hook("power_sgd").power_sgd({.rank = 4, .start = 100}). Others refuse it.
+  TORCH_ARG(hooks::PowerSgdOptions, power_sgd) = {};
+
   // A bucket is sent when its gradients reach this many MiB (2^20 bytes). Without a value (std::nullopt) the first
   // steps choose one: they measure the backward pass and the hook, so the choice, and with it the bits of the means,
   // may differ from run to run. See BucketChoice in gradient_reducer.h. It is 25 where there is nothing to choose: with
@@ -53,7 +60,7 @@ struct NARROWCAST_EXPORT DdpOptions {
   TORCH_ARG(bool, static_graph) = false;
 
   // Rank 0's buffers (e.g. running means) go to all ranks at the start of each
-  // forward that follows a synchronised one.
+  // forward that follows a synchronised one, as long as the hook keeps replicas equal.
   TORCH_ARG(bool, broadcast_buffers) = true;
 
   // Rank 0's parameters and buffers go to all ranks at construction.
@@ -66,6 +73,9 @@ struct NARROWCAST_EXPORT DdpOptions {
 
   // The same options for another hook, without those that were meant for hook() alone.
   DdpOptions with_hook(const std::string& name) const;
+
+  // What its hook is made from.
+  hooks::HookOptions hook_options(c10::intrusive_ptr<c10d::ProcessGroup> process_group) const;
 
   // bucket_cap_mb in bytes, at least 1; without a value, until one is chosen, 2^40: all gradients are in one bucket.
   int64_t bucket_bytes_cap() const;

@@ -112,6 +112,8 @@ class NARROWCAST_EXPORT GradientReducer {
   std::string hook_name() const;
   // What the hook has decided, see CommHook::decision; empty without a hook.
   std::string hook_decision() const;
+  // CommHook::rescale_state of the hook, if there is one.
+  void rescale_hook_state(double factor);
   // Bytes of gradients, codes and scales that this rank has sent.
   int64_t payload_bytes_sent() const;
   // Bytes that it would have sent without a hook.

@@ -1,7 +1,8 @@
-// A build without CUDA has no kernels for CUDA tensors.
+// A build without CUDA has no kernels for CUDA tensors, and nothing that moves them.
 #include <c10/util/Exception.h>
 
 #include "ops/collectives/mean/segment_codec.h"
+#include "ops/collectives/mean/stream_groups.h"
 
 namespace narrowcast::collectives::gpu {
 namespace {
@@ -19,5 +20,7 @@ void average_segments(WireFormat, const RankMessages&, const ArraySegment&) { re
 void average_and_encode_segments(const WireCoding&, const RankMessages&, const ArraySegment&, float*, uint8_t*) {
   refuse();
 }
+
+MakeGroup group_maker(const c10::intrusive_ptr<c10d::ProcessGroup>&) { return nullptr; }
 
 }  // namespace narrowcast::collectives::gpu

@@ -1,0 +1,57 @@
+// "post_local_sgd": gradients are averaged over all ranks at first, and then in groups only.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hook_options.h>
+#include "hooks/hook_table.h"
+#include "ops/node/node_layout.h"
+
+namespace narrowcast::hooks {
+
+// PyTorch's post_localSGD_hook, with LocalOptions: the first `start` iterations (backward passes that reduce) are
+// averaged over all ranks, later ones over this rank's group, by its size; with a group of one a bucket stays as it is.
+// Whoever trains with it averages parameters from time to time: OuterOptimizer.
+class PostLocalSgdHook final : public CommHook {
+ public:
+  // A collective: finds the nodes if they are the groups, makes the groups, and the hooks that exchange in them.
+  explicit PostLocalSgdHook(const HookOptions& options);
+
+  std::string_view name() const override { return "post_local_sgd"; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+
+  // The iterations so far, up to `start`, and the states of both hooks.
+  HookState state(const std::vector<NamedParameter>& parameters) const override;
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+
+  bool keeps_replicas_equal() const override { return iteration_ < options_.start; }
+  std::string decision() const override;
+  std::optional<double> predicted_seconds(int64_t numel) const override;
+
+ private:
+  // Of the next bucket; null where nothing is exchanged.
+  CommHook* hook() const { return iteration_ < options_.start ? global_.get() : local_.get(); }
+
+  const LocalOptions options_;
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;  // this rank's; null if it is alone in it
+  const std::unique_ptr<CommHook> global_;              // null where `start` is 0
+  const std::unique_ptr<CommHook> local_;               // null without a group
+  int64_t iteration_ = 0;                               // up to `start`
+};
+
+// The groups, as far as the options and the nodes say.
+node::NodeLayout local_groups(const LocalOptions& options, const node::NodeLayout& nodes);
+
+// What the table knows of it.
+HookRow post_local_sgd_row();
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,265 @@
+#include "hooks/power_sgd.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include <narrowcast/wire_format.h>
+#include "hooks/basic_hooks.h"
+#include "ops/collectives/mean/mean_exchange.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using collectives::CompressionPlan;
+using collectives::PowerSgdJob;
+
+constexpr const char* kIterations = "iterations";
+constexpr const char* kDraws = "draws";
+constexpr const char* kRank = "rank";
+
+collectives::SeedDraws draws_of(const PowerSgdOptions& options, int64_t count = 0) {
+  return collectives::SeedDraws(static_cast<uint32_t>(options.seed), count);
+}
+
+std::vector<collectives::ShapedSegment> shaped_segments(const c10d::GradBucket& bucket) {
+  std::vector<collectives::ShapedSegment> segments;
+  for (const at::Tensor& gradient : bucket.getGradients()) {
+    segments.push_back(
+        {{gradient.storage_offset() - bucket.getBuffer().storage_offset(), gradient.numel()}, gradient.sizes().vec()});
+  }
+  return segments;
+}
+
+// The first option that is not as it is by itself, as "NAME: VALUE".
+std::string first_given(const PowerSgdOptions& options) {
+  const PowerSgdOptions usual;
+  const auto on_off = [](bool value) { return value ? "true" : "false"; };
+  if (options.rank) return c10::str("power_sgd_rank: ", *options.rank);
+  if (options.start != usual.start) return c10::str("power_sgd_start: ", options.start);
+  if (options.error_feedback != usual.error_feedback) {
+    return c10::str("power_sgd_error_feedback: ", on_off(options.error_feedback));
+  }
+  if (options.warm_start != usual.warm_start) return c10::str("power_sgd_warm_start: ", on_off(options.warm_start));
+  if (options.seed != usual.seed) return c10::str("power_sgd_seed: ", options.seed);
+  if (options.alternate != usual.alternate) return c10::str("power_sgd_alternate: ", on_off(options.alternate));
+  if (options.memory != usual.memory) return c10::str("power_sgd_memory: ", to_string(options.memory));
+  if (options.wire != usual.wire) return c10::str("power_sgd_wire: ", to_string(options.wire));
+  return {};
+}
+
+// The first of those that choose between matrices.
+std::string first_given_of_matrices(const PowerSgdOptions& options) {
+  const PowerSgdOptions usual;
+  if (options.min_rate != usual.min_rate) return c10::str("power_sgd_min_rate: ", options.min_rate);
+  if (options.epsilon != usual.epsilon) return c10::str("power_sgd_epsilon: ", options.epsilon);
+  return options.batch ? "power_sgd_batch: true" : "";
+}
+
+void check_ranges(const PowerSgdOptions& options) {
+  TORCH_CHECK_VALUE(options.rank.value_or(1) >= 1, "power_sgd_rank: must be at least 1, but is ", *options.rank);
+  TORCH_CHECK_VALUE(options.start >= 0, "power_sgd_start: must not be negative, but is ", options.start);
+  TORCH_CHECK_VALUE(std::isfinite(options.min_rate) && options.min_rate > 0,
+                    "power_sgd_min_rate: must be positive, but is ", options.min_rate);
+  TORCH_CHECK_VALUE(std::isfinite(options.epsilon) && options.epsilon >= 0,
+                    "power_sgd_epsilon: must not be negative, but is ", options.epsilon);
+  constexpr int64_t kGreatestSeed = std::numeric_limits<uint32_t>::max();
+  TORCH_CHECK_VALUE(options.seed >= 0 && options.seed <= kGreatestSeed, "power_sgd_seed: must be in 0..", kGreatestSeed,
+                    ", but is ", options.seed);
+}
+
+// The message of an exchange of `numel` elements that all go as one array.
+int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const PowerSgdOptions& options, int64_t world_size) {
+  if (element_size == sizeof(double)) {
+    return (world_size - 1) * numel * element_size;
+  }
+  const int64_t bytes = encoded_size(numel, options.wire);
+  const bool in_two = collectives::choose_route(numel, world_size, options.wire) == collectives::Route::kTwoShot;
+  return in_two ? ring_all_reduce_bytes(bytes, world_size) : (world_size - 1) * bytes;
+}
+
+// Where the shapes of parameters count.
+CompressionPlan plan_of_all(const GradientSizes& gradients, const collectives::CompressionOptions& options) {
+  std::vector<collectives::ShapedSegment> segments;
+  int64_t begin = 0;
+  for (const std::vector<int64_t>& sizes : gradients.shapes) {
+    segments.push_back({{begin, c10::multiply_integers(sizes)}, sizes});
+    begin += segments.back().segment.numel;
+  }
+  return collectives::plan_by_layer(gradients.numel, segments, options);
+}
+
+// Of a step that compresses, as if all gradients were in one bucket.
+int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, int64_t world_size,
+                     const PowerSgdOptions& options) {
+  const int64_t rank = options.rank.value_or(row.power_sgd_rank);
+  const CompressionPlan plan = row.compresses_buckets ? collectives::plan_of_square(gradients.numel, rank)
+                                                      : plan_of_all(gradients, {rank, options.min_rate, options.batch});
+  const auto bytes = [&](int64_t numel) {
+    return bytes_of_exchange(numel, gradients.element_size, options, world_size);
+  };
+  if (options.alternate) {
+    return bytes(std::max(plan.p_numel, plan.q_numel) + plan.plain_numel);
+  }
+  return bytes(plan.p_numel + plan.plain_numel) + bytes(plan.q_numel);
+}
+
+// Of a rank that is that of the matrix, which comes back but for rounding: every element of a product with r
+// orthonormal columns is off by at most r u times the norm of its column, twice, and as much again for the columns
+// themselves. The columns of a matrix are as many as its rank at most, and with n elements that is sqrt(n).
+ErrorTerms terms_of_whole_rank(const SentBucket& bucket, const node::NodeLayout& layout,
+                               const HookOptions& /*options*/) {
+  ErrorTerms terms = float32_terms(bucket, layout.world_size());
+  const at::Tensor values = bucket.gradients.to(at::kDouble);
+  const double rank = std::ceil(std::sqrt(static_cast<double>(values.numel())));
+  const double share = 4 * rank * std::ldexp(1, -24) / static_cast<double>(layout.world_size());
+  terms.float32 += values.norm() * share;
+  return terms;
+}
+
+HookRow row_of(const PowerSgdHook::Kind& kind) {
+  HookRow row;
+  row.name = kind.name;
+  row.error_terms = terms_of_whole_rank;
+  row.takes_power_sgd = true;
+  row.power_sgd_rank = kind.rank;
+  row.compresses_buckets = kind.batched;
+  row.payload_bytes = [row](const GradientSizes& gradients, const node::NodeLayout& layout,
+                            const HookOptions& options) {
+    return bytes_of_row(row, gradients, layout.world_size(), options.power_sgd);
+  };
+  row.make = [kind](const HookOptions& options) { return std::make_unique<PowerSgdHook>(kind, options); };
+  return row;
+}
+
+}  // namespace
+
+PowerSgdHook::PowerSgdHook(const Kind& kind, const HookOptions& options)
+    : kind_(kind),
+      options_(options),
+      engine_(options.process_group),
+      memory_(std::make_shared<collectives::PowerSgdMemory>(draws_of(options.power_sgd))),
+      states_({.keeps_residual = options.power_sgd.error_feedback,
+               .alternates = options.power_sgd.alternate,
+               .batched = kind.batched,
+               .rank = rank(),
+               .world_size = options.process_group->getSize()}) {}
+
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
+  check_bucket(name(), bucket);
+  TORCH_CHECK_VALUE(bucket.getBuffer().is_cpu(), name(), ": buckets on ", bucket.getBuffer().device().type(),
+                    " are not supported yet; bucket ", bucket.getIndex(), " must be on the CPU");
+  const bool compresses = iterations_ >= options_.power_sgd.start;
+  iterations_ += bucket.isLast() ? 1 : 0;
+  return compresses ? compress(bucket) : average(bucket);
+}
+
+// As PyTorch's allreduce_hook.
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::average(const c10d::GradBucket& bucket) {
+  const at::Tensor buffer = bucket.getBuffer();
+  buffer.div_(options_.process_group->getSize());
+  count_payload(ring_all_reduce_bytes(static_cast<int64_t>(buffer.nbytes()), options_.process_group->getSize()));
+  return all_reduce_then(options_.process_group, buffer, std::string(name()), [buffer] { return buffer; });
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress(const c10d::GradBucket& bucket) {
+  collectives::PowerSgdJobOptions job = job_options(bucket);
+  Scratch& scratch = scratch_.get(bucket, [] {
+    return Scratch{nullptr, c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
+  });
+  check_completed(name(), bucket, scratch.last);
+  const auto state =
+      states_.state_of(bucket, layout_of(bucket), job.plan, PowerSgdJob::arithmetic_dtype(job.bucket_dtype));
+  if (scratch.job == nullptr || scratch.job->state() != state) {
+    scratch.job = std::make_shared<PowerSgdJob>(std::move(job), state, memory_);
+  }
+  scratch.job->set_bucket(bucket.getBuffer());
+  count_payload(scratch.job->payload_bytes());
+  auto future = engine_.get().submit(scratch.job);
+  scratch.last = future;
+  return future;
+}
+
+collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket& bucket) const {
+  const PowerSgdOptions& options = options_.power_sgd;
+  const int64_t numel = bucket.getBuffer().numel();
+  return {.name = c10::str(name(), " of bucket ", bucket.getIndex()),
+          .rank = options_.process_group->getRank(),
+          .world_size = options_.process_group->getSize(),
+          .bucket_dtype = bucket.getBuffer().scalar_type(),
+          .plan = kind_.batched ? collectives::plan_of_square(numel, rank())
+                                : collectives::plan_by_layer(numel, shaped_segments(bucket),
+                                                             {rank(), options.min_rate, options.batch}),
+          .epsilon = kind_.batched ? 0 : options.epsilon,
+          .averaged_memory = options.memory == PowerSgdMemory::kAveraged,
+          .warm_start = options.warm_start,
+          .alternates = options.alternate,
+          .format = options.wire};
+}
+
+HookState PowerSgdHook::state(const std::vector<NamedParameter>& parameters) const {
+  HookState state = states_.state(parameters);
+  state.merge(CommHook::state(parameters));
+  state.emplace(kIterations, int_tensor(iterations_));
+  state.emplace(kDraws, int_tensor(memory_->draws.count()));
+  state.emplace(kRank, int_tensor(rank()));
+  return state;
+}
+
+void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  CommHook::load_state(saved, parameters);
+  const HookState& own = saved.own();
+  NARROWCAST_CHECK_INPUT(int_of(own, kRank) == rank(), "the hook's state is of rank ", int_of(own, kRank),
+                         ", but the hook's is ", rank());
+  const int64_t draws = int_of(own, kDraws);
+  iterations_ = int_of(own, kIterations);
+  NARROWCAST_CHECK_INPUT(draws >= 0 && iterations_ >= 0, "the hook's state counts ", iterations_, " iterations and ",
+                         draws, " draws");
+  memory_ = std::make_shared<collectives::PowerSgdMemory>(draws_of(options_.power_sgd, draws));
+  states_.load_state(saved, parameters);
+}
+
+void check_power_sgd(const HookRow& row, const PowerSgdOptions& options) {
+  TORCH_CHECK_VALUE(row.takes_power_sgd || options == PowerSgdOptions{},
+                    first_given(options) + (first_given(options).empty() ? first_given_of_matrices(options) : ""),
+                    " has no effect with the hook '", row.name, "'; it is for ",
+                    hook_names_with(&HookRow::takes_power_sgd));
+  check_ranges(options);
+  TORCH_CHECK_VALUE(!row.compresses_buckets || first_given_of_matrices(options).empty(),
+                    first_given_of_matrices(options), " has no effect with the hook '", row.name,
+                    "', for which a bucket is one matrix");
+  TORCH_CHECK_VALUE(
+      !options.alternate || options.warm_start,
+      "power_sgd_alternate: needs power_sgd_warm_start, as each step begins with what the one before sent");
+}
+
+std::vector<HookRow> power_sgd_rows() {
+  return {row_of({.name = "power_sgd", .rank = 1}), row_of({.name = "power_sgd_rank2", .rank = 2}),
+          row_of({.name = "batched_power_sgd", .rank = 1, .batched = true}),
+          row_of({.name = "batched_power_sgd_rank2", .rank = 2, .batched = true})};
+}
+
+std::string_view to_string(PowerSgdMemory memory) {
+  switch (memory) {
+    case PowerSgdMemory::kLocal:
+      return "local";
+    case PowerSgdMemory::kAveraged:
+      return "averaged";
+  }
+  TORCH_CHECK_VALUE(false, "power_sgd_memory: ", static_cast<int>(memory), " is no PowerSgdMemory");
+}
+
+PowerSgdMemory parse_power_sgd_memory(std::string_view name) {
+  for (const PowerSgdMemory memory : {PowerSgdMemory::kLocal, PowerSgdMemory::kAveraged}) {
+    if (name == to_string(memory)) return memory;
+  }
+  TORCH_CHECK_VALUE(false, "power_sgd_memory: must be local or averaged, but is '", name, "'");
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,76 @@
+// PyTorch's PowerSGD hooks: gradients as the product of two narrow matrices.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hook_options.h>
+#include "hooks/bucket.h"
+#include "hooks/execution.h"
+#include "hooks/hook_table.h"
+#include "hooks/power_sgd_states.h"
+#include "ops/collectives/power_sgd/power_sgd_job.h"
+
+namespace narrowcast::hooks {
+
+// "power_sgd", "batched_power_sgd" and the same with "_rank2": for so many steps as the options say PyTorch's
+// allreduce_hook, then powerSGD_hook or batched_powerSGD_hook. Buckets on the CPU; others are a c10::ValueError. Those
+// that name no parameters are not compressed by layer. Payload of a compressed step, W ranks: (W - 1) messages of P and
+// of Q, in one shot, and of what is not compressed.
+class PowerSgdHook final : public CommHook {
+ public:
+  // How a name's hook is made.
+  struct Kind {
+    std::string_view name;  // It outlives the hook.
+    int64_t rank = 1;       // Unless the options say another.
+    bool batched = false;   // The whole bucket is one matrix.
+  };
+  PowerSgdHook(const Kind& kind, const HookOptions& options);
+
+  std::string_view name() const override { return kind_.name; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+
+  // Adds, to what PowerSgdStates has:
+  //   iterations  int64: steps so far
+  //   draws       int64: seeds drawn so far
+  //   rank        int64: of the approximation
+  HookState state(const std::vector<NamedParameter>& parameters) const override;
+  // Residuals of another world are shared out. CorruptInputError also for a state of another rank.
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+  void rescale_state(double factor) override { states_.rescale(factor); }
+
+ private:
+  using Future = c10::ivalue::Future;
+  struct Scratch {
+    std::shared_ptr<collectives::PowerSgdJob> job;
+    c10::weak_intrusive_ptr<Future> last;
+  };
+  c10::intrusive_ptr<Future> average(const c10d::GradBucket& bucket);
+  c10::intrusive_ptr<Future> compress(const c10d::GradBucket& bucket);
+  collectives::PowerSgdJobOptions job_options(const c10d::GradBucket& bucket) const;
+  int64_t rank() const { return options_.power_sgd.rank.value_or(kind_.rank); }
+
+  const Kind kind_;
+  const HookOptions options_;
+  CpuEngine engine_;
+  std::shared_ptr<collectives::PowerSgdMemory> memory_;
+  PowerSgdStates states_;
+  PerBucket<Scratch> scratch_;
+  int64_t iterations_ = 0;
+};
+
+// c10::ValueError naming an option that is out of range, contradicts another one, or has no effect with that row's
+// hook.
+void check_power_sgd(const HookRow& row, const PowerSgdOptions& options);
+
+// What the table knows of them.
+std::vector<HookRow> power_sgd_rows();
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,98 @@
+// The mean of one array where the hardware keeps the order: kernels and collectives are enqueued on a stream.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/mean/segments.h"
+
+namespace narrowcast::collectives {
+
+// uint8 [bytes] for a message. Zeros, because the end of a shorter message is sent, too.
+at::Tensor message_buffer(int64_t bytes, at::Device device);
+
+// Messages of an all-gather begin at multiples of so many bytes as this rounds up to: NCCL copies single bytes where
+// one does not.
+int64_t gathered_bytes(int64_t bytes);
+
+// The encoded means of two shots side by side, one for the shard of each rank, all as long as the longest.
+class MeansOfShards {
+ public:
+  MeansOfShards(WireFormat format, int64_t numel, int64_t world_size);
+
+  int64_t message_bytes() const { return message_bytes_; }
+  int64_t bytes() const { return message_bytes_ * static_cast<int64_t>(shards_.size()); }
+
+  // Writes what they say to `array`, [numel].
+  void decode(const uint8_t* messages, const at::Tensor& array) const;
+
+ private:
+  const WireFormat format_;
+  const std::vector<Segment> shards_;  // By rank.
+  int64_t message_bytes_ = 0;
+};
+
+// The part of a StreamMean that concerns one array.
+class StreamExchange {
+ public:
+  virtual ~StreamExchange() = default;
+
+  // As StreamMean's.
+  virtual int64_t payload_bytes() const = 0;
+  virtual void enqueue(const MeanCall& call) = 0;
+};
+
+// In one level, between the ranks of `group`:
+// One shot:  encode the array; all-gather the messages; average them.
+// Two shots: encode all shards but the own; all-to-all; average the parts of the own shard with the own numbers and
+//            encode the mean; all-gather the means; decode them.
+class OneLevelStreamExchange final : public StreamExchange {
+ public:
+  // Of options.numel elements. options.rank names this rank in errors; what else it is, the group says. options.exact
+  // and options.nodes are not its business.
+  OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, QuantizedMeanOptions options, at::Device device);
+
+  Route route() const { return route_; }
+  int64_t payload_bytes() const override;
+  void enqueue(const MeanCall& call) override;
+
+  // Of two shots, instead of `enqueue`: all but the last step. `messages`, uint8 [MeansOfShards::bytes], gets the
+  // means.
+  void enqueue_undecoded(const MeanCall& call, at::Tensor messages);
+
+ private:
+  int64_t rank() const { return group_->getRank(); }
+  int64_t world_size() const { return group_->getSize(); }
+  int64_t message_bytes(const Segment& segment) const { return encoded_size(segment.numel, options_.format); }
+  // What this rank encodes in the first hop of two: all that comes before its own shard, and all that comes after.
+  Segment before_own() const { return {0, shards_[rank()].begin}; }
+  Segment after_own() const;
+  void one_shot(const MeanCall& call);
+  void two_shot(const MeanCall& call);
+  void send_parts(const MeanCall& call);
+  void send_mean(const MeanCall& call, at::Tensor messages);
+  void collective(const std::string& what, const std::function<void()>& body) const;
+
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const QuantizedMeanOptions options_;
+  const Route route_;
+  const std::unique_ptr<MeanCodec> codec_;  // Of one shot.
+  at::Tensor sent_;                         // First hop: this rank's parts for the other ranks; or its message for all.
+  at::Tensor received_;                     // The other ranks' parts of the own shard; or all messages; by rank.
+  // Of two shots:
+  const std::vector<Segment> shards_;  // By rank.
+  const MeansOfShards means_of_shards_;
+  at::Tensor mean_;   // Second hop.
+  at::Tensor means_;  // Of all ranks, once somebody has asked for more than messages.
+};
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,54 @@
+// Groups of a part of the ranks, over which a mean on a GPU's stream goes where ranks share nodes.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <functional>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <narrowcast/export.h>
+#include "ops/node/node_layout.h"
+
+namespace narrowcast::collectives {
+
+// Makes the group of `size` ranks that meet in `store`, of which this one is number `place`.
+using MakeGroup =
+    std::function<c10::intrusive_ptr<c10d::ProcessGroup>(c10::intrusive_ptr<c10d::Store> store, int place, int size)>;
+
+// Two groups split off from another one, of ranks in ascending order. They are shut down with this object, which the
+// ranks destroy when none of them enqueues anything more: after an exception, broken off.
+class NARROWCAST_EXPORT StreamGroups {
+ public:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+  // A collective of the group's ranks, whose nodes are `layout`. They meet in the group's store, each time under names
+  // of their own. c10::DistBackendError naming this rank if a peer or the network fails.
+  StreamGroups(const Group& group, node::NodeLayout layout, const MakeGroup& make);
+  ~StreamGroups();
+  StreamGroups(const StreamGroups&) = delete;
+  StreamGroups& operator=(const StreamGroups&) = delete;
+
+  const node::NodeLayout& layout() const { return layout_; }
+
+  // The ranks of this rank's node.
+  const Group& node() const { return node_; }
+
+  // The owners of this rank's segment, by node. Null if it owns none, and with one node.
+  const Group& owners() const { return owners_; }
+
+ private:
+  const node::NodeLayout layout_;
+  Group node_;
+  Group owners_;
+};
+
+namespace gpu {
+
+// Makes groups that move CUDA tensors as `group` does: by an NCCL communicator of their own, made at their first
+// collective, on the same GPU, with the same time limit. Null if the group moves them by something else, or not at all.
+NARROWCAST_EXPORT MakeGroup group_maker(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+}  // namespace gpu
+}  // namespace narrowcast::collectives

@@ -1,0 +1,136 @@
+#include "ops/collectives/power_sgd/compression_plan.h"
+
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace narrowcast::collectives {
+namespace {
+
+struct Shape {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t rank = 0;
+};
+
+Shape shape_of(const ShapedSegment& gradient, int64_t rank) {
+  if (gradient.segment.numel == 0 || gradient.sizes.empty()) {
+    return {};
+  }
+  const int64_t rows = gradient.sizes[0];
+  const int64_t columns = gradient.segment.numel / rows;
+  return {rows, columns, std::min({rows, columns, rank})};
+}
+
+bool shrinks(const Shape& shape, double min_rate) {
+  const auto sent = static_cast<double>((shape.rows + shape.columns) * shape.rank);
+  return sent * min_rate < static_cast<double>(shape.rows * shape.columns);
+}
+
+// The batch that the next matrix of that shape joins, a new one if there is none.
+MatrixBatch& batch_for(std::vector<MatrixBatch>& batches, const Shape& shape) {
+  const auto found = std::ranges::find_if(
+      batches, [&](const MatrixBatch& batch) { return batch.rows == shape.rows && batch.columns == shape.columns; });
+  if (found != batches.end()) {
+    return *found;
+  }
+  batches.push_back({.rows = shape.rows, .columns = shape.columns, .rank = shape.rank});
+  return batches.back();
+}
+
+// Each matrix by itself, in the order of its batch.
+std::vector<MatrixBatch> single_matrices(const std::vector<MatrixBatch>& batches) {
+  std::vector<MatrixBatch> result;
+  for (const MatrixBatch& batch : batches) {
+    for (size_t i = 0; i < batch.begins.size(); ++i) {
+      result.push_back(batch);
+      result.back().begins = {batch.begins[i]};
+      result.back().members = {batch.members[i]};
+    }
+  }
+  return result;
+}
+
+void place_factors(CompressionPlan& plan) {
+  for (MatrixBatch& batch : plan.batches) {
+    batch.p_begin = plan.p_numel;
+    batch.q_begin = plan.q_numel;
+    plan.p_numel += batch.count() * batch.rows * batch.rank;
+    plan.q_numel += batch.count() * batch.columns * batch.rank;
+  }
+}
+
+// What lies between the matrices, and behind the last one.
+void place_plain(CompressionPlan& plan) {
+  std::vector<Segment> matrices;
+  for (const MatrixBatch& batch : plan.batches) {
+    for (const int64_t begin : batch.begins) {
+      matrices.push_back({begin, batch.numel()});
+    }
+  }
+  std::ranges::sort(matrices, {}, &Segment::begin);
+  matrices.push_back({plan.numel, 0});
+  int64_t next = 0;
+  for (const Segment& matrix : matrices) {
+    if (matrix.begin > next) {
+      plan.plain.push_back({next, matrix.begin - next});
+      plan.plain_numel += matrix.begin - next;
+    }
+    next = matrix.begin + matrix.numel;
+  }
+}
+
+at::Tensor part_of_factors(const at::Tensor& all, int64_t begin, at::IntArrayRef sizes) {
+  return all.narrow(0, begin, sizes[0] * sizes[1] * sizes[2]).view(sizes);
+}
+
+}  // namespace
+
+at::Tensor MatrixBatch::p_of(const at::Tensor& all) const {
+  return part_of_factors(all, p_begin, {count(), rows, rank});
+}
+
+at::Tensor MatrixBatch::q_of(const at::Tensor& all) const {
+  return part_of_factors(all, q_begin, {count(), columns, rank});
+}
+
+at::Tensor MatrixBatch::matrices(const at::Tensor& array) const {
+  std::vector<at::Tensor> views;
+  for (const int64_t begin : begins) {
+    views.push_back(array.narrow(0, begin, numel()).view({rows, columns}));
+  }
+  return views.size() == 1 ? views[0].unsqueeze(0) : at::stack(views);
+}
+
+CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedSegment>& segments,
+                              const CompressionOptions& options) {
+  CompressionPlan plan{.numel = numel, .array_numel = numel};
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const Shape shape = shape_of(segments[i], options.rank);
+    if (shrinks(shape, options.min_rate)) {
+      MatrixBatch& batch = batch_for(plan.batches, shape);
+      batch.begins.push_back(segments[i].segment.begin);
+      batch.members.push_back(i);
+    }
+  }
+  if (!options.batch) {
+    plan.batches = single_matrices(plan.batches);
+  }
+  place_factors(plan);
+  place_plain(plan);
+  return plan;
+}
+
+CompressionPlan plan_of_square(int64_t numel, int64_t rank) {
+  auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(numel))));
+  CompressionPlan plan{.numel = numel, .array_numel = side * side};
+  if (numel > 0) {
+    plan.batches = {{.rows = side, .columns = side, .rank = std::min(side, rank), .begins = {0}, .members = {0}}};
+    place_factors(plan);
+  }
+  return plan;
+}
+
+}  // namespace narrowcast::collectives

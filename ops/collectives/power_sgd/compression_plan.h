@@ -1,0 +1,73 @@
+// Which gradients of a bucket PowerSGD sends as the product of two narrow matrices, and where these lie in what is
+// sent.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include <narrowcast/export.h>
+#include "ops/collectives/mean/segments.h"
+
+namespace narrowcast::collectives {
+
+// How matrices are chosen.
+struct CompressionOptions {
+  int64_t rank = 1;     // >= 1: columns of P and Q, where the matrix has as many rows and columns
+  double min_rate = 2;  // > 0: a matrix is sent whole unless it shrinks by more than this
+  bool batch = false;   // equal shapes share a batched product
+};
+
+// A gradient in a bucket.
+struct ShapedSegment {
+  Segment segment;
+  std::vector<int64_t> sizes;  // its product is segment.numel; empty for a scalar
+};
+
+// Matrices of one shape, M [k, n, m], row-major from each of `begins` on, for which P [k, n, r] and Q [k, m, r] are
+// exchanged.
+struct MatrixBatch {
+  int64_t rows = 0;                  // n
+  int64_t columns = 0;               // m
+  int64_t rank = 0;                  // r <= n, m
+  std::vector<int64_t> begins = {};  // in the array, k of them
+  std::vector<size_t> members = {};  // their places among the segments
+  int64_t p_begin = 0;               // of the batch in all P
+  int64_t q_begin = 0;               // of the batch in all Q
+
+  int64_t count() const { return static_cast<int64_t>(begins.size()); }
+  int64_t numel() const { return rows * columns; }
+  // The batch's part of all P, [k, n, r], and of all Q, [k, m, r]: views.
+  NARROWCAST_EXPORT at::Tensor p_of(const at::Tensor& all) const;
+  NARROWCAST_EXPORT at::Tensor q_of(const at::Tensor& all) const;
+  // [k, n, m]: a view of the array of one matrix, a copy of those of several.
+  at::Tensor matrices(const at::Tensor& array) const;
+};
+
+// What becomes of an array. The order of batches, and of matrices in them, is that in which random numbers are drawn.
+struct CompressionPlan {
+  int64_t numel = 0;        // of the bucket
+  int64_t array_numel = 0;  // of the array of matrices: more than the bucket where that is padded to a square
+  std::vector<MatrixBatch> batches = {};
+  std::vector<Segment> plain = {};  // what is sent as it is, in order; neighbours are one segment
+  int64_t p_numel = 0;
+  int64_t q_numel = 0;
+  int64_t plain_numel = 0;
+
+  bool is_padded() const { return array_numel != numel; }
+  // Elements that a rank has to tell the others.
+  int64_t sent_numel() const { return p_numel + q_numel + plain_numel; }
+};
+
+// A gradient of sizes (n, ...) is a matrix n x m. It is compressed with r = min(n, m, rank) if
+//   (n + m) r min_rate < n m.
+// Scalars and empty ones are not, nor what of the bucket belongs to no segment. Groups of equal shapes come in the
+// order of their first member.
+NARROWCAST_EXPORT CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedSegment>& segments,
+                                                const CompressionOptions& options);
+
+// The whole bucket is one square matrix, padded with zeros to ceil(sqrt(numel)) rows. `rank` does not exceed these.
+NARROWCAST_EXPORT CompressionPlan plan_of_square(int64_t numel, int64_t rank);
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,59 @@
+// An array of numbers that ranks replace by its mean, in one job of the engine among others.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/message_memory.h"
+#include "ops/node/find_nodes.h"
+
+namespace narrowcast::collectives {
+
+struct MeanArrayOptions {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t numel = 0;
+  at::ScalarType dtype = at::kFloat;  // float32, or float64: then the format is fp32, but sends float64
+  WireFormat format = WireFormat::kFp32;
+  bool keeps_lost = false;  // whether lost() is wanted
+  int64_t array = 0;        // 0 or 1: which one of a job's arrays
+  LinkCost link = {};
+  // Null, or without memory: one level. Float64 goes in one level.
+  std::shared_ptr<const node::FoundNodes> nodes = nullptr;
+};
+
+// The array, and its exchange: the functions are called as those of a MeanExchange, but for start, which may be called
+// in any advance of the job that waits for what others do in an earlier one.
+class MeanArray {
+ public:
+  MeanArray(const MeanArrayOptions& options, std::shared_ptr<MessageMemory> memory);
+
+  // [numel]: what this rank has, from finish on the mean.
+  const at::Tensor& values() const { return values_; }
+
+  int64_t payload_bytes() const { return exchange_->payload_bytes(); }
+  int64_t advances() const { return exchange_->advances(); }
+  bool is_ready() const { return exchange_->is_ready(); }
+  bool has_levels() const { return has_levels_; }
+  void post_receives(engine::Transport& transport) { exchange_->post_receives(transport); }
+  void start(engine::Transport& transport);
+  void advance(engine::Transport& transport) { exchange_->advance(transport); }
+  void finish(engine::Transport& transport) { exchange_->finish(transport); }
+
+  // What the format's rounding took from the mean, after finish: [numel], as a part of this rank's own numbers. Nothing
+  // is lost in fp32, and the tensor undefined; so it is where it is not wanted.
+  at::Tensor lost() const;
+
+ private:
+  const MeanArrayOptions options_;
+  const bool has_levels_;
+  const at::Tensor values_;
+  const std::unique_ptr<MeanExchange> exchange_;
+  at::Tensor lost_own_;   // float32, or undefined
+  at::Tensor lost_mean_;  // float32, or undefined
+};
+
+}  // namespace narrowcast::collectives

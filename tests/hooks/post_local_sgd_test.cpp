@@ -1,0 +1,121 @@
+#include "hooks/post_local_sgd.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include <narrowcast/hooks.h>
+#include "tests/hooks/bucket.h"
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using LocalGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+std::unique_ptr<CommHook> make_local_hook(const LocalGroup& group, const LocalOptions& local) {
+  return create_comm_hook("post_local_sgd", {.process_group = group, .local = local});
+}
+
+// A step of two buckets that hold the rank; what the second one holds then.
+double average_rank(CommHook& hook, int64_t rank) {
+  double value = 0;
+  for (size_t index = 0; index < 2; ++index) {
+    auto bucket = make_bucket(at::full({10}, static_cast<double>(rank)), index, 2);
+    const auto future = hook.runHook(bucket);
+    future->waitAndThrow();
+    value = hook.parseHookResult(future->value())[0].item<double>();
+  }
+  return value;
+}
+
+// By rank, with consecutive ranks in groups.
+double mean_in_group(int64_t rank, int64_t world, int64_t size) {
+  const int64_t first = rank / size * size;
+  const int64_t last = std::min(first + size, world) - 1;
+  return 0.5 * static_cast<double>(first + last);
+}
+
+TEST(PostLocalSgdHook, AveragesOverAllRanksAndAfterwardsInGroups) {
+  for (const int64_t world : {1, 2, 3, 4, 5, 8}) {
+    for (const int64_t size : {1, 2, 3}) {
+      run_ranks(world, [&](int64_t rank, const LocalGroup& group) {
+        const auto hook = make_local_hook(group, {.start = 2, .group_size = size});
+        for (int64_t step = 0; step < 5; ++step) {
+          EXPECT_EQ(hook->keeps_replicas_equal(), step < 2);
+          const double expected = step < 2 ? mean_in_group(rank, world, world) : mean_in_group(rank, world, size);
+          EXPECT_NEAR(average_rank(*hook, rank), expected, 1e-6 * static_cast<double>(world)) << "step " << step;
+        }
+      });
+    }
+  }
+}
+
+TEST(PostLocalSgdHook, SendsNothingWithoutAGroup) {
+  run_ranks(3, [](int64_t rank, const LocalGroup& group) {
+    const auto alone = make_local_hook(group, {.group_size = 1});
+    EXPECT_EQ(average_rank(*alone, rank), static_cast<double>(rank));
+    EXPECT_EQ(alone->payload_bytes_sent(), 0);
+    const auto node = make_local_hook(group, {});  // All ranks share this machine.
+    EXPECT_NEAR(average_rank(*node, rank), 1, 1e-6);
+    EXPECT_EQ(node->payload_bytes_sent(), 2 * ring_all_reduce_bytes(40, 3));
+  });
+}
+
+TEST(PostLocalSgdHook, TakesAnyHookThatAverages) {
+  run_ranks(4, [](int64_t rank, const LocalGroup& group) {
+    for (const char* const inner : {"bf16_compress", "quantize_per_tensor", "int8", "auto"}) {
+      const auto hook = make_local_hook(group, {.start = 1, .group_size = 2, .hook = inner});
+      EXPECT_NEAR(average_rank(*hook, rank), 1.5, 0.02) << inner;
+      EXPECT_NEAR(average_rank(*hook, rank), mean_in_group(rank, 4, 2), 0.02) << inner;
+    }
+  });
+}
+
+TEST(PostLocalSgdHook, ResumesWhereItWas) {
+  run_ranks(4, [](int64_t rank, const LocalGroup& group) {
+    const LocalOptions options{.start = 2, .group_size = 2, .hook = "int8"};
+    const auto first = make_local_hook(group, options);
+    average_rank(*first, rank);
+    for (int64_t step = 1; step < 4; ++step) {
+      const auto resumed = make_local_hook(group, options);
+      resumed->load_state({.world_size = 4, .states = {first->state({})}, .first = {}}, {});
+      EXPECT_EQ(resumed->keeps_replicas_equal(), step < 2);
+      EXPECT_EQ(resumed->payload_bytes_sent(), first->payload_bytes_sent());
+      EXPECT_EQ(average_rank(*resumed, rank), average_rank(*first, rank)) << "step " << step;
+    }
+  });
+}
+
+TEST(PostLocalSgdHook, SaysItsPayload) {
+  const auto bytes = [](const LocalOptions& local, const node::NodeLayout& nodes) {
+    return hook_row("post_local_sgd").payload_bytes({1024}, nodes, {.process_group = nullptr, .local = local});
+  };
+  EXPECT_EQ(bytes({.group_size = 1}, node::NodeLayout::flat(4)), 0);
+  EXPECT_EQ(bytes({.group_size = 2}, node::NodeLayout::flat(4)), ring_all_reduce_bytes(4096, 2));
+  EXPECT_EQ(bytes({}, node::NodeLayout::of_size(5, 3)), ring_all_reduce_bytes(4096, 3)) << "the largest node";
+}
+
+TEST(PostLocalSgdHook, RefusesWhatCannotBe) {
+  const auto refused = [](const std::string& hook, const LocalOptions& local) {
+    return testing::error_message<c10::ValueError>([&] { check_comm_hook(hook, {}, std::nullopt, local); });
+  };
+  EXPECT_THAT(refused("post_local_sgd", {.start = -1}), HasSubstr("start: must be at least 0, but is -1"));
+  EXPECT_THAT(refused("post_local_sgd", {.group_size = 0}), HasSubstr("local_group: must be at least 1, but is 0"));
+  for (const char* const inner : {"none", "noop", "post_local_sgd"}) {
+    EXPECT_THAT(refused("post_local_sgd", {.hook = inner}), HasSubstr("local_hook: must be one that averages"));
+  }
+  EXPECT_THAT(refused("post_local_sgd", {.hook = "int9"}), HasSubstr("unknown name 'int9'"));
+  EXPECT_THAT(
+      refused("int8", {.group_size = 2}),
+      AllOf(HasSubstr("local_group, local_hook: have no effect with the hook 'int8'"), HasSubstr("post_local_sgd")));
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks

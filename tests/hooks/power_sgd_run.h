@@ -1,0 +1,156 @@
+// Steps of a PowerSGD hook on parameters of any shapes, and the same computed one matrix at a time in float64.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <narrowcast/hooks.h>
+#include "ops/collectives/power_sgd/low_rank.h"
+#include "tests/hooks/parameters_bucket.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+
+// The gradients of one rank in one step, one after the other: all parameters are in one bucket.
+using StepGradients = std::function<at::Tensor(int64_t rank, int64_t step)>;
+
+struct PowerSgdRun {
+  std::string hook = "power_sgd";
+  PowerSgdOptions options = {.rank = 1, .start = 0};
+  std::vector<std::vector<int64_t>> shapes = {};
+  int64_t world_size = 2;
+  int64_t steps = 1;
+};
+
+inline std::vector<at::Tensor> parameters_of(const PowerSgdRun& run, at::ScalarType dtype) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& sizes : run.shapes) parameters.push_back(at::zeros(sizes, dtype));
+  return parameters;
+}
+
+// What the hook makes of the bucket.
+inline at::Tensor average_step(CommHook& hook, const std::vector<at::Tensor>& parameters, const at::Tensor& gradients) {
+  std::vector<at::Tensor> parts;
+  int64_t begin = 0;
+  for (const at::Tensor& parameter : parameters) {
+    parts.push_back(gradients.narrow(0, begin, parameter.numel()));
+    begin += parameter.numel();
+  }
+  auto bucket = make_parameters_bucket(parameters, parts);
+  const auto future = hook.runHook(bucket);
+  future->waitAndThrow();
+  return hook.parseHookResult(future->value()).clone();
+}
+
+struct PowerSgdResult {
+  std::vector<std::vector<at::Tensor>> means;  // by rank and step
+  std::vector<HookState> states;               // by rank, at the end; parameters are named 0, 1, 2...
+};
+
+inline std::vector<NamedParameter> named(const std::vector<at::Tensor>& parameters) {
+  std::vector<NamedParameter> result;
+  for (const at::Tensor& parameter : parameters) result.push_back({std::to_string(result.size()), parameter});
+  return result;
+}
+
+inline PowerSgdResult run_power_sgd(const PowerSgdRun& run, const StepGradients& gradients) {
+  PowerSgdResult result{std::vector<std::vector<at::Tensor>>(run.world_size), std::vector<HookState>(run.world_size)};
+  testing::run_ranks(run.world_size, [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const auto hook = create_comm_hook(run.hook, {.process_group = group, .power_sgd = run.options});
+    const auto parameters = parameters_of(run, gradients(rank, 0).scalar_type());
+    for (int64_t step = 0; step < run.steps; ++step) {
+      result.means[rank].push_back(average_step(*hook, parameters, gradients(rank, step)));
+    }
+    result.states[rank] = hook->state(named(parameters));
+  });
+  return result;
+}
+
+// Normal numbers, others for each rank and step.
+inline StepGradients random_gradients(int64_t numel, at::ScalarType dtype) {
+  return [=](int64_t rank, int64_t step) {
+    at::Tensor numbers = at::empty({numel}, dtype);
+    collectives::NormalNumbers(1000 * rank + step + 1).fill(numbers);
+    return numbers;
+  };
+}
+
+// PowerSGD of one matrix of all ranks, from its formulas, in float64; QR makes columns orthonormal.
+class ReferencePowerSgd {
+ public:
+  ReferencePowerSgd(const PowerSgdOptions& options, int64_t rows, int64_t columns, int64_t world_size)
+      : options_(options),
+        rank_(std::min({rows, columns, options.rank.value()})),
+        rows_(rows),
+        columns_(columns),
+        errors_(world_size, at::zeros({rows, columns}, at::kDouble)),
+        draws_(static_cast<uint32_t>(options.seed)) {}
+
+  // [rows, columns] by rank; returns the mean.
+  at::Tensor step(const std::vector<at::Tensor>& gradients) {
+    std::vector<at::Tensor> matrices;
+    for (size_t i = 0; i < gradients.size(); ++i) matrices.push_back(gradients[i] + errors_[i]);
+    const bool sends_p = options_.alternate && step_++ % 2 == 1;
+    return options_.alternate ? exchange_one(matrices, sends_p) : exchange_both(matrices);
+  }
+
+ private:
+  static at::Tensor mean(const std::vector<at::Tensor>& parts) { return at::stack(parts).mean(0); }
+  static at::Tensor orthonormal(const at::Tensor& columns) { return std::get<0>(at::linalg_qr(columns)); }
+
+  at::Tensor drawn(int64_t rows) {
+    at::Tensor numbers = at::empty({1, rows, rank_}, at::kDouble);
+    collectives::NormalNumbers(draws_.next()).fill(numbers);
+    return numbers[0];
+  }
+
+  at::Tensor exchange_both(const std::vector<at::Tensor>& matrices) {
+    const bool has_q = options_.warm_start && factor_.defined();
+    const at::Tensor q = orthonormal(has_q ? factor_ : drawn(columns_));
+    std::vector<at::Tensor> parts;
+    for (const auto& matrix : matrices) parts.push_back(matrix.mm(q));
+    const at::Tensor p = orthonormal(mean(parts));
+    std::vector<at::Tensor> own;
+    for (const auto& matrix : matrices) own.push_back(matrix.t().mm(p));
+    factor_ = mean(own);
+    std::vector<at::Tensor> products;
+    for (const auto& part : own) products.push_back(p.mm(part.t()));
+    return keep(matrices, products);
+  }
+
+  at::Tensor exchange_one(const std::vector<at::Tensor>& matrices, bool sends_p) {
+    const at::Tensor known = orthonormal(factor_.defined() ? factor_ : drawn(rows_));
+    std::vector<at::Tensor> own;
+    std::vector<at::Tensor> products;
+    for (const auto& matrix : matrices) {
+      own.push_back(sends_p ? matrix.mm(known) : matrix.t().mm(known));
+      products.push_back(sends_p ? own.back().mm(known.t()) : known.mm(own.back().t()));
+    }
+    factor_ = mean(own);
+    return keep(matrices, products);
+  }
+
+  at::Tensor keep(const std::vector<at::Tensor>& matrices, const std::vector<at::Tensor>& products) {
+    const at::Tensor result = mean(products);
+    for (size_t i = 0; options_.error_feedback && i < matrices.size(); ++i) {
+      errors_[i] = matrices[i] - (options_.memory == PowerSgdMemory::kLocal ? products[i] : result);
+    }
+    return result;
+  }
+
+  const PowerSgdOptions options_;
+  const int64_t rank_;
+  const int64_t rows_;
+  const int64_t columns_;
+  std::vector<at::Tensor> errors_;
+  collectives::SeedDraws draws_;
+  at::Tensor factor_;
+  int64_t step_ = 0;
+};
+
+}  // namespace narrowcast::hooks

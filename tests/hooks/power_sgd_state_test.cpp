@@ -1,0 +1,206 @@
+// What PowerSGD keeps from step to step: through rebuilt buckets, restarts, other scales.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <narrowcast/errors.h>
+#include "hooks/power_sgd.h"
+#include "tests/hooks/power_sgd_run.h"
+#include "tests/support/error_message.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Key;
+using ::testing::Not;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr int64_t kOfTwoMatrices = 60 * 40 + 30 * 50;
+
+std::unique_ptr<CommHook> make_hook(const std::string& name, const Group& group, const PowerSgdOptions& options) {
+  return create_comm_hook(name, {.process_group = group, .power_sgd = options});
+}
+
+// Each way a hook may go on.
+std::vector<std::pair<std::string, PowerSgdOptions>> kinds() {
+  return {{"power_sgd_rank2", {.start = 0}},
+          {"power_sgd", {.start = 1, .warm_start = false}},
+          {"power_sgd", {.rank = 4, .start = 0, .alternate = true}},
+          {"power_sgd", {.rank = 3, .start = 0, .memory = PowerSgdMemory::kAveraged}},
+          {"power_sgd", {.start = 0, .wire = WireFormat::kInt8B32}},
+          {"batched_power_sgd_rank2", {.start = 0}},
+          {"batched_power_sgd", {.start = 0, .alternate = true}}};
+}
+
+TEST(PowerSgdState, GoesOnWithTheSameBits) {
+  const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
+  for (const auto& [name, options] : kinds()) {
+    testing::run_ranks(3, [&](int64_t rank, const Group& group) {
+      const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+      for (const int64_t steps : {2, 3}) {  // Where steps alternate, of either factor.
+        const auto hook = make_hook(name, group, options);
+        for (int64_t step = 0; step < steps; ++step) average_step(*hook, parameters, gradients(rank, step));
+        const auto resumed = make_hook(name, group, options);
+        resumed->load_state({.world_size = 3, .states = {hook->state(named(parameters))}, .first = {}},
+                            named(parameters));
+        EXPECT_EQ(resumed->payload_bytes_sent(), hook->payload_bytes_sent());
+        for (int64_t step = steps; step < steps + 3; ++step) {
+          EXPECT_TRUE(at::equal(average_step(*resumed, parameters, gradients(rank, step)),
+                                average_step(*hook, parameters, gradients(rank, step))))
+              << name << " step " << step;
+        }
+      }
+    });
+  }
+}
+
+// Three ranks leave what two or four then have: its sum over the ranks by their number is what later means lack.
+TEST(PowerSgdState, IsSharedOutInAnotherWorld) {
+  const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
+  const PowerSgdRun run{
+      .hook = "power_sgd_rank2", .options = {.start = 0}, .shapes = {{60, 40}, {30, 50}}, .world_size = 3, .steps = 3};
+  const PowerSgdResult left = run_power_sgd(run, gradients);
+  at::Tensor lacking = at::zeros({60 * 40});
+  for (const HookState& state : left.states) lacking += state.at("residual.0") / 3;
+  for (const int64_t world_size : {2, 4}) {
+    std::vector<HookState> states(world_size);
+    testing::run_ranks(world_size, [&](int64_t rank, const Group& group) {
+      const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+      FormerRanks former{.world_size = 3, .states = {}, .first = {}};
+      for (int64_t i = rank; i < 3; i += world_size) former.states.push_back(left.states[i]);
+      if (former.states.empty()) former.first = left.states[0];
+      const auto hook = make_hook(run.hook, group, run.options);
+      hook->load_state(former, named(parameters));
+      average_step(*hook, parameters, at::zeros({kOfTwoMatrices}));
+      states[rank] = hook->state(named(parameters));
+    });
+    for (const HookState& state : states) EXPECT_TRUE(at::equal(state.at("q.0"), states[0].at("q.0")));
+    // A step of no gradients gives a part of what was lacking, and keeps the rest.
+    at::Tensor kept = at::zeros({60 * 40});
+    for (const HookState& state : states) kept += state.at("residual.0") / static_cast<double>(world_size);
+    const at::Tensor given = lacking - kept;
+    const at::Tensor singular = at::linalg_svdvals(given.view({60, 40}));
+    EXPECT_LT(singular[2].item<float>(), 1e-5 * singular[0].item<float>()) << "it was no matrix of two columns";
+    EXPECT_GT(singular[0].item<float>(), 0.1) << "nothing was given";
+    EXPECT_LT(kept.norm().item<float>(), lacking.norm().item<float>());
+  }
+}
+
+TEST(PowerSgdState, RefusesWhatDoesNotFit) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+    const auto hook = make_hook("power_sgd_rank2", group, {.start = 0});
+    average_step(*hook, parameters, at::ones({kOfTwoMatrices}));
+    const HookState good = hook->state(named(parameters));
+    const auto complaint = [&](const std::string& name, const std::optional<at::Tensor>& value) {
+      HookState state = good;
+      state.erase(name);
+      if (value) state[name] = *value;
+      const auto other = make_hook("power_sgd_rank2", group, {.start = 0});
+      return testing::error_message<CorruptInputError>(
+          [&] { other->load_state({.world_size = 1, .states = {state}, .first = {}}, named(parameters)); });
+    };
+    EXPECT_THAT(complaint("rank", int_tensor(3)), HasSubstr("of rank 3, but the hook's is 2"));
+    EXPECT_THAT(complaint("draws", std::nullopt), HasSubstr("'draws'"));
+    EXPECT_THAT(complaint("residual.0", at::zeros({7})), HasSubstr("'residual.0'"));
+    EXPECT_THAT(complaint("q.0", at::zeros({40})), HasSubstr("'q.0'"));
+    EXPECT_THAT(complaint("q.0", at::zeros({41, 2})), HasSubstr("factor of '0'"));
+  });
+}
+
+// One bucket of both parameters, then two, then the other order: each time as if it had been so from the beginning.
+TEST(PowerSgdState, GoesWithItsParameters) {
+  const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
+  testing::run_ranks(2, [&](int64_t rank, const Group& group) {
+    const at::Tensor a = at::zeros({60, 40});
+    const at::Tensor b = at::zeros({30, 50});
+    const auto one = make_hook("power_sgd_rank2", group, {.start = 0});
+    const auto rebuilt = make_hook("power_sgd_rank2", group, {.start = 0});
+    const auto both = [&](int64_t step) { return gradients(rank, step); };
+    const auto of_a = [&](int64_t step) { return both(step).narrow(0, 0, a.numel()); };
+    const auto of_b = [&](int64_t step) { return both(step).narrow(0, a.numel(), b.numel()); };
+    EXPECT_TRUE(at::equal(average_step(*rebuilt, {a, b}, both(0)), average_step(*one, {a, b}, both(0))));
+    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+    auto first = make_parameters_bucket({b}, {of_b(1)}, 0, 2);
+    futures.push_back(rebuilt->runHook(first));
+    auto second = make_parameters_bucket({a}, {of_a(1)}, 1, 2);
+    futures.push_back(rebuilt->runHook(second));
+    for (const auto& future : futures) future->waitAndThrow();
+    const at::Tensor expected = average_step(*one, {a, b}, both(1));
+    EXPECT_TRUE(at::equal(futures[1]->value().toTensor(), expected.narrow(0, 0, a.numel())));
+    EXPECT_TRUE(at::equal(futures[0]->value().toTensor(), expected.narrow(0, a.numel(), b.numel())));
+    const at::Tensor swapped = average_step(*rebuilt, {b, a}, at::cat({of_b(2), of_a(2)}));
+    const at::Tensor again = average_step(*one, {a, b}, both(2));
+    EXPECT_TRUE(at::equal(swapped.narrow(0, b.numel(), a.numel()), again.narrow(0, 0, a.numel())));
+    EXPECT_EQ(rebuilt->state({{"a", a}, {"b", b}}).at("draws").item<int64_t>(), 1);
+  });
+}
+
+// Two hooks of one group, each with several buckets under way.
+TEST(PowerSgdState, IsAHooksOwn) {
+  const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
+  std::vector<std::vector<at::Tensor>> means(2);
+  testing::run_ranks(2, [&](int64_t rank, const Group& group) {
+    const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+    const auto alone = make_hook("power_sgd_rank2", group, {.start = 0});
+    const at::Tensor expected = average_step(*alone, parameters, gradients(rank, 0));
+    const auto one = make_hook("power_sgd_rank2", group, {.start = 0});
+    const auto other = make_hook("power_sgd_rank2", group, {.start = 0});
+    std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+    for (size_t index = 0; index < 8; ++index) {
+      for (const auto& hook : {one.get(), other.get()}) {
+        auto bucket = make_parameters_bucket(
+            {at::zeros({60, 40}), at::zeros({30, 50})},
+            {gradients(rank, 0).narrow(0, 0, 2400), gradients(rank, 0).narrow(0, 2400, 1500)}, index, 8);
+        futures.push_back(hook->runHook(bucket));
+      }
+    }
+    for (const auto& future : futures) future->waitAndThrow();
+    EXPECT_TRUE(at::equal(futures[0]->value().toTensor(), expected));
+    for (size_t i = 0; i < futures.size(); i += 2) {
+      EXPECT_TRUE(at::equal(futures[i]->value().toTensor(), futures[i + 1]->value().toTensor()));
+      means[rank].push_back(futures[i]->value().toTensor());
+    }
+  });
+  for (size_t i = 0; i < means[0].size(); ++i) EXPECT_TRUE(at::equal(means[0][i], means[1][i]));
+}
+
+// With the loss scaled by powers of two, which change between steps, means are the same but for the scale.
+TEST(RescaleState, KeepsResidualsInTheUnitsOfGradients) {
+  const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
+  const std::vector<double> scales{1, 0.5, 2, 2};
+  const std::vector<std::pair<std::string, HookOptions>> hooks{
+      {"power_sgd_rank2", {.process_group = {}, .power_sgd = {.start = 0}}},
+      {"batched_power_sgd", {.process_group = {}, .power_sgd = {.start = 0}}},
+      {"int8", {.process_group = {}, .wire = {.error_feedback = true, .node_size = 1}}},
+      {"auto",
+       {.process_group = {}, .wire = {.error_feedback = true, .node_size = 1, .link_gbit = 1e-4, .link_us = 50}}}};
+  for (const auto& [name, usual] : hooks) {
+    testing::run_ranks(2, [&](int64_t rank, const Group& group) {
+      HookOptions options = usual;
+      options.process_group = group;
+      const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+      const auto plain = create_comm_hook(name, options);
+      const auto scaled = create_comm_hook(name, options);
+      for (size_t step = 0; step < scales.size(); ++step) {
+        if (step > 0 && scales[step] != scales[step - 1]) scaled->rescale_state(scales[step] / scales[step - 1]);
+        const at::Tensor gradient = gradients(rank, static_cast<int64_t>(step));
+        const at::Tensor expected = average_step(*plain, parameters, gradient);
+        EXPECT_TRUE(at::equal(average_step(*scaled, parameters, gradient * scales[step]), expected * scales[step]))
+            << name << " step " << step;
+      }
+    });
+  }
+}
+
+TEST(PowerSgdState, KeepsNoResidualWithoutErrorFeedback) {
+  const PowerSgdRun run{.options = {.rank = 1, .start = 0, .error_feedback = false}, .shapes = {{60, 40}}, .steps = 1};
+  const PowerSgdResult result = run_power_sgd(run, random_gradients(2400, at::kFloat));
+  EXPECT_THAT(result.states[0], Not(Contains(Key("residual.0"))));
+  EXPECT_THAT(result.states[0], Contains(Key("q.0")));
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks

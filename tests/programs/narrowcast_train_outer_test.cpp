@@ -1,0 +1,106 @@
+// Local steps and outer exchanges: real processes, sockets and text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/programs/train_commands.h"
+#include "tests/support/temporary_folder.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class NarrowcastTrainOuterTest : public ::testing::Test {
+ protected:
+  Words flags(const std::string& name, const Words& more) const {
+    return small_gpt() +
+           Words{"--steps=60", "--bucket_cap_mb=1", "--link_gbit=1", "--link_us=100", "--output_dir=" + folder / name} +
+           more;
+  }
+  std::vector<nlohmann::json> metrics(const std::string& name) const {
+    return json_lines(folder / (name + "/metrics.jsonl"));
+  }
+  const TemporaryFolder folder;
+};
+
+// 60 steps of which 12 warm up leave 6 rounds of 8, of two fragments each.
+TEST_F(NarrowcastTrainOuterTest, SendsWhatThePlanSaysAndSavesTheOuterParameters) {
+  const ProgramEnd end =
+      train_on(2, flags("run", {"--sync_every=8", "--outer_warmup=12", "--outer_optimizer=nesterov", "--fragments=2",
+                                "--overlap_steps=2", "--outer_format=int4_b32", "--node_size=1", "--eval_every=20"}));
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.output, AllOf(HasSubstr("outer exchanges  12 ("), HasSubstr("identical on all ranks")));
+  const auto lines = metrics("run");
+  const nlohmann::json& plan = lines.front();
+  EXPECT_EQ(plan["hook"], "post_local_sgd");
+  EXPECT_EQ(plan["local_group"], "none");
+  EXPECT_EQ(plan["overlap_steps"], 2);
+  EXPECT_EQ(plan["outer_learning_rate"], 0.7);
+  const nlohmann::json& last = lines.back();
+  const int64_t outer_bytes = 12 * plan["payload_bytes_per_exchange_and_rank"].get<int64_t>();
+  EXPECT_EQ(last["outer_payload_bytes_sent"], outer_bytes);
+  EXPECT_EQ(last["payload_bytes_sent"].get<int64_t>() - outer_bytes, 12 * 4 * plan["parameters"].get<int64_t>())
+      << "the warm-up's gradients";
+  EXPECT_EQ(last["replicas"], "equal");
+  EXPECT_EQ(last["lost_exchanges"], 0);
+  std::vector<std::string> replicas;
+  for (const auto& line : lines) {
+    if (line["event"] == "step") replicas.push_back(line["replicas"]);
+  }
+  EXPECT_THAT(replicas, ::testing::ElementsAre("equal", "differ", "differ", "differ", "differ", "differ"));
+  // What was evaluated last is what was saved.
+  const ProgramEnd look =
+      train_alone({"--evaluate=" + folder / "run/model.safetensors", "--eval_batches=1", "--batch_size=12"});
+  ASSERT_EQ(look.exit_code, 0) << look.errors;
+  const std::string loss = end.output.substr(end.output.find("validation loss  ") + 17, 6);
+  EXPECT_THAT(look.output, HasSubstr(loss));
+}
+
+// Two nodes of two ranks: in a node gradients are averaged in each step, between nodes parameters.
+TEST_F(NarrowcastTrainOuterTest, ExchangesInANodeInEachStepAndBetweenNodesInRounds) {
+  const ProgramEnd end =
+      train_on(4, flags("run", {"--sync_every=10", "--node_size=2", "--outer_format=int8_b128", "--log_every=5"}));
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  const auto lines = metrics("run");
+  const nlohmann::json& plan = lines.front();
+  EXPECT_EQ(plan["nodes"], "2 x 2");
+  EXPECT_EQ(plan["local_group"], 2);
+  EXPECT_EQ(plan["exchange_levels"], 2);
+  const nlohmann::json& last = lines.back();
+  EXPECT_EQ(last["outer_exchanges"], 6);
+  EXPECT_EQ(last["outer_payload_bytes_sent"], 6 * plan["payload_bytes_per_exchange_and_rank"].get<int64_t>());
+  EXPECT_EQ(last["payload_bytes_sent"].get<int64_t>() - last["outer_payload_bytes_sent"].get<int64_t>(),
+            60 * 4 * plan["parameters"].get<int64_t>())
+      << "of a ring of two";
+  for (const auto& line : lines) {
+    if (line["event"] == "step") {
+      EXPECT_EQ(line["replicas"], line["step"].get<int>() % 10 == 0 ? "equal" : "differ");
+    }
+  }
+}
+
+// With an exchange in each step, plain SGD and no clipping, rounding aside the training is that without a hook.
+TEST_F(NarrowcastTrainOuterTest, AnExchangeInEachStepIsTheTrainingWithoutAHook) {
+  const Words sgd = {"--optimizer=sgd", "--momentum=0", "--learning_rate=0.05", "--clip_grad_norm=0", "--steps=20"};
+  ASSERT_EQ(train_on(3, flags("none", Words{"--hook=allreduce"} + sgd)).exit_code, 2) << "a link has no effect there";
+  Words without_link = flags("none", Words{"--hook=allreduce"} + sgd);
+  std::erase_if(without_link, [](const std::string& word) { return word.starts_with("--link_"); });
+  ASSERT_EQ(train_on(3, without_link).exit_code, 0);
+  ASSERT_EQ(train_on(3, flags("outer", Words{"--sync_every=1", "--local_group=none"} + sgd)).exit_code, 0);
+  const double expected = metrics("none").back()["validation_loss"];
+  EXPECT_NEAR(metrics("outer").back()["validation_loss"].get<double>(), expected, 1e-5);
+}
+
+TEST_F(NarrowcastTrainOuterTest, AReportOfADryRunNamesBytesFragmentsAndStaleness) {
+  const ProgramEnd end =
+      train_alone(small_gpt() + Words{"--dry_run", "--sync_every=6", "--fragments=3", "--overlap_steps=1"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.output, AllOf(HasSubstr("payload_bytes_per_exchange_and_rank"), HasSubstr("fragments  "),
+                                HasSubstr("overlap_steps  "), HasSubstr("replicas  ")));
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,153 @@
+// The state of an outer optimizer over a restart.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include <narrowcast/outer_optimizer.h>
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+#include "tests/trainer/ddp/outer_fixtures.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+OuterOptions streaming_options() {
+  return OuterOptions()
+      .sync_every(6)
+      .optimizer(OuterKind::kNesterov)
+      .fragments(2)
+      .overlap_steps(2)
+      .mix(0.5)
+      .warmup_steps(2)
+      .wire(outer_wire(WireFormat::kInt4B32));
+}
+
+// What one rank leaves of a training.
+struct SavedRank {
+  OuterState outer;
+  at::Tensor parameters;
+};
+
+SavedRank saved(SmallTraining& training, OuterOptimizer& outer) {
+  const OuterState state = outer.state();
+  return {{deep_copy(state.replica), deep_copy(state.rank)}, training.flat()};
+}
+
+// In the warm-up the ranks stay equal: they take the step of rank 0.
+void take_step(SmallTraining& training, OuterOptimizer& outer) {
+  if (outer.is_warming_up()) {
+    outer.step();
+  } else {
+    training.step(outer);
+  }
+}
+
+// At every step: in the warm-up, in the middle of a round, with an exchange under way and right after one.
+TEST(OuterState, AResumedTrainingGoesOnWithTheSameBits) {
+  constexpr int64_t kSteps = 20;
+  for (const int64_t world : {1, 2, 3, 5}) {
+    run_ranks(world, [&](int64_t rank, const auto& group) {
+      SmallTraining whole(rank);
+      OuterOptimizer outer(*whole.inner, group, streaming_options());
+      std::vector<SavedRank> states;
+      for (int64_t step = 0; step < kSteps; ++step) {
+        states.push_back(saved(whole, outer));
+        take_step(whole, outer);
+      }
+      for (int64_t from = 0; from < kSteps; ++from) {
+        const SavedRank& state = states[static_cast<size_t>(from)];
+        SmallTraining resumed(rank);
+        OuterOptimizer other(*resumed.inner, group, streaming_options());
+        other.load_state({state.outer.replica, {.world_size = world, .states = {state.outer.rank}, .first = {}}});
+        resumed.set(state.parameters);
+        for (int64_t step = from; step < kSteps; ++step) take_step(resumed, other);
+        EXPECT_TRUE(at::equal(resumed.flat(), whole.flat())) << "from step " << from << ", " << world << " ranks";
+        EXPECT_TRUE(at::equal(other.reference(), outer.reference())) << "from step " << from;
+        EXPECT_EQ(other.payload_bytes_sent(), outer.payload_bytes_sent());
+        EXPECT_EQ(other.exchanges(), outer.exchanges());
+        EXPECT_EQ(other.replicas_are_equal(), outer.replicas_are_equal());
+      }
+    });
+  }
+}
+
+TEST(OuterState, AskingForItChangesNothing) {
+  run_ranks(3, [&](int64_t rank, const auto& group) {
+    SmallTraining asked(rank);
+    SmallTraining left_alone(rank);
+    OuterOptimizer one(*asked.inner, group, streaming_options());
+    OuterOptimizer other(*left_alone.inner, group, streaming_options());
+    for (int64_t step = 0; step < 20; ++step) {
+      take_step(asked, one);
+      take_step(left_alone, other);
+      one.state();
+      const OuterOptimizer::OuterParameters look(one);
+    }
+    EXPECT_TRUE(at::equal(asked.flat(), left_alone.flat()));
+  });
+}
+
+// Four ranks leave an exchange under way and residuals; two and five go on.
+TEST(OuterState, AnotherWorldTakesTheReference) {
+  constexpr int64_t kSteps = 2 + 6 + 3 + 1;  // The warm-up, a round, and a step after the next fragment is issued.
+  std::vector<SavedRank> left(4);
+  at::Tensor reference;
+  run_ranks(4, [&](int64_t rank, const auto& group) {
+    SmallTraining training(rank);
+    OuterOptimizer outer(*training.inner, group, streaming_options());
+    for (int64_t step = 0; step < kSteps; ++step) take_step(training, outer);
+    left[static_cast<size_t>(rank)] = saved(training, outer);
+    if (rank == 0) reference = outer.reference().clone();
+  });
+  ASSERT_TRUE(left[0].outer.replica.contains("mean")) << "no exchange is under way";
+  for (const int64_t world : {2, 5}) {
+    run_ranks(world, [&](int64_t rank, const auto& group) {
+      SavedOuterState saved{left[0].outer.replica, {.world_size = 4, .states = {}, .first = left[0].outer.rank}};
+      for (int64_t former = rank; former < 4; former += world) {
+        saved.rank.states.push_back(left[static_cast<size_t>(former)].outer.rank);
+      }
+      SmallTraining training(rank);
+      OuterOptimizer outer(*training.inner, group, streaming_options());
+      outer.load_state(saved);
+      EXPECT_TRUE(at::equal(training.flat(), reference));
+      EXPECT_TRUE(outer.replicas_are_equal());
+      take_step(training, outer);  // Joins what was under way.
+      EXPECT_FALSE(at::equal(outer.reference(), reference));
+      for (int64_t step = 0; step < 6; ++step) take_step(training, outer);
+      EXPECT_TRUE(same_on_all_ranks(group, {outer.reference()}));
+      outer.finish();
+      EXPECT_TRUE(same_on_all_ranks(group, training.parameters));
+    });
+  }
+}
+
+TEST(OuterState, WhatDoesNotFitIsNamed) {
+  run_ranks(1, [&](int64_t rank, const auto& group) {
+    SmallTraining training(rank);
+    OuterOptimizer outer(*training.inner, group, streaming_options());
+    for (int64_t step = 0; step < 6; ++step) take_step(training, outer);
+    const SavedRank good = saved(training, outer);
+    const auto refused = [&](const char* name, const at::Tensor& value) {
+      SavedOuterState bad{good.outer.replica, {.world_size = 1, .states = {good.outer.rank}, .first = {}}};
+      bad.replica.erase(name);
+      if (value.defined()) bad.replica.emplace(name, value);
+      SmallTraining other(rank);
+      OuterOptimizer resumed(*other.inner, group, streaming_options());
+      return error_message<CorruptInputError>([&] { resumed.load_state(bad); });
+    };
+    EXPECT_THAT(refused("steps", {}), HasSubstr("'steps'"));
+    EXPECT_THAT(refused("reference", {}), HasSubstr("'reference' is missing"));
+    EXPECT_THAT(refused("reference", at::zeros({50})), HasSubstr("must be float32 [51]"));
+    EXPECT_THAT(refused("momentum", at::zeros({51}, at::kDouble)), HasSubstr("'momentum' is Double"));
+    EXPECT_THAT(refused("mean", at::zeros({1})), HasSubstr("'mean' is Float [1]"));
+    EXPECT_THAT(refused("joined_at", hooks::int_tensor(99)), HasSubstr("is to be joined after step 99"));
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,139 @@
+// What an outer optimizer leaves and resumes from, and the outer parameters in the model's place.
+#include <narrowcast/outer_optimizer.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include <narrowcast/errors.h>
+
+namespace narrowcast {
+namespace {
+
+using hooks::HookState;
+using hooks::int_of;
+using hooks::int_tensor;
+
+// Names in the state.
+constexpr const char* kSteps = "steps";
+constexpr const char* kExchanges = "exchanges";
+constexpr const char* kLostExchanges = "lost_exchanges";
+constexpr const char* kReplicasAreEqual = "replicas_are_equal";
+constexpr const char* kReference = "reference";
+constexpr const char* kMomentum = "momentum";
+constexpr const char* kMean = "mean";
+constexpr const char* kFragment = "fragment";
+constexpr const char* kJoinedAt = "joined_at";
+
+at::Tensor floats_of(const HookState& state, const char* name, int64_t numel) {
+  const auto found = state.find(name);
+  NARROWCAST_CHECK_INPUT(found != state.end(), "the outer optimizer's '", name, "' is missing");
+  NARROWCAST_CHECK_INPUT(
+      found->second.scalar_type() == at::kFloat && found->second.dim() == 1 && found->second.numel() == numel,
+      "the outer optimizer's '", name, "' is ", found->second.scalar_type(), " ", found->second.sizes(),
+      ", but must be float32 [", numel, "]");
+  return found->second;
+}
+
+}  // namespace
+
+// What is under way is joined for the look alone: all that a join changes is put back.
+OuterOptimizer::OuterParameters::OuterParameters(OuterOptimizer& outer) : outer_(outer) {
+  if (outer_.is_warming_up()) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : outer_.parameters_) {
+    own_.push_back(parameter.detach().clone());
+  }
+  if (!outer_.under_way_) {
+    outer_.take_reference();
+    return;
+  }
+  const at::Tensor mean = outer_.wait_for_mean().clone();
+  const Exchange under_way = *outer_.under_way_;
+  const at::Tensor reference = outer_.reference_.clone();
+  const at::Tensor momentum = outer_.momentum_.defined() ? outer_.momentum_.clone() : at::Tensor();
+  const int64_t lost_exchanges = outer_.lost_exchanges_;
+  const bool replicas_are_equal = outer_.replicas_are_equal_;
+  outer_.finish();
+  outer_.reference_.copy_(reference);
+  if (momentum.defined()) {
+    outer_.momentum_.copy_(momentum);
+  }
+  outer_.lost_exchanges_ = lost_exchanges;
+  outer_.replicas_are_equal_ = replicas_are_equal;
+  under_way.mean.copy_(mean);
+  outer_.under_way_ = under_way;
+}
+
+OuterOptimizer::OuterParameters::~OuterParameters() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < own_.size(); ++i) {
+    outer_.parameters_[i].detach().copy_(own_[i]);
+  }
+}
+
+OuterState OuterOptimizer::state() {
+  OuterState state;
+  if (under_way_) {
+    state.replica = {{kMean, wait_for_mean()},
+                     {kFragment, int_tensor(under_way_->fragment)},
+                     {kJoinedAt, int_tensor(under_way_->joined_at)}};
+  }
+  state.replica.emplace(kSteps, int_tensor(steps_));
+  state.replica.emplace(kExchanges, int_tensor(exchanges_));
+  state.replica.emplace(kLostExchanges, int_tensor(lost_exchanges_));
+  state.replica.emplace(kReplicasAreEqual, int_tensor(replicas_are_equal_ ? 1 : 0));
+  if (!is_warming_up()) {
+    state.replica.emplace(kReference, reference_);
+    if (momentum_.defined()) {
+      state.replica.emplace(kMomentum, momentum_);
+    }
+  }
+  state.rank = exchange_->state(names_);
+  return state;
+}
+
+void OuterOptimizer::load_state(const SavedOuterState& saved) {
+  const at::NoGradGuard no_grad;
+  const HookState& replica = saved.replica;
+  steps_ = int_of(replica, kSteps);
+  exchanges_ = int_of(replica, kExchanges);
+  lost_exchanges_ = int_of(replica, kLostExchanges);
+  replicas_are_equal_ = int_of(replica, kReplicasAreEqual) != 0;
+  under_way_.reset();
+  exchange_->load_state(saved.rank, names_);
+  if (is_warming_up()) {
+    return;
+  }
+  reference_.copy_(floats_of(replica, kReference, elements_));
+  if (momentum_.defined()) {
+    momentum_.copy_(floats_of(replica, kMomentum, elements_));
+  }
+  load_under_way(replica);
+  if (saved.rank.world_size != group_->getSize()) {
+    take_reference();
+    replicas_are_equal_ = true;
+  }
+}
+
+void OuterOptimizer::load_under_way(const HookState& replica) {
+  if (!replica.contains(kFragment)) {
+    return;
+  }
+  const int64_t index = int_of(replica, kFragment);
+  const int64_t joined_at = int_of(replica, kJoinedAt);
+  const int64_t local_step = steps_ - options_.warmup_steps();
+  NARROWCAST_CHECK_INPUT(index >= 0 && index < options_.fragments() && joined_at > local_step &&
+                             joined_at <= local_step + options_.overlap_steps(),
+                         "the outer optimizer's exchange of fragment ", index, " is to be joined after step ",
+                         joined_at, " of the rounds, but it is step ", local_step, ", and overlap_steps is ",
+                         options_.overlap_steps());
+  const at::Tensor mean = sent_.narrow(0, 0, fragments_[static_cast<size_t>(index)].numel);
+  mean.copy_(floats_of(replica, kMean, mean.numel()));
+  under_way_ = Exchange{.fragment = index, .joined_at = joined_at, .future = {}, .mean = mean};
+}
+
+}  // namespace narrowcast
