@@ -215,9 +215,10 @@ TEST_F(NarrowcastTrainCheckpointsTest, ADamagedOneIsSkippedByAllRanks) {
 }
 
 TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnAndSaysSo) {
-  ASSERT_EQ(train_on(2, flags("killed", 8)).exit_code, 0);
+  const Words words = flags_of("killed", 8, {"--hook=int4", "--error_feedback"});
+  ASSERT_EQ(train_on(2, words).exit_code, 0);
   fs::remove_all(checkpoint(8));
-  const ProgramEnd end = train_on(3, flags("killed", 8));
+  const ProgramEnd end = train_on(3, words);
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors, HasSubstr("warning: cannot give the same bits as without the interruption: "
                                     "node_of_rank ([0,0,0], was [0,0]), nodes (1 x 3, was 1 x 2), ranks (3, was 2)"));

@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--hook=int8", "--node_size=-1"}, "node_size: must be at least 1, but is -1"},
         WrongUse{{"--levels=one"}, "--levels: has no effect with the hook 'none'"},
         WrongUse{{"--hook=allreduce", "--link_gbit=1"}, "--link_gbit: has no effect with the hook 'allreduce'"},
-        WrongUse{{"--hook=int8", "--link_us=0"}, "link_us: must be positive, but is 0"},
+        WrongUse{{"--hook=int8", "--link_us=-1"}, "link_us: must be positive, but is -1"},
         WrongUse{{"--hook=int8", "--auto_bits=4"}, "--auto_bits: has no effect with the hook 'int8'"},
         WrongUse{{"--hook=auto", "--auto_bits=3"}, "auto_bits: must be in 4..8, but is 3"},
         WrongUse{{"--hook=int8", "--levels=2"}, "levels: must be auto, one or two, but is '2'"},
