@@ -14,7 +14,7 @@ class Trainings:
 
     def __init__(self, arguments):
         self._command = [str(arguments.bin / "narrowcast-train"), *MODEL, f"--data={arguments.data}", "--device=cpu",
-                         "--threads=1", "--log_every=1", "--sample_length=0"]
+                         "--threads=1", "--sample_length=0"]
 
     def check(self, flags):
         """What one process can: that there are such flags and such data."""

@@ -1,6 +1,7 @@
 """Ways to train with few bytes: what each is called, its flags of narrowcast-train, and tables of what each came to."""
 import dataclasses
 import json
+import math
 
 import program
 
@@ -52,6 +53,12 @@ def variants(plain_steps, names=None):
     if unknown:
         raise program.WrongUse(f"--variants: '{unknown[0]}' is none of {'; '.join(known)}")
     return [known[name] for name in names or known]
+
+
+def whole_rounds(ways, plain_steps, least):
+    """`plain_steps` and at least `least` more, so many that each of the ways ends with a whole round."""
+    length = math.lcm(*(way.round for way in ways))
+    return plain_steps + length * max(1, math.ceil(least / length))
 
 
 def _events(metrics, kind):

@@ -29,6 +29,15 @@ class Variants(unittest.TestCase):
         self.assertIn("--outer_warmup=7", flags["average every 10"])
 
 
+    def test_end_with_whole_rounds(self):
+        def ways(*names):
+            return variants.variants(20, names)
+        self.assertEqual(variants.whole_rounds(ways("int8"), 20, 580), 600)
+        self.assertEqual(variants.whole_rounds(ways("int8", "average every 10"), 4, 11), 24)
+        self.assertEqual(variants.whole_rounds(variants.variants(20), 20, 580), 620)
+        self.assertEqual(variants.whole_rounds(ways("DiLoCo every 30, fp32"), 4, -3), 34)
+
+
 class Costs(unittest.TestCase):
     def test_are_means_over_whole_rounds(self):
         text = metrics({"event": "start"}, step(1, 4, 100), step(2, 5, 100), step(3, 9, 700))
