@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include <narrowcast/wire_formats.h>
 #include "ops/codec/host_device.h"
 #include "ops/codec/quantize_tensor.h"
 
@@ -159,5 +160,26 @@ struct Binary32 {
   NARROWCAST_HOST_DEVICE static Code encode(float x, uint32_t) { return encode(x); }
   NARROWCAST_HOST_DEVICE static float decode(Code code) { return float_of_bits(code); }
 };
+
+// A value of the element's type.
+template <WireElement kElement>
+constexpr auto element_of() {
+  if constexpr (kElement == WireElement::kInt8) {
+    return SymmetricInt<8>();
+  } else if constexpr (kElement == WireElement::kInt6) {
+    return SymmetricInt<6>();
+  } else if constexpr (kElement == WireElement::kInt4) {
+    return SymmetricInt<4>();
+  } else if constexpr (kElement == WireElement::kFp8E4M3) {
+    return Float8E4M3();
+  } else if constexpr (kElement == WireElement::kBfloat16) {
+    return Bfloat16();
+  } else if constexpr (kElement == WireElement::kBinary16) {
+    return Binary16();
+  } else {
+    static_assert(kElement == WireElement::kBinary32, "each WireElement has its type here");
+    return Binary32();
+  }
+}
 
 }  // namespace narrowcast::codec::wire

@@ -1,18 +1,21 @@
-// What a message between ranks can be made of: the formats' names, sizes and types. docs/wire_format.md describes the
-// bytes.
+// What a message between ranks can be made of: the formats' sizes and types, from their table. docs/wire_format.md
+// describes the bytes.
 //
 // Block formats: numel elements are cut into blocks of kBlock, the last one shorter. Each block is its scale (bfloat16,
 // little-endian), then the code of each of its elements in order, kBits bits each, least significant bit first, the
 // last byte filled up with zeros. Nothing is aligned. A sub-range that starts at a block is a message of its own. Float
 // formats: the elements one after another, little-endian.
 //
-// A new format is a number and a place in kWireFormats (narrowcast/wire_formats.h), a type and a line of `visit` here,
-// where it has new elements a type in wire_elements.h, and its bytes in the documentation.
+// A new format is a number and a row in narrowcast/wire_formats.h, where it has new elements their type in
+// wire_elements.h, and its bytes in the documentation.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include <narrowcast/wire_formats.h>
 #include "ops/codec/host_device.h"
@@ -53,73 +56,32 @@ struct FloatFormat {
   static constexpr int64_t kBlockBytes = sizeof(typename Element::Code);
 };
 
-// The formats, each with its name on command lines and in operators.
-
-struct Int8B32 : BlockFormat<SymmetricInt<8>, 32> {
-  static constexpr std::string_view kName = "int8_b32";
-};
-
-struct Int8B128 : BlockFormat<SymmetricInt<8>, 128> {
-  static constexpr std::string_view kName = "int8_b128";
-};
-
-struct Int8B256 : BlockFormat<SymmetricInt<8>, 256> {
-  static constexpr std::string_view kName = "int8_b256";
-};
-
-struct Int6B32 : BlockFormat<SymmetricInt<6>, 32> {
-  static constexpr std::string_view kName = "int6_b32";
-};
-
-struct Int4B32 : BlockFormat<SymmetricInt<4>, 32> {
-  static constexpr std::string_view kName = "int4_b32";
-};
-
-struct Fp8E4M3B32 : BlockFormat<Float8E4M3, 32> {
-  static constexpr std::string_view kName = "fp8_e4m3_b32";
-};
-
-struct Bf16 : FloatFormat<Bfloat16> {
-  static constexpr std::string_view kName = "bf16";
-};
-
-struct Fp16 : FloatFormat<Binary16> {
-  static constexpr std::string_view kName = "fp16";
-};
-
-struct Fp32 : FloatFormat<Binary32> {
-  static constexpr std::string_view kName = "fp32";
-};
+// The type of row kRow of kWireFormatRows.
+template <std::size_t kRow, class Element = decltype(element_of<kWireFormatRows[kRow].element>())>
+using FormatOfRow = std::conditional_t<kWireFormatRows[kRow].block == 1, FloatFormat<Element>,
+                                       BlockFormat<Element, kWireFormatRows[kRow].block>>;
 
 // Calls `visitor` with a value of the format's type. A number that is no WireFormat throws std::invalid_argument.
-template <class Visitor>
+template <std::size_t kRow = 0, class Visitor>
 decltype(auto) visit(WireFormat format, Visitor&& visitor) {
-  switch (format) {
-    case WireFormat::kInt8B32:
-      return visitor(Int8B32());
-    case WireFormat::kInt8B128:
-      return visitor(Int8B128());
-    case WireFormat::kInt8B256:
-      return visitor(Int8B256());
-    case WireFormat::kInt6B32:
-      return visitor(Int6B32());
-    case WireFormat::kInt4B32:
-      return visitor(Int4B32());
-    case WireFormat::kFp8E4M3B32:
-      return visitor(Fp8E4M3B32());
-    case WireFormat::kBf16:
-      return visitor(Bf16());
-    case WireFormat::kFp16:
-      return visitor(Fp16());
-    case WireFormat::kFp32:
-      return visitor(Fp32());
+  if (format == kWireFormatRows[kRow].format) {
+    return visitor(FormatOfRow<kRow>());
   }
-  throw std::invalid_argument("no WireFormat");
+  if constexpr (kRow + 1 < kWireFormatRows.size()) {
+    return wire::visit<kRow + 1>(format, std::forward<Visitor>(visitor));
+  } else {
+    throw std::invalid_argument("no WireFormat");
+  }
 }
 
-// The format's kName. A number that is no WireFormat throws std::invalid_argument.
+// The name in the format's row. A number that is no WireFormat throws std::invalid_argument.
 inline std::string_view name_of(WireFormat format) {
-  return visit(format, [](auto type) { return decltype(type)::kName; });
+  for (const WireFormatRow& row : kWireFormatRows) {
+    if (row.format == format) {
+      return row.name;
+    }
+  }
+  throw std::invalid_argument("no WireFormat");
 }
 
 // Bits of a code, without its share of a scale. A number that is no WireFormat throws std::invalid_argument.

@@ -203,7 +203,7 @@ void average_encode(const RankParts& parts, const Rounding& rounding, uint8_t* b
 template <class Format>
 constexpr auto average_of() {
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<Format, codec::wire::Fp32>) {
+  if constexpr (std::is_same_v<typename Format::Element, codec::wire::Binary32>) {
     return &average_numbers;
   } else
 #endif

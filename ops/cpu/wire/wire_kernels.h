@@ -23,6 +23,9 @@ using codec::wire::Rounding;
 
 // Elements at whose multiples an array can be split, so that the parts' messages are the parts of its message.
 inline constexpr int64_t kWireGrain = 1024;
+static_assert(std::all_of(kWireFormatRows.begin(), kWireFormatRows.end(),
+                          [](const WireFormatRow& row) { return kWireGrain % row.block == 0; }),
+              "kWireGrain must begin a block in every format");
 
 // Calls body(first element, elements) for parts of n elements whose messages are parts of the whole message, on ATen's
 // threads. Only for files that narrowcast_parallel_sources names: elsewhere it is one part after the other.

@@ -2,25 +2,53 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
 
 namespace narrowcast {
 
-// How elements travel. Prints as the operators' `format`.
-enum class WireFormat {
-  kInt8B32,     // "int8_b32": integers of 8 bits, a scale for each 32 elements.
-  kInt8B128,    // "int8_b128": the same for each 128.
-  kInt8B256,    // "int8_b256": the same for each 256.
-  kInt6B32,     // "int6_b32": integers of 6 bits, a scale for each 32 elements.
-  kInt4B32,     // "int4_b32": integers of 4 bits, a scale for each 32 elements.
-  kFp8E4M3B32,  // "fp8_e4m3_b32": FP8 E4M3, a scale for each 32 elements.
-  kBf16,        // "bf16": bfloat16.
-  kFp16,        // "fp16": IEEE binary16.
-  kFp32,        // "fp32": float32 as it is.
+// How elements travel: kWireFormatRows says what each is. Prints as the operators' `format`.
+enum class WireFormat { kInt8B32, kInt8B128, kInt8B256, kInt6B32, kInt4B32, kFp8E4M3B32, kBf16, kFp16, kFp32 };
+
+// What an element is while it travels.
+enum class WireElement {
+  kInt8,      // An integer from -127 to 127, times the scale of its block.
+  kInt6,      // From -31 to 31.
+  kInt4,      // From -7 to 7.
+  kFp8E4M3,   // FP8 E4M3, times the scale of its block.
+  kBfloat16,  // These have no scale.
+  kBinary16,
+  kBinary32,
 };
 
-// All of them, in the order of the documentation.
-inline constexpr std::array kWireFormats{WireFormat::kInt8B32, WireFormat::kInt8B128, WireFormat::kInt8B256,
-                                         WireFormat::kInt6B32, WireFormat::kInt4B32,  WireFormat::kFp8E4M3B32,
-                                         WireFormat::kBf16,    WireFormat::kFp16,     WireFormat::kFp32};
+// A wire format.
+struct WireFormatRow {
+  WireFormat format;
+  std::string_view name;  // On command lines and in operators.
+  WireElement element;
+  int64_t block;  // Elements that share a scale; 1 where there is none.
+};
+
+// All of them, in the order of the documentation. A format of these elements is added by its number above and its row.
+inline constexpr std::array kWireFormatRows{
+    WireFormatRow{WireFormat::kInt8B32, "int8_b32", WireElement::kInt8, 32},
+    WireFormatRow{WireFormat::kInt8B128, "int8_b128", WireElement::kInt8, 128},
+    WireFormatRow{WireFormat::kInt8B256, "int8_b256", WireElement::kInt8, 256},
+    WireFormatRow{WireFormat::kInt6B32, "int6_b32", WireElement::kInt6, 32},
+    WireFormatRow{WireFormat::kInt4B32, "int4_b32", WireElement::kInt4, 32},
+    WireFormatRow{WireFormat::kFp8E4M3B32, "fp8_e4m3_b32", WireElement::kFp8E4M3, 32},
+    WireFormatRow{WireFormat::kBf16, "bf16", WireElement::kBfloat16, 1},
+    WireFormatRow{WireFormat::kFp16, "fp16", WireElement::kBinary16, 1},
+    WireFormatRow{WireFormat::kFp32, "fp32", WireElement::kBinary32, 1}};
+
+// Their numbers, in the same order.
+inline constexpr auto kWireFormats = [] {
+  std::array<WireFormat, kWireFormatRows.size()> formats{};
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    formats[i] = kWireFormatRows[i].format;
+  }
+  return formats;
+}();
 
 }  // namespace narrowcast
