@@ -7,7 +7,7 @@
 
 #include "hooks/levels.h"
 #include "ops/codec/affine_uint8.h"
-#include "ops/codec/wire_format.h"
+#include "ops/codec/wire_message.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/two_levels.h"
 
@@ -18,8 +18,8 @@ using collectives::Route;
 
 // e(x, m) of the header.
 at::Tensor hop_error(const FormatError& format, double unit, const at::Tensor& magnitudes, const at::Tensor& largest) {
-  const double scale = (1 + std::ldexp(1, -7)) / format.greatest;
-  const double flushed = format.steps > 0 ? format.greatest * std::ldexp(1, -100) : 0;
+  const double scale = (1 + codec::wire::kScaleStep) / format.greatest;
+  const double flushed = format.steps > 0 ? format.greatest * std::ldexp(1, codec::wire::kLeastScaleExponent) : 0;
   const double computed = format.steps > 0 ? std::ldexp(1, -22) : 0;
   return magnitudes * (unit * format.relative + computed) + largest * (unit * format.steps * scale) +
          (unit * format.absolute + flushed);

@@ -17,10 +17,6 @@ using node::NodeLayout;
 
 constexpr const char* kNodes = "nodes";
 
-std::shared_ptr<const FoundNodes> one_level(int64_t world_size) {
-  return std::make_shared<const FoundNodes>(FoundNodes{.layout = NodeLayout::flat(world_size)});
-}
-
 bool asks_for_two(const WireOptions& wire) { return wire.levels == Levels::kTwo || wire.node_size.value_or(1) > 1; }
 
 // Why the group itself allows one level only; empty if it allows two.
@@ -60,11 +56,11 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   const WireOptions& wire = options.wire;
   const int64_t world_size = options.process_group->getSize();
   if (wire.levels == Levels::kOne) {
-    return one_level(world_size);
+    return FoundNodes::flat(world_size);
   }
   if (const std::string why = why_group_is_flat(options.process_group); !why.empty()) {
     TORCH_CHECK_VALUE(!asks_for_two(wire), "levels: there cannot be two, as ", why);
-    return one_level(world_size);
+    return FoundNodes::flat(world_size);
   }
   auto found = node::find_nodes(options.process_group, wire.node_size);
   TORCH_CHECK_VALUE(wire.levels != Levels::kTwo || found->layout.has_levels(), "levels: two, but ",

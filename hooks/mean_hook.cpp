@@ -16,11 +16,7 @@ namespace {
 
 std::shared_ptr<const node::FoundNodes> nodes_of(const HookOptions& options,
                                                  const collectives::MeanCodecFactory& codec) {
-  if (codec == nullptr) {
-    return find_hook_nodes(options);
-  }
-  return std::make_shared<const node::FoundNodes>(
-      node::FoundNodes{.layout = node::NodeLayout::flat(options.process_group->getSize())});
+  return codec == nullptr ? find_hook_nodes(options) : node::FoundNodes::flat(options.process_group->getSize());
 }
 
 // Of the hook's own: a communicator is used by one stream.

@@ -15,8 +15,12 @@ namespace narrowcast::codec::wire {
 // float16 would underflow on small gradients.
 
 inline constexpr uint16_t kNanScale = kQuietNanBits >> 16;  // Of a block with NaN or Inf: all of it decodes as NaN.
-inline constexpr uint32_t kLeastScaleBits = 0x0D800000U;    // 2^-100. Below it a block counts as all zeros, so that no
-inline constexpr uint32_t kScaleUnit = uint32_t{1} << 16;   // inverse overflows. kScaleUnit: one bfloat16, in float32.
+inline constexpr uint32_t kScaleUnit = uint32_t{1} << 16;   // From one bfloat16 to the next, in the bits of a float32.
+inline constexpr double kScaleStep = 0x1p-7;                // That at most, relative to the scale.
+
+// A block whose scale would be below 2 to this counts as all zeros, so that no inverse overflows.
+inline constexpr int kLeastScaleExponent = -100;
+inline constexpr uint32_t kLeastScaleBits = uint32_t{127 + kLeastScaleExponent} << 23;
 
 // The bfloat16 bits of the least scale with greatest_code * scale >= the block's largest magnitude, whose bits are
 // `largest`: no element needs a code beyond greatest_code. 0 below 2^-100; kNanScale where `largest` is not finite.

@@ -21,9 +21,9 @@ using Clock = std::chrono::steady_clock;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kMeasuring = "measuring the link";
-constexpr int64_t kPingBytes = 16;  // Shorter ones cannot be told from none.
-constexpr double kMostGrowth = 4;   // Of a message over the one before.
-constexpr double kMargin = 1.25;    // The time of a message that is just long enough varies.
+constexpr int64_t kPingBytes = engine::Transport::kLeastBytes;
+constexpr double kMostGrowth = 4;  // Of a message over the one before.
+constexpr double kMargin = 1.25;   // The time of a message that is just long enough varies.
 
 // Round trips between a rank and the one that it sends to, while it answers the one that sends to it. Ping i travels on
 // channel 2 i, its echo on the next. A rank without peers has nothing to do, but counts the exchange like the others:

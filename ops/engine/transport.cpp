@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
@@ -35,12 +36,14 @@ std::chrono::milliseconds timeout_of(c10d::Backend& backend) {
 }
 
 // What the end of a receive's memory holds until a message has replaced it.
-using Tail = std::array<uint32_t, 4>;
+using Tail = std::array<uint32_t, Transport::kLeastBytes / sizeof(uint32_t)>;
 
 const Tail& tail_without_message() {
   static const Tail tail = [] {
     std::random_device random;
-    return Tail{random(), random(), random(), random()};
+    Tail numbers{};
+    std::generate(numbers.begin(), numbers.end(), [&] { return random(); });
+    return numbers;
   }();
   return tail;
 }

@@ -53,15 +53,18 @@ struct TransportOptions {
 // Sends and receives for one exchange through reserved tags, beside the
 // collectives of the same backend. A message that fails, because its peer is
 // gone or silent for the group's timeout, throws c10::DistBackendError that
-// names this rank, the peer and the exchange. So does one that lacks 16 bytes or
+// names this rank, the peer and the exchange. So does one that lacks kLeastBytes or
 // more of what its receiver expects: Gloo does not tell how many bytes
-// came, so that a receive writes 16 random ones to the end of its memory, which a
+// came, so that a receive writes as many random ones to the end of its memory, which a
 // whole message replaces. (With one that is longer, Gloo ends the receiver's process:
 // "op.preamble.length <= op.nbytes".) Used by one thread, but for interrupt_wait and
 // give_up.
 class Transport {
  public:
   static constexpr int64_t kChannels = 1024;
+
+  // Shorter messages cannot be told from none: see above.
+  static constexpr int64_t kLeastBytes = 16;
 
   explicit Transport(TransportOptions options);
 

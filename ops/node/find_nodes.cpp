@@ -25,7 +25,6 @@ enum class Round {
   kRefusal,  // Why it has no memory in common with its node; empty if it has.
 };
 constexpr int64_t kRounds = 4;
-constexpr int64_t kLeastBytes = 16;  // Of a message: shorter ones cannot be told from none.
 constexpr int64_t kRefusalBytes = 256;
 
 // Of one rank's search.
@@ -98,11 +97,11 @@ class FindJob final : public engine::Job {
   int64_t bytes_of(Round round) const {
     switch (round) {
       case Round::kReached:
-        return std::max(world_size_, kLeastBytes);
+        return std::max(world_size_, engine::Transport::kLeastBytes);
       case Round::kRefusal:
         return kRefusalBytes;
       default:
-        return kLeastBytes;
+        return engine::Transport::kLeastBytes;
     }
   }
 
@@ -269,7 +268,7 @@ std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<Group>& gr
   TORCH_CHECK_VALUE(!node_size || *node_size >= 1, "node_size: must be at least 1, but is ", *node_size);
   const int64_t world_size = group->getSize();
   if (world_size == 1 || node_size == 1) {
-    return std::make_shared<FoundNodes>(FoundNodes{.layout = NodeLayout::flat(world_size)});
+    return FoundNodes::flat(world_size);
   }
   if (auto known = kept().find(group, node_size.value_or(0))) {
     return known;

@@ -24,6 +24,11 @@ struct FoundNodes {
   NodeLayout layout = NodeLayout::flat(1);
   std::shared_ptr<NodeMemory> memory = nullptr;  // Of this rank's node; null where no two ranks share one.
   std::string why_flat = {};  // Where ranks of a node could not have memory in common: which, and what the system said.
+
+  // Of so many ranks, each by itself, which did not ask each other.
+  static std::shared_ptr<const FoundNodes> flat(int64_t world_size) {
+    return std::make_shared<const FoundNodes>(FoundNodes{.layout = NodeLayout::flat(world_size)});
+  }
 };
 
 // What the ranks of a group have found out together, kept as long as the group lives: values by keys, which can be

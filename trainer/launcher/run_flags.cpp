@@ -1,6 +1,7 @@
 #include "trainer/launcher/run_flags.h"
 
 #include <absl/flags/flag.h>
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include <chrono>
@@ -11,6 +12,7 @@
 namespace {
 
 const narrowcast::launcher::LaunchRequest kDefaults;
+const narrowcast::launcher::RendezvousOptions& kMeeting = kDefaults.group.options;
 
 double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
@@ -47,9 +49,12 @@ ABSL_FLAG(std::string, rdzv_endpoint, "",
 ABSL_FLAG(std::string, rdzv_id, "",
           "A name for the job, the same on all nodes; workers find it in TORCHELASTIC_RUN_ID. Else one is made up.");
 ABSL_FLAG(std::string, rdzv_conf, "",
-          "KEY=VALUE,... for several nodes, times in seconds: join_timeout=600, last_call_timeout=30, "
-          "keep_alive_interval=1, keep_alive_max_attempt=10, heartbeat_timeout=10, read_timeout=60, close_timeout=30, "
-          "is_host=BOOL.");
+          absl::StrCat("KEY=VALUE,... for several nodes, times in seconds: join_timeout=",
+                       in_seconds(kMeeting.join_timeout), ", last_call_timeout=", in_seconds(kMeeting.last_call_timeout),
+                       ", keep_alive_interval=", in_seconds(kMeeting.keep_alive_interval), ", keep_alive_max_attempt=",
+                       kMeeting.keep_alive_max_attempt, ", heartbeat_timeout=", in_seconds(kMeeting.heartbeat_timeout),
+                       ", read_timeout=", in_seconds(kMeeting.read_timeout), ", close_timeout=",
+                       in_seconds(kMeeting.close_timeout), ", is_host=BOOL."));
 ABSL_FLAG(std::string, local_addr, "",
           "For several nodes: the address or name of this one, for messages, and to listen at where it serves the "
           "store. Default: the host's name, and the address under which the others know it.");

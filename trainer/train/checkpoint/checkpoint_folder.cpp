@@ -89,6 +89,12 @@ std::vector<int64_t> checkpoint_steps(const std::string& folder) {
   return steps;
 }
 
+std::string holds_checkpoints(int64_t newest) {
+  return absl::StrFormat("holds checkpoints already, the newest of step %d; --resume goes on from it, --overwrite removes "
+                         "them",
+                         newest);
+}
+
 std::vector<std::string> remove_unfinished(const std::string& folder) {
   std::vector<std::string> removed;
   for (const fs::path& path : folders_in(folder)) {

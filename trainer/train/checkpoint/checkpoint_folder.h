@@ -20,6 +20,9 @@ std::string unfinished_path(const std::string& folder, int64_t step);
 // folder. Throws c10::ValueError naming a folder that cannot be read.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 
+// What is wrong with a folder that must not hold checkpoints, but has one of step `newest`; without the folder's name.
+std::string holds_checkpoints(int64_t newest);
+
 // Removes what writers that ended have left, and returns its paths. Throws c10::ValueError naming the path.
 std::vector<std::string> remove_unfinished(const std::string& folder);
 

@@ -29,8 +29,7 @@ void make_ready(const std::string& folder, Existing existing) {
   TORCH_CHECK_VALUE(!error, "cannot be made: ", error.message());
   remove_unfinished(folder);
   for (const int64_t step : checkpoint_steps(folder)) {
-    TORCH_CHECK_VALUE(existing != Existing::kRefuse, "holds checkpoints already, the newest of step ", step,
-                      "; --resume goes on from it, --overwrite removes them");
+    TORCH_CHECK_VALUE(existing != Existing::kRefuse, holds_checkpoints(step));
     if (existing == Existing::kRemove) {
       remove_checkpoint(folder, step);
     }

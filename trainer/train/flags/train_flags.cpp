@@ -2,6 +2,7 @@
 
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
+#include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
 #include <chrono>
@@ -24,6 +25,7 @@ const narrowcast::models::MlpOptions kMlp;
 const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
 const narrowcast::training::LearningRateOptions kLearningRate;
+const narrowcast::training::LearningRate kFilledIn(kLearningRate, kTraining.steps);
 const narrowcast::job::OutputOptions kOutput;
 const narrowcast::job::CheckpointOptions kCheckpoints;
 const narrowcast::ProcessGroupOptions kGroup;
@@ -52,12 +54,13 @@ ABSL_FLAG(int64_t, batch_size, kTraining.batch_size,
 ABSL_FLAG(int64_t, accumulation_steps, kTraining.accumulation_steps,
           "Backward passes per optimizer step; gradients are exchanged in the last only.");
 ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind), "adamw or sgd.");
-ABSL_FLAG(double, learning_rate, kLearningRate.peak, "Peak learning rate (sgd: 0.1 if not given).");
+ABSL_FLAG(double, learning_rate, kLearningRate.peak,
+          absl::StrCat("Peak learning rate (sgd: ", kSgdLearningRate, " if not given)."));
 ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
           "After the warm-up: cosine (down to --min_learning_rate) or constant.");
-ABSL_FLAG(double, min_learning_rate, kLearningRate.peak / 10,
+ABSL_FLAG(double, min_learning_rate, kFilledIn.minimum(),
           "Where the cosine ends; a tenth of --learning_rate if not given.");
-ABSL_FLAG(int64_t, warmup_steps, kTraining.steps / 20, "Steps of linear warm-up; a twentieth of --steps if not given.");
+ABSL_FLAG(int64_t, warmup_steps, kFilledIn.warmup_steps(), "Steps of linear warm-up; a twentieth of --steps if not given.");
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
 ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");

@@ -204,8 +204,7 @@ void check_checkpoint_options(const TrainJob& job) {
   }
   const auto steps = checkpoint::checkpoint_steps(options.folder);
   TORCH_CHECK_VALUE(steps.empty() || existing_ones(job) != Existing::kRefuse, "checkpoint_dir ", options.folder,
-                    ": holds checkpoints already, the newest of step ", steps.at(0),
-                    "; --resume goes on from it, --overwrite removes them");
+                    ": ", checkpoint::holds_checkpoints(steps.at(0)));
   TORCH_CHECK_VALUE(existing_ones(job) != Existing::kRemove || !lies_in(options.resume_from, options.folder),
                     "resume_from: lies in checkpoint_dir ", options.folder, ", which --overwrite empties");
 }
