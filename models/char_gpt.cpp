@@ -27,7 +27,7 @@ std::span<const IntegerOption<CharGptOptions>> char_gpt_options() {
 }
 
 CharGptOptions checked(const CharGptOptions& options) {
-  check_options("char_gpt", char_gpt_options(), options);
+  check_options(CharGpt::kName, char_gpt_options(), options);
   TORCH_CHECK_VALUE(options.width % options.heads == 0, "char_gpt: option heads must divide width, but heads is ",
                     options.heads, " and width is ", options.width);
   return options;
@@ -100,11 +100,11 @@ CharGpt::CharGpt(const CharGptOptions& options) : Model("CharGpt"), shape_(check
 CharGpt::~CharGpt() = default;
 
 std::shared_ptr<CharGpt> CharGpt::create(const ModelOptions& options) {
-  return std::make_shared<CharGpt>(read_options("char_gpt", char_gpt_options(), options));
+  return std::make_shared<CharGpt>(read_options(kName, char_gpt_options(), options));
 }
 
 int64_t CharGpt::count_parameters(const ModelOptions& options) {
-  const CharGptOptions shape = checked(read_options("char_gpt", char_gpt_options(), options));
+  const CharGptOptions shape = checked(read_options(kName, char_gpt_options(), options));
   const int64_t width = shape.width;
   const int64_t norm = 2 * width;
   const int64_t attention = linear_parameters(width, 3 * width) + linear_parameters(width, width);

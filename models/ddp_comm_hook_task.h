@@ -14,6 +14,9 @@ namespace narrowcast::models {
 // neither read nor changed (upstream's constructor reseeds it).
 class DdpCommHookTask : public Model {
  public:
+  // The name by which create_model makes it.
+  static constexpr const char* kName = "ddp_comm_hook_task";
+
   DdpCommHookTask();
   ~DdpCommHookTask() override;
 

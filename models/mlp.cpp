@@ -42,7 +42,7 @@ void check_targets(const Batch& batch) {
 }  // namespace
 
 Mlp::Mlp(const MlpOptions& options) : Model("Mlp"), shape_(options) {
-  check_options("mlp", mlp_options(), options);
+  check_options(kName, mlp_options(), options);
   torch::nn::ModuleList layers = register_module("layers", torch::nn::ModuleList());
   int64_t width = shape_.inputs;
   for (int64_t layer = 0; layer <= shape_.layers; ++layer) {
@@ -54,12 +54,12 @@ Mlp::Mlp(const MlpOptions& options) : Model("Mlp"), shape_(options) {
 }
 
 std::shared_ptr<Mlp> Mlp::create(const ModelOptions& options) {
-  return std::make_shared<Mlp>(read_options("mlp", mlp_options(), options));
+  return std::make_shared<Mlp>(read_options(kName, mlp_options(), options));
 }
 
 int64_t Mlp::count_parameters(const ModelOptions& options) {
-  const MlpOptions shape = read_options("mlp", mlp_options(), options);
-  check_options("mlp", mlp_options(), shape);
+  const MlpOptions shape = read_options(kName, mlp_options(), options);
+  check_options(kName, mlp_options(), shape);
   if (shape.layers == 0) {
     return linear_parameters(shape.inputs, shape.classes);
   }
@@ -79,12 +79,6 @@ at::Tensor Mlp::logits(const at::Tensor& images) {
 at::Tensor Mlp::forward(const Batch& batch) {
   check_targets(batch);
   return at::cross_entropy_loss(logits(batch.inputs), batch.targets);
-}
-
-double Mlp::accuracy(const Batch& batch) {
-  check_targets(batch);
-  const at::NoGradGuard no_grad;
-  return logits(batch.inputs).argmax(1).eq(batch.targets).to(at::kDouble).mean().item<double>();
 }
 
 ModelOptions Mlp::options() const { return write_options(mlp_options(), shape_); }

@@ -20,9 +20,9 @@ struct Entry {
 
 const std::map<std::string, Entry>& entries() {
   static const std::map<std::string, Entry> table = {
-      {"char_gpt", {CharGpt::create, CharGpt::count_parameters}},
-      {"ddp_comm_hook_task", {DdpCommHookTask::create, DdpCommHookTask::count_parameters}},
-      {"mlp", {Mlp::create, Mlp::count_parameters}},
+      {CharGpt::kName, {CharGpt::create, CharGpt::count_parameters}},
+      {DdpCommHookTask::kName, {DdpCommHookTask::create, DdpCommHookTask::count_parameters}},
+      {Mlp::kName, {Mlp::create, Mlp::count_parameters}},
   };
   return table;
 }

@@ -59,16 +59,6 @@ TEST(Mlp, LossIsCrossEntropyAndReachesEveryParameter) {
   }
 }
 
-TEST(Mlp, AccuracyCountsTheLargestLogit) {
-  Mlp model({.inputs = 3, .layers = 0, .classes = 3});
-  const at::NoGradGuard no_grad;
-  model.parameters()[0].copy_(at::eye(3));
-  model.parameters()[1].zero_();
-  EXPECT_EQ(model.accuracy({at::eye(3), at::tensor({0, 1, 2}, at::kLong)}), 1.0);
-  EXPECT_EQ(model.accuracy({at::eye(3), at::tensor({0, 2, 1}, at::kLong)}), 1.0 / 3);
-  EXPECT_EQ(model.accuracy({at::eye(3), at::tensor({1, 2, 0}, at::kLong)}), 0.0);
-}
-
 TEST(Mlp, WrongInputsAreErrors) {
   Mlp model(kSmallMlp);
   EXPECT_THROW(model.logits(random_images({4, 5})), c10::ValueError);

@@ -29,6 +29,9 @@ struct CharGptOptions {
 // write to the residual stream as N(0, (0.02 / sqrt(2 layers))^2), biases at 0, layer norms at the identity.
 class NARROWCAST_EXPORT CharGpt : public Model {
  public:
+  // The name by which create_model makes it.
+  static constexpr const char* kName = "char_gpt";
+
   // Throws c10::ValueError for an option out of its range or a width that heads does not divide.
   explicit CharGpt(const CharGptOptions& options = {});
   ~CharGpt() override;

@@ -21,6 +21,9 @@ struct MlpOptions {
 // Linear layers (with biases, LibTorch's own initialisation) and ReLUs.
 class NARROWCAST_EXPORT Mlp : public Model {
  public:
+  // The name by which create_model makes it.
+  static constexpr const char* kName = "mlp";
+
   // Throws c10::ValueError for an option out of its range.
   explicit Mlp(const MlpOptions& options = {});
 
@@ -35,9 +38,6 @@ class NARROWCAST_EXPORT Mlp : public Model {
 
   // inputs as above, targets int64 [B] in 0..classes-1: mean cross entropy in nats.
   at::Tensor forward(const Batch& batch) override;
-
-  // Fraction of the batch, 0..1, whose largest logit is the target's. No gradient is recorded.
-  double accuracy(const Batch& batch);
 
   ModelOptions options() const override;
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include <narrowcast/mlp.h>
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/training/device.h"
 
@@ -59,7 +60,7 @@ void refuse_useless_flags(const program::CommandLine& line, const std::string& f
   if (!file.ends_with(".pt")) {
     refuse(line, {"model", "context"}, "with --evaluate=" + file + ", which says it itself");
   }
-  if (absl::GetFlag(FLAGS_model) == "mlp") {
+  if (absl::GetFlag(FLAGS_model) == models::Mlp::kName) {
     refuse(line, {"context"}, "with --model=mlp");
   }
   if (absl::GetFlag(FLAGS_generate) == 0) {
@@ -84,7 +85,7 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const program::Comma
     return std::nullopt;
   }
   refuse_useless_flags(line, file);
-  TORCH_CHECK_VALUE(absl::GetFlag(FLAGS_model) == "char_gpt" || absl::GetFlag(FLAGS_model) == "mlp",
+  TORCH_CHECK_VALUE(absl::GetFlag(FLAGS_model) == models::CharGpt::kName || absl::GetFlag(FLAGS_model) == models::Mlp::kName,
                     "--model: a TorchScript module is evaluated as char_gpt or mlp, not as ",
                     absl::GetFlag(FLAGS_model));
   inference::EvaluationJob job;

@@ -14,6 +14,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/mlp.h>
 #include "hooks/hook_table.h"
+#include "models/ddp_comm_hook_task.h"
 #include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(std::string, hook);
@@ -34,7 +35,7 @@ constexpr double kSgdMomentum = 0.9;
 
 }  // namespace
 
-ABSL_FLAG(std::string, model, "char_gpt",
+ABSL_FLAG(std::string, model, narrowcast::models::CharGpt::kName,
           "The model: char_gpt, mlp, or ddp_comm_hook_task (to verify gradients only).");
 ABSL_FLAG(int64_t, layers, kCharGpt.layers, "Transformer blocks of char_gpt; hidden layers of mlp (2 if not given).");
 ABSL_FLAG(int64_t, heads, kCharGpt.heads, "Attention heads of char_gpt; must divide --width.");
@@ -151,13 +152,13 @@ const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint
                                                    "resume_from"};
 
 void refuse_other_models_options(const CommandLine& line, const std::string& model) {
-  if (model != "char_gpt") {
+  if (model != models::CharGpt::kName) {
     refuse(line, {"heads", "width", "context", "sample_length"}, "with --model=" + model);
   }
-  if (model != "mlp") {
+  if (model != models::Mlp::kName) {
     refuse(line, {"hidden"}, "with --model=" + model);
   }
-  if (model == "ddp_comm_hook_task") {
+  if (model == models::DdpCommHookTask::kName) {
     refuse(line, {"layers", "data", "batch_size"}, "with --model=" + model + ", whose task is fixed");
     if (!line.given("stochastic_rounding")) {
       refuse(line, {"seed"}, "with --model=" + model + ", whose task is fixed");
@@ -199,7 +200,7 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
     }
   } else {
     refuse(line, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
-    TORCH_CHECK_VALUE(model != "ddp_comm_hook_task",
+    TORCH_CHECK_VALUE(model != models::DdpCommHookTask::kName,
                       "--model: ddp_comm_hook_task is there for --verify_gradients only; it has nothing to learn");
   }
   if (line.given("hook") && hooks::hook_row(hook).takes_local && !absl::GetFlag(FLAGS_verify_gradients)) {
@@ -302,7 +303,7 @@ std::optional<verification::VerificationOptions> read_verification(const Command
   options.hooks = line.given("hook") ? std::vector<std::string>{hook} : hooks::comm_hook_names();
   options.dump_folder = absl::GetFlag(FLAGS_dump_gradients);
   options.tolerance_scale = absl::GetFlag(FLAGS_tolerance_scale);
-  options.reference_task = absl::GetFlag(FLAGS_model) == "ddp_comm_hook_task";
+  options.reference_task = absl::GetFlag(FLAGS_model) == models::DdpCommHookTask::kName;
   return options;
 }
 

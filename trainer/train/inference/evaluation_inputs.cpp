@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <narrowcast/char_gpt.h>
+#include <narrowcast/mlp.h>
 #include "trainer/train/data/idx_images.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/data/text_dataset.h"
@@ -23,7 +24,7 @@ std::string last_line(const std::string& text) {
 
 LoadedModel load_model_file(const EvaluationJob& job) {
   files::SavedModel saved = files::load_model(job.file);
-  TORCH_CHECK_VALUE(saved.name == "char_gpt" || saved.name == "mlp", "evaluate: ", job.file, " holds the model ",
+  TORCH_CHECK_VALUE(saved.name == models::CharGpt::kName || saved.name == models::Mlp::kName, "evaluate: ", job.file, " holds the model ",
                     saved.name, ", which has nothing to evaluate; char_gpt and mlp have");
   LoadedModel loaded = {.model = saved.model, .name = saved.name, .vocabulary = std::move(saved.vocabulary)};
   for (const auto& tensors : {saved.model->parameters(), saved.model->buffers()}) {
@@ -48,7 +49,7 @@ LoadedModel load_script_file(const EvaluationJob& job) {
   }
   const auto model = std::make_shared<ScriptModel>(std::move(saved.module), job.file);
   loaded.model = model;
-  if (job.model == "char_gpt") {
+  if (job.model == models::CharGpt::kName) {
     loaded.next = {.context = job.context,
                    .logits = [model](const at::Tensor& tokens) { return model->logits(tokens.unsqueeze(0))[0][-1]; }};
   }
@@ -113,7 +114,7 @@ LoadedModel load_for_evaluation(const EvaluationJob& job) {
 }
 
 EvaluationData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
-  if (loaded.name == "char_gpt") {
+  if (loaded.name == models::CharGpt::kName) {
     return read_text(job, loaded);
   }
   TORCH_CHECK_VALUE(job.data.size() == 1, "data: mlp needs one folder of IDX files, but ", job.data.size(),

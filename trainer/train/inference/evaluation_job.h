@@ -23,7 +23,7 @@ struct EvaluationJob {
   std::string file = {};     // a model file of narrowcast (*.safetensors) or a TorchScript module (*.pt)
   // What a TorchScript module is: "char_gpt", a language model that sees `context` characters, or "mlp", a classifier
   // of images. A model file says it itself.
-  std::string model = "char_gpt";
+  std::string model = models::CharGpt::kName;
   int64_t context = 64;
   std::vector<std::string> data = {};  // as in TrainJob
   int64_t batch_size = 32;             // held-out samples of one forward pass over all ranks

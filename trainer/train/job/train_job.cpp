@@ -10,6 +10,7 @@
 
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/hooks.h>
+#include <narrowcast/mlp.h>
 #include <narrowcast/models.h>
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
@@ -112,10 +113,10 @@ ProcessGroupOptions group_options(const TrainJob& job, at::Device device) {
 
 JobInputs make_inputs(const TrainJob& job) {
   TORCH_CHECK_VALUE(job.seed >= 0, "seed: must be at least 0, but is ", job.seed);
-  if (job.model == "char_gpt") {
+  if (job.model == models::CharGpt::kName) {
     return make_text_inputs(job);
   }
-  if (job.model == "mlp") {
+  if (job.model == models::Mlp::kName) {
     return make_image_inputs(job);
   }
   JobInputs inputs;

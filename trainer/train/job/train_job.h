@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/char_gpt.h>
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/model.h>
@@ -41,7 +42,7 @@ struct CheckpointOptions {
 // Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {
   std::string version;  // of the program
-  std::string model = "char_gpt";
+  std::string model = models::CharGpt::kName;
   models::ModelOptions model_options = {};  // the others keep the model's defaults
   std::vector<std::string> data;            // files and folders; empty: the project's own text
   int64_t seed = 0;                         // >= 0; of the initial parameters, the order of the data and the sample
