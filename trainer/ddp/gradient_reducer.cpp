@@ -189,10 +189,12 @@ bool GradientReducer::settle_buckets() {
 ReducerState GradientReducer::state() const {
   return {.buckets = bucket_names(*reducer_, trainable_),
           .reductions = reductions_->count(),
-          .hook = hook_ == nullptr ? hooks::HookState{} : hook_->state(trainable_)};
+          .hook = {.world_size = group_->getSize(),
+                   .states = {hook_ == nullptr ? hooks::HookState{} : hook_->state(trainable_)},
+                   .first = {}}};
 }
 
-void GradientReducer::load_state(const SavedReducerState& saved) {
+void GradientReducer::load_state(const ReducerState& saved) {
   BucketIndices buckets = bucket_indices(saved.buckets, trainable_);
   if (hook_ != nullptr) {
     hook_->load_state(saved.hook, trainable_);

@@ -92,11 +92,11 @@ OuterState OuterOptimizer::state() {
       state.replica.emplace(kMomentum, momentum_);
     }
   }
-  state.rank = exchange_->state(names_);
+  state.rank = {.world_size = group_->getSize(), .states = {exchange_->state(names_)}, .first = {}};
   return state;
 }
 
-void OuterOptimizer::load_state(const SavedOuterState& saved) {
+void OuterOptimizer::load_state(const OuterState& saved) {
   const at::NoGradGuard no_grad;
   const HookState& replica = saved.replica;
   steps_ = int_of(replica, kSteps);

@@ -20,8 +20,8 @@ namespace narrowcast::hooks {
 
 // A parameter or another tensor of a module, under the name by which saved state knows it.
 struct NamedParameter {
-  std::string name;
-  at::Tensor tensor;
+  std::string name;   // as the module has it, e.g. "layers.0.weight"
+  at::Tensor tensor;  // of any shape, dtype and device; the module's own, not a copy
 };
 
 // Tensors by name, on any device; the names are the hook's own.

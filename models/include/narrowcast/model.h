@@ -11,10 +11,11 @@
 
 namespace narrowcast::models {
 
-// One micro-batch, as the data set of the model's kind makes it.
+// One micro-batch, as the data set of the model's kind makes it: the model's `forward(const Batch&)` says the shapes
+// and dtypes, with B samples as the first dimension of both.
 struct Batch {
-  at::Tensor inputs;
-  at::Tensor targets;
+  at::Tensor inputs;   // e.g. int64 [B, T] tokens of CharGpt, uint8 [B, ...] pixels of Mlp
+  at::Tensor targets;  // e.g. int64 [B, T] the tokens behind each, int64 [B] classes
 };
 
 // What shapes a model, by the names that it gives its options: whole numbers.

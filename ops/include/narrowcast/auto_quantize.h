@@ -37,8 +37,8 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 
 // How tensors travel.
 struct Encoding {
-  DQuantType qtype = DQuantType::kFp16;
-  std::optional<double> quant_loss;  // Divides what is decoded.
+  DQuantType qtype = DQuantType::kFp16;  // Of each element, on the way.
+  std::optional<double> quant_loss;      // Divides what is decoded.
 };
 
 // Names a collective for auto_quantize: each rank's tensor goes to all ranks.

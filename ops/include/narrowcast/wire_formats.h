@@ -24,10 +24,10 @@ enum class WireElement {
 
 // A wire format.
 struct WireFormatRow {
-  WireFormat format;
+  WireFormat format;      // Its number.
   std::string_view name;  // On command lines and in operators.
-  WireElement element;
-  int64_t block;  // Elements that share a scale; 1 where there is none.
+  WireElement element;    // Of all of its elements.
+  int64_t block;          // Elements that share a scale; 1 where there is none.
 };
 
 // All of them, in the order of the documentation. A format of these elements is added by its number above and its row.

@@ -162,8 +162,8 @@ void load_model(const TensorMap& saved, const torch::nn::Module& module) {
   }
 }
 
-SavedReducerState reducer_state_of(const Restored& restored) {
-  SavedReducerState saved;
+ReducerState reducer_state_of(const Restored& restored) {
+  ReducerState saved;
   try {
     saved.buckets = restored.training.at("buckets").get<BucketNames>();
     saved.reductions = restored.training.at("reductions").get<int64_t>();
@@ -232,13 +232,13 @@ Content save_training(const TrainingParts& parts, const Counters& counters) {
   if (parts.outer != nullptr) {
     const OuterState outer = parts.outer->state();
     add_prefixed(content.replica, kOuter, outer.replica);
-    add_prefixed(content.rank, kOuter, outer.rank);
+    add_prefixed(content.rank, kOuter, outer.rank.own());
   }
   save_counters(counters, content);
   if (!parts.model.keeps_replicas_equal()) {
     add_prefixed(content.rank, kCounters, hooks::part_of(content.replica, kCounters));
   }
-  add_prefixed(content.rank, kHook, reducer.hook);
+  add_prefixed(content.rank, kHook, reducer.hook.own());
   save_generators(device_of(module), content.rank);
   return content;
 }

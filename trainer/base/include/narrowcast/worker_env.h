@@ -25,8 +25,8 @@ std::string text_or_empty(const EnvironmentVariables& variables, const std::stri
 // TORCHELASTIC_ERROR_FILE, where a failing worker says why; empty: nowhere.
 std::string worker_error_file();
 
-// What a command line says about the process's place in a job. It wins over what
-// the launcher says.
+// What a command line says about the process's place in a job, as WorkerEnv's members of the same names. It wins over
+// what the launcher says.
 struct WorkerFlags {
   std::optional<int64_t> rank = {};
   std::optional<int64_t> world_size = {};

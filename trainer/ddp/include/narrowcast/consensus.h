@@ -28,8 +28,8 @@ std::vector<std::string> all_gather_text(const ProcessGroupPtr& group, const std
 
 // Something that must be the same on all ranks, e.g. {"--hook", "int8"}.
 struct NamedValue {
-  std::string name;
-  std::string value;
+  std::string name;   // as errors call it
+  std::string value;  // as text, by which it is compared and shown
 };
 
 // Throws c10::ValueError, the same on all ranks, unless all ranks pass equal lists:

@@ -107,11 +107,11 @@ class DistributedDataParallel {
   bool settle_buckets() { return reducer_.settle_buckets(); }
 
   // What later steps depend on besides parameters and optimizer, asked for between steps, once the buckets are settled.
-  // A training with the same options that resumes from it goes on with the same bits.
+  // A training with the same options that resumes from it gives the same bits.
   ReducerState state() const { return reducer_.state(); }
   // Resumes from such a state, before the first forward. Throws CorruptInputError naming what is missing or does not
   // fit.
-  void load_state(const SavedReducerState& saved) { reducer_.load_state(saved); }
+  void load_state(const ReducerState& saved) { reducer_.load_state(saved); }
 
   // Whether all ranks end a step with the same gradients, as CommHook::keeps_replicas_equal says.
   bool keeps_replicas_equal() const { return reducer_.keeps_replicas_equal(); }

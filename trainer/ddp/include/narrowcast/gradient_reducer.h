@@ -46,17 +46,12 @@ struct BucketChoice {
   const Size& size() const { return sizes.at(static_cast<size_t>(chosen)); }
 };
 
-// The state that one rank leaves.
+// What one rank leaves, and resumes from.
 struct ReducerState {
-  BucketNames buckets;         // the same on all ranks
-  int64_t reductions = 0;      // backward passes that averaged gradients, the same on all ranks
-  hooks::HookState hook = {};  // this rank's; empty without a hook
-};
-
-// The state that one rank resumes from: what is the same on all ranks, and what the former ranks' hooks left for it.
-struct SavedReducerState {
-  BucketNames buckets;
-  int64_t reductions = 0;
+  BucketNames buckets;     // the same on all ranks
+  int64_t reductions = 0;  // backward passes that averaged gradients, the same on all ranks
+  // The hook's state, that of this rank alone where it is left: what it resumes from in a world of the same size. In
+  // another one it needs that of the former ranks which FormerRanks names. Empty without a hook.
   hooks::FormerRanks hook = {};
 };
 
@@ -128,7 +123,7 @@ class NARROWCAST_EXPORT GradientReducer {
   // What later steps depend on besides parameters and optimizer.
   ReducerState state() const;
   // Resumes from such a state, before the first step. Throws CorruptInputError for one that does not fit.
-  void load_state(const SavedReducerState& saved);
+  void load_state(const ReducerState& saved);
   // Whether all ranks end a step with the same gradients.
   bool keeps_replicas_equal() const { return hook_ == nullptr || hook_->keeps_replicas_equal(); }
   // The group that it was made with, never null.

@@ -24,8 +24,8 @@ using NamedTensor = hooks::NamedParameter;
 // A module's parameters and buffers in its own order. A tensor registered twice (tied weights) is listed
 // once, under its first name.
 struct ModuleState {
-  std::vector<NamedTensor> parameters;
-  std::vector<NamedTensor> buffers;
+  std::vector<NamedTensor> parameters;  // those that get no gradients, too
+  std::vector<NamedTensor> buffers;     // of any dtype
 
   // The parameters that get gradients.
   std::vector<NamedTensor> trainable() const;

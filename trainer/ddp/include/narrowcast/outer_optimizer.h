@@ -21,19 +21,15 @@
 
 namespace narrowcast {
 
-// What one rank leaves: what is the same on all ranks, and its own.
+// What one rank leaves, and resumes from: what is the same on all ranks, and its own.
 //   replica: steps, exchanges, lost_exchanges, replicas_are_equal int64; after the warm-up reference float32
 //   [elements],
 //     with momentum momentum float32 [elements], and of an exchange that is under way its mean float32 [of the
 //     fragment], fragment and joined_at int64
-//   rank: the state of the exchange (CommHook::state), residuals too; of a fragment I they are "residual.fragment.I"
+//   rank: the state of the exchange (CommHook::state), residuals too; of a fragment I they are "residual.fragment.I".
+//   Of
+//     this rank alone where it is left, as ReducerState::hook
 struct OuterState {
-  hooks::HookState replica;
-  hooks::HookState rank;
-};
-
-// What one rank resumes from.
-struct SavedOuterState {
   hooks::HookState replica;
   hooks::FormerRanks rank;
 };
@@ -119,9 +115,9 @@ class NARROWCAST_EXPORT OuterOptimizer {
   OuterState state();
 
   // A collective: resumes from such a state, before the first step, with the same options. In a world of the same size
-  // a training goes on with the same bits if parameters and optimizer are as they were; in another one this gives all
+  // a training gives the same bits if parameters and optimizer are as they were; in another one this gives all
   // ranks the reference. Throws CorruptInputError naming what is missing or does not fit.
-  void load_state(const SavedOuterState& saved);
+  void load_state(const OuterState& saved);
 
   // Elements of all parameters.
   int64_t elements() const { return elements_; }
