@@ -11,8 +11,8 @@
 
 namespace narrowcast::models {
 
-// One micro-batch, as the data set of the model's kind makes it: the model's `forward(const Batch&)` says the shapes
-// and dtypes, with B samples as the first dimension of both.
+// One micro-batch, as the data set of the model's kind makes it. The model's `forward(const Batch&)` says shapes and
+// dtypes.
 struct Batch {
   at::Tensor inputs;   // e.g. int64 [B, T] tokens of CharGpt, uint8 [B, ...] pixels of Mlp
   at::Tensor targets;  // e.g. int64 [B, T] the tokens behind each, int64 [B] classes

@@ -49,10 +49,6 @@ struct NodeReport {
 // other.
 NodeReport bounded(NodeReport report);
 
-// Bytes of a bounded report as JSON, where a byte of a text takes up to six, at most: what c10d's store takes at once,
-// 8 MiB, is far more, also for what the host makes of the reports.
-constexpr size_t kLargestReport = size_t{512} << 10;
-
 // Why a round of the whole group ended.
 struct GroupEnd {
   enum class Cause {

@@ -171,10 +171,6 @@ TextCorpus::TextCorpus(std::u32string_view text, std::string name)
   }
 }
 
-TextCorpus TextCorpus::from_text(std::string_view text, const std::string& name) {
-  return TextCorpus(decode(text, name), name);
-}
-
 TextCorpus TextCorpus::from_paths(const std::vector<std::string>& paths) {
   TORCH_CHECK_VALUE(!paths.empty(), "data: no file or folder is given");
   std::u32string text;

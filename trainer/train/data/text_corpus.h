@@ -57,9 +57,8 @@ class Vocabulary {
 // The characters (code points) of a text and the vocabulary they make up, sorted by code point.
 class TextCorpus {
  public:
-  // UTF-8 text; `name` is for messages. Throws c10::ValueError if it is empty and CorruptInputError naming
-  // the byte offset if it is not UTF-8.
-  static TextCorpus from_text(std::string_view text, const std::string& name);
+  // The code points of a text; `name` is for messages. Throws c10::ValueError if there are none.
+  TextCorpus(std::u32string_view text, std::string name);
 
   // The files that list_text_files gives for `paths`, one after the other with nothing between. Files of a folder
   // that hold a zero byte are binary and are left out. Throws c10::ValueError naming the path for a file or folder
@@ -82,8 +81,6 @@ class TextCorpus {
   int64_t characters() const { return static_cast<int64_t>(tokens_.size()); }
 
  private:
-  TextCorpus(std::u32string_view text, std::string name);
-
   std::string name_;
   uint64_t content_hash_;  // see base/files/hash.h
   Vocabulary vocabulary_;

@@ -19,7 +19,6 @@
 namespace narrowcast::files {
 namespace {
 
-constexpr int64_t kHashedAtOnce = int64_t{1} << 20;  // bytes
 // Linux transfers at most this much per call.
 constexpr int64_t kLargestTransfer = 0x7ffff000;
 
@@ -78,19 +77,6 @@ std::string Sha256::hex() const {
                   EVP_DigestFinal_ex(copy.get(), digest.data(), &size) == 1,
               "libcrypto cannot compute SHA-256");
   return to_hex(digest.data(), size);
-}
-
-FileDigest digest_of_file(const std::string& path) {
-  const InputFile file(path);
-  Sha256 hash;
-  std::string chunk(static_cast<size_t>(std::min(kHashedAtOnce, file.size())), '\0');
-  for (int64_t done = 0; done < file.size();) {
-    const int64_t bytes = std::min(kHashedAtOnce, file.size() - done);
-    file.read(done, chunk.data(), bytes);
-    hash.update(std::string_view(chunk).substr(0, static_cast<size_t>(bytes)));
-    done += bytes;
-  }
-  return {file.size(), hash.hex()};
 }
 
 void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes) {

@@ -33,9 +33,6 @@ struct FileDigest {
   bool operator==(const FileDigest&) const = default;
 };
 
-// The digest of the file as it is now. Errors as for InputFile.
-FileDigest digest_of_file(const std::string& path);
-
 // Writes all bytes to a descriptor, or throws OutputError with `path` and the system's reason (for example that the
 // disk is full).
 void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes);

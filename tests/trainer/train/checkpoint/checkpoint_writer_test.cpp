@@ -11,6 +11,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/trainer/train/checkpoint/saved_content.h"
+#include "tests/trainer/train/files/file_digest.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 
@@ -44,7 +45,7 @@ TEST_F(CheckpointWriterTest, LeavesAFolderThatTheManifestDescribes) {
   EXPECT_EQ(manifest.world_size, 2);
   int64_t bytes = 0;
   for (const ManifestFile& file : manifest.files) {
-    EXPECT_EQ(files::digest_of_file(folder / "step-00000020/" + file.name), file.digest) << file.name;
+    EXPECT_EQ(testing::digest_of_file(folder / "step-00000020/" + file.name), file.digest) << file.name;
     bytes += file.digest.bytes;
   }
   for (const WriteReport& report : reports) {

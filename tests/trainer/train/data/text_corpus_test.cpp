@@ -12,6 +12,7 @@
 #include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/open_file.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/data/source_folder.h"
 
 namespace narrowcast::data {
@@ -147,7 +148,7 @@ std::string text_of(const TextCorpus& corpus) {
 }
 
 TEST(TextCorpus, TokensStandForTheCharactersSortedByCodePoint) {
-  const TextCorpus corpus = TextCorpus::from_text("banan\xc3\xa9", "fruit");
+  const TextCorpus corpus = TextCorpus(U"banan\u00e9", "fruit");
   EXPECT_EQ(corpus.vocabulary().entries(), std::vector<std::string>({"a", "b", "n", "\xc3\xa9"}));
   EXPECT_EQ(std::vector<int32_t>(corpus.tokens().begin(), corpus.tokens().end()),
             std::vector<int32_t>({1, 0, 2, 0, 2, 3}));
@@ -194,13 +195,15 @@ TEST(TextCorpus, NoTextIsWrongUse) {
   const TemporaryFolder folder;
   const std::string empty = folder.write("a.txt", "");
   EXPECT_EQ(error_message<c10::ValueError>([&] { TextCorpus::from_paths({empty}); }), empty + ": holds no text");
-  EXPECT_EQ(error_message<c10::ValueError>([] { TextCorpus::from_text("", "prompt"); }), "prompt: holds no text");
+  EXPECT_EQ(error_message<c10::ValueError>([] { TextCorpus(U"", "prompt"); }), "prompt: holds no text");
   EXPECT_EQ(error_message<c10::ValueError>([] { TextCorpus::from_paths({}); }), "data: no file or folder is given");
   EXPECT_EQ(error_message<c10::ValueError>([] { TextCorpus::from_paths({"/nonexistent/x"}); }),
             "/nonexistent/x: does not exist");
 }
 
-double entropy_of(const std::string& text) { return bigram_entropy(TextCorpus::from_text(text, "text").tokens()); }
+double entropy_of(const std::string& text) {
+  return bigram_entropy(TextCorpus(decode_utf8(text).code_points, "text").tokens());
+}
 
 TEST(BigramEntropy, IsAsComputedByHand) {
   // Each line: the text's pairs, and what they give. Sums of a few doubles below 2: 4 units of 2^-52 are ample.

@@ -8,6 +8,7 @@
 
 #include <narrowcast/char_gpt.h>
 #include "tests/support/error_message.h"
+#include "trainer/base/files/text.h"
 #include "trainer/train/data/source_folder.h"
 
 namespace narrowcast::data {
@@ -113,7 +114,7 @@ class TextWindows : public ::testing::Test {
   }
 
   std::string text_ = positions_text(3001);
-  TextDataset dataset_{TextCorpus::from_text(text_, "text"), kContext};
+  TextDataset dataset_{TextCorpus(decode_utf8(text_).code_points, "text"), kContext};
 };
 
 TEST_F(TextWindows, TrainingSamplesAreEveryWindowOfEverySegmentInOrder) {
@@ -161,7 +162,7 @@ TEST_F(TextWindows, BatchesFitTheModel) {
 }
 
 TEST(TextDataset, AShortestTextHasOneSampleEach) {
-  const TextDataset dataset(TextCorpus::from_text("abcdefgh", "text"), 3);
+  const TextDataset dataset(TextCorpus(U"abcdefgh", "text"), 3);
   EXPECT_EQ(dataset.training_size(), 1);
   EXPECT_EQ(dataset.held_out_size(), 1);
 }

@@ -9,6 +9,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/trainer/train/files/file_digest.h"
 #include "trainer/base/files/open_file.h"
 
 namespace narrowcast::files {
@@ -185,7 +186,7 @@ TEST(SafetensorsOfASum, AreReadIfTheyAreTheOnes) {
   const FileDigest digest = write_safetensors(
       path,
       {.tensors = {{"a", at::ones({3})}, {"b", at::zeros({0})}, {"c", at::ones({2}, at::kBool)}}, .metadata = {}});
-  EXPECT_EQ(digest, digest_of_file(path));
+  EXPECT_EQ(digest, testing::digest_of_file(path));
   const Safetensors read = read_safetensors(path, digest);
   EXPECT_EQ(read.tensors.size(), 3u);
   EXPECT_TRUE(read.tensors.at("a").equal(at::ones({3})));
@@ -202,7 +203,7 @@ TEST(SafetensorsOfASum, AreReadIfTheyAreTheOnes) {
     changed[i] = static_cast<char>(changed[i] ^ 4);
     folder.write("f", changed);
     EXPECT_EQ(error_message<CorruptInputError>([&] { read_safetensors(path, digest); }),
-              path + ": has the SHA-256 " + digest_of_file(path).sha256 + ", but must have " + digest.sha256)
+              path + ": has the SHA-256 " + testing::digest_of_file(path).sha256 + ", but must have " + digest.sha256)
         << i;
   }
 }

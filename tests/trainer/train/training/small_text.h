@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <narrowcast/char_gpt.h>
+#include "trainer/base/files/text.h"
 #include "trainer/train/data/text_dataset.h"
 #include "trainer/train/training/training_options.h"
 
@@ -25,7 +26,7 @@ inline std::string verse() {
 }
 
 inline data::TextDataset small_text() {
-  return data::TextDataset(data::TextCorpus::from_text(verse(), "verse"), kSmallContext);
+  return data::TextDataset(data::TextCorpus(decode_utf8(verse()).code_points, "verse"), kSmallContext);
 }
 
 // Made before threads are, because LibTorch's default generator is one for all of them.

@@ -1,0 +1,19 @@
+// What a file's digest is, told without what the product reads and writes files by.
+#pragma once
+
+#include <string>
+
+#include "trainer/base/files/open_file.h"
+#include "trainer/train/files/file_io.h"
+
+namespace narrowcast::testing {
+
+// Of the file as it is now.
+inline files::FileDigest digest_of_file(const std::string& path) {
+  const std::string content = files::read_file(path);
+  files::Sha256 hash;
+  hash.update(content);
+  return {static_cast<int64_t>(content.size()), hash.hex()};
+}
+
+}  // namespace narrowcast::testing
