@@ -23,7 +23,7 @@ std::unique_ptr<CommHook> make_hook(const std::string& name, const Group& group,
   return create_comm_hook(name, {.process_group = group, .power_sgd = options});
 }
 
-// Each way a hook may go on.
+// Each way a hook may resume.
 std::vector<std::pair<std::string, PowerSgdOptions>> kinds() {
   return {{"power_sgd_rank2", {.start = 0}},
           {"power_sgd", {.start = 1, .warm_start = false}},

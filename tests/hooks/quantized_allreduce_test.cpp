@@ -91,7 +91,7 @@ TEST(QuantizedAllReduceHook, TakesTheRouteOfTheLink) {
   });
 }
 
-// What was measured decides which bits come: a training goes on with it.
+// What was measured decides which bits come: a training resumes with it.
 TEST(QuantizedAllReduceHook, GoesOnWithTheLinkThatWasMeasured) {
   run_ranks(kRanks, [&](int64_t, const Group& group) {
     const auto hook = create_comm_hook("int4", {group, {.node_size = 1}});

@@ -1,4 +1,4 @@
-// Trainings that are killed, and go on: real processes, sockets and text.
+// Trainings that are killed, and resume: real processes, sockets and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -109,7 +109,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBitsOfLocalSteps) {
   }
 }
 
-// Three ranks go on where two were in the middle of a round.
+// Three ranks resume where two were in the middle of a round.
 TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnWithLocalStepsFromTheOuterParameters) {
   ASSERT_EQ(train_on(2, local_flags("killed")).exit_code, 0);
   fs::remove_all(checkpoint(36));

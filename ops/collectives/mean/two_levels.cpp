@@ -18,9 +18,9 @@ using node::NodeLayout;
 using node::NodeMemory;
 using node::Turn;
 
-// Of a mean that stays in the node: in so many elements at least, and so many pieces at most, it is told to the others.
-constexpr int64_t kPieceNumel = int64_t{1} << 18;
-constexpr int64_t kMostPieces = 16;
+// Of a mean that stays in the node: in so many elements at least, and so many chunks at most, it is told to the others.
+constexpr int64_t kNodeChunkNumel = int64_t{1} << 18;
+constexpr int64_t kMostNodeChunks = 16;
 
 const uint8_t* bytes_of(const at::Tensor& floats) {
   return reinterpret_cast<const uint8_t*>(floats.const_data_ptr<float>());
@@ -44,7 +44,7 @@ class TwoLevels final : public MeanExchange {
         memory_(options.nodes->memory),
         segments_(cut(numel_, options.nodes->layout.segments())),
         weight_(weight_of_node(options.nodes->layout, options.nodes->layout.node_of(options.mean.rank))),
-        pieces_(pieces_of_all(options)),
+        chunks_(chunks_of_all(options)),
         across_(make_across(options, std::move(memory))) {}
 
   int64_t payload_bytes() const override { return across_ == nullptr ? 0 : across_->payload_bytes(); }
@@ -82,7 +82,7 @@ class TwoLevels final : public MeanExchange {
 
   void finish(engine::Transport& transport) override {
     for (int64_t owner = 0; owner < owners(); ++owner) {
-      while (gathered_[owner] < std::ssize(pieces_[owner])) {
+      while (gathered_[owner] < std::ssize(chunks_[owner])) {
         memory_->wait_until_reached(transport, {Moment::kPublished, turn_, owner, step_of(owner, gathered_[owner])});
         gather_published();
       }
@@ -113,24 +113,24 @@ class TwoLevels final : public MeanExchange {
   }
 
   // By owner, the parts of its segment in the order in which their means are there.
-  std::vector<std::vector<Segment>> pieces_of_all(const TwoLevelOptions& options) const {
-    std::vector<std::vector<Segment>> pieces;
+  std::vector<std::vector<Segment>> chunks_of_all(const TwoLevelOptions& options) const {
+    std::vector<std::vector<Segment>> chunks;
     for (int64_t owner = 0; owner < owners(); ++owner) {
       const Segment& segment = segments_[owner];
       if (options.nodes->layout.nodes() == 1) {
-        pieces.push_back(cut(segment, std::clamp<int64_t>(segment.numel / kPieceNumel, 1, kMostPieces)));
+        chunks.push_back(cut(segment, std::clamp<int64_t>(segment.numel / kNodeChunkNumel, 1, kMostNodeChunks)));
       } else {
         const MeanOptions across = across_options(options, owner, segment.numel);
-        pieces.push_back(means_in_order(route_of(options, across), across));
-        for (Segment& piece : pieces.back()) {
-          piece.begin += segment.begin;
+        chunks.push_back(means_in_order(route_of(options, across), across));
+        for (Segment& chunk : chunks.back()) {
+          chunk.begin += segment.begin;
         }
       }
-      std::erase_if(pieces.back(), [](const Segment& piece) { return piece.numel == 0; });
-      TORCH_CHECK_VALUE(pieces.back().size() <= node::kAllSteps, "a mean over ", options.nodes->layout.nodes(),
-                        " nodes comes in ", pieces.back().size(), " parts; there can be ", node::kAllSteps);
+      std::erase_if(chunks.back(), [](const Segment& chunk) { return chunk.numel == 0; });
+      TORCH_CHECK_VALUE(chunks.back().size() <= node::kAllSteps, "a mean over ", options.nodes->layout.nodes(),
+                        " nodes comes in ", chunks.back().size(), " parts; there can be ", node::kAllSteps);
     }
-    return pieces;
+    return chunks;
   }
 
   // Null for ranks without a segment, and where there is one node.
@@ -143,9 +143,9 @@ class TwoLevels final : public MeanExchange {
     return make_mean_exchange(route_of(options, across), across, std::move(memory));
   }
 
-  // The step of kPublished at which that piece of its owner's is there.
-  uint32_t step_of(int64_t owner, int64_t piece) const {
-    return piece + 1 == std::ssize(pieces_[owner]) ? node::kAllSteps : static_cast<uint32_t>(piece + 1);
+  // The step of kPublished at which that chunk of its owner's is there.
+  uint32_t step_of(int64_t owner, int64_t chunk) const {
+    return chunk + 1 == std::ssize(chunks_[owner]) ? node::kAllSteps : static_cast<uint32_t>(chunk + 1);
   }
 
   // A segment in its owner's staging buffer: float32 [segment.numel].
@@ -191,8 +191,8 @@ class TwoLevels final : public MeanExchange {
     }
     memory_->wait_until_all_reached(transport, Moment::kStaged, turn_);
     if (across_ == nullptr) {
-      for (const Segment& piece : pieces_[own()]) {
-        average_piece(piece);
+      for (const Segment& chunk : chunks_[own()]) {
+        average_chunk(chunk);
         publish_next();
       }
       return;
@@ -202,33 +202,33 @@ class TwoLevels final : public MeanExchange {
                                call_.rounding.at(segment.begin),
                                call_.residuals,
                                {[this, begin = segment.begin](const Segment& part) {
-                                  average_piece({begin + part.begin, part.numel});
+                                  average_chunk({begin + part.begin, part.numel});
                                 },
                                 [this](const Segment&) { publish_next(); }}});
   }
 
   // Of the node's ranks.
-  void average_piece(const Segment& piece) {
+  void average_chunk(const Segment& chunk) {
     RankMessages parts;
     for (int64_t local_rank = 0; local_rank < memory_->local_size(); ++local_rank) {
-      parts.push_back(local_rank == own() ? nullptr : bytes_of(staged(local_rank, piece)));
+      parts.push_back(local_rank == own() ? nullptr : bytes_of(staged(local_rank, chunk)));
     }
-    const at::Tensor mean = averaged(piece);
-    average_segments(WireFormat::kFp32, parts, {mean, {0, piece.numel}});
+    const at::Tensor mean = averaged(chunk);
+    average_segments(WireFormat::kFp32, parts, {mean, {0, chunk.numel}});
     if (weight_ != 1) {
       mean.mul_(weight_);
     }
   }
 
-  // The mean of the next of this rank's pieces is there. As long as the one behind it is on its way, what others have
+  // The mean of the next of this rank's chunks is there. As long as the one behind it is on its way, what others have
   // published can be taken.
   void publish_next() {
     const int64_t index = gathered_[own()]++;
-    const Segment& piece = pieces_[own()][index];
+    const Segment& chunk = chunks_[own()][index];
     if (stages_own()) {
-      copy_array(staged(own(), piece), of_array(piece));
+      copy_array(staged(own(), chunk), of_array(chunk));
     } else {
-      copy_array(of_array(piece), staged(own(), piece));
+      copy_array(of_array(chunk), staged(own(), chunk));
     }
     memory_->reach(Moment::kPublished, turn_, step_of(own(), index));
     gather_published();
@@ -240,10 +240,10 @@ class TwoLevels final : public MeanExchange {
     for (int64_t i = 0; i < owners(); ++i) {
       const int64_t owner = (own() + i) % owners();
       int64_t& next = gathered_[owner];
-      while (next < std::ssize(pieces_[owner]) &&
+      while (next < std::ssize(chunks_[owner]) &&
              memory_->has_reached(Moment::kPublished, turn_, owner, step_of(owner, next))) {
-        const Segment& piece = pieces_[owner][next++];
-        copy_array(staged(owner, piece), of_array(piece));
+        const Segment& chunk = chunks_[owner][next++];
+        copy_array(staged(owner, chunk), of_array(chunk));
       }
     }
   }
@@ -253,14 +253,14 @@ class TwoLevels final : public MeanExchange {
   const std::shared_ptr<NodeMemory> memory_;
   const std::vector<Segment> segments_;  // By the local rank of their owners.
   const double weight_;
-  const std::vector<std::vector<Segment>> pieces_;
+  const std::vector<std::vector<Segment>> chunks_;
   const std::unique_ptr<MeanExchange> across_;
   // Of the call in progress:
   MeanCall call_;
   Turn turn_;
   int64_t advanced_ = 0;
   bool is_staged_ = false;
-  std::vector<int64_t> gathered_;  // By owner, how many of its pieces are in the array.
+  std::vector<int64_t> gathered_;  // By owner, how many of its chunks are in the array.
 };
 
 }  // namespace

@@ -54,9 +54,9 @@ struct TwoLevelOptions {
 // advance: the owner of a segment waits for its node's ranks, replaces the segment by their mean, summed in float32 in
 //          the order of ranks (where nodes differ in size, times the node's part of N / W: then the mean over nodes is
 //          that over ranks), and exchanges it in one or two shots with the segment's owners on the other nodes: while
-//          one piece is on its way the next one is averaged. Once a piece has come back the owner copies it to its
+//          one chunk is on its way the next one is averaged. Once a chunk has come back the owner copies it to its
 //          staging buffer and tells the node's ranks; as long as the next one is on its way, it takes theirs.
-// finish:  rank r copies all other pieces from their owners' staging buffers as they come.
+// finish:  rank r copies all other chunks from their owners' staging buffers as they come.
 // After:   the owners of a segment have decoded the same bytes, and the ranks of a node copied what they decoded.
 // With one node nothing is sent, and nothing rounded but float32 sums.
 //

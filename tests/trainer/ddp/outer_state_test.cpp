@@ -94,7 +94,7 @@ TEST(OuterState, AskingForItChangesNothing) {
   });
 }
 
-// Four ranks leave an exchange under way and residuals; two and five go on.
+// Four ranks leave an exchange under way and residuals; two and five resume.
 TEST(OuterState, AnotherWorldTakesTheReference) {
   constexpr int64_t kSteps = 2 + 6 + 3 + 1;  // The warm-up, a round, and a step after the next fragment is issued.
   std::vector<SavedRank> left(4);

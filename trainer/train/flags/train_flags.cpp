@@ -61,7 +61,8 @@ ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
           "After the warm-up: cosine (down to --min_learning_rate) or constant.");
 ABSL_FLAG(double, min_learning_rate, kFilledIn.minimum(),
           "Where the cosine ends; a tenth of --learning_rate if not given.");
-ABSL_FLAG(int64_t, warmup_steps, kFilledIn.warmup_steps(), "Steps of linear warm-up; a twentieth of --steps if not given.");
+ABSL_FLAG(int64_t, warmup_steps, kFilledIn.warmup_steps(),
+          "Steps of linear warm-up; a twentieth of --steps if not given.");
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
 ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
@@ -89,10 +90,10 @@ ABSL_FLAG(int64_t, keep_checkpoints, kCheckpoints.keep,
           "Newest checkpoints that are kept; older ones are removed when a new one is whole. 0: all.");
 ABSL_FLAG(
     bool, resume, false,
-    "Go on from the newest valid checkpoint in --checkpoint_dir, or start anew if there is none: the same command "
-    "line starts a training and goes on with it.");
+    "Resume from the newest valid checkpoint in --checkpoint_dir, or start anew if there is none: the same command "
+    "line starts a training and resumes it.");
 ABSL_FLAG(std::string, resume_from, "",
-          "Go on from this checkpoint, a folder step-N; with --resume only if there is none in --checkpoint_dir.");
+          "Resume from this checkpoint, a folder step-N; with --resume only if there is none in --checkpoint_dir.");
 
 ABSL_FLAG(
     std::string, device, "auto",
@@ -167,7 +168,7 @@ void refuse_other_models_options(const CommandLine& line, const std::string& mod
 }
 
 // The hook that is asked for. By itself none where there is nobody to send to, nor ever will be: a launcher with a run
-// id may start the job again with more processes, which go on with the same hook.
+// id may start the job again with more processes, which resume with the same hook.
 std::string hook_of(const CommandLine& line, const WorkerEnv& env) {
   const bool is_alone = env.world_size == 1 && env.run_id.empty();
   if (line.given("hook")) {
@@ -347,7 +348,7 @@ program::Description train_description() {
           .examples = {{"train on two processes with 8-bit gradients",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
                         "--hook=int8 --output_dir=runs/book"},
-                       {"go on after an interruption: the same line again",
+                       {"resume after an interruption: the same line again",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt --hook=int8 "
                         "--checkpoint_dir=runs/book/checkpoints --resume"},
                        {"see what a trained model is worth, and what it writes",
