@@ -188,18 +188,10 @@ std::string joined_names(const Predicate& predicate) {
 
 // The first option that is not as it is by itself, as "NAME: VALUE".
 std::string first_given(const WireOptions& options) {
-  if (options.format) return c10::str("hook_format: ", to_string(*options.format));
-  if (options.stochastic_rounding_seed) {
-    return c10::str("stochastic_rounding: seed ", *options.stochastic_rounding_seed);
-  }
-  if (options.node_size) return c10::str("node_size: ", *options.node_size);
-  if (options.levels != Levels::kAuto) return c10::str("levels: ", to_string(options.levels));
-  if (options.link_gbit) return c10::str("link_gbit: ", *options.link_gbit);
-  if (options.link_us) return c10::str("link_us: ", *options.link_us);
-  if (options.auto_bits) return c10::str("auto_bits: ", *options.auto_bits);
-  if (options.error_feedback) return "error_feedback: true";
-  TORCH_INTERNAL_ASSERT(options.exempt_one_dimensional, "an option of WireOptions has no name");
-  return "exempt_one_dimensional: true";
+  const std::vector<NamedOption> all = named_options(options);
+  const auto given = std::find_if(all.begin(), all.end(), [](const NamedOption& option) { return option.is_given; });
+  TORCH_INTERNAL_ASSERT(given != all.end(), "an option of WireOptions has no name");
+  return given->name + ": " + given->value;
 }
 
 void check_levels(const WireOptions& wire) {

@@ -33,25 +33,6 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
 
 }  // namespace
 
-std::string_view to_string(Levels levels) {
-  switch (levels) {
-    case Levels::kAuto:
-      return "auto";
-    case Levels::kOne:
-      return "one";
-    case Levels::kTwo:
-      return "two";
-  }
-  TORCH_CHECK_VALUE(false, "levels: ", static_cast<int>(levels), " is no Levels");
-}
-
-Levels parse_levels(std::string_view name) {
-  for (const Levels levels : {Levels::kAuto, Levels::kOne, Levels::kTwo}) {
-    if (name == to_string(levels)) return levels;
-  }
-  TORCH_CHECK_VALUE(false, "levels: must be auto, one or two, but is '", name, "'");
-}
-
 std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   const WireOptions& wire = options.wire;
   const int64_t world_size = options.process_group->getSize();

@@ -32,47 +32,33 @@ DdpOptions checked_options(const DdpOptions& options) {
   return options;
 }
 
+// The options, with what they leave to the hook filled in.
 std::vector<NamedValue> describe(const DdpOptions& options) {
   const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
-  const auto text_or_none = [](const auto& value) { return value ? c10::str(*value) : std::string("none"); };
-  const hooks::WireOptions& wire = options.wire();
-  const auto format = hooks::wire_format_of(options.hook(), wire);
-  const auto& seed = wire.stochastic_rounding_seed;
-  const hooks::PowerSgdOptions& power_sgd = options.power_sgd();
+  hooks::WireOptions wire = options.wire();
+  wire.format = hooks::wire_format_of(options.hook(), wire);
+  hooks::PowerSgdOptions power_sgd = options.power_sgd();
+  power_sgd.rank = hooks::power_sgd_rank_of(options.hook(), power_sgd);
   const auto channel_size = hooks::channel_size_of(options.hook(), options.channel_size());
-  return {{"narrowcast version", version()},
-          {"hook", options.hook()},
-          {"hook_format", format ? std::string(to_string(*format)) : "none"},
-          {"stochastic_rounding", seed ? c10::str("seed ", *seed) : "false"},
-          {"error_feedback", on_off(wire.error_feedback)},
-          {"exempt_one_dimensional", on_off(wire.exempt_one_dimensional)},
-          {"levels", std::string(hooks::to_string(wire.levels))},
-          {"node_size", text_or_none(wire.node_size)},
-          {"link_gbit", text_or_none(wire.link_gbit)},
-          {"link_us", text_or_none(wire.link_us)},
-          {"auto_bits", text_or_none(wire.auto_bits)},
-          {"channel_size", text_or_none(channel_size)},
-          {"start", c10::str(options.local().start)},
-          {"local_group", options.local().group_size ? c10::str(*options.local().group_size) : "node"},
-          {"local_hook", options.local().hook},
-          {"power_sgd_rank", text_or_none(hooks::power_sgd_rank_of(options.hook(), power_sgd))},
-          {"power_sgd_start", c10::str(power_sgd.start)},
-          {"power_sgd_min_rate", c10::str(power_sgd.min_rate)},
-          {"power_sgd_error_feedback", on_off(power_sgd.error_feedback)},
-          {"power_sgd_warm_start", on_off(power_sgd.warm_start)},
-          {"power_sgd_epsilon", c10::str(power_sgd.epsilon)},
-          {"power_sgd_seed", c10::str(power_sgd.seed)},
-          {"power_sgd_batch", on_off(power_sgd.batch)},
-          {"power_sgd_alternate", on_off(power_sgd.alternate)},
-          {"power_sgd_memory", std::string(hooks::to_string(power_sgd.memory))},
-          {"power_sgd_wire", std::string(to_string(power_sgd.wire))},
-          {"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
-          {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
-          {"find_unused_parameters", on_off(options.find_unused_parameters())},
-          {"gradient_as_bucket_view", on_off(options.gradient_as_bucket_view())},
-          {"static_graph", on_off(options.static_graph())},
-          {"broadcast_buffers", on_off(options.broadcast_buffers())},
-          {"init_sync", on_off(options.init_sync())}};
+  std::vector<NamedValue> values = {{"narrowcast version", version()}, {"hook", options.hook()}};
+  const auto add = [&](const std::vector<hooks::NamedOption>& hook_options) {
+    for (const hooks::NamedOption& option : hook_options) values.push_back({option.name, option.value});
+  };
+  add(hooks::named_options(wire));
+  values.insert(values.end(),
+                {{"channel_size", channel_size ? c10::str(*channel_size) : "none"},
+                 {"start", c10::str(options.local().start)},
+                 {"local_group", options.local().group_size ? c10::str(*options.local().group_size) : "node"},
+                 {"local_hook", options.local().hook}});
+  add(hooks::named_options(power_sgd));
+  values.insert(values.end(), {{"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
+                               {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
+                               {"find_unused_parameters", on_off(options.find_unused_parameters())},
+                               {"gradient_as_bucket_view", on_off(options.gradient_as_bucket_view())},
+                               {"static_graph", on_off(options.static_graph())},
+                               {"broadcast_buffers", on_off(options.broadcast_buffers())},
+                               {"init_sync", on_off(options.init_sync())}});
+  return values;
 }
 
 }  // namespace

@@ -36,6 +36,12 @@ OuterOptions checked_outer_options(const OuterOptions& options) {
   return options;
 }
 
+// Of an option of the exchange, which is told apart from that of the gradients'.
+std::string outer_name(const std::string& option) {
+  if (option == "hook_format") return "outer_format";
+  return option == "error_feedback" ? "outer_error_feedback" : option;
+}
+
 bool is_taken(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; }
 
 // Those that get gradients, each once, in the order of the groups.
@@ -142,9 +148,7 @@ OuterOptimizer::~OuterOptimizer() {
 }
 
 void OuterOptimizer::compare_between_ranks() const {
-  const hooks::WireOptions& wire = options_.wire();
-  const auto or_none = [](const auto& value) { return value ? c10::str(*value) : std::string("none"); };
-  check_equal_on_all_ranks(group_, {{"narrowcast version", version()},
+  std::vector<NamedValue> values = {{"narrowcast version", version()},
                                     {"sync_every", c10::str(options_.sync_every())},
                                     {"outer_optimizer", std::string(to_string(options_.optimizer()))},
                                     {"outer_learning_rate", c10::str(options_.effective_learning_rate())},
@@ -153,15 +157,12 @@ void OuterOptimizer::compare_between_ranks() const {
                                     {"overlap_steps", c10::str(options_.overlap_steps())},
                                     {"outer_mix", c10::str(options_.mix())},
                                     {"outer_warmup", c10::str(options_.warmup_steps())},
-                                    {"first_exchange", c10::str(options_.effective_first_exchange())},
-                                    {"outer_format", std::string(to_string(*wire.format))},
-                                    {"outer_error_feedback", c10::str(wire.error_feedback)},
-                                    {"stochastic_rounding", or_none(wire.stochastic_rounding_seed)},
-                                    {"levels", std::string(hooks::to_string(wire.levels))},
-                                    {"node_size", or_none(wire.node_size)},
-                                    {"link_gbit", or_none(wire.link_gbit)},
-                                    {"link_us", or_none(wire.link_us)},
-                                    {"elements of the parameters", c10::str(elements_)}});
+                                    {"first_exchange", c10::str(options_.effective_first_exchange())}};
+  for (const hooks::NamedOption& option : hooks::named_options(options_.wire())) {
+    values.push_back({outer_name(option.name), option.value});
+  }
+  values.push_back({"elements of the parameters", c10::str(elements_)});
+  check_equal_on_all_ranks(group_, values);
 }
 
 // Ranks that begin with different parameters would each be pulled to another reference.

@@ -50,11 +50,12 @@ ABSL_FLAG(std::string, rdzv_id, "",
           "A name for the job, the same on all nodes; workers find it in TORCHELASTIC_RUN_ID. Else one is made up.");
 ABSL_FLAG(std::string, rdzv_conf, "",
           absl::StrCat("KEY=VALUE,... for several nodes, times in seconds: join_timeout=",
-                       in_seconds(kMeeting.join_timeout), ", last_call_timeout=", in_seconds(kMeeting.last_call_timeout),
+                       in_seconds(kMeeting.join_timeout),
+                       ", last_call_timeout=", in_seconds(kMeeting.last_call_timeout),
                        ", keep_alive_interval=", in_seconds(kMeeting.keep_alive_interval), ", keep_alive_max_attempt=",
                        kMeeting.keep_alive_max_attempt, ", heartbeat_timeout=", in_seconds(kMeeting.heartbeat_timeout),
-                       ", read_timeout=", in_seconds(kMeeting.read_timeout), ", close_timeout=",
-                       in_seconds(kMeeting.close_timeout), ", is_host=BOOL."));
+                       ", read_timeout=", in_seconds(kMeeting.read_timeout),
+                       ", close_timeout=", in_seconds(kMeeting.close_timeout), ", is_host=BOOL."));
 ABSL_FLAG(std::string, local_addr, "",
           "For several nodes: the address or name of this one, for messages, and to listen at where it serves the "
           "store. Default: the host's name, and the address under which the others know it.");

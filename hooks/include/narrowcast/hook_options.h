@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
 
 #include <narrowcast/export.h>
 #include <narrowcast/wire_formats.h>
@@ -125,5 +126,16 @@ struct HookOptions {
   LocalOptions local = {};                             // Of post_local_sgd.
   PowerSgdOptions power_sgd = {};                      // Of the power_sgd hooks.
 };
+
+// An option as command lines and errors have it.
+struct NamedOption {
+  std::string name;
+  std::string value;      // As text; "none" for one without a value.
+  bool is_given = false;  // Whether it is not as it is by itself.
+};
+
+// All of them, in the order of the struct.
+NARROWCAST_EXPORT std::vector<NamedOption> named_options(const WireOptions& options);
+NARROWCAST_EXPORT std::vector<NamedOption> named_options(const PowerSgdOptions& options);
 
 }  // namespace narrowcast::hooks

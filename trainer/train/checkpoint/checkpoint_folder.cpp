@@ -90,9 +90,10 @@ std::vector<int64_t> checkpoint_steps(const std::string& folder) {
 }
 
 std::string holds_checkpoints(int64_t newest) {
-  return absl::StrFormat("holds checkpoints already, the newest of step %d; --resume goes on from it, --overwrite removes "
-                         "them",
-                         newest);
+  return absl::StrFormat(
+      "holds checkpoints already, the newest of step %d; --resume goes on from it, --overwrite removes "
+      "them",
+      newest);
 }
 
 std::vector<std::string> remove_unfinished(const std::string& folder) {

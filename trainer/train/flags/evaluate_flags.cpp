@@ -85,9 +85,9 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const program::Comma
     return std::nullopt;
   }
   refuse_useless_flags(line, file);
-  TORCH_CHECK_VALUE(absl::GetFlag(FLAGS_model) == models::CharGpt::kName || absl::GetFlag(FLAGS_model) == models::Mlp::kName,
-                    "--model: a TorchScript module is evaluated as char_gpt or mlp, not as ",
-                    absl::GetFlag(FLAGS_model));
+  TORCH_CHECK_VALUE(
+      absl::GetFlag(FLAGS_model) == models::CharGpt::kName || absl::GetFlag(FLAGS_model) == models::Mlp::kName,
+      "--model: a TorchScript module is evaluated as char_gpt or mlp, not as ", absl::GetFlag(FLAGS_model));
   inference::EvaluationJob job;
   job.version = NARROWCAST_VERSION;
   job.file = file;

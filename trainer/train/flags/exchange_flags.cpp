@@ -205,6 +205,13 @@ std::optional<double> read_bucket_cap() {
   return megabytes;
 }
 
+// The options' flags, which have their names.
+std::vector<std::string> names_of(const std::vector<hooks::NamedOption>& options) {
+  std::vector<std::string> names;
+  for (const hooks::NamedOption& option : options) names.push_back(option.name);
+  return names;
+}
+
 }  // namespace
 
 const std::vector<std::string>& local_flags() {
@@ -215,18 +222,21 @@ const std::vector<std::string>& local_flags() {
 }
 
 const std::vector<std::string>& power_sgd_flags() {
-  static const std::vector<std::string> flags = {
-      "power_sgd_rank",       "power_sgd_start",   "power_sgd_min_rate", "power_sgd_error_feedback",
-      "power_sgd_warm_start", "power_sgd_epsilon", "power_sgd_seed",     "power_sgd_batch",
-      "power_sgd_alternate",  "power_sgd_memory",  "power_sgd_wire"};
+  static const std::vector<std::string> flags = names_of(hooks::named_options(hooks::PowerSgdOptions{}));
+  return flags;
+}
+
+const std::vector<std::string>& route_flags() {
+  static const std::vector<std::string> flags = {"levels", "node_size", "link_gbit", "link_us"};
   return flags;
 }
 
 const std::vector<std::string>& hook_option_flags() {
-  static const std::vector<std::string> flags = {
-      "hook_format", "stochastic_rounding", "error_feedback", "exempt_one_dimensional",
-      "levels",      "node_size",           "link_gbit",      "link_us",
-      "auto_bits",   "channel_size"};
+  static const std::vector<std::string> flags = [] {
+    std::vector<std::string> all = names_of(hooks::named_options(hooks::WireOptions{}));
+    all.emplace_back("channel_size");
+    return all;
+  }();
   return flags;
 }
 
@@ -253,7 +263,7 @@ void refuse_other_hooks_options(const program::CommandLine& line, const std::str
            "with the hook '" + hook + "'; it is for " + hooks::hook_names_with(&hooks::HookRow::takes_local));
   }
   if (!hooks::takes_wire_options(hook) && !is_local) {
-    refuse(line, {"levels", "node_size", "link_gbit", "link_us"}, "with the hook '" + hook + "'");
+    refuse(line, route_flags(), "with the hook '" + hook + "'");
   }
   if (is_local) {
     refuse(line, {"hook_format", "error_feedback", "exempt_one_dimensional"},

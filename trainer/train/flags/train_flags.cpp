@@ -186,8 +186,9 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse(line, kTrainingOnly, "with --verify_gradients");
     if (hooks::hook_row(hook).takes_local) {
-      refuse(line, {"levels", "node_size", "link_gbit", "link_us", "stochastic_rounding"},
-             "with --verify_gradients of the hook '" + hook + "'");
+      const std::string reason = "with --verify_gradients of the hook '" + hook + "'";
+      refuse(line, route_flags(), reason);
+      refuse(line, {"stochastic_rounding"}, reason);
     }
     refuse(line, kCheckpointFlags, "with --verify_gradients");
     refuse(line,

@@ -24,8 +24,8 @@ std::string last_line(const std::string& text) {
 
 LoadedModel load_model_file(const EvaluationJob& job) {
   files::SavedModel saved = files::load_model(job.file);
-  TORCH_CHECK_VALUE(saved.name == models::CharGpt::kName || saved.name == models::Mlp::kName, "evaluate: ", job.file, " holds the model ",
-                    saved.name, ", which has nothing to evaluate; char_gpt and mlp have");
+  TORCH_CHECK_VALUE(saved.name == models::CharGpt::kName || saved.name == models::Mlp::kName, "evaluate: ", job.file,
+                    " holds the model ", saved.name, ", which has nothing to evaluate; char_gpt and mlp have");
   LoadedModel loaded = {.model = saved.model, .name = saved.name, .vocabulary = std::move(saved.vocabulary)};
   for (const auto& tensors : {saved.model->parameters(), saved.model->buffers()}) {
     loaded.state.insert(loaded.state.end(), tensors.begin(), tensors.end());

@@ -203,8 +203,8 @@ void check_checkpoint_options(const TrainJob& job) {
     return;
   }
   const auto steps = checkpoint::checkpoint_steps(options.folder);
-  TORCH_CHECK_VALUE(steps.empty() || existing_ones(job) != Existing::kRefuse, "checkpoint_dir ", options.folder,
-                    ": ", checkpoint::holds_checkpoints(steps.at(0)));
+  TORCH_CHECK_VALUE(steps.empty() || existing_ones(job) != Existing::kRefuse, "checkpoint_dir ", options.folder, ": ",
+                    checkpoint::holds_checkpoints(steps.at(0)));
   TORCH_CHECK_VALUE(existing_ones(job) != Existing::kRemove || !lies_in(options.resume_from, options.folder),
                     "resume_from: lies in checkpoint_dir ", options.folder, ", which --overwrite empties");
 }
