@@ -22,32 +22,28 @@
 
 #include <narrowcast/export.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // x [...] -> scale [1] float32, zero_point [1] int32. Scale 1 and zero point 0
 // for an empty x; zero point 0 and a scale of Inf or NaN where x holds one or
 // its range overflows float32.
-NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x);
+std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x);
 
 // x [C, ...] -> scales [C] float32, zero_points [C] int32, for each index of
 // axis 0. C = 0 gives empty results; elements must not be missing otherwise.
-NARROWCAST_EXPORT std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& x);
+std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& x);
 
 // x [...], scale [1] or [], zero_point [1] or [] -> codes, uint8 [...]:
 // clamp(round_half_even(x / scale) + zero_point, 0, 255), and 0 for NaN.
-NARROWCAST_EXPORT at::Tensor quantize_per_tensor(const at::Tensor& x, const at::Tensor& scale,
-                                                 const at::Tensor& zero_point);
+at::Tensor quantize_per_tensor(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point);
 
 // x [C, ...], scales [C], zero_points [C] -> codes, uint8 [C, ...]: the same for each index of axis 0.
-NARROWCAST_EXPORT at::Tensor quantize_per_channel(const at::Tensor& x, const at::Tensor& scales,
-                                                  const at::Tensor& zero_points);
+at::Tensor quantize_per_channel(const at::Tensor& x, const at::Tensor& scales, const at::Tensor& zero_points);
 
 // q uint8 [...], scale [1] or [], zero_point [1] or [] -> float32 [...]: scale * (q - zero_point).
-NARROWCAST_EXPORT at::Tensor dequantize_per_tensor(const at::Tensor& q, const at::Tensor& scale,
-                                                   const at::Tensor& zero_point);
+at::Tensor dequantize_per_tensor(const at::Tensor& q, const at::Tensor& scale, const at::Tensor& zero_point);
 
 // q uint8 [C, ...], scales [C], zero_points [C] -> float32 [C, ...]: the same for each index of axis 0.
-NARROWCAST_EXPORT at::Tensor dequantize_per_channel(const at::Tensor& q, const at::Tensor& scales,
-                                                    const at::Tensor& zero_points);
+at::Tensor dequantize_per_channel(const at::Tensor& q, const at::Tensor& scales, const at::Tensor& zero_points);
 
 }  // namespace narrowcast

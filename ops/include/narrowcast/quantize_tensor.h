@@ -20,7 +20,7 @@
 
 #include <narrowcast/export.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // What a float becomes on its way. Prints as the operators' `qtype`.
 enum class DQuantType {
@@ -29,29 +29,28 @@ enum class DQuantType {
 };
 
 // "fp16" or "bfp16". c10::ValueError for a number that is no DQuantType.
-NARROWCAST_EXPORT std::string_view to_string(DQuantType qtype);
+std::string_view to_string(DQuantType qtype);
 
 // Prints to_string(qtype).
-NARROWCAST_EXPORT std::ostream& operator<<(std::ostream& stream, DQuantType qtype);
+std::ostream& operator<<(std::ostream& stream, DQuantType qtype);
 
 // The inverse of to_string. c10::ValueError for other names.
-NARROWCAST_EXPORT DQuantType parse_dquant_type(std::string_view name);
+DQuantType parse_dquant_type(std::string_view name);
 
 // x [...] -> q float16 [...]. kBfp16 fills float16's 16 bits with bits of its own:
 // only dequantize_tensor knows their values. Other dtypes than float32 are rounded
 // to it first, and FP16 rounds the limit 65504 to x's dtype, as PyTorch does: in
 // bfloat16 it is 65536, so that such values become Inf.
-NARROWCAST_EXPORT at::Tensor quantize_tensor(const at::Tensor& x, DQuantType qtype);
+at::Tensor quantize_tensor(const at::Tensor& x, DQuantType qtype);
 
 // quantize_tensor of each; dtypes, shapes and devices may differ. Empty for no tensors.
-NARROWCAST_EXPORT std::vector<at::Tensor> quantize_tensor_list(at::TensorList xs, DQuantType qtype);
+std::vector<at::Tensor> quantize_tensor_list(at::TensorList xs, DQuantType qtype);
 
 // q float16 [...] -> float32 [...], divided by quant_loss (rounded to float32) if given.
-NARROWCAST_EXPORT at::Tensor dequantize_tensor(const at::Tensor& q, DQuantType qtype,
-                                               std::optional<double> quant_loss = std::nullopt);
+at::Tensor dequantize_tensor(const at::Tensor& q, DQuantType qtype, std::optional<double> quant_loss = std::nullopt);
 
 // dequantize_tensor of each; shapes and devices may differ. Empty for no tensors.
-NARROWCAST_EXPORT std::vector<at::Tensor> dequantize_tensor_list(at::TensorList qs, DQuantType qtype,
-                                                                 std::optional<double> quant_loss = std::nullopt);
+std::vector<at::Tensor> dequantize_tensor_list(at::TensorList qs, DQuantType qtype,
+                                               std::optional<double> quant_loss = std::nullopt);
 
 }  // namespace narrowcast

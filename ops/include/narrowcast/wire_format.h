@@ -19,20 +19,20 @@
 #include <narrowcast/export.h>
 #include <narrowcast/wire_formats.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // A name of docs/wire_format.md, e.g. "int8_b128": one of wire_format_names(). c10::ValueError for a number that is
 // no WireFormat.
-NARROWCAST_EXPORT std::string_view to_string(WireFormat format);
+std::string_view to_string(WireFormat format);
 
 // Prints to_string(format).
-NARROWCAST_EXPORT std::ostream& operator<<(std::ostream& stream, WireFormat format);
+std::ostream& operator<<(std::ostream& stream, WireFormat format);
 
 // The inverse of to_string. c10::ValueError for other names, listing the known ones.
-NARROWCAST_EXPORT WireFormat parse_wire_format(std::string_view name);
+WireFormat parse_wire_format(std::string_view name);
 
 // All names, separated by ", ".
-NARROWCAST_EXPORT std::string wire_format_names();
+std::string wire_format_names();
 
 // How encode rounds.
 struct EncodeOptions {
@@ -43,14 +43,14 @@ struct EncodeOptions {
 };
 
 // Bytes of a message of `numel` elements. c10::ValueError for a negative number.
-NARROWCAST_EXPORT int64_t encoded_size(int64_t numel, WireFormat format);
+int64_t encoded_size(int64_t numel, WireFormat format);
 
 // x [...] float32, float64, bfloat16 or float16, rounded to float32 first -> uint8 [encoded_size]: its elements in
 // order.
-NARROWCAST_EXPORT at::Tensor encode(const at::Tensor& x, WireFormat format, const EncodeOptions& options = {});
+at::Tensor encode(const at::Tensor& x, WireFormat format, const EncodeOptions& options = {});
 
 // bytes uint8 [encoded_size(numel)] -> float32 [numel]. CorruptInputError (narrowcast/errors.h) for another number of
 // bytes.
-NARROWCAST_EXPORT at::Tensor decode(const at::Tensor& bytes, WireFormat format, int64_t numel);
+at::Tensor decode(const at::Tensor& bytes, WireFormat format, int64_t numel);
 
 }  // namespace narrowcast
