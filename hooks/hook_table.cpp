@@ -15,7 +15,6 @@
 #include "hooks/mean_hook.h"
 #include "hooks/post_local_sgd.h"
 #include "hooks/power_sgd.h"
-#include "hooks/quantized_allreduce.h"
 #include "ops/collectives/mean/affine_codec.h"
 #include "ops/collectives/mean/two_levels.h"
 

@@ -4,6 +4,8 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -12,7 +14,7 @@
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
 #include "hooks/bucket.h"
-#include "hooks/execution.h"
+#include "hooks/error_feedback.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/stream_groups.h"
 #include "ops/collectives/mean/stream_mean.h"
@@ -83,5 +85,27 @@ std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& optio
 // that bucket_size, rounded once to the bucket's dtype.
 // Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.
 std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookOptions& options);
+
+// "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops. Sends the same
+// share of float32's bytes for any number of ranks. With one rank a bucket stays as it is. It has several names: the
+// table (hooks/hook_table.h) knows them, and their formats.
+class QuantizedAllReduceHook final : public MeanHook {
+ public:
+  // The options say a format. `name` outlives the hook.
+  QuantizedAllReduceHook(std::string_view name, const HookOptions& options);
+
+  HookState state(const std::vector<NamedParameter>& parameters) const override;
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+  void rescale_state(double factor) override;
+
+ private:
+  collectives::MeanCall make_call(const c10d::GradBucket& bucket, const Layout& layout) override;
+
+  static constexpr int64_t kAfterAllBuckets = std::numeric_limits<int64_t>::max();
+
+  ErrorFeedback feedback_;
+  uint64_t step_ = 0;  // Steps whose first bucket has come: of those buckets that this hook gets.
+  int64_t last_bucket_ = kAfterAllBuckets;
+};
 
 }  // namespace narrowcast::hooks

@@ -1,4 +1,4 @@
-#include "hooks/quantized_allreduce.h"
+#include "hooks/mean_hook.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -13,7 +13,6 @@
 #include <narrowcast/module_state.h>
 #include <narrowcast/process_group.h>
 #include "trainer/ddp/bucket_size.h"
-#include "trainer/ddp/gradient_times.h"
 
 namespace narrowcast {
 

@@ -1,12 +1,16 @@
-// How large buckets should be: a pure function of when gradients become ready and of what it takes to average them.
+// How large buckets should be: a pure function of when gradients become ready, which GradientTimes watches, and of what
+// it takes to average them.
 //
 // A bucket can go when its last gradient is there and the buckets before it are gone; one is averaged after the other.
 // Small buckets leave little to send when the backward pass ends; but each costs its latency, which large ones spare.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <narrowcast/gradient_reducer.h>
@@ -45,5 +49,45 @@ double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& 
 // the best. Processors that the exchange takes from the backward pass are taken with every size alike, and so left out.
 BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
                                 const ExchangeSeconds& exchange);
+
+// What backward passes tell of the gradients of parameters: that they are there, and when.
+
+// While it lives, `on_gradient(i)` is called whenever a backward pass has added to the gradient of parameters[i], on
+// the thread of that pass: before what is watched by those who came later, e.g. a Reducer.
+class AccumulatorHooks {
+ public:
+  AccumulatorHooks(const std::vector<at::Tensor>& parameters, const std::function<void(size_t)>& on_gradient);
+  ~AccumulatorHooks();
+  AccumulatorHooks(const AccumulatorHooks&) = delete;
+  AccumulatorHooks& operator=(const AccumulatorHooks&) = delete;
+
+ private:
+  struct List;
+  std::unique_ptr<List> list_;
+};
+
+// Watches backward passes. Gradients on the CPU are ready when the pass hands them out. Not thread-safe, but for the
+// passes themselves.
+class GradientTimes {
+ public:
+  explicit GradientTimes(const std::vector<at::Tensor>& parameters);
+
+  // From here to end_pass() one backward pass is watched.
+  void begin_pass();
+  // Does nothing where none is; a pass that reached no parameter does not count.
+  void end_pass();
+
+  // How many passes have been watched to their end.
+  int64_t passes() const;
+
+  // Of each parameter, the seconds from a pass's first gradient to its own: the least of all passes, 0 where there
+  // were none.
+  const std::vector<double>& seconds() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  AccumulatorHooks hooks_;
+};
 
 }  // namespace narrowcast

@@ -15,7 +15,6 @@
 #include <narrowcast/gradient_reducer.h>
 #include <narrowcast/module_state.h>
 #include "trainer/ddp/bucket_size.h"
-#include "trainer/ddp/gradient_times.h"
 
 namespace narrowcast {
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "ops/collectives/mean/wire_codec.h"
+#include "ops/collectives/mean/segment_codec.h"
 
 namespace narrowcast::collectives {
 namespace {

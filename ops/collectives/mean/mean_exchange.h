@@ -112,7 +112,7 @@ class MeanCodec {
   virtual void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) = 0;
 };
 
-// Makes the codec for an array on that device. See wire_codec.h and affine_codec.h.
+// Makes the codec for an array on that device. See segment_codec.h and affine_codec.h.
 using MeanCodecFactory = std::function<std::unique_ptr<MeanCodec>(at::Device device)>;
 
 // Messages of one array share a rank's channels with those of no other array of the same job.

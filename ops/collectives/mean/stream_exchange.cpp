@@ -9,7 +9,6 @@
 
 #include "ops/backend_errors.h"
 #include "ops/collectives/mean/segment_codec.h"
-#include "ops/collectives/mean/wire_codec.h"
 #include "ops/libtorch_versions.h"
 
 namespace narrowcast::collectives {

@@ -4,7 +4,6 @@
 
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/segment_codec.h"
-#include "ops/collectives/mean/wire_codec.h"
 
 namespace narrowcast::collectives {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/ddp/gradient_times.h"
+#include "trainer/ddp/bucket_size.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

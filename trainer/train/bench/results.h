@@ -1,7 +1,8 @@
-// What narrowcast-bench has measured, and the numbers that follow from it.
+// What narrowcast-bench has measured, the numbers that follow from it, and both as JSON.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -114,5 +115,13 @@ struct HookFit {
 // For each number of buckets and hook the fit of the median times, by fit_line with x = averaged_bytes. None of those
 // with fewer than three sizes. In the order of the results.
 std::vector<HookFit> fit_hooks(const BenchResults& results);
+
+// The results for other programs; docs/benchmarking.md lists the keys.
+
+struct BenchOptions;
+
+// An object with all that was measured with these options. What was not is absent; numbers that are not finite are
+// null.
+nlohmann::json to_json(const BenchOptions& options, const BenchResults& results);
 
 }  // namespace narrowcast::bench

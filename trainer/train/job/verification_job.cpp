@@ -13,7 +13,7 @@
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/verification/hook_report.h"
-#include "trainer/train/verification/recording_hook.h"
+#include "trainer/train/verification/hook_run.h"
 #include "trainer/train/verification/verify_gradients.h"
 
 namespace narrowcast::job {

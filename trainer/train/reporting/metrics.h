@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "trainer/train/files/json_lines.h"
+#include "trainer/train/files/file_io.h"
 #include "trainer/train/reporting/progress.h"
 
 namespace narrowcast::reporting {

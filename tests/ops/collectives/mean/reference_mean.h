@@ -8,8 +8,8 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/segment_codec.h"
 #include "ops/collectives/mean/segments.h"
-#include "ops/collectives/mean/wire_codec.h"
 #include "ops/node/node_layout.h"
 
 namespace narrowcast::collectives {

@@ -1,5 +1,5 @@
 // What a rank sends, as encode says it; the exchanges' own tests compare what all ranks make of it.
-#include "ops/collectives/mean/wire_codec.h"
+#include "ops/collectives/mean/segment_codec.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

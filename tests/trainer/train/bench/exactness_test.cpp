@@ -1,4 +1,4 @@
-#include "trainer/train/bench/exactness.h"
+#include "trainer/train/bench/hook_times.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

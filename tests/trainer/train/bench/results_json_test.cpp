@@ -1,4 +1,4 @@
-#include "trainer/train/bench/results_json.h"
+#include "trainer/train/bench/results.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/train/files/json_lines.h"
+#include "trainer/train/files/file_io.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

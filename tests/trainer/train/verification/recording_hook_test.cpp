@@ -1,4 +1,4 @@
-#include "trainer/train/verification/recording_hook.h"
+#include "trainer/train/verification/hook_run.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
