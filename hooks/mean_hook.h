@@ -15,6 +15,7 @@
 #include <narrowcast/hook_options.h>
 #include "hooks/bucket.h"
 #include "hooks/error_feedback.h"
+#include "hooks/execution.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/stream_groups.h"
 #include "ops/collectives/mean/stream_mean.h"
