@@ -23,7 +23,8 @@ std::string option_text(const std::optional<T>& value) {
 // The option of that name.
 template <class Options, class T>
 NamedOption named_option(const char* name, const Options& options, T Options::*member) {
-  return {name, option_text(options.*member), options.*member != Options{}.*member};
+  static const Options usual;
+  return {name, option_text(options.*member), options.*member != usual.*member};
 }
 
 }  // namespace

@@ -291,7 +291,7 @@ TEST(AutoBucketsTest, ResidualsGoWithTheirParameters) {
     }
     ASSERT_TRUE(ddp.bucket_choice().has_value());
     const auto named = ddp.module()->named_parameters();
-    const hooks::HookState state = ddp.state().hook;
+    const hooks::HookState state = ddp.state().hook.own();
     for (size_t p = 0; p < lacking.size(); ++p) {
       std::vector<at::Tensor> owed = {state.at("residual." + named[p].key()).to(at::kDouble) / kWorld};
       group->allreduce(owed)->wait();
