@@ -81,13 +81,9 @@ HookRow cast_row(std::string name, std::unique_ptr<CommHook> (*make)(const HookO
           .reference_tolerance = kReferenceOfNarrowFormats};
 }
 
-// The message of the largest of an array's segments (NodeLayout), which one rank of a node sends.
+// The message of the largest of an array's segments, which one rank of a node sends.
 int64_t bytes_of_segment(int64_t numel, const NodeLayout& layout, WireFormat format) {
-  int64_t largest = 0;
-  for (int64_t index = 0; index < layout.segments(); ++index) {
-    largest = std::max(largest, collectives::segment_of(layout, index, numel).numel);
-  }
-  return encoded_size(largest, format);
+  return encoded_size(collectives::largest_segment(layout, numel), format);
 }
 
 // QuantizedAllReduceHook by one of its names, which is a literal: the hook keeps it.
@@ -193,6 +189,27 @@ std::string first_given(const WireOptions& options) {
   return given->name + ": " + given->value;
 }
 
+WireOptions without_levels(WireOptions wire) {
+  wire.levels = Levels::kAuto;
+  wire.node_size = std::nullopt;
+  return wire;
+}
+
+// What the hook does not take at all, or takes in a format of its own.
+void check_wire(const HookRow& row, const WireOptions& wire) {
+  const WireOptions refused = row.takes_wire() ? WireOptions{} : row.takes_levels() ? without_levels(wire) : wire;
+  if (refused != WireOptions{}) {
+    const bool is_of_levels = without_levels(refused) == WireOptions{};
+    TORCH_CHECK_VALUE(false, first_given(refused), " has no effect with the hook '", row.name, "'; it is for ",
+                      hook_names_with(&HookRow::takes_format), ", its short names and ",
+                      hook_names_with(&HookRow::chooses),
+                      is_of_levels ? ", and for " + hook_names_with(&HookRow::takes_power_sgd) : "");
+  }
+  TORCH_CHECK_VALUE(row.takes_format || !wire.format, first_given(wire), " has no effect with the hook '", row.name,
+                    row.chooses ? "', which takes formats of its own choice" : "', which has a format of its own",
+                    "; it is for ", hook_names_with(&HookRow::takes_format));
+}
+
 void check_levels(const WireOptions& wire) {
   TORCH_CHECK_VALUE(!wire.node_size || *wire.node_size >= 1, "node_size: must be at least 1, but is ", *wire.node_size);
   TORCH_CHECK_VALUE(!wire.node_size || wire.levels != Levels::kOne, "node_size: ", *wire.node_size,
@@ -254,12 +271,7 @@ void check_comm_hook(const std::string& name, const WireOptions& wire, std::opti
                      const LocalOptions& local, const PowerSgdOptions& power_sgd) {
   const HookRow& row = hook_row(name);
   check_auto_bits(row, wire.auto_bits);
-  TORCH_CHECK_VALUE(row.takes_wire() || wire == WireOptions{}, first_given(wire), " has no effect with the hook '",
-                    name, "'; it is for ", hook_names_with(&HookRow::takes_format), ", its short names and ",
-                    hook_names_with(&HookRow::chooses));
-  TORCH_CHECK_VALUE(row.takes_format || !wire.format, first_given(wire), " has no effect with the hook '", name,
-                    row.chooses ? "', which takes formats of its own choice" : "', which has a format of its own",
-                    "; it is for ", hook_names_with(&HookRow::takes_format));
+  check_wire(row, wire);
   check_levels(wire);
   check_positive("link_gbit", wire.link_gbit);
   check_positive("link_us", wire.link_us);

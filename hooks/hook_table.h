@@ -73,13 +73,22 @@ struct HookRow {
   // Whether HookOptions::local has an effect.
   bool takes_local = false;
 
-  // Whether HookOptions::power_sgd has an effect; the rank of the approximation, unless the options say another; and
-  // whether that is of whole buckets, for which nothing is chosen by the shapes of parameters.
+  // Whether HookOptions::power_sgd and, of HookOptions::wire, levels and node_size have an effect; the rank of the
+  // approximation, unless the options say another; and whether that is of whole buckets, for which nothing is chosen by
+  // the shapes of parameters.
   bool takes_power_sgd = false;
   int64_t power_sgd_rank = 1;
   bool compresses_buckets = false;
 
+  // Of hooks that exchange in levels, the most elements in float32 that a rank has in its node's memory for such
+  // gradients, in one bucket or in those that are in flight together. Empty: all of them.
+  std::function<int64_t(const GradientSizes& gradients, const HookOptions& options)> staged_numel = nullptr;
+
   bool takes_wire() const { return format.has_value() || chooses; }
+
+  // Whether the hook exchanges in levels: WireOptions::levels and node_size have an effect, and making it is a
+  // collective.
+  bool takes_levels() const { return takes_wire() || takes_power_sgd; }
 };
 
 // The row of that name. c10::ValueError for an unknown name; it lists the known ones.

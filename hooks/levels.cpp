@@ -17,8 +17,6 @@ using node::NodeLayout;
 
 constexpr const char* kNodes = "nodes";
 
-bool asks_for_two(const WireOptions& wire) { return wire.levels == Levels::kTwo || wire.node_size.value_or(1) > 1; }
-
 // Why the group itself allows one level only; empty if it allows two.
 std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   if (!collectives::moves_tensors_on(at::kCUDA, group)) {
@@ -33,6 +31,10 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
 
 }  // namespace
 
+bool asks_for_two_levels(const WireOptions& wire) {
+  return wire.levels == Levels::kTwo || wire.node_size.value_or(1) > 1;
+}
+
 std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   const WireOptions& wire = options.wire;
   const int64_t world_size = options.process_group->getSize();
@@ -40,7 +42,7 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
     return FoundNodes::flat(world_size);
   }
   if (const std::string why = why_group_is_flat(options.process_group); !why.empty()) {
-    TORCH_CHECK_VALUE(!asks_for_two(wire), "levels: there cannot be two, as ", why);
+    TORCH_CHECK_VALUE(!asks_for_two_levels(wire), "levels: there cannot be two, as ", why);
     return FoundNodes::flat(world_size);
   }
   auto found = node::find_nodes(options.process_group, wire.node_size);

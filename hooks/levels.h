@@ -10,13 +10,16 @@
 
 namespace narrowcast::hooks {
 
-// A collective: the nodes of the group, for a hook of wire formats with these options; all ranks get the same, found
+// A collective: the nodes of the group, for a hook with these options; all ranks get the same, found
 // once for each group. One level, the flat layout without memory, where the options say so, where no two ranks share a
 // node or can have memory in common (FoundNodes::why_flat says why), and for groups that move tensors on GPUs by
 // something else than NCCL, or none on the CPU beside, by which ranks are found.
 //
 // c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and there cannot be two.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
+
+// Whether the options say that there be two levels, and one is an error.
+bool asks_for_two_levels(const WireOptions& wire);
 
 // What find_hook_nodes would find, as far as the options alone say it: the layout for a node size, else one level.
 node::NodeLayout expected_layout(const WireOptions& wire, int64_t world_size);

@@ -12,7 +12,9 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/basic_hooks.h"
+#include "hooks/levels.h"
 #include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/two_levels.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -74,14 +76,17 @@ void check_ranges(const PowerSgdOptions& options) {
                     ", but is ", options.seed);
 }
 
-// The message of an exchange of `numel` elements that all go as one array.
-int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const PowerSgdOptions& options, int64_t world_size) {
+// What the rank that sends most sends of `numel` elements that all go as one array.
+int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const PowerSgdOptions& options,
+                          const node::NodeLayout& layout) {
   if (element_size == sizeof(double)) {
-    return (world_size - 1) * numel * element_size;
+    return (layout.world_size() - 1) * numel * element_size;
   }
-  const int64_t bytes = encoded_size(numel, options.wire);
-  const bool in_two = collectives::choose_route(numel, world_size, options.wire) == collectives::Route::kTwoShot;
-  return in_two ? ring_all_reduce_bytes(bytes, world_size) : (world_size - 1) * bytes;
+  const int64_t nodes = layout.nodes();
+  const int64_t segment = collectives::largest_segment(layout, numel);
+  const int64_t bytes = encoded_size(segment, options.wire);
+  const bool in_two = collectives::choose_route(segment, nodes, options.wire) == collectives::Route::kTwoShot;
+  return in_two ? ring_all_reduce_bytes(bytes, nodes) : (nodes - 1) * bytes;
 }
 
 // Where the shapes of parameters count.
@@ -95,15 +100,18 @@ CompressionPlan plan_of_all(const GradientSizes& gradients, const collectives::C
   return collectives::plan_by_layer(gradients.numel, segments, options);
 }
 
-// Of a step that compresses, as if all gradients were in one bucket.
-int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, int64_t world_size,
-                     const PowerSgdOptions& options) {
+// As if all gradients were in one bucket.
+CompressionPlan plan_of_row(const HookRow& row, const GradientSizes& gradients, const PowerSgdOptions& options) {
   const int64_t rank = options.rank.value_or(row.power_sgd_rank);
-  const CompressionPlan plan = row.compresses_buckets ? collectives::plan_of_square(gradients.numel, rank)
-                                                      : plan_of_all(gradients, {rank, options.min_rate, options.batch});
-  const auto bytes = [&](int64_t numel) {
-    return bytes_of_exchange(numel, gradients.element_size, options, world_size);
-  };
+  return row.compresses_buckets ? collectives::plan_of_square(gradients.numel, rank)
+                                : plan_of_all(gradients, {rank, options.min_rate, options.batch});
+}
+
+// Of a step that compresses.
+int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const node::NodeLayout& layout,
+                     const PowerSgdOptions& options) {
+  const CompressionPlan plan = plan_of_row(row, gradients, options);
+  const auto bytes = [&](int64_t numel) { return bytes_of_exchange(numel, gradients.element_size, options, layout); };
   if (options.alternate) {
     return bytes(std::max(plan.p_numel, plan.q_numel) + plan.plain_numel);
   }
@@ -132,7 +140,12 @@ HookRow row_of(const PowerSgdHook::Kind& kind) {
   row.compresses_buckets = kind.batched;
   row.payload_bytes = [row](const GradientSizes& gradients, const node::NodeLayout& layout,
                             const HookOptions& options) {
-    return bytes_of_row(row, gradients, layout.world_size(), options.power_sgd);
+    return bytes_of_row(row, gradients, layout, options.power_sgd);
+  };
+  row.staged_numel = [row](const GradientSizes& gradients, const HookOptions& options) {
+    const CompressionPlan plan = plan_of_row(row, gradients, options.power_sgd);
+    return (options.power_sgd.alternate ? std::max(plan.p_numel, plan.q_numel) : plan.p_numel + plan.q_numel) +
+           plan.plain_numel;
   };
   row.make = [kind](const HookOptions& options) { return std::make_unique<PowerSgdHook>(kind, options); };
   return row;
@@ -143,6 +156,7 @@ HookRow row_of(const PowerSgdHook::Kind& kind) {
 PowerSgdHook::PowerSgdHook(const Kind& kind, const HookOptions& options)
     : kind_(kind),
       options_(options),
+      nodes_(find_hook_nodes(options)),
       engine_(options.process_group),
       memory_(std::make_shared<collectives::PowerSgdMemory>(draws_of(options.power_sgd))),
       states_({.keeps_residual = options.power_sgd.error_feedback,
@@ -155,6 +169,8 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& 
   check_bucket(name(), bucket);
   TORCH_CHECK_VALUE(bucket.getBuffer().is_cpu(), name(), ": buckets on ", bucket.getBuffer().device().type(),
                     " are not supported yet; bucket ", bucket.getIndex(), " must be on the CPU");
+  TORCH_CHECK_VALUE(bucket.getBuffer().scalar_type() != at::kDouble || !asks_for_two_levels(options_.wire), name(),
+                    ": gradients in float64 are exchanged in one level, but levels or node_size ask for two");
   const bool compresses = iterations_ >= options_.power_sgd.start;
   iterations_ += bucket.isLast() ? 1 : 0;
   return compresses ? compress(bucket) : average(bucket);
@@ -200,7 +216,8 @@ collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket
           .averaged_memory = options.memory == PowerSgdMemory::kAveraged,
           .warm_start = options.warm_start,
           .alternates = options.alternate,
-          .format = options.wire};
+          .format = options.wire,
+          .nodes = nodes_};
 }
 
 HookState PowerSgdHook::state(const std::vector<NamedParameter>& parameters) const {

@@ -17,13 +17,16 @@
 #include "hooks/hook_table.h"
 #include "hooks/power_sgd_states.h"
 #include "ops/collectives/power_sgd/power_sgd_job.h"
+#include "ops/node/find_nodes.h"
 
 namespace narrowcast::hooks {
 
 // "power_sgd", "batched_power_sgd" and the same with "_rank2": for so many steps as the options say PyTorch's
-// allreduce_hook, then powerSGD_hook or batched_powerSGD_hook. Buckets on the CPU; others are a c10::ValueError. Those
-// that name no parameters are not compressed by layer. Payload of a compressed step, W ranks: (W - 1) messages of P and
-// of Q, in one shot, and of what is not compressed.
+// allreduce_hook, then powerSGD_hook or batched_powerSGD_hook, whose P, Q and the rest are averaged in two levels where
+// ranks share nodes. Buckets on the CPU; others are a c10::ValueError, and so are float64 ones where the options ask
+// for two levels, as these go in one. Buckets that name no parameters are not compressed by layer. Payload of a
+// compressed step, N nodes: (N - 1) messages of P and of Q, in one shot, and of what is not compressed; with several
+// ranks on a node, of the segments of these that the rank owns.
 class PowerSgdHook final : public CommHook {
  public:
   // How a name's hook is made.
@@ -32,6 +35,7 @@ class PowerSgdHook final : public CommHook {
     int64_t rank = 1;       // Unless the options say another.
     bool batched = false;   // The whole bucket is one matrix.
   };
+  // A collective.
   PowerSgdHook(const Kind& kind, const HookOptions& options);
 
   std::string_view name() const override { return kind_.name; }
@@ -59,6 +63,7 @@ class PowerSgdHook final : public CommHook {
 
   const Kind kind_;
   const HookOptions options_;
+  const std::shared_ptr<const node::FoundNodes> nodes_;
   CpuEngine engine_;
   std::shared_ptr<collectives::PowerSgdMemory> memory_;
   PowerSgdStates states_;

@@ -186,6 +186,14 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
         EXPECT_THAT(value_error(name, {group, kGiven[i]}),
                     AllOf(HasSubstr(kNamed[i]), HasSubstr(name), HasSubstr("quantized_allreduce")));
       }
+      const bool is_of_levels = kGiven[i].node_size || kGiven[i].levels != Levels::kAuto;
+      if (is_of_levels) {
+        EXPECT_NE(create_comm_hook("power_sgd", {group, kGiven[i]}), nullptr);
+        EXPECT_THAT(value_error("allreduce", {group, kGiven[i]}), HasSubstr("and auto, and for power_sgd, power_sgd"));
+      } else {
+        EXPECT_THAT(value_error("power_sgd", {group, kGiven[i]}),
+                    AllOf(HasSubstr(kNamed[i]), HasSubstr("'power_sgd'; it is for quantized_allreduce")));
+      }
       EXPECT_NE(create_comm_hook("quantized_allreduce", {group, kGiven[i]}), nullptr);
       if (!kGiven[i].format) {
         EXPECT_NE(create_comm_hook("int6", {group, kGiven[i]}), nullptr);

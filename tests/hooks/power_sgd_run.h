@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
 #include "ops/collectives/power_sgd/low_rank.h"
 #include "tests/hooks/parameters_bucket.h"
 #include "tests/support/ranks.h"
@@ -25,6 +27,7 @@ struct PowerSgdRun {
   std::vector<std::vector<int64_t>> shapes = {};
   int64_t world_size = 2;
   int64_t steps = 1;
+  WireOptions wire = {.node_size = 1};  // All ranks share this machine: else they would send nothing.
 };
 
 inline std::vector<at::Tensor> parameters_of(const PowerSgdRun& run, at::ScalarType dtype) {
@@ -50,6 +53,7 @@ inline at::Tensor average_step(CommHook& hook, const std::vector<at::Tensor>& pa
 struct PowerSgdResult {
   std::vector<std::vector<at::Tensor>> means;  // by rank and step
   std::vector<HookState> states;               // by rank, at the end; parameters are named 0, 1, 2...
+  std::vector<int64_t> payload_bytes;          // by rank
 };
 
 inline std::vector<NamedParameter> named(const std::vector<at::Tensor>& parameters) {
@@ -59,16 +63,48 @@ inline std::vector<NamedParameter> named(const std::vector<at::Tensor>& paramete
 }
 
 inline PowerSgdResult run_power_sgd(const PowerSgdRun& run, const StepGradients& gradients) {
-  PowerSgdResult result{std::vector<std::vector<at::Tensor>>(run.world_size), std::vector<HookState>(run.world_size)};
+  PowerSgdResult result{std::vector<std::vector<at::Tensor>>(run.world_size), std::vector<HookState>(run.world_size),
+                        std::vector<int64_t>(run.world_size)};
   testing::run_ranks(run.world_size, [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-    const auto hook = create_comm_hook(run.hook, {.process_group = group, .power_sgd = run.options});
+    const auto hook = create_comm_hook(run.hook, {.process_group = group, .wire = run.wire, .power_sgd = run.options});
     const auto parameters = parameters_of(run, gradients(rank, 0).scalar_type());
     for (int64_t step = 0; step < run.steps; ++step) {
       result.means[rank].push_back(average_step(*hook, parameters, gradients(rank, step)));
     }
     result.states[rank] = hook->state(named(parameters));
+    result.payload_bytes[rank] = hook->payload_bytes_sent();
   });
   return result;
+}
+
+inline double l2_norm(const at::Tensor& tensor) { return tensor.to(at::kDouble).norm().item<double>(); }
+
+inline at::Tensor float64_mean(const StepGradients& gradients, int64_t world_size, int64_t step) {
+  at::Tensor sum = gradients(0, step).to(at::kDouble);
+  for (int64_t rank = 1; rank < world_size; ++rank) sum = sum + gradients(rank, step).to(at::kDouble);
+  return sum / static_cast<double>(world_size);
+}
+
+inline void expect_equal_replicas(const PowerSgdResult& result) {
+  for (size_t rank = 1; rank < result.means.size(); ++rank) {
+    for (size_t step = 0; step < result.means[rank].size(); ++step) {
+      EXPECT_TRUE(at::equal(result.means[rank][step], result.means[0][step])) << "rank " << rank << " step " << step;
+    }
+  }
+}
+
+// What the residuals of all ranks add to the mean, of all parameters: [numel], float64.
+inline at::Tensor kept_of(const std::vector<HookState>& states) {
+  at::Tensor kept;
+  for (const HookState& state : states) {
+    std::vector<at::Tensor> parts;
+    for (int64_t i = 0; state.contains("residual." + std::to_string(i)); ++i) {
+      parts.push_back(state.at("residual." + std::to_string(i)).to(at::kDouble));
+    }
+    const at::Tensor own = at::cat(parts) / static_cast<double>(states.size());
+    kept = kept.defined() ? kept + own : own;
+  }
+  return kept;
 }
 
 // Normal numbers, others for each rank and step.
@@ -78,6 +114,26 @@ inline StepGradients random_gradients(int64_t numel, at::ScalarType dtype) {
     collectives::NormalNumbers(1000 * rank + step + 1).fill(numbers);
     return numbers;
   };
+}
+
+// Each step rounds some numbers of at most the gradients' size: W sums of P, Q and of the rest, products, differences.
+inline double rounding_of_all_kept(int64_t world_size) { return 16.0 * static_cast<double>(world_size + 4) * 0x1p-24; }
+
+// What the steps' means lack is in the residuals: nothing gets lost.
+inline void expect_all_kept(const PowerSgdRun& run, int64_t numel) {
+  const auto gradients = random_gradients(numel, at::kFloat);
+  const PowerSgdResult result = run_power_sgd(run, gradients);
+  expect_equal_replicas(result);
+  at::Tensor given = at::zeros({numel}, at::kDouble);
+  at::Tensor means = at::zeros_like(given);
+  for (int64_t step = 0; step < run.steps; ++step) {
+    given += float64_mean(gradients, run.world_size, step);
+    means += result.means[0][step].to(at::kDouble);
+  }
+  const at::Tensor kept = kept_of(result.states);
+  EXPECT_LE(l2_norm(given - means - kept), rounding_of_all_kept(run.world_size) * l2_norm(given))
+      << to_string(run.options.wire) << " " << run.options.alternate;
+  EXPECT_GT(l2_norm(kept), 1e-3 * l2_norm(given)) << "a test of nothing";
 }
 
 // PowerSGD of one matrix of all ranks, from its formulas, in float64; QR makes columns orthonormal.

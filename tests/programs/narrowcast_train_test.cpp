@@ -175,13 +175,29 @@ TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
 TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForPowerSgd) {
   const Words flags = small_gpt() + Words{"--hook=power_sgd", "--power_sgd_rank=2", "--power_sgd_start=0",
                                           "--power_sgd_wire=bf16", "--bucket_cap_mb=25"};
-  const ProgramEnd end = train_on(2, flags + Words{"--output_dir=" + folder / "run"});
+  const ProgramEnd end = train_on(2, flags + Words{"--node_size=1", "--output_dir=" + folder / "run"});
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines.front()["power_sgd_rank"], 2);
   EXPECT_EQ(lines.front()["power_sgd_wire"], "bf16");
   // All of the model is one bucket.
+  EXPECT_GT(lines.back()["payload_bytes_sent"].get<int64_t>(), 0);
   EXPECT_EQ(lines.back()["payload_bytes_sent"], 6 * lines.front()["payload_bytes_per_step_and_rank"].get<int64_t>());
+  EXPECT_EQ(lines.back()["replicas_identical"], true);
+}
+
+TEST_F(NarrowcastTrainTest, SendsNothingOnOneNodeWithPowerSgd) {
+  const Words flags = small_gpt() + Words{"--hook=power_sgd", "--power_sgd_start=0", "--levels=two"};
+  const ProgramEnd end = train_on(2, flags + Words{"--output_dir=" + folder / "run"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, HasSubstr("nodes: 1 x 2\n"));
+  const auto lines = json_lines(folder / "run/metrics.jsonl");
+  EXPECT_EQ(lines.front()["exchange_levels"], 2);
+  EXPECT_EQ(lines.front()["payload_bytes_per_step_and_rank"], 0);
+  // P, Q and the rest, twice, of two ranks: less than of the gradients of one.
+  EXPECT_GT(lines.front()["node_memory_bytes"].get<int64_t>(), 0);
+  EXPECT_LT(lines.front()["node_memory_bytes"].get<int64_t>(), 4 * lines.front()["parameters"].get<int64_t>());
+  EXPECT_EQ(lines.back()["payload_bytes_sent"], 0);
   EXPECT_EQ(lines.back()["replicas_identical"], true);
 }
 

@@ -32,8 +32,8 @@ NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
 inline constexpr int64_t kFewestAutoBits = 4;
 inline constexpr int64_t kDefaultAutoBits = 8;
 
-// What quantized_allreduce and its short names can be told, and auto for those that it may take. docs/hooks.md says
-// when which of them pays.
+// What quantized_allreduce and its short names can be told, and auto for those that it may take; of that, levels and
+// node_size also the power_sgd hooks. docs/hooks.md says when which of them pays.
 struct WireOptions {
   // How gradients travel; without a value int8_b128, or what the short name stands for, which takes no other.
   std::optional<WireFormat> format = std::nullopt;
@@ -49,7 +49,6 @@ struct WireOptions {
   // Gradients of parameters with one dimension or none (biases, norms) travel as float32.
   bool exempt_one_dimensional = false;
 
-  // Of gradients on the CPU; on GPUs there is one level so far.
   Levels levels = Levels::kAuto;
 
   // Takes every so many consecutive ranks for a node, >= 1, instead of finding out which ranks share one. They must be

@@ -1,6 +1,7 @@
 // The mean where ranks share nodes: in the memory of each node first, then between nodes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -23,6 +24,15 @@ struct SentParts {
 // Of an array of `numel` elements.
 inline Segment segment_of(const node::NodeLayout& layout, int64_t index, int64_t numel) {
   return part_of({0, numel}, index, layout.segments(), cpu::kWireGrain);
+}
+
+// Elements of the largest segment.
+inline int64_t largest_segment(const node::NodeLayout& layout, int64_t numel) {
+  int64_t largest = 0;
+  for (int64_t index = 0; index < layout.segments(); ++index) {
+    largest = std::max(largest, segment_of(layout, index, numel).numel);
+  }
+  return largest;
 }
 
 inline SentParts sent_parts(const node::NodeLayout& layout, int64_t rank, int64_t numel) {

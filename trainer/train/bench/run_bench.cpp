@@ -63,9 +63,11 @@ bool is_worth_measuring(const std::string& hook) {
 
 // Options that only some hooks take are an error where none of these is measured.
 void check_wire(const BenchOptions& options) {
-  for (const std::string& name : hooks_to_measure(options)) {
-    if (hooks::hook_row(name).takes_wire()) {
-      return hooks::check_comm_hook(name, options.wire);
+  const std::vector<std::string> names = hooks_to_measure(options);
+  for (const auto takes : {&hooks::HookRow::takes_wire, &hooks::HookRow::takes_levels}) {
+    const auto found = std::ranges::find_if(names, [&](const auto& name) { return (hooks::hook_row(name).*takes)(); });
+    if (found != names.end()) {
+      return hooks::check_comm_hook(*found, options.wire);
     }
   }
   hooks::check_comm_hook(kReference, options.wire);

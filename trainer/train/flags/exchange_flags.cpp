@@ -36,6 +36,11 @@ std::string with_wire_hooks(const char* text) {
                       hooks::hook_names_with(&hooks::HookRow::chooses), ": ", text);
 }
 
+std::string with_hooks_in_levels(const char* text) {
+  return absl::StrCat("With ", hooks::hook_names_with(&hooks::HookRow::takes_format), ", its short names, ",
+                      hooks::hook_names_with(&hooks::HookRow::chooses), " and the power_sgd hooks: ", text);
+}
+
 std::string with_local_hooks(const char* text) {
   return absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_local), ": ", text);
 }
@@ -61,11 +66,12 @@ ABSL_FLAG(bool, exempt_one_dimensional, kDdp.wire().exempt_one_dimensional,
           with_wire_hooks("send gradients of biases and norms as float32."));
 ABSL_FLAG(
     std::string, levels, std::string(to_string(kDdp.wire().levels)),
-    with_wire_hooks("where ranks share a node: two lets them sum in its memory first, so that each byte crosses the "
-                    "node's card once, one lets each rank exchange with every other, auto takes two where it can."));
+    with_hooks_in_levels("where ranks share a node: two lets them sum in its memory first, so that each byte crosses "
+                         "the node's card once, one lets each rank exchange with every other, auto takes two where it "
+                         "can."));
 ABSL_FLAG(int64_t, node_size, 0,
-          with_wire_hooks("take so many consecutive ranks for a node, instead of finding out which share one; with 1 "
-                          "every rank is one. 0: find out."));
+          with_hooks_in_levels("take so many consecutive ranks for a node, instead of finding out which share one; "
+                               "with 1 every rank is one. 0: find out."));
 ABSL_FLAG(double, link_gbit, 0,
           with_wire_hooks("Gbit/s of a node's network card, which its ranks share. 0: measure it, before training."));
 ABSL_FLAG(double, link_us, 0,
@@ -262,8 +268,11 @@ void refuse_other_hooks_options(const program::CommandLine& line, const std::str
     refuse(line, local_flags(),
            "with the hook '" + hook + "'; it is for " + hooks::hook_names_with(&hooks::HookRow::takes_local));
   }
+  if (!hooks::hook_row(hook).takes_levels() && !is_local) {
+    refuse(line, {"levels", "node_size"}, "with the hook '" + hook + "'");
+  }
   if (!hooks::takes_wire_options(hook) && !is_local) {
-    refuse(line, route_flags(), "with the hook '" + hook + "'");
+    refuse(line, {"link_gbit", "link_us"}, "with the hook '" + hook + "'");
   }
   if (is_local) {
     refuse(line, {"hook_format", "error_feedback", "exempt_one_dimensional"},

@@ -75,12 +75,16 @@ void add_power_sgd(nlohmann::json& plan, const std::string& hook, const hooks::P
   }
 }
 
-// How wire formats travel between nodes.
-void add_route(nlohmann::json& plan, const hooks::WireOptions& wire) {
+void add_levels(nlohmann::json& plan, const hooks::WireOptions& wire) {
   plan["levels"] = hooks::to_string(wire.levels);
   if (wire.node_size) {
     plan["node_size"] = *wire.node_size;
   }
+}
+
+// How wire formats travel between nodes.
+void add_route(nlohmann::json& plan, const hooks::WireOptions& wire) {
+  add_levels(plan, wire);
   if (wire.link_gbit) {
     plan["link_gbit"] = *wire.link_gbit;
   }
@@ -124,12 +128,12 @@ int64_t fragment_numel(const OuterOptions& outer, int64_t numel) {
   return (numel + outer.fragments() - 1) / outer.fragments();
 }
 
-// How exchanges of wire formats go, of gradients or of parameters; none where there are none.
+// Over which nodes exchanges in levels go, of gradients or of parameters; none where there are none.
 const hooks::WireOptions* wire_of(const TrainJob& job) {
   if (job.outer.has_value()) {
     return &job.outer->wire();
   }
-  return hooks::takes_wire_options(job.ddp.hook()) ? &job.ddp.wire() : nullptr;
+  return hooks::hook_row(job.ddp.hook()).takes_levels() ? &job.ddp.wire() : nullptr;
 }
 
 void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
@@ -137,6 +141,7 @@ void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
     add_local_options(plan, ddp.local());
   } else if (hooks::hook_row(ddp.hook()).takes_power_sgd) {
     add_power_sgd(plan, ddp.hook(), ddp.power_sgd());
+    add_levels(plan, ddp.wire());
   }
   if (const auto channel_size = hooks::channel_size_of(ddp.hook(), ddp.channel_size())) {
     plan["channel_size"] = *channel_size;
@@ -259,11 +264,16 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
 }
 
 // The most that a rank has in its node's memory. Of fragments one is in flight. Of buckets two are, but before they are
-// laid out all gradients are one; the parameter that fills a bucket goes into it whole.
-int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, int64_t numel) {
+// laid out all gradients are one; the parameter that fills a bucket goes into it whole. What a hook makes of buckets
+// may be anything up to what it makes of all.
+int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::GradientSizes& gradients) {
   const auto in_floats = static_cast<int64_t>(sizeof(float));
+  const int64_t numel = gradients.numel;
   if (job.outer.has_value()) {
     return fragment_numel(*job.outer, numel) * in_floats;
+  }
+  if (const auto& staged_numel = hooks::hook_row(job.ddp.hook()).staged_numel) {
+    return 2 * staged_numel(gradients, job.ddp.hook_options(nullptr)) * in_floats;
   }
   const int64_t bucket = job.ddp.bucket_bytes_cap() + largest_parameter_bytes(*inputs.model);
   return numel * in_floats + std::min(bucket, numel * in_floats);
@@ -283,7 +293,8 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
     plan["node_of_rank"].push_back(layout.node_of(rank));
   }
   plan["exchange_levels"] = layout.has_levels() ? 2 : 1;
-  if (layout.nodes() == 1 && layout.has_levels()) {
+  const bool rounds = job.outer.has_value() || hooks::takes_wire_options(job.ddp.hook());
+  if (layout.nodes() == 1 && layout.has_levels() && rounds) {
     plan["rounding"] = "one node: nothing is rounded";
   }
   if (!found->why_flat.empty()) {
@@ -291,13 +302,15 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   }
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
   if (found->memory != nullptr && inputs.device.is_cpu()) {
-    plan["node_memory_bytes"] = found->memory->local_size() * staged_bytes(job, inputs, gradients.numel);
+    plan["node_memory_bytes"] = found->memory->local_size() * staged_bytes(job, inputs, gradients);
   }
   add_payload(plan, job, gradients, layout);
-  add_link(plan,
-           with_network_errors(group->getRank(), "measuring the link",
-                               [&] { return hooks::find_hook_link(options, layout); }),
-           layout);
+  if (rounds) {
+    add_link(plan,
+             with_network_errors(group->getRank(), "measuring the link",
+                                 [&] { return hooks::find_hook_link(options, layout); }),
+             layout);
+  }
 }
 
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }

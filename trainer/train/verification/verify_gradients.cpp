@@ -122,11 +122,11 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
   return DdpOptions(ddp).power_sgd(options);
 }
 
-// The options of each run of a hook. One of wire formats, unless the user chose, is verified where every rank is a node
-// and, from four ranks on, where every two are, whatever the machine is, if it lets them share memory.
+// The options of each run of a hook. One that exchanges in levels, unless the user chose, is verified where every rank
+// is a node and, from four ranks on, where every two are, whatever the machine is, if it lets them share memory.
 std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::string& hook) {
   const DdpOptions ddp = of_whole_rank(problem.ddp.with_hook(hook));
-  if (!hooks::takes_wire_options(hook) || !is_default(ddp.wire())) {
+  if (!hooks::hook_row(hook).takes_levels() || !is_default(ddp.wire())) {
     return {ddp};
   }
   const auto of_size = [&](int64_t node_size) {

@@ -1,0 +1,285 @@
+// PowerSGD where ranks share nodes: what travels goes in two levels, and the rest is as without.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+
+#include "hooks/hook_table.h"
+#include "hooks/power_sgd.h"
+#include "tests/hooks/power_sgd_run.h"
+#include "tests/support/error_message.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+WireOptions nodes_of(int64_t size) { return {.node_size = size}; }
+
+class PowerSgdLevels : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {
+ protected:
+  static int64_t world_size() { return std::get<0>(GetParam()); }
+  static int64_t node_size() { return std::get<1>(GetParam()); }
+  static node::NodeLayout layout() { return node::NodeLayout::of_size(world_size(), node_size()); }
+};
+
+TEST_P(PowerSgdLevels, KeepWhatTheMeanLacks) {
+  for (const WireFormat wire : {WireFormat::kFp32, WireFormat::kInt8B32, WireFormat::kBf16}) {
+    for (const bool alternate : {false, true}) {
+      const PowerSgdOptions options{.rank = 2, .start = 0, .alternate = alternate, .wire = wire};
+      expect_all_kept({.options = options,
+                       .shapes = {{60, 40}, {33}, {30, 50}},
+                       .world_size = world_size(),
+                       .steps = 3,
+                       .wire = nodes_of(node_size())},
+                      60 * 40 + 33 + 30 * 50);
+    }
+  }
+}
+
+// With three nodes or more, what is not compressed takes two hops between them.
+TEST_P(PowerSgdLevels, KeepWhatTheMeanLacksOverTwoHops) {
+  for (const bool alternate : {false, true}) {
+    const PowerSgdOptions options{.rank = 2, .start = 0, .alternate = alternate, .wire = WireFormat::kInt8B32};
+    expect_all_kept({.options = options,
+                     .shapes = {{60, 40}, {500'000}, {30, 50}},
+                     .world_size = world_size(),
+                     .steps = 2,
+                     .wire = nodes_of(node_size())},
+                    60 * 40 + 500'000 + 30 * 50);
+  }
+}
+
+// The reference is in float64: what differs is float32's roundings, which grow with each step that begins with them.
+// A node that counted too much would be off by some hundredths at least.
+TEST_P(PowerSgdLevels, AreWhatTheFormulasSay) {
+  for (const auto& [hook, rows, columns] : {std::tuple("power_sgd", 60, 40), std::tuple("batched_power_sgd", 45, 45)}) {
+    for (const PowerSgdMemory memory : {PowerSgdMemory::kLocal, PowerSgdMemory::kAveraged}) {
+      for (const bool alternate : {false, true}) {
+        const PowerSgdRun run{.hook = hook,
+                              .options = {.rank = 2, .start = 0, .alternate = alternate, .memory = memory},
+                              .shapes = {{rows, columns}},
+                              .world_size = world_size(),
+                              .steps = 3,
+                              .wire = nodes_of(node_size())};
+        const auto gradients = random_gradients(int64_t{rows} * columns, at::kFloat);
+        const PowerSgdResult result = run_power_sgd(run, gradients);
+        expect_equal_replicas(result);
+        ReferencePowerSgd reference(run.options, rows, columns, run.world_size);
+        for (int64_t step = 0; step < run.steps; ++step) {
+          std::vector<at::Tensor> matrices;
+          for (int64_t rank = 0; rank < run.world_size; ++rank) {
+            matrices.push_back(gradients(rank, step).to(at::kDouble).view({rows, columns}));
+          }
+          const at::Tensor expected = reference.step(matrices).flatten();
+          EXPECT_LE(l2_norm(result.means[0][step] - expected), 1e-3 * l2_norm(expected))
+              << hook << " step " << step << " alternate " << alternate;
+        }
+      }
+    }
+  }
+}
+
+// Between nodes, and by those who own segments alone; the row says what the one that sends most sends.
+TEST_P(PowerSgdLevels, SendBetweenNodesWhatTheyOwn) {
+  const HookRow& row = hook_row("power_sgd_rank2");
+  for (const WireFormat wire : {WireFormat::kFp32, WireFormat::kInt8B32}) {
+    for (const bool alternate : {false, true}) {
+      const PowerSgdRun run{.hook = "power_sgd_rank2",
+                            .options = {.start = 0, .alternate = alternate, .wire = wire},
+                            .shapes = {{2048, 1024}, {30'000}},
+                            .world_size = world_size(),
+                            .wire = nodes_of(node_size())};
+      const PowerSgdResult result = run_power_sgd(run, random_gradients(2048 * 1024 + 30'000, at::kFloat));
+      const node::NodeLayout nodes = layout();
+      for (int64_t rank = 0; rank < run.world_size; ++rank) {
+        const bool sends = nodes.nodes() > 1 && nodes.local_rank_of(rank) < nodes.segments();
+        EXPECT_EQ(result.payload_bytes[rank] > 0, sends) << rank;
+      }
+      const HookOptions options{.process_group = nullptr, .wire = run.wire, .power_sgd = run.options};
+      const GradientSizes gradients{.numel = 2048 * 1024 + 30'000, .shapes = run.shapes};
+      const auto most = static_cast<double>(row.payload_bytes(gradients, nodes, options));
+      const auto sent = static_cast<double>(*std::ranges::max_element(result.payload_bytes));
+      // Of the two factors the row counts the larger one, and ends of segments are where blocks end.
+      EXPECT_LE(sent, most * 1.02 + 512);
+      EXPECT_GE(sent, most * (alternate ? 0.85 : 0.98) - 512);
+    }
+  }
+}
+
+// A step that is not finite on one rank leaves no trace on any.
+TEST_P(PowerSgdLevels, ForgetAStepThatIsNotFinite) {
+  const auto random = random_gradients(2405, at::kFloat);
+  for (const WireFormat wire : {WireFormat::kFp32, WireFormat::kInt8B32}) {
+    for (const bool alternate : {false, true}) {
+      PowerSgdRun run{.options = {.rank = 2, .start = 0, .alternate = alternate, .wire = wire},
+                      .shapes = {{60, 40}, {5}},
+                      .world_size = world_size(),
+                      .steps = 3,
+                      .wire = nodes_of(node_size())};
+      const PowerSgdResult without = run_power_sgd(run, random);
+      ++run.steps;
+      for (const auto& [element, bad] : {std::pair(7, std::numeric_limits<float>::quiet_NaN()),
+                                         std::pair(2402, std::numeric_limits<float>::infinity())}) {
+        const PowerSgdResult with = run_power_sgd(run, [&, place = element, value = bad](int64_t rank, int64_t step) {
+          at::Tensor gradient = random(rank, step > 1 ? step - 1 : step);
+          if (step == 1 && rank == world_size() - 1) gradient[place].fill_(value);
+          return gradient;
+        });
+        for (int64_t rank = 0; rank < world_size(); ++rank) {
+          EXPECT_TRUE(with.means[rank][1].isnan().all().item<bool>()) << rank;
+          EXPECT_TRUE(at::equal(with.means[rank][0], without.means[rank][0]));
+          EXPECT_TRUE(at::equal(with.means[rank][2], without.means[rank][1]));
+          EXPECT_TRUE(at::equal(with.means[rank][3], without.means[rank][2]));
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, PowerSgdLevels,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8), ::testing::Values(1, 2, 3)),
+                         [](const auto& info) {
+                           return "world" + std::to_string(std::get<0>(info.param)) + "_nodes_of" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+// Sums in float32 in the order of ranks, by way of memory or of the network: of two ranks those of PyTorch's hook.
+TEST(PowerSgdOnOneNode, HasTheBitsOfOneLevelAndSendsNothing) {
+  for (const int64_t world_size : {2, 3, 5}) {
+    for (const PowerSgdMemory memory : {PowerSgdMemory::kLocal, PowerSgdMemory::kAveraged}) {
+      for (const auto& [rank, alternate] : {std::pair(2, false), std::pair(2, true), std::pair(4, false)}) {
+        PowerSgdRun run{.options = {.rank = rank, .start = 0, .alternate = alternate, .memory = memory},
+                        .shapes = {{60, 40}, {33}, {30, 50}},
+                        .world_size = world_size,
+                        .steps = 4};
+        const auto gradients = random_gradients(60 * 40 + 33 + 30 * 50, at::kFloat);
+        const PowerSgdResult one_level = run_power_sgd(run, gradients);
+        run.wire = {.levels = Levels::kTwo};
+        const PowerSgdResult two_levels = run_power_sgd(run, gradients);
+        for (int64_t step = 0; step < run.steps; ++step) {
+          EXPECT_TRUE(at::equal(one_level.means[0][step], two_levels.means[0][step])) << step;
+        }
+        expect_equal_replicas(two_levels);
+        EXPECT_THAT(one_level.payload_bytes, Each(::testing::Gt(0)));
+        EXPECT_THAT(two_levels.payload_bytes, Each(0));
+      }
+    }
+  }
+}
+
+// Nothing is rounded there, whatever the format.
+TEST(PowerSgdOnOneNode, HasTheSameBitsInAnyFormat) {
+  PowerSgdRun run{.options = {.rank = 2, .start = 0}, .shapes = {{60, 40}}, .world_size = 3, .steps = 3, .wire = {}};
+  const auto gradients = random_gradients(2400, at::kFloat);
+  const PowerSgdResult fp32 = run_power_sgd(run, gradients);
+  run.options.wire = WireFormat::kInt4B32;
+  const PowerSgdResult int4 = run_power_sgd(run, gradients);
+  for (int64_t step = 0; step < run.steps; ++step) EXPECT_TRUE(at::equal(fp32.means[2][step], int4.means[2][step]));
+}
+
+// Many buckets of two hooks in flight share a node's memory, which has two slots.
+TEST(PowerSgdInLevels, GoesOnWithManyBucketsInFlight) {
+  constexpr int64_t kBuckets = 8;
+  const auto gradients = random_gradients(2433, at::kFloat);
+  std::vector<std::vector<at::Tensor>> means(5);
+  testing::run_ranks(5, [&](int64_t rank, const Group& group) {
+    const auto make = [&](const PowerSgdOptions& options) {
+      return create_comm_hook("power_sgd_rank2", {.process_group = group, .wire = nodes_of(2), .power_sgd = options});
+    };
+    const std::unique_ptr<CommHook> hooks[] = {make({.start = 0}), make({.start = 0, .alternate = true})};
+    const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({33})};
+    for (int64_t step = 0; step < 3; ++step) {
+      std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+      for (int64_t index = 0; index < kBuckets; ++index) {
+        for (const auto& hook : hooks) {
+          const at::Tensor numbers = gradients(rank, kBuckets * step + index);
+          auto bucket =
+              make_parameters_bucket({at::zeros({60, 40}), at::zeros({33})},
+                                     {numbers.narrow(0, 0, 2400), numbers.narrow(0, 2400, 33)}, index, kBuckets);
+          futures.push_back(hook->runHook(bucket));
+        }
+      }
+      for (const auto& future : futures) {
+        future->waitAndThrow();
+        means[rank].push_back(future->value().toTensor().clone());
+      }
+    }
+  });
+  for (size_t i = 0; i < means[0].size(); ++i) {
+    for (const auto& of_rank : means) EXPECT_TRUE(at::equal(of_rank[i], means[0][i])) << i;
+    EXPECT_TRUE(means[0][i].isfinite().all().item<bool>());
+  }
+}
+
+// What was lost in rounding between nodes is a rank's own from then on, and is there again with other nodes.
+TEST(PowerSgdInLevels, GoesOnWithOtherNodes) {
+  constexpr int64_t kNumel = 60 * 40 + 33;
+  const auto gradients = random_gradients(kNumel, at::kFloat);
+  for (const int64_t later_size : {1, 2, 3, 4}) {
+    std::vector<HookState> states(4);
+    at::Tensor means = at::zeros({kNumel}, at::kDouble);
+    testing::run_ranks(4, [&](int64_t rank, const Group& group) {
+      const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({33})};
+      const auto make = [&](int64_t node_size) {
+        return create_comm_hook("power_sgd_rank2", {.process_group = group,
+                                                    .wire = nodes_of(node_size),
+                                                    .power_sgd = {.start = 0, .wire = WireFormat::kInt8B32}});
+      };
+      const auto take_step = [&](CommHook& hook, int64_t step) {
+        const at::Tensor mean = average_step(hook, parameters, gradients(rank, step));
+        if (rank == 0) means += mean;
+        return mean;
+      };
+      const auto hook = make(2);
+      for (int64_t step = 0; step < 2; ++step) take_step(*hook, step);
+      const auto later = make(later_size);
+      later->load_state({.world_size = 4, .states = {hook->state(named(parameters))}, .first = {}}, named(parameters));
+      for (int64_t step = 2; step < 4; ++step) {
+        const at::Tensor mean = take_step(*later, step);
+        const at::Tensor expected = average_step(*hook, parameters, gradients(rank, step));
+        EXPECT_TRUE(later_size != 2 || at::equal(mean, expected)) << "resumed where it was";
+      }
+      states[rank] = later->state(named(parameters));
+    });
+    at::Tensor given = at::zeros({kNumel}, at::kDouble);
+    for (int64_t step = 0; step < 4; ++step) given += float64_mean(gradients, 4, step);
+    EXPECT_LE(l2_norm(given - means - kept_of(states)), rounding_of_all_kept(4) * l2_norm(given)) << later_size;
+  }
+}
+
+TEST(PowerSgdInLevels, RefusesLevelsThatThereCannotBe) {
+  testing::run_ranks(2, [](int64_t, const Group& group) {
+    const auto make = [&](const WireOptions& wire) {
+      return create_comm_hook("power_sgd", {.process_group = group, .wire = wire, .power_sgd = {.start = 0}});
+    };
+    EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make({.levels = Levels::kTwo, .node_size = 1}); }),
+                HasSubstr("levels: two contradicts node_size: 1"));
+    const std::vector<at::Tensor> parameters{at::zeros({60, 40}, at::kDouble)};
+    const at::Tensor gradients = at::ones({2400}, at::kDouble);
+    for (const WireOptions& wire : {WireOptions{.levels = Levels::kTwo}, WireOptions{.node_size = 2}}) {
+      const auto hook = make(wire);
+      EXPECT_THAT(testing::error_message<c10::ValueError>([&] { average_step(*hook, parameters, gradients); }),
+                  HasSubstr("power_sgd: gradients in float64 are exchanged in one level"));
+    }
+    average_step(*make({}), parameters, gradients);
+  });
+}
+
+TEST(PowerSgdRow, SaysWhatANodesMemoryHolds) {
+  const GradientSizes gradients{.numel = 60 * 40 + 33, .shapes = {{60, 40}, {33}}};
+  const auto staged = [&](const char* hook, const PowerSgdOptions& options) {
+    return hook_row(hook).staged_numel(gradients, {.process_group = nullptr, .power_sgd = options});
+  };
+  EXPECT_EQ(staged("power_sgd", {}), 60 + 40 + 33);
+  EXPECT_EQ(staged("power_sgd_rank2", {}), 120 + 80 + 33);
+  EXPECT_EQ(staged("power_sgd_rank2", {.alternate = true}), 120 + 33);
+  EXPECT_EQ(staged("batched_power_sgd", {}), 50 + 50);
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks
