@@ -246,10 +246,12 @@ void PowerSgdJob::send_first(engine::Transport& transport) {
   } else {
     multiply_into_q(values);
   }
+  const at::Tensor& own = sends_p() ? p_ : q_;
   if (options_.alternates) {
-    const at::Tensor& own = sends_p() ? p_ : q_;
     own.copy_(values.narrow(0, 0, own.numel()));
   }
+  // Between the two, a block that was not finite has left what is not.
+  values.slice(0, own.numel(), sends_p() ? plain_begin_p_ : plain_begin_q_).zero_();
   const at::Tensor rest = plain_part(values);
   int64_t begin = 0;
   for (const Segment& segment : plan().plain) {
