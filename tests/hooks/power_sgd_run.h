@@ -62,19 +62,30 @@ inline std::vector<NamedParameter> named(const std::vector<at::Tensor>& paramete
   return result;
 }
 
-inline PowerSgdResult run_power_sgd(const PowerSgdRun& run, const StepGradients& gradients) {
-  PowerSgdResult result{std::vector<std::vector<at::Tensor>>(run.world_size), std::vector<HookState>(run.world_size),
-                        std::vector<int64_t>(run.world_size)};
-  testing::run_ranks(run.world_size, [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-    const auto hook = create_comm_hook(run.hook, {.process_group = group, .wire = run.wire, .power_sgd = run.options});
-    const auto parameters = parameters_of(run, gradients(rank, 0).scalar_type());
-    for (int64_t step = 0; step < run.steps; ++step) {
-      result.means[rank].push_back(average_step(*hook, parameters, gradients(rank, step)));
+// One after the other, by the same ranks: the world is the first one's.
+inline std::vector<PowerSgdResult> run_power_sgd(const std::vector<PowerSgdRun>& runs, const StepGradients& gradients) {
+  const int64_t world_size = runs.at(0).world_size;
+  std::vector<PowerSgdResult> results(
+      runs.size(), {std::vector<std::vector<at::Tensor>>(world_size), std::vector<HookState>(world_size),
+                    std::vector<int64_t>(world_size)});
+  testing::run_ranks(world_size, [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const PowerSgdRun& run = runs[i];
+      const auto hook =
+          create_comm_hook(run.hook, {.process_group = group, .wire = run.wire, .power_sgd = run.options});
+      const auto parameters = parameters_of(run, gradients(rank, 0).scalar_type());
+      for (int64_t step = 0; step < run.steps; ++step) {
+        results[i].means[rank].push_back(average_step(*hook, parameters, gradients(rank, step)));
+      }
+      results[i].states[rank] = hook->state(named(parameters));
+      results[i].payload_bytes[rank] = hook->payload_bytes_sent();
     }
-    result.states[rank] = hook->state(named(parameters));
-    result.payload_bytes[rank] = hook->payload_bytes_sent();
   });
-  return result;
+  return results;
+}
+
+inline PowerSgdResult run_power_sgd(const PowerSgdRun& run, const StepGradients& gradients) {
+  return run_power_sgd(std::vector<PowerSgdRun>{run}, gradients)[0];
 }
 
 inline double l2_norm(const at::Tensor& tensor) { return tensor.to(at::kDouble).norm().item<double>(); }
@@ -116,35 +127,54 @@ inline StepGradients random_gradients(int64_t numel, at::ScalarType dtype) {
   };
 }
 
+// With some formats, in both ways to step.
+inline std::vector<PowerSgdRun> in_all_formats(const PowerSgdRun& usual) {
+  std::vector<PowerSgdRun> runs;
+  for (const WireFormat wire : {WireFormat::kFp32, WireFormat::kInt8B32, WireFormat::kBf16}) {
+    for (const bool alternate : {false, true}) {
+      runs.push_back(usual);
+      runs.back().options.alternate = alternate;
+      runs.back().options.wire = wire;
+    }
+  }
+  return runs;
+}
+
 // Each step rounds some numbers of at most the gradients' size: W sums of P, Q and of the rest, products, differences.
 inline double rounding_of_all_kept(int64_t world_size) { return 16.0 * static_cast<double>(world_size + 4) * 0x1p-24; }
 
 // What the steps' means lack is in the residuals: nothing gets lost.
-inline void expect_all_kept(const PowerSgdRun& run, int64_t numel) {
+inline void expect_all_kept(const std::vector<PowerSgdRun>& runs, int64_t numel) {
   const auto gradients = random_gradients(numel, at::kFloat);
-  const PowerSgdResult result = run_power_sgd(run, gradients);
-  expect_equal_replicas(result);
-  at::Tensor given = at::zeros({numel}, at::kDouble);
-  at::Tensor means = at::zeros_like(given);
-  for (int64_t step = 0; step < run.steps; ++step) {
-    given += float64_mean(gradients, run.world_size, step);
-    means += result.means[0][step].to(at::kDouble);
+  const std::vector<PowerSgdResult> results = run_power_sgd(runs, gradients);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const int64_t world_size = runs[i].world_size;
+    expect_equal_replicas(results[i]);
+    at::Tensor given = at::zeros({numel}, at::kDouble);
+    at::Tensor means = at::zeros_like(given);
+    for (int64_t step = 0; step < runs[i].steps; ++step) {
+      given += float64_mean(gradients, world_size, step);
+      means += results[i].means[0][step].to(at::kDouble);
+    }
+    const at::Tensor kept = kept_of(results[i].states);
+    EXPECT_LE(l2_norm(given - means - kept), rounding_of_all_kept(world_size) * l2_norm(given))
+        << to_string(runs[i].options.wire) << " " << runs[i].options.alternate;
+    EXPECT_GT(l2_norm(kept), 1e-3 * l2_norm(given)) << "a test of nothing";
   }
-  const at::Tensor kept = kept_of(result.states);
-  EXPECT_LE(l2_norm(given - means - kept), rounding_of_all_kept(run.world_size) * l2_norm(given))
-      << to_string(run.options.wire) << " " << run.options.alternate;
-  EXPECT_GT(l2_norm(kept), 1e-3 * l2_norm(given)) << "a test of nothing";
 }
 
 // PowerSGD of one matrix of all ranks, from its formulas, in float64; QR makes columns orthonormal.
 class ReferencePowerSgd {
  public:
-  ReferencePowerSgd(const PowerSgdOptions& options, int64_t rows, int64_t columns, int64_t world_size)
+  // `drawn`: of which dtype random numbers are drawn, which makes other ones.
+  ReferencePowerSgd(const PowerSgdOptions& options, int64_t rows, int64_t columns, int64_t world_size,
+                    at::ScalarType drawn = at::kDouble)
       : options_(options),
         rank_(std::min({rows, columns, options.rank.value()})),
         rows_(rows),
         columns_(columns),
         errors_(world_size, at::zeros({rows, columns}, at::kDouble)),
+        drawn_(drawn),
         draws_(static_cast<uint32_t>(options.seed)) {}
 
   // [rows, columns] by rank; returns the mean.
@@ -160,9 +190,9 @@ class ReferencePowerSgd {
   static at::Tensor orthonormal(const at::Tensor& columns) { return std::get<0>(at::linalg_qr(columns)); }
 
   at::Tensor drawn(int64_t rows) {
-    at::Tensor numbers = at::empty({1, rows, rank_}, at::kDouble);
+    at::Tensor numbers = at::empty({1, rows, rank_}, drawn_);
     collectives::NormalNumbers(draws_.next()).fill(numbers);
-    return numbers[0];
+    return numbers[0].to(at::kDouble);
   }
 
   at::Tensor exchange_both(const std::vector<at::Tensor>& matrices) {
@@ -204,6 +234,7 @@ class ReferencePowerSgd {
   const int64_t rows_;
   const int64_t columns_;
   std::vector<at::Tensor> errors_;
+  const at::ScalarType drawn_;
   collectives::SeedDraws draws_;
   at::Tensor factor_;
   int64_t step_ = 0;

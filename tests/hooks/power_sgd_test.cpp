@@ -23,29 +23,21 @@ constexpr double kRounding = 0x1p-24;
 class PowerSgdWorlds : public ::testing::TestWithParam<int64_t> {};
 
 TEST_P(PowerSgdWorlds, KeepWhatTheMeanLacks) {
-  for (const WireFormat wire : {WireFormat::kFp32, WireFormat::kInt8B32, WireFormat::kBf16}) {
-    for (const bool alternate : {false, true}) {
-      expect_all_kept({.options = {.rank = 2, .start = 0, .alternate = alternate, .wire = wire},
-                       .shapes = {{60, 40}, {33}, {30, 50}},
-                       .world_size = GetParam(),
-                       .steps = 3},
-                      60 * 40 + 33 + 30 * 50);
-    }
-  }
+  expect_all_kept(in_all_formats({.options = {.rank = 2, .start = 0},
+                                  .shapes = {{60, 40}, {33}, {30, 50}},
+                                  .world_size = GetParam(),
+                                  .steps = 3}),
+                  60 * 40 + 33 + 30 * 50);
 }
 
 // What is not compressed takes two hops, before Q begins its one.
 TEST(PowerSgd, KeepsWhatTheMeanLacksOverTwoHops) {
   for (const int64_t world_size : {3, 4}) {
-    for (const WireFormat wire : {WireFormat::kFp32, WireFormat::kInt8B32}) {
-      for (const bool alternate : {false, true}) {
-        expect_all_kept({.options = {.rank = 2, .start = 0, .alternate = alternate, .wire = wire},
-                         .shapes = {{60, 40}, {200'000}, {30, 50}},
-                         .world_size = world_size,
-                         .steps = 3},
-                        60 * 40 + 200'000 + 30 * 50);
-      }
-    }
+    expect_all_kept(in_all_formats({.options = {.rank = 2, .start = 0},
+                                    .shapes = {{60, 40}, {200'000}, {30, 50}},
+                                    .world_size = world_size,
+                                    .steps = 3}),
+                    60 * 40 + 200'000 + 30 * 50);
   }
 }
 
