@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ops/collectives/group.h"
-#include "ops/collectives/mean/stream_groups.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -49,6 +48,15 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   TORCH_CHECK_VALUE(wire.levels != Levels::kTwo || found->layout.has_levels(), "levels: two, but ",
                     found->why_flat.empty() ? "every node has one rank" : found->why_flat);
   return found;
+}
+
+std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
+                                                                    const NodeLayout& layout) {
+  if (!layout.has_levels() || !collectives::moves_tensors_on(at::kCUDA, options.process_group)) {
+    return nullptr;
+  }
+  return std::make_shared<collectives::StreamGroups>(options.process_group, layout,
+                                                     collectives::gpu::group_maker(options.process_group));
 }
 
 NodeLayout expected_layout(const WireOptions& wire, int64_t world_size) {

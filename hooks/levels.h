@@ -6,6 +6,7 @@
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
 #include "ops/collectives/link.h"
+#include "ops/collectives/mean/stream_groups.h"
 #include "ops/node/find_nodes.h"
 
 namespace narrowcast::hooks {
@@ -17,6 +18,11 @@ namespace narrowcast::hooks {
 //
 // c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and there cannot be two.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
+
+// A collective: the groups over which a hook exchanges buckets on a GPU in two levels, of its own, as a communicator is
+// used by one stream. Null for one level, and where the group moves no tensors on GPUs.
+std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
+                                                                    const node::NodeLayout& layout);
 
 // Whether the options say that there be two levels, and one is an error.
 bool asks_for_two_levels(const WireOptions& wire);

@@ -7,7 +7,6 @@
 
 #include <narrowcast/errors.h>
 #include "hooks/levels.h"
-#include "ops/collectives/group.h"
 #include "ops/collectives/mean/affine_codec.h"
 
 namespace narrowcast::hooks {
@@ -19,16 +18,6 @@ namespace {
 std::shared_ptr<const node::FoundNodes> nodes_of(const HookOptions& options,
                                                  const collectives::MeanCodecFactory& codec) {
   return codec == nullptr ? find_hook_nodes(options) : node::FoundNodes::flat(options.process_group->getSize());
-}
-
-// Of the hook's own: a communicator is used by one stream.
-std::shared_ptr<const collectives::StreamGroups> groups_of(const HookOptions& options, const node::NodeLayout& layout) {
-  const bool on_gpu = collectives::moves_tensors_on(at::kCUDA, options.process_group);
-  if (!on_gpu || !layout.has_levels()) {
-    return nullptr;
-  }
-  return std::make_shared<collectives::StreamGroups>(options.process_group, layout,
-                                                     collectives::gpu::group_maker(options.process_group));
 }
 
 // Whether an exchange goes in one hop or in two depends on what sending costs.
@@ -44,7 +33,7 @@ MeanHook::MeanHook(std::string_view name, const HookOptions& options, collective
       codec_(std::move(codec)),
       nodes_(nodes_of(options, codec_)),
       engine_(options.process_group),
-      groups_(groups_of(options, layout())) {
+      groups_(make_stream_groups(options, layout())) {
   if (chooses_route(codec_, layout())) {
     link_ = find_hook_link(options_, layout()).between_nodes;
   }

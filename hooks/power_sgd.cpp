@@ -163,17 +163,19 @@ PowerSgdHook::PowerSgdHook(const Kind& kind, const HookOptions& options)
                .alternates = options.power_sgd.alternate,
                .batched = kind.batched,
                .rank = rank(),
-               .world_size = options.process_group->getSize()}) {}
+               .world_size = options.process_group->getSize()}),
+      groups_(make_stream_groups(options, nodes_->layout)) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
   check_bucket(name(), bucket);
-  TORCH_CHECK_VALUE(bucket.getBuffer().is_cpu(), name(), ": buckets on ", bucket.getBuffer().device().type(),
-                    " are not supported yet; bucket ", bucket.getIndex(), " must be on the CPU");
   TORCH_CHECK_VALUE(bucket.getBuffer().scalar_type() != at::kDouble || !asks_for_two_levels(options_.wire), name(),
                     ": gradients in float64 are exchanged in one level, but levels or node_size ask for two");
   const bool compresses = iterations_ >= options_.power_sgd.start;
   iterations_ += bucket.isLast() ? 1 : 0;
-  return compresses ? compress(bucket) : average(bucket);
+  if (!compresses) {
+    return average(bucket);
+  }
+  return bucket.getBuffer().is_cpu() ? compress_on_engine(bucket) : compress_on_stream(bucket);
 }
 
 // As PyTorch's allreduce_hook.
@@ -184,14 +186,13 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::average(const c10d::GradBu
   return all_reduce_then(options_.process_group, buffer, std::string(name()), [buffer] { return buffer; });
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress(const c10d::GradBucket& bucket) {
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_engine(const c10d::GradBucket& bucket) {
   collectives::PowerSgdJobOptions job = job_options(bucket);
   Scratch& scratch = scratch_.get(bucket, [] {
     return Scratch{nullptr, c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
   });
   check_completed(name(), bucket, scratch.last);
-  const auto state =
-      states_.state_of(bucket, layout_of(bucket), job.plan, PowerSgdJob::arithmetic_dtype(job.bucket_dtype));
+  const auto state = state_of(bucket, job);
   if (scratch.job == nullptr || scratch.job->state() != state) {
     scratch.job = std::make_shared<PowerSgdJob>(std::move(job), state, memory_);
   }
@@ -200,6 +201,27 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress(const c10d::GradB
   auto future = engine_.get().submit(scratch.job);
   scratch.last = future;
   return future;
+}
+
+// All that is kept is made and used on the hook's stream.
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_stream(const c10d::GradBucket& bucket) {
+  return stream_.run(bucket.getBuffer(), [&] {
+    collectives::PowerSgdJobOptions job = job_options(bucket);
+    const auto state = state_of(bucket, job);
+    auto& stream = streams_.get(bucket, [] { return std::unique_ptr<collectives::PowerSgdStream>(); });
+    if (stream == nullptr || stream->state() != state) {
+      stream = std::make_unique<collectives::PowerSgdStream>(options_.process_group, std::move(job),
+                                                             bucket.getBuffer().device(), state, memory_, groups_);
+    }
+    count_payload(stream->payload_bytes());
+    stream->enqueue(bucket.getBuffer());
+    return bucket.getBuffer();
+  });
+}
+
+std::shared_ptr<collectives::LowRankState> PowerSgdHook::state_of(const c10d::GradBucket& bucket,
+                                                                  const collectives::PowerSgdJobOptions& job) {
+  return states_.state_of(bucket, layout_of(bucket), job.plan, PowerSgdJob::arithmetic_dtype(job.bucket_dtype));
 }
 
 collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket& bucket) const {
@@ -240,6 +262,18 @@ void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedP
                          draws, " draws");
   memory_ = std::make_shared<collectives::PowerSgdMemory>(draws_of(options_.power_sgd, draws));
   states_.load_state(saved, parameters);
+}
+
+void PowerSgdHook::rescale_state(double factor) {
+  const at::Tensor any = states_.any_residual();
+  if (!any.defined()) {
+    states_.rescale(factor);  // What was loaded for buckets that have not come yet is on the CPU.
+    return;
+  }
+  stream_.run(any, [&] {
+    states_.rescale(factor);
+    return any;
+  });
 }
 
 void check_power_sgd(const HookRow& row, const PowerSgdOptions& options) {

@@ -16,17 +16,19 @@
 #include "hooks/execution.h"
 #include "hooks/hook_table.h"
 #include "hooks/power_sgd_states.h"
+#include "ops/collectives/mean/stream_groups.h"
 #include "ops/collectives/power_sgd/power_sgd_job.h"
+#include "ops/collectives/power_sgd/stream_power_sgd.h"
 #include "ops/node/find_nodes.h"
 
 namespace narrowcast::hooks {
 
 // "power_sgd", "batched_power_sgd" and the same with "_rank2": for so many steps as the options say PyTorch's
 // allreduce_hook, then powerSGD_hook or batched_powerSGD_hook, whose P, Q and the rest are averaged in two levels where
-// ranks share nodes. Buckets on the CPU; others are a c10::ValueError, and so are float64 ones where the options ask
-// for two levels, as these go in one. Buckets that name no parameters are not compressed by layer. Payload of a
-// compressed step, N nodes: (N - 1) messages of P and of Q, in one shot, and of what is not compressed; with several
-// ranks on a node, of the segments of these that the rank owns.
+// ranks share nodes: of buckets on the CPU on the engine of the process group, of those on a GPU on a stream of the
+// hook's own. Float64 goes in one level, and is a c10::ValueError where the options ask for two. Buckets that name no
+// parameters are not compressed by layer. Payload of a compressed step, N nodes: (N - 1) messages of P and of Q, in one
+// shot, and of what is not compressed; with several ranks on a node, of the segments of these that the rank owns.
 class PowerSgdHook final : public CommHook {
  public:
   // How a name's hook is made.
@@ -48,7 +50,7 @@ class PowerSgdHook final : public CommHook {
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   // Residuals of another world are shared out. CorruptInputError also for a state of another rank.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
-  void rescale_state(double factor) override { states_.rescale(factor); }
+  void rescale_state(double factor) override;
 
  private:
   using Future = c10::ivalue::Future;
@@ -57,7 +59,10 @@ class PowerSgdHook final : public CommHook {
     c10::weak_intrusive_ptr<Future> last;
   };
   c10::intrusive_ptr<Future> average(const c10d::GradBucket& bucket);
-  c10::intrusive_ptr<Future> compress(const c10d::GradBucket& bucket);
+  c10::intrusive_ptr<Future> compress_on_engine(const c10d::GradBucket& bucket);
+  c10::intrusive_ptr<Future> compress_on_stream(const c10d::GradBucket& bucket);
+  std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket,
+                                                      const collectives::PowerSgdJobOptions& job);
   collectives::PowerSgdJobOptions job_options(const c10d::GradBucket& bucket) const;
   int64_t rank() const { return options_.power_sgd.rank.value_or(kind_.rank); }
 
@@ -68,6 +73,10 @@ class PowerSgdHook final : public CommHook {
   std::shared_ptr<collectives::PowerSgdMemory> memory_;
   PowerSgdStates states_;
   PerBucket<Scratch> scratch_;
+  HookStream stream_;
+  // Of buckets on a GPU:
+  const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
+  PerBucket<std::unique_ptr<collectives::PowerSgdStream>> streams_;
   int64_t iterations_ = 0;
 };
 

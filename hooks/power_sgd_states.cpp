@@ -56,7 +56,7 @@ at::Tensor checked_residual(const HookState& state, const std::string& name, int
 std::shared_ptr<LowRankState> PowerSgdStates::state_of(const c10d::GradBucket& bucket, const Layout& layout,
                                                        const CompressionPlan& plan, at::ScalarType dtype) {
   const size_t index = bucket.getIndex();
-  Entry wanted{layout, plan, dtype, nullptr};
+  Entry wanted{layout, plan, at::TensorOptions(dtype).device(bucket.getBuffer().device()), nullptr};
   auto found = entries_.find(index);
   if (found != entries_.end() && !fits(found->second, wanted)) {
     // Buckets before this one have their new layout, and may be on their way.
@@ -77,7 +77,8 @@ std::shared_ptr<LowRankState> PowerSgdStates::state_of(const c10d::GradBucket& b
 }
 
 bool PowerSgdStates::fits(const Entry& entry, const Entry& wanted) const {
-  return entry.layout == wanted.layout && entry.dtype == wanted.dtype && entry.plan.numel == wanted.plan.numel;
+  return entry.layout == wanted.layout && entry.plan.numel == wanted.plan.numel &&
+         entry.numbers.dtype() == wanted.numbers.dtype() && entry.numbers.device() == wanted.numbers.device();
 }
 
 void PowerSgdStates::retire(const Entry& old) {
@@ -105,7 +106,7 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
   const auto bucket = by_bucket_.find(index);
   const bool goes_on = bucket != by_bucket_.end() && bucket->second.layout == entry.layout;
   if (options_.keeps_residual) {
-    state.residual = at::zeros({entry.plan.array_numel}, entry.dtype);
+    state.residual = at::zeros({entry.plan.array_numel}, entry.numbers);
   }
   for (const ParameterSegment& parameter : entry.layout) {
     const auto kept = by_parameter_.find(parameter.parameter);
@@ -118,7 +119,7 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
   if (goes_on && bucket->second.factor.numbers.defined()) {
     state.is_p = bucket->second.factor.is_p;
   }
-  state.factor = at::zeros({state.is_p ? entry.plan.p_numel : entry.plan.q_numel}, entry.dtype);
+  state.factor = at::zeros({state.is_p ? entry.plan.p_numel : entry.plan.q_numel}, entry.numbers);
   for_matrices(entry.plan, [&](const MatrixBatch& batch, int64_t i, size_t member, size_t /*matrix*/) {
     Factor known;
     if (goes_on) {

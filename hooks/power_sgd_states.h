@@ -34,7 +34,7 @@ class PowerSgdStates {
   explicit PowerSgdStates(const Options& options) : options_(options) {}
 
   // Of the next bucket of the hook, which lies in `layout` and is compressed as the plan says, in arithmetic of
-  // `dtype`. It stays the same object as long as these do.
+  // `dtype`, on the bucket's device. It stays the same object as long as these do.
   std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket,
                                                       const std::vector<ParameterSegment>& layout,
                                                       const collectives::CompressionPlan& plan, at::ScalarType dtype);
@@ -53,8 +53,11 @@ class PowerSgdStates {
   // Throws CorruptInputError naming what does not fit.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
-  // Multiplies all residuals.
+  // Multiplies all residuals, in place.
   void rescale(double factor);
+
+  // One of those of buckets, to say on which device they are; undefined if there are none.
+  at::Tensor any_residual() const { return entries_.empty() ? at::Tensor() : entries_.begin()->second.state->residual; }
 
  private:
   using Layout = std::vector<ParameterSegment>;
@@ -78,7 +81,7 @@ class PowerSgdStates {
   struct Entry {
     Layout layout;
     collectives::CompressionPlan plan;
-    at::ScalarType dtype = at::kFloat;
+    at::TensorOptions numbers;  // Of all tensors of the state.
     States state;
   };
   bool fits(const Entry& entry, const Entry& wanted) const;

@@ -209,9 +209,7 @@ std::vector<HookCase> hook_cases() {
 
 std::vector<HookCase> gpu_hook_cases() {
   std::vector<HookCase> cases = hook_cases();
-  std::erase_if(cases, [](const HookCase& value) {
-    return value.name == "auto" || value.name.find("power_sgd") != std::string::npos;
-  });
+  std::erase_if(cases, [](const HookCase& value) { return value.name == "auto"; });
   return cases;
 }
 

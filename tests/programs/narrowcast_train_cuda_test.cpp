@@ -96,8 +96,7 @@ TEST_F(NarrowcastTrainCudaTest, GradientsOfAGptPass) {
   const ProgramEnd end = train_on_gpu({"--verify_gradients", "--layers=1", "--heads=2", "--width=32", "--context=64",
                                        "--batch_size=6", "--bucket_cap_mb=0.05"});
   EXPECT_EQ(end.exit_code, 0) << end.output << end.errors;
-  const int on_cpu = 4;  // The power_sgd hooks.
-  EXPECT_EQ(count_of("pass\n", end.output), static_cast<int>(hooks::comm_hook_names().size()) - on_cpu);
+  EXPECT_EQ(count_of("pass\n", end.output), static_cast<int>(hooks::comm_hook_names().size()));
 }
 
 // The whole state: the residuals, the counter of random rounding, the gradient scaler, the generators.

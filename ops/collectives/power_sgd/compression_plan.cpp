@@ -98,10 +98,34 @@ at::Tensor MatrixBatch::q_of(const at::Tensor& all) const {
 
 at::Tensor MatrixBatch::matrices(const at::Tensor& array) const {
   std::vector<at::Tensor> views;
-  for (const int64_t begin : begins) {
-    views.push_back(array.narrow(0, begin, numel()).view({rows, columns}));
+  for (int64_t i = 0; i < count(); ++i) {
+    views.push_back(matrix_of(array, i));
   }
   return views.size() == 1 ? views[0].unsqueeze(0) : at::stack(views);
+}
+
+int64_t CompressionPlan::matrices() const {
+  int64_t sum = 0;
+  for (const MatrixBatch& batch : batches) {
+    sum += batch.count();
+  }
+  return sum;
+}
+
+void CompressionPlan::gather_plain(const at::Tensor& array, const at::Tensor& together) const {
+  int64_t begin = 0;
+  for (const Segment& segment : plain) {
+    together.narrow(0, begin, segment.numel).copy_(array.narrow(0, segment.begin, segment.numel));
+    begin += segment.numel;
+  }
+}
+
+void CompressionPlan::scatter_plain(const at::Tensor& together, const at::Tensor& array) const {
+  int64_t begin = 0;
+  for (const Segment& segment : plain) {
+    array.narrow(0, segment.begin, segment.numel).copy_(together.narrow(0, begin, segment.numel));
+    begin += segment.numel;
+  }
 }
 
 CompressionPlan plan_by_layer(int64_t numel, const std::vector<ShapedSegment>& segments,

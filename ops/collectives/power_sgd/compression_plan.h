@@ -41,8 +41,13 @@ struct MatrixBatch {
   // The batch's part of all P, [k, n, r], and of all Q, [k, m, r]: views.
   NARROWCAST_EXPORT at::Tensor p_of(const at::Tensor& all) const;
   NARROWCAST_EXPORT at::Tensor q_of(const at::Tensor& all) const;
+  at::Tensor factor_of(const at::Tensor& all, bool is_p) const { return is_p ? p_of(all) : q_of(all); }
   // [k, n, m]: a view of the array of one matrix, a copy of those of several.
   at::Tensor matrices(const at::Tensor& array) const;
+  // [n, m]: a view of matrix number i of the array.
+  at::Tensor matrix_of(const at::Tensor& array, int64_t i) const {
+    return array.narrow(0, begins.at(i), numel()).view({rows, columns});
+  }
 };
 
 // What becomes of an array. The order of batches, and of matrices in them, is that in which random numbers are drawn.
@@ -55,9 +60,14 @@ struct CompressionPlan {
   int64_t q_numel = 0;
   int64_t plain_numel = 0;
 
+  int64_t matrices() const;
   bool is_padded() const { return array_numel != numel; }
   // Elements that a rank has to tell the others.
   int64_t sent_numel() const { return p_numel + q_numel + plain_numel; }
+
+  // What of the array is sent as it is, to or from [plain_numel], where it lies together.
+  void gather_plain(const at::Tensor& array, const at::Tensor& together) const;
+  void scatter_plain(const at::Tensor& together, const at::Tensor& array) const;
 };
 
 // A gradient of sizes (n, ...) is a matrix n x m. It is compressed with r = min(n, m, rank) if

@@ -3,15 +3,11 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <cstring>
 #include <utility>
-
-#include "ops/collectives/mean/two_levels.h"
 
 namespace narrowcast::collectives {
 namespace {
 
-// Float64 as it is; the mean is a sum in the order of ranks, divided by their number.
 class Float64Codec final : public MeanCodec {
  public:
   int64_t grain() const override { return 1; }
@@ -21,7 +17,7 @@ class Float64Codec final : public MeanCodec {
   }
 
   void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) override {
-    std::memcpy(message.mutable_data_ptr(), call.array.const_data_ptr<double>() + chunk.begin, message.nbytes());
+    message.view(at::kDouble).copy_(call.array.narrow(0, chunk.begin, chunk.numel));
   }
 
   void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
@@ -46,7 +42,7 @@ std::unique_ptr<MeanExchange> make_exchange(const MeanArrayOptions& options, std
                          .format = options.format,
                          .first_channel = options.array * kChannelsPerArray};
   if (options.dtype == at::kDouble) {
-    return make_one_shot(mean, std::make_unique<Float64Codec>(), std::move(memory));
+    return make_one_shot(mean, float64_codec(), std::move(memory));
   }
   if (goes_over_levels(options)) {
     return make_two_levels({mean, options.nodes, options.array, options.link}, std::move(memory));
@@ -61,40 +57,42 @@ node::NodeLayout layout_of(const MeanArrayOptions& options) {
 
 }  // namespace
 
+std::unique_ptr<MeanCodec> float64_codec() { return std::make_unique<Float64Codec>(); }
+
+LostInRounding::LostInRounding(node::NodeLayout layout, int64_t rank, const at::Tensor& array)
+    : layout_(std::move(layout)),
+      parts_(sent_parts(layout_, rank, array.numel())),
+      like_(array),
+      own_(at::zeros({parts_.own.numel}, array.options().dtype(at::kFloat))),
+      mean_(at::zeros({parts_.mean.numel}, array.options().dtype(at::kFloat))) {}
+
+Residuals LostInRounding::take_all() const {
+  own_.zero_();
+  mean_.zero_();
+  return {own_.mutable_data_ptr<float>(), mean_.mutable_data_ptr<float>(), {own_, mean_}};
+}
+
+// What is lacking of a node's mean is that of W / N ranks, of the mean that of all.
+at::Tensor LostInRounding::in_own_numbers() const {
+  const auto ranks = static_cast<double>(layout_.world_size());
+  at::Tensor lost = at::zeros_like(like_);
+  lost.narrow(0, parts_.own.begin, parts_.own.numel).add_(own_, ranks / static_cast<double>(layout_.nodes()));
+  lost.narrow(0, parts_.mean.begin, parts_.mean.numel).add_(mean_, ranks);
+  return lost;
+}
+
 MeanArray::MeanArray(const MeanArrayOptions& options, std::shared_ptr<MessageMemory> memory)
     : options_(options),
       has_levels_(goes_over_levels(options)),
       values_(at::zeros({options.numel}, options.dtype)),
       exchange_(make_exchange(options, std::move(memory))) {
   if (options.keeps_lost && options.format != WireFormat::kFp32) {
-    const SentParts parts = sent_parts(layout_of(options), options.rank, options.numel);
-    lost_own_ = at::zeros({parts.own.numel}, at::kFloat);
-    lost_mean_ = at::zeros({parts.mean.numel}, at::kFloat);
+    lost_.emplace(layout_of(options), options.rank, values_);
   }
 }
 
 void MeanArray::start(engine::Transport& transport) {
-  Residuals residuals;
-  if (lost_own_.defined()) {
-    residuals = {lost_own_.zero_().mutable_data_ptr<float>(),
-                 lost_mean_.zero_().mutable_data_ptr<float>(),
-                 {lost_own_, lost_mean_}};
-  }
-  exchange_->start(transport, {values_, {}, residuals});
-}
-
-// What is lacking of a node's mean is that of W / N ranks, of the mean that of all.
-at::Tensor MeanArray::lost() const {
-  if (!lost_own_.defined()) {
-    return {};
-  }
-  const node::NodeLayout layout = layout_of(options_);
-  const SentParts parts = sent_parts(layout, options_.rank, options_.numel);
-  const auto ranks = static_cast<double>(options_.world_size);
-  at::Tensor lost = at::zeros_like(values_);
-  lost.narrow(0, parts.own.begin, parts.own.numel).add_(lost_own_, ranks / static_cast<double>(layout.nodes()));
-  lost.narrow(0, parts.mean.begin, parts.mean.numel).add_(lost_mean_, ranks);
-  return lost;
+  exchange_->start(transport, {values_, {}, lost_ ? lost_->take_all() : Residuals{}});
 }
 
 }  // namespace narrowcast::collectives

@@ -5,12 +5,37 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/message_memory.h"
+#include "ops/collectives/mean/two_levels.h"
 #include "ops/node/find_nodes.h"
 
 namespace narrowcast::collectives {
+
+// Float64 as it is; the mean is a sum in the order of ranks, divided by their number. On any device.
+std::unique_ptr<MeanCodec> float64_codec();
+
+// What an exchange's rounding takes from the mean of an array.
+class LostInRounding {
+ public:
+  // Of `array`, that ranks exchange over `layout`, as this one.
+  LostInRounding(node::NodeLayout layout, int64_t rank, const at::Tensor& array);
+
+  // For the exchange that comes: of what came before nothing is fed back there.
+  Residuals take_all() const;
+
+  // After it: as a part of this rank's own numbers, of the array's sizes, dtype and device.
+  at::Tensor in_own_numbers() const;
+
+ private:
+  const node::NodeLayout layout_;
+  const SentParts parts_;
+  const at::Tensor like_;
+  const at::Tensor own_;   // float32
+  const at::Tensor mean_;  // float32
+};
 
 struct MeanArrayOptions {
   int64_t rank = 0;
@@ -45,15 +70,14 @@ class MeanArray {
 
   // What the format's rounding took from the mean, after finish: [numel], as a part of this rank's own numbers. Nothing
   // is lost in fp32, and the tensor undefined; so it is where it is not wanted.
-  at::Tensor lost() const;
+  at::Tensor lost() const { return lost_ ? lost_->in_own_numbers() : at::Tensor(); }
 
  private:
   const MeanArrayOptions options_;
   const bool has_levels_;
   const at::Tensor values_;
   const std::unique_ptr<MeanExchange> exchange_;
-  at::Tensor lost_own_;   // float32, or undefined
-  at::Tensor lost_mean_;  // float32, or undefined
+  std::optional<LostInRounding> lost_;
 };
 
 }  // namespace narrowcast::collectives

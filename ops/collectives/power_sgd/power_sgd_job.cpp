@@ -18,20 +18,6 @@ namespace {
 
 using Job = PowerSgdJob;
 
-int64_t matrix_count(const CompressionPlan& plan) {
-  int64_t count = 0;
-  for (const MatrixBatch& batch : plan.batches) {
-    count += batch.count();
-  }
-  return count;
-}
-
-// What is sent as it is begins with a block of its own: its numbers are of another size than those of P and Q.
-int64_t behind(int64_t factor_numel, WireFormat format) {
-  const int64_t block = codec::wire::visit(format, [](auto type) { return decltype(type)::kBlock; });
-  return (factor_numel + block - 1) / block * block;
-}
-
 MeanArrayOptions array_options(const PowerSgdJobOptions& options, int64_t numel, int64_t array) {
   return {.rank = options.rank,
           .world_size = options.world_size,
@@ -52,20 +38,20 @@ at::Tensor zeros(int64_t numel, const PowerSgdJobOptions& options) {
   return at::zeros({numel}, Job::arithmetic_dtype(options.bucket_dtype));
 }
 
-// A view of one matrix of an array.
-at::Tensor matrix_of(const at::Tensor& array, const MatrixBatch& batch, size_t i) {
-  return array.narrow(0, batch.begins[i], batch.numel()).view({batch.rows, batch.columns});
-}
-
 }  // namespace
+
+int64_t plain_begin(int64_t factor_numel, WireFormat format) {
+  const int64_t block = codec::wire::visit(format, [](auto type) { return decltype(type)::kBlock; });
+  return (factor_numel + block - 1) / block * block;
+}
 
 PowerSgdJob::PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankState> state,
                          std::shared_ptr<PowerSgdMemory> memory)
     : options_(std::move(options)),
       state_(std::move(state)),
       memory_(std::move(memory)),
-      plain_begin_p_(behind(plan().p_numel, options_.format)),
-      plain_begin_q_(behind(plan().q_numel, options_.format)),
+      plain_begin_p_(plain_begin(plan().p_numel, options_.format)),
+      plain_begin_q_(plain_begin(plan().q_numel, options_.format)),
       with_p_(
           std::make_unique<MeanArray>(array_options(options_, plain_begin_p_ + plan().plain_numel, 0), memory_->first)),
       with_q_(options_.alternates
@@ -168,16 +154,12 @@ void PowerSgdJob::take_array() {
 }
 
 at::Tensor PowerSgdJob::known_part(const MatrixBatch& batch, const at::Tensor& factor) const {
-  return sends_p() ? batch.q_of(factor) : batch.p_of(factor);
+  return batch.factor_of(factor, !sends_p());
 }
 
 void PowerSgdJob::take_factor() {
   const at::Tensor& orthonormal = sends_p() ? q_ : p_;
-  if (!state_->factor.defined()) {
-    state_->factor = at::zeros_like(orthonormal);
-    state_->known.assign(matrix_count(plan()), false);
-  }
-  draw_unknown();
+  draw_unknown(plan(), orthonormal.options(), memory_->draws, *state_);
   orthonormal.copy_(state_->factor);
   for (const MatrixBatch& batch : plan().batches) {
     const at::Tensor part = known_part(batch, orthonormal);
@@ -186,29 +168,6 @@ void PowerSgdJob::take_factor() {
       replace_zero_columns(batch, part);
     }
   }
-}
-
-// One seed for all that the bucket lacks.
-void PowerSgdJob::draw_unknown() {
-  std::vector<bool>& known = state_->known;
-  if (std::ranges::find(known, false) == known.end()) {
-    return;
-  }
-  NormalNumbers numbers(memory_->draws.next());
-  size_t first = 0;
-  for (const MatrixBatch& batch : plan().batches) {
-    const auto begin = known.begin() + static_cast<std::ptrdiff_t>(first);
-    const at::Tensor part = known_part(batch, state_->factor);
-    if (std::find(begin, begin + batch.count(), false) != begin + batch.count()) {
-      const at::Tensor fresh = at::empty_like(part);
-      numbers.fill(fresh);
-      for (int64_t i = 0; i < batch.count(); ++i) {
-        if (!begin[i]) part[i].copy_(fresh[i]);
-      }
-    }
-    first += batch.begins.size();
-  }
-  known.assign(known.size(), true);
 }
 
 // A gradient that was zero, or had fewer independent columns, leaves columns of zeros, which would stay so for ever.
@@ -252,12 +211,7 @@ void PowerSgdJob::send_first(engine::Transport& transport) {
   }
   // Between the two, a block that was not finite has left what is not.
   values.slice(0, own.numel(), sends_p() ? plain_begin_p_ : plain_begin_q_).zero_();
-  const at::Tensor rest = plain_part(values);
-  int64_t begin = 0;
-  for (const Segment& segment : plan().plain) {
-    rest.narrow(0, begin, segment.numel).copy_(array_.narrow(0, segment.begin, segment.numel));
-    begin += segment.numel;
-  }
+  plan().gather_plain(array_, plain_part(values));
   first().start(transport);
 }
 
@@ -324,9 +278,9 @@ void PowerSgdJob::put_back(const LowRankProduct& own, const LowRankProduct& mean
       return LowRankProduct{batch.p_of(all.p)[i], batch.q_of(all.q)[i]};
     };
     for (int64_t i = 0; i < batch.count(); ++i) {
-      const at::Tensor matrix = matrix_of(array_, batch, i);
+      const at::Tensor matrix = batch.matrix_of(array_, i);
       if (state_->residual.defined()) {
-        replace_by_mean({matrix, matrix_of(state_->residual, batch, i), part(own, i), part(mean, i)});
+        replace_by_mean({matrix, batch.matrix_of(state_->residual, i), part(own, i), part(mean, i)});
       } else {
         const LowRankProduct of_mean = part(mean, i);
         multiply_factors(of_mean.p.unsqueeze(0), of_mean.q.unsqueeze(0), bits(), matrix.unsqueeze(0));
@@ -335,10 +289,8 @@ void PowerSgdJob::put_back(const LowRankProduct& own, const LowRankProduct& mean
   }
   put_back_plain();
   const at::Tensor lost = state_->residual.defined() ? first().lost() : at::Tensor();
-  int64_t begin = 0;
-  for (const Segment& segment : lost.defined() ? plan().plain : std::vector<Segment>()) {
-    state_->residual.narrow(0, segment.begin, segment.numel).copy_(plain_part(lost).narrow(0, begin, segment.numel));
-    begin += segment.numel;
+  if (lost.defined()) {
+    plan().scatter_plain(plain_part(lost), state_->residual);
   }
 }
 
@@ -348,7 +300,7 @@ void PowerSgdJob::put_back_as_pytorch(const LowRankProduct& mean) {
     const MatrixBatch& batch = plan().batches[i];
     multiply_factors(batch.p_of(mean.p), batch.q_of(mean.q), bits(), matrices_[i]);
     for (int64_t k = 0; batch.count() > 1 && k < batch.count(); ++k) {
-      matrix_of(array_, batch, k).copy_(matrices_[i][k]);
+      batch.matrix_of(array_, k).copy_(matrices_[i][k]);
     }
   }
   put_back_plain();
@@ -357,13 +309,6 @@ void PowerSgdJob::put_back_as_pytorch(const LowRankProduct& mean) {
   }
 }
 
-void PowerSgdJob::put_back_plain() {
-  const at::Tensor rest = plain_part(first().values());
-  int64_t begin = 0;
-  for (const Segment& segment : plan().plain) {
-    array_.narrow(0, segment.begin, segment.numel).copy_(rest.narrow(0, begin, segment.numel));
-    begin += segment.numel;
-  }
-}
+void PowerSgdJob::put_back_plain() { plan().scatter_plain(plain_part(first().values()), array_); }
 
 }  // namespace narrowcast::collectives

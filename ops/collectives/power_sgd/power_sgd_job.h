@@ -11,18 +11,11 @@
 #include <narrowcast/export.h>
 #include "ops/collectives/power_sgd/compression_plan.h"
 #include "ops/collectives/power_sgd/low_rank.h"
+#include "ops/collectives/power_sgd/low_rank_state.h"
 #include "ops/collectives/power_sgd/mean_array.h"
 #include "ops/engine/engine.h"
 
 namespace narrowcast::collectives {
-
-// What a job begins with and leaves for the next one of the same bucket. Of the arithmetic's dtype.
-struct LowRankState {
-  at::Tensor residual;      // [array_numel] of the plan: what was lost, and is added next time; or undefined
-  at::Tensor factor;        // all Q [q_numel] or, where `is_p`, all P [p_numel], with which the next step begins
-  bool is_p = false;        // only where steps alternate
-  std::vector<bool> known;  // by matrix, in the order of batches: whether `factor` has it, or it is to be drawn
-};
 
 struct PowerSgdJobOptions {
   std::string name = {};  // Of the exchange, in errors.
@@ -40,6 +33,10 @@ struct PowerSgdJobOptions {
   LinkCost link = {};
   std::shared_ptr<const node::FoundNodes> nodes = nullptr;  // See MeanArrayOptions.
 };
+
+// Where what is sent as it is begins behind all P or all Q: with a block of its own, as its numbers are of another
+// size.
+int64_t plain_begin(int64_t factor_numel, WireFormat format);
 
 // Shared by all jobs of one engine that one hook makes: the seeds are drawn in the order of jobs.
 struct PowerSgdMemory {
@@ -104,7 +101,6 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
 
   void take_array();
   void take_factor();
-  void draw_unknown();
   void replace_zero_columns(const MatrixBatch& batch, const at::Tensor& orthonormal);
   void send_first(engine::Transport& transport);
   void send_second(engine::Transport& transport);

@@ -71,11 +71,6 @@ void check_alone(const TrainJob& job, int64_t world_size) {
   }
 }
 
-void check_device(const TrainJob& job, at::Device device) {
-  TORCH_CHECK_VALUE(device.is_cpu() || !hooks::power_sgd_rank_of(job.ddp.hook()).has_value(), "hook: ", job.ddp.hook(),
-                    " does not take gradients on a GPU yet; it does with --device=cpu");
-}
-
 void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& context) {
   if (job.checkpoints.resume || !job.checkpoints.resume_from.empty()) {
     plan["goes_on_from"] = resume_text(job, plan, context.progress);
@@ -140,7 +135,6 @@ int run_job(const TrainJob& job, const JobContext& context) {
   set_threads(job.threads, context);
   check_alone(job, context.env.world_size);
   const at::Device device = training::choose_device(job.device, context.env);
-  check_device(job, device);
   const ProcessGroupOptions group = group_options(job, device);
   JobInputs inputs = make_inputs(job);
   inputs.device = device;

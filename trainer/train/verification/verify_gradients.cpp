@@ -102,11 +102,6 @@ bool neighbours_share_nodes(const node::NodeLayout& layout) {
   return true;
 }
 
-// PowerSGD is there for gradients on the CPU so far.
-bool can_average(const GradientProblem& problem, const std::string& hook) {
-  return problem.batch.inputs.is_cpu() || !hooks::hook_row(hook).takes_power_sgd;
-}
-
 // With PowerSGD from the first step on, of all that is a matrix, of as many columns as that has: what it sends is the
 // mean then.
 DdpOptions of_whole_rank(const DdpOptions& ddp) {
@@ -214,7 +209,7 @@ std::vector<HookReport> verify_gradients(const GradientProblem& problem, const V
   Verifier verifier(problem, options, make_hook);
   std::vector<HookReport> reports = {verifier.none()};
   for (const std::string& hook : options.hooks) {
-    if (hooks::hook_row(hook).make && (options.hooks.size() == 1 || can_average(problem, hook))) {
+    if (hooks::hook_row(hook).make) {
       for (const DdpOptions& ddp : over_nodes(problem, hook)) {
         reports.push_back(verifier.verify(ddp, make_hook));
       }

@@ -1,0 +1,79 @@
+#include "ops/collectives/power_sgd/stream_low_rank.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/where.h>
+
+namespace narrowcast::collectives {
+namespace {
+
+constexpr int kPasses = 2;              // Of Gram-Schmidt over a column: what a second one leaves is orthogonal.
+constexpr int64_t kRankOfPyTorchs = 2;  // Up to which PyTorch's hook does without a QR decomposition.
+
+// Of each column: [k, 1, 1] of [k, n, 1].
+at::Tensor norm_of(const at::Tensor& column) {
+  return at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, /*keepdim=*/true);
+}
+
+// What each column has of orthonormal ones [k, n, i].
+at::Tensor part_within(const at::Tensor& columns, const at::Tensor& column) {
+  return at::bmm(columns, at::bmm(columns.transpose(1, 2), column));
+}
+
+// Once, of all columns behind that one, as PyTorch's hook does.
+void subtract_from_rest(const at::Tensor& columns, int64_t i) {
+  const int64_t count = columns.size(2) - i - 1;
+  if (count > 0) {
+    const at::Tensor column = columns.narrow(2, i, 1);
+    const at::Tensor rest = columns.narrow(2, i + 1, count);
+    rest.sub_(at::sum(column * rest, at::IntArrayRef{1}, /*keepdim=*/true) * column);
+  }
+}
+
+void orthogonalize_columns(const at::Tensor& columns, double epsilon, bool as_pytorch, const at::Tensor& spare) {
+  for (int64_t i = 0; i < columns.size(2); ++i) {
+    const at::Tensor column = columns.narrow(2, i, 1);
+    const at::Tensor before = columns.narrow(2, 0, i);
+    for (int pass = 0; pass < kPasses && i > 0 && !as_pytorch; ++pass) {
+      column.sub_(part_within(before, column));
+    }
+    at::Tensor norm = norm_of(column);
+    if (spare.defined()) {
+      at::Tensor other = spare.narrow(2, i, 1).to(columns.scalar_type());
+      if (i > 0) {
+        other = other - part_within(before, other);
+      }
+      const at::Tensor is_zero = norm == 0;
+      column.copy_(at::where(is_zero, other, column));
+      norm = at::where(is_zero, norm_of(other), norm);
+    }
+    column.div_(epsilon == 0 ? norm : norm + epsilon);
+    column.masked_fill_(norm == 0, 0);
+    if (as_pytorch) {
+      subtract_from_rest(columns, i);
+    }
+  }
+}
+
+}  // namespace
+
+void orthogonalize_on_stream(const at::Tensor& matrices, double epsilon, LowRankBits bits, const at::Tensor& spare) {
+  if (bits == LowRankBits::kOfPyTorch && matrices.size(2) <= kRankOfPyTorchs) {
+    orthogonalize_columns(matrices, epsilon, /*as_pytorch=*/true, spare);
+    return;
+  }
+  const at::Tensor columns = matrices.to(at::kDouble);
+  orthogonalize_columns(columns, epsilon, /*as_pytorch=*/false, spare);
+  matrices.copy_(columns);
+}
+
+at::Tensor on_device(const at::Tensor& numbers, at::Device device) {
+  if (numbers.device() == device) {
+    return numbers;
+  }
+  return numbers.pin_memory().to(device, numbers.scalar_type(), /*non_blocking=*/true);
+}
+
+}  // namespace narrowcast::collectives
