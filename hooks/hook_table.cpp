@@ -239,6 +239,8 @@ void check_local(const HookRow& row, const LocalOptions& local) {
   const HookRow& inner = hook_row(local.hook);
   TORCH_CHECK_VALUE(inner.make && inner.keeps_replicas_equal, "local_hook: must be one that averages, but is '",
                     local.hook, "'");
+  TORCH_CHECK_VALUE(!inner.takes_power_sgd, "local_hook: '", local.hook, "' would compress nothing in its first ",
+                    PowerSgdOptions{}.start, " steps, and its options cannot be given here; take another one");
 }
 
 }  // namespace

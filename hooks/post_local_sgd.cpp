@@ -1,14 +1,13 @@
 #include "hooks/post_local_sgd.h"
 
 #include <ATen/core/jit_type.h>
-#include <c10/util/StringUtil.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <narrowcast/hooks.h>
-#include "ops/backend_errors.h"
 #include "ops/node/find_nodes.h"
 
 namespace narrowcast::hooks {
@@ -18,38 +17,9 @@ using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 using node::NodeLayout;
 
 constexpr const char* kIteration = "iteration";
+constexpr const char* kGroups = "groups";
 constexpr const char* kGlobal = "global.";
 constexpr const char* kLocal = "local.";
-
-// Backends read there which ranks of the job theirs are when they are split, and PyTorch's Python functions fill it in.
-void number_ranks(const GroupPtr& group) {
-  for (const at::Device& device : group->getDeviceTypes()) {
-    std::vector<uint64_t>& ranks = group->getBackend(device.type())->getBackendOptions()->global_ranks_in_group;
-    if (ranks.empty()) {
-      ranks.resize(static_cast<size_t>(group->getSize()));
-      std::iota(ranks.begin(), ranks.end(), uint64_t{0});
-    }
-  }
-}
-
-// A collective: this rank's group, or null. The store keeps what an earlier group's ranks have told each other, so each
-// group gets a name of its own: as all ranks make their groups in the same order, they count alike.
-GroupPtr make_group(const HookOptions& options) {
-  const GroupPtr& all = options.process_group;
-  const int64_t rank = all->getRank();
-  const NodeLayout nodes = options.local.group_size ? NodeLayout::flat(all->getSize()) : node::find_nodes(all)->layout;
-  const NodeLayout groups = local_groups(options.local, nodes);
-  const std::vector<int64_t>& members = groups.ranks_of(groups.node_of(rank));
-  return with_backend_errors(rank, "making groups of ranks", [&]() -> GroupPtr {
-    const int64_t number = all->getStore()->add(c10::str("local groups made by rank ", rank), 1);
-    if (members.size() == 1) {
-      return {};
-    }
-    number_ranks(all);
-    return all->splitGroup({members.begin(), members.end()}, std::nullopt, std::nullopt,
-                           c10::str("local group ", number, " from rank ", members[0]), std::nullopt);
-  });
-}
 
 std::unique_ptr<CommHook> make_hook_in(const GroupPtr& group, const LocalOptions& options) {
   return group.defined() ? create_comm_hook(options.hook, {.process_group = group}) : nullptr;
@@ -73,11 +43,19 @@ NodeLayout local_groups(const LocalOptions& options, const NodeLayout& nodes) {
   return options.group_size ? NodeLayout::of_size(nodes.world_size(), *options.group_size) : nodes;
 }
 
+// To average gradients they need no memory in common.
+NodeLayout find_local_groups(const HookOptions& options) {
+  const GroupPtr& all = options.process_group;
+  return local_groups(options.local,
+                      options.local.group_size ? NodeLayout::flat(all->getSize()) : node::find_nodes(all)->neighbours);
+}
+
 PostLocalSgdHook::PostLocalSgdHook(const HookOptions& options)
     : options_(options.local),
-      group_(make_group(options)),
+      groups_(find_local_groups(options)),
+      part_(options.process_group, groups_),
       global_(options_.start > 0 ? make_hook_in(options.process_group, options_) : nullptr),
-      local_(make_hook_in(group_, options_)) {}
+      local_(make_hook_in(part_.group(), options_)) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> PostLocalSgdHook::runHook(c10d::GradBucket& bucket) {
   CommHook* const hook = this->hook();
@@ -98,6 +76,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PostLocalSgdHook::runHook(c10d::GradBuck
 HookState PostLocalSgdHook::state(const std::vector<NamedParameter>& parameters) const {
   HookState state = CommHook::state(parameters);
   state.emplace(kIteration, int_tensor(iteration_));
+  state.emplace(kGroups, at::tensor(groups(), at::kLong));
   const auto add = [&](const char* prefix, const std::unique_ptr<CommHook>& hook) {
     if (hook != nullptr) {
       for (auto& [name, tensor] : hook->state(parameters)) {
@@ -110,25 +89,39 @@ HookState PostLocalSgdHook::state(const std::vector<NamedParameter>& parameters)
   return state;
 }
 
-// In another world groups may be others: their hook begins anew then.
 void PostLocalSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   CommHook::load_state(saved, parameters);
   iteration_ = std::min(int_of(saved.own(), kIteration), options_.start);
   if (global_ != nullptr) {
     global_->load_state(part_of(saved, kGlobal), parameters);
   }
-  FormerRanks local{.world_size = group_.defined() ? group_->getSize() : 1, .states = {}, .first = {}};
-  local.states.push_back(part_of(saved.own(), kLocal));
-  if (local_ != nullptr && !local.own().empty()) {
+  const auto former_groups = saved.own().find(kGroups);
+  const bool same_groups =
+      former_groups != saved.own().end() && at::equal(former_groups->second, at::tensor(groups(), at::kLong));
+  if (local_ != nullptr && same_groups) {
+    FormerRanks local{.world_size = part_.group()->getSize(), .states = {}, .first = {}};
+    local.states.push_back(part_of(saved.own(), kLocal));
     local_->load_state(local, parameters);
   }
 }
 
-std::string PostLocalSgdHook::decision() const { return hook() == nullptr ? "" : hook()->decision(); }
-
-std::optional<double> PostLocalSgdHook::predicted_seconds(int64_t numel) const {
-  return hook() == nullptr ? std::nullopt : hook()->predicted_seconds(numel);
+void PostLocalSgdHook::rescale_state(double factor) {
+  for (CommHook* const hook : {global_.get(), local_.get()}) {
+    if (hook != nullptr) {
+      hook->rescale_state(factor);
+    }
+  }
 }
+
+std::vector<int64_t> PostLocalSgdHook::groups() const {
+  std::vector<int64_t> groups;
+  for (int64_t rank = 0; rank < groups_.world_size(); ++rank) {
+    groups.push_back(groups_.node_of(rank));
+  }
+  return groups;
+}
+
+std::string PostLocalSgdHook::decision() const { return hook() == nullptr ? "" : hook()->decision(); }
 
 HookRow post_local_sgd_row() {
   return {.name = "post_local_sgd",

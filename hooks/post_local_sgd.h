@@ -8,11 +8,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
+#include "hooks/group_part.h"
 #include "hooks/hook_table.h"
 #include "ops/node/node_layout.h"
 
@@ -29,27 +29,33 @@ class PostLocalSgdHook final : public CommHook {
   std::string_view name() const override { return "post_local_sgd"; }
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
 
-  // The iterations so far, up to `start`, and the states of both hooks.
+  // The iterations so far, up to `start`, the groups, and the states of both hooks. In other groups the hook inside
+  // them begins anew.
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+  void rescale_state(double factor) override;
 
   bool keeps_replicas_equal() const override { return iteration_ < options_.start; }
+  std::vector<int64_t> groups() const override;
   std::string decision() const override;
-  std::optional<double> predicted_seconds(int64_t numel) const override;
 
  private:
   // Of the next bucket; null where nothing is exchanged.
   CommHook* hook() const { return iteration_ < options_.start ? global_.get() : local_.get(); }
 
   const LocalOptions options_;
-  const c10::intrusive_ptr<c10d::ProcessGroup> group_;  // this rank's; null if it is alone in it
-  const std::unique_ptr<CommHook> global_;              // null where `start` is 0
-  const std::unique_ptr<CommHook> local_;               // null without a group
-  int64_t iteration_ = 0;                               // up to `start`
+  const node::NodeLayout groups_;
+  const GroupPart part_;                    // this rank's group
+  const std::unique_ptr<CommHook> global_;  // null where `start` is 0
+  const std::unique_ptr<CommHook> local_;   // null for a rank alone in its group
+  int64_t iteration_ = 0;                   // up to `start`
 };
 
 // The groups, as far as the options and the nodes say.
 node::NodeLayout local_groups(const LocalOptions& options, const node::NodeLayout& nodes);
+
+// A collective: the groups that a hook with these options has.
+node::NodeLayout find_local_groups(const HookOptions& options);
 
 // What the table knows of it.
 HookRow post_local_sgd_row();

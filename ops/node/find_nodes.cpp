@@ -88,9 +88,9 @@ class FindJob final : public engine::Job {
     if (!refusal.empty()) {
       TORCH_CHECK_VALUE(!node_size_, "node_size: ", *node_size_,
                         " consecutive ranks must be able to share memory, but ", refusal);
-      return {NodeLayout::flat(world_size_), nullptr, refusal};
+      return {NodeLayout::flat(world_size_), nullptr, refusal, layout_};
     }
-    return {layout_, std::move(found_), {}};
+    return {layout_, std::move(found_), {}, layout_};
   }
 
  private:

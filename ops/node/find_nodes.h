@@ -24,10 +24,12 @@ struct FoundNodes {
   NodeLayout layout = NodeLayout::flat(1);
   std::shared_ptr<NodeMemory> memory = nullptr;  // Of this rank's node; null where no two ranks share one.
   std::string why_flat = {};  // Where ranks of a node could not have memory in common: which, and what the system said.
+  NodeLayout neighbours = NodeLayout::flat(1);  // Ranks that could reach each other locally, with memory or without.
 
   // Of so many ranks, each by itself, which did not ask each other.
   static std::shared_ptr<const FoundNodes> flat(int64_t world_size) {
-    return std::make_shared<const FoundNodes>(FoundNodes{.layout = NodeLayout::flat(world_size)});
+    return std::make_shared<const FoundNodes>(
+        FoundNodes{.layout = NodeLayout::flat(world_size), .neighbours = NodeLayout::flat(world_size)});
   }
 };
 

@@ -4,17 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include "hooks/hook_table.h"
 #include "tests/hooks/bucket.h"
 #include "tests/support/error_message.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::hooks {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using LocalGroup = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -93,6 +97,76 @@ TEST(PostLocalSgdHook, ResumesWhereItWas) {
   });
 }
 
+// A node of four ranks that has three now, and groups of another size. The state of the hook inside depends on the
+// number of its ranks.
+TEST(PostLocalSgdHook, BeginsAnewInOtherGroups) {
+  const LocalOptions options{.hook = "auto"};
+  std::vector<HookState> left(4);
+  run_ranks(4, [&](int64_t rank, const LocalGroup& group) {
+    const auto hook = make_local_hook(group, options);
+    EXPECT_THAT(hook->groups(), ElementsAre(0, 0, 0, 0));
+    average_rank(*hook, rank);
+    left[static_cast<size_t>(rank)] = hook->state({});
+  });
+  run_ranks(3, [&](int64_t rank, const LocalGroup& group) {
+    const auto hook = make_local_hook(group, options);
+    hook->load_state({.world_size = 4, .states = {left[static_cast<size_t>(rank)]}, .first = {}}, {});
+    EXPECT_NEAR(average_rank(*hook, rank), 1, 0.02);
+  });
+  run_ranks(4, [&](int64_t rank, const LocalGroup& group) {
+    const auto hook = make_local_hook(group, {.group_size = 3, .hook = "auto"});
+    EXPECT_THAT(hook->groups(), ElementsAre(0, 0, 0, 1));
+    hook->load_state({.world_size = 4, .states = {left[static_cast<size_t>(rank)]}, .first = {}}, {});
+    EXPECT_NEAR(average_rank(*hook, rank), mean_in_group(rank, 4, 3), 0.02);
+  });
+}
+
+// A second hook would find other ranks' numbers there.
+TEST(PostLocalSgdHook, LeavesTheGroupsOptionsAlone) {
+  run_ranks(4, [](int64_t rank, const LocalGroup& group) {
+    const auto options = group->getBackend(at::kCPU)->getBackendOptions();
+    for (int64_t i = 0; i < 3; ++i) {
+      const auto hook = make_local_hook(group, {.group_size = 2});
+      EXPECT_THAT(options->global_ranks_in_group, ::testing::IsEmpty());
+      EXPECT_EQ(average_rank(*hook, rank), mean_in_group(rank, 4, 2));
+    }
+  });
+}
+
+// To average gradients ranks need no memory in common, and a group that vanished would be another training.
+TEST(PostLocalSgdHook, TheRanksOfANodeAreAGroupWithoutMemory) {
+  const testing::FileSizeLimit no_memory(1 << 20);
+  run_ranks(3, [](int64_t rank, const LocalGroup& group) {
+    const auto hook = make_local_hook(group, {});
+    EXPECT_THAT(hook->groups(), ElementsAre(0, 0, 0));
+    EXPECT_NEAR(average_rank(*hook, rank), 1, 1e-6);
+  });
+}
+
+// Keeps what it was told to rescale by.
+class RescaledHook final : public CommHook {
+ public:
+  explicit RescaledHook(std::atomic<int64_t>& rescaled) : rescaled_(rescaled) {}
+  std::string_view name() const override { return "rescaled"; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& /*bucket*/) override { return {}; }
+  void rescale_state(double factor) override { rescaled_ += factor == 0.5 ? 1 : 0; }
+
+ private:
+  std::atomic<int64_t>& rescaled_;
+};
+
+TEST(PostLocalSgdHook, RescalesTheStatesOfBothHooks) {
+  std::atomic<int64_t> rescaled = 0;
+  HookRow row = hook_row("allreduce");
+  row.name = "rescaled";
+  row.make = [&](const HookOptions& /*options*/) { return std::make_unique<RescaledHook>(rescaled); };
+  const AddedHookRow added(row);
+  run_ranks(3, [&](int64_t /*rank*/, const LocalGroup& group) {
+    make_local_hook(group, {.start = 1, .group_size = 2, .hook = "rescaled"})->rescale_state(0.5);
+  });
+  EXPECT_EQ(rescaled, 5) << "of three ranks in all, and two that are not alone in their group";
+}
+
 TEST(PostLocalSgdHook, SaysItsPayload) {
   const auto bytes = [](const LocalOptions& local, const node::NodeLayout& nodes) {
     return hook_row("post_local_sgd").payload_bytes({1024}, nodes, {.process_group = nullptr, .local = local});
@@ -111,6 +185,8 @@ TEST(PostLocalSgdHook, RefusesWhatCannotBe) {
   for (const char* const inner : {"none", "noop", "post_local_sgd"}) {
     EXPECT_THAT(refused("post_local_sgd", {.hook = inner}), HasSubstr("local_hook: must be one that averages"));
   }
+  EXPECT_THAT(refused("post_local_sgd", {.hook = "power_sgd"}),
+              HasSubstr("local_hook: 'power_sgd' would compress nothing in its first 1000 steps"));
   EXPECT_THAT(refused("post_local_sgd", {.hook = "int9"}), HasSubstr("unknown name 'int9'"));
   EXPECT_THAT(
       refused("int8", {.group_size = 2}),

@@ -84,6 +84,9 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
   virtual bool keeps_replicas_equal() const { return true; }
 
+  // Of a hook that averages in groups of the ranks, be it now or later: by rank, the number of its group. Else empty.
+  virtual std::vector<int64_t> groups() const { return {}; }
+
   // Of a hook that chooses between others: which it takes for which buckets, and why, in one line; else empty. Asked
   // for between steps.
   virtual std::string decision() const { return {}; }

@@ -87,6 +87,7 @@ TEST(FindNodes, IsFlatWhereARankCannotHaveMemory) {
     const auto found = find_nodes(group);
     EXPECT_EQ(found->layout, NodeLayout::flat(3));
     EXPECT_EQ(found->memory, nullptr);
+    EXPECT_EQ(found->neighbours, NodeLayout::of_size(3, 3));
     EXPECT_THAT(found->why_flat, AllOf(HasSubstr("rank 0: "), HasSubstr("limited to 1048576")));
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { find_nodes(group, 3); }),
                 AllOf(HasSubstr("node_size: 3"), HasSubstr("rank 0: ")));

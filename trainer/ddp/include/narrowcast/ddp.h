@@ -116,6 +116,9 @@ class DistributedDataParallel {
   // Whether all ranks end a step with the same gradients, as CommHook::keeps_replicas_equal says.
   bool keeps_replicas_equal() const { return reducer_.keeps_replicas_equal(); }
 
+  // The groups in which ranks average their gradients, as CommHook::groups says them.
+  std::vector<int64_t> hook_groups() const { return reducer_.hook_groups(); }
+
   // The size of buckets that the first steps led to, where the options leave it open; nothing before the fourth forward
   // or settle_buckets, and in a training that resumes.
   const std::optional<BucketChoice>& bucket_choice() const { return reducer_.bucket_choice(); }

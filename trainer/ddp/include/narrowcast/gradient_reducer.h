@@ -126,6 +126,8 @@ class NARROWCAST_EXPORT GradientReducer {
   void load_state(const ReducerState& saved);
   // Whether all ranks end a step with the same gradients.
   bool keeps_replicas_equal() const { return hook_ == nullptr || hook_->keeps_replicas_equal(); }
+  // CommHook::groups of the hook; empty without one.
+  std::vector<int64_t> hook_groups() const { return hook_ == nullptr ? std::vector<int64_t>{} : hook_->groups(); }
   // The group that it was made with, never null.
   const ProcessGroupPtr& process_group() const { return group_; }
 
