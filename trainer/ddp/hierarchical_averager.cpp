@@ -3,10 +3,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
+#include <string>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 
@@ -27,6 +30,14 @@ void check_levels(const std::vector<AveragingLevel>& levels, int64_t world_size)
                     world_size, "), but is ", levels.back().group_size);
 }
 
+std::string levels_text(const std::vector<AveragingLevel>& levels) {
+  std::string text;
+  for (const auto& [period, group_size] : levels) {
+    text += c10::str(text.empty() ? "" : ", ", group_size, " ranks every ", period, " steps");
+  }
+  return text;
+}
+
 ProcessGroupPtr checked_group_of_averager(ProcessGroupPtr group) {
   TORCH_CHECK_VALUE(group.defined(), "process_group must not be null; create one with init_process_group");
   return group;
@@ -39,6 +50,7 @@ HierarchicalAverager::HierarchicalAverager(ProcessGroupPtr group, const std::vec
     : group_(checked_group_of_averager(std::move(group))), warmup_steps_(warmup_steps) {
   check_levels(levels, group_->getSize());
   TORCH_CHECK_VALUE(warmup_steps >= 0, "warmup_steps: must be at least 0, but is ", warmup_steps);
+  check_equal_on_all_ranks(group_, {{"levels", levels_text(levels)}, {"warmup_steps", c10::str(warmup_steps)}});
   with_network_errors(group_->getRank(), "making groups that average", [&] {
     for (const AveragingLevel& level : levels) {
       levels_.push_back(

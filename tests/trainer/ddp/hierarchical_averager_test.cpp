@@ -53,6 +53,19 @@ TEST(HierarchicalAverager, GoesOnFromAStep) {
   });
 }
 
+TEST(HierarchicalAverager, RefusesWhatDiffersBetweenRanks) {
+  run_ranks(2, [](int64_t rank, const auto& group) {
+    EXPECT_THAT(error_message<c10::ValueError>([&] {
+                  HierarchicalAverager(group, {{2 + rank, 2}});
+                }),
+                ::testing::AllOf(HasSubstr("levels"), HasSubstr("2 ranks every 3 steps")));
+    EXPECT_THAT(error_message<c10::ValueError>([&] {
+                  HierarchicalAverager(group, {{2, 2}}, rank);
+                }),
+                HasSubstr("warmup_steps"));
+  });
+}
+
 TEST(HierarchicalAverager, RefusesLevelsThatThereCannotBe) {
   run_ranks(2, [](int64_t /*rank*/, const auto& group) {
     const auto refused = [&](const std::vector<AveragingLevel>& levels, int64_t warmup_steps = 0) {

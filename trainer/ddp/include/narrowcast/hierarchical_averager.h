@@ -25,8 +25,8 @@ struct AveragingLevel {
 class NARROWCAST_EXPORT HierarchicalAverager {
  public:
   // A collective: makes the groups. Throws c10::ValueError for no levels, periods that do not ascend from 1 or more, a
-  // group size out of range, a last one that is not the number of ranks, and a warm-up below 0; c10::DistBackendError
-  // if a peer fails.
+  // group size out of range, a last one that is not the number of ranks, and a warm-up below 0; on all
+  // ranks alike where these differ between them. c10::DistBackendError if a peer fails.
   HierarchicalAverager(ProcessGroupPtr group, const std::vector<AveragingLevel>& levels, int64_t warmup_steps = 0);
   ~HierarchicalAverager();
   HierarchicalAverager(const HierarchicalAverager&) = delete;
