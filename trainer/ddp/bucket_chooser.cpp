@@ -8,6 +8,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/exchange_cost.h"
+#include "ops/node/node_layout.h"
 #include "trainer/ddp/reducer.h"
 
 namespace narrowcast {
@@ -31,6 +32,12 @@ std::vector<size_t> order_of(const BackwardPass& pass) {
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return pass.ready_seconds[a] < pass.ready_seconds[b]; });
   return order;
+}
+
+// Whether ranks average in groups, sooner or later, and not each alone.
+bool has_groups(const hooks::CommHook& hook) {
+  const std::vector<int64_t> groups = hook.groups();
+  return !groups.empty() && node::NodeLayout(groups).has_levels();
 }
 
 }  // namespace
@@ -71,6 +78,9 @@ ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) c
   hooks::HookOptions options = options_.hook_options(group_);
   if (hooks::power_sgd_rank_of(name).has_value()) {
     options.power_sgd.start = 0;  // As in the steps that compress.
+  }
+  if (in_use != nullptr && has_groups(*in_use)) {
+    options.local.start = 0;  // As in the steps in which groups average.
   }
   const auto hook = hooks::create_comm_hook(name, options);
   return hooks::measure_exchange(*hook, group_);

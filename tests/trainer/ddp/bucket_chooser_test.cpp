@@ -1,9 +1,11 @@
 #include "trainer/ddp/bucket_chooser.h"
 
+#include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -13,6 +15,7 @@
 
 #include <narrowcast/ddp.h>
 #include <narrowcast/hooks.h>
+#include "hooks/hook_table.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/ddp_fixtures.h"
@@ -152,6 +155,51 @@ TEST(BucketChooserTest, AsksAHookThatPredicts) {
     const BucketChoice choice = chooser.choose(&slow).choice;
     EXPECT_NEAR(choice.size().seconds_left, 3600.0 * static_cast<double>(choice.size().buckets), 1e-6);
   });
+}
+
+// Keeps the size of the largest group in which it exchanged.
+class GroupSizeHook final : public hooks::CommHook {
+ public:
+  GroupSizeHook(int64_t size, std::atomic<int64_t>& largest) : size_(size), largest_(largest) {}
+  std::string_view name() const override { return "group_size"; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    int64_t largest = largest_;
+    while (largest < size_ && !largest_.compare_exchange_weak(largest, size_)) {
+    }
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+    future->markCompleted(bucket.getBuffer());
+    return future;
+  }
+
+ private:
+  const int64_t size_;
+  std::atomic<int64_t>& largest_;
+};
+
+// What groups send, not all ranks in the first steps; but where each rank is alone afterwards these are all there are.
+TEST(BucketChooserTest, MeasuresTheStepsInWhichGroupsAverage) {
+  std::atomic<int64_t> largest = 0;
+  hooks::HookRow row = hooks::hook_row("allreduce");
+  row.name = "group_size";
+  row.make = [&](const hooks::HookOptions& options) {
+    return std::make_unique<GroupSizeHook>(options.process_group->getSize(), largest);
+  };
+  const hooks::AddedHookRow added(row);
+  for (const int64_t group_size : {2, 1}) {
+    largest = 0;
+    run_ranks(4, [&](int64_t /*rank*/, const ProcessGroupPtr& group) {
+      const DdpOptions options =
+          auto_size().hook("post_local_sgd").local({.start = 100, .group_size = group_size, .hook = "group_size"});
+      const NamedTensor parameter{"a", at::ones({3 << 18}).requires_grad_(true)};
+      BucketChooser chooser({parameter}, group, options);
+      chooser.begin_pass();
+      parameter.tensor.sum().backward();
+      chooser.end_pass();
+      const auto in_use = hooks::create_comm_hook("post_local_sgd", options.hook_options(group));
+      chooser.choose(in_use.get());
+    });
+    EXPECT_EQ(largest, group_size == 2 ? 2 : 4);
+  }
 }
 
 TEST(AutoBucketsTest, AreChosenBeforeTheFourthForward) {
