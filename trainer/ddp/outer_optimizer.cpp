@@ -337,6 +337,21 @@ void OuterOptimizer::finish() {
   replicas_are_equal_ = true;
 }
 
+// Fragments are joined in the order in which they are issued, and one is under way at most.
+std::optional<int64_t> OuterOptimizer::staleness() const {
+  const int64_t local_step = steps_ - options_.warmup_steps();
+  bool is_joined = !under_way_;
+  for (int64_t issued = local_step; issued > 0; --issued) {
+    if (options_.fragment_due(issued)) {
+      if (is_joined) {
+        return local_step - issued;
+      }
+      is_joined = true;
+    }
+  }
+  return std::nullopt;
+}
+
 int64_t OuterOptimizer::payload_bytes_sent() const { return exchange_->payload_bytes_sent(); }
 
 }  // namespace narrowcast

@@ -113,7 +113,7 @@ void OuterOptimizer::load_state(const OuterState& saved) {
     momentum_.copy_(floats_of(replica, kMomentum, elements_));
   }
   load_under_way(replica);
-  if (saved.rank.world_size != group_->getSize()) {
+  if (saved.rank.world_size != group_->getSize() || saved.groups_differ) {
     take_reference();
     replicas_are_equal_ = true;
   }

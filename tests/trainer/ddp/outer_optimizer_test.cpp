@@ -19,6 +19,7 @@
 namespace narrowcast::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kOuterWorlds[] = {1, 2, 3, 4, 5, 8};
@@ -265,6 +266,30 @@ TEST(OuterOptimizer, ANanOnOneRankCostsItsRoundOnAllRanks) {
       EXPECT_TRUE(same_on_all_ranks(group, training.parameters));
     });
   }
+}
+
+// Fragments are issued 3 steps apart, and joined 2 steps later; the end joins the last one.
+TEST(OuterOptimizer, SaysHowOldItsNewsIs) {
+  run_ranks(2, [&](int64_t rank, const auto& group) {
+    SmallTraining training(rank);
+    OuterOptimizer outer(*training.inner, group, outer_options(6).fragments(2).overlap_steps(2).warmup_steps(1));
+    std::vector<int64_t> staleness;
+    std::vector<int64_t> joined;
+    for (int64_t step = 0; step < 10; ++step) {
+      if (outer.is_warming_up()) {
+        outer.skip_step();
+      } else {
+        training.step(outer);
+      }
+      staleness.push_back(outer.staleness().value_or(-1));
+      joined.push_back(outer.joined_exchanges());
+    }
+    EXPECT_THAT(staleness, ElementsAre(-1, -1, -1, -1, -1, 2, 3, 4, 2, 3));
+    EXPECT_THAT(joined, ElementsAre(0, 0, 0, 0, 0, 1, 1, 1, 2, 2));
+    outer.finish();
+    EXPECT_EQ(outer.staleness(), 0);
+    EXPECT_EQ(outer.joined_exchanges(), 3);
+  });
 }
 
 TEST(OuterOptimizer, ARankThatLeavesItsStepOutTakesPartInTheExchange) {

@@ -64,10 +64,15 @@ bool is_after(const json& line, int64_t step) {
 }  // namespace
 
 nlohmann::json outer_json(const OuterReport& report) {
-  return {{"outer_exchanges", report.exchanges},
-          {"lost_exchanges", report.lost_exchanges},
-          {"outer_payload_bytes_sent", report.payload_bytes_sent},
-          {"replicas", report.replicas_are_equal ? "equal" : "differ"}};
+  json line = {{"outer_exchanges", report.exchanges},
+               {"joined_exchanges", report.joined_exchanges},
+               {"lost_exchanges", report.lost_exchanges},
+               {"outer_payload_bytes_sent", report.payload_bytes_sent},
+               {"replicas", report.replicas_are_equal ? "equal" : "differ"}};
+  if (report.staleness.has_value()) {
+    line["staleness"] = *report.staleness;
+  }
+  return line;
 }
 
 bool truncate_metrics(const std::string& path, int64_t step) {

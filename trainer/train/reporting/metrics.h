@@ -37,8 +37,8 @@ class Metrics : public TrainingObserver {
   files::JsonLinesFile file_;
 };
 
-// What a step and the end have of it: outer_exchanges, lost_exchanges, outer_payload_bytes_sent, replicas ("equal" or
-// "differ").
+// What a step and the end have of it: outer_exchanges, joined_exchanges, lost_exchanges, outer_payload_bytes_sent,
+// replicas ("equal" or "differ"), staleness.
 nlohmann::json outer_json(const OuterReport& report);
 
 // Takes out of the file what was written after optimizer step `step`, ends of trainings, and lines that are no JSON

@@ -12,10 +12,12 @@ namespace narrowcast::reporting {
 
 // What an outer optimizer has exchanged since the training began.
 struct OuterReport {
-  int64_t exchanges = 0;           // fragments issued
-  int64_t lost_exchanges = 0;      // of those, with a mean that was not finite
-  int64_t payload_bytes_sent = 0;  // by this rank
-  bool replicas_are_equal = true;  // whether all ranks have the same parameters at present
+  int64_t exchanges = 0;                            // fragments issued
+  int64_t joined_exchanges = 0;                     // of those, the ones that have been joined
+  int64_t lost_exchanges = 0;                       // of those, with a mean that was not finite
+  int64_t payload_bytes_sent = 0;                   // by this rank
+  bool replicas_are_equal = true;                   // whether all ranks have the same parameters at present
+  std::optional<int64_t> staleness = std::nullopt;  // see OuterOptimizer::staleness
 };
 
 // The state after some optimizer steps.

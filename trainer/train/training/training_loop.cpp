@@ -119,9 +119,11 @@ class TrainingRun {
     }
     const OuterOptimizer& outer = *steps_.outer();
     return reporting::OuterReport{.exchanges = outer.exchanges(),
+                                  .joined_exchanges = outer.joined_exchanges(),
                                   .lost_exchanges = outer.lost_exchanges(),
                                   .payload_bytes_sent = outer.payload_bytes_sent(),
-                                  .replicas_are_equal = outer.replicas_are_equal()};
+                                  .replicas_are_equal = outer.replicas_are_equal(),
+                                  .staleness = outer.staleness()};
   }
 
   // What the hook has decided, if that is news.

@@ -6,10 +6,12 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <narrowcast/errors.h>
 #include "trainer/train/files/model_file.h"
@@ -30,6 +32,7 @@ constexpr const char* kOuter = "outer.";
 constexpr const char* kScaler = "gradient_scaler.";
 constexpr const char* kCounters = "counters.";
 constexpr const char* kWindowLoss = "counters.window_loss";
+constexpr const char* kGroups = "groups";  // in the manifest
 
 std::string counter(const char* name) { return std::string(kCounters) + name; }
 
@@ -85,6 +88,27 @@ void add_prefixed(TensorMap& to, const std::string& prefix, const TensorMap& ten
   for (const auto& [name, tensor] : tensors) {
     to[prefix + name] = tensor;
   }
+}
+
+// Whether each rank is in the place of the former one with its number: in a world of that size, where ranks average
+// their gradients in the same groups.
+bool have_same_places(const Restored& restored, const TrainingParts& parts) {
+  return restored.former.world_size == parts.model.process_group()->getSize() &&
+         restored.training.value(kGroups, json::array()) == json(parts.model.hook_groups());
+}
+
+// Without what each rank had of its own where replicas differed: rank 0's is left.
+Restored with_replica_of_rank_0(Restored restored) {
+  const auto drop = [](TensorMap& own) {
+    std::erase_if(own, [](const auto& entry) {
+      const std::string& name = entry.first;
+      return name.starts_with(kModel) || name.starts_with(kOptimizer) || name.starts_with(kScaler) ||
+             (name.starts_with(kCounters) && name != kWindowLoss);
+    });
+  };
+  std::ranges::for_each(restored.former.states, drop);
+  drop(restored.former.first);
+  return restored;
 }
 
 // What the former rank in whose place this one is had of its own, where replicas differ; else what all had in common.
@@ -174,7 +198,11 @@ ReducerState reducer_state_of(const Restored& restored) {
   return saved;
 }
 
-Counters load_parts(const Restored& restored, const TrainingParts& parts) {
+// With an outer optimizer ranks meet in its parameters where their places are others. Each with an optimizer of its
+// own, those of one group would drift apart.
+Counters load_parts(const Restored& all, const TrainingParts& parts) {
+  const bool same_places = have_same_places(all, parts);
+  const Restored restored = parts.outer == nullptr || same_places ? all : with_replica_of_rank_0(all);
   NARROWCAST_CHECK_INPUT(restored.training.value("data", json()) == data_position(parts, restored.step),
                          "its position in the data is ", restored.training.value("data", json()).dump(),
                          ", but must be ", data_position(parts, restored.step).dump());
@@ -184,7 +212,9 @@ Counters load_parts(const Restored& restored, const TrainingParts& parts) {
   parts.model.load_state(reducer_state_of(restored));
   load_model(replica_part(restored, kModel), module);
   if (parts.outer != nullptr) {
-    parts.outer->load_state({hooks::part_of(restored.replica, kOuter), hooks::part_of(restored.former, kOuter)});
+    parts.outer->load_state({.replica = hooks::part_of(restored.replica, kOuter),
+                             .rank = hooks::part_of(restored.former, kOuter),
+                             .groups_differ = !same_places});
   }
   load_scaler(replica_part(restored, kScaler), parts.scaler);
   load_generators(restored.former.own(), device_of(module));
@@ -220,6 +250,9 @@ Content save_training(const TrainingParts& parts, const Counters& counters) {
   const ReducerState reducer = parts.model.state();
   content.training = {
       {"data", data_position(parts, counters.step)}, {"buckets", reducer.buckets}, {"reductions", reducer.reductions}};
+  if (const std::vector<int64_t> groups = parts.model.hook_groups(); !groups.empty()) {
+    content.training[kGroups] = groups;
+  }
   const torch::nn::Module& module = *parts.model.module();
   add_prefixed(content.replica, kModel, files::state_of(module));
   add_prefixed(content.replica, kOptimizer, optimizer_state(parts.optimizer, module));

@@ -2,11 +2,9 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
-#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -34,67 +32,6 @@ using testing::small_text;
 using testing::TemporaryFolder;
 using Models = std::vector<std::shared_ptr<models::Model>>;
 
-Counters example_counters() {
-  Counters counters;
-  counters.step = 30;
-  counters.skipped_steps = 2;
-  counters.seconds = 1.0 / 3;
-  counters.training_loss = 0.1;
-  counters.gradient_norm = std::numeric_limits<double>::infinity();
-  counters.window_loss = 2.0 / 3;
-  counters.window_steps = 4;
-  counters.window_batches = 5;
-  counters.window_seconds = 0.7;
-  return counters;
-}
-
-checkpoint::Restored restored_from(const Counters& counters, int64_t ranks) {
-  checkpoint::Content content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}};
-  save_counters(counters, content);
-  checkpoint::Restored restored;
-  restored.step = counters.step;
-  restored.former.world_size = ranks;
-  restored.replica = content.replica;
-  restored.former.states = {content.rank};
-  return restored;
-}
-
-TEST(Counters, ComeBackToTheBit) {
-  const Counters counters = load_counters(restored_from(example_counters(), 2), 2);
-  EXPECT_EQ(counters.step, 30);
-  EXPECT_EQ(counters.skipped_steps, 2);
-  EXPECT_EQ(counters.seconds, 1.0 / 3);
-  EXPECT_EQ(counters.training_loss, 0.1);
-  EXPECT_FALSE(counters.validation_loss.has_value());
-  EXPECT_EQ(counters.gradient_norm, std::numeric_limits<double>::infinity());
-  EXPECT_EQ(counters.window_loss, 2.0 / 3);
-  EXPECT_EQ(counters.window_steps, 4);
-  EXPECT_EQ(counters.window_batches, 5);
-  EXPECT_EQ(counters.window_seconds, 0.7);
-}
-
-// Two ranks' sums go to one; a third rank brings none of its own. Their mean over the ranks stays.
-TEST(Counters, TheLossSinceTheLastReportStaysAsAMean) {
-  checkpoint::Restored both = restored_from(example_counters(), 2);
-  both.former.states.push_back(both.former.states[0]);
-  EXPECT_DOUBLE_EQ(load_counters(both, 1).window_loss, 2.0 / 3);
-  checkpoint::Restored none = restored_from(example_counters(), 2);
-  none.former.states.clear();
-  EXPECT_EQ(load_counters(none, 3).window_loss, 0);
-  EXPECT_DOUBLE_EQ(load_counters(restored_from(example_counters(), 2), 3).window_loss, 1);
-}
-
-TEST(Counters, NameWhatIsMissing) {
-  checkpoint::Restored restored = restored_from(example_counters(), 1);
-  restored.replica.erase("counters.seconds");
-  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { load_counters(restored, 1); }),
-            "'counters.seconds' is missing");
-  restored = restored_from(example_counters(), 1);
-  restored.replica["counters.window_steps"] = at::zeros({});
-  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { load_counters(restored, 1); }),
-            "'counters.window_steps' is no number of type Long");
-}
-
 // Trainings that resume from a checkpoint end with the bits of those that were not interrupted.
 
 constexpr int64_t kSteps = 6;
@@ -107,6 +44,7 @@ struct Case {
   int64_t accumulation_steps = 1;
   int64_t width = 16;
   Precision precision = Precision::kFp32;
+  std::optional<OuterOptions> outer = std::nullopt;
 };
 
 void PrintTo(const Case& value, std::ostream* out) { *out << value.name; }
@@ -124,11 +62,13 @@ TrainingOptions options_of(const Case& value) {
   return options;
 }
 
-// Trains on `models.size()` ranks; writes checkpoints of all steps to `folder`, or resumes from one of them.
+// Trains on `models.size()` ranks; writes checkpoints of all steps to `folder`, or resumes from one of them, and then
+// writes to `next_folder` if there is one.
 struct Run {
   const Case& value;
   std::string folder;
   std::optional<int64_t> from = std::nullopt;
+  std::string next_folder = {};
 };
 
 std::vector<TrainingResult> train_on(const Models& models, const Run& run) {
@@ -136,9 +76,10 @@ std::vector<TrainingResult> train_on(const Models& models, const Run& run) {
   const data::TextDataset dataset = small_text();
   std::vector<TrainingResult> results(models.size());
   run_ranks(static_cast<int64_t>(models.size()), [&](int64_t rank, const ProcessGroupPtr& group) {
-    CheckpointWriter writer(group, {.folder = run.folder, .keep = 0}, {});
+    const bool writes = !run.from || !run.next_folder.empty();
+    CheckpointWriter writer(group, {.folder = run.from ? run.next_folder : run.folder, .keep = 0}, {});
     std::optional<ReadCheckpoint> read;
-    Checkpoints checkpoints = {.writer = run.from ? nullptr : &writer, .every = 1};
+    Checkpoints checkpoints = {.writer = writes ? &writer : nullptr, .every = 1};
     if (run.from) {
       read = checkpoint::read_on_all_ranks(group, checkpoint::checkpoint_path(run.folder, *run.from));
       checkpoints.restored = &read->restored;
@@ -147,6 +88,7 @@ std::vector<TrainingResult> train_on(const Models& models, const Run& run) {
                            .dataset = dataset,
                            .group = group,
                            .ddp = run.value.ddp,
+                           .outer = run.value.outer,
                            .units_per_sample = testing::kSmallContext,
                            .observer = nullptr,
                            .checkpoints = checkpoints},
@@ -188,6 +130,26 @@ hooks::WireOptions feedback(bool stochastic, int64_t node_size = 1) {
   return options;
 }
 
+// A warm-up step, and a round of four: after step 3 of all the first fragment is under way.
+OuterOptions streaming() {
+  return OuterOptions()
+      .sync_every(4)
+      .optimizer(OuterKind::kNesterov)
+      .fragments(2)
+      .overlap_steps(1)
+      .mix(0.5)
+      .warmup_steps(1)
+      .wire({.format = WireFormat::kInt4B32, .error_feedback = true, .node_size = 1, .link_gbit = 1, .link_us = 100});
+}
+
+Case streaming_in_groups(int64_t group_size, Precision precision, const std::string& hook) {
+  const auto ddp = DdpOptions().bucket_cap_mb(0.01).first_bucket_mb(0.005).hook("post_local_sgd");
+  return {.name = "outer_" + hook + "_" + std::string(to_string(precision)),
+          .ddp = DdpOptions(ddp).local({.start = 1, .group_size = group_size, .hook = hook}),
+          .precision = precision,
+          .outer = streaming()};
+}
+
 std::vector<Case> cases() {
   const auto small_buckets = [] { return DdpOptions().bucket_cap_mb(0.01).first_bucket_mb(0.005); };
   return {
@@ -213,6 +175,8 @@ std::vector<Case> cases() {
       // More than 2 MiB, for which a size is chosen: by what is measured until the first checkpoint.
       {"int4_feedback_chosen_buckets", DdpOptions().hook("int4").wire(feedback(true)).bucket_cap_mb(std::nullopt),
        OptimizerKind::kAdamW, 2, 224},
+      streaming_in_groups(2, Precision::kFp32, "int8"),
+      streaming_in_groups(1, Precision::kFp16, "allreduce"),
   };
 }
 
@@ -279,6 +243,59 @@ TEST(Resume, ContinuesInAWorldOfAnotherSize) {
       const TemporaryFolder own;
       train_on(models_of(2, quantized, 1), {quantized, own.path()});
       EXPECT_TRUE(std::isfinite(*train_on(models_of(3, quantized, 2), {quantized, own.path(), 3})[2].validation_loss));
+    }
+  }
+}
+
+using OwnTensors = std::vector<hooks::HookState>;
+
+// Of what each of `world_size` ranks had of its own: parameters, optimizer, gradient scaler and counters.
+OwnTensors replicas_in(const std::string& folder, int64_t step, int64_t world_size) {
+  OwnTensors replicas;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    const auto read = checkpoint::read_checkpoint(checkpoint::checkpoint_path(folder, step), rank, world_size);
+    hooks::HookState own = read.restored.former.own();
+    std::erase_if(own, [](const auto& entry) {
+      return entry.first.starts_with("hook.") || entry.first.starts_with("outer.") ||
+             entry.first.starts_with("generator.") || entry.first == "counters.window_loss" ||
+             entry.first == "counters.seconds" || entry.first == "counters.window_seconds";
+    });
+    replicas.push_back(std::move(own));
+  }
+  return replicas;
+}
+
+std::string first_difference(const hooks::HookState& a, const hooks::HookState& b) {
+  for (const auto& [name, tensor] : a) {
+    const auto other = b.find(name);
+    if (other == b.end() || !at::equal(tensor, other->second)) {
+      return name;
+    }
+  }
+  return a.size() == b.size() ? "" : "their number";
+}
+
+// Ranks of one group are equal at every step: also those that had been in different ones, in a world of another size or
+// of the same, where each would go on with what it had.
+TEST(Resume, RanksOfNewGroupsBeginAlike) {
+  for (const Precision precision : {Precision::kFp32, Precision::kFp16}) {
+    const Case pairs = streaming_in_groups(2, precision, "allreduce");
+    const Case threes = streaming_in_groups(3, precision, "allreduce");
+    const TemporaryFolder folder;
+    train_on(models_of(4, pairs, 1), {pairs, folder.path()});
+    const OwnTensors left = replicas_in(folder.path(), 3, 4);
+    EXPECT_EQ(first_difference(left[0], left[1]), "");
+    ASSERT_NE(first_difference(left[0], left[2]), "");
+    for (const int64_t world : {3, 4}) {
+      const TemporaryFolder next;
+      const auto results = train_on(models_of(world, threes, 2), {threes, folder.path(), 3, next.path()});
+      for (int64_t step = 4; step <= kSteps; ++step) {
+        const OwnTensors replicas = replicas_in(next.path(), step, world);
+        EXPECT_FALSE(replicas[0].empty());
+        EXPECT_EQ(first_difference(replicas[0], replicas[1]), "") << world << " ranks, step " << step;
+        EXPECT_EQ(first_difference(replicas[0], replicas[2]), "") << world << " ranks, step " << step;
+      }
+      EXPECT_TRUE(std::isfinite(*results[0].validation_loss));
     }
   }
 }

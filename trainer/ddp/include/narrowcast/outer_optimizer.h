@@ -27,11 +27,13 @@ namespace narrowcast {
 //     with momentum momentum float32 [elements], and of an exchange that is under way its mean float32 [of the
 //     fragment], fragment and joined_at int64
 //   rank: the state of the exchange (CommHook::state), residuals too; of a fragment I they are "residual.fragment.I".
-//   Of
-//     this rank alone where it is left, as ReducerState::hook
+//     Of this rank alone where it is left, as ReducerState::hook
 struct OuterState {
   hooks::HookState replica;
   hooks::FormerRanks rank;
+  // For who resumes: whether ranks that were equal, as they average their gradients, may be others now
+  // (CommHook::groups).
+  bool groups_differ = false;
 };
 
 // Wraps an optimizer, whose step it takes:
@@ -55,7 +57,8 @@ struct OuterState {
 // Elements are independent of each other in all of this, so fragments are equal parts of the parameters one after the
 // other, in the order of the optimizer's groups, and a border may lie within a parameter. What a rank has besides is
 // its own: the optimizer's state (Adam's moments), buffers. All ranks make the same calls in the same order, from one
-// thread each. Memory: 4 bytes per parameter for x, 4 with momentum, and for a fragment 4 more.
+// thread each. Memory: 4 bytes per parameter for x, 4 with momentum, for a fragment 4 more, and with error feedback
+// those of WireOptions::error_feedback, as if the parameters were gradients.
 class NARROWCAST_EXPORT OuterOptimizer {
  public:
   // A collective. `inner`, which outlives this, has all parameters; those that require no gradient are left alone. They
@@ -115,8 +118,8 @@ class NARROWCAST_EXPORT OuterOptimizer {
   OuterState state();
 
   // A collective: resumes from such a state, before the first step, with the same options. In a world of the same size
-  // a training gives the same bits if parameters and optimizer are as they were; in another one this gives all
-  // ranks the reference. Throws CorruptInputError naming what is missing or does not fit.
+  // and in the same groups a training gives the same bits if parameters and optimizer are as they were; in others this
+  // gives all ranks the reference. Throws CorruptInputError naming what is missing or does not fit.
   void load_state(const OuterState& saved);
 
   // Elements of all parameters.
@@ -124,6 +127,10 @@ class NARROWCAST_EXPORT OuterOptimizer {
   // Fragments issued so far, and those of which the mean was not finite. The same on all ranks.
   int64_t exchanges() const { return exchanges_; }
   int64_t lost_exchanges() const { return lost_exchanges_; }
+  // Of those issued, fragments that have been joined: all, or all but one.
+  int64_t joined_exchanges() const { return exchanges_ - (under_way_ ? 1 : 0); }
+  // How old the news is that ranks have of each other: steps since what was joined last was issued. Nothing before.
+  std::optional<int64_t> staleness() const;
   // Bytes that this rank has sent for them, see CommHook::payload_bytes_sent.
   int64_t payload_bytes_sent() const;
   // The options that it was made with.

@@ -1,0 +1,76 @@
+// What a training counts, over a restart.
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
+#include "trainer/train/training/training_state.h"
+
+namespace narrowcast::training {
+namespace {
+
+Counters example_counters() {
+  Counters counters;
+  counters.step = 30;
+  counters.skipped_steps = 2;
+  counters.seconds = 1.0 / 3;
+  counters.training_loss = 0.1;
+  counters.gradient_norm = std::numeric_limits<double>::infinity();
+  counters.window_loss = 2.0 / 3;
+  counters.window_steps = 4;
+  counters.window_batches = 5;
+  counters.window_seconds = 0.7;
+  return counters;
+}
+
+checkpoint::Restored restored_from(const Counters& counters, int64_t ranks) {
+  checkpoint::Content content = {.step = counters.step, .training = {}, .replica = {}, .rank = {}};
+  save_counters(counters, content);
+  checkpoint::Restored restored;
+  restored.step = counters.step;
+  restored.former.world_size = ranks;
+  restored.replica = content.replica;
+  restored.former.states = {content.rank};
+  return restored;
+}
+
+TEST(Counters, ComeBackToTheBit) {
+  const Counters counters = load_counters(restored_from(example_counters(), 2), 2);
+  EXPECT_EQ(counters.step, 30);
+  EXPECT_EQ(counters.skipped_steps, 2);
+  EXPECT_EQ(counters.seconds, 1.0 / 3);
+  EXPECT_EQ(counters.training_loss, 0.1);
+  EXPECT_FALSE(counters.validation_loss.has_value());
+  EXPECT_EQ(counters.gradient_norm, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(counters.window_loss, 2.0 / 3);
+  EXPECT_EQ(counters.window_steps, 4);
+  EXPECT_EQ(counters.window_batches, 5);
+  EXPECT_EQ(counters.window_seconds, 0.7);
+}
+
+// Two ranks' sums go to one; a third rank brings none of its own. Their mean over the ranks stays.
+TEST(Counters, TheLossSinceTheLastReportStaysAsAMean) {
+  checkpoint::Restored both = restored_from(example_counters(), 2);
+  both.former.states.push_back(both.former.states[0]);
+  EXPECT_DOUBLE_EQ(load_counters(both, 1).window_loss, 2.0 / 3);
+  checkpoint::Restored none = restored_from(example_counters(), 2);
+  none.former.states.clear();
+  EXPECT_EQ(load_counters(none, 3).window_loss, 0);
+  EXPECT_DOUBLE_EQ(load_counters(restored_from(example_counters(), 2), 3).window_loss, 1);
+}
+
+TEST(Counters, NameWhatIsMissing) {
+  checkpoint::Restored restored = restored_from(example_counters(), 1);
+  restored.replica.erase("counters.seconds");
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { load_counters(restored, 1); }),
+            "'counters.seconds' is missing");
+  restored = restored_from(example_counters(), 1);
+  restored.replica["counters.window_steps"] = at::zeros({});
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { load_counters(restored, 1); }),
+            "'counters.window_steps' is no number of type Long");
+}
+
+}  // namespace
+}  // namespace narrowcast::training
