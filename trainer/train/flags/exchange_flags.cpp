@@ -169,11 +169,12 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
 }
 
 // Nothing for the ranks of a node.
-std::optional<int64_t> read_local_group(const program::CommandLine& line) {
+std::optional<int64_t> read_local_group() {
   const std::string text = absl::GetFlag(FLAGS_local_group);
   if (text == "node") {
     // Consecutive ranks that are taken for a node are one here, too.
-    return line.given("node_size") ? std::optional(absl::GetFlag(FLAGS_node_size)) : std::nullopt;
+    const int64_t node_size = absl::GetFlag(FLAGS_node_size);
+    return node_size != 0 ? std::optional(node_size) : std::nullopt;
   }
   int64_t size = 1;
   TORCH_CHECK_VALUE(text == "none" || absl::SimpleAtoi(text, &size),
@@ -315,7 +316,7 @@ std::optional<OuterOptions> read_outer(const program::CommandLine& line) {
 DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook) {
   const bool is_local = hooks::hook_row(hook).takes_local;
   const hooks::LocalOptions local = {.start = absl::GetFlag(FLAGS_outer_warmup),
-                                     .group_size = read_local_group(line),
+                                     .group_size = read_local_group(),
                                      .hook = absl::GetFlag(FLAGS_local_hook)};
   return DdpOptions()
       .hook(hook)

@@ -36,6 +36,7 @@ constexpr const char* kFree[] = {"batch_size_per_rank",
                                  "node_size",
                                  "nodes",
                                  "node_of_rank",
+                                 "group_of_rank",
                                  "exchange_levels",
                                  "rounding",
                                  "auto",
@@ -174,7 +175,8 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
     circumstances["nodes"] = plan.at("nodes");
     circumstances["node_of_rank"] = plan.at("node_of_rank");
   }
-  for (const char* const name : {"link_gbit", "link_us"}) {  // They decide in how many hops, and so what is rounded.
+  // In how many hops ranks exchange, and so what is rounded; which of them go on from their own parameters.
+  for (const char* const name : {"link_gbit", "link_us", "group_of_rank"}) {
     if (plan.contains(name)) {
       circumstances[name] = plan[name];
     }

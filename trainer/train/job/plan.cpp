@@ -13,6 +13,7 @@
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
+#include "hooks/post_local_sgd.h"
 #include "trainer/base/files/text.h"
 #include "trainer/ddp/bucket_chooser.h"
 #include "trainer/train/training/training_options.h"
@@ -188,14 +189,21 @@ void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs&
   }
 }
 
+// Over which nodes gradients are averaged: with an outer optimizer in each of them, while the layout between them is
+// that of its exchanges.
+struct Layouts {
+  node::NodeLayout exchange;
+  node::NodeLayout gradients;
+};
+
 void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
-                 const node::NodeLayout& layout) {
+                 const Layouts& layouts) {
   const hooks::HookOptions options = job.ddp.hook_options(nullptr);
-  int64_t bytes = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layout, options);
+  int64_t bytes = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layouts.gradients, options);
   if (job.outer.has_value()) {
     const hooks::GradientSizes fragment{.numel = fragment_numel(*job.outer, gradients.numel)};
     const int64_t exchange = hooks::hook_row("quantized_allreduce")
-                                 .payload_bytes(fragment, layout, {nullptr, job.outer->wire(), std::nullopt});
+                                 .payload_bytes(fragment, layouts.exchange, {nullptr, job.outer->wire(), std::nullopt});
     plan["payload_bytes_per_exchange_and_rank"] = exchange;
     bytes += (job.outer->fragments() * exchange + job.outer->sync_every() - 1) / job.outer->sync_every();
   }
@@ -230,7 +238,7 @@ void add_data(nlohmann::json& plan, const JobInputs& inputs) {
 
 }  // namespace
 
-nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
+nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node) {
   nlohmann::json plan;
   plan["version"] = job.version;
   plan["ranks"] = world_size;
@@ -258,7 +266,9 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     add_bucket_size(plan, job, inputs, world_size);
     add_checkpoints(plan, job.checkpoints);
     const hooks::WireOptions* const wire = wire_of(job);
-    add_payload(plan, job, gradients, hooks::expected_layout(wire != nullptr ? *wire : job.ddp.wire(), world_size));
+    const node::NodeLayout layout = hooks::expected_layout(wire != nullptr ? *wire : job.ddp.wire(), world_size);
+    const node::NodeLayout nodes = node::NodeLayout::of_size(world_size, ranks_per_node);
+    add_payload(plan, job, gradients, {.exchange = layout, .gradients = job.outer.has_value() ? nodes : layout});
   }
   return plan;
 }
@@ -304,7 +314,12 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   if (found->memory != nullptr && inputs.device.is_cpu()) {
     plan["node_memory_bytes"] = found->memory->local_size() * staged_bytes(job, inputs, gradients);
   }
-  add_payload(plan, job, gradients, layout);
+  const node::NodeLayout of_gradients =
+      job.outer.has_value() ? hooks::find_local_groups(job.ddp.hook_options(group)) : layout;
+  for (int64_t rank = 0; job.outer.has_value() && rank < of_gradients.world_size(); ++rank) {
+    plan["group_of_rank"].push_back(of_gradients.node_of(rank));
+  }
+  add_payload(plan, job, gradients, {.exchange = layout, .gradients = of_gradients});
   if (rounds) {
     add_link(plan,
              with_network_errors(group->getRank(), "measuring the link",

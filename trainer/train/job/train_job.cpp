@@ -138,7 +138,9 @@ int run_job(const TrainJob& job, const JobContext& context) {
   const ProcessGroupOptions group = group_options(job, device);
   JobInputs inputs = make_inputs(job);
   inputs.device = device;
-  const nlohmann::json plan = make_plan(job, inputs, context.env.world_size);
+  // Nodes may have different numbers of ranks, but the plan must be the same on all that are to meet.
+  const int64_t ranks_per_node = job.dry_run ? context.env.local_world_size : 1;
+  const nlohmann::json plan = make_plan(job, inputs, context.env.world_size, ranks_per_node);
   if (job.dry_run) {
     if (context.env.rank == 0) {
       print_plan(job, plan, context);

@@ -78,8 +78,9 @@ struct JobInputs {
 JobInputs make_inputs(const TrainJob& job);
 
 // What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists
-// its keys.
-nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size);
+// its keys. For groups that are those of nodes, which only ranks that have met know, every `ranks_per_node` consecutive
+// ranks count as one: of what is the same on all ranks that can only be 1.
+nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node = 1);
 
 // A collective: adds what is known once the ranks have met, over which nodes the gradients are averaged and what
 // sending between them costs. The ranks of nodes of different sizes differ in "node_memory_bytes".

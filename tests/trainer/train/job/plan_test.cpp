@@ -156,6 +156,11 @@ TEST(Plan, HoldsTheBytesOfOuterExchanges) {
   job.ddp.local({.group_size = 1});
   const int64_t alone = make_plan(job, inputs, 4)["payload_bytes_per_step_and_rank"];
   EXPECT_LE(400 * alone, hooks::ring_all_reduce_bytes(4 * parameters, 4)) << "a 400th of float32's gradients";
+  // Groups are those of nodes whatever the levels of exchanges are.
+  job.ddp.local({});
+  job.outer->wire({.format = WireFormat::kInt4B32, .error_feedback = true, .levels = hooks::Levels::kOne});
+  EXPECT_EQ(make_plan(job, inputs, 4, 2)["payload_bytes_per_step_and_rank"], 4 * parameters + (exchange + 99) / 100);
+  EXPECT_EQ(make_plan(job, inputs, 4, 1)["payload_bytes_per_step_and_rank"], alone);
   job.outer->fragments(4);
   const nlohmann::json streamed = make_plan(job, inputs, 4);
   EXPECT_NEAR(streamed["payload_bytes_per_exchange_and_rank"], exchange / 4, exchange / 40);
