@@ -18,7 +18,9 @@ int main() {
                                    narrowcast::OuterOptions()
                                        .sync_every(20)
                                        .optimizer(narrowcast::OuterKind::kNesterov)
-                                       .wire({.format = narrowcast::WireFormat::kInt4B32, .error_feedback = true}));
+                                       .wire({.format = narrowcast::WireFormat::kInt4B32,
+                                              .error_feedback = true,
+                                              .node_size = 1}));  // One machine plays several: else nothing is sent.
   for (int64_t step = 0; step < 600; ++step) {
     const auto x = torch::randn({32, 1});
     const auto loss = (model->forward(x) - (3 * x + 1)).square().mean();

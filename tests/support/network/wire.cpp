@@ -125,12 +125,21 @@ class Way {
 
 // The last whole line of what standard input holds now; false at its end.
 bool read_quality(Quality& quality) {
+  static std::string unread;  // The beginning of a line, after the last whole one.
   char text[256];
   const ssize_t bytes = ::read(STDIN_FILENO, text, sizeof(text));
   if (bytes <= 0) {
     return false;
   }
-  std::istringstream line(std::string(text, static_cast<size_t>(bytes)));
+  unread.append(text, static_cast<size_t>(bytes));
+  const size_t end = unread.rfind('\n');
+  if (end == std::string::npos) {
+    return true;
+  }
+  const size_t newline_before = end == 0 ? std::string::npos : unread.rfind('\n', end - 1);
+  const size_t begin = newline_before == std::string::npos ? 0 : newline_before + 1;
+  std::istringstream line(unread.substr(begin, end - begin));
+  unread.erase(0, end + 1);
   int64_t delay = 0;
   if (!(line >> delay >> quality.loss) || delay < 0 || quality.loss < 0 || quality.loss > 1) {
     throw std::invalid_argument("expected DELAY_US LOSS, but got '" + line.str() + "'");
