@@ -21,6 +21,8 @@ using collectives::Segment;
 constexpr const char* kResidual = "residual.";
 constexpr const char* kMeanResidual = "mean_residual.";
 constexpr const char* kPlace = "place.";
+constexpr const char* kShared =
+    "shared.";  // Of a parameter that has been in no bucket since residuals were shared out.
 
 // What two segments of a bucket have in common.
 Segment overlap(const Segment& a, const Segment& b) {
@@ -70,6 +72,17 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
                          "the hook's residuals of '", name, "' are ", saved.own.numel(),
                          " numbers, but the parameter has ", numel);
   return saved;
+}
+
+// Nothing for a parameter that has none.
+std::optional<at::Tensor> shared_of(const HookState& state, const NamedParameter& parameter) {
+  if (state.count(kShared + parameter.name) == 0) {
+    return std::nullopt;
+  }
+  const at::Tensor shared = checked(state, kShared + parameter.name, at::kFloat);
+  NARROWCAST_CHECK_INPUT(shared.numel() == parameter.tensor.numel(), "the hook's state '", kShared, parameter.name,
+                         "' is of ", shared.numel(), " numbers, but the parameter has ", parameter.tensor.numel());
+  return shared;
 }
 
 // What a residual of a node's mean is as a part of one rank's own gradients.
@@ -131,7 +144,8 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
     retire_holders_of(layout);
     found = entries_.emplace(index, make_entry(numel, layout, device)).first;
   }
-  if (bucket.isLast()) {
+  has_begun_pass_ = has_begun_pass_ || index == 0;
+  if (bucket.isLast() && has_begun_pass_) {
     by_parameter_.clear();  // Parameters that are in no bucket any more.
   }
   Entry& entry = found->second;
@@ -246,6 +260,9 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
       state[kPlace + name] = at::tensor(place, at::kLong);
     }
   }
+  for (const auto& [parameter, residual] : by_parameter_) {
+    state[kShared + names.at(parameter)] = residual;
+  }
   add_nodes(state, layout_);
   return state;
 }
@@ -253,6 +270,7 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
 void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   entries_.clear();
   by_parameter_.clear();
+  has_begun_pass_ = false;
   if (saved_nodes(saved) == layout_) {
     load_own(saved.own(), parameters);
   } else {
@@ -283,6 +301,11 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
     }
     entries_.emplace(index, std::move(entry));
   }
+  for (const NamedParameter& parameter : parameters) {
+    if (const auto shared = shared_of(state, parameter)) {
+      by_parameter_.emplace(parameter.tensor.unsafeGetTensorImpl(), shared->clone());
+    }
+  }
 }
 
 // A later mean lacks the sum over nodes of the own residuals divided by their number, and the residual of the mean.
@@ -292,13 +315,16 @@ void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedP
   for (const HookState& state : saved.states) {
     for (const NamedParameter& parameter : parameters) {
       const auto former = saved_of(state, parameter);
-      if (!former) {
+      const auto shared = shared_of(state, parameter);
+      if (!former && !shared) {
         continue;
       }
-      at::Tensor whole = at::zeros({parameter.tensor.numel()}, former->own.options());
-      whole.narrow(0, former->own_begin, former->own.numel()).add_(former->own, own_weight(former_layout));
-      whole.narrow(0, former->mean_begin, former->mean.numel())
-          .add_(former->mean, static_cast<double>(saved.world_size));
+      at::Tensor whole = shared ? shared->clone() : at::zeros({parameter.tensor.numel()}, former->own.options());
+      if (former) {
+        whole.narrow(0, former->own_begin, former->own.numel()).add_(former->own, own_weight(former_layout));
+        whole.narrow(0, former->mean_begin, former->mean.numel())
+            .add_(former->mean, static_cast<double>(saved.world_size));
+      }
       whole.mul_(share);
       const auto [place, is_new] = by_parameter_.emplace(parameter.tensor.unsafeGetTensorImpl(), whole);
       if (!is_new) {

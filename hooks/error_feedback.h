@@ -45,6 +45,8 @@ class ErrorFeedback {
   //   mean_residual.NAME  float32: of the part of it whose mean this rank sends; absent if that is no part
   //   place.NAME          int64 [4]: index of its bucket, its first element there, and the first elements of the mean's
   //                       part and of the other part in the parameter; [3], without the last, where that is 0
+  // where residuals were shared out and its bucket has not had its turn since,
+  //   shared.NAME         float32: all of it, as it will become a part of this rank's own gradients
   // and, of two levels,
   //   nodes               int64 [W]: by rank, its node
   HookState state(const std::vector<NamedParameter>& parameters) const;
@@ -79,6 +81,8 @@ class ErrorFeedback {
   const node::NodeLayout layout_;
   std::map<size_t, Entry> entries_;                           // By index of the bucket.
   std::unordered_map<const void*, at::Tensor> by_parameter_;  // Of buckets that are no longer.
+  // Since the state was loaded: fragments of an outer exchange may go on with another one than the first.
+  bool has_begun_pass_ = false;
 };
 
 }  // namespace narrowcast::hooks

@@ -47,9 +47,17 @@ TEST_F(NarrowcastTrainOuterTest, SendsWhatThePlanSaysAndSavesTheOuterParameters)
   EXPECT_EQ(last["replicas"], "equal");
   EXPECT_EQ(last["lost_exchanges"], 0);
   std::vector<std::string> replicas;
+  std::vector<int64_t> joined;
+  std::vector<int64_t> staleness;
   for (const auto& line : lines) {
-    if (line["event"] == "step") replicas.push_back(line["replicas"]);
+    if (line["event"] != "step") continue;
+    replicas.push_back(line["replicas"]);
+    joined.push_back(line["joined_exchanges"]);
+    staleness.push_back(line.value("staleness", int64_t{-1}));
   }
+  // At steps 10, 20, ..., 60, which are 8, 18, 28, 38 and 48 after the warm-up: issued every 4 steps, joined 2 later.
+  EXPECT_THAT(joined, ::testing::ElementsAre(0, 1, 4, 6, 9, 11));
+  EXPECT_THAT(staleness, ::testing::ElementsAre(-1, 4, 2, 4, 2, 4));
   EXPECT_THAT(replicas, ::testing::ElementsAre("equal", "differ", "differ", "differ", "differ", "differ"));
   // What was evaluated last is what was saved.
   const ProgramEnd look =
@@ -82,6 +90,18 @@ TEST_F(NarrowcastTrainOuterTest, ExchangesInANodeInEachStepAndBetweenNodesInRoun
   }
 }
 
+// Which ranks average their gradients has nothing to do with the levels of exchanges.
+TEST_F(NarrowcastTrainOuterTest, PlansTheBytesInANode) {
+  const ProgramEnd end = train_on(2, flags("run", {"--sync_every=10", "--levels=one"}));
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  const auto lines = metrics("run");
+  const nlohmann::json& plan = lines.front();
+  const int64_t parameters = plan["parameters"].get<int64_t>();
+  EXPECT_EQ(plan["local_group"], "node");
+  EXPECT_EQ(plan["payload_bytes_per_step_and_rank"].get<int64_t>(), 4 * parameters + (4 * parameters + 9) / 10);
+  EXPECT_EQ(lines.back()["payload_bytes_sent"].get<int64_t>(), 60 * 4 * parameters + 6 * 4 * parameters);
+}
+
 // With an exchange in each step, plain SGD and no clipping, rounding aside the training is that without a hook.
 TEST_F(NarrowcastTrainOuterTest, AnExchangeInEachStepIsTheTrainingWithoutAHook) {
   const Words sgd = {"--optimizer=sgd", "--momentum=0", "--learning_rate=0.05", "--clip_grad_norm=0", "--steps=20"};
@@ -95,8 +115,8 @@ TEST_F(NarrowcastTrainOuterTest, AnExchangeInEachStepIsTheTrainingWithoutAHook) 
 }
 
 TEST_F(NarrowcastTrainOuterTest, AReportOfADryRunNamesBytesFragmentsAndStaleness) {
-  const ProgramEnd end =
-      train_alone(small_gpt() + Words{"--dry_run", "--sync_every=6", "--fragments=3", "--overlap_steps=1"});
+  const ProgramEnd end = train_alone(small_gpt() + Words{"--dry_run", "--sync_every=6", "--fragments=3",
+                                                         "--overlap_steps=1", "--node_size=0"});  // The default, given.
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.output, AllOf(HasSubstr("payload_bytes_per_exchange_and_rank"), HasSubstr("fragments  "),
                                 HasSubstr("overlap_steps  "), HasSubstr("replicas  ")));

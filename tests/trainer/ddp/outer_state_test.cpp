@@ -128,6 +128,80 @@ TEST(OuterState, AnotherWorldTakesTheReference) {
   }
 }
 
+// Of four ranks, in the same world: as if other ranks averaged their gradients with this one.
+TEST(OuterState, OtherGroupsTakeTheReference) {
+  run_ranks(4, [&](int64_t rank, const auto& group) {
+    SmallTraining training(rank);
+    OuterOptimizer outer(*training.inner, group, streaming_options());
+    for (int64_t step = 0; step < 9; ++step) take_step(training, outer);
+    const SavedRank left = saved(training, outer);
+    for (const bool groups_differ : {false, true}) {
+      SmallTraining other(rank);
+      OuterOptimizer resumed(*other.inner, group, streaming_options());
+      other.set(left.parameters);
+      resumed.load_state({.replica = left.outer.replica,
+                          .rank = {.world_size = 4, .states = {left.outer.rank}, .first = {}},
+                          .groups_differ = groups_differ});
+      EXPECT_TRUE(at::equal(other.flat(), groups_differ ? outer.reference() : left.parameters));
+      EXPECT_EQ(resumed.replicas_are_equal(), groups_differ);
+    }
+  });
+}
+
+// What later means owe to residuals of fragment 0: the mean of the ranks' own, and those of what they sent of the mean.
+at::Tensor owed(const std::vector<hooks::HookState>& ranks, int64_t numel) {
+  at::Tensor owed = at::zeros({numel});
+  for (const hooks::HookState& state : ranks) {
+    if (state.contains("residual.fragment.0")) {
+      owed.add_(state.at("residual.fragment.0"), 1.0 / static_cast<double>(ranks.size()));
+    }
+    if (const auto mean = state.find("mean_residual.fragment.0"); mean != state.end()) {
+      const int64_t begin = state.at("place.fragment.0")[2].item<int64_t>();
+      owed.narrow(0, begin, mean->second.numel()).add_(mean->second);
+    }
+  }
+  return owed;
+}
+
+// Fragment 1 is the next one, and the last: it leaves those of fragment 0 alone. All ranks begin with the reference and
+// stay there, so that residuals are all that is sent.
+TEST(OuterState, ResidualsOfAllFragmentsGoToAnotherWorld) {
+  const OuterOptions options = OuterOptions().sync_every(2).fragments(2).wire(outer_wire(WireFormat::kInt4B32));
+  std::vector<SavedRank> left(4);
+  run_ranks(4, [&](int64_t rank, const auto& group) {
+    SmallTraining training(rank);
+    OuterOptimizer outer(*training.inner, group, options);
+    for (int64_t step = 0; step < 3; ++step) training.step(outer);
+    left[static_cast<size_t>(rank)] = saved(training, outer);
+  });
+  std::vector<hooks::HookState> before;
+  for (const SavedRank& rank : left) before.push_back(rank.outer.rank);
+  const int64_t numel = before[0].at("residual.fragment.0").numel();
+  ASSERT_GT(owed(before, numel).abs().max().item<double>(), 1e-3);
+  for (const int64_t world : {2, 5}) {
+    std::vector<hooks::HookState> after(static_cast<size_t>(world));
+    at::Tensor way;
+    run_ranks(world, [&](int64_t rank, const auto& group) {
+      SavedOuterState saved{left[0].outer.replica, {.world_size = 4, .states = {}, .first = before[0]}};
+      for (int64_t former = rank; former < 4; former += world) {
+        saved.rank.states.push_back(before[static_cast<size_t>(former)]);
+      }
+      SmallTraining training(rank);
+      OuterOptimizer outer(*training.inner, group, options);
+      outer.load_state(saved);
+      const at::Tensor reference = outer.reference().clone();
+      outer.skip_step();
+      // Once more before fragment 0 has its turn.
+      const OuterState next = outer.state();
+      outer.load_state({next.replica, {.world_size = world, .states = {deep_copy(next.rank)}, .first = {}}});
+      outer.skip_step();
+      after[static_cast<size_t>(rank)] = deep_copy(outer.state().rank);
+      if (rank == 0) way = (reference - outer.reference()).narrow(0, 0, numel);
+    });
+    EXPECT_LT((owed(before, numel) - owed(after, numel) - way).abs().max().item<double>(), 1e-6) << world << " ranks";
+  }
+}
+
 TEST(OuterState, WhatDoesNotFitIsNamed) {
   run_ranks(1, [&](int64_t rank, const auto& group) {
     SmallTraining training(rank);
