@@ -137,18 +137,21 @@ class Network:
 
     def run_ranks(self, command, limit_seconds=3600):
         """Runs `command` as rank 0, 1, ..., as many on each host as share it, and returns their standard outputs. Raises
-        RankFailed with the standard error of the rank that failed first; no process outlives the call."""
+        RankFailed with the standard errors of the ranks that failed, as the first to end may be one that only lost another;
+        no process outlives the call."""
         self._port += 1  # The last one may be waiting for late packets.
         with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(self._ranks()) as pool:
             ranks = [stack.enter_context(self._start(rank, command)) for rank in range(self._ranks())]
             stack.callback(_kill, ranks)
             ends = [pool.submit(_end_of, rank, process) for rank, process in enumerate(ranks)]
-            done, running = concurrent.futures.wait(
+            _, running = concurrent.futures.wait(
                 ends, timeout=limit_seconds, return_when=concurrent.futures.FIRST_EXCEPTION)
+            concurrent.futures.wait(running, timeout=SECONDS_TO_END)
+            failed = [str(end.exception()) for end in ends if end.done() and end.exception()]
+            _kill(ranks)
+            if failed:
+                raise RankFailed("\n".join(failed))
             if running:
-                concurrent.futures.wait(running, timeout=SECONDS_TO_END)
-                _kill(ranks)
-                _raise_first(done)
                 raise RankFailed(f"not done within {limit_seconds} s: {' '.join(command)}")
             return [end.result() for end in ends]
 
@@ -218,8 +221,3 @@ def _end_of(rank, process):
 def _kill(processes):
     for process in processes:
         process.kill()
-
-
-def _raise_first(ends):
-    for end in ends:
-        end.result()
