@@ -3,17 +3,23 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <type_traits>
+
 #include <narrowcast/wire_format.h>
 
 namespace narrowcast::hooks {
 namespace {
 
-std::string option_text(bool value) { return value ? "true" : "false"; }
-std::string option_text(int64_t value) { return c10::str(value); }
-std::string option_text(double value) { return c10::str(value); }
-std::string option_text(WireFormat format) { return std::string(to_string(format)); }
-std::string option_text(Levels levels) { return std::string(to_string(levels)); }
-std::string option_text(PowerSgdMemory memory) { return std::string(to_string(memory)); }
+template <class T>
+std::string option_text(const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value ? "true" : "false";
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return c10::str(value);
+  } else {
+    return std::string(to_string(value));
+  }
+}
 
 template <class T>
 std::string option_text(const std::optional<T>& value) {
