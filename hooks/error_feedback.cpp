@@ -143,6 +143,7 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
   if (found == entries_.end()) {
     retire_holders_of(layout);
     found = entries_.emplace(index, make_entry(numel, layout, device)).first;
+    found->second.parameters = bucket.getParameters();
   }
   has_begun_pass_ = has_begun_pass_ || index == 0;
   if (bucket.isLast() && has_begun_pass_) {
@@ -208,7 +209,7 @@ ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<
   const auto parts = collectives::sent_parts(layout_, rank_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
   Entry entry{layout, numel, parts, at::zeros({parts.own.numel}, options), at::zeros({parts.mean.numel}, options),
-              {},     false};
+              {},     false, {}};
   for (const ParameterSegment& parameter : layout) {
     const auto old = by_parameter_.find(parameter.parameter);
     if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {

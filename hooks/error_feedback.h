@@ -66,6 +66,7 @@ class ErrorFeedback {
     at::Tensor
         carried;  // float32 [numel of the bucket], until it has arrived; undefined in one level, or if there is none
     bool is_given = false;  // Whether an exchange had it; what is left of it then is what was not finite.
+    std::vector<at::Tensor> parameters = {};  // Kept, so that nobody else gets the identities in `layout`.
   };
   static at::Tensor carried_of(Entry& entry);
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);

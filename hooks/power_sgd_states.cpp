@@ -56,7 +56,8 @@ at::Tensor checked_residual(const HookState& state, const std::string& name, int
 std::shared_ptr<LowRankState> PowerSgdStates::state_of(const c10d::GradBucket& bucket, const Layout& layout,
                                                        const CompressionPlan& plan, at::ScalarType dtype) {
   const size_t index = bucket.getIndex();
-  Entry wanted{layout, plan, at::TensorOptions(dtype).device(bucket.getBuffer().device()), nullptr};
+  Entry wanted{layout, plan, at::TensorOptions(dtype).device(bucket.getBuffer().device()), nullptr,
+               bucket.getParameters()};
   auto found = entries_.find(index);
   if (found != entries_.end() && !fits(found->second, wanted)) {
     // Buckets before this one have their new layout, and may be on their way.

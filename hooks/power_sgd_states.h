@@ -83,6 +83,7 @@ class PowerSgdStates {
     collectives::CompressionPlan plan;
     at::TensorOptions numbers;  // Of all tensors of the state.
     States state;
+    std::vector<at::Tensor> parameters;  // Kept, so that nobody else gets the identities in `layout`.
   };
   bool fits(const Entry& entry, const Entry& wanted) const;
   void retire(const Entry& old);

@@ -56,6 +56,21 @@ TEST(PowerSgdState, GoesOnWithTheSameBits) {
   }
 }
 
+// One hook may be measured with buckets of one size after the other. A new parameter often lies where one lay that is
+// gone.
+TEST(PowerSgdState, IsOfParametersThatAreGoneNoMore) {
+  for (const std::string name : {"power_sgd", "batched_power_sgd"}) {
+    testing::run_ranks(2, [&](int64_t /*rank*/, const Group& group) {
+      const auto hook = make_hook(name, group, {.start = 0});
+      for (const int64_t side : {32, 64, 48, 80, 56, 32}) {
+        const at::Tensor gradients = at::ones({side * side});
+        // Of rank 1 itself, so that nothing is lost unless something else is fed back.
+        EXPECT_TRUE(at::allclose(average_step(*hook, {at::zeros({side, side})}, gradients), gradients)) << side;
+      }
+    });
+  }
+}
+
 // Three ranks leave what two or four then have: its sum over the ranks by their number is what later means lack.
 TEST(PowerSgdState, IsSharedOutInAnotherWorld) {
   const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
