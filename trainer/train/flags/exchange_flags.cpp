@@ -252,7 +252,7 @@ const std::vector<std::string>& exchange_flags() {
     std::vector<std::string> all = {"hook", "bucket_cap_mb", "find_unused_parameters", "static_graph",
                                     "gradient_as_bucket_view"};
     all.insert(all.begin() + 1, hook_option_flags().begin(), hook_option_flags().end());
-    all.insert(all.end(), local_flags().begin() + 2, local_flags().end());  // Behind those that are hook options, too.
+    all.insert(all.end(), local_flags().begin(), local_flags().end());
     all.insert(all.end(), power_sgd_flags().begin(), power_sgd_flags().end());
     return all;
   }();
