@@ -39,6 +39,10 @@ at::Tensor factor_part(const MatrixBatch& batch, const LowRankState& state, int6
   return (state.is_p ? batch.p_of(state.factor) : batch.q_of(state.factor))[i];
 }
 
+at::Tensor place_of(size_t index, const ParameterSegment& parameter) {
+  return at::tensor({static_cast<int64_t>(index), parameter.segment.begin}, at::kLong);
+}
+
 bool is_floating(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble;
 }
@@ -143,7 +147,7 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
 }
 
 HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) const {
-  std::unordered_map<const void*, std::string> names;
+  Names names;
   for (const NamedParameter& parameter : parameters) {
     names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
   }
@@ -156,7 +160,7 @@ HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) c
         state[kPowerSgdResidual + name] = kept.residual.narrow(0, parameter.segment.begin, parameter.segment.numel);
       }
       if (options_.batched) {
-        state[kPowerSgdPlace + name] = at::tensor({static_cast<int64_t>(index), parameter.segment.begin}, at::kLong);
+        state[kPowerSgdPlace + name] = place_of(index, parameter);
       }
     }
     if (options_.batched && kept.residual.defined()) {
@@ -170,7 +174,27 @@ HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) c
       }
     });
   }
+  add_waiting(names, state);
   return state;
+}
+
+// What was loaded, and is of no bucket that has come since.
+void PowerSgdStates::add_waiting(const Names& names, HookState& state) const {
+  const auto add_factor = [&](const Factor& factor, const std::string& owner) {
+    if (factor.numbers.defined()) state[(factor.is_p ? kFactorP : kFactorQ) + owner] = factor.numbers;
+  };
+  for (const auto& [parameter, kept] : by_parameter_) {
+    if (kept.residual.defined()) state[kPowerSgdResidual + names.at(parameter)] = kept.residual;
+    add_factor(kept.factor, names.at(parameter));
+  }
+  for (const auto& [index, bucket] : by_bucket_) {
+    if (entries_.contains(index)) continue;
+    for (const ParameterSegment& parameter : bucket.layout) {
+      state[kPowerSgdPlace + names.at(parameter.parameter)] = place_of(index, parameter);
+    }
+    if (bucket.padding.defined()) state[kPowerSgdPadding + std::to_string(index)] = bucket.padding;
+    add_factor(bucket.factor, std::to_string(index));
+  }
 }
 
 void PowerSgdStates::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {

@@ -39,7 +39,7 @@ class PowerSgdStates {
                                                       const std::vector<ParameterSegment>& layout,
                                                       const collectives::CompressionPlan& plan, at::ScalarType dtype);
 
-  // Between steps, of every parameter that is in a bucket, in the arithmetic's dtype:
+  // Between steps, of every parameter that is in a bucket, in the arithmetic's dtype, or was loaded and is in none yet:
   //   residual.NAME  [numel]
   //   q.NAME         [m, r], or p.NAME [n, r] where the next step begins with that one; absent until there is one
   // or, where the whole bucket is one matrix, of the parameters residual.NAME and place.NAME, int64 [2]: the index of
@@ -61,6 +61,7 @@ class PowerSgdStates {
 
  private:
   using Layout = std::vector<ParameterSegment>;
+  using Names = std::unordered_map<const void*, std::string>;  // Of parameters.
   using States = std::shared_ptr<collectives::LowRankState>;
   // One of the two factors.
   struct Factor {
@@ -88,6 +89,7 @@ class PowerSgdStates {
   bool fits(const Entry& entry, const Entry& wanted) const;
   void retire(const Entry& old);
   void take_up(Entry& entry, size_t index);
+  void add_waiting(const Names& names, HookState& state) const;
   void load_parameter(const HookState& state, const NamedParameter& parameter);
   void load_bucket(const HookState& state, const NamedParameter& parameter);
   void add_residual(const NamedParameter& parameter, const at::Tensor& residual);

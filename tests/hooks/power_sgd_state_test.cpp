@@ -71,6 +71,27 @@ TEST(PowerSgdState, IsOfParametersThatAreGoneNoMore) {
   }
 }
 
+// A training that resumes before its hook compresses, or saves before it steps, leaves what it was given.
+TEST(PowerSgdState, LeavesWhatNoBucketHasTakenUp) {
+  const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
+  for (const auto& [name, options] : kinds()) {
+    testing::run_ranks(2, [&](int64_t rank, const Group& group) {
+      const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+      const auto hook = make_hook(name, group, options);
+      for (int64_t step = 0; step < 2; ++step) average_step(*hook, parameters, gradients(rank, step));
+      const HookState left = hook->state(named(parameters));
+      const auto resumed = make_hook(name, group, options);
+      resumed->load_state({.world_size = 2, .states = {left}, .first = {}}, named(parameters));
+      const HookState again = resumed->state(named(parameters));
+      EXPECT_EQ(again.size(), left.size()) << name;
+      for (const auto& [key, value] : left) {
+        ASSERT_THAT(again, Contains(Key(key))) << name;
+        EXPECT_TRUE(at::equal(again.at(key), value)) << name << " " << key;
+      }
+    });
+  }
+}
+
 // Three ranks leave what two or four then have: its sum over the ranks by their number is what later means lack.
 TEST(PowerSgdState, IsSharedOutInAnotherWorld) {
   const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
