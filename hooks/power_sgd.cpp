@@ -25,6 +25,8 @@ using collectives::PowerSgdJob;
 constexpr const char* kIterations = "iterations";
 constexpr const char* kDraws = "draws";
 constexpr const char* kRank = "rank";
+constexpr const char* kAlternates = "alternates";
+constexpr const char* kBatched = "batched";
 
 collectives::SeedDraws draws_of(const PowerSgdOptions& options, int64_t count = 0) {
   return collectives::SeedDraws(static_cast<uint32_t>(options.seed), count);
@@ -37,6 +39,12 @@ std::vector<collectives::ShapedSegment> shaped_segments(const c10d::GradBucket& 
         {{gradient.storage_offset() - bucket.getBuffer().storage_offset(), gradient.numel()}, gradient.sizes().vec()});
   }
   return segments;
+}
+
+// A state that does not have it is older, and of a hook that nobody knows.
+void check_same(const HookState& state, const char* name, int64_t own) {
+  NARROWCAST_CHECK_INPUT(!state.contains(name) || int_of(state, name) == own, "the hook's state has ", name, " ",
+                         int_of(state, name), ", but the hook's is ", own);
 }
 
 // The first option that is not as it is by itself, as "NAME: VALUE".
@@ -248,6 +256,8 @@ HookState PowerSgdHook::state(const std::vector<NamedParameter>& parameters) con
   state.emplace(kIterations, int_tensor(iterations_));
   state.emplace(kDraws, int_tensor(memory_->draws.count()));
   state.emplace(kRank, int_tensor(rank()));
+  state.emplace(kAlternates, int_tensor(options_.power_sgd.alternate ? 1 : 0));
+  state.emplace(kBatched, int_tensor(kind_.batched ? 1 : 0));
   return state;
 }
 
@@ -256,6 +266,8 @@ void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedP
   const HookState& own = saved.own();
   NARROWCAST_CHECK_INPUT(int_of(own, kRank) == rank(), "the hook's state is of rank ", int_of(own, kRank),
                          ", but the hook's is ", rank());
+  check_same(own, kAlternates, options_.power_sgd.alternate ? 1 : 0);
+  check_same(own, kBatched, kind_.batched ? 1 : 0);
   const int64_t draws = int_of(own, kDraws);
   iterations_ = int_of(own, kIterations);
   NARROWCAST_CHECK_INPUT(draws >= 0 && iterations_ >= 0, "the hook's state counts ", iterations_, " iterations and ",

@@ -47,8 +47,10 @@ class PowerSgdHook final : public CommHook {
   //   iterations  int64: steps so far
   //   draws       int64: seeds drawn so far
   //   rank        int64: of the approximation
+  //   alternates  int64: whether steps alternate
+  //   batched     int64: whether a bucket is one matrix
   HookState state(const std::vector<NamedParameter>& parameters) const override;
-  // Residuals of another world are shared out. CorruptInputError also for a state of another rank.
+  // Residuals of another world are shared out. CorruptInputError also for a state of another rank or kind.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
   void rescale_state(double factor) override;
 

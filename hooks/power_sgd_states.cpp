@@ -239,13 +239,15 @@ void PowerSgdStates::check_buckets() const {
   }
 }
 
-PowerSgdStates::Factor PowerSgdStates::factor_of(const HookState& state, const std::string& name) {
+PowerSgdStates::Factor PowerSgdStates::factor_of(const HookState& state, const std::string& name) const {
   for (const bool is_p : {false, true}) {
     const auto found = state.find((is_p ? kFactorP : kFactorQ) + name);
     if (found != state.end()) {
       const at::Tensor& factor = found->second;
       NARROWCAST_CHECK_INPUT(is_floating(factor) && factor.dim() == 2, "the hook's state '", found->first, "' is ",
                              factor.scalar_type(), " ", factor.sizes(), ", but should be a matrix");
+      NARROWCAST_CHECK_INPUT(!is_p || options_.alternates, "the hook's state '", found->first,
+                             "' is of a hook whose steps alternate, but those of this one do not");
       return {factor.to(at::kCPU).clone(), is_p};
     }
   }

@@ -94,7 +94,7 @@ class PowerSgdStates {
   void load_bucket(const HookState& state, const NamedParameter& parameter);
   void add_residual(const NamedParameter& parameter, const at::Tensor& residual);
   void check_buckets() const;
-  static Factor factor_of(const HookState& state, const std::string& name);
+  Factor factor_of(const HookState& state, const std::string& name) const;
 
   const Options options_;
   std::map<size_t, Entry> entries_;  // By index of the bucket.

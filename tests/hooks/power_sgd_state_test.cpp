@@ -143,6 +143,37 @@ TEST(PowerSgdState, RefusesWhatDoesNotFit) {
     EXPECT_THAT(complaint("residual.0", at::zeros({7})), HasSubstr("'residual.0'"));
     EXPECT_THAT(complaint("q.0", at::zeros({40})), HasSubstr("'q.0'"));
     EXPECT_THAT(complaint("q.0", at::zeros({41, 2})), HasSubstr("factor of '0'"));
+    EXPECT_THAT(complaint("p.0", at::zeros({60, 2})), HasSubstr("'p.0'")) << "steps do not alternate";
+  });
+}
+
+// Between ways to step and kinds of matrices; but a state that does not say of which it is, as it once did not, is
+// taken.
+TEST(PowerSgdState, RefusesThatOfAnotherKind) {
+  testing::run_ranks(1, [](int64_t, const Group& group) {
+    const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+    const auto left_by = [&](const std::string& name, bool alternates) {
+      const auto hook = make_hook(name, group, {.rank = 2, .start = 0, .alternate = alternates});
+      for (int step = 0; step < 2; ++step) average_step(*hook, parameters, at::ones({kOfTwoMatrices}));
+      return hook->state(named(parameters));
+    };
+    const auto complaint = [&](const HookState& state, const std::string& name, bool alternates) {
+      const auto hook = make_hook(name, group, {.rank = 2, .start = 0, .alternate = alternates});
+      return testing::error_message<CorruptInputError>(
+          [&] { hook->load_state({.world_size = 1, .states = {state}, .first = {}}, named(parameters)); });
+    };
+    EXPECT_THAT(complaint(left_by("power_sgd", true), "power_sgd", false),
+                HasSubstr("the hook's state has alternates 1, but the hook's is 0"));
+    EXPECT_THAT(complaint(left_by("power_sgd", false), "power_sgd", true),
+                HasSubstr("the hook's state has alternates 0, but the hook's is 1"));
+    EXPECT_THAT(complaint(left_by("power_sgd", false), "batched_power_sgd", false),
+                HasSubstr("the hook's state has batched 0, but the hook's is 1"));
+    HookState former = left_by("power_sgd", false);
+    former.erase("alternates");
+    former.erase("batched");
+    const auto hook = make_hook("power_sgd", group, {.rank = 2, .start = 0});
+    hook->load_state({.world_size = 1, .states = {former}, .first = {}}, named(parameters));
+    EXPECT_TRUE(at::equal(hook->state(named(parameters)).at("q.0"), former.at("q.0")));
   });
 }
 
