@@ -300,6 +300,11 @@ void check_power_sgd(const HookRow& row, const PowerSgdOptions& options) {
   TORCH_CHECK_VALUE(
       !options.alternate || options.warm_start,
       "power_sgd_alternate: needs power_sgd_warm_start, as each step begins with what the one before sent");
+  const int64_t rank = options.rank.value_or(row.power_sgd_rank);
+  TORCH_CHECK_VALUE(options.epsilon == 0 || options.memory == PowerSgdMemory::kLocal || rank < collectives::kQrRank,
+                    "power_sgd_epsilon: ", options.epsilon,
+                    " has no effect with power_sgd_memory averaged and a rank of ", rank, ": from ",
+                    collectives::kQrRank, " on columns are made orthonormal by a QR decomposition");
 }
 
 std::vector<HookRow> power_sgd_rows() {

@@ -115,7 +115,7 @@ void orthogonalize_on_any_machine(const at::Tensor& matrices, double epsilon) {
 
 void orthogonalize_as_pytorch(const at::Tensor& matrices, double epsilon) {
   const int64_t rank = matrices.size(2);
-  if (rank > 2) {
+  if (rank >= kQrRank) {
     matrices.copy_(std::get<0>(at::linalg_qr(matrices)));
     return;
   }

@@ -44,11 +44,15 @@ enum class LowRankBits {
   kOfPyTorch,
 };
 
+// The least rank from which on kOfPyTorch makes columns orthonormal by a QR decomposition.
+constexpr int64_t kQrRank = 3;
+
 // Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. A column's norm is increased by
 // `epsilon` before it divides. A column of norm 0 becomes 0, and so does one that lies in the span of those before it
 // even after it was made orthogonal to them several times.
 //   kOfAnyMachine: Gram-Schmidt in float64, again until a column stays what it is.
-//   kOfPyTorch:    Gram-Schmidt once for r <= 2, else Householder's QR decomposition (LAPACK), which knows no epsilon.
+//   kOfPyTorch:    Gram-Schmidt once for r < kQrRank, else Householder's QR decomposition (LAPACK): it knows no
+//                  epsilon.
 void orthogonalize(const at::Tensor& matrices, double epsilon, LowRankBits bits);
 
 // Whether a column of one of matrices [k, n, r] is zero.

@@ -9,8 +9,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-constexpr int kPasses = 2;              // Of Gram-Schmidt over a column: what a second one leaves is orthogonal.
-constexpr int64_t kRankOfPyTorchs = 2;  // Up to which PyTorch's hook does without a QR decomposition.
+constexpr int kPasses = 2;  // Of Gram-Schmidt over a column: what a second one leaves is orthogonal.
 
 // Of each column: [k, 1, 1] of [k, n, 1].
 at::Tensor norm_of(const at::Tensor& column) {
@@ -60,7 +59,7 @@ void orthogonalize_columns(const at::Tensor& columns, double epsilon, bool as_py
 }  // namespace
 
 void orthogonalize_on_stream(const at::Tensor& matrices, double epsilon, LowRankBits bits, const at::Tensor& spare) {
-  if (bits == LowRankBits::kOfPyTorch && matrices.size(2) <= kRankOfPyTorchs) {
+  if (bits == LowRankBits::kOfPyTorch && matrices.size(2) < kQrRank) {
     orthogonalize_columns(matrices, epsilon, /*as_pytorch=*/true, spare);
     return;
   }

@@ -114,6 +114,9 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
   options.start = 0;
   options.min_rate = row.compresses_buckets ? options.min_rate : kAnyRate;
   options.error_feedback = false;
+  if (options.memory == hooks::PowerSgdMemory::kAveraged) {
+    options.epsilon = 0;  // Of so many columns it has no effect.
+  }
   return DdpOptions(ddp).power_sgd(options);
 }
 
