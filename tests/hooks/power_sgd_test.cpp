@@ -238,6 +238,43 @@ TEST(PowerSgd, ForgetsAStepThatIsNotFinite) {
   }
 }
 
+// Of two buckets, one of which is not finite, that one keeps what it had. The other one has spent its residual on a
+// mean, and has the next one, as if both were finite: whoever skips the step skips that mean.
+TEST(PowerSgd, SpendsTheResidualOfAFiniteBucketBesideOneThatIsNot) {
+  const auto gradients = random_gradients(60 * 40 + 30 * 50, at::kFloat);
+  testing::run_ranks(2, [&](int64_t rank, const Group& group) {
+    const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+    const auto step = [&](CommHook& hook, int64_t number, float factor) {
+      const at::Tensor all = gradients(rank, number);
+      auto first = make_parameters_bucket({parameters[0]}, {all.narrow(0, 0, 2400) * factor}, 0, 2);
+      const auto of_first = hook.runHook(first);
+      auto second = make_parameters_bucket({parameters[1]}, {all.narrow(0, 2400, 1500)}, 1, 2);
+      const auto of_second = hook.runHook(second);
+      of_first->waitAndThrow();
+      of_second->waitAndThrow();
+      return std::pair(of_first->value().toTensor(), of_second->value().toTensor());
+    };
+    const auto hook = create_comm_hook("power_sgd_rank2", {.process_group = group, .power_sgd = {.start = 0}});
+    const auto other = create_comm_hook("power_sgd_rank2", {.process_group = group, .power_sgd = {.start = 0}});
+    step(*hook, 0, 1);
+    step(*other, 0, 1);
+    HookState before = hook->state(named(parameters));
+    for (auto& [name, value] : before) value = value.clone();
+    const auto [bad, good] = step(*hook, 1, rank == 1 ? std::numeric_limits<float>::infinity() : 1);
+    const auto expected = step(*other, 1, 1).second;
+    EXPECT_TRUE(bad.isnan().all().item<bool>());
+    EXPECT_TRUE(at::equal(good, expected));
+    const HookState after = hook->state(named(parameters));
+    const HookState finite = other->state(named(parameters));
+    for (const std::string name : {"residual.0", "q.0"})
+      EXPECT_TRUE(at::equal(after.at(name), before.at(name))) << name;
+    for (const std::string name : {"residual.1", "q.1"}) {
+      EXPECT_TRUE(at::equal(after.at(name), finite.at(name))) << name;
+      EXPECT_FALSE(at::equal(after.at(name), before.at(name))) << name;
+    }
+  });
+}
+
 TEST(PowerSgd, BeginsWithPlainSteps) {
   for (const int64_t start : {0, 1, 3}) {
     const PowerSgdRun run{.options = {.rank = 1, .start = start}, .shapes = {{60, 40}}, .steps = 4};
