@@ -122,7 +122,7 @@ inline at::Tensor kept_of(const std::vector<HookState>& states) {
 inline StepGradients random_gradients(int64_t numel, at::ScalarType dtype) {
   return [=](int64_t rank, int64_t step) {
     at::Tensor numbers = at::empty({numel}, dtype);
-    collectives::NormalNumbers(1000 * rank + step + 1).fill(numbers);
+    collectives::NormalNumbers(1000 * rank + step + 1, collectives::LowRankBits::kOfPyTorch).fill(numbers);
     return numbers;
   };
 }
@@ -166,7 +166,7 @@ inline void expect_all_kept(const std::vector<PowerSgdRun>& runs, int64_t numel)
 // PowerSGD of one matrix of all ranks, from its formulas, in float64; QR makes columns orthonormal.
 class ReferencePowerSgd {
  public:
-  // `drawn`: of which dtype random numbers are drawn, which makes other ones.
+  // `drawn`: of which dtype random numbers are drawn: PyTorch has other ones for each.
   ReferencePowerSgd(const PowerSgdOptions& options, int64_t rows, int64_t columns, int64_t world_size,
                     at::ScalarType drawn = at::kDouble)
       : options_(options),
@@ -191,7 +191,10 @@ class ReferencePowerSgd {
 
   at::Tensor drawn(int64_t rows) {
     at::Tensor numbers = at::empty({1, rows, rank_}, drawn_);
-    collectives::NormalNumbers(draws_.next()).fill(numbers);
+    collectives::NormalNumbers(draws_.next(), options_.memory == PowerSgdMemory::kLocal
+                                                  ? collectives::LowRankBits::kOfAnyMachine
+                                                  : collectives::LowRankBits::kOfPyTorch)
+        .fill(numbers);
     return numbers[0].to(at::kDouble);
   }
 

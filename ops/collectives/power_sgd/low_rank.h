@@ -25,16 +25,6 @@ class NARROWCAST_EXPORT SeedDraws {
   int64_t count_ = 0;
 };
 
-// Standard normal numbers as torch.randn draws them on the CPU after torch.manual_seed, one tensor after the other.
-class NormalNumbers {
- public:
-  explicit NormalNumbers(int64_t seed);
-  void fill(const at::Tensor& tensor);
-
- private:
-  at::Generator generator_;
-};
-
 // Whose bits the arithmetic has.
 enum class LowRankBits {
   // The same on every CPU and for any number of threads, so that ranks that begin with equal numbers end with equal
@@ -46,6 +36,24 @@ enum class LowRankBits {
 
 // The least rank from which on kOfPyTorch makes columns orthonormal by a QR decomposition.
 constexpr int64_t kQrRank = 3;
+
+// Random numbers of mean 0 and variance 1, one tensor after the other.
+//   kOfAnyMachine: nearly normal, by integers alone: the sum of twelve uniform numbers of 16 bits from
+//                  std::mt19937_64, less its mean, by 2^16. Float32 and float64 tensors get the same ones.
+//   kOfPyTorch:    normal, as torch.randn draws them on the CPU after torch.manual_seed; CPUs with and without AVX2
+//   differ
+//                  in last bits.
+class NormalNumbers {
+ public:
+  NormalNumbers(int64_t seed, LowRankBits bits);
+  // The tensor is contiguous.
+  void fill(const at::Tensor& tensor);
+
+ private:
+  const LowRankBits bits_;
+  at::Generator of_pytorch_;
+  std::mt19937_64 of_any_machine_;
+};
 
 // Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. A column's norm is increased by
 // `epsilon` before it divides. A column of norm 0 becomes 0, and so does one that lies in the span of those before it

@@ -11,7 +11,8 @@
 
 namespace narrowcast::collectives {
 
-void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDraws& draws, LowRankState& state) {
+void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDraws& draws, LowRankBits bits,
+                  LowRankState& state) {
   if (!state.factor.defined()) {
     state.factor = at::zeros({state.is_p ? plan.p_numel : plan.q_numel}, numbers);
     state.known.assign(plan.matrices(), false);
@@ -20,7 +21,7 @@ void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDr
   if (std::ranges::find(known, false) == known.end()) {
     return;
   }
-  NormalNumbers drawn(draws.next());
+  NormalNumbers drawn(draws.next(), bits);
   size_t first = 0;
   for (const MatrixBatch& batch : plan.batches) {
     const auto begin = known.begin() + static_cast<std::ptrdiff_t>(first);

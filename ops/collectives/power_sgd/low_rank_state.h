@@ -21,6 +21,7 @@ struct LowRankState {
 
 // Makes a factor that is undefined, of `numbers`' dtype and device, and draws what it lacks: from then on all of it is
 // known. One seed for all that the bucket lacks.
-void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDraws& draws, LowRankState& state);
+void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDraws& draws, LowRankBits bits,
+                  LowRankState& state);
 
 }  // namespace narrowcast::collectives

@@ -159,7 +159,7 @@ at::Tensor PowerSgdJob::known_part(const MatrixBatch& batch, const at::Tensor& f
 
 void PowerSgdJob::take_factor() {
   const at::Tensor& orthonormal = sends_p() ? q_ : p_;
-  draw_unknown(plan(), orthonormal.options(), memory_->draws, *state_);
+  draw_unknown(plan(), orthonormal.options(), memory_->draws, bits(), *state_);
   orthonormal.copy_(state_->factor);
   for (const MatrixBatch& batch : plan().batches) {
     const at::Tensor part = known_part(batch, orthonormal);
@@ -174,7 +174,7 @@ void PowerSgdJob::take_factor() {
 void PowerSgdJob::replace_zero_columns(const MatrixBatch& batch, const at::Tensor& orthonormal) {
   const at::Tensor part = known_part(batch, state_->factor);
   const at::Tensor fresh = at::empty_like(part);
-  NormalNumbers(memory_->draws.next()).fill(fresh);
+  NormalNumbers(memory_->draws.next(), bits()).fill(fresh);
   part.copy_(at::where(orthonormal.ne(0).any(/*dim=*/1, /*keepdim=*/true), part, fresh));
   orthonormal.copy_(part);
   orthogonalize(orthonormal, options_.epsilon, bits());

@@ -42,9 +42,9 @@ node::NodeLayout layout_of(const PowerSgdJobOptions& options, const std::shared_
   return has_levels ? groups->layout() : node::NodeLayout::flat(options.world_size);
 }
 
-at::Tensor spares(int64_t numel, at::TensorOptions options) {
+at::Tensor spares(int64_t numel, at::TensorOptions options, LowRankBits bits) {
   const at::Tensor numbers = at::empty({numel}, options.device(at::kCPU));
-  NormalNumbers(kSeedOfSpares).fill(numbers);
+  NormalNumbers(kSeedOfSpares, bits).fill(numbers);
   return on_device(numbers, options.device());
 }
 
@@ -115,8 +115,8 @@ PowerSgdStream::PowerSgdStream(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
                                          ? Segment{plain_begin(plan().q_numel, options_.format), plan().plain_numel}
                                          : Segment{plan().q_numel, 0},
                                      plan().q_numel, numbers(), groups)),
-      spare_p_(options_.alternates ? spares(plan().p_numel, numbers()) : at::Tensor()),
-      spare_q_(spares(plan().q_numel, numbers())) {}
+      spare_p_(options_.alternates ? spares(plan().p_numel, numbers(), bits()) : at::Tensor()),
+      spare_q_(spares(plan().q_numel, numbers(), bits())) {}
 
 PowerSgdStream::~PowerSgdStream() = default;
 
@@ -199,7 +199,7 @@ PowerSgdStream::Step PowerSgdStream::begin(const at::Tensor& bucket) const {
 }
 
 at::Tensor PowerSgdStream::orthonormal_factor() {
-  draw_unknown(plan(), numbers(), memory_->draws, *state_);
+  draw_unknown(plan(), numbers(), memory_->draws, bits(), *state_);
   at::Tensor orthonormal = state_->factor.clone();
   const at::Tensor& spare = sends_p() ? spare_q_ : spare_p_;
   for (const MatrixBatch& batch : plan().batches) {

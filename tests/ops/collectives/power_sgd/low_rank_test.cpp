@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace narrowcast::collectives {
@@ -32,13 +33,37 @@ TEST(NormalNumbers, AreThoseOfTheGlobalGenerator) {
   at::manual_seed(209652396);
   const at::Tensor first = at::randn({1, 5, 2});
   const at::Tensor second = at::randn({1, 300, 2});
-  NormalNumbers numbers(209652396);
+  NormalNumbers numbers(209652396, LowRankBits::kOfPyTorch);
   const at::Tensor mine = at::empty({1, 5, 2});
   numbers.fill(mine);
   EXPECT_TRUE(at::equal(mine, first));
   const at::Tensor next = at::empty({1, 300, 2});
   numbers.fill(next);
   EXPECT_TRUE(at::equal(next, second)) << "small arrays leave a number in the generator";
+}
+
+// From an implementation of the 64-bit Mersenne Twister in Python.
+TEST(NormalNumbers, AreTheSameOnEveryCpu) {
+  const at::Tensor expected = at::tensor({146126, 115716, 3905, 45938, 39572, -94177}, at::kDouble) / 65536;
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    NormalNumbers numbers(209652396, LowRankBits::kOfAnyMachine);
+    const at::Tensor first = at::empty({1, 2, 2}, dtype);
+    numbers.fill(first);
+    const at::Tensor second = at::empty({2, 1}, dtype);
+    numbers.fill(second);
+    EXPECT_TRUE(at::equal(at::cat({first.flatten(), second.flatten()}).to(at::kDouble), expected)) << dtype;
+  }
+}
+
+TEST(NormalNumbers, AreNearlyNormal) {
+  constexpr int64_t kCount = 200'000;
+  const at::Tensor numbers = at::empty({kCount}, at::kDouble);
+  NormalNumbers(1, LowRankBits::kOfAnyMachine).fill(numbers);
+  const double error = 5 / std::sqrt(static_cast<double>(kCount));  // Five standard deviations of the mean.
+  EXPECT_NEAR(numbers.mean().item<double>(), 0, error);
+  EXPECT_NEAR(numbers.square().mean().item<double>(), 1, error * std::sqrt(2));
+  EXPECT_NEAR(numbers.abs().lt(1).to(at::kDouble).mean().item<double>(), 0.6827, error + 0.01);
+  EXPECT_GT(numbers.abs().max().item<double>(), 3.5);
 }
 
 class Orthogonalize : public ::testing::TestWithParam<LowRankBits> {};

@@ -37,7 +37,7 @@ CompressionPlan make_plan(int64_t rank, bool batch, bool square) {
 
 at::Tensor gradients(int64_t rank, int64_t step, at::ScalarType dtype) {
   at::Tensor numbers = at::empty({kNumel}, dtype);
-  NormalNumbers(100 * rank + step + 1).fill(numbers);
+  NormalNumbers(100 * rank + step + 1, LowRankBits::kOfPyTorch).fill(numbers);
   return numbers;
 }
 
