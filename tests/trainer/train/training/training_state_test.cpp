@@ -175,6 +175,14 @@ std::vector<Case> cases() {
       // More than 2 MiB, for which a size is chosen: by what is measured until the first checkpoint.
       {"int4_feedback_chosen_buckets", DdpOptions().hook("int4").wire(feedback(true)).bucket_cap_mb(std::nullopt),
        OptimizerKind::kAdamW, 2, 224},
+      // Whose last plain step is before a checkpoint, or behind one that leaves what was loaded as it was.
+      {"power_sgd", small_buckets().hook("power_sgd_rank2").wire({.node_size = 1}).power_sgd({.start = 2})},
+      {"power_sgd_alternating",
+       small_buckets()
+           .hook("power_sgd")
+           .wire({.node_size = 1})
+           .power_sgd({.rank = 2, .start = 1, .alternate = true, .wire = WireFormat::kInt8B32})},
+      {"batched_power_sgd", small_buckets().hook("batched_power_sgd").wire({.node_size = 1}).power_sgd({.start = 1})},
       streaming_in_groups(2, Precision::kFp32, "int8"),
       streaming_in_groups(1, Precision::kFp16, "allreduce"),
   };
