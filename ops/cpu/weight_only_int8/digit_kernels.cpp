@@ -2,6 +2,7 @@
 
 // VNNI is in AVX3_DL; all other instruction sets share the answer that there is none.
 #define HWY_WANT_AVX3_DL
+#undef HWY_DISABLED_TARGETS  // The build may leave out some by itself.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3)
 
 #undef HWY_TARGET_INCLUDE

@@ -1,6 +1,7 @@
 #include "ops/cpu/weight_only_int8/linear_kernels.h"
 
 // Accumulators are arrays, which vectors of unknown size cannot form.
+#undef HWY_DISABLED_TARGETS  // The build may leave out some by itself.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
 #undef HWY_TARGET_INCLUDE
