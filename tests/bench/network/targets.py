@@ -8,6 +8,7 @@ further 1.5, 1.75 and 1.17 times.
 """
 import dataclasses
 
+import text_table
 from networks import RATES, Layout, rate_text
 
 MIB = 1 << 20
@@ -15,7 +16,7 @@ BUCKET = 25 * MIB
 SMALL_BUCKETS = (64 << 10, 256 << 10, MIB)
 RATES_OF_TARGETS = ("1", "10", "open")
 WORLDS = (2, 4, 8)  # Nodes of one rank.
-ALLREDUCE, BF16 = "allreduce", "bf16_compress"
+ALLREDUCE, BF16, INT8 = "allreduce", "bf16_compress", "int8"
 
 # What the shaper counts of a full packet: 1500 bytes of IP and 14 of the Ethernet header, which carry 1448 of payload
 # after the headers of IP (20) and TCP (20, and 12 for timestamps). Preamble, checksum and gap (24 more on a real wire)
@@ -25,8 +26,8 @@ FRAMED = 1514 / 1448
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Least speed-ups over allreduce and bf16_compress, and the least share of the wire limit, of a hook in one case. With
-    several sizes the worst one counts. The wire limit is that of one rank per node."""
+    """Least speed-ups over allreduce, bf16_compress and int8, and the least share of the wire limit, of a hook in one case.
+    With several sizes the worst one counts. The wire limit is that of one rank per node."""
     hook: str
     nodes: int
     rate: str
@@ -35,6 +36,7 @@ class Row:
     sizes: tuple = (BUCKET,)
     allreduce: float = None
     bf16: float = None
+    int8: float = None
     wire: float = None
 
     @property
@@ -61,6 +63,8 @@ def _rows():
     for hook, nodes, ranks_per_node, allreduce, bf16 in (
             ("int8", 2, 4, 5.5, 2.9), ("int8", 2, 2, 4.8, 2.4), ("int8", 4, 2, 3.8, 1.9), ("int4", 2, 4, 8, 4.2)):
         yield Row(hook, nodes, "1", ranks_per_node, allreduce=allreduce, bf16=bf16)
+    for nodes in (2, 4):
+        yield Row("power_sgd", nodes, "1", int8=2.5)
     for ranks_per_node, allreduce in ((2, 4), (4, 4.5), (8, 5.5)):  # Nothing is sent, so there is no rate.
         yield Row("fp32", 1, "open", ranks_per_node, allreduce=allreduce)
 
@@ -77,6 +81,17 @@ class Check:
     verdict: str  # "holds", "MISSED", "not built"
 
 
+def lines(checks):
+    """A table of them, and how many hold."""
+    rows = [("case", "measure", "reached", "target", "")]
+    rows += [(check.case, check.measure, check.reached, check.target, check.verdict) for check in checks]
+    return f"{text_table.aligned(rows, 'llrrl')}\n{sum(map(holds, checks))} of {len(checks)} hold"
+
+
+def holds(check):
+    return check.verdict == "holds"
+
+
 def wire_seconds(payload_bytes, rate):
     """The least time in which a rank can send its payload, full packets with their headers, at `rate`."""
     return payload_bytes * FRAMED * 8 / RATES[rate]
@@ -91,23 +106,26 @@ def case_text(row):
     return f"{row.hook}, {rate_text(row.rate)}, {row.layout}, {row.buckets} x {size}"
 
 
+def _ratios(row):
+    """(hook beside which the row's hook is, target)."""
+    return [(other, least) for other, least in ((ALLREDUCE, row.allreduce), (BF16, row.bf16), (INT8, row.int8)) if least]
+
+
 def _measures(row):
-    """(name, target, how it is printed, function of (the hook's times, allreduce's, bf16's) that gives what was reached)."""
-    if row.allreduce:
-        yield "x allreduce", row.allreduce, "{:.2f}", lambda hook, allreduce, bf16: (
-            allreduce["median_ms"] / hook["median_ms"])
-    if row.bf16:
-        yield "x bf16", row.bf16, "{:.2f}", lambda hook, allreduce, bf16: bf16["median_ms"] / hook["median_ms"]
+    """(name, target, how it is printed, function of the times by hook that gives what was reached)."""
+    for other, least in _ratios(row):
+        yield f"x {other}", least, "{:.2f}", lambda times, other=other: (
+            times[other]["median_ms"] / times[row.hook]["median_ms"])
     if row.wire:
-        yield "of the wire limit", row.wire, "{:.1%}", lambda hook, allreduce, bf16: (
-            1e3 * wire_seconds(hook["payload_bytes"], row.rate) / hook["median_ms"])
+        yield "of the wire limit", row.wire, "{:.1%}", lambda times: (
+            1e3 * wire_seconds(times[row.hook]["payload_bytes"], row.rate) / times[row.hook]["median_ms"])
 
 
 def checks(row, times, built):
     """The checks of a row. `times`: the entries of `hooks` of narrowcast-bench's JSON, for this layout and rate; `built`:
     the names of the hooks that this build has. None if not all of the row's sizes were measured."""
     found = {(time["hook"], time["bucket_bytes"], time["buckets"]): time for time in times}
-    needed = [ALLREDUCE, BF16] + [row.hook] * (row.hook in built)
+    needed = [other for other, _ in _ratios(row)] + [row.hook] * (row.hook in built)
     if any((hook, size, row.buckets) not in found for hook in needed for size in row.sizes):
         return None
     if row.hook not in built:
@@ -115,8 +133,7 @@ def checks(row, times, built):
                 for name, target, form, _ in _measures(row)]
     result = []
     for name, target, form, reached_of in _measures(row):
-        reached = min(reached_of(*(found[hook, size, row.buckets] for hook in (row.hook, ALLREDUCE, BF16)))
-                      for size in row.sizes)
+        reached = min(reached_of({hook: found[hook, size, row.buckets] for hook in needed}) for size in row.sizes)
         verdict = "holds" if reached >= target else "MISSED"
         result.append(Check(case_text(row), name, form.format(reached), form.format(target), verdict))
     return result

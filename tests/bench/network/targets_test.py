@@ -21,10 +21,10 @@ class Checks(unittest.TestCase):
         # 6656000 bytes (int8_b128 of a bucket) take 55.68 ms with their headers.
         times = [time_of("allreduce", 222), time_of("bf16_compress", 114), time_of("int8", 60, payload_bytes=6656000)]
         self.assertEqual(self.verdicts(ROW, times), [
-            ("x allreduce", "3.70", "holds"), ("x bf16", "1.90", "holds"), ("of the wire limit", "92.8%", "holds")])
+            ("x allreduce", "3.70", "holds"), ("x bf16_compress", "1.90", "holds"), ("of the wire limit", "92.8%", "holds")])
         times[2]["median_ms"] = 62
         self.assertEqual(self.verdicts(ROW, times), [
-            ("x allreduce", "3.58", "MISSED"), ("x bf16", "1.84", "MISSED"), ("of the wire limit", "89.8%", "MISSED")])
+            ("x allreduce", "3.58", "MISSED"), ("x bf16_compress", "1.84", "MISSED"), ("of the wire limit", "89.8%", "MISSED")])
 
     def test_only_times_of_the_same_case_count(self):
         times = [time_of("allreduce", 222), time_of("bf16_compress", 120), time_of("int8", 60, buckets=4)]
@@ -43,6 +43,13 @@ class Checks(unittest.TestCase):
         self.assertIsNone(targets.checks(ROW, [], ["allreduce"]))  # Nobody asked for this case.
 
 
+    def test_beside_int8_where_the_row_says_so(self):
+        row = targets.Row("power_sgd", 2, "1", int8=2.5)
+        times = [time_of("int8", 60), time_of("power_sgd", 20)]
+        self.assertEqual(self.verdicts(row, times, ["int8", "power_sgd"]), [("x int8", "3.00", "holds")])
+        self.assertIsNone(targets.checks(row, times[1:], ["power_sgd"]))
+
+
 class Evaluate(unittest.TestCase):
     def test_counts_the_rows_that_were_not_asked_for(self):
         times = [time_of("allreduce", 300), time_of("bf16_compress", 150), time_of("int8", 70)]
@@ -55,7 +62,7 @@ class Evaluate(unittest.TestCase):
         found, left_out = targets.evaluate({(Layout(2, 4), "1"): times}, ["int8"], ["int8"])
         self.assertEqual([(check.case, check.measure, check.reached, check.target, check.verdict) for check in found], [
             ("int8, 1 Gbit/s, 2 nodes of 4 ranks, 1 x 25 MiB", "x allreduce", "5.60", "5.50", "holds"),
-            ("int8, 1 Gbit/s, 2 nodes of 4 ranks, 1 x 25 MiB", "x bf16", "2.90", "2.90", "holds")])
+            ("int8, 1 Gbit/s, 2 nodes of 4 ranks, 1 x 25 MiB", "x bf16_compress", "2.90", "2.90", "holds")])
         self.assertEqual(left_out, len(targets.ROWS) - 1)
 
     def test_rows_of_hooks_that_are_not_built_are_no_rows_left_out(self):

@@ -46,9 +46,20 @@ def _variants(plain_steps):
                   _outer(30, "nesterov", "--outer_format=int4_b32", *_STREAMING, *warmup), 30)
 
 
+def _tried(plain_steps):
+    """DiLoCo with other outer rates and momenta: measured only where they are named."""
+    for rate in (.3, .5, 1):
+        for momentum in (.5, .8, .9):
+            yield Variant(f"DiLoCo every 30, fp32, rate {rate:g}, momentum {momentum:g}",
+                          _outer(30, "nesterov", f"--outer_learning_rate={rate:g}", f"--outer_momentum={momentum:g}",
+                                 f"--outer_warmup={plain_steps}"), 30)
+
+
 def variants(plain_steps, names=None):
-    """Those of these names, or all. Raises program.WrongUse for a name that is none."""
+    """Those of these names, or all but those that were only tried. Raises program.WrongUse for a name that is none."""
     known = {variant.name: variant for variant in _variants(plain_steps)}
+    if names:
+        known |= {variant.name: variant for variant in _tried(plain_steps)}
     unknown = [name for name in names or [] if name not in known]
     if unknown:
         raise program.WrongUse(f"--variants: '{unknown[0]}' is none of {'; '.join(known)}")
@@ -89,17 +100,32 @@ def loss_after(curve, steps):
     return curve[-1][1]
 
 
+def _mean_loss(curves, steps):
+    values = [loss_after(curve, steps) for curve in curves]
+    return "-" if None in values else f"{sum(values) / len(values):.3f}"
+
+
+def _cost_columns(costs, reference):
+    return {"": ["s per step", f"x {reference}", "kB per step"]} | {
+        name: [f"{seconds:.3f}", f"{costs[reference][0] / seconds:.1f}", f"{sent / 1e3:.1f}"]
+        for name, (seconds, sent) in costs.items()}
+
+
+def _loss_columns(costs, curves):
+    steps = min(curve[-1][0] for of_seeds in curves.values() for curve in of_seeds)
+    columns = {"": [f"loss, {steps} steps"]} | {name: [_mean_loss(of_way, steps)] for name, of_way in curves.items()}
+    if costs:
+        time = steps * min(seconds for seconds, _ in costs.values())
+        columns[""].append(f"loss, {time:.0f} s")
+        for name, (seconds, _) in costs.items():
+            columns[name].append(_mean_loss(curves[name], min(steps, time / seconds)))
+    return columns
+
+
 def rows(costs, curves, reference):
     """A table as lists of words. `costs`: (seconds, bytes) of a step by name; `curves`: validation losses by name, one
-    curve per seed, whose mean counts. Times are told beside `reference`, and the losses after as many steps as all have
-    taken, and after the time in which the fastest has taken them."""
-    steps = min(curve[-1][0] for of_seeds in curves.values() for curve in of_seeds)
-    time = steps * min(seconds for seconds, _ in costs.values())
-    table = [["", "s per step", f"x {reference}", "kB per step", f"loss, {steps} steps", f"loss, {time:.0f} s"]]
-    for name, (seconds, sent) in costs.items():
-        def mean(count, of_seeds=curves[name]):
-            values = [loss_after(curve, count) for curve in of_seeds]
-            return "-" if None in values else f"{sum(values) / len(values):.3f}"
-        table.append([name, f"{seconds:.3f}", f"{costs[reference][0] / seconds:.1f}", f"{sent / 1e3:.1f}", mean(steps),
-                      mean(min(steps, time / seconds))])
-    return table
+    curve per seed, whose mean counts; one of them may be empty. Times are told beside `reference`, and the losses after
+    as many steps as all have taken, and after the time in which the fastest has taken them."""
+    columns = [_cost_columns(costs, reference)] if costs else []
+    columns += [_loss_columns(costs, curves)] if curves else []
+    return [[name] + [word for part in columns for word in part[name]] for name in columns[0]]

@@ -23,11 +23,15 @@ class Variants(unittest.TestCase):
         with self.assertRaisesRegex(program.WrongUse, "'int9' is none of none; bf16_compress; "):
             variants.variants(5, ["int9"])
 
+    def test_others_are_there_by_name_only(self):
+        name = "DiLoCo every 30, fp32, rate 0.5, momentum 0.8"
+        self.assertIn("--outer_learning_rate=0.5", variants.variants(5, [name])[0].flags)
+        self.assertNotIn(name, [variant.name for variant in variants.variants(5)])
+
     def test_all_begin_with_so_many_plain_steps(self):
         flags = {variant.name: variant.flags for variant in variants.variants(7)}
         self.assertIn("--power_sgd_start=7", flags["power_sgd rank 2"])
         self.assertIn("--outer_warmup=7", flags["average every 10"])
-
 
     def test_end_with_whole_rounds(self):
         def ways(*names):
@@ -64,6 +68,8 @@ class Losses(unittest.TestCase):
             ["", "s per step", "x slow", "kB per step", "loss, 40 steps", "loss, 10 s"],
             ["slow", "1.000", "1.0", "4000.0", "3.000", "5.000"],
             ["fast", "0.250", "4.0", "1.0", "3.500", "3.500"]])
+        self.assertEqual(variants.rows(costs, {}, "slow")[2], ["fast", "0.250", "4.0", "1.0"])
+        self.assertEqual(variants.rows({}, curves, "slow"), [["", "loss, 40 steps"], ["slow", "3.000"], ["fast", "3.500"]])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+"""What trainings with few bytes must reach beside others of the same run, and whether measured ones do."""
+import dataclasses
+import math
+import statistics
+
+from targets import Check
+
+RATE_OF_COSTS = "0.1"  # Targets of time and bytes are for this network.
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """A step is at least so many times as fast as with another way. Ways are named as in variants.py."""
+    way: str
+    other: str
+    least: float
+
+    def check(self, costs):
+        reached = costs[self.other][0] / costs[self.way][0]
+        return _check(self, f"x {self.other}", f"{reached:.1f}", f">= {self.least:g}", reached >= self.least)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes:
+    """A step sends at most this part of another way's bytes."""
+    way: str
+    other: str
+    part: int
+
+    def check(self, costs):
+        reached = costs[self.other][1] / costs[self.way][1]
+        return _check(self, f"bytes of {self.other}", f"1/{reached:.0f}", f"<= 1/{self.part}", reached >= self.part)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """After equal steps the validation loss, on average over the seeds, is at most so much above another way's;
+    `standard_errors`: or so many of them more, which are those of the seeds' differences."""
+    way: str
+    other: str
+    most: float
+    standard_errors: int = 0
+
+    def check(self, curves):
+        """Of one seed after the other in both lists of curves."""
+        gaps = [own[-1][1] - others[-1][1] for own, others in zip(curves[self.way], curves[self.other])]
+        gap, error = statistics.fmean(gaps), math.inf
+        if len(gaps) > 1:
+            error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+        spread = f" (s.e. {error:.3f}, {len(gaps)} seeds)" if len(gaps) > 1 else " (one seed)"
+        allowed = self.most + (self.standard_errors * error if self.standard_errors else 0)
+        more = f" + {self.standard_errors} s.e." if self.standard_errors else ""
+        return _check(self, f"loss above {self.other}", f"{gap:+.3f}{spread}", f"<= {self.most:g}{more}", gap <= allowed)
+
+
+def _check(target, measure, reached, limit, holds):
+    return Check(target.way, measure, reached, limit, "holds" if holds else "MISSED")
+
+
+COSTS = (Speed("power_sgd rank 4", "bf16_compress", 8),
+         Speed("DiLoCo every 30, int4_b32", "bf16_compress", 10),
+         Bytes("DiLoCo every 100, int4_b32", "none", 400))
+LOSSES = tuple(Loss(f"DiLoCo every 30, {wire}", "none", .02) for wire in ("fp32", "int8_b128", "int4_b32")) + (
+    Loss("power_sgd rank 4 alternate", "power_sgd rank 4", 0, standard_errors=2),)
+
+
+def checks(costs, curves, rate):
+    """Of what was measured at `rate`, in the form of variants.rows(): either may lack ways, or be empty."""
+    found = []
+    for targets, measured in ((COSTS if rate == RATE_OF_COSTS else (), costs), (LOSSES, curves)):
+        found += [target.check(measured) for target in targets if target.way in measured and target.other in measured]
+    return found
