@@ -16,8 +16,8 @@ class GroupPart {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-  // A collective of all ranks of `all`, whose parts are the nodes of `parts`. They meet in the store of `all`, each
-  // time under names of their own. c10::DistBackendError naming this rank if a peer or the network fails.
+  // A collective of all ranks of `all`, whose parts are the nodes of `parts`. They find each other in the store of
+  // `all`, each time under names of their own. c10::DistBackendError naming this rank if a peer or the network fails.
   GroupPart(const Group& all, const node::NodeLayout& parts);
   ~GroupPart();
   GroupPart(const GroupPart&) = delete;

@@ -110,8 +110,8 @@ MeanHook::Scratch& MeanHook::scratch_of(const c10d::GradBucket& bucket, const La
 collectives::StreamMean& MeanHook::mean_of(const c10d::GradBucket& bucket, const Layout& layout) {
   const auto options = mean_options(bucket, layout);
   const auto make_mean = [&] {
-    return std::make_unique<collectives::StreamMean>(options_.process_group, options, bucket.getBuffer().device(),
-                                                     groups_);
+    return std::make_unique<collectives::StreamMean>(collectives::StreamRanks{options_.process_group, groups_}, options,
+                                                     bucket.getBuffer().device());
   };
   auto& mean = means_.get(bucket, make_mean);
   if (mean->exact() != options.exact) {

@@ -166,7 +166,7 @@ PowerSgdHook::PowerSgdHook(const Kind& kind, const HookOptions& options)
       options_(options),
       nodes_(find_hook_nodes(options)),
       engine_(options.process_group),
-      memory_(std::make_shared<collectives::PowerSgdMemory>(draws_of(options.power_sgd))),
+      memory_(std::make_shared<collectives::PowerSgdJobMemory>(draws_of(options.power_sgd))),
       states_({.keeps_residual = options.power_sgd.error_feedback,
                .alternates = options.power_sgd.alternate,
                .batched = kind.batched,
@@ -218,8 +218,9 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_stream(const c
     const auto state = state_of(bucket, job);
     auto& stream = streams_.get(bucket, [] { return std::unique_ptr<collectives::PowerSgdStream>(); });
     if (stream == nullptr || stream->state() != state) {
-      stream = std::make_unique<collectives::PowerSgdStream>(options_.process_group, std::move(job),
-                                                             bucket.getBuffer().device(), state, memory_, groups_);
+      const collectives::StreamRanks ranks{options_.process_group, groups_};
+      stream = std::make_unique<collectives::PowerSgdStream>(ranks, std::move(job), bucket.getBuffer().device(), state,
+                                                             memory_);
     }
     count_payload(stream->payload_bytes());
     stream->enqueue(bucket.getBuffer());
@@ -272,7 +273,7 @@ void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedP
   iterations_ = int_of(own, kIterations);
   NARROWCAST_CHECK_INPUT(draws >= 0 && iterations_ >= 0, "the hook's state counts ", iterations_, " iterations and ",
                          draws, " draws");
-  memory_ = std::make_shared<collectives::PowerSgdMemory>(draws_of(options_.power_sgd, draws));
+  memory_ = std::make_shared<collectives::PowerSgdJobMemory>(draws_of(options_.power_sgd, draws));
   states_.load_state(saved, parameters);
 }
 

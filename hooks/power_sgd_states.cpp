@@ -36,7 +36,7 @@ void for_matrices(const CompressionPlan& plan, const Body& body) {
 }
 
 at::Tensor factor_part(const MatrixBatch& batch, const LowRankState& state, int64_t i) {
-  return (state.is_p ? batch.p_of(state.factor) : batch.q_of(state.factor))[i];
+  return state.part_of(state.factor, batch)[i];
 }
 
 at::Tensor place_of(size_t index, const ParameterSegment& parameter) {
@@ -109,7 +109,7 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
   LowRankState& state = *entry.state;
   state.is_p = options_.alternates;
   const auto bucket = by_bucket_.find(index);
-  const bool goes_on = bucket != by_bucket_.end() && bucket->second.layout == entry.layout;
+  const bool is_known_bucket = bucket != by_bucket_.end() && bucket->second.layout == entry.layout;
   if (options_.keeps_residual) {
     state.residual = at::zeros({entry.plan.array_numel}, entry.numbers);
   }
@@ -121,13 +121,13 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
     }
     state.is_p = kept->second.factor.numbers.defined() ? kept->second.factor.is_p : state.is_p;
   }
-  if (goes_on && bucket->second.factor.numbers.defined()) {
+  if (is_known_bucket && bucket->second.factor.numbers.defined()) {
     state.is_p = bucket->second.factor.is_p;
   }
   state.factor = at::zeros({state.is_p ? entry.plan.p_numel : entry.plan.q_numel}, entry.numbers);
   for_matrices(entry.plan, [&](const MatrixBatch& batch, int64_t i, size_t member, size_t /*matrix*/) {
     Factor known;
-    if (goes_on) {
+    if (is_known_bucket) {
       known = bucket->second.factor;
     } else if (!options_.batched && !entry.layout.empty()) {
       const auto kept = by_parameter_.find(entry.layout[member].parameter);
@@ -138,7 +138,7 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
     state.known.push_back(is_known);
     if (is_known) part.copy_(known.numbers);
   });
-  if (goes_on && state.residual.defined() && bucket->second.padding.defined()) {
+  if (is_known_bucket && state.residual.defined() && bucket->second.padding.defined()) {
     state.residual.narrow(0, entry.plan.numel, bucket->second.padding.numel()).copy_(bucket->second.padding);
   }
   for (const ParameterSegment& parameter : entry.layout) {

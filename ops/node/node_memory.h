@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/engine/engine.h"
@@ -121,6 +123,41 @@ class NodeMemory {
   const int64_t buffer_bytes_;  // Of each staging buffer: a whole number of pages.
   std::array<uint64_t, kArrays> turns_{};
   std::array<std::array<Buffer, kSlots>, kArrays> buffers_{};
+};
+
+// Gives up a node's memory where this rank's exchange fails, or is destroyed in progress: ranks of the node may wait
+// for it.
+class GiveUpOnFailure {
+ public:
+  // Null: the exchange is in nobody's memory.
+  explicit GiveUpOnFailure(std::shared_ptr<NodeMemory> memory) : memory_(std::move(memory)) {}
+  ~GiveUpOnFailure() {
+    if (in_progress_) give_up();
+  }
+  GiveUpOnFailure(const GiveUpOnFailure&) = delete;
+  GiveUpOnFailure& operator=(const GiveUpOnFailure&) = delete;
+
+  void begin() { in_progress_ = true; }
+  void end() { in_progress_ = false; }
+
+  // Calls it, a part of the exchange. What it throws is thrown on.
+  template <class Part>
+  void attempt(const Part& part) const {
+    try {
+      part();
+    } catch (...) {
+      give_up();
+      throw;
+    }
+  }
+
+ private:
+  void give_up() const {
+    if (memory_ != nullptr) memory_->give_up();
+  }
+
+  const std::shared_ptr<NodeMemory> memory_;
+  bool in_progress_ = false;
 };
 
 }  // namespace narrowcast::node

@@ -54,7 +54,7 @@ TEST_P(AffineCodec, HasTheBitsOfPyTorch) {
     run_ranks(world_size,
               [&, &value = value, &world_size = world_size, &numel = numel](int64_t rank, const Group& group) {
                 for (const auto& codec : value.codecs()) {
-                  collectives::StreamMean mean(group, {.name = value.name, .numel = numel, .codec = codec}, at::kCPU);
+                  collectives::StreamMean mean({group}, {.name = value.name, .numel = numel, .codec = codec}, at::kCPU);
                   const at::Tensor bucket = buckets[rank].clone();
                   mean.enqueue({bucket, {}, {}});
                   EXPECT_TRUE(at::equal(bucket, expected)) << dtype;
@@ -76,7 +76,7 @@ TEST(AffineCodecOfNothing, AnEmptyBucketSendsNothing) {
   run_ranks(2, [](int64_t, const Group& group) {
     for (const CodecCase& value : kCodecCases) {
       for (const auto& codec : value.codecs()) {
-        collectives::StreamMean mean(group, {.name = "h", .codec = codec}, at::kCPU);
+        collectives::StreamMean mean({group}, {.name = "h", .codec = codec}, at::kCPU);
         mean.enqueue({at::empty({0}), {}, {}});
         EXPECT_EQ(mean.payload_bytes(), 0) << value.name;
       }

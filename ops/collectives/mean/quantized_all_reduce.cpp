@@ -110,7 +110,7 @@ void average_on_stream(const at::Tensor& x, WireFormat format, const Group& grou
   call_together(collectives::header_of_call(x, format), group, x.device(), {});
   const collectives::QuantizedMeanOptions options{
       .name = kName, .rank = group->getRank(), .world_size = group->getSize(), .numel = x.numel(), .format = format};
-  collectives::StreamMean(group, options, x.device()).enqueue({x.view({-1}), {}, {}});
+  collectives::StreamMean({group}, options, x.device()).enqueue({x.view({-1}), {}, {}});
 }
 
 // Averages x, contiguous, in place.

@@ -48,33 +48,17 @@ QuantizedMeanJob::QuantizedMeanJob(QuantizedMeanOptions options, const JobMemory
     : options_(std::move(options)),
       narrow_(make_narrow_exchange(options_, memory.narrow)),
       exact_(options_.exact),
-      exact_exchange_(make_exact_exchange(options_, exact_.values().numel(), memory.exact)) {}
+      exact_exchange_(make_exact_exchange(options_, exact_.values().numel(), memory.exact)),
+      guard_(has_levels(options_) ? options_.nodes->memory : nullptr) {}
 
 int64_t QuantizedMeanJob::payload_bytes() const { return narrow_->payload_bytes() + exact_exchange_->payload_bytes(); }
 
-// Ranks of the node may wait for it.
-QuantizedMeanJob::~QuantizedMeanJob() {
-  if (in_flight_ && has_levels(options_)) {
-    options_.nodes->memory->give_up();
-  }
-}
-
-template <class Body>
-void QuantizedMeanJob::or_give_up(const Body& body) const {
-  try {
-    body();
-  } catch (...) {
-    if (has_levels(options_)) {
-      options_.nodes->memory->give_up();
-    }
-    throw;
-  }
-}
+QuantizedMeanJob::~QuantizedMeanJob() = default;
 
 void QuantizedMeanJob::start(engine::Transport& transport) {
-  in_flight_ = true;
+  guard_.begin();
   advanced_ = 0;
-  or_give_up([&] {
+  guard_.attempt([&] {
     exact_.take_from(call_.array);
     exact_exchange_->post_receives(transport);
     narrow_->post_receives(transport);
@@ -91,7 +75,7 @@ bool QuantizedMeanJob::is_ready() {
 }
 
 void QuantizedMeanJob::advance(engine::Transport& transport) {
-  or_give_up([&] {
+  guard_.attempt([&] {
     for (MeanExchange* const exchange : {exact_exchange_.get(), narrow_.get()}) {
       if (advanced_ < exchange->advances()) {
         exchange->advance(transport);
@@ -102,12 +86,12 @@ void QuantizedMeanJob::advance(engine::Transport& transport) {
 }
 
 at::Tensor QuantizedMeanJob::finish(engine::Transport& transport) {
-  or_give_up([&] {
+  guard_.attempt([&] {
     narrow_->finish(transport);
     exact_exchange_->finish(transport);
     exact_.put_back(call_.array);
   });
-  in_flight_ = false;
+  guard_.end();
   return std::exchange(call_, {}).array;
 }
 

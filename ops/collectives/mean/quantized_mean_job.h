@@ -65,16 +65,13 @@ class NARROWCAST_EXPORT QuantizedMeanJob final : public engine::Job {
   at::Tensor finish(engine::Transport& transport) override;
 
  private:
-  template <class Body>
-  void or_give_up(const Body& body) const;
-
   const QuantizedMeanOptions options_;
   const std::unique_ptr<MeanExchange> narrow_;
   ExactElements exact_;
   const std::unique_ptr<MeanExchange> exact_exchange_;
   MeanCall call_;
   int64_t advanced_ = 0;
-  bool in_flight_ = false;
+  node::GiveUpOnFailure guard_;
 };
 
 }  // namespace narrowcast::collectives

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -13,7 +14,7 @@
 
 namespace narrowcast::collectives {
 
-// Makes the group of `size` ranks that meet in `store`, of which this one is number `place`.
+// Makes the group of `size` ranks that find each other in `store`, of which this one is number `place`.
 using MakeGroup =
     std::function<c10::intrusive_ptr<c10d::ProcessGroup>(c10::intrusive_ptr<c10d::Store> store, int place, int size)>;
 
@@ -23,8 +24,8 @@ class NARROWCAST_EXPORT StreamGroups {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-  // A collective of the group's ranks, whose nodes are `layout`. They meet in the group's store, each time under names
-  // of their own. c10::DistBackendError naming this rank if a peer or the network fails.
+  // A collective of the group's ranks, whose nodes are `layout`. They find each other in the group's store, each time
+  // under names of their own. c10::DistBackendError naming this rank if a peer or the network fails.
   StreamGroups(const Group& group, node::NodeLayout layout, const MakeGroup& make);
   ~StreamGroups();
   StreamGroups(const StreamGroups&) = delete;
@@ -42,6 +43,12 @@ class NARROWCAST_EXPORT StreamGroups {
   const node::NodeLayout layout_;
   Group node_;
   Group owners_;
+};
+
+// The ranks whose arrays are averaged on a stream.
+struct StreamRanks {
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::shared_ptr<const StreamGroups> groups = nullptr;  // Those of the nodes; null for one level.
 };
 
 namespace gpu {

@@ -156,29 +156,27 @@ class TwoLevelStreamExchange final : public StreamExchange {
   int64_t longest_mean_ = 0;                              // In bytes: the message of every rank of a node.
 };
 
-std::unique_ptr<StreamExchange> make_exchange(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                              const QuantizedMeanOptions& options, at::Device device,
-                                              const std::shared_ptr<const StreamGroups>& groups) {
-  if (groups != nullptr && !options.codec && options.numel > 0) {
-    return std::make_unique<TwoLevelStreamExchange>(groups, options, device);
+std::unique_ptr<StreamExchange> make_exchange(const StreamRanks& ranks, const QuantizedMeanOptions& options,
+                                              at::Device device) {
+  if (ranks.groups != nullptr && !options.codec && options.numel > 0) {
+    return std::make_unique<TwoLevelStreamExchange>(ranks.groups, options, device);
   }
-  return std::make_unique<OneLevelStreamExchange>(group, options, device);
+  return std::make_unique<OneLevelStreamExchange>(ranks.group, options, device);
 }
 
 }  // namespace
 
-StreamMean::StreamMean(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const QuantizedMeanOptions& options,
-                       at::Device device, const std::shared_ptr<const StreamGroups>& groups)
+StreamMean::StreamMean(const StreamRanks& ranks, const QuantizedMeanOptions& options, at::Device device)
     : exact_(options.exact, device),
-      narrow_(make_exchange(group, options, device, groups)),
-      exact_exchange_(make_exchange(group,
+      narrow_(make_exchange(ranks, options, device)),
+      exact_exchange_(make_exchange(ranks,
                                     QuantizedMeanOptions{.name = options.name,
                                                          .rank = options.rank,
                                                          .world_size = options.world_size,
                                                          .numel = exact_.values().numel(),
                                                          .format = WireFormat::kFp32,
                                                          .link = options.link},
-                                    device, groups)) {}
+                                    device)) {}
 
 StreamMean::~StreamMean() = default;
 

@@ -3,11 +3,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <memory>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include <narrowcast/export.h>
@@ -32,10 +30,9 @@ class StreamExchange;  // One array's part of a StreamMean.
 // after it. (Gloo's are waited for: on the CPU this is for tests.)
 class NARROWCAST_EXPORT StreamMean {
  public:
-  // Its buffers are allocated for the device's current stream, on which `enqueue` must be called. `groups`: those of
-  // the nodes; null for one level, as there always is for a codec. options.nodes is not read.
-  StreamMean(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const QuantizedMeanOptions& options,
-             at::Device device, const std::shared_ptr<const StreamGroups>& groups = nullptr);
+  // Its buffers are allocated for the device's current stream, on which `enqueue` must be called. There is always one
+  // level for a codec. options.nodes is not read.
+  StreamMean(const StreamRanks& ranks, const QuantizedMeanOptions& options, at::Device device);
   ~StreamMean();
   StreamMean(const StreamMean&) = delete;
   StreamMean& operator=(const StreamMean&) = delete;

@@ -41,7 +41,6 @@ struct MatrixBatch {
   // The batch's part of all P, [k, n, r], and of all Q, [k, m, r]: views.
   NARROWCAST_EXPORT at::Tensor p_of(const at::Tensor& all) const;
   NARROWCAST_EXPORT at::Tensor q_of(const at::Tensor& all) const;
-  at::Tensor factor_of(const at::Tensor& all, bool is_p) const { return is_p ? p_of(all) : q_of(all); }
   // [k, n, m]: a view of the array of one matrix, a copy of those of several.
   at::Tensor matrices(const at::Tensor& array) const;
   // [n, m]: a view of matrix number i of the array.

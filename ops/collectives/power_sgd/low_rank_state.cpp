@@ -25,7 +25,7 @@ void draw_unknown(const CompressionPlan& plan, at::TensorOptions numbers, SeedDr
   size_t first = 0;
   for (const MatrixBatch& batch : plan.batches) {
     const auto begin = known.begin() + static_cast<std::ptrdiff_t>(first);
-    const at::Tensor part = batch.factor_of(state.factor, state.is_p);
+    const at::Tensor part = state.part_of(state.factor, batch);
     if (std::find(begin, begin + batch.count(), false) != begin + batch.count()) {
       const at::Tensor fresh = at::empty(part.sizes(), numbers.device(at::kCPU));
       drawn.fill(fresh);

@@ -17,6 +17,11 @@ struct LowRankState {
   at::Tensor factor;        // all Q [q_numel] or, where `is_p`, all P [p_numel], with which the next step begins
   bool is_p = false;        // only where steps alternate
   std::vector<bool> known;  // by matrix, in the order of batches: whether `factor` has it, or it is to be drawn
+
+  // The batch's part of all P or all Q, whichever `factor` is: a view.
+  at::Tensor part_of(const at::Tensor& all, const MatrixBatch& batch) const {
+    return is_p ? batch.p_of(all) : batch.q_of(all);
+  }
 };
 
 // Makes a factor that is undefined, of `numbers`' dtype and device, and draws what it lacks: from then on all of it is

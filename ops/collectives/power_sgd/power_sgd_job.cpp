@@ -46,7 +46,7 @@ int64_t plain_begin(int64_t factor_numel, WireFormat format) {
 }
 
 PowerSgdJob::PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankState> state,
-                         std::shared_ptr<PowerSgdMemory> memory)
+                         std::shared_ptr<PowerSgdJobMemory> memory)
     : options_(std::move(options)),
       state_(std::move(state)),
       memory_(std::move(memory)),
@@ -60,26 +60,10 @@ PowerSgdJob::PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankStat
                   : std::make_unique<MeanArray>(array_options(options_, plan().q_numel, 1), memory_->second)),
       p_(zeros(plan().p_numel, options_)),
       q_(zeros(plan().q_numel, options_)),
-      copy_(needs_copy(options_) ? zeros(plan().array_numel, options_) : at::Tensor()) {}
+      copy_(needs_copy(options_) ? zeros(plan().array_numel, options_) : at::Tensor()),
+      guard_(with_p_->has_levels() ? options_.nodes->memory : nullptr) {}
 
-// Ranks of the node may wait for it.
-PowerSgdJob::~PowerSgdJob() {
-  if (in_flight_ && with_p_->has_levels()) {
-    options_.nodes->memory->give_up();
-  }
-}
-
-template <class Body>
-void PowerSgdJob::or_give_up(const Body& body) const {
-  try {
-    body();
-  } catch (...) {
-    if (with_p_->has_levels()) {
-      options_.nodes->memory->give_up();
-    }
-    throw;
-  }
-}
+PowerSgdJob::~PowerSgdJob() = default;
 
 LowRankBits PowerSgdJob::bits() const {
   return options_.averaged_memory ? LowRankBits::kOfPyTorch : LowRankBits::kOfAnyMachine;
@@ -96,10 +80,10 @@ int64_t PowerSgdJob::advances() const {
 bool PowerSgdJob::is_ready() { return advanced_ < first().advances() && first().is_ready(); }
 
 void PowerSgdJob::start(engine::Transport& transport) {
-  in_flight_ = true;
+  guard_.begin();
   advanced_ = 0;
   is_poisoned_ = false;
-  or_give_up([&] {
+  guard_.attempt([&] {
     first().post_receives(transport);
     if (second() != nullptr) {
       second()->post_receives(transport);
@@ -111,7 +95,7 @@ void PowerSgdJob::start(engine::Transport& transport) {
 }
 
 void PowerSgdJob::advance(engine::Transport& transport) {
-  or_give_up([&] {
+  guard_.attempt([&] {
     const int64_t of_first = first().advances();
     if (advanced_ < of_first) {
       first().advance(transport);
@@ -126,13 +110,13 @@ void PowerSgdJob::advance(engine::Transport& transport) {
 }
 
 at::Tensor PowerSgdJob::finish(engine::Transport& transport) {
-  or_give_up([&] {
+  guard_.attempt([&] {
     MeanArray& last = second() == nullptr ? first() : *second();
     last.finish(transport);
     look_at(last.values());
     end_step();
   });
-  in_flight_ = false;
+  guard_.end();
   array_ = at::Tensor();
   matrices_.clear();
   return std::exchange(bucket_, {});
@@ -153,16 +137,12 @@ void PowerSgdJob::take_array() {
   }
 }
 
-at::Tensor PowerSgdJob::known_part(const MatrixBatch& batch, const at::Tensor& factor) const {
-  return batch.factor_of(factor, !sends_p());
-}
-
 void PowerSgdJob::take_factor() {
   const at::Tensor& orthonormal = sends_p() ? q_ : p_;
   draw_unknown(plan(), orthonormal.options(), memory_->draws, bits(), *state_);
   orthonormal.copy_(state_->factor);
   for (const MatrixBatch& batch : plan().batches) {
-    const at::Tensor part = known_part(batch, orthonormal);
+    const at::Tensor part = state_->part_of(orthonormal, batch);
     orthogonalize(part, options_.epsilon, bits());
     if (has_zero_column(part)) {
       replace_zero_columns(batch, part);
@@ -172,7 +152,7 @@ void PowerSgdJob::take_factor() {
 
 // A gradient that was zero, or had fewer independent columns, leaves columns of zeros, which would stay so for ever.
 void PowerSgdJob::replace_zero_columns(const MatrixBatch& batch, const at::Tensor& orthonormal) {
-  const at::Tensor part = known_part(batch, state_->factor);
+  const at::Tensor part = state_->part_of(state_->factor, batch);
   const at::Tensor fresh = at::empty_like(part);
   NormalNumbers(memory_->draws.next(), bits()).fill(fresh);
   part.copy_(at::where(orthonormal.ne(0).any(/*dim=*/1, /*keepdim=*/true), part, fresh));

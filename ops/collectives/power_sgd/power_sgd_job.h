@@ -39,8 +39,8 @@ struct PowerSgdJobOptions {
 int64_t plain_begin(int64_t factor_numel, WireFormat format);
 
 // Shared by all jobs of one engine that one hook makes: the seeds are drawn in the order of jobs.
-struct PowerSgdMemory {
-  explicit PowerSgdMemory(const SeedDraws& seeds) : draws(seeds) {}
+struct PowerSgdJobMemory {
+  explicit PowerSgdJobMemory(const SeedDraws& seeds) : draws(seeds) {}
   SeedDraws draws;
   std::shared_ptr<MessageMemory> first = std::make_shared<MessageMemory>();
   std::shared_ptr<MessageMemory> second = std::make_shared<MessageMemory>();
@@ -60,7 +60,8 @@ struct PowerSgdMemory {
 // factor stay what they were.
 class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
  public:
-  PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankState> state, std::shared_ptr<PowerSgdMemory> memory);
+  PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankState> state,
+              std::shared_ptr<PowerSgdJobMemory> memory);
   ~PowerSgdJob() override;
   PowerSgdJob(const PowerSgdJob&) = delete;
   PowerSgdJob& operator=(const PowerSgdJob&) = delete;
@@ -88,16 +89,12 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   at::Tensor finish(engine::Transport& transport) override;
 
  private:
-  template <class Body>
-  void or_give_up(const Body& body) const;
   LowRankBits bits() const;
-  bool sends_p() const { return !options_.alternates || !state_->is_p; }
+  bool sends_p() const { return !state_->is_p; }
   // Of the exchanges of a step, the first one and, where steps do not alternate, the other one.
   MeanArray& first() const { return sends_p() ? *with_p_ : *with_q_; }
   MeanArray* second() const { return options_.alternates ? nullptr : with_q_.get(); }
   at::Tensor plain_part(const at::Tensor& values) const;
-  // The batch's part of the factor that the step begins with.
-  at::Tensor known_part(const MatrixBatch& batch, const at::Tensor& factor) const;
 
   void take_array();
   void take_factor();
@@ -115,7 +112,7 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
 
   const PowerSgdJobOptions options_;
   const std::shared_ptr<LowRankState> state_;
-  const std::shared_ptr<PowerSgdMemory> memory_;
+  const std::shared_ptr<PowerSgdJobMemory> memory_;
   const int64_t plain_begin_p_;              // Where the rest begins behind all P,
   const int64_t plain_begin_q_;              // and behind all Q.
   const std::unique_ptr<MeanArray> with_p_;  // All P, then what is sent as it is.
@@ -129,7 +126,7 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   std::vector<at::Tensor> matrices_;  // By batch.
   int64_t advanced_ = 0;
   bool is_poisoned_ = false;
-  bool in_flight_ = false;
+  node::GiveUpOnFailure guard_;
 };
 
 }  // namespace narrowcast::collectives

@@ -31,11 +31,12 @@ void subtract_from_rest(const at::Tensor& columns, int64_t i) {
   }
 }
 
-void orthogonalize_columns(const at::Tensor& columns, double epsilon, bool as_pytorch, const at::Tensor& spare) {
+void orthogonalize_columns(const at::Tensor& columns, double epsilon, LowRankBits bits, const at::Tensor& spare) {
+  const int passes = bits == LowRankBits::kOfPyTorch ? 0 : kPasses;
   for (int64_t i = 0; i < columns.size(2); ++i) {
     const at::Tensor column = columns.narrow(2, i, 1);
     const at::Tensor before = columns.narrow(2, 0, i);
-    for (int pass = 0; pass < kPasses && i > 0 && !as_pytorch; ++pass) {
+    for (int pass = 0; pass < passes && i > 0; ++pass) {
       column.sub_(part_within(before, column));
     }
     at::Tensor norm = norm_of(column);
@@ -50,7 +51,7 @@ void orthogonalize_columns(const at::Tensor& columns, double epsilon, bool as_py
     }
     column.div_(epsilon == 0 ? norm : norm + epsilon);
     column.masked_fill_(norm == 0, 0);
-    if (as_pytorch) {
+    if (bits == LowRankBits::kOfPyTorch) {
       subtract_from_rest(columns, i);
     }
   }
@@ -60,11 +61,11 @@ void orthogonalize_columns(const at::Tensor& columns, double epsilon, bool as_py
 
 void orthogonalize_on_stream(const at::Tensor& matrices, double epsilon, LowRankBits bits, const at::Tensor& spare) {
   if (bits == LowRankBits::kOfPyTorch && matrices.size(2) < kQrRank) {
-    orthogonalize_columns(matrices, epsilon, /*as_pytorch=*/true, spare);
+    orthogonalize_columns(matrices, epsilon, LowRankBits::kOfPyTorch, spare);
     return;
   }
   const at::Tensor columns = matrices.to(at::kDouble);
-  orthogonalize_columns(columns, epsilon, /*as_pytorch=*/false, spare);
+  orthogonalize_columns(columns, epsilon, LowRankBits::kOfAnyMachine, spare);
   matrices.copy_(columns);
 }
 

@@ -36,10 +36,9 @@ bool loses(const PowerSgdJobOptions& options) {
   return options.format != WireFormat::kFp32 && options.bucket_dtype != at::kDouble;
 }
 
-node::NodeLayout layout_of(const PowerSgdJobOptions& options, const std::shared_ptr<const StreamGroups>& groups,
-                           int64_t numel) {
-  const bool has_levels = groups != nullptr && options.bucket_dtype != at::kDouble && numel > 0;
-  return has_levels ? groups->layout() : node::NodeLayout::flat(options.world_size);
+node::NodeLayout layout_of(const PowerSgdJobOptions& options, const StreamRanks& ranks, int64_t numel) {
+  const bool has_levels = ranks.groups != nullptr && options.bucket_dtype != at::kDouble && numel > 0;
+  return has_levels ? ranks.groups->layout() : node::NodeLayout::flat(options.world_size);
 }
 
 at::Tensor spares(int64_t numel, at::TensorOptions options, LowRankBits bits) {
@@ -54,18 +53,22 @@ at::Tensor nan_unless(const at::Tensor& is_finite, const at::Tensor& numbers) {
 
 }  // namespace
 
+struct PowerSgdStream::Content {
+  const char* what;      // "P" or "Q", in errors
+  int64_t factor_numel;  // of all of it
+  Segment plain;         // what travels behind the factor as it is; or nothing
+};
+
 // A factor and what travels behind it.
 class PowerSgdStream::Sent {
  public:
-  Sent(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const PowerSgdJobOptions& options, const char* what,
-       const Segment& plain, int64_t factor_numel, at::TensorOptions numbers,
-       const std::shared_ptr<const StreamGroups>& groups)
-      : factor_numel_(factor_numel),
-        plain_(plain),
-        values_(at::zeros({plain.begin + plain.numel}, numbers)),
-        mean_(group, mean_options(options, what, values_.numel()), numbers.device(), groups) {
+  Sent(const StreamRanks& ranks, const PowerSgdJobOptions& options, at::TensorOptions numbers, const Content& content)
+      : factor_numel_(content.factor_numel),
+        plain_(content.plain),
+        values_(at::zeros({plain_.begin + plain_.numel}, numbers)),
+        mean_(ranks, mean_options(options, content.what, values_.numel()), numbers.device()) {
     if (loses(options)) {
-      lost_.emplace(layout_of(options, groups, values_.numel()), options.rank, values_);
+      lost_.emplace(layout_of(options, ranks, values_.numel()), options.rank, values_);
     }
   }
 
@@ -99,22 +102,20 @@ class PowerSgdStream::Sent {
   std::optional<LostInRounding> lost_;
 };
 
-PowerSgdStream::PowerSgdStream(const c10::intrusive_ptr<c10d::ProcessGroup>& group, PowerSgdJobOptions options,
-                               at::Device device, std::shared_ptr<LowRankState> state,
-                               std::shared_ptr<PowerSgdMemory> memory,
-                               const std::shared_ptr<const StreamGroups>& groups)
+PowerSgdStream::PowerSgdStream(const StreamRanks& ranks, PowerSgdJobOptions options, at::Device device,
+                               std::shared_ptr<LowRankState> state, std::shared_ptr<PowerSgdJobMemory> memory)
     : options_(std::move(options)),
       device_(device),
       state_(std::move(state)),
       memory_(std::move(memory)),
-      with_p_(std::make_unique<Sent>(group, options_, "P",
-                                     Segment{plain_begin(plan().p_numel, options_.format), plan().plain_numel},
-                                     plan().p_numel, numbers(), groups)),
-      with_q_(std::make_unique<Sent>(group, options_, "Q",
-                                     options_.alternates
-                                         ? Segment{plain_begin(plan().q_numel, options_.format), plan().plain_numel}
-                                         : Segment{plan().q_numel, 0},
-                                     plan().q_numel, numbers(), groups)),
+      with_p_(std::make_unique<Sent>(
+          ranks, options_, numbers(),
+          Content{"P", plan().p_numel, {plain_begin(plan().p_numel, options_.format), plan().plain_numel}})),
+      with_q_(std::make_unique<Sent>(
+          ranks, options_, numbers(),
+          Content{"Q", plan().q_numel,
+                  options_.alternates ? Segment{plain_begin(plan().q_numel, options_.format), plan().plain_numel}
+                                      : Segment{plan().q_numel, 0}})),
       spare_p_(options_.alternates ? spares(plan().p_numel, numbers(), bits()) : at::Tensor()),
       spare_q_(spares(plan().q_numel, numbers(), bits())) {}
 
@@ -131,7 +132,6 @@ int64_t PowerSgdStream::payload_bytes() const {
 void PowerSgdStream::enqueue(const at::Tensor& bucket) {
   Step step = begin(bucket);
   const at::Tensor known = orthonormal_factor();
-  const bool last_is_p = options_.alternates && sends_p();
   Sent& sent = first();
   if (sends_p()) {
     multiply_into_p(step, known, sent.factor());
@@ -157,7 +157,7 @@ void PowerSgdStream::enqueue(const at::Tensor& bucket) {
   Sent& last = options_.alternates ? sent : *with_q_;
   const at::Tensor sent_own = last.without_lost(own);
   const at::Tensor mean = nan_unless(step.is_finite, last.factor());
-  if (last_is_p) {
+  if (last_is_p()) {
     put_back(step, {sent_own, other}, {mean, other});
   } else {
     put_back(step, {other, sent_own}, {other, mean});
@@ -165,15 +165,16 @@ void PowerSgdStream::enqueue(const at::Tensor& bucket) {
   if (!step.array.is_same(bucket)) {
     bucket.copy_(step.array.narrow(0, 0, plan().numel));
   }
-  remember(step, last.factor(), last_is_p);
+  remember(step, last.factor());
 }
 
 // What the next step begins with.
-void PowerSgdStream::remember(const Step& step, const at::Tensor& mean, bool is_p) {
+void PowerSgdStream::remember(const Step& step, const at::Tensor& mean) {
   state_->known.assign(state_->known.size(), options_.warm_start);
   if (!options_.warm_start) {
     return;
   }
+  const bool is_p = last_is_p();
   at::Tensor fallback = state_->factor;
   if (options_.alternates) {
     fallback = former_.defined() ? former_ : is_p ? spare_p_ : spare_q_;
@@ -203,8 +204,8 @@ at::Tensor PowerSgdStream::orthonormal_factor() {
   at::Tensor orthonormal = state_->factor.clone();
   const at::Tensor& spare = sends_p() ? spare_q_ : spare_p_;
   for (const MatrixBatch& batch : plan().batches) {
-    orthogonalize_on_stream(batch.factor_of(orthonormal, !sends_p()), options_.epsilon, bits(),
-                            batch.factor_of(spare, !sends_p()));
+    orthogonalize_on_stream(state_->part_of(orthonormal, batch), options_.epsilon, bits(),
+                            state_->part_of(spare, batch));
   }
   return orthonormal;
 }

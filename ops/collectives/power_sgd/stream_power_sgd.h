@@ -3,11 +3,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
-
 #include <cstdint>
 #include <memory>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include <narrowcast/export.h>
@@ -27,10 +24,9 @@ namespace narrowcast::collectives {
 class NARROWCAST_EXPORT PowerSgdStream {
  public:
   // Its buffers are allocated for the device's current stream, on which `enqueue` must be called. The state's tensors
-  // are on `device`. `groups`: those of the nodes; null for one level. options.nodes is not read.
-  PowerSgdStream(const c10::intrusive_ptr<c10d::ProcessGroup>& group, PowerSgdJobOptions options, at::Device device,
-                 std::shared_ptr<LowRankState> state, std::shared_ptr<PowerSgdMemory> memory,
-                 const std::shared_ptr<const StreamGroups>& groups = nullptr);
+  // are on `device`. options.nodes is not read.
+  PowerSgdStream(const StreamRanks& ranks, PowerSgdJobOptions options, at::Device device,
+                 std::shared_ptr<LowRankState> state, std::shared_ptr<PowerSgdJobMemory> memory);
   ~PowerSgdStream();
   PowerSgdStream(const PowerSgdStream&) = delete;
   PowerSgdStream& operator=(const PowerSgdStream&) = delete;
@@ -46,6 +42,7 @@ class NARROWCAST_EXPORT PowerSgdStream {
 
  private:
   class Sent;
+  struct Content;
   // Of a call in progress.
   struct Step {
     at::Tensor bucket;
@@ -56,7 +53,8 @@ class NARROWCAST_EXPORT PowerSgdStream {
   const CompressionPlan& plan() const { return options_.plan; }
   LowRankBits bits() const { return options_.averaged_memory ? LowRankBits::kOfPyTorch : LowRankBits::kOfAnyMachine; }
   at::TensorOptions numbers() const;
-  bool sends_p() const { return !options_.alternates || !state_->is_p; }
+  bool sends_p() const { return !state_->is_p; }
+  bool last_is_p() const { return options_.alternates && sends_p(); }
   Sent& first() const { return sends_p() ? *with_p_ : *with_q_; }
 
   Step begin(const at::Tensor& bucket) const;
@@ -65,13 +63,13 @@ class NARROWCAST_EXPORT PowerSgdStream {
   void multiply_into_q(const Step& step, const at::Tensor& p, const at::Tensor& q) const;
   static void exchange(Step& step, Sent& sent);
   void put_back(const Step& step, const LowRankProduct& own, const LowRankProduct& mean) const;
-  void remember(const Step& step, const at::Tensor& mean, bool is_p);
+  void remember(const Step& step, const at::Tensor& mean);
   static void keep(const Step& step, const at::Tensor& residual, const at::Tensor& lost);
 
   const PowerSgdJobOptions options_;
   const at::Device device_;
   const std::shared_ptr<LowRankState> state_;
-  const std::shared_ptr<PowerSgdMemory> memory_;
+  const std::shared_ptr<PowerSgdJobMemory> memory_;
   const std::unique_ptr<Sent> with_p_;  // All P, then what is sent as it is.
   const std::unique_ptr<Sent> with_q_;  // All Q and, where steps alternate, the same.
   const at::Tensor spare_p_;            // Where steps alternate: what replaces columns of zeros,

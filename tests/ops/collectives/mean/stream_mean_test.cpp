@@ -64,7 +64,7 @@ struct BothWays {
     options.world_size = group->getSize();
     options.nodes = node::find_nodes(group, node_size);
     const NodeLayout& layout = options.nodes->layout;
-    stream = std::make_unique<StreamMean>(group, options, at::kCPU, split_over_gloo(group, layout));
+    stream = std::make_unique<StreamMean>(StreamRanks{group, split_over_gloo(group, layout)}, options, at::kCPU);
     job = std::make_shared<QuantizedMeanJob>(options, JobMemory{});
     engine = engine::Engine::for_group(group);
     const SentParts parts = sent_parts(layout, options.rank, options.numel);
@@ -176,8 +176,9 @@ TEST(StreamMean, TakesNodesOfAnyRanks) {
   const NodeLayout layout({0, 1, 0, 1, 0});
   for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
     run_ranks(5, [&](int64_t rank, const Group& group) {
-      StreamMean mean(group, {.name = "m", .rank = rank, .numel = 9'000, .format = WireFormat::kInt4B32, .link = link},
-                      at::kCPU, split_over_gloo(group, layout));
+      StreamMean mean({group, split_over_gloo(group, layout)},
+                      {.name = "m", .rank = rank, .numel = 9'000, .format = WireFormat::kInt4B32, .link = link},
+                      at::kCPU);
       const at::Tensor array = arrays[rank].clone();
       mean.enqueue({array, {}, {}});
       EXPECT_TRUE(at::equal(array, mean_over_nodes({WireFormat::kInt4B32}, arrays, layout, link)));
@@ -190,8 +191,8 @@ TEST(StreamMean, ANonFiniteElementReachesAllRanksOfAllNodes) {
   arrays[3][0] = std::numeric_limits<float>::quiet_NaN();
   arrays[1][8999] = std::numeric_limits<float>::infinity();
   run_ranks(4, [&](int64_t rank, const Group& group) {
-    StreamMean mean(group, {.name = "m", .rank = rank, .numel = 9'000, .format = WireFormat::kInt4B32}, at::kCPU,
-                    split_over_gloo(group, NodeLayout::of_size(4, 2)));
+    StreamMean mean({group, split_over_gloo(group, NodeLayout::of_size(4, 2))},
+                    {.name = "m", .rank = rank, .numel = 9'000, .format = WireFormat::kInt4B32}, at::kCPU);
     mean.enqueue({arrays[rank], {}, {}});
     EXPECT_FALSE(std::isfinite(arrays[rank][0].item<float>()));
     EXPECT_TRUE(std::isfinite(arrays[rank][4500].item<float>()));
@@ -202,10 +203,10 @@ TEST(StreamMean, ANonFiniteElementReachesAllRanksOfAllNodes) {
 TEST(StreamMean, CountsWhatItSends) {
   constexpr int64_t kNumel = 6'144;  // Six grains: two for each of three ranks.
   run_ranks(3, [](int64_t, const Group& group) {
-    const StreamMean one(group, {.name = "m", .numel = kNumel, .format = WireFormat::kInt8B128, .link = kOneShotPays},
+    const StreamMean one({group}, {.name = "m", .numel = kNumel, .format = WireFormat::kInt8B128, .link = kOneShotPays},
                          at::kCPU);
     EXPECT_EQ(one.payload_bytes(), 2 * encoded_size(kNumel, WireFormat::kInt8B128));
-    const StreamMean two(group, {.name = "m", .numel = kNumel, .format = WireFormat::kInt8B128, .link = kTwoShotPays},
+    const StreamMean two({group}, {.name = "m", .numel = kNumel, .format = WireFormat::kInt8B128, .link = kTwoShotPays},
                          at::kCPU);
     EXPECT_EQ(two.payload_bytes(), 4 * encoded_size(kNumel / 3, WireFormat::kInt8B128));
   });
@@ -214,7 +215,7 @@ TEST(StreamMean, CountsWhatItSends) {
 TEST(StreamMean, AFailedCollectiveNamesRankAndExchange) {
   const auto fails_with = [](const QuantizedMeanOptions& options, const char* text) {
     const auto body = [&](int64_t rank, const Group& group) {
-      StreamMean mean(group, options, at::kCPU);
+      StreamMean mean({group}, options, at::kCPU);
       if (rank == 1) {
         return;  // and gives up its group.
       }

@@ -48,7 +48,7 @@ std::shared_ptr<LowRankState> make_state(const PowerSgdJobOptions& options) {
   return state;
 }
 
-std::shared_ptr<PowerSgdMemory> make_memory() { return std::make_shared<PowerSgdMemory>(SeedDraws(0)); }
+std::shared_ptr<PowerSgdJobMemory> make_memory() { return std::make_shared<PowerSgdJobMemory>(SeedDraws(0)); }
 
 std::shared_ptr<const StreamGroups> split(const Group& group, const node::NodeLayout& layout) {
   const auto make = [](const c10::intrusive_ptr<c10d::Store>& store, int place, int size) {
@@ -72,8 +72,8 @@ struct PowerSgdBothWays {
     options.nodes = node::find_nodes(group, node_size);
     stream_state = make_state(options);
     job_state = make_state(options);
-    stream = std::make_unique<PowerSgdStream>(group, options, at::kCPU, stream_state, make_memory(),
-                                              split(group, options.nodes->layout));
+    stream = std::make_unique<PowerSgdStream>(StreamRanks{group, split(group, options.nodes->layout)}, options,
+                                              at::kCPU, stream_state, make_memory());
     job = std::make_shared<PowerSgdJob>(options, job_state, make_memory());
     engine = engine::Engine::for_group(group);
   }
