@@ -67,11 +67,7 @@ void add_nodes(HookState& state, const NodeLayout& layout) {
   if (!layout.has_levels()) {
     return;
   }
-  std::vector<int64_t> nodes;
-  for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
-    nodes.push_back(layout.node_of(rank));
-  }
-  state[kNodes] = at::tensor(nodes, at::kLong);
+  state[kNodes] = at::tensor(layout.node_of_rank(), at::kLong);
 }
 
 NodeLayout saved_nodes(const FormerRanks& saved) {

@@ -113,14 +113,6 @@ void PostLocalSgdHook::rescale_state(double factor) {
   }
 }
 
-std::vector<int64_t> PostLocalSgdHook::groups() const {
-  std::vector<int64_t> groups;
-  for (int64_t rank = 0; rank < groups_.world_size(); ++rank) {
-    groups.push_back(groups_.node_of(rank));
-  }
-  return groups;
-}
-
 std::string PostLocalSgdHook::decision() const { return hook() == nullptr ? "" : hook()->decision(); }
 
 HookRow post_local_sgd_row() {

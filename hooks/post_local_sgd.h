@@ -36,7 +36,7 @@ class PostLocalSgdHook final : public CommHook {
   void rescale_state(double factor) override;
 
   bool keeps_replicas_equal() const override { return iteration_ < options_.start; }
-  std::vector<int64_t> groups() const override;
+  std::vector<int64_t> groups() const override { return groups_.node_of_rank(); }
   std::string decision() const override;
 
  private:

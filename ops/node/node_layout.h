@@ -29,6 +29,7 @@ class NARROWCAST_EXPORT NodeLayout {
   // Nodes are counted in the order of their first ranks.
   int64_t nodes() const { return static_cast<int64_t>(ranks_.size()); }
   int64_t node_of(int64_t rank) const { return node_of_rank_.at(rank); }
+  const std::vector<int64_t>& node_of_rank() const { return node_of_rank_; }
 
   // In ascending order.
   const std::vector<int64_t>& ranks_of(int64_t node) const { return ranks_.at(node); }

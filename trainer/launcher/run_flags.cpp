@@ -12,7 +12,7 @@
 namespace {
 
 const narrowcast::launcher::LaunchRequest kDefaults;
-const narrowcast::launcher::RendezvousOptions& kMeeting = kDefaults.group.options;
+const narrowcast::launcher::RendezvousOptions& kRendezvous = kDefaults.group.options;
 
 double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
@@ -50,12 +50,13 @@ ABSL_FLAG(std::string, rdzv_id, "",
           "A name for the job, the same on all nodes; workers find it in TORCHELASTIC_RUN_ID. Else one is made up.");
 ABSL_FLAG(std::string, rdzv_conf, "",
           absl::StrCat("KEY=VALUE,... for several nodes, times in seconds: join_timeout=",
-                       in_seconds(kMeeting.join_timeout),
-                       ", last_call_timeout=", in_seconds(kMeeting.last_call_timeout),
-                       ", keep_alive_interval=", in_seconds(kMeeting.keep_alive_interval), ", keep_alive_max_attempt=",
-                       kMeeting.keep_alive_max_attempt, ", heartbeat_timeout=", in_seconds(kMeeting.heartbeat_timeout),
-                       ", read_timeout=", in_seconds(kMeeting.read_timeout),
-                       ", close_timeout=", in_seconds(kMeeting.close_timeout), ", is_host=BOOL."));
+                       in_seconds(kRendezvous.join_timeout),
+                       ", last_call_timeout=", in_seconds(kRendezvous.last_call_timeout),
+                       ", keep_alive_interval=", in_seconds(kRendezvous.keep_alive_interval),
+                       ", keep_alive_max_attempt=", kRendezvous.keep_alive_max_attempt,
+                       ", heartbeat_timeout=", in_seconds(kRendezvous.heartbeat_timeout),
+                       ", read_timeout=", in_seconds(kRendezvous.read_timeout),
+                       ", close_timeout=", in_seconds(kRendezvous.close_timeout), ", is_host=BOOL."));
 ABSL_FLAG(std::string, local_addr, "",
           "For several nodes: the address or name of this one, for messages, and to listen at where it serves the "
           "store. Default: the host's name, and the address under which the others know it.");

@@ -115,9 +115,7 @@ class Run {
   // As the hooks of wire formats find them.
   void find_nodes() {
     const auto found = hooks::find_hook_nodes({.process_group = group_, .wire = options_.wire});
-    for (int64_t rank = 0; rank < found->layout.world_size(); ++rank) {
-      nodes_.push_back(found->layout.node_of(rank));
-    }
+    nodes_ = found->layout.node_of_rank();
     for (int64_t node = 0; node < found->layout.nodes(); ++node) {
       results_.ranks_per_node.push_back(static_cast<int64_t>(found->layout.ranks_of(node).size()));
     }

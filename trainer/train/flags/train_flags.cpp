@@ -37,7 +37,8 @@ constexpr double kSgdMomentum = 0.9;
 
 ABSL_FLAG(std::string, model, narrowcast::models::CharGpt::kName,
           "The model: char_gpt, mlp, or ddp_comm_hook_task (to verify gradients only).");
-ABSL_FLAG(int64_t, layers, kCharGpt.layers, "Transformer blocks of char_gpt; hidden layers of mlp (2 if not given).");
+ABSL_FLAG(int64_t, layers, kCharGpt.layers,
+          absl::StrCat("Transformer blocks of char_gpt; hidden layers of mlp (", kMlp.layers, " if not given)."));
 ABSL_FLAG(int64_t, heads, kCharGpt.heads, "Attention heads of char_gpt; must divide --width.");
 ABSL_FLAG(int64_t, width, kCharGpt.width, "Size of char_gpt's hidden state.");
 ABSL_FLAG(int64_t, context, kCharGpt.context, "Characters that char_gpt sees at once, the length of a sequence.");

@@ -175,7 +175,7 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
     circumstances["nodes"] = plan.at("nodes");
     circumstances["node_of_rank"] = plan.at("node_of_rank");
   }
-  // In how many hops ranks exchange, and so what is rounded; which of them go on from their own parameters.
+  // In how many hops ranks exchange, and so what is rounded; which of them resume from their own parameters.
   for (const char* const name : {"link_gbit", "link_us", "group_of_rank"}) {
     if (plan.contains(name)) {
       circumstances[name] = plan[name];

@@ -45,6 +45,9 @@ class DistributedDataParallel {
   // Returns what the module's forward does for these arguments. With gradients enabled
   // and outside no_sync, the next backward pass through the result averages the
   // gradients. A torch::jit::Module takes anything that converts to c10::IValue.
+  // Throws what the module's forward throws; c10::ValueError if parameters got no gradient in the last backward pass
+  // and the options do not allow for it, or if the first pass with static_graph is inside no_sync;
+  // c10::DistBackendError naming this rank if a peer or the network fails.
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_.before_forward();
@@ -72,7 +75,8 @@ class DistributedDataParallel {
   void zero_grad() { reducer_.zero_grad(); }
 
   // Uses a hook of one's own: with the hook "none", before the first backward pass,
-  // once. The Reducer throws c10::Error where there is a hook already.
+  // once. c10::ValueError for null, and where bucket_cap_mb is to be chosen, which needs a hook known by its name. The
+  // Reducer throws c10::Error where there is a hook already.
   void register_comm_hook(std::unique_ptr<hooks::CommHook> hook) { reducer_.register_comm_hook(std::move(hook)); }
 
   // The module; its forward does not communicate.

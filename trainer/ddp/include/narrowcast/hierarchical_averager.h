@@ -34,12 +34,12 @@ class NARROWCAST_EXPORT HierarchicalAverager {
 
   // A collective: replaces the parameters, of floating types and on one device, by their mean over the group if that is
   // due, in float32, and counts the step. The same parameters in the same order on all ranks. Returns the size of
-  // groups that averaged, or 0.
+  // groups that averaged, or 0. c10::DistBackendError if a peer fails.
   int64_t average(const std::vector<at::Tensor>& parameters);
 
   // Steps counted so far: what a training that resumes must set.
   int64_t step() const { return step_; }
-  // Goes on from there.
+  // Resumes there; `step` >= 0.
   void set_step(int64_t step) { step_ = step; }
 
   // By this rank, see CommHook::payload_bytes_sent.
