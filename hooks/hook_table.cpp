@@ -181,33 +181,24 @@ std::string joined_names(const Predicate& predicate) {
   return joined;
 }
 
-// The first option that is not as it is by itself, as "NAME: VALUE".
-std::string first_given(const WireOptions& options) {
-  const std::vector<NamedOption> all = named_options(options);
-  const auto given = std::find_if(all.begin(), all.end(), [](const NamedOption& option) { return option.is_given; });
-  TORCH_INTERNAL_ASSERT(given != all.end(), "an option of WireOptions has no name");
-  return given->name + ": " + given->value;
+std::string names_that_take(OptionKind kind) {
+  return joined_names([=](const HookRow& row) { return row.takes(kind); });
 }
 
-WireOptions without_levels(WireOptions wire) {
-  wire.levels = Levels::kAuto;
-  wire.node_size = std::nullopt;
-  return wire;
-}
-
-// What the hook does not take at all, or takes in a format of its own.
-void check_wire(const HookRow& row, const WireOptions& wire) {
-  const WireOptions refused = row.takes_wire() ? WireOptions{} : row.takes_levels() ? without_levels(wire) : wire;
-  if (refused != WireOptions{}) {
-    const bool is_of_levels = without_levels(refused) == WireOptions{};
-    TORCH_CHECK_VALUE(false, first_given(refused), " has no effect with the hook '", row.name, "'; it is for ",
-                      hook_names_with(&HookRow::takes_format), ", its short names and ",
-                      hook_names_with(&HookRow::chooses),
-                      is_of_levels ? ", and for " + hook_names_with(&HookRow::takes_power_sgd) : "");
+// Where it takes others of a family of options, but not these.
+std::string why_not_taken(const HookRow& row, OptionKind kind) {
+  if (kind == OptionKind::kFormat && row.takes_wire()) {
+    return row.chooses ? ", which takes formats of its own choice" : ", which has a format of its own";
   }
-  TORCH_CHECK_VALUE(row.takes_format || !wire.format, first_given(wire), " has no effect with the hook '", row.name,
-                    row.chooses ? "', which takes formats of its own choice" : "', which has a format of its own",
-                    "; it is for ", hook_names_with(&HookRow::takes_format));
+  return kind == OptionKind::kPowerSgdOfMatrices && row.takes_power_sgd ? ", for which a bucket is one matrix" : "";
+}
+
+void check_taken(const HookRow& row, const HookOptions& options) {
+  for (const NamedOption& option : named_options(options)) {
+    TORCH_CHECK_VALUE(!option.is_given || row.takes(option.kind), option.name, ": ", text_of(option.value),
+                      " has no effect with the hook '", row.name, "'", why_not_taken(row, option.kind), "; it is for ",
+                      names_that_take(option.kind));
+  }
 }
 
 void check_levels(const WireOptions& wire) {
@@ -222,18 +213,13 @@ void check_positive(const char* name, const std::optional<double>& value) {
   TORCH_CHECK_VALUE(!value || (std::isfinite(*value) && *value > 0), name, ": must be positive, but is ", *value);
 }
 
-void check_auto_bits(const HookRow& row, const std::optional<int64_t>& bits) {
-  TORCH_CHECK_VALUE(!bits || row.chooses, "auto_bits: ", *bits, " has no effect with the hook '", row.name,
-                    "'; it is for ", hook_names_with(&HookRow::chooses));
+void check_auto_bits(const std::optional<int64_t>& bits) {
   TORCH_CHECK_VALUE(!bits || (*bits >= kFewestAutoBits && *bits <= kDefaultAutoBits), "auto_bits: must be in ",
                     kFewestAutoBits, "..", kDefaultAutoBits, ", but is ", *bits);
 }
 
-void check_local(const HookRow& row, const LocalOptions& local) {
-  TORCH_CHECK_VALUE(row.takes_local || local == LocalOptions{},
-                    "local_group, local_hook: have no effect with the hook '", row.name, "'; they are for ",
-                    hook_names_with(&HookRow::takes_local));
-  TORCH_CHECK_VALUE(local.start >= 0, "start: must be at least 0, but is ", local.start);
+void check_local(const LocalOptions& local) {
+  TORCH_CHECK_VALUE(local.start >= 0, "outer_warmup: must be at least 0, but is ", local.start);
   TORCH_CHECK_VALUE(!local.group_size || *local.group_size >= 1, "local_group: must be at least 1, but is ",
                     *local.group_size);
   const HookRow& inner = hook_row(local.hook);
@@ -255,6 +241,29 @@ const HookRow& hook_row(const std::string& name) {
 
 const std::list<HookRow>& hook_rows() { return hook_table(); }
 
+bool HookRow::takes(OptionKind kind) const {
+  switch (kind) {
+    case OptionKind::kFormat:
+      return takes_format;
+    case OptionKind::kRounding:
+    case OptionKind::kLink:
+      return takes_wire();
+    case OptionKind::kLevels:
+      return takes_levels();
+    case OptionKind::kChoice:
+      return chooses;
+    case OptionKind::kChannels:
+      return takes_channel_size;
+    case OptionKind::kLocal:
+      return takes_local;
+    case OptionKind::kPowerSgd:
+      return takes_power_sgd;
+    case OptionKind::kPowerSgdOfMatrices:
+      return takes_power_sgd && !compresses_buckets;
+  }
+  TORCH_CHECK_VALUE(false, "kind of options: ", static_cast<int>(kind), " is none");
+}
+
 std::string hook_names_with(HookProperty property) {
   return joined_names([=](const HookRow& row) { return row.*property; });
 }
@@ -272,16 +281,13 @@ std::vector<std::string> comm_hook_names() {
 void check_comm_hook(const std::string& name, const WireOptions& wire, std::optional<int64_t> channel_size,
                      const LocalOptions& local, const PowerSgdOptions& power_sgd) {
   const HookRow& row = hook_row(name);
-  check_auto_bits(row, wire.auto_bits);
-  check_wire(row, wire);
+  check_taken(row, {nullptr, wire, channel_size, local, power_sgd});
+  check_auto_bits(wire.auto_bits);
   check_levels(wire);
   check_positive("link_gbit", wire.link_gbit);
   check_positive("link_us", wire.link_us);
-  TORCH_CHECK_VALUE(!channel_size || row.takes_channel_size, "channel_size: ", *channel_size,
-                    " has no effect with the hook '", name, "'; it is for ",
-                    hook_names_with(&HookRow::takes_channel_size));
   TORCH_CHECK_VALUE(!channel_size || *channel_size >= 1, "channel_size: must be at least 1, but is ", *channel_size);
-  check_local(row, local);
+  check_local(local);
   check_power_sgd(row, power_sgd);
 }
 
@@ -299,6 +305,15 @@ bool takes_wire_options(const std::string& hook) { return hook_row(hook).takes_w
 std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
   const HookRow& row = hook_row(hook);
   return row.format ? std::optional(wire.format.value_or(*row.format)) : std::nullopt;
+}
+
+HookOptions effective_options(const std::string& hook, HookOptions options) {
+  options.wire.format = wire_format_of(hook, options.wire);
+  options.wire.auto_bits =
+      hook_row(hook).chooses ? options.wire.auto_bits.value_or(kDefaultAutoBits) : options.wire.auto_bits;
+  options.channel_size = channel_size_of(hook, options.channel_size);
+  options.power_sgd.rank = power_sgd_rank_of(hook, options.power_sgd);
+  return options;
 }
 
 std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {

@@ -86,6 +86,9 @@ struct HookRow {
 
   bool takes_wire() const { return format.has_value() || chooses; }
 
+  // Whether options of that kind have an effect.
+  bool takes(OptionKind kind) const;
+
   // Whether the hook exchanges in levels: WireOptions::levels and node_size have an effect, and making it is a
   // collective.
   bool takes_levels() const { return takes_wire() || takes_power_sgd; }

@@ -47,31 +47,6 @@ void check_same(const HookState& state, const char* name, int64_t own) {
                          int_of(state, name), ", but the hook's is ", own);
 }
 
-// The first option that is not as it is by itself, as "NAME: VALUE".
-std::string first_given(const PowerSgdOptions& options) {
-  const PowerSgdOptions usual;
-  const auto on_off = [](bool value) { return value ? "true" : "false"; };
-  if (options.rank) return c10::str("power_sgd_rank: ", *options.rank);
-  if (options.start != usual.start) return c10::str("power_sgd_start: ", options.start);
-  if (options.error_feedback != usual.error_feedback) {
-    return c10::str("power_sgd_error_feedback: ", on_off(options.error_feedback));
-  }
-  if (options.warm_start != usual.warm_start) return c10::str("power_sgd_warm_start: ", on_off(options.warm_start));
-  if (options.seed != usual.seed) return c10::str("power_sgd_seed: ", options.seed);
-  if (options.alternate != usual.alternate) return c10::str("power_sgd_alternate: ", on_off(options.alternate));
-  if (options.memory != usual.memory) return c10::str("power_sgd_memory: ", to_string(options.memory));
-  if (options.wire != usual.wire) return c10::str("power_sgd_wire: ", to_string(options.wire));
-  return {};
-}
-
-// The first of those that choose between matrices.
-std::string first_given_of_matrices(const PowerSgdOptions& options) {
-  const PowerSgdOptions usual;
-  if (options.min_rate != usual.min_rate) return c10::str("power_sgd_min_rate: ", options.min_rate);
-  if (options.epsilon != usual.epsilon) return c10::str("power_sgd_epsilon: ", options.epsilon);
-  return options.batch ? "power_sgd_batch: true" : "";
-}
-
 void check_ranges(const PowerSgdOptions& options) {
   TORCH_CHECK_VALUE(options.rank.value_or(1) >= 1, "power_sgd_rank: must be at least 1, but is ", *options.rank);
   TORCH_CHECK_VALUE(options.start >= 0, "power_sgd_start: must not be negative, but is ", options.start);
@@ -290,14 +265,7 @@ void PowerSgdHook::rescale_state(double factor) {
 }
 
 void check_power_sgd(const HookRow& row, const PowerSgdOptions& options) {
-  TORCH_CHECK_VALUE(row.takes_power_sgd || options == PowerSgdOptions{},
-                    first_given(options) + (first_given(options).empty() ? first_given_of_matrices(options) : ""),
-                    " has no effect with the hook '", row.name, "'; it is for ",
-                    hook_names_with(&HookRow::takes_power_sgd));
   check_ranges(options);
-  TORCH_CHECK_VALUE(!row.compresses_buckets || first_given_of_matrices(options).empty(),
-                    first_given_of_matrices(options), " has no effect with the hook '", row.name,
-                    "', for which a bucket is one matrix");
   TORCH_CHECK_VALUE(
       !options.alternate || options.warm_start,
       "power_sgd_alternate: needs power_sgd_warm_start, as each step begins with what the one before sent");

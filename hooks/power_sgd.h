@@ -72,7 +72,7 @@ class PowerSgdHook final : public CommHook {
   const HookOptions options_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
   CpuEngine engine_;
-  std::shared_ptr<collectives::PowerSgdMemory> memory_;
+  std::shared_ptr<collectives::PowerSgdJobMemory> memory_;
   PowerSgdStates states_;
   PerBucket<Scratch> scratch_;
   HookStream stream_;

@@ -3,45 +3,52 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace narrowcast::hooks {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-template <class Options>
-std::vector<std::string> given(const Options& options) {
+std::vector<std::string> given(const HookOptions& options) {
   std::vector<std::string> texts;
   for (const NamedOption& option : named_options(options)) {
-    if (option.is_given) texts.push_back(option.name + ": " + option.value);
+    if (option.is_given) texts.push_back(option.name + ": " + text_of(option.value));
   }
   return texts;
 }
 
 TEST(NamedOptions, SayWhatIsNotAsItIsByItself) {
-  EXPECT_THAT(given(WireOptions{}), IsEmpty());
-  EXPECT_THAT(given(WireOptions{.format = WireFormat::kInt4B32,
-                                .stochastic_rounding_seed = 7,
-                                .error_feedback = true,
-                                .exempt_one_dimensional = true,
-                                .levels = Levels::kTwo,
-                                .node_size = 2,
-                                .link_gbit = 2.5,
-                                .link_us = 50,
-                                .auto_bits = 6}),
+  EXPECT_THAT(given({}), IsEmpty());
+  EXPECT_THAT(given({.wire = {.format = WireFormat::kInt4B32,
+                              .stochastic_rounding_seed = 7,
+                              .error_feedback = true,
+                              .exempt_one_dimensional = true,
+                              .levels = Levels::kTwo,
+                              .node_size = 2,
+                              .link_gbit = 2.5,
+                              .link_us = 50,
+                              .auto_bits = 6}}),
               ElementsAre("hook_format: int4_b32", "stochastic_rounding: seed 7", "error_feedback: true",
                           "exempt_one_dimensional: true", "levels: two", "node_size: 2", "link_gbit: 2.5",
                           "link_us: 50", "auto_bits: 6"));
-  EXPECT_THAT(given(PowerSgdOptions{}), IsEmpty());
-  EXPECT_THAT(given(PowerSgdOptions{.rank = 2, .warm_start = false, .epsilon = 0.5, .wire = WireFormat::kBf16}),
+  EXPECT_THAT(given({.channel_size = 7, .local = {.start = 3, .group_size = 1, .hook = "int8"}}),
+              ElementsAre("channel_size: 7", "outer_warmup: 3", "local_group: none", "local_hook: int8"));
+  EXPECT_THAT(given({.power_sgd = {.rank = 2, .warm_start = false, .epsilon = 0.5, .wire = WireFormat::kBf16}}),
               ElementsAre("power_sgd_rank: 2", "power_sgd_warm_start: false", "power_sgd_epsilon: 0.5",
                           "power_sgd_wire: bf16"));
 }
 
 TEST(NamedOptions, HaveATextWithoutAValue) {
-  EXPECT_EQ(named_options(WireOptions{})[0].value, "none");
-  EXPECT_EQ(named_options(WireOptions{})[1].value, "false") << "no seed: to the nearest";
-  EXPECT_EQ(named_options(PowerSgdOptions{})[0].value, "none");
+  const auto text = [](const std::string& name) {
+    const std::vector<NamedOption> all = named_options({});
+    return text_of(std::ranges::find(all, name, &NamedOption::name)->value);
+  };
+  EXPECT_EQ(text("hook_format"), "none");
+  EXPECT_EQ(text("stochastic_rounding"), "false") << "no seed: to the nearest";
+  EXPECT_EQ(text("local_group"), "node");
+  EXPECT_EQ(text("power_sgd_rank"), "none");
 }
 
 }  // namespace

@@ -35,22 +35,11 @@ DdpOptions checked_options(const DdpOptions& options) {
 // The options, with what they leave to the hook filled in.
 std::vector<NamedValue> describe(const DdpOptions& options) {
   const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
-  hooks::WireOptions wire = options.wire();
-  wire.format = hooks::wire_format_of(options.hook(), wire);
-  hooks::PowerSgdOptions power_sgd = options.power_sgd();
-  power_sgd.rank = hooks::power_sgd_rank_of(options.hook(), power_sgd);
-  const auto channel_size = hooks::channel_size_of(options.hook(), options.channel_size());
   std::vector<NamedValue> values = {{"narrowcast version", version()}, {"hook", options.hook()}};
-  const auto add = [&](const std::vector<hooks::NamedOption>& hook_options) {
-    for (const hooks::NamedOption& option : hook_options) values.push_back({option.name, option.value});
-  };
-  add(hooks::named_options(wire));
-  values.insert(values.end(),
-                {{"channel_size", channel_size ? c10::str(*channel_size) : "none"},
-                 {"start", c10::str(options.local().start)},
-                 {"local_group", options.local().group_size ? c10::str(*options.local().group_size) : "node"},
-                 {"local_hook", options.local().hook}});
-  add(hooks::named_options(power_sgd));
+  const hooks::HookOptions hook_options = hooks::effective_options(options.hook(), options.hook_options(nullptr));
+  for (const hooks::NamedOption& option : hooks::named_options(hook_options)) {
+    values.push_back({option.name, text_of(option.value)});
+  }
   values.insert(values.end(), {{"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
                                {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
                                {"find_unused_parameters", on_off(options.find_unused_parameters())},

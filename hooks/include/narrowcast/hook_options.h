@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <variant>
 #include <vector>
 
 #include <narrowcast/export.h>
@@ -76,7 +77,7 @@ struct LocalOptions {
   std::optional<int64_t> group_size = std::nullopt;
 
   // The hook by which groups, and all ranks before `start`, average: one that keeps replicas equal, with its own
-  // defaults.
+  // defaults; none of the power_sgd hooks.
   std::string hook = "allreduce";
 
   bool operator==(const LocalOptions&) const = default;
@@ -99,16 +100,16 @@ NARROWCAST_EXPORT PowerSgdMemory parse_power_sgd_memory(std::string_view name);
 struct PowerSgdOptions {
   std::optional<int64_t> rank = std::nullopt;  // matrix_approximation_rank, >= 1; without a value what the name says
   int64_t start = 1000;                        // start_powerSGD_iter, >= 0: so many steps are averaged as by allreduce
-  double min_rate = 2;                         // min_compression_rate, > 0
+  double min_rate = 2;                         // min_compression_rate, > 0; not of the batched hooks
   bool error_feedback = true;                  // use_error_feedback
-  bool warm_start = true;
-  double epsilon = 0;  // orthogonalization_epsilon, >= 0
-  int64_t seed = 0;    // random_seed, 0 to 2^32 - 1
-  bool batch = false;  // batch_tensors_with_same_shape; not of the batched hooks
+  bool warm_start = true;  // Each step begins with the factor of the one before, instead of a random one.
+  double epsilon = 0;      // orthogonalization_epsilon, >= 0; not of the batched hooks
+  int64_t seed = 0;        // random_seed, 0 to 2^32 - 1
+  bool batch = false;      // batch_tensors_with_same_shape; not of the batched hooks
   // Each step sends one of the two factors, and takes the other one from the step before. Needs warm_start.
   bool alternate = false;
-  PowerSgdMemory memory = PowerSgdMemory::kLocal;
-  WireFormat wire = WireFormat::kFp32;  // In which the factors, and what is not compressed, travel.
+  PowerSgdMemory memory = PowerSgdMemory::kLocal;  // What is fed back where error_feedback is on.
+  WireFormat wire = WireFormat::kFp32;             // In which the factors, and what is not compressed, travel.
 
   bool operator==(const PowerSgdOptions&) const = default;
 };
@@ -126,15 +127,34 @@ struct HookOptions {
   PowerSgdOptions power_sgd = {};                      // Of the power_sgd hooks.
 };
 
+// What an option is about. Hooks take all options of a kind, or none.
+enum class OptionKind {
+  kFormat,             // WireOptions::format
+  kRounding,           // How formats round, and what they leave alone.
+  kLevels,             // Levels, and which ranks are a node.
+  kLink,               // What is known of the network.
+  kChoice,             // What the hook auto may take.
+  kChannels,           // HookOptions::channel_size
+  kLocal,              // LocalOptions
+  kPowerSgd,           // PowerSgdOptions,
+  kPowerSgdOfMatrices  // and those of them that choose between the matrices of a bucket.
+};
+
+// Enumerators are their names. std::monostate: without a value.
+using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::string>;
+
+// "none" without a value, "true", "false".
+NARROWCAST_EXPORT std::string text_of(const OptionValue& value);
+
 // An option as command lines and errors have it.
 struct NamedOption {
   std::string name;
-  std::string value;      // As text; "none" for one without a value.
+  OptionKind kind;
+  OptionValue value;
   bool is_given = false;  // Whether it is not as it is by itself.
 };
 
-// All of them, in the order of the struct.
-NARROWCAST_EXPORT std::vector<NamedOption> named_options(const WireOptions& options);
-NARROWCAST_EXPORT std::vector<NamedOption> named_options(const PowerSgdOptions& options);
+// All but the process group, in the order of the structs.
+NARROWCAST_EXPORT std::vector<NamedOption> named_options(const HookOptions& options);
 
 }  // namespace narrowcast::hooks

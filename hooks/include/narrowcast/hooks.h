@@ -40,6 +40,9 @@ NARROWCAST_EXPORT bool takes_wire_options(const std::string& hook);
 NARROWCAST_EXPORT std::optional<int64_t> power_sgd_rank_of(const std::string& hook,
                                                            const PowerSgdOptions& options = {});
 
+// The options with what they leave to that hook filled in.
+NARROWCAST_EXPORT HookOptions effective_options(const std::string& hook, HookOptions options);
+
 // The hook of that name; null for "none", with which the Reducer averages by itself. All ranks create
 // the same hooks with the same options; those that take wire options it is a collective, in which ranks find out which
 // share a node and, where something depends on it, what sending costs. c10::ValueError as above, for a process group

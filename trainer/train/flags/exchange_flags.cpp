@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 
 #include <narrowcast/hooks.h>
@@ -20,9 +21,11 @@ ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
 namespace {
 
 namespace hooks = narrowcast::hooks;
+using hooks::OptionKind;
 
 const narrowcast::DdpOptions kDdp;
 const narrowcast::OuterOptions kOuter;
+const auto kOuterSgd = narrowcast::OuterOptions().optimizer(narrowcast::OuterKind::kSgd);
 const auto kDiLoCo = narrowcast::OuterOptions().optimizer(narrowcast::OuterKind::kNesterov);
 
 // The format of the hook that takes others, too.
@@ -41,7 +44,7 @@ std::string with_hooks_in_levels(const char* text) {
                       hooks::hook_names_with(&hooks::HookRow::chooses), " and the power_sgd hooks: ", text);
 }
 
-std::string with_local_hooks(const char* text) {
+std::string with_local_hooks(const std::string& text) {
   return absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_local), ": ", text);
 }
 
@@ -92,9 +95,11 @@ ABSL_FLAG(std::string, outer_optimizer, std::string(to_string(kOuter.optimizer()
           with_local_hooks("what the mean of an exchange is for: average (the ranks' mean is taken), sgd or nesterov "
                            "(a step of that optimizer, as in DiLoCo)."));
 ABSL_FLAG(double, outer_learning_rate, kDiLoCo.effective_learning_rate(),
-          with_local_hooks("the rate of --outer_optimizer=nesterov, or sgd (1 if not given)."));
+          with_local_hooks(absl::StrCat("the rate of --outer_optimizer=nesterov, or sgd (",
+                                        kOuterSgd.effective_learning_rate(), " if not given).")));
 ABSL_FLAG(double, outer_momentum, kDiLoCo.effective_momentum(),
-          with_local_hooks("the momentum of --outer_optimizer=nesterov, or sgd (0 if not given)."));
+          with_local_hooks(absl::StrCat("the momentum of --outer_optimizer=nesterov, or sgd (",
+                                        kOuterSgd.effective_momentum(), " if not given).")));
 ABSL_FLAG(int64_t, fragments, kOuter.fragments(),
           with_local_hooks("parts of the parameters that are exchanged one after the other; divides --sync_every."));
 ABSL_FLAG(int64_t, overlap_steps, kOuter.overlap_steps(),
@@ -212,10 +217,18 @@ std::optional<double> read_bucket_cap() {
   return megabytes;
 }
 
-// The options' flags, which have their names.
-std::vector<std::string> names_of(const std::vector<hooks::NamedOption>& options) {
+// Whether the flag of an option of gradients has a meaning for exchanges of parameters, too. Others have flags of their
+// own there: --outer_format, --outer_error_feedback.
+bool outer_takes(const hooks::NamedOption& option) {
+  return option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink || option.name == "stochastic_rounding";
+}
+
+// The flags of hooks' options, which have their names, of such kinds.
+std::vector<std::string> flags_of(std::initializer_list<OptionKind> kinds) {
   std::vector<std::string> names;
-  for (const hooks::NamedOption& option : options) names.push_back(option.name);
+  for (const hooks::NamedOption& option : hooks::named_options({})) {
+    if (std::ranges::find(kinds, option.kind) != kinds.end()) names.push_back(option.name);
+  }
   return names;
 }
 
@@ -229,21 +242,19 @@ const std::vector<std::string>& local_flags() {
 }
 
 const std::vector<std::string>& power_sgd_flags() {
-  static const std::vector<std::string> flags = names_of(hooks::named_options(hooks::PowerSgdOptions{}));
+  static const std::vector<std::string> flags = flags_of({OptionKind::kPowerSgd, OptionKind::kPowerSgdOfMatrices});
   return flags;
 }
 
 const std::vector<std::string>& route_flags() {
-  static const std::vector<std::string> flags = {"levels", "node_size", "link_gbit", "link_us"};
+  static const std::vector<std::string> flags = flags_of({OptionKind::kLevels, OptionKind::kLink});
   return flags;
 }
 
 const std::vector<std::string>& hook_option_flags() {
-  static const std::vector<std::string> flags = [] {
-    std::vector<std::string> all = names_of(hooks::named_options(hooks::WireOptions{}));
-    all.emplace_back("channel_size");
-    return all;
-  }();
+  static const std::vector<std::string> flags =
+      flags_of({OptionKind::kFormat, OptionKind::kRounding, OptionKind::kLevels, OptionKind::kLink, OptionKind::kChoice,
+                OptionKind::kChannels});
   return flags;
 }
 
@@ -260,33 +271,18 @@ const std::vector<std::string>& exchange_flags() {
 }
 
 void refuse_other_hooks_options(const program::CommandLine& line, const std::string& hook) {
-  hooks::check_comm_hook(hook, {});  // Its name.
-  if (!hooks::takes_channel_size(hook)) {
-    refuse(line, {"channel_size"}, "with the hook '" + hook + "'");
+  const hooks::HookRow& row = hooks::hook_row(hook);
+  const std::string with_hook = "with the hook '" + hook + "'";
+  if (!row.takes_local) {
+    refuse(line, local_flags(), with_hook + "; it is for " + hooks::hook_names_with(&hooks::HookRow::takes_local));
   }
-  const bool is_local = hooks::hook_row(hook).takes_local;
-  if (!is_local) {
-    refuse(line, local_flags(),
-           "with the hook '" + hook + "'; it is for " + hooks::hook_names_with(&hooks::HookRow::takes_local));
-  }
-  if (!hooks::hook_row(hook).takes_levels() && !is_local) {
-    refuse(line, {"levels", "node_size"}, "with the hook '" + hook + "'");
-  }
-  if (!hooks::takes_wire_options(hook) && !is_local) {
-    refuse(line, {"link_gbit", "link_us"}, "with the hook '" + hook + "'");
-  }
-  if (is_local) {
-    refuse(line, {"hook_format", "error_feedback", "exempt_one_dimensional"},
-           "with the hook '" + hook + "'; --outer_format says how parameters travel");
-    if (absl::GetFlag(FLAGS_local_group) == "none" && absl::GetFlag(FLAGS_outer_warmup) == 0) {
-      refuse(line, {"local_hook"}, "with --local_group=none and no --outer_warmup");
+  for (const hooks::NamedOption& option : hooks::named_options({})) {
+    if (!row.takes(option.kind) && !(row.takes_local && outer_takes(option))) {
+      refuse(line, {option.name}, with_hook + (row.takes_local ? "; --outer_format says how parameters travel" : ""));
     }
   }
-  if (!hooks::hook_row(hook).takes_power_sgd) {
-    refuse(line, power_sgd_flags(), "with the hook '" + hook + "'");
-  }
-  if (!hooks::hook_row(hook).chooses) {
-    refuse(line, {"auto_bits"}, "with the hook '" + hook + "'");
+  if (row.takes_local && absl::GetFlag(FLAGS_local_group) == "none" && absl::GetFlag(FLAGS_outer_warmup) == 0) {
+    refuse(line, {"local_hook"}, "with --local_group=none and no --outer_warmup");
   }
 }
 

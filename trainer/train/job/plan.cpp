@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <sstream>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include <narrowcast/hooks.h>
@@ -60,49 +62,20 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["log_every"] = options.log_every;
 }
 
-void add_power_sgd(nlohmann::json& plan, const std::string& hook, const hooks::PowerSgdOptions& options) {
-  plan["power_sgd_rank"] = hooks::power_sgd_rank_of(hook, options).value();
-  plan["power_sgd_start"] = options.start;
-  plan["power_sgd_error_feedback"] = options.error_feedback;
-  plan["power_sgd_warm_start"] = options.warm_start;
-  plan["power_sgd_seed"] = options.seed;
-  plan["power_sgd_alternate"] = options.alternate;
-  plan["power_sgd_memory"] = hooks::to_string(options.memory);
-  plan["power_sgd_wire"] = to_string(options.wire);
-  if (!hooks::hook_row(hook).compresses_buckets) {
-    plan["power_sgd_min_rate"] = options.min_rate;
-    plan["power_sgd_epsilon"] = options.epsilon;
-    plan["power_sgd_batch"] = options.batch;
+// Those that have a value, under the names of their flags.
+template <class Predicate>
+void add_options(nlohmann::json& plan, const hooks::HookOptions& options, const Predicate& is_taken) {
+  for (const hooks::NamedOption& option : hooks::named_options(options)) {
+    if (!is_taken(option.kind)) continue;
+    const auto add = [&](const auto& value) {
+      if constexpr (!std::is_same_v<decltype(value), const std::monostate&>) plan[option.name] = value;
+    };
+    if (option.name == "stochastic_rounding") {
+      add(option.is_given);  // The seed is the training's.
+    } else {
+      std::visit(add, option.value);
+    }
   }
-}
-
-void add_levels(nlohmann::json& plan, const hooks::WireOptions& wire) {
-  plan["levels"] = hooks::to_string(wire.levels);
-  if (wire.node_size) {
-    plan["node_size"] = *wire.node_size;
-  }
-}
-
-// How wire formats travel between nodes.
-void add_route(nlohmann::json& plan, const hooks::WireOptions& wire) {
-  add_levels(plan, wire);
-  if (wire.link_gbit) {
-    plan["link_gbit"] = *wire.link_gbit;
-  }
-  if (wire.link_us) {
-    plan["link_us"] = *wire.link_us;
-  }
-}
-
-void add_local_options(nlohmann::json& plan, const hooks::LocalOptions& local) {
-  if (!local.group_size) {
-    plan["local_group"] = "node";
-  } else if (*local.group_size == 1) {
-    plan["local_group"] = "none";
-  } else {
-    plan["local_group"] = *local.group_size;
-  }
-  plan["local_hook"] = local.hook;
 }
 
 // What goes between the groups, without its bytes.
@@ -118,7 +91,9 @@ void add_outer(nlohmann::json& plan, const OuterOptions& outer) {
   plan["outer_error_feedback"] = outer.wire().error_feedback;
   plan["outer_warmup"] = outer.warmup_steps();
   plan["stochastic_rounding"] = outer.wire().stochastic_rounding_seed.has_value();
-  add_route(plan, outer.wire());
+  add_options(plan, {nullptr, outer.wire()}, [](hooks::OptionKind kind) {
+    return kind == hooks::OptionKind::kLevels || kind == hooks::OptionKind::kLink;
+  });
   plan["replicas"] = c10::str("equal at the end", outer.warmup_steps() > 0 ? " and in the warm-up" : "",
                               outer.fragments() == 1 && outer.mix() == 0 ? ", and right after each exchange" : "",
                               "; else equal within a local group");
@@ -138,28 +113,14 @@ const hooks::WireOptions* wire_of(const TrainJob& job) {
 }
 
 void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
-  if (hooks::hook_row(ddp.hook()).takes_local) {
-    add_local_options(plan, ddp.local());
-  } else if (hooks::hook_row(ddp.hook()).takes_power_sgd) {
-    add_power_sgd(plan, ddp.hook(), ddp.power_sgd());
-    add_levels(plan, ddp.wire());
-  }
-  if (const auto channel_size = hooks::channel_size_of(ddp.hook(), ddp.channel_size())) {
-    plan["channel_size"] = *channel_size;
-  }
-  if (!hooks::takes_wire_options(ddp.hook())) {
-    return;
-  }
-  if (const auto format = hooks::wire_format_of(ddp.hook(), ddp.wire())) {
-    plan["hook_format"] = to_string(*format);
-  } else {
+  const hooks::HookRow& row = hooks::hook_row(ddp.hook());
+  add_options(plan, hooks::effective_options(ddp.hook(), ddp.hook_options(nullptr)),
+              [&](hooks::OptionKind kind) { return row.takes(kind); });
+  if (row.format) {
+    plan["hook_format"] = to_string(hooks::wire_format_of(ddp.hook(), ddp.wire()).value());
+  } else if (row.chooses) {
     plan["auto"] = "decided when training begins, and again when the link changes";
-    plan["auto_bits"] = ddp.wire().auto_bits.value_or(hooks::kDefaultAutoBits);
   }
-  plan["stochastic_rounding"] = ddp.wire().stochastic_rounding_seed.has_value();
-  plan["error_feedback"] = ddp.wire().error_feedback;
-  plan["exempt_one_dimensional"] = ddp.wire().exempt_one_dimensional;
-  add_route(plan, ddp.wire());
 }
 
 // Gbit/s of a node's card or, within a node, of a rank.
@@ -299,9 +260,7 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
                                          [&] { return hooks::find_hook_nodes(options); });
   const node::NodeLayout& layout = found->layout;
   plan["nodes"] = layout.text();
-  for (int64_t rank = 0; rank < layout.world_size(); ++rank) {
-    plan["node_of_rank"].push_back(layout.node_of(rank));
-  }
+  plan["node_of_rank"] = layout.node_of_rank();
   plan["exchange_levels"] = layout.has_levels() ? 2 : 1;
   const bool rounds = job.outer.has_value() || hooks::takes_wire_options(job.ddp.hook());
   if (layout.nodes() == 1 && layout.has_levels() && rounds) {
@@ -316,8 +275,8 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   }
   const node::NodeLayout of_gradients =
       job.outer.has_value() ? hooks::find_local_groups(job.ddp.hook_options(group)) : layout;
-  for (int64_t rank = 0; job.outer.has_value() && rank < of_gradients.world_size(); ++rank) {
-    plan["group_of_rank"].push_back(of_gradients.node_of(rank));
+  if (job.outer.has_value()) {
+    plan["group_of_rank"] = of_gradients.node_of_rank();
   }
   add_payload(plan, job, gradients, {.exchange = layout, .gradients = of_gradients});
   if (rounds) {
