@@ -41,7 +41,8 @@ struct HookRow {
   std::function<std::unique_ptr<CommHook>(const HookOptions& options)> make = nullptr;
 
   // What the rank that sends most sends for such gradients, in bytes. Where ranks may send in one hop or in two, that
-  // of two. What comes once per bucket does not count, as the Reducer decides how many there are.
+  // of two. As if all gradients were in one bucket: the Reducer decides how many there are. What comes once per bucket
+  // does not count, but for what fills up blocks.
   std::function<int64_t(const GradientSizes& gradients, const node::NodeLayout& layout, const HookOptions& options)>
       payload_bytes;
 
@@ -75,7 +76,7 @@ struct HookRow {
 
   // Whether HookOptions::power_sgd and, of HookOptions::wire, levels and node_size have an effect; the rank of the
   // approximation, unless the options say another; and whether that is of whole buckets, for which nothing is chosen by
-  // the shapes of parameters.
+  // the shapes of parameters, and of which several send more than one of all.
   bool takes_power_sgd = false;
   int64_t power_sgd_rank = 1;
   bool compresses_buckets = false;

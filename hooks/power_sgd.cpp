@@ -21,6 +21,7 @@ namespace {
 
 using collectives::CompressionPlan;
 using collectives::PowerSgdJob;
+using collectives::SentArrays;
 
 constexpr const char* kIterations = "iterations";
 constexpr const char* kDraws = "draws";
@@ -90,15 +91,17 @@ CompressionPlan plan_of_row(const HookRow& row, const GradientSizes& gradients, 
                                 : plan_of_all(gradients, {rank, options.min_rate, options.batch});
 }
 
+SentArrays arrays_of_row(const HookRow& row, const GradientSizes& gradients, const PowerSgdOptions& options) {
+  return collectives::sent_arrays(
+      {.plan = plan_of_row(row, gradients, options), .alternates = options.alternate, .format = options.wire});
+}
+
 // Of a step that compresses.
 int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const node::NodeLayout& layout,
                      const PowerSgdOptions& options) {
-  const CompressionPlan plan = plan_of_row(row, gradients, options);
+  const SentArrays sent = arrays_of_row(row, gradients, options);
   const auto bytes = [&](int64_t numel) { return bytes_of_exchange(numel, gradients.element_size, options, layout); };
-  if (options.alternate) {
-    return bytes(std::max(plan.p_numel, plan.q_numel) + plan.plain_numel);
-  }
-  return bytes(plan.p_numel + plan.plain_numel) + bytes(plan.q_numel);
+  return options.alternate ? bytes(std::max(sent.with_p, sent.with_q)) : bytes(sent.with_p) + bytes(sent.with_q);
 }
 
 // Of a rank that is that of the matrix, which comes back but for rounding: every element of a product with r
@@ -126,9 +129,8 @@ HookRow row_of(const PowerSgdHook::Kind& kind) {
     return bytes_of_row(row, gradients, layout, options.power_sgd);
   };
   row.staged_numel = [row](const GradientSizes& gradients, const HookOptions& options) {
-    const CompressionPlan plan = plan_of_row(row, gradients, options.power_sgd);
-    return (options.power_sgd.alternate ? std::max(plan.p_numel, plan.q_numel) : plan.p_numel + plan.q_numel) +
-           plan.plain_numel;
+    const SentArrays sent = arrays_of_row(row, gradients, options.power_sgd);
+    return options.power_sgd.alternate ? std::max(sent.with_p, sent.with_q) : sent.with_p + sent.with_q;
   };
   row.make = [kind](const HookOptions& options) { return std::make_unique<PowerSgdHook>(kind, options); };
   return row;

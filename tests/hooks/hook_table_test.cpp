@@ -137,6 +137,23 @@ TEST(HookRow, SaysThePayloadOfAnApproximation) {
   EXPECT_EQ(bytes("batched_power_sgd", {}, 2), 4 * 2 * 50);
 }
 
+// Behind P of 60 begins the rest, with a block of 128 elements; Q of 40 fills up none.
+TEST(HookRow, SaysThePayloadOfAnApproximationWithWhatFillsUpBlocks) {
+  const GradientSizes gradients{.numel = 60 * 40 + 33, .shapes = {{60, 40}, {33}}};
+  const HookRow& row = hook_row("power_sgd");
+  const auto with = [](const PowerSgdOptions& options) {
+    return HookOptions{.process_group = nullptr, .power_sgd = options};
+  };
+  const HookOptions both = with({.wire = WireFormat::kInt8B128});
+  const HookOptions in_turn = with({.alternate = true, .wire = WireFormat::kInt8B128});
+  const auto size = [](int64_t numel) { return encoded_size(numel, WireFormat::kInt8B128); };
+  EXPECT_EQ(row.payload_bytes(gradients, node::NodeLayout::flat(2), both), size(128 + 33) + size(40));
+  EXPECT_EQ(row.payload_bytes(gradients, node::NodeLayout::flat(2), in_turn), size(128 + 33));
+  EXPECT_EQ(row.staged_numel(gradients, both), 128 + 33 + 40);
+  EXPECT_EQ(row.staged_numel(gradients, in_turn), 128 + 33);
+  EXPECT_EQ(row.staged_numel(gradients, with({})), 60 + 33 + 40);
+}
+
 TEST(AddedHookRow, GoesAsItCame) {
   const std::vector<std::string> names = comm_hook_names();
   {

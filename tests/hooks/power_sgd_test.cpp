@@ -311,6 +311,23 @@ TEST(PowerSgd, CountsWhatItSends) {
   }
 }
 
+// In blocks of 128, of which P of 60 leaves the rest of one empty.
+TEST(PowerSgd, SendsInBlocksWhatTheTableSays) {
+  testing::run_ranks(2, [](int64_t rank, const Group& group) {
+    for (const std::string name : {"power_sgd", "batched_power_sgd"}) {
+      for (const bool alternate : {false, true}) {
+        const PowerSgdOptions power_sgd{.start = 0, .alternate = alternate, .wire = WireFormat::kInt8B128};
+        const HookOptions options{.process_group = group, .wire = {.node_size = 1}, .power_sgd = power_sgd};
+        const auto hook = create_comm_hook(name, options);
+        average_step(*hook, {at::zeros({60, 40}), at::zeros({33})}, random_gradients(2433, at::kFloat)(rank, 0));
+        EXPECT_EQ(hook->payload_bytes_sent(), hook_row(name).payload_bytes({.numel = 2433, .shapes = {{60, 40}, {33}}},
+                                                                           node::NodeLayout::flat(2), options))
+            << name << " " << alternate;
+      }
+    }
+  });
+}
+
 TEST(PowerSgd, RefusesWrongOptions) {
   const auto complaint = [](const std::string& hook, const PowerSgdOptions& options) {
     return testing::error_message<c10::ValueError>([&] { check_comm_hook(hook, {}, {}, {}, options); });

@@ -174,16 +174,33 @@ TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
 
 TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForPowerSgd) {
   const Words flags = small_gpt() + Words{"--hook=power_sgd", "--power_sgd_rank=2", "--power_sgd_start=0",
-                                          "--power_sgd_wire=bf16", "--bucket_cap_mb=25"};
+                                          "--power_sgd_wire=int8_b128", "--bucket_cap_mb=25"};
   const ProgramEnd end = train_on(2, flags + Words{"--node_size=1", "--output_dir=" + folder / "run"});
   ASSERT_EQ(end.exit_code, 0) << end.errors;
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines.front()["power_sgd_rank"], 2);
-  EXPECT_EQ(lines.front()["power_sgd_wire"], "bf16");
+  EXPECT_EQ(lines.front()["power_sgd_wire"], "int8_b128");
   // All of the model is one bucket.
   EXPECT_GT(lines.back()["payload_bytes_sent"].get<int64_t>(), 0);
   EXPECT_EQ(lines.back()["payload_bytes_sent"], 6 * lines.front()["payload_bytes_per_step_and_rank"].get<int64_t>());
   EXPECT_EQ(lines.back()["replicas_identical"], true);
+}
+
+// In buckets of some KiB it sends more than the least.
+TEST_F(NarrowcastTrainTest, PlansTheLeastThatWholeBucketsLeadTo) {
+  const auto lines_with = [&](const std::string& cap) {
+    const Words flags = small_gpt() + Words{"--hook=batched_power_sgd", "--power_sgd_start=0", "--node_size=1"};
+    const ProgramEnd end = train_on(2, flags + Words{"--bucket_cap_mb=" + cap, "--output_dir=" + folder / cap});
+    EXPECT_EQ(end.exit_code, 0) << end.errors;
+    return json_lines(folder / (cap + "/metrics.jsonl"));
+  };
+  const auto whole = lines_with("25");
+  const int64_t least = whole.front().at("least_payload_bytes_per_step_and_rank");
+  EXPECT_FALSE(whole.front().contains("payload_bytes_per_step_and_rank"));
+  EXPECT_EQ(whole.back()["payload_bytes_sent"], 6 * least);
+  const auto parts = lines_with("0.01");
+  EXPECT_EQ(parts.front()["least_payload_bytes_per_step_and_rank"], least);
+  EXPECT_GT(parts.back()["payload_bytes_sent"], 6 * least);
 }
 
 TEST_F(NarrowcastTrainTest, SendsNothingOnOneNodeWithPowerSgd) {

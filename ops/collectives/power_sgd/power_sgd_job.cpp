@@ -45,6 +45,12 @@ int64_t plain_begin(int64_t factor_numel, WireFormat format) {
   return (factor_numel + block - 1) / block * block;
 }
 
+SentArrays sent_arrays(const PowerSgdJobOptions& options) {
+  const CompressionPlan& plan = options.plan;
+  return {.with_p = plain_begin(plan.p_numel, options.format) + plan.plain_numel,
+          .with_q = options.alternates ? plain_begin(plan.q_numel, options.format) + plan.plain_numel : plan.q_numel};
+}
+
 PowerSgdJob::PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankState> state,
                          std::shared_ptr<PowerSgdJobMemory> memory)
     : options_(std::move(options)),
@@ -52,12 +58,10 @@ PowerSgdJob::PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankStat
       memory_(std::move(memory)),
       plain_begin_p_(plain_begin(plan().p_numel, options_.format)),
       plain_begin_q_(plain_begin(plan().q_numel, options_.format)),
-      with_p_(
-          std::make_unique<MeanArray>(array_options(options_, plain_begin_p_ + plan().plain_numel, 0), memory_->first)),
-      with_q_(options_.alternates
-                  ? std::make_unique<MeanArray>(array_options(options_, plain_begin_q_ + plan().plain_numel, 0),
-                                                memory_->first)
-                  : std::make_unique<MeanArray>(array_options(options_, plan().q_numel, 1), memory_->second)),
+      with_p_(std::make_unique<MeanArray>(array_options(options_, sent_arrays(options_).with_p, 0), memory_->first)),
+      with_q_(std::make_unique<MeanArray>(
+          array_options(options_, sent_arrays(options_).with_q, options_.alternates ? 0 : 1),
+          options_.alternates ? memory_->first : memory_->second)),
       p_(zeros(plan().p_numel, options_)),
       q_(zeros(plan().q_numel, options_)),
       copy_(needs_copy(options_) ? zeros(plan().array_numel, options_) : at::Tensor()),

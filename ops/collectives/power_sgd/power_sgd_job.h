@@ -38,6 +38,15 @@ struct PowerSgdJobOptions {
 // size.
 int64_t plain_begin(int64_t factor_numel, WireFormat format);
 
+// Elements of what is sent in a step: of both arrays or, where steps alternate, of one of them.
+struct SentArrays {
+  int64_t with_p = 0;  // all P and, behind them, what is sent as it is
+  int64_t with_q = 0;  // all Q and, where steps alternate, the same
+};
+
+// Those of a job with these options: what fills up blocks before what is sent as it is counts.
+NARROWCAST_EXPORT SentArrays sent_arrays(const PowerSgdJobOptions& options);
+
 // Shared by all jobs of one engine that one hook makes: the seeds are drawn in the order of jobs.
 struct PowerSgdJobMemory {
   explicit PowerSgdJobMemory(const SeedDraws& seeds) : draws(seeds) {}

@@ -157,6 +157,12 @@ struct Layouts {
   node::NodeLayout gradients;
 };
 
+// A hook that compresses whole buckets sends more where there are several than it would of all gradients in one.
+const char* payload_name(const std::string& hook) {
+  return hooks::hook_row(hook).compresses_buckets ? "least_payload_bytes_per_step_and_rank"
+                                                  : "payload_bytes_per_step_and_rank";
+}
+
 void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
                  const Layouts& layouts) {
   const hooks::HookOptions options = job.ddp.hook_options(nullptr);
@@ -168,7 +174,7 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
     plan["payload_bytes_per_exchange_and_rank"] = exchange;
     bytes += (job.outer->fragments() * exchange + job.outer->sync_every() - 1) / job.outer->sync_every();
   }
-  plan["payload_bytes_per_step_and_rank"] = bytes;
+  plan[payload_name(job.ddp.hook())] = bytes;
 }
 
 void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {

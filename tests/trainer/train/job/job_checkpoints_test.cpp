@@ -77,6 +77,14 @@ TEST_F(JobSettingsTest, LeaveOutWhatMayChange) {
   EXPECT_FALSE(describe().settings.contains("steps"));
 }
 
+// Other ranks send other bytes, and may resume all the same.
+TEST_F(JobSettingsTest, LeaveOutWhatIsSent) {
+  for (const std::string hook : {"int8", "power_sgd", "batched_power_sgd"}) {
+    job.ddp.hook(hook);
+    EXPECT_EQ(describe(1).settings, describe(3).settings) << hook;
+  }
+}
+
 class JobCheckpointsTest : public ::testing::Test {
  protected:
   JobCheckpointsTest() : job(small_job(folder)) {
