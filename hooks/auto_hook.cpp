@@ -208,10 +208,7 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> AutoHook::run(CommHook& hook, c10d::GradBucket& bucket) {
-  const int64_t sent_before = hook.payload_bytes_sent();
-  auto future = hook.runHook(bucket);
-  count_payload(hook.payload_bytes_sent() - sent_before);
-  return future;
+  return run_inside(hook, bucket);
 }
 
 // Called before the first bucket, on all ranks in the same step. What was asked for in the step before is there: every

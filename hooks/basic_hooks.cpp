@@ -13,6 +13,12 @@
 namespace narrowcast::hooks {
 namespace {
 
+// Of an all-reduce over `group`.
+ExchangedBytes all_reduced_bytes(const at::Tensor& message, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  const auto bytes = static_cast<int64_t>(message.nbytes());
+  return {.payload = ring_all_reduce_bytes(bytes, group->getSize()), .message = bytes};
+}
+
 class AllReduceHook final : public CommHook {
  public:
   explicit AllReduceHook(const HookOptions& options) : group_(options.process_group) {}
@@ -22,7 +28,7 @@ class AllReduceHook final : public CommHook {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const at::Tensor buffer = bucket.getBuffer();
     buffer.div_(group_->getSize());
-    count_payload(ring_all_reduce_bytes(static_cast<int64_t>(buffer.nbytes()), group_->getSize()));
+    count_exchange(bucket, all_reduced_bytes(buffer, group_));
     return all_reduce_then(group_, buffer, std::string(name()), [buffer] { return buffer; });
   }
 
@@ -48,7 +54,7 @@ class CompressHook final : public CommHook {
         compressed_.get(bucket, [&] { return at::empty_like(buffer, at::TensorOptions(format_.dtype)); });
     compressed.copy_(buffer);
     compressed.div_(group_->getSize());
-    count_payload(ring_all_reduce_bytes(static_cast<int64_t>(compressed.nbytes()), group_->getSize()));
+    count_exchange(bucket, all_reduced_bytes(compressed, group_));
     return all_reduce_then(group_, compressed, std::string(name()), [buffer, compressed] {
       buffer.copy_(compressed);
       return buffer;

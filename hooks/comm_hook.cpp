@@ -2,6 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cstddef>
+
 namespace narrowcast::hooks {
 namespace {
 
@@ -23,6 +26,37 @@ FormerRanks part_of(const FormerRanks& saved, const std::string& prefix) {
     part.states.push_back(part_of(state, prefix));
   }
   return part;
+}
+
+std::optional<double> CommHook::compression() const {
+  int64_t numel = 0;
+  ExchangedBytes sum;
+  for (const CountedBucket& bucket : buckets_) {
+    numel += bucket.numel;
+    sum.payload += bucket.bytes.payload;
+    sum.message += bucket.bytes.message;
+  }
+  if (sum.payload == 0 || sum.message == 0) {
+    return std::nullopt;
+  }
+  return static_cast<double>(numel * static_cast<int64_t>(sizeof(float))) / static_cast<double>(sum.message);
+}
+
+// The Reducer may have rebuilt its buckets: those behind the last one are gone.
+void CommHook::count_exchange(const c10d::GradBucket& bucket, const ExchangedBytes& bytes) {
+  count_payload(bytes.payload);
+  const size_t index = bucket.getIndex();
+  buckets_.resize(bucket.isLast() ? index + 1 : std::max(buckets_.size(), index + 1));
+  buckets_[index] = {bucket.getBuffer().numel(), bytes};
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CommHook::run_inside(CommHook& inner, c10d::GradBucket& bucket) {
+  const int64_t sent_before = inner.payload_bytes_sent();
+  auto future = inner.runHook(bucket);
+  const size_t index = bucket.getIndex();
+  const int64_t message = index < inner.buckets_.size() ? inner.buckets_[index].bytes.message : 0;
+  count_exchange(bucket, {.payload = inner.payload_bytes_sent() - sent_before, .message = message});
+  return future;
 }
 
 HookState CommHook::state(const std::vector<NamedParameter>& /*parameters*/) const {

@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include <narrowcast/wire_format.h>
 #include "hooks/levels.h"
 #include "ops/collectives/mean/affine_codec.h"
 
@@ -56,7 +58,7 @@ c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_engine(const c10d::Grad
   Scratch& scratch = scratch_of(bucket, layout);
   check_completed(name(), bucket, scratch.last);
   scratch.job->set_call(make_call(bucket, layout));
-  count_payload(scratch.job->payload_bytes());
+  count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message_bytes(bucket, layout)});
   auto future = engine_.get().submit(scratch.job);
   scratch.last = future;
   return future;
@@ -67,9 +69,22 @@ c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_stream(const c10d::Grad
   return stream_.run(bucket.getBuffer(), [&] {
     collectives::StreamMean& mean = mean_of(bucket, layout);
     mean.enqueue(make_call(bucket, layout));
-    count_payload(mean.payload_bytes());
+    count_exchange(bucket, {.payload = mean.payload_bytes(), .message = message_bytes(bucket, layout)});
     return bucket.getBuffer();
   });
+}
+
+// Codecs are those of channels, or of one for the whole bucket.
+int64_t MeanHook::message_bytes(const c10d::GradBucket& bucket, const Layout& layout) const {
+  const int64_t numel = bucket.getBuffer().numel();
+  if (codec_) {
+    return collectives::affine_message_bytes(numel, options_.channel_size.value_or(std::max<int64_t>(1, numel)));
+  }
+  int64_t exempt = 0;
+  for (const ParameterSegment& parameter : layout) {
+    exempt += options_.wire.exempt_one_dimensional && parameter.one_dimensional ? parameter.segment.numel : 0;
+  }
+  return encoded_size(numel, options_.wire.format.value()) + encoded_size(exempt, WireFormat::kFp32);
 }
 
 collectives::MeanCall MeanHook::make_call(const c10d::GradBucket& bucket, const Layout& /*layout*/) {

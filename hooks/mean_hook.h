@@ -58,6 +58,7 @@ class MeanHook : public CommHook {
   };
   c10::intrusive_ptr<Future> run_on_engine(const c10d::GradBucket& bucket, const Layout& layout);
   c10::intrusive_ptr<Future> run_on_stream(const c10d::GradBucket& bucket, const Layout& layout);
+  int64_t message_bytes(const c10d::GradBucket& bucket, const Layout& layout) const;
   collectives::QuantizedMeanOptions mean_options(const c10d::GradBucket& bucket, const Layout& layout) const;
   Scratch& scratch_of(const c10d::GradBucket& bucket, const Layout& layout);
   collectives::StreamMean& mean_of(const c10d::GradBucket& bucket, const Layout& layout);

@@ -65,12 +65,10 @@ c10::intrusive_ptr<c10::ivalue::Future> PostLocalSgdHook::runHook(c10d::GradBuck
   if (hook == nullptr) {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
     future->markCompleted(bucket.getBuffer());
+    count_exchange(bucket, {});
     return future;
   }
-  const int64_t sent_before = hook->payload_bytes_sent();
-  auto future = hook->runHook(bucket);
-  count_payload(hook->payload_bytes_sent() - sent_before);
-  return future;
+  return run_inside(*hook, bucket);
 }
 
 HookState PostLocalSgdHook::state(const std::vector<NamedParameter>& parameters) const {

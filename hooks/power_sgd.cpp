@@ -117,6 +117,17 @@ ErrorTerms terms_of_whole_rank(const SentBucket& bucket, const node::NodeLayout&
   return terms;
 }
 
+// Of what stands for a bucket, on average of two steps where these alternate.
+int64_t bytes_of_message(const collectives::PowerSgdJobOptions& job) {
+  const auto bytes = [&](int64_t numel) {
+    return job.bucket_dtype == at::kDouble ? numel * static_cast<int64_t>(sizeof(double))
+                                           : encoded_size(numel, job.format);
+  };
+  const SentArrays sent = collectives::sent_arrays(job);
+  const int64_t both = bytes(sent.with_p) + bytes(sent.with_q);
+  return job.alternates ? (both + 1) / 2 : both;
+}
+
 HookRow row_of(const PowerSgdHook::Kind& kind) {
   HookRow row;
   row.name = kind.name;
@@ -167,12 +178,15 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& 
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::average(const c10d::GradBucket& bucket) {
   const at::Tensor buffer = bucket.getBuffer();
   buffer.div_(options_.process_group->getSize());
-  count_payload(ring_all_reduce_bytes(static_cast<int64_t>(buffer.nbytes()), options_.process_group->getSize()));
+  const auto bytes = static_cast<int64_t>(buffer.nbytes());
+  count_exchange(bucket,
+                 {.payload = ring_all_reduce_bytes(bytes, options_.process_group->getSize()), .message = bytes});
   return all_reduce_then(options_.process_group, buffer, std::string(name()), [buffer] { return buffer; });
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_engine(const c10d::GradBucket& bucket) {
   collectives::PowerSgdJobOptions job = job_options(bucket);
+  const int64_t message = bytes_of_message(job);
   Scratch& scratch = scratch_.get(bucket, [] {
     return Scratch{nullptr, c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
   });
@@ -182,7 +196,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_engine(const c
     scratch.job = std::make_shared<PowerSgdJob>(std::move(job), state, memory_);
   }
   scratch.job->set_bucket(bucket.getBuffer());
-  count_payload(scratch.job->payload_bytes());
+  count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message});
   auto future = engine_.get().submit(scratch.job);
   scratch.last = future;
   return future;
@@ -192,6 +206,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_engine(const c
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_stream(const c10d::GradBucket& bucket) {
   return stream_.run(bucket.getBuffer(), [&] {
     collectives::PowerSgdJobOptions job = job_options(bucket);
+    const int64_t message = bytes_of_message(job);
     const auto state = state_of(bucket, job);
     auto& stream = streams_.get(bucket, [] { return std::unique_ptr<collectives::PowerSgdStream>(); });
     if (stream == nullptr || stream->state() != state) {
@@ -199,7 +214,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_stream(const c
       stream = std::make_unique<collectives::PowerSgdStream>(ranks, std::move(job), bucket.getBuffer().device(), state,
                                                              memory_);
     }
-    count_payload(stream->payload_bytes());
+    count_exchange(bucket, {.payload = stream->payload_bytes(), .message = message});
     stream->enqueue(bucket.getBuffer());
     return bucket.getBuffer();
   });

@@ -13,6 +13,7 @@
 
 #include <narrowcast/errors.h>
 #include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
 #include "hooks/levels.h"
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/parameters_bucket.h"
@@ -109,6 +110,8 @@ TEST(AutoHook, GivesEachBucketToTheHookForItsSize) {
       run_on(hook, large);
       EXPECT_TRUE(at::equal(run_on(hook, small), at::full({100}, 0.5F))) << "not rounded";
     }
+    const auto sent = static_cast<double>(encoded_size(kAutoNumel, WireFormat::kInt8B128) + 400);
+    EXPECT_EQ(hook.compression(), 4 * static_cast<double>(kAutoNumel + 100) / sent);
   });
 }
 

@@ -4,7 +4,11 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <vector>
+
 #include <narrowcast/errors.h>
+#include "tests/hooks/bucket.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast::hooks {
@@ -27,6 +31,72 @@ TEST(CommHook, AddsUpItsPayload) {
   hook.runHook(bucket);
   hook.runHook(bucket);
   EXPECT_EQ(hook.payload_bytes_sent(), 24);
+}
+
+// Says of each bucket of n elements that 8 n + 3 bytes are sent, of which n stand for it; or nothing, told so.
+class ExchangingHook final : public CommHook {
+ public:
+  std::string_view name() const override { return "exchanging"; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    const int64_t numel = bucket.getBuffer().numel();
+    count_exchange(bucket, sends_ ? ExchangedBytes{.payload = 8 * numel + 3, .message = numel} : ExchangedBytes{});
+    return nullptr;
+  }
+  void stop() { sends_ = false; }
+
+ private:
+  bool sends_ = true;
+};
+
+// Gives its buckets to another one.
+class OuterHook final : public CommHook {
+ public:
+  explicit OuterHook(CommHook& inner) : inner_(inner) {}
+  std::string_view name() const override { return "outer"; }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    return run_inside(inner_, bucket);
+  }
+
+ private:
+  CommHook& inner_;
+};
+
+void run_step(CommHook& hook, const std::vector<int64_t>& sizes) {
+  for (size_t index = 0; index < sizes.size(); ++index) {
+    auto bucket = make_bucket(at::ones({sizes[index]}), index, sizes.size());
+    hook.runHook(bucket);
+  }
+}
+
+TEST(CommHook, SaysHowMuchSmallerThanFloat32ItsMessagesAre) {
+  ExchangingHook hook;
+  EXPECT_EQ(hook.compression(), std::nullopt) << "nothing was sent";
+  run_step(hook, {3, 5, 7});
+  EXPECT_EQ(hook.compression(), 4);
+  EXPECT_EQ(hook.payload_bytes_sent(), 8 * 15 + 9);
+  hook.stop();
+  run_step(hook, {15});
+  EXPECT_EQ(hook.compression(), std::nullopt) << "of three buckets one is left, of which nothing is sent";
+}
+
+TEST(CommHook, WhoCountsThePayloadAloneSaysNoCompression) {
+  CountingHook hook;
+  run_step(hook, {3});
+  EXPECT_EQ(hook.compression(), std::nullopt);
+}
+
+TEST(CommHook, CountsWhatAHookInsideItSends) {
+  ExchangingHook inner;
+  run_step(inner, {100});
+  OuterHook hook(inner);
+  run_step(hook, {3, 5});
+  EXPECT_EQ(hook.payload_bytes_sent(), 8 * 8 + 6);
+  EXPECT_EQ(hook.compression(), 4);
+  CountingHook counting;
+  OuterHook other(counting);
+  run_step(other, {3});
+  EXPECT_EQ(other.payload_bytes_sent(), 12);
+  EXPECT_EQ(other.compression(), std::nullopt);
 }
 
 TEST(CommHook, TakesATensorOrAListOfOne) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include <narrowcast/hooks.h>
@@ -80,6 +81,19 @@ void expect_conformance(const HookCase& hook, const Gradients& gradients, const 
   }
 }
 
+// What a step's messages are smaller than float32 by, which two ranks send once: nothing where `rank` sends nothing.
+std::optional<double> expected_compression(const HookCase& hook, const Step& step, int64_t rank) {
+  int64_t sent = 0;
+  int64_t sent_by_two = 0;
+  int64_t float32 = 0;
+  for (const Gradients& gradients : step) {
+    sent += hook.payload_bytes(gradients[0], rank, static_cast<int64_t>(gradients.size()));
+    sent_by_two += hook.payload_bytes(gradients[0], 0, 2);
+    float32 += 4 * gradients[0].numel();
+  }
+  return sent > 0 ? std::optional(static_cast<double>(float32) / static_cast<double>(sent_by_two)) : std::nullopt;
+}
+
 // Runs `steps` one after the other with one hook object per rank and checks results and bytes.
 void check_steps(const HookCase& hook_case, const std::vector<Step>& steps, int64_t world_size) {
   std::vector<std::vector<std::vector<at::Tensor>>> results(world_size);  // By rank, step, bucket.
@@ -89,6 +103,9 @@ void check_steps(const HookCase& hook_case, const std::vector<Step>& steps, int6
         hook_case.name, {.process_group = group, .wire = hook_case.wire, .channel_size = hook_case.channel_size});
     for (const Step& step : steps) results[rank].push_back(run_step(*hook, step, rank, group));
     payload_bytes[rank] = hook->payload_bytes_sent();
+    if (hook_case.wire.node_size.value_or(1) == 1) {  // Else two ranks are a node, and send nothing.
+      EXPECT_EQ(hook->compression(), expected_compression(hook_case, steps.back(), rank));
+    }
   });
   std::vector<int64_t> expected_payload(world_size);
   for (size_t s = 0; s < steps.size(); ++s) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include <narrowcast/hooks.h>
@@ -69,6 +70,18 @@ TEST(PostLocalSgdHook, SendsNothingWithoutAGroup) {
     const auto node = make_local_hook(group, {});  // All ranks share this machine.
     EXPECT_NEAR(average_rank(*node, rank), 1, 1e-6);
     EXPECT_EQ(node->payload_bytes_sent(), 2 * ring_all_reduce_bytes(40, 3));
+  });
+}
+
+// That of the step that was last: of the hook of all ranks, then of the one in this rank's group, if it sends.
+TEST(PostLocalSgdHook, SaysTheCompressionOfThePresentHook) {
+  run_ranks(3, [](int64_t rank, const LocalGroup& group) {
+    const auto hook = make_local_hook(group, {.start = 1, .group_size = 2, .hook = "bf16_compress"});
+    EXPECT_EQ(hook->compression(), std::nullopt);
+    average_rank(*hook, rank);
+    EXPECT_EQ(hook->compression(), 2);
+    average_rank(*hook, rank);
+    EXPECT_EQ(hook->compression(), rank < 2 ? std::optional(2.0) : std::nullopt) << "rank 2 is alone";
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/power_sgd_run.h"
@@ -301,6 +302,7 @@ TEST(PowerSgd, CountsWhatItSends) {
       average_step(*hook, parameters, gradients(rank, 0));
       const int64_t plain = ring_all_reduce_bytes(2433 * 4, world_size);
       EXPECT_EQ(hook->payload_bytes_sent(), plain);
+      EXPECT_EQ(hook->compression(), world_size > 1 ? std::optional(1.0) : std::nullopt);
       average_step(*hook, parameters, gradients(rank, 1));
       EXPECT_EQ(hook->payload_bytes_sent() - plain, (world_size - 1) * 4 * (2 * 60 + 2 * 40 + 33));
       const HookOptions options{.process_group = nullptr, .power_sgd = {.start = 1}};
@@ -309,6 +311,29 @@ TEST(PowerSgd, CountsWhatItSends) {
                                                                        node::NodeLayout::flat(world_size), options));
     });
   }
+}
+
+TEST(PowerSgd, SaysHowMuchSmallerFactorsAre) {
+  const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({33})};
+  const auto gradients = random_gradients(2433, at::kFloat);
+  testing::run_ranks(3, [&](int64_t rank, const Group& group) {
+    const auto after_steps = [&](const char* name, const PowerSgdOptions& options, const at::Tensor& bucket) {
+      const auto hook =
+          create_comm_hook(name, {.process_group = group, .wire = {.node_size = 1}, .power_sgd = options});
+      average_step(*hook, parameters, bucket);
+      const auto of_first = hook->compression();
+      average_step(*hook, parameters, bucket);
+      EXPECT_EQ(hook->compression(), of_first);
+      return of_first;
+    };
+    const at::Tensor bucket = gradients(rank, 0);
+    EXPECT_EQ(after_steps("power_sgd", {.start = 0}, bucket), 2433.0 / (60 + 40 + 33));
+    EXPECT_EQ(after_steps("power_sgd", {.start = 0, .wire = WireFormat::kBf16}, bucket), 2 * 2433.0 / (60 + 40 + 33));
+    EXPECT_EQ(after_steps("power_sgd", {.start = 0, .alternate = true}, bucket), 2433.0 / (50 + 33))
+        << "of two steps on average";
+    EXPECT_EQ(after_steps("batched_power_sgd_rank2", {.start = 0}, bucket), 2433.0 / (2 * 50 + 2 * 50));
+    EXPECT_EQ(after_steps("power_sgd", {.start = 0}, bucket.to(at::kDouble)), 0.5 * 2433.0 / (60 + 40 + 33));
+  });
 }
 
 // In blocks of 128, of which P of 60 leaves the rest of one empty.

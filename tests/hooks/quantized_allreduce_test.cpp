@@ -128,6 +128,8 @@ TEST(QuantizedAllReduceHook, ExemptsParametersOfOneDimension) {
     const at::Tensor error = (narrow - mean_in_rank_order(weights)).abs();
     EXPECT_GT(error.max().item<float>(), 0) << "the others travel narrow";
     EXPECT_LT(error.max().item<float>(), 2 * 6.0 / 7) << "two hops of half a step each, of blocks below 6";
+    const int64_t sent = encoded_size(mean.numel(), WireFormat::kInt4B32) + 4 * (bias.numel() + 1);
+    EXPECT_EQ(hook->compression(), 4 * static_cast<double>(mean.numel()) / static_cast<double>(sent));
   });
 }
 

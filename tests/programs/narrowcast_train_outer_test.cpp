@@ -54,6 +54,7 @@ TEST_F(NarrowcastTrainOuterTest, SendsWhatThePlanSaysAndSavesTheOuterParameters)
     replicas.push_back(line["replicas"]);
     joined.push_back(line["joined_exchanges"]);
     staleness.push_back(line.value("staleness", int64_t{-1}));
+    EXPECT_EQ(line.contains("compression"), line["step"] == 10) << "of gradients, which the warm-up alone sends";
   }
   // At steps 10, 20, ..., 60, which are 8, 18, 28, 38 and 48 after the warm-up: issued every 4 steps, joined 2 later.
   EXPECT_THAT(joined, ::testing::ElementsAre(0, 1, 4, 6, 9, 11));
@@ -86,6 +87,7 @@ TEST_F(NarrowcastTrainOuterTest, ExchangesInANodeInEachStepAndBetweenNodesInRoun
   for (const auto& line : lines) {
     if (line["event"] == "step") {
       EXPECT_EQ(line["replicas"], line["step"].get<int>() % 10 == 0 ? "equal" : "differ");
+      EXPECT_EQ(line.value("compression", 0.0), 1) << "of gradients in a node, not of what the nodes exchange";
     }
   }
 }

@@ -229,6 +229,36 @@ TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForAChannelSize) {
   EXPECT_EQ(lines.back()["replicas_identical"], true);
 }
 
+// With two ranks, each of which is a node, what is sent once is a message.
+TEST_F(NarrowcastTrainTest, MetricsSayTheCompression) {
+  for (const Words& hook : std::vector<Words>{{"--hook=none"},
+                                              {"--hook=bf16_compress"},
+                                              {"--hook=quantize_per_channel"},
+                                              {"--hook=int8", "--node_size=1"},
+                                              {"--hook=power_sgd", "--power_sgd_start=0", "--node_size=1"}}) {
+    const ProgramEnd end =
+        train_on(2, small_gpt() + hook +
+                        Words{"--log_every=2", "--bucket_cap_mb=25", "--overwrite", "--output_dir=" + folder / "run"});
+    ASSERT_EQ(end.exit_code, 0) << end.errors;
+    const auto lines = json_lines(folder / "run/metrics.jsonl");
+    const double sent = lines.back().at("payload_bytes_sent");
+    const double expected = lines.back().at("payload_bytes_without_hook").get<double>() / sent;
+    for (const auto& line : lines) {
+      EXPECT_EQ(line.contains("compression"), line["event"] == "step" || line["event"] == "end") << line;
+      EXPECT_NEAR(line.value("compression", expected), expected, 1e-9) << line;
+    }
+  }
+}
+
+TEST_F(NarrowcastTrainTest, MetricsSayNoCompressionOfWhatIsNotSent) {
+  const ProgramEnd end =
+      train_on(2, small_gpt() + Words{"--hook=int8", "--levels=two", "--output_dir=" + folder / "run"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  for (const auto& line : json_lines(folder / "run/metrics.jsonl")) {
+    EXPECT_FALSE(line.contains("compression")) << line;
+  }
+}
+
 // The default of a job of several ranks: it says what it took, and from what it measured.
 TEST_F(NarrowcastTrainTest, DecidesForTheFastestHookByItself) {
   const Words flags = small_gpt() + Words{"--node_size=1", "--auto_bits=6", "--output_dir=" + folder / "run"};

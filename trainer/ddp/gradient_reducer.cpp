@@ -50,6 +50,14 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
   return values;
 }
 
+int64_t gradient_bytes(const std::vector<NamedTensor>& trainable) {
+  int64_t bytes = 0;
+  for (const NamedTensor& parameter : trainable) {
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const DdpOptions& options)
@@ -259,11 +267,22 @@ int64_t GradientReducer::payload_bytes_sent() const {
 }
 
 int64_t GradientReducer::payload_bytes_without_hook() const {
-  int64_t gradient_bytes = 0;
-  for (const NamedTensor& parameter : trainable_) {
-    gradient_bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  return reductions_->count() * hooks::ring_all_reduce_bytes(gradient_bytes(trainable_), group_->getSize());
+}
+
+std::optional<double> GradientReducer::compression() const {
+  if (hook_ != nullptr) {
+    return hook_->compression();
   }
-  return reductions_->count() * hooks::ring_all_reduce_bytes(gradient_bytes, group_->getSize());
+  if (payload_bytes_without_hook() == 0) {
+    return std::nullopt;
+  }
+  int64_t numel = 0;
+  for (const NamedTensor& parameter : trainable_) {
+    numel += parameter.tensor.numel();
+  }
+  return static_cast<double>(numel * static_cast<int64_t>(sizeof(float))) /
+         static_cast<double>(gradient_bytes(trainable_));
 }
 
 std::vector<int64_t> GradientReducer::bucket_bytes() const {

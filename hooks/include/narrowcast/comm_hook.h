@@ -56,6 +56,12 @@ inline int64_t int_of(const HookState& state, const std::string& name) {
 NARROWCAST_EXPORT HookState part_of(const HookState& state, const std::string& prefix);
 NARROWCAST_EXPORT FormerRanks part_of(const FormerRanks& saved, const std::string& prefix);
 
+// What the exchange of a bucket takes.
+struct ExchangedBytes {
+  int64_t payload = 0;  // that this rank sends, to all peers and in all hops
+  int64_t message = 0;  // of what stands for the whole bucket on its way: codes and scales, or factors
+};
+
 // A DDP communication hook: given a bucket of this rank's gradients it returns a
 // future of the bucket averaged over the ranks, in the bucket's dtype and shape.
 // runHook is called on the thread of the backward pass, for the buckets in the
@@ -69,6 +75,12 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // made: gradients, codes and scales, without the transport's own framing.
   // Where LibTorch chooses the algorithm, what a ring all-reduce sends.
   int64_t payload_bytes_sent() const { return payload_bytes_sent_.load(std::memory_order_relaxed); }
+
+  // How much smaller than float32 it is what travels: 4 bytes for each element over the bytes of what stands for it on
+  // its way, once, whatever the number of ranks and hops; of the buckets that there are, as they were sent last.
+  // Nothing where nothing was sent, as before the first bucket and on one node, and of hooks that count their payload
+  // alone. Asked for between steps.
+  virtual std::optional<double> compression() const;
 
   // What the bits of later steps depend on, on this rank, and its counters; asked for between steps. A hook with state
   // of its own adds it to what it inherits. `parameters` are those whose gradients the buckets hold.
@@ -102,8 +114,20 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // Thread-safe: futures may complete on other threads.
   void count_payload(int64_t bytes) { payload_bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
 
+  // Counts the payload of the bucket that runHook was called with, and its message for compression(). In runHook.
+  void count_exchange(const c10d::GradBucket& bucket, const ExchangedBytes& bytes);
+
+  // Gives the bucket to a hook inside this one, and counts what that sends as its own. In runHook.
+  c10::intrusive_ptr<c10::ivalue::Future> run_inside(CommHook& inner, c10d::GradBucket& bucket);
+
  private:
+  // A bucket, as it was sent last.
+  struct CountedBucket {
+    int64_t numel = 0;
+    ExchangedBytes bytes;
+  };
   std::atomic<int64_t> payload_bytes_sent_{0};
+  std::vector<CountedBucket> buckets_;  // By their index.
 };
 
 // Bytes each rank sends when `payload_bytes` are all-reduced in a ring of

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/support/ranks.h"
@@ -330,6 +332,33 @@ TEST(DdpPayloadTest, CountsReducedBackwardPassesOnly) {
     ddp.backward(loss_of(ddp.forward(sample.x), sample));
     EXPECT_EQ(ddp.payload_bytes_sent(), 3 * gradient_bytes * 3 / 2);
   });
+}
+
+TEST(DdpPayloadTest, SaysHowMuchSmallerThanFloat32ItIs) {
+  using HookAndCompression = std::pair<const char*, double>;
+  for (const auto& [hook, compression] :
+       std::vector<HookAndCompression>{{"none", 1}, {"allreduce", 1}, {"bf16_compress", 2}}) {
+    run_ranks(2, [&, hook = hook, compression = compression](int64_t rank, const ProcessGroupPtr& group) {
+      DistributedDataParallel ddp(SmallNet(), group, DdpOptions().hook(hook));
+      EXPECT_EQ(ddp.compression(), std::nullopt) << hook;
+      for (int64_t step = 0; step < 2; ++step) {
+        const Sample sample = sample_of(step, rank);
+        ddp.backward(loss_of(ddp.forward(sample.x), sample));
+        EXPECT_EQ(ddp.compression(), compression) << hook;
+      }
+    });
+  }
+}
+
+TEST(DdpPayloadTest, SaysNoCompressionOfOneRank) {
+  for (const char* const hook : {"none", "allreduce", "noop"}) {
+    run_ranks(1, [&](int64_t rank, const ProcessGroupPtr& group) {
+      DistributedDataParallel ddp(SmallNet(), group, DdpOptions().hook(hook));
+      const Sample sample = sample_of(0, rank);
+      ddp.backward(loss_of(ddp.forward(sample.x), sample));
+      EXPECT_EQ(ddp.compression(), std::nullopt) << hook;
+    });
+  }
 }
 
 }  // namespace

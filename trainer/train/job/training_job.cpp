@@ -148,6 +148,9 @@ nlohmann::json results_of(const Ended& ended) {
   if (result.validation_loss.has_value()) {
     results["validation_loss"] = *result.validation_loss;
   }
+  if (result.compression.has_value()) {
+    results["compression"] = *result.compression;
+  }
   if (result.outer.has_value()) {
     results.update(reporting::outer_json(*result.outer));
   }

@@ -113,6 +113,9 @@ void Metrics::on_step(const StepReport& report) {
   if (report.gradient_norm.has_value()) {
     line["gradient_norm"] = *report.gradient_norm;
   }
+  if (report.compression.has_value()) {
+    line["compression"] = *report.compression;
+  }
   if (report.outer.has_value()) {
     line.update(outer_json(*report.outer));
   }

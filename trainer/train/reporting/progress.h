@@ -30,7 +30,8 @@ struct StepReport {
   double units_per_second = 0;     // all ranks, since the previous report; a unit is a token or a sample
   double seconds = 0;              // since the training began
   int64_t payload_bytes_sent = 0;  // by this rank since the training began, see CommHook::payload_bytes_sent
-  int64_t skipped_steps = 0;       // since the training began, because a gradient was not finite
+  std::optional<double> compression = std::nullopt;  // of the last step, see CommHook::compression
+  int64_t skipped_steps = 0;                         // since the training began, because a gradient was not finite
   std::optional<OuterReport> outer = std::nullopt;  // with an outer optimizer; its bytes are in payload_bytes_sent, too
 };
 

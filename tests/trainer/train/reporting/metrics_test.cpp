@@ -44,6 +44,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
     step.skipped_steps = 2;
     metrics.on_step(step);
     step.gradient_norm = 0.75;
+    step.compression = 3.5;
     metrics.on_step(step);
     metrics.on_buckets(
         {.step = 5, .chosen = {2, 3, 0.25}, .backward_seconds = 1.5, .sizes = {{1, 5, 0.5}, {2, 3, 0.25}}});
@@ -68,7 +69,8 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"seconds", 0.5},
        {"payload_bytes_sent", 4096},
        {"skipped_steps", 2},
-       {"gradient_norm", 0.75}},
+       {"gradient_norm", 0.75},
+       {"compression", 3.5}},
       {{"event", "buckets"},
        {"step", 5},
        {"bucket_cap_mb", 2.0},

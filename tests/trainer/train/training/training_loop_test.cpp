@@ -204,6 +204,17 @@ TEST(Training, CountsThePayloadOncePerOptimizerStep) {
   EXPECT_EQ(train_on(2, options).results[0].payload_bytes_sent, once);
 }
 
+TEST(Training, ReportsTheCompressionOfTheHook) {
+  const Outcome outcome = train_on(2, small_training(), DdpOptions().hook("bf16_compress"));
+  for (const reporting::StepReport& report : outcome.recorder.steps) {
+    EXPECT_EQ(report.compression, 2);
+  }
+  EXPECT_EQ(outcome.results[1].compression, 2);
+  const Outcome alone = train_on(1, small_training());
+  EXPECT_EQ(alone.recorder.steps[0].compression, std::nullopt);
+  EXPECT_EQ(alone.results[0].compression, std::nullopt);
+}
+
 TEST(Training, WorksWithGradientsAsBucketViews) {
   const Outcome copies = train_on(2, small_training());
   const Outcome views = train_on(2, small_training(), DdpOptions().gradient_as_bucket_view(true));

@@ -105,6 +105,11 @@ class DistributedDataParallel {
   // Bytes that this rank would have sent with "none", whatever the hook is.
   int64_t payload_bytes_without_hook() const { return reducer_.payload_bytes_without_hook(); }
 
+  // How much smaller than float32 it is what the hook sends of the gradients, with the present buckets: their bytes in
+  // float32 over those of the codes and scales, or factors, that stand for them, whatever the number of ranks and hops.
+  // 1 with "none" and float32. Nothing as long as nothing is sent. Between steps.
+  std::optional<double> compression() const { return reducer_.compression(); }
+
   // A collective, between steps: if the Reducer has yet to rebuild its buckets, it does so now instead of in the next
   // forward, and their size, if it is to be chosen, is chosen from what has been measured so far. Returns whether they
   // stay as they are from now on: not before the first step; with static_graph that takes two steps.

@@ -113,6 +113,8 @@ class NARROWCAST_EXPORT GradientReducer {
   int64_t payload_bytes_sent() const;
   // Bytes that it would have sent without a hook.
   int64_t payload_bytes_without_hook() const;
+  // CommHook::compression of the hook, or that of gradients as they are.
+  std::optional<double> compression() const;
   // Bytes of each bucket in the order in which they are sent.
   std::vector<int64_t> bucket_bytes() const;
   // A collective: rebuilds the buckets now if that is due, and chooses their size. Whether they stay as they are from
