@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/backend_errors.h"
 #include "ops/collectives/group.h"
 
 namespace narrowcast::hooks {
@@ -28,6 +29,29 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
                                               : "the process group moves tensors on GPUs by something else than NCCL";
 }
 
+// What a rank was told of nodes: a Levels, and a node size or 0.
+at::Tensor told_of_nodes(const WireOptions& wire) {
+  return at::tensor({static_cast<int64_t>(wire.levels), wire.node_size.value_or(0)}, at::kLong);
+}
+
+std::string told_text(const at::Tensor& told) {
+  const auto levels = static_cast<Levels>(told[0].item<int64_t>());
+  const auto node_size = told[1].item<int64_t>();
+  return c10::str(to_string(levels), " and ", node_size == 0 ? "none" : std::to_string(node_size));
+}
+
+// A collective. Else ranks would wait in a search, or in an exchange, for others that take no part.
+void compare_levels(const HookOptions& options) {
+  const auto& group = options.process_group;
+  const at::Tensor told = with_backend_errors(group->getRank(), "comparing levels and node_size", [&] {
+    return collectives::all_gather_rows(group, told_of_nodes(options.wire));
+  });
+  for (int64_t rank = 1; rank < told.size(0); ++rank) {
+    TORCH_CHECK_VALUE(told[rank].equal(told[0]), "levels and node_size differ between ranks: rank 0 has ",
+                      told_text(told[0]), ", rank ", rank, " has ", told_text(told[rank]));
+  }
+}
+
 }  // namespace
 
 bool asks_for_two_levels(const WireOptions& wire) {
@@ -37,11 +61,14 @@ bool asks_for_two_levels(const WireOptions& wire) {
 std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   const WireOptions& wire = options.wire;
   const int64_t world_size = options.process_group->getSize();
-  if (wire.levels == Levels::kOne) {
-    return FoundNodes::flat(world_size);
-  }
   if (const std::string why = why_group_is_flat(options.process_group); !why.empty()) {
     TORCH_CHECK_VALUE(!asks_for_two_levels(wire), "levels: there cannot be two, as ", why);
+    return FoundNodes::flat(world_size);
+  }
+  if (world_size > 1) {
+    compare_levels(options);
+  }
+  if (wire.levels == Levels::kOne) {
     return FoundNodes::flat(world_size);
   }
   auto found = node::find_nodes(options.process_group, wire.node_size);

@@ -16,7 +16,9 @@ namespace narrowcast::hooks {
 // node or can have memory in common (FoundNodes::why_flat says why), and for groups that move tensors on GPUs by
 // something else than NCCL, or none on the CPU beside, by which ranks are found.
 //
-// c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and there cannot be two.
+// c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and there cannot be two, and
+// where groups could have two also if levels or node_size differ between ranks: it names the first that differs from
+// rank 0.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
 
 // A collective: the groups over which a hook exchanges buckets on a GPU in two levels, of its own, as a communicator is

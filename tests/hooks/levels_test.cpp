@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include <narrowcast/hooks.h>
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -21,6 +24,31 @@ TEST(FindHookNodes, FindsRanksThatShareANodeUnlessToldOtherwise) {
     EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(4, 4));
     EXPECT_EQ(find_hook_nodes({group, {.node_size = 2}})->layout, NodeLayout::of_size(4, 2));
     EXPECT_EQ(find_hook_nodes({group, {.levels = Levels::kOne}})->layout, NodeLayout::flat(4));
+  });
+}
+
+// Of which some would search for nodes, and others not.
+TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
+  struct Told {
+    WireOptions usual;
+    WireOptions of_rank_2;
+    const char* values;
+  };
+  const Told kTold[] = {{{}, {.node_size = 2}, "auto and none, rank 2 has auto and 2"},
+                        {{}, {.node_size = 1}, "auto and none, rank 2 has auto and 1"},
+                        {{.node_size = 3}, {.node_size = 2}, "auto and 3, rank 2 has auto and 2"},
+                        {{.levels = Levels::kOne}, {}, "one and none, rank 2 has auto and none"},
+                        {{}, {.levels = Levels::kTwo}, "auto and none, rank 2 has two and none"}};
+  run_ranks(3, [&](int64_t rank, const Group& group) {
+    for (const Told& told : kTold) {
+      const HookOptions options{group, rank == 2 ? told.of_rank_2 : told.usual};
+      const auto complaint = std::string("levels and node_size differ between ranks: rank 0 has ") + told.values;
+      EXPECT_EQ(testing::error_message<c10::ValueError>([&] { find_hook_nodes(options); }), complaint);
+      for (const char* const hook : {"int8", "auto", "power_sgd"}) {
+        EXPECT_EQ(testing::error_message<c10::ValueError>([&] { create_comm_hook(hook, options); }), complaint);
+      }
+    }
+    EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(3, 3)) << "the group is as usable as before";
   });
 }
 

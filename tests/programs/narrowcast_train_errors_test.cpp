@@ -341,8 +341,11 @@ TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentThings) {
 TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentHookOptions) {
   const Words per_channel = small_gpt() + Words{"--hook=quantize_per_channel"};
   const Words verify = {"--model=ddp_comm_hook_task", "--verify_gradients", "--hook=int8"};
+  const Words int8 = small_gpt() + Words{"--hook=int8"};
   for (const auto& [flags, flag, text] : std::vector<std::tuple<Words, std::string, std::string>>{
            {per_channel, "--channel_size=64", "channel_size differs between ranks: rank 0 has 512, rank 1 has 64"},
+           {int8, "--node_size=2", "node_size differs between ranks: rank 0 does not have it, rank 1 has 2"},
+           {int8, "--levels=one", "levels differs between ranks: rank 0 has auto, rank 1 has one"},
            {verify, "--error_feedback", "error_feedback differs between ranks: rank 0 has false, rank 1 has true"}}) {
     TwoRanks ranks(flags, flags + Words{flag});
     expect_one_line(ranks.rank0.wait(), 2, text);

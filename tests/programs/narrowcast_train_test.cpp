@@ -7,6 +7,8 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <narrowcast/hooks.h>
 #include "tests/programs/train_commands.h"
@@ -201,6 +203,22 @@ TEST_F(NarrowcastTrainTest, PlansTheLeastThatWholeBucketsLeadTo) {
   const auto parts = lines_with("0.01");
   EXPECT_EQ(parts.front()["least_payload_bytes_per_step_and_rank"], least);
   EXPECT_GT(parts.back()["payload_bytes_sent"], 6 * least);
+}
+
+TEST_F(NarrowcastTrainTest, SaysWhichRanksShareNodes) {
+  for (const auto& [hook, nodes] :
+       std::vector<std::pair<Words, std::string>>{{{"--hook=none"}, "nodes: 1 x 2 (one level)\n"},
+                                                  {{"--hook=int8", "--node_size=1"}, "nodes: 2 x 1 (one level)\n"},
+                                                  {{"--hook=int8"}, "nodes: 1 x 2 (one node: nothing is rounded)\n"}}) {
+    EXPECT_THAT(train_on(2, small_gpt() + hook).errors, HasSubstr(nodes));
+    EXPECT_THAT(train_on(1, small_gpt() + hook).errors, Not(HasSubstr("nodes: ")));
+  }
+  const Words flags = small_gpt() + Words{"--hook=bf16_compress", "--output_dir=" + folder / "run"};
+  ASSERT_EQ(train_on(3, flags).exit_code, 0);
+  const nlohmann::json plan = json_lines(folder / "run/metrics.jsonl").front();
+  EXPECT_EQ(plan.at("nodes"), "1 x 3");
+  EXPECT_EQ(plan.at("node_of_rank"), nlohmann::json({0, 0, 0}));
+  EXPECT_EQ(plan.at("exchange_levels"), 1);
 }
 
 TEST_F(NarrowcastTrainTest, SendsNothingOnOneNodeWithPowerSgd) {

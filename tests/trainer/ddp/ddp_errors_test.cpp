@@ -90,6 +90,17 @@ TEST(DdpErrorsTest, NamesTheOptionThatDiffers) {
                      Eq("channel_size differs between ranks: rank 0 has 512, rank 1 has 128"));
 }
 
+TEST(DdpErrorsTest, NamesTheNodesThatDiffer) {
+  const auto with = [](const hooks::WireOptions& wire) { return DdpOptions().hook("int8").wire(wire); };
+  expect_value_error(3, uses([&](int64_t rank) { return rank < 2 ? with({}) : with({.node_size = 2}); }),
+                     Eq("node_size differs between ranks: ranks 0, 1 have none, rank 2 has 2"));
+  expect_value_error(2, uses([&](int64_t rank) { return with({.node_size = 1 + rank}); }),
+                     Eq("node_size differs between ranks: rank 0 has 1, rank 1 has 2"));
+  expect_value_error(2,
+                     uses([&](int64_t rank) { return rank == 0 ? with({.levels = hooks::Levels::kOne}) : with({}); }),
+                     Eq("levels differs between ranks: rank 0 has one, rank 1 has auto"));
+}
+
 TEST(DdpErrorsTest, SaysThatNothingCanBeTrained) {
   expect_value_error(2, wraps([](int64_t /*rank*/) {
                        Sequential net(Linear(2, 2));

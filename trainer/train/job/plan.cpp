@@ -3,6 +3,7 @@
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
+#include <memory>
 #include <sstream>
 #include <type_traits>
 #include <variant>
@@ -22,6 +23,8 @@
 
 namespace narrowcast::job {
 namespace {
+
+constexpr const char* kOfBytesSent = "_and_rank";  // How all names of bytes that are sent end.
 
 hooks::GradientSizes gradient_sizes(const models::Model& model) {
   hooks::GradientSizes sizes;
@@ -177,6 +180,24 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
   plan[payload_name(job.ddp.hook())] = bytes;
 }
 
+std::shared_ptr<const node::FoundNodes> found_nodes(const hooks::HookOptions& options) {
+  return with_network_errors(options.process_group->getRank(), "finding the ranks of each node",
+                             [&] { return hooks::find_hook_nodes(options); });
+}
+
+void add_layout(nlohmann::json& plan, const node::NodeLayout& layout) {
+  plan["nodes"] = layout.text();
+  plan["node_of_rank"] = layout.node_of_rank();
+}
+
+// For a hook that knows of no nodes: which ranks share one all the same.
+void add_neighbours(nlohmann::json& plan, const ProcessGroupPtr& group) {
+  if (group->getSize() > 1) {
+    add_layout(plan, found_nodes({group})->neighbours);
+    plan["exchange_levels"] = 1;
+  }
+}
+
 void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
   if (!options.folder.empty()) {
     plan["checkpoint_dir"] = options.folder;
@@ -258,15 +279,17 @@ int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::
 
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group) {
   const hooks::WireOptions* const wire = wire_of(job);
-  if (job.verification.has_value() || wire == nullptr) {
+  if (job.verification.has_value()) {
+    return;
+  }
+  if (wire == nullptr) {
+    add_neighbours(plan, group);
     return;
   }
   const hooks::HookOptions options{group, *wire, job.ddp.channel_size()};
-  const auto found = with_network_errors(group->getRank(), "finding the ranks of each node",
-                                         [&] { return hooks::find_hook_nodes(options); });
+  const auto found = found_nodes(options);
   const node::NodeLayout& layout = found->layout;
-  plan["nodes"] = layout.text();
-  plan["node_of_rank"] = layout.node_of_rank();
+  add_layout(plan, layout);
   plan["exchange_levels"] = layout.has_levels() ? 2 : 1;
   const bool rounds = job.outer.has_value() || hooks::takes_wire_options(job.ddp.hook());
   if (layout.nodes() == 1 && layout.has_levels() && rounds) {
@@ -311,7 +334,9 @@ std::string plan_text(const nlohmann::json& plan) {
 std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
   std::vector<NamedValue> values;
   for (const auto& [name, value] : plan.items()) {
-    values.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+    if (!name.ends_with(kOfBytesSent)) {
+      values.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+    }
   }
   std::stable_partition(values.begin(), values.end(),
                         [](const NamedValue& value) { return value.name == "data" || value.name == "data_hash"; });

@@ -78,7 +78,16 @@ void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& cont
   context.results << plan_text(plan) << std::flush;
 }
 
-// How gradients travel, where it is not one rank per node, and what sending costs.
+// Nodes x ranks, and what that means for an exchange.
+std::string nodes_text(const nlohmann::json& plan) {
+  const std::string nodes = plan["nodes"].get<std::string>();
+  if (plan["exchange_levels"] == 1) {
+    return nodes + " (one level)";
+  }
+  return nodes + (plan.contains("rounding") ? " (one node: nothing is rounded)" : "");
+}
+
+// Which of several ranks share nodes, and what sending costs.
 void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   if (context.env.rank != 0) {
     return;
@@ -86,9 +95,9 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   if (plan.contains("why_one_level")) {
     context.progress << "warning: one level, as the ranks of a node cannot share memory: "
                      << printable(plan["why_one_level"].get<std::string>()) << std::endl;
-  } else if (plan.value("exchange_levels", 1) == 2) {
-    context.progress << "nodes: " << plan["nodes"].get<std::string>()
-                     << (plan.contains("rounding") ? " (one node: nothing is rounded)" : "") << std::endl;
+  }
+  if (plan.contains("nodes") && context.env.world_size > 1) {
+    context.progress << "nodes: " << nodes_text(plan) << std::endl;
   }
   if (plan.contains("link")) {
     context.progress << "link: " << plan["link"]["text"].get<std::string>() << std::endl;

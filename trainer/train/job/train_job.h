@@ -83,7 +83,8 @@ JobInputs make_inputs(const TrainJob& job);
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node = 1);
 
 // A collective: adds what is known once the ranks have met, over which nodes the gradients are averaged and what
-// sending between them costs. The ranks of nodes of different sizes differ in "node_memory_bytes".
+// sending between them costs; with a hook that knows of no nodes, which of several ranks share one. Nothing for a
+// verification, which chooses nodes itself. The ranks of nodes of different sizes differ in "node_memory_bytes".
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group);
 
 // The value of "data_hash" in a plan: 16 hexadecimal digits.
@@ -93,7 +94,8 @@ std::string hash_text(uint64_t hash);
 std::string plan_text(const nlohmann::json& plan);
 
 // One entry per key, for check_equal_on_all_ranks, which names the first that differs: the data come first, so that
-// nothing that was counted in them is named in their place.
+// nothing that was counted in them is named in their place. Nor are bytes that are sent, which follow from the rest and
+// are left out, in the place of an option that one rank alone was given.
 std::vector<NamedValue> plan_values(const nlohmann::json& plan);
 
 // Where a job writes and what it knows of its surroundings.

@@ -104,6 +104,24 @@ TEST(PlanValues, AreOnePerKey) {
   EXPECT_EQ(values[1].value, "text");
 }
 
+// A node size decides what is sent, and is what ranks are told.
+TEST(PlanValues, AreNoBytesThatAreSent) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.ddp = DdpOptions().hook("post_local_sgd").local({.group_size = 2});
+  job.outer = OuterOptions().sync_every(2).wire({.format = WireFormat::kFp32, .node_size = 2});
+  const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
+  const std::vector<NamedValue> values = plan_values(plan);
+  const auto has = [&](const char* name) {
+    return std::ranges::any_of(values, [&](const NamedValue& value) { return value.name == name; });
+  };
+  for (const char* const name : {"payload_bytes_per_step_and_rank", "payload_bytes_per_exchange_and_rank"}) {
+    EXPECT_TRUE(plan.contains(name) && !has(name)) << name;
+  }
+  EXPECT_TRUE(has("node_size"));
+  EXPECT_EQ(values.size() + 2, plan.size());
+}
+
 TEST(PlanValues, OfOtherDataDifferFirstInTheirHash) {
   const TemporaryFolder folder;
   const TrainJob job = small_job(folder);
