@@ -8,15 +8,36 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
-#include "hooks/group_part.h"
 #include "hooks/hook_table.h"
 #include "ops/node/node_layout.h"
 
 namespace narrowcast::hooks {
+
+// The ranks of a group are cut into parts, and those of each part have a group of their own. It moves tensors on the
+// same devices by backends of the same kinds, with the same options. The ranks destroy it when none of them sends
+// anything more.
+class GroupPart {
+ public:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+  // A collective of all ranks of `all`, whose parts are the nodes of `parts`. They find each other in the store of
+  // `all`, each time under names of their own. c10::DistBackendError naming this rank if a peer or the network fails.
+  GroupPart(const Group& all, const node::NodeLayout& parts);
+  ~GroupPart();
+  GroupPart(const GroupPart&) = delete;
+  GroupPart& operator=(const GroupPart&) = delete;
+
+  // The group of this rank's part; null if it is alone in it.
+  const Group& group() const { return group_; }
+
+ private:
+  Group group_;
+};
 
 // PyTorch's post_localSGD_hook, with LocalOptions: the first `start` iterations (backward passes that reduce) are
 // averaged over all ranks, later ones over this rank's group, by its size; with a group of one a bucket stays as it is.
