@@ -1,20 +1,44 @@
 // The WorkerRunner that starts real processes.
 //
-// One thread, one poll: on a descriptor that signals arrive at (SIGCHLD among them), and on the workers' pipes. A
-// worker that ended is looked at but not reaped until everything is over, so that its id, which names its process
-// group, cannot come to mean another process while signals are still sent to it.
+// One thread, one poll: on a descriptor that signals arrive at instead of striking (SIGCHLD among them), and on the
+// workers' pipes. A worker that ended is looked at but not reaped until everything is over, so that its id, which names
+// its process group, cannot come to mean another process while signals are still sent to it.
 #pragma once
 
+#include <csignal>
 #include <deque>
 #include <string>
 #include <vector>
 
+#include "trainer/base/files/open_file.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/output_relay.h"
-#include "trainer/launcher/posix/signal_descriptor.h"
 #include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
+
+// The numbers of signals named like "SIGTERM,SIGINT", as torchrun's --signals_to_handle has them. Throws
+// c10::ValueError naming `flag` and the name for one that does not exist or that a launcher cannot handle.
+std::vector<int> parse_signals(const std::string& flag, const std::string& names);
+
+// While it exists, `handled` signals come to a descriptor and do nothing else, unless the process was told to ignore
+// them, and so does SIGCHLD. To be made before the process has a second thread. SIGPIPE is held back too, so that
+// writing to a closed stream is an error and not the end.
+class SignalDescriptor {
+ public:
+  explicit SignalDescriptor(const std::vector<int>& handled);
+  SignalDescriptor(const SignalDescriptor&) = delete;
+  SignalDescriptor& operator=(const SignalDescriptor&) = delete;
+  ~SignalDescriptor();
+
+  int get() const { return descriptor_.get(); }
+  // A signal that arrived, 0 if none is left.
+  int next() const;
+
+ private:
+  sigset_t before_;
+  files::FileDescriptor descriptor_;
+};
 
 struct RunnerOptions {
   bool prefix = true;  // show workers' lines with their rank; otherwise they write to our streams themselves

@@ -1,4 +1,4 @@
-#include "trainer/launcher/posix/signal_descriptor.h"
+#include "trainer/launcher/posix/process_runner.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
