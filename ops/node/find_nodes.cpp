@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ops/engine/engine.h"
-#include "ops/node/local_socket.h"
+#include "ops/node/shared_memory.h"
 
 namespace narrowcast::node {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ops/backend_errors.h"
-#include "ops/node/local_socket.h"
+#include "ops/node/shared_memory.h"
 
 namespace narrowcast::node {
 namespace {

@@ -1,10 +1,13 @@
-// Memory that processes of one machine share, without a name: whoever has it was handed its descriptor.
+// Memory that processes of one machine share, without a name: whoever has it was handed its descriptor. And the local
+// sockets by which ranks find out that they share a machine's network card, and hand each other the memory.
 #pragma once
 
 #include <unistd.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 namespace narrowcast::node {
@@ -76,5 +79,35 @@ class SharedMemory {
   int64_t bytes_ = 0;
   std::byte* data_ = nullptr;
 };
+
+// The name of a socket, which nobody can guess. It is of the abstract namespace of Linux, of which every network
+// namespace has one of its own: whoever can connect shares this process's interfaces. Sockets vanish with the
+// processes, and accept those of the same user only.
+using SocketName = std::array<uint8_t, 16>;
+SocketName random_socket_name();
+
+// Listens under that name; nobody has to accept for others to connect. std::system_error if the system refuses it.
+Descriptor listen_locally(const SocketName& name);
+
+// A connection to whoever listens under that name as the same user, on which `rank` is told; none if there is nobody.
+// std::system_error if the system refuses it for another reason.
+Descriptor connect_locally(const SocketName& name, int64_t rank);
+
+// The next connection, which is there already, and the rank that it told; nothing if there is none. Connections of
+// other users and such that told nothing are closed. std::system_error if the system refuses it.
+struct Accepted {
+  Descriptor connection;
+  int64_t rank = 0;
+};
+std::optional<Accepted> accept_locally(const Descriptor& listening);
+
+// Hands `descriptor` to the other end. std::system_error if that is gone.
+void send_descriptor(const Descriptor& connection, const Descriptor& descriptor);
+
+// What the other end has handed over; std::system_error if there is nothing yet.
+Descriptor receive_descriptor(const Descriptor& connection);
+
+// Whether the other end has closed its side, or its process has ended.
+bool is_closed(const Descriptor& connection);
 
 }  // namespace narrowcast::node

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "ops/node/local_socket.h"
+#include "ops/node/shared_memory.h"
 
 namespace narrowcast::node {
 namespace {
