@@ -7,11 +7,13 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
@@ -21,7 +23,13 @@
 namespace narrowcast::collectives {
 
 // The group registered under that name. c10::ValueError if there is none.
-c10::intrusive_ptr<c10d::ProcessGroup> find_group(std::string_view name);
+inline c10::intrusive_ptr<c10d::ProcessGroup> find_group(std::string_view name) {
+  try {
+    return c10d::resolve_process_group(std::string(name));
+  } catch (const c10::Error&) {
+    TORCH_CHECK_VALUE(false, "group_name: no process group is registered as \"", name, "\"");
+  }
+}
 
 // Whether the group has a backend for tensors on devices of that type.
 inline bool moves_tensors_on(at::DeviceType type, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
@@ -48,8 +56,11 @@ inline at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& 
 }
 
 // The same on `device`. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
-at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& call,
-                           const at::Tensor& row, at::Device device);
+inline at::Tensor all_gather_rows(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& call,
+                                  const at::Tensor& row, at::Device device) {
+  const at::Tensor sent = row.to(device);
+  return with_backend_errors(group->getRank(), call, [&] { return all_gather_rows(group, sent); });
+}
 
 // A collective: of each of the values, as many on all ranks, the greatest that any rank gives. None returns before all
 // have called it. c10::DistBackendError naming this rank and `call` if a peer or the network fails.
