@@ -1,13 +1,17 @@
-// The folder that a training's checkpoints are in, as one process sees it. Nothing here communicates.
+// The folder that a training's checkpoints are in: as one process sees it, and as all ranks make it ready together and
+// find the checkpoint from which they resume.
 //
 //   step-00000100/             a checkpoint of step 100: all its files and, written last, manifest.json
 //   step-00000200.unfinished/  one that is being written, or whose writer ended; never read
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <narrowcast/process_group.h>
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::checkpoint {
@@ -40,5 +44,36 @@ struct ReadCheckpoint {
 // it reads with the manifest; the ranks together read them all. A folder named step-N must be of step N. Throws
 // CorruptInputError or c10::ValueError naming the file and what is wrong.
 ReadCheckpoint read_checkpoint(const std::string& path, int64_t rank, int64_t world_size);
+
+// What becomes of checkpoints that are there already.
+enum class Existing {
+  kRefuse,  // they are an error
+  kKeep,    // the training resumes from one of them
+  kRemove,  // the user asked to replace them
+};
+
+// A collective: rank 0 makes the folder if it is not there, and removes what is unfinished. Every rank then reads what
+// rank 0 wrote there: ranks on several nodes need a folder that they share. Throws c10::ValueError, the same on all
+// ranks, naming the folder, if it cannot be made or written, is not shared, or holds checkpoints under kRefuse.
+void prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing);
+
+// What was found in a folder.
+struct FoundCheckpoint {
+  std::optional<ReadCheckpoint> newest;  // what this rank resumes from; none if there is no checkpoint
+  std::vector<int64_t> invalid_steps;    // of newer ones that were skipped
+};
+
+// Takes a line for people, without its end.
+using Warn = std::function<void(const std::string& line)>;
+
+// A collective: the newest checkpoint in `folder` of which every rank finds all that it reads as the manifest says. All
+// ranks agree on it, whatever each of them sees. `warn` is called on rank 0, once for each that is skipped, with the
+// first file that is wrong and why. Throws CorruptInputError on all ranks if there are checkpoints, but none is valid:
+// a training that lost its past must not start anew unasked.
+FoundCheckpoint find_newest(const ProcessGroupPtr& group, const std::string& folder, const Warn& warn);
+
+// A collective: the checkpoint at `path`. Throws CorruptInputError on all ranks, naming the first file that is missing
+// or wrong.
+ReadCheckpoint read_on_all_ranks(const ProcessGroupPtr& group, const std::string& path);
 
 }  // namespace narrowcast::checkpoint

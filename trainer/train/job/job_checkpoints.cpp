@@ -13,7 +13,6 @@
 #include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/manifest.h"
-#include "trainer/train/checkpoint/shared_folder.h"
 
 namespace narrowcast::job {
 namespace {

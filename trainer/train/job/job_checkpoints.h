@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/checkpoint_writer.h"
-#include "trainer/train/checkpoint/shared_folder.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::job {

@@ -1,4 +1,4 @@
-#include "trainer/train/checkpoint/shared_folder.h"
+#include "trainer/train/checkpoint/checkpoint_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

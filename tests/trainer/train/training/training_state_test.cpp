@@ -16,7 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/training/small_text.h"
-#include "trainer/train/checkpoint/shared_folder.h"
+#include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::training {
