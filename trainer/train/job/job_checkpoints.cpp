@@ -1,4 +1,4 @@
-#include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/job/training_job.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>

@@ -17,7 +17,6 @@
 #include "trainer/train/data/idx_images.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/data/text_dataset.h"
-#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/training/device.h"
 

@@ -18,7 +18,6 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"
-#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"

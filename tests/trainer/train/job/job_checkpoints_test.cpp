@@ -1,4 +1,4 @@
-#include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/job/training_job.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
