@@ -12,7 +12,6 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
-#include "trainer/train/verification/hook_report.h"
 #include "trainer/train/verification/hook_run.h"
 #include "trainer/train/verification/verify_gradients.h"
 

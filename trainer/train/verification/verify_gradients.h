@@ -1,14 +1,53 @@
 // Proof that every hook gives the gradients it should: each is compared, element by element, with the gradients without
-// a hook, and those with a plain float64 mean over the ranks.
+// a hook, and those with a plain float64 mean over the ranks. hook_report.cpp has the verdict on one hook and the table
+// of all for people.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "trainer/train/verification/hook_report.h"
 #include "trainer/train/verification/hook_run.h"
 
 namespace narrowcast::verification {
+
+// Two gradients compared element by element.
+struct Comparison {
+  double largest_absolute = 0;  // of |actual - expected|
+  double largest_relative = 0;  // of |actual - expected| / |expected|, where expected is not zero
+  double tolerance = 0;         // the largest of any element
+  double worst_share = 0;       // of |actual - expected| / tolerance: up to 1 passes
+  bool passed = true;           // every element is within its own tolerance
+};
+
+// All three of the same shape, compared in float64. A NaN or an infinity in either never passes.
+Comparison compare(const at::Tensor& actual, const at::Tensor& expected, const at::Tensor& tolerance);
+
+// Returns what holds for both.
+Comparison worse_of(const Comparison& a, const Comparison& b);
+
+// One hook's verdict, the same on all ranks.
+struct HookReport {
+  std::string hook;
+  int64_t node_size = 1;  // how many consecutive ranks were taken for a node
+  Comparison comparison;  // of every element, all ranks and both bucket layouts; with error feedback of their sums
+  std::optional<bool> reference_passed =
+      std::nullopt;                // the reference test's tolerances hold too; none where it does not apply
+  bool replicas_identical = true;  // all ranks end with the same bits
+  int64_t payload_bytes_sent = 0;  // in one pass, by the rank that sends most
+  double seconds = 0;              // of one pass, on the slowest rank
+
+  bool passed() const { return comparison.passed && replicas_identical && reference_passed.value_or(true); }
+};
+
+// What a report is of: the hook's name, with ".nodes_of_K" if node_size is another K than 1.
+std::string name_of(const HookReport& report);
+
+// One line per hook under a heading, columns aligned, each line ended.
+std::string gradient_table(const std::vector<HookReport>& reports);
 
 // What is verified, and how strictly.
 struct VerificationOptions {
