@@ -1,4 +1,5 @@
-// The time that hooks take for buckets, and how exact their means are, without a model.
+// What narrowcast-bench measures, without a model: the kernels of the wire formats on this machine, the link between
+// the ranks, the time that hooks take for buckets, and how exact their means are.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +8,32 @@
 
 #include <narrowcast/hook_options.h>
 #include <narrowcast/process_group.h>
+#include "ops/collectives/link.h"
 #include "trainer/train/bench/results.h"
 
 namespace narrowcast::bench {
+
+// How much the kernels do while they are measured.
+struct KernelOptions {
+  int64_t elements = int64_t{1} << 25;  // float32: 128 MiB, more than a share of any cache
+  int64_t turns = 9;                    // measured, after one to warm up
+};
+
+// Measures on the calling thread alone. Reading the memory and the two kernels take turns; the median of the turns
+// counts.
+KernelRates measure_kernels(const KernelOptions& options = {});
+
+// More than the group's own measurement (collectives::find_link) takes: it is what the tables are compared with. The
+// first message is far above what queues and token buckets take at once.
+inline constexpr collectives::LinkEffort kLinkEffort{.pings = 100,
+                                                     .messages = 7,
+                                                     .message_seconds = 0.25,
+                                                     .least_bytes = int64_t{4} << 20,
+                                                     .most_bytes = int64_t{64} << 20};
+
+// A collective over 2 ranks or more, on the group's CPU backend: collectives::measure_link, in which rank r sends to
+// rank r + 1 (the last one to rank 0). Throws c10::DistBackendError if a peer fails.
+LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffort& effort = kLinkEffort);
 
 // What a hook of that name is made with: the options are for those that may exchange in two levels.
 hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& group, const hooks::WireOptions& wire);
@@ -45,9 +69,8 @@ struct Exactness {
 // A collective. Each hook of these names averages one bucket of `numel` gradients, drawn anew on each rank, and every
 // element is compared with the exact mean: the ranks' gradients summed in float64 by an all-reduce, over their number.
 // The tolerance is the one that the hook's row derives from the gradients (error_terms), summed over the ranks by an
-// all-reduce. The worst rank counts. PowerSGD is left out: its mean of one step is not meant to
-// be exact. Takes about 10 float64 tensors of `numel` elements. Throws c10::DistBackendError
-// if a peer fails, and what the hooks throw.
+// all-reduce. The worst rank counts. PowerSGD is left out: its mean of one step is not meant to be exact. Takes about
+// 10 float64 tensors of `numel` elements. Throws c10::DistBackendError if a peer fails, and what the hooks throw.
 Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std::string>& names, int64_t numel,
                             const hooks::WireOptions& wire = {});
 
