@@ -1,4 +1,4 @@
-// What narrowcast-bench has measured, the numbers that follow from it, and both as JSON.
+// What narrowcast-bench has measured, the numbers that follow from it, and both as JSON and, in tables.cpp, for people.
 #pragma once
 
 #include <cstdint>
@@ -115,6 +115,26 @@ struct HookFit {
 // For each number of buckets and hook the fit of the median times, by fit_line with x = averaged_bytes. None of those
 // with fewer than three sizes. In the order of the results.
 std::vector<HookFit> fit_hooks(const BenchResults& results);
+
+// The results for people: lines and tables of at most 160 columns. Each text ends its last line.
+
+// One line: rate and round trip.
+std::string link_text(const LinkRate& link);
+
+// A table with a line per format and each rate's share of the memory's read rate.
+std::string kernel_table(const KernelRates& kernels);
+
+// One line: how many ranks, on how many nodes.
+std::string ranks_text(const BenchResults& results);
+
+// A table with a line per case and hook, and an empty line between cases; a dash stands where there is no number.
+std::string hook_table(const BenchResults& results);
+
+// A table with a line per size and hook, and an empty line between sizes. Of results whose exactness was checked.
+std::string exactness_table(const BenchResults& results);
+
+// A table with a line per fit_hooks; empty without any.
+std::string fit_table(const BenchResults& results);
 
 // The results for other programs; docs/benchmarking.md lists the keys.
 
