@@ -14,7 +14,6 @@
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/bench/run_bench.h"
-#include "trainer/train/bench/sizes.h"
 #include "trainer/train/flags/worker_flags.h"
 
 using narrowcast::bench::BenchOptions;

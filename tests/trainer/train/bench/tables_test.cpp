@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "tests/trainer/train/bench/small_results.h"
-#include "trainer/train/bench/sizes.h"
+#include "trainer/train/bench/run_bench.h"
 
 namespace narrowcast::bench {
 namespace {
