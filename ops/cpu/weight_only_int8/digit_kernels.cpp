@@ -12,14 +12,117 @@
 // Keep the others below it.
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "ops/cpu/weight_only_int8/digit_multiply-inl.h"
-#include "ops/cpu/weight_only_int8/digit_multiply_few-inl.h"
 #include "ops/cpu/weight_only_int8/digit_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3_DL
+
+// Digits of few rows times codes: each code meets so few digits that to pack it first, as digit_multiply-inl.h does,
+// would cost more than the products.
+
+constexpr int kTileOutputs = 4;
+
+// The sum of each vector's lanes.
+HWY_INLINE __m128i sums_of_lanes(const __m512i (&v)[kTileOutputs]) {
+  const __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+  const __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+  const __m512i quarters = _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+  const __m256i halves = _mm256_add_epi32(_mm512_castsi512_si256(quarters), _mm512_extracti64x4_epi64(quarters, 1));
+  return _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+}
+
+// How far ahead of their use codes are fetched: the processor does not look beyond a page by itself.
+constexpr int64_t kPrefetchBytes = 8192;
+
+// sums[d] += digit row d times the 64 codes of the inputs from k on.
+template <int kDigitRows>
+HWY_INLINE void add_step(const int8_t* digits, const int8_t* codes, int64_t k, __mmask64 mask,
+                         __m512i (&sums)[kDigitRows]) {
+  const __m512i step = load_unsigned_codes(codes + k, mask);
+  HWY_UNROLL(6)
+  for (int d = 0; d < kDigitRows; ++d) {
+    add_products(sums[d], step, _mm512_load_si512(digits + k * kDigitRows + d * kDigitStep));
+  }
+}
+
+// sums[d] = digit row d times the codes of one output. One output after the other reads the codes as they lie in
+// memory, which is faster than several side by side.
+template <int kDigitRows>
+HWY_INLINE void multiply_output(const int8_t* digits, const int8_t* codes, int64_t inputs,
+                                __m512i (&sums)[kDigitRows]) {
+  __m512i odd[kDigitRows];  // Twice the chains of sums hide their latency.
+  HWY_UNROLL(6)
+  for (int d = 0; d < kDigitRows; ++d) sums[d] = odd[d] = _mm512_setzero_si512();
+  int64_t k = 0;
+  for (; k + 2 * kDigitStep <= inputs; k += 2 * kDigitStep) {
+    const auto ahead = reinterpret_cast<uintptr_t>(codes) + static_cast<uintptr_t>(k + kPrefetchBytes);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + kDigitStep), _MM_HINT_T0);
+    add_step<kDigitRows>(digits, codes, k, ~__mmask64{0}, sums);
+    add_step<kDigitRows>(digits, codes, k + kDigitStep, ~__mmask64{0}, odd);
+  }
+  for (; k < inputs; k += kDigitStep) {
+    const int64_t left = std::min(inputs - k, kDigitStep);
+    add_step<kDigitRows>(digits, codes, k, ~__mmask64{0} >> (kDigitStep - left), sums);
+  }
+  HWY_UNROLL(6)
+  for (int d = 0; d < kDigitRows; ++d) sums[d] = _mm512_add_epi32(sums[d], odd[d]);
+}
+
+// sums[d * kBlockOutputs + o] = digit row d of a panel of kDigitRows times output o of a tile. Past the layer's end its
+// last output stands in.
+template <int kDigitRows>
+void multiply_codes(const int8_t* digits, const Int8Layer& layer, int64_t first, int32_t* sums) {
+  __m512i partial[kDigitRows][kTileOutputs];
+  HWY_UNROLL(4)
+  for (int o = 0; o < kTileOutputs; ++o) {
+    const int64_t output = std::min(first + o, layer.outputs - 1);
+    __m512i of_output[kDigitRows];
+    multiply_output<kDigitRows>(digits, layer.codes + output * layer.inputs, layer.inputs, of_output);
+    HWY_UNROLL(6)
+    for (int d = 0; d < kDigitRows; ++d) partial[d][o] = of_output[d];
+  }
+  HWY_UNROLL(6)
+  for (int d = 0; d < kDigitRows; ++d) {
+    _mm_store_si128(reinterpret_cast<__m128i*>(sums + d * kBlockOutputs), sums_of_lanes(partial[d]));
+  }
+}
+
+using MultiplyCodes = void (*)(const int8_t*, const Int8Layer&, int64_t, int32_t*);
+constexpr MultiplyCodes kMultiplyCodes[kPanelDigitRows + 1] = {nullptr,
+                                                               &multiply_codes<1>,
+                                                               &multiply_codes<2>,
+                                                               &multiply_codes<3>,
+                                                               &multiply_codes<4>,
+                                                               &multiply_codes<5>,
+                                                               &multiply_codes<6>};
+
+// With more, packing pays.
+constexpr int64_t kMostFewDigitRows = 9;
+
+// DigitKernels::multiply for at most kMostFewDigitRows digit rows. Panels after the first find a tile's codes in the
+// first-level cache.
+template <class T>
+void multiply_few(const DigitRows& x, const Int8Layer& layer, Range blocks, T* const* y) {
+  HWY_ALIGN int32_t sums[kMostFewDigitRows * kBlockOutputs];
+  const int64_t digit_rows = x.rows * x.planes;
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    for (int64_t o = 0; o < kBlockOutputs; o += kTileOutputs) {
+      for (int64_t first = 0; first < digit_rows; first += kPanelDigitRows) {
+        const int64_t left = std::min(kPanelDigitRows, digit_rows - first);
+        kMultiplyCodes[left](x.digits + first * x.padded, layer, block * kBlockOutputs + o,
+                             sums + first * kBlockOutputs + o);
+      }
+    }
+    store_block(x, layer, block * kBlockOutputs, sums, y);
+  }
+}
 
 template <class T>
 void multiply(const DigitRows& x, const Int8Layer& layer, Range blocks, T* const* y) {
