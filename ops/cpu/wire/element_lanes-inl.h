@@ -1,5 +1,6 @@
-// The elements of messages (ops/codec/wire_elements.h), one per lane of float32. Included once per instruction set that
-// has vectors, by files that use hwy/foreach_target.h.
+// The elements of messages (ops/codec/wire_elements.h), one per lane of float32, and codes of block formats between
+// lanes, bytes and the bits of a message. Included once per instruction set that has vectors, by files that use
+// hwy/foreach_target.h; the functions on fixed vectors of 16 bytes are the same on all of them.
 #if defined(NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_ELEMENT_LANES_INL_H_
@@ -155,6 +156,122 @@ struct NumberLanes<codec::wire::Binary32> {
     hn::StoreU(x, d, reinterpret_cast<float*>(out));
   }
 };
+
+using Bytes16 = hn::Full128<uint8_t>;
+
+// The low bytes of the lanes of one vector, at place `part` of each quarter: 4 bytes of each 16.
+template <int kPart, class D>
+HWY_INLINE hn::Vec<hn::Repartition<uint8_t, D>> low_bytes(D d, hn::Vec<D> lanes) {
+  const hn::Repartition<uint8_t, D> d_bytes;
+  alignas(16) static constexpr uint32_t kPlaces[4] = {kPart == 0 ? 0x0C080400U : ~0U, kPart == 1 ? 0x0C080400U : ~0U,
+                                                      kPart == 2 ? 0x0C080400U : ~0U, kPart == 3 ? 0x0C080400U : ~0U};
+  const auto places = hn::BitCast(d_bytes, hn::LoadDup128(d, kPlaces));
+  return hn::TableLookupBytesOr0(hn::BitCast(d_bytes, lanes), places);
+}
+
+// The low bytes of all lanes of four vectors, in order.
+template <class D>
+HWY_INLINE hn::Vec<hn::Repartition<uint8_t, D>> join_low_bytes(D d, const hn::Vec<D> (&lanes)[4]) {
+  const auto halves = hn::Or(hn::Or(low_bytes<0>(d, lanes[0]), low_bytes<1>(d, lanes[1])),
+                             hn::Or(low_bytes<2>(d, lanes[2]), low_bytes<3>(d, lanes[3])));
+  constexpr size_t kBlocks = hn::MaxLanes(D()) / 4;
+  if constexpr (kBlocks == 1) {
+    return halves;
+  } else {
+    alignas(64) uint32_t from[4 * kBlocks];
+    for (size_t part = 0; part < 4; ++part) {
+      for (size_t block = 0; block < kBlocks; ++block) {
+        from[part * kBlocks + block] = static_cast<uint32_t>(4 * block + part);
+      }
+    }
+    const auto quads = hn::TableLookupLanes(hn::BitCast(d, halves), hn::SetTableIndices(d, from));
+    return hn::BitCast(hn::Repartition<uint8_t, D>(), quads);
+  }
+}
+
+// 32 codes of one byte each, of which the low kBits count, to 4 * kBits bytes.
+template <int kBits>
+void pack(const uint8_t* codes, uint8_t* packed);
+
+// Two codes to a byte.
+template <>
+HWY_INLINE void pack<4>(const uint8_t* codes, uint8_t* packed) {
+  const Bytes16 d;
+  const hn::Repartition<uint16_t, decltype(d)> d_pairs;
+  const auto pairs = [&](const uint8_t* from) {
+    const auto pair = hn::And(hn::BitCast(d_pairs, hn::LoadU(d, from)), hn::Set(d_pairs, 0x0F0F));
+    return hn::Or(pair, hn::ShiftRight<4>(pair));
+  };
+  hn::StoreU(hn::ConcatEven(d, hn::BitCast(d, pairs(codes + 16)), hn::BitCast(d, pairs(codes))), d, packed);
+}
+
+// Four codes to three bytes: 12 bytes of 16 codes, with zeros behind.
+HWY_INLINE hn::Vec<Bytes16> pack_6_bits(const uint8_t* codes) {
+  const Bytes16 d;
+  const hn::Repartition<uint32_t, decltype(d)> d_quads;
+  const auto quad = hn::BitCast(d_quads, hn::LoadU(d, codes));
+  const auto field = [&](auto shifted, uint32_t mask) { return hn::And(shifted, hn::Set(d_quads, mask)); };
+  const auto low = hn::Or(field(quad, 0x3FU), field(hn::ShiftRight<2>(quad), 0xFC0U));
+  const auto high = hn::Or(field(hn::ShiftRight<4>(quad), 0x3F000U), field(hn::ShiftRight<6>(quad), 0xFC0000U));
+  alignas(16) static constexpr uint8_t kPlaces[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 0x80, 0x80, 0x80, 0x80};
+  return hn::TableLookupBytesOr0(hn::BitCast(d, hn::Or(low, high)), hn::Load(d, kPlaces));
+}
+
+template <>
+HWY_INLINE void pack<6>(const uint8_t* codes, uint8_t* packed) {
+  const Bytes16 d;
+  const auto first = pack_6_bits(codes);
+  const auto second = pack_6_bits(codes + 16);
+  hn::StoreU(hn::Or(first, hn::ShiftLeftBytes<12>(d, second)), d, packed);
+  const hn::Half<decltype(d)> d_half;
+  hn::StoreU(hn::LowerHalf(d_half, hn::ShiftRightBytes<4>(d, second)), d_half, packed + 16);
+}
+
+// The inverse: 32 codes as int8.
+template <int kBits>
+void unpack(const uint8_t* packed, uint8_t* codes);
+
+// Codes of kBits bits in bytes, their sign in all bits above.
+template <int kBits>
+HWY_INLINE hn::Vec<Bytes16> extend_sign(hn::Vec<Bytes16> codes) {
+  const Bytes16 d;
+  const auto sign = hn::Set(d, uint8_t{1U << (kBits - 1)});
+  return hn::Sub(hn::Xor(codes, sign), sign);
+}
+
+template <>
+HWY_INLINE void unpack<4>(const uint8_t* packed, uint8_t* codes) {
+  const Bytes16 d;
+  const hn::Repartition<uint16_t, decltype(d)> d_pairs;
+  const auto both = hn::LoadU(d, packed);
+  const auto low = extend_sign<4>(hn::And(both, hn::Set(d, uint8_t{0x0F})));
+  const auto shifted = hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d_pairs, both)));
+  const auto high = extend_sign<4>(hn::And(shifted, hn::Set(d, uint8_t{0x0F})));
+  hn::StoreU(hn::InterleaveLower(d, low, high), d, codes);
+  hn::StoreU(hn::InterleaveUpper(d, low, high), d, codes + 16);
+}
+
+// 16 codes from the 12 bytes of `bytes` that begin at kFirst.
+template <int kFirst>
+HWY_INLINE hn::Vec<Bytes16> unpack_6_bits(hn::Vec<Bytes16> bytes) {
+  const Bytes16 d;
+  const hn::Repartition<uint32_t, decltype(d)> d_quads;
+  alignas(16) static constexpr uint8_t kPlaces[16] = {
+      kFirst + 0, kFirst + 1, kFirst + 2, 0x80, kFirst + 3, kFirst + 4,  kFirst + 5,  0x80,
+      kFirst + 6, kFirst + 7, kFirst + 8, 0x80, kFirst + 9, kFirst + 10, kFirst + 11, 0x80};
+  const auto quad = hn::BitCast(d_quads, hn::TableLookupBytesOr0(bytes, hn::Load(d, kPlaces)));
+  const auto field = [&](auto shifted, uint32_t mask) { return hn::And(shifted, hn::Set(d_quads, mask)); };
+  const auto low = hn::Or(field(quad, 0x3FU), field(hn::ShiftLeft<2>(quad), 0x3F00U));
+  const auto high = hn::Or(field(hn::ShiftLeft<4>(quad), 0x3F0000U), field(hn::ShiftLeft<6>(quad), 0x3F000000U));
+  return extend_sign<6>(hn::BitCast(d, hn::Or(low, high)));
+}
+
+template <>
+HWY_INLINE void unpack<6>(const uint8_t* packed, uint8_t* codes) {
+  const Bytes16 d;
+  hn::StoreU(unpack_6_bits<0>(hn::LoadU(d, packed)), d, codes);
+  hn::StoreU(unpack_6_bits<4>(hn::LoadU(d, packed + 8)), d, codes + 16);
+}
 
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

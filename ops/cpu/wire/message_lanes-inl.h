@@ -19,7 +19,6 @@
 #include "ops/codec/wire_message.h"
 #include "ops/cpu/float_lanes-inl.h"
 #include "ops/cpu/wire/block_scales-inl.h"
-#include "ops/cpu/wire/code_bytes-inl.h"
 #include "ops/cpu/wire/element_lanes-inl.h"
 #include "ops/cpu/wire/tile_inputs-inl.h"
 
