@@ -5,8 +5,7 @@
 #include "tests/support/cuda_on_host/cuda_on_host.h"
 
 // After it: they are written in CUDA C++.
-#include "ops/cuda/wire/wire_average_kernel.cuh"
-#include "ops/cuda/wire/wire_codec_kernel.cuh"
+#include "ops/cuda/wire/wire_kernels.cuh"
 
 namespace narrowcast::cuda_on_host {
 

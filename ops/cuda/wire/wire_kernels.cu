@@ -1,11 +1,40 @@
+#include "ops/cuda/wire/wire_kernels.h"
+
 #include <cuda_pipeline_primitives.h>
 
 #include "ops/codec/wire_format.h"
 #include "ops/cuda/launch.cuh"
-#include "ops/cuda/wire/wire_average_kernel.cuh"
-#include "ops/cuda/wire/wire_kernels.h"
+#include "ops/cuda/wire/wire_kernels.cuh"
 
 namespace narrowcast::cuda {
+
+void wire_encode(WireFormat format, const EncodeArguments& arguments, Stream stream) {
+  check_float_type(arguments.type);
+  if (arguments.n == 0) {
+    return;
+  }
+  codec::wire::visit(format, [&](auto format_type) {
+    using Format = decltype(format_type);
+    const unsigned blocks = blocks_for(arguments.n);
+    if (arguments.residual != nullptr) {
+      wire_encode_kernel<Format, true><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+    } else {
+      wire_encode_kernel<Format, false><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+    }
+  });
+  check_launch("wire_encode_kernel");
+}
+
+void wire_decode(WireFormat format, const DecodeArguments& arguments, Stream stream) {
+  check_float_type(arguments.type);
+  if (arguments.n == 0) {
+    return;
+  }
+  codec::wire::visit(format, [&](auto format_type) {
+    wire_decode_kernel<decltype(format_type)><<<blocks_for(arguments.n), kThreadsPerBlock, 0, stream>>>(arguments);
+  });
+  check_launch("wire_decode_kernel");
+}
 
 void wire_average(WireFormat format, const AverageArguments& arguments, Stream stream) {
   check_parts(arguments.parts);
