@@ -7,9 +7,8 @@
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
 #include "ops/cuda/wire/array_tile.cuh"
-#include "ops/cuda/wire/block_tile.cuh"
-#include "ops/cuda/wire/float_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
+#include "ops/cuda/wire/tile_codecs.cuh"
 
 namespace narrowcast::cuda {
 

@@ -1,22 +1,71 @@
-// A warp's tile in a block format: scales and codes to bytes and back.
-//
-// A lane holds parts of kScales blocks. To find their scales, lanes exchange magnitudes until each knows the largest of
-// one block; it computes that block's scale alone, and gives it to the others where they need it.
+// A warp's tile as bytes of a message and back: in a block format scales and codes (BlockTile), in a float format a
+// code by itself for each element (FloatTile).
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
 
+#include "ops/codec/host_device.h"
+#include "ops/codec/quantize_tensor.h"
+#include "ops/codec/wire_elements.h"
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_message.h"
 #include "ops/codec/wire_rounding.h"
 #include "ops/cuda/vectors.h"
 #include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
-#include "ops/cuda/wire/tile_numbers.cuh"
+
+#if defined(__CUDACC__)
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#endif
 
 namespace narrowcast::cuda {
+
+// The number that binary16's bits stand for, by the GPU's own instruction: the value that the codec computes, in a
+// fifth of the instructions (which bits a NaN has is the GPU's matter).
+#if defined(__CUDA_ARCH__)
+__device__ __forceinline__ float binary16_value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+#else
+NARROWCAST_HOST_DEVICE inline float binary16_value(uint16_t bits) { return codec::decode_fp16(bits); }
+#endif
+
+// The same for the E4M3 code that is byte kByte of a word. GPUs before sm_89 have no instruction for it.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+template <int kByte>
+__device__ __forceinline__ float e4m3_value(uint32_t word) {
+  const auto pair = static_cast<__nv_fp8x2_storage_t>(word >> (kByte / 2 * 16));
+  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3);
+  return binary16_value(kByte % 2 == 0 ? halves.x : halves.y);
+}
+#else
+template <int kByte>
+NARROWCAST_HOST_DEVICE inline float e4m3_value(uint32_t word) {
+  return codec::wire::Float8E4M3::decode_field<8 * kByte>(word);
+}
+#endif
+
+// The random words (codec/wire_rounding.h) of the kColumns elements from element `first` on: of one quad of the
+// generator, or of two where the array begins within one. Selects instead of indices, which would put the words into
+// local memory.
+__device__ __forceinline__ codec::wire::PhiloxWords random_columns(const codec::wire::Rounding& rounding, int first) {
+  const uint64_t position = rounding.position + static_cast<uint64_t>(first);
+  codec::wire::PhiloxWords words = codec::wire::random_words(rounding, position / kColumns);
+  const auto skipped = static_cast<int>(position % kColumns);
+  if (skipped == 0) {
+    return words;
+  }
+  codec::wire::PhiloxWords next = codec::wire::random_words(rounding, position / kColumns + 1);
+  if (skipped % 2 != 0) {
+    words = {{words.word[1], words.word[2], words.word[3], next.word[0]}};
+    next = {{next.word[1], next.word[2], 0, 0}};
+  }
+  if (skipped >= 2) {
+    words = {{words.word[2], words.word[3], next.word[0], next.word[1]}};
+  }
+  return words;
+}
 
 // The largest of value i % kValues of the kLanes lanes around lane i; kLanes >= kValues, both powers of two.
 template <int kValues, int kLanes>
@@ -40,7 +89,10 @@ __device__ __forceinline__ uint32_t largest_of_one(uint32_t (&values)[kValues], 
   return largest;
 }
 
-// The codec of a tile.
+// The codec of a tile in a block format.
+//
+// A lane holds parts of kScales blocks. To find their scales, lanes exchange magnitudes until each knows the largest of
+// one block; it computes that block's scale alone, and gives it to the others where they need it.
 template <class Format>
 struct BlockTile {
   using Element = typename Format::Element;
@@ -193,6 +245,73 @@ struct BlockTile {
     NARROWCAST_UNROLL
     for (int i = 0; i < kCodeBytes; i += kWidth) {
       store_vector(bytes + i, static_cast<Part>(codes >> (8 * i)));
+    }
+  }
+};
+
+// The codec of a tile in a float format; its functions are BlockTile's.
+template <class Format>
+struct FloatTile {
+  using Element = typename Format::Element;
+  using Code = typename Element::Code;
+  static constexpr int kUnit = sizeof(Code);
+  static constexpr int kWords = kColumns * kUnit / 4;  // Of a lane in a row.
+
+  static __device__ __forceinline__ int codes_offset(int row, int lane) {
+    return (row * kRowElements + kColumns * lane) * kUnit;
+  }
+
+  static __device__ __forceinline__ void encode(const TileValues& x, const codec::wire::Rounding& rounding, int lane,
+                                                uint8_t* message) {
+    if (rounding.stochastic) {
+      encode_rows<true>(x, rounding, lane, message);
+    } else {
+      encode_rows<false>(x, rounding, lane, message);
+    }
+  }
+
+  template <class Sink>
+  static __device__ __forceinline__ void decode(const uint8_t* staging, int offset, int lane, const Sink& sink) {
+    NARROWCAST_UNROLL
+    for (int row = 0; row < kRows; ++row) {
+      const UnalignedWords<kWords> words(staging + row * kRowElements * kUnit, offset + codes_offset(0, lane));
+      NARROWCAST_UNROLL
+      for (int column = 0; column < kColumns; ++column) {
+        const int bit = column * kUnit * 8;
+        sink(row, column, value_of(static_cast<Code>(words.at[bit / 32] >> bit % 32)));
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void add(const uint8_t* staging, int offset, int lane, TileValues& sum) {
+    decode(staging, offset, lane, [&](int row, int column, float value) { sum.at[row][column] += value; });
+  }
+
+ private:
+  static __device__ __forceinline__ float value_of(Code code) {
+    if constexpr (std::is_same_v<Element, codec::wire::Binary16>) {
+      return binary16_value(code);
+    } else {
+      return Element::decode(code);
+    }
+  }
+
+  template <bool kStochastic>
+  static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,
+                                                     int lane, uint8_t* message) {
+    NARROWCAST_UNROLL
+    for (int row = 0; row < kRows; ++row) {
+      codec::wire::PhiloxWords random = {};
+      if constexpr (kStochastic) {
+        spare_registers();
+        random = random_columns(rounding, row * kRowElements + kColumns * lane);
+      }
+      NARROWCAST_UNROLL
+      for (int column = 0; column < kColumns; ++column) {
+        const float value = x.at[row][column];
+        const Code code = kStochastic ? Element::encode(value, random.word[column]) : Element::encode(value);
+        store_vector(message + codes_offset(row, lane) + column * kUnit, code);
+      }
     }
   }
 };
