@@ -1,12 +1,19 @@
-// `narrowcast-train --evaluate`: what a trained model is worth, and what it writes.
+// `narrowcast-train --evaluate`: what a trained model, a bundled one or a TorchScript module, is worth on some data,
+// and what it writes.
 #pragma once
 
+#include <torch/csrc/jit/api/module.h>
+
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <narrowcast/generation.h>
+#include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
+#include "trainer/train/data/dataset.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::inference {
@@ -33,6 +40,54 @@ struct EvaluationJob {
   ProcessGroupOptions group = {};
   bool dry_run = false;
 };
+
+// A TorchScript module as a model that can be evaluated. Its forward takes what a bundled model takes (tokens, int64
+// [B, T], or images, uint8 [B, height, width]) and returns a float tensor of logits [B, T, vocabulary] or [B, classes].
+class ScriptModel : public models::Model {
+ public:
+  // `name` is for messages: the file's path.
+  ScriptModel(torch::jit::Module module, std::string name);
+
+  // forward(inputs). Throws c10::ValueError naming the module if it returns anything but logits of that shape, or
+  // what the module itself threw.
+  at::Tensor logits(const at::Tensor& inputs);
+
+  // targets int64 [B, T] or [B]: mean cross entropy in nats. Also an error if a target has no logit.
+  at::Tensor forward(const models::Batch& batch) override;
+
+  // None: a TorchScript module does not say how it was made.
+  models::ModelOptions options() const override { return {}; }
+
+ private:
+  torch::jit::Module module_;
+  std::string name_;
+};
+
+// A model out of a file, in evaluation mode.
+struct LoadedModel {
+  std::shared_ptr<models::Model> model;
+  std::string name;                            // "char_gpt" or "mlp"
+  std::vector<std::string> vocabulary = {};    // of a text model, if the file holds it
+  std::vector<at::Tensor> state = {};          // parameters and buffers
+  std::optional<models::NextToken> next = {};  // of a text model
+};
+
+// Loads the model that job.file is by its suffix. Throws c10::ValueError for another suffix, a file that cannot be read
+// or a model that cannot be evaluated, CorruptInputError for a file that is not what its suffix says.
+LoadedModel load_for_evaluation(const EvaluationJob& job);
+
+// What the model is evaluated on.
+struct EvaluationData {
+  std::unique_ptr<data::Dataset> dataset = {};
+  std::string name;                           // what was read, for people
+  uint64_t hash = 0;                          // of its content
+  std::vector<std::string> vocabulary = {};   // of a text: the model's, or the text's own if the model has none
+  std::optional<double> bigram_entropy = {};  // of a text, in nats
+};
+
+// Reads job.data in the model's vocabulary. Errors as in job::make_inputs; also c10::ValueError for a character that
+// the model does not know.
+EvaluationData read_data(const EvaluationJob& job, const LoadedModel& loaded);
 
 // Loads the model, prints the loss on the held-out part of the data (the same samples as a training with the same
 // data, batch size and batches) and then the text it generates. Rank 0 prints. Returns an exit code. Throws the three

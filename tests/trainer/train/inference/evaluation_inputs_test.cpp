@@ -1,4 +1,4 @@
-#include "trainer/train/inference/evaluation_inputs.h"
+#include "trainer/train/inference/evaluation_job.h"
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
