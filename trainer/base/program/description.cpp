@@ -1,4 +1,4 @@
-#include "trainer/base/program/description.h"
+#include "trainer/base/program/command_line.h"
 
 #include <absl/flags/commandlineflag.h>
 #include <absl/flags/reflection.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/base/program/description.h"
+#include "trainer/base/program/command_line.h"
 
 ABSL_DECLARE_FLAG(int32_t, sample_steps);
 ABSL_DECLARE_FLAG(double, sample_rate);
