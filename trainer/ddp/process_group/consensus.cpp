@@ -12,17 +12,20 @@
 #include <set>
 #include <utility>
 
+#include <narrowcast/errors.h>
 #include <narrowcast/network_errors.h>
 #include "ops/collectives/group.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/text.h"
+#include "trainer/ddp/process_group/first_failure.h"
 
 namespace narrowcast {
 namespace {
 
 constexpr int64_t kLongestText = int64_t{64} << 20;  // bytes that are taken from a rank
 constexpr size_t kLongestShown = 300;                // bytes of a name or a value in a message
+constexpr size_t kLongestFailure = 2000;             // bytes
 
 std::vector<double> all_reduce(const ProcessGroupPtr& group, const std::vector<double>& values,
                                c10d::ReduceOp::RedOpType operation) {
@@ -137,6 +140,19 @@ std::string describe_difference(const std::vector<std::vector<NamedValue>>& list
   return "a name that occurs several times differs between ranks";
 }
 
+std::string failure_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const c10::ValueError& error) {
+    return printable(error.what_without_backtrace(), kLongestFailure);
+  } catch (const CorruptInputError& error) {
+    return printable(error.what_without_backtrace(), kLongestFailure);
+  } catch (const OutputError& error) {
+    return printable(error.what_without_backtrace(), kLongestFailure);
+  }
+  return "";
+}
+
 }  // namespace
 
 void barrier(const ProcessGroupPtr& group, const std::string& step) {
@@ -183,6 +199,21 @@ void check_equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<Na
     lists.push_back(parse_values(rank_text, lists.size()));
   }
   TORCH_CHECK_VALUE(false, describe_difference(lists));
+}
+
+std::string first_failure(const ProcessGroupPtr& group, const std::function<void()>& body) {
+  const std::vector<std::string> failures = all_gather_text(group, failure_of(body));
+  for (size_t rank = 0; rank < failures.size(); ++rank) {
+    if (!failures[rank].empty()) {
+      const std::string failure = printable(failures[rank], kLongestFailure);  // Of a peer, which may send anything.
+      return failures.size() == 1 ? failure : c10::str("rank ", rank, ": ", failure);
+    }
+  }
+  return "";
+}
+
+std::string from_rank_0(const ProcessGroupPtr& group, const std::string& text) {
+  return all_gather_text(group, group->getRank() == 0 ? text : "").at(0);
 }
 
 }  // namespace narrowcast

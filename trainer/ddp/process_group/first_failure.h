@@ -1,4 +1,4 @@
-// What all ranks learn from one of them: that it failed, or what rank 0 says.
+// What all ranks learn from one of them: that it failed, or what rank 0 says. consensus.cpp has these functions.
 #pragma once
 
 #include <functional>
