@@ -187,7 +187,7 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
   const auto index = static_cast<int64_t>(bucket.getIndex());
   const bool is_first = index <= std::exchange(last_bucket_, index);
   if (candidates_.size() == 1) {
-    return run(*hooks_[0], bucket);
+    return run_inside(*hooks_[0], bucket);
   }
   if (is_first) {
     begin_step();
@@ -197,7 +197,7 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
   const PredictedExchanges predicted{candidates_[choice].cost.of(numel), candidates_[choice].sent.of(numel), 1};
   step_ += predicted;
   watch_->begin(predicted);
-  return run(*hooks_[choice], bucket)
+  return run_inside(*hooks_[choice], bucket)
       ->then(
           [watch = watch_](c10::ivalue::Future& done) {
             watch->end();
@@ -205,10 +205,6 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
             return done.value();
           },
           c10::TensorType::get());
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> AutoHook::run(CommHook& hook, c10d::GradBucket& bucket) {
-  return run_inside(hook, bucket);
 }
 
 // Called before the first bucket, on all ranks in the same step. What was asked for in the step before is there: every

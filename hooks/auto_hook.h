@@ -79,7 +79,6 @@ class AutoHook final : public CommHook {
     c10::intrusive_ptr<c10d::Work> work;
   };
   ExchangeCost cost_of(const std::string& name, const AutoMeasures& measures) const;
-  c10::intrusive_ptr<c10::ivalue::Future> run(CommHook& hook, c10d::GradBucket& bucket);
   void begin_step();
   void agree_on(double change);
   void take_agreed(double change, const PredictedExchanges& step);

@@ -21,7 +21,8 @@ std::vector<std::string> given(const HookOptions& options) {
 
 TEST(NamedOptions, SayWhatIsNotAsItIsByItself) {
   EXPECT_THAT(given({}), IsEmpty());
-  EXPECT_THAT(given({.wire = {.format = WireFormat::kInt4B32,
+  EXPECT_THAT(given({.process_group = {},
+                     .wire = {.format = WireFormat::kInt4B32,
                               .stochastic_rounding_seed = 7,
                               .error_feedback = true,
                               .exempt_one_dimensional = true,
@@ -33,9 +34,10 @@ TEST(NamedOptions, SayWhatIsNotAsItIsByItself) {
               ElementsAre("hook_format: int4_b32", "stochastic_rounding: seed 7", "error_feedback: true",
                           "exempt_one_dimensional: true", "levels: two", "node_size: 2", "link_gbit: 2.5",
                           "link_us: 50", "auto_bits: 6"));
-  EXPECT_THAT(given({.channel_size = 7, .local = {.start = 3, .group_size = 1, .hook = "int8"}}),
+  EXPECT_THAT(given({.process_group = {}, .channel_size = 7, .local = {.start = 3, .group_size = 1, .hook = "int8"}}),
               ElementsAre("channel_size: 7", "outer_warmup: 3", "local_group: none", "local_hook: int8"));
-  EXPECT_THAT(given({.power_sgd = {.rank = 2, .warm_start = false, .epsilon = 0.5, .wire = WireFormat::kBf16}}),
+  EXPECT_THAT(given({.process_group = {},
+                     .power_sgd = {.rank = 2, .warm_start = false, .epsilon = 0.5, .wire = WireFormat::kBf16}}),
               ElementsAre("power_sgd_rank: 2", "power_sgd_warm_start: false", "power_sgd_epsilon: 0.5",
                           "power_sgd_wire: bf16"));
 }

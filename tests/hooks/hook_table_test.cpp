@@ -108,7 +108,7 @@ TEST(EffectiveOptions, AreThoseThatTheHookFillsIn) {
   EXPECT_EQ(effective_options("int4", {}).wire.format, WireFormat::kInt4B32);
   EXPECT_EQ(effective_options("auto", {}).wire.auto_bits, kDefaultAutoBits);
   EXPECT_EQ(effective_options("quantize_per_channel", {}).channel_size, kDefaultChannelSize);
-  const HookOptions of_rank_2 = effective_options("power_sgd_rank2", {.power_sgd = {.start = 7}});
+  const HookOptions of_rank_2 = effective_options("power_sgd_rank2", {.process_group = {}, .power_sgd = {.start = 7}});
   EXPECT_EQ(of_rank_2.power_sgd.rank, 2);
   EXPECT_EQ(of_rank_2.power_sgd.start, 7);
   const HookOptions none = effective_options("none", {});

@@ -38,7 +38,7 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
   std::vector<NamedValue> values = {{"narrowcast version", version()}, {"hook", options.hook()}};
   const hooks::HookOptions hook_options = hooks::effective_options(options.hook(), options.hook_options(nullptr));
   for (const hooks::NamedOption& option : hooks::named_options(hook_options)) {
-    values.push_back({option.name, text_of(option.value)});
+    values.push_back({option.name, hooks::text_of(option.value)});
   }
   values.insert(values.end(), {{"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
                                {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},

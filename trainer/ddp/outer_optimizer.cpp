@@ -159,7 +159,7 @@ void OuterOptimizer::compare_between_ranks() const {
                                     {"outer_warmup", c10::str(options_.warmup_steps())},
                                     {"first_exchange", c10::str(options_.effective_first_exchange())}};
   for (const hooks::NamedOption& option : hooks::named_options({nullptr, options_.wire()})) {
-    values.push_back({outer_name(option.name), text_of(option.value)});
+    values.push_back({outer_name(option.name), hooks::text_of(option.value)});
   }
   values.push_back({"elements of the parameters", c10::str(elements_)});
   check_equal_on_all_ranks(group_, values);
