@@ -39,6 +39,11 @@ set(NARROWCAST_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive)
 set(NARROWCAST_LEFT_OUT_HookConformance *_world2 *_world4 *_world8)  # Leaving 1, 3 and 5.
 set(NARROWCAST_LEFT_OUT_AffineCodec *_2_* *_7 *_512 *_1024)          # Leaving worlds of 1, 3 and 4, sizes 1, 511, 513 and 5003.
 set(NARROWCAST_LEFT_OUT_StochasticRounding *.HasNoBias/*)            # The statistics of 4096 steps.
+set(NARROWCAST_LEFT_OUT_PowerSgdLevels *world1_* *world2_* *world4_* *world8_*)  # Leaving 3 and 5.
+set(NARROWCAST_LEFT_OUT_AutoHookOver */9 */10 */11 */15 */16 */17)               # Leaving worlds of 1, 2, 3 and 5,
+set(NARROWCAST_LEFT_OUT_ChannelSizeTest */1 */3 */5)                             # of 1, 3 and 5,
+set(NARROWCAST_LEFT_OUT_VerifyGradientsTest */1 */3)                             # of 1 and 3,
+set(NARROWCAST_LEFT_OUT_ResumeTest *_2)                                          # and of 1 and 3.
 
 # narrowcast_add_suites(<name> <test> <suite>...): a test of ctest, one process that runs those suites of
 # narrowcast_test(<name>).
