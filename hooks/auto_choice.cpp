@@ -150,6 +150,10 @@ ExchangeCost cost_on_link(const std::string& name, const HookOptions& options, c
   return {static_cast<double>(collectives::hops_of(route)) * link.seconds_per_hop, bytes * link.seconds_per_byte};
 }
 
+ExchangeCost not_faster_than_link(const ExchangeCost& measured, const ExchangeCost& on_link) {
+  return {measured.seconds, std::max(measured.seconds_per_element, on_link.seconds_per_element)};
+}
+
 ExchangeCost local_cost(const std::string& name, const HookOptions& options, const NodeLayout& layout) {
   const at::Tensor gradients = at::ones({kLocalNumel}).mul_(1e-3);
   const at::Tensor other = at::zeros_like(gradients);

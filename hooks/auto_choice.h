@@ -38,6 +38,10 @@ size_t choose_candidate(const std::vector<AutoCandidate>& candidates, int64_t nu
 ExchangeCost cost_on_link(const std::string& name, const HookOptions& options, const node::NodeLayout& layout,
                           const collectives::LinkCost& link);
 
+// What was measured, where large buckets take at least what they take on the link. They are known from smaller ones:
+// of a few milliseconds, of which a busy machine adds as many more to one size or the other.
+ExchangeCost not_faster_than_link(const ExchangeCost& measured, const ExchangeCost& on_link);
+
 // What rounding, adding up and copying take on this rank: measured, some milliseconds. On the CPU.
 ExchangeCost local_cost(const std::string& name, const HookOptions& options, const node::NodeLayout& layout);
 

@@ -158,7 +158,10 @@ ExchangeCost AutoHook::cost_of(const std::string& name, const AutoMeasures& meas
            agreed(options_.process_group, local_cost(name, options_, nodes_->layout));
   }
   const auto hook = hook_row(name).make(own);
-  return measure_exchange(*hook, options_.process_group);
+  const ExchangeCost measured = measure_exchange(*hook, options_.process_group);
+  return link_.between_nodes
+             ? not_faster_than_link(measured, cost_on_link(name, options_, nodes_->layout, *link_.between_nodes))
+             : measured;
 }
 
 std::string AutoHook::decision() const {

@@ -66,7 +66,8 @@ struct CostMeasurement {
 // A collective: averages buckets of both sizes with the hook, one at a time, and returns the same line on all ranks.
 // The slowest rank's time counts, the least of the iterations of a size: what disturbs a machine only adds. On the way
 // from the small size to the large one buckets grow by factors of four, unmeasured: they warm up memory, and use up
-// what a network lets pass at once. Where one of them takes an eighth of the time that there is, it is large enough.
+// what a network lets pass at once. Where one of them takes an eighth of the time that there is, twice, it is large
+// enough.
 //
 // The hook is one made for this: its state and counters change. Throws c10::ValueError for options out of range,
 // c10::DistBackendError if a peer fails, and what the hook throws.

@@ -93,6 +93,14 @@ TEST(CostOnLink, IsPayloadOverTheLinkAndHops) {
   EXPECT_EQ(cost_on_link("fp32", {}, NodeLayout::of_size(4, 4), link).seconds_per_element, 0);
 }
 
+TEST(NotFasterThanLink, HoldsForLargeBuckets) {
+  const ExchangeCost on_link{3e-4, 6e-8};
+  const ExchangeCost too_fast = not_faster_than_link({1e-4, 1e-9}, on_link);
+  EXPECT_EQ(too_fast.seconds, 1e-4) << "which is measured, of small ones";
+  EXPECT_EQ(too_fast.seconds_per_element, 6e-8);
+  EXPECT_EQ(not_faster_than_link({1e-4, 7e-8}, on_link).seconds_per_element, 7e-8);
+}
+
 // 10 Gbit/s of the node are 5 of each of its two ranks, which send half each; a ring crosses the card once.
 TEST(CostOnLink, SharesACardAmongItsRanks) {
   const NodeLayout layout = NodeLayout::of_size(4, 2);

@@ -145,6 +145,7 @@ HookTime summarize(const ProcessGroupPtr& group, const HookWorkload& workload, c
   time.payload_bytes = std::llround(all_reduce_max(group, {per_iteration})[0]);
   time.payload_bytes_per_node = std::llround(most_of_any_node(group, workload.nodes, per_iteration));
   time.median_ms = median(time.milliseconds);
+  time.decision = entry.hook->decision();
   return time;
 }
 

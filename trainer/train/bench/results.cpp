@@ -108,20 +108,24 @@ json kernels_json(const KernelRates& kernels) {
 json number_or_null(const std::optional<double>& number) { return number ? json(*number) : json(nullptr); }
 
 json hook_json(const BenchResults& results, const HookTime& time) {
-  return {{"hook", time.hook},
-          {"bucket_bytes", time.bucket_bytes},
-          {"elements", elements_of(time.bucket_bytes)},
-          {"buckets", time.buckets},
-          {"min_ms", *std::min_element(time.milliseconds.begin(), time.milliseconds.end())},
-          {"median_ms", time.median_ms},
-          {"p99_ms", quantile(time.milliseconds, 0.99)},
-          {"milliseconds", time.milliseconds},
-          {"algbw_gb_per_second", algorithm_bandwidth(time)},
-          {"busbw_gb_per_second", bus_bandwidth(time, results.ranks)},
-          {"wire_gb_per_second", wire_bandwidth(time)},
-          {"share_of_link", number_or_null(share_of_link(results, time))},
-          {"payload_bytes", time.payload_bytes},
-          {"payload_bytes_per_node", time.payload_bytes_per_node}};
+  json hook{{"hook", time.hook},
+            {"bucket_bytes", time.bucket_bytes},
+            {"elements", elements_of(time.bucket_bytes)},
+            {"buckets", time.buckets},
+            {"min_ms", *std::min_element(time.milliseconds.begin(), time.milliseconds.end())},
+            {"median_ms", time.median_ms},
+            {"p99_ms", quantile(time.milliseconds, 0.99)},
+            {"milliseconds", time.milliseconds},
+            {"algbw_gb_per_second", algorithm_bandwidth(time)},
+            {"busbw_gb_per_second", bus_bandwidth(time, results.ranks)},
+            {"wire_gb_per_second", wire_bandwidth(time)},
+            {"share_of_link", number_or_null(share_of_link(results, time))},
+            {"payload_bytes", time.payload_bytes},
+            {"payload_bytes_per_node", time.payload_bytes_per_node}};
+  if (!time.decision.empty()) {
+    hook["decision"] = time.decision;
+  }
+  return hook;
 }
 
 json hooks_json(const BenchResults& results) {

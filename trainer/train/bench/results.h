@@ -47,6 +47,7 @@ struct HookTime {
   int64_t payload_bytes = 0;              // that each rank sends in one iteration; the most of any rank
   int64_t payload_bytes_per_node = 0;     // that the ranks of a node send together; the most of any node
   double median_ms = 0;
+  std::string decision = {};  // as CommHook::decision has it, at the end; empty for hooks that choose nothing
 };
 
 // How far one hook's mean of one bucket is from the exact one.
@@ -129,6 +130,9 @@ std::string ranks_text(const BenchResults& results);
 
 // A table with a line per case and hook, and an empty line between cases; a dash stands where there is no number.
 std::string hook_table(const BenchResults& results);
+
+// A line for each case and hook that chose what to send; empty without any.
+std::string decision_lines(const BenchResults& results);
 
 // A table with a line per size and hook, and an empty line between sizes. Of results whose exactness was checked.
 std::string exactness_table(const BenchResults& results);

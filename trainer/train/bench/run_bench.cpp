@@ -178,7 +178,7 @@ void print(const BenchResults& results, std::ostream& out) {
   if (results.kernels) {
     out << "\n" << kernel_table(*results.kernels);
   }
-  out << "\n" << hook_table(results);
+  out << "\n" << hook_table(results) << decision_lines(results);
   if (!results.exactness.empty()) {
     out << "\n" << exactness_table(results);
   }

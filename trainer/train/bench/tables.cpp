@@ -116,6 +116,16 @@ std::string hook_table(const BenchResults& results) {
       reporting::aligned_table(rows, "lrrrrrrrrrrrrrr"));
 }
 
+std::string decision_lines(const BenchResults& results) {
+  std::string lines;
+  for (const HookTime& time : results.hooks) {
+    if (!time.decision.empty()) {
+      absl::StrAppend(&lines, time.hook, ", ", time.buckets, " x ", time.bucket_bytes, " bytes: ", time.decision, "\n");
+    }
+  }
+  return lines;
+}
+
 std::string exactness_table(const BenchResults& results) {
   std::vector<TableRow> rows = {
       {"hook", "bytes", "elements", "squared relative error", "outside tolerance", "replicas"}};

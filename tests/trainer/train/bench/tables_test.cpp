@@ -48,6 +48,15 @@ TEST(KernelTable, ComparesWithReading) {
             "fp8_e4m3_b32     9.0         45%    10.0         50%\n");
 }
 
+TEST(DecisionLines, AreThereForHooksThatChoose) {
+  HookTime chooses = time_of("auto", 1, 25'000);
+  chooses.decision = "int8 from 64 KiB on";
+  const BenchResults results = {.ranks = 2, .hooks = {time_of("allreduce", 4, 100'000), chooses}};
+  EXPECT_EQ(decision_lines(results), "auto, 1 x 26214400 bytes: int8 from 64 KiB on\n");
+  EXPECT_EQ(to_json({}, results)["hooks"][1]["decision"], "int8 from 64 KiB on");
+  EXPECT_FALSE(to_json({}, results)["hooks"][0].contains("decision"));
+}
+
 TEST(HookTable, HasALinePerHookAndCase) {
   HookTime small = four_of("int8", 0.5, 400);
   small.bucket_bytes = 64 << 10;
