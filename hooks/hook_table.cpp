@@ -81,6 +81,13 @@ HookRow cast_row(std::string name, std::unique_ptr<CommHook> (*make)(const HookO
           .reference_tolerance = kReferenceOfNarrowFormats};
 }
 
+HookRow bf16_compress_row() {
+  constexpr WireFormat kFormat = WireFormat::kBf16;
+  HookRow row = cast_row("bf16_compress", make_bf16_compress_hook, kFormat);
+  row.sent_with_auto = kFormat;
+  return row;
+}
+
 // The message of the largest of an array's segments, which one rank of a node sends.
 int64_t bytes_of_segment(int64_t numel, const NodeLayout& layout, WireFormat format) {
   return encoded_size(collectives::largest_segment(layout, numel), format);
@@ -118,51 +125,50 @@ HookRow taking_any_format(HookRow row) {
   return row;
 }
 
-// The same hook where auto may take it.
-HookRow for_auto(HookRow row, WireFormat sent) {
-  row.sent_with_auto = sent;
+// The same hook of a wire format where auto may take it.
+HookRow for_auto(HookRow row) {
+  row.sent_with_auto = row.format;
   return row;
 }
 
 std::list<HookRow> rows_of_all_hooks() {
-  std::list<HookRow> rows = {
-      {.name = "none",
-       .payload_bytes = bytes_of_all_reduce,
-       .error_terms = terms_of_float32,
-       .reference_tolerance = kReferenceOfFloat32},
-      {.name = "allreduce",
-       .make = make_allreduce_hook,
-       .payload_bytes = bytes_of_all_reduce,
-       .error_terms = terms_of_float32,
-       .reference_tolerance = kReferenceOfFloat32,
-       .sent_with_auto = WireFormat::kFp32},
-      cast_row("fp16_compress", make_fp16_compress_hook, WireFormat::kFp16),
-      for_auto(cast_row("bf16_compress", make_bf16_compress_hook, WireFormat::kBf16), WireFormat::kBf16),
-      {.name = "quantize_per_tensor",
-       .make = make_quantize_per_tensor_hook,
-       .payload_bytes = bytes_of_codes,
-       .error_terms = terms_of_one_row,
-       .reference_tolerance = kReferenceOfNarrowFormats},
-      {.name = "quantize_per_channel",
-       .make = make_per_channel_hook,
-       .payload_bytes = bytes_of_channels,
-       .error_terms = terms_of_channels,
-       .reference_tolerance = kReferenceOfNarrowFormats,
-       .takes_channel_size = true},
-      {.name = "noop",
-       .make = make_noop_hook,
-       .payload_bytes = bytes_of_nothing,
-       .error_terms = terms_of_float32,  // Once its gradients are averaged.
-       .reference_tolerance = kReferenceOfFloat32,
-       .keeps_replicas_equal = false},
-      taking_any_format(wire_row("quantized_allreduce", WireFormat::kInt8B128)),
-      for_auto(wire_row("int8", WireFormat::kInt8B128), WireFormat::kInt8B128),
-      for_auto(wire_row("int6", WireFormat::kInt6B32), WireFormat::kInt6B32),
-      for_auto(wire_row("int4", WireFormat::kInt4B32), WireFormat::kInt4B32),
-      wire_row("fp8", WireFormat::kFp8E4M3B32),  // Sends more than int8 and rounds more.
-      for_auto(wire_row("fp32", WireFormat::kFp32), WireFormat::kFp32),
-      auto_row(),
-      post_local_sgd_row()};
+  std::list<HookRow> rows = {{.name = "none",
+                              .payload_bytes = bytes_of_all_reduce,
+                              .error_terms = terms_of_float32,
+                              .reference_tolerance = kReferenceOfFloat32},
+                             {.name = "allreduce",
+                              .make = make_allreduce_hook,
+                              .payload_bytes = bytes_of_all_reduce,
+                              .error_terms = terms_of_float32,
+                              .reference_tolerance = kReferenceOfFloat32,
+                              .sent_with_auto = WireFormat::kFp32},
+                             cast_row("fp16_compress", make_fp16_compress_hook, WireFormat::kFp16),
+                             bf16_compress_row(),
+                             {.name = "quantize_per_tensor",
+                              .make = make_quantize_per_tensor_hook,
+                              .payload_bytes = bytes_of_codes,
+                              .error_terms = terms_of_one_row,
+                              .reference_tolerance = kReferenceOfNarrowFormats},
+                             {.name = "quantize_per_channel",
+                              .make = make_per_channel_hook,
+                              .payload_bytes = bytes_of_channels,
+                              .error_terms = terms_of_channels,
+                              .reference_tolerance = kReferenceOfNarrowFormats,
+                              .takes_channel_size = true},
+                             {.name = "noop",
+                              .make = make_noop_hook,
+                              .payload_bytes = bytes_of_nothing,
+                              .error_terms = terms_of_float32,  // Once its gradients are averaged.
+                              .reference_tolerance = kReferenceOfFloat32,
+                              .keeps_replicas_equal = false},
+                             taking_any_format(wire_row("quantized_allreduce", WireFormat::kInt8B128)),
+                             for_auto(wire_row("int8", WireFormat::kInt8B128)),
+                             for_auto(wire_row("int6", WireFormat::kInt6B32)),
+                             for_auto(wire_row("int4", WireFormat::kInt4B32)),
+                             wire_row("fp8", WireFormat::kFp8E4M3B32),  // Sends more than int8 and rounds more.
+                             for_auto(wire_row("fp32", WireFormat::kFp32)),
+                             auto_row(),
+                             post_local_sgd_row()};
   for (HookRow& row : power_sgd_rows()) rows.push_back(std::move(row));
   return rows;
 }

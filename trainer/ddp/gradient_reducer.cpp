@@ -14,18 +14,13 @@
 #include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
 #include "trainer/ddp/bucket_chooser.h"
+#include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/reducer.h"
 
 namespace narrowcast {
 namespace {
 
 constexpr size_t kBroadcastChunkBytes = size_t{250} << 20;
-
-ProcessGroupPtr checked_group(ProcessGroupPtr group) {
-  TORCH_CHECK_VALUE(group.defined(), "process_group must not be null; create one with init_process_group");
-  TORCH_CHECK_VALUE(group->hasBackends(), "process_group has no backend; create one with init_process_group");
-  return group;
-}
 
 DdpOptions checked_options(const DdpOptions& options) {
   options.validate();

@@ -12,6 +12,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
+#include "trainer/ddp/process_group/backends.h"
 
 namespace narrowcast {
 namespace {
@@ -38,16 +39,11 @@ std::string levels_text(const std::vector<AveragingLevel>& levels) {
   return text;
 }
 
-ProcessGroupPtr checked_group_of_averager(ProcessGroupPtr group) {
-  TORCH_CHECK_VALUE(group.defined(), "process_group must not be null; create one with init_process_group");
-  return group;
-}
-
 }  // namespace
 
 HierarchicalAverager::HierarchicalAverager(ProcessGroupPtr group, const std::vector<AveragingLevel>& levels,
                                            int64_t warmup_steps)
-    : group_(checked_group_of_averager(std::move(group))), warmup_steps_(warmup_steps) {
+    : group_(checked_group(std::move(group))), warmup_steps_(warmup_steps) {
   check_levels(levels, group_->getSize());
   TORCH_CHECK_VALUE(warmup_steps >= 0, "warmup_steps: must be at least 0, but is ", warmup_steps);
   check_equal_on_all_ranks(group_, {{"levels", levels_text(levels)}, {"warmup_steps", c10::str(warmup_steps)}});

@@ -20,16 +20,12 @@
 #include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
 #include "trainer/base/files/hash.h"
+#include "trainer/ddp/process_group/backends.h"
 
 namespace narrowcast {
 namespace {
 
 constexpr const char* kHook = "quantized_allreduce";
-
-ProcessGroupPtr checked_group_of_outer(ProcessGroupPtr group) {
-  TORCH_CHECK_VALUE(group.defined(), "process_group must not be null; create one with init_process_group");
-  return group;
-}
 
 OuterOptions checked_outer_options(const OuterOptions& options) {
   options.validate();
@@ -124,7 +120,7 @@ std::vector<OuterOptimizer::Fragment> OuterOptimizer::cut(const std::vector<at::
 
 OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options)
     : inner_(inner),
-      group_(checked_group_of_outer(std::move(group))),
+      group_(checked_group(std::move(group))),
       options_(checked_outer_options(options)),
       parameters_(parameters_of(inner)),
       elements_(elements_of(parameters_)),

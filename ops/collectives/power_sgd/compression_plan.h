@@ -61,8 +61,6 @@ struct CompressionPlan {
 
   int64_t matrices() const;
   bool is_padded() const { return array_numel != numel; }
-  // Elements that a rank has to tell the others.
-  int64_t sent_numel() const { return p_numel + q_numel + plain_numel; }
 
   // What of the array is sent as it is, to or from [plain_numel], where it lies together.
   void gather_plain(const at::Tensor& array, const at::Tensor& together) const;

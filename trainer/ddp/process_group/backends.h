@@ -24,6 +24,9 @@ struct GroupBackend {
   c10::intrusive_ptr<c10d::Backend> backend;
 };
 
+// The group itself. c10::ValueError for null, and for one that has no backend.
+ProcessGroupPtr checked_group(ProcessGroupPtr group);
+
 // The network interface that the group uses, as ProcessGroupOptions::interface says; empty: the backend's own choice.
 std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options);
 

@@ -64,6 +64,12 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
 
 }  // namespace
 
+ProcessGroupPtr checked_group(ProcessGroupPtr group) {
+  TORCH_CHECK_VALUE(group.defined(), "process_group must not be null; create one with init_process_group");
+  TORCH_CHECK_VALUE(group->hasBackends(), "process_group has no backend; create one with init_process_group");
+  return group;
+}
+
 std::string socket_interface(const WorkerEnv& env, const ProcessGroupOptions& options) {
   return options.interface.empty() ? env.socket_interface : options.interface;
 }

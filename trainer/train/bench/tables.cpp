@@ -18,8 +18,6 @@ namespace {
 
 using reporting::TableRow;
 
-std::string percent(double share) { return absl::StrFormat("%.0f%%", 100 * share); }
-
 // Some three digits that say something: "0", "0.0123", "0.123", "1.23", "12.34", "123.4".
 std::string digits(double value) {
   if (value == 0) {
@@ -47,7 +45,7 @@ TableRow row_of(const BenchResults& results, const HookTime& time) {
           digits(algorithm_bandwidth(time)),
           digits(bus_bandwidth(time, results.ranks)),
           digits(wire_bandwidth(time)),
-          share ? percent(*share) : "-",
+          share ? reporting::format_percent(*share) : "-",
           bytes_text(time.payload_bytes),
           bytes_text(time.payload_bytes_per_node)};
 }
@@ -67,7 +65,7 @@ TableRow row_of(const HookFit& fit) {
           absl::StrCat(fit.sizes),
           absl::StrFormat("%.0f", fit.latency_us),
           text_or_dash(fit.gb_per_second),
-          percent(fit.worst_residual)};
+          reporting::format_percent(fit.worst_residual)};
 }
 
 }  // namespace
@@ -82,8 +80,9 @@ std::string kernel_table(const KernelRates& kernels) {
   std::vector<TableRow> rows = {{"format", "encode", "of reading", "decode", "of reading"}};
   for (const FormatRates& format : kernels.formats) {
     rows.push_back({std::string(to_string(format.format)), absl::StrFormat("%.1f", format.encode),
-                    percent(format.encode / kernels.memory_read), absl::StrFormat("%.1f", format.decode),
-                    percent(format.decode / kernels.memory_read)});
+                    reporting::format_percent(format.encode / kernels.memory_read),
+                    absl::StrFormat("%.1f", format.decode),
+                    reporting::format_percent(format.decode / kernels.memory_read)});
   }
   return absl::StrFormat("Kernels, one thread, GB/s of float32; memory is read at %.1f GB/s:\n", kernels.memory_read) +
          reporting::aligned_table(rows, "lrrrr");

@@ -70,6 +70,8 @@ std::string format_bytes(double bytes) {
   return scaled.digits + " " + scaled.prefix + "B";
 }
 
+std::string format_percent(double share) { return print("%.0f%%", 100 * share); }
+
 std::string format_duration(double seconds) {
   if (seconds < 9.95) {
     return print("%.1f s", seconds);

@@ -14,6 +14,9 @@ std::string format_count(double count);
 // The same with a unit: "512 B", "41.2 kB", "1.05 MB".
 std::string format_bytes(double bytes);
 
+// "41%". Of a share, 0 to 1.
+std::string format_percent(double share);
+
 // "0.4 s", "12 s", "3 min 05 s", "2 h 07 min". For durations >= 0.
 std::string format_duration(double seconds);
 

@@ -34,12 +34,6 @@ std::string scientific(double value) {
   return text.str();
 }
 
-std::string percent(double share) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(0) << share * 100 << "%";
-  return text.str();
-}
-
 std::string verdict(const HookReport& report) {
   if (!report.replicas_identical) {
     return "FAIL: ranks differ";
@@ -55,7 +49,7 @@ reporting::TableRow row_of(const HookReport& report) {
           scientific(report.comparison.largest_absolute),
           scientific(report.comparison.largest_relative),
           scientific(report.comparison.tolerance),
-          percent(report.comparison.worst_share),
+          reporting::format_percent(report.comparison.worst_share),
           reporting::format_bytes(static_cast<double>(report.payload_bytes_sent)),
           std::to_string(std::lround(report.seconds * 1e6)) + " us",
           verdict(report)};

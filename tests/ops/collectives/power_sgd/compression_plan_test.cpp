@@ -32,7 +32,7 @@ TEST(PlanByLayer, CompressesWhatShrinksByMoreThanTheRate) {
   EXPECT_EQ(plan_of({{1000, 1}}, {.rank = 1, .min_rate = 1}).batches.size(), 0);
   const auto column = plan_of({{1000, 1}}, {.rank = 3, .min_rate = 0.4});
   EXPECT_EQ(column.batches.at(0).rank, 1) << "the rank of a column";
-  EXPECT_EQ(column.sent_numel(), 1001);
+  EXPECT_EQ(column.p_numel + column.q_numel + column.plain_numel, 1001);
 }
 
 TEST(PlanByLayer, TakesAllDimensionsButTheFirstForColumns) {
@@ -81,7 +81,7 @@ TEST(PlanOfSquare, PadsToTheNextSquare) {
        std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 1}, {4, 2}, {5, 3}, {1000, 32}}) {
     const auto plan = plan_of_square(numel, 2);
     EXPECT_EQ(plan.array_numel, side * side) << numel;
-    EXPECT_EQ(plan.sent_numel(), 2 * side * std::min<int64_t>(side, 2)) << numel;
+    EXPECT_EQ(plan.p_numel + plan.q_numel + plan.plain_numel, 2 * side * std::min<int64_t>(side, 2)) << numel;
   }
 }
 
