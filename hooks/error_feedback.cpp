@@ -261,6 +261,12 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
       state[kPlace + name] = at::tensor(place, at::kLong);
     }
   }
+  for (const auto& [index, entry] : entries_) {
+    for (const ParameterSegment& parameter : entry.carried.defined() ? entry.layout : std::vector<ParameterSegment>()) {
+      const at::Tensor carried = entry.carried.narrow(0, parameter.segment.begin, parameter.segment.numel);
+      state[kShared + names.at(parameter.parameter)] = carried;
+    }
+  }
   for (const auto& [parameter, residual] : by_parameter_) {
     state[kShared + names.at(parameter)] = residual;
   }
@@ -281,6 +287,11 @@ void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<Named
 
 // Every bucket exactly as it was.
 void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    if (const auto shared = shared_of(state, parameter)) {
+      by_parameter_.emplace(parameter.tensor.unsafeGetTensorImpl(), shared->clone());
+    }
+  }
   for (const auto& [index, bucket] : by_bucket(state, parameters)) {
     const std::vector<ParameterSegment> layout = layout_of(bucket, index);
     Entry entry =
@@ -301,11 +312,6 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
       }
     }
     entries_.emplace(index, std::move(entry));
-  }
-  for (const NamedParameter& parameter : parameters) {
-    if (const auto shared = shared_of(state, parameter)) {
-      by_parameter_.emplace(parameter.tensor.unsafeGetTensorImpl(), shared->clone());
-    }
   }
 }
 

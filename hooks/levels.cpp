@@ -3,6 +3,7 @@
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -29,26 +30,38 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
                                               : "the process group moves tensors on GPUs by something else than NCCL";
 }
 
-// What a rank was told of nodes: a Levels, and a node size or 0.
+// The options that say which part a rank takes in finding nodes and links, and by which way it sends.
+constexpr std::array<const char*, 5> kTold = {"levels", "node_size", "link_gbit", "link_us", "auto_bits"};
+constexpr double kNotTold = -1;
+
 at::Tensor told_of_nodes(const WireOptions& wire) {
-  return at::tensor({static_cast<int64_t>(wire.levels), wire.node_size.value_or(0)}, at::kLong);
+  const auto number = [](const auto& value) { return value ? static_cast<double>(*value) : kNotTold; };
+  return at::tensor({static_cast<double>(wire.levels), number(wire.node_size), number(wire.link_gbit),
+                     number(wire.link_us), number(wire.auto_bits)},
+                    at::kDouble);
 }
 
-std::string told_text(const at::Tensor& told) {
-  const auto levels = static_cast<Levels>(told[0].item<int64_t>());
-  const auto node_size = told[1].item<int64_t>();
-  return c10::str(to_string(levels), " and ", node_size == 0 ? "none" : std::to_string(node_size));
+std::string told_text(size_t option, double value) {
+  if (option == 0) {
+    return std::string(to_string(static_cast<Levels>(value)));
+  }
+  return value == kNotTold ? "none" : c10::str(value);
 }
 
 // A collective. Else ranks would wait in a search, or in an exchange, for others that take no part.
-void compare_levels(const HookOptions& options) {
+void compare_between_ranks(const HookOptions& options) {
   const auto& group = options.process_group;
-  const at::Tensor told = with_backend_errors(group->getRank(), "comparing levels and node_size", [&] {
+  const at::Tensor told = with_backend_errors(group->getRank(), "comparing levels, node_size and link", [&] {
     return collectives::all_gather_rows(group, told_of_nodes(options.wire));
   });
   for (int64_t rank = 1; rank < told.size(0); ++rank) {
-    TORCH_CHECK_VALUE(told[rank].equal(told[0]), "levels and node_size differ between ranks: rank 0 has ",
-                      told_text(told[0]), ", rank ", rank, " has ", told_text(told[rank]));
+    for (size_t i = 0; i < kTold.size(); ++i) {
+      const auto place = static_cast<int64_t>(i);
+      const double first = told[0][place].item<double>();
+      const double other = told[rank][place].item<double>();
+      TORCH_CHECK_VALUE(first == other, kTold[i], " differs between ranks: rank 0 has ", told_text(i, first), ", rank ",
+                        rank, " has ", told_text(i, other));
+    }
   }
 }
 
@@ -66,7 +79,7 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
     return FoundNodes::flat(world_size);
   }
   if (world_size > 1) {
-    compare_levels(options);
+    compare_between_ranks(options);
   }
   if (wire.levels == Levels::kOne) {
     return FoundNodes::flat(world_size);

@@ -17,8 +17,8 @@ namespace narrowcast::hooks {
 // something else than NCCL, or none on the CPU beside, by which ranks are found.
 //
 // c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and there cannot be two, and
-// where groups could have two also if levels or node_size differ between ranks: it names the first that differs from
-// rank 0.
+// where groups could have two also if levels, node_size, link_gbit, link_us or auto_bits differ between ranks: it names
+// the first that differs from rank 0's.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
 
 // A collective: the groups over which a hook exchanges buckets on a GPU in two levels, of its own, as a communicator is

@@ -136,9 +136,10 @@ SharedMemory::SharedMemory(Descriptor descriptor, int64_t bytes) : descriptor_(s
   static_cast<void>(::madvise(address, static_cast<size_t>(bytes), MADV_DONTDUMP));
 }
 
+// Only advice, too: a process that has locked its memory keeps it, and goes on.
 void SharedMemory::give_back(int64_t begin, int64_t bytes) const {
   if (bytes > 0) {
-    checked(::madvise(data_ + begin, static_cast<size_t>(bytes), MADV_REMOVE), "MADV_REMOVE of shared memory");
+    static_cast<void>(::madvise(data_ + begin, static_cast<size_t>(bytes), MADV_REMOVE));
   }
 }
 

@@ -108,6 +108,29 @@ TEST_F(ErrorFeedbackTest, IsCarriedOverUntilItHasArrived) {
   EXPECT_FALSE(residuals({b_, a_}).carried.defined());
 }
 
+// A checkpoint in which it has not arrived yet.
+TEST_F(ErrorFeedbackTest, IsCarriedOverARestart) {
+  const NodeLayout one_node = NodeLayout::of_size(kFeedbackRanks, 2);
+  const std::vector<NamedParameter> parameters = {{"a", a_}, {"b", b_}};
+  feedback_.emplace(kRank, one_node);
+  residuals({a_, b_}).own[4] = 8;
+  residuals({b_, a_}).own[5] = 3;  // a_[5], and b_[4] is carried.
+  HookState state = feedback_->state(parameters);
+  for (auto& [name, tensor] : state) tensor = tensor.clone();
+  for (const NodeLayout& layout : {one_node, NodeLayout::flat(kFeedbackRanks)}) {
+    feedback_.emplace(kRank, layout);
+    feedback_->load_state({.world_size = kFeedbackRanks, .states = {state}, .first = {}}, parameters);
+    const Residuals resumed = residuals({b_, a_});
+    if (layout == one_node) {
+      ASSERT_TRUE(resumed.carried.defined());
+      EXPECT_EQ(resumed.carried[4].item<float>(), 16);
+      EXPECT_EQ(resumed.own[5], 3);
+    } else {
+      EXPECT_EQ(resumed.own[4], 16) << "of both ranks";
+    }
+  }
+}
+
 TEST_F(ErrorFeedbackTest, BelongsToTheIndexOfABucketWithoutParameters) {
   const c10d::GradBucket bucket(0, 1, at::zeros({10}), {}, {}, {}, {}, std::nullopt);
   feedback_->residuals(bucket, {}).own[5] = 1;

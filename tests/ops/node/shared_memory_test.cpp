@@ -61,8 +61,20 @@ TEST(SharedMemory, CannotBeResized) {
   EXPECT_THROW(SharedMemory::open(copy_of(unsealed)), std::system_error);
 }
 
-// Calls body() on a thread for which memfd_create fails with `error` where bit 8 of its flags, MFD_NOEXEC_SEAL, is
-// `refused`. Whether the system allows such a filter.
+// Calls body() on a thread whose calls of the system are filtered so. Whether the system allows such a filter.
+template <size_t N, class Body>
+bool with_filter(std::array<sock_filter, N>& filter, const Body& body) {
+  const sock_fprog program{static_cast<uint16_t>(filter.size()), filter.data()};
+  bool allowed = false;
+  std::thread([&] {
+    allowed =
+        ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+    if (allowed) body();
+  }).join();
+  return allowed;
+}
+
+// One for which memfd_create fails with `error` where bit 8 of its flags, MFD_NOEXEC_SEAL, is `refused`.
 template <class Body>
 bool with_memfd_filter(bool refused, int error, const Body& body) {
   constexpr uint32_t kNoExecution = 8;
@@ -75,14 +87,27 @@ bool with_memfd_filter(bool refused, int error, const Body& body) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   }};
-  const sock_fprog program{static_cast<uint16_t>(filter.size()), filter.data()};
-  bool allowed = false;
-  std::thread([&] {
-    allowed =
-        ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-    if (allowed) body();
-  }).join();
-  return allowed;
+  return with_filter(filter, body);
+}
+
+// As madvise does where memory is locked, and in systems that do not know it.
+TEST(SharedMemory, StaysUsableWhereNothingCanBeGivenBack) {
+  std::array<sock_filter, 6> filter{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_REMOVE, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const bool allowed = with_filter(filter, [] {
+    const SharedMemory memory = SharedMemory::create(8192);
+    memory.data()[4096] = std::byte{7};
+    EXPECT_NE(::madvise(memory.data(), 4096, MADV_REMOVE), 0);
+    memory.give_back(4096, 4096);
+    EXPECT_EQ(memory.data()[4096], std::byte{7});
+  });
+  if (!allowed) GTEST_SKIP() << "the system allows no filter of its calls";
 }
 
 // vm.memfd_noexec is 2: only files that nobody will execute.
