@@ -112,6 +112,8 @@ int64_t CharGpt::count_parameters(const ModelOptions& options) {
   return (shape.vocabulary_size + shape.context) * width + shape.layers * (attention + mlp + 2 * norm) + norm;
 }
 
+std::vector<std::string> CharGpt::option_names() { return models::option_names(char_gpt_options()); }
+
 void CharGpt::initialize_parameters() {
   const at::NoGradGuard no_grad;
   for (const auto& module : modules(/*include_self=*/false)) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <narrowcast/model.h>
 
@@ -24,6 +26,8 @@ class DdpCommHookTask : public Model {
   static std::shared_ptr<DdpCommHookTask> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);
+  // None.
+  static std::vector<std::string> option_names() { return {}; }
 
   // x floating [40, 20], rank >= 0 -> p * x^(1 + rank), [40, 20].
   at::Tensor forward(const at::Tensor& x, int64_t rank);

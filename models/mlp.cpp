@@ -68,6 +68,8 @@ int64_t Mlp::count_parameters(const ModelOptions& options) {
          linear_parameters(shape.hidden, shape.classes);
 }
 
+std::vector<std::string> Mlp::option_names() { return models::option_names(mlp_options()); }
+
 at::Tensor Mlp::logits(const at::Tensor& images) {
   at::Tensor x = layers_.front()(to_rows(images, shape_.inputs));
   for (size_t layer = 1; layer < layers_.size(); ++layer) {

@@ -3,53 +3,76 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
-#include <functional>
-#include <map>
+#include <algorithm>
 
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/mlp.h>
 #include "models/ddp_comm_hook_task.h"
+#include "models/model_table.h"
 
 namespace narrowcast::models {
 namespace {
 
-struct Entry {
-  std::function<std::shared_ptr<Model>(const ModelOptions&)> create;
-  std::function<int64_t(const ModelOptions&)> count_parameters;
-};
-
-const std::map<std::string, Entry>& entries() {
-  static const std::map<std::string, Entry> table = {
-      {CharGpt::kName, {CharGpt::create, CharGpt::count_parameters}},
-      {DdpCommHookTask::kName, {DdpCommHookTask::create, DdpCommHookTask::count_parameters}},
-      {Mlp::kName, {Mlp::create, Mlp::count_parameters}},
-  };
-  return table;
+// The row of a class of models.
+template <class Class>
+ModelRow row_of(DataKind data) {
+  return {.name = Class::kName,
+          .create = Class::create,
+          .count_parameters = Class::count_parameters,
+          .data = data,
+          .options = Class::option_names()};
 }
 
-const Entry& find(const std::string& name) {
-  const auto entry = entries().find(name);
-  TORCH_CHECK_VALUE(entry != entries().end(), "model: unknown name '", name,
-                    "'; known: ", c10::Join(", ", model_names()));
-  return entry->second;
+// Sorted by name.
+const std::vector<ModelRow>& model_rows() {
+  static const std::vector<ModelRow> rows = {row_of<CharGpt>(DataKind::kText), row_of<DdpCommHookTask>(DataKind::kNone),
+                                             row_of<Mlp>(DataKind::kImages)};
+  return rows;
 }
 
-}  // namespace
-
-std::vector<std::string> model_names() {
+// The names of the rows for which `holds` is true.
+template <class Predicate>
+std::vector<std::string> names_where(Predicate holds) {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : entries()) {
-    names.push_back(name);
+  for (const ModelRow& row : model_rows()) {
+    if (holds(row)) {
+      names.push_back(row.name);
+    }
   }
   return names;
 }
 
+}  // namespace
+
+bool ModelRow::has_option(const std::string& option) const {
+  return std::find(options.begin(), options.end(), option) != options.end();
+}
+
+const ModelRow& model_row(const std::string& name) {
+  const std::vector<ModelRow>& rows = model_rows();
+  const auto row = std::find_if(rows.begin(), rows.end(), [&](const ModelRow& entry) { return entry.name == name; });
+  TORCH_CHECK_VALUE(row != rows.end(), "model: unknown name '", name, "'; known: ", c10::Join(", ", model_names()));
+  return *row;
+}
+
+std::vector<std::string> learning_models() {
+  return names_where([](const ModelRow& row) { return row.learns(); });
+}
+
+std::vector<std::string> fixed_models() {
+  return names_where([](const ModelRow& row) { return !row.learns(); });
+}
+
+std::vector<std::string> model_names() {
+  return names_where([](const ModelRow&) { return true; });
+}
+
 std::shared_ptr<Model> create_model(const std::string& name, const ModelOptions& options) {
-  return find(name).create(options);
+  return model_row(name).create(options);
 }
 
 int64_t count_parameters(const std::string& name, const ModelOptions& options) {
-  return find(name).count_parameters(options);
+  return model_row(name).count_parameters(options);
 }
 
 }  // namespace narrowcast::models

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <narrowcast/char_gpt.h>
+#include "models/model_table.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast::models {
@@ -24,6 +25,33 @@ TEST(Models, EveryModelIsMadeFromItsOwnOptions) {
     EXPECT_EQ(again->named_parameters().keys(), model->named_parameters().keys()) << name;
     EXPECT_EQ(again->options(), model->options()) << name;
   }
+}
+
+TEST(Models, ARowNamesAllOptions) {
+  for (const std::string& name : model_names()) {
+    const ModelRow& row = model_row(name);
+    EXPECT_EQ(row.name, name);
+    const ModelOptions options = create_model(name)->options();
+    EXPECT_EQ(row.options.size(), options.size()) << name;
+    for (const auto& [option, value] : options) {
+      EXPECT_TRUE(row.has_option(option)) << name << " " << option;
+    }
+    EXPECT_FALSE(row.has_option("wdith")) << name;
+  }
+}
+
+// The sizes that only the data know.
+TEST(Models, ARowSaysTheDataWhoseSizesAreOptions) {
+  for (const std::string& name : model_names()) {
+    const ModelRow& row = model_row(name);
+    EXPECT_EQ(row.has_option("vocabulary_size") && row.has_option("context"), row.data == DataKind::kText) << name;
+    EXPECT_EQ(row.has_option("inputs") && row.has_option("classes"), row.data == DataKind::kImages) << name;
+  }
+}
+
+TEST(Models, ModelsWithDataCanBeTrained) {
+  EXPECT_EQ(learning_models(), std::vector<std::string>({"char_gpt", "mlp"}));
+  EXPECT_EQ(fixed_models(), std::vector<std::string>({"ddp_comm_hook_task"}));
 }
 
 int64_t counted(const Model& model) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <narrowcast/generation.h>
@@ -40,6 +41,8 @@ class NARROWCAST_EXPORT CharGpt : public Model {
   static std::shared_ptr<CharGpt> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);
+  // The names of its options.
+  static std::vector<std::string> option_names();
 
   // tokens int64 [B, T], each in 0..vocabulary_size-1, 1 <= T <= context -> float32 [B, T, vocabulary_size].
   // Position t sees tokens 0..t only.

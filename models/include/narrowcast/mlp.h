@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <narrowcast/linear.h>
@@ -31,6 +32,8 @@ class NARROWCAST_EXPORT Mlp : public Model {
   static std::shared_ptr<Mlp> create(const ModelOptions& options);
   // See models::count_parameters.
   static int64_t count_parameters(const ModelOptions& options);
+  // The names of its options.
+  static std::vector<std::string> option_names();
 
   // images [B, ...] with `inputs` values each -> float32 [B, classes]. uint8 pixels are divided by 255,
   // floating ones are taken as they are.

@@ -3,11 +3,12 @@
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <chrono>
 
-#include <narrowcast/mlp.h>
+#include "models/model_table.h"
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/training/device.h"
 
@@ -60,14 +61,21 @@ void refuse_useless_flags(const program::CommandLine& line, const std::string& f
   if (!file.ends_with(".pt")) {
     refuse(line, {"model", "context"}, "with --evaluate=" + file + ", which says it itself");
   }
-  if (absl::GetFlag(FLAGS_model) == models::Mlp::kName) {
-    refuse(line, {"context"}, "with --model=mlp");
-  }
   if (absl::GetFlag(FLAGS_generate) == 0) {
     refuse(line, {"prompt", "temperature", "top_k", "seed"}, "with --evaluate but without --generate");
   }
   if (absl::GetFlag(FLAGS_eval_batches) == 0) {
     refuse(line, {"data", "batch_size"}, "with --eval_batches=0");
+  }
+}
+
+// A TorchScript module does not say what it is.
+void check_model(const program::CommandLine& line, const std::string& model) {
+  const std::vector<std::string> known = models::learning_models();
+  TORCH_CHECK_VALUE(is_in(known, model), "--model: a TorchScript module is evaluated as ", c10::Join(" or ", known),
+                    ", not as ", model);
+  if (!models::model_row(model).has_option("context")) {
+    refuse(line, {"context"}, "with --model=" + model);
   }
 }
 
@@ -85,9 +93,7 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const program::Comma
     return std::nullopt;
   }
   refuse_useless_flags(line, file);
-  TORCH_CHECK_VALUE(
-      absl::GetFlag(FLAGS_model) == models::CharGpt::kName || absl::GetFlag(FLAGS_model) == models::Mlp::kName,
-      "--model: a TorchScript module is evaluated as char_gpt or mlp, not as ", absl::GetFlag(FLAGS_model));
+  check_model(line, absl::GetFlag(FLAGS_model));
   inference::EvaluationJob job;
   job.version = NARROWCAST_VERSION;
   job.file = file;

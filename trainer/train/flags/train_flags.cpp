@@ -4,9 +4,11 @@
 #include <absl/flags/flag.h>
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,7 +16,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/mlp.h>
 #include "hooks/hook_table.h"
-#include "models/ddp_comm_hook_task.h"
+#include "models/model_table.h"
 #include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(std::string, hook);
@@ -33,10 +35,15 @@ const narrowcast::ProcessGroupOptions kGroup;
 constexpr double kSgdLearningRate = 0.1;
 constexpr double kSgdMomentum = 0.9;
 
+std::string model_help() {
+  namespace models = narrowcast::models;
+  return absl::StrCat("The model: ", c10::Join(", ", models::learning_models()), ", or ",
+                      c10::Join(", ", models::fixed_models()), " (to verify gradients only).");
+}
+
 }  // namespace
 
-ABSL_FLAG(std::string, model, narrowcast::models::CharGpt::kName,
-          "The model: char_gpt, mlp, or ddp_comm_hook_task (to verify gradients only).");
+ABSL_FLAG(std::string, model, narrowcast::models::CharGpt::kName, model_help());
 ABSL_FLAG(int64_t, layers, kCharGpt.layers,
           absl::StrCat("Transformer blocks of char_gpt; hidden layers of mlp (", kMlp.layers, " if not given)."));
 ABSL_FLAG(int64_t, heads, kCharGpt.heads, "Attention heads of char_gpt; must divide --width.");
@@ -119,52 +126,41 @@ namespace {
 
 using program::CommandLine;
 
-const std::vector<std::string> kTrainingOnly = {
-    "steps",
-    "accumulation_steps",
-    "optimizer",
-    "learning_rate",
-    "schedule",
-    "min_learning_rate",
-    "warmup_steps",
-    "weight_decay",
-    "momentum",
-    "eval_every",
-    "eval_batches",
-    "clip_grad_norm",
-    "skip_nonfinite_steps",
-    "precision",
-    "log_every",
-    "sample_length",
-    "output_dir",
-    "overwrite",
-    "sync_every",
-    "outer_optimizer",
-    "outer_learning_rate",
-    "outer_momentum",
-    "fragments",
-    "overlap_steps",
-    "outer_mix",
-    "outer_format",
-    "outer_error_feedback",
-    "outer_warmup",
-};
-
+// What a verification does without: a training's steps, what comes of them, and exchanges between groups of ranks.
+const std::vector<std::string> kStepFlags = {
+    "steps",     "accumulation_steps", "clip_grad_norm", "skip_nonfinite_steps",
+    "precision", "eval_every",         "eval_batches",   "log_every"};
+const std::vector<std::string> kOptimizerFlags = {"optimizer",    "learning_rate", "schedule", "min_learning_rate",
+                                                  "warmup_steps", "weight_decay",  "momentum"};
+const std::vector<std::string> kOutputFlags = {"sample_length", "output_dir", "overwrite"};
+const std::vector<std::string> kOuterFlags = {
+    "sync_every",    "outer_optimizer", "outer_learning_rate", "outer_momentum",       "fragments",
+    "overlap_steps", "outer_mix",       "outer_format",        "outer_error_feedback", "outer_warmup"};
 const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
                                                    "resume_from"};
 
-void refuse_other_models_options(const CommandLine& line, const std::string& model) {
-  if (model != models::CharGpt::kName) {
-    refuse(line, {"heads", "width", "context", "sample_length"}, "with --model=" + model);
-  }
-  if (model != models::Mlp::kName) {
-    refuse(line, {"hidden"}, "with --model=" + model);
-  }
-  if (model == models::DdpCommHookTask::kName) {
-    refuse(line, {"layers", "data", "batch_size"}, "with --model=" + model + ", whose task is fixed");
+// The flags that shape models, by the options that they are.
+const std::map<std::string, const absl::Flag<int64_t>*> kShapeFlags = {{"layers", &FLAGS_layers},
+                                                                       {"heads", &FLAGS_heads},
+                                                                       {"width", &FLAGS_width},
+                                                                       {"context", &FLAGS_context},
+                                                                       {"hidden", &FLAGS_hidden}};
+
+void refuse_other_models_options(const CommandLine& line, const models::ModelRow& model) {
+  const std::string reason = "with --model=" + model.name;
+  if (!model.learns()) {
+    refuse(line, {"layers", "data", "batch_size"}, reason + ", whose task is fixed");
     if (!line.given("stochastic_rounding")) {
-      refuse(line, {"seed"}, "with --model=" + model + ", whose task is fixed");
+      refuse(line, {"seed"}, reason + ", whose task is fixed");
     }
+  }
+  for (const auto& [option, flag] : kShapeFlags) {
+    if (!model.has_option(option)) {
+      refuse(line, {option}, reason);
+    }
+  }
+  if (model.data != models::DataKind::kText) {
+    refuse(line, {"sample_length"}, reason);
   }
 }
 
@@ -181,30 +177,35 @@ std::string hook_of(const CommandLine& line, const WorkerEnv& env) {
   return is_alone || absl::GetFlag(FLAGS_verify_gradients) ? "none" : absl::GetFlag(FLAGS_hook);
 }
 
+void refuse_with_verification(const CommandLine& line, const std::string& hook) {
+  for (const auto& flags : {kStepFlags, kOptimizerFlags, kOutputFlags, kOuterFlags, kCheckpointFlags}) {
+    refuse(line, flags, "with --verify_gradients");
+  }
+  if (hooks::hook_row(hook).takes_local) {
+    const std::string reason = "with --verify_gradients of the hook '" + hook + "'";
+    refuse(line, route_flags(), reason);
+    refuse(line, {"stochastic_rounding"}, reason);
+  }
+  refuse(line,
+         {"power_sgd_rank", "power_sgd_start", "power_sgd_min_rate", "power_sgd_error_feedback", "power_sgd_warm_start",
+          "power_sgd_epsilon", "power_sgd_alternate", "power_sgd_wire"},
+         "with --verify_gradients, which compresses to the rank that gives the mean itself");
+  if (!line.given("hook")) {
+    for (const auto& flags : {hook_option_flags(), local_flags(), power_sgd_flags()}) {
+      refuse(line, flags, "with --verify_gradients of all hooks; give --hook");
+    }
+  }
+}
+
 void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) {
   refuse(line, evaluation_flags(), "without --evaluate");
-  const std::string model = absl::GetFlag(FLAGS_model);
+  const models::ModelRow& model = models::model_row(absl::GetFlag(FLAGS_model));
   if (absl::GetFlag(FLAGS_verify_gradients)) {
-    refuse(line, kTrainingOnly, "with --verify_gradients");
-    if (hooks::hook_row(hook).takes_local) {
-      const std::string reason = "with --verify_gradients of the hook '" + hook + "'";
-      refuse(line, route_flags(), reason);
-      refuse(line, {"stochastic_rounding"}, reason);
-    }
-    refuse(line, kCheckpointFlags, "with --verify_gradients");
-    refuse(line,
-           {"power_sgd_rank", "power_sgd_start", "power_sgd_min_rate", "power_sgd_error_feedback",
-            "power_sgd_warm_start", "power_sgd_epsilon", "power_sgd_alternate", "power_sgd_wire"},
-           "with --verify_gradients, which compresses to the rank that gives the mean itself");
-    if (!line.given("hook")) {
-      for (const auto& flags : {hook_option_flags(), local_flags(), power_sgd_flags()}) {
-        refuse(line, flags, "with --verify_gradients of all hooks; give --hook");
-      }
-    }
+    refuse_with_verification(line, hook);
   } else {
     refuse(line, {"dump_gradients", "tolerance_scale"}, "without --verify_gradients");
-    TORCH_CHECK_VALUE(model != models::DdpCommHookTask::kName,
-                      "--model: ddp_comm_hook_task is there for --verify_gradients only; it has nothing to learn");
+    TORCH_CHECK_VALUE(model.learns(), "--model: ", model.name,
+                      " is there for --verify_gradients only; it has nothing to learn");
   }
   if (line.given("hook") && hooks::hook_row(hook).takes_local && !absl::GetFlag(FLAGS_verify_gradients)) {
     TORCH_CHECK_VALUE(line.given("sync_every"), "--hook=", hook, ": needs --sync_every, after how many steps the ",
@@ -226,16 +227,11 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
 // Only what was given: the model refuses options that it does not have.
 models::ModelOptions read_model_options(const CommandLine& line) {
   models::ModelOptions options;
-  const auto add = [&](const char* name, int64_t value) {
-    if (line.given(name)) {
-      options[name] = value;
+  for (const auto& [option, flag] : kShapeFlags) {
+    if (line.given(option)) {
+      options[option] = absl::GetFlag(*flag);
     }
-  };
-  add("layers", absl::GetFlag(FLAGS_layers));
-  add("heads", absl::GetFlag(FLAGS_heads));
-  add("width", absl::GetFlag(FLAGS_width));
-  add("context", absl::GetFlag(FLAGS_context));
-  add("hidden", absl::GetFlag(FLAGS_hidden));
+  }
   return options;
 }
 
@@ -306,7 +302,7 @@ std::optional<verification::VerificationOptions> read_verification(const Command
   options.hooks = line.given("hook") ? std::vector<std::string>{hook} : hooks::comm_hook_names();
   options.dump_folder = absl::GetFlag(FLAGS_dump_gradients);
   options.tolerance_scale = absl::GetFlag(FLAGS_tolerance_scale);
-  options.reference_task = absl::GetFlag(FLAGS_model) == models::DdpCommHookTask::kName;
+  options.reference_task = !models::model_row(absl::GetFlag(FLAGS_model)).learns();
   return options;
 }
 

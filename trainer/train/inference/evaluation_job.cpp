@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <iomanip>
@@ -11,7 +12,7 @@
 
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/consensus.h>
-#include <narrowcast/mlp.h>
+#include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/idx_images.h"
@@ -32,8 +33,8 @@ std::string last_line(const std::string& text) {
 
 LoadedModel load_model_file(const EvaluationJob& job) {
   files::SavedModel saved = files::load_model(job.file);
-  TORCH_CHECK_VALUE(saved.name == models::CharGpt::kName || saved.name == models::Mlp::kName, "evaluate: ", job.file,
-                    " holds the model ", saved.name, ", which has nothing to evaluate; char_gpt and mlp have");
+  TORCH_CHECK_VALUE(models::model_row(saved.name).learns(), "evaluate: ", job.file, " holds the model ", saved.name,
+                    ", which has nothing to evaluate; ", c10::Join(" and ", models::learning_models()), " have");
   LoadedModel loaded = {.model = saved.model, .name = saved.name, .vocabulary = std::move(saved.vocabulary)};
   for (const auto& tensors : {saved.model->parameters(), saved.model->buffers()}) {
     loaded.state.insert(loaded.state.end(), tensors.begin(), tensors.end());
@@ -57,7 +58,7 @@ LoadedModel load_script_file(const EvaluationJob& job) {
   }
   const auto model = std::make_shared<ScriptModel>(std::move(saved.module), job.file);
   loaded.model = model;
-  if (job.model == models::CharGpt::kName) {
+  if (models::model_row(job.model).data == models::DataKind::kText) {
     loaded.next = {.context = job.context,
                    .logits = [model](const at::Tensor& tokens) { return model->logits(tokens.unsqueeze(0))[0][-1]; }};
   }
@@ -235,11 +236,11 @@ LoadedModel load_for_evaluation(const EvaluationJob& job) {
 }
 
 EvaluationData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
-  if (loaded.name == models::CharGpt::kName) {
+  if (models::model_row(loaded.name).data == models::DataKind::kText) {
     return read_text(job, loaded);
   }
-  TORCH_CHECK_VALUE(job.data.size() == 1, "data: mlp needs one folder of IDX files, but ", job.data.size(),
-                    " are given");
+  TORCH_CHECK_VALUE(job.data.size() == 1, "data: ", loaded.name, " needs one folder of IDX files, but ",
+                    job.data.size(), " are given");
   auto images = std::make_unique<data::IdxImages>(data::IdxImagesOptions{.folder = job.data[0]});
   const uint64_t hash = images->content_hash();
   return {.dataset = std::move(images), .name = job.data[0], .hash = hash};

@@ -8,10 +8,9 @@
 #include <thread>
 #include <utility>
 
-#include <narrowcast/char_gpt.h>
 #include <narrowcast/hooks.h>
-#include <narrowcast/mlp.h>
 #include <narrowcast/models.h>
+#include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/idx_images.h"
@@ -43,13 +42,13 @@ JobInputs make_text_inputs(const TrainJob& job) {
   inputs.vocabulary = corpus.vocabulary().entries();
   inputs.bigram_entropy = data::bigram_entropy(corpus.tokens());
   inputs.unit = "tokens";
-  inputs.units_per_sample = dynamic_cast<const models::CharGpt&>(*inputs.model).shape().context;
+  inputs.units_per_sample = inputs.model->options().at("context");
   inputs.dataset = std::make_unique<data::TextDataset>(std::move(corpus), inputs.units_per_sample);
   return inputs;
 }
 
 JobInputs make_image_inputs(const TrainJob& job) {
-  TORCH_CHECK_VALUE(job.data.size() == 1, "data: mlp needs one folder of IDX files, but ", job.data.size(),
+  TORCH_CHECK_VALUE(job.data.size() == 1, "data: ", job.model, " needs one folder of IDX files, but ", job.data.size(),
                     " are given");
   auto images = std::make_unique<data::IdxImages>(data::IdxImagesOptions{.folder = job.data[0]});
   JobInputs inputs;
@@ -116,11 +115,13 @@ ProcessGroupOptions group_options(const TrainJob& job, at::Device device) {
 
 JobInputs make_inputs(const TrainJob& job) {
   TORCH_CHECK_VALUE(job.seed >= 0, "seed: must be at least 0, but is ", job.seed);
-  if (job.model == models::CharGpt::kName) {
-    return make_text_inputs(job);
-  }
-  if (job.model == models::Mlp::kName) {
-    return make_image_inputs(job);
+  switch (models::model_row(job.model).data) {
+    case models::DataKind::kText:
+      return make_text_inputs(job);
+    case models::DataKind::kImages:
+      return make_image_inputs(job);
+    case models::DataKind::kNone:
+      break;
   }
   JobInputs inputs;
   inputs.model = make_model(job, {});

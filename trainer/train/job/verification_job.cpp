@@ -9,6 +9,7 @@
 
 #include <narrowcast/hooks.h>
 #include "models/ddp_comm_hook_task.h"
+#include "models/model_table.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
@@ -66,7 +67,7 @@ bool print_verdicts(const AgreedJob& agreed, const std::vector<HookReport>& repo
 void check_verification_job(const TrainJob& job, int64_t world_size) {
   TORCH_CHECK_VALUE(job.verification->tolerance_scale > 0, "tolerance_scale: must be positive, but is ",
                     job.verification->tolerance_scale);
-  if (job.model != models::DdpCommHookTask::kName) {
+  if (models::model_row(job.model).learns()) {
     TORCH_CHECK_VALUE(job.training.batch_size >= 1 && job.training.batch_size % world_size == 0,
                       "batch_size: must be a positive multiple of the number of ranks (", world_size, "), but is ",
                       job.training.batch_size);

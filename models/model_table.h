@@ -1,0 +1,45 @@
+// What the project knows of each bundled model: one row of a table, which all others ask, so that none of them needs to
+// know the models by their names. Adding a model is its own .h and .cpp, and its row in models.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <narrowcast/model.h>
+
+namespace narrowcast::models {
+
+// What a model's batches are made of.
+enum class DataKind {
+  kNone,    // The model brings a batch of its own: its gradients can be verified, but there is nothing to learn.
+  kText,    // Tokens of characters; the model has the options vocabulary_size and context.
+  kImages,  // Pixels and classes; the model has the options inputs and classes.
+};
+
+// A model.
+struct ModelRow {
+  std::string name;
+  std::function<std::shared_ptr<Model>(const ModelOptions&)> create;
+  std::function<int64_t(const ModelOptions&)> count_parameters;
+  DataKind data = DataKind::kNone;
+
+  // The names of its options.
+  std::vector<std::string> options = {};
+
+  bool has_option(const std::string& option) const;
+
+  // Whether it can be trained, and evaluated.
+  bool learns() const { return data != DataKind::kNone; }
+};
+
+// The row of that name. Throws c10::ValueError for an unknown name; it lists the known ones.
+const ModelRow& model_row(const std::string& name);
+
+// The names of the models that can be trained, and of those that cannot, sorted.
+std::vector<std::string> learning_models();
+std::vector<std::string> fixed_models();
+
+}  // namespace narrowcast::models
