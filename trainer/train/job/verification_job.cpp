@@ -65,8 +65,7 @@ bool print_verdicts(const AgreedJob& agreed, const std::vector<HookReport>& repo
 }  // namespace
 
 void check_verification_job(const TrainJob& job, int64_t world_size) {
-  TORCH_CHECK_VALUE(job.verification->tolerance_scale > 0, "tolerance_scale: must be positive, but is ",
-                    job.verification->tolerance_scale);
+  verification::check_verification_options(*job.verification);
   if (models::model_row(job.model).learns()) {
     TORCH_CHECK_VALUE(job.training.batch_size >= 1 && job.training.batch_size % world_size == 0,
                       "batch_size: must be a positive multiple of the number of ranks (", world_size, "), but is ",

@@ -200,9 +200,13 @@ void Verifier::judge(HookReport& report, const PassResult& pass, const std::vect
   }
 }
 
+void check_verification_options(const VerificationOptions& options) {
+  TORCH_CHECK_VALUE(options.tolerance_scale > 0, "tolerance_scale: must be positive, but is ", options.tolerance_scale);
+}
+
 std::vector<HookReport> verify_gradients(const GradientProblem& problem, const VerificationOptions& options,
                                          const HookFactory& make_hook) {
-  TORCH_CHECK_VALUE(options.tolerance_scale > 0, "tolerance_scale: must be positive, but is ", options.tolerance_scale);
+  check_verification_options(options);
   for (const std::string& hook : options.hooks) {
     problem.ddp.with_hook(hook).validate();  // Unknown names fail before anything is sent.
   }

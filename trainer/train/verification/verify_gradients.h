@@ -57,6 +57,9 @@ struct VerificationOptions {
   bool reference_task = false;          // on two ranks, as in PyTorch's test of its model, its tolerances must hold too
 };
 
+// Throws c10::ValueError for a value that is out of its range, before anything is sent.
+void check_verification_options(const VerificationOptions& options);
+
 // Verifies hooks one after the other. What they are compared with, the gradients without a hook, is computed once.
 class Verifier {
  public:
