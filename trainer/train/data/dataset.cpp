@@ -4,6 +4,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
+
+#include "models/model_table.h"
+#include "trainer/train/data/idx_images.h"
+#include "trainer/train/data/text_corpus.h"
+#include "trainer/train/data/text_dataset.h"
 
 namespace narrowcast::data {
 namespace {
@@ -37,6 +43,31 @@ void check_below(const char* name, int64_t value, int64_t limit) {
   TORCH_CHECK_VALUE(value >= 0 && value < limit, name, " must be in 0..", limit - 1, ", but is ", value);
 }
 
+ReadData read_text(const DataRequest& request, const FitModel& fit) {
+  const bool own = request.paths.empty();
+  TextCorpus corpus = TextCorpus::from_paths(own ? own_text_paths() : request.paths);
+  if (!request.vocabulary.empty()) {
+    corpus = corpus.in_vocabulary(Vocabulary(request.vocabulary));
+  }
+  const int64_t context = fit({{"vocabulary_size", corpus.vocabulary().size()}});
+  ReadData read = {.name = own ? "narrowcast's own sources and documents" : corpus.name(),
+                   .hash = corpus.content_hash(),
+                   .vocabulary = corpus.vocabulary().entries(),
+                   .bigram_entropy = bigram_entropy(corpus.tokens())};
+  read.dataset = std::make_unique<TextDataset>(std::move(corpus), context);
+  return read;
+}
+
+ReadData read_images(const DataRequest& request, const FitModel& fit) {
+  TORCH_CHECK_VALUE(request.paths.size() == 1, "data: ", request.model, " needs one folder of IDX files, but ",
+                    request.paths.size(), " are given");
+  auto images = std::make_unique<IdxImages>(IdxImagesOptions{.folder = request.paths[0]});
+  fit({{"inputs", images->pixels()}, {"classes", images->classes()}});
+  ReadData read = {.name = request.paths[0], .hash = images->content_hash()};
+  read.dataset = std::move(images);
+  return read;
+}
+
 }  // namespace
 
 void check_indices(at::IntArrayRef indices, int64_t size) {
@@ -44,6 +75,18 @@ void check_indices(at::IntArrayRef indices, int64_t size) {
   for (const int64_t index : indices) {
     TORCH_CHECK_VALUE(index >= 0 && index < size, "indices must be in 0..", size - 1, ", but one is ", index);
   }
+}
+
+ReadData read_data(const DataRequest& request, const FitModel& fit) {
+  switch (models::model_row(request.model).data) {
+    case models::DataKind::kText:
+      return read_text(request, fit);
+    case models::DataKind::kImages:
+      return read_images(request, fit);
+    case models::DataKind::kNone:
+      break;
+  }
+  TORCH_CHECK_VALUE(false, "data: ", request.model, " takes none");
 }
 
 SampleOrder::SampleOrder(int64_t size, uint64_t seed) : size_(size), seed_(seed), half_bits_(1) {

@@ -1,9 +1,14 @@
-// Samples: a data set, the order in which a run uses it, and which part of each global batch a rank computes.
+// Samples: a data set and how it is read, the order in which a run uses it, and which part of each global batch a rank
+// computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <narrowcast/model.h>
@@ -28,6 +33,31 @@ class Dataset {
 
 // Throws c10::ValueError unless there are indices and each is in 0..size-1.
 void check_indices(at::IntArrayRef indices, int64_t size);
+
+// Data to read.
+struct DataRequest {
+  std::string model;                         // the name of the model that they are for, as models::create_model has it
+  std::vector<std::string> paths;            // files and folders; empty: the project's own text
+  std::vector<std::string> vocabulary = {};  // that of a trained model of text; empty: the text's own
+};
+
+// Data as they were read.
+struct ReadData {
+  std::unique_ptr<Dataset> dataset = {};
+  std::string name;                           // what was read, for people
+  uint64_t hash = 0;                          // of its content
+  std::vector<std::string> vocabulary = {};   // of a text, else empty
+  std::optional<double> bigram_entropy = {};  // of a text, in nats
+};
+
+// Is told the model's options that the data decide, as soon as they are known. Returns the length of a text's samples;
+// of images what it returns is of no account.
+using FitModel = std::function<int64_t(const models::ModelOptions& sizes)>;
+
+// Reads what a model learns from. Without paths, a text is the project's own sources and documents, beside the program
+// (../share/narrowcast/text) or where it was built. Throws c10::ValueError naming what is wrong with a name, a path or
+// a character that is not in the vocabulary, and CorruptInputError for data that is not what it should be.
+ReadData read_data(const DataRequest& request, const FitModel& fit);
 
 // Position k of a run's global order of samples is sample at(k): each epoch of `size` positions is a
 // permutation of all samples of its own, chosen by the seed and the epoch. Nothing is stored per

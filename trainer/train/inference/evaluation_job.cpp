@@ -15,9 +15,7 @@
 #include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/data/idx_images.h"
 #include "trainer/train/data/text_corpus.h"
-#include "trainer/train/data/text_dataset.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/training/evaluation.h"
 
@@ -65,21 +63,6 @@ LoadedModel load_script_file(const EvaluationJob& job) {
   return loaded;
 }
 
-EvaluationData read_text(const EvaluationJob& job, const LoadedModel& loaded) {
-  const bool own = job.data.empty();
-  data::TextCorpus corpus = data::TextCorpus::from_paths(own ? data::own_text_paths() : job.data);
-  if (!loaded.vocabulary.empty()) {
-    corpus = corpus.in_vocabulary(data::Vocabulary(loaded.vocabulary));
-  }
-  EvaluationData data = {.dataset = nullptr,
-                         .name = own ? "narrowcast's own sources and documents" : corpus.name(),
-                         .hash = corpus.content_hash(),
-                         .vocabulary = corpus.vocabulary().entries(),
-                         .bigram_entropy = data::bigram_entropy(corpus.tokens())};
-  data.dataset = std::make_unique<data::TextDataset>(std::move(corpus), loaded.next->context);
-  return data;
-}
-
 void check_job(const EvaluationJob& job, int64_t world_size) {
   TORCH_CHECK_VALUE(job.batches >= 0, "eval_batches: must be at least 0, but is ", job.batches);
   TORCH_CHECK_VALUE(job.batch_size >= 1 && job.batch_size % world_size == 0,
@@ -96,7 +79,7 @@ void check_job(const EvaluationJob& job, int64_t world_size) {
 struct Evaluation {
   const EvaluationJob& job;
   LoadedModel loaded;
-  std::optional<EvaluationData> data;  // none without evaluation
+  std::optional<data::ReadData> data;  // none without evaluation
   at::Tensor prompt;                   // int64 [characters]; undefined if nothing is generated
 
   const std::vector<std::string>& vocabulary() const {
@@ -235,15 +218,10 @@ LoadedModel load_for_evaluation(const EvaluationJob& job) {
   return load_script_file(job);
 }
 
-EvaluationData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
-  if (models::model_row(loaded.name).data == models::DataKind::kText) {
-    return read_text(job, loaded);
-  }
-  TORCH_CHECK_VALUE(job.data.size() == 1, "data: ", loaded.name, " needs one folder of IDX files, but ",
-                    job.data.size(), " are given");
-  auto images = std::make_unique<data::IdxImages>(data::IdxImagesOptions{.folder = job.data[0]});
-  const uint64_t hash = images->content_hash();
-  return {.dataset = std::move(images), .name = job.data[0], .hash = hash};
+data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
+  return data::read_data(
+      {.model = loaded.name, .paths = job.data, .vocabulary = loaded.vocabulary},
+      [&](const models::ModelOptions&) { return loaded.next.has_value() ? loaded.next->context : 1; });
 }
 
 int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context) {

@@ -76,18 +76,8 @@ struct LoadedModel {
 // or a model that cannot be evaluated, CorruptInputError for a file that is not what its suffix says.
 LoadedModel load_for_evaluation(const EvaluationJob& job);
 
-// What the model is evaluated on.
-struct EvaluationData {
-  std::unique_ptr<data::Dataset> dataset = {};
-  std::string name;                           // what was read, for people
-  uint64_t hash = 0;                          // of its content
-  std::vector<std::string> vocabulary = {};   // of a text: the model's, or the text's own if the model has none
-  std::optional<double> bigram_entropy = {};  // of a text, in nats
-};
-
-// Reads job.data in the model's vocabulary. Errors as in job::make_inputs; also c10::ValueError for a character that
-// the model does not know.
-EvaluationData read_data(const EvaluationJob& job, const LoadedModel& loaded);
+// Reads job.data, a text in the model's vocabulary. Throws as data::read_data does.
+data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded);
 
 // Loads the model, prints the loss on the held-out part of the data (the same samples as a training with the same
 // data, batch size and batches) and then the text it generates. Rank 0 prints. Returns an exit code. Throws the three

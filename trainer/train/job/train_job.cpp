@@ -13,9 +13,6 @@
 #include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/data/idx_images.h"
-#include "trainer/train/data/text_corpus.h"
-#include "trainer/train/data/text_dataset.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/training/device.h"
 
@@ -32,31 +29,21 @@ std::shared_ptr<models::Model> make_model(const TrainJob& job, const models::Mod
   return models::create_model(job.model, options);
 }
 
-JobInputs make_text_inputs(const TrainJob& job) {
-  const bool own = job.data.empty();
-  data::TextCorpus corpus = data::TextCorpus::from_paths(own ? data::own_text_paths() : job.data);
-  JobInputs inputs;
-  inputs.model = make_model(job, {{"vocabulary_size", static_cast<int64_t>(corpus.vocabulary().size())}});
-  inputs.data_name = own ? "narrowcast's own sources and documents" : corpus.name();
-  inputs.data_hash = corpus.content_hash();
-  inputs.vocabulary = corpus.vocabulary().entries();
-  inputs.bigram_entropy = data::bigram_entropy(corpus.tokens());
-  inputs.unit = "tokens";
-  inputs.units_per_sample = inputs.model->options().at("context");
-  inputs.dataset = std::make_unique<data::TextDataset>(std::move(corpus), inputs.units_per_sample);
-  return inputs;
-}
-
-JobInputs make_image_inputs(const TrainJob& job) {
-  TORCH_CHECK_VALUE(job.data.size() == 1, "data: ", job.model, " needs one folder of IDX files, but ", job.data.size(),
-                    " are given");
-  auto images = std::make_unique<data::IdxImages>(data::IdxImagesOptions{.folder = job.data[0]});
-  JobInputs inputs;
-  inputs.model = make_model(job, {{"inputs", images->pixels()}, {"classes", images->classes()}});
-  inputs.data_name = job.data[0];
-  inputs.data_hash = images->content_hash();
-  inputs.dataset = std::move(images);
-  return inputs;
+// Puts into `inputs` what was read, and the model that fits it.
+void read_inputs(const TrainJob& job, JobInputs& inputs) {
+  const bool is_text = models::model_row(job.model).data == models::DataKind::kText;
+  data::ReadData read =
+      data::read_data({.model = job.model, .paths = job.data}, [&](const models::ModelOptions& sizes) {
+        inputs.model = make_model(job, sizes);
+        inputs.units_per_sample = is_text ? inputs.model->options().at("context") : 1;
+        return inputs.units_per_sample;
+      });
+  inputs.unit = is_text ? "tokens" : "samples";
+  inputs.dataset = std::move(read.dataset);
+  inputs.data_name = std::move(read.name);
+  inputs.data_hash = read.hash;
+  inputs.vocabulary = std::move(read.vocabulary);
+  inputs.bigram_entropy = read.bigram_entropy;
 }
 
 // Whatever a rank can find wrong without the others.
@@ -115,17 +102,13 @@ ProcessGroupOptions group_options(const TrainJob& job, at::Device device) {
 
 JobInputs make_inputs(const TrainJob& job) {
   TORCH_CHECK_VALUE(job.seed >= 0, "seed: must be at least 0, but is ", job.seed);
-  switch (models::model_row(job.model).data) {
-    case models::DataKind::kText:
-      return make_text_inputs(job);
-    case models::DataKind::kImages:
-      return make_image_inputs(job);
-    case models::DataKind::kNone:
-      break;
-  }
   JobInputs inputs;
-  inputs.model = make_model(job, {});
-  inputs.data_name = "none";
+  if (models::model_row(job.model).learns()) {
+    read_inputs(job, inputs);
+  } else {
+    inputs.model = make_model(job, {});
+    inputs.data_name = "none";
+  }
   return inputs;
 }
 

@@ -71,10 +71,8 @@ struct JobInputs {
   int64_t units_per_sample = 1;
 };
 
-// Reads the data and makes the model, freshly initialised from the seed: the same on all ranks. Without data, the
-// text is the project's own sources and documents, beside the program (../share/narrowcast/text) or where it was
-// built. Throws c10::ValueError naming what is wrong with a name, an option or a path, and CorruptInputError for data
-// that is not what it should be.
+// Reads the data and makes the model, freshly initialised from the seed: the same on all ranks. Throws as
+// data::read_data does, and c10::ValueError naming what is wrong with an option.
 JobInputs make_inputs(const TrainJob& job);
 
 // What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists

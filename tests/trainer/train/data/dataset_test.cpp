@@ -10,11 +10,37 @@
 #include <vector>
 
 #include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/trainer/train/training/small_text.h"
 
 namespace narrowcast::data {
 namespace {
 
 using testing::error_message;
+using testing::TemporaryFolder;
+
+TEST(ReadData, ATextIsCutAsTheModelThatFitsItWantsIt) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("abc.txt", testing::verse());
+  models::ModelOptions sizes;
+  const ReadData read = read_data({.model = "char_gpt", .paths = {path}}, [&](const models::ModelOptions& of_data) {
+    sizes = of_data;
+    return 7;
+  });
+  EXPECT_EQ(sizes, models::ModelOptions({{"vocabulary_size", static_cast<int64_t>(read.vocabulary.size())}}));
+  EXPECT_EQ(read.dataset->training_batch({0}).inputs.size(1), 7);
+  EXPECT_EQ(read.name, path);
+  EXPECT_NE(read.hash, 0U);
+  EXPECT_GT(read.bigram_entropy.value(), 0);
+}
+
+TEST(ReadData, WhatTheModelDoesNotTakeIsNamed) {
+  const auto error = [](const DataRequest& request) {
+    return error_message<c10::ValueError>([&] { read_data(request, [](const models::ModelOptions&) { return 1; }); });
+  };
+  EXPECT_EQ(error({.model = "mlp", .paths = {"a", "b"}}), "data: mlp needs one folder of IDX files, but 2 are given");
+  EXPECT_EQ(error({.model = "ddp_comm_hook_task", .paths = {}}), "data: ddp_comm_hook_task takes none");
+}
 
 TEST(CheckIndices, AcceptsEveryIndexOfTheSetAndRepeats) {
   EXPECT_NO_THROW(check_indices({0, 4, 4, 1}, 5));

@@ -111,12 +111,12 @@ TEST(ReadEvaluationData, TextIsInTheModelsTokens) {
                               .name = "char_gpt",
                               .vocabulary = vocabulary,
                               .next = models::NextToken{.context = 8, .logits = {}}};
-  const EvaluationData data = read_data(job, loaded);
-  EXPECT_EQ(data.vocabulary, vocabulary);
-  const at::Tensor first = data.dataset->training_batch({0}).inputs[0];
+  const data::ReadData read = read_data(job, loaded);
+  EXPECT_EQ(read.vocabulary, vocabulary);
+  const at::Tensor first = read.dataset->training_batch({0}).inputs[0];
   EXPECT_EQ(vocabulary[static_cast<size_t>(first[0].item<int64_t>())], "l");
   EXPECT_EQ(vocabulary[static_cast<size_t>(first[3].item<int64_t>())], "e");
-  EXPECT_GT(data.bigram_entropy.value(), 0);
+  EXPECT_GT(read.bigram_entropy.value(), 0);
 }
 
 TEST(ReadEvaluationData, ACharacterThatTheModelDoesNotKnowIsNamed) {
