@@ -148,6 +148,8 @@ at::Tensor Vocabulary::encode(std::string_view text) const {
   return at::tensor(tokens, at::kLong);
 }
 
+at::Tensor Vocabulary::line_start() const { return at::full({1}, std::max<int64_t>(0, token(U'\n')), at::kLong); }
+
 std::string Vocabulary::decode(const at::Tensor& tokens) const {
   TORCH_CHECK_VALUE(tokens.dim() == 1 && tokens.scalar_type() == at::kLong, "tokens must be int64 of 1 dimension, but ",
                     "are ", tokens.scalar_type(), " ", tokens.sizes());

@@ -46,6 +46,10 @@ class Vocabulary {
   // or has a character that is not in the vocabulary.
   at::Tensor encode(std::string_view text) const;
 
+  // int64 [1], the prompt of a line's beginning: the end of the line before it. The first character stands in where
+  // there are no lines.
+  at::Tensor line_start() const;
+
   // int64 [n], each in 0..size()-1 -> UTF-8 text. Throws c10::ValueError naming another value.
   std::string decode(const at::Tensor& tokens) const;
 

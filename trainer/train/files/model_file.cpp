@@ -153,6 +153,15 @@ std::unordered_map<std::string, std::string> extra_file_names(const std::string&
 
 }  // namespace
 
+std::string model_suffix(const std::string& option, const std::string& path) {
+  if (path.ends_with(kModelSuffix)) {
+    return kModelSuffix;
+  }
+  TORCH_CHECK_VALUE(path.ends_with(kScriptSuffix), option, ": ", path, " is neither named *", kModelSuffix,
+                    ", a model file, nor *", kScriptSuffix, ", a TorchScript module");
+  return kScriptSuffix;
+}
+
 std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> state;
   std::set<const at::TensorImpl*> seen;

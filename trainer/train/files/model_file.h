@@ -15,6 +15,13 @@
 
 namespace narrowcast::files {
 
+// The suffixes of files with a model of ours, and with a TorchScript module.
+inline constexpr const char* kModelSuffix = ".safetensors";
+inline constexpr const char* kScriptSuffix = ".pt";
+
+// Which of them the path has. Throws c10::ValueError naming the option and the path if it has neither.
+std::string model_suffix(const std::string& option, const std::string& path);
+
 // The quantisation of models::WeightOnlyInt8QuantHandler.
 inline constexpr const char* kWeightOnlyInt8 = "weight_only_int8";
 

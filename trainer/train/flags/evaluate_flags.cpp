@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "models/model_table.h"
+#include "trainer/train/files/model_file.h"
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/training/device.h"
 
@@ -58,7 +59,7 @@ std::vector<std::string> other_flags() {
 
 void refuse_useless_flags(const program::CommandLine& line, const std::string& file) {
   refuse(line, other_flags(), "with --evaluate");
-  if (!file.ends_with(".pt")) {
+  if (!file.ends_with(files::kScriptSuffix)) {
     refuse(line, {"model", "context"}, "with --evaluate=" + file + ", which says it itself");
   }
   if (absl::GetFlag(FLAGS_generate) == 0) {

@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
 #include <iomanip>
 #include <utility>
 
@@ -87,13 +86,6 @@ struct Evaluation {
   }
 };
 
-at::Tensor encode_prompt(const data::Vocabulary& vocabulary, const std::string& prompt) {
-  if (prompt.empty()) {  // The first character stands in where the model knows no lines.
-    return at::full({1}, std::max<int64_t>(0, vocabulary.token(U'\n')), at::kLong);
-  }
-  return vocabulary.encode(prompt);
-}
-
 // Other numbers of characters mean other characters behind the tokens.
 void check_vocabulary(const Evaluation& evaluation) {
   const int64_t characters = static_cast<int64_t>(evaluation.vocabulary().size());
@@ -120,7 +112,9 @@ Evaluation prepare(const EvaluationJob& job) {
                       evaluation.loaded.name, ", which writes no text");
     TORCH_CHECK_VALUE(!evaluation.vocabulary().empty(), "generate: ", job.file,
                       " holds no vocabulary, and without an evaluation there is no text to take it from");
-    evaluation.prompt = encode_prompt(data::Vocabulary(evaluation.vocabulary()), job.generation.prompt);
+    const data::Vocabulary vocabulary(evaluation.vocabulary());
+    const std::string& prompt = job.generation.prompt;
+    evaluation.prompt = prompt.empty() ? vocabulary.line_start() : vocabulary.encode(prompt);
   }
   return evaluation;
 }
@@ -210,12 +204,8 @@ at::Tensor ScriptModel::forward(const models::Batch& batch) {
 }
 
 LoadedModel load_for_evaluation(const EvaluationJob& job) {
-  if (job.file.ends_with(".safetensors")) {
-    return load_model_file(job);
-  }
-  TORCH_CHECK_VALUE(job.file.ends_with(".pt"), "evaluate: ", job.file,
-                    " is neither named *.safetensors, a model file, nor *.pt, a TorchScript module");
-  return load_script_file(job);
+  return files::model_suffix("evaluate", job.file) == files::kScriptSuffix ? load_script_file(job)
+                                                                           : load_model_file(job);
 }
 
 data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded) {

@@ -77,9 +77,7 @@ std::string error_text(double error) {
 }
 
 void check_paths(const QuantizeOptions& options) {
-  const std::string suffix = fs::path(options.input).extension();
-  TORCH_CHECK_VALUE(suffix == ".safetensors" || suffix == ".pt", "input: ", options.input,
-                    " is neither named *.safetensors, a model file, nor *.pt, a TorchScript module");
+  const std::string suffix = files::model_suffix("input", options.input);
   TORCH_CHECK_VALUE(fs::path(options.output).extension() == suffix, "output: ", options.output, " must be named *",
                     suffix, ", like the input");
   std::error_code ignored;
@@ -187,7 +185,7 @@ std::string float_layers_text(const std::vector<models::FloatLayer>& layers, con
 
 QuantizeReport quantize_file(const QuantizeOptions& options) {
   check_paths(options);
-  return options.input.ends_with(".pt") ? quantize_script_file(options) : quantize_model_file(options);
+  return options.input.ends_with(files::kScriptSuffix) ? quantize_script_file(options) : quantize_model_file(options);
 }
 
 }  // namespace narrowcast::inference

@@ -2,10 +2,8 @@
 #include "trainer/ddp/process_group/first_failure.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <iomanip>
 #include <memory>
@@ -189,9 +187,9 @@ void print_sample(const AgreedJob& agreed) {
     return;
   }
   const data::Vocabulary vocabulary(agreed.inputs.vocabulary);
-  const at::Tensor prompt = at::full({1}, std::max<int64_t>(0, vocabulary.token(U'\n')), at::kLong);
   const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(agreed.job.seed));
-  const at::Tensor tokens = gpt->generate(prompt, {.count = agreed.job.output.sample_length}, generator);
+  const at::Tensor tokens =
+      gpt->generate(vocabulary.line_start(), {.count = agreed.job.output.sample_length}, generator);
   agreed.context.results << "sample:\n" << printable_text(vocabulary.decode(tokens)) << "\n";
 }
 

@@ -107,6 +107,11 @@ TEST(Vocabulary, EncodeAndDecodeAreInverse) {
   EXPECT_EQ(vocabulary.decode(vocabulary.encode("")), "");
 }
 
+TEST(Vocabulary, ALineStartsBehindTheOneBefore) {
+  EXPECT_TRUE(Vocabulary({"a", "\n"}).line_start().equal(at::tensor({1}, at::kLong)));
+  EXPECT_TRUE(Vocabulary({"a", "b"}).line_start().equal(at::tensor({0}, at::kLong)));
+}
+
 TEST(Vocabulary, StridedTokensAreReadInOrder) {
   const Vocabulary vocabulary({"a", "b", "c"});
   EXPECT_EQ(vocabulary.decode(at::tensor({0, 9, 2, 9, 1, 9}, at::kLong).slice(0, 0, 6, 2)), "acb");

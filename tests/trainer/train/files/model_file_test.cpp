@@ -208,6 +208,13 @@ TEST_F(ModelFile, WrongUseIsNamed) {
   EXPECT_EQ(folder_.entries(), 0);
 }
 
+TEST(ModelSuffix, IsOneOfTwo) {
+  EXPECT_EQ(model_suffix("input", "a.pt/m.safetensors"), kModelSuffix);
+  EXPECT_EQ(model_suffix("input", "m.pt"), kScriptSuffix);
+  EXPECT_EQ(error_message<c10::ValueError>([] { model_suffix("input", "m.bin"); }),
+            "input: m.bin is neither named *.safetensors, a model file, nor *.pt, a TorchScript module");
+}
+
 TEST(ScriptFile, KeepsModuleAndExtraFiles) {
   const TemporaryFolder folder;
   const std::string path = folder / "m.pt";
