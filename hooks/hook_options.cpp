@@ -1,15 +1,18 @@
 #include <narrowcast/hook_options.h>
 
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <type_traits>
 #include <utility>
 
 #include <narrowcast/wire_format.h>
+#include "ops/enumerator_names.h"
 
 namespace narrowcast::hooks {
 namespace {
+
+constexpr EnumeratorNames<Levels, 3> kLevelsNames{
+    "levels", "Levels", {{{Levels::kAuto, "auto"}, {Levels::kOne, "one"}, {Levels::kTwo, "two"}}}};
 
 template <class T>
 OptionValue value_of(const T& value) {
@@ -99,24 +102,9 @@ void add_power_sgd(const PowerSgdOptions& options, std::vector<NamedOption>& nam
 
 }  // namespace
 
-std::string_view to_string(Levels levels) {
-  switch (levels) {
-    case Levels::kAuto:
-      return "auto";
-    case Levels::kOne:
-      return "one";
-    case Levels::kTwo:
-      return "two";
-  }
-  TORCH_CHECK_VALUE(false, "levels: ", static_cast<int>(levels), " is no Levels");
-}
+std::string_view to_string(Levels levels) { return kLevelsNames.name_of(levels); }
 
-Levels parse_levels(std::string_view name) {
-  for (const Levels levels : {Levels::kAuto, Levels::kOne, Levels::kTwo}) {
-    if (name == to_string(levels)) return levels;
-  }
-  TORCH_CHECK_VALUE(false, "levels: must be auto, one or two, but is '", name, "'");
-}
+Levels parse_levels(std::string_view name) { return kLevelsNames.parse(name); }
 
 std::string text_of(const OptionValue& value) {
   struct Text {

@@ -15,6 +15,7 @@
 #include "hooks/levels.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/two_levels.h"
+#include "ops/enumerator_names.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -28,6 +29,11 @@ constexpr const char* kDraws = "draws";
 constexpr const char* kRank = "rank";
 constexpr const char* kAlternates = "alternates";
 constexpr const char* kBatched = "batched";
+
+constexpr EnumeratorNames<PowerSgdMemory, 2> kMemoryNames{
+    "power_sgd_memory",
+    "PowerSgdMemory",
+    {{{PowerSgdMemory::kLocal, "local"}, {PowerSgdMemory::kAveraged, "averaged"}}}};
 
 collectives::SeedDraws draws_of(const PowerSgdOptions& options, int64_t count = 0) {
   return collectives::SeedDraws(static_cast<uint32_t>(options.seed), count);
@@ -299,21 +305,8 @@ std::vector<HookRow> power_sgd_rows() {
           row_of({.name = "batched_power_sgd_rank2", .rank = 2, .batched = true})};
 }
 
-std::string_view to_string(PowerSgdMemory memory) {
-  switch (memory) {
-    case PowerSgdMemory::kLocal:
-      return "local";
-    case PowerSgdMemory::kAveraged:
-      return "averaged";
-  }
-  TORCH_CHECK_VALUE(false, "power_sgd_memory: ", static_cast<int>(memory), " is no PowerSgdMemory");
-}
+std::string_view to_string(PowerSgdMemory memory) { return kMemoryNames.name_of(memory); }
 
-PowerSgdMemory parse_power_sgd_memory(std::string_view name) {
-  for (const PowerSgdMemory memory : {PowerSgdMemory::kLocal, PowerSgdMemory::kAveraged}) {
-    if (name == to_string(memory)) return memory;
-  }
-  TORCH_CHECK_VALUE(false, "power_sgd_memory: must be local or averaged, but is '", name, "'");
-}
+PowerSgdMemory parse_power_sgd_memory(std::string_view name) { return kMemoryNames.parse(name); }
 
 }  // namespace narrowcast::hooks

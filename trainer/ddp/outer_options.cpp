@@ -6,12 +6,18 @@
 #include <string>
 
 #include <narrowcast/hooks.h>
+#include "ops/enumerator_names.h"
 
 namespace narrowcast {
 namespace {
 
 constexpr double kNesterovRate = 0.7;
 constexpr double kNesterovMomentum = 0.9;
+
+constexpr EnumeratorNames<OuterKind, 3> kOuterKindNames{
+    "outer_optimizer",
+    "OuterKind",
+    {{{OuterKind::kAverage, "average"}, {OuterKind::kSgd, "sgd"}, {OuterKind::kNesterov, "nesterov"}}}};
 
 void check_at_least(const char* name, int64_t value, int64_t least) {
   TORCH_CHECK_VALUE(value >= least, name, ": must be at least ", least, ", but is ", value);
@@ -61,26 +67,9 @@ void check_wire(const hooks::WireOptions& wire) {
 
 }  // namespace
 
-std::string_view to_string(OuterKind kind) {
-  switch (kind) {
-    case OuterKind::kAverage:
-      return "average";
-    case OuterKind::kSgd:
-      return "sgd";
-    case OuterKind::kNesterov:
-      return "nesterov";
-  }
-  TORCH_CHECK_VALUE(false, "outer_optimizer: ", static_cast<int>(kind), " is no OuterKind");
-}
+std::string_view to_string(OuterKind kind) { return kOuterKindNames.name_of(kind); }
 
-OuterKind parse_outer_kind(std::string_view name) {
-  for (const OuterKind kind : {OuterKind::kAverage, OuterKind::kSgd, OuterKind::kNesterov}) {
-    if (name == to_string(kind)) {
-      return kind;
-    }
-  }
-  TORCH_CHECK_VALUE(false, "outer_optimizer: must be average, sgd or nesterov, but is '", name, "'");
-}
+OuterKind parse_outer_kind(std::string_view name) { return kOuterKindNames.parse(name); }
 
 void OuterOptions::validate() const {
   check_schedule(*this);

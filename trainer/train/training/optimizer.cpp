@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
+#include "ops/enumerator_names.h"
 #include "trainer/train/files/model_file.h"
 
 namespace narrowcast::training {
@@ -27,6 +28,9 @@ constexpr const char* kStep = ".step";
 constexpr const char* kAverage = ".exp_avg";
 constexpr const char* kSquares = ".exp_avg_sq";
 constexpr const char* kMomentum = ".momentum_buffer";
+
+constexpr EnumeratorNames<OptimizerKind, 2> kOptimizerNames{
+    "optimizer", "OptimizerKind", {{{OptimizerKind::kAdamW, "adamw"}, {OptimizerKind::kSgd, "sgd"}}}};
 
 void check_fraction(const char* name, double value) {
   TORCH_CHECK_VALUE(value >= 0 && value < 1, name, ": must be at least 0 and less than 1, but is ", value);
@@ -131,14 +135,9 @@ std::unique_ptr<OptimizerParamState> take_sgd(StateReader& reader, const std::st
 
 }  // namespace
 
-OptimizerKind parse_optimizer(const std::string& name) {
-  const std::string adamw = to_string(OptimizerKind::kAdamW);
-  const std::string sgd = to_string(OptimizerKind::kSgd);
-  TORCH_CHECK_VALUE(name == adamw || name == sgd, "optimizer: unknown name '", name, "'; known: ", adamw, ", ", sgd);
-  return name == adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
-}
+OptimizerKind parse_optimizer(const std::string& name) { return kOptimizerNames.parse_known(name); }
 
-std::string to_string(OptimizerKind kind) { return kind == OptimizerKind::kAdamW ? "adamw" : "sgd"; }
+std::string to_string(OptimizerKind kind) { return std::string(kOptimizerNames.name_of(kind)); }
 
 void check_optimizer_options(const OptimizerOptions& options) {
   TORCH_CHECK_VALUE(options.weight_decay >= 0, "weight_decay: must be at least 0, but is ", options.weight_decay);

@@ -7,18 +7,15 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
-
-#include <array>
-#include <utility>
 
 #include <narrowcast/errors.h>
+#include "ops/enumerator_names.h"
 
 namespace narrowcast::training {
 namespace {
 
-constexpr std::array<std::pair<Precision, const char*>, 3> kNames{
-    {{Precision::kFp32, "fp32"}, {Precision::kBf16, "bf16"}, {Precision::kFp16, "fp16"}}};
+constexpr EnumeratorNames<Precision, 3> kPrecisionNames{
+    "precision", "Precision", {{{Precision::kFp32, "fp32"}, {Precision::kBf16, "bf16"}, {Precision::kFp16, "fp16"}}}};
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
@@ -32,16 +29,9 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
 
 }  // namespace
 
-Precision parse_precision(const std::string& name) {
-  for (const auto& [precision, known] : kNames) {
-    if (name == known) {
-      return precision;
-    }
-  }
-  TORCH_CHECK_VALUE(false, "precision: unknown name '", name, "'; known: fp32, bf16, fp16");
-}
+Precision parse_precision(const std::string& name) { return kPrecisionNames.parse_known(name); }
 
-std::string to_string(Precision precision) { return kNames.at(static_cast<size_t>(precision)).second; }
+std::string to_string(Precision precision) { return std::string(kPrecisionNames.name_of(precision)); }
 
 at::Tensor loss_of(models::Model& model, const models::Batch& batch, Precision precision) {
   const Autocast autocast(batch.inputs.device().type(), precision);

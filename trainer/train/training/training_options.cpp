@@ -6,8 +6,13 @@
 #include <cmath>
 #include <numbers>
 
+#include "ops/enumerator_names.h"
+
 namespace narrowcast::training {
 namespace {
+
+constexpr EnumeratorNames<Schedule, 2> kScheduleNames{
+    "schedule", "Schedule", {{{Schedule::kConstant, "constant"}, {Schedule::kCosine, "cosine"}}}};
 
 void check_not_below(const char* name, int64_t value, int64_t least) {
   TORCH_CHECK_VALUE(value >= least, name, ": must be at least ", least, ", but is ", value);
@@ -15,15 +20,9 @@ void check_not_below(const char* name, int64_t value, int64_t least) {
 
 }  // namespace
 
-Schedule parse_schedule(const std::string& name) {
-  const std::string constant = to_string(Schedule::kConstant);
-  const std::string cosine = to_string(Schedule::kCosine);
-  TORCH_CHECK_VALUE(name == constant || name == cosine, "schedule: unknown name '", name, "'; known: ", constant, ", ",
-                    cosine);
-  return name == constant ? Schedule::kConstant : Schedule::kCosine;
-}
+Schedule parse_schedule(const std::string& name) { return kScheduleNames.parse_known(name); }
 
-std::string to_string(Schedule schedule) { return schedule == Schedule::kConstant ? "constant" : "cosine"; }
+std::string to_string(Schedule schedule) { return std::string(kScheduleNames.name_of(schedule)); }
 
 LearningRate::LearningRate(const LearningRateOptions& options, int64_t steps)
     : peak_(options.peak),

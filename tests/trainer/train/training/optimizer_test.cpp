@@ -107,7 +107,9 @@ TEST(Optimizer, IsKnownByName) {
   EXPECT_EQ(parse_optimizer("sgd"), OptimizerKind::kSgd);
   EXPECT_EQ(to_string(OptimizerKind::kAdamW), "adamw");
   EXPECT_EQ(to_string(OptimizerKind::kSgd), "sgd");
-  EXPECT_THROW(parse_optimizer("adam"), c10::ValueError);
+  EXPECT_EQ(error_message<c10::ValueError>([] { parse_optimizer("adam"); }),
+            "optimizer: unknown name 'adam'; known: adamw, sgd");
+  EXPECT_THROW(to_string(static_cast<OptimizerKind>(2)), c10::ValueError);
 }
 
 TEST(GradientsAreFinite, FindsOneThatIsNot) {

@@ -77,7 +77,9 @@ TEST(Schedule, IsKnownByName) {
   EXPECT_EQ(parse_schedule("constant"), Schedule::kConstant);
   EXPECT_EQ(to_string(Schedule::kCosine), "cosine");
   EXPECT_EQ(to_string(Schedule::kConstant), "constant");
-  EXPECT_THROW(parse_schedule("linear"), c10::ValueError);
+  EXPECT_EQ(testing::error_message<c10::ValueError>([] { parse_schedule("linear"); }),
+            "schedule: unknown name 'linear'; known: constant, cosine");
+  EXPECT_THROW(to_string(static_cast<Schedule>(2)), c10::ValueError);
 }
 
 std::string complaint(const TrainingOptions& options, int64_t world_size) {
