@@ -14,7 +14,6 @@ namespace narrowcast {
 namespace {
 
 constexpr double kSizesMb[] = {1, 2, 3, 6, 12, 25};
-constexpr double kBytesOfMb = 1024.0 * 1024.0;
 constexpr double kAsGood = 1.01;  // What is measured is not more exact.
 
 }  // namespace
@@ -24,7 +23,7 @@ double BackwardPass::seconds() const {
 }
 
 std::vector<double> bucket_sizes(int64_t gradient_bytes) {
-  const double whole = std::ceil(static_cast<double>(gradient_bytes) / kBytesOfMb);
+  const double whole = std::ceil(static_cast<double>(gradient_bytes) / kBytesOfMib);
   std::vector<double> sizes;
   std::copy_if(std::begin(kSizesMb), std::end(kSizesMb), std::back_inserter(sizes),
                [=](double size) { return size < whole; });

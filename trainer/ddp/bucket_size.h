@@ -17,6 +17,9 @@
 
 namespace narrowcast {
 
+// In which sizes of buckets are given.
+inline constexpr double kBytesOfMib = 1024.0 * 1024.0;
+
 // Buckets as the Reducer takes them: indices into the list of parameters.
 using BucketIndices = std::vector<std::vector<size_t>>;
 

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include <narrowcast/hooks.h>
+#include "trainer/ddp/bucket_size.h"
 
 namespace narrowcast {
 namespace {
 
-constexpr double kBytesPerMb = 1024.0 * 1024.0;
 constexpr double kMostMb = 1024.0 * 1024.0;  // A TiB: far more than a device holds, far less than int64 holds.
 
 void check_cap(const char* name, double megabytes) {
@@ -19,7 +19,7 @@ void check_cap(const char* name, double megabytes) {
 }
 
 // A bucket holds at least one parameter, however small the cap.
-int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int64_t>(megabytes * kBytesPerMb)); }
+int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int64_t>(megabytes * kBytesOfMib)); }
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/ddp/bucket_size.h"
 #include "trainer/train/bench/measurements.h"
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/results.h"
@@ -25,7 +26,6 @@
 namespace narrowcast::bench {
 namespace {
 
-constexpr double kMib = 1 << 20;
 constexpr int64_t kMostBuckets = 256;
 constexpr int64_t kMostIterations = 1'000'000;
 
@@ -73,7 +73,8 @@ void check_wire(const BenchOptions& options) {
 
 // Values that differ may still be as many elements.
 void check_bucket_mib(const BenchOptions& options) {
-  check_list("bucket_mib", options.bucket_mib, sizeof(float) / kMib, static_cast<double>(kMostBucketBytes) / kMib);
+  check_list("bucket_mib", options.bucket_mib, sizeof(float) / kBytesOfMib,
+             static_cast<double>(kMostBucketBytes) / kBytesOfMib);
   const std::vector<int64_t> sizes = bucket_sizes(options);
   for (auto size = sizes.begin(); size != sizes.end(); ++size) {
     TORCH_CHECK_VALUE(std::find(sizes.begin(), size, *size) == size, "bucket_mib: two values are the same size of ",
@@ -215,7 +216,7 @@ std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
   }
   std::vector<int64_t> sizes;
   for (const double mib : options.bucket_mib) {
-    const int64_t elements = std::llround(mib * kMib / sizeof(float));
+    const int64_t elements = std::llround(mib * kBytesOfMib / sizeof(float));
     sizes.push_back(elements * static_cast<int64_t>(sizeof(float)));
   }
   return sizes;
