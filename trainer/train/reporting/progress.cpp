@@ -83,10 +83,7 @@ void Progress::keep_line() {
 }
 
 void Progress::on_hook(const HookReport& report) {
-  if (line_is_open_) {
-    out_ << std::endl;
-    line_is_open_ = false;
-  }
+  keep_line();
   out_ << "hook " << report.hook << ": " << report.decision << std::endl;
 }
 
