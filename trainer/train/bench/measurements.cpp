@@ -175,11 +175,8 @@ class ExactnessRun {
  private:
   // In place, float64.
   at::Tensor sum_over_ranks(at::Tensor term) {
-    std::vector<at::Tensor> sum = {std::move(term)};
-    with_network_errors(group_->getRank(), "sum in float64 for the exact mean",
-                        [&] { group_->allreduce(sum)->wait(); });
-    payload_bytes_sent_ += hooks::ring_all_reduce_bytes(static_cast<int64_t>(sum[0].nbytes()), group_->getSize());
-    return sum[0];
+    payload_bytes_sent_ += hooks::ring_all_reduce_bytes(static_cast<int64_t>(term.nbytes()), group_->getSize());
+    return training::sum_over_ranks(group_, std::move(term), "sum in float64 for the exact mean");
   }
 
   HookExactness compared(const std::string& name, const at::Tensor& tolerance) const {

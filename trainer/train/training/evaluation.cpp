@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/consensus.h>
+#include <narrowcast/network_errors.h>
 #include "trainer/base/files/hash.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
@@ -74,6 +76,12 @@ double held_out_loss(models::Model& model, const data::Dataset& dataset, const P
 bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
   const std::vector<std::string> hashes = all_gather_text(group, std::to_string(hash_bits(tensors)));
   return std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes[0]; });
+}
+
+at::Tensor sum_over_ranks(const ProcessGroupPtr& group, at::Tensor term, const std::string& step) {
+  std::vector<at::Tensor> sum = {std::move(term)};
+  with_network_errors(group->getRank(), step, [&] { group->allreduce(sum)->wait(); });
+  return sum[0];
 }
 
 }  // namespace narrowcast::training

@@ -1,9 +1,10 @@
-// What all ranks find out about a model together: its loss on held-out data, and whether they hold the same bits.
+// What all ranks find out together: a model's loss on held-out data, whether they hold the same bits, and sums.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <narrowcast/model.h>
@@ -30,5 +31,9 @@ double held_out_loss(models::Model& model, const data::Dataset& dataset, const P
 // A collective: each rank hashes its tensors and all gather the hashes, 8 bytes each; true on all ranks alike if every
 // rank's tensors have equal bits. Throws c10::DistBackendError if a peer failed.
 bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors);
+
+// A collective: returns `term`, alike in shape and dtype on all ranks, with the sum of all ranks' in it. Throws
+// c10::DistBackendError naming `step`, for which it is, if a peer failed.
+at::Tensor sum_over_ranks(const ProcessGroupPtr& group, at::Tensor term, const std::string& step);
 
 }  // namespace narrowcast::training

@@ -14,17 +14,19 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
 #include <narrowcast/hooks.h>
-#include <narrowcast/network_errors.h>
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "ops/collectives/mean/two_levels.h"
 #include "trainer/train/training/device.h"
+#include "trainer/train/training/evaluation.h"
 
 namespace narrowcast::verification {
 namespace {
 
 using Ddp = DistributedDataParallel<std::shared_ptr<models::Model>>;
+
+constexpr const char* kSumOfBounds = "sum of the error bounds";  // the step, in errors
 
 void reset_gradients(const models::Model& model) {
   for (at::Tensor& parameter : model.parameters()) {
@@ -135,7 +137,7 @@ std::vector<at::Tensor> PassBounds::of_pass(const std::vector<RecordedBucket>& b
       scatter(terms.float32, bucket, float32_);
       scatter(residual_after(terms), bucket, residuals_);
     }
-    scatter(sum_over_ranks(terms.sum()), bucket, bounds);
+    scatter(training::sum_over_ranks(group_, terms.sum(), kSumOfBounds), bucket, bounds);
   }
   std::vector<at::Tensor> result;
   for (const at::Tensor& parameter : parameters) {
@@ -162,19 +164,13 @@ void PassBounds::scatter(const at::Tensor& values, const RecordedBucket& bucket,
   }
 }
 
-at::Tensor PassBounds::sum_over_ranks(at::Tensor term) const {
-  std::vector<at::Tensor> sum = {std::move(term)};
-  with_network_errors(group_->getRank(), "sum of the error bounds", [&] { group_->allreduce(sum)->wait(); });
-  return sum[0];
-}
-
 // Whoever sends a mean keeps what is lacking of it. When the buckets are rebuilt, that becomes a residual of its own
 // gradients, times the number of ranks. Taking it for one in any case is no less: it then is a part of the mean again.
 at::Tensor PassBounds::residual_after(const hooks::ErrorTerms& terms) const {
   const int64_t world_size = group_->getSize();
   const auto layout = hooks::expected_layout(ddp_.wire(), world_size);
   const auto shard = collectives::sent_parts(layout, group_->getRank(), terms.first_hop.numel()).mean;
-  const at::Tensor of_mean = sum_over_ranks(terms.second_hop * world_size);
+  const at::Tensor of_mean = training::sum_over_ranks(group_, terms.second_hop * world_size, kSumOfBounds);
   at::Tensor residual = terms.first_hop * world_size;
   residual.narrow(0, shard.begin, shard.numel) += of_mean.narrow(0, shard.begin, shard.numel);
   return residual;

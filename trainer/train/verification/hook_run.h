@@ -108,7 +108,6 @@ class PassBounds {
 
   static at::Tensor gathered(const RecordedBucket& bucket, const ByParameter& values);
   static void scatter(const at::Tensor& values, const RecordedBucket& bucket, ByParameter& by_parameter);
-  at::Tensor sum_over_ranks(at::Tensor term) const;
   at::Tensor residual_after(const hooks::ErrorTerms& terms) const;
 
   const ProcessGroupPtr group_;

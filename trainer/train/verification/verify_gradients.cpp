@@ -8,7 +8,6 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
-#include <narrowcast/network_errors.h>
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "trainer/train/files/safetensors.h"
@@ -23,9 +22,7 @@ constexpr int kReferenceRanks = 2;  // The reference test's; its tolerances fit 
 std::vector<at::Tensor> averaged(const ProcessGroupPtr& group, const std::vector<at::Tensor>& gradients) {
   std::vector<at::Tensor> result;
   for (const at::Tensor& gradient : gradients) {
-    std::vector<at::Tensor> mean = {gradient / group->getSize()};
-    with_network_errors(group->getRank(), "mean of the gradients", [&] { group->allreduce(mean)->wait(); });
-    result.push_back(mean[0]);
+    result.push_back(training::sum_over_ranks(group, gradient / group->getSize(), "mean of the gradients"));
   }
   return result;
 }

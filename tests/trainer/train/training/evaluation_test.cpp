@@ -1,6 +1,7 @@
 #include "trainer/train/training/evaluation.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -117,6 +118,15 @@ TEST_P(EqualOnAllRanksTest, OneBitOfTheLastRankCounts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, EqualOnAllRanksTest, ::testing::Values(1, 2, 3, 4));
+
+TEST(SumOverRanks, IsThatOfAllRanksAndInPlace) {
+  run_ranks(3, [](int64_t rank, const ProcessGroupPtr& group) {
+    const at::Tensor term = at::full({2, 2}, static_cast<double>(rank + 1), at::kDouble);
+    const at::Tensor sum = sum_over_ranks(group, term, "sum of three");
+    EXPECT_TRUE(at::equal(sum, at::full({2, 2}, 6.0, at::kDouble)));
+    EXPECT_TRUE(sum.is_same(term));
+  });
+}
 
 TEST(EqualOnAllRanks, OrderOfTheTensorsCounts) {
   EXPECT_FALSE(answer(2, [](int64_t rank) -> std::vector<at::Tensor> {
