@@ -94,7 +94,6 @@ using launcher::GroupRequest;
 
 constexpr int64_t kStaticPort = 29500;  // torchrun's
 constexpr int64_t kElasticPort = 29400;
-constexpr double kLongest = 86400;  // seconds
 constexpr size_t kLongestName = 255;
 
 // Bytes of a line that the launcher says: more than one of a failed worker's last lines.
@@ -177,8 +176,8 @@ GroupRequest read_group_request(const program::CommandLine& line) {
 }
 
 std::chrono::milliseconds seconds(const std::string& flag, double value, double least) {
-  TORCH_CHECK_VALUE(value >= least && value <= kLongest, "--", flag, "=", value, ": must be from ", least, " to ",
-                    kLongest, " s");
+  TORCH_CHECK_VALUE(value >= least && value <= launcher::kLongestSeconds, "--", flag, "=", value, ": must be from ",
+                    least, " to ", launcher::kLongestSeconds, " s");
   return std::chrono::milliseconds(std::llround(value * 1000));
 }
 

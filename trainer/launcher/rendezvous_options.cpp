@@ -21,13 +21,11 @@ bool parse_count(const std::string& text, int64_t& count) {
 
 using Setter = std::function<void(RendezvousOptions&, const std::string&)>;
 
-constexpr double kLongest = 86400;
-
 Setter time(std::chrono::milliseconds RendezvousOptions::*member) {
   return [member](RendezvousOptions& options, const std::string& value) {
     double seconds = 0;
-    TORCH_CHECK_VALUE(absl::SimpleAtod(value, &seconds) && seconds > 0 && seconds <= kLongest,
-                      "must be a number of seconds above 0 and up to ", kLongest);
+    TORCH_CHECK_VALUE(absl::SimpleAtod(value, &seconds) && seconds > 0 && seconds <= kLongestSeconds,
+                      "must be a number of seconds above 0 and up to ", kLongestSeconds);
     options.*member = std::chrono::milliseconds(std::llround(std::ceil(seconds * 1000)));
   };
 }

@@ -8,6 +8,9 @@
 
 namespace narrowcast::launcher {
 
+// The longest that a flag or an entry of --rdzv_conf may tell the launcher to wait: a day.
+inline constexpr double kLongestSeconds = 86400;
+
 // --nnodes: the least and the most nodes that a round may have.
 struct NodeCount {
   int64_t least = 1;
