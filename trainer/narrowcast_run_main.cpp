@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <narrowcast/worker_env.h>
+#include "trainer/base/addresses.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
@@ -91,6 +92,7 @@ ABSL_FLAG(std::string, start_method, "", "Refused: workers are programs of their
 namespace {
 
 using launcher::GroupRequest;
+using narrowcast::network::kLargestPort;
 
 constexpr int64_t kStaticPort = 29500;  // torchrun's
 constexpr int64_t kElasticPort = 29400;
@@ -151,9 +153,9 @@ void read_endpoint(const program::CommandLine& line, GroupRequest& request) {
     const int64_t port = absl::GetFlag(FLAGS_master_port);
     request.endpoint = {.host = absl::GetFlag(FLAGS_master_addr), .port = port == 0 ? default_port(request) : port};
   }
-  TORCH_CHECK_VALUE(!request.nodes.several() || (request.endpoint.port >= 1 && request.endpoint.port <= 65535),
-                    request.endpoint_flags.port, ": port ", request.endpoint.port,
-                    " must be from 1 to 65535 for several nodes");
+  TORCH_CHECK_VALUE(!request.nodes.several() || (request.endpoint.port >= 1 && request.endpoint.port <= kLargestPort),
+                    request.endpoint_flags.port, ": port ", request.endpoint.port, " must be from 1 to ", kLargestPort,
+                    " for several nodes");
 }
 
 // What the flags about nodes say.

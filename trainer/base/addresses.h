@@ -10,6 +10,9 @@
 
 namespace narrowcast::network {
 
+// Of TCP.
+inline constexpr int64_t kLargestPort = 65535;
+
 // Owns what getaddrinfo found; null if it found nothing.
 using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 

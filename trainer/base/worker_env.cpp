@@ -68,7 +68,7 @@ void read_ranks(const Place& place, WorkerEnv& env) {
 void read_master(const Place& place, WorkerEnv& env) {
   if (env.world_size > 1) {
     env.master_addr = required(place, place.master_addr).text;
-    env.master_port = parse_integer(required(place, place.master_port), {.least = 1, .most = 65535});
+    env.master_port = parse_integer(required(place, place.master_port), {.least = 1, .most = network::kLargestPort});
     TORCH_CHECK_VALUE(!env.master_addr.empty(), place.master_addr.setting->described(), " names no host");
   }
 }

@@ -10,6 +10,8 @@
 #include <map>
 #include <vector>
 
+#include "trainer/base/addresses.h"
+
 namespace narrowcast::launcher {
 namespace {
 
@@ -98,7 +100,7 @@ Endpoint parse_endpoint(const std::string& text, int64_t default_port) {
   const bool has_port = colon != std::string::npos && !bracketed;
   Endpoint endpoint{.host = text.substr(0, has_port ? colon : text.size()), .port = default_port};
   const bool good_port = !has_port || (absl::SimpleAtoi(text.substr(colon + 1), &endpoint.port) && endpoint.port >= 0 &&
-                                       endpoint.port <= 65535);
+                                       endpoint.port <= network::kLargestPort);
   if (endpoint.host.starts_with('[') && endpoint.host.ends_with(']')) {
     endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
   } else if (endpoint.host.find(':') != std::string::npos) {

@@ -76,7 +76,8 @@ network::TcpStorePtr serve(const std::string& address, const network::ListeningS
 }  // namespace
 
 network::ListeningSocket open_store_socket(const std::string& address, int64_t port, const EndpointFlags& flags) {
-  TORCH_CHECK_VALUE(port >= 0 && port <= 65535, flags.port, "=", port, ": must be from 0 to 65535");
+  TORCH_CHECK_VALUE(port >= 0 && port <= network::kLargestPort, flags.port, "=", port, ": must be from 0 to ",
+                    network::kLargestPort);
   int error = 0;
   const network::AddressList found = network::find_addresses(address, error);
   TORCH_CHECK_VALUE(found != nullptr, flags.address, "=", address, ": ", gai_strerror(error));
