@@ -16,12 +16,8 @@
 namespace narrowcast::files {
 namespace {
 
-// Linux transfers at most this much per call.
-constexpr int64_t kLargestTransfer = 0x7ffff000;
 // What is asked for beyond the length that a file says it has.
 constexpr int64_t kProbe = 4096;
-
-std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
 int open_for_reading(const std::string& path, Links links) {
   std::error_code ignored;  // What cannot be looked up cannot be opened either.
@@ -55,6 +51,8 @@ std::string read_all(const InputFile& file, int64_t most_bytes) {
 }
 
 }  // namespace
+
+std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
 InputFile::InputFile(const std::string& path, Links links) : path_(path), descriptor_(open_for_reading(path, links)) {
   struct stat status = {};

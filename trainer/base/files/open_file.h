@@ -10,6 +10,12 @@
 
 namespace narrowcast::files {
 
+// In bytes: Linux reads or writes at most this much per call.
+inline constexpr int64_t kLargestTransfer = 0x7ffff000;
+
+// What the system calls an error, an errno.
+std::string reason(int error_number);
+
 // Closes its descriptor when it goes. Moves, does not copy.
 class FileDescriptor {
  public:

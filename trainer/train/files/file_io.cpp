@@ -21,9 +21,6 @@
 namespace narrowcast::files {
 namespace {
 
-// Linux transfers at most this much per call.
-constexpr int64_t kLargestTransfer = 0x7ffff000;
-
 std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> make_context() { return {EVP_MD_CTX_new(), EVP_MD_CTX_free}; }
 
 std::string to_hex(const unsigned char* bytes, size_t count) {
@@ -35,8 +32,6 @@ std::string to_hex(const unsigned char* bytes, size_t count) {
   }
   return text;
 }
-
-std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
 // Unique among the processes of this machine and the files of this process.
 std::string temporary_name(const std::string& path) {
@@ -135,19 +130,18 @@ namespace {
 
 // Without O_NONBLOCK, opening a pipe that nobody reads from would wait for ever.
 FileDescriptor open_for_appending(const std::string& path, JsonLinesMode mode) {
-  const auto reason = [] { return std::generic_category().message(errno); };
   std::error_code ignored;  // What cannot be looked up cannot be opened either.
   TORCH_CHECK_VALUE(!std::filesystem::is_symlink(path, ignored), path,
                     ": cannot be written: it is a symbolic link, where a file is needed");
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   FileDescriptor file(::open(path.c_str(), flags, 0666));
   TORCH_CHECK_VALUE(file.is_open() || errno != ENXIO, path, ": cannot be written: it is not a regular file");
-  TORCH_CHECK_VALUE(file.is_open(), path, ": cannot be written: ", reason());
+  TORCH_CHECK_VALUE(file.is_open(), path, ": cannot be written: ", reason(errno));
   struct stat status = {};
-  TORCH_CHECK_VALUE(::fstat(file.get(), &status) == 0, path, ": cannot be written: ", reason());
+  TORCH_CHECK_VALUE(::fstat(file.get(), &status) == 0, path, ": cannot be written: ", reason(errno));
   TORCH_CHECK_VALUE(S_ISREG(status.st_mode), path, ": cannot be written: it is not a regular file");
   TORCH_CHECK_VALUE(mode == JsonLinesMode::kAppend || ::ftruncate(file.get(), 0) == 0, path,
-                    ": cannot be written: ", reason());
+                    ": cannot be written: ", reason(errno));
   return file;
 }
 
