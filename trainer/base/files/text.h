@@ -39,6 +39,9 @@ std::string_view last_characters(std::string_view text, size_t most);
 // The longest message that a program prints about an error, in bytes.
 inline constexpr size_t kLongestMessage = 4096;
 
+// The longest name or value in a message that compares several, in bytes.
+inline constexpr size_t kLongestCompared = 300;
+
 // Names, values and errors that come from files, from other ranks, from workers and from the command line may hold
 // control characters, which a terminal obeys: none may reach it.
 

@@ -24,7 +24,6 @@ namespace narrowcast {
 namespace {
 
 constexpr int64_t kLongestText = int64_t{64} << 20;  // bytes that are taken from a rank
-constexpr size_t kLongestShown = 300;                // bytes of a name or a value in a message
 constexpr size_t kLongestFailure = 2000;             // bytes
 
 std::vector<double> all_reduce(const ProcessGroupPtr& group, const std::vector<double>& values,
@@ -90,8 +89,9 @@ std::vector<std::string> describe_values(const std::vector<ValuesByName>& lists,
   std::vector<std::string> texts;
   for (const auto& [value, ranks] : ranks_by_value) {
     const bool one = ranks.size() == 1;
-    texts.push_back(value ? c10::str(describe_ranks(ranks), one ? " has " : " have ", printable(*value, kLongestShown))
-                          : c10::str(describe_ranks(ranks), one ? " does not have it" : " do not have it"));
+    texts.push_back(value
+                        ? c10::str(describe_ranks(ranks), one ? " has " : " have ", printable(*value, kLongestCompared))
+                        : c10::str(describe_ranks(ranks), one ? " does not have it" : " do not have it"));
   }
   return texts;
 }
@@ -125,15 +125,15 @@ std::string describe_difference(const std::vector<std::vector<NamedValue>>& list
   for (const std::string& name : names_of(lists, by_name)) {
     const std::vector<std::string> texts = describe_values(by_name, name);
     if (texts.size() > 1) {
-      return c10::str(printable(name, kLongestShown), " differs between ranks: ", c10::Join(", ", texts));
+      return c10::str(printable(name, kLongestCompared), " differs between ranks: ", c10::Join(", ", texts));
     }
   }
   for (size_t rank = 1; rank < lists.size(); ++rank) {
     for (size_t place = 0; place < std::min(lists[0].size(), lists[rank].size()); ++place) {
       if (lists[0][place].name != lists[rank][place].name) {
         return c10::str("the order differs between ranks: where rank 0 has ",
-                        printable(lists[0][place].name, kLongestShown), ", rank ", rank, " has ",
-                        printable(lists[rank][place].name, kLongestShown));
+                        printable(lists[0][place].name, kLongestCompared), ", rank ", rank, " has ",
+                        printable(lists[rank][place].name, kLongestCompared));
       }
     }
   }

@@ -20,7 +20,6 @@ using nlohmann::json;
 constexpr const char* kFormat = "narrowcast checkpoint";
 constexpr int64_t kFormatVersion = 1;
 constexpr int64_t kMostRanks = 1 << 20;
-constexpr size_t kLongestShown = 300;  // bytes of a name or a value in a message
 
 std::string sum_of(const json& without_sum) {
   files::Sha256 hash;
@@ -99,7 +98,7 @@ const json* find(const json& object, const std::string& name) {
 std::string text_of(const json& value) {
   const std::string text =
       value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, json::error_handler_t::replace);
-  return printable(text, kLongestShown);
+  return printable(text, kLongestCompared);
 }
 
 bool differ(const json* saved, const json* current) {
@@ -116,7 +115,7 @@ std::vector<Difference> differences(const json& saved, const json& current) {
   }
   std::vector<Difference> found;
   for (const std::string& name : names) {
-    const Difference difference = {printable(name, kLongestShown), find(saved, name), find(current, name)};
+    const Difference difference = {printable(name, kLongestCompared), find(saved, name), find(current, name)};
     if (differ(difference.saved, difference.current)) {
       found.push_back(difference);
     }
