@@ -1,8 +1,14 @@
 // Ports of this machine for tests that need one.
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdint>
 #include <string>
+#include <system_error>
 
 #include "trainer/base/tcp_store.h"
 
@@ -16,5 +22,30 @@ inline network::ListeningSocket loopback_socket(const std::string& address = "12
 
 // A port of 127.0.0.1 at which nobody listens just now.
 inline int64_t free_port() { return loopback_socket().port(); }
+
+// A port of 127.0.0.1 at which nobody listens, and which nobody else gets meanwhile: who connects is refused.
+class SilentPort {
+ public:
+  SilentPort() : descriptor_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    if (descriptor_ < 0 || ::bind(descriptor_, generic, size) != 0 || ::getsockname(descriptor_, generic, &size) != 0) {
+      throw std::system_error(errno, std::generic_category(), "a port of 127.0.0.1");
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentPort() { ::close(descriptor_); }
+  SilentPort(const SilentPort&) = delete;
+  SilentPort& operator=(const SilentPort&) = delete;
+
+  int64_t port() const { return port_; }
+
+ private:
+  const int descriptor_;
+  int64_t port_ = 0;
+};
 
 }  // namespace narrowcast::testing

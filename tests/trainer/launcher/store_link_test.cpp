@@ -76,9 +76,9 @@ TEST_F(StoreLinkTest, TellsRanksWhoHasEnded) {
 }
 
 TEST_F(StoreLinkTest, SaysWhyAHostCannotBeReached) {
-  const LinkOptions wanted = options(1, testing::kPatience, milliseconds(300));
-  store.reset();
-  socket.reset();
+  const testing::SilentPort silent;
+  LinkOptions wanted = options(1, testing::kPatience, milliseconds(300));
+  wanted.port = silent.port();
   const StoreLink other(wanted);
   EXPECT_EQ(wait_for(other, is_broken).broken, "cannot be reached: Connection refused");
 }
