@@ -42,7 +42,7 @@ TEST(CandidateOptions, AreTheHooksOwnWhereItTakesThem) {
   EXPECT_EQ(candidate_options("int4", options).wire, (WireOptions{.error_feedback = true, .node_size = 2}));
 }
 
-// Of the costs of a million elements, in seconds.
+// Returns what is taken where a million elements cost so many seconds.
 std::string taken_of(std::vector<double> costs) {
   std::vector<AutoCandidate> candidates = auto_candidates({}, NodeLayout::flat(4));
   for (size_t i = 0; i < candidates.size(); ++i) candidates[i].cost = {0, 1e-6 * costs[i]};

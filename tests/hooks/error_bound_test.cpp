@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(HooksAndWorlds, ErrorBoundTest,
                                                               "quantize_per_tensor", "quantize_per_channel"),
                                             ::testing::Values(1, 2, 3, 4)));
 
-// Of quantized_allreduce in every format, in one shot (5000 elements) and in two.
+// Takes quantized_allreduce in every format, in one shot (5000 elements) and in two.
 class WireErrorBoundTest : public ::testing::TestWithParam<FormatAndSize> {};
 
 TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {

@@ -37,7 +37,7 @@ class SlowHook final : public CommHook {
     return noop_->runHook(bucket);
   }
 
-  // Of the buckets so far, in elements.
+  // Returns the elements of each bucket so far.
   const std::vector<int64_t>& sizes() const { return sizes_; }
 
  private:
@@ -76,7 +76,7 @@ TEST_P(MeasureExchangeTest, AllRanksAgreeOnALine) {
 
 INSTANTIATE_TEST_SUITE_P(Hooks, MeasureExchangeTest, ::testing::Values("allreduce", "quantize_per_channel", "int8"));
 
-// Of a tenth of a second for the larger, of nearly nothing for the smaller.
+// The larger bucket takes a tenth of a second, the smaller one nearly nothing.
 TEST(MeasureExchange, MoreElementsCostMore) {
   testing::run_ranks(2, [](int64_t, const Group& group) {
     SlowHook hook(1e-4);
@@ -124,7 +124,7 @@ TEST(MeasureExchange, IsNotContentWithOneBucketThatTookLong) {
   });
 }
 
-// Of 10, 40, 160 and 640 elements, 40 are the first that take more than an eighth of the time that there is.
+// Among 10, 40, 160 and 640 elements, 40 are the first that take more than an eighth of the time that there is.
 TEST(MeasureExchange, IsContentWithSmallerBucketsWhereTheyTakeLong) {
   testing::run_ranks(2, [](int64_t, const Group& group) {
     SlowHook hook(1e-3);

@@ -41,7 +41,7 @@ struct HookCase {
 // At least one case per hook of the table.
 std::vector<HookCase> hook_cases();
 
-// Of them, those that are the same on GPUs: without auto, which decides nothing there.
+// Returns those that are the same on GPUs: all but auto, which decides nothing there.
 std::vector<HookCase> gpu_hook_cases();
 
 }  // namespace narrowcast::hooks

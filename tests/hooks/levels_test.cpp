@@ -27,7 +27,7 @@ TEST(FindHookNodes, FindsRanksThatShareANodeUnlessToldOtherwise) {
   });
 }
 
-// Of which some would search for nodes, and others not.
+// Some of the ranks would search for nodes, and others not.
 TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
   struct Told {
     WireOptions usual;

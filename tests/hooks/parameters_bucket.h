@@ -8,7 +8,7 @@
 
 namespace narrowcast::hooks {
 
-// Of `parameters` one after the other, whose gradients are copied from `gradients`.
+// Makes a bucket of `parameters` one after the other, whose gradients are copied from `gradients`.
 inline c10d::GradBucket make_parameters_bucket(const std::vector<at::Tensor>& parameters,
                                                const std::vector<at::Tensor>& gradients, size_t index = 0,
                                                size_t count = 1) {

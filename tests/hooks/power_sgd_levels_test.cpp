@@ -103,7 +103,7 @@ TEST_P(PowerSgdLevels, SendBetweenNodesWhatTheyOwn) {
     const GradientSizes gradients{.numel = 2048 * 1024 + 30'000, .shapes = runs[i].shapes};
     const auto most = static_cast<double>(row.payload_bytes(gradients, nodes, options));
     const auto of_any = static_cast<double>(*std::ranges::max_element(sent));
-    // Of the two factors the row counts the larger one, and shards may differ by a grain.
+    // The row counts the larger one of the two factors, and shards may differ by a grain.
     const double grain = static_cast<double>(nodes.nodes() - 1) * 4 * cpu::kWireGrain;
     EXPECT_LE(of_any, most + grain);
     EXPECT_GE(of_any, most * (runs[i].options.alternate ? 0.85 : 1) - grain);

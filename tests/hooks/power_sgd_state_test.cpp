@@ -64,7 +64,7 @@ TEST(PowerSgdState, IsOfParametersThatAreGoneNoMore) {
       const auto hook = make_hook(name, group, {.start = 0});
       for (const int64_t side : {32, 64, 48, 80, 56, 32}) {
         const at::Tensor gradients = at::ones({side * side});
-        // Of rank 1 itself, so that nothing is lost unless something else is fed back.
+        // These have rank 1 themselves, so that nothing is lost unless something else is fed back.
         EXPECT_TRUE(at::allclose(average_step(*hook, {at::zeros({side, side})}, gradients), gradients)) << side;
       }
     });

@@ -87,7 +87,7 @@ TEST_P(PowerSgdWorlds, GiveBackWhatHasNoMoreColumns) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, PowerSgdWorlds, ::testing::Values(1, 2, 3, 4, 5, 8));
 
-// Of float64 buckets, whose arithmetic is float64: what differs are the reference's own roundings.
+// The arithmetic of float64 buckets is float64: what differs are the reference's own roundings.
 TEST(PowerSgd, IsWhatTheFormulasSay) {
   for (const auto& [hook, batched] : {std::pair("power_sgd", false), std::pair("batched_power_sgd", true)}) {
     for (const PowerSgdMemory memory : {PowerSgdMemory::kLocal, PowerSgdMemory::kAveraged}) {
@@ -239,7 +239,7 @@ TEST(PowerSgd, ForgetsAStepThatIsNotFinite) {
   }
 }
 
-// Of two buckets, one of which is not finite, that one keeps what it had. The other one has spent its residual on a
+// If one of two buckets is not finite, it keeps what it had. The other one has spent its residual on a
 // mean, and has the next one, as if both were finite: whoever skips the step skips that mean.
 TEST(PowerSgd, SpendsTheResidualOfAFiniteBucketBesideOneThatIsNot) {
   const auto gradients = random_gradients(60 * 40 + 30 * 50, at::kFloat);

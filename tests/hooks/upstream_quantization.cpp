@@ -48,7 +48,7 @@ at::Tensor per_channel_round_trip(const at::Tensor& bucket, int64_t bucket_size)
   return decoded.flatten().narrow(0, 0, bucket.numel());
 }
 
-// Of the first bucket, of the first two and so on.
+// Returns the sums of the first bucket, of the first two and so on.
 template <class RoundTrip>
 std::vector<at::Tensor> means(const std::vector<at::Tensor>& buckets, const RoundTrip& round_trip) {
   at::Tensor aggregated = at::zeros_like(buckets[0], at::kFloat);

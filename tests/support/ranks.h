@@ -19,7 +19,7 @@ namespace narrowcast::testing {
 using RankBody = std::function<void(int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group)>;
 
 struct RanksOptions {
-  // Of every collective (of a message at least 10 s), once all have joined. Only where something is to fail by it.
+  // The limit of every collective (of a message at least 10 s), once all have joined. Only where something is to fail.
   std::chrono::milliseconds timeout = kPatience;
 };
 

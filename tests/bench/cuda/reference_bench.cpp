@@ -29,7 +29,7 @@ const at::TensorOptions kOnGpu = at::device(at::kCUDA).dtype(at::kFloat);
 
 double bytes_of(const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
 
-// Of `from` to memory that it keeps.
+// Copies `from` to memory that it keeps.
 Work copy_of(const at::Tensor& from) {
   const at::Tensor to = at::empty_like(from);
   Work copy = device_copy(to.mutable_data_ptr(), from.const_data_ptr(), static_cast<int64_t>(from.nbytes()));

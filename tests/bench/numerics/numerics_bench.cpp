@@ -90,7 +90,7 @@ void print_synthetic() {
   }
 }
 
-// Of one format's means in a training.
+// How wrong one format's means in a training are.
 struct Errors {
   double sum = 0;
   int64_t count = 0;

@@ -96,7 +96,7 @@ TEST(FindNodes, IsFlatWhereARankCannotHaveMemory) {
   EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed, kRankPassed));
 }
 
-// Of this process, to which so many bytes can be mapped beside what is. (It forks: the limit ends with the child.)
+// Lets this process map so many bytes beside what is. (It is called in a fork: the limit ends with the child.)
 void limit_mappings(int64_t bytes) {
   int64_t mapped_pages = 0;
   std::ifstream("/proc/self/statm") >> mapped_pages;

@@ -25,7 +25,8 @@ using test::same_bits;
 using test::within_bound;
 using testing::error_message;
 
-// Of so many rows, where the processor has VNNI, each is promised the same bits whatever the others and the threads.
+// Each of up to so many rows is promised the same bits, where the processor has VNNI, whatever the others and the
+// threads.
 int64_t most_independent_rows(at::ScalarType dtype) {
   const auto capabilities = at::cpu::get_cpu_capabilities();
   const auto amx = capabilities.find("amx_bf16");

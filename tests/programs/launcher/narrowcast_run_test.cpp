@@ -185,7 +185,7 @@ double seconds_of_children() {
 }
 
 TEST_F(NarrowcastRunTest, StartsAndEndsEightRanksWithinASecond) {
-  // Of processor time: how long it takes by the clock is also a matter of what else the machine does.
+  // Processor time is judged: how long it takes by the clock is also a matter of what else the machine does.
   const double before = seconds_of_children();
   EXPECT_EQ(run_to_end({kRun, "--nproc_per_node=8", "true"}).exit_code, 0);
   EXPECT_LT(seconds_of_children() - before, 1.0);

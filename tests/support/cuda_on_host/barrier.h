@@ -37,7 +37,7 @@ class Barrier {
   std::array<LaneValues, 2> values_ = {};  // Of this round and the last, which slow members still read.
 };
 
-// Of the thread that runs: its warp's barrier, its block's, and its number in them.
+// For the thread that runs: its warp's barrier, its block's, and its number in them.
 Barrier& warp_barrier();
 Barrier& block_barrier();
 int64_t lane();
@@ -50,7 +50,7 @@ struct PendingCopy {
   size_t bytes;
 };
 
-// Of the thread that runs.
+// Returns those of the thread that runs.
 std::vector<PendingCopy>& pending_copies();
 
 // Lets other threads run until `barrier` has had more than `round` rounds.

@@ -58,7 +58,7 @@ TEST(OuterOptimizer, OuterSgdOfRateOneIsPeriodicAveragingBitForBit) {
   }
 }
 
-// Of W ranks the mean of parameters after a step is the step by the mean gradient. Each step rounds every rank's
+// The mean of W ranks' parameters after a step is the step by the mean gradient. Each step rounds every rank's
 // parameter and its product, W sums and a quotient here; there W sums of gradients, less than 2 (W + 3) roundings of at
 // most u times the largest number. What differs before a step differs after it by less than twice as much at this rate
 // (loss and network are smooth, their second derivatives times 0.05 below 1), and 4 steps follow.

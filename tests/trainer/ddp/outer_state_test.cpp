@@ -128,7 +128,7 @@ TEST(OuterState, AnotherWorldTakesTheReference) {
   }
 }
 
-// Of four ranks, in the same world: as if other ranks averaged their gradients with this one.
+// Four ranks resume in the same world, as if other ranks averaged their gradients with this one.
 TEST(OuterState, OtherGroupsTakeTheReference) {
   run_ranks(4, [&](int64_t rank, const auto& group) {
     SmallTraining training(rank);

@@ -14,7 +14,7 @@ namespace narrowcast::launcher {
 
 class StoreFixture : public ::testing::Test {
  protected:
-  // Of one of two fixed nodes; the first serves the store. The other node is taken for lost after `silence`, the store
+  // Gives one of two fixed nodes; the first serves the store. The other is taken for lost after `silence`, the store
   // after `read_timeout`: short only where a test is to see that.
   LinkOptions options(int64_t node_rank, std::chrono::milliseconds silence = testing::kPatience,
                       std::chrono::milliseconds read_timeout = testing::kPatience) {

@@ -53,7 +53,7 @@ std::string type_error(const std::string& collective, const Arguments&... argume
   return error_of_rank_0<c10::TypeError>(collective, arguments...);
 }
 
-// Of a call that is refused before a process group is known, or by the kernel for the meta device.
+// Returns the message of a call that is refused before a process group is known, or by the kernel for the meta device.
 template <class... Arguments>
 std::string local_error(const std::string& collective, const Arguments&... arguments) {
   return error_message<c10::ValueError>([&] { call_operator("auto_quantize_" + collective, arguments...); });

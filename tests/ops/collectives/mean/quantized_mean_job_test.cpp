@@ -140,7 +140,7 @@ TEST(QuantizedMeanJob, ExactElementsAreAveragedInFloat32) {
   expect_all_equal(results, expected);
 }
 
-// Of a constant gradient every step sends something else, until nothing is missing in the sum.
+// Every step sends something else of a constant gradient, until nothing is missing in the sum.
 TEST(QuantizedMeanJob, ErrorFeedbackSendsLaterWhatIsMissingNow) {
   constexpr int64_t kNumel = 5000;
   constexpr int64_t kSteps = 200;

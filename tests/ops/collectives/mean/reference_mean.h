@@ -77,7 +77,7 @@ inline at::Tensor mean_by_route(const Reference& how, const std::vector<at::Tens
   return {};
 }
 
-// Of a node: its ranks' mean in float32 and, where nodes differ in size, times N g / W.
+// A node gives its ranks' mean in float32 and, where nodes differ in size, times N g / W.
 inline at::Tensor mean_of_node(const node::NodeLayout& layout, int64_t node, const std::vector<at::Tensor>& arrays) {
   std::vector<at::Tensor> local;
   for (const int64_t rank : layout.ranks_of(node)) local.push_back(arrays[rank].to(at::kFloat));

@@ -56,7 +56,7 @@ struct BothWays {
   bool error_feedback = false;
   at::Tensor carried;  // Of the next step; each way has a copy.
 
-  // Of nodes of so many ranks.
+  // Every `node_size` consecutive ranks are a node.
   BothWays(const Group& group, QuantizedMeanOptions options, bool with_error_feedback, int64_t node_size = 1)
       : error_feedback(with_error_feedback) {
     options.name = "a mean";

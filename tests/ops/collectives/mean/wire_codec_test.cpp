@@ -14,7 +14,7 @@ namespace {
 
 constexpr WireFormat kFormat = WireFormat::kInt4B32;
 constexpr int64_t kNumel = 2 * cpu::kWireGrain + 100;
-// Of one grain, and behind the first element.
+// It has one grain, and begins behind the first one.
 constexpr Segment kSecondGrain{cpu::kWireGrain, cpu::kWireGrain};
 
 at::Tensor message_of(const Segment& segment) { return at::zeros({encoded_size(segment.numel, kFormat)}, at::kByte); }

@@ -133,7 +133,7 @@ TEST(RollCallErrorTest, RankZeroMayBeTheOneThatIsMissing) {
   EXPECT_THAT(error_of(used, rank_of(1, 2, 100ms)), HasSubstr("no sign of rank 0"));
 }
 
-// Of a world of two, on one node or each on one of its own.
+// Two ranks make the world, on one node or each on one of its own.
 WorkerEnv env_of(int64_t rank, int64_t port, int64_t local_world_size = 2) {
   WorkerEnv env;
   env.rank = rank;

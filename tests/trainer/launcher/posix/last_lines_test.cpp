@@ -102,7 +102,7 @@ TEST(ReadLastLines, ReadsOnlyTheEndOfAHugeFile) {
 TEST(ReadLastLines, ReadsTheEndOfALineThatIsLongerThanThat) {
   const testing::TemporaryFolder folder;
   const std::string long_line = many("x", 1 << 17);
-  // Of the 64 KiB that are read, the newline is one.
+  // One of the 64 KiB that are read is the newline.
   EXPECT_THAT(read_last_lines(folder.write("ended", "before\n" + long_line + "\n")),
               ElementsAre(many("x", kKept) + " ... (61479 more bytes)"));
   EXPECT_THAT(read_last_lines(folder.write("open", "before\n" + long_line)),

@@ -166,7 +166,7 @@ TEST(HookExactness, RoundsNothingOnOneNode) {
   EXPECT_LT(checked[0].hooks[0].squared_relative_error, 1e-13);
 }
 
-// Of W ranks' independent numbers g, the mean has 1 / W of their variance, and g - mean the rest.
+// The mean of W ranks' independent numbers g has 1 / W of their variance, and g - mean the rest.
 TEST(HookExactness, FindsAHookThatAveragesNothing) {
   const auto checked = check_ranks(3, {"noop"}, 100'000);
   for (const Exactness& of_rank : checked) {

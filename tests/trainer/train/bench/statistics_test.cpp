@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Tables, MedianIntervals,
                                            TabledInterval{10, 2, 9}, TabledInterval{20, 6, 15},
                                            TabledInterval{50, 18, 33}, TabledInterval{100, 40, 61}));
 
-// Of intervals of skewed values with known median, no fewer hold it than promised, and not nearly all.
+// No fewer intervals of skewed values hold their median, which is known, than promised, and not nearly all.
 TEST(MedianInterval, HoldsTheMedianAsOftenAsItSays) {
   std::mt19937_64 random(1);
   std::lognormal_distribution<double> values(0, 1);

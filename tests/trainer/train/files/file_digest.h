@@ -8,7 +8,7 @@
 
 namespace narrowcast::testing {
 
-// Of the file as it is now.
+// Returns the digest of the file as it is now.
 inline files::FileDigest digest_of_file(const std::string& path) {
   const std::string content = files::read_file(path);
   files::Sha256 hash;

@@ -257,7 +257,7 @@ TEST(Resume, ContinuesInAWorldOfAnotherSize) {
 
 using OwnTensors = std::vector<hooks::HookState>;
 
-// Of what each of `world_size` ranks had of its own: parameters, optimizer, gradient scaler and counters.
+// Reads what each of `world_size` ranks had of its own: parameters, optimizer, gradient scaler and counters.
 OwnTensors replicas_in(const std::string& folder, int64_t step, int64_t world_size) {
   OwnTensors replicas;
   for (int64_t rank = 0; rank < world_size; ++rank) {

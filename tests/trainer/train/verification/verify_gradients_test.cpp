@@ -53,7 +53,7 @@ Reports verify_on(const ProblemParts& parts, const VerificationOptions& options)
   return verify_on(parts, options, [&](int64_t, const ProcessGroupPtr& group) { return real_hooks(group); });
 }
 
-// Of the hook that `promised` names, made with the options of `made`.
+// Judges the hook that `promised` names, made with the options of `made`.
 HookReport verdict_on(const DdpOptions& promised, const DdpOptions& made) {
   ProblemParts parts = mlp_parts(2);
   parts.ddp = DdpOptions(promised).bucket_cap_mb(parts.ddp.bucket_cap_mb());
