@@ -270,6 +270,17 @@ bool HookRow::takes(OptionKind kind) const {
   TORCH_CHECK_VALUE(false, "kind of options: ", static_cast<int>(kind), " is none");
 }
 
+HookOptions without_start(const std::string& hook, HookOptions options) {
+  const HookRow& row = hook_row(hook);
+  if (row.takes(OptionKind::kPowerSgd)) {
+    options.power_sgd.start = 0;
+  }
+  if (row.takes(OptionKind::kLocal)) {
+    options.local.start = 0;
+  }
+  return options;
+}
+
 std::string hook_names_with(HookProperty property) {
   return joined_names([=](const HookRow& row) { return row.*property; });
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
+#include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
 #include "hooks/error_bound.h"
 #include "ops/node/node_layout.h"
@@ -100,6 +101,10 @@ const HookRow& hook_row(const std::string& name);
 
 // All rows, in the order of the documentation.
 const std::list<HookRow>& hook_rows();
+
+// The options with which a hook does from its first step on what others let it do only after some steps: compress, or
+// average in groups.
+NARROWCAST_EXPORT HookOptions without_start(const std::string& hook, HookOptions options);
 
 // The names of the rows that have a property, separated by ", ": hook_names_with(&HookRow::takes_format).
 using HookProperty = bool HookRow::*;

@@ -60,10 +60,6 @@ ABSL_FLAG(std::string, levels, std::string(to_string(kDefaults.wire.levels)),
 ABSL_FLAG(int64_t, node_size, 0,
           "Take so many consecutive ranks for a node, instead of finding out which share one. 0: find out.");
 ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
-ABSL_FLAG(int64_t, timeout_seconds, std::chrono::duration_cast<std::chrono::seconds>(kDefaults.group.timeout).count(),
-          "Limit for joining the other ranks and for every collective.");
-ABSL_FLAG(int64_t, threads, kDefaults.threads,
-          "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
 ABSL_FLAG(bool, list_hooks, false, "Print the hooks that can be measured, one per line, and end.");
 
 namespace {

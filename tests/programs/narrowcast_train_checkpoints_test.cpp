@@ -98,7 +98,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBitsOfLocalSteps) {
   kill_one_of_two(local_flags("killed"), 10);
   const ProgramEnd end = train_on(2, local_flags("killed"));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from " + folder / "killed/checkpoints/step-"), HasSubstr("of 36"),
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from " + folder / "killed/checkpoints/step-"), HasSubstr("of 36"),
                                 Not(HasSubstr("warning"))));
   EXPECT_EQ(model("killed"), model("whole"));
   const auto last_of = [&](const std::string& name) {
@@ -116,7 +116,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnWithLocalStepsFromTheOu
   fs::remove(folder / "killed/run/model.safetensors");
   const ProgramEnd end = train_on(3, local_flags("killed"));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from " + checkpoint(34)), HasSubstr("ranks (3, was 2)")));
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from " + checkpoint(34)), HasSubstr("ranks (3, was 2)")));
   EXPECT_THAT(end.output, HasSubstr("identical on all ranks"));
 }
 
@@ -125,7 +125,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBits) {
   kill_one_of_two(flags("killed"), 6);
   const ProgramEnd end = train_on(2, flags("killed"));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from " + folder / "killed/checkpoints/step-"), HasSubstr("of 40"),
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from " + folder / "killed/checkpoints/step-"), HasSubstr("of 40"),
                                 Not(HasSubstr("warning"))));
   EXPECT_EQ(model("killed"), model("whole"));
   // Every report is there once, as if nothing had happened.
@@ -153,7 +153,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, TheLauncherRestartsAKilledTraining) {
   const ProgramEnd end = job.wait();
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors,
-              AllOf(HasSubstr("starts anew"), HasSubstr("goes on from " + folder / "killed/checkpoints/step-")));
+              AllOf(HasSubstr("starts anew"), HasSubstr("resumes from " + folder / "killed/checkpoints/step-")));
   EXPECT_EQ(model("killed"), model("whole"));
 }
 
@@ -195,7 +195,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKillWhileWritingCostsNoCheckpoint) {
   }
   const ProgramEnd end = train_on(2, flags("killed"));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_THAT(end.errors, AllOf(HasSubstr("goes on from "), Not(HasSubstr("warning"))));
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("resumes from "), Not(HasSubstr("warning"))));
   EXPECT_EQ(model("killed"), model("whole"));
   // The two newest, and nothing that was left over.
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "killed/checkpoints"), fs::directory_iterator()), 2);
@@ -209,7 +209,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, ADamagedOneIsSkippedByAllRanks) {
   const ProgramEnd end = train_on(2, flags("killed", 8));
   EXPECT_EQ(end.exit_code, 0) << end.errors;
   EXPECT_THAT(end.errors, AllOf(HasSubstr("warning: skips the checkpoint of step 8: rank 1: " + file + ": has "),
-                                HasSubstr("goes on from " + checkpoint(6))));
+                                HasSubstr("resumes from " + checkpoint(6))));
   EXPECT_EQ(count_of("warning", end.errors), 1);
   EXPECT_EQ(model("killed"), whole);
 }
@@ -261,7 +261,7 @@ TEST_F(NarrowcastTrainCheckpointsTest, AFullDiskCostsNoEarlierCheckpoint) {
   }
   const ProgramEnd again = train_alone(training);
   EXPECT_EQ(again.exit_code, 0) << again.errors;
-  EXPECT_THAT(again.errors, AllOf(HasSubstr("goes on from"), Not(HasSubstr("warning"))));
+  EXPECT_THAT(again.errors, AllOf(HasSubstr("resumes from"), Not(HasSubstr("warning"))));
 }
 
 }  // namespace

@@ -116,11 +116,11 @@ TEST_F(NarrowcastTrainCudaTest, GoesOnFromACheckpointOnTheGpuAndOnTheCpu) {
   remove_checkpoint("step-00000008");
   const ProgramEnd on_gpu = train_on_gpu(flags + Words{"--resume"});
   EXPECT_EQ(on_gpu.exit_code, 0) << on_gpu.errors;
-  EXPECT_THAT(on_gpu.errors, HasSubstr("goes on from " + folder / "checkpoints/step-00000006"));
+  EXPECT_THAT(on_gpu.errors, HasSubstr("resumes from " + folder / "checkpoints/step-00000006"));
   remove_checkpoint("step-00000008");
   const ProgramEnd on_cpu = train_on(2, flags + Words{"--resume", "--device=cpu"});
   EXPECT_EQ(on_cpu.exit_code, 0) << on_cpu.errors;
-  EXPECT_THAT(on_cpu.errors, HasSubstr("goes on from " + folder / "checkpoints/step-00000006"));
+  EXPECT_THAT(on_cpu.errors, HasSubstr("resumes from " + folder / "checkpoints/step-00000006"));
 }
 
 // Without a launcher, which would end it.

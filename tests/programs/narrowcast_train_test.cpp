@@ -130,7 +130,7 @@ TEST_F(NarrowcastTrainTest, ChoosesTheSizeOfBucketsAndSaysWhy) {
   EXPECT_EQ(choices[0]["sizes"].size(), 3u);
   const ProgramEnd resumed = train_on(2, flags + Words{"--resume"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.errors;
-  EXPECT_THAT(resumed.errors, AllOf(HasSubstr("goes on from "), Not(HasSubstr("buckets of "))));
+  EXPECT_THAT(resumed.errors, AllOf(HasSubstr("resumes from "), Not(HasSubstr("buckets of "))));
 }
 
 TEST_F(NarrowcastTrainTest, ResultsGoToOutputAndProgressToErrors) {

@@ -10,7 +10,7 @@
 
 namespace narrowcast::network {
 
-// Of TCP.
+// The largest port number of TCP.
 inline constexpr int64_t kLargestPort = 65535;
 
 // Owns what getaddrinfo found; null if it found nothing.

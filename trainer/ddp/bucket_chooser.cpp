@@ -8,6 +8,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include "hooks/exchange_cost.h"
+#include "hooks/hook_table.h"
 #include "ops/node/node_layout.h"
 #include "trainer/ddp/reducer.h"
 
@@ -34,10 +35,10 @@ std::vector<size_t> order_of(const BackwardPass& pass) {
   return order;
 }
 
-// Whether ranks average in groups, sooner or later, and not each alone.
-bool has_groups(const hooks::CommHook& hook) {
+// Whether each rank will be a group of its own, after steps in which all average.
+bool ends_alone(const hooks::CommHook& hook) {
   const std::vector<int64_t> groups = hook.groups();
-  return !groups.empty() && node::NodeLayout(groups).has_levels();
+  return !groups.empty() && !node::NodeLayout(groups).has_levels();
 }
 
 }  // namespace
@@ -76,11 +77,8 @@ ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) c
   }
   const std::string& name = options_.hook() == "none" ? "allreduce" : options_.hook();
   hooks::HookOptions options = options_.hook_options(group_);
-  if (hooks::power_sgd_rank_of(name).has_value()) {
-    options.power_sgd.start = 0;  // As in the steps that compress.
-  }
-  if (in_use != nullptr && has_groups(*in_use)) {
-    options.local.start = 0;  // As in the steps in which groups average.
+  if (in_use == nullptr || !ends_alone(*in_use)) {
+    options = hooks::without_start(name, options);  // As in most steps.
   }
   const auto hook = hooks::create_comm_hook(name, options);
   return hooks::measure_exchange(*hook, group_);

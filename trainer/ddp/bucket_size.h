@@ -48,7 +48,7 @@ using ExchangeSeconds = std::function<double(int64_t numel)>;
 // Seconds from the pass's first gradient to the last average, with these buckets.
 double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const ExchangeSeconds& exchange);
 
-// Of the layouts, given from small to large, the largest with which the averages are there at most 1% later than with
+// Chooses, of layouts given from small to large, the largest with which averages are there at most 1% later than with
 // the best. Processors that the exchange takes from the backward pass are taken with every size alike, and so left out.
 BucketChoice choose_bucket_size(const std::vector<BucketLayout>& layouts, const BackwardPass& pass,
                                 const ExchangeSeconds& exchange);
@@ -83,8 +83,8 @@ class GradientTimes {
   // How many passes have been watched to their end.
   int64_t passes() const;
 
-  // Of each parameter, the seconds from a pass's first gradient to its own: the least of all passes, 0 where there
-  // were none.
+  // Returns the seconds from a pass's first gradient to each parameter's own: the least of all passes, 0 if there were
+  // none.
   const std::vector<double>& seconds() const;
 
  private:

@@ -32,12 +32,6 @@ OuterOptions checked_outer_options(const OuterOptions& options) {
   return options;
 }
 
-// Of an option of the exchange, which is told apart from that of the gradients'.
-std::string outer_name(const std::string& option) {
-  if (option == "hook_format") return "outer_format";
-  return option == "error_feedback" ? "outer_error_feedback" : option;
-}
-
 bool is_taken(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; }
 
 // Those that get gradients, each once, in the order of the groups.
@@ -144,19 +138,11 @@ OuterOptimizer::~OuterOptimizer() {
 }
 
 void OuterOptimizer::compare_between_ranks() const {
-  std::vector<NamedValue> values = {{"narrowcast version", version()},
-                                    {"sync_every", c10::str(options_.sync_every())},
-                                    {"outer_optimizer", std::string(to_string(options_.optimizer()))},
-                                    {"outer_learning_rate", c10::str(options_.effective_learning_rate())},
-                                    {"outer_momentum", c10::str(options_.effective_momentum())},
-                                    {"fragments", c10::str(options_.fragments())},
-                                    {"overlap_steps", c10::str(options_.overlap_steps())},
-                                    {"outer_mix", c10::str(options_.mix())},
-                                    {"outer_warmup", c10::str(options_.warmup_steps())},
-                                    {"first_exchange", c10::str(options_.effective_first_exchange())}};
-  for (const hooks::NamedOption& option : hooks::named_options({nullptr, options_.wire()})) {
-    values.push_back({outer_name(option.name), hooks::text_of(option.value)});
+  std::vector<NamedValue> values = {{"narrowcast version", version()}};
+  for (const hooks::NamedOption& option : options_.named()) {
+    values.push_back({option.name, hooks::text_of(option.value)});
   }
+  values.push_back({"first_exchange", c10::str(options_.effective_first_exchange())});
   values.push_back({"elements of the parameters", c10::str(elements_)});
   check_equal_on_all_ranks(group_, values);
 }
@@ -183,7 +169,7 @@ void OuterOptimizer::begin_rounds() {
 void OuterOptimizer::make_memory() {
   const at::Device device = parameters_[0].device();
   reference_ = empty_floats(elements_, device);
-  sent_ = empty_floats(fragments_[0].numel, device);
+  sent_ = empty_floats(options_.largest_fragment(elements_), device);
   if (options_.effective_momentum() != 0) {
     momentum_ = at::zeros({elements_}, reference_.options());
   }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include <narrowcast/hooks.h>
 #include "ops/enumerator_names.h"
@@ -65,6 +66,25 @@ void check_wire(const hooks::WireOptions& wire) {
                     "stochastic_rounding: has no effect with the outer format fp32, which rounds nothing");
 }
 
+// The format and the error feedback of differences have other names than those of gradients. Nothing for options that
+// have no effect on an exchange.
+std::optional<hooks::NamedOption> named_for_exchange(hooks::NamedOption option) {
+  switch (option.kind) {
+    case hooks::OptionKind::kFormat:
+      return hooks::NamedOption{"outer_format", hooks::OptionKind::kLocal, option.value, option.is_given};
+    case hooks::OptionKind::kRounding:
+      if (option.name == "error_feedback") {
+        return hooks::NamedOption{"outer_error_feedback", hooks::OptionKind::kLocal, option.value, option.is_given};
+      }
+      return option.name == "stochastic_rounding" ? std::optional(std::move(option)) : std::nullopt;
+    case hooks::OptionKind::kLevels:
+    case hooks::OptionKind::kLink:
+      return option;
+    default:
+      return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::string_view to_string(OuterKind kind) { return kOuterKindNames.name_of(kind); }
@@ -83,6 +103,30 @@ double OuterOptions::effective_learning_rate() const {
 
 double OuterOptions::effective_momentum() const {
   return momentum().value_or(optimizer() == OuterKind::kNesterov ? kNesterovMomentum : 0);
+}
+
+int64_t OuterOptions::largest_fragment(int64_t numel) const { return (numel + fragments() - 1) / fragments(); }
+
+std::vector<hooks::NamedOption> OuterOptions::named() const {
+  static const OuterOptions usual;
+  std::vector<hooks::NamedOption> named;
+  const auto add = [&](const char* name, hooks::OptionValue value, bool is_given) {
+    named.push_back({name, hooks::OptionKind::kLocal, std::move(value), is_given});
+  };
+  add("sync_every", sync_every(), sync_every() != usual.sync_every());
+  add("outer_optimizer", std::string(to_string(optimizer())), optimizer() != usual.optimizer());
+  add("outer_learning_rate", effective_learning_rate(), learning_rate().has_value());
+  add("outer_momentum", effective_momentum(), momentum().has_value());
+  add("fragments", fragments(), fragments() != usual.fragments());
+  add("overlap_steps", overlap_steps(), overlap_steps() != usual.overlap_steps());
+  add("outer_mix", mix(), mix() != usual.mix());
+  add("outer_warmup", warmup_steps(), warmup_steps() != usual.warmup_steps());
+  for (hooks::NamedOption& option : hooks::named_options({nullptr, wire()})) {
+    if (auto taken = named_for_exchange(std::move(option))) {
+      named.push_back(*std::move(taken));
+    }
+  }
+  return named;
 }
 
 int64_t OuterOptions::effective_first_exchange() const { return first_exchange().value_or(sync_every() / fragments()); }

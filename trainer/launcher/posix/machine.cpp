@@ -19,7 +19,7 @@
 namespace narrowcast::launcher {
 namespace {
 
-// Of a run's folder: what a temporary one's name begins with, and the file in it that its launcher locks.
+// The name of a temporary folder of a run begins with the first; the second is the file in it that its launcher locks.
 constexpr const char* kPrefix = "narrowcast-run.";
 constexpr const char* kLock = "launcher.lock";
 

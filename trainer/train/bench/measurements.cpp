@@ -232,11 +232,10 @@ LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffor
 hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& group, const hooks::WireOptions& wire) {
   const hooks::HookRow& row = hooks::hook_row(hook);
   const hooks::WireOptions levels{.levels = wire.levels, .node_size = wire.node_size};
-  return {.process_group = group,
-          .wire = row.takes_wire()     ? wire
-                  : row.takes_levels() ? levels
-                                       : hooks::WireOptions{},
-          .power_sgd = {.start = row.takes_power_sgd ? 0 : hooks::PowerSgdOptions{}.start}};
+  return hooks::without_start(hook, {.process_group = group,
+                                     .wire = row.takes_wire()     ? wire
+                                             : row.takes_levels() ? levels
+                                                                  : hooks::WireOptions{}});
 }
 
 HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& workload) {

@@ -54,7 +54,7 @@ std::optional<Interval> paired_interval(const BenchResults& results, const std::
 //  the
 //    ratios of median times, and is faster than it in all of its paired_interval,
 //  - and it is not behind: of its paired_interval against each other hook the lower end is at least 1 / 1.05.
-// Of those the one that sends the most bytes is recommended: narrower numbers cost exactness, which must earn
+// The one of those that sends the most bytes is recommended: narrower numbers cost exactness, which must earn
 // something. None pays if no hook is 1.05 times as fast as the reference, by neither the mean nor the upper end of an
 // interval. Otherwise the order is a guess, and none is recommended. noop, which averages nothing, never is.
 Recommendation recommend(const BenchResults& results);

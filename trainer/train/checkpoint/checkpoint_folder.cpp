@@ -32,7 +32,7 @@ constexpr size_t kPrefixLength = 5;
 constexpr const char* kUnfinished = ".unfinished";
 constexpr const char* kProbeName = "/.shared-folder-probe";
 
-// Of "step-N" and "step-N.unfinished", for any N of digits.
+// Returns N for "step-N" and "step-N.unfinished", if it is digits.
 std::optional<int64_t> step_of(const std::string& name) {
   int64_t step = 0;
   const std::string digits = name.substr(0, name.find('.'));
@@ -164,7 +164,7 @@ std::vector<int64_t> checkpoint_steps(const std::string& folder) {
 
 std::string holds_checkpoints(int64_t newest) {
   return absl::StrFormat(
-      "holds checkpoints already, the newest of step %d; --resume goes on from it, --overwrite removes "
+      "holds checkpoints already, the newest of step %d; --resume resumes from it, --overwrite removes "
       "them",
       newest);
 }

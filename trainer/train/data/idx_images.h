@@ -34,7 +34,7 @@ class IdxImages : public Dataset {
   // training and held-out images differ in size.
   explicit IdxImages(const IdxImagesOptions& options);
 
-  // Of all images and labels (base/files/hash.h).
+  // Returns the hash of all images and labels (base/files/hash.h).
   uint64_t content_hash() const;
   // Pixels per image.
   int64_t pixels() const;

@@ -76,7 +76,7 @@ class TextCorpus {
 
   // What the text was read from, for messages: the name, or the first path and how many more.
   const std::string& name() const { return name_; }
-  // Of the characters as they were read, whatever the vocabulary: the same for the same text, in one file or in
+  // Returns the hash of the characters as they were read, whatever the vocabulary: one text has one, in one file or in
   // several.
   uint64_t content_hash() const { return content_hash_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }

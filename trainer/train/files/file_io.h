@@ -20,7 +20,7 @@ class Sha256 {
   Sha256();
 
   void update(std::string_view bytes);
-  // Of all bytes so far, as 64 lower-case hexadecimal digits.
+  // Returns the digest of all bytes so far, as 64 lower-case hexadecimal digits.
   std::string hex() const;
 
  private:

@@ -21,8 +21,6 @@ ABSL_DECLARE_FLAG(int64_t, seed);
 ABSL_DECLARE_FLAG(int64_t, batch_size);
 ABSL_DECLARE_FLAG(int64_t, eval_batches);
 ABSL_DECLARE_FLAG(std::string, backend);
-ABSL_DECLARE_FLAG(int64_t, timeout_seconds);
-ABSL_DECLARE_FLAG(int64_t, threads);
 ABSL_DECLARE_FLAG(bool, dry_run);
 
 ABSL_FLAG(std::string, evaluate, "",

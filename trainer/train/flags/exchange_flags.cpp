@@ -220,7 +220,8 @@ std::optional<double> read_bucket_cap() {
 // Whether the flag of an option of gradients has a meaning for exchanges of parameters, too. Others have flags of their
 // own there: --outer_format, --outer_error_feedback.
 bool outer_takes(const hooks::NamedOption& option) {
-  return option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink || option.name == "stochastic_rounding";
+  const std::vector<hooks::NamedOption> taken = kOuter.named();
+  return std::ranges::find(taken, option.name, &hooks::NamedOption::name) != taken.end();
 }
 
 // The flags of hooks' options, which have their names, of such kinds.
@@ -235,19 +236,19 @@ std::vector<std::string> flags_of(std::initializer_list<OptionKind> kinds) {
 }  // namespace
 
 const std::vector<std::string>& local_flags() {
-  static const std::vector<std::string> flags = {
-      "local_group", "local_hook",    "sync_every", "outer_optimizer", "outer_learning_rate",  "outer_momentum",
-      "fragments",   "overlap_steps", "outer_mix",  "outer_format",    "outer_error_feedback", "outer_warmup"};
+  static const std::vector<std::string> flags = [] {
+    std::vector<std::string> all = flags_of({OptionKind::kLocal});
+    for (const hooks::NamedOption& option : kOuter.named()) {
+      const bool is_new = std::ranges::find(all, option.name) == all.end();
+      if (option.kind == OptionKind::kLocal && is_new) all.push_back(option.name);
+    }
+    return all;
+  }();
   return flags;
 }
 
 const std::vector<std::string>& power_sgd_flags() {
   static const std::vector<std::string> flags = flags_of({OptionKind::kPowerSgd, OptionKind::kPowerSgdOfMatrices});
-  return flags;
-}
-
-const std::vector<std::string>& route_flags() {
-  static const std::vector<std::string> flags = flags_of({OptionKind::kLevels, OptionKind::kLink});
   return flags;
 }
 

@@ -31,7 +31,6 @@ const narrowcast::training::LearningRateOptions kLearningRate;
 const narrowcast::training::LearningRate kFilledIn(kLearningRate, kTraining.steps);
 const narrowcast::job::OutputOptions kOutput;
 const narrowcast::job::CheckpointOptions kCheckpoints;
-const narrowcast::ProcessGroupOptions kGroup;
 constexpr double kSgdLearningRate = 0.1;
 constexpr double kSgdMomentum = 0.9;
 
@@ -108,10 +107,6 @@ ABSL_FLAG(
     "Where to compute: cpu, cuda (the GPU of the local rank), cuda:N (GPU N, on every rank), or auto: the GPUs of "
     "this node if there is one for each of its ranks, else the CPU.");
 ABSL_FLAG(std::string, backend, "auto", "gloo (tensors on the CPU), nccl (on GPUs), or auto: what --device needs.");
-ABSL_FLAG(int64_t, timeout_seconds, std::chrono::duration_cast<std::chrono::seconds>(kGroup.timeout).count(),
-          "Limit for joining the other ranks and for every collective.");
-ABSL_FLAG(int64_t, threads, 0,
-          "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
 
 ABSL_FLAG(bool, verify_gradients, false,
           "Instead of training, compare every hook's gradients (or those of --hook, if given) with the gradients "
@@ -126,16 +121,13 @@ namespace {
 
 using program::CommandLine;
 
-// What a verification does without: a training's steps, what comes of them, and exchanges between groups of ranks.
-const std::vector<std::string> kStepFlags = {
-    "steps",     "accumulation_steps", "clip_grad_norm", "skip_nonfinite_steps",
-    "precision", "eval_every",         "eval_batches",   "log_every"};
-const std::vector<std::string> kOptimizerFlags = {"optimizer",    "learning_rate", "schedule", "min_learning_rate",
-                                                  "warmup_steps", "weight_decay",  "momentum"};
-const std::vector<std::string> kOutputFlags = {"sample_length", "output_dir", "overwrite"};
-const std::vector<std::string> kOuterFlags = {
-    "sync_every",    "outer_optimizer", "outer_learning_rate", "outer_momentum",       "fragments",
-    "overlap_steps", "outer_mix",       "outer_format",        "outer_error_feedback", "outer_warmup"};
+// Groups of the help. A verification takes one batch, and none of the rest of these.
+const std::vector<std::string> kTrainingFlags = {
+    "steps",         "batch_size", "accumulation_steps", "optimizer",
+    "learning_rate", "schedule",   "min_learning_rate",  "warmup_steps",
+    "weight_decay",  "momentum",   "clip_grad_norm",     "skip_nonfinite_steps"};
+const std::vector<std::string> kOutputFlags = {"eval_every",    "eval_batches", "log_every",
+                                               "sample_length", "output_dir",   "overwrite"};
 const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
                                                    "resume_from"};
 
@@ -178,18 +170,24 @@ std::string hook_of(const CommandLine& line, const WorkerEnv& env) {
 }
 
 void refuse_with_verification(const CommandLine& line, const std::string& hook) {
-  for (const auto& flags : {kStepFlags, kOptimizerFlags, kOutputFlags, kOuterFlags, kCheckpointFlags}) {
+  std::vector<std::string> of_steps = kTrainingFlags;
+  std::erase(of_steps, "batch_size");
+  of_steps.push_back("precision");
+  for (const auto& flags : {of_steps, kOutputFlags, kCheckpointFlags}) {
     refuse(line, flags, "with --verify_gradients");
   }
-  if (hooks::hook_row(hook).takes_local) {
-    const std::string reason = "with --verify_gradients of the hook '" + hook + "'";
-    refuse(line, route_flags(), reason);
-    refuse(line, {"stochastic_rounding"}, reason);
+  for (const hooks::NamedOption& option : OuterOptions().named()) {
+    if (option.kind == hooks::OptionKind::kLocal) {
+      refuse(line, {option.name}, "with --verify_gradients");
+    } else if (hooks::hook_row(hook).takes_local) {
+      refuse(line, {option.name}, "with --verify_gradients of the hook '" + hook + "'");
+    }
   }
-  refuse(line,
-         {"power_sgd_rank", "power_sgd_start", "power_sgd_min_rate", "power_sgd_error_feedback", "power_sgd_warm_start",
-          "power_sgd_epsilon", "power_sgd_alternate", "power_sgd_wire"},
-         "with --verify_gradients, which compresses to the rank that gives the mean itself");
+  std::vector<std::string> of_power_sgd = power_sgd_flags();
+  for (const std::string_view option : verification::kVerifiedPowerSgdOptions) {
+    std::erase(of_power_sgd, option);
+  }
+  refuse(line, of_power_sgd, "with --verify_gradients, which compresses to the rank that gives the mean itself");
   if (!line.given("hook")) {
     for (const auto& flags : {hook_option_flags(), local_flags(), power_sgd_flags()}) {
       refuse(line, flags, "with --verify_gradients of all hooks; give --hook");
@@ -285,7 +283,7 @@ job::CheckpointOptions read_checkpoints(const CommandLine& line) {
     refuse(line, {"checkpoint_every", "keep_checkpoints", "resume"}, "without --checkpoint_dir");
   }
   if (absl::GetFlag(FLAGS_resume)) {
-    refuse(line, {"overwrite"}, "with --resume, which goes on with what is there");
+    refuse(line, {"overwrite"}, "with --resume, which resumes from what is there");
   }
   return {.folder = absl::GetFlag(FLAGS_checkpoint_dir),
           .every = absl::GetFlag(FLAGS_checkpoint_every),
@@ -331,13 +329,9 @@ program::Description train_description() {
           .usage = "[narrowcast-run --nproc_per_node=N] narrowcast-train [flags]",
           .groups = {{"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
                      {"Data", {"data", "seed"}},
-                     {"Training",
-                      {"steps", "batch_size", "accumulation_steps", "optimizer", "learning_rate", "schedule",
-                       "min_learning_rate", "warmup_steps", "weight_decay", "momentum", "clip_grad_norm",
-                       "skip_nonfinite_steps"}},
+                     {"Training", kTrainingFlags},
                      {"Processors", {"device", "precision", "threads"}},
-                     {"Evaluation and output",
-                      {"eval_every", "eval_batches", "log_every", "sample_length", "output_dir", "overwrite"}},
+                     {"Evaluation and output", kOutputFlags},
                      {"Checkpoints", kCheckpointFlags},
                      {"Use of a trained model", evaluation_flags()},
                      {"Exchange of gradients", exchange},

@@ -34,9 +34,6 @@ const std::vector<std::string>& exchange_flags();
 // Returns the names of those of them that only some hooks take.
 const std::vector<std::string>& hook_option_flags();
 
-// The names of those that say between whom messages of wire formats go, and what sending them costs.
-const std::vector<std::string>& route_flags();
-
 // The names of the flags that only the power_sgd hooks take.
 const std::vector<std::string>& power_sgd_flags();
 

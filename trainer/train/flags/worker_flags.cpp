@@ -3,7 +3,10 @@
 #include <absl/flags/flag.h>
 #include <c10/util/Exception.h>
 
+#include <chrono>
 #include <optional>
+
+#include <narrowcast/process_group.h>
 
 ABSL_FLAG(int64_t, rank, 0, "This process's rank, from 0; from the launcher if not given, as the next five.");
 ABSL_FLAG(int64_t, world_size, 1, "Number of ranks.");
@@ -15,6 +18,11 @@ ABSL_FLAG(
     std::string, interface, "",
     "Network interface to reach other processes by, e.g. eth0. If not given: GLOO_SOCKET_IFNAME, else loopback for "
     "a job on one node, else the one that reaches rank 0.");
+ABSL_FLAG(int64_t, timeout_seconds,
+          std::chrono::duration_cast<std::chrono::seconds>(narrowcast::ProcessGroupOptions{}.timeout).count(),
+          "Limit for joining the other ranks and for every collective.");
+ABSL_FLAG(int64_t, threads, 0,
+          "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
 
 namespace narrowcast {
 namespace {

@@ -1,19 +1,25 @@
-// The flags with which a worker is told its place in the job, of every program that runs as one.
+// The flags of every program that runs as a worker: its place in the job, and how it uses processors and the network.
 #pragma once
 
+#include <absl/flags/declare.h>
+
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 
+ABSL_DECLARE_FLAG(int64_t, timeout_seconds);
+ABSL_DECLARE_FLAG(int64_t, threads);
+
 namespace narrowcast {
 
-// Returns their names.
+// Returns the names of those that say a worker's place.
 const std::vector<std::string>& worker_flags();
 
-// The process's place, from its environment and from those flags, which win. Throws as WorkerEnv::from_variables does,
-// and c10::ValueError for an interface where there is nobody to talk to.
+// The process's place, from its environment and from worker_flags(), which win. Throws as WorkerEnv::from_variables
+// does, and c10::ValueError for an interface where there is nobody to talk to.
 WorkerEnv read_worker_env(const program::CommandLine& line);
 
 }  // namespace narrowcast

@@ -22,44 +22,13 @@ using checkpoint::Existing;
 using checkpoint::ReadCheckpoint;
 using nlohmann::json;
 
-// Of the plan's entries, those that mean nothing for the parameters, or follow from others.
-constexpr const char* kFree[] = {"batch_size_per_rank",
-                                 "eval_every",
-                                 "eval_batches",
-                                 "log_every",
-                                 "data",
-                                 "payload_bytes_per_step_and_rank",
-                                 "least_payload_bytes_per_step_and_rank",
-                                 "payload_bytes_per_exchange_and_rank",
-                                 "replicas",
-                                 "levels",
-                                 "node_size",
-                                 "nodes",
-                                 "node_of_rank",
-                                 "group_of_rank",
-                                 "exchange_levels",
-                                 "rounding",
-                                 "auto",
-                                 "link",
-                                 "link_gbit",
-                                 "link_us",
-                                 "why_one_level",
-                                 "node_memory_bytes",
-                                 "checkpoint_dir",
-                                 "checkpoint_every",
-                                 "keep_checkpoints",
-                                 "resume",
-                                 "resume_from"};
-
-constexpr const char* kCircumstances[] = {"ranks", "accumulation_steps", "version", "device"};
-
 // Older checkpoints lack them.
 constexpr const char* kAddedLater[] = {"data_hash"};
 
-// Of a channel, before it could be chosen. It stays what it was if the default becomes another.
+// The size of a channel before it could be chosen. It stays what it was if the default becomes another.
 constexpr int64_t kFirstChannelSize = 512;
 
-// Of buckets, where the first steps choose it.
+// Stands for the size of buckets where the first steps choose it.
 constexpr const char* kAuto = "auto";
 
 // `settings` of a job without those that checkpoints did not hold from the beginning and that `saved`, an older one's,
@@ -117,7 +86,7 @@ void report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   }
   std::ostream& out = agreed.context.progress;
   if (checkpoints.restored.has_value()) {
-    out << "goes on from " << printable(describe(agreed.job, *checkpoints.restored)) << "\n";
+    out << "resumes from " << printable(describe(agreed.job, *checkpoints.restored)) << "\n";
   } else if (agreed.job.checkpoints.resume) {
     out << "starts anew: there is no checkpoint in " << printable(agreed.job.checkpoints.folder) << "\n";
   }
@@ -167,22 +136,11 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   checkpoint::Description description = {.settings = plan, .circumstances = json::object()};
   json& settings = description.settings;
   json& circumstances = description.circumstances;
-  for (const char* const name : kCircumstances) {
-    circumstances[name] = plan.at(name);
+  for (const auto& [name, value] : plan.items()) {
+    const EntryRole role = entry_role(plan, name);
+    if (role == EntryRole::kSetting) continue;
     settings.erase(name);
-  }
-  if (plan.value("exchange_levels", 1) > 1) {  // Which ranks sum first decides how sums are rounded.
-    circumstances["nodes"] = plan.at("nodes");
-    circumstances["node_of_rank"] = plan.at("node_of_rank");
-  }
-  // In how many hops ranks exchange, and so what is rounded; which of them resume from their own parameters.
-  for (const char* const name : {"link_gbit", "link_us", "group_of_rank"}) {
-    if (plan.contains(name)) {
-      circumstances[name] = plan[name];
-    }
-  }
-  for (const char* const name : kFree) {
-    settings.erase(name);
+    if (role == EntryRole::kCircumstance) circumstances[name] = value;
   }
   settings.update(plan.at("model_options"));
   settings.erase("model_options");
@@ -200,7 +158,7 @@ void check_checkpoint_options(const TrainJob& job) {
   const CheckpointOptions& options = job.checkpoints;
   TORCH_CHECK_VALUE(options.every >= 1, "checkpoint_every: must be at least 1, but is ", options.every);
   TORCH_CHECK_VALUE(options.keep >= 0, "keep_checkpoints: must be at least 0, but is ", options.keep);
-  TORCH_CHECK_VALUE(!options.folder.empty() || !options.resume, "resume: needs checkpoint_dir, where to go on from");
+  TORCH_CHECK_VALUE(!options.folder.empty() || !options.resume, "resume: needs checkpoint_dir, where to resume from");
   if (options.folder.empty()) {
     return;
   }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <sstream>
+#include <string_view>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -25,6 +27,36 @@ namespace narrowcast::job {
 namespace {
 
 constexpr const char* kOfBytesSent = "_and_rank";  // How all names of bytes that are sent end.
+
+// The entries by their role for checkpoints; the others are settings. By the link ranks choose in how many hops they
+// exchange, and so what is rounded; groups say which ranks resume from their own parameters.
+constexpr std::string_view kCircumstances[] = {"ranks",   "accumulation_steps", "version", "device", "link_gbit",
+                                               "link_us", "group_of_rank"};
+constexpr std::string_view kFree[] = {"batch_size_per_rank",
+                                      "eval_every",
+                                      "eval_batches",
+                                      "log_every",
+                                      "data",
+                                      "replicas",
+                                      "levels",
+                                      "node_size",
+                                      "nodes",
+                                      "node_of_rank",
+                                      "rounding",
+                                      "auto",
+                                      "link",
+                                      "exchange_levels",
+                                      "why_one_level",
+                                      "node_memory_bytes",
+                                      "checkpoint_dir",
+                                      "checkpoint_every",
+                                      "keep_checkpoints",
+                                      "resume",
+                                      "resume_from"};
+
+bool contains(std::span<const std::string_view> names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 hooks::GradientSizes gradient_sizes(const models::Model& model) {
   hooks::GradientSizes sizes;
@@ -65,10 +97,10 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["log_every"] = options.log_every;
 }
 
-// Those that have a value, under the names of their flags.
+// Adds those that have a value and are taken, under the names of their flags.
 template <class Predicate>
-void add_options(nlohmann::json& plan, const hooks::HookOptions& options, const Predicate& is_taken) {
-  for (const hooks::NamedOption& option : hooks::named_options(options)) {
+void add_options(nlohmann::json& plan, const std::vector<hooks::NamedOption>& options, const Predicate& is_taken) {
+  for (const hooks::NamedOption& option : options) {
     if (!is_taken(option.kind)) continue;
     const auto add = [&](const auto& value) {
       if constexpr (!std::is_same_v<decltype(value), const std::monostate&>) plan[option.name] = value;
@@ -83,28 +115,10 @@ void add_options(nlohmann::json& plan, const hooks::HookOptions& options, const 
 
 // What goes between the groups, without its bytes.
 void add_outer(nlohmann::json& plan, const OuterOptions& outer) {
-  plan["sync_every"] = outer.sync_every();
-  plan["outer_optimizer"] = to_string(outer.optimizer());
-  plan["outer_learning_rate"] = outer.effective_learning_rate();
-  plan["outer_momentum"] = outer.effective_momentum();
-  plan["fragments"] = outer.fragments();
-  plan["overlap_steps"] = outer.overlap_steps();
-  plan["outer_mix"] = outer.mix();
-  plan["outer_format"] = to_string(outer.wire().format.value());
-  plan["outer_error_feedback"] = outer.wire().error_feedback;
-  plan["outer_warmup"] = outer.warmup_steps();
-  plan["stochastic_rounding"] = outer.wire().stochastic_rounding_seed.has_value();
-  add_options(plan, {nullptr, outer.wire()}, [](hooks::OptionKind kind) {
-    return kind == hooks::OptionKind::kLevels || kind == hooks::OptionKind::kLink;
-  });
+  add_options(plan, outer.named(), [](hooks::OptionKind) { return true; });
   plan["replicas"] = c10::str("equal at the end", outer.warmup_steps() > 0 ? " and in the warm-up" : "",
                               outer.fragments() == 1 && outer.mix() == 0 ? ", and right after each exchange" : "",
                               "; else equal within a local group");
-}
-
-// Elements of the largest fragment.
-int64_t fragment_numel(const OuterOptions& outer, int64_t numel) {
-  return (numel + outer.fragments() - 1) / outer.fragments();
 }
 
 // Over which nodes exchanges in levels go, of gradients or of parameters; none where there are none.
@@ -117,7 +131,7 @@ const hooks::WireOptions* wire_of(const TrainJob& job) {
 
 void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
   const hooks::HookRow& row = hooks::hook_row(ddp.hook());
-  add_options(plan, hooks::effective_options(ddp.hook(), ddp.hook_options(nullptr)),
+  add_options(plan, hooks::named_options(hooks::effective_options(ddp.hook(), ddp.hook_options(nullptr))),
               [&](hooks::OptionKind kind) { return row.takes(kind); });
   if (row.format) {
     plan["hook_format"] = to_string(hooks::wire_format_of(ddp.hook(), ddp.wire()).value());
@@ -171,7 +185,7 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
   const hooks::HookOptions options = job.ddp.hook_options(nullptr);
   int64_t bytes = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layouts.gradients, options);
   if (job.outer.has_value()) {
-    const hooks::GradientSizes fragment{.numel = fragment_numel(*job.outer, gradients.numel)};
+    const hooks::GradientSizes fragment{.numel = job.outer->largest_fragment(gradients.numel)};
     const int64_t exchange = hooks::hook_row("quantized_allreduce")
                                  .payload_bytes(fragment, layouts.exchange, {nullptr, job.outer->wire(), std::nullopt});
     plan["payload_bytes_per_exchange_and_rank"] = exchange;
@@ -268,7 +282,7 @@ int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::
   const auto in_floats = static_cast<int64_t>(sizeof(float));
   const int64_t numel = gradients.numel;
   if (job.outer.has_value()) {
-    return fragment_numel(*job.outer, numel) * in_floats;
+    return job.outer->largest_fragment(numel) * in_floats;
   }
   if (const auto& staged_numel = hooks::hook_row(job.ddp.hook()).staged_numel) {
     return 2 * staged_numel(gradients, job.ddp.hook_options(nullptr)) * in_floats;
@@ -314,6 +328,17 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
                                  [&] { return hooks::find_hook_link(options, layout); }),
              layout);
   }
+}
+
+EntryRole entry_role(const nlohmann::json& plan, const std::string& name) {
+  const bool in_levels = plan.value("exchange_levels", 1) > 1;
+  if (in_levels && (name == "nodes" || name == "node_of_rank")) {
+    return EntryRole::kCircumstance;  // Which ranks sum first decides how sums are rounded.
+  }
+  if (contains(kCircumstances, name)) {
+    return EntryRole::kCircumstance;
+  }
+  return contains(kFree, name) || name.ends_with(kOfBytesSent) ? EntryRole::kFree : EntryRole::kSetting;
 }
 
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }

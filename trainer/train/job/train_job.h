@@ -85,6 +85,16 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
 // verification, which chooses nodes itself. The ranks of nodes of different sizes differ in "node_memory_bytes".
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group);
 
+// What an entry of a plan is for a checkpoint.
+enum class EntryRole {
+  kSetting,       // With another value it would be another training: a resumed one must have the same.
+  kCircumstance,  // A resumed training may have another value, but not the same bits then.
+  kFree,          // It means nothing for the parameters, or follows from others.
+};
+
+// That of the entry `name` of the plan.
+EntryRole entry_role(const nlohmann::json& plan, const std::string& name);
+
 // The value of "data_hash" in a plan: 16 hexadecimal digits.
 std::string hash_text(uint64_t hash);
 

@@ -100,7 +100,7 @@ class TrainingRun {
     window_began_ = Clock::now();
   }
 
-  // Of the steps since the last one, which took so many seconds.
+  // Reports the steps since the last report, which took so many seconds.
   reporting::StepReport step_report(double seconds) {
     const int64_t units = counters_.window_batches * options_.batch_size * setup_.units_per_sample;
     return {.step = counters_.step,
@@ -137,7 +137,7 @@ class TrainingRun {
     setup_.observer->on_hook({.step = counters_.step, .hook = steps_.model().hook_name(), .decision = decision_});
   }
 
-  // Of training since the last report.
+  // Returns the time of training since the last report.
   double window_seconds() const {
     return counters_.window_seconds + std::chrono::duration<double>(Clock::now() - window_began_).count();
   }

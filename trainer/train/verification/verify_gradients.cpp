@@ -106,13 +106,14 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
   if (!row.takes_power_sgd) {
     return ddp;
   }
-  hooks::PowerSgdOptions options = ddp.power_sgd();
-  options.rank = std::numeric_limits<int64_t>::max();
-  options.start = 0;
-  options.min_rate = row.compresses_buckets ? options.min_rate : kAnyRate;
-  options.error_feedback = false;
-  if (options.memory == hooks::PowerSgdMemory::kAveraged) {
-    options.epsilon = 0;  // Of so many columns it has no effect.
+  hooks::PowerSgdOptions options = {.rank = std::numeric_limits<int64_t>::max(),
+                                    .start = 0,
+                                    .error_feedback = false,
+                                    .seed = ddp.power_sgd().seed,  // From here on kVerifiedPowerSgdOptions.
+                                    .batch = ddp.power_sgd().batch,
+                                    .memory = ddp.power_sgd().memory};
+  if (!row.compresses_buckets) {
+    options.min_rate = kAnyRate;
   }
   return DdpOptions(ddp).power_sgd(options);
 }

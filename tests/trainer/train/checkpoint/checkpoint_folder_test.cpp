@@ -160,7 +160,7 @@ TEST_F(SharedFolderTest, CheckpointsAreRefusedKeptOrRemoved) {
   folder.write("step-00000020/x", "");
   folder.write("step-00000030.unfinished/x", "");
   folder.write("mine", "");
-  EXPECT_THAT(complaint(path, Existing::kRefuse), HasSubstr("the newest of step 20; --resume goes on from it"));
+  EXPECT_THAT(complaint(path, Existing::kRefuse), HasSubstr("the newest of step 20; --resume resumes from it"));
   EXPECT_EQ(complaint(path, Existing::kKeep), "nothing was thrown");
   EXPECT_EQ(folder.entries(), 2);
   EXPECT_EQ(complaint(path, Existing::kRemove), "nothing was thrown");

@@ -122,7 +122,7 @@ TEST_F(JobCheckpointsTest, TheSameJobStartsAndResumes) {
   EXPECT_THAT(run(), HasSubstr("starts anew: there is no checkpoint in " + checkpoints));
   const std::string whole = model();
   lose_step_4();
-  EXPECT_THAT(run(), AllOf(HasSubstr("goes on from " + checkpoints + "/step-00000002, step 2 of 4\n"),
+  EXPECT_THAT(run(), AllOf(HasSubstr("resumes from " + checkpoints + "/step-00000002, step 2 of 4\n"),
                            Not(HasSubstr("warning"))));
   EXPECT_EQ(model(), whole);
   EXPECT_THAT(run(), HasSubstr("step 4 of 4")) << "nothing is left to train";
@@ -148,7 +148,7 @@ TEST_F(JobCheckpointsTest, SkipsADamagedOneButNotAll) {
   const std::string whole = model();
   folder.write("checkpoints/step-00000004/replica.safetensors", "damaged");
   EXPECT_THAT(run(), AllOf(HasSubstr("warning: skips the checkpoint of step 4: " + checkpoints + "/step-00000004/"),
-                           HasSubstr("goes on from " + checkpoints + "/step-00000002")));
+                           HasSubstr("resumes from " + checkpoints + "/step-00000002")));
   EXPECT_EQ(model(), whole);
   for (const char* step : {"2", "4"}) {
     folder.write("checkpoints/step-0000000" + std::string(step) + "/manifest.json", "{}");
@@ -262,7 +262,7 @@ TEST_F(JobCheckpointsTest, WithoutResumeExistingOnesAreRefusedOrReplaced) {
   run();
   job.checkpoints.resume = false;
   job.output.folder = "";
-  EXPECT_THAT(complaint(), HasSubstr("holds checkpoints already, the newest of step 4; --resume goes on from it"));
+  EXPECT_THAT(complaint(), HasSubstr("holds checkpoints already, the newest of step 4; --resume resumes from it"));
   job.output.overwrite = true;
   job.checkpoints.resume_from = checkpoints + "/step-00000002";
   EXPECT_THAT(complaint(), HasSubstr("resume_from: lies in checkpoint_dir"));
@@ -277,9 +277,9 @@ TEST_F(JobCheckpointsTest, ResumesFromTheOneThatIsNamed) {
   const std::string whole = model();
   job.checkpoints = {.folder = folder / "fork", .resume = true, .resume_from = checkpoints + "/step-00000002"};
   job.output.folder = folder / "fork-run";
-  EXPECT_THAT(run(), HasSubstr("goes on from " + checkpoints + "/step-00000002"));
+  EXPECT_THAT(run(), HasSubstr("resumes from " + checkpoints + "/step-00000002"));
   EXPECT_EQ(files::read_file(folder / "fork-run/model.safetensors"), whole);
-  EXPECT_THAT(run(), HasSubstr("goes on from " + folder / "fork/step-00000004"));
+  EXPECT_THAT(run(), HasSubstr("resumes from " + folder / "fork/step-00000004"));
   job.checkpoints = {.resume_from = folder / "none"};
   job.output.folder = "";
   EXPECT_THAT(error_message<CorruptInputError>([&] { run(); }), HasSubstr(folder / "none/manifest.json"));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
@@ -79,6 +80,13 @@ struct NARROWCAST_EXPORT OuterOptions {
   // momentum, where the mean of parameters is all that is needed. With a rate of 1 the reference is that mean then, bit
   // for bit.
   bool sends_parameters() const;
+
+  // Elements of the largest of the fragments of so many elements, >= 0; the first ones are the largest.
+  int64_t largest_fragment(int64_t numel) const;
+
+  // The options as command lines and errors name them, with what they are without a value: first, with the kind kLocal,
+  // all of this struct's own but first_exchange, which no command line has, then those of `wire` that have an effect.
+  std::vector<hooks::NamedOption> named() const;
 
   // The fragment that is exchanged after so many steps since the warm-up, >= 1; none in most steps.
   std::optional<int64_t> fragment_due(int64_t local_step) const;
