@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 
+#include "ops/meta/meta.h"
+
 namespace narrowcast::models::conversion {
 namespace {
 
@@ -118,7 +120,7 @@ class LayerSearch {
     }
     const at::Tensor weight = layer.attr(kWeight).toTensor();
     const at::ScalarType dtype = weight.scalar_type();
-    if (dtype != at::kFloat && dtype != at::kDouble && dtype != at::kBFloat16 && dtype != at::kHalf) {
+    if (!meta::is_float(dtype)) {
       fail("its weight is " + std::string(c10::toString(dtype)));
     }
     if (weight.size(1) == 0) fail("it has no inputs");

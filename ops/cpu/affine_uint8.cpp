@@ -1,7 +1,6 @@
 // The affine uint8 operators on the CPU: tensors to pointers, and the work to
 // threads. Splitting it changes no bit, because a range joins exactly and every
 // other result depends on one element only.
-#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
@@ -104,8 +103,8 @@ std::vector<AffineQparams> read_qparams(const at::Tensor& scales, const at::Tens
 void quantize_channels(const at::Tensor& x, const std::vector<AffineQparams>& qparams, const at::Tensor& codes) {
   const at::Tensor source = x.contiguous();
   auto* out = codes.mutable_data_ptr<uint8_t>();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "quantize", [&] {
-    const auto* in = source.const_data_ptr<scalar_t>();
+  meta::visit_float(x.scalar_type(), [&](auto zero) {
+    const auto* in = source.const_data_ptr<decltype(zero)>();
     for_each_part_of_rows(x.numel(), static_cast<int64_t>(qparams.size()),
                           [&](int64_t channel, int64_t first, int64_t size) {
                             quantize(in + first, size, qparams[static_cast<size_t>(channel)], out + first);
@@ -134,8 +133,8 @@ std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x
   // The order of the elements does not matter, only that each is there once.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
   const QparamsOut out{scale.mutable_data_ptr<float>(), zero_point.mutable_data_ptr<int32_t>()};
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "choose_qparams_per_tensor",
-                                  [&] { choose_for_rows(dense.const_data_ptr<scalar_t>(), 1, x.numel(), out); });
+  meta::visit_float(x.scalar_type(),
+                    [&](auto zero) { choose_for_rows(dense.const_data_ptr<decltype(zero)>(), 1, x.numel(), out); });
   return outputs;
 }
 
@@ -148,8 +147,8 @@ std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& 
   const auto& [scales, zero_points] = outputs;
   const at::Tensor source = x.contiguous();
   const QparamsOut out{scales.mutable_data_ptr<float>(), zero_points.mutable_data_ptr<int32_t>()};
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "choose_qparams_per_channel", [&] {
-    choose_for_rows(source.const_data_ptr<scalar_t>(), channels, x.numel() / channels, out);
+  meta::visit_float(x.scalar_type(), [&](auto zero) {
+    choose_for_rows(source.const_data_ptr<decltype(zero)>(), channels, x.numel() / channels, out);
   });
   return outputs;
 }

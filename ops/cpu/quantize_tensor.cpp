@@ -1,5 +1,4 @@
 // FP16 and BFP16 on the CPU: tensors to pointers, and the work to threads.
-#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -38,8 +37,9 @@ at::Tensor quantize_tensor(const at::Tensor& x, std::string_view qtype) {
   at::Tensor q = meta::quantize_tensor(x, qtype);
   const at::Tensor source = x.contiguous();
   auto* codes = static_cast<uint16_t*>(q.mutable_data_ptr());
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "quantize_tensor", [&] {
-    const EncodeSpan<scalar_t> all{source.const_data_ptr<scalar_t>(), x.numel(), codes};
+  meta::visit_float(x.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const EncodeSpan<T> all{source.const_data_ptr<T>(), x.numel(), codes};
     encode_in_parallel(all, parse_dquant_type(qtype));
   });
   return q;

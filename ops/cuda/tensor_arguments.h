@@ -3,28 +3,26 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
-#include <c10/util/Exception.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <cstdint>
 
 #include "ops/cuda/launch_arguments.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::cuda {
 
-// c10::TypeError for a dtype that is no float32, float64, bfloat16 or float16.
+inline FloatType float_type_of(float) { return FloatType::kFloat32; }
+inline FloatType float_type_of(double) { return FloatType::kFloat64; }
+inline FloatType float_type_of(c10::BFloat16) { return FloatType::kBfloat16; }
+inline FloatType float_type_of(c10::Half) { return FloatType::kFloat16; }
+
+// c10::TypeError for a dtype that the operators do not quantise.
 inline FloatType float_type_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return FloatType::kFloat32;
-    case at::kDouble:
-      return FloatType::kFloat64;
-    case at::kBFloat16:
-      return FloatType::kBfloat16;
-    case at::kHalf:
-      return FloatType::kFloat16;
-    default:
-      TORCH_CHECK_TYPE(false, "dtype must be float32, float64, bfloat16 or float16, not ", dtype);
-  }
+  FloatType type{};
+  meta::visit_float(dtype, [&](auto zero) { type = float_type_of(zero); });
+  return type;
 }
 
 // A dense tensor of floats as so many equal rows, at least one.

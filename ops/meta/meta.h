@@ -6,8 +6,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/SymInt.h>
+#include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Half.h>
 
 #include <cstdint>
 #include <optional>
@@ -17,15 +20,45 @@
 
 namespace narrowcast::meta {
 
-// Whether the operators quantise tensors of that dtype.
-inline bool is_float(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf;
+// The dtypes that the operators quantise are told here alone. Calls body(T()), where T is the C++ type of one of them,
+// or otherwise() for another dtype, and returns what that returns.
+template <class Body, class Otherwise>
+auto visit_float_or(at::ScalarType dtype, const Body& body, const Otherwise& otherwise) {
+  switch (dtype) {
+    case at::kFloat:
+      return body(float());
+    case at::kDouble:
+      return body(double());
+    case at::kBFloat16:
+      return body(c10::BFloat16());
+    case at::kHalf:
+      return body(c10::Half());
+    default:
+      return otherwise();
+  }
 }
 
-// Throws c10::TypeError unless `tensor`, called `name`, has such a dtype.
+// Whether the operators quantise tensors of that dtype.
+inline bool is_float(at::ScalarType dtype) {
+  return visit_float_or(
+      dtype, [](auto) { return true; }, [] { return false; });
+}
+
+// Throws c10::TypeError, naming what has the dtype, unless it is such a one.
+inline void check_float_dtype(std::string_view name, at::ScalarType dtype) {
+  TORCH_CHECK_TYPE(is_float(dtype), name, " must be float32, float64, bfloat16 or float16, not ", dtype);
+}
+
+// The same for `tensor`, called `name`.
 inline void check_float(std::string_view name, const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(is_float(tensor.scalar_type()), name, " must be float32, float64, bfloat16 or float16, not ",
-                   tensor.scalar_type());
+  check_float_dtype(name, tensor.scalar_type());
+}
+
+// Calls body(T()) for the C++ type T of `dtype`. c10::TypeError for one that the operators do not quantise.
+template <class Body>
+void visit_float(at::ScalarType dtype, const Body& body) {
+  check_float_dtype("dtype", dtype);
+  visit_float_or(dtype, body, [] {});
 }
 
 // A contiguous tensor of `sizes` and `dtype`, on the device of `like`.

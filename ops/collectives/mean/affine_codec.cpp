@@ -1,6 +1,5 @@
 #include "ops/collectives/mean/affine_codec.h"
 
-#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -15,6 +14,7 @@
 
 #include <narrowcast/affine_uint8.h>
 #include "ops/cpu/affine_uint8_kernels.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -25,12 +25,6 @@ constexpr auto kQparamsBytes = static_cast<int64_t>(sizeof(AffineQparams));
 
 // From this many elements on, encoding and decoding are worth a second thread.
 constexpr int64_t kParallelGrain = 65'536;
-
-template <class Body>
-void dispatch_affine(const at::Tensor& array, const Body& body) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, array.scalar_type(), "affine_codec",
-                                  [&] { body(scalar_t()); });
-}
 
 template <class T>
 AffineQparams choose_array_qparams(const T* x, int64_t n) {
@@ -51,7 +45,7 @@ class PerTensorCodec final : public MeanCodec {
 
   void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) override {
     auto* const header = message.mutable_data_ptr<uint8_t>();
-    dispatch_affine(call.array, [&](auto zero) {
+    meta::visit_float(call.array.scalar_type(), [&](auto zero) {
       const auto* const array = call.array.const_data_ptr<decltype(zero)>();
       if (chunk.begin == 0) {
         own_qparams_ = choose_array_qparams(array, call.array.numel());
@@ -67,7 +61,7 @@ class PerTensorCodec final : public MeanCodec {
 
   void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
     if (chunk.begin == 0) read_headers(messages);
-    dispatch_affine(call.array, [&](auto zero) {
+    meta::visit_float(call.array.scalar_type(), [&](auto zero) {
       auto* const mean = call.array.mutable_data_ptr<decltype(zero)>() + chunk.begin;
       at::parallel_for(0, chunk.numel, kParallelGrain, [&](int64_t begin, int64_t end) {
         std::vector<const uint8_t*> codes;
@@ -131,7 +125,7 @@ class PerChannelCodec final : public MeanCodec {
     const Channels channels{chunk.numel, channel_size_};
     auto* const header = message.mutable_data_ptr<uint8_t>();
     uint8_t* const codes = header + channels.header_bytes();
-    dispatch_affine(call.array, [&](auto zero) {
+    meta::visit_float(call.array.scalar_type(), [&](auto zero) {
       const auto* const x = call.array.const_data_ptr<decltype(zero)>() + chunk.begin;
       at::parallel_for(0, channels.count(), channels.grain(), [&](int64_t begin, int64_t end) {
         for (int64_t channel = begin; channel < end; ++channel) {
@@ -148,7 +142,7 @@ class PerChannelCodec final : public MeanCodec {
     const Channels channels{chunk.numel, channel_size_};
     const int64_t header_bytes = channels.header_bytes();
     const std::vector<const uint8_t*> headers = bytes_of(messages);
-    dispatch_affine(call.array, [&](auto zero) {
+    meta::visit_float(call.array.scalar_type(), [&](auto zero) {
       auto* const mean = call.array.mutable_data_ptr<decltype(zero)>() + chunk.begin;
       at::parallel_for(0, channels.count(), channels.grain(), [&](int64_t begin, int64_t end) {
         std::vector<const uint8_t*> codes(messages.size());

@@ -1,7 +1,5 @@
 #include "ops/collectives/mean/segment_codec.h"
 
-#include <ATen/Dispatch.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,6 +8,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/cpu/wire/wire_kernels.h"
+#include "ops/meta/meta.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -28,12 +27,6 @@ void for_grains(int64_t n, const Body& body) {
       body(first, std::min(kWireGrain, part + part_numel - first));
     }
   });
-}
-
-template <class Body>
-void dispatch(const at::Tensor& array, const Body& body) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, array.scalar_type(), "quantized_all_reduce",
-                                  [&] { body(scalar_t()); });
 }
 
 template <class T>
@@ -131,7 +124,7 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
   if (segment.array.is_cuda()) {
     return gpu::encode_segment(coding, segment, message);
   }
-  dispatch(segment.array, [&](auto zero) {
+  meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     if (segment.residual != nullptr) {
       encode_with_residual<T>(coding, segment, message);
@@ -154,7 +147,7 @@ void decode_segment(WireFormat format, const uint8_t* message, const ArraySegmen
     });
     return;
   }
-  dispatch(segment.array, [&](auto zero) {
+  meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       Tile tile;
       cpu::wire_decode(format, message + encoded_size(first, format), n, tile.data());
@@ -176,7 +169,7 @@ void average_segments(WireFormat format, const RankMessages& messages, const Arr
     });
     return;
   }
-  dispatch(segment.array, [&](auto zero) {
+  meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       const RankMessages parts = advanced(messages, format, first);
       auto* const elements = elements_of<decltype(zero)>(segment) + first;
@@ -197,7 +190,7 @@ void average_and_encode_segments(const WireCoding& coding, const RankMessages& m
     average_and_encode_floats(coding, messages, segment, message);
     return;
   }
-  dispatch(segment.array, [&](auto zero) {
+  meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     average_and_encode_grains<decltype(zero)>(coding, messages, segment, mean_residual, message);
   });
 }

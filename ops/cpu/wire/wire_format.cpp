@@ -1,5 +1,4 @@
 // Wire formats on the CPU: tensors to pointers, and the work to threads.
-#include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -22,10 +21,11 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
   auto* const message = bytes.mutable_data_ptr<uint8_t>();
   const Rounding rounding{seed.has_value(), static_cast<uint64_t>(seed.value_or(0)), static_cast<uint64_t>(step),
                           static_cast<uint64_t>(offset)};
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "encode", [&] {
-    const auto* const elements = source.const_data_ptr<scalar_t>();
+  meta::visit_float(x.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto* const elements = source.const_data_ptr<T>();
     for_wire_parts(x.numel(), [&](int64_t first, int64_t n) {
-      const WireInput<scalar_t> part{elements + first, n};
+      const WireInput<T> part{elements + first, n};
       wire_encode(format, part, rounding.at(first), message + encoded_size(first, format));
     });
   });
