@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/error_message.h"
+
 namespace narrowcast::collectives {
 namespace {
 
@@ -98,7 +100,13 @@ void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank
   throw_with(refusal, call + " on rank " + std::to_string(rank) + ": " + refusal.reason);
 }
 
-void throw_untold(const Refusal& refusal, const std::string& failure) {
+void refuse_together(const Refusal& refusal, const std::function<void()>& tell) {
+  std::string failure;
+  try {
+    tell();
+  } catch (const c10::DistBackendError& error) {
+    failure = error_message(error);
+  }
   throw_with(refusal, refusal.reason + "; the other ranks could not be told: " + failure);
 }
 

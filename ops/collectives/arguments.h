@@ -34,7 +34,8 @@ std::optional<Refusal> read_refusal(const uint8_t* bytes);
 // Throws the error of `rank`, which called `call`, in the words that all ranks use.
 [[noreturn]] void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank);
 
-// Throws `refusal` where the ranks could not be told of it because of `failure`.
-[[noreturn]] void throw_untold(const Refusal& refusal, const std::string& failure);
+// Tells the other ranks of this one's refusal by `tell`, a collective that throws on all ranks what they throw, as they
+// are told. Where that fails with c10::DistBackendError, throws `refusal` and why the ranks could not be told.
+[[noreturn]] void refuse_together(const Refusal& refusal, const std::function<void()>& tell);
 
 }  // namespace narrowcast::collectives

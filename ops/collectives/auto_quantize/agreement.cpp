@@ -1,4 +1,9 @@
 // Whether all ranks mean the same exchange.
+//
+// Ranks agree here otherwise than in a quantised all-reduce (mean/announced_call.h), and share with it only how a rank
+// refuses. Here a rank tells the sizes of 2 W segments, in one all-gather of the group, because the group's own
+// collective moves the data. There a rank tells a few numbers from peer to peer on the engine, in the job that averages
+// as soon as they have come.
 #include "ops/collectives/auto_quantize/exchange.h"
 
 #include <ATen/ops/zeros.h>
@@ -9,7 +14,6 @@
 
 #include "ops/backend_errors.h"
 #include "ops/collectives/group.h"
-#include "ops/error_message.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -129,8 +133,8 @@ void check_segments_fit(const std::vector<Record>& records) {
   }
 }
 
-// Of the segments of this rank alone, whose sizes are those of its own tensors: no number that another rank only says
-// is trusted. In an all-gather these are all there are.
+// The segments of this rank alone count, whose sizes are those of its own tensors: no number that another rank only
+// says is trusted. In an all-gather these are all there are.
 int64_t longest_segment(const Exchange& exchange) {
   int64_t longest = 0;
   for (const auto* const segments : {&exchange.sends, &exchange.receives}) {
@@ -151,14 +155,10 @@ int64_t agree(const Exchange& exchange) {
 }
 
 void refuse(const Exchange& exchange, const Refusal& refusal) {
-  std::string failure;
-  try {
+  refuse_together(refusal, [&] {
     const at::Tensor gathered = gather_records(exchange, refusal);
     check_no_refusal(read_records(gathered, exchange));
-  } catch (const c10::DistBackendError& error) {
-    failure = error_message(error);
-  }
-  throw_untold(refusal, failure);
+  });
 }
 
 }  // namespace narrowcast::collectives

@@ -1,5 +1,5 @@
 // The quantised all-reduce of callers who have agreed on nothing before: every rank tells all others of its call before
-// data is sent, so that all come to the same verdict.
+// data is sent, so that all come to the same verdict. auto_quantize/agreement.cpp says why ranks agree otherwise there.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +25,9 @@ struct CallHeader {
   static constexpr int64_t kMark = 0x6E63617374726564;
 
   int64_t mark = kMark;
-  int64_t numel = 0;        // Of the array.
-  int64_t format = 0;       // Of WireFormat.
-  int64_t device_type = 0;  // Of at::DeviceType: where the array is.
+  int64_t numel = 0;        // The array's.
+  int64_t format = 0;       // A number of WireFormat.
+  int64_t device_type = 0;  // A number of at::DeviceType: where the array is.
   std::array<uint8_t, kRefusalBytes> refusal{};
 };
 
@@ -66,8 +66,8 @@ class AnnouncedMeanJob final : public engine::Job {
   // all there is to exchange.
   void set_call(const CallHeader& own, std::shared_ptr<QuantizedMeanJob> mean);
 
-  // Of the last submission, by rank. Ranks that differ are not an error of the job, after which its engine would take
-  // no other: see check_same_call.
+  // The headers of the last submission, by rank. Ranks that differ are not an error of the job, after which its engine
+  // would take no other: see check_same_call.
   std::vector<CallHeader> headers() const;
 
   std::string name() const override { return name_; }

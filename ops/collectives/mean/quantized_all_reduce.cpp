@@ -17,7 +17,6 @@
 #include "ops/collectives/mean/stream_mean.h"
 #include "ops/dispatch.h"
 #include "ops/engine/engine.h"
-#include "ops/error_message.h"
 #include "ops/meta/meta.h"
 #include "ops/without_derivative.h"
 
@@ -78,13 +77,9 @@ void call_together(const CallHeader& own, const Group& group, at::Device device,
 
 // Tells the other ranks that this one cannot take part, and throws what they throw.
 [[noreturn]] void refuse(const Group& group, const Refusal& refusal) {
-  std::string failure;
-  try {
+  collectives::refuse_together(refusal, [&] {
     call_together(collectives::header_of_refusal(refusal), group, collectives::any_device(group), {});
-  } catch (const c10::DistBackendError& error) {
-    failure = error_message(error);
-  }
-  collectives::throw_untold(refusal, failure);
+  });
 }
 
 // The call's format. If arguments are wrong, throws on all ranks.

@@ -74,9 +74,13 @@ TEST(Refusal, IsThrownInTheSameWordsOnAllRanks) {
             }),
             "mean on rank 3: x is Int");
   EXPECT_EQ(testing::error_message<c10::ValueError>([] {
-              throw_untold({false, "x is big"}, "rank 1 is gone");
+              refuse_together({false, "x is big"}, [] { TORCH_CHECK_WITH(DistBackendError, false, "rank 1 is gone"); });
             }),
             "x is big; the other ranks could not be told: rank 1 is gone");
+  EXPECT_EQ(testing::error_message<c10::TypeError>([] {
+              refuse_together({false, "x is big"}, [] { throw_refusal({true, "x is Int"}, "mean", 0); });
+            }),
+            "mean on rank 0: x is Int");
 }
 
 }  // namespace
