@@ -107,7 +107,9 @@ int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const n
                      const PowerSgdOptions& options) {
   const SentArrays sent = arrays_of_row(row, gradients, options);
   const auto bytes = [&](int64_t numel) { return bytes_of_exchange(numel, gradients.element_size, options, layout); };
-  return options.alternate ? bytes(std::max(sent.with_p, sent.with_q)) : bytes(sent.with_p) + bytes(sent.with_q);
+  const int64_t with_p = sent.with_p.numel();
+  const int64_t with_q = sent.with_q.numel();
+  return options.alternate ? bytes(std::max(with_p, with_q)) : bytes(with_p) + bytes(with_q);
 }
 
 // Of a rank that is that of the matrix, which comes back but for rounding: every element of a product with r
@@ -130,7 +132,7 @@ int64_t bytes_of_message(const collectives::PowerSgdJobOptions& job) {
                                            : encoded_size(numel, job.format);
   };
   const SentArrays sent = collectives::sent_arrays(job);
-  const int64_t both = bytes(sent.with_p) + bytes(sent.with_q);
+  const int64_t both = bytes(sent.with_p.numel()) + bytes(sent.with_q.numel());
   return job.alternates ? (both + 1) / 2 : both;
 }
 
@@ -147,7 +149,9 @@ HookRow row_of(const PowerSgdHook::Kind& kind) {
   };
   row.staged_numel = [row](const GradientSizes& gradients, const HookOptions& options) {
     const SentArrays sent = arrays_of_row(row, gradients, options.power_sgd);
-    return options.power_sgd.alternate ? std::max(sent.with_p, sent.with_q) : sent.with_p + sent.with_q;
+    const int64_t with_p = sent.with_p.numel();
+    const int64_t with_q = sent.with_q.numel();
+    return options.power_sgd.alternate ? std::max(with_p, with_q) : with_p + with_q;
   };
   row.make = [kind](const HookOptions& options) { return std::make_unique<PowerSgdHook>(kind, options); };
   return row;
@@ -228,7 +232,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_stream(const c
 
 std::shared_ptr<collectives::LowRankState> PowerSgdHook::state_of(const c10d::GradBucket& bucket,
                                                                   const collectives::PowerSgdJobOptions& job) {
-  return states_.state_of(bucket, layout_of(bucket), job.plan, PowerSgdJob::arithmetic_dtype(job.bucket_dtype));
+  return states_.state_of(bucket, layout_of(bucket), job.plan, job.arithmetic_dtype());
 }
 
 collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket& bucket) const {

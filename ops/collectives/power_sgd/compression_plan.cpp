@@ -82,19 +82,7 @@ void place_plain(CompressionPlan& plan) {
   }
 }
 
-at::Tensor part_of_factors(const at::Tensor& all, int64_t begin, at::IntArrayRef sizes) {
-  return all.narrow(0, begin, sizes[0] * sizes[1] * sizes[2]).view(sizes);
-}
-
 }  // namespace
-
-at::Tensor MatrixBatch::p_of(const at::Tensor& all) const {
-  return part_of_factors(all, p_begin, {count(), rows, rank});
-}
-
-at::Tensor MatrixBatch::q_of(const at::Tensor& all) const {
-  return part_of_factors(all, q_begin, {count(), columns, rank});
-}
 
 at::Tensor MatrixBatch::matrices(const at::Tensor& array) const {
   std::vector<at::Tensor> views;

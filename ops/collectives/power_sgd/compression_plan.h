@@ -39,10 +39,18 @@ struct MatrixBatch {
   int64_t count() const { return static_cast<int64_t>(begins.size()); }
   int64_t numel() const { return rows * columns; }
   // The batch's part of all P, [k, n, r], and of all Q, [k, m, r]: views.
-  NARROWCAST_EXPORT at::Tensor p_of(const at::Tensor& all) const;
-  NARROWCAST_EXPORT at::Tensor q_of(const at::Tensor& all) const;
+  at::Tensor p_of(const at::Tensor& all) const {
+    return all.narrow(0, p_begin, count() * rows * rank).view({count(), rows, rank});
+  }
+  at::Tensor q_of(const at::Tensor& all) const {
+    return all.narrow(0, q_begin, count() * columns * rank).view({count(), columns, rank});
+  }
   // [k, n, m]: a view of the array of one matrix, a copy of those of several.
   at::Tensor matrices(const at::Tensor& array) const;
+  // Writes [k, n, m] into the array, unless it is the view of it that `matrices` returned.
+  void put_back(const at::Tensor& matrices, const at::Tensor& array) const {
+    for (int64_t i = 0; count() > 1 && i < count(); ++i) matrix_of(array, i).copy_(matrices[i]);
+  }
   // [n, m]: a view of matrix number i of the array.
   at::Tensor matrix_of(const at::Tensor& array, int64_t i) const {
     return array.narrow(0, begins.at(i), numel()).view({rows, columns});

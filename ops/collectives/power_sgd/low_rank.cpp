@@ -25,8 +25,8 @@ constexpr uint32_t kGreatestSeed = 999'999'999;
 constexpr int64_t kLanes = 8;        // Partial sums of a dot product, added up in the end.
 constexpr int64_t kTile = 1024;      // Elements of a row that stay in the first cache.
 constexpr int64_t kGrain = 1 << 16;  // Elements that are worth a second thread.
-constexpr int kMostPasses = 4;       // Of Gram-Schmidt over a column.
-constexpr double kKeeps = 0.5;       // Of a column's norm: what must stay, or the rest may be rounding alone.
+constexpr int kMostPasses = 4;       // Gram-Schmidt goes over a column at most so often.
+constexpr double kKeeps = 0.5;       // So much of a column's norm must stay, or the rest may be rounding alone.
 
 template <class Body>
 void dispatch(const at::Tensor& tensor, const Body& body) {

@@ -14,7 +14,7 @@ namespace narrowcast::collectives {
 // The seeds that PyTorch's hook draws: numpy.random.RandomState(seed).randint(1'000'000'000), call after call.
 class NARROWCAST_EXPORT SeedDraws {
  public:
-  // Of which `count` draws were made before.
+  // Begins where `count` draws were made before.
   explicit SeedDraws(uint32_t seed, int64_t count = 0);
 
   int64_t next();

@@ -20,13 +20,13 @@ std::unique_ptr<MeanCodec> float64_codec();
 // What an exchange's rounding takes from the mean of an array.
 class LostInRounding {
  public:
-  // Of `array`, that ranks exchange over `layout`, as this one.
+  // Ranks exchange arrays like `array` over `layout`; this is one of them.
   LostInRounding(node::NodeLayout layout, int64_t rank, const at::Tensor& array);
 
-  // For the exchange that comes: of what came before nothing is fed back there.
+  // Residuals for the exchange that comes: nothing of what came before is fed back there.
   Residuals take_all() const;
 
-  // After it: as a part of this rank's own numbers, of the array's sizes, dtype and device.
+  // What the exchange has lost, as a part of this rank's own numbers, of the array's sizes, dtype and device.
   at::Tensor in_own_numbers() const;
 
  private:

@@ -11,18 +11,14 @@
 #include <limits>
 #include <utility>
 
-#include "ops/codec/wire_format.h"
-
 namespace narrowcast::collectives {
 namespace {
-
-using Job = PowerSgdJob;
 
 MeanArrayOptions array_options(const PowerSgdJobOptions& options, int64_t numel, int64_t array) {
   return {.rank = options.rank,
           .world_size = options.world_size,
           .numel = numel,
-          .dtype = Job::arithmetic_dtype(options.bucket_dtype),
+          .dtype = options.arithmetic_dtype(),
           .format = options.format,
           .keeps_lost = true,
           .array = array,
@@ -30,48 +26,27 @@ MeanArrayOptions array_options(const PowerSgdJobOptions& options, int64_t numel,
           .nodes = options.nodes};
 }
 
-bool needs_copy(const PowerSgdJobOptions& options) {
-  return options.plan.is_padded() || options.bucket_dtype != Job::arithmetic_dtype(options.bucket_dtype);
-}
-
 at::Tensor zeros(int64_t numel, const PowerSgdJobOptions& options) {
-  return at::zeros({numel}, Job::arithmetic_dtype(options.bucket_dtype));
+  return at::zeros({numel}, options.arithmetic_dtype());
 }
 
 }  // namespace
-
-int64_t plain_begin(int64_t factor_numel, WireFormat format) {
-  const int64_t block = codec::wire::visit(format, [](auto type) { return decltype(type)::kBlock; });
-  return (factor_numel + block - 1) / block * block;
-}
-
-SentArrays sent_arrays(const PowerSgdJobOptions& options) {
-  const CompressionPlan& plan = options.plan;
-  return {.with_p = plain_begin(plan.p_numel, options.format) + plan.plain_numel,
-          .with_q = options.alternates ? plain_begin(plan.q_numel, options.format) + plan.plain_numel : plan.q_numel};
-}
 
 PowerSgdJob::PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankState> state,
                          std::shared_ptr<PowerSgdJobMemory> memory)
     : options_(std::move(options)),
       state_(std::move(state)),
       memory_(std::move(memory)),
-      plain_begin_p_(plain_begin(plan().p_numel, options_.format)),
-      plain_begin_q_(plain_begin(plan().q_numel, options_.format)),
-      with_p_(std::make_unique<MeanArray>(array_options(options_, sent_arrays(options_).with_p, 0), memory_->first)),
-      with_q_(std::make_unique<MeanArray>(
-          array_options(options_, sent_arrays(options_).with_q, options_.alternates ? 0 : 1),
-          options_.alternates ? memory_->first : memory_->second)),
+      sent_(sent_arrays(options_)),
+      with_p_(std::make_unique<MeanArray>(array_options(options_, sent_.with_p.numel(), 0), memory_->first)),
+      with_q_(std::make_unique<MeanArray>(array_options(options_, sent_.with_q.numel(), options_.alternates ? 0 : 1),
+                                          options_.alternates ? memory_->first : memory_->second)),
       p_(zeros(plan().p_numel, options_)),
       q_(zeros(plan().q_numel, options_)),
-      copy_(needs_copy(options_) ? zeros(plan().array_numel, options_) : at::Tensor()),
+      copy_(options_.needs_copy() ? zeros(plan().array_numel, options_) : at::Tensor()),
       guard_(with_p_->has_levels() ? options_.nodes->memory : nullptr) {}
 
 PowerSgdJob::~PowerSgdJob() = default;
-
-LowRankBits PowerSgdJob::bits() const {
-  return options_.averaged_memory ? LowRankBits::kOfPyTorch : LowRankBits::kOfAnyMachine;
-}
 
 int64_t PowerSgdJob::payload_bytes() const {
   return first().payload_bytes() + (second() == nullptr ? 0 : second()->payload_bytes());
@@ -133,16 +108,11 @@ void PowerSgdJob::take_array() {
     array_.narrow(0, 0, plan().numel).copy_(bucket_);
     array_.narrow(0, plan().numel, plan().array_numel - plan().numel).zero_();
   }
-  if (state_->residual.defined()) {
-    array_.add_(state_->residual);
-  }
-  for (const MatrixBatch& batch : plan().batches) {
-    matrices_.push_back(batch.matrices(array_));
-  }
+  matrices_ = take_matrices(plan(), *state_, array_);
 }
 
 void PowerSgdJob::take_factor() {
-  const at::Tensor& orthonormal = sends_p() ? q_ : p_;
+  const at::Tensor& orthonormal = kept(other_than(state_->sends()));
   draw_unknown(plan(), orthonormal.options(), memory_->draws, bits(), *state_);
   orthonormal.copy_(state_->factor);
   for (const MatrixBatch& batch : plan().batches) {
@@ -164,59 +134,36 @@ void PowerSgdJob::replace_zero_columns(const MatrixBatch& batch, const at::Tenso
   orthogonalize(orthonormal, options_.epsilon, bits());
 }
 
-void PowerSgdJob::multiply_into_p(const at::Tensor& p) const {
-  for (size_t i = 0; i < plan().batches.size(); ++i) {
-    const MatrixBatch& batch = plan().batches[i];
-    multiply_by_factor(matrices_[i], batch.q_of(q_), bits(), batch.p_of(p));
-  }
-}
-
-void PowerSgdJob::multiply_into_q(const at::Tensor& q) const {
-  for (size_t i = 0; i < plan().batches.size(); ++i) {
-    const MatrixBatch& batch = plan().batches[i];
-    multiply_by_factor(matrices_[i].transpose(1, 2), batch.p_of(p_), bits(), batch.q_of(q));
-  }
-}
-
-at::Tensor PowerSgdJob::plain_part(const at::Tensor& values) const {
-  return values.narrow(0, sends_p() ? plain_begin_p_ : plain_begin_q_, plan().plain_numel);
+void PowerSgdJob::multiply_into(Factor result, const LowRankProduct& factors) const {
+  multiply_batches(result, plan(), matrices_, factors,
+                   [&](const at::Tensor& x, const at::Tensor& factor, const at::Tensor& product) {
+                     multiply_by_factor(x, factor, bits(), product);
+                   });
 }
 
 void PowerSgdJob::send_first(engine::Transport& transport) {
+  const Factor sent = state_->sends();
+  const SentArray& array = sent_.of(sent);
   const at::Tensor& values = first().values();
-  if (sends_p()) {
-    multiply_into_p(values);
-  } else {
-    multiply_into_q(values);
-  }
-  const at::Tensor& own = sends_p() ? p_ : q_;
+  multiply_into(sent, product_of(sent, values, kept(other_than(sent))));
   if (options_.alternates) {
-    own.copy_(values.narrow(0, 0, own.numel()));
+    kept(sent).copy_(array.factor_of(values));
   }
-  // Between the two, a block that was not finite has left what is not.
-  values.slice(0, own.numel(), sends_p() ? plain_begin_p_ : plain_begin_q_).zero_();
-  plan().gather_plain(array_, plain_part(values));
+  array.put_plain(plan(), array_, values);
   first().start(transport);
 }
 
-// The mean of P is as good as the sum, but for an epsilon beside its norm.
 void PowerSgdJob::send_second(engine::Transport& transport) {
   look_at(first().values());
   const at::Tensor& own = second()->values();
   if (is_poisoned_) {
     own.zero_();  // The others wait for it.
   } else {
-    p_.copy_(first().values().narrow(0, 0, plan().p_numel));
-    if (options_.epsilon > 0) {
-      p_.mul_(static_cast<double>(options_.world_size));
-    }
-    for (const MatrixBatch& batch : plan().batches) {
-      orthogonalize(batch.p_of(p_), options_.epsilon, bits());
-    }
-    multiply_into_q(own);
+    p_.copy_(sent_.with_p.factor_of(first().values()));
+    orthogonalize_mean(options_, p_, [&](const at::Tensor& part) { orthogonalize(part, options_.epsilon, bits()); });
+    multiply_into(Factor::kQ, {p_, own});
   }
-  at::Tensor kept = q_;
-  kept.copy_(own);
+  kept(Factor::kQ).copy_(own);
   second()->start(transport);
 }
 
@@ -229,25 +176,20 @@ void PowerSgdJob::end_step() {
     bucket_.fill_(std::numeric_limits<double>::quiet_NaN());
     return;
   }
-  const bool last_is_p = options_.alternates && sends_p();
+  const Factor sent = last_sent(options_, *state_);
   const MeanArray& last = second() == nullptr ? first() : *second();
-  const at::Tensor mean = last.values().narrow(0, 0, last_is_p ? plan().p_numel : plan().q_numel);
-  const at::Tensor own = own_without_lost(last_is_p ? p_ : q_, last);
+  const at::Tensor& other = kept(other_than(sent));
+  const at::Tensor mean = sent_.of(sent).factor_of(last.values());
   if (options_.averaged_memory) {
-    put_back_as_pytorch(last_is_p ? LowRankProduct{mean, q_} : LowRankProduct{p_, mean});
-  } else if (last_is_p) {
-    put_back({own, q_}, {mean, q_});
+    put_back_as_pytorch(product_of(sent, mean, other));
   } else {
-    put_back({p_, own}, {p_, mean});
+    put_back(product_of(sent, own_without_lost(kept(sent), last), other), product_of(sent, mean, other));
   }
   if (copy_.defined()) {
     bucket_.copy_(array_.narrow(0, 0, plan().numel));
   }
-  state_->known.assign(state_->known.size(), options_.warm_start);
-  if (options_.warm_start) {
-    state_->factor = mean.clone();
-    state_->is_p = last_is_p;
-  }
+  keep_factor(
+      options_, sent, [&] { return mean.clone(); }, *state_);
 }
 
 // What the others have of this rank's numbers.
@@ -274,7 +216,7 @@ void PowerSgdJob::put_back(const LowRankProduct& own, const LowRankProduct& mean
   put_back_plain();
   const at::Tensor lost = state_->residual.defined() ? first().lost() : at::Tensor();
   if (lost.defined()) {
-    plan().scatter_plain(plain_part(lost), state_->residual);
+    plan().scatter_plain(sent_.of(state_->sends()).plain_of(lost), state_->residual);
   }
 }
 
@@ -283,9 +225,7 @@ void PowerSgdJob::put_back_as_pytorch(const LowRankProduct& mean) {
   for (size_t i = 0; i < plan().batches.size(); ++i) {
     const MatrixBatch& batch = plan().batches[i];
     multiply_factors(batch.p_of(mean.p), batch.q_of(mean.q), bits(), matrices_[i]);
-    for (int64_t k = 0; batch.count() > 1 && k < batch.count(); ++k) {
-      batch.matrix_of(array_, k).copy_(matrices_[i][k]);
-    }
+    batch.put_back(matrices_[i], array_);
   }
   put_back_plain();
   if (before.defined()) {
@@ -293,6 +233,8 @@ void PowerSgdJob::put_back_as_pytorch(const LowRankProduct& mean) {
   }
 }
 
-void PowerSgdJob::put_back_plain() { plan().scatter_plain(plain_part(first().values()), array_); }
+void PowerSgdJob::put_back_plain() {
+  plan().scatter_plain(sent_.of(state_->sends()).plain_of(first().values()), array_);
+}
 
 }  // namespace narrowcast::collectives

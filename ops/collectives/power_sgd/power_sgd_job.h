@@ -9,43 +9,11 @@
 #include <vector>
 
 #include <narrowcast/export.h>
-#include "ops/collectives/power_sgd/compression_plan.h"
-#include "ops/collectives/power_sgd/low_rank.h"
-#include "ops/collectives/power_sgd/low_rank_state.h"
 #include "ops/collectives/power_sgd/mean_array.h"
+#include "ops/collectives/power_sgd/power_sgd_step.h"
 #include "ops/engine/engine.h"
 
 namespace narrowcast::collectives {
-
-struct PowerSgdJobOptions {
-  std::string name = {};  // Of the exchange, in errors.
-  int64_t rank = 0;
-  int64_t world_size = 1;
-  at::ScalarType bucket_dtype = at::kFloat;  // The arithmetic is float64 for float64, else float32.
-  CompressionPlan plan = {};
-  double epsilon = 0;  // As orthogonalize has it.
-  // The residual is what was lost of the rank's own product or, if this is set, of the mean: then all is as in
-  // PyTorch's hook, which keeps it of what is sent as it is, too, and has PyTorch's bits on this machine.
-  bool averaged_memory = false;
-  bool warm_start = true;
-  bool alternates = false;
-  WireFormat format = WireFormat::kFp32;
-  LinkCost link = {};
-  std::shared_ptr<const node::FoundNodes> nodes = nullptr;  // See MeanArrayOptions.
-};
-
-// Where what is sent as it is begins behind all P or all Q: with a block of its own, as its numbers are of another
-// size.
-int64_t plain_begin(int64_t factor_numel, WireFormat format);
-
-// Elements of what is sent in a step: of both arrays or, where steps alternate, of one of them.
-struct SentArrays {
-  int64_t with_p = 0;  // all P and, behind them, what is sent as it is
-  int64_t with_q = 0;  // all Q and, where steps alternate, the same
-};
-
-// Those of a job with these options: what fills up blocks before what is sent as it is counts.
-NARROWCAST_EXPORT SentArrays sent_arrays(const PowerSgdJobOptions& options);
 
 // Shared by all jobs of one engine that one hook makes: the seeds are drawn in the order of jobs.
 struct PowerSgdJobMemory {
@@ -82,11 +50,6 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   const CompressionPlan& plan() const { return options_.plan; }
   const std::shared_ptr<LowRankState>& state() const { return state_; }
 
-  // Of the arithmetic for buckets of that dtype.
-  static at::ScalarType arithmetic_dtype(at::ScalarType bucket) {
-    return bucket == at::kDouble ? at::kDouble : at::kFloat;
-  }
-
   // Bytes that this rank sends in the next submission, to all peers together.
   int64_t payload_bytes() const;
 
@@ -98,20 +61,18 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   at::Tensor finish(engine::Transport& transport) override;
 
  private:
-  LowRankBits bits() const;
-  bool sends_p() const { return !state_->is_p; }
-  // Of the exchanges of a step, the first one and, where steps do not alternate, the other one.
-  MeanArray& first() const { return sends_p() ? *with_p_ : *with_q_; }
+  LowRankBits bits() const { return options_.bits(); }
+  // The exchanges of a step are the first one and, where steps do not alternate, the second one.
+  MeanArray& first() const { return state_->sends() == Factor::kP ? *with_p_ : *with_q_; }
   MeanArray* second() const { return options_.alternates ? nullptr : with_q_.get(); }
-  at::Tensor plain_part(const at::Tensor& values) const;
+  const at::Tensor& kept(Factor factor) const { return factor == Factor::kP ? p_ : q_; }
 
   void take_array();
   void take_factor();
   void replace_zero_columns(const MatrixBatch& batch, const at::Tensor& orthonormal);
   void send_first(engine::Transport& transport);
   void send_second(engine::Transport& transport);
-  void multiply_into_p(const at::Tensor& p) const;
-  void multiply_into_q(const at::Tensor& q) const;
+  void multiply_into(Factor result, const LowRankProduct& factors) const;
   void look_at(const at::Tensor& mean);
   void put_back(const LowRankProduct& own, const LowRankProduct& mean);
   void put_back_as_pytorch(const LowRankProduct& mean);
@@ -122,14 +83,13 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   const PowerSgdJobOptions options_;
   const std::shared_ptr<LowRankState> state_;
   const std::shared_ptr<PowerSgdJobMemory> memory_;
-  const int64_t plain_begin_p_;              // Where the rest begins behind all P,
-  const int64_t plain_begin_q_;              // and behind all Q.
-  const std::unique_ptr<MeanArray> with_p_;  // All P, then what is sent as it is.
-  const std::unique_ptr<MeanArray> with_q_;  // All Q and, where steps alternate, the same.
+  const SentArrays sent_;
+  const std::unique_ptr<MeanArray> with_p_;  // As sent_.with_p has it,
+  const std::unique_ptr<MeanArray> with_q_;  // and as sent_.with_q.
   const at::Tensor p_;                       // Orthonormal or, where it is sent last, this rank's own.
   const at::Tensor q_;                       // The same.
-  const at::Tensor copy_;  // Of the bucket, where that is of another dtype or size than the arithmetic.
-  // Of the call in progress:
+  const at::Tensor copy_;                    // A copy of the bucket where the arithmetic needs one, else undefined.
+  // These are the call's in progress:
   at::Tensor bucket_;
   at::Tensor array_;                  // The bucket or its copy.
   std::vector<at::Tensor> matrices_;  // By batch.

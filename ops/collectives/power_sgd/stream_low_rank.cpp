@@ -9,9 +9,9 @@
 namespace narrowcast::collectives {
 namespace {
 
-constexpr int kPasses = 2;  // Of Gram-Schmidt over a column: what a second one leaves is orthogonal.
+constexpr int kPasses = 2;  // Gram-Schmidt goes over a column twice: what a second pass leaves is orthogonal.
 
-// Of each column: [k, 1, 1] of [k, n, 1].
+// The norm of each column: [k, 1, 1] of [k, n, 1].
 at::Tensor norm_of(const at::Tensor& column) {
   return at::linalg_vector_norm(column, 2, at::IntArrayRef{1}, /*keepdim=*/true);
 }
@@ -21,7 +21,7 @@ at::Tensor part_within(const at::Tensor& columns, const at::Tensor& column) {
   return at::bmm(columns, at::bmm(columns.transpose(1, 2), column));
 }
 
-// Once, of all columns behind that one, as PyTorch's hook does.
+// Subtracts once, from all columns behind that one, as PyTorch's hook does.
 void subtract_from_rest(const at::Tensor& columns, int64_t i) {
   const int64_t count = columns.size(2) - i - 1;
   if (count > 0) {

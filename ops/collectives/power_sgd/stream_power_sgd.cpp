@@ -17,7 +17,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-constexpr int64_t kSeedOfSpares = 1;  // Of no draw: whoever draws seeds counts on as if there were no spares.
+constexpr int64_t kSeedOfSpares = 1;  // It is of no draw: whoever draws seeds counts on as if there were no spares.
 
 QuantizedMeanOptions mean_options(const PowerSgdJobOptions& options, const char* what, int64_t numel) {
   QuantizedMeanOptions mean{.name = std::string(what) + " of " + options.name,
@@ -53,50 +53,38 @@ at::Tensor nan_unless(const at::Tensor& is_finite, const at::Tensor& numbers) {
 
 }  // namespace
 
-struct PowerSgdStream::Content {
-  const char* what;      // "P" or "Q", in errors
-  int64_t factor_numel;  // of all of it
-  Segment plain;         // what travels behind the factor as it is; or nothing
-};
-
 // A factor and what travels behind it.
 class PowerSgdStream::Sent {
  public:
-  Sent(const StreamRanks& ranks, const PowerSgdJobOptions& options, at::TensorOptions numbers, const Content& content)
-      : factor_numel_(content.factor_numel),
-        plain_(content.plain),
-        values_(at::zeros({plain_.begin + plain_.numel}, numbers)),
-        mean_(ranks, mean_options(options, content.what, values_.numel()), numbers.device()) {
+  Sent(const StreamRanks& ranks, const PowerSgdJobOptions& options, at::Device device, Factor factor)
+      : array_(sent_arrays(options).of(factor)),
+        values_(at::zeros({array_.numel()}, at::TensorOptions(options.arithmetic_dtype()).device(device))),
+        mean_(ranks, mean_options(options, factor == Factor::kP ? "P" : "Q", values_.numel()), device) {
     if (loses(options)) {
       lost_.emplace(layout_of(options, ranks, values_.numel()), options.rank, values_);
     }
   }
 
   int64_t payload_bytes() const { return mean_.payload_bytes(); }
-  at::Tensor factor() const { return values_.narrow(0, 0, factor_numel_); }
-  at::Tensor plain() const { return values_.narrow(0, plain_.begin, plain_.numel); }
+  at::Tensor factor() const { return array_.factor_of(values_); }
+  at::Tensor plain() const { return array_.plain_of(values_); }
   const at::Tensor& values() const { return values_; }
 
-  // Between the two, a block that was not finite has left what is not.
   void take_plain(const CompressionPlan& plan, const at::Tensor& array) const {
-    values_.slice(0, factor_numel_, plain_.begin).zero_();
-    plan.gather_plain(array, plain());
+    array_.put_plain(plan, array, values_);
   }
 
   void exchange() { mean_.enqueue({values_, {}, lost_ ? lost_->take_all() : Residuals{}}); }
 
-  // Of a factor of this rank's own, what the others have.
+  // What the others have of `own`, this rank's own factor.
   at::Tensor without_lost(const at::Tensor& own) const {
-    return lost_ ? own - lost_->in_own_numbers().narrow(0, 0, factor_numel_) : own;
+    return lost_ ? own - array_.factor_of(lost_->in_own_numbers()) : own;
   }
   // Undefined if nothing can be lost.
-  at::Tensor lost_of_plain() const {
-    return lost_ ? lost_->in_own_numbers().narrow(0, plain_.begin, plain_.numel) : at::Tensor();
-  }
+  at::Tensor lost_of_plain() const { return lost_ ? array_.plain_of(lost_->in_own_numbers()) : at::Tensor(); }
 
  private:
-  const int64_t factor_numel_;
-  const Segment plain_;
+  const SentArray array_;
   const at::Tensor values_;
   StreamMean mean_;
   std::optional<LostInRounding> lost_;
@@ -108,21 +96,15 @@ PowerSgdStream::PowerSgdStream(const StreamRanks& ranks, PowerSgdJobOptions opti
       device_(device),
       state_(std::move(state)),
       memory_(std::move(memory)),
-      with_p_(std::make_unique<Sent>(
-          ranks, options_, numbers(),
-          Content{"P", plan().p_numel, {plain_begin(plan().p_numel, options_.format), plan().plain_numel}})),
-      with_q_(std::make_unique<Sent>(
-          ranks, options_, numbers(),
-          Content{"Q", plan().q_numel,
-                  options_.alternates ? Segment{plain_begin(plan().q_numel, options_.format), plan().plain_numel}
-                                      : Segment{plan().q_numel, 0}})),
+      with_p_(std::make_unique<Sent>(ranks, options_, device, Factor::kP)),
+      with_q_(std::make_unique<Sent>(ranks, options_, device, Factor::kQ)),
       spare_p_(options_.alternates ? spares(plan().p_numel, numbers(), bits()) : at::Tensor()),
       spare_q_(spares(plan().q_numel, numbers(), bits())) {}
 
 PowerSgdStream::~PowerSgdStream() = default;
 
 at::TensorOptions PowerSgdStream::numbers() const {
-  return at::TensorOptions(PowerSgdJob::arithmetic_dtype(options_.bucket_dtype)).device(device_);
+  return at::TensorOptions(options_.arithmetic_dtype()).device(device_);
 }
 
 int64_t PowerSgdStream::payload_bytes() const {
@@ -133,76 +115,54 @@ void PowerSgdStream::enqueue(const at::Tensor& bucket) {
   Step step = begin(bucket);
   const at::Tensor known = orthonormal_factor();
   Sent& sent = first();
-  if (sends_p()) {
-    multiply_into_p(step, known, sent.factor());
-  } else {
-    multiply_into_q(step, known, sent.factor());
-  }
+  multiply_into(state_->sends(), step, product_of(state_->sends(), sent.factor(), known));
   sent.take_plain(plan(), step.array);
   at::Tensor own = options_.alternates ? sent.factor().clone() : at::Tensor();
   exchange(step, sent);
   at::Tensor other = known;  // The factor that is the same for what is own and for the mean.
   if (!options_.alternates) {
     other = sent.factor().clone();
-    if (options_.epsilon > 0) {
-      other.mul_(static_cast<double>(options_.world_size));  // The mean is as good as the sum, but beside an epsilon.
-    }
-    for (const MatrixBatch& batch : plan().batches) {
-      orthogonalize_on_stream(batch.p_of(other), options_.epsilon, bits());
-    }
-    multiply_into_q(step, other, with_q_->factor());
+    orthogonalize_mean(options_, other,
+                       [&](const at::Tensor& part) { orthogonalize_on_stream(part, options_.epsilon, bits()); });
+    multiply_into(Factor::kQ, step, {other, with_q_->factor()});
     own = with_q_->factor().clone();
     exchange(step, *with_q_);
   }
   Sent& last = options_.alternates ? sent : *with_q_;
-  const at::Tensor sent_own = last.without_lost(own);
-  const at::Tensor mean = nan_unless(step.is_finite, last.factor());
-  if (last_is_p()) {
-    put_back(step, {sent_own, other}, {mean, other});
-  } else {
-    put_back(step, {other, sent_own}, {other, mean});
-  }
+  const Factor which = last_sent(options_, *state_);
+  put_back(step, product_of(which, last.without_lost(own), other),
+           product_of(which, nan_unless(step.is_finite, last.factor()), other));
   if (!step.array.is_same(bucket)) {
     bucket.copy_(step.array.narrow(0, 0, plan().numel));
   }
-  remember(step, last.factor());
+  keep_factor(
+      options_, which, [&] { return next_factor(step, last.factor()); }, *state_);
 }
 
-// What the next step begins with.
-void PowerSgdStream::remember(const Step& step, const at::Tensor& mean) {
-  state_->known.assign(state_->known.size(), options_.warm_start);
-  if (!options_.warm_start) {
-    return;
-  }
-  const bool is_p = last_is_p();
+// What the next step begins with: the mean, or what there was before if the step is not finite.
+at::Tensor PowerSgdStream::next_factor(const Step& step, const at::Tensor& mean) {
   at::Tensor fallback = state_->factor;
   if (options_.alternates) {
-    fallback = former_.defined() ? former_ : is_p ? spare_p_ : spare_q_;
+    fallback = former_.defined() ? former_ : state_->sends() == Factor::kP ? spare_p_ : spare_q_;
     former_ = state_->factor;
   }
-  state_->factor = at::where(step.is_finite, mean, fallback);
-  state_->is_p = is_p;
+  return at::where(step.is_finite, mean, fallback);
 }
 
 PowerSgdStream::Step PowerSgdStream::begin(const at::Tensor& bucket) const {
   Step step{.bucket = bucket, .array = bucket};
-  if (plan().is_padded() || bucket.scalar_type() != numbers().dtype()) {
+  if (options_.needs_copy()) {
     step.array = at::zeros({plan().array_numel}, numbers());
     step.array.narrow(0, 0, plan().numel).copy_(bucket);
   }
-  if (state_->residual.defined()) {
-    step.array.add_(state_->residual);
-  }
-  for (const MatrixBatch& batch : plan().batches) {
-    step.matrices.push_back(batch.matrices(step.array));
-  }
+  step.matrices = take_matrices(plan(), *state_, step.array);
   return step;
 }
 
 at::Tensor PowerSgdStream::orthonormal_factor() {
   draw_unknown(plan(), numbers(), memory_->draws, bits(), *state_);
   at::Tensor orthonormal = state_->factor.clone();
-  const at::Tensor& spare = sends_p() ? spare_q_ : spare_p_;
+  const at::Tensor& spare = state_->sends() == Factor::kP ? spare_q_ : spare_p_;
   for (const MatrixBatch& batch : plan().batches) {
     orthogonalize_on_stream(state_->part_of(orthonormal, batch), options_.epsilon, bits(),
                             state_->part_of(spare, batch));
@@ -210,18 +170,10 @@ at::Tensor PowerSgdStream::orthonormal_factor() {
   return orthonormal;
 }
 
-void PowerSgdStream::multiply_into_p(const Step& step, const at::Tensor& q, const at::Tensor& p) const {
-  for (size_t i = 0; i < plan().batches.size(); ++i) {
-    at::Tensor result = plan().batches[i].p_of(p);
-    at::bmm_out(result, step.matrices[i], plan().batches[i].q_of(q));
-  }
-}
-
-void PowerSgdStream::multiply_into_q(const Step& step, const at::Tensor& p, const at::Tensor& q) const {
-  for (size_t i = 0; i < plan().batches.size(); ++i) {
-    at::Tensor result = plan().batches[i].q_of(q);
-    at::bmm_out(result, step.matrices[i].transpose(1, 2), plan().batches[i].p_of(p));
-  }
+void PowerSgdStream::multiply_into(Factor result, const Step& step, const LowRankProduct& factors) const {
+  multiply_batches(
+      result, plan(), step.matrices, factors,
+      [](const at::Tensor& x, const at::Tensor& factor, at::Tensor product) { at::bmm_out(product, x, factor); });
 }
 
 void PowerSgdStream::exchange(Step& step, Sent& sent) {
@@ -235,6 +187,8 @@ void PowerSgdStream::keep(const Step& step, const at::Tensor& residual, const at
   residual.copy_(at::where(step.is_finite, lost, residual));
 }
 
+// PowerSgdJob looks whether the step is finite, and makes both products in one pass over memory, which pays on the CPU
+// alone: so it puts back by itself.
 void PowerSgdStream::put_back(const Step& step, const LowRankProduct& own, const LowRankProduct& mean) const {
   const bool keeps_local = state_->residual.defined() && !options_.averaged_memory;
   const at::Tensor before = state_->residual.defined() && !keeps_local ? step.array.clone() : at::Tensor();
@@ -249,9 +203,7 @@ void PowerSgdStream::put_back(const Step& step, const LowRankProduct& own, const
     }
     at::Tensor product = step.matrices[i];
     at::bmm_out(product, batch.p_of(mean.p), batch.q_of(mean.q).transpose(1, 2));
-    for (int64_t k = 0; batch.count() > 1 && k < batch.count(); ++k) {
-      batch.matrix_of(step.array, k).copy_(product[k]);
-    }
+    batch.put_back(product, step.array);
   }
   plan().scatter_plain(nan_unless(step.is_finite, first().plain()), step.array);
   const at::Tensor lost = keeps_local ? first().lost_of_plain() : at::Tensor();

@@ -42,8 +42,7 @@ class NARROWCAST_EXPORT PowerSgdStream {
 
  private:
   class Sent;
-  struct Content;
-  // Of a call in progress.
+  // A call in progress.
   struct Step {
     at::Tensor bucket;
     at::Tensor array;                       // The bucket, or a copy in the arithmetic's dtype and size.
@@ -51,19 +50,16 @@ class NARROWCAST_EXPORT PowerSgdStream {
     at::Tensor is_finite = {};              // bool: all means so far.
   };
   const CompressionPlan& plan() const { return options_.plan; }
-  LowRankBits bits() const { return options_.averaged_memory ? LowRankBits::kOfPyTorch : LowRankBits::kOfAnyMachine; }
+  LowRankBits bits() const { return options_.bits(); }
   at::TensorOptions numbers() const;
-  bool sends_p() const { return !state_->is_p; }
-  bool last_is_p() const { return options_.alternates && sends_p(); }
-  Sent& first() const { return sends_p() ? *with_p_ : *with_q_; }
+  Sent& first() const { return state_->sends() == Factor::kP ? *with_p_ : *with_q_; }
 
   Step begin(const at::Tensor& bucket) const;
   at::Tensor orthonormal_factor();
-  void multiply_into_p(const Step& step, const at::Tensor& q, const at::Tensor& p) const;
-  void multiply_into_q(const Step& step, const at::Tensor& p, const at::Tensor& q) const;
+  void multiply_into(Factor result, const Step& step, const LowRankProduct& factors) const;
   static void exchange(Step& step, Sent& sent);
   void put_back(const Step& step, const LowRankProduct& own, const LowRankProduct& mean) const;
-  void remember(const Step& step, const at::Tensor& mean);
+  at::Tensor next_factor(const Step& step, const at::Tensor& mean);
   static void keep(const Step& step, const at::Tensor& residual, const at::Tensor& lost);
 
   const PowerSgdJobOptions options_;

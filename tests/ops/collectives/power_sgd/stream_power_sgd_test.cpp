@@ -43,7 +43,7 @@ at::Tensor gradients(int64_t rank, int64_t step, at::ScalarType dtype) {
 
 std::shared_ptr<LowRankState> make_state(const PowerSgdJobOptions& options) {
   auto state = std::make_shared<LowRankState>();
-  state->residual = at::zeros({options.plan.array_numel}, PowerSgdJob::arithmetic_dtype(options.bucket_dtype));
+  state->residual = at::zeros({options.plan.array_numel}, options.arithmetic_dtype());
   state->is_p = options.alternates;
   return state;
 }
