@@ -21,14 +21,15 @@ namespace {
 using node::NodeLayout;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr const char* kCost = "cost";  // Of a candidate: seconds of an exchange and of an element, in all and sent.
+constexpr const char* kCost = "cost";  // A candidate's seconds of an exchange and of an element, in all and sent.
 constexpr const char* kAgreeing = "agreeing on the link of the hook auto";
-constexpr const char* kGiven = "given";  // Gbit/s and microseconds as the options said; 0 for what they did not say.
-constexpr double kMostChange = 4.0 / 3;  // Of an exchange, over what was predicted,
-constexpr double kLeastChange = 2.0 / 3;
-constexpr double kMostFactor = 64;  // By which one look changes the link at most.
+constexpr const char* kGiven = "given";   // Gbit/s and microseconds as the options said; 0 for what they did not say.
+constexpr double kMostChange = 4.0 / 3;   // What an exchange took over what was predicted, at most,
+constexpr double kLeastChange = 2.0 / 3;  // and at least, while the link counts as unchanged.
+constexpr double kMostFactor = 64;        // One look changes the link by this at most.
 constexpr double kNothingSeen = std::numeric_limits<double>::max();
-constexpr double kShareOfStep = 0.5;  // Of what a step is predicted to take: shorter stretches say too little.
+// Stretches that are a smaller share of what a step is predicted to take say too little.
+constexpr double kShareOfStep = 0.5;
 
 double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -102,8 +103,8 @@ class ExchangeWatch {
     }
   }
 
-  // Of the steps since the last call, what a stretch took over what was predicted, or 1 if it was between that and the
-  // least that it could take, or below that over the least; kNothingSeen if there was none.
+  // In the steps since the last call, the least of what a stretch took over what was predicted, or 1 if it was between
+  // that and the least that it could take, or below that over the least; kNothingSeen if there was none.
   double take_least() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(least_, kNothingSeen);
@@ -119,8 +120,9 @@ class ExchangeWatch {
   double least_ = kNothingSeen;
 };
 
-AutoHook::AutoHook(const HookOptions& options, const AutoMeasures& measures)
-    : options_(options),
+AutoHook::AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures)
+    : TableHook(row),
+      options_(options),
       on_gpu_(collectives::moves_tensors_on(at::kCUDA, options.process_group)),
       nodes_(find_hook_nodes(options)),
       window_(measures.window),
@@ -140,7 +142,8 @@ AutoHook::AutoHook(const HookOptions& options, const AutoMeasures& measures)
       const auto between = link_.between_nodes.value_or(collectives::LinkCost{});
       candidate.sent = lesser_parts(candidate.cost, cost_on_link(candidate.name, options_, nodes_->layout, between));
     }
-    hooks_.push_back(hook_row(candidate.name).make(candidate_options(candidate.name, options_)));
+    const HookRow& taken = hook_row(candidate.name);
+    hooks_.push_back(taken.make(taken, candidate_options(candidate.name, options_)));
   }
 }
 
@@ -157,7 +160,8 @@ ExchangeCost AutoHook::cost_of(const std::string& name, const AutoMeasures& meas
     return cost_on_link(name, options_, nodes_->layout, *link_.between_nodes) +
            agreed(options_.process_group, local_cost(name, options_, nodes_->layout));
   }
-  const auto hook = hook_row(name).make(own);
+  const HookRow& candidate = hook_row(name);
+  const auto hook = candidate.make(candidate, own);
   const ExchangeCost measured = measure_exchange(*hook, options_.process_group);
   return link_.between_nodes
              ? not_faster_than_link(measured, cost_on_link(name, options_, nodes_->layout, *link_.between_nodes))
@@ -344,11 +348,12 @@ ErrorTerms greatest_terms(const SentBucket& bucket, const NodeLayout& layout, co
 }  // namespace
 
 HookRow auto_row() {
-  return {.name = "auto",
-          .make = [](const HookOptions& options) { return std::make_unique<AutoHook>(options); },
-          .payload_bytes = most_payload,
-          .error_terms = greatest_terms,
-          .chooses = true};
+  return {
+      .name = "auto",
+      .make = [](const HookRow& row, const HookOptions& options) { return std::make_unique<AutoHook>(row, options); },
+      .payload_bytes = most_payload,
+      .error_terms = greatest_terms,
+      .options = {OptionKind::kRounding, OptionKind::kLevels, OptionKind::kLink, OptionKind::kChoice}};
 }
 
 }  // namespace narrowcast::hooks

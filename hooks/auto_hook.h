@@ -50,13 +50,12 @@ class ExchangeWatch;
 // was in flight, on the rank and in the step with the least: waiting for slower ranks, and computing beside it, only
 // add. If it is a third more, or less than two thirds of what it takes at least (PredictedExchanges), the link has
 // changed by as much as explains it, and the hook decides anew, on all ranks in the same step.
-class AutoHook final : public CommHook {
+class AutoHook final : public TableHook {
  public:
   // A collective.
-  explicit AutoHook(const HookOptions& options, const AutoMeasures& measures = {});
+  AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures = {});
   ~AutoHook() override;
 
-  std::string_view name() const override { return "auto"; }
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   std::string decision() const override;
   std::optional<double> predicted_seconds(int64_t numel) const override;

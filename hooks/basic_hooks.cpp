@@ -3,7 +3,6 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty_like.h>
 
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,17 +12,15 @@
 namespace narrowcast::hooks {
 namespace {
 
-// Of an all-reduce over `group`.
+// What an all-reduce over `group` takes.
 ExchangedBytes all_reduced_bytes(const at::Tensor& message, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   const auto bytes = static_cast<int64_t>(message.nbytes());
   return {.payload = ring_all_reduce_bytes(bytes, group->getSize()), .message = bytes};
 }
 
-class AllReduceHook final : public CommHook {
+class AllReduceHook final : public TableHook {
  public:
-  explicit AllReduceHook(const HookOptions& options) : group_(options.process_group) {}
-
-  std::string_view name() const override { return "allreduce"; }
+  AllReduceHook(const HookRow& row, const HookOptions& options) : TableHook(row), group_(options.process_group) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const at::Tensor buffer = bucket.getBuffer();
@@ -38,20 +35,15 @@ class AllReduceHook final : public CommHook {
 
 // fp16_compress and bf16_compress: casts the bucket to a 16-bit type, divides by the world size in it, all-reduces
 // in it, and copies the sum back into the bucket (PyTorch's _compress_hook).
-class CompressHook final : public CommHook {
+class CastHook final : public TableHook {
  public:
-  struct Format {
-    std::string_view name;
-    at::ScalarType dtype;
-  };
-  CompressHook(const HookOptions& options, Format format) : group_(options.process_group), format_(format) {}
-
-  std::string_view name() const override { return format_.name; }
+  CastHook(const HookRow& row, const HookOptions& options, at::ScalarType dtype)
+      : TableHook(row), group_(options.process_group), dtype_(dtype) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const at::Tensor buffer = bucket.getBuffer();
     const at::Tensor compressed =
-        compressed_.get(bucket, [&] { return at::empty_like(buffer, at::TensorOptions(format_.dtype)); });
+        compressed_.get(bucket, [&] { return at::empty_like(buffer, at::TensorOptions(dtype_)); });
     compressed.copy_(buffer);
     compressed.div_(group_->getSize());
     count_exchange(bucket, all_reduced_bytes(compressed, group_));
@@ -63,14 +55,13 @@ class CompressHook final : public CommHook {
 
  private:
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  const Format format_;
+  const at::ScalarType dtype_;
   PerBucket<at::Tensor> compressed_;
 };
 
-class NoopHook final : public CommHook {
+class NoopHook final : public TableHook {
  public:
-  std::string_view name() const override { return "noop"; }
-  bool keeps_replicas_equal() const override { return false; }
+  using TableHook::TableHook;
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
@@ -81,19 +72,17 @@ class NoopHook final : public CommHook {
 
 }  // namespace
 
-std::unique_ptr<CommHook> make_allreduce_hook(const HookOptions& options) {
-  return std::make_unique<AllReduceHook>(options);
+std::unique_ptr<CommHook> make_allreduce_hook(const HookRow& row, const HookOptions& options) {
+  return std::make_unique<AllReduceHook>(row, options);
 }
 
-std::unique_ptr<CommHook> make_fp16_compress_hook(const HookOptions& options) {
-  return std::make_unique<CompressHook>(options, CompressHook::Format{"fp16_compress", at::kHalf});
+std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, at::ScalarType dtype) {
+  return std::make_unique<CastHook>(row, options, dtype);
 }
 
-std::unique_ptr<CommHook> make_bf16_compress_hook(const HookOptions& options) {
-  return std::make_unique<CompressHook>(options, CompressHook::Format{"bf16_compress", at::kBFloat16});
+std::unique_ptr<CommHook> make_noop_hook(const HookRow& row, const HookOptions& /*options*/) {
+  return std::make_unique<NoopHook>(row);
 }
-
-std::unique_ptr<CommHook> make_noop_hook(const HookOptions& /*options*/) { return std::make_unique<NoopHook>(); }
 
 c10::intrusive_ptr<c10::ivalue::Future> all_reduce_then(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                         const at::Tensor& tensor, std::string hook,

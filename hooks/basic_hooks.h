@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <functional>
@@ -12,20 +13,19 @@
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
+#include "hooks/hook_table.h"
 
 namespace narrowcast::hooks {
 
 // "allreduce": divides the bucket by the world size, then all-reduces it (PyTorch's allreduce_hook).
-std::unique_ptr<CommHook> make_allreduce_hook(const HookOptions& options);
+std::unique_ptr<CommHook> make_allreduce_hook(const HookRow& row, const HookOptions& options);
 
-// "fp16_compress": averages the bucket in IEEE half precision (PyTorch's fp16_compress_hook).
-std::unique_ptr<CommHook> make_fp16_compress_hook(const HookOptions& options);
-
-// "bf16_compress": averages the bucket in bfloat16 (PyTorch's bf16_compress_hook).
-std::unique_ptr<CommHook> make_bf16_compress_hook(const HookOptions& options);
+// "fp16_compress" and "bf16_compress": average the bucket in `dtype`, IEEE half precision or bfloat16 (PyTorch's
+// fp16_compress_hook and bf16_compress_hook).
+std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, at::ScalarType dtype);
 
 // "noop": sends nothing and leaves every rank its own gradient, to see what communication costs (PyTorch's noop_hook).
-std::unique_ptr<CommHook> make_noop_hook(const HookOptions& options);
+std::unique_ptr<CommHook> make_noop_hook(const HookRow& row, const HookOptions& options);
 
 // Issues the all-reduce (sum, in place) of `tensor` at once, on the calling thread: the ranks' collectives stay in
 // order. When it is done, `then` runs and gives the future its value; it must not wait for anything. A failed

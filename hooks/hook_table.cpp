@@ -1,11 +1,11 @@
 #include "hooks/hook_table.h"
 
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 #include <utility>
 
 #include <narrowcast/hooks.h>
@@ -44,9 +44,9 @@ int64_t channel_size_or_default(std::optional<int64_t> channel_size) {
   return channel_size.value_or(kDefaultChannelSize);
 }
 
-std::unique_ptr<CommHook> make_per_channel_hook(HookOptions options) {
+std::unique_ptr<CommHook> make_per_channel_hook(const HookRow& row, HookOptions options) {
   options.channel_size = channel_size_or_default(options.channel_size);
-  return make_quantize_per_channel_hook(options);
+  return make_quantize_per_channel_hook(row, options);
 }
 
 int64_t bytes_of_channels(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
@@ -67,23 +67,23 @@ ErrorTerms terms_of_channels(const SentBucket& bucket, const NodeLayout& layout,
 }
 
 // A mean in a float format: PyTorch's compressing hooks.
-HookRow cast_row(std::string name, std::unique_ptr<CommHook> (*make)(const HookOptions&), WireFormat format) {
-  return {.name = std::move(name),
-          .make = make,
-          .payload_bytes =
-              [format](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
-                return ring_all_reduce_bytes(encoded_size(gradients.numel, format), layout.world_size());
-              },
-          .error_terms =
-              [format](const SentBucket& bucket, const NodeLayout& layout, const HookOptions& /*options*/) {
-                return cast_terms(bucket, layout.world_size(), format);
-              },
-          .reference_tolerance = kReferenceOfNarrowFormats};
+HookRow cast_row(std::string name, at::ScalarType dtype, WireFormat format) {
+  return {
+      .name = std::move(name),
+      .make = [dtype](const HookRow& row, const HookOptions& options) { return make_cast_hook(row, options, dtype); },
+      .payload_bytes =
+          [format](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
+            return ring_all_reduce_bytes(encoded_size(gradients.numel, format), layout.world_size());
+          },
+      .error_terms = [format](
+                         const SentBucket& bucket, const NodeLayout& layout,
+                         const HookOptions& /*options*/) { return cast_terms(bucket, layout.world_size(), format); },
+      .reference_tolerance = kReferenceOfNarrowFormats};
 }
 
 HookRow bf16_compress_row() {
   constexpr WireFormat kFormat = WireFormat::kBf16;
-  HookRow row = cast_row("bf16_compress", make_bf16_compress_hook, kFormat);
+  HookRow row = cast_row(kBf16Hook, at::kBFloat16, kFormat);
   row.sent_with_auto = kFormat;
   return row;
 }
@@ -93,16 +93,14 @@ int64_t bytes_of_segment(int64_t numel, const NodeLayout& layout, WireFormat for
   return encoded_size(collectives::largest_segment(layout, numel), format);
 }
 
-// QuantizedAllReduceHook by one of its names, which is a literal: the hook keeps it.
-HookRow wire_row(std::string_view name, WireFormat default_format) {
-  const auto format_in = [row = std::string(name)](const HookOptions& options) {
-    return wire_format_of(row, options.wire).value();
-  };
-  return {.name = std::string(name),
+// QuantizedAllReduceHook by one of its names.
+HookRow wire_row(std::string name, WireFormat default_format) {
+  const auto format_in = [=](const HookOptions& options) { return options.wire.format.value_or(default_format); };
+  return {.name = std::move(name),
           .make =
-              [=](HookOptions options) {
+              [=](const HookRow& row, HookOptions options) {
                 options.wire.format = format_in(options);
-                return std::make_unique<QuantizedAllReduceHook>(name, options);
+                return std::make_unique<QuantizedAllReduceHook>(row, options);
               },
           .payload_bytes =
               [=](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
@@ -116,12 +114,13 @@ HookRow wire_row(std::string_view name, WireFormat default_format) {
               [=](const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
                 return wire_terms(bucket, layout, {format_in(options), options.wire});
               },
+          .options = {OptionKind::kRounding, OptionKind::kLevels, OptionKind::kLink},
           .format = default_format};
 }
 
 // The same hook where the options may name another format.
 HookRow taking_any_format(HookRow row) {
-  row.takes_format = true;
+  row.options.insert(OptionKind::kFormat);
   return row;
 }
 
@@ -132,17 +131,17 @@ HookRow for_auto(HookRow row) {
 }
 
 std::list<HookRow> rows_of_all_hooks() {
-  std::list<HookRow> rows = {{.name = "none",
+  std::list<HookRow> rows = {{.name = kNoHook,
                               .payload_bytes = bytes_of_all_reduce,
                               .error_terms = terms_of_float32,
                               .reference_tolerance = kReferenceOfFloat32},
-                             {.name = "allreduce",
+                             {.name = kAllReduceHook,
                               .make = make_allreduce_hook,
                               .payload_bytes = bytes_of_all_reduce,
                               .error_terms = terms_of_float32,
                               .reference_tolerance = kReferenceOfFloat32,
                               .sent_with_auto = WireFormat::kFp32},
-                             cast_row("fp16_compress", make_fp16_compress_hook, WireFormat::kFp16),
+                             cast_row("fp16_compress", at::kHalf, WireFormat::kFp16),
                              bf16_compress_row(),
                              {.name = "quantize_per_tensor",
                               .make = make_quantize_per_tensor_hook,
@@ -154,14 +153,14 @@ std::list<HookRow> rows_of_all_hooks() {
                               .payload_bytes = bytes_of_channels,
                               .error_terms = terms_of_channels,
                               .reference_tolerance = kReferenceOfNarrowFormats,
-                              .takes_channel_size = true},
-                             {.name = "noop",
+                              .options = {OptionKind::kChannels}},
+                             {.name = kNoExchangeHook,
                               .make = make_noop_hook,
                               .payload_bytes = bytes_of_nothing,
                               .error_terms = terms_of_float32,  // Once its gradients are averaged.
                               .reference_tolerance = kReferenceOfFloat32,
                               .keeps_replicas_equal = false},
-                             taking_any_format(wire_row("quantized_allreduce", WireFormat::kInt8B128)),
+                             taking_any_format(wire_row(kAnyFormatHook, WireFormat::kInt8B128)),
                              for_auto(wire_row("int8", WireFormat::kInt8B128)),
                              for_auto(wire_row("int6", WireFormat::kInt6B32)),
                              for_auto(wire_row("int4", WireFormat::kInt4B32)),
@@ -187,23 +186,21 @@ std::string joined_names(const Predicate& predicate) {
   return joined;
 }
 
-std::string names_that_take(OptionKind kind) {
-  return joined_names([=](const HookRow& row) { return row.takes(kind); });
-}
-
 // Where it takes others of a family of options, but not these.
 std::string why_not_taken(const HookRow& row, OptionKind kind) {
-  if (kind == OptionKind::kFormat && row.takes_wire()) {
-    return row.chooses ? ", which takes formats of its own choice" : ", which has a format of its own";
+  if (kind == OptionKind::kFormat && row.takes(OptionKind::kRounding)) {
+    return row.takes(OptionKind::kChoice) ? ", which takes formats of its own choice"
+                                          : ", which has a format of its own";
   }
-  return kind == OptionKind::kPowerSgdOfMatrices && row.takes_power_sgd ? ", for which a bucket is one matrix" : "";
+  return kind == OptionKind::kPowerSgdOfMatrices && row.compresses_buckets() ? ", for which a bucket is one matrix"
+                                                                             : "";
 }
 
 void check_taken(const HookRow& row, const HookOptions& options) {
   for (const NamedOption& option : named_options(options)) {
     TORCH_CHECK_VALUE(!option.is_given || row.takes(option.kind), option.name, ": ", text_of(option.value),
                       " has no effect with the hook '", row.name, "'", why_not_taken(row, option.kind), "; it is for ",
-                      names_that_take(option.kind));
+                      hook_names_that_take(option.kind));
   }
 }
 
@@ -231,8 +228,9 @@ void check_local(const LocalOptions& local) {
   const HookRow& inner = hook_row(local.hook);
   TORCH_CHECK_VALUE(inner.make && inner.keeps_replicas_equal, "local_hook: must be one that averages, but is '",
                     local.hook, "'");
-  TORCH_CHECK_VALUE(!inner.takes_power_sgd, "local_hook: '", local.hook, "' would compress nothing in its first ",
-                    PowerSgdOptions{}.start, " steps, and its options cannot be given here; take another one");
+  TORCH_CHECK_VALUE(!inner.takes(OptionKind::kPowerSgd), "local_hook: '", local.hook,
+                    "' would compress nothing in its first ", PowerSgdOptions{}.start,
+                    " steps, and its options cannot be given here; take another one");
 }
 
 }  // namespace
@@ -247,29 +245,6 @@ const HookRow& hook_row(const std::string& name) {
 
 const std::list<HookRow>& hook_rows() { return hook_table(); }
 
-bool HookRow::takes(OptionKind kind) const {
-  switch (kind) {
-    case OptionKind::kFormat:
-      return takes_format;
-    case OptionKind::kRounding:
-    case OptionKind::kLink:
-      return takes_wire();
-    case OptionKind::kLevels:
-      return takes_levels();
-    case OptionKind::kChoice:
-      return chooses;
-    case OptionKind::kChannels:
-      return takes_channel_size;
-    case OptionKind::kLocal:
-      return takes_local;
-    case OptionKind::kPowerSgd:
-      return takes_power_sgd;
-    case OptionKind::kPowerSgdOfMatrices:
-      return takes_power_sgd && !compresses_buckets;
-  }
-  TORCH_CHECK_VALUE(false, "kind of options: ", static_cast<int>(kind), " is none");
-}
-
 HookOptions without_start(const std::string& hook, HookOptions options) {
   const HookRow& row = hook_row(hook);
   if (row.takes(OptionKind::kPowerSgd)) {
@@ -281,8 +256,8 @@ HookOptions without_start(const std::string& hook, HookOptions options) {
   return options;
 }
 
-std::string hook_names_with(HookProperty property) {
-  return joined_names([=](const HookRow& row) { return row.*property; });
+std::string hook_names_that_take(OptionKind kind) {
+  return joined_names([=](const HookRow& row) { return row.takes(kind); });
 }
 
 AddedHookRow::AddedHookRow(HookRow row) : row_(hook_table().insert(hook_table().end(), std::move(row))) {}
@@ -309,15 +284,16 @@ void check_comm_hook(const std::string& name, const WireOptions& wire, std::opti
 }
 
 std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
-  return hook_row(hook).takes_channel_size ? std::optional(channel_size_or_default(channel_size)) : std::nullopt;
+  return hook_row(hook).takes(OptionKind::kChannels) ? std::optional(channel_size_or_default(channel_size))
+                                                     : std::nullopt;
 }
 
 std::optional<int64_t> power_sgd_rank_of(const std::string& hook, const PowerSgdOptions& options) {
   const HookRow& row = hook_row(hook);
-  return row.takes_power_sgd ? std::optional(options.rank.value_or(row.power_sgd_rank)) : std::nullopt;
+  return row.takes(OptionKind::kPowerSgd) ? std::optional(options.rank.value_or(row.power_sgd_rank)) : std::nullopt;
 }
 
-bool takes_wire_options(const std::string& hook) { return hook_row(hook).takes_wire(); }
+bool takes_wire_options(const std::string& hook) { return hook_row(hook).takes(OptionKind::kRounding); }
 
 std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
   const HookRow& row = hook_row(hook);
@@ -326,8 +302,8 @@ std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOpti
 
 HookOptions effective_options(const std::string& hook, HookOptions options) {
   options.wire.format = wire_format_of(hook, options.wire);
-  options.wire.auto_bits =
-      hook_row(hook).chooses ? options.wire.auto_bits.value_or(kDefaultAutoBits) : options.wire.auto_bits;
+  options.wire.auto_bits = hook_row(hook).takes(OptionKind::kChoice) ? options.wire.auto_bits.value_or(kDefaultAutoBits)
+                                                                     : options.wire.auto_bits;
   options.channel_size = channel_size_of(hook, options.channel_size);
   options.power_sgd.rank = power_sgd_rank_of(hook, options.power_sgd);
   return options;
@@ -338,7 +314,7 @@ std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOp
   const HookRow& row = hook_row(name);
   if (!row.make) return nullptr;
   TORCH_CHECK_VALUE(options.process_group, "process_group must be given to make the hook '", name, "', but is null");
-  return row.make(options);
+  return row.make(row, options);
 }
 
 }  // namespace narrowcast::hooks

@@ -7,7 +7,9 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
@@ -18,12 +20,20 @@
 
 namespace narrowcast::hooks {
 
+// The names of hooks that have a role elsewhere in the project.
+inline constexpr const char* kNoHook = "none";                        // There is no hook: the Reducer averages.
+inline constexpr const char* kAllReduceHook = "allreduce";            // A hook averages as the Reducer does.
+inline constexpr const char* kBf16Hook = "bf16_compress";             // It is the usual way to send less.
+inline constexpr const char* kAnyFormatHook = "quantized_allreduce";  // It averages in the format of its options.
+inline constexpr const char* kPostLocalSgdHook = "post_local_sgd";    // It averages in groups.
+inline constexpr const char* kNoExchangeHook = "noop";                // It sends nothing.
+
 // The gradients of one exchange, as far as the bytes that it sends depend on them.
 struct GradientSizes {
   int64_t numel = 0;
-  int64_t one_dimensional = 0;           // Of those, in parameters with one dimension or none.
+  int64_t one_dimensional = 0;           // As many of those are in parameters with one dimension or none.
   int64_t element_size = sizeof(float);  // In bytes.
-  // Of each parameter, where they count; without them all gradients count as parts that no hook compresses by shape.
+  // Each parameter's sizes, where they count; without them no hook compresses any part by its shape.
   std::vector<std::vector<int64_t>> shapes = {};
 };
 
@@ -38,12 +48,12 @@ struct ReferenceTolerance {
 struct HookRow {
   std::string name;
 
-  // Empty for "none": there is no hook to make, the Reducer averages by itself.
-  std::function<std::unique_ptr<CommHook>(const HookOptions& options)> make = nullptr;
+  // Empty for kNoHook. `row` is this one, which outlives the hook: it says what the hook is called.
+  std::function<std::unique_ptr<CommHook>(const HookRow& row, const HookOptions& options)> make = nullptr;
 
-  // What the rank that sends most sends for such gradients, in bytes. Where ranks may send in one hop or in two, that
-  // of two. As if all gradients were in one bucket: the Reducer decides how many there are. What comes once per bucket
-  // does not count, but for what fills up blocks.
+  // What the rank that sends most sends for such gradients, in bytes. Where ranks may send in one hop or in two, two
+  // count. All gradients count as one bucket: the Reducer decides how many there are. What comes once per bucket does
+  // not count, but for what fills up blocks.
   std::function<int64_t(const GradientSizes& gradients, const node::NodeLayout& layout, const HookOptions& options)>
       payload_bytes;
 
@@ -55,45 +65,47 @@ struct HookRow {
   // Nothing for hooks that PyTorch does not have.
   std::optional<ReferenceTolerance> reference_tolerance = std::nullopt;
 
-  // Whether all ranks end a step with the same gradients, as CommHook::keeps_replicas_equal.
+  // Whether all ranks end every step with the same gradients, as CommHook::keeps_replicas_equal.
   bool keeps_replicas_equal = true;
 
-  // Whether HookOptions::channel_size has an effect.
-  bool takes_channel_size = false;
+  // The kinds of options that have an effect. A hook that takes kLevels exchanges in levels, and making it is a
+  // collective; one that takes kChoice takes another hook for each bucket.
+  std::set<OptionKind> options = {};
 
-  // HookOptions::wire has an effect on hooks with a format (but see `chooses`), which is this unless the options name
-  // another. Whether they may is the second one.
+  // The wire format in which the hook sends, unless the options name another; nothing for hooks that have none.
   std::optional<WireFormat> format = std::nullopt;
-  bool takes_format = false;
 
-  // Of a hook that the hook auto may take: the format in which it sends. More bits round less.
+  // The format in which the hook sends where the hook auto takes it; nothing where auto may not. More bits round less.
   std::optional<WireFormat> sent_with_auto = std::nullopt;
 
-  // Whether the hook takes another one for each bucket. HookOptions::wire has an effect then, too.
-  bool chooses = false;
-
-  // Whether HookOptions::local has an effect.
-  bool takes_local = false;
-
-  // Whether HookOptions::power_sgd and, of HookOptions::wire, levels and node_size have an effect; the rank of the
-  // approximation, unless the options say another; and whether that is of whole buckets, for which nothing is chosen by
-  // the shapes of parameters, and of which several send more than one of all.
-  bool takes_power_sgd = false;
+  // The rank of a PowerSGD hook's approximation, unless the options say another.
   int64_t power_sgd_rank = 1;
-  bool compresses_buckets = false;
 
-  // Of hooks that exchange in levels, the most elements in float32 that a rank has in its node's memory for such
+  // The most elements in float32 that a rank of a hook which exchanges in levels has in its node's memory for such
   // gradients, in one bucket or in those that are in flight together. Empty: all of them.
   std::function<int64_t(const GradientSizes& gradients, const HookOptions& options)> staged_numel = nullptr;
 
-  bool takes_wire() const { return format.has_value() || chooses; }
-
   // Whether options of that kind have an effect.
-  bool takes(OptionKind kind) const;
+  bool takes(OptionKind kind) const { return options.contains(kind); }
 
-  // Whether the hook exchanges in levels: WireOptions::levels and node_size have an effect, and making it is a
-  // collective.
-  bool takes_levels() const { return takes_wire() || takes_power_sgd; }
+  // Whether the approximation is one of whole buckets, for which nothing is chosen by the shapes of parameters, and of
+  // which several send more than one of all.
+  bool compresses_buckets() const { return takes(OptionKind::kPowerSgd) && !takes(OptionKind::kPowerSgdOfMatrices); }
+};
+
+// A hook of the table: its row, which outlives it, says what it is called and whether it keeps replicas equal.
+class TableHook : public CommHook {
+ public:
+  explicit TableHook(const HookRow& row) : row_(row) {}
+
+  std::string_view name() const override { return row_.name; }
+  bool keeps_replicas_equal() const override { return row_.keeps_replicas_equal; }
+
+ protected:
+  const HookRow& row() const { return row_; }
+
+ private:
+  const HookRow& row_;
 };
 
 // The row of that name. c10::ValueError for an unknown name; it lists the known ones.
@@ -106,9 +118,8 @@ const std::list<HookRow>& hook_rows();
 // average in groups.
 NARROWCAST_EXPORT HookOptions without_start(const std::string& hook, HookOptions options);
 
-// The names of the rows that have a property, separated by ", ": hook_names_with(&HookRow::takes_format).
-using HookProperty = bool HookRow::*;
-std::string hook_names_with(HookProperty property);
+// The names of the hooks that take options of that kind, separated by ", ".
+std::string hook_names_that_take(OptionKind kind);
 
 // One more row behind the others, for as long as this lives: how a test adds a hook. Made and destroyed while nobody
 // asks the table.

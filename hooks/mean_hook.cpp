@@ -29,8 +29,8 @@ bool chooses_route(const collectives::MeanCodecFactory& codec, const node::NodeL
 
 }  // namespace
 
-MeanHook::MeanHook(std::string_view name, const HookOptions& options, collectives::MeanCodecFactory codec)
-    : name_(name),
+MeanHook::MeanHook(const HookRow& row, const HookOptions& options, collectives::MeanCodecFactory codec)
+    : TableHook(row),
       options_(options),
       codec_(std::move(codec)),
       nodes_(nodes_of(options, codec_)),
@@ -135,13 +135,12 @@ collectives::StreamMean& MeanHook::mean_of(const c10d::GradBucket& bucket, const
   return *mean;
 }
 
-std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& options) {
-  return std::make_unique<MeanHook>("quantize_per_tensor", options, collectives::affine_codec(std::nullopt));
+std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookRow& row, const HookOptions& options) {
+  return std::make_unique<MeanHook>(row, options, collectives::affine_codec(std::nullopt));
 }
 
-std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookOptions& options) {
-  return std::make_unique<MeanHook>("quantize_per_channel", options,
-                                    collectives::affine_codec(options.channel_size.value()));
+std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookRow& row, const HookOptions& options) {
+  return std::make_unique<MeanHook>(row, options, collectives::affine_codec(options.channel_size.value()));
 }
 
 namespace {
@@ -165,8 +164,8 @@ collectives::LinkCost link_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-QuantizedAllReduceHook::QuantizedAllReduceHook(std::string_view name, const HookOptions& options)
-    : MeanHook(name, options, nullptr), feedback_(options.process_group->getRank(), layout()) {}
+QuantizedAllReduceHook::QuantizedAllReduceHook(const HookRow& row, const HookOptions& options)
+    : MeanHook(row, options, nullptr), feedback_(options.process_group->getRank(), layout()) {}
 
 HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& parameters) const {
   HookState state = feedback_.state(parameters);

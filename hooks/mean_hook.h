@@ -8,7 +8,6 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
@@ -16,6 +15,7 @@
 #include "hooks/bucket.h"
 #include "hooks/error_feedback.h"
 #include "hooks/execution.h"
+#include "hooks/hook_table.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/stream_groups.h"
 #include "ops/collectives/mean/stream_mean.h"
@@ -26,28 +26,28 @@ namespace narrowcast::hooks {
 // Replaces each bucket by its mean over the ranks (ops/collectives/mean): of buckets on the CPU on the engine of the
 // process group, of those on a GPU on a stream of the hook's own. Takes contiguous buckets of any floating type; others
 // are a c10::ValueError or c10::TypeError.
-class MeanHook : public CommHook {
+class MeanHook : public TableHook {
  public:
-  // `codec`: null for the wire format that the options say; a collective then. `name` outlives the hook.
-  MeanHook(std::string_view name, const HookOptions& options, collectives::MeanCodecFactory codec);
+  // `codec`: null for the wire format that the options say; a collective then.
+  MeanHook(const HookRow& row, const HookOptions& options, collectives::MeanCodecFactory codec);
 
-  std::string_view name() const override { return name_; }
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
 
  protected:
   using Layout = std::vector<ParameterSegment>;
 
-  // Of the next bucket, whose exchange is about to begin. `layout` is empty unless the wire options need it.
+  // Says what is exchanged of the next bucket, which is about to begin. `layout` is empty unless the wire options need
+  // it.
   virtual collectives::MeanCall make_call(const c10d::GradBucket& bucket, const Layout& layout);
 
   const WireOptions& wire_options() const { return options_.wire; }
-  // Over which this hook exchanges; of one level for codecs.
+  // This hook exchanges over these nodes; they are of one level for codecs.
   const node::NodeLayout& layout() const { return nodes_->layout; }
   HookStream& stream() { return stream_; }
 
   // What sending costs between nodes, where it decides how an array travels, and so how it is rounded.
   const std::optional<collectives::LinkCost>& link() const { return link_; }
-  // Goes on with what an earlier run has measured, but for what the options say. Before the first bucket.
+  // Resumes with what an earlier run has measured, but for what the options say. Before the first bucket.
   void resume_link(const collectives::LinkCost& saved);
 
  private:
@@ -63,7 +63,6 @@ class MeanHook : public CommHook {
   Scratch& scratch_of(const c10d::GradBucket& bucket, const Layout& layout);
   collectives::StreamMean& mean_of(const c10d::GradBucket& bucket, const Layout& layout);
 
-  const std::string_view name_;
   const HookOptions options_;
   const collectives::MeanCodecFactory codec_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
@@ -72,7 +71,7 @@ class MeanHook : public CommHook {
   const collectives::JobMemory memory_;
   PerBucket<Scratch> scratch_;
   HookStream stream_;
-  // Of buckets on a GPU:
+  // These are for buckets on a GPU:
   const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
   PerBucket<std::unique_ptr<collectives::StreamMean>> means_;
 };
@@ -80,21 +79,21 @@ class MeanHook : public CommHook {
 // "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and zero point, and takes the mean of what
 // all ranks sent. Bit for bit the result of PyTorch's quantization_pertensor_hook, rounded once to the bucket's dtype.
 // Payload per peer: numel + 8 bytes; nothing for an empty bucket.
-std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookOptions& options);
+std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookRow& row, const HookOptions& options);
 
 // "quantize_per_channel": the same with a scale and zero point for each channel of options.channel_size elements, of
 // which the last one of a bucket may have fewer. Bit for bit the result of PyTorch's quantization_perchannel_hook with
 // that bucket_size, rounded once to the bucket's dtype.
 // Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.
-std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookOptions& options);
+std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookRow& row, const HookOptions& options);
 
 // "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops. Sends the same
 // share of float32's bytes for any number of ranks. With one rank a bucket stays as it is. It has several names: the
 // table (hooks/hook_table.h) knows them, and their formats.
 class QuantizedAllReduceHook final : public MeanHook {
  public:
-  // The options say a format. `name` outlives the hook.
-  QuantizedAllReduceHook(std::string_view name, const HookOptions& options);
+  // The options say a format.
+  QuantizedAllReduceHook(const HookRow& row, const HookOptions& options);
 
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;

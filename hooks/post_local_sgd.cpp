@@ -117,8 +117,9 @@ NodeLayout find_local_groups(const HookOptions& options) {
                       options.local.group_size ? NodeLayout::flat(all->getSize()) : node::find_nodes(all)->neighbours);
 }
 
-PostLocalSgdHook::PostLocalSgdHook(const HookOptions& options)
-    : options_(options.local),
+PostLocalSgdHook::PostLocalSgdHook(const HookRow& row, const HookOptions& options)
+    : TableHook(row),
+      options_(options.local),
       groups_(find_local_groups(options)),
       part_(options.process_group, groups_),
       global_(options_.start > 0 ? make_hook_in(options.process_group, options_) : nullptr),
@@ -181,8 +182,9 @@ void PostLocalSgdHook::rescale_state(double factor) {
 std::string PostLocalSgdHook::decision() const { return hook() == nullptr ? "" : hook()->decision(); }
 
 HookRow post_local_sgd_row() {
-  return {.name = "post_local_sgd",
-          .make = [](const HookOptions& options) { return std::make_unique<PostLocalSgdHook>(options); },
+  return {.name = kPostLocalSgdHook,
+          .make = [](const HookRow& row,
+                     const HookOptions& options) { return std::make_unique<PostLocalSgdHook>(row, options); },
           .payload_bytes =
               [](const GradientSizes& gradients, const NodeLayout& nodes, const HookOptions& options) {
                 return hook_row(options.local.hook)
@@ -193,7 +195,7 @@ HookRow post_local_sgd_row() {
                 return hook_row(options.local.hook).error_terms(bucket, layout, inner_options(options));
               },
           .keeps_replicas_equal = false,
-          .takes_local = true};
+          .options = {OptionKind::kLocal}};
 }
 
 }  // namespace narrowcast::hooks

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
@@ -42,12 +41,11 @@ class GroupPart {
 // PyTorch's post_localSGD_hook, with LocalOptions: the first `start` iterations (backward passes that reduce) are
 // averaged over all ranks, later ones over this rank's group, by its size; with a group of one a bucket stays as it is.
 // Whoever trains with it averages parameters from time to time: OuterOptimizer.
-class PostLocalSgdHook final : public CommHook {
+class PostLocalSgdHook final : public TableHook {
  public:
   // A collective: finds the nodes if they are the groups, makes the groups, and the hooks that exchange in them.
-  explicit PostLocalSgdHook(const HookOptions& options);
+  PostLocalSgdHook(const HookRow& row, const HookOptions& options);
 
-  std::string_view name() const override { return "post_local_sgd"; }
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
 
   // The iterations so far, up to `start`, the groups, and the states of both hooks. In other groups the hook inside
@@ -56,12 +54,13 @@ class PostLocalSgdHook final : public CommHook {
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
   void rescale_state(double factor) override;
 
+  // For now: the row says that they will not stay equal.
   bool keeps_replicas_equal() const override { return iteration_ < options_.start; }
   std::vector<int64_t> groups() const override { return groups_.node_of_rank(); }
   std::string decision() const override;
 
  private:
-  // Of the next bucket; null where nothing is exchanged.
+  // The hook of the next bucket; null where nothing is exchanged.
   CommHook* hook() const { return iteration_ < options_.start ? global_.get() : local_.get(); }
 
   const LocalOptions options_;

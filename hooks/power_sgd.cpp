@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include <narrowcast/errors.h>
@@ -93,8 +94,8 @@ CompressionPlan plan_of_all(const GradientSizes& gradients, const collectives::C
 // As if all gradients were in one bucket.
 CompressionPlan plan_of_row(const HookRow& row, const GradientSizes& gradients, const PowerSgdOptions& options) {
   const int64_t rank = options.rank.value_or(row.power_sgd_rank);
-  return row.compresses_buckets ? collectives::plan_of_square(gradients.numel, rank)
-                                : plan_of_all(gradients, {rank, options.min_rate, options.batch});
+  return row.compresses_buckets() ? collectives::plan_of_square(gradients.numel, rank)
+                                  : plan_of_all(gradients, {rank, options.min_rate, options.batch});
 }
 
 SentArrays arrays_of_row(const HookRow& row, const GradientSizes& gradients, const PowerSgdOptions& options) {
@@ -102,7 +103,7 @@ SentArrays arrays_of_row(const HookRow& row, const GradientSizes& gradients, con
       {.plan = plan_of_row(row, gradients, options), .alternates = options.alternate, .format = options.wire});
 }
 
-// Of a step that compresses.
+// What a step that compresses sends.
 int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const node::NodeLayout& layout,
                      const PowerSgdOptions& options) {
   const SentArrays sent = arrays_of_row(row, gradients, options);
@@ -112,7 +113,7 @@ int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const n
   return options.alternate ? bytes(std::max(with_p, with_q)) : bytes(with_p) + bytes(with_q);
 }
 
-// Of a rank that is that of the matrix, which comes back but for rounding: every element of a product with r
+// The terms for a rank that is that of the matrix, which comes back but for rounding: every element of a product with r
 // orthonormal columns is off by at most r u times the norm of its column, twice, and as much again for the columns
 // themselves. The columns of a matrix are as many as its rank at most, and with n elements that is sqrt(n).
 ErrorTerms terms_of_whole_rank(const SentBucket& bucket, const node::NodeLayout& layout,
@@ -125,7 +126,7 @@ ErrorTerms terms_of_whole_rank(const SentBucket& bucket, const node::NodeLayout&
   return terms;
 }
 
-// Of what stands for a bucket, on average of two steps where these alternate.
+// The bytes of what stands for a bucket, on average of two steps where these alternate.
 int64_t bytes_of_message(const collectives::PowerSgdJobOptions& job) {
   const auto bytes = [&](int64_t numel) {
     return job.bucket_dtype == at::kDouble ? numel * static_cast<int64_t>(sizeof(double))
@@ -136,13 +137,12 @@ int64_t bytes_of_message(const collectives::PowerSgdJobOptions& job) {
   return job.alternates ? (both + 1) / 2 : both;
 }
 
-HookRow row_of(const PowerSgdHook::Kind& kind) {
+HookRow row_of(std::string name, int64_t rank, std::set<OptionKind> options) {
   HookRow row;
-  row.name = kind.name;
+  row.name = std::move(name);
   row.error_terms = terms_of_whole_rank;
-  row.takes_power_sgd = true;
-  row.power_sgd_rank = kind.rank;
-  row.compresses_buckets = kind.batched;
+  row.options = std::move(options);
+  row.power_sgd_rank = rank;
   row.payload_bytes = [row](const GradientSizes& gradients, const node::NodeLayout& layout,
                             const HookOptions& options) {
     return bytes_of_row(row, gradients, layout, options.power_sgd);
@@ -153,21 +153,23 @@ HookRow row_of(const PowerSgdHook::Kind& kind) {
     const int64_t with_q = sent.with_q.numel();
     return options.power_sgd.alternate ? std::max(with_p, with_q) : with_p + with_q;
   };
-  row.make = [kind](const HookOptions& options) { return std::make_unique<PowerSgdHook>(kind, options); };
+  row.make = [](const HookRow& row, const HookOptions& options) {
+    return std::make_unique<PowerSgdHook>(row, options);
+  };
   return row;
 }
 
 }  // namespace
 
-PowerSgdHook::PowerSgdHook(const Kind& kind, const HookOptions& options)
-    : kind_(kind),
+PowerSgdHook::PowerSgdHook(const HookRow& row, const HookOptions& options)
+    : TableHook(row),
       options_(options),
       nodes_(find_hook_nodes(options)),
       engine_(options.process_group),
       memory_(std::make_shared<collectives::PowerSgdJobMemory>(draws_of(options.power_sgd))),
       states_({.keeps_residual = options.power_sgd.error_feedback,
                .alternates = options.power_sgd.alternate,
-               .batched = kind.batched,
+               .batched = row.compresses_buckets(),
                .rank = rank(),
                .world_size = options.process_group->getSize()}),
       groups_(make_stream_groups(options, nodes_->layout)) {}
@@ -242,10 +244,10 @@ collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket
           .rank = options_.process_group->getRank(),
           .world_size = options_.process_group->getSize(),
           .bucket_dtype = bucket.getBuffer().scalar_type(),
-          .plan = kind_.batched ? collectives::plan_of_square(numel, rank())
-                                : collectives::plan_by_layer(numel, shaped_segments(bucket),
-                                                             {rank(), options.min_rate, options.batch}),
-          .epsilon = kind_.batched ? 0 : options.epsilon,
+          .plan = row().compresses_buckets() ? collectives::plan_of_square(numel, rank())
+                                             : collectives::plan_by_layer(numel, shaped_segments(bucket),
+                                                                          {rank(), options.min_rate, options.batch}),
+          .epsilon = row().compresses_buckets() ? 0 : options.epsilon,
           .averaged_memory = options.memory == PowerSgdMemory::kAveraged,
           .warm_start = options.warm_start,
           .alternates = options.alternate,
@@ -260,7 +262,7 @@ HookState PowerSgdHook::state(const std::vector<NamedParameter>& parameters) con
   state.emplace(kDraws, int_tensor(memory_->draws.count()));
   state.emplace(kRank, int_tensor(rank()));
   state.emplace(kAlternates, int_tensor(options_.power_sgd.alternate ? 1 : 0));
-  state.emplace(kBatched, int_tensor(kind_.batched ? 1 : 0));
+  state.emplace(kBatched, int_tensor(row().compresses_buckets() ? 1 : 0));
   return state;
 }
 
@@ -270,7 +272,7 @@ void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedP
   NARROWCAST_CHECK_INPUT(int_of(own, kRank) == rank(), "the hook's state is of rank ", int_of(own, kRank),
                          ", but the hook's is ", rank());
   check_same(own, kAlternates, options_.power_sgd.alternate ? 1 : 0);
-  check_same(own, kBatched, kind_.batched ? 1 : 0);
+  check_same(own, kBatched, row().compresses_buckets() ? 1 : 0);
   const int64_t draws = int_of(own, kDraws);
   iterations_ = int_of(own, kIterations);
   NARROWCAST_CHECK_INPUT(draws >= 0 && iterations_ >= 0, "the hook's state counts ", iterations_, " iterations and ",
@@ -304,9 +306,11 @@ void check_power_sgd(const HookRow& row, const PowerSgdOptions& options) {
 }
 
 std::vector<HookRow> power_sgd_rows() {
-  return {row_of({.name = "power_sgd", .rank = 1}), row_of({.name = "power_sgd_rank2", .rank = 2}),
-          row_of({.name = "batched_power_sgd", .rank = 1, .batched = true}),
-          row_of({.name = "batched_power_sgd_rank2", .rank = 2, .batched = true})};
+  const std::set<OptionKind> of_buckets = {OptionKind::kLevels, OptionKind::kPowerSgd};
+  const std::set<OptionKind> of_matrices = {OptionKind::kLevels, OptionKind::kPowerSgd,
+                                            OptionKind::kPowerSgdOfMatrices};
+  return {row_of("power_sgd", 1, of_matrices), row_of("power_sgd_rank2", 2, of_matrices),
+          row_of("batched_power_sgd", 1, of_buckets), row_of("batched_power_sgd_rank2", 2, of_buckets)};
 }
 
 std::string_view to_string(PowerSgdMemory memory) { return kMemoryNames.name_of(memory); }

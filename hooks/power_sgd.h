@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
@@ -29,18 +28,11 @@ namespace narrowcast::hooks {
 // hook's own. Float64 goes in one level, and is a c10::ValueError where the options ask for two. Buckets that name no
 // parameters are not compressed by layer. Payload of a compressed step, N nodes: (N - 1) messages of P and of Q, in one
 // shot, and of what is not compressed; with several ranks on a node, of the segments of these that the rank owns.
-class PowerSgdHook final : public CommHook {
+class PowerSgdHook final : public TableHook {
  public:
-  // How a name's hook is made.
-  struct Kind {
-    std::string_view name;  // It outlives the hook.
-    int64_t rank = 1;       // Unless the options say another.
-    bool batched = false;   // The whole bucket is one matrix.
-  };
   // A collective.
-  PowerSgdHook(const Kind& kind, const HookOptions& options);
+  PowerSgdHook(const HookRow& row, const HookOptions& options);
 
-  std::string_view name() const override { return kind_.name; }
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
 
   // Adds, to what PowerSgdStates has:
@@ -66,9 +58,8 @@ class PowerSgdHook final : public CommHook {
   std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket,
                                                       const collectives::PowerSgdJobOptions& job);
   collectives::PowerSgdJobOptions job_options(const c10d::GradBucket& bucket) const;
-  int64_t rank() const { return options_.power_sgd.rank.value_or(kind_.rank); }
+  int64_t rank() const { return options_.power_sgd.rank.value_or(row().power_sgd_rank); }
 
-  const Kind kind_;
   const HookOptions options_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
   CpuEngine engine_;
@@ -76,7 +67,7 @@ class PowerSgdHook final : public CommHook {
   PowerSgdStates states_;
   PerBucket<Scratch> scratch_;
   HookStream stream_;
-  // Of buckets on a GPU:
+  // These are for buckets on a GPU:
   const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
   PerBucket<std::unique_ptr<collectives::PowerSgdStream>> streams_;
   int64_t iterations_ = 0;

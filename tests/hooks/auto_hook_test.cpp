@@ -76,7 +76,7 @@ TEST_P(AutoHookOver, AveragesWhicheverHookItTakes) {
     SCOPED_TRACE(candidate.name);
     std::vector<at::Tensor> means(world_size);
     run_ranks(world_size, [&](int64_t rank, const Group& group) {
-      AutoHook hook({group, wire}, favouring(candidate.name));
+      AutoHook hook(hook_row("auto"), {group, wire}, favouring(candidate.name));
       EXPECT_EQ(hook.taken_for(kAutoNumel), candidate.name);
       means[rank] = run_on(hook, make_bucket(auto_gradients(rank)));
       const auto alone = create_comm_hook(candidate.name, candidate_options(candidate.name, {group, wire}));
@@ -96,7 +96,7 @@ TEST(AutoHook, GivesEachBucketToTheHookForItsSize) {
     return name == "allreduce" ? ExchangeCost{0, 1e-6} : ExchangeCost{name == "int8" ? 1e-3 : 1, 1e-9};
   }};
   run_ranks(2, [&](int64_t rank, const Group& group) {
-    AutoHook hook({group, wire_of(1)}, measures);
+    AutoHook hook(hook_row("auto"), {group, wire_of(1)}, measures);
     EXPECT_EQ(hook.taken_for(100), "allreduce");
     EXPECT_EQ(hook.taken_for(kAutoNumel), "int8");
     EXPECT_EQ(hook.predicted_seconds(100), measures.cost("allreduce").of(100));
@@ -137,7 +137,7 @@ TEST(AutoHook, AddsUpTheErrorsOfCandidatesWithoutFeedback) {
 
 TEST(AutoHook, HasNothingToSendAlone) {
   run_ranks(1, [](int64_t, const Group& group) {
-    AutoHook hook({group});
+    AutoHook hook(hook_row("auto"), {group});
     EXPECT_EQ(hook.decision(), "allreduce: one rank has nothing to send");
     EXPECT_TRUE(at::equal(run_on(hook, make_bucket(auto_gradients(0))), auto_gradients(0)));
     EXPECT_EQ(hook.payload_bytes_sent(), 0);
@@ -175,7 +175,7 @@ void take_steps(AutoHook& hook, const ExchangeClock& clock, int64_t steps, doubl
 TEST(AutoHook, DecidesAgainWhenTheLinkHasChanged) {
   run_ranks(3, [](int64_t rank, const Group& group) {
     const ExchangeClock clock;
-    AutoHook hook({group, fast_link()}, {.cost = on_fast_link, .now = clock, .window = kWindow});
+    AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = on_fast_link, .now = clock, .window = kWindow});
     EXPECT_EQ(hook.taken_for(kLargeNumel), "allreduce");
     take_steps(hook, clock, 4 * kWindow, 1.3);
     EXPECT_EQ(hook.changes(), 0) << "less than a third away";
@@ -204,7 +204,7 @@ TEST(AutoHook, TakesExchangesSideBySideForNoFasterLink) {
   std::barrier<> both_are_in_flight(2);
   run_ranks(2, [&](int64_t rank, const Group& group) {
     const ExchangeClock clock;
-    AutoHook hook({group, fast_link()}, {.cost = cost, .now = clock, .window = kWindow});
+    AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = cost, .now = clock, .window = kWindow});
     *clock.seconds_of_exchange = (rank == 0 ? 1 : 100) * *hook.predicted_seconds(kLargeNumel);
     for (int64_t step = 0; step < 4 * kWindow; ++step) {
       if (rank == 1) both_are_in_flight.arrive_and_wait();
@@ -253,7 +253,7 @@ TEST(AutoHook, GoesOnWithTheSameBitsAndDecisions) {
   wire.error_feedback = true;
   wire.stochastic_rounding_seed = 3;
   run_ranks(3, [&](int64_t rank, const Group& group) {
-    AutoHook hook({group, wire}, before);
+    AutoHook hook(hook_row("auto"), {group, wire}, before);
     EXPECT_EQ(hook.taken_for(kAutoNumel), "int8");
     EXPECT_EQ(hook.taken_for(kAutoNumel / 2), "allreduce");
     Training training(hook, rank);
@@ -262,7 +262,7 @@ TEST(AutoHook, GoesOnWithTheSameBitsAndDecisions) {
     for (auto& [name, tensor] : state) tensor = tensor.clone();  // Residuals go on changing.
     const auto expected = training.steps(3, 4);
 
-    AutoHook resumed({group, wire}, favouring("bf16_compress"));
+    AutoHook resumed(hook_row("auto"), {group, wire}, favouring("bf16_compress"));
     Training resumed_training(resumed, rank);
     EXPECT_EQ(resumed.taken_for(kAutoNumel), "bf16_compress");
     resumed.load_state({.world_size = 3, .states = {state}, .first = state}, resumed_training.parameters());
@@ -275,14 +275,14 @@ TEST(AutoHook, GoesOnWithTheSameBitsAndDecisions) {
 
 TEST(AutoHook, DecidesAnewInAnotherWorldOrWithAnotherLink) {
   run_ranks(2, [&](int64_t, const Group& group) {
-    const AutoHook former({group, wire_of(1)}, favouring("int8"));
+    const AutoHook former(hook_row("auto"), {group, wire_of(1)}, favouring("int8"));
     const HookState state = former.state({});
-    AutoHook hook({group, wire_of(1)}, favouring("allreduce"));
+    AutoHook hook(hook_row("auto"), {group, wire_of(1)}, favouring("allreduce"));
     hook.load_state({.world_size = 3, .states = {state}, .first = state}, {});
     EXPECT_EQ(hook.taken_for(kAutoNumel), "allreduce");
     WireOptions other = wire_of(1);
     other.link_gbit = 20;
-    AutoHook elsewhere({group, other}, favouring("allreduce"));
+    AutoHook elsewhere(hook_row("auto"), {group, other}, favouring("allreduce"));
     elsewhere.load_state({.world_size = 2, .states = {state}, .first = state}, {});
     EXPECT_EQ(elsewhere.taken_for(kAutoNumel), "allreduce");
     HookState bad = state;

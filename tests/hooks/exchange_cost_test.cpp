@@ -42,7 +42,7 @@ class SlowHook final : public CommHook {
 
  private:
   const double seconds_per_element_;
-  const std::unique_ptr<CommHook> noop_ = make_noop_hook({});
+  const std::unique_ptr<CommHook> noop_ = make_noop_hook(hook_row(kNoExchangeHook), {});
   std::vector<int64_t> sizes_;
 };
 

@@ -68,7 +68,7 @@ TEST(HookRow, SaysWhatItsHookSays) {
     for (const HookRow& row : hook_rows()) {
       EXPECT_EQ(row.make == nullptr, row.name == "none");
       if (row.make) {
-        const auto hook = row.make({group});
+        const auto hook = row.make(row, {group});
         EXPECT_EQ(hook->name(), row.name);
         EXPECT_EQ(hook->keeps_replicas_equal(), row.keeps_replicas_equal) << row.name;
       }
@@ -83,12 +83,13 @@ TEST(HookRow, IsThereForKnownNamesOnly) {
   EXPECT_THROW(wire_format_of("quantise"), c10::ValueError);
 }
 
-TEST(HookNamesWith, JoinsTheNamesOfTheRowsThatHaveIt) {
-  EXPECT_EQ(hook_names_with(&HookRow::takes_format), "quantized_allreduce");
-  EXPECT_EQ(hook_names_with(&HookRow::takes_channel_size), "quantize_per_channel");
-  EXPECT_EQ(hook_names_with(&HookRow::takes_power_sgd),
+TEST(HookNamesThatTake, JoinsTheNamesOfTheRowsThatTakeThem) {
+  EXPECT_EQ(hook_names_that_take(OptionKind::kFormat), "quantized_allreduce");
+  EXPECT_EQ(hook_names_that_take(OptionKind::kChannels), "quantize_per_channel");
+  EXPECT_EQ(hook_names_that_take(OptionKind::kPowerSgd),
             "power_sgd, power_sgd_rank2, batched_power_sgd, batched_power_sgd_rank2");
-  EXPECT_THAT(hook_names_with(&HookRow::keeps_replicas_equal), AllOf(HasSubstr("none, allreduce"), HasSubstr("fp8")));
+  EXPECT_THAT(hook_names_that_take(OptionKind::kLevels),
+              AllOf(HasSubstr("quantized_allreduce, int8"), HasSubstr("fp8"), HasSubstr("auto, power_sgd")));
 }
 
 TEST(HookRow, TakesAllOptionsOfAKindOrNone) {

@@ -172,7 +172,9 @@ TEST(PostLocalSgdHook, RescalesTheStatesOfBothHooks) {
   std::atomic<int64_t> rescaled = 0;
   HookRow row = hook_row("allreduce");
   row.name = "rescaled";
-  row.make = [&](const HookOptions& /*options*/) { return std::make_unique<RescaledHook>(rescaled); };
+  row.make = [&](const HookRow& /*row*/, const HookOptions& /*options*/) {
+    return std::make_unique<RescaledHook>(rescaled);
+  };
   const AddedHookRow added(row);
   run_ranks(3, [&](int64_t /*rank*/, const LocalGroup& group) {
     make_local_hook(group, {.start = 1, .group_size = 2, .hook = "rescaled"})->rescale_state(0.5);

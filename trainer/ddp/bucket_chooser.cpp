@@ -75,7 +75,7 @@ ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) c
   if (in_use != nullptr && in_use->predicted_seconds(1).has_value()) {
     return [in_use](int64_t numel) { return in_use->predicted_seconds(numel).value(); };
   }
-  const std::string& name = options_.hook() == "none" ? "allreduce" : options_.hook();
+  const std::string& name = options_.hook() == hooks::kNoHook ? hooks::kAllReduceHook : options_.hook();
   hooks::HookOptions options = options_.hook_options(group_);
   if (in_use == nullptr || !ends_alone(*in_use)) {
     options = hooks::without_start(name, options);  // As in most steps.

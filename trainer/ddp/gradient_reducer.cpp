@@ -13,6 +13,7 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/hook_table.h"
 #include "trainer/ddp/bucket_chooser.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/reducer.h"
@@ -247,7 +248,9 @@ void GradientReducer::zero_grad() {
   }
 }
 
-std::string GradientReducer::hook_name() const { return hook_ == nullptr ? "none" : std::string(hook_->name()); }
+std::string GradientReducer::hook_name() const {
+  return hook_ == nullptr ? hooks::kNoHook : std::string(hook_->name());
+}
 
 std::string GradientReducer::hook_decision() const { return hook_ == nullptr ? "" : hook_->decision(); }
 

@@ -12,6 +12,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
+#include "hooks/hook_table.h"
 #include "trainer/ddp/process_group/backends.h"
 
 namespace narrowcast {
@@ -50,7 +51,7 @@ HierarchicalAverager::HierarchicalAverager(ProcessGroupPtr group, const std::vec
   with_network_errors(group_->getRank(), "making groups that average", [&] {
     for (const AveragingLevel& level : levels) {
       levels_.push_back(
-          {level, hooks::create_comm_hook("post_local_sgd",
+          {level, hooks::create_comm_hook(hooks::kPostLocalSgdHook,
                                           {.process_group = group_, .local = {.group_size = level.group_size}})});
     }
   });

@@ -19,13 +19,12 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/hook_table.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/ddp/process_group/backends.h"
 
 namespace narrowcast {
 namespace {
-
-constexpr const char* kHook = "quantized_allreduce";
 
 OuterOptions checked_outer_options(const OuterOptions& options) {
   options.validate();
@@ -122,7 +121,7 @@ OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr g
   compare_between_ranks();
   make_memory();
   exchange_ = with_network_errors(group_->getRank(), "making the outer exchange", [&] {
-    return hooks::create_comm_hook(kHook, {group_, options_.wire()});
+    return hooks::create_comm_hook(hooks::kAnyFormatHook, {group_, options_.wire()});
   });
   if (options_.warmup_steps() == 0) {
     begin_rounds();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include "hooks/hook_table.h"
 #include "ops/enumerator_names.h"
 
 namespace narrowcast {
@@ -55,7 +56,7 @@ void check_schedule(const OuterOptions& options) {
 }
 
 void check_wire(const hooks::WireOptions& wire) {
-  hooks::check_comm_hook("quantized_allreduce", wire);
+  hooks::check_comm_hook(hooks::kAnyFormatHook, wire);
   TORCH_CHECK_VALUE(wire.format, "outer_format: must be given");
   TORCH_CHECK_VALUE(!wire.exempt_one_dimensional,
                     "exempt_one_dimensional: has no effect on outer exchanges, whose fragments are one array each");

@@ -181,7 +181,7 @@ TEST(BucketChooserTest, MeasuresTheStepsInWhichGroupsAverage) {
   std::atomic<int64_t> largest = 0;
   hooks::HookRow row = hooks::hook_row("allreduce");
   row.name = "group_size";
-  row.make = [&](const hooks::HookOptions& options) {
+  row.make = [&](const hooks::HookRow& /*row*/, const hooks::HookOptions& options) {
     return std::make_unique<GroupSizeHook>(options.process_group->getSize(), largest);
   };
   const hooks::AddedHookRow added(row);

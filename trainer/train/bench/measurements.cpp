@@ -25,6 +25,7 @@
 namespace narrowcast::bench {
 namespace {
 
+using hooks::OptionKind;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -233,9 +234,9 @@ hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& gr
   const hooks::HookRow& row = hooks::hook_row(hook);
   const hooks::WireOptions levels{.levels = wire.levels, .node_size = wire.node_size};
   return hooks::without_start(hook, {.process_group = group,
-                                     .wire = row.takes_wire()     ? wire
-                                             : row.takes_levels() ? levels
-                                                                  : hooks::WireOptions{}});
+                                     .wire = row.takes(OptionKind::kRounding) ? wire
+                                             : row.takes(OptionKind::kLevels) ? levels
+                                                                              : hooks::WireOptions{}});
 }
 
 HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& workload) {
@@ -257,7 +258,7 @@ Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std:
   ExactnessRun run(group, numel);
   Exactness exactness;
   for (const std::string& name : names) {
-    if (hooks::hook_row(name).takes_power_sgd) continue;
+    if (hooks::hook_row(name).takes(OptionKind::kPowerSgd)) continue;
     exactness.hooks.push_back(run.of(name, wire));
   }
   exactness.payload_bytes_sent = run.payload_bytes_sent();

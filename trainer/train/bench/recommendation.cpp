@@ -40,7 +40,9 @@ Candidate& find_or_add(std::vector<Candidate>& candidates, const std::string& ho
 }
 
 // What auto takes cannot be told from the hooks that it takes.
-bool is_one_hook(const std::string& hook) { return averages(hook) && !hooks::hook_row(hook).chooses; }
+bool is_one_hook(const std::string& hook) {
+  return averages(hook) && !hooks::hook_row(hook).takes(hooks::OptionKind::kChoice);
+}
 
 std::vector<Candidate> collect(const BenchResults& results) {
   std::vector<Candidate> candidates;

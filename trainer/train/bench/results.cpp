@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <narrowcast/wire_format.h>
-#include "hooks/hook_table.h"
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/run_bench.h"
 #include "trainer/train/bench/statistics.h"

@@ -7,15 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "hooks/hook_table.h"
 #include "ops/codec/wire_format.h"
 
 namespace narrowcast::bench {
 
 // The hook that all others are compared with.
-inline constexpr const char* kReference = "allreduce";
+inline constexpr const char* kReference = hooks::kAllReduceHook;
 
 // The hook that costs no thought: 16 bits of every gradient. The others are compared with it too.
-inline constexpr const char* kBf16 = "bf16_compress";
+inline constexpr const char* kBf16 = hooks::kBf16Hook;
 
 // Point-to-point messages between neighbouring ranks.
 struct LinkRate {

@@ -26,6 +26,8 @@
 namespace narrowcast::bench {
 namespace {
 
+using hooks::OptionKind;
+
 constexpr int64_t kMostBuckets = 256;
 constexpr int64_t kMostIterations = 1'000'000;
 
@@ -56,14 +58,15 @@ void check_list(const char* name, const std::vector<Value>& values, Value least,
 // tell a hook from itself. PowerSGD is no choice by time alone, as its means are not those of the step.
 bool is_worth_measuring(const std::string& hook) {
   const hooks::HookRow& row = hooks::hook_row(hook);
-  return averages(hook) && !row.takes_format && !row.chooses && !row.takes_power_sgd;
+  return averages(hook) && !row.takes(OptionKind::kFormat) && !row.takes(OptionKind::kChoice) &&
+         !row.takes(OptionKind::kPowerSgd);
 }
 
 // Options that only some hooks take are an error where none of these is measured.
 void check_wire(const BenchOptions& options) {
   const std::vector<std::string> names = hooks_to_measure(options);
-  for (const auto takes : {&hooks::HookRow::takes_wire, &hooks::HookRow::takes_levels}) {
-    const auto found = std::ranges::find_if(names, [&](const auto& name) { return (hooks::hook_row(name).*takes)(); });
+  for (const OptionKind kind : {OptionKind::kRounding, OptionKind::kLevels}) {
+    const auto found = std::ranges::find_if(names, [&](const auto& name) { return hooks::hook_row(name).takes(kind); });
     if (found != names.end()) {
       return hooks::check_comm_hook(*found, options.wire);
     }

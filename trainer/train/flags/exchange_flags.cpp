@@ -30,22 +30,23 @@ const auto kDiLoCo = narrowcast::OuterOptions().optimizer(narrowcast::OuterKind:
 
 // The format of the hook that takes others, too.
 std::string default_format() {
-  const auto row = std::ranges::find(hooks::hook_rows(), true, &hooks::HookRow::takes_format);
+  const auto row = std::ranges::find_if(hooks::hook_rows(),
+                                        [](const hooks::HookRow& other) { return other.takes(OptionKind::kFormat); });
   return std::string(to_string(row->format.value()));
 }
 
 std::string with_wire_hooks(const char* text) {
-  return absl::StrCat("With ", hooks::hook_names_with(&hooks::HookRow::takes_format), ", its short names and ",
-                      hooks::hook_names_with(&hooks::HookRow::chooses), ": ", text);
+  return absl::StrCat("With ", hooks::hook_names_that_take(OptionKind::kFormat), ", its short names and ",
+                      hooks::hook_names_that_take(OptionKind::kChoice), ": ", text);
 }
 
 std::string with_hooks_in_levels(const char* text) {
-  return absl::StrCat("With ", hooks::hook_names_with(&hooks::HookRow::takes_format), ", its short names, ",
-                      hooks::hook_names_with(&hooks::HookRow::chooses), " and the power_sgd hooks: ", text);
+  return absl::StrCat("With ", hooks::hook_names_that_take(OptionKind::kFormat), ", its short names, ",
+                      hooks::hook_names_that_take(OptionKind::kChoice), " and the power_sgd hooks: ", text);
 }
 
 std::string with_local_hooks(const std::string& text) {
-  return absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_local), ": ", text);
+  return absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kLocal), ": ", text);
 }
 
 std::string with_power_sgd(const char* text) { return absl::StrCat("With the power_sgd hooks: ", text); }
@@ -57,10 +58,10 @@ ABSL_FLAG(std::string, hook, "auto",
                        "; see docs/hooks.md. auto measures, and takes the fastest for each bucket; for a process alone "
                        "it is none if not given."));
 ABSL_FLAG(std::string, hook_format, default_format(),
-          absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_format),
+          absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kFormat),
                        ": how gradients travel: ", narrowcast::wire_format_names(), "; see docs/wire_format.md."));
 ABSL_FLAG(int64_t, channel_size, hooks::kDefaultChannelSize,
-          absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::takes_channel_size),
+          absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kChannels),
                        ": how many elements share a scale; at least 1."));
 ABSL_FLAG(bool, stochastic_rounding, false, with_wire_hooks("round gradients up or down at random, by --seed."));
 ABSL_FLAG(bool, error_feedback, kDdp.wire().error_feedback,
@@ -80,7 +81,7 @@ ABSL_FLAG(double, link_gbit, 0,
 ABSL_FLAG(double, link_us, 0,
           with_wire_hooks("microseconds until a small message has arrived at another node. 0: measure them."));
 ABSL_FLAG(int64_t, auto_bits, hooks::kDefaultAutoBits,
-          absl::StrCat("With --hook=", hooks::hook_names_with(&hooks::HookRow::chooses),
+          absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kChoice),
                        ": never take formats of fewer bits; ", hooks::kFewestAutoBits, " to ", hooks::kDefaultAutoBits,
                        "."));
 ABSL_FLAG(std::string, local_group, "node",
@@ -273,16 +274,17 @@ const std::vector<std::string>& exchange_flags() {
 
 void refuse_other_hooks_options(const program::CommandLine& line, const std::string& hook) {
   const hooks::HookRow& row = hooks::hook_row(hook);
+  const bool is_local = row.takes(OptionKind::kLocal);
   const std::string with_hook = "with the hook '" + hook + "'";
-  if (!row.takes_local) {
-    refuse(line, local_flags(), with_hook + "; it is for " + hooks::hook_names_with(&hooks::HookRow::takes_local));
+  if (!is_local) {
+    refuse(line, local_flags(), with_hook + "; it is for " + hooks::hook_names_that_take(OptionKind::kLocal));
   }
   for (const hooks::NamedOption& option : hooks::named_options({})) {
-    if (!row.takes(option.kind) && !(row.takes_local && outer_takes(option))) {
-      refuse(line, {option.name}, with_hook + (row.takes_local ? "; --outer_format says how parameters travel" : ""));
+    if (!row.takes(option.kind) && !(is_local && outer_takes(option))) {
+      refuse(line, {option.name}, with_hook + (is_local ? "; --outer_format says how parameters travel" : ""));
     }
   }
-  if (row.takes_local && absl::GetFlag(FLAGS_local_group) == "none" && absl::GetFlag(FLAGS_outer_warmup) == 0) {
+  if (is_local && absl::GetFlag(FLAGS_local_group) == "none" && absl::GetFlag(FLAGS_outer_warmup) == 0) {
     refuse(line, {"local_hook"}, "with --local_group=none and no --outer_warmup");
   }
 }
@@ -311,7 +313,7 @@ std::optional<OuterOptions> read_outer(const program::CommandLine& line) {
 }
 
 DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook) {
-  const bool is_local = hooks::hook_row(hook).takes_local;
+  const bool is_local = hooks::hook_row(hook).takes(OptionKind::kLocal);
   const hooks::LocalOptions local = {.start = absl::GetFlag(FLAGS_outer_warmup),
                                      .group_size = read_local_group(),
                                      .hook = absl::GetFlag(FLAGS_local_hook)};

@@ -164,9 +164,9 @@ std::string hook_of(const CommandLine& line, const WorkerEnv& env) {
     return absl::GetFlag(FLAGS_hook);
   }
   if (line.given("sync_every")) {
-    return hooks::hook_names_with(&hooks::HookRow::takes_local);
+    return hooks::hook_names_that_take(hooks::OptionKind::kLocal);
   }
-  return is_alone || absl::GetFlag(FLAGS_verify_gradients) ? "none" : absl::GetFlag(FLAGS_hook);
+  return is_alone || absl::GetFlag(FLAGS_verify_gradients) ? hooks::kNoHook : absl::GetFlag(FLAGS_hook);
 }
 
 void refuse_with_verification(const CommandLine& line, const std::string& hook) {
@@ -179,7 +179,7 @@ void refuse_with_verification(const CommandLine& line, const std::string& hook) 
   for (const hooks::NamedOption& option : OuterOptions().named()) {
     if (option.kind == hooks::OptionKind::kLocal) {
       refuse(line, {option.name}, "with --verify_gradients");
-    } else if (hooks::hook_row(hook).takes_local) {
+    } else if (hooks::hook_row(hook).takes(hooks::OptionKind::kLocal)) {
       refuse(line, {option.name}, "with --verify_gradients of the hook '" + hook + "'");
     }
   }
@@ -205,7 +205,8 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
     TORCH_CHECK_VALUE(model.learns(), "--model: ", model.name,
                       " is there for --verify_gradients only; it has nothing to learn");
   }
-  if (line.given("hook") && hooks::hook_row(hook).takes_local && !absl::GetFlag(FLAGS_verify_gradients)) {
+  if (line.given("hook") && hooks::hook_row(hook).takes(hooks::OptionKind::kLocal) &&
+      !absl::GetFlag(FLAGS_verify_gradients)) {
     TORCH_CHECK_VALUE(line.given("sync_every"), "--hook=", hook, ": needs --sync_every, after how many steps the ",
                       "parameters of all ranks meet");
   }

@@ -126,7 +126,7 @@ const hooks::WireOptions* wire_of(const TrainJob& job) {
   if (job.outer.has_value()) {
     return &job.outer->wire();
   }
-  return hooks::hook_row(job.ddp.hook()).takes_levels() ? &job.ddp.wire() : nullptr;
+  return hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kLevels) ? &job.ddp.wire() : nullptr;
 }
 
 void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
@@ -135,7 +135,7 @@ void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
               [&](hooks::OptionKind kind) { return row.takes(kind); });
   if (row.format) {
     plan["hook_format"] = to_string(hooks::wire_format_of(ddp.hook(), ddp.wire()).value());
-  } else if (row.chooses) {
+  } else if (row.takes(hooks::OptionKind::kChoice)) {
     plan["auto"] = "decided when training begins, and again when the link changes";
   }
 }
@@ -176,8 +176,8 @@ struct Layouts {
 
 // A hook that compresses whole buckets sends more where there are several than it would of all gradients in one.
 const char* payload_name(const std::string& hook) {
-  return hooks::hook_row(hook).compresses_buckets ? "least_payload_bytes_per_step_and_rank"
-                                                  : "payload_bytes_per_step_and_rank";
+  return hooks::hook_row(hook).compresses_buckets() ? "least_payload_bytes_per_step_and_rank"
+                                                    : "payload_bytes_per_step_and_rank";
 }
 
 void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
@@ -186,7 +186,7 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
   int64_t bytes = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layouts.gradients, options);
   if (job.outer.has_value()) {
     const hooks::GradientSizes fragment{.numel = job.outer->largest_fragment(gradients.numel)};
-    const int64_t exchange = hooks::hook_row("quantized_allreduce")
+    const int64_t exchange = hooks::hook_row(hooks::kAnyFormatHook)
                                  .payload_bytes(fragment, layouts.exchange, {nullptr, job.outer->wire(), std::nullopt});
     plan["payload_bytes_per_exchange_and_rank"] = exchange;
     bytes += (job.outer->fragments() * exchange + job.outer->sync_every() - 1) / job.outer->sync_every();

@@ -100,7 +100,7 @@ std::vector<at::Tensor> local_gradients(const GradientProblem& problem) {
 }
 
 HookRun run_hook(const GradientProblem& problem, const HookFactory& make_hook) {
-  Ddp ddp(problem.model, problem.group, problem.ddp.with_hook("none"));
+  Ddp ddp(problem.model, problem.group, problem.ddp.with_hook(hooks::kNoHook));
   RecordingHook* const recording = watch_hook(ddp, make_hook(problem.ddp));
   PassBounds bounds(problem.group, problem.ddp);
   HookRun run;
@@ -226,7 +226,8 @@ c10::intrusive_ptr<c10::ivalue::Future> RecordingHook::runHook(c10d::GradBucket&
 std::vector<RecordedBucket> RecordingHook::take_buckets() { return std::exchange(buckets_, {}); }
 
 IsLastResult check_is_last(const ProcessGroupPtr& group) {
-  auto hook = std::make_unique<RecordingHook>(hooks::create_comm_hook("noop", {.process_group = group}));
+  auto hook =
+      std::make_unique<RecordingHook>(hooks::create_comm_hook(hooks::kNoExchangeHook, {.process_group = group}));
   RecordingHook& recording = *hook;
   DistributedDataParallel ddp(std::make_shared<Chain>(), group, DdpOptions().bucket_cap_mb(kBucketMiB));
   ddp.register_comm_hook(std::move(hook));

@@ -103,7 +103,7 @@ bool neighbours_share_nodes(const node::NodeLayout& layout) {
 // mean then.
 DdpOptions of_whole_rank(const DdpOptions& ddp) {
   const hooks::HookRow& row = hooks::hook_row(ddp.hook());
-  if (!row.takes_power_sgd) {
+  if (!row.takes(hooks::OptionKind::kPowerSgd)) {
     return ddp;
   }
   hooks::PowerSgdOptions options = {.rank = std::numeric_limits<int64_t>::max(),
@@ -112,7 +112,7 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
                                     .seed = ddp.power_sgd().seed,  // From here on kVerifiedPowerSgdOptions.
                                     .batch = ddp.power_sgd().batch,
                                     .memory = ddp.power_sgd().memory};
-  if (!row.compresses_buckets) {
+  if (!row.compresses_buckets()) {
     options.min_rate = kAnyRate;
   }
   return DdpOptions(ddp).power_sgd(options);
@@ -122,7 +122,7 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
 // is a node and, from four ranks on, where every two are, whatever the machine is, if it lets them share memory.
 std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::string& hook) {
   const DdpOptions ddp = of_whole_rank(problem.ddp.with_hook(hook));
-  if (!hooks::hook_row(hook).takes_levels() || !is_default(ddp.wire())) {
+  if (!hooks::hook_row(hook).takes(hooks::OptionKind::kLevels) || !is_default(ddp.wire())) {
     return {ddp};
   }
   const auto of_size = [&](int64_t node_size) {
@@ -142,7 +142,7 @@ std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::st
 Verifier::Verifier(GradientProblem problem, VerificationOptions options, const HookFactory& make_hook)
     : problem_(std::move(problem)),
       options_(std::move(options)),
-      none_(verify(problem_.ddp.with_hook("none"), make_hook)) {}
+      none_(verify(problem_.ddp.with_hook(hooks::kNoHook), make_hook)) {}
 
 HookReport Verifier::verify(const DdpOptions& ddp, const HookFactory& make_hook) {
   const std::string& hook = ddp.hook();

@@ -200,7 +200,7 @@ class OneWrongElement final : public hooks::CommHook {
 HookExactness with_one_wrong_element(float element) {
   hooks::HookRow row = hooks::hook_row("allreduce");
   row.name = "one_wrong_element";
-  row.make = [element](const hooks::HookOptions& options) {
+  row.make = [element](const hooks::HookRow& /*row*/, const hooks::HookOptions& options) {
     return std::make_unique<OneWrongElement>(options, element);
   };
   const hooks::AddedHookRow added(row);

@@ -48,7 +48,8 @@ class SteppedHook final : public hooks::CommHook {
 hooks::HookRow stepped_row() {
   const hooks::HookRow& all_reduce = hooks::hook_row("allreduce");
   return {.name = "stepped",
-          .make = [](const HookOptions& options) { return std::make_unique<SteppedHook>(options); },
+          .make = [](const hooks::HookRow& /*row*/,
+                     const HookOptions& options) { return std::make_unique<SteppedHook>(options); },
           .payload_bytes = all_reduce.payload_bytes,
           .error_terms =
               [](const hooks::SentBucket& bucket, const node::NodeLayout& layout, const HookOptions& /*options*/) {
@@ -76,7 +77,7 @@ verification::HookReport report_with(const hooks::HookRow& row) {
 TEST(AddedHook, IsKnownByItsNameWithTheOptionsOfItsRow) {
   EXPECT_THROW(DdpOptions().hook("stepped").validate(), c10::ValueError);
   hooks::HookRow row = stepped_row();
-  row.takes_channel_size = true;
+  row.options.insert(hooks::OptionKind::kChannels);
   const hooks::AddedHookRow added(row);
   EXPECT_THAT(hooks::comm_hook_names(), Contains("stepped"));
   EXPECT_NO_THROW(DdpOptions().hook("stepped").channel_size(7).validate());

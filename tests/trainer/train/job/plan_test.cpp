@@ -143,7 +143,7 @@ TEST(Plan, HoldsTheBytesOfEveryHookWithItsOptions) {
   const auto bytes_with = [&](const DdpOptions& ddp) {
     job.ddp = ddp;
     const nlohmann::json plan = make_plan(job, inputs, 2);
-    const bool is_least = hooks::hook_row(ddp.hook()).compresses_buckets;
+    const bool is_least = hooks::hook_row(ddp.hook()).compresses_buckets();
     EXPECT_EQ(plan.contains("payload_bytes_per_step_and_rank"), !is_least) << ddp.hook();
     return plan.at(is_least ? "least_payload_bytes_per_step_and_rank" : "payload_bytes_per_step_and_rank")
         .get<int64_t>();

@@ -87,7 +87,8 @@ class VerifyGradientsTest : public ::testing::TestWithParam<int64_t> {};
 TEST_P(VerifyGradientsTest, EveryHookPassesOnSeveralBuckets) {
   const Reports reports = verify_on(mlp_parts(GetParam()), {.hooks = hooks::comm_hook_names()});
   const auto& rows = hooks::hook_rows();
-  const auto in_levels = std::count_if(rows.begin(), rows.end(), [](const auto& row) { return row.takes_levels(); });
+  const auto in_levels =
+      std::count_if(rows.begin(), rows.end(), [](const auto& row) { return row.takes(hooks::OptionKind::kLevels); });
   ASSERT_EQ(reports.size(), rows.size() + (GetParam() == 4 ? in_levels : 0)) << "over nodes of two as well";
   for (const HookReport& report : reports) {
     EXPECT_TRUE(report.passed()) << report.hook << " uses " << report.comparison.worst_share;
