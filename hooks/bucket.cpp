@@ -3,6 +3,10 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <utility>
+
+#include <narrowcast/errors.h>
 #include "ops/meta/meta.h"
 
 namespace narrowcast::hooks {
@@ -39,6 +43,42 @@ std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket) {
         {parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, is_one_dimensional(parameters[i])});
   }
   return layout;
+}
+
+ParameterNames names_of(const std::vector<NamedParameter>& parameters) {
+  ParameterNames names;
+  for (const NamedParameter& parameter : parameters) {
+    names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+  }
+  return names;
+}
+
+std::vector<int64_t> place_in(const HookState& state, const std::string& parameter, int64_t least, int64_t most) {
+  const at::Tensor& place = state.at(kPlace + parameter);
+  NARROWCAST_CHECK_INPUT(place.scalar_type() == at::kLong && place.numel() >= least && place.numel() <= most &&
+                             place.ge(0).all().item<bool>(),
+                         "the hook's state '", kPlace, parameter, "' is no place");
+  const at::Tensor numbers = place.cpu().contiguous();
+  return {numbers.const_data_ptr<int64_t>(), numbers.const_data_ptr<int64_t>() + numbers.numel()};
+}
+
+// A parameter without elements begins where the next does.
+void insert_parameter(std::vector<ParameterSegment>& layout, const NamedParameter& parameter, int64_t begin) {
+  const ParameterSegment inserted{
+      parameter.tensor.unsafeGetTensorImpl(), {begin, parameter.tensor.numel()}, is_one_dimensional(parameter.tensor)};
+  const auto place = [](const ParameterSegment& other) { return std::pair(other.segment.begin, other.segment.numel); };
+  layout.insert(std::ranges::upper_bound(layout, place(inserted), {}, place), inserted);
+}
+
+std::optional<int64_t> gap_in(const std::vector<ParameterSegment>& layout) {
+  int64_t next = 0;
+  for (const ParameterSegment& parameter : layout) {
+    if (parameter.segment.begin != next) {
+      return next;
+    }
+    next += parameter.segment.numel;
+  }
+  return std::nullopt;
 }
 
 std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout) {

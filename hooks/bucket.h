@@ -1,5 +1,5 @@
-// A bucket as hooks see it: what they demand of it, where its parameters lie, and what they keep for it from step to
-// step.
+// A bucket as hooks see it: what they demand of it, where its parameters lie, what they keep for it from step to step,
+// and how that is saved.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,10 +7,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/comm.hpp>
+#include <unordered_map>
 #include <vector>
 
+#include <narrowcast/comm_hook.h>
 #include "ops/collectives/mean/segments.h"
 
 namespace narrowcast::hooks {
@@ -39,6 +43,39 @@ std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket);
 
 // The segments of one-dimensional parameters, in order; neighbours are one segment.
 std::vector<collectives::Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout);
+
+// Residuals are saved by parameter, under these and its name: the numbers, and an int64 tensor with the index of its
+// bucket, its first element there, and what else a hook wants to know of its place.
+inline constexpr const char* kResidual = "residual.";
+inline constexpr const char* kPlace = "place.";
+
+// The names of parameters, by their identities.
+using ParameterNames = std::unordered_map<const void*, std::string>;
+ParameterNames names_of(const std::vector<NamedParameter>& parameters);
+
+// What is saved as the place of that parameter, `least` to `most` numbers. CorruptInputError for what is no place.
+std::vector<int64_t> place_in(const HookState& state, const std::string& parameter, int64_t least, int64_t most);
+
+// Puts a parameter whose first element is at `begin` where it belongs in the layout of a bucket.
+void insert_parameter(std::vector<ParameterSegment>& layout, const NamedParameter& parameter, int64_t begin);
+
+// The first element of the bucket that is in no parameter although one lies behind it; nothing if there is none.
+std::optional<int64_t> gap_in(const std::vector<ParameterSegment>& layout);
+
+// What a residual of a rank in a former world is multiplied by, so that it has the same effect on later means.
+inline double residual_share(int64_t world_size, int64_t former_world_size) {
+  return static_cast<double>(world_size) / static_cast<double>(former_world_size);
+}
+
+// Adds to a residual, which may be undefined: then it becomes `more` itself.
+inline void add_residual(at::Tensor& residual, const at::Tensor& more) {
+  residual = residual.defined() ? residual.add_(more) : more;
+}
+
+// Multiplies a residual in place, unless it is undefined.
+inline void rescale_residual(const at::Tensor& residual, double factor) {
+  if (residual.defined()) residual.mul_(factor);
+}
 
 // What a hook keeps for each bucket from step to step, so that it allocates nothing once training runs: one Scratch per
 // bucket index. The Reducer rebuilds its buckets after the first step: a bucket of another size, dtype or device gets a

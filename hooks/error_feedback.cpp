@@ -18,11 +18,9 @@ namespace {
 
 using collectives::Segment;
 
-constexpr const char* kResidual = "residual.";
 constexpr const char* kMeanResidual = "mean_residual.";
-constexpr const char* kPlace = "place.";
-constexpr const char* kShared =
-    "shared.";  // Of a parameter that has been in no bucket since residuals were shared out.
+// It is of a parameter that has been in no bucket since residuals were shared out.
+constexpr const char* kShared = "shared.";
 
 // What two segments of a bucket have in common.
 Segment overlap(const Segment& a, const Segment& b) {
@@ -53,20 +51,19 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
   if (state.count(kPlace + name) == 0 || state.count(kResidual + name) == 0) {
     return std::nullopt;
   }
-  const at::Tensor place = checked(state, kPlace + name, at::kLong);
-  NARROWCAST_CHECK_INPUT((place.numel() == 3 || place.numel() == 4) && place.ge(0).all().item<bool>(),
-                         "the hook's state '", kPlace, name, "' is no place");
-  Saved saved = {.bucket = place[0].item<int64_t>(),
-                 .begin = place[1].item<int64_t>(),
-                 .mean_begin = place[2].item<int64_t>(),
-                 .own_begin = place.numel() == 4 ? place[3].item<int64_t>() : 0,
+  checked(state, kPlace + name, at::kLong);
+  const std::vector<int64_t> place = place_in(state, name, 3, 4);
+  Saved saved = {.bucket = place[0],
+                 .begin = place[1],
+                 .mean_begin = place[2],
+                 .own_begin = place.size() == 4 ? place[3] : 0,
                  .own = checked(state, kResidual + name, at::kFloat),
                  .mean = at::zeros({0}, at::kFloat)};
   if (state.count(kMeanResidual + name) > 0) {
     saved.mean = checked(state, kMeanResidual + name, at::kFloat);
   }
   const int64_t numel = parameter.tensor.numel();
-  NARROWCAST_CHECK_INPUT((place.numel() == 4 || saved.own.numel() == numel) && saved.own.numel() <= numel &&
+  NARROWCAST_CHECK_INPUT((place.size() == 4 || saved.own.numel() == numel) && saved.own.numel() <= numel &&
                              saved.own_begin <= numel - saved.own.numel() && saved.mean.numel() <= numel &&
                              saved.mean_begin <= numel - saved.mean.numel(),
                          "the hook's residuals of '", name, "' are ", saved.own.numel(),
@@ -90,14 +87,12 @@ double own_weight(const node::NodeLayout& layout) {
   return static_cast<double>(layout.world_size()) / static_cast<double>(layout.nodes());
 }
 
-struct Placed {
-  ParameterSegment place;
-  Saved saved;
+struct SavedBucket {
+  std::vector<ParameterSegment> layout;
+  std::unordered_map<const void*, Saved> saved;  // By parameter.
 };
-// A bucket's parameters, by their first element there and their size: one without elements begins where the next does.
-using SavedBucket = std::map<std::pair<int64_t, int64_t>, Placed>;
 
-// Of the residual of a segment of a bucket, the numbers of a part of that segment.
+// The numbers of a part of a segment of a bucket, in the residual of that segment.
 at::Tensor part_of_residual(const at::Tensor& residual, const Segment& whole, const Segment& part) {
   return part.numel == 0 ? residual.narrow(0, 0, 0) : residual.narrow(0, part.begin - whole.begin, part.numel);
 }
@@ -106,25 +101,16 @@ std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vecto
   std::map<size_t, SavedBucket> buckets;
   for (const NamedParameter& parameter : parameters) {
     if (const auto saved = saved_of(state, parameter)) {
-      const Segment segment = {saved->begin, parameter.tensor.numel()};
-      buckets[static_cast<size_t>(saved->bucket)].emplace(
-          std::pair(segment.begin, segment.numel),
-          Placed{{parameter.tensor.unsafeGetTensorImpl(), segment, is_one_dimensional(parameter.tensor)}, *saved});
+      SavedBucket& bucket = buckets[static_cast<size_t>(saved->bucket)];
+      insert_parameter(bucket.layout, parameter, saved->begin);
+      bucket.saved.emplace(parameter.tensor.unsafeGetTensorImpl(), *saved);
     }
   }
-  return buckets;
-}
-
-std::vector<ParameterSegment> layout_of(const SavedBucket& bucket, size_t index) {
-  std::vector<ParameterSegment> layout;
-  int64_t next = 0;
-  for (const auto& [begin_and_numel, parameter] : bucket) {
-    NARROWCAST_CHECK_INPUT(begin_and_numel.first == next, "the hook's residuals of bucket ", index, " leave a gap at ",
-                           next);
-    layout.push_back(parameter.place);
-    next += parameter.place.segment.numel;
+  for (const auto& [index, bucket] : buckets) {
+    const auto gap = gap_in(bucket.layout);
+    NARROWCAST_CHECK_INPUT(!gap, "the hook's residuals of bucket ", index, " leave a gap at ", gap.value_or(0));
   }
-  return layout;
+  return buckets;
 }
 
 }  // namespace
@@ -226,21 +212,13 @@ ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<
 
 void ErrorFeedback::rescale(double factor) {
   for (const auto& [index, entry] : entries_) {
-    for (const at::Tensor& residual : {entry.own, entry.mean, entry.carried}) {
-      if (residual.defined()) residual.mul_(factor);
-    }
+    for (const at::Tensor& residual : {entry.own, entry.mean, entry.carried}) rescale_residual(residual, factor);
   }
-  for (const auto& [parameter, residual] : by_parameter_) {
-    residual.mul_(factor);
-  }
+  for (const auto& [parameter, residual] : by_parameter_) rescale_residual(residual, factor);
 }
 
-// Residuals over a restart.
 HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) const {
-  std::unordered_map<const void*, std::string> names;
-  for (const NamedParameter& parameter : parameters) {
-    names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
-  }
+  const ParameterNames names = names_of(parameters);
   HookState state;
   for (const auto& [index, entry] : entries_) {
     for (const ParameterSegment& parameter : entry.layout) {
@@ -293,12 +271,11 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
     }
   }
   for (const auto& [index, bucket] : by_bucket(state, parameters)) {
-    const std::vector<ParameterSegment> layout = layout_of(bucket, index);
-    Entry entry =
-        make_entry(layout.back().segment.begin + layout.back().segment.numel, layout, parameters.at(0).tensor.device());
-    for (const auto& [begin_and_numel, parameter] : bucket) {
-      const int64_t begin = begin_and_numel.first;
-      const Saved& saved = parameter.saved;
+    const Segment& last = bucket.layout.back().segment;
+    Entry entry = make_entry(last.begin + last.numel, bucket.layout, parameters.at(0).tensor.device());
+    for (const ParameterSegment& parameter : bucket.layout) {
+      const int64_t begin = parameter.segment.begin;
+      const Saved& saved = bucket.saved.at(parameter.parameter);
       const Segment own = {begin + saved.own_begin, saved.own.numel()};
       const Segment mean = {begin + saved.mean_begin, saved.mean.numel()};
       NARROWCAST_CHECK_INPUT(
@@ -318,7 +295,7 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
 // A later mean lacks the sum over nodes of the own residuals divided by their number, and the residual of the mean.
 void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
   const node::NodeLayout former_layout = saved_nodes(saved);
-  const double share = static_cast<double>(layout_.world_size()) / static_cast<double>(saved.world_size);
+  const double share = residual_share(layout_.world_size(), saved.world_size);
   for (const HookState& state : saved.states) {
     for (const NamedParameter& parameter : parameters) {
       const auto former = saved_of(state, parameter);
@@ -333,10 +310,7 @@ void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedP
             .add_(former->mean, static_cast<double>(saved.world_size));
       }
       whole.mul_(share);
-      const auto [place, is_new] = by_parameter_.emplace(parameter.tensor.unsafeGetTensorImpl(), whole);
-      if (!is_new) {
-        place->second.add_(whole);
-      }
+      add_residual(by_parameter_[parameter.tensor.unsafeGetTensorImpl()], whole);
     }
   }
 }

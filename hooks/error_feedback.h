@@ -29,9 +29,9 @@ class ErrorFeedback {
  public:
   ErrorFeedback(int64_t rank, node::NodeLayout layout) : rank_(rank), layout_(std::move(layout)) {}
 
-  // Of a bucket that lies in `layout`. The numbers stay in place until the bucket's
-  // layout changes; what is carried over is given until it has arrived: once, unless the mean is not finite. Buckets of
-  // a step come in the order of their indices, and a step's after those of the one before are averaged.
+  // The residuals of a bucket that lies in `layout`. The numbers stay in place until the bucket's layout changes; what
+  // is carried over is given until it has arrived: once, unless the mean is not finite. Buckets of a step come in the
+  // order of their indices, and a step's after those of the one before are averaged.
   collectives::Residuals residuals(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
 
   // Multiplies all residuals, in place.
@@ -81,8 +81,9 @@ class ErrorFeedback {
   const int64_t rank_;
   const node::NodeLayout layout_;
   std::map<size_t, Entry> entries_;                           // By index of the bucket.
-  std::unordered_map<const void*, at::Tensor> by_parameter_;  // Of buckets that are no longer.
-  // Since the state was loaded: fragments of an outer exchange may go on with another one than the first.
+  std::unordered_map<const void*, at::Tensor> by_parameter_;  // They are of buckets that are no more.
+  // Whether the first bucket has come since the state was loaded: fragments of an outer exchange may resume with
+  // another one.
   bool has_begun_pass_ = false;
 };
 

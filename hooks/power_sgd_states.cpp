@@ -18,9 +18,7 @@ using collectives::CompressionPlan;
 using collectives::LowRankState;
 using collectives::MatrixBatch;
 
-constexpr const char* kPowerSgdResidual = "residual.";
-constexpr const char* kPowerSgdPlace = "place.";
-constexpr const char* kPowerSgdPadding = "padding.";
+constexpr const char* kPadding = "padding.";
 constexpr const char* kFactorQ = "q.";
 constexpr const char* kFactorP = "p.";
 
@@ -147,25 +145,22 @@ void PowerSgdStates::take_up(Entry& entry, size_t index) {
 }
 
 HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) const {
-  Names names;
-  for (const NamedParameter& parameter : parameters) {
-    names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
-  }
+  const ParameterNames names = names_of(parameters);
   HookState state;
   for (const auto& [index, entry] : entries_) {
     const LowRankState& kept = *entry.state;
     for (const ParameterSegment& parameter : entry.layout) {
       const std::string& name = names.at(parameter.parameter);
       if (kept.residual.defined()) {
-        state[kPowerSgdResidual + name] = kept.residual.narrow(0, parameter.segment.begin, parameter.segment.numel);
+        state[kResidual + name] = kept.residual.narrow(0, parameter.segment.begin, parameter.segment.numel);
       }
       if (options_.batched) {
-        state[kPowerSgdPlace + name] = place_of(index, parameter);
+        state[kPlace + name] = place_of(index, parameter);
       }
     }
     if (options_.batched && kept.residual.defined()) {
       const int64_t numel = entry.plan.numel;
-      state[kPowerSgdPadding + std::to_string(index)] = kept.residual.narrow(0, numel, entry.plan.array_numel - numel);
+      state[kPadding + std::to_string(index)] = kept.residual.narrow(0, numel, entry.plan.array_numel - numel);
     }
     for_matrices(entry.plan, [&, index = index](const MatrixBatch& batch, int64_t i, size_t member, size_t matrix) {
       if (kept.factor.defined() && kept.known[matrix] && !entry.layout.empty()) {
@@ -179,20 +174,20 @@ HookState PowerSgdStates::state(const std::vector<NamedParameter>& parameters) c
 }
 
 // What was loaded, and is of no bucket that has come since.
-void PowerSgdStates::add_waiting(const Names& names, HookState& state) const {
+void PowerSgdStates::add_waiting(const ParameterNames& names, HookState& state) const {
   const auto add_factor = [&](const Factor& factor, const std::string& owner) {
     if (factor.numbers.defined()) state[(factor.is_p ? kFactorP : kFactorQ) + owner] = factor.numbers;
   };
   for (const auto& [parameter, kept] : by_parameter_) {
-    if (kept.residual.defined()) state[kPowerSgdResidual + names.at(parameter)] = kept.residual;
+    if (kept.residual.defined()) state[kResidual + names.at(parameter)] = kept.residual;
     add_factor(kept.factor, names.at(parameter));
   }
   for (const auto& [index, bucket] : by_bucket_) {
     if (entries_.contains(index)) continue;
     for (const ParameterSegment& parameter : bucket.layout) {
-      state[kPowerSgdPlace + names.at(parameter.parameter)] = place_of(index, parameter);
+      state[kPlace + names.at(parameter.parameter)] = place_of(index, parameter);
     }
-    if (bucket.padding.defined()) state[kPowerSgdPadding + std::to_string(index)] = bucket.padding;
+    if (bucket.padding.defined()) state[kPadding + std::to_string(index)] = bucket.padding;
     add_factor(bucket.factor, std::to_string(index));
   }
 }
@@ -208,10 +203,10 @@ void PowerSgdStates::load_state(const FormerRanks& saved, const std::vector<Name
       load_parameter(saved.own(), parameter);
     }
     for (const HookState& state : saved.states) {
-      if (options_.keeps_residual && state.contains(kPowerSgdResidual + parameter.name)) {
-        const double share = static_cast<double>(options_.world_size) / static_cast<double>(saved.world_size);
-        add_residual(parameter,
-                     checked_residual(state, kPowerSgdResidual + parameter.name, parameter.tensor.numel()).mul(share));
+      if (options_.keeps_residual && state.contains(kResidual + parameter.name)) {
+        const at::Tensor residual = checked_residual(state, kResidual + parameter.name, parameter.tensor.numel());
+        add_residual(by_parameter_[parameter.tensor.unsafeGetTensorImpl()].residual,
+                     residual.mul(residual_share(options_.world_size, saved.world_size)));
       }
     }
   }
@@ -223,16 +218,13 @@ void PowerSgdStates::load_state(const FormerRanks& saved, const std::vector<Name
 
 void PowerSgdStates::check_buckets() const {
   for (const auto& [index, bucket] : by_bucket_) {
-    int64_t numel = 0;
-    for (const ParameterSegment& parameter : bucket.layout) {
-      NARROWCAST_CHECK_INPUT(parameter.segment.begin == numel, "the hook's state of bucket ", index,
-                             " leaves a gap at ", numel);
-      numel += parameter.segment.numel;
-    }
+    const auto gap = gap_in(bucket.layout);
+    NARROWCAST_CHECK_INPUT(!gap, "the hook's state of bucket ", index, " leaves a gap at ", gap.value_or(0));
+    const int64_t numel = bucket.layout.back().segment.begin + bucket.layout.back().segment.numel;
     const CompressionPlan plan = collectives::plan_of_square(numel, options_.rank);
     const auto& factor = bucket.factor.numbers;
     NARROWCAST_CHECK_INPUT(!bucket.padding.defined() || bucket.padding.numel() == plan.array_numel - numel,
-                           "the hook's state '", kPowerSgdPadding, index, "' has ", bucket.padding.numel(),
+                           "the hook's state '", kPadding, index, "' has ", bucket.padding.numel(),
                            " numbers instead of ", plan.array_numel - numel);
     NARROWCAST_CHECK_INPUT(!factor.defined() || factor.numel() == plan.q_numel, "the hook's factor of bucket ", index,
                            " is ", factor.sizes(), ", which does not fit its ", numel, " elements");
@@ -272,44 +264,24 @@ void PowerSgdStates::load_parameter(const HookState& state, const NamedParameter
 }
 
 void PowerSgdStates::load_bucket(const HookState& state, const NamedParameter& parameter) {
-  const auto found = state.find(kPowerSgdPlace + parameter.name);
-  if (found == state.end()) {
+  if (!state.contains(kPlace + parameter.name)) {
     return;
   }
-  NARROWCAST_CHECK_INPUT(
-      found->second.scalar_type() == at::kLong && found->second.numel() == 2 && found->second.ge(0).all().item<bool>(),
-      "the hook's state '", found->first, "' is no place");
-  const auto index = static_cast<size_t>(found->second[0].item<int64_t>());
+  const std::vector<int64_t> place = place_in(state, parameter.name, 2, 2);
+  const auto index = static_cast<size_t>(place[0]);
   KeptBucket& bucket = by_bucket_[index];
-  const ParameterSegment place{parameter.tensor.unsafeGetTensorImpl(),
-                               {found->second[1].item<int64_t>(), parameter.tensor.numel()},
-                               is_one_dimensional(parameter.tensor)};
-  const auto by_begin = [](const ParameterSegment& segment) {
-    return std::pair(segment.segment.begin, segment.segment.numel);
-  };
-  bucket.layout.insert(std::ranges::upper_bound(bucket.layout, by_begin(place), {}, by_begin), place);
+  insert_parameter(bucket.layout, parameter, place[1]);
   bucket.factor = factor_of(state, std::to_string(index));
-  const auto padding = state.find(kPowerSgdPadding + std::to_string(index));
+  const auto padding = state.find(kPadding + std::to_string(index));
   if (padding != state.end()) {
     bucket.padding = checked_residual(state, padding->first, padding->second.numel()).clone();
   }
 }
 
-void PowerSgdStates::add_residual(const NamedParameter& parameter, const at::Tensor& residual) {
-  at::Tensor& sum = by_parameter_[parameter.tensor.unsafeGetTensorImpl()].residual;
-  sum = sum.defined() ? sum.add_(residual) : residual;
-}
-
 void PowerSgdStates::rescale(double factor) {
-  for (const auto& [index, entry] : entries_) {
-    if (entry.state->residual.defined()) entry.state->residual.mul_(factor);
-  }
-  for (const auto& [parameter, kept] : by_parameter_) {
-    if (kept.residual.defined()) kept.residual.mul_(factor);
-  }
-  for (const auto& [index, kept] : by_bucket_) {
-    if (kept.padding.defined()) kept.padding.mul_(factor);
-  }
+  for (const auto& [index, entry] : entries_) rescale_residual(entry.state->residual, factor);
+  for (const auto& [parameter, kept] : by_parameter_) rescale_residual(kept.residual, factor);
+  for (const auto& [index, kept] : by_bucket_) rescale_residual(kept.padding, factor);
 }
 
 }  // namespace narrowcast::hooks

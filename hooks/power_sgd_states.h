@@ -28,13 +28,13 @@ class PowerSgdStates {
     bool keeps_residual = true;
     bool alternates = false;
     bool batched = false;  // The whole bucket is one matrix.
-    int64_t rank = 1;      // Of the approximation.
+    int64_t rank = 1;      // The approximation's.
     int64_t world_size = 1;
   };
   explicit PowerSgdStates(const Options& options) : options_(options) {}
 
-  // Of the next bucket of the hook, which lies in `layout` and is compressed as the plan says, in arithmetic of
-  // `dtype`, on the bucket's device. It stays the same object as long as these do.
+  // The state of the next bucket of the hook, which lies in `layout` and is compressed as the plan says, in arithmetic
+  // of `dtype`, on the bucket's device. It stays the same object as long as these do.
   std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket,
                                                       const std::vector<ParameterSegment>& layout,
                                                       const collectives::CompressionPlan& plan, at::ScalarType dtype);
@@ -61,19 +61,18 @@ class PowerSgdStates {
 
  private:
   using Layout = std::vector<ParameterSegment>;
-  using Names = std::unordered_map<const void*, std::string>;  // Of parameters.
   using States = std::shared_ptr<collectives::LowRankState>;
   // One of the two factors.
   struct Factor {
     at::Tensor numbers;  // [m, r] or [n, r], or undefined
     bool is_p = false;
   };
-  // Of a parameter that is in no bucket at present.
+  // What a parameter has that is in no bucket at present.
   struct Kept {
     at::Tensor residual;  // [numel], or undefined
     Factor factor;
   };
-  // Of a whole bucket that has not come yet.
+  // What a whole bucket has that has not come yet.
   struct KeptBucket {
     Layout layout;
     at::Tensor padding;
@@ -82,17 +81,16 @@ class PowerSgdStates {
   struct Entry {
     Layout layout;
     collectives::CompressionPlan plan;
-    at::TensorOptions numbers;  // Of all tensors of the state.
+    at::TensorOptions numbers;  // All tensors of the state have them.
     States state;
     std::vector<at::Tensor> parameters;  // Kept, so that nobody else gets the identities in `layout`.
   };
   bool fits(const Entry& entry, const Entry& wanted) const;
   void retire(const Entry& old);
   void take_up(Entry& entry, size_t index);
-  void add_waiting(const Names& names, HookState& state) const;
+  void add_waiting(const ParameterNames& names, HookState& state) const;
   void load_parameter(const HookState& state, const NamedParameter& parameter);
   void load_bucket(const HookState& state, const NamedParameter& parameter);
-  void add_residual(const NamedParameter& parameter, const at::Tensor& residual);
   void check_buckets() const;
   Factor factor_of(const HookState& state, const std::string& name) const;
 
