@@ -36,7 +36,7 @@ struct FormerRanks {
   std::vector<HookState> states;  // of those that this rank gets, in their order
   HookState first;                // of former rank 0, where `states` is empty
 
-  // Of the former rank with this one's number or, where there was none, of former rank 0.
+  // What the former rank with this one's number left or, where there was none, former rank 0.
   const HookState& own() const { return states.empty() ? first : states[0]; }
 };
 
@@ -76,7 +76,7 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // Where LibTorch chooses the algorithm, what a ring all-reduce sends.
   int64_t payload_bytes_sent() const { return payload_bytes_sent_.load(std::memory_order_relaxed); }
 
-  // How much smaller than float32 it is what travels: 4 bytes for each element over the bytes of what stands for it on
+  // How much smaller than float32 what travels is: 4 bytes for each element over the bytes of what stands for it on
   // its way, once, whatever the number of ranks and hops; of the buckets that there are, as they were sent last.
   // Nothing where nothing was sent, as before the first bucket and on one node, and of hooks that count their payload
   // alone. Asked for between steps.
@@ -96,10 +96,10 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
   virtual bool keeps_replicas_equal() const { return true; }
 
-  // Of a hook that averages in groups of the ranks, be it now or later: by rank, the number of its group. Else empty.
+  // By rank, the number of its group, if the hook averages in groups of the ranks, be it now or later. Else empty.
   virtual std::vector<int64_t> groups() const { return {}; }
 
-  // Of a hook that chooses between others: which it takes for which buckets, and why, in one line; else empty. Asked
+  // Which hooks it takes for which buckets, and why, in one line, if the hook chooses between others; else empty. Asked
   // for between steps.
   virtual std::string decision() const { return {}; }
 

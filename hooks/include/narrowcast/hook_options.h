@@ -29,7 +29,7 @@ NARROWCAST_EXPORT std::string_view to_string(Levels levels);
 // The inverse of to_string. c10::ValueError for other names.
 NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
 
-// Of WireOptions::auto_bits.
+// The least and the usual WireOptions::auto_bits.
 inline constexpr int64_t kFewestAutoBits = 4;
 inline constexpr int64_t kDefaultAutoBits = 8;
 
@@ -61,7 +61,7 @@ struct WireOptions {
   std::optional<double> link_gbit = std::nullopt;
   std::optional<double> link_us = std::nullopt;
 
-  // Of the hook auto alone: formats of so many bits or more may be taken, kFewestAutoBits to kDefaultAutoBits.
+  // The hook auto alone takes this: formats of so many bits or more, kFewestAutoBits to kDefaultAutoBits.
   std::optional<int64_t> auto_bits = std::nullopt;
 
   bool operator==(const WireOptions&) const = default;
@@ -83,9 +83,9 @@ struct LocalOptions {
   bool operator==(const LocalOptions&) const = default;
 };
 
-// Of what PowerSGD feeds back.
+// What PowerSGD feeds back.
 enum class PowerSgdMemory {
-  kLocal,     // What was lost of a rank's own low-rank product: of the means it keeps nothing.
+  kLocal,     // What was lost of a rank's own low-rank product; it keeps nothing of the means.
   kAveraged,  // What its gradients lack of the mean, as in PyTorch's hook, whose bits this has.
 };
 
@@ -119,12 +119,12 @@ inline constexpr int64_t kDefaultChannelSize = 512;
 
 // What every hook is made from.
 struct HookOptions {
-  c10::intrusive_ptr<c10d::ProcessGroup> process_group;  // Whose ranks average their gradients.
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group = {};  // Its ranks average their gradients.
   // What is given here is a c10::ValueError with hooks that do not take it:
   WireOptions wire = {};
-  std::optional<int64_t> channel_size = std::nullopt;  // Of quantize_per_channel, >= 1: elements that share a scale.
-  LocalOptions local = {};                             // Of post_local_sgd.
-  PowerSgdOptions power_sgd = {};                      // Of the power_sgd hooks.
+  std::optional<int64_t> channel_size = std::nullopt;  // quantize_per_channel's elements that share a scale, >= 1.
+  LocalOptions local = {};                             // post_local_sgd takes these,
+  PowerSgdOptions power_sgd = {};                      // and the power_sgd hooks these.
 };
 
 // What an option is about. Hooks take all options of a kind, or none.

@@ -37,7 +37,7 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 
 // How tensors travel.
 struct Encoding {
-  DQuantType qtype = DQuantType::kFp16;  // Of each element, on the way.
+  DQuantType qtype = DQuantType::kFp16;  // How each element travels.
   std::optional<double> quant_loss;      // Divides what is decoded.
 };
 

@@ -26,7 +26,7 @@ enum class WireElement {
 struct WireFormatRow {
   WireFormat format;      // Its number.
   std::string_view name;  // On command lines and in operators.
-  WireElement element;    // Of all of its elements.
+  WireElement element;    // What each of its elements is.
   int64_t block;          // Elements that share a scale; 1 where there is none.
 };
 
