@@ -23,7 +23,7 @@ namespace {
 using node::NodeLayout;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kAlike = 1.02;                     // Times as long as the fastest.
+constexpr double kAlike = 1.02;  // No measurement tells so many times as long as the fastest from it.
 constexpr int64_t kLargeNumel = int64_t{25} << 18;  // A bucket of 25 MiB, the Reducer's default.
 constexpr int64_t kLeastNumel = int64_t{1} << 8;    // Sizes of which the choice is told: from 1 KiB
 constexpr int64_t kMostNumel = int64_t{1} << 24;    // to 64 MiB.
@@ -44,7 +44,7 @@ double seconds_per_element(const std::function<void()>& body) {
   return least / static_cast<double>(kLocalNumel);
 }
 
-// Of what one rank sends: encoded once, and what comes decoded about twice, whatever the number of hops.
+// What one rank sends is encoded once, and what comes is decoded about twice, whatever the number of hops.
 double codec_seconds(const at::Tensor& gradients, WireFormat format) {
   const at::Tensor bytes = encode(gradients, format);
   return seconds_per_element([&] { encode(gradients, format); }) +

@@ -17,8 +17,8 @@ namespace narrowcast::hooks {
 // A hook that may be taken, in the order of how much it rounds.
 struct AutoCandidate {
   std::string name;
-  int64_t bits = 32;       // In which it sends an element: fewer round more.
-  ExchangeCost cost = {};  // Of an exchange, in all,
+  int64_t bits = 32;       // It sends an element in so many: fewer round more.
+  ExchangeCost cost = {};  // What an exchange takes in all,
   ExchangeCost sent = {};  // and the part of it that the link between nodes takes; at most as much.
 };
 

@@ -101,7 +101,7 @@ Route most_rounding_route(const SentFormat& sent_format, int64_t numel, const no
                                    with_given_link({}, sent_format.options, layout));
 }
 
-// Of a segment that nodes exchange.
+// The errors of a segment that nodes exchange.
 HopErrors segment_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout) {
   const FormatError format = format_error(sent_format.format);
   const Route route = most_rounding_route(sent_format, magnitudes.numel(), layout);

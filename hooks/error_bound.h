@@ -37,13 +37,13 @@ struct ErrorTerms {
   at::Tensor sum() const;
 };
 
-// Of a mean in float32.
+// The terms of a mean in float32.
 ErrorTerms float32_terms(const SentBucket& bucket, int64_t world_size);
 
-// Of a mean in `format`, one without blocks, in which the gradients are divided and added up too.
+// The terms of a mean in `format`, one without blocks, in which the gradients are divided and added up too.
 ErrorTerms cast_terms(const SentBucket& bucket, int64_t world_size, WireFormat format);
 
-// Of affine 8-bit codes with one scale per `row_size` >= 1 elements, averaged in float32.
+// The terms of affine 8-bit codes with one scale per `row_size` >= 1 elements, averaged in float32.
 ErrorTerms affine_terms(const SentBucket& bucket, int64_t world_size, int64_t row_size);
 
 // A wire format, and options whose own format does not count.
@@ -52,9 +52,9 @@ struct SentFormat {
   WireOptions options = {};
 };
 
-// Of an exchange over the ranks of `layout`. In two levels a node sends N / W times the sum of its ranks' numbers, N
-// nodes of W ranks: e below is linear, so that what is lost of the mean over nodes is at most the sum over ranks of
-// what each would lose of its own numbers, over W, as in one level.
+// The terms of an exchange over the ranks of `layout`. In two levels a node sends N / W times the sum of its ranks'
+// numbers, N nodes of W ranks: e below is linear, so that what is lost of the mean over nodes is at most the sum over
+// ranks of what each would lose of its own numbers, over W, as in one level.
 ErrorTerms wire_terms(const SentBucket& bucket, const node::NodeLayout& layout, const SentFormat& sent_format);
 
 // What rounding to the nearest costs an element: relative to it, in steps of its block's scale, or absolute.

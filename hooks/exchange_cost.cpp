@@ -23,9 +23,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr double kGradientSize = 1e-3;  // Standard deviation.
+constexpr double kGradientSize = 1e-3;  // It is the standard deviation.
 constexpr int64_t kGrowth = 4;
-constexpr double kShareOfOne = 1.0 / 8;  // Of the time for all, in one exchange.
+constexpr double kShareOfOne = 1.0 / 8;  // One exchange takes so much of the time for all.
 
 void check_measurement(const CostMeasurement& options) {
   TORCH_CHECK_VALUE(options.small_numel >= 1, "small_numel: must be at least 1, but is ", options.small_numel);

@@ -50,7 +50,7 @@ struct ExchangeCost {
   double seconds = 0;              // of each exchange, >= 0
   double seconds_per_element = 0;  // >= 0
 
-  // Of a bucket of so many elements, in seconds.
+  // What a bucket of so many elements takes, in seconds.
   double of(int64_t numel) const { return seconds + seconds_per_element * static_cast<double>(numel); }
   double operator()(int64_t numel) const { return of(numel); }
 };

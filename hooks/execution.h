@@ -43,7 +43,7 @@ class HookStream {
   c10::intrusive_ptr<c10::ivalue::Future> run(const at::Tensor& bucket, const std::function<at::Tensor()>& body);
 
  private:
-  std::optional<c10::Stream> stream_;  // Of the device of the buckets so far.
+  std::optional<c10::Stream> stream_;  // It is on the device of the buckets so far.
 };
 
 }  // namespace narrowcast::hooks

@@ -51,7 +51,7 @@ struct SymmetricInt {
   }
 
  private:
-  static constexpr int kDigits = 23;  // Of float32, behind the first.
+  static constexpr int kDigits = 23;  // float32 has so many behind the first.
 };
 
 // FP8 E4M3 of the Open Compute Project (torch.float8_e4m3fn): sign, 4 bits of exponent with bias 7, 3 bits of
@@ -59,7 +59,7 @@ struct SymmetricInt {
 struct Float8E4M3 {
   static constexpr int kBits = 8;
   static constexpr float kGreatest = 448;
-  static constexpr double kHalfStep = 0x1p-10;  // Of the subnormals.
+  static constexpr double kHalfStep = 0x1p-10;  // It is that of the subnormals.
   static constexpr double kRelativeHalfStep = 0x1p-4;
   static constexpr uint32_t kNormalBits = 0x3C800000U;  // 2^-6, from where on numbers have all their digits.
   static constexpr uint32_t kRebias = 0x3C000000U;      // float32's exponent less this, down 20 bits, is E4M3's.

@@ -41,7 +41,7 @@ struct BlockFormat {
   static constexpr double kGreatest = Element::kGreatest;
   static constexpr double kHalfStep = Element::kHalfStep;
   static constexpr double kRelativeHalfStep = Element::kRelativeHalfStep;
-  static constexpr int64_t kBlockBytes = kScaleBytes + kBlock * kBits / 8;  // Of a whole block.
+  static constexpr int64_t kBlockBytes = kScaleBytes + kBlock * kBits / 8;  // A whole block has so many.
 };
 
 // Numbers by themselves, of an Element of wire_elements.h. Without a scale they have no greatest code to fill.

@@ -14,9 +14,9 @@ namespace narrowcast::codec::wire {
 // The scale of a block is what its codes are multiplied with. It is kept as bfloat16, which has float32's range;
 // float16 would underflow on small gradients.
 
-inline constexpr uint16_t kNanScale = kQuietNanBits >> 16;  // Of a block with NaN or Inf: all of it decodes as NaN.
+inline constexpr uint16_t kNanScale = kQuietNanBits >> 16;  // A block with NaN or Inf has it, and decodes as NaN.
 inline constexpr uint32_t kScaleUnit = uint32_t{1} << 16;   // From one bfloat16 to the next, in the bits of a float32.
-inline constexpr double kScaleStep = 0x1p-7;                // That at most, relative to the scale.
+inline constexpr double kScaleStep = 0x1p-7;                // That is at most so much, relative to the scale.
 
 // A block whose scale would be below 2 to this counts as all zeros, so that no inverse overflows.
 inline constexpr int kLeastScaleExponent = -100;

@@ -49,7 +49,7 @@ struct Rounding {
   bool stochastic = false;
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint64_t position = 0;  // Of the first element.
+  uint64_t position = 0;  // The first element has this one.
 
   // The same for elements that begin `elements` later.
   NARROWCAST_HOST_DEVICE Rounding at(int64_t elements) const {

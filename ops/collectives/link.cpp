@@ -22,7 +22,7 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kMeasuring = "measuring the link";
 constexpr int64_t kPingBytes = engine::Transport::kLeastBytes;
-constexpr double kMostGrowth = 4;  // Of a message over the one before.
+constexpr double kMostGrowth = 4;  // A message is at most so many times as long as the one before.
 constexpr double kMargin = 1.25;   // The time of a message that is just long enough varies.
 
 // Round trips between a rank and the one that it sends to, while it answers the one that sends to it. Ping i travels on
@@ -182,7 +182,7 @@ LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers
   LinkRates rates;
   rates.cost.seconds_per_hop = measurement.seconds_per_hop(effort.pings);
   int64_t bytes = effort.least_bytes;
-  std::vector<double> seconds;  // Of messages of that size.
+  std::vector<double> seconds;  // Messages of that size took these.
   int64_t sent = 2 * effort.pings * kPingBytes;
   for (bool is_growing = true; is_growing || static_cast<int64_t>(seconds.size()) < effort.messages;) {
     seconds.push_back(measurement.seconds_of_message(bytes));

@@ -53,7 +53,8 @@ class Worker {
     Transport transport;
     int64_t advances_left = 0;  // Once started.
     bool advanced = false;      // Once at least.
-    std::exception_ptr error;   // Of start or advance. It waits until the job is the oldest: futures complete in order.
+    std::exception_ptr
+        error;  // start or advance threw it. It waits until the job is the oldest: futures complete in order.
   };
 
   bool wait_for_job();
@@ -77,7 +78,7 @@ class Worker {
   std::deque<std::shared_ptr<InFlight>> in_flight_;
   bool stopping_ = false;
   const std::shared_ptr<std::atomic<int64_t>> started_;
-  // Of the thread alone:
+  // Only the thread uses this:
   std::string first_failure_;
 };
 

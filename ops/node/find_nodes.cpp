@@ -27,7 +27,7 @@ enum class Round {
 constexpr int64_t kRounds = 4;
 constexpr int64_t kRefusalBytes = 256;
 
-// Of one rank's search.
+// One rank's search.
 class FindJob final : public engine::Job {
  public:
   FindJob(int64_t rank, int64_t world_size, std::optional<int64_t> node_size)
@@ -188,7 +188,7 @@ class FindJob final : public engine::Job {
     return connections_[other];
   }
 
-  // Of the first rank of each node, also of one alone where others are not.
+  // The first rank of each node makes it, also one alone where others are not.
   void make_memory() {
     if (layout_.has_levels() && own_node().front() == rank_) {
       memory_.emplace(SharedMemory::create(NodeMemory::reserved_bytes()));

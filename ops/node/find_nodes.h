@@ -22,11 +22,11 @@ namespace narrowcast::node {
 // What was found, the same on all ranks but for the memory.
 struct FoundNodes {
   NodeLayout layout = NodeLayout::flat(1);
-  std::shared_ptr<NodeMemory> memory = nullptr;  // Of this rank's node; null where no two ranks share one.
+  std::shared_ptr<NodeMemory> memory = nullptr;  // This rank's node has it; null where no two ranks share one.
   std::string why_flat = {};  // Where ranks of a node could not have memory in common: which, and what the system said.
   NodeLayout neighbours = NodeLayout::flat(1);  // Ranks that could reach each other locally, with memory or without.
 
-  // Of so many ranks, each by itself, which did not ask each other.
+  // So many ranks, each by itself, which did not ask each other.
   static std::shared_ptr<const FoundNodes> flat(int64_t world_size) {
     return std::make_shared<const FoundNodes>(
         FoundNodes{.layout = NodeLayout::flat(world_size), .neighbours = NodeLayout::flat(world_size)});

@@ -17,7 +17,7 @@ namespace narrowcast::node {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr uint32_t kTurnsBetweenTrims = 64;  // Of a slot.
+constexpr uint32_t kTurnsBetweenTrims = 64;  // A slot is taken so often.
 
 int64_t round_up(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 int64_t round_down(int64_t bytes, int64_t alignment) { return bytes / alignment * alignment; }
@@ -33,12 +33,12 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, kAll, nullptr, nullptr, 0);
 }
 
-// Of a slot, in all turns so far.
+// The steps of a slot in all turns so far.
 uint32_t steps_until(const Turn& turn, uint32_t step) { return (turn.number - 1) * kAllSteps + step; }
 
 }  // namespace
 
-// For one word of one rank.
+// The wait for one word of one rank.
 class NodeMemory::Wait final : public engine::Awaited {
  public:
   Wait(const NodeMemory& memory, const Step& step) : memory_(memory), step_(step) {}

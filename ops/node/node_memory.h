@@ -29,17 +29,17 @@ enum class Moment {
 // engine::kMaxInFlight exchanges in flight, and all ranks run them in the same order, as many slots are taken in turn.
 struct Turn {
   int64_t array = 0;    // Which of the arrays of a job.
-  int64_t slot = 0;     // Of that array's.
+  int64_t slot = 0;     // Which of that array's slots.
   uint32_t number = 0;  // How often the slot was taken, this time included.
 };
 
 // A moment that is reached in steps counts them, from 1; the last one of a moment is this.
 inline constexpr uint32_t kAllSteps = 1U << 16;
 
-// One rank's view of it. Used on the engine's thread.
+// One rank's view of the memory. It is used on the engine's thread.
 class NodeMemory {
  public:
-  static constexpr int64_t kArrays = 2;  // Of a job: what is narrowed, and what stays exact.
+  static constexpr int64_t kArrays = 2;  // A job has two: what is narrowed, and what stays exact.
   static constexpr int64_t kSlots = engine::kMaxInFlight;
 
   // Bytes to reserve: for each slot's buffers as much as the machine has memory. What is not used costs nothing.
@@ -96,10 +96,11 @@ class NodeMemory {
  private:
   using Word = std::atomic<uint32_t>;
   static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint32_t), "processes share them, futexes wait");
-  // Of one rank. The word of a moment counts the steps of all turns of its slot, kAllSteps for each that is over.
+  // The words of one rank. The word of a moment counts the steps of all turns of its slot, kAllSteps for each that is
+  // over.
   struct alignas(64) Words {
     std::array<std::array<std::array<Word, 3>, kSlots>, kArrays> moments;
-    std::array<std::array<Word, kSlots>, kArrays> buffers;  // Of the turn that took the slot last.
+    std::array<std::array<Word, kSlots>, kArrays> buffers;  // They belong to the turn that took the slot last.
     Word given_up;
   };
   // A staging buffer of this rank's.
@@ -120,7 +121,7 @@ class NodeMemory {
   const int64_t own_;
   const std::vector<Descriptor> connections_;
   const int64_t arrays_begin_;  // In the memory, in bytes.
-  const int64_t buffer_bytes_;  // Of each staging buffer: a whole number of pages.
+  const int64_t buffer_bytes_;  // Each staging buffer has so many: a whole number of pages.
   std::array<uint64_t, kArrays> turns_{};
   std::array<std::array<Buffer, kSlots>, kArrays> buffers_{};
 };

@@ -9,7 +9,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-// Of a single rank, which is the mean itself.
+// The exchange of a single rank, whose array is the mean itself.
 class NoExchange final : public MeanExchange {
  public:
   int64_t payload_bytes() const override { return 0; }

@@ -25,7 +25,7 @@ enum class Route {
   kTwoShot,  // Every rank sums one shard of the array, and sends the result to every other.
 };
 
-// Of an array of `numel` elements in `format`, whose message has S bytes, over W ranks:
+// How an array of `numel` elements in `format`, whose message has S bytes, goes over W ranks:
 //   one shot:  1 hop, (W - 1) S bytes
 //   two shots: 2 hops, 2 (W - 1) / W S bytes
 // With two ranks both send S bytes, and one shot is a hop shorter at any size. From three ranks on one shot is cheaper
@@ -48,14 +48,14 @@ constexpr int64_t hops_of(Route route) { return route == Route::kNowhere ? 0 : r
 // Error feedback (ArraySegment in ops/collectives/mean/segment_codec.h), or null. All are float32 and, like the array,
 // 1-D and contiguous.
 struct Residuals {
-  float* own = nullptr;   // Of the elements that this rank sends (SentParts in two_levels.h): what receivers lack.
-  float* mean = nullptr;  // Of those whose mean it sends: what they lack of that mean.
+  float* own = nullptr;   // What receivers lack of the elements that this rank sends (SentParts in two_levels.h).
+  float* mean = nullptr;  // What they lack of the mean, of the elements whose mean this rank sends.
   std::vector<at::Tensor> memory = {};  // Holds both while the call is in flight, though their owner may be gone.
-  // Of two levels, or undefined: [numel], what is added to this rank's array. The exchange leaves it where the mean is
+  // Undefined in one level; else [numel], what is added to this rank's array. The exchange leaves it where the mean is
   // not finite, to be added again, and 0 elsewhere.
   at::Tensor carried = {};
 
-  // After the exchange, given its mean.
+  // To be called after the exchange, with its mean.
   void take_carried(const at::Tensor& mean) const {
     if (carried.defined()) {
       carried.masked_fill_(mean.isfinite(), 0);
@@ -63,8 +63,8 @@ struct Residuals {
   }
 };
 
-// Of an array on the CPU whose segments are made while others are sent, and used while others come. Nothing is told of
-// empty ones.
+// They tell of an array on the CPU whose segments are made while others are sent, and used while others come. Nothing
+// is told of empty ones.
 struct SegmentCallbacks {
   std::function<void(const Segment& segment)> before_encode = nullptr;  // Right before it is read first.
   std::function<void(const Segment& segment)> after_mean = nullptr;     // Right after its mean is written.
@@ -123,7 +123,7 @@ struct MeanOptions {
   int64_t world_size = 1;  // which are so many.
   int64_t numel = 0;
   WireFormat format = WireFormat::kFp32;
-  int64_t first_channel = 0;              // Of the kChannelsPerArray that are this array's own.
+  int64_t first_channel = 0;              // The first of this array's own kChannelsPerArray.
   std::vector<int64_t> group_ranks = {};  // By place, the ranks in the group; empty: they are the places.
 
   // The places that are `distance`, 1 to world_size - 1, before and after this one in a ring. The receiver at a

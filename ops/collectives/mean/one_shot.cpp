@@ -91,7 +91,7 @@ class OneShot final : public MeanExchange {
   const std::vector<Segment> chunks_;
   MessageLayout layout_;
   std::vector<size_t> messages_;  // By chunk, then by rank; this rank's own are what it sends.
-  // Of the call in progress:
+  // These are the call's in progress:
   MeanCall call_;
   std::vector<at::Tensor> placed_;
   std::vector<int64_t> receives_;  // By chunk, then by distance of the peer.

@@ -24,12 +24,12 @@ struct JobMemory {
 };
 
 struct QuantizedMeanOptions {
-  std::string name = {};  // Of the exchange, in errors.
+  std::string name = {};  // The exchange's name in errors.
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t numel = 0;  // Of the array.
+  int64_t numel = 0;  // The array's.
   WireFormat format = WireFormat::kFp32;
-  // In place of `format`: the array goes in one shot, of a single rank, too.
+  // It takes the place of `format`: then the array goes in one shot, also with a single rank.
   MeanCodecFactory codec = nullptr;
   // What errors call one shot's all-gather on a stream; "all-gather of messages of NAME" if this is empty.
   std::string all_gather = {};

@@ -22,7 +22,7 @@ namespace narrowcast::collectives {
 // from a multiple of cpu::kWireGrain on. Its message has encoded_size(range.numel) bytes.
 struct ArraySegment {
   at::Tensor array;
-  Segment range;  // Of the array's elements.
+  Segment range;  // It is of the array's elements.
   // Error feedback: null, or range.numel numbers that are added to the elements when they are sent, and then replaced
   // by what the receivers lack: the sum minus what its message says, or 0 where no message is made of it. Where that is
   // not finite they stay: one NaN in a gradient is no NaN in all later ones.
@@ -31,7 +31,7 @@ struct ArraySegment {
 
 struct WireCoding {
   WireFormat format = WireFormat::kFp32;
-  codec::wire::Rounding rounding;  // Of the segment's first element.
+  codec::wire::Rounding rounding;  // Its position is the segment's first element.
 };
 
 // Writes the message of the segment.

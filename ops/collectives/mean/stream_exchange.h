@@ -57,16 +57,16 @@ class StreamExchange {
 //            encode the mean; all-gather the means; decode them.
 class OneLevelStreamExchange final : public StreamExchange {
  public:
-  // Of options.numel elements. options.rank names this rank in errors; what else it is, the group says. options.exact
-  // and options.nodes are not its business.
+  // An exchange of options.numel elements. options.rank names this rank in errors; what else it is, the group says.
+  // options.exact and options.nodes are not its business.
   OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, QuantizedMeanOptions options, at::Device device);
 
   Route route() const { return route_; }
   int64_t payload_bytes() const override;
   void enqueue(const MeanCall& call) override;
 
-  // Of two shots, instead of `enqueue`: all but the last step. `messages`, uint8 [MeansOfShards::bytes], gets the
-  // means.
+  // With two shots, instead of `enqueue`: takes all but the last step. `messages`, uint8 [MeansOfShards::bytes], gets
+  // the means.
   void enqueue_undecoded(const MeanCall& call, at::Tensor messages);
 
  private:
@@ -85,14 +85,14 @@ class OneLevelStreamExchange final : public StreamExchange {
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const QuantizedMeanOptions options_;
   const Route route_;
-  const std::unique_ptr<MeanCodec> codec_;  // Of one shot.
+  const std::unique_ptr<MeanCodec> codec_;  // For one shot.
   at::Tensor sent_;                         // First hop: this rank's parts for the other ranks; or its message for all.
   at::Tensor received_;                     // The other ranks' parts of the own shard; or all messages; by rank.
-  // Of two shots:
+  // These are for two shots:
   const std::vector<Segment> shards_;  // By rank.
   const MeansOfShards means_of_shards_;
   at::Tensor mean_;   // Second hop.
-  at::Tensor means_;  // Of all ranks, once somebody has asked for more than messages.
+  at::Tensor means_;  // By rank, once somebody has asked for more than messages.
 };
 
 }  // namespace narrowcast::collectives

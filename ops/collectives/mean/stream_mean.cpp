@@ -92,7 +92,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
     return parts;
   }
 
-  // Of this rank's segment: over its node, then over all of them.
+  // Averages this rank's segment: over its node, then over all of them.
   void average(const MeanCall& call, const at::Tensor& parts, const at::Tensor& message) {
     const Segment& segment = own_segment();
     const Means& means = means_[local_rank_];

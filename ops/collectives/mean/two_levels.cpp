@@ -18,7 +18,7 @@ using node::NodeLayout;
 using node::NodeMemory;
 using node::Turn;
 
-// Of a mean that stays in the node: in so many elements at least, and so many chunks at most, it is told to the others.
+// A mean that stays in the node is told to the others in chunks: of so many elements at least, and so many at most.
 constexpr int64_t kNodeChunkNumel = int64_t{1} << 18;
 constexpr int64_t kMostNodeChunks = 16;
 
@@ -97,7 +97,7 @@ class TwoLevels final : public MeanExchange {
   int64_t own() const { return memory_->local_rank(); }
   bool owns_elements() const { return own() < owners() && segments_[own()].numel > 0; }
 
-  // Of the owner of a segment of this node.
+  // The options of the exchange between the owners of the nodes' segments, of which this is one.
   static MeanOptions across_options(const TwoLevelOptions& options, int64_t owner, int64_t numel) {
     const NodeLayout& layout = options.nodes->layout;
     MeanOptions across = options.mean;
@@ -207,7 +207,7 @@ class TwoLevels final : public MeanExchange {
                                 [this](const Segment&) { publish_next(); }}});
   }
 
-  // Of the node's ranks.
+  // Averages the node's ranks.
   void average_chunk(const Segment& chunk) {
     RankMessages parts;
     for (int64_t local_rank = 0; local_rank < memory_->local_size(); ++local_rank) {
@@ -255,7 +255,7 @@ class TwoLevels final : public MeanExchange {
   const double weight_;
   const std::vector<std::vector<Segment>> chunks_;
   const std::unique_ptr<MeanExchange> across_;
-  // Of the call in progress:
+  // These are the call's in progress:
   MeanCall call_;
   Turn turn_;
   int64_t advanced_ = 0;

@@ -17,11 +17,11 @@ namespace narrowcast::collectives {
 // The elements of an array whose codes a rank sends; empty for ranks that own no segment. Of one level, all elements
 // and the rank's shard of them.
 struct SentParts {
-  Segment own;   // In the first hop: of this rank's numbers or, of two levels, of its node's.
-  Segment mean;  // In the second hop, if there is one.
+  Segment own;   // It is sent in the first hop: of this rank's numbers or, in two levels, of its node's.
+  Segment mean;  // It is sent in the second hop, if there is one.
 };
 
-// Of an array of `numel` elements.
+// The segment with that index of an array of `numel` elements.
 inline Segment segment_of(const node::NodeLayout& layout, int64_t index, int64_t numel) {
   return part_of({0, numel}, index, layout.segments(), cpu::kWireGrain);
 }
@@ -52,7 +52,7 @@ inline double weight_of_node(const node::NodeLayout& layout, int64_t node) {
 }
 
 struct TwoLevelOptions {
-  MeanOptions mean;  // Of the group: rank, size, array.
+  MeanOptions mean;  // What the group exchanges: rank, size, array.
   std::shared_ptr<const node::FoundNodes> nodes;
   int64_t array = 0;  // The memory's number for this array of a job.
   LinkCost link = {};

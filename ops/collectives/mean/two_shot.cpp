@@ -55,7 +55,7 @@ class TwoShot final : public MeanExchange {
   const std::vector<std::vector<Segment>> chunks_;  // By rank, whose shards they make up.
   MessageLayout layout_;
   std::vector<ChunkMessages> messages_;  // By chunk.
-  // Of the call in progress:
+  // These are the call's in progress:
   MeanCall call_;
   std::vector<at::Tensor> placed_;
   std::vector<int64_t> part_receives_;  // By chunk, then by distance of the peer.

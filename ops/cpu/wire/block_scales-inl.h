@@ -66,8 +66,8 @@ HWY_INLINE FourMagnitudes largest_of_each(FourMagnitudes a, FourMagnitudes b, Fo
 // The scales of a tile's blocks. Arrays have room for a vector behind the last block.
 struct BlockScales {
   static constexpr int64_t kRoom = kTile / 32 + 16;
-  alignas(64) int32_t largest[kRoom];  // Bits of the largest magnitude.
-  alignas(64) uint32_t bits[kRoom];    // Of the scale; in the low half.
+  alignas(64) int32_t largest[kRoom];  // The largest magnitude's bits.
+  alignas(64) uint32_t bits[kRoom];    // The scale's, in the low half.
   alignas(64) float inverse[kRoom];
 };
 

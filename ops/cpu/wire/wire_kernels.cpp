@@ -137,7 +137,7 @@ HWY_INLINE void average_tile(const RankParts& parts, int64_t begin, int64_t byte
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Of a vector of D, from element i on. Messages are bytes of any alignment.
+// The sum of a vector of D, from element i on. Messages are bytes of any alignment.
 template <class D>
 HWY_INLINE hn::Vec<D> sum_of_numbers(D d, const std::vector<const uint8_t*>& numbers, int64_t i) {
   const hn::Repartition<uint8_t, D> d_bytes;

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kWarp* kWarpsOfBlock)
   }
 }
 
-// Of T the rows, of S scales and bias.
+// Rows are of type T, scales and bias of type S.
 template <class T, class S>
 struct FewRows {
   const Int8Layer& layer;

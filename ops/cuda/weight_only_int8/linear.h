@@ -18,7 +18,7 @@ struct Int8Layer {
   const int8_t* codes;  // [outputs, inputs]
   const void* scales;   // [outputs]
   const void* bias;     // [outputs], or null for none
-  FloatType type;       // Of scales and bias: float32, or the type of the rows.
+  FloatType type;       // Scales and bias are float32, or of the type of the rows.
   int64_t inputs;
   int64_t outputs;
 };

@@ -69,7 +69,7 @@ struct MatrixUnits<__half> {
   }
 };
 
-// Of T the rows, of S scales and bias.
+// Rows are of type T, scales and bias of type S.
 template <class T, class S>
 struct RowTiles {
   const Int8Layer& layer;

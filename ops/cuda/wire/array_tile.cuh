@@ -15,9 +15,9 @@
 namespace narrowcast::cuda {
 
 inline constexpr int kWarpSize = 32;
-inline constexpr unsigned kAllLanes = ~0U;  // Of a warp, for functions that name those which wait for each other.
+inline constexpr unsigned kAllLanes = ~0U;  // A warp has these; functions name those which wait for each other.
 inline constexpr int kRows = 8;
-inline constexpr int kColumns = 4;  // Of a lane.
+inline constexpr int kColumns = 4;  // A lane has so many.
 inline constexpr int kRowElements = kWarpSize * kColumns;
 inline constexpr int kTile = kRows * kRowElements;  // Begins a block in every wire format.
 

@@ -31,7 +31,7 @@ struct StagingBuffer {
 
 // How a segment of bytes lies: `head` of them before the first granule, `whole` granules, `tail` behind them.
 struct Granules {
-  int phase;  // Of the first byte in its granule.
+  int phase;  // The first byte's place in its granule.
   int head;
   int whole;
   int tail;
@@ -67,7 +67,7 @@ template <int kMost>
 struct IncomingBytes {
   Granules lie;
   uint8_t* begin;      // In shared memory.
-  int own_edge_place;  // Of the byte that the lane takes there itself, or -1.
+  int own_edge_place;  // The place of the byte that the lane takes there itself, or -1.
   uint8_t own_edge;
 
   // Asks for `size` bytes, which will lie from `staging` + their phase on. No lane may still read there.

@@ -104,7 +104,7 @@ struct BlockTile {
   static constexpr int kBlocksPerRow = kBlock > kRowElements ? 1 : kRowElements / kBlock;
   static constexpr int kLanesPerBlock = kWarpSize / kBlocksPerRow;
   static constexpr int kScales = kRows / kRowsPerBlock;
-  static constexpr int kCodeBytes = kColumns * kBits / 8;  // Of a lane in a row.
+  static constexpr int kCodeBytes = kColumns * kBits / 8;  // A lane has so many in a row.
 
   // Where in a message the codes of a lane in a row begin: the sum of a lane's part and a row's, a constant.
   static __device__ __forceinline__ int lane_offset(int lane) {
@@ -255,7 +255,7 @@ struct FloatTile {
   using Element = typename Format::Element;
   using Code = typename Element::Code;
   static constexpr int kUnit = sizeof(Code);
-  static constexpr int kWords = kColumns * kUnit / 4;  // Of a lane in a row.
+  static constexpr int kWords = kColumns * kUnit / 4;  // A lane has so many in a row.
 
   static __device__ __forceinline__ int codes_offset(int row, int lane) {
     return (row * kRowElements + kColumns * lane) * kUnit;

@@ -24,7 +24,7 @@ inline constexpr int64_t kMaxRanks = 256;
 
 // An array, and where its message goes.
 struct EncodeArguments {
-  FloatType type = FloatType::kFloat32;  // Of x.
+  FloatType type = FloatType::kFloat32;  // x's.
   const void* x = nullptr;               // n elements.
   int64_t n = 0;
   // Error feedback: null, or n numbers that are added to x and then replaced by what the message lacks of the sum;
@@ -38,7 +38,7 @@ struct EncodeArguments {
 struct DecodeArguments {
   const uint8_t* message = nullptr;
   int64_t n = 0;
-  FloatType type = FloatType::kFloat32;  // Of out.
+  FloatType type = FloatType::kFloat32;  // out's.
   void* out = nullptr;                   // n elements.
 };
 
@@ -47,7 +47,7 @@ struct RankParts {
   const uint8_t* messages[kMaxRanks] = {};  // By rank.
   int64_t ranks = 0;                        // 1 to kMaxRanks.
   int64_t own_rank = 0;                     // Whose part is `own` and whose message is not read; `ranks` if nobody's.
-  FloatType type = FloatType::kFloat32;     // Of own.
+  FloatType type = FloatType::kFloat32;     // own's.
   const void* own = nullptr;                // n elements.
   float* own_residual = nullptr;            // Null, or n numbers that are added to `own` and then set to 0.
   int64_t n = 0;

@@ -61,8 +61,8 @@ struct WarpTile {
 template <class Format>
 struct Outgoing {
   const WarpTile<Format>& tile;
-  const codec::wire::Rounding& rounding;  // Of the array.
-  uint8_t* message;                       // Of the array.
+  const codec::wire::Rounding& rounding;  // The array's.
+  uint8_t* message;                       // The array's.
   StagingBuffer<Format>& staging;
 
   __device__ __forceinline__ uint8_t* bytes() const { return message + tile.first_byte; }
