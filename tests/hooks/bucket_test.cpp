@@ -7,9 +7,13 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <vector>
 
+#include <narrowcast/errors.h>
 #include <narrowcast/hooks.h>
 #include "tests/hooks/bucket.h"
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::hooks {
@@ -21,6 +25,35 @@ TEST(OneDimensional, AreParametersWithOneDimensionOrNone) {
   EXPECT_TRUE(is_one_dimensional(at::ones({})));
   EXPECT_TRUE(is_one_dimensional(at::ones({3})));
   EXPECT_FALSE(is_one_dimensional(at::ones({3, 1})));
+}
+
+// Parameters a [2], empty [0] and b [3] of a bucket, in any order.
+TEST(SavedLayout, IsInTheOrderOfTheBucket) {
+  const NamedParameter a{"a", at::ones({2})};
+  const NamedParameter empty{"empty", at::ones({0})};
+  const NamedParameter b{"b", at::ones({3, 1})};
+  std::vector<ParameterSegment> layout;
+  insert_parameter(layout, b, 2);
+  EXPECT_EQ(gap_in(layout), 0);
+  insert_parameter(layout, a, 0);
+  insert_parameter(layout, empty, 2);
+  EXPECT_EQ(layout, (std::vector<ParameterSegment>{{a.tensor.unsafeGetTensorImpl(), {0, 2}, true},
+                                                   {empty.tensor.unsafeGetTensorImpl(), {2, 0}, true},
+                                                   {b.tensor.unsafeGetTensorImpl(), {2, 3}, false}}));
+  EXPECT_EQ(gap_in(layout), std::nullopt);
+  insert_parameter(layout, a, 7);
+  EXPECT_EQ(gap_in(layout), 5);
+}
+
+TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {
+  const auto place_of = [](const at::Tensor& place) { return place_in({{"place.a", place}}, "a", 2, 3); };
+  EXPECT_EQ(place_of(at::tensor({1, 5}, at::kLong)), (std::vector<int64_t>{1, 5}));
+  EXPECT_EQ(place_of(at::tensor({1, 5, 0}, at::kLong)), (std::vector<int64_t>{1, 5, 0}));
+  for (const at::Tensor& wrong : {at::zeros({1}, at::kLong), at::zeros({4}, at::kLong), at::zeros({2}, at::kInt),
+                                  at::tensor({0, -1}, at::kLong)}) {
+    EXPECT_EQ(testing::error_message<CorruptInputError>([&] { place_of(wrong); }),
+              "the hook's state 'place.a' is no place");
+  }
 }
 
 TEST(PerBucket, KeepsScratchUntilTheBucketChanges) {

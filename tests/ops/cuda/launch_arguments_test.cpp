@@ -1,8 +1,11 @@
 #include "ops/cuda/launch_arguments.h"
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+
+#include "ops/cuda/tensor_arguments.h"
 
 namespace narrowcast::cuda {
 namespace {
@@ -32,6 +35,14 @@ TEST(VisitFloatType, HasNoFloat64AmongTheNarrowOnes) {
   FloatType visited = FloatType::kFloat64;
   visit_narrow_float_type(FloatType::kFloat16, [&](auto constant) { visited = constant; });
   EXPECT_EQ(visited, FloatType::kFloat16);
+}
+
+TEST(FloatTypeOf, IsThatOfADtypeThatIsQuantised) {
+  EXPECT_EQ(float_type_of(at::kFloat), FloatType::kFloat32);
+  EXPECT_EQ(float_type_of(at::kDouble), FloatType::kFloat64);
+  EXPECT_EQ(float_type_of(at::kBFloat16), FloatType::kBfloat16);
+  EXPECT_EQ(float_type_of(at::kHalf), FloatType::kFloat16);
+  EXPECT_THROW(float_type_of(at::kInt), c10::TypeError);
 }
 
 }  // namespace
