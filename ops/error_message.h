@@ -18,4 +18,16 @@ inline std::string error_message(const std::exception& error) {
 // For messages of one line: LibTorch's go on with explanations, or with a backtrace.
 inline std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
+// Calls body(). What it threw, in one line; empty if nothing.
+template <class Body>
+std::string failure_of(const Body& body) {
+  try {
+    body();
+    return {};
+  } catch (const std::exception& error) {
+    const std::string line = first_line(error_message(error));
+    return line.empty() ? "an error that says nothing" : line;
+  }
+}
+
 }  // namespace narrowcast

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ops/engine/engine.h"
+#include "ops/error_message.h"
 #include "ops/node/shared_memory.h"
 
 namespace narrowcast::node {
@@ -124,15 +125,13 @@ class FindJob final : public engine::Job {
     }
   }
 
-  // What the system refuses this rank is for all ranks to know.
+  // What this rank cannot do, be it that the system refuses it or that memory lacks, is for all ranks to know: those
+  // of its node would wait for it.
   template <class Body>
   void or_refuse(const Body& body) {
-    try {
-      body();
-    } catch (const std::system_error& error) {
-      if (refusal_.empty()) {
-        refusal_ = c10::str("rank ", rank_, ": ", error.what());
-      }
+    const std::string failure = failure_of(body);
+    if (!failure.empty() && refusal_.empty()) {
+      refusal_ = c10::str("rank ", rank_, ": ", failure);
     }
   }
 
@@ -191,7 +190,7 @@ class FindJob final : public engine::Job {
   // The first rank of each node makes it, also one alone where others are not.
   void make_memory() {
     if (layout_.has_levels() && own_node().front() == rank_) {
-      memory_.emplace(SharedMemory::create(NodeMemory::reserved_bytes()));
+      memory_.emplace(NodeMemory::reserve(std::ssize(own_node())));
     }
   }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ops/backend_errors.h"
+#include "ops/error_message.h"
 #include "ops/node/shared_memory.h"
 
 namespace narrowcast::node {
@@ -66,6 +67,20 @@ class NodeMemory::Wait final : public engine::Awaited {
 int64_t NodeMemory::reserved_bytes() {
   return kArrays * kSlots * static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) *
          static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+SharedMemory NodeMemory::reserve(int64_t local_size) {
+  const auto is_granted = [](int64_t bytes) { return failure_of([=] { SharedMemory::create(bytes); }).empty(); };
+  const int64_t least = kArrays * kSlots * local_size * kLeastBuffer + kPage * local_size;
+  int64_t bytes = reserved_bytes();
+  if (!is_granted(bytes)) {
+    bytes /= 4;
+    while (bytes > least && !is_granted(2 * bytes)) {
+      bytes /= 2;
+    }
+    bytes = std::max(bytes, least);
+  }
+  return SharedMemory::create(bytes);
 }
 
 NodeMemory::NodeMemory(SharedMemory memory, std::vector<int64_t> ranks, int64_t own,
@@ -124,7 +139,7 @@ void NodeMemory::trim(int64_t array) {
 float* NodeMemory::staging_buffer(const Turn& turn, int64_t local_rank, int64_t numel) const {
   TORCH_CHECK_VALUE(numel <= buffer_bytes_ / static_cast<int64_t>(sizeof(float)), "an array of ", numel,
                     " elements is too large for ", local_size(), " ranks of a node with ", memory_.bytes(),
-                    " bytes of memory");
+                    " bytes of memory; levels: one needs none");
   const int64_t buffer = words_of(local_rank).buffers[turn.array][turn.slot].load(std::memory_order_relaxed) % kSlots;
   const int64_t index = (turn.array * kSlots + buffer) * local_size() + local_rank;
   return reinterpret_cast<float*>(memory_.data() + arrays_begin_ + index * buffer_bytes_);

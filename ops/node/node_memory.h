@@ -45,6 +45,12 @@ class NodeMemory {
   // Bytes to reserve: for each slot's buffers as much as the machine has memory. What is not used costs nothing.
   static int64_t reserved_bytes();
 
+  // Memory of so many bytes for so many ranks. Where the system refuses as much, as by RLIMIT_AS, a smaller power of
+  // two of it, of which it would have granted twice: that much is left to the process. At least kLeastBuffer for each
+  // staging buffer; std::system_error if that is refused, too.
+  static SharedMemory reserve(int64_t local_size);
+  static constexpr int64_t kLeastBuffer = int64_t{64} << 20;
+
   // `ranks`: of the group, in ascending order, that share the memory. `own`: this rank's place among them.
   // `connections`: to each of them, none to itself; a rank is gone when its connection is closed.
   NodeMemory(SharedMemory memory, std::vector<int64_t> ranks, int64_t own, std::vector<Descriptor> connections);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
@@ -105,12 +106,13 @@ void limit_mappings(int64_t bytes) {
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &limits), 0);
 }
 
-// As where the system refuses to map so much. Rank 0 makes the memory, rank 1 opens it.
+// As where the system refuses to map so much. Rank 0 makes the memory, and asks for less then, rank 1 opens it.
 TEST(FindNodes, IsFlatWhereARankCannotMapTheMemory) {
   for (const int64_t limited : {0, 1}) {
     const auto codes = fork_ranks(2, [=](int64_t rank, const Group& group) {
       find_nodes(group, 2);  // Which frees the memory that groups of other tests had.
-      if (rank == limited) limit_mappings(NodeMemory::reserved_bytes() / 2);
+      if (rank == limited)
+        limit_mappings(limited == 0 ? 2 * NodeMemory::kLeastBuffer : NodeMemory::reserved_bytes() / 2);
       const auto found = find_nodes(group);
       EXPECT_EQ(found->layout, NodeLayout::flat(2));
       EXPECT_EQ(found->memory, nullptr);
@@ -120,6 +122,26 @@ TEST(FindNodes, IsFlatWhereARankCannotMapTheMemory) {
     });
     EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed));
   }
+}
+
+TEST(FindNodes, TakesLessMemoryWhereTheSystemRefusesAsMuch) {
+  const auto codes = fork_ranks(2, [](int64_t rank, const Group& group) {
+    find_nodes(group, 2);
+    const int64_t granted = 20 * NodeMemory::kLeastBuffer;
+    limit_mappings(granted);
+    const auto found = find_nodes(group);
+    EXPECT_EQ(found->why_flat, "");
+    ASSERT_NE(found->memory, nullptr);
+    const Turn turn = found->memory->take_turn(0);
+    constexpr int64_t kNumel = NodeMemory::kLeastBuffer / sizeof(float);
+    found->memory->staging_buffer(turn, rank, kNumel)[kNumel - 1] = static_cast<float>(10 + rank);
+    wait_for_ranks(group);
+    EXPECT_EQ(found->memory->staging_buffer(turn, 1 - rank, kNumel)[kNumel - 1], static_cast<float>(11 - rank));
+    EXPECT_NO_THROW(SharedMemory::create(granted / 4)) << "as much is left to the process";
+    EXPECT_THROW(SharedMemory::create(granted), std::system_error);
+    wait_for_ranks(group);
+  });
+  EXPECT_THAT(codes, ElementsAre(kRankPassed, kRankPassed));
 }
 
 }  // namespace
