@@ -16,6 +16,7 @@
 
 #include "ops/backend_errors.h"
 #include "ops/collectives/group.h"
+#include "ops/collectives/link.h"
 
 namespace narrowcast::hooks {
 namespace {
@@ -121,9 +122,10 @@ c10d::GradBucket GradientBuckets::bucket(size_t i) const {
                           std::nullopt);
 }
 
+namespace {
+
 // All of one size before the next: a hook keeps memory for a bucket's size, and would make it anew each time.
-ExchangeCost measure_exchange(CommHook& hook, const GroupPtr& group, const CostMeasurement& options) {
-  check_measurement(options);
+ExchangeCost measured_line(CommHook& hook, const GroupPtr& group, const CostMeasurement& options) {
   const double budget_of_size = options.seconds / 2;
   const double enough = options.seconds * kShareOfOne;
   Exchanges small(hook, group, options.small_numel);
@@ -142,6 +144,16 @@ ExchangeCost measure_exchange(CommHook& hook, const GroupPtr& group, const CostM
     return {.seconds = std::max(0.0, small_seconds - slope * static_cast<double>(options.small_numel)),
             .seconds_per_element = slope};
   }
+}
+
+}  // namespace
+
+ExchangeCost measure_exchange(CommHook& hook, const GroupPtr& group, const CostMeasurement& options) {
+  check_measurement(options);
+  const int64_t sent_before = hook.payload_bytes_sent();
+  const ExchangeCost cost = measured_line(hook, group, options);
+  collectives::count_measuring_bytes(group, hook.payload_bytes_sent() - sent_before);
+  return cost;
 }
 
 }  // namespace narrowcast::hooks

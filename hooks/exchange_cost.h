@@ -69,7 +69,8 @@ struct CostMeasurement {
 // what a network lets pass at once. Where one of them takes an eighth of the time that there is, twice, it is large
 // enough.
 //
-// The hook is one made for this: its state and counters change. Throws c10::ValueError for options out of range,
+// The hook is one made for this: its state and counters change. What it sends is counted as measuring
+// (collectives::measuring_bytes_sent). Throws c10::ValueError for options out of range,
 // c10::DistBackendError if a peer fails, and what the hook throws.
 NARROWCAST_EXPORT ExchangeCost measure_exchange(CommHook& hook, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                 const CostMeasurement& options = {});

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -175,7 +176,25 @@ std::optional<LinkPeers> peers_within_node(const NodeLayout& layout, int64_t ran
   return LinkPeers{local[(local_rank + 1) % size], local[(local_rank + size - 1) % size]};
 }
 
+struct Counter {
+  mutable std::atomic<int64_t> bytes{0};
+};
+
+std::shared_ptr<const Counter> counter_of(const Group& group) {
+  static node::KeptByGroup<bool, Counter> kept;
+  auto counter = kept.find(group, true);
+  if (counter == nullptr) {
+    counter = std::make_shared<const Counter>();
+    kept.keep(group, true, counter);
+  }
+  return counter;
+}
+
 }  // namespace
+
+int64_t measuring_bytes_sent(const Group& group) { return counter_of(group)->bytes; }
+
+void count_measuring_bytes(const Group& group, int64_t bytes) { counter_of(group)->bytes += bytes; }
 
 LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers, const LinkEffort& effort) {
   Measurement measurement(group, peers);
@@ -206,12 +225,17 @@ std::shared_ptr<const Link> find_link(const Group& group, const NodeLayout& layo
     return known;
   }
   const int64_t rank = group->getRank();
+  const auto measure = [&](const std::optional<LinkPeers>& peers) {
+    const LinkRates rates = measure_link(group, peers);
+    count_measuring_bytes(group, rates.payload_bytes_sent);
+    return rates.cost;
+  };
   Link link;
   if (layout.nodes() > 1) {
-    link.between_nodes = measure_link(group, peers_between_nodes(layout, rank)).cost;
+    link.between_nodes = measure(peers_between_nodes(layout, rank));
   }
   if (layout.has_levels()) {
-    link.within_node = measure_link(group, peers_within_node(layout, rank)).cost;
+    link.within_node = measure(peers_within_node(layout, rank));
   }
   auto found = std::make_shared<const Link>(link);
   kept.keep(group, layout, found);

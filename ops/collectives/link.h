@@ -68,4 +68,9 @@ struct Link {
 NARROWCAST_EXPORT std::shared_ptr<const Link> find_link(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                         const node::NodeLayout& layout);
 
+// Payload that this rank has sent over the group to measure: links, and what exchanges take. It is no gradient, and so
+// in no hook's count. Thread-safe.
+NARROWCAST_EXPORT int64_t measuring_bytes_sent(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+NARROWCAST_EXPORT void count_measuring_bytes(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t bytes);
+
 }  // namespace narrowcast::collectives

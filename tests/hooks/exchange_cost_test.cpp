@@ -13,6 +13,7 @@
 
 #include <narrowcast/hooks.h>
 #include "hooks/basic_hooks.h"
+#include "ops/collectives/link.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -145,6 +146,19 @@ TEST(MeasureExchange, MeasuresEachSizeAtLeastOnceAndAtMostAsOftenAsItIsTold) {
     SlowHook twice(0);
     measure_exchange(twice, group, {.small_numel = 4, .large_numel = 8, .iterations = 2, .seconds = 1000});
     EXPECT_THAT(twice.sizes(), ::testing::ElementsAre(4, 4, 4, 8, 8, 8));
+  });
+}
+
+TEST(MeasureExchange, CountsWhatItSends) {
+  testing::run_ranks(2, [](int64_t, const Group& group) {
+    const auto hook = create_comm_hook("allreduce", {group});
+    measure_exchange(*hook, group, {.small_numel = 4, .large_numel = 8, .iterations = 1});
+    EXPECT_EQ(collectives::measuring_bytes_sent(group), hook->payload_bytes_sent());
+    const int64_t sent = hook->payload_bytes_sent();
+    EXPECT_GE(sent, 4 * (4 + 4 + 8 + 8));
+    measure_exchange(*hook, group, {.small_numel = 4, .large_numel = 8, .iterations = 1});
+    EXPECT_EQ(collectives::measuring_bytes_sent(group), hook->payload_bytes_sent()) << "nothing twice";
+    EXPECT_GT(hook->payload_bytes_sent(), sent);
   });
 }
 

@@ -46,6 +46,21 @@ TEST_P(FindLinkOf, IsTheSameOnAllRanksAndMeasuredOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, FindLinkOf, ::testing::Values(1, 2, 3, 5));
 
+// Ranks 0 and 2 have peers between nodes, ranks 0 and 1 within one.
+TEST(FindLink, CountsWhatItSends) {
+  run_ranks(3, [&](int64_t, const Group& group) {
+    EXPECT_EQ(measuring_bytes_sent(group), 0);
+    const NodeLayout layout({0, 0, 1});
+    find_link(group, layout);
+    const int64_t sent = measuring_bytes_sent(group);
+    EXPECT_GE(sent, 1 << 16) << "a message of the least size";
+    find_link(group, layout);
+    EXPECT_EQ(measuring_bytes_sent(group), sent) << "measured once";
+    count_measuring_bytes(group, 5);
+    EXPECT_EQ(measuring_bytes_sent(group), sent + 5);
+  });
+}
+
 TEST(MeasureLink, GrowsItsMessagesUntilOneTakesLongEnough) {
   const LinkEffort effort{
       .pings = 2, .messages = 2, .message_seconds = 1e-9, .least_bytes = 1 << 16, .most_bytes = 1 << 20};

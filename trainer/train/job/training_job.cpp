@@ -139,6 +139,7 @@ nlohmann::json results_of(const Ended& ended) {
   nlohmann::json results = {{"training_loss", result.training_loss},
                             {"payload_bytes_sent", result.payload_bytes_sent},
                             {"payload_bytes_without_hook", result.payload_bytes_without_hook},
+                            {"measuring_bytes_sent", result.measuring_bytes_sent},
                             {"seconds", result.seconds},
                             {"skipped_steps", result.skipped_steps},
                             {"replicas_identical", ended.replicas_identical}};

@@ -109,6 +109,7 @@ void Metrics::on_step(const StepReport& report) {
                          {"units_per_second", report.units_per_second},
                          {"seconds", report.seconds},
                          {"payload_bytes_sent", report.payload_bytes_sent},
+                         {"measuring_bytes_sent", report.measuring_bytes_sent},
                          {"skipped_steps", report.skipped_steps}};
   if (report.gradient_norm.has_value()) {
     line["gradient_norm"] = *report.gradient_norm;

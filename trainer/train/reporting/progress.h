@@ -26,10 +26,11 @@ struct StepReport {
   double loss = 0;           // mean over all ranks and the steps since the previous report
   double learning_rate = 0;  // of the last step
   std::optional<double> gradient_norm =
-      std::nullopt;                // of the last step, before clipping; none if gradients are not clipped
-  double units_per_second = 0;     // all ranks, since the previous report; a unit is a token or a sample
-  double seconds = 0;              // since the training began
-  int64_t payload_bytes_sent = 0;  // by this rank since the training began, see CommHook::payload_bytes_sent
+      std::nullopt;                  // of the last step, before clipping; none if gradients are not clipped
+  double units_per_second = 0;       // all ranks, since the previous report; a unit is a token or a sample
+  double seconds = 0;                // since the training began
+  int64_t payload_bytes_sent = 0;    // by this rank since the training began, see CommHook::payload_bytes_sent
+  int64_t measuring_bytes_sent = 0;  // by this rank, to measure links and exchanges; since the process began
   std::optional<double> compression = std::nullopt;  // of the last step, see CommHook::compression
   int64_t skipped_steps = 0;                         // since the training began, because a gradient was not finite
   std::optional<OuterReport> outer = std::nullopt;  // with an outer optimizer; its bytes are in payload_bytes_sent, too

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "ops/collectives/link.h"
+
 namespace narrowcast::training {
 namespace {
 
@@ -43,6 +45,8 @@ TrainingParts OptimizerSteps::parts() {
 int64_t OptimizerSteps::payload_bytes_sent() const {
   return ddp_.payload_bytes_sent() + (outer_ ? outer_->payload_bytes_sent() : 0);
 }
+
+int64_t OptimizerSteps::measuring_bytes_sent() const { return collectives::measuring_bytes_sent(ddp_.process_group()); }
 
 void OptimizerSteps::take_next(Counters& counters) {
   const int64_t step = ++counters.step;

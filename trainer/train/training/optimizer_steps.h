@@ -30,6 +30,8 @@ class OptimizerSteps {
   OuterOptimizer* outer() { return outer_ ? &*outer_ : nullptr; }
   // By this rank, what the outer optimizer has sent included.
   int64_t payload_bytes_sent() const;
+  // By this rank to measure links and exchanges, which is in no other count.
+  int64_t measuring_bytes_sent() const;
   const data::BatchPlan& plan() const { return plan_; }
   double learning_rate_of(int64_t step) const { return learning_rate_.at(step - 1); }
 

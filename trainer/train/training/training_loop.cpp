@@ -73,6 +73,7 @@ class TrainingRun {
             .training_loss = counters_.training_loss,
             .payload_bytes_sent = steps_.payload_bytes_sent(),
             .payload_bytes_without_hook = steps_.model().payload_bytes_without_hook(),
+            .measuring_bytes_sent = steps_.measuring_bytes_sent(),
             .compression = steps_.model().compression(),
             .seconds = counters_.seconds,
             .skipped_steps = counters_.skipped_steps,
@@ -110,6 +111,7 @@ class TrainingRun {
             .units_per_second = static_cast<double>(units) / seconds,
             .seconds = counters_.seconds,
             .payload_bytes_sent = steps_.payload_bytes_sent(),
+            .measuring_bytes_sent = steps_.measuring_bytes_sent(),
             .compression = steps_.model().compression(),
             .skipped_steps = counters_.skipped_steps,
             .outer = outer_report()};

@@ -33,6 +33,7 @@ struct TrainingResult {
   double training_loss = 0;                // mean over the ranks and the steps taken since the last report but one
   int64_t payload_bytes_sent = 0;          // by this rank
   int64_t payload_bytes_without_hook = 0;  // what it would have sent
+  int64_t measuring_bytes_sent = 0;        // by this rank, in no other count; since the process began
   std::optional<double> compression;       // of the last step, see CommHook::compression
   double seconds = 0;                      // without the evaluations
   int64_t skipped_steps = 0;               // for their gradients; the same on all ranks, but with an outer optimizer

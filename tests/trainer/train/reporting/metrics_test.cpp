@@ -41,6 +41,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
     step.units_per_second = 100;
     step.seconds = 0.5;
     step.payload_bytes_sent = 4096;
+    step.measuring_bytes_sent = 1024;
     step.skipped_steps = 2;
     metrics.on_step(step);
     step.gradient_norm = 0.75;
@@ -60,6 +61,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"units_per_second", 100.0},
        {"seconds", 0.5},
        {"payload_bytes_sent", 4096},
+       {"measuring_bytes_sent", 1024},
        {"skipped_steps", 2}},
       {{"event", "step"},
        {"step", 5},
@@ -68,6 +70,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"units_per_second", 100.0},
        {"seconds", 0.5},
        {"payload_bytes_sent", 4096},
+       {"measuring_bytes_sent", 1024},
        {"skipped_steps", 2},
        {"gradient_norm", 0.75},
        {"compression", 3.5}},
