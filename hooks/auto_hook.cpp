@@ -23,10 +23,17 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kCost = "cost";  // A candidate's seconds of an exchange and of an element, in all and sent.
 constexpr const char* kAgreeing = "agreeing on the link of the hook auto";
-constexpr const char* kGiven = "given";   // Gbit/s and microseconds as the options said; 0 for what they did not say.
-constexpr double kMostChange = 4.0 / 3;   // What an exchange took over what was predicted, at most,
-constexpr double kLeastChange = 2.0 / 3;  // and at least, while the link counts as unchanged.
-constexpr double kMostFactor = 64;        // One look changes the link by this at most.
+constexpr const char* kGiven = "given";  // Gbit/s and microseconds as the options said; 0 for what they did not say.
+constexpr const char* kCountOfChanges = "changes";
+constexpr const char* kLinkBetweenNodes = "link";
+constexpr const char* kLinkWithinNode = "link_within_node";
+// It is the same link while what it takes over what was predicted lies between these.
+constexpr double kMostFactor = 4.0 / 3;
+constexpr double kLeastFactor = 2.0 / 3;
+// By which one look changes it at most. A link that seems faster may be a prediction of the rest that was too high.
+constexpr double kMostChange = 64;
+constexpr double kLeastChange = 1.0 / 8;
+constexpr double kWithinNoise = 0.1;  // Of what exchanges take: by less than that, machines differ from predictions.
 constexpr double kNothingSeen = std::numeric_limits<double>::max();
 // Stretches that are a smaller share of what a step is predicted to take say too little.
 constexpr double kShareOfStep = 0.5;
@@ -65,12 +72,31 @@ ExchangeCost lesser_parts(const ExchangeCost& a, const ExchangeCost& b) {
   return {std::min(a.seconds, b.seconds), std::min(a.seconds_per_element, b.seconds_per_element)};
 }
 
+// Whether the group moves tensors on GPUs; before anything is sent.
+bool checked_on_gpus(const HookOptions& options) {
+  const bool on_gpus = collectives::moves_tensors_on(at::kCUDA, options.process_group);
+  if (on_gpus) {
+    check_auto_on_gpus(options.wire);
+  }
+  return on_gpus;
+}
+
 PredictedExchanges& operator+=(PredictedExchanges& sum, const PredictedExchanges& more) {
   sum = {sum.seconds + more.seconds, sum.sent + more.sent, sum.count + more.count};
   return sum;
 }
 
 }  // namespace
+
+double PredictedExchanges::link_factor(double took) const {
+  if (std::abs(took - seconds) < kWithinNoise * seconds) {
+    return 1;
+  }
+  const double rest = seconds - sent;
+  const double least = std::max(0.0, took - rest) / sent;  // Where the rest came first, or last,
+  const double most = count > 1 ? took / sent : least;     // and where it was done meanwhile.
+  return least > 1 ? least : std::min(most, 1.0);
+}
 
 class ExchangeWatch {
  public:
@@ -94,17 +120,16 @@ class ExchangeWatch {
     }
   }
 
-  // The step, which was predicted to take so long, is over: its last stretch counts if it is much of it.
+  // The step, which was predicted to take so long, is over: its last stretch counts if it is much of it, and something
+  // was sent.
   void end_step(const PredictedExchanges& step) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (in_flight_ == 0 && step.seconds > 0 && stretch_.seconds >= kShareOfStep * step.seconds) {
-      least_ = std::min(least_, took_ >= stretch_.seconds ? took_ / stretch_.seconds
-                                                          : std::min(1.0, took_ / stretch_.least_seconds()));
+    if (in_flight_ == 0 && stretch_.sent > 0 && stretch_.seconds >= kShareOfStep * step.seconds) {
+      least_ = std::min(least_, stretch_.link_factor(took_));
     }
   }
 
-  // In the steps since the last call, the least of what a stretch took over what was predicted, or 1 if it was between
-  // that and the least that it could take, or below that over the least; kNothingSeen if there was none.
+  // The least link_factor of a stretch in the steps since the last call; kNothingSeen if there was none.
   double take_least() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::exchange(least_, kNothingSeen);
@@ -123,14 +148,12 @@ class ExchangeWatch {
 AutoHook::AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures)
     : TableHook(row),
       options_(options),
-      on_gpu_(collectives::moves_tensors_on(at::kCUDA, options.process_group)),
+      on_gpu_(checked_on_gpus(options)),
       nodes_(find_hook_nodes(options)),
       window_(measures.window),
       candidates_(auto_candidates(options.wire, nodes_->layout)),
       watch_(std::make_shared<ExchangeWatch>(measures.now ? measures.now : steady_now)) {
   if (on_gpu_) {
-    TORCH_CHECK_VALUE(options.wire.levels != Levels::kTwo,
-                      "levels: two has no effect on GPUs, where hook auto takes allreduce so far");
     candidates_.resize(1);
   }
   if (candidates_.size() > 1) {
@@ -167,6 +190,8 @@ ExchangeCost AutoHook::cost_of(const std::string& name, const AutoMeasures& meas
              ? not_faster_than_link(measured, cost_on_link(name, options_, nodes_->layout, *link_.between_nodes))
              : measured;
 }
+
+std::string AutoHook::nodes() const { return nodes_text(*nodes_); }
 
 std::string AutoHook::decision() const {
   if (options_.process_group->getSize() == 1) {
@@ -218,11 +243,11 @@ c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& buck
 // rank asked before its buckets, which have been averaged since.
 void AutoHook::begin_step() {
   watch_->end_step(step_);
-  const PredictedExchanges last = std::exchange(step_, {});
+  step_ = {};
   if (agreement_) {
     const Agreement done = *std::exchange(agreement_, std::nullopt);
     with_backend_errors(options_.process_group->getRank(), kAgreeing, [&] { done.work->wait(); });
-    take_agreed(done.change.item<double>(), last);
+    take_agreed(done.factor.item<double>());
   }
   if (++steps_ == window_) {
     steps_ = 0;
@@ -230,29 +255,24 @@ void AutoHook::begin_step() {
   }
 }
 
-void AutoHook::agree_on(double change) {
+void AutoHook::agree_on(double factor) {
   const Group& group = options_.process_group;
-  Agreement agreement{.change = at::full({1}, change, at::kDouble), .work = nullptr};
-  std::vector<at::Tensor> tensors{agreement.change};
+  Agreement agreement{.factor = at::full({1}, factor, at::kDouble), .work = nullptr};
+  std::vector<at::Tensor> tensors{agreement.factor};
   c10d::AllreduceOptions least;
   least.reduceOp = c10d::ReduceOp::MIN;
   with_backend_errors(group->getRank(), kAgreeing, [&] { agreement.work = group->allreduce(tensors, least); });
   agreement_ = std::move(agreement);
 }
 
-// The link takes so much longer that the step would have been predicted to take what it was seen to take. Exchanges
-// side by side that are faster than the busier of link and processors are taken to be so by the link.
-void AutoHook::take_agreed(double change, const PredictedExchanges& step) {
-  if (change == kNothingSeen || (change <= kMostChange && change >= kLeastChange) || step.sent <= 0) {
+void AutoHook::take_agreed(double factor) {
+  if (factor == kNothingSeen || (factor <= kMostFactor && factor >= kLeastFactor)) {
     return;
   }
-  const double local = step.seconds - step.sent;
-  const bool is_side_by_side = change < 1 && step.count > 1;
-  const double factor =
-      std::clamp(is_side_by_side ? change : (change * step.seconds - local) / step.sent, 1 / kMostFactor, kMostFactor);
-  candidates_ = on_slower_link(std::move(candidates_), factor);
-  link_.between_nodes->seconds_per_hop *= factor;
-  link_.between_nodes->seconds_per_byte *= factor;
+  const double change = std::clamp(factor, kLeastChange, kMostChange);
+  candidates_ = on_slower_link(std::move(candidates_), change);
+  link_.between_nodes->seconds_per_hop *= change;
+  link_.between_nodes->seconds_per_byte *= change;
   watch_->take_least();  // What was seen since was compared with other predictions.
   ++changes_;
 }
@@ -260,6 +280,9 @@ void AutoHook::take_agreed(double change, const PredictedExchanges& step) {
 HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
   HookState state = CommHook::state(parameters);
   state.emplace(kGiven, given_tensor(options_.wire));
+  state.emplace(kCountOfChanges, int_tensor(changes_));
+  add_link(state, kLinkBetweenNodes, link_.between_nodes);
+  add_link(state, kLinkWithinNode, link_.within_node);
   add_nodes(state, nodes_->layout);
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const AutoCandidate& candidate = candidates_[i];
@@ -310,7 +333,19 @@ void AutoHook::resume_decision(const HookState& saved) {
   if (given != saved.end() &&
       numbers_of(given->second, kGiven, 2) == numbers_of(given_tensor(options_.wire), kGiven, 2)) {
     candidates_ = std::move(resumed);
+    resume_link(saved);
     is_resumed_ = true;
+  }
+}
+
+// Older states have no link, and do not say how often it had changed.
+void AutoHook::resume_link(const HookState& saved) {
+  changes_ = saved.contains(kCountOfChanges) ? int_of(saved, kCountOfChanges) : 0;
+  if (link_.between_nodes) {
+    link_.between_nodes = saved_link(saved, kLinkBetweenNodes).value_or(*link_.between_nodes);
+  }
+  if (link_.within_node) {
+    link_.within_node = saved_link(saved, kLinkWithinNode).value_or(*link_.within_node);
   }
 }
 
@@ -346,6 +381,15 @@ ErrorTerms greatest_terms(const SentBucket& bucket, const NodeLayout& layout, co
 }
 
 }  // namespace
+
+void check_auto_on_gpus(const WireOptions& wire) {
+  const bool asks_for_one_level = wire.levels == Levels::kOne || wire.node_size == 1;
+  for (const NamedOption& option : named_options({nullptr, wire})) {
+    const bool is_kept = option.kind == OptionKind::kLevels && asks_for_one_level;
+    TORCH_CHECK_VALUE(!option.is_given || is_kept, option.name, ": ", text_of(option.value),
+                      " has no effect on GPUs, where hook auto takes allreduce so far");
+  }
+}
 
 HookRow auto_row() {
   return {

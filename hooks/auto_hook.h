@@ -1,7 +1,6 @@
 // The hook that takes, for each bucket, the fastest of others.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -32,11 +31,14 @@ struct AutoMeasures {
 // What exchanges are predicted to take, one after the other; the same on all ranks.
 struct PredictedExchanges {
   double seconds = 0;
-  double sent = 0;  // The link's part of it.
+  double sent = 0;  // The link's part of it, > 0; the rest is that of codecs and of the node's memory.
   int64_t count = 0;
 
-  // Two are in flight at once: the link may work on one of them while processors work on the other.
-  double least_seconds() const { return count > 1 ? std::max(sent, seconds - sent) : seconds; }
+  // How many times as long as predicted the link has taken, where the exchanges have taken `took` seconds: 1 if they
+  // differ by less than machines do, or if that is between the two numbers that are possible. One exchange takes the
+  // link's part and the rest; of several two are in flight at once, so that the link may work on one of them while
+  // processors work on the other.
+  double link_factor(double took) const;
 };
 
 // When the exchanges of a step on one rank began and ended. Thread-safe: futures complete on other threads.
@@ -46,22 +48,23 @@ class ExchangeWatch;
 // exchanges of that size are predicted to take. Made by a collective, in which all candidates are measured; all ranks
 // decide alike. With one rank, and on GPUs, where nothing is measured so far, all buckets go to allreduce.
 //
-// After each window of steps the ranks compare what was predicted with the last stretch of a step in which something
-// was in flight, on the rank and in the step with the least: waiting for slower ranks, and computing beside it, only
-// add. If it is a third more, or less than two thirds of what it takes at least (PredictedExchanges), the link has
-// changed by as much as explains it, and the hook decides anew, on all ranks in the same step.
+// After each window of steps the ranks work out what the link has taken of the last stretch of a step in which
+// something was in flight (PredictedExchanges), on the rank and in the step with the least: waiting for slower ranks,
+// and computing beside it, only add. If it is a third more than predicted, or less, the link has changed by as much,
+// and the hook decides anew, on all ranks in the same step.
 class AutoHook final : public TableHook {
  public:
-  // A collective.
+  // A collective. c10::ValueError as check_auto_on_gpus where the group moves tensors on GPUs.
   AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures = {});
   ~AutoHook() override;
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  std::string nodes() const override;
   std::string decision() const override;
   std::optional<double> predicted_seconds(int64_t numel) const override;
 
-  // The candidates' own states, and what they were predicted to take. On the same nodes a training resumes with the
-  // same decisions.
+  // The candidates' own states, what they were predicted to take, by which link, and how often that had changed. On the
+  // same nodes a training resumes with the same decisions.
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
 
@@ -74,14 +77,15 @@ class AutoHook final : public TableHook {
 
  private:
   struct Agreement {
-    at::Tensor change;  // float64 [1]: the least of the ranks
+    at::Tensor factor;  // float64 [1]: the least of the ranks
     c10::intrusive_ptr<c10d::Work> work;
   };
   ExchangeCost cost_of(const std::string& name, const AutoMeasures& measures) const;
   void begin_step();
-  void agree_on(double change);
-  void take_agreed(double change, const PredictedExchanges& step);
+  void agree_on(double factor);
+  void take_agreed(double factor);
   void resume_decision(const HookState& saved);
+  void resume_link(const HookState& saved);
   bool gives_any_link() const;
 
   const HookOptions options_;
@@ -102,5 +106,8 @@ class AutoHook final : public TableHook {
 
 // What the table knows of it.
 HookRow auto_row();
+
+// c10::ValueError for options that would have an effect on its candidates only, but for those that ask for one level.
+void check_auto_on_gpus(const WireOptions& wire);
 
 }  // namespace narrowcast::hooks

@@ -5,7 +5,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <cmath>
+#include <string_view>
 #include <utility>
 
 #include <narrowcast/hooks.h>
@@ -212,10 +212,6 @@ void check_levels(const WireOptions& wire) {
                     "levels: two contradicts node_size: 1, with which every node has one rank");
 }
 
-void check_positive(const char* name, const std::optional<double>& value) {
-  TORCH_CHECK_VALUE(!value || (std::isfinite(*value) && *value > 0), name, ": must be positive, but is ", *value);
-}
-
 void check_auto_bits(const std::optional<int64_t>& bits) {
   TORCH_CHECK_VALUE(!bits || (*bits >= kFewestAutoBits && *bits <= kDefaultAutoBits), "auto_bits: must be in ",
                     kFewestAutoBits, "..", kDefaultAutoBits, ", but is ", *bits);
@@ -234,6 +230,15 @@ void check_local(const LocalOptions& local) {
 }
 
 }  // namespace
+
+void check_link(const WireOptions& wire) {
+  const auto check = [](const char* name, const std::optional<double>& value, double least, double most) {
+    TORCH_CHECK_VALUE(!value || (*value >= least && *value <= most), name, ": must be in ", least, "..", most,
+                      ", but is ", *value);
+  };
+  check("link_gbit", wire.link_gbit, kLeastLinkGbit, kMostLinkGbit);
+  check("link_us", wire.link_us, kLeastLinkUs, kMostLinkUs);
+}
 
 const HookRow& hook_row(const std::string& name) {
   const std::list<HookRow>& rows = hook_rows();
@@ -276,8 +281,7 @@ void check_comm_hook(const std::string& name, const WireOptions& wire, std::opti
   check_taken(row, {nullptr, wire, channel_size, local, power_sgd});
   check_auto_bits(wire.auto_bits);
   check_levels(wire);
-  check_positive("link_gbit", wire.link_gbit);
-  check_positive("link_us", wire.link_us);
+  check_link(wire);
   TORCH_CHECK_VALUE(!channel_size || *channel_size >= 1, "channel_size: must be at least 1, but is ", *channel_size);
   check_local(local);
   check_power_sgd(row, power_sgd);

@@ -114,6 +114,9 @@ const HookRow& hook_row(const std::string& name);
 // All rows, in the order of the documentation.
 const std::list<HookRow>& hook_rows();
 
+// c10::ValueError for a given link out of range.
+void check_link(const WireOptions& wire);
+
 // The options with which a hook does from its first step on what others let it do only after some steps: compress, or
 // average in groups.
 NARROWCAST_EXPORT HookOptions without_start(const std::string& hook, HookOptions options);

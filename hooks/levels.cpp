@@ -13,6 +13,7 @@
 namespace narrowcast::hooks {
 namespace {
 
+using collectives::LinkCost;
 using node::FoundNodes;
 using node::NodeLayout;
 
@@ -90,6 +91,10 @@ std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
   return found;
 }
 
+std::string nodes_text(const FoundNodes& found) {
+  return found.layout.text() + (found.why_flat.empty() ? "" : " (" + found.why_flat + ")");
+}
+
 std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
                                                                     const NodeLayout& layout) {
   if (!layout.has_levels() || !collectives::moves_tensors_on(at::kCUDA, options.process_group)) {
@@ -121,6 +126,24 @@ NodeLayout saved_nodes(const FormerRanks& saved) {
   const at::Tensor numbers = nodes.cpu().contiguous();
   const auto* const begin = numbers.const_data_ptr<int64_t>();
   return NodeLayout(std::vector<int64_t>(begin, begin + numbers.numel()));
+}
+
+void add_link(HookState& state, const char* name, const std::optional<LinkCost>& link) {
+  if (link) {
+    state.emplace(name, at::tensor({link->seconds_per_hop, link->seconds_per_byte}, at::kDouble));
+  }
+}
+
+std::optional<LinkCost> saved_link(const HookState& saved, const char* name) {
+  const auto found = saved.find(name);
+  if (found == saved.end()) {
+    return std::nullopt;
+  }
+  const at::Tensor& tensor = found->second;
+  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == 2 &&
+                             (tensor > 0).logical_and(tensor.isfinite()).all().item<bool>(),
+                         "the hook's state '", name, "' is no seconds per hop and per byte");
+  return LinkCost{tensor[0].item<double>(), tensor[1].item<double>()};
 }
 
 collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOptions& wire, const NodeLayout& layout) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
@@ -26,6 +28,9 @@ std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& optio
 std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
                                                                     const node::NodeLayout& layout);
 
+// What CommHook::nodes says of them.
+std::string nodes_text(const node::FoundNodes& found);
+
 // Whether the options say that there be two levels, and one is an error.
 bool asks_for_two_levels(const WireOptions& wire);
 
@@ -37,6 +42,12 @@ void add_nodes(HookState& state, const node::NodeLayout& layout);
 
 // That of the ranks which left the state. Throws CorruptInputError for what is none.
 node::NodeLayout saved_nodes(const FormerRanks& saved);
+
+// A link in a hook's saved state, under that name: float64 [2], seconds per hop and per byte; none where there is none.
+void add_link(HookState& state, const char* name, const std::optional<collectives::LinkCost>& link);
+
+// Nothing where the state has none of that name. Throws CorruptInputError for what is none.
+std::optional<collectives::LinkCost> saved_link(const HookState& saved, const char* name);
 
 // Whether the options say all of the link between nodes, so that nothing needs to be measured.
 inline bool gives_link(const WireOptions& wire) { return wire.link_gbit && wire.link_us; }

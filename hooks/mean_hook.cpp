@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <narrowcast/errors.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/levels.h"
 #include "ops/collectives/mean/affine_codec.h"
@@ -63,6 +62,8 @@ c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_engine(const c10d::Grad
   scratch.last = future;
   return future;
 }
+
+std::string MeanHook::nodes() const { return codec_ ? "" : nodes_text(*nodes_); }
 
 // All buffers are made, used and given away on the hook's stream.
 c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_stream(const c10d::GradBucket& bucket, const Layout& layout) {
@@ -149,18 +150,7 @@ constexpr int kPositionsPerBucket = 40;  // Elements of other buckets get other 
 
 constexpr const char* kStep = "step";
 constexpr const char* kLastBucket = "last_bucket";
-constexpr const char* kLink = "link";  // Seconds per hop and per byte.
-
-at::Tensor link_tensor(const collectives::LinkCost& link) {
-  return at::tensor({link.seconds_per_hop, link.seconds_per_byte}, at::kDouble);
-}
-
-collectives::LinkCost link_of(const at::Tensor& tensor) {
-  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == 2 &&
-                             (tensor > 0).logical_and(tensor.isfinite()).all().item<bool>(),
-                         "the hook's state '", kLink, "' is no seconds per hop and per byte");
-  return {tensor[0].item<double>(), tensor[1].item<double>()};
-}
+constexpr const char* kLink = "link";
 
 }  // namespace
 
@@ -173,7 +163,7 @@ HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& param
   state.emplace(kStep, int_tensor(static_cast<int64_t>(step_)));
   state.emplace(kLastBucket, int_tensor(last_bucket_));
   if (link()) {
-    state.emplace(kLink, link_tensor(*link()));
+    add_link(state, kLink, link());
     add_nodes(state, layout());
   }
   return state;
@@ -184,8 +174,8 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
   const HookState& own = saved.own();
   step_ = static_cast<uint64_t>(int_of(own, kStep));
   last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older ones lack it.
-  if (own.contains(kLink) && saved_nodes(saved) == layout()) {
-    resume_link(link_of(own.at(kLink)));
+  if (const auto link = saved_link(own, kLink); link && saved_nodes(saved) == layout()) {
+    resume_link(*link);
   }
   if (wire_options().error_feedback) {
     const at::Tensor& any = parameters.at(0).tensor;

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
@@ -32,6 +33,7 @@ class MeanHook : public TableHook {
   MeanHook(const HookRow& row, const HookOptions& options, collectives::MeanCodecFactory codec);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  std::string nodes() const override;
 
  protected:
   using Layout = std::vector<ParameterSegment>;

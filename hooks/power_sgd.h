@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
@@ -14,6 +15,7 @@
 #include "hooks/bucket.h"
 #include "hooks/execution.h"
 #include "hooks/hook_table.h"
+#include "hooks/levels.h"
 #include "hooks/power_sgd_states.h"
 #include "ops/collectives/mean/stream_groups.h"
 #include "ops/collectives/power_sgd/power_sgd_job.h"
@@ -34,6 +36,7 @@ class PowerSgdHook final : public TableHook {
   PowerSgdHook(const HookRow& row, const HookOptions& options);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  std::string nodes() const override { return nodes_text(*nodes_); }
 
   // Adds, to what PowerSgdStates has:
   //   iterations  int64: steps so far

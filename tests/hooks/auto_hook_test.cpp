@@ -4,9 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <barrier>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +14,7 @@
 #include "hooks/levels.h"
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/parameters_bucket.h"
+#include "tests/hooks/run_hook.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
@@ -36,12 +34,6 @@ WireOptions wire_of(int64_t node_size) { return {.node_size = node_size, .link_g
 // The hook of that name takes no time.
 AutoMeasures favouring(const std::string& favourite) {
   return {.cost = [=](const std::string& name) { return ExchangeCost{0, name == favourite ? 1e-9 : 1e-8}; }};
-}
-
-at::Tensor run_on(CommHook& hook, c10d::GradBucket bucket) {
-  const auto future = hook.runHook(bucket);
-  future->waitAndThrow();
-  return hook.parseHookResult(future->value());
 }
 
 at::Tensor auto_gradients(int64_t rank, int64_t numel = kAutoNumel) {
@@ -144,79 +136,28 @@ TEST(AutoHook, HasNothingToSendAlone) {
   });
 }
 
-// On a link of 100 Gbit/s allreduce is fastest, as it computes least; on a slower one, what sends less.
-WireOptions fast_link() { return {.node_size = 1, .link_gbit = 100, .link_us = 1}; }
-constexpr int64_t kLargeNumel = 1'000'000;
-
-ExchangeCost on_fast_link(const std::string& name) {
-  const std::map<std::string, double> local{{"allreduce", 1e-9}, {"bf16_compress", 3e-9}, {"int8", 5e-9}};
-  const NodeLayout layout = NodeLayout::flat(3);
-  ExchangeCost cost = cost_on_link(name, {nullptr, fast_link()}, layout, with_given_link({}, fast_link(), layout));
-  cost.seconds_per_element += local.at(name);
-  return cost;
-}
-
-// A clock that moves by what an exchange is to take whenever it is looked at: at an exchange's begin and at its end.
-struct ExchangeClock {
-  std::shared_ptr<std::atomic<double>> time = std::make_shared<std::atomic<double>>(0);
-  std::shared_ptr<std::atomic<double>> seconds_of_exchange = std::make_shared<std::atomic<double>>(0);
-  double operator()() const { return *time = *time + *seconds_of_exchange; }
-};
-
-constexpr int64_t kWindow = 3;
-
-// Steps of one bucket, each of which takes so many times what it was predicted to take, on ranks that are `waiting`
-// more than that.
-void take_steps(AutoHook& hook, const ExchangeClock& clock, int64_t steps, double times) {
-  *clock.seconds_of_exchange = times * on_fast_link("allreduce").of(kLargeNumel);
-  for (int64_t step = 0; step < steps; ++step) run_on(hook, make_bucket(auto_gradients(step, kLargeNumel)));
-}
-
-TEST(AutoHook, DecidesAgainWhenTheLinkHasChanged) {
-  run_ranks(3, [](int64_t rank, const Group& group) {
-    const ExchangeClock clock;
-    AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = on_fast_link, .now = clock, .window = kWindow});
-    EXPECT_EQ(hook.taken_for(kLargeNumel), "allreduce");
-    take_steps(hook, clock, 4 * kWindow, 1.3);
-    EXPECT_EQ(hook.changes(), 0) << "less than a third away";
-    take_steps(hook, clock, 4 * kWindow, rank == 1 ? 1 : 50);
-    EXPECT_EQ(hook.changes(), 0) << "rank 1 was not waiting: the others waited for it";
-    take_steps(hook, clock, 3 * kWindow, 20);
-    EXPECT_GE(hook.changes(), 1);
-    EXPECT_EQ(hook.taken_for(kLargeNumel), "int8");
-    EXPECT_THAT(hook.decision(), HasSubstr("decided again"));
-    const at::Tensor mean = run_on(hook, make_bucket(auto_gradients(rank, kLargeNumel)));
-    std::vector<at::Tensor> sum{mean.clone()};
-    group->allreduce(sum)->wait();
-    EXPECT_TRUE(at::allclose(sum[0], mean * 3, 1e-6, 0));
-  });
-}
-
-// The link and the processors are busy for as long, so that two exchanges side by side may take half of what they take
-// one after the other. Rank 1 begins when rank 0 has both in flight, and its own clock says that it waited.
-TEST(AutoHook, TakesExchangesSideBySideForNoFasterLink) {
-  const NodeLayout layout = NodeLayout::flat(2);
-  const auto cost = [&](const std::string& name) {
-    const ExchangeCost sent =
-        cost_on_link(name, {nullptr, fast_link()}, layout, with_given_link({}, fast_link(), layout));
-    return ExchangeCost{2 * sent.seconds, 2 * sent.seconds_per_element};
-  };
-  std::barrier<> both_are_in_flight(2);
-  run_ranks(2, [&](int64_t rank, const Group& group) {
-    const ExchangeClock clock;
-    AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = cost, .now = clock, .window = kWindow});
-    *clock.seconds_of_exchange = (rank == 0 ? 1 : 100) * *hook.predicted_seconds(kLargeNumel);
-    for (int64_t step = 0; step < 4 * kWindow; ++step) {
-      if (rank == 1) both_are_in_flight.arrive_and_wait();
-      std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
-      for (size_t index : {0, 1}) {
-        auto bucket = make_bucket(auto_gradients(rank, kLargeNumel), index, 2);
-        futures.push_back(hook.runHook(bucket));
-      }
-      if (rank == 0) both_are_in_flight.arrive_and_wait();
-      for (const auto& future : futures) future->waitAndThrow();
+// Gloo's backend for them does not run: nothing is sent.
+TEST(AutoHook, RefusesOnGpusWhatAllreduceDoesNotTake) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    gpus->setBackend(at::kCUDA, c10d::ProcessGroup::BackendType::GLOO, group->getBackend(at::kCPU));
+    const WireOptions kRefused[] = {{.stochastic_rounding_seed = 1},
+                                    {.error_feedback = true},
+                                    {.exempt_one_dimensional = true},
+                                    {.levels = Levels::kTwo},
+                                    {.node_size = 2},
+                                    {.link_gbit = 10},
+                                    {.link_us = 50},
+                                    {.auto_bits = 4}};
+    for (const WireOptions& wire : kRefused) {
+      EXPECT_THAT(testing::error_message<c10::ValueError>([&] {
+                    AutoHook(hook_row("auto"), {gpus, wire});
+                  }),
+                  HasSubstr(" has no effect on GPUs, where hook auto takes allreduce so far"));
     }
-    EXPECT_EQ(hook.changes(), 0);
+    for (const WireOptions& wire : {WireOptions{}, WireOptions{.levels = Levels::kOne}, WireOptions{.node_size = 1}}) {
+      EXPECT_EQ(AutoHook(hook_row("auto"), {gpus, wire}).decision(), "allreduce: on GPUs nothing is measured so far");
+    }
   });
 }
 

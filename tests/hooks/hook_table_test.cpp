@@ -250,9 +250,14 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
 
 TEST(HookFactory, RefusesLinksAndBitsThatThereCannotBe) {
   testing::run_ranks(1, [](int64_t, const Group& group) {
-    for (const double bad : {0.0, -1.0, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
-      EXPECT_THAT(value_error("int8", {group, {.link_gbit = bad}}), HasSubstr("link_gbit: must be positive, but is"));
-      EXPECT_THAT(value_error("auto", {group, {.link_us = bad}}), HasSubstr("link_us: must be positive, but is"));
+    for (const double bad : {0.0, -1.0, 1e-300, 1e300, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+      EXPECT_THAT(value_error("int8", {group, {.link_gbit = bad}}),
+                  HasSubstr("link_gbit: must be in 1e-06..1e+06, but is"));
+      EXPECT_THAT(value_error("auto", {group, {.link_us = bad}}),
+                  HasSubstr("link_us: must be in 0.001..1e+09, but is"));
+    }
+    for (const auto& [gbit, us] : {std::pair(kLeastLinkGbit, kLeastLinkUs), std::pair(kMostLinkGbit, kMostLinkUs)}) {
+      EXPECT_NE(create_comm_hook("auto", {group, {.link_gbit = gbit, .link_us = us}}), nullptr);
     }
     for (const int64_t bad : {3, 9, -8}) {
       EXPECT_THAT(value_error("auto", {group, {.auto_bits = bad}}), HasSubstr("auto_bits: must be in 4..8, but is"));

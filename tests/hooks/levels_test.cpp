@@ -27,6 +27,12 @@ TEST(FindHookNodes, FindsRanksThatShareANodeUnlessToldOtherwise) {
   });
 }
 
+TEST(NodesText, SaysWhyRanksOfANodeAreNodesByThemselves) {
+  EXPECT_EQ(nodes_text({.layout = NodeLayout::of_size(4, 2)}), "2 x 2");
+  EXPECT_EQ(nodes_text({.layout = NodeLayout::flat(2), .why_flat = "rank 0: mmap: Cannot allocate memory"}),
+            "2 x 1 (rank 0: mmap: Cannot allocate memory)");
+}
+
 // Some of the ranks would search for nodes, and others not.
 TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
   struct Told {

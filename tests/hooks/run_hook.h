@@ -14,6 +14,13 @@
 
 namespace narrowcast::hooks {
 
+// What the hook makes of the bucket.
+inline at::Tensor run_on(CommHook& hook, c10d::GradBucket bucket) {
+  const auto future = hook.runHook(bucket);
+  future->waitAndThrow();
+  return hook.parseHookResult(future->value());
+}
+
 // What each rank ends with when rank r's bucket is a copy of buckets[r].
 inline std::vector<at::Tensor> run_hook(const std::string& name, const std::vector<at::Tensor>& buckets,
                                         std::optional<int64_t> channel_size = std::nullopt) {
@@ -21,10 +28,7 @@ inline std::vector<at::Tensor> run_hook(const std::string& name, const std::vect
   testing::run_ranks(static_cast<int64_t>(buckets.size()),
                      [&](int64_t rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
                        const auto hook = create_comm_hook(name, {.process_group = group, .channel_size = channel_size});
-                       auto bucket = make_bucket(buckets[rank].clone());
-                       const auto future = hook->runHook(bucket);
-                       future->waitAndThrow();
-                       results[rank] = hook->parseHookResult(future->value());
+                       results[rank] = run_on(*hook, make_bucket(buckets[rank].clone()));
                      });
   return results;
 }

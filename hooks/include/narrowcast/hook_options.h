@@ -33,6 +33,12 @@ NARROWCAST_EXPORT Levels parse_levels(std::string_view name);
 inline constexpr int64_t kFewestAutoBits = 4;
 inline constexpr int64_t kDefaultAutoBits = 8;
 
+// Of WireOptions::link_gbit and link_us: what sums and products of seconds stay finite with, and more than there is.
+inline constexpr double kLeastLinkGbit = 1e-6;
+inline constexpr double kMostLinkGbit = 1e6;
+inline constexpr double kLeastLinkUs = 1e-3;
+inline constexpr double kMostLinkUs = 1e9;
+
 // What quantized_allreduce and its short names can be told, and auto for those that it may take; of that, levels and
 // node_size also the power_sgd hooks. docs/hooks.md says when which of them pays.
 struct WireOptions {
@@ -57,7 +63,8 @@ struct WireOptions {
   std::optional<int64_t> node_size = std::nullopt;
 
   // What is known of the network between nodes, instead of what is measured when the hook is made: Gbit/s of a node's
-  // card, which its ranks share, and microseconds until a small message has arrived. Both > 0.
+  // card, which its ranks share, kLeastLinkGbit to kMostLinkGbit, and microseconds until a small message has arrived,
+  // kLeastLinkUs to kMostLinkUs.
   std::optional<double> link_gbit = std::nullopt;
   std::optional<double> link_us = std::nullopt;
 

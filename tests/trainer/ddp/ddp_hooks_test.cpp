@@ -74,6 +74,21 @@ TEST(DdpHooksTest, IsLastHoldsForTheFinalBucketOnly) {
   });
 }
 
+TEST(DdpHooksTest, SaysOverWhichNodesItAverages) {
+  run_ranks(2, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
+    const auto nodes = [&](const DdpOptions& options) {
+      return DistributedDataParallel(SmallNet(), group, options).hook_nodes();
+    };
+    const hooks::WireOptions flat{.node_size = 1, .link_gbit = 10, .link_us = 50};
+    EXPECT_EQ(nodes(DdpOptions().hook("int8")), "1 x 2");
+    EXPECT_EQ(nodes(DdpOptions().hook("int8").wire(flat)), "2 x 1");
+    EXPECT_EQ(nodes(DdpOptions().hook("auto").wire(flat)), "2 x 1");
+    EXPECT_EQ(nodes(DdpOptions().hook("power_sgd")), "1 x 2");
+    EXPECT_EQ(nodes(DdpOptions().hook("quantize_per_tensor")), "") << "it knows of none";
+    EXPECT_EQ(nodes(DdpOptions()), "");
+  });
+}
+
 TEST(DdpHooksTest, OnlyOneHookCanBeRegistered) {
   run_ranks(1, [](int64_t /*rank*/, const ProcessGroupPtr& group) {
     DistributedDataParallel ddp(SmallNet(), group, DdpOptions().hook("allreduce"));

@@ -90,6 +90,10 @@ class DistributedDataParallel {
   // Name of the hook in use, or "none".
   std::string hook_name() const { return reducer_.hook_name(); }
 
+  // Over which nodes the hook in use averages, and why over each rank by itself where ranks could not share memory, as
+  // CommHook::nodes says it; empty for hooks that know of no nodes.
+  std::string hook_nodes() const { return reducer_.hook_nodes(); }
+
   // Which hooks the hook in use takes and why, where it chooses between several; else empty.
   std::string hook_decision() const { return reducer_.hook_decision(); }
 

@@ -105,6 +105,8 @@ class NARROWCAST_EXPORT GradientReducer {
   void zero_grad();
   // Name of the hook in use, or "none".
   std::string hook_name() const;
+  // Over which nodes the hook averages, see CommHook::nodes; empty without a hook.
+  std::string hook_nodes() const { return hook_ == nullptr ? "" : hook_->nodes(); }
   // What the hook has decided, see CommHook::decision; empty without a hook.
   std::string hook_decision() const;
   // CommHook::rescale_state of the hook, if there is one.
