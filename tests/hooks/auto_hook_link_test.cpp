@@ -12,6 +12,7 @@
 
 #include <narrowcast/errors.h>
 #include "hooks/auto_hook.h"
+#include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/run_hook.h"

@@ -15,6 +15,7 @@
 #include <narrowcast/network_errors.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/auto_choice.h"
+#include "hooks/auto_hook.h"
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
@@ -27,6 +28,9 @@ namespace narrowcast::job {
 namespace {
 
 constexpr const char* kOfBytesSent = "_and_rank";  // How all names of bytes that are sent end.
+// What follows from the layout, as far as a rank alone knows it.
+constexpr const char* kOfLayout[] = {"nodes", "node_of_rank", "exchange_levels", "node_memory_bytes"};
+constexpr const char* kUnknown = "unknown until ranks meet";
 
 // The entries by their role for checkpoints; the others are settings. By the link ranks choose in how many hops they
 // exchange, and so what is rounded; groups say which ranks resume from their own parameters.
@@ -212,6 +216,46 @@ void add_neighbours(nlohmann::json& plan, const ProcessGroupPtr& group) {
   }
 }
 
+// The most that a rank has in its node's memory. Of fragments one is in flight. Of buckets two are, but before they are
+// laid out all gradients are one; the parameter that fills a bucket goes into it whole, and exempt ones are an array of
+// their own beside. What a hook makes of buckets may be anything up to what it makes of all.
+int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::GradientSizes& gradients) {
+  const auto in_floats = static_cast<int64_t>(sizeof(float));
+  if (job.outer.has_value()) {
+    return fragment_numel(*job.outer, gradients.numel) * in_floats;
+  }
+  if (const auto& staged_numel = hooks::hook_row(job.ddp.hook()).staged_numel) {
+    return 2 * staged_numel(gradients, job.ddp.hook_options(nullptr)) * in_floats;
+  }
+  const int64_t bucket = job.ddp.bucket_bytes_cap() + largest_parameter_bytes(*inputs.model);
+  const auto all_and_a_bucket = [=](int64_t bytes) { return bytes + std::min(bucket, bytes); };
+  const int64_t exempt = job.ddp.wire().exempt_one_dimensional ? gradients.one_dimensional : 0;
+  return all_and_a_bucket(gradients.numel * in_floats) + all_and_a_bucket(exempt * in_floats);
+}
+
+// What one rank knows of the nodes over which exchanges in levels go: all, if it was told.
+void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs,
+                        const node::NodeLayout& layout) {
+  const hooks::WireOptions* const wire = wire_of(job);
+  if (wire == nullptr || layout.world_size() == 1) {
+    return;
+  }
+  if (wire->levels == hooks::Levels::kOne) {
+    plan["exchange_levels"] = 1;
+  } else if (!wire->node_size) {
+    plan["nodes"] = kUnknown;
+  } else {
+    add_layout(plan, layout);
+    plan["exchange_levels"] = layout.has_levels() ? 2 : 1;
+  }
+  if (inputs.device.is_cpu() && plan.value("nodes", "") == kUnknown) {
+    plan["node_memory_bytes"] = kUnknown;
+  } else if (inputs.device.is_cpu() && layout.has_levels()) {
+    const int64_t staged = staged_bytes(job, inputs, gradient_sizes(*inputs.model));
+    plan["node_memory_bytes"] = std::ssize(layout.ranks_of(0)) * staged;
+  }
+}
+
 void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
   if (!options.folder.empty()) {
     plan["checkpoint_dir"] = options.folder;
@@ -241,6 +285,9 @@ void add_data(nlohmann::json& plan, const JobInputs& inputs) {
 }  // namespace
 
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node) {
+  if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
+    hooks::check_auto_on_gpus(job.ddp.wire());
+  }
   nlohmann::json plan;
   plan["version"] = job.version;
   plan["ranks"] = world_size;
@@ -271,24 +318,9 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     const node::NodeLayout layout = hooks::expected_layout(wire != nullptr ? *wire : job.ddp.wire(), world_size);
     const node::NodeLayout nodes = node::NodeLayout::of_size(world_size, ranks_per_node);
     add_payload(plan, job, gradients, {.exchange = layout, .gradients = job.outer.has_value() ? nodes : layout});
+    add_expected_nodes(plan, job, inputs, layout);
   }
   return plan;
-}
-
-// The most that a rank has in its node's memory. Of fragments one is in flight. Of buckets two are, but before they are
-// laid out all gradients are one; the parameter that fills a bucket goes into it whole. What a hook makes of buckets
-// may be anything up to what it makes of all.
-int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::GradientSizes& gradients) {
-  const auto in_floats = static_cast<int64_t>(sizeof(float));
-  const int64_t numel = gradients.numel;
-  if (job.outer.has_value()) {
-    return job.outer->largest_fragment(numel) * in_floats;
-  }
-  if (const auto& staged_numel = hooks::hook_row(job.ddp.hook()).staged_numel) {
-    return 2 * staged_numel(gradients, job.ddp.hook_options(nullptr)) * in_floats;
-  }
-  const int64_t bucket = job.ddp.bucket_bytes_cap() + largest_parameter_bytes(*inputs.model);
-  return numel * in_floats + std::min(bucket, numel * in_floats);
 }
 
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group) {
@@ -305,6 +337,7 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   const node::NodeLayout& layout = found->layout;
   add_layout(plan, layout);
   plan["exchange_levels"] = layout.has_levels() ? 2 : 1;
+  plan.erase("node_memory_bytes");
   const bool rounds = job.outer.has_value() || hooks::takes_wire_options(job.ddp.hook());
   if (layout.nodes() == 1 && layout.has_levels() && rounds) {
     plan["rounding"] = "one node: nothing is rounded";
@@ -359,7 +392,7 @@ std::string plan_text(const nlohmann::json& plan) {
 std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
   std::vector<NamedValue> values;
   for (const auto& [name, value] : plan.items()) {
-    if (!name.ends_with(kOfBytesSent)) {
+    if (!name.ends_with(kOfBytesSent) && std::ranges::find(kOfLayout, name) == std::end(kOfLayout)) {
       values.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
     }
   }

@@ -9,6 +9,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
+#include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
 
 namespace narrowcast::job {
@@ -92,6 +93,60 @@ TEST(Plan, OfAVerificationNamesTheHooks) {
   EXPECT_EQ(make_plan(job, make_inputs(job), 2)["error_feedback"], true);
 }
 
+TEST(Plan, SaysWhatIsUnknownUntilRanksMeet) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const JobInputs inputs = make_inputs(job);
+  const auto plan_with = [&](const hooks::WireOptions& wire, int64_t ranks = 4) {
+    job.ddp = DdpOptions().hook("int8").wire(wire);
+    return make_plan(job, inputs, ranks);
+  };
+  const nlohmann::json found = plan_with({});
+  EXPECT_EQ(found.at("nodes"), "unknown until ranks meet");
+  EXPECT_EQ(found.at("node_memory_bytes"), "unknown until ranks meet");
+  EXPECT_FALSE(found.contains("exchange_levels"));
+  const nlohmann::json told = plan_with({.node_size = 2});
+  EXPECT_EQ(told.at("nodes"), "2 x 2");
+  EXPECT_EQ(told.at("exchange_levels"), 2);
+  // Two ranks have all gradients twice, as one bucket and, in a first step, as the bucket after it.
+  const int64_t all = 4 * told.at("parameters").get<int64_t>();
+  EXPECT_EQ(told.at("node_memory_bytes"), 2 * 2 * all);
+  for (const auto& flat : {plan_with({.levels = hooks::Levels::kOne}), plan_with({.node_size = 1})}) {
+    EXPECT_EQ(flat.at("exchange_levels"), 1);
+    EXPECT_FALSE(flat.contains("node_memory_bytes"));
+  }
+  EXPECT_FALSE(plan_with({}, 1).contains("nodes")) << "there is nobody to meet";
+}
+
+TEST(Plan, CountsTheMemoryOfExemptGradients) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const JobInputs inputs = make_inputs(job);
+  const auto memory_with = [&](bool exempt) {
+    job.ddp = DdpOptions().hook("int8").wire({.exempt_one_dimensional = exempt, .node_size = 2});
+    return make_plan(job, inputs, 2).at("node_memory_bytes").get<int64_t>();
+  };
+  int64_t one_dimensional = 0;
+  for (const at::Tensor& parameter : inputs.model->parameters()) {
+    one_dimensional += parameter.dim() < 2 ? parameter.numel() : 0;
+  }
+  ASSERT_GT(one_dimensional, 0);
+  EXPECT_EQ(memory_with(true), memory_with(false) + 2 * 2 * 4 * one_dimensional);
+}
+
+TEST(Plan, RefusesOptionsThatAutoDoesNotTakeOnGpus) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  JobInputs inputs = make_inputs(job);
+  job.ddp = DdpOptions().hook("auto").wire({.auto_bits = 4});
+  EXPECT_NO_THROW(make_plan(job, inputs, 2));
+  inputs.device = at::Device(at::kCUDA, 0);
+  EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make_plan(job, inputs, 2); }),
+              HasSubstr("auto_bits: 4 has no effect on GPUs, where hook auto takes allreduce so far"));
+  job.ddp.wire({.levels = hooks::Levels::kOne});
+  EXPECT_NO_THROW(make_plan(job, inputs, 2));
+}
+
 TEST(PlanText, AlignsNamesAndValues) {
   EXPECT_EQ(plan_text({{"a", 1}, {"longer", "text"}}), "a       1\nlonger  text\n");
 }
@@ -105,7 +160,7 @@ TEST(PlanValues, AreOnePerKey) {
 }
 
 // A node size decides what is sent, and is what ranks are told.
-TEST(PlanValues, AreNoBytesThatAreSent) {
+TEST(PlanValues, AreNothingThatFollowsFromOthers) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.ddp = DdpOptions().hook("post_local_sgd").local({.group_size = 2});
@@ -119,7 +174,10 @@ TEST(PlanValues, AreNoBytesThatAreSent) {
     EXPECT_TRUE(plan.contains(name) && !has(name)) << name;
   }
   EXPECT_TRUE(has("node_size"));
-  EXPECT_EQ(values.size() + 2, plan.size());
+  for (const char* const name : {"nodes", "node_of_rank", "exchange_levels", "node_memory_bytes"}) {
+    EXPECT_TRUE(plan.contains(name) && !has(name)) << name << " follows from it";
+  }
+  EXPECT_EQ(values.size() + 6, plan.size());
 }
 
 TEST(PlanValues, OfOtherDataDifferFirstInTheirHash) {
