@@ -51,7 +51,12 @@ ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations of eac
 ABSL_FLAG(int64_t, warmup_iterations, kDefaults.warmup_iterations, "Iterations before them.");
 ABSL_FLAG(bool, link, kDefaults.link, "Measure the link between neighbouring ranks.");
 ABSL_FLAG(double, link_gbit, 0,
-          "The link's rate in Gbit/s as you know it, to compare the hooks with; the measured one if not given.");
+          "The link's rate in Gbit/s as you know it, to compare the hooks with, and for hooks of wire formats and auto "
+          "instead of measuring it; the measured one if not given.");
+ABSL_FLAG(
+    double, link_us, 0,
+    "Microseconds until a small message has arrived at another node, for hooks of wire formats and auto; measured "
+    "if not given.");
 ABSL_FLAG(bool, kernels, kDefaults.kernels, "Measure the kernels of the wire formats, on rank 0's machine.");
 ABSL_FLAG(bool, check, kDefaults.check,
           "Compare each hook's mean with the exact one, once for each size; as -c of nccl-tests.");
@@ -73,7 +78,7 @@ narrowcast::program::Description description() {
           .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
           .groups = {{"What is measured",
                       {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
-                       "warmup_iterations", "check", "link", "link_gbit", "kernels", "list_hooks"}},
+                       "warmup_iterations", "check", "link", "link_gbit", "link_us", "kernels", "list_hooks"}},
                      {"How", {"levels", "node_size", "json", "threads", "timeout_seconds"}},
                      {"Place in the job", narrowcast::worker_flags()}},
           .examples = {{"every hook, between four processes of this machine",
@@ -111,6 +116,7 @@ BenchOptions read_options(const CommandLine& line) {
   options.warmup_iterations = absl::GetFlag(FLAGS_warmup_iterations);
   options.link = absl::GetFlag(FLAGS_link);
   options.link_gbit = given(line, "link_gbit", FLAGS_link_gbit);
+  options.wire.link_us = given(line, "link_us", FLAGS_link_us);
   options.kernels = absl::GetFlag(FLAGS_kernels);
   options.check = absl::GetFlag(FLAGS_check);
   options.wire.levels = narrowcast::hooks::parse_levels(absl::GetFlag(FLAGS_levels));

@@ -39,7 +39,7 @@ TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
       bench_on_two({"--hooks=bf16_compress,quantize_per_tensor", "--bucket_mib=0.0625,1", "--buckets=1,2",
                     "--iterations=3", "--nokernels", "--link_gbit=10", "--json=" + folder / "bench.json"});
   ASSERT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_EQ(count_of("Ranks: 2 on one node.\n", end.output), 1) << end.output;
+  EXPECT_EQ(count_of("Ranks: 2 on one node; two levels.\n", end.output), 1) << end.output;
   EXPECT_EQ(count_of("Link: ", end.output), 1) << end.output;
   EXPECT_EQ(count_of("\nquantize_per_tensor ", end.output), 4 + 2) << end.output;  // cases, and sizes checked
   EXPECT_THAT(end.output, HasSubstr("Recommendation: none, 3 iterations cannot tell hooks apart: it takes at least 6"));
@@ -71,6 +71,30 @@ TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
     EXPECT_LT(entry.at("squared_relative_error"), 1e-3) << entry;
   }
   EXPECT_EQ(folder.entries(), 1);
+}
+
+// One level, between ranks that share a node all the same, over the link that the hook is told of.
+TEST(NarrowcastBench, SaysWhichRanksShareNodesAndTellsHooksOfTheLink) {
+  const TemporaryFolder folder;
+  const Words flags = {"--hooks=auto", "--levels=one",   "--bucket_mib=0.0625",
+                       "--buckets=1",  "--iterations=1", "--nokernels",
+                       "--nolink",     "--nocheck",      "--json=" + folder / "bench.json"};
+  const auto json_with = [&](const Words& more) {
+    const ProgramEnd end = bench_on_two(flags + more);
+    EXPECT_EQ(end.exit_code, 0) << end.errors;
+    EXPECT_THAT(end.output, HasSubstr("Ranks: 2 on one node; one level.\n"));
+    return nlohmann::json::parse(files::read_file(folder / "bench.json"));
+  };
+  const nlohmann::json told = json_with({"--link_gbit=2", "--link_us=30"});
+  EXPECT_EQ(told.at("nodes"), nlohmann::json::parse(R"({"count": 1, "ranks_per_node": [2]})"));
+  EXPECT_EQ(told.at("levels"), 1);
+  EXPECT_EQ(told.at("hooks")[1].at("payload_bytes_per_node"), 2 * told["hooks"][1]["payload_bytes"].get<int64_t>());
+  EXPECT_THAT(told.at("hooks")[1].at("decision"), HasSubstr("link 2.0 Gbit/s and 30.0 us between nodes, given"));
+  EXPECT_EQ(told.at("measuring_bytes_sent"), 0) << "nothing is left to measure";
+  const nlohmann::json measured = json_with({});
+  EXPECT_THAT(measured.at("hooks")[1].at("decision"), HasSubstr("between nodes, measured"));
+  EXPECT_GT(measured.at("measuring_bytes_sent"), 1 << 20) << "the link's messages, and exchanges of each candidate";
+  EXPECT_GT(measured.at("payload_bytes_sent"), measured["measuring_bytes_sent"].get<int64_t>());
 }
 
 TEST(NarrowcastBench, SweepsSizes) {

@@ -204,13 +204,18 @@ json to_json(const BenchOptions& options, const BenchResults& results) {
   json object = {{"version", options.version},
                  {"ranks", results.ranks},
                  {"nodes", {{"count", results.ranks_per_node.size()}, {"ranks_per_node", results.ranks_per_node}}},
+                 {"levels", results.levels},
                  {"iterations", options.iterations},
                  {"warmup_iterations", options.warmup_iterations},
                  {"hooks", hooks_json(results)},
                  {"fits", fits_json(results)},
                  {"payload_bytes_sent", results.payload_bytes_sent},
+                 {"measuring_bytes_sent", results.measuring_bytes_sent},
                  {"recommendation", recommendation_json(recommendation)},
                  {"recommended_hook", recommendation.hook}};
+  if (!results.why_one_level.empty()) {
+    object["why_one_level"] = results.why_one_level;
+  }
   if (results.link) {
     object["link"] = link_json(*results.link);
   }

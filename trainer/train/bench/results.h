@@ -64,13 +64,16 @@ struct HookExactness {
 // Everything that one run has measured.
 struct BenchResults {
   int64_t ranks = 0;
-  std::vector<int64_t> ranks_per_node = {};  // by node
+  std::vector<int64_t> ranks_per_node = {};  // by node, whatever the levels are
+  int64_t levels = 1;                        // in which hooks of wire formats exchange over them
+  std::string why_one_level = {};            // where ranks of a node cannot share memory
   std::optional<LinkRate> link = {};
   std::optional<double> given_gbit = {};  // the link's rate as the user knows it
   std::optional<KernelRates> kernels = {};
   std::vector<HookTime> hooks = {};           // case by case, the reference hook first in each
   std::vector<HookExactness> exactness = {};  // size by size, in the same order; empty if it was not checked
-  int64_t payload_bytes_sent = 0;             // by this rank in the whole run, warm-up and check included
+  int64_t payload_bytes_sent = 0;             // by this rank in the whole run, warm-up and check included,
+  int64_t measuring_bytes_sent = 0;           // and what hooks sent to decide
 };
 
 // Whether all ranks end with the mean of what they gave to this hook.
@@ -126,7 +129,7 @@ std::string link_text(const LinkRate& link);
 // A table with a line per format and each rate's share of the memory's read rate.
 std::string kernel_table(const KernelRates& kernels);
 
-// One line: how many ranks, on how many nodes.
+// One line: how many ranks, on how many nodes, and in how many levels hooks of wire formats exchange over these.
 std::string ranks_text(const BenchResults& results);
 
 // A table with a line per case and hook, and an empty line between cases; a dash stands where there is no number.

@@ -15,6 +15,8 @@
 #include <narrowcast/hooks.h>
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
+#include "ops/collectives/link.h"
+#include "ops/node/node_layout.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/bucket_size.h"
 #include "trainer/train/bench/measurements.h"
@@ -95,6 +97,7 @@ class Run {
   }
 
   BenchResults measure() {
+    const int64_t measured_before = collectives::measuring_bytes_sent(group_);
     find_nodes();
     if (options_.link) {
       measure_link();
@@ -110,16 +113,22 @@ class Run {
         measure_hooks(bytes, buckets);
       }
     }
+    results_.measuring_bytes_sent = collectives::measuring_bytes_sent(group_) - measured_before;
+    results_.payload_bytes_sent += results_.measuring_bytes_sent;
     return std::move(results_);
   }
 
  private:
-  // As the hooks of wire formats find them.
+  // As the hooks of wire formats find them, who with one level ask nobody.
   void find_nodes() {
-    const auto found = hooks::find_hook_nodes({.process_group = group_, .wire = options_.wire});
-    nodes_ = found->layout.node_of_rank();
-    for (int64_t node = 0; node < found->layout.nodes(); ++node) {
-      results_.ranks_per_node.push_back(static_cast<int64_t>(found->layout.ranks_of(node).size()));
+    const auto found = hooks::find_hook_nodes({.process_group = group_, .wire = hook_wire(options_)});
+    results_.levels = found->layout.has_levels() ? 2 : 1;
+    results_.why_one_level = found->why_flat;
+    const bool asked = options_.wire.levels != hooks::Levels::kOne;
+    const node::NodeLayout layout = asked ? found->neighbours : hooks::find_hook_nodes({group_})->neighbours;
+    nodes_ = layout.node_of_rank();
+    for (int64_t node = 0; node < layout.nodes(); ++node) {
+      results_.ranks_per_node.push_back(std::ssize(layout.ranks_of(node)));
     }
     if (!found->why_flat.empty()) {
       announce("every rank as a node, as the ranks of one cannot share memory (" + found->why_flat + ")");
@@ -143,7 +152,8 @@ class Run {
 
   void check_exactness(int64_t bytes) {
     announce(absl::StrCat("exactness, ", bytes, " bytes"));
-    const Exactness measured = measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes), options_.wire);
+    const Exactness measured =
+        measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes), hook_wire(options_));
     results_.exactness.insert(results_.exactness.end(), measured.hooks.begin(), measured.hooks.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -156,7 +166,7 @@ class Run {
                                                              .warmup_iterations = options_.warmup_iterations,
                                                              .iterations = options_.iterations,
                                                              .nodes = nodes_,
-                                                             .wire = options_.wire});
+                                                             .wire = hook_wire(options_)});
     results_.hooks.insert(results_.hooks.end(), measured.times.begin(), measured.times.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -213,6 +223,12 @@ std::vector<std::string> hooks_to_measure(const BenchOptions& options) {
   return hooks;
 }
 
+hooks::WireOptions hook_wire(const BenchOptions& options) {
+  hooks::WireOptions wire = options.wire;
+  wire.link_gbit = options.link_gbit;
+  return wire;
+}
+
 std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
   if (options.sizes) {
     return sizes_of(*options.sizes);
@@ -236,8 +252,7 @@ void check_options(const BenchOptions& options, int64_t world_size) {
   check_list("buckets", options.buckets, int64_t{1}, kMostBuckets);
   check_list("iterations", std::vector<int64_t>{options.iterations}, int64_t{1}, kMostIterations);
   check_list("warmup_iterations", std::vector<int64_t>{options.warmup_iterations}, int64_t{0}, kMostIterations);
-  TORCH_CHECK_VALUE(!options.link_gbit || (std::isfinite(*options.link_gbit) && *options.link_gbit > 0),
-                    "link_gbit: must be positive, but is ", *options.link_gbit);
+  hooks::check_link(hook_wire(options));
   TORCH_CHECK_VALUE(world_size >= 2, "needs at least 2 ranks, but is a process alone; ",
                     "start it with narrowcast-run --nproc_per_node=N or another launcher");
 }
@@ -253,7 +268,9 @@ std::vector<NamedValue> agreed_values(const BenchOptions& options) {
           {"kernels", options.kernels ? "true" : "false"},
           {"check", options.check ? "true" : "false"},
           {"levels", std::string(to_string(options.wire.levels))},
-          {"node_size", options.wire.node_size ? absl::StrCat(*options.wire.node_size) : "none"}};
+          {"node_size", options.wire.node_size ? absl::StrCat(*options.wire.node_size) : "none"},
+          {"link_gbit", options.link_gbit ? absl::StrCat(*options.link_gbit) : "none"},
+          {"link_us", options.wire.link_us ? absl::StrCat(*options.wire.link_us) : "none"}};
 }
 
 std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words) {

@@ -92,9 +92,11 @@ std::string ranks_text(const BenchResults& results) {
   const auto& nodes = results.ranks_per_node;
   const auto [fewest, most] = std::minmax_element(nodes.begin(), nodes.end());
   const std::string on_each = *fewest == *most ? absl::StrCat(*most) : absl::StrCat(*fewest, " to ", *most);
-  return nodes.size() == 1
-             ? absl::StrCat("Ranks: ", results.ranks, " on one node.\n")
-             : absl::StrCat("Ranks: ", results.ranks, " on ", nodes.size(), " nodes, ", on_each, " on each.\n");
+  const std::string on_nodes =
+      nodes.size() == 1 ? "one node" : absl::StrCat(nodes.size(), " nodes, ", on_each, " on each");
+  const bool share = results.ranks > std::ssize(nodes);
+  const char* const levels = !share ? "" : results.levels == 2 ? "; two levels" : "; one level";
+  return absl::StrCat("Ranks: ", results.ranks, " on ", on_nodes, levels, ".\n");
 }
 
 std::string hook_table(const BenchResults& results) {

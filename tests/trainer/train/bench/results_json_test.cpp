@@ -11,19 +11,23 @@ namespace {
 TEST(BenchJson, HoldsEverythingThatWasMeasured) {
   const BenchResults results = {.ranks = 2,
                                 .ranks_per_node = {1, 1},
+                                .levels = 1,
+                                .why_one_level = "rank 0: no",
                                 .link = LinkRate{.gbit_per_second = 0.9, .message_bytes = 64, .round_trip_us = 80},
                                 .given_gbit = 1,
                                 .kernels = KernelRates{.memory_read = 20, .formats = {{WireFormat::kInt8B128, 18, 15}}},
                                 .hooks = {time_of("allreduce", 4, 100'000), time_of("int8", 1, 25'000)},
                                 .exactness = {{"int8", 4000, 0.25, 3, true}},
-                                .payload_bytes_sent = 999};
+                                .payload_bytes_sent = 999,
+                                .measuring_bytes_sent = 99};
   const nlohmann::json json = to_json({.version = "1.2", .iterations = 6, .warmup_iterations = 2}, results);
   EXPECT_EQ(json, nlohmann::json::parse(R"({
     "version": "1.2", "ranks": 2, "nodes": {"count": 2, "ranks_per_node": [1, 1]},
+    "levels": 1, "why_one_level": "rank 0: no",
     "iterations": 6, "warmup_iterations": 2, "recommended_hook": "int8",
     "recommendation": {"verdict": "hook_pays", "least_iterations": 6, "fastest_hook": "int8", "speed_up": 4.0,
                        "speed_up_interval": [4.0, 4.0]},
-    "payload_bytes_sent": 999, "given_gbit_per_second": 1.0,
+    "payload_bytes_sent": 999, "measuring_bytes_sent": 99, "given_gbit_per_second": 1.0,
     "link": {"gbit_per_second": 0.9, "message_bytes": 64, "round_trip_us": 80.0},
     "kernels": {"memory_read_gb_per_second": 20.0,
                 "formats": {"int8_b128": {"encode_gb_per_second": 18.0, "decode_gb_per_second": 15.0}}},
@@ -44,7 +48,7 @@ TEST(BenchJson, HoldsEverythingThatWasMeasured) {
 
 TEST(BenchJson, LeavesOutWhatWasNotMeasured) {
   const nlohmann::json json = to_json({}, {.ranks = 2, .hooks = {time_of("allreduce", 4, 100)}});
-  for (const char* const key : {"link", "given_gbit_per_second", "kernels", "exactness"}) {
+  for (const char* const key : {"link", "given_gbit_per_second", "kernels", "exactness", "why_one_level"}) {
     EXPECT_FALSE(json.contains(key)) << key;
   }
   EXPECT_EQ(json.at("recommended_hook"), "");

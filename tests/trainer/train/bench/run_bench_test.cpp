@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "buckets: 4 is named twice"},
         BadOption{[](auto& o) { o.iterations = 0; }, "iterations: must be in 1..1000000, but is 0"},
         BadOption{[](auto& o) { o.warmup_iterations = -1; }, "but is -1"},
-        BadOption{[](auto& o) { o.link_gbit = 0; }, "link_gbit: must be positive, but is 0"}));
+        BadOption{[](auto& o) { o.link_gbit = 0; }, "link_gbit: must be in 1e-06..1e+06, but is 0"}));
 
 TEST(BenchOptions, HaveSizesInMibOrARange) {
   EXPECT_THAT(bucket_sizes({.bucket_mib = {25, 0.0625}}), ElementsAre(25 << 20, 64 << 10));
@@ -113,6 +113,8 @@ TEST(BenchOptions, AgreeOnWhatIsMeasuredButNotOnFiles) {
   EXPECT_NE(values({}), values({.check = false}));
   EXPECT_NE(values({}), values({.wire = {.levels = hooks::Levels::kOne}}));
   EXPECT_NE(values({}), values({.wire = {.node_size = 2}}));
+  EXPECT_NE(values({}), values({.wire = {.link_us = 2}}));
+  EXPECT_NE(values({}), values({.link_gbit = 2}));
   EXPECT_NE(values({}), values({.sizes = SizeRange{.min_bytes = 4, .max_bytes = 8}}));
 }
 
@@ -144,6 +146,8 @@ TEST(RunBench, ChecksBeforeItJoins) {
   EXPECT_THAT(refusal({.hooks = {"int8"}, .wire = {.node_size = -3}}, 2), HasSubstr("node_size: must be at least 1"));
   EXPECT_THAT(refusal({.hooks = {"bf16_compress"}, .wire = {.node_size = 1}}, 2),
               HasSubstr("node_size: 1 has no effect"));
+  EXPECT_THAT(refusal({.hooks = {"bf16_compress"}, .wire = {.link_us = 50}}, 2),
+              HasSubstr("link_us: 50 has no effect"));
   EXPECT_THAT(refusal({.json_file = folder / "no/such/folder.json"}, 2), HasSubstr("no/such/folder.json"));
 }
 

@@ -31,9 +31,12 @@ TEST(LinkText, SaysRateAndRoundTrip) {
 }
 
 TEST(RanksText, SaysWhereTheyAre) {
-  EXPECT_EQ(ranks_text({.ranks = 4, .ranks_per_node = {4}}), "Ranks: 4 on one node.\n");
-  EXPECT_EQ(ranks_text({.ranks = 4, .ranks_per_node = {2, 2}}), "Ranks: 4 on 2 nodes, 2 on each.\n");
-  EXPECT_EQ(ranks_text({.ranks = 5, .ranks_per_node = {2, 3}}), "Ranks: 5 on 2 nodes, 2 to 3 on each.\n");
+  EXPECT_EQ(ranks_text({.ranks = 4, .ranks_per_node = {4}}), "Ranks: 4 on one node; one level.\n");
+  EXPECT_EQ(ranks_text({.ranks = 4, .ranks_per_node = {1, 1, 1, 1}}), "Ranks: 4 on 4 nodes, 1 on each.\n");
+  EXPECT_EQ(ranks_text({.ranks = 4, .ranks_per_node = {2, 2}, .levels = 2}),
+            "Ranks: 4 on 2 nodes, 2 on each; two levels.\n");
+  EXPECT_EQ(ranks_text({.ranks = 5, .ranks_per_node = {2, 3}, .levels = 2}),
+            "Ranks: 5 on 2 nodes, 2 to 3 on each; two levels.\n");
 }
 
 TEST(KernelTable, ComparesWithReading) {
