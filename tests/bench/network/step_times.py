@@ -3,9 +3,11 @@ import json
 import statistics
 
 import program
+import targets
 
-NONE, BF16 = "none", "bf16_compress"
+NONE, BF16, NOOP = "none", "bf16_compress", "noop"
 AUTO = "auto"  # The hook, and the size of buckets, that narrowcast-train chooses by itself.
+MOST_LONGER = .03  # A step with the chosen size of buckets than with the best of those that were tried.
 
 
 def seconds_of_steps(metrics, steps, warmup):
@@ -29,12 +31,35 @@ def rows(seconds):
     return table
 
 
+def _medians(seconds, hook):
+    """By the sizes that are given, the median of the hook's steps."""
+    return {cap: statistics.median(of_cap[hook]) for cap, of_cap in seconds.items() if cap != AUTO}
+
+
+def checks_of_choice(seconds):
+    """Of each hook that sends: whether a step with the chosen size takes at most as much longer than with the best of the
+    others as the target allows. `seconds` as for rows_of_choice."""
+    for hook, times in seconds[AUTO].items():
+        if hook != NOOP:
+            more = statistics.median(times) / min(_medians(seconds, hook).values()) - 1
+            yield targets.Check(hook, "longer than the best size", f"{more:+.1%}", f"<= {MOST_LONGER:.0%}",
+                                "holds" if more <= MOST_LONGER else "MISSED")
+
+
+def noise_text(seconds):
+    """By how much steps differ between sizes of buckets where nothing is sent, and so by chance."""
+    if NOOP not in seconds[AUTO]:
+        return f"the run's noise is not known: {NOOP} was not measured"
+    medians = [statistics.median(of_cap[NOOP]) for of_cap in seconds.values()]
+    return f"the run's noise: with {NOOP}, which sends nothing, sizes differ by {max(medians) / min(medians) - 1:.1%}"
+
+
 def rows_of_choice(seconds):
     """A table as lists of words, from `seconds` of steps by size of buckets and hook: for each hook the best of the sizes
     that are given, the median of its steps, that with the chosen size, and how much more the latter is."""
     table = [["hook", "best MiB", "s per step", "chosen", "more"]]
     for hook, times in seconds[AUTO].items():
-        medians = {cap: statistics.median(of_cap[hook]) for cap, of_cap in seconds.items() if cap != AUTO}
+        medians = _medians(seconds, hook)
         best = min(medians, key=medians.get)
         chosen = statistics.median(times)
         table.append([hook, best, f"{medians[best]:.3f}", f"{chosen:.3f}", f"{chosen / medians[best] - 1:+.1%}"])

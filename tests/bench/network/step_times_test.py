@@ -36,6 +36,17 @@ class Table(unittest.TestCase):
         rows = step_times.rows_of_choice({"25": {"int8": [4, 4, 9]}, "auto": {"int8": [2, 2.1, 3]}, "3": {"int8": [2, 2, 1]}})
         self.assertEqual(rows[1:], [["int8", "3", "2.000", "2.100", "+5.0%"]])
 
+    def test_the_chosen_buckets_are_at_most_three_percent_slower(self):
+        seconds = {"auto": {"int8": [2.05], "int4": [2.07], "noop": [1.1]}, "3": {"int8": [2], "int4": [2], "noop": [1]},
+                   "25": {"int8": [4], "int4": [3], "noop": [1.2]}}
+        self.assertEqual([(check.case, check.reached, check.verdict) for check in step_times.checks_of_choice(seconds)],
+                         [("int8", "+2.5%", "holds"), ("int4", "+3.5%", "MISSED")])
+        self.assertEqual(step_times.noise_text(seconds),
+                         "the run's noise: with noop, which sends nothing, sizes differ by 20.0%")
+        for of_cap in seconds.values():
+            del of_cap["noop"]
+        self.assertIn("is not known", step_times.noise_text(seconds))
+
     def test_columns_are_aligned(self):
         self.assertEqual(text_table.aligned([["hook", "s", ""], ["int8", "12", "ok"]], "lrl"), "hook   s\nint8  12  ok")
 

@@ -16,7 +16,11 @@ BUCKET = 25 * MIB
 SMALL_BUCKETS = (64 << 10, 256 << 10, MIB)
 RATES_OF_TARGETS = ("1", "10", "open")
 WORLDS = (2, 4, 8)  # Nodes of one rank.
-ALLREDUCE, BF16, INT8 = "allreduce", "bf16_compress", "int8"
+ALLREDUCE, BF16, INT8, FP32, AUTO = "allreduce", "bf16_compress", "int8", "fp32", "auto"
+
+# What auto chooses between, as measured by themselves in the same run; and those of them with 32 and 16 bits.
+CANDIDATES = (ALLREDUCE, FP32, BF16, INT8)
+WIDE = (ALLREDUCE, FP32, BF16)
 
 # What the shaper counts of a full packet: 1500 bytes of IP and 14 of the Ethernet header, which carry 1448 of payload
 # after the headers of IP (20) and TCP (20, and 12 for timestamps). Preamble, checksum and gap (24 more on a real wire)
@@ -26,8 +30,9 @@ FRAMED = 1514 / 1448
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Least speed-ups over allreduce, bf16_compress and int8, and the least share of the wire limit, of a hook in one case.
-    With several sizes the worst one counts. The wire limit is that of one rank per node."""
+    """Least speed-ups over allreduce, bf16_compress, int8, the fastest of CANDIDATES and that of WIDE, and the least share
+    of the wire limit, of a hook in one case. With several sizes the worst one counts. The wire limit is that of one rank
+    per node."""
     hook: str
     nodes: int
     rate: str
@@ -37,6 +42,8 @@ class Row:
     allreduce: float = None
     bf16: float = None
     int8: float = None
+    candidates: float = None
+    wide: float = None
     wire: float = None
 
     @property
@@ -67,6 +74,11 @@ def _rows():
         yield Row("power_sgd", nodes, "1", int8=2.5)
     for ranks_per_node, allreduce in ((2, 4), (4, 4.5), (8, 5.5)):  # Nothing is sent, so there is no rate.
         yield Row("fp32", 1, "open", ranks_per_node, allreduce=allreduce)
+    for nodes, ranks_per_node, rate in (
+            [(world, 1, rate) for world in (2, 4) for rate in RATES_OF_TARGETS] +
+            [(2, 2, "1"), (2, 4, "1"), (4, 2, "1")] + [(1, ranks, "open") for ranks in (2, 4, 8)]):
+        # At most 3% and 2% slower: what auto has measured says no more.
+        yield Row(AUTO, nodes, rate, ranks_per_node, candidates=1 / 1.03, wide=1 / 1.02)
 
 
 ROWS = tuple(_rows())
@@ -107,15 +119,20 @@ def case_text(row):
 
 
 def _ratios(row):
-    """(hook beside which the row's hook is, target)."""
-    return [(other, least) for other, least in ((ALLREDUCE, row.allreduce), (BF16, row.bf16), (INT8, row.int8)) if least]
+    """(name, hooks beside the fastest of which the row's hook is, target, how it is printed)."""
+    single = [(f"x {other}", (other,), least, "{:.2f}")
+              for other, least in ((ALLREDUCE, row.allreduce), (BF16, row.bf16), (INT8, row.int8)) if least]
+    fastest = [(f"x the fastest of {name}", others, least, "{:.3f}")
+               for name, others, least in (("its candidates", CANDIDATES, row.candidates), ("32 and 16 bits", WIDE, row.wide))
+               if least]
+    return single + fastest
 
 
 def _measures(row):
     """(name, target, how it is printed, function of the times by hook that gives what was reached)."""
-    for other, least in _ratios(row):
-        yield f"x {other}", least, "{:.2f}", lambda times, other=other: (
-            times[other]["median_ms"] / times[row.hook]["median_ms"])
+    for name, others, least, form in _ratios(row):
+        yield name, least, form, lambda times, others=others: (
+            min(times[other]["median_ms"] for other in others) / times[row.hook]["median_ms"])
     if row.wire:
         yield "of the wire limit", row.wire, "{:.1%}", lambda times: (
             1e3 * wire_seconds(times[row.hook]["payload_bytes"], row.rate) / times[row.hook]["median_ms"])
@@ -125,7 +142,7 @@ def checks(row, times, built):
     """The checks of a row. `times`: the entries of `hooks` of narrowcast-bench's JSON, for this layout and rate; `built`:
     the names of the hooks that this build has. None if not all of the row's sizes were measured."""
     found = {(time["hook"], time["bucket_bytes"], time["buckets"]): time for time in times}
-    needed = [other for other, _ in _ratios(row)] + [row.hook] * (row.hook in built)
+    needed = [other for _, others, *_ in _ratios(row) for other in others] + [row.hook] * (row.hook in built)
     if any((hook, size, row.buckets) not in found for hook in needed for size in row.sizes):
         return None
     if row.hook not in built:

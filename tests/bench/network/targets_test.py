@@ -50,6 +50,21 @@ class Checks(unittest.TestCase):
         self.assertIsNone(targets.checks(row, times[1:], ["power_sgd"]))
 
 
+    def test_auto_is_beside_the_fastest_of_its_candidates(self):
+        row = targets.Row("auto", 2, "1", candidates=1 / 1.03, wide=1 / 1.02)
+        hooks = ["allreduce", "fp32", "bf16_compress", "int8", "auto"]
+
+        def of(*milliseconds):
+            return self.verdicts(row, [time_of(hook, ms) for hook, ms in zip(hooks, milliseconds)], hooks)
+
+        best, wide = "x the fastest of its candidates", "x the fastest of 32 and 16 bits"
+        self.assertEqual(of(222, 230, 114, 60, 61), [(best, "0.984", "holds"), (wide, "1.869", "holds")])
+        self.assertEqual(of(222, 230, 114, 60, 62), [(best, "0.968", "MISSED"), (wide, "1.839", "holds")])
+        self.assertEqual(of(100, 120, 114, 130, 102.5), [(best, "0.976", "holds"), (wide, "0.976", "MISSED")])
+        self.assertEqual(of(120, 100, 114, 130, 101), [(best, "0.990", "holds"), (wide, "0.990", "holds")])
+        self.assertIsNone(targets.checks(row, [time_of("auto", 1)], hooks), "its candidates were not measured")
+
+
 class Evaluate(unittest.TestCase):
     def test_counts_the_rows_that_were_not_asked_for(self):
         times = [time_of("allreduce", 300), time_of("bf16_compress", 150), time_of("int8", 70)]
@@ -86,6 +101,12 @@ class Rows(unittest.TestCase):
 
     def test_the_wire_limit_is_asked_of_single_ranks_only(self):
         self.assertEqual({row.ranks_per_node for row in targets.ROWS if row.wire}, {1})
+
+    def test_auto_has_some_wherever_int8_or_fp32_has_with_several_ranks(self):
+        layouts = {(row.layout, row.rate) for row in targets.ROWS if row.hook == "auto"}
+        for row in targets.ROWS:
+            if row.ranks_per_node > 1:
+                self.assertIn((row.layout, row.rate), layouts)
 
 
 class WireLimit(unittest.TestCase):
