@@ -56,7 +56,9 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--hook=int8", "--node_size=-1"}, "node_size: must be at least 1, but is -1"},
         WrongUse{{"--levels=one"}, "--levels: has no effect with the hook 'none'"},
         WrongUse{{"--hook=allreduce", "--link_gbit=1"}, "--link_gbit: has no effect with the hook 'allreduce'"},
-        WrongUse{{"--hook=int8", "--link_us=-1"}, "link_us: must be positive, but is -1"},
+        WrongUse{{"--hook=int8", "--link_us=-1"}, "link_us: must be in 0.001..1e+09, but is -1"},
+        WrongUse{{"--hook=auto", "--link_gbit=1e-300"}, "link_gbit: must be in 1e-06..1e+06, but is 1e-300"},
+        WrongUse{{"--sync_every=10", "--link_gbit=1e-300"}, "link_gbit: must be in 1e-06..1e+06, but is 1e-300"},
         WrongUse{{"--hook=int8", "--auto_bits=4"}, "--auto_bits: has no effect with the hook 'int8'"},
         WrongUse{{"--hook=auto", "--auto_bits=3"}, "auto_bits: must be in 4..8, but is 3"},
         WrongUse{{"--hook=int8", "--levels=2"}, "levels: must be auto, one or two, but is '2'"},
@@ -353,30 +355,31 @@ TEST_F(NarrowcastTrainErrorsTest, RanksThatWereToldDifferentHookOptions) {
   }
 }
 
-// Which of the two is killed, and what they wait for each other in: messages, or memory that they share.
-class NarrowcastTrainKilledTest : public ::testing::TestWithParam<std::tuple<int, Words>> {};
+// Which rank is killed, and what they wait for each other in: messages, memory that they share, or both.
+class NarrowcastTrainKilledTest : public ::testing::TestWithParam<LostRank> {};
 
-// In the middle of a step; the other must notice.
-TEST_P(NarrowcastTrainKilledTest, TheSurvivorEndsWithOneLineAndExitCodeThree) {
-  const auto& [killed, hook] = GetParam();
-  const Words flags = small_gpt() + Words{"--steps=1000000", "--log_every=1"} + hook;
-  TwoRanks ranks(flags, flags);
-  ranks.rank0.wait_for_errors("step");
-  RunningProgram& victim = killed == 0 ? ranks.rank0 : ranks.rank1;
-  RunningProgram& survivor = killed == 0 ? ranks.rank1 : ranks.rank0;
+// In the middle of a step; the others must notice.
+TEST_P(NarrowcastTrainKilledTest, TheSurvivorsEndWithOneLineAndExitCodeThree) {
+  const LostRank& killed = GetParam();
+  const EndlessRanks job(killed.ranks, killed.flags);
+  RunningProgram& victim = *job.ranks[static_cast<size_t>(killed.rank)];
   victim.send(SIGKILL);
   EXPECT_EQ(victim.wait().signal, SIGKILL);
-  const ProgramEnd end = survivor.wait();
-  EXPECT_EQ(end.exit_code, 3) << end.errors;
-  EXPECT_EQ(count_of("narrowcast-train: ", end.errors), 1) << end.errors;
-  EXPECT_THAT(end.errors, HasSubstr(killed == 0 ? "rank 1" : "rank 0"));
-  EXPECT_THAT(end.errors, Not(HasSubstr(".cpp:"))) << "LibTorch's own reports";
+  for (const auto& [rank, end] : job.wait_for_all_but(killed.rank)) {
+    EXPECT_EQ(end.exit_code, 3) << end.errors;
+    EXPECT_EQ(count_of("narrowcast-train: ", end.errors), 1) << end.errors;
+    EXPECT_THAT(end.errors, HasSubstr("rank " + std::to_string(rank)));
+    EXPECT_THAT(end.errors, Not(HasSubstr(".cpp:"))) << "LibTorch's own reports";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Victims, NarrowcastTrainKilledTest,
-                         ::testing::Combine(::testing::Values(0, 1),
-                                            ::testing::Values(Words{"--hook=quantize_per_channel"},
-                                                              Words{"--hook=int8", "--levels=two"})));
+                         ::testing::Values(LostRank{0, 2, {"--hook=quantize_per_channel"}},
+                                           LostRank{1, 2, {"--hook=quantize_per_channel"}},
+                                           LostRank{0, 2, {"--hook=int8", "--levels=two"}},
+                                           LostRank{1, 2, {"--hook=int8", "--levels=two"}},
+                                           LostRank{1, 4, {"--hook=int8", "--node_size=2"}},
+                                           LostRank{2, 4, {"--hook=int8", "--node_size=2"}}));
 
 TEST_F(NarrowcastTrainErrorsTest, ALossThatIsNotFinite) {
   const ProgramEnd end =

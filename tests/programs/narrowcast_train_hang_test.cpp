@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <string>
-#include <tuple>
 
 #include "tests/programs/train_commands.h"
 
@@ -15,32 +14,33 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Which rank stops, and where the other one waits for it: in the memory of their node, or for a message.
-class NarrowcastTrainHangTest : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+// Which rank stops, and where the others wait for it: in the memory of their node, for a message, or for both.
+class NarrowcastTrainHangTest : public ::testing::TestWithParam<LostRank> {};
 
-// Rank 0 serves the store, too: where it hangs, nobody answers at all.
+// Rank 0 serves the store, too: where it hangs, nobody answers at all. Of several others one is the first to give up,
+// and says why; the rest may learn it from that one.
 TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAnswer) {
-  const auto& [stopped, levels] = GetParam();
-  const int64_t port = free_port();
-  const Words flags = {"--steps=1000000", "--log_every=1", "--hook=int8", levels, "--timeout_seconds=10"};
-  const Words command = Words{kNarrowcastTrain} + (small_gpt() + flags);
-  RunningProgram rank0(command, one_of_two(0, port));
-  RunningProgram rank1(command, one_of_two(1, port));
-  rank0.wait_for_errors("step");
-  (stopped == 0 ? rank0 : rank1).send(SIGSTOP);
-  const ProgramEnd end = (stopped == 0 ? rank1 : rank0).wait();
-  EXPECT_EQ(end.exit_code, 3) << end.errors;
-  const size_t line = end.errors.find("narrowcast-train: ");
-  ASSERT_NE(line, std::string::npos) << end.errors;
-  EXPECT_THAT(end.errors.substr(line),
-              AllOf(StartsWith("narrowcast-train: rank " + std::to_string(1 - stopped) + ": "), HasSubstr("imed out"),
-                    HasSubstr("; rank " + std::to_string(stopped) + " does not answer"), HasSubstr(" failed: ")))
-      << "one line";
+  const LostRank& stopped = GetParam();
+  const EndlessRanks job(stopped.ranks, Words{"--hook=int8", "--timeout_seconds=10"} + stopped.flags);
+  job.ranks[static_cast<size_t>(stopped.rank)]->send(SIGSTOP);
+  std::string lines;
+  for (const auto& [rank, end] : job.wait_for_all_but(stopped.rank)) {
+    EXPECT_EQ(end.exit_code, 3) << end.errors;
+    const size_t line = end.errors.find("narrowcast-train: ");
+    ASSERT_NE(line, std::string::npos) << end.errors;
+    EXPECT_THAT(end.errors.substr(line),
+                AllOf(StartsWith("narrowcast-train: rank " + std::to_string(rank) + ": "), HasSubstr(" failed: ")))
+        << "one line";
+    lines += end.errors.substr(line);
+  }
+  EXPECT_THAT(lines,
+              AllOf(HasSubstr("imed out"), HasSubstr("; rank " + std::to_string(stopped.rank) + " does not answer")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainHangTest,
-                         ::testing::Combine(::testing::Values(0, 1),
-                                            ::testing::Values("--levels=two", "--levels=one")));
+                         ::testing::Values(LostRank{0, 2, {"--levels=two"}}, LostRank{1, 2, {"--levels=two"}},
+                                           LostRank{0, 2, {"--levels=one"}}, LostRank{1, 2, {"--levels=one"}},
+                                           LostRank{1, 4, {"--node_size=2"}}, LostRank{2, 4, {"--node_size=2"}}));
 
 // Whoever is killed, the other one would wait for minutes.
 class NarrowcastTrainBeforeRendezvousTest : public ::testing::TestWithParam<int> {};

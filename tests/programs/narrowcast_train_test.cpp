@@ -290,6 +290,7 @@ TEST_F(NarrowcastTrainTest, DecidesForTheFastestHookByItself) {
   EXPECT_GT(lines[0]["link"]["between_nodes"]["us_per_hop"], 0);
   EXPECT_EQ(lines[1]["event"], "hook");
   EXPECT_THAT(lines[1]["decision"].get<std::string>(), HasSubstr("25 MiB: allreduce"));
+  EXPECT_GT(lines.back()["measuring_bytes_sent"], 4 << 20) << "the link's messages, and exchanges of four candidates";
   EXPECT_EQ(lines.back()["replicas_identical"], true);
 }
 
@@ -303,6 +304,7 @@ TEST_F(NarrowcastTrainTest, TakesTheLinkThatIsGiven) {
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines[0]["link_gbit"], 0.0001);
   EXPECT_DOUBLE_EQ(lines[0]["link"]["between_nodes"]["us_per_hop"], 100);
+  EXPECT_EQ(lines.back()["measuring_bytes_sent"], 0);
 }
 
 TEST_F(NarrowcastTrainTest, ExchangesWithNobodyAlone) {

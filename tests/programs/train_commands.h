@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -40,11 +42,49 @@ inline ProgramEnd train_on(int ranks, const Words& flags) {
                     alone());
 }
 
-// The environment of one of two ranks, started without a launcher.
-inline std::map<std::string, std::string> one_of_two(int rank, int64_t port) {
-  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},          {"LOCAL_RANK", ""},
-          {"LOCAL_WORLD_SIZE", ""},       {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)},
+// The environment of one of so many ranks, started without a launcher.
+inline std::map<std::string, std::string> one_of(int ranks, int rank, int64_t port) {
+  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(ranks)}, {"LOCAL_RANK", ""},
+          {"LOCAL_WORLD_SIZE", ""},       {"MASTER_ADDR", "127.0.0.1"},          {"MASTER_PORT", std::to_string(port)},
           {"OMP_NUM_THREADS", "1"}};
+}
+
+inline std::map<std::string, std::string> one_of_two(int rank, int64_t port) { return one_of(2, rank, port); }
+
+// Ranks without a launcher, which would end them all. They train for ever.
+struct EndlessRanks {
+  EndlessRanks(int count, const Words& flags) {
+    const int64_t port = free_port();
+    const Words command =
+        Words{kNarrowcastTrain} + small_gpt() + Words{"--steps=1000000", "--log_every=1", "--eval_batches=0"} + flags;
+    for (int rank = 0; rank < count; ++rank) {
+      ranks.push_back(std::make_unique<RunningProgram>(command, one_of(count, rank, port)));
+    }
+    ranks[0]->wait_for_errors("step");
+  }
+
+  // How all but that one end, by rank.
+  std::map<int, ProgramEnd> wait_for_all_but(int lost) const {
+    std::map<int, ProgramEnd> ends;
+    for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+      if (rank != lost) ends[rank] = ranks[static_cast<size_t>(rank)]->wait();
+    }
+    return ends;
+  }
+
+  std::vector<std::unique_ptr<RunningProgram>> ranks;
+};
+
+// A rank of a job that is to be lost, and where the others then wait for it.
+struct LostRank {
+  int rank = 0;
+  int ranks = 2;
+  Words flags = {};
+};
+
+inline void PrintTo(const LostRank& lost, std::ostream* out) {
+  *out << "rank " << lost.rank << " of " << lost.ranks;
+  for (const std::string& flag : lost.flags) *out << " " << flag;
 }
 
 // The objects of a file of JSON lines.
