@@ -10,6 +10,7 @@
 #include <narrowcast/hooks.h>
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
+#include "ops/collectives/group.h"
 #include "trainer/train/files/safetensors.h"
 #include "trainer/train/training/evaluation.h"
 
@@ -130,8 +131,10 @@ std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::st
     wire.node_size = node_size;
     return DdpOptions(ddp).wire(wire);
   };
+  // As auto has on GPUs.
+  const bool has_one_level = hooks::hook_row(hook).chooses && collectives::moves_tensors_on(at::kCUDA, problem.group);
   const auto found = hooks::find_hook_nodes(ddp.hook_options(problem.group));
-  if (problem.group->getSize() < 4 || !neighbours_share_nodes(found->layout)) {
+  if (problem.group->getSize() < 4 || has_one_level || !neighbours_share_nodes(found->layout)) {
     return {of_size(1)};
   }
   return {of_size(1), of_size(2)};
