@@ -25,18 +25,15 @@ constexpr const char* kCost = "cost";  // A candidate's seconds of an exchange a
 constexpr const char* kAgreeing = "agreeing on the link of the hook auto";
 constexpr const char* kGiven = "given";  // Gbit/s and microseconds as the options said; 0 for what they did not say.
 constexpr const char* kCountOfChanges = "changes";
-constexpr const char* kLinkBetweenNodes = "link";
-constexpr const char* kLinkWithinNode = "link_within_node";
+constexpr const char *kLinkBetweenNodes = "link", *kLinkWithinNode = "link_within_node";
 // It is the same link while what it takes over what was predicted lies between these.
-constexpr double kMostFactor = 4.0 / 3;
-constexpr double kLeastFactor = 2.0 / 3;
+constexpr double kMostFactor = 4.0 / 3, kLeastFactor = 2.0 / 3;
 // By which one look changes it at most. A link that seems faster may be a prediction of the rest that was too high.
 constexpr double kMostChange = 64;
 constexpr double kLeastChange = 1.0 / 8;
 constexpr double kWithinNoise = 0.1;  // Of what exchanges take: by less than that, machines differ from predictions.
 constexpr double kNothingSeen = std::numeric_limits<double>::max();
-// Stretches that are a smaller share of what a step is predicted to take say too little.
-constexpr double kShareOfStep = 0.5;
+constexpr double kShareOfStep = 0.5;  // Stretches that are a smaller share of a predicted step say too little.
 
 double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -250,17 +250,6 @@ const HookRow& hook_row(const std::string& name) {
 
 const std::list<HookRow>& hook_rows() { return hook_table(); }
 
-HookOptions without_start(const std::string& hook, HookOptions options) {
-  const HookRow& row = hook_row(hook);
-  if (row.takes(OptionKind::kPowerSgd)) {
-    options.power_sgd.start = 0;
-  }
-  if (row.takes(OptionKind::kLocal)) {
-    options.local.start = 0;
-  }
-  return options;
-}
-
 std::string hook_names_that_take(OptionKind kind) {
   return joined_names([=](const HookRow& row) { return row.takes(kind); });
 }

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
-#include <narrowcast/export.h>
 #include <narrowcast/hook_options.h>
+#include <narrowcast/hooks.h>
 #include "hooks/error_bound.h"
 #include "ops/node/node_layout.h"
 
@@ -119,7 +119,13 @@ void check_link(const WireOptions& wire);
 
 // The options with which a hook does from its first step on what others let it do only after some steps: compress, or
 // average in groups.
-NARROWCAST_EXPORT HookOptions without_start(const std::string& hook, HookOptions options);
+inline HookOptions without_start(const std::string& hook, HookOptions options) {
+  if (power_sgd_rank_of(hook).has_value()) {
+    options.power_sgd.start = 0;
+  }
+  options.local.start = 0;  // Which is what it is with all other hooks.
+  return options;
+}
 
 // The names of the hooks that take options of that kind, separated by ", ".
 std::string hook_names_that_take(OptionKind kind);

@@ -99,8 +99,9 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // By rank, the number of its group, if the hook averages in groups of the ranks, be it now or later. Else empty.
   virtual std::vector<int64_t> groups() const { return {}; }
 
-  // How many nodes of how many ranks it averages over, as "2 x 4", or "3 + 1" for nodes that differ; where ranks share a
-  // node, but not its memory, behind it in brackets why each is a node by itself. Empty if the hook knows of no nodes.
+  // How many nodes of how many ranks it averages over, as "2 x 4", or "3 + 1" for nodes that differ; where ranks share
+  // a node, but not its memory, behind it in brackets why each is a node by itself. Empty if the hook knows of no
+  // nodes.
   virtual std::string nodes() const { return {}; }
 
   // Which hooks it takes for which buckets, and why, in one line, if the hook chooses between others; else empty. Asked

@@ -29,34 +29,19 @@ namespace {
 
 constexpr const char* kOfBytesSent = "_and_rank";  // How all names of bytes that are sent end.
 // What follows from the layout, as far as a rank alone knows it.
-constexpr const char* kOfLayout[] = {"nodes", "node_of_rank", "exchange_levels", "node_memory_bytes"};
+constexpr std::string_view kOfLayout[] = {"nodes", "node_of_rank", "exchange_levels", "node_memory_bytes"};
 constexpr const char* kUnknown = "unknown until ranks meet";
 
 // The entries by their role for checkpoints; the others are settings. By the link ranks choose in how many hops they
 // exchange, and so what is rounded; groups say which ranks resume from their own parameters.
 constexpr std::string_view kCircumstances[] = {"ranks",   "accumulation_steps", "version", "device", "link_gbit",
                                                "link_us", "group_of_rank"};
-constexpr std::string_view kFree[] = {"batch_size_per_rank",
-                                      "eval_every",
-                                      "eval_batches",
-                                      "log_every",
-                                      "data",
-                                      "replicas",
-                                      "levels",
-                                      "node_size",
-                                      "nodes",
-                                      "node_of_rank",
-                                      "rounding",
-                                      "auto",
-                                      "link",
-                                      "exchange_levels",
-                                      "why_one_level",
-                                      "node_memory_bytes",
-                                      "checkpoint_dir",
-                                      "checkpoint_every",
-                                      "keep_checkpoints",
-                                      "resume",
-                                      "resume_from"};
+constexpr std::string_view kFree[] = {"batch_size_per_rank", "eval_every", "eval_batches", "log_every", "data"};
+constexpr std::string_view kFreeOfCheckpoints[] = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
+                                                   "resume_from"};
+constexpr std::string_view kFreeOfExchanges[] = {
+    "replicas", "levels", "node_size",       "nodes",         "node_of_rank",     "rounding",
+    "auto",     "link",   "exchange_levels", "why_one_level", "node_memory_bytes"};
 
 bool contains(std::span<const std::string_view> names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
@@ -222,7 +207,7 @@ void add_neighbours(nlohmann::json& plan, const ProcessGroupPtr& group) {
 int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::GradientSizes& gradients) {
   const auto in_floats = static_cast<int64_t>(sizeof(float));
   if (job.outer.has_value()) {
-    return fragment_numel(*job.outer, gradients.numel) * in_floats;
+    return job.outer->largest_fragment(gradients.numel) * in_floats;
   }
   if (const auto& staged_numel = hooks::hook_row(job.ddp.hook()).staged_numel) {
     return 2 * staged_numel(gradients, job.ddp.hook_options(nullptr)) * in_floats;
@@ -285,7 +270,7 @@ void add_data(nlohmann::json& plan, const JobInputs& inputs) {
 }  // namespace
 
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node) {
-  if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
+  if (hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kChoice) && inputs.device.is_cuda()) {
     hooks::check_auto_on_gpus(job.ddp.wire());
   }
   nlohmann::json plan;
@@ -371,7 +356,9 @@ EntryRole entry_role(const nlohmann::json& plan, const std::string& name) {
   if (contains(kCircumstances, name)) {
     return EntryRole::kCircumstance;
   }
-  return contains(kFree, name) || name.ends_with(kOfBytesSent) ? EntryRole::kFree : EntryRole::kSetting;
+  const bool is_free = contains(kFree, name) || contains(kFreeOfCheckpoints, name) ||
+                       contains(kFreeOfExchanges, name) || name.ends_with(kOfBytesSent);
+  return is_free ? EntryRole::kFree : EntryRole::kSetting;
 }
 
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }
@@ -392,7 +379,7 @@ std::string plan_text(const nlohmann::json& plan) {
 std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
   std::vector<NamedValue> values;
   for (const auto& [name, value] : plan.items()) {
-    if (!name.ends_with(kOfBytesSent) && std::ranges::find(kOfLayout, name) == std::end(kOfLayout)) {
+    if (!name.ends_with(kOfBytesSent) && !contains(kOfLayout, name)) {
       values.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
     }
   }

@@ -132,7 +132,8 @@ std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::st
     return DdpOptions(ddp).wire(wire);
   };
   // As auto has on GPUs.
-  const bool has_one_level = hooks::hook_row(hook).chooses && collectives::moves_tensors_on(at::kCUDA, problem.group);
+  const bool has_one_level = hooks::hook_row(hook).takes(hooks::OptionKind::kChoice) &&
+                             collectives::moves_tensors_on(at::kCUDA, problem.group);
   const auto found = hooks::find_hook_nodes(ddp.hook_options(problem.group));
   if (problem.group->getSize() < 4 || has_one_level || !neighbours_share_nodes(found->layout)) {
     return {of_size(1)};
