@@ -172,14 +172,14 @@ TEST(AutoHookOnALink, TakesExchangesSideBySideForNoFasterLink) {
   });
 }
 
-TEST(AutoHookOnALink, GoesOnWithTheLinkThatItHadFound) {
+TEST(AutoHookOnALink, ResumesWithTheLinkThatItHadFound) {
   run_ranks(3, [](int64_t, const Group& group) {
     const ExchangeClock clock;
     const AutoMeasures measures{.cost = on_fast_link, .now = clock, .window = kWindow};
     AutoHook hook(hook_row("auto"), {group, fast_link()}, measures);
     take_steps(hook, clock, 4 * kWindow, 2, "allreduce");
     HookState state = hook.state({});
-    AutoHook resumed({group, fast_link()}, measures);
+    AutoHook resumed(hook_row("auto"), {group, fast_link()}, measures);
     EXPECT_THAT(resumed.decision(), HasSubstr("link 100 Gbit/s and 1.0 us"));
     resumed.load_state({.world_size = 3, .states = {state}, .first = state}, {});
     EXPECT_EQ(resumed.changes(), 1);
@@ -188,7 +188,7 @@ TEST(AutoHookOnALink, GoesOnWithTheLinkThatItHadFound) {
 
     state.erase("changes");  // As checkpoints before had it.
     state.erase("link");
-    AutoHook older({group, fast_link()}, measures);
+    AutoHook older(hook_row("auto"), {group, fast_link()}, measures);
     older.load_state({.world_size = 3, .states = {state}, .first = state}, {});
     EXPECT_EQ(older.changes(), 0);
     EXPECT_THAT(older.decision(), HasSubstr("link 100 Gbit/s and 1.0 us"));
