@@ -31,17 +31,25 @@ def rows(seconds):
     return table
 
 
-def _medians(seconds, hook):
-    """By the sizes that are given, the median of the hook's steps."""
-    return {cap: statistics.median(of_cap[hook]) for cap, of_cap in seconds.items() if cap != AUTO}
+def best(seconds):
+    """By hook the size of buckets with which the median of its steps is least, and that median, of `seconds` of steps by
+    size and hook."""
+    found = {}
+    for cap, of_hooks in seconds.items():
+        for hook, times in of_hooks.items():
+            median = statistics.median(times)
+            if hook not in found or median < found[hook][1]:
+                found[hook] = (cap, median)
+    return found
 
 
 def checks_of_choice(seconds):
     """Of each hook that sends: whether a step with the chosen size takes at most as much longer than with the best of the
     others as the target allows. `seconds` as for rows_of_choice."""
+    given = best({cap: of_hooks for cap, of_hooks in seconds.items() if cap != AUTO})
     for hook, times in seconds[AUTO].items():
         if hook != NOOP:
-            more = statistics.median(times) / min(_medians(seconds, hook).values()) - 1
+            more = statistics.median(times) / given[hook][1] - 1
             yield targets.Check(hook, "longer than the best size", f"{more:+.1%}", f"<= {MOST_LONGER:.0%}",
                                 "holds" if more <= MOST_LONGER else "MISSED")
 
@@ -58,9 +66,9 @@ def rows_of_choice(seconds):
     """A table as lists of words, from `seconds` of steps by size of buckets and hook: for each hook the best of the sizes
     that are given, the median of its steps, that with the chosen size, and how much more the latter is."""
     table = [["hook", "best MiB", "s per step", "chosen", "more"]]
+    given = best({cap: of_hooks for cap, of_hooks in seconds.items() if cap != AUTO})
     for hook, times in seconds[AUTO].items():
-        medians = _medians(seconds, hook)
-        best = min(medians, key=medians.get)
+        cap, least = given[hook]
         chosen = statistics.median(times)
-        table.append([hook, best, f"{medians[best]:.3f}", f"{chosen:.3f}", f"{chosen / medians[best] - 1:+.1%}"])
+        table.append([hook, cap, f"{least:.3f}", f"{chosen:.3f}", f"{chosen / least - 1:+.1%}"])
     return table

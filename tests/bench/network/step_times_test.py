@@ -32,6 +32,10 @@ class Table(unittest.TestCase):
         self.assertEqual(rows[1:], [["none", "3", "4.000", "1.00", "0.50"], ["bf16_compress", "3", "2.000", "2.00", "1.00"],
                                     ["int8", "2", "1.000", "4.00", "2.00"]])
 
+    def test_names_the_best_buckets_of_each_hook(self):
+        times = {"25": {"int8": [4, 4, 9], "none": [5]}, "3": {"int8": [2, 2, 1], "none": [6]}}
+        self.assertEqual(step_times.best(times), {"int8": ("3", 2), "none": ("25", 5)})
+
     def test_compares_the_chosen_buckets_with_the_best(self):
         rows = step_times.rows_of_choice({"25": {"int8": [4, 4, 9]}, "auto": {"int8": [2, 2.1, 3]}, "3": {"int8": [2, 2, 1]}})
         self.assertEqual(rows[1:], [["int8", "3", "2.000", "2.100", "+5.0%"]])

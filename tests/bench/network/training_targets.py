@@ -3,9 +3,12 @@ import dataclasses
 import math
 import statistics
 
+from networks import Layout
 from targets import Check
+from trainings import OF_PYTHON
 
-RATE_OF_COSTS = "0.1"  # Targets of time and bytes are for this network.
+RATE_OF_COSTS = "0.1"  # Targets of time and bytes are for this network,
+PYTHON_NETWORK = (Layout(2, 1), "1")  # and those of trainings in Python for this one.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Speed:
 
     def check(self, costs):
         reached = costs[self.other][0] / costs[self.way][0]
-        return _check(self, f"x {self.other}", f"{reached:.1f}", f">= {self.least:g}", reached >= self.least)
+        return _check(self, f"x {self.other}", f"{reached:.2f}", f">= {self.least:g}", reached >= self.least)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,7 @@ def _check(target, measure, reached, limit, holds):
     return Check(target.way, measure, reached, limit, "holds" if holds else "MISSED")
 
 
+PYTHON = (Speed(OF_PYTHON + "int8_b128", OF_PYTHON + "bf16_compress", 1.3),)
 COSTS = (Speed("power_sgd rank 4", "bf16_compress", 8),
          Speed("DiLoCo every 30, int4_b32", "bf16_compress", 10),
          Bytes("DiLoCo every 100, int4_b32", "none", 400))
@@ -64,9 +68,16 @@ LOSSES = tuple(Loss(f"DiLoCo every 30, {wire}", "none", .02) for wire in ("fp32"
     Loss("power_sgd rank 4 alternate", "power_sgd rank 4", 0, standard_errors=2),)
 
 
+def _of_measured(targets, measured):
+    return [target.check(measured) for target in targets if target.way in measured and target.other in measured]
+
+
 def checks(costs, curves, rate):
     """Of what was measured at `rate`, in the form of variants.rows(): either may lack ways, or be empty."""
-    found = []
-    for targets, measured in ((COSTS if rate == RATE_OF_COSTS else (), costs), (LOSSES, curves)):
-        found += [target.check(measured) for target in targets if target.way in measured and target.other in measured]
-    return found
+    return _of_measured(COSTS if rate == RATE_OF_COSTS else (), costs) + _of_measured(LOSSES, curves)
+
+
+def checks_of_python(best, layout, rate):
+    """Of trainings in Python, each with its best size of buckets, as step_times.best() has them."""
+    seconds = {hook: (least,) for hook, (_, least) in best.items()}
+    return _of_measured(PYTHON if (layout, rate) == PYTHON_NETWORK else (), seconds)

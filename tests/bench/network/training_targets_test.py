@@ -2,6 +2,7 @@
 """Tests training_targets.py with measures made up."""
 import unittest
 
+import networks
 import training_targets
 import variants
 
@@ -21,12 +22,23 @@ def told(costs, losses, rate="0.1"):
 class Checks(unittest.TestCase):
     def test_of_costs_are_for_their_network(self):
         self.assertEqual(told(COSTS, {}), [
-            ("power_sgd rank 4", "x bf16_compress", "8.0", ">= 8", "holds"),
-            ("DiLoCo every 30, int4_b32", "x bf16_compress", "9.1", ">= 10", "MISSED"),
+            ("power_sgd rank 4", "x bf16_compress", "8.00", ">= 8", "holds"),
+            ("DiLoCo every 30, int4_b32", "x bf16_compress", "9.09", ">= 10", "MISSED"),
             ("DiLoCo every 100, int4_b32", "bytes of none", "1/404", "<= 1/400", "holds")])
         self.assertEqual(told(COSTS, {}, rate="1"), [])
         self.assertEqual([verdict for *_, verdict in told(COSTS | {"DiLoCo every 100, int4_b32": (.21, 101)}, {})],
                          ["holds", "MISSED", "MISSED"])
+
+    def test_of_trainings_in_python_are_for_their_network(self):
+        best = {"python:bf16_compress": ("25", .52), "python:int8_b128": ("6", .4), "none": ("25", 1.0)}
+        network = networks.Layout(2, 1)
+        self.assertEqual([(check.case, check.measure, check.reached, check.target, check.verdict)
+                          for check in training_targets.checks_of_python(best, network, "1")],
+                         [("python:int8_b128", "x python:bf16_compress", "1.30", ">= 1.3", "holds")])
+        for other, rate in ((networks.Layout(4, 1), "1"), (network, "10")):
+            self.assertEqual(training_targets.checks_of_python(best, other, rate), [])
+        slower = best | {"python:int8_b128": ("6", .41)}
+        self.assertEqual([check.verdict for check in training_targets.checks_of_python(slower, network, "1")], ["MISSED"])
 
     def test_of_losses_are_means_of_paired_seeds(self):
         name = "DiLoCo every 30, fp32"

@@ -1,10 +1,15 @@
-"""The trainings that are measured: narrowcast-train with a char_gpt."""
+"""The trainings that are measured: narrowcast-train with a char_gpt, and the same in Python."""
 import dataclasses
 import pathlib
 import subprocess
+import sys
 import tempfile
 
 import program
+
+
+OF_PYTHON = "python:"  # How the names begin of hooks with which python_training.py trains.
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,16 +32,23 @@ class Trainings:
         self._size = size
         self._command = [str(arguments.bin / "narrowcast-train"), "--model=char_gpt", *size.flags,
                          f"--data={arguments.data}", "--device=cpu", "--threads=1", "--sample_length=0"]
+        self._python = [sys.executable, "-W", "ignore", str(HERE / "python_training.py"), *size.flags,
+                        f"--data={arguments.data}", f"--library={arguments.bin.parent / 'lib/libnarrowcast_ops.so'}"]
+
+    def _command_of(self, flags):
+        if not any(flag.startswith(f"--hook={OF_PYTHON}") for flag in flags):
+            return self._command + list(flags)
+        return self._python + [flag.replace(f"--hook={OF_PYTHON}", "--hook=") for flag in flags]
 
     def check(self, flags):
         """What one process can: that there are such flags and such data."""
-        done = subprocess.run(self._command + [*flags, "--dry_run"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run(self._command_of(flags) + ["--dry_run"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
             raise program.WrongUse(done.stderr.strip())
 
     def metrics(self, network, layout, flags):
         """The text of metrics.jsonl of a training on all hosts of the network."""
         with tempfile.TemporaryDirectory() as folder:
-            network.run_ranks(self._command + [*flags, f"--batch_size={self._size.sequences_per_rank * layout.ranks}",
-                                               f"--output_dir={folder}/run"])
+            network.run_ranks(self._command_of(flags) + [f"--batch_size={self._size.sequences_per_rank * layout.ranks}",
+                                                         f"--output_dir={folder}/run"])
             return (pathlib.Path(folder) / "run" / "metrics.jsonl").read_text()

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""One rank of a training in Python that `train` measures beside narrowcast-train's: PyTorch's DistributedDataParallel on
+the same char_gpt, batches and optimizer, with a hook of PyTorch's or that of docs/examples/ddp_from_python.py. Flags are
+those of narrowcast-train; rank 0 writes metrics.jsonl, with the lines of steps alone."""
+import argparse
+import contextlib
+import json
+import pathlib
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "docs/examples"))
+from ddp_from_python import QuantizedMean, quantized_mean_hook  # noqa: E402 -- found by the line above
+
+OF_PYTORCH = {"bf16_compress": default_hooks.bf16_compress_hook, "noop": debugging_hooks.noop_hook}
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.attention_output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp_input, self.mlp_output = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        parts = self.query_key_value(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        x = x + self.attention_output(mixed.transpose(1, 2).flatten(-2))
+        return x + self.mlp_output(nn.functional.gelu(self.mlp_input(self.mlp_norm(x)), approximate="tanh"))
+
+
+class CharGpt(nn.Module):
+    """models/char_gpt.cpp, with the same parameters."""
+
+    def __init__(self, options, vocabulary_size):
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocabulary_size, options.width)
+        self.position_embedding = nn.Embedding(options.context, options.width)
+        self.blocks = nn.ModuleList([Block(options.width, options.heads) for _ in range(options.layers)])
+        self.final_norm = nn.LayerNorm(options.width)
+        for each in self.parameters():
+            if each.dim() > 1:
+                nn.init.normal_(each, std=.02)
+
+    def forward(self, tokens):
+        x = self.token_embedding(tokens) + self.position_embedding.weight
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.linear(self.final_norm(x), self.token_embedding.weight)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", required=True, help="path of libnarrowcast_ops.so")
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--hook", required=True, help="none, bf16_compress or noop, which are PyTorch's, or a wire format")
+    parser.add_argument("--bucket_cap_mb", type=float, required=True)
+    for flag in ("layers", "heads", "width", "context", "steps"):
+        parser.add_argument(f"--{flag}", type=int, required=True)
+    parser.add_argument("--batch_size", type=int, help="sequences of all ranks together")
+    parser.add_argument("--output_dir", type=pathlib.Path)
+    parser.add_argument("--dry_run", action="store_true", help="see whether it could run")
+    return parser.parse_args()
+
+
+def registered(hook, ddp):
+    """A context in which the hook is the model's."""
+    if hook == "none":
+        return contextlib.nullcontext()
+    if hook in OF_PYTORCH:
+        return contextlib.nullcontext(ddp.register_comm_hook(None, OF_PYTORCH[hook]))
+    state = QuantizedMean(hook, torch.device("cpu"))
+    ddp.register_comm_hook(state, quantized_mean_hook)
+    return state
+
+
+def make_optimizer(model):
+    matrices = [each for each in model.parameters() if each.dim() > 1]
+    rest = [each for each in model.parameters() if each.dim() < 2]
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": .1}, {"params": rest, "weight_decay": 0}],
+                             lr=1e-3, betas=(.9, .99))
+
+
+def seconds_of_steps(arguments, model, tokens):
+    """Yields what all steps have taken so far, after each one. A step ends when all ranks know the mean of its losses."""
+    ddp = DistributedDataParallel(model, bucket_cap_mb=arguments.bucket_cap_mb)
+    optimizer = make_optimizer(model)
+    windows = tokens.unfold(0, arguments.context + 1, 1)
+    with registered(arguments.hook, ddp):
+        began = time.perf_counter()
+        for _ in range(arguments.steps):
+            batch = windows[torch.randint(len(windows), (arguments.batch_size // dist.get_world_size(),))]
+            loss = nn.functional.cross_entropy(ddp(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1)
+            optimizer.step()
+            dist.all_reduce(loss.detach())
+            yield time.perf_counter() - began
+
+
+def main():
+    arguments = parse_arguments()
+    torch.set_num_threads(1)
+    torch.ops.load_library(arguments.library)
+    if arguments.hook != "none" and arguments.hook not in OF_PYTORCH:
+        torch.ops.narrowcast.encoded_size(1, arguments.hook)  # An unknown format is an error.
+    text = arguments.data.read_text(encoding="utf-8")
+    number = {character: i for i, character in enumerate(sorted(set(text)))}
+    model = CharGpt(arguments, len(number))
+    if arguments.dry_run:
+        return
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    events = [{"event": "step", "step": step + 1, "seconds": seconds} for step, seconds in
+              enumerate(seconds_of_steps(arguments, model, torch.tensor([number[character] for character in text])))]
+    if dist.get_rank() == 0:
+        arguments.output_dir.mkdir()
+        (arguments.output_dir / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

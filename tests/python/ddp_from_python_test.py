@@ -1,0 +1,319 @@
+"""The hook of docs/examples/ddp_from_python.py: its means, its order, what it does when ranks fail; and its training."""
+import copy
+import datetime
+import importlib.util
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from support.exact import ExactTestCase
+from support.ranks import run_on_ranks
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "docs/examples/ddp_from_python.py"
+SPEC = importlib.util.spec_from_file_location("ddp_from_python", EXAMPLE)
+example = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(example)
+
+SHORT = datetime.timedelta(seconds=3)  # Of exchanges that fail, or take no time.
+CPU = torch.device("cpu")
+BUCKET = .02  # Of a mebibyte: several buckets, once they are laid out anew.
+STEPS = 3  # That comes after the first one.
+FLOAT = 2.0**-24  # Largest relative error of a rounding.
+BFLOAT16 = 2.0**-8
+DIFFERENCE = "ValueError: quantized_all_reduce: format is bf16 on rank 1 but int8_b128 on rank 0"
+# Of the integer formats: the elements of a block, and its greatest code.
+BLOCKS = {"int8_b32": (32, 127), "int8_b128": (128, 127), "int8_b256": (256, 127), "int6_b32": (32, 31), "int4_b32": (32, 7)}
+
+
+class Network(nn.Module):
+    """Gradients of 27 thousand elements, most of them in matrices. `branch` is used where asked for, `unused` nowhere."""
+
+    def __init__(self, has_branches=False):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(61, 160), nn.Tanh(), nn.Linear(160, 100), nn.Tanh(), nn.Linear(100, 7))
+        self.branch = nn.Linear(61, 7) if has_branches else None
+        self.unused = nn.Linear(3, 5) if has_branches else None
+
+    def forward(self, x, takes_branch=False):
+        return self.layers(x) + (self.branch(x) if takes_branch else 0)
+
+
+def loss_of(model, step, **arguments):
+    """Of a batch that this rank alone has."""
+    generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
+    x = torch.randn(16, 61, generator=generator).to(next(model.parameters()).dtype)
+    return (1 + dist.get_rank()) * model(x, **arguments).square().mean()
+
+
+def gathered(tensor):
+    """[ranks, elements], in float64."""
+    of_ranks = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(of_ranks, tensor.contiguous())
+    return torch.stack(of_ranks).flatten(1).double()
+
+
+def own_gradients(model, step, **arguments):
+    """By name, without DistributedDataParallel; zeros where there is none."""
+    alone = copy.deepcopy(model)
+    alone.zero_grad()
+    loss_of(alone, step, **arguments).backward()
+    return {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in alone.named_parameters()}
+
+
+def half_steps(numbers, wire_format):
+    """The most by which the format rounds each of `numbers` [..., n], or such as are no larger in magnitude."""
+    if wire_format == "fp32":
+        return torch.zeros_like(numbers)
+    if wire_format == "bf16":
+        return BFLOAT16 * numbers.abs()
+    size, greatest = BLOCKS[wire_format]
+    padded = nn.functional.pad(numbers.abs(), (0, -numbers.shape[-1] % size)).unflatten(-1, (-1, size))
+    largest = padded.amax(-1, keepdim=True).expand_as(padded).flatten(-2)[..., :numbers.shape[-1]]
+    return (1 + 2**-7) * largest / greatest / 2  # A scale is the least bfloat16 that makes the largest fit.
+
+
+def tolerance(own, wire_format):
+    """Of means of `own` [ranks, elements of a bucket]: one rounding of what each rank sends, from three ranks on one of the
+    mean, and those of a sum in float32."""
+    world_size = own.shape[0]
+    magnitudes = own.abs() + half_steps(own, wire_format)
+    errors = half_steps(own, wire_format).sum(0) / world_size
+    if world_size > 2:
+        errors += half_steps(magnitudes.sum(0) / world_size, wire_format)
+    return errors + (world_size + 2) * FLOAT * magnitudes.sum(0) / world_size
+
+
+class OnEachRank(ExactTestCase):
+    """What one rank does; not a test by itself. `checks`: names of the methods that do it, one after the other, as to
+    start ranks takes longer than most of them."""
+
+    def __init__(self, *checks):
+        super().__init__()
+        self.checks = checks
+
+    def runTest(self):
+        torch.set_num_threads(1)
+        for check in self.checks:
+            with self.subTest(check=check):
+                torch.manual_seed(0)
+                getattr(self, check)()
+
+    def means(self):
+        for wire_format in ("fp32", "bf16", *BLOCKS):
+            with self.subTest(wire_format=wire_format):
+                self.means_of(wire_format, torch.float32)
+
+    def means_of_bfloat16(self):
+        self.means_of("int8_b128", torch.bfloat16)
+
+    def means_of(self, wire_format, dtype):
+        """Each of several steps against the mean of the ranks' own gradients."""
+        model = Network().to(dtype)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET)
+        with example.QuantizedMean(wire_format, CPU) as state:
+            layouts = self.register_recording(ddp, state, example.quantized_mean_hook)
+            for step in range(STEPS):
+                ddp.zero_grad()
+                loss_of(ddp, step).backward()
+                own = own_gradients(model, step)
+                for names in layouts[step]:
+                    self.check_bucket(model, own, names, wire_format)
+        self.assertGreater(len(layouts[-1]), 1)
+
+    def register_recording(self, ddp, state, hook):
+        """Returns a list that gets the names of the parameters in each bucket of each step."""
+        names = {each: name for name, each in ddp.module.named_parameters()}
+        layouts = []
+
+        def recording(state, bucket):
+            if bucket.index() == 0:
+                layouts.append([])
+            layouts[-1].append([names[each] for each in bucket.parameters()])
+            return hook(state, bucket)
+
+        ddp.register_comm_hook(state, recording)
+        return layouts
+
+    def check_bucket(self, model, own, names, wire_format):
+        means = torch.cat([model.get_parameter(name).grad.flatten() for name in names])
+        of_ranks = gathered(torch.cat([own[name].flatten() for name in names]))
+        for of_rank in gathered(means):
+            self.assert_same(of_rank, means.double())
+        error = (means.double() - of_ranks.mean(0)).abs()
+        allowed = tolerance(of_ranks, wire_format)
+        if means.dtype == torch.bfloat16:  # Of its sum, rounded once more.
+            allowed += BFLOAT16 * (of_ranks.mean(0).abs() + allowed)
+        self.assertLessEqual((error - allowed).max(), 0)
+        # Rounding to a format leaves a trace: at some element at least a tenth of what it may.
+        self.assertGreater((error - .1 * allowed).max(), 0)
+
+    def beside_bf16_compress(self):
+        """PyTorch's hook divides, then sums in bfloat16; the operator sums in float32, and divides."""
+        for step in range(STEPS):
+            ours, theirs = self.gradients_of_both(step)
+            own = gathered(torch.cat([each.flatten() for each in own_gradients(self.model, step).values()]))
+            world_size = dist.get_world_size()
+            if world_size == 2:  # All that differs is that PyTorch's sum is rounded.
+                self.assert_same(ours.bfloat16(), theirs.bfloat16())
+            # Theirs are rounded once when they are cast, once when divided, and with each of W - 1 additions.
+            allowed = tolerance(own, "bf16") + ((1 + BFLOAT16)**(world_size + 1) - 1) * own.abs().sum(0) / world_size
+            self.assertLessEqual(((ours - theirs).double().abs() - allowed).max(), 0)
+            self.assertFalse(torch.equal(ours, theirs))
+
+    def gradients_of_both(self, step):
+        results = []
+        for wire_format in ("bf16", None):
+            torch.manual_seed(0)
+            self.model = Network()
+            ddp = DistributedDataParallel(self.model, bucket_cap_mb=BUCKET)
+            with example.QuantizedMean(wire_format, CPU) as state:
+                if wire_format:
+                    ddp.register_comm_hook(state, example.quantized_mean_hook)
+                else:
+                    ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+                loss_of(ddp, step).backward()
+            results.append(torch.cat([each.grad.flatten() for each in self.model.parameters()]))
+        return results
+
+    def unused_parameters(self):
+        """Rank 0 alone takes a branch of the network."""
+        self.under_options(dist.get_rank() == 0, find_unused_parameters=True)
+
+    def static_graph(self):
+        self.under_options(True, static_graph=True, gradient_as_bucket_view=True)
+
+    def under_options(self, takes_branch, **options):
+        model = Network(has_branches=True)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET, **options)
+        branch = {"takes_branch": takes_branch}
+        with example.QuantizedMean("fp32", CPU) as state:
+            ddp.register_comm_hook(state, example.quantized_mean_hook)
+            for step in range(STEPS):
+                ddp.zero_grad()
+                loss_of(ddp, step, **branch).backward()
+                self.check_gradients(model, own_gradients(model, step, **branch))
+            self.assertIsNone(model.unused.weight.grad)
+
+    def check_gradients(self, model, own):
+        for name, each in model.named_parameters():
+            if each.grad is not None:
+                of_ranks = gathered(own[name])
+                error = (each.grad.flatten().double() - of_ranks.mean(0)).abs()
+                self.assertLessEqual((error - tolerance(of_ranks, "fp32")).max(), 0, name)
+
+    def accumulated(self):
+        """Two passes of which the second one exchanges what both have summed."""
+        model = Network()
+        ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET)
+        with example.QuantizedMean("fp32", CPU) as state:
+            ddp.register_comm_hook(state, example.quantized_mean_hook)
+            own = own_gradients(model, 0)
+            with ddp.no_sync():
+                loss_of(ddp, 0).backward()
+            self.assert_same([each.grad for each in model.parameters()], list(own.values()))
+            loss_of(ddp, 1).backward()
+        second = own_gradients(model, 1)
+        self.check_gradients(model, {name: own[name] + second[name] for name in own})
+
+    def overlapped(self):
+        """Rank 0 is asked for all buckets before rank 1 has one: so nothing that rank 0 does in the hook may wait."""
+        ddp = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET)
+        store = dist.distributed_c10d._get_default_store()
+
+        def reporting(state, bucket):
+            future = example.quantized_mean_hook(state, bucket)
+            if dist.get_rank() == 0 and bucket.is_last():
+                store.set(f"rank 0 has all buckets of step {step}", "")
+            return future
+
+        with example.QuantizedMean("int8_b128", CPU, SHORT) as state:
+            ddp.register_comm_hook(state, reporting)
+            for step in range(STEPS):
+                loss = loss_of(ddp, step)
+                if dist.get_rank() == 1:
+                    store.wait([f"rank 0 has all buckets of step {step}"], 10 * SHORT)
+                loss.backward()
+
+    def a_rank_dies(self):
+        """Rank 1, in the second step's second bucket. The others' backward passes say so."""
+        ddp = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET)
+        with example.QuantizedMean("int8_b128", CPU) as state:
+
+            def mortal(state, bucket):
+                if steps and dist.get_rank() == 1 and bucket.index() == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return example.quantized_mean_hook(state, bucket)
+
+            steps = []
+            ddp.register_comm_hook(state, mortal)
+            loss_of(ddp, 0).backward()
+            steps.append(0)
+            with self.assertRaisesRegex(RuntimeError, "quantized_all_reduce"):
+                loss_of(ddp, 1).backward()
+
+    def a_rank_hangs(self):
+        """Rank 1 has no backward pass until rank 0's has failed."""
+        ddp = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET)
+        store = dist.distributed_c10d._get_default_store()
+        with example.QuantizedMean("int8_b128", CPU, SHORT) as state:
+            ddp.register_comm_hook(state, example.quantized_mean_hook)
+            if dist.get_rank() == 0:
+                with self.assertRaisesRegex(RuntimeError, "quantized_all_reduce"):
+                    loss_of(ddp, 0).backward()
+                store.set("rank 0 has given up", "")
+            else:
+                store.wait(["rank 0 has given up"], 10 * SHORT)
+
+    def formats_differ(self):
+        """All ranks say the same; and afterwards nothing is exchanged, so that rank 0 alone waits for nobody."""
+        ddp = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET)
+        with example.QuantizedMean("bf16" if dist.get_rank() == 1 else "int8_b128", CPU, SHORT) as state:
+            ddp.register_comm_hook(state, example.quantized_mean_hook)
+            with self.assertRaisesRegex(RuntimeError, DIFFERENCE):
+                loss_of(ddp, 0).backward()
+            if dist.get_rank() == 0:
+                with self.assertRaisesRegex(RuntimeError, DIFFERENCE):
+                    state.submit(torch.zeros(3)).wait()
+
+
+class DdpFromPython(unittest.TestCase):
+    def test_two_ranks(self):
+        self.assertEqual(run_on_ranks(2, OnEachRank("means", "means_of_bfloat16", "beside_bf16_compress", "accumulated",
+                                                    "unused_parameters", "static_graph", "overlapped")), [0] * 2)
+
+    def test_three_ranks(self):
+        self.assertEqual(run_on_ranks(3, OnEachRank("means", "beside_bf16_compress")), [0] * 3)
+
+    def test_ranks_that_differ_or_hang_are_errors_on_all(self):
+        self.assertEqual(run_on_ranks(2, OnEachRank("formats_differ", "a_rank_hangs")), [0] * 2)
+
+    def test_a_dead_rank_is_an_error_on_all_others(self):
+        self.assertEqual(run_on_ranks(3, OnEachRank("a_rank_dies")), [0, -signal.SIGKILL, 0])
+
+    def test_the_training_learns(self):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(EXAMPLE),
+                   f"--library={os.environ['NARROWCAST_OPS_LIBRARY']}", f"--data={ROOT / 'README.md'}",
+                   "--format=int8_b128", "--bucket_cap_mb=0.2", "--steps=60"]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
+        self.assertGreater(losses[0], 5, output)  # Bytes that could be any of 256 have one of log 256 = 5.5.
+        self.assertLess(losses[-1], 3, output)
+
+
+def load_tests(loader, _tests, _pattern):
+    return loader.loadTestsFromTestCase(DdpFromPython)
+
+
+if __name__ == "__main__":
+    unittest.main()
