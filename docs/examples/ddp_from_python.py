@@ -66,7 +66,7 @@ def quantized_mean_hook(state: QuantizedMean, bucket: dist.GradBucket) -> torch.
 
 def train(arguments, device):
     text = torch.frombuffer(bytearray(pathlib.Path(arguments.data).read_bytes()), dtype=torch.uint8).long()
-    torch.manual_seed(dist.get_rank())  # Each rank draws bytes of its own; DistributedDataParallel sends rank 0's parameters.
+    torch.manual_seed(dist.get_rank())  # Each rank draws bytes of its own, and gets rank 0's parameters.
     model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 512), nn.ReLU(), nn.Linear(512, 256))
     model = DistributedDataParallel(model.to(device), bucket_cap_mb=arguments.bucket_cap_mb)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

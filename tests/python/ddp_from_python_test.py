@@ -21,10 +21,16 @@ from support.ranks import run_on_ranks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs/examples/ddp_from_python.py"
-SPEC = importlib.util.spec_from_file_location("ddp_from_python", EXAMPLE)
-example = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(example)
 
+
+def imported(file):
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+example = imported(EXAMPLE)
 SHORT = datetime.timedelta(seconds=3)  # Of exchanges that fail, or take no time.
 CPU = torch.device("cpu")
 BUCKET = .02  # Of a mebibyte: several buckets, once they are laid out anew.
@@ -69,6 +75,16 @@ def own_gradients(model, step, **arguments):
     alone.zero_grad()
     loss_of(alone, step, **arguments).backward()
     return {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in alone.named_parameters()}
+
+
+def learns(test, program, *flags):
+    """That the loss of an example's training falls on two ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(program),
+               f"--library={os.environ['NARROWCAST_OPS_LIBRARY']}", f"--data={ROOT / 'README.md'}", "--steps=60", *flags]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
+    test.assertGreater(losses[0], 5, output)  # Bytes that could be any of 256 have one of log 256 = 5.5.
+    test.assertLess(losses[-1], 3, output)
 
 
 def half_steps(numbers, wire_format):
@@ -226,6 +242,22 @@ class OnEachRank(ExactTestCase):
         second = own_gradients(model, 1)
         self.check_gradients(model, {name: own[name] + second[name] for name in own})
 
+    def uneven_inputs(self):
+        """Rank 1 has a step more than rank 0, whose gradients are zeros then."""
+        model = Network()
+        ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET)
+        with example.QuantizedMean("fp32", CPU) as state:
+            ddp.register_comm_hook(state, example.quantized_mean_hook)
+            with ddp.join():
+                for step in range(1 + dist.get_rank()):
+                    ddp.zero_grad()
+                    loss_of(ddp, step).backward()
+        own = own_gradients(model, 1)
+        if dist.get_rank() == 1:
+            for name, each in model.named_parameters():
+                # A mean with zeros: a sum of one term, halved.
+                self.assert_same(each.grad, own[name] / 2)
+
     def overlapped(self):
         """Rank 0 is asked for all buckets before rank 1 has one: so nothing that rank 0 does in the hook may wait."""
         ddp = DistributedDataParallel(Network(), bucket_cap_mb=BUCKET)
@@ -289,8 +321,9 @@ class OnEachRank(ExactTestCase):
 
 class DdpFromPython(unittest.TestCase):
     def test_two_ranks(self):
-        self.assertEqual(run_on_ranks(2, OnEachRank("means", "means_of_bfloat16", "beside_bf16_compress", "accumulated",
-                                                    "unused_parameters", "static_graph", "overlapped")), [0] * 2)
+        checks = ("means", "means_of_bfloat16", "beside_bf16_compress", "accumulated", "unused_parameters", "static_graph",
+                  "uneven_inputs", "overlapped")
+        self.assertEqual(run_on_ranks(2, OnEachRank(*checks)), [0] * 2)
 
     def test_three_ranks(self):
         self.assertEqual(run_on_ranks(3, OnEachRank("means", "beside_bf16_compress")), [0] * 3)
@@ -302,13 +335,7 @@ class DdpFromPython(unittest.TestCase):
         self.assertEqual(run_on_ranks(3, OnEachRank("a_rank_dies")), [0, -signal.SIGKILL, 0])
 
     def test_the_training_learns(self):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(EXAMPLE),
-                   f"--library={os.environ['NARROWCAST_OPS_LIBRARY']}", f"--data={ROOT / 'README.md'}",
-                   "--format=int8_b128", "--bucket_cap_mb=0.2", "--steps=60"]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
-        self.assertGreater(losses[0], 5, output)  # Bytes that could be any of 256 have one of log 256 = 5.5.
-        self.assertLess(losses[-1], 3, output)
+        learns(self, EXAMPLE, "--bucket_cap_mb=0.2")
 
 
 def load_tests(loader, _tests, _pattern):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One rank of a training in Python that `train` measures beside narrowcast-train's: PyTorch's DistributedDataParallel on
 the same char_gpt, batches and optimizer, with a hook of PyTorch's or that of docs/examples/ddp_from_python.py. Flags are
-those of narrowcast-train; rank 0 writes metrics.jsonl, with the lines of steps alone."""
+those of narrowcast-train; rank 0 writes metrics.jsonl, with the number of parameters and a line for each step."""
 import argparse
 import contextlib
 import json
@@ -119,7 +119,8 @@ def main():
         return
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    events = [{"event": "step", "step": step + 1, "seconds": seconds} for step, seconds in
+    events = [{"event": "start", "parameters": sum(each.numel() for each in model.parameters())}]
+    events += [{"event": "step", "step": step + 1, "seconds": seconds} for step, seconds in
               enumerate(seconds_of_steps(arguments, model, torch.tensor([number[character] for character in text])))]
     if dist.get_rank() == 0:
         arguments.output_dir.mkdir()

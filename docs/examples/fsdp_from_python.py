@@ -1,0 +1,74 @@
+"""PyTorch's fully_shard, whose gradients travel in one of narrowcast's wire formats. Copy QuantizedReduceScatter; the rest
+is a training to try it with, as in ddp_from_python.py.
+  torchrun --nproc_per_node=2 --standalone fsdp_from_python.py --library=libnarrowcast_ops.so --data=README.md
+"""
+import argparse
+import pathlib
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+CONTEXT = 16  # Bytes that the model sees.
+
+
+class QuantizedReduceScatter:
+    """A reduce-scatter in one hop: each rank encodes its part of every rank's shard and sends it to the shard's rank, which
+    sums what it decodes in float32, its own part as well. So each rank sends (W-1)/W of its gradients, rounded once."""
+
+    def __init__(self, wire_format):
+        self._wire_format = wire_format
+
+    def allocate(self, size, *, dtype, device):
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        world_size = dist.get_world_size(group)
+        parts = input_tensor.chunk(world_size)
+        messages = torch.stack([torch.ops.narrowcast.encode(part, self._wire_format) for part in parts])
+        received = torch.empty_like(messages)
+        dist.all_to_all_single(received, messages, group=group)
+        decoded = [torch.ops.narrowcast.decode(each, self._wire_format, output_tensor.numel()) for each in received]
+        total = torch.stack(decoded).sum(0)
+        # fully_shard asks for the mean of float32 and bfloat16, and for a sum, which it divides itself, of float16.
+        output_tensor.copy_(total / world_size if op == dist.ReduceOp.AVG else total)
+
+
+def train(arguments):
+    text = torch.frombuffer(bytearray(pathlib.Path(arguments.data).read_bytes()), dtype=torch.uint8).long()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    torch.manual_seed(0)  # All ranks begin with the same parameters.
+    model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 512), nn.ReLU(), nn.Linear(512, 256))
+    for part in (model[2], model[4], model):  # The model itself takes what its parts have left.
+        fully_shard(part, mesh=mesh)
+        part.set_custom_reduce_scatter(QuantizedReduceScatter(arguments.format))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    torch.manual_seed(dist.get_rank())  # Each draws bytes of its own.
+    for step in range(arguments.steps):
+        windows = text.unfold(0, CONTEXT + 1, 1)[torch.randint(len(text) - CONTEXT, (64,))].to(device)
+        loss = nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0 and (step % 20 == 0 or step + 1 == arguments.steps):
+            print(f"step {step + 1}: loss {loss.item():.3f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", required=True, help="path of libnarrowcast_ops.so")
+    parser.add_argument("--data", required=True, help="any file")
+    parser.add_argument("--format", default="int8_b128", help="a wire format, as docs/operators.md has them")
+    parser.add_argument("--steps", type=int, default=200)
+    arguments = parser.parse_args()
+    torch.ops.load_library(arguments.library)
+    dist.init_process_group()
+    train(arguments)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The reduce-scatter of docs/examples/fsdp_from_python.py: the means that fully_shard gets of it; and its training."""
+import copy
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from ddp_from_python_test import BLOCKS, FLOAT, ROOT, STEPS, Network, gathered, imported, learns, loss_of, own_gradients
+from support.ranks import run_on_ranks
+
+EXAMPLE = ROOT / "docs/examples/fsdp_from_python.py"
+example = imported(EXAMPLE)
+
+
+def tolerance(own, half_steps):
+    """Of means of `own` [ranks, elements], each sent with an error of at most its rank's of `half_steps` [ranks]."""
+    world_size = own.shape[0]
+    magnitudes = own.abs() + half_steps[:, None]
+    return half_steps.mean() + (world_size + 2) * FLOAT * magnitudes.mean(0)
+
+
+class OnEachRank(unittest.TestCase):
+    """What one rank does; not a test by itself."""
+
+    def runTest(self):
+        torch.set_num_threads(1)
+        for wire_format in ("fp32", "int8_b128", "int4_b32"):
+            with self.subTest(wire_format=wire_format):
+                self.check_means(wire_format)
+
+    def check_means(self, wire_format):
+        torch.manual_seed(0)
+        whole = Network()
+        sharded = copy.deepcopy(whole)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for part in (sharded.layers[2], sharded):
+            fully_shard(part, mesh=mesh)
+            part.set_custom_reduce_scatter(example.QuantizedReduceScatter(wire_format))
+        for step in range(STEPS):
+            sharded.zero_grad()
+            loss_of(sharded, step).backward()
+            self.check_gradients(dict(sharded.named_parameters()), own_gradients(whole, step), wire_format)
+
+    def check_gradients(self, sharded, own, wire_format):
+        half_steps = torch.zeros(dist.get_world_size(), dtype=torch.float64)
+        if wire_format in BLOCKS:  # No block of a rank has more than its largest gradient.
+            largest = gathered(torch.stack([each.abs().max() for each in own.values()])).amax(1)
+            half_steps = (1 + 2**-7) * largest / BLOCKS[wire_format][1] / 2
+        used = 0
+        for name, each in own.items():
+            of_ranks = gathered(each)
+            error = (sharded[name].grad.full_tensor().flatten().double() - of_ranks.mean(0)).abs()
+            used = max(used, (error / tolerance(of_ranks, half_steps)).max().item())
+        self.assertLessEqual(used, 1)
+        self.assertGreater(used, .1)  # Rounding to a format leaves a trace.
+
+
+class FsdpFromPython(unittest.TestCase):
+    def test_means_are_those_of_the_format(self):
+        for world_size in (2, 3):
+            self.assertEqual(run_on_ranks(world_size, OnEachRank()), [0] * world_size)
+
+    def test_the_training_learns(self):
+        learns(self, EXAMPLE)
+
+
+def load_tests(loader, _tests, _pattern):
+    return loader.loadTestsFromTestCase(FsdpFromPython)
+
+
+if __name__ == "__main__":
+    unittest.main()

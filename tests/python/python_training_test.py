@@ -1,0 +1,36 @@
+"""tests/bench/network/python_training.py: it trains as often as it is told, and what narrowcast-train would."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHARED = ["--layers=2", "--heads=2", "--width=16", "--context=8", "--steps=3", "--batch_size=4", f"--data={ROOT / 'README.md'}"]
+
+
+def events_of(hook):
+    with tempfile.TemporaryDirectory() as folder:
+        program = [str(ROOT / "tests/bench/network/python_training.py"), f"--hook={hook}", "--bucket_cap_mb=25",
+                   f"--library={os.environ['NARROWCAST_OPS_LIBRARY']}", f"--output_dir={folder}/run"]
+        subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"] + program + SHARED,
+                       check=True)
+        return [json.loads(line) for line in (pathlib.Path(folder) / "run/metrics.jsonl").read_text().splitlines()]
+
+
+class PythonTraining(unittest.TestCase):
+    def test_has_the_model_and_steps_of_narrowcast_train(self):
+        planned = subprocess.run([os.environ["NARROWCAST_TRAIN"], "--model=char_gpt", "--device=cpu", "--dry_run", *SHARED],
+                                 check=True, stdout=subprocess.PIPE, text=True).stdout
+        plan = dict(line.split(maxsplit=1) for line in planned.splitlines())
+        for hook in ("bf16_compress", "int8_b128"):
+            with self.subTest(hook=hook):
+                start, *steps = events_of(hook)
+                self.assertEqual(str(start["parameters"]), plan["parameters"])
+                self.assertEqual([event["step"] for event in steps], [1, 2, 3])
+
+
+if __name__ == "__main__":
+    unittest.main()
