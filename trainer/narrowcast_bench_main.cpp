@@ -50,20 +50,9 @@ ABSL_FLAG(std::vector<std::string>, buckets, words(kDefaults.buckets), "Numbers 
 ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations of each hook in each case.");
 ABSL_FLAG(int64_t, warmup_iterations, kDefaults.warmup_iterations, "Iterations before them.");
 ABSL_FLAG(bool, link, kDefaults.link, "Measure the link between neighbouring ranks.");
-ABSL_FLAG(double, link_gbit, 0,
-          "The link's rate in Gbit/s as you know it, to compare the hooks with, and for hooks of wire formats and auto "
-          "instead of measuring it; the measured one if not given.");
-ABSL_FLAG(
-    double, link_us, 0,
-    "Microseconds until a small message has arrived at another node, for hooks of wire formats and auto; measured "
-    "if not given.");
 ABSL_FLAG(bool, kernels, kDefaults.kernels, "Measure the kernels of the wire formats, on rank 0's machine.");
 ABSL_FLAG(bool, check, kDefaults.check,
           "Compare each hook's mean with the exact one, once for each size; as -c of nccl-tests.");
-ABSL_FLAG(std::string, levels, std::string(to_string(kDefaults.wire.levels)),
-          "Of hooks of wire formats, where ranks share a node: auto, one, two; see docs/hooks.md.");
-ABSL_FLAG(int64_t, node_size, 0,
-          "Take so many consecutive ranks for a node, instead of finding out which share one. 0: find out.");
 ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
 ABSL_FLAG(bool, list_hooks, false, "Print the hooks that can be measured, one per line, and end.");
 
@@ -115,14 +104,9 @@ BenchOptions read_options(const CommandLine& line) {
   options.iterations = absl::GetFlag(FLAGS_iterations);
   options.warmup_iterations = absl::GetFlag(FLAGS_warmup_iterations);
   options.link = absl::GetFlag(FLAGS_link);
-  options.link_gbit = given(line, "link_gbit", FLAGS_link_gbit);
-  options.wire.link_us = given(line, "link_us", FLAGS_link_us);
   options.kernels = absl::GetFlag(FLAGS_kernels);
   options.check = absl::GetFlag(FLAGS_check);
-  options.wire.levels = narrowcast::hooks::parse_levels(absl::GetFlag(FLAGS_levels));
-  if (const int64_t node_size = absl::GetFlag(FLAGS_node_size); node_size != 0) {
-    options.wire.node_size = node_size;
-  }
+  options.wire = narrowcast::read_route();
   options.json_file = absl::GetFlag(FLAGS_json);
   options.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
   options.threads = absl::GetFlag(FLAGS_threads);

@@ -64,16 +64,19 @@ bool is_worth_measuring(const std::string& hook) {
          !row.takes(OptionKind::kPowerSgd);
 }
 
-// Options that only some hooks take are an error where none of these is measured.
+// Options that only some hooks take are an error where none of these is measured, but for the link's rate, of which
+// rates are shares.
 void check_wire(const BenchOptions& options) {
+  hooks::WireOptions wire = options.wire;
+  wire.link_gbit.reset();
   const std::vector<std::string> names = hooks_to_measure(options);
   for (const OptionKind kind : {OptionKind::kRounding, OptionKind::kLevels}) {
     const auto found = std::ranges::find_if(names, [&](const auto& name) { return hooks::hook_row(name).takes(kind); });
     if (found != names.end()) {
-      return hooks::check_comm_hook(*found, options.wire);
+      return hooks::check_comm_hook(*found, wire);
     }
   }
-  hooks::check_comm_hook(kReference, options.wire);
+  hooks::check_comm_hook(kReference, wire);
 }
 
 // Values that differ may still be as many elements.
@@ -93,7 +96,7 @@ class Run {
   Run(const BenchOptions& options, const job::JobContext& context, const ProcessGroupPtr& group)
       : options_(options), context_(context), group_(group) {
     results_.ranks = group->getSize();
-    results_.given_gbit = options.link_gbit;
+    results_.given_gbit = options.wire.link_gbit;
   }
 
   BenchResults measure() {
@@ -121,7 +124,7 @@ class Run {
  private:
   // As the hooks of wire formats find them, who with one level ask nobody.
   void find_nodes() {
-    const auto found = hooks::find_hook_nodes({.process_group = group_, .wire = hook_wire(options_)});
+    const auto found = hooks::find_hook_nodes({.process_group = group_, .wire = options_.wire});
     results_.levels = found->layout.has_levels() ? 2 : 1;
     results_.why_one_level = found->why_flat;
     const bool asked = options_.wire.levels != hooks::Levels::kOne;
@@ -152,8 +155,7 @@ class Run {
 
   void check_exactness(int64_t bytes) {
     announce(absl::StrCat("exactness, ", bytes, " bytes"));
-    const Exactness measured =
-        measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes), hook_wire(options_));
+    const Exactness measured = measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes), options_.wire);
     results_.exactness.insert(results_.exactness.end(), measured.hooks.begin(), measured.hooks.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -166,7 +168,7 @@ class Run {
                                                              .warmup_iterations = options_.warmup_iterations,
                                                              .iterations = options_.iterations,
                                                              .nodes = nodes_,
-                                                             .wire = hook_wire(options_)});
+                                                             .wire = options_.wire});
     results_.hooks.insert(results_.hooks.end(), measured.times.begin(), measured.times.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -223,12 +225,6 @@ std::vector<std::string> hooks_to_measure(const BenchOptions& options) {
   return hooks;
 }
 
-hooks::WireOptions hook_wire(const BenchOptions& options) {
-  hooks::WireOptions wire = options.wire;
-  wire.link_gbit = options.link_gbit;
-  return wire;
-}
-
 std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
   if (options.sizes) {
     return sizes_of(*options.sizes);
@@ -252,25 +248,27 @@ void check_options(const BenchOptions& options, int64_t world_size) {
   check_list("buckets", options.buckets, int64_t{1}, kMostBuckets);
   check_list("iterations", std::vector<int64_t>{options.iterations}, int64_t{1}, kMostIterations);
   check_list("warmup_iterations", std::vector<int64_t>{options.warmup_iterations}, int64_t{0}, kMostIterations);
-  hooks::check_link(hook_wire(options));
+  hooks::check_link(options.wire);
   TORCH_CHECK_VALUE(world_size >= 2, "needs at least 2 ranks, but is a process alone; ",
                     "start it with narrowcast-run --nproc_per_node=N or another launcher");
 }
 
 std::vector<NamedValue> agreed_values(const BenchOptions& options) {
-  return {{"version", options.version},
-          {"hooks", absl::StrJoin(hooks_to_measure(options), ",")},
-          {"bucket_bytes", absl::StrJoin(bucket_sizes(options), ",")},
-          {"buckets", absl::StrJoin(options.buckets, ",")},
-          {"iterations", absl::StrCat(options.iterations)},
-          {"warmup_iterations", absl::StrCat(options.warmup_iterations)},
-          {"link", options.link ? "true" : "false"},
-          {"kernels", options.kernels ? "true" : "false"},
-          {"check", options.check ? "true" : "false"},
-          {"levels", std::string(to_string(options.wire.levels))},
-          {"node_size", options.wire.node_size ? absl::StrCat(*options.wire.node_size) : "none"},
-          {"link_gbit", options.link_gbit ? absl::StrCat(*options.link_gbit) : "none"},
-          {"link_us", options.wire.link_us ? absl::StrCat(*options.wire.link_us) : "none"}};
+  std::vector<NamedValue> values = {{"version", options.version},
+                                    {"hooks", absl::StrJoin(hooks_to_measure(options), ",")},
+                                    {"bucket_bytes", absl::StrJoin(bucket_sizes(options), ",")},
+                                    {"buckets", absl::StrJoin(options.buckets, ",")},
+                                    {"iterations", absl::StrCat(options.iterations)},
+                                    {"warmup_iterations", absl::StrCat(options.warmup_iterations)},
+                                    {"link", options.link ? "true" : "false"},
+                                    {"kernels", options.kernels ? "true" : "false"},
+                                    {"check", options.check ? "true" : "false"}};
+  for (const hooks::NamedOption& option : hooks::named_options({nullptr, options.wire})) {
+    if (option.kind == OptionKind::kLevels || option.kind == OptionKind::kLink) {
+      values.push_back({option.name, hooks::text_of(option.value)});
+    }
+  }
+  return values;
 }
 
 std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words) {

@@ -59,11 +59,10 @@ struct BenchOptions {
   int64_t iterations = 20;                // measured for each hook and case
   int64_t warmup_iterations = 3;          // before them
   bool link = true;                       // measure the link
-  std::optional<double> link_gbit = {};   // its rate as the user knows it, Gbit/s; else the measured one. Hooks of
-                                          // wire formats take it too
   bool kernels = true;                    // measure the kernels
   bool check = true;                      // compare the hooks' means with the exact one
-  hooks::WireOptions wire = {};           // of hooks of wire formats: levels, node_size and link_us
+  hooks::WireOptions wire = {};           // of hooks of wire formats: levels, node_size, link_us, and
+                                          // link_gbit, of which rates are shares, too, instead of the measured one
   std::string json_file = {};             // for the results; empty: none
   int64_t threads = 0;                    // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
   ProcessGroupOptions group = {};
@@ -74,9 +73,6 @@ std::vector<std::string> measurable_hooks();
 
 // The hooks that a run measures: those asked for, kReference first and always among them.
 std::vector<std::string> hooks_to_measure(const BenchOptions& options);
-
-// What hooks of wire formats are made with.
-hooks::WireOptions hook_wire(const BenchOptions& options);
 
 // The sizes of a bucket that a run measures, bytes of whole float32 elements.
 std::vector<int64_t> bucket_sizes(const BenchOptions& options);

@@ -15,6 +15,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
+#include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
 
@@ -29,21 +30,7 @@ const auto kOuterSgd = narrowcast::OuterOptions().optimizer(narrowcast::OuterKin
 const auto kDiLoCo = narrowcast::OuterOptions().optimizer(narrowcast::OuterKind::kNesterov);
 
 // The format of the hook that takes others, too.
-std::string default_format() {
-  const auto row = std::ranges::find_if(hooks::hook_rows(),
-                                        [](const hooks::HookRow& other) { return other.takes(OptionKind::kFormat); });
-  return std::string(to_string(row->format.value()));
-}
-
-std::string with_wire_hooks(const char* text) {
-  return absl::StrCat("With ", hooks::hook_names_that_take(OptionKind::kFormat), ", its short names and ",
-                      hooks::hook_names_that_take(OptionKind::kChoice), ": ", text);
-}
-
-std::string with_hooks_in_levels(const char* text) {
-  return absl::StrCat("With ", hooks::hook_names_that_take(OptionKind::kFormat), ", its short names, ",
-                      hooks::hook_names_that_take(OptionKind::kChoice), " and the power_sgd hooks: ", text);
-}
+std::string default_format() { return std::string(to_string(hooks::hook_row(hooks::kAnyFormatHook).format.value())); }
 
 std::string with_local_hooks(const std::string& text) {
   return absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kLocal), ": ", text);
@@ -63,23 +50,12 @@ ABSL_FLAG(std::string, hook_format, default_format(),
 ABSL_FLAG(int64_t, channel_size, hooks::kDefaultChannelSize,
           absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kChannels),
                        ": how many elements share a scale; at least 1."));
-ABSL_FLAG(bool, stochastic_rounding, false, with_wire_hooks("round gradients up or down at random, by --seed."));
+ABSL_FLAG(bool, stochastic_rounding, false,
+          narrowcast::with_wire_hooks("round gradients up or down at random, by --seed."));
 ABSL_FLAG(bool, error_feedback, kDdp.wire().error_feedback,
-          with_wire_hooks("add in the next step what rounding left out."));
+          narrowcast::with_wire_hooks("add in the next step what rounding left out."));
 ABSL_FLAG(bool, exempt_one_dimensional, kDdp.wire().exempt_one_dimensional,
-          with_wire_hooks("send gradients of biases and norms as float32."));
-ABSL_FLAG(
-    std::string, levels, std::string(to_string(kDdp.wire().levels)),
-    with_hooks_in_levels("where ranks share a node: two lets them sum in its memory first, so that each byte crosses "
-                         "the node's card once, one lets each rank exchange with every other, auto takes two where it "
-                         "can."));
-ABSL_FLAG(int64_t, node_size, 0,
-          with_hooks_in_levels("take so many consecutive ranks for a node, instead of finding out which share one; "
-                               "with 1 every rank is one. 0: find out."));
-ABSL_FLAG(double, link_gbit, 0,
-          with_wire_hooks("Gbit/s of a node's network card, which its ranks share. 0: measure it, before training."));
-ABSL_FLAG(double, link_us, 0,
-          with_wire_hooks("microseconds until a small message has arrived at another node. 0: measure them."));
+          narrowcast::with_wire_hooks("send gradients of biases and norms as float32."));
 ABSL_FLAG(int64_t, auto_bits, hooks::kDefaultAutoBits,
           absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kChoice),
                        ": never take formats of fewer bits; ", hooks::kFewestAutoBits, " to ", hooks::kDefaultAutoBits,
@@ -149,7 +125,7 @@ namespace narrowcast {
 namespace {
 
 hooks::WireOptions read_wire(const program::CommandLine& line) {
-  hooks::WireOptions options;
+  hooks::WireOptions options = read_route();
   if (line.given("hook_format")) {
     options.format = parse_wire_format(absl::GetFlag(FLAGS_hook_format));
   }
@@ -158,16 +134,6 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
   }
   options.error_feedback = absl::GetFlag(FLAGS_error_feedback);
   options.exempt_one_dimensional = absl::GetFlag(FLAGS_exempt_one_dimensional);
-  options.levels = hooks::parse_levels(absl::GetFlag(FLAGS_levels));
-  if (const int64_t node_size = absl::GetFlag(FLAGS_node_size); node_size != 0) {
-    options.node_size = node_size;
-  }
-  if (const double gbit = absl::GetFlag(FLAGS_link_gbit); gbit != 0) {
-    options.link_gbit = gbit;
-  }
-  if (const double us = absl::GetFlag(FLAGS_link_us); us != 0) {
-    options.link_us = us;
-  }
   if (line.given("auto_bits")) {
     options.auto_bits = absl::GetFlag(FLAGS_auto_bits);
   }
@@ -178,9 +144,7 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
 std::optional<int64_t> read_local_group() {
   const std::string text = absl::GetFlag(FLAGS_local_group);
   if (text == "node") {
-    // Consecutive ranks that are taken for a node are one here, too.
-    const int64_t node_size = absl::GetFlag(FLAGS_node_size);
-    return node_size != 0 ? std::optional(node_size) : std::nullopt;
+    return read_route().node_size;  // Consecutive ranks that are taken for a node are one here, too.
   }
   int64_t size = 1;
   TORCH_CHECK_VALUE(text == "none" || absl::SimpleAtoi(text, &size),

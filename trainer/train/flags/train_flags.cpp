@@ -164,7 +164,7 @@ std::string hook_of(const CommandLine& line, const WorkerEnv& env) {
     return absl::GetFlag(FLAGS_hook);
   }
   if (line.given("sync_every")) {
-    return hooks::hook_names_that_take(hooks::OptionKind::kLocal);
+    return hooks::kPostLocalSgdHook;
   }
   return is_alone || absl::GetFlag(FLAGS_verify_gradients) ? hooks::kNoHook : absl::GetFlag(FLAGS_hook);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/hook_options.h>
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 
@@ -21,5 +22,12 @@ const std::vector<std::string>& worker_flags();
 // The process's place, from its environment and from worker_flags(), which win. Throws as WorkerEnv::from_variables
 // does, and c10::ValueError for an interface where there is nobody to talk to.
 WorkerEnv read_worker_env(const program::CommandLine& line);
+
+// The help of a flag that only hooks of wire formats and auto take: "With" these, and the text.
+std::string with_wire_hooks(const char* text);
+
+// What --levels, --node_size, --link_gbit and --link_us say of the ways between ranks; the rest is as it is by itself.
+// Throws c10::ValueError for levels that are none; the numbers are checked where they are used.
+hooks::WireOptions read_route();
 
 }  // namespace narrowcast

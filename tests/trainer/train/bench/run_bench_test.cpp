@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "buckets: 4 is named twice"},
         BadOption{[](auto& o) { o.iterations = 0; }, "iterations: must be in 1..1000000, but is 0"},
         BadOption{[](auto& o) { o.warmup_iterations = -1; }, "but is -1"},
-        BadOption{[](auto& o) { o.link_gbit = 0; }, "link_gbit: must be in 1e-06..1e+06, but is 0"}));
+        BadOption{[](auto& o) { o.wire.link_gbit = 0; }, "link_gbit: must be in 1e-06..1e+06, but is 0"}));
 
 TEST(BenchOptions, HaveSizesInMibOrARange) {
   EXPECT_THAT(bucket_sizes({.bucket_mib = {25, 0.0625}}), ElementsAre(25 << 20, 64 << 10));
@@ -114,7 +114,7 @@ TEST(BenchOptions, AgreeOnWhatIsMeasuredButNotOnFiles) {
   EXPECT_NE(values({}), values({.wire = {.levels = hooks::Levels::kOne}}));
   EXPECT_NE(values({}), values({.wire = {.node_size = 2}}));
   EXPECT_NE(values({}), values({.wire = {.link_us = 2}}));
-  EXPECT_NE(values({}), values({.link_gbit = 2}));
+  EXPECT_NE(values({}), values({.wire = {.link_gbit = 2}}));
   EXPECT_NE(values({}), values({.sizes = SizeRange{.min_bytes = 4, .max_bytes = 8}}));
 }
 
