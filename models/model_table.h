@@ -17,7 +17,12 @@ enum class DataKind {
   kNone,    // The model brings a batch of its own: its gradients can be verified, but there is nothing to learn.
   kText,    // Tokens of characters; the model has the options vocabulary_size and context.
   kImages,  // Pixels and classes; the model has the options inputs and classes.
+  kGiven,   // One of these, as the files say that are given: a TorchScript module says nothing of what it takes.
 };
+
+// How the file of a TorchScript module is named, and what all modules are called as models.
+inline constexpr const char* kScriptSuffix = ".pt";
+inline constexpr const char* kScript = "torchscript";
 
 // A model.
 struct ModelRow {
@@ -38,7 +43,14 @@ struct ModelRow {
 // The row of that name. Throws c10::ValueError for an unknown name; it lists the known ones.
 const ModelRow& model_row(const std::string& name);
 
-// The names of the models that can be trained, and of those that cannot, sorted.
+// Whether the name of a model is the path of a TorchScript module.
+bool is_script(const std::string& name);
+
+// The same as model_row for a bundled model; for the path of a TorchScript module the row that all modules share, which
+// makes none: ScriptModel (script_model.h) does.
+const ModelRow& any_model_row(const std::string& name);
+
+// The names of the bundled models that can be trained, and of those that cannot, sorted.
 std::vector<std::string> learning_models();
 std::vector<std::string> fixed_models();
 

@@ -55,6 +55,14 @@ const ModelRow& model_row(const std::string& name) {
   return *row;
 }
 
+bool is_script(const std::string& name) { return name.ends_with(kScriptSuffix); }
+
+const ModelRow& any_model_row(const std::string& name) {
+  static const ModelRow script = {
+      .name = kScript, .create = {}, .count_parameters = {}, .data = DataKind::kGiven, .options = {"context"}};
+  return is_script(name) ? script : model_row(name);
+}
+
 std::vector<std::string> learning_models() {
   return names_where([](const ModelRow& row) { return row.learns(); });
 }

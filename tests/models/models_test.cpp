@@ -40,6 +40,14 @@ TEST(Models, ARowNamesAllOptions) {
   }
 }
 
+TEST(Models, APathIsThatOfATorchScriptModule) {
+  EXPECT_TRUE(is_script("nets/digits.pt"));
+  EXPECT_FALSE(is_script("char_gpt"));
+  EXPECT_TRUE(any_model_row("digits.pt").learns());
+  EXPECT_EQ(any_model_row("mlp").name, "mlp");
+  EXPECT_EQ(error_of("digits.pt", {}), "model: unknown name 'digits.pt'; known: char_gpt, ddp_comm_hook_task, mlp");
+}
+
 // The sizes that only the data know.
 TEST(Models, ARowSaysTheDataWhoseSizesAreOptions) {
   for (const std::string& name : model_names()) {

@@ -10,7 +10,9 @@
 
 #include <narrowcast/hooks.h>
 #include "tests/programs/train_commands.h"
+#include "tests/support/digits.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/trained_modules.h"
 #include "trainer/train/training/device.h"
 
 namespace narrowcast::testing {
@@ -47,6 +49,17 @@ class NarrowcastTrainCudaTest : public ::testing::Test {
 
   const TemporaryFolder folder;
 };
+
+// Guessing among ten digits is ln 10 = 2.3.
+TEST_F(NarrowcastTrainCudaTest, TrainsAModule) {
+  write_digits(folder);
+  digit_net().save(folder / "net.pt");
+  const ProgramEnd end =
+      train_on_gpu({"--model=" + folder / "net.pt", "--loss=cross_entropy", "--data=" + folder.path().string(),
+                    "--steps=80", "--batch_size=20", "--hook=int8", "--output_dir=" + folder / "run"});
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_LT(result_in("run")["validation_loss"], 0.5);
+}
 
 struct HookAndPrecision {
   Words hook;

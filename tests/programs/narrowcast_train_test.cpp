@@ -12,6 +12,7 @@
 
 #include <narrowcast/hooks.h>
 #include "tests/programs/train_commands.h"
+#include "tests/support/digits.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/train/files/model_file.h"
 
@@ -317,37 +318,6 @@ TEST_F(NarrowcastTrainTest, NeedsNoPython) {
     const ProgramEnd end = run_to_end({"ldd", program});
     EXPECT_EQ(end.exit_code, 0);
     EXPECT_THAT(end.output, AllOf(HasSubstr("libc.so"), Not(HasSubstr("python")), Not(HasSubstr("not found"))));
-  }
-}
-
-// MNIST's format in small: 8 x 8 images, the digit k drawn as a bar in row k % 8 of brightness by k / 8, with some
-// pixels of noise.
-std::string idx_file(const std::string& header, int images, bool labels) {
-  std::string bytes = header;
-  unsigned noise = 1;
-  for (int image = 0; image < images; ++image) {
-    const int digit = image % 10;
-    if (labels) {
-      bytes.push_back(static_cast<char>(digit));
-      continue;
-    }
-    for (int pixel = 0; pixel < 64; ++pixel) {
-      noise = noise * 1664525 + 1013904223;
-      const bool on_bar = pixel / 8 == digit % 8;
-      bytes.push_back(static_cast<char>((on_bar ? (digit < 8 ? 120 : 240) : 0) + (noise >> 28)));
-    }
-  }
-  return bytes;
-}
-
-void write_digits(const TemporaryFolder& folder) {
-  const auto size = [](int value) {
-    return std::string{'\0', '\0', static_cast<char>(value >> 8), static_cast<char>(value)};
-  };
-  for (const auto& [prefix, images] : {std::pair<std::string, int>{"train", 400}, {"t10k", 40}}) {
-    const std::string image_header = std::string("\0\0\x08\x03", 4) + size(images) + size(8) + size(8);
-    folder.write(prefix + "-images-idx3-ubyte", idx_file(image_header, images, false));
-    folder.write(prefix + "-labels-idx1-ubyte", idx_file(std::string("\0\0\x08\x01", 4) + size(images), images, true));
   }
 }
 

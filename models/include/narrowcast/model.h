@@ -21,6 +21,12 @@ struct Batch {
 // What shapes a model, by the names that it gives its options: whole numbers.
 using ModelOptions = std::map<std::string, int64_t>;
 
+// What a model is worth on a batch.
+struct Evaluated {
+  at::Tensor loss;           // as forward gives it
+  at::Tensor accuracy = {};  // float64 scalar: the share of right answers; undefined where a model counts none
+};
+
 // A model that can be trained: its forward gives the loss.
 class NARROWCAST_EXPORT Model : public torch::nn::Module {
  public:
@@ -28,6 +34,9 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
 
   // Mean loss over the batch, a scalar. Each model states the shapes and dtypes it takes.
   virtual at::Tensor forward(const Batch& batch) = 0;
+
+  // The loss and, of a model that counts them, how many of its answers are right. Takes what forward takes.
+  virtual Evaluated evaluate(const Batch& batch) { return {.loss = forward(batch)}; }
 
   // Every option with its value, such that create_model(name, options()) makes a model of the same shape.
   virtual ModelOptions options() const = 0;

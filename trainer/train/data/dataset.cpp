@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
-#include "models/model_table.h"
 #include "trainer/train/data/idx_images.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/data/text_dataset.h"
@@ -43,6 +44,13 @@ void check_below(const char* name, int64_t value, int64_t limit) {
   TORCH_CHECK_VALUE(value >= 0 && value < limit, name, " must be in 0..", limit - 1, ", but is ", value);
 }
 
+// Whole ones or not: what is wrong with them is said when they are read.
+bool looks_like_images(const std::string& path) {
+  const std::filesystem::path training = std::filesystem::path(path) / "train-images-idx3-ubyte";
+  std::error_code ignored;  // What cannot be looked up cannot be read either, and that says why.
+  return std::filesystem::exists(training, ignored) || std::filesystem::exists(training.string() + ".gz", ignored);
+}
+
 ReadData read_text(const DataRequest& request, const FitModel& fit) {
   const bool own = request.paths.empty();
   TextCorpus corpus = TextCorpus::from_paths(own ? own_text_paths() : request.paths);
@@ -77,13 +85,22 @@ void check_indices(at::IntArrayRef indices, int64_t size) {
   }
 }
 
+models::DataKind data_kind(const std::string& model, const std::vector<std::string>& paths) {
+  const models::DataKind kind = models::any_model_row(model).data;
+  if (kind != models::DataKind::kGiven) {
+    return kind;
+  }
+  return paths.size() == 1 && looks_like_images(paths[0]) ? models::DataKind::kImages : models::DataKind::kText;
+}
+
 ReadData read_data(const DataRequest& request, const FitModel& fit) {
-  switch (models::model_row(request.model).data) {
+  switch (data_kind(request.model, request.paths)) {
     case models::DataKind::kText:
       return read_text(request, fit);
     case models::DataKind::kImages:
       return read_images(request, fit);
     case models::DataKind::kNone:
+    case models::DataKind::kGiven:
       break;
   }
   TORCH_CHECK_VALUE(false, "data: ", request.model, " takes none");

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <narrowcast/model.h>
+#include "models/model_table.h"
 
 namespace narrowcast::data {
 
@@ -36,7 +37,7 @@ void check_indices(at::IntArrayRef indices, int64_t size);
 
 // Data to read.
 struct DataRequest {
-  std::string model;                         // the name of the model that they are for, as models::create_model has it
+  std::string model;                         // the name of the model that they are for (models::any_model_row)
   std::vector<std::string> paths;            // files and folders; empty: the project's own text
   std::vector<std::string> vocabulary = {};  // that of a trained model of text; empty: the text's own
 };
@@ -49,6 +50,10 @@ struct ReadData {
   std::vector<std::string> vocabulary = {};   // of a text, else empty
   std::optional<double> bigram_entropy = {};  // of a text, in nats
 };
+
+// What a model of that name learns from: a bundled one what it takes, a TorchScript module what the paths are, images
+// if they are one folder of IDX files, else text.
+models::DataKind data_kind(const std::string& model, const std::vector<std::string>& paths);
 
 // Is told the model's options that the data decide, as soon as they are known. Returns the length of a text's samples;
 // of images what it returns is of no account.

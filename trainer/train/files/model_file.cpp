@@ -17,6 +17,7 @@
 #include <narrowcast/models.h>
 #include "models/weight_only_int8.h"
 #include "ops/error_message.h"
+#include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
@@ -207,6 +208,9 @@ SavedModel load_model(const std::string& path) {
                          ", but this program reads version ", kFormatVersion);
   SavedModel saved;
   saved.name = metadata_value(path, content, "model");
+  TORCH_CHECK_VALUE(saved.name != models::kScript, path,
+                    ": holds the tensors of a TorchScript module without its code; ", "take the *", kScriptSuffix,
+                    " that was written beside it");
   saved.vocabulary = read_vocabulary(path, content);
   saved.model = make_model(path, content, saved.name, parse_metadata(path, content, "options"));
   NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
@@ -233,12 +237,31 @@ SavedScript load_script(const std::string& path) {
   }
 }
 
+uint64_t hash_of_file(const std::string& path) {
+  const InputFile file(path);
+  std::string part(size_t{1} << 20, '\0');
+  uint64_t hash = kHashStart;
+  for (int64_t offset = 0, bytes = 0;; offset += bytes) {
+    bytes = file.read_some(offset, part.data(), static_cast<int64_t>(part.size()));
+    if (bytes == 0) {
+      return hash;
+    }
+    hash = hash_of_content(std::string_view(part).substr(0, static_cast<size_t>(bytes)), hash);
+  }
+}
+
 void save_script(const std::string& path, const SavedScript& saved) {
   std::ostringstream archive;
   saved.module.save(archive, saved.extra_files);
   AtomicFile file(path);
   file.write(archive.view());
   file.commit();
+}
+
+void put_vocabulary(SavedScript& saved, const std::vector<std::string>& vocabulary) {
+  if (!vocabulary.empty()) {
+    saved.extra_files[kVocabulary] = nlohmann::json(vocabulary).dump();
+  }
 }
 
 std::vector<std::string> script_vocabulary(const std::string& path, const SavedScript& saved) {

@@ -12,12 +12,13 @@
 #include <vector>
 
 #include <narrowcast/model.h>
+#include "models/model_table.h"
 
 namespace narrowcast::files {
 
 // The suffixes of files with a model of ours, and with a TorchScript module.
 inline constexpr const char* kModelSuffix = ".safetensors";
-inline constexpr const char* kScriptSuffix = ".pt";
+using models::kScriptSuffix;
 
 // Which of them the path has. Throws c10::ValueError naming the option and the path if it has neither.
 std::string model_suffix(const std::string& option, const std::string& path);
@@ -27,7 +28,7 @@ inline constexpr const char* kWeightOnlyInt8 = "weight_only_int8";
 
 // A model with what is needed to use it.
 struct SavedModel {
-  std::string name;  // as in models::create_model
+  std::string name;  // as in models::create_model; models::kScript, which is only written, for a models::ScriptModel
   std::shared_ptr<models::Model> model;
   // The text of each token, in the tokens' order; empty for models that are not over text. If the model
   // has an option vocabulary_size, a vocabulary that is not empty has that many entries.
@@ -47,8 +48,9 @@ struct SavedModel {
 void save_model(const std::string& path, const SavedModel& saved);
 
 // Reads such a file and makes its model (which draws from LibTorch's default generator, as every new model
-// does). Throws c10::ValueError if the file cannot be read, and CorruptInputError naming the path and what is
-// wrong if it is no such file, or its names, shapes or dtypes are not the model's.
+// does). Throws c10::ValueError if the file cannot be read or holds a TorchScript module's tensors, whose code is in
+// another file, and CorruptInputError naming the path and what is wrong if it is no such file, or its names, shapes or
+// dtypes are not the model's.
 SavedModel load_model(const std::string& path);
 
 // Parameters and buffers by name; of a tensor registered under several names only the first.
@@ -66,6 +68,12 @@ struct SavedScript {
 // Reads a TorchScript file onto the CPU. Its code runs when the module is called, so the user must have named the file.
 // Throws c10::ValueError naming the path if it cannot be read, and CorruptInputError if it is no TorchScript module.
 SavedScript load_script(const std::string& path);
+
+// The hash of the file's bytes (base/files/hash.h). Errors as of InputFile.
+uint64_t hash_of_file(const std::string& path);
+
+// Makes a vocabulary that is not empty the module's own (script_vocabulary).
+void put_vocabulary(SavedScript& saved, const std::vector<std::string>& vocabulary);
 
 // Writes a TorchScript file; it appears as a whole or not at all. Throws c10::ValueError naming the path.
 void save_script(const std::string& path, const SavedScript& saved);

@@ -8,23 +8,20 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
-#include <narrowcast/char_gpt.h>
 #include <narrowcast/hooks.h>
-#include <narrowcast/mlp.h>
 #include "hooks/hook_table.h"
 #include "models/model_table.h"
 #include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(std::string, hook);
+ABSL_DECLARE_FLAG(std::string, loss);
+ABSL_DECLARE_FLAG(std::string, model);
 
 namespace {
 
-const narrowcast::models::CharGptOptions kCharGpt;
-const narrowcast::models::MlpOptions kMlp;
 const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
 const narrowcast::training::LearningRateOptions kLearningRate;
@@ -34,26 +31,12 @@ const narrowcast::job::CheckpointOptions kCheckpoints;
 constexpr double kSgdLearningRate = 0.1;
 constexpr double kSgdMomentum = 0.9;
 
-std::string model_help() {
-  namespace models = narrowcast::models;
-  return absl::StrCat("The model: ", c10::Join(", ", models::learning_models()), ", or ",
-                      c10::Join(", ", models::fixed_models()), " (to verify gradients only).");
-}
-
 }  // namespace
-
-ABSL_FLAG(std::string, model, narrowcast::models::CharGpt::kName, model_help());
-ABSL_FLAG(int64_t, layers, kCharGpt.layers,
-          absl::StrCat("Transformer blocks of char_gpt; hidden layers of mlp (", kMlp.layers, " if not given)."));
-ABSL_FLAG(int64_t, heads, kCharGpt.heads, "Attention heads of char_gpt; must divide --width.");
-ABSL_FLAG(int64_t, width, kCharGpt.width, "Size of char_gpt's hidden state.");
-ABSL_FLAG(int64_t, context, kCharGpt.context, "Characters that char_gpt sees at once, the length of a sequence.");
-ABSL_FLAG(int64_t, hidden, kMlp.hidden, "Width of mlp's hidden layers.");
 
 ABSL_FLAG(std::vector<std::string>, data, {},
           "char_gpt: text files or folders of them, separated by commas. mlp: a folder of MNIST-style IDX files. "
-          "Without it char_gpt reads narrowcast's own sources and documents.");
-ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data and the sample.");
+          "A TorchScript module: either. Without it a text is narrowcast's own sources and documents.");
+ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data, dropout and the sample.");
 
 ABSL_FLAG(int64_t, steps, kTraining.steps, "Optimizer steps.");
 ABSL_FLAG(int64_t, batch_size, kTraining.batch_size,
@@ -86,7 +69,8 @@ ABSL_FLAG(int64_t, eval_batches, kTraining.eval_batches, "Held-out batches of --
 ABSL_FLAG(int64_t, log_every, kTraining.log_every, "Steps between reports to the progress line and the metrics.");
 ABSL_FLAG(int64_t, sample_length, kOutput.sample_length, "Characters that char_gpt writes at the end; 0: none.");
 ABSL_FLAG(std::string, output_dir, "",
-          "Folder for model.safetensors and metrics.jsonl, made if it is not there. Without it nothing is written.");
+          "Folder for model.safetensors, of a TorchScript module also model.pt, and metrics.jsonl; made if it is not "
+          "there. Without it nothing is written.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
 
 ABSL_FLAG(std::string, checkpoint_dir, "",
@@ -131,31 +115,6 @@ const std::vector<std::string> kOutputFlags = {"eval_every",    "eval_batches", 
 const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
                                                    "resume_from"};
 
-// The flags that shape models, by the options that they are.
-const std::map<std::string, const absl::Flag<int64_t>*> kShapeFlags = {{"layers", &FLAGS_layers},
-                                                                       {"heads", &FLAGS_heads},
-                                                                       {"width", &FLAGS_width},
-                                                                       {"context", &FLAGS_context},
-                                                                       {"hidden", &FLAGS_hidden}};
-
-void refuse_other_models_options(const CommandLine& line, const models::ModelRow& model) {
-  const std::string reason = "with --model=" + model.name;
-  if (!model.learns()) {
-    refuse(line, {"layers", "data", "batch_size"}, reason + ", whose task is fixed");
-    if (!line.given("stochastic_rounding")) {
-      refuse(line, {"seed"}, reason + ", whose task is fixed");
-    }
-  }
-  for (const auto& [option, flag] : kShapeFlags) {
-    if (!model.has_option(option)) {
-      refuse(line, {option}, reason);
-    }
-  }
-  if (model.data != models::DataKind::kText) {
-    refuse(line, {"sample_length"}, reason);
-  }
-}
-
 // The hook that is asked for. By itself none where there is nobody to send to, nor ever will be: a launcher with a run
 // id may start the job again with more processes, which resume with the same hook.
 std::string hook_of(const CommandLine& line, const WorkerEnv& env) {
@@ -197,7 +156,7 @@ void refuse_with_verification(const CommandLine& line, const std::string& hook) 
 
 void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) {
   refuse(line, evaluation_flags(), "without --evaluate");
-  const models::ModelRow& model = models::model_row(absl::GetFlag(FLAGS_model));
+  const models::ModelRow& model = models::any_model_row(absl::GetFlag(FLAGS_model));
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse_with_verification(line, hook);
   } else {
@@ -217,21 +176,10 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
     refuse(line, {"eval_every"}, "with --eval_batches=0");
   }
   refuse_other_hooks_options(line, hook);
-  refuse_other_models_options(line, model);
+  refuse_other_models_options(line);
   if (absl::GetFlag(FLAGS_output_dir).empty() && !line.given("checkpoint_dir")) {
     refuse(line, {"overwrite"}, "without --output_dir and --checkpoint_dir");
   }
-}
-
-// Only what was given: the model refuses options that it does not have.
-models::ModelOptions read_model_options(const CommandLine& line) {
-  models::ModelOptions options;
-  for (const auto& [option, flag] : kShapeFlags) {
-    if (line.given(option)) {
-      options[option] = absl::GetFlag(*flag);
-    }
-  }
-  return options;
 }
 
 training::OptimizerOptions read_optimizer() {
@@ -301,7 +249,7 @@ std::optional<verification::VerificationOptions> read_verification(const Command
   options.hooks = line.given("hook") ? std::vector<std::string>{hook} : hooks::comm_hook_names();
   options.dump_folder = absl::GetFlag(FLAGS_dump_gradients);
   options.tolerance_scale = absl::GetFlag(FLAGS_tolerance_scale);
-  options.reference_task = !models::model_row(absl::GetFlag(FLAGS_model)).learns();
+  options.reference_task = !models::any_model_row(absl::GetFlag(FLAGS_model)).learns();
   return options;
 }
 
@@ -328,7 +276,7 @@ program::Description train_description() {
           .version = NARROWCAST_VERSION,
           .summary = "trains a model on all ranks of a job, or verifies the gradients of the communication hooks.",
           .usage = "[narrowcast-run --nproc_per_node=N] narrowcast-train [flags]",
-          .groups = {{"Model", {"model", "layers", "heads", "width", "context", "hidden"}},
+          .groups = {{"Model", model_flags()},
                      {"Data", {"data", "seed"}},
                      {"Training", kTrainingFlags},
                      {"Processors", {"device", "precision", "threads"}},
@@ -341,6 +289,9 @@ program::Description train_description() {
           .examples = {{"train on two processes with 8-bit gradients",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
                         "--hook=int8 --output_dir=runs/book"},
+                       {"train a TorchScript module of your own (docs/your_model.md)",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-train --model=net.pt --loss=cross_entropy "
+                        "--data=digits --output_dir=runs/net"},
                        {"resume after an interruption: the same line again",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt --hook=int8 "
                         "--checkpoint_dir=runs/book/checkpoints --resume"},
@@ -361,6 +312,7 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.version = NARROWCAST_VERSION;
   job.model = absl::GetFlag(FLAGS_model);
   job.model_options = read_model_options(line);
+  job.loss = absl::GetFlag(FLAGS_loss);
   job.data = absl::GetFlag(FLAGS_data);
   job.seed = absl::GetFlag(FLAGS_seed);
   job.device = absl::GetFlag(FLAGS_device);

@@ -1,5 +1,5 @@
-// The command line of narrowcast-train: train_flags.cpp, its flags of the exchange in exchange_flags.cpp and of an
-// evaluation in evaluate_flags.cpp. worker_flags.h has what it shares with other programs.
+// The command line of narrowcast-train: train_flags.cpp, its flags of the exchange in exchange_flags.cpp, and those of
+// models, new and trained ones, in model_flags.cpp. worker_flags.h has what it shares with other programs.
 #pragma once
 
 #include <optional>
@@ -24,6 +24,16 @@ job::TrainJob read_train_job(const program::CommandLine& line, const WorkerEnv& 
 
 // The evaluation that the command line asks for; none without --evaluate. Throws as read_train_job does.
 std::optional<inference::EvaluationJob> read_evaluation_job(const program::CommandLine& line);
+
+// The names of the flags that say what model it is.
+const std::vector<std::string>& model_flags();
+
+// Refuses flags that have no effect with the model that is given. Throws c10::ValueError naming the flag, or for an
+// unknown model.
+void refuse_other_models_options(const program::CommandLine& line);
+
+// What was given of the model's options: the model refuses those that it does not have.
+models::ModelOptions read_model_options(const program::CommandLine& line);
 
 // The names of the flags that mean something with --evaluate only, and its own.
 const std::vector<std::string>& evaluation_flags();

@@ -21,13 +21,6 @@
 namespace narrowcast::inference {
 namespace {
 
-// What TorchScript says is many lines long; the last one tells the reason.
-std::string last_line(const std::string& text) {
-  const size_t end = text.find_last_not_of(" \n");
-  const size_t begin = text.rfind('\n', end);
-  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - begin);
-}
-
 LoadedModel load_model_file(const EvaluationJob& job) {
   files::SavedModel saved = files::load_model(job.file);
   TORCH_CHECK_VALUE(models::model_row(saved.name).learns(), "evaluate: ", job.file, " holds the model ", saved.name,
@@ -53,9 +46,13 @@ LoadedModel load_script_file(const EvaluationJob& job) {
   for (const at::Tensor& buffer : saved.module.buffers()) {
     loaded.state.push_back(buffer);
   }
-  const auto model = std::make_shared<ScriptModel>(std::move(saved.module), job.file);
+  const bool gives_loss = models::returns_loss(saved.module, job.file);
+  const std::optional<models::Loss> loss = gives_loss ? job.loss : job.loss.value_or(models::Loss::kCrossEntropy);
+  const auto model = std::make_shared<models::ScriptModel>(std::move(saved.module),
+                                                           models::ScriptOptions{.name = job.file, .loss = loss});
   loaded.model = model;
-  if (models::model_row(job.model).data == models::DataKind::kText) {
+  const bool gives_logits = loss == models::Loss::kCrossEntropy;
+  if (gives_logits && data::data_kind(job.model, job.data) == models::DataKind::kText) {
     loaded.next = {.context = job.context,
                    .logits = [model](const at::Tensor& tokens) { return model->logits(tokens.unsqueeze(0))[0][-1]; }};
   }
@@ -127,6 +124,9 @@ nlohmann::json make_plan(const Evaluation& evaluation, int64_t world_size) {
                          {"model", evaluation.loaded.name},
                          {"model_options", evaluation.loaded.model->options()},
                          {"generate", job.generation.options.count}};
+  if (job.loss.has_value()) {
+    plan["loss"] = to_string(*job.loss);
+  }
   if (evaluation.data.has_value()) {
     plan["data"] = evaluation.data->name;
     plan["data_hash"] = job::hash_text(evaluation.data->hash);
@@ -137,10 +137,11 @@ nlohmann::json make_plan(const Evaluation& evaluation, int64_t world_size) {
   return plan;
 }
 
-double validation_loss(const Evaluation& evaluation, const ProcessGroupPtr& group) {
+training::HeldOut evaluate(const Evaluation& evaluation, const ProcessGroupPtr& group) {
   const EvaluationJob& job = evaluation.job;
-  return training::held_out_loss(*evaluation.loaded.model, *evaluation.data->dataset, group,
-                                 {.samples = job.batches * job.batch_size, .batch = job.batch_size / group->getSize()});
+  return training::evaluate_held_out(
+      *evaluation.loaded.model, *evaluation.data->dataset, group,
+      {.samples = job.batches * job.batch_size, .batch = job.batch_size / group->getSize()});
 }
 
 std::string generated_text(const Evaluation& evaluation) {
@@ -156,9 +157,12 @@ void run(const Evaluation& evaluation, const ProcessGroupPtr& group, const job::
   std::ostream& out = context.results;
   const bool prints = group->getRank() == 0;
   if (evaluation.data.has_value()) {
-    const double loss = validation_loss(evaluation, group);
+    const training::HeldOut held_out = evaluate(evaluation, group);
     if (prints) {
-      out << std::fixed << std::setprecision(4) << "validation loss  " << loss << "\n";
+      out << std::fixed << std::setprecision(4) << "validation loss  " << held_out.loss << "\n";
+    }
+    if (prints && held_out.accuracy.has_value()) {
+      out << "accuracy         " << *held_out.accuracy << "\n";
     }
     if (prints && evaluation.data->bigram_entropy.has_value()) {
       out << "bigram entropy   " << *evaluation.data->bigram_entropy << "\n";
@@ -172,37 +176,6 @@ void run(const Evaluation& evaluation, const ProcessGroupPtr& group, const job::
 
 }  // namespace
 
-ScriptModel::ScriptModel(torch::jit::Module module, std::string name)
-    : Model("ScriptModel"), module_(std::move(module)), name_(std::move(name)) {}
-
-at::Tensor ScriptModel::logits(const at::Tensor& inputs) {
-  c10::IValue output;
-  try {
-    output = module_.forward({inputs});
-  } catch (const std::exception& error) {
-    TORCH_CHECK_VALUE(false, name_, ": its forward failed on inputs of shape ", inputs.sizes(), ": ",
-                      last_line(error.what()));
-  }
-  TORCH_CHECK_VALUE(output.isTensor() && output.toTensor().is_floating_point(), name_,
-                    ": its forward must return a tensor of logits, but returns ", output.tagKind());
-  const at::Tensor logits = output.toTensor();
-  TORCH_CHECK_VALUE(logits.dim() >= 2 && logits.size(0) == inputs.size(0), name_,
-                    ": its forward must return logits of shape [batch, ..., classes], but for inputs of shape ",
-                    inputs.sizes(), " it returns ", logits.sizes());
-  return logits;
-}
-
-at::Tensor ScriptModel::forward(const models::Batch& batch) {
-  const at::Tensor rows = logits(batch.inputs).flatten(0, -2);
-  const at::Tensor targets = batch.targets.flatten();
-  TORCH_CHECK_VALUE(rows.size(0) == targets.size(0), name_,
-                    ": its forward must return one row of logits per target, but ", "returns ", rows.size(0),
-                    " rows for ", targets.size(0), " targets");
-  TORCH_CHECK_VALUE(targets.max().item<int64_t>() < rows.size(1), name_, ": has logits for ", rows.size(1),
-                    " classes, but the data has a target ", targets.max().item<int64_t>());
-  return at::cross_entropy_loss(rows.to(at::kFloat), targets);
-}
-
 LoadedModel load_for_evaluation(const EvaluationJob& job) {
   return files::model_suffix("evaluate", job.file) == files::kScriptSuffix ? load_script_file(job)
                                                                            : load_model_file(job);
@@ -211,7 +184,7 @@ LoadedModel load_for_evaluation(const EvaluationJob& job) {
 data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
   return data::read_data(
       {.model = loaded.name, .paths = job.data, .vocabulary = loaded.vocabulary},
-      [&](const models::ModelOptions&) { return loaded.next.has_value() ? loaded.next->context : 1; });
+      [&](const models::ModelOptions&) { return loaded.next.has_value() ? loaded.next->context : job.context; });
 }
 
 int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context) {

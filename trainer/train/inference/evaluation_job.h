@@ -2,8 +2,6 @@
 // and what it writes.
 #pragma once
 
-#include <torch/csrc/jit/api/module.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,6 +11,7 @@
 #include <narrowcast/generation.h>
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
+#include "models/script_model.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/job/train_job.h"
 
@@ -28,48 +27,27 @@ struct GenerationJob {
 struct EvaluationJob {
   std::string version = {};  // of the program
   std::string file = {};     // a model file of narrowcast (*.safetensors) or a TorchScript module (*.pt)
-  // What a TorchScript module is: "char_gpt", a language model that sees `context` characters, or "mlp", a classifier
-  // of images. A model file says it itself.
+  // What a TorchScript module is: "char_gpt", a language model that sees `context` characters, "mlp", a classifier of
+  // images, or, with its own path, what data::data_kind makes of the data. A model file says it itself.
   std::string model = models::CharGpt::kName;
-  int64_t context = 64;
-  std::vector<std::string> data = {};  // as in TrainJob
-  int64_t batch_size = 32;             // held-out samples of one forward pass over all ranks
-  int64_t batches = 16;                // of these in the evaluation; 0: no evaluation, and no data
+  int64_t context = models::CharGptOptions().context;
+  std::optional<models::Loss> loss = {};  // of a TorchScript module's predictions; none: cross entropy of logits
+  std::vector<std::string> data = {};     // as in TrainJob
+  int64_t batch_size = 32;                // held-out samples of one forward pass over all ranks
+  int64_t batches = 16;                   // of these in the evaluation; 0: no evaluation, and no data
   GenerationJob generation = {};
   int64_t threads = 0;  // as in TrainJob
   ProcessGroupOptions group = {};
   bool dry_run = false;
 };
 
-// A TorchScript module as a model that can be evaluated. Its forward takes what a bundled model takes (tokens, int64
-// [B, T], or images, uint8 [B, height, width]) and returns a float tensor of logits [B, T, vocabulary] or [B, classes].
-class ScriptModel : public models::Model {
- public:
-  // `name` is for messages: the file's path.
-  ScriptModel(torch::jit::Module module, std::string name);
-
-  // forward(inputs). Throws c10::ValueError naming the module if it returns anything but logits of that shape, or
-  // what the module itself threw.
-  at::Tensor logits(const at::Tensor& inputs);
-
-  // targets int64 [B, T] or [B]: mean cross entropy in nats. Also an error if a target has no logit.
-  at::Tensor forward(const models::Batch& batch) override;
-
-  // None: a TorchScript module does not say how it was made.
-  models::ModelOptions options() const override { return {}; }
-
- private:
-  torch::jit::Module module_;
-  std::string name_;
-};
-
 // A model out of a file, in evaluation mode.
 struct LoadedModel {
   std::shared_ptr<models::Model> model;
-  std::string name;                            // "char_gpt" or "mlp"
+  std::string name;                            // of the data that it takes: "char_gpt", "mlp" or a module's path
   std::vector<std::string> vocabulary = {};    // of a text model, if the file holds it
   std::vector<at::Tensor> state = {};          // parameters and buffers
-  std::optional<models::NextToken> next = {};  // of a text model
+  std::optional<models::NextToken> next = {};  // of a text model that gives logits
 };
 
 // Loads the model that job.file is by its suffix. Throws c10::ValueError for another suffix, a file that cannot be read
@@ -79,9 +57,9 @@ LoadedModel load_for_evaluation(const EvaluationJob& job);
 // Reads job.data, a text in the model's vocabulary. Throws as data::read_data does.
 data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded);
 
-// Loads the model, prints the loss on the held-out part of the data (the same samples as a training with the same
-// data, batch size and batches) and then the text it generates. Rank 0 prints. Returns an exit code. Throws the three
-// classes of errors that docs/errors.md tells apart; a rank whose file differs is one.
+// Loads the model, prints the loss, and of classes the accuracy, on the held-out part of the data (the same samples as
+// a training with the same data, batch size and batches) and then the text it generates. Rank 0 prints. Returns an exit
+// code. Throws the three classes of errors that docs/errors.md tells apart; a rank whose file differs is one.
 int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context);
 
 }  // namespace narrowcast::inference

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/manifest.h"
@@ -141,6 +142,9 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
     if (role == EntryRole::kSetting) continue;
     settings.erase(name);
     if (role == EntryRole::kCircumstance) circumstances[name] = value;
+  }
+  if (plan.contains("model_hash")) {
+    settings["model"] = models::kScript;  // Its file may have moved.
   }
   settings.update(plan.at("model_options"));
   settings.erase("model_options");

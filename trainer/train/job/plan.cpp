@@ -22,6 +22,7 @@
 #include "hooks/post_local_sgd.h"
 #include "trainer/base/files/text.h"
 #include "trainer/ddp/bucket_chooser.h"
+#include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
 
 namespace narrowcast::job {
@@ -49,7 +50,7 @@ bool contains(std::span<const std::string_view> names, const std::string& name) 
 
 hooks::GradientSizes gradient_sizes(const models::Model& model) {
   hooks::GradientSizes sizes;
-  for (const at::Tensor& parameter : model.parameters()) {
+  for (const at::Tensor& parameter : training::trained_parameters(model)) {
     sizes.numel += parameter.numel();
     sizes.shapes.push_back(parameter.sizes().vec());
     sizes.one_dimensional += hooks::is_one_dimensional(parameter) ? parameter.numel() : 0;
@@ -59,10 +60,27 @@ hooks::GradientSizes gradient_sizes(const models::Model& model) {
 
 int64_t largest_parameter_bytes(const models::Model& model) {
   int64_t largest = 0;
-  for (const at::Tensor& parameter : model.parameters()) {
+  for (const at::Tensor& parameter : training::trained_parameters(model)) {
     largest = std::max(largest, parameter.numel() * static_cast<int64_t>(sizeof(float)));
   }
   return largest;
+}
+
+void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
+  plan["model"] = job.model;
+  plan["model_options"] = inputs.model->options();
+  int64_t parameters = 0;
+  for (const at::Tensor& parameter : inputs.model->parameters()) {
+    parameters += parameter.numel();
+  }
+  plan["parameters"] = parameters;
+  if (inputs.script_hash.has_value()) {
+    plan["model_hash"] = hash_text(*inputs.script_hash);
+    plan["loss"] = job.loss.empty() ? "the module's own" : job.loss;
+    if (inputs.unit == "tokens") {
+      plan["context"] = inputs.units_per_sample;
+    }
+  }
 }
 
 void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
@@ -148,7 +166,8 @@ void add_link(nlohmann::json& plan, const collectives::Link& link, const node::N
 
 void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, int64_t world_size) {
   const bool on_cpu = inputs.device.is_cpu();  // The model may not be there yet.
-  const DdpOptions first = with_first_bucket_size(job.ddp, inputs.model->parameters(), on_cpu ? world_size : 1);
+  const DdpOptions first =
+      with_first_bucket_size(job.ddp, training::trained_parameters(*inputs.model), on_cpu ? world_size : 1);
   if (first.bucket_cap_mb().has_value()) {
     plan["bucket_cap_mb"] = *first.bucket_cap_mb();
   } else {
@@ -276,10 +295,8 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   nlohmann::json plan;
   plan["version"] = job.version;
   plan["ranks"] = world_size;
-  plan["model"] = job.model;
-  plan["model_options"] = inputs.model->options();
+  add_model(plan, job, inputs);
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
-  plan["parameters"] = gradients.numel;
   plan["seed"] = job.seed;
   plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Which GPU differs between ranks.
   add_data(plan, inputs);

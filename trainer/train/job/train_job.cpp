@@ -11,8 +11,10 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/models.h>
 #include "models/model_table.h"
+#include "models/script_model.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/files/model_file.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/training/device.h"
 
@@ -29,15 +31,40 @@ std::shared_ptr<models::Model> make_model(const TrainJob& job, const models::Mod
   return models::create_model(job.model, options);
 }
 
+// Puts the module into `inputs`, in training mode whatever mode it was saved in.
+void load_module(const TrainJob& job, JobInputs& inputs) {
+  models::ScriptOptions options = {.name = job.model};
+  if (!job.loss.empty()) {
+    options.loss = models::parse_loss(job.loss);
+  }
+  inputs.script = std::make_shared<const files::SavedScript>(files::load_script(job.model));
+  inputs.script_hash = files::hash_of_file(job.model);
+  inputs.model = std::make_shared<models::ScriptModel>(inputs.script->module, options);
+  inputs.model->train();
+}
+
+// The length of a text's samples. A module does not say it.
+int64_t context_of(const TrainJob& job, const JobInputs& inputs) {
+  const models::ModelOptions options = inputs.script != nullptr ? job.model_options : inputs.model->options();
+  const auto given = options.find("context");
+  return given != options.end() ? given->second : models::CharGptOptions().context;
+}
+
 // Puts into `inputs` what was read, and the model that fits it.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
-  const bool is_text = models::model_row(job.model).data == models::DataKind::kText;
-  data::ReadData read =
-      data::read_data({.model = job.model, .paths = job.data}, [&](const models::ModelOptions& sizes) {
-        inputs.model = make_model(job, sizes);
-        inputs.units_per_sample = is_text ? inputs.model->options().at("context") : 1;
-        return inputs.units_per_sample;
-      });
+  const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
+  data::DataRequest request = {.model = job.model, .paths = job.data};
+  if (models::is_script(job.model)) {
+    load_module(job, inputs);
+    request.vocabulary = files::script_vocabulary(job.model, *inputs.script);
+  }
+  data::ReadData read = data::read_data(request, [&](const models::ModelOptions& sizes) {
+    if (inputs.model == nullptr) {
+      inputs.model = make_model(job, sizes);
+    }
+    inputs.units_per_sample = is_text ? context_of(job, inputs) : 1;
+    return inputs.units_per_sample;
+  });
   inputs.unit = is_text ? "tokens" : "samples";
   inputs.dataset = std::move(read.dataset);
   inputs.data_name = std::move(read.name);
@@ -89,6 +116,28 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   }
 }
 
+// Of a TorchScript module: whether it can be trained on this rank's first batch, in forward and backward passes.
+void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& env) {
+  auto* const model = dynamic_cast<models::ScriptModel*>(inputs.model.get());
+  if (model == nullptr) {
+    return;
+  }
+  training::use_device(inputs.device);
+  model->to(inputs.device);
+  const models::Batch batch = training::on_device(first_batch(job, inputs, env.rank, env.world_size), inputs.device);
+  training::on_trial(*model, [&] {
+    const training::Autocast autocast(inputs.device.type(), job.training.precision);
+    model->check_trains(batch);
+  });
+}
+
+// What a module draws in training, for dropout, each rank draws for itself. No bundled model draws anything.
+void seed_draws(const TrainJob& job, const JobInputs& inputs, int64_t rank) {
+  if (inputs.script != nullptr) {
+    at::manual_seed(static_cast<uint64_t>(job.seed + rank));
+  }
+}
+
 ProcessGroupOptions group_options(const TrainJob& job, at::Device device) {
   ProcessGroupOptions options = job.group;
   options.backend = training::choose_backend(job.group.backend, device);
@@ -103,13 +152,21 @@ ProcessGroupOptions group_options(const TrainJob& job, at::Device device) {
 JobInputs make_inputs(const TrainJob& job) {
   TORCH_CHECK_VALUE(job.seed >= 0, "seed: must be at least 0, but is ", job.seed);
   JobInputs inputs;
-  if (models::model_row(job.model).learns()) {
+  if (models::any_model_row(job.model).learns()) {
     read_inputs(job, inputs);
   } else {
     inputs.model = make_model(job, {});
     inputs.data_name = "none";
   }
   return inputs;
+}
+
+models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t rank, int64_t world_size) {
+  const data::BatchPlan plan({.global_batch = job.training.batch_size,
+                              .world_size = world_size,
+                              .accumulation_steps = job.training.accumulation_steps});
+  const data::SampleOrder order(inputs.dataset->training_size(), static_cast<uint64_t>(job.seed));
+  return inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
 }
 
 void set_threads(int64_t threads, const JobContext& context) {
@@ -130,6 +187,7 @@ int run_job(const TrainJob& job, const JobContext& context) {
   const ProcessGroupOptions group = group_options(job, device);
   JobInputs inputs = make_inputs(job);
   inputs.device = device;
+  try_module(job, inputs, context.env);
   // Nodes may have different numbers of ranks, but the plan must be the same on all that are to meet.
   const int64_t ranks_per_node = job.dry_run ? context.env.local_world_size : 1;
   const nlohmann::json plan = make_plan(job, inputs, context.env.world_size, ranks_per_node);
@@ -147,6 +205,7 @@ int run_job(const TrainJob& job, const JobContext& context) {
     add_nodes(agreed_plan, job, inputs, scope.group());
     print_nodes(agreed_plan, context);
     inputs.model->to(device);  // It was initialised on the CPU: alike wherever it computes.
+    seed_draws(job, inputs, context.env.rank);
     const AgreedJob agreed = {job, inputs, agreed_plan, scope.group(), context};
     return job.verification.has_value() ? run_verification_job(agreed) : run_training_job(agreed);
   });

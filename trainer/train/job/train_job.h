@@ -21,11 +21,15 @@
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/verification/verify_gradients.h"
 
+namespace narrowcast::files {
+struct SavedScript;
+}
+
 namespace narrowcast::job {
 
 // What is left behind by a training.
 struct OutputOptions {
-  std::string folder = {};      // for model.safetensors and metrics.jsonl; empty: nothing is written
+  std::string folder = {};      // for the model's files and metrics.jsonl; empty: nothing is written
   bool overwrite = false;       // replace the files of an earlier training, and its checkpoints
   int64_t sample_length = 300;  // tokens that a text model writes at the end; 0: none
 };
@@ -41,12 +45,13 @@ struct CheckpointOptions {
 
 // Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {
-  std::string version;  // of the program
-  std::string model = models::CharGpt::kName;
-  models::ModelOptions model_options = {};  // the others keep the model's defaults
-  std::vector<std::string> data;            // files and folders; empty: the project's own text
-  int64_t seed = 0;                         // >= 0; of the initial parameters, the order of the data and the sample
-  std::string device = "cpu";               // see choose_device
+  std::string version;                         // of the program
+  std::string model = models::CharGpt::kName;  // or the path of a TorchScript module, whose code is run
+  models::ModelOptions model_options = {};     // the others keep the model's defaults; of a module `context` alone
+  std::string loss = {};                       // of a module's predictions (models::parse_loss); empty: it gives it
+  std::vector<std::string> data;               // files and folders; empty: the project's own text
+  int64_t seed = 0;                            // >= 0; of the initial parameters, the order of the data and the sample
+  std::string device = "cpu";                  // see choose_device
   int64_t threads = 0;        // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
   ProcessGroupOptions group;  // its backend may be "auto", as choose_backend has it
   DdpOptions ddp;
@@ -62,18 +67,24 @@ struct TrainJob {
 struct JobInputs {
   std::unique_ptr<data::Dataset> dataset;  // none for the reference task, whose batch is fixed
   std::shared_ptr<models::Model> model;
-  at::Device device = at::kCPU;          // where the model is trained
-  std::string data_name;                 // what was read, for people
-  std::optional<uint64_t> data_hash;     // of the content of what was read
-  std::vector<std::string> vocabulary;   // of a text, else empty
-  std::optional<double> bigram_entropy;  // of a text, in nats
-  std::string unit = "samples";          // what a training is measured in: tokens or samples
+  std::shared_ptr<const files::SavedScript> script;  // that the model shares; null: a bundled one
+  std::optional<uint64_t> script_hash;               // of its file
+  at::Device device = at::kCPU;                      // where the model is trained
+  std::string data_name;                             // what was read, for people
+  std::optional<uint64_t> data_hash;                 // of the content of what was read
+  std::vector<std::string> vocabulary;               // of a text, else empty
+  std::optional<double> bigram_entropy;              // of a text, in nats
+  std::string unit = "samples";                      // what a training is measured in: tokens or samples
   int64_t units_per_sample = 1;
 };
 
-// Reads the data and makes the model, freshly initialised from the seed: the same on all ranks. Throws as
-// data::read_data does, and c10::ValueError naming what is wrong with an option.
+// Reads the data and makes the model, freshly initialised from the seed, or loads the TorchScript module: the same on
+// all ranks. Throws as data::read_data, files::load_script and models::ScriptModel do, and c10::ValueError naming what
+// is wrong with an option.
 JobInputs make_inputs(const TrainJob& job);
+
+// What that rank computes with first, on the CPU.
+models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t rank, int64_t world_size);
 
 // What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists
 // its keys. For groups that are those of nodes, which only ranks that have met know, every `ranks_per_node` consecutive

@@ -12,6 +12,7 @@
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include "hooks/hook_table.h"
+#include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
@@ -34,9 +35,17 @@ void check_absent(const std::string& path) {
   TORCH_CHECK_VALUE(!fs::exists(path, error), "output_dir: ", path, " exists already; --overwrite replaces it");
 }
 
+void check_models_absent(const TrainJob& job) {
+  check_absent(model_path(job.output));
+  if (models::is_script(job.model)) {
+    check_absent(script_path(job.output));
+  }
+}
+
 // A job that is started again before its first checkpoint finds what it wrote itself until then.
-void check_unfinished(const OutputOptions& output) {
-  check_absent(model_path(output));
+void check_unfinished(const TrainJob& job) {
+  check_models_absent(job);
+  const OutputOptions& output = job.output;
   if (reporting::metrics_have_ended(metrics_path(output))) {
     check_absent(metrics_path(output));
   }
@@ -52,7 +61,7 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
   const OutputOptions& output = agreed.job.output;
   make_folder(output.folder);
   if (agreed.job.checkpoints.resume && !checkpoints.same_training) {
-    check_unfinished(output);
+    check_unfinished(agreed.job);
   }
   const std::string path = metrics_path(output);
   const bool resumes = checkpoints.same_training && reporting::truncate_metrics(path, checkpoints.restored->step);
@@ -146,6 +155,9 @@ nlohmann::json results_of(const Ended& ended) {
   if (result.validation_loss.has_value()) {
     results["validation_loss"] = *result.validation_loss;
   }
+  if (result.validation_accuracy.has_value()) {
+    results["validation_accuracy"] = *result.validation_accuracy;
+  }
   if (result.compression.has_value()) {
     results["compression"] = *result.compression;
   }
@@ -162,6 +174,9 @@ void print_results(const AgreedJob& agreed, const Ended& ended) {
   out << "training loss    " << result.training_loss << "\n";
   if (result.validation_loss.has_value()) {
     out << "validation loss  " << *result.validation_loss << "\n";
+  }
+  if (result.validation_accuracy.has_value()) {
+    out << "accuracy         " << *result.validation_accuracy << "\n";
   }
   if (agreed.inputs.bigram_entropy.has_value()) {
     out << "bigram entropy   " << *agreed.inputs.bigram_entropy << "\n";
@@ -194,9 +209,22 @@ void print_sample(const AgreedJob& agreed) {
   agreed.context.results << "sample:\n" << printable_text(vocabulary.decode(tokens)) << "\n";
 }
 
+// For inference, with the extra files that it came with.
+void save_module(const AgreedJob& agreed) {
+  files::SavedScript saved = *agreed.inputs.script;
+  saved.module.eval();
+  files::put_vocabulary(saved, agreed.inputs.vocabulary);
+  files::save_script(script_path(agreed.job.output), saved);
+}
+
 void save(const AgreedJob& agreed) {
-  files::save_model(model_path(agreed.job.output),
-                    {.name = agreed.job.model, .model = agreed.inputs.model, .vocabulary = agreed.inputs.vocabulary});
+  const bool is_script = agreed.inputs.script != nullptr;
+  if (is_script) {
+    save_module(agreed);
+  }
+  files::save_model(model_path(agreed.job.output), {.name = is_script ? models::kScript : agreed.job.model,
+                                                    .model = agreed.inputs.model,
+                                                    .vocabulary = agreed.inputs.vocabulary});
 }
 
 void report_divergence(const AgreedJob& agreed, int64_t step) {
@@ -233,13 +261,14 @@ void check_outer(const TrainJob& job) {
 }  // namespace
 
 std::string model_path(const OutputOptions& output) { return fs::path(output.folder) / "model.safetensors"; }
+std::string script_path(const OutputOptions& output) { return fs::path(output.folder) / "model.pt"; }
 std::string metrics_path(const OutputOptions& output) { return fs::path(output.folder) / "metrics.jsonl"; }
 
 void check_output(const TrainJob& job) {
   const OutputOptions& output = job.output;
   TORCH_CHECK_VALUE(output.sample_length >= 0, "sample_length: must be at least 0, but is ", output.sample_length);
   if (!output.folder.empty() && !output.overwrite && !job.checkpoints.resume) {
-    check_absent(model_path(output));
+    check_models_absent(job);
     check_absent(metrics_path(output));
   }
 }

@@ -42,8 +42,9 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed);
 // "nothing". Throws as open_checkpoints does.
 std::string resume_text(const TrainJob& job, const nlohmann::json& plan, std::ostream& warnings);
 
-// The paths of the files that a job leaves.
+// The paths of the files that a job leaves; the second one a job that trains a TorchScript module.
 std::string model_path(const OutputOptions& output);
+std::string script_path(const OutputOptions& output);
 std::string metrics_path(const OutputOptions& output);
 
 // Throws c10::ValueError naming a file of an earlier training that would be replaced unasked. Where the job resumes,

@@ -11,7 +11,6 @@
 #include "models/ddp_comm_hook_task.h"
 #include "models/model_table.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/verification/hook_run.h"
 #include "trainer/train/verification/verify_gradients.h"
@@ -23,12 +22,8 @@ using verification::HookReport;
 
 models::Batch batch_of_rank(const AgreedJob& agreed) {
   const int64_t rank = agreed.group->getRank();
-  if (agreed.inputs.dataset == nullptr) {
-    return models::DdpCommHookTask::reference_batch(rank);
-  }
-  const data::BatchPlan plan({.global_batch = agreed.job.training.batch_size, .world_size = agreed.group->getSize()});
-  const data::SampleOrder order(agreed.inputs.dataset->training_size(), static_cast<uint64_t>(agreed.job.seed));
-  return agreed.inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
+  return agreed.inputs.dataset == nullptr ? models::DdpCommHookTask::reference_batch(rank)
+                                          : first_batch(agreed.job, agreed.inputs, rank, agreed.group->getSize());
 }
 
 // On a GPU each hook has a backward pass of its own, and all must compute the same. The fused attentions do not: the
@@ -66,7 +61,7 @@ bool print_verdicts(const AgreedJob& agreed, const std::vector<HookReport>& repo
 
 void check_verification_job(const TrainJob& job, int64_t world_size) {
   verification::check_verification_options(*job.verification);
-  if (models::model_row(job.model).learns()) {
+  if (models::any_model_row(job.model).learns()) {
     TORCH_CHECK_VALUE(job.training.batch_size >= 1 && job.training.batch_size % world_size == 0,
                       "batch_size: must be a positive multiple of the number of ranks (", world_size, "), but is ",
                       job.training.batch_size);

@@ -124,8 +124,12 @@ void Metrics::on_step(const StepReport& report) {
 }
 
 void Metrics::on_evaluation(const EvaluationReport& report) {
-  file_.append(
-      {{"event", "evaluation"}, {"step", report.step}, {"validation_loss", report.loss}, {"seconds", report.seconds}});
+  nlohmann::json line = {
+      {"event", "evaluation"}, {"step", report.step}, {"validation_loss", report.loss}, {"seconds", report.seconds}};
+  if (report.accuracy.has_value()) {
+    line["validation_accuracy"] = *report.accuracy;
+  }
+  file_.append(line);
 }
 
 void Metrics::on_checkpoint(const CheckpointReport& report) {

@@ -15,9 +15,10 @@ constexpr const char* kEraseLine = "\r\x1b[K";
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kNormal = "\x1b[0m";
 
-std::string format_loss(double loss) {
+// Of losses and shares.
+std::string four_digits(double value) {
   std::ostringstream text;
-  text << std::fixed << std::setprecision(4) << loss;
+  text << std::fixed << std::setprecision(4) << value;
   return text.str();
 }
 
@@ -50,7 +51,7 @@ void Progress::on_step(const StepReport& report) {
   }
   const auto steps_left = static_cast<double>(options_.steps - report.step);
   const double seconds_left = report.seconds / static_cast<double>(report.step) * steps_left;
-  print_line(c10::str(position(report.step), "  loss ", format_loss(report.loss), "  lr ",
+  print_line(c10::str(position(report.step), "  loss ", four_digits(report.loss), "  lr ",
                       format_learning_rate(report.learning_rate), "  ", format_count(report.units_per_second), " ",
                       options_.unit, "/s  ", format_bytes(static_cast<double>(report.payload_bytes_sent)), " sent  ",
                       report.skipped_steps > 0 ? c10::str(report.skipped_steps, " skipped  ") : "",
@@ -59,7 +60,10 @@ void Progress::on_step(const StepReport& report) {
 }
 
 void Progress::on_evaluation(const EvaluationReport& report) {
-  const std::string text = "validation loss " + format_loss(report.loss);
+  std::string text = "validation loss " + four_digits(report.loss);
+  if (report.accuracy.has_value()) {
+    text += "  accuracy " + four_digits(*report.accuracy);
+  }
   print_line(position(report.step) + "  " + (options_.color ? kBold + text + kNormal : text));
   keep_line();
 }

@@ -38,9 +38,10 @@ struct StepReport {
 
 // A look at the held-out data.
 struct EvaluationReport {
-  int64_t step = 0;    // optimizer steps done
-  double loss = 0;     // mean over the held-out batches of all ranks
-  double seconds = 0;  // since the training began
+  int64_t step = 0;                               // optimizer steps done
+  double loss = 0;                                // mean over the held-out batches of all ranks
+  double seconds = 0;                             // since the training began
+  std::optional<double> accuracy = std::nullopt;  // share of right answers, of a model that counts them
 };
 
 // A checkpoint that is written.

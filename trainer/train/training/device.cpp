@@ -1,5 +1,8 @@
 #include "trainer/train/training/device.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/strip.h>
@@ -8,6 +11,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -77,6 +81,43 @@ void use_device(at::Device device) {
 
 models::Batch on_device(const models::Batch& batch, at::Device device) {
   return {.inputs = batch.inputs.to(device), .targets = batch.targets.to(device)};
+}
+
+std::map<std::string, at::Generator> generators_for(at::Device device) {
+  std::map<std::string, at::Generator> generators = {{"generator.cpu", at::detail::getDefaultCPUGenerator()}};
+  if (!device.is_cpu()) {
+    generators.emplace("generator.cuda", at::globalContext().defaultGenerator(device));
+  }
+  return generators;
+}
+
+checkpoint::TensorMap states_of_generators(at::Device device) {
+  checkpoint::TensorMap states;
+  for (auto& [name, generator] : generators_for(device)) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    states.emplace(name, generator.get_state());
+  }
+  return states;
+}
+
+void on_trial(const torch::nn::Module& model, const std::function<void()>& run) {
+  const std::vector<at::Tensor> parameters = model.parameters();
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
+  const checkpoint::TensorMap drawn = states_of_generators(device);
+  const std::vector<at::Tensor> buffers = model.buffers();
+  std::vector<at::Tensor> former;
+  for (const at::Tensor& buffer : buffers) {
+    former.push_back(buffer.detach().clone());
+  }
+  run();
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i].copy_(former[i]);
+  }
+  for (auto& [name, generator] : generators_for(device)) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(drawn.at(name));
+  }
 }
 
 BatchFeed::BatchFeed(const data::Dataset& dataset, at::Device device) : dataset_(dataset), device_(device) {

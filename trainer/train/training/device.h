@@ -1,17 +1,23 @@
-// Which processor a rank computes on, and how its batches get there while it still computes with the one before.
+// Which processor a rank computes on, what a model draws there, and how batches get there while the rank still computes
+// with the one before.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <narrowcast/model.h>
 #include <narrowcast/worker_env.h>
+#include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
 
 namespace narrowcast::training {
@@ -39,6 +45,15 @@ void use_device(at::Device device);
 
 // The batch with its tensors on `device`; itself if they are there.
 models::Batch on_device(const models::Batch& batch, at::Device device);
+
+// LibTorch's generators that a model on `device` draws from, and their states, by their names in a checkpoint:
+// "generator.cpu", with a GPU also "generator.cuda".
+std::map<std::string, at::Generator> generators_for(at::Device device);
+checkpoint::TensorMap states_of_generators(at::Device device);
+
+// Calls `run`, which may let the model compute as in training, and then makes the model's buffers and LibTorch's
+// generators what they were: passes on trial leave nothing behind, and one after the other compute the same.
+void on_trial(const torch::nn::Module& model, const std::function<void()>& run);
 
 // One batch ahead. For a GPU, batches are put in pinned memory and copied on a stream of their own; the stream that
 // computes waits for the copy, the host does not. Not thread-safe.

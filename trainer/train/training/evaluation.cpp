@@ -34,6 +34,47 @@ class EvaluationMode {
   c10::AutoGradMode no_gradients_{false};
 };
 
+// Rank 0's buffers, which are those that are saved, on all ranks from here to the end of the scope. In training those
+// of batch norms follow each rank's own samples.
+class BuffersOfRankZero {
+ public:
+  // A collective.
+  BuffersOfRankZero(const models::Model& model, const ProcessGroupPtr& group) : buffers_(model.buffers()) {
+    for (const at::Tensor& buffer : buffers_) {
+      own_.push_back(buffer.clone());
+      std::vector<at::Tensor> sent = {buffer.contiguous()};
+      with_network_errors(group->getRank(), "broadcast of buffers", [&] { group->broadcast(sent)->wait(); });
+      buffer.copy_(sent[0]);
+    }
+  }
+  ~BuffersOfRankZero() {
+    for (size_t i = 0; i < own_.size(); ++i) {
+      buffers_[i].copy_(own_[i]);
+    }
+  }
+  BuffersOfRankZero(const BuffersOfRankZero&) = delete;
+  BuffersOfRankZero& operator=(const BuffersOfRankZero&) = delete;
+
+ private:
+  const std::vector<at::Tensor> buffers_;
+  std::vector<at::Tensor> own_;
+};
+
+// Of the samples of one rank.
+struct HeldOutSums {
+  void add(const models::Evaluated& evaluated, double samples) {
+    loss += evaluated.loss.item<double>() * samples;
+    if (evaluated.accuracy.defined()) {
+      right += evaluated.accuracy.item<double>() * samples;
+      judged += samples;
+    }
+  }
+
+  double loss = 0;
+  double right = 0;   // answers, of the samples for which they were counted
+  double judged = 0;  // those samples
+};
+
 std::vector<int64_t> samples_at(const data::SampleOrder& order, int64_t begin, int64_t end) {
   std::vector<int64_t> samples;
   for (int64_t position = begin; position < end; ++position) {
@@ -53,24 +94,30 @@ uint64_t hash_bits(const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-double held_out_loss(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
-                     const EvaluationOptions& options) {
+HeldOut evaluate_held_out(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
+                          const EvaluationOptions& options) {
   TORCH_CHECK_VALUE(options.samples >= 1, "samples: must be at least 1, but is ", options.samples);
   TORCH_CHECK_VALUE(options.batch >= 1, "batch: must be at least 1, but is ", options.batch);
   const EvaluationMode mode(model);
+  const BuffersOfRankZero buffers(model, group);
   const data::SampleOrder order(dataset.held_out_size(), kOrderSeed);
   const int64_t samples = std::min(options.samples, dataset.held_out_size());
   const int64_t begin = samples * group->getRank() / group->getSize();
   const int64_t end = samples * (group->getRank() + 1) / group->getSize();
   const std::vector<at::Tensor> parameters = model.parameters();
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
-  double sum = 0;
+  HeldOutSums sums;
   for (int64_t first = begin; first < end; first += options.batch) {
     const std::vector<int64_t> indices = samples_at(order, first, std::min(first + options.batch, end));
-    const models::Batch batch = on_device(dataset.held_out_batch(indices), device);
-    sum += loss_of(model, batch, options.precision).item<double>() * static_cast<double>(indices.size());
+    const Autocast autocast(device.type(), options.precision);
+    sums.add(model.evaluate(on_device(dataset.held_out_batch(indices), device)), static_cast<double>(indices.size()));
   }
-  return all_reduce_sum(group, {sum})[0] / static_cast<double>(samples);
+  const std::vector<double> of_all = all_reduce_sum(group, {sums.loss, sums.right, sums.judged});
+  HeldOut result = {.loss = of_all[0] / static_cast<double>(samples)};
+  if (of_all[2] > 0) {
+    result.accuracy = of_all[1] / of_all[2];
+  }
+  return result;
 }
 
 bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,18 @@ struct EvaluationOptions {
   Precision precision = Precision::kFp32;
 };
 
-// Mean loss of the model, on its device, over the same held-out samples for every world size and every seed of the
-// training, in evaluation mode and without gradients; the model's mode is restored. A collective: rank r computes the
-// r-th of world_size contiguous parts, then sums and counts are all-reduced, so all ranks return the same bits.
-// Throws c10::ValueError for options below 1 and c10::DistBackendError if a peer failed.
-double held_out_loss(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
-                     const EvaluationOptions& options);
+// What a model is worth on held-out data.
+struct HeldOut {
+  double loss = 0;                      // mean over the samples
+  std::optional<double> accuracy = {};  // share of right answers, of a model that counts them (models::Evaluated)
+};
+
+// Of the model, on its device, over the same held-out samples for every world size and every seed of the training, in
+// evaluation mode, with rank 0's buffers and without gradients; mode and buffers are restored. A collective: rank r
+// computes the r-th of world_size contiguous parts, then sums and counts are all-reduced, so all ranks return the same
+// bits. Throws c10::ValueError for options below 1 and c10::DistBackendError if a peer failed.
+HeldOut evaluate_held_out(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
+                          const EvaluationOptions& options);
 
 // A collective: each rank hashes its tensors and all gather the hashes, 8 bytes each; true on all ranks alike if every
 // rank's tensors have equal bits. Throws c10::DistBackendError if a peer failed.

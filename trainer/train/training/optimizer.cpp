@@ -40,7 +40,7 @@ void check_fraction(const char* name, double value) {
 std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> split_by_decay(const torch::nn::Module& module) {
   std::vector<at::Tensor> decaying;
   std::vector<at::Tensor> others;
-  for (const at::Tensor& parameter : module.parameters()) {
+  for (const at::Tensor& parameter : trained_parameters(module)) {
     (parameter.dim() >= 2 ? decaying : others).push_back(parameter);
   }
   return {decaying, others};
@@ -147,6 +147,12 @@ void check_optimizer_options(const OptimizerOptions& options) {
   TORCH_CHECK_VALUE(options.epsilon > 0, "epsilon: must be positive, but is ", options.epsilon);
   TORCH_CHECK_VALUE(options.kind == OptimizerKind::kSgd || options.momentum == 0,
                     "momentum: has no effect with adamw, but is ", options.momentum);
+}
+
+std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
+  std::vector<at::Tensor> parameters = module.parameters();
+  std::erase_if(parameters, [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
+  return parameters;
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,

@@ -34,7 +34,10 @@ struct OptimizerOptions {
 // Throws c10::ValueError for an option out of its range or one the kind would ignore.
 void check_optimizer_options(const OptimizerOptions& options);
 
-// An optimizer over the parameters of `module`, at learning rate 0 until set_learning_rate. Throws as
+// The parameters that require a gradient, in the module's order.
+std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module);
+
+// An optimizer over the trained parameters of `module`, at learning rate 0 until set_learning_rate. Throws as
 // check_optimizer_options does.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const OptimizerOptions& options);

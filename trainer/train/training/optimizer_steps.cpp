@@ -20,7 +20,7 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       plan_(make_plan(options, setup.group->getSize())),
       order_(setup.dataset.training_size(), options.seed),
       learning_rate_(options.learning_rate, options.steps),
-      parameters_(setup.model->parameters()),
+      parameters_(trained_parameters(*setup.model)),
       window_loss_(zero()),
       feed_(setup.dataset, parameters_.at(0).device()),
       ddp_(setup.model, setup.group, setup.ddp),

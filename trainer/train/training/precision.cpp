@@ -33,11 +33,6 @@ Precision parse_precision(const std::string& name) { return kPrecisionNames.pars
 
 std::string to_string(Precision precision) { return std::string(kPrecisionNames.name_of(precision)); }
 
-at::Tensor loss_of(models::Model& model, const models::Batch& batch, Precision precision) {
-  const Autocast autocast(batch.inputs.device().type(), precision);
-  return model.forward(batch);
-}
-
 Autocast::Autocast(at::DeviceType device, Precision precision)
     : device_(device), active_(precision != Precision::kFp32) {
   if (active_) {

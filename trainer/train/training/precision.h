@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <narrowcast/model.h>
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::training {
@@ -25,9 +24,6 @@ Precision parse_precision(const std::string& name);
 
 // The name of it.
 std::string to_string(Precision precision);
-
-// The model's mean loss over the batch, in that precision on the device of the batch: a float32 scalar.
-at::Tensor loss_of(models::Model& model, const models::Batch& batch, Precision precision);
 
 // Autocast to the precision's type on this thread, from here to the end of the scope. For kFp32 it does nothing.
 class Autocast {

@@ -70,6 +70,7 @@ class TrainingRun {
       steps_.outer()->finish();
     }
     return {.validation_loss = counters_.validation_loss,
+            .validation_accuracy = counters_.validation_accuracy,
             .training_loss = counters_.training_loss,
             .payload_bytes_sent = steps_.payload_bytes_sent(),
             .payload_bytes_without_hook = steps_.model().payload_bytes_without_hook(),
@@ -153,16 +154,18 @@ class TrainingRun {
     if (steps_.outer() != nullptr) {
       outer_parameters.emplace(*steps_.outer());
     }
-    counters_.validation_loss = held_out_loss(*setup_.model, setup_.dataset, setup_.group,
-                                              {.samples = options_.eval_batches * options_.batch_size,
-                                               .batch = steps_.plan().micro_batch(),
-                                               .precision = options_.precision});
-    if (!std::isfinite(*counters_.validation_loss)) {
+    const HeldOut held_out = evaluate_held_out(*setup_.model, setup_.dataset, setup_.group,
+                                               {.samples = options_.eval_batches * options_.batch_size,
+                                                .batch = steps_.plan().micro_batch(),
+                                                .precision = options_.precision});
+    counters_.validation_loss = held_out.loss;
+    counters_.validation_accuracy = held_out.accuracy;
+    if (!std::isfinite(held_out.loss)) {
       diverged_at_ = counters_.step;
     }
     if (setup_.observer != nullptr) {
       setup_.observer->on_evaluation(
-          {.step = counters_.step, .loss = *counters_.validation_loss, .seconds = counters_.seconds});
+          {.step = counters_.step, .loss = held_out.loss, .seconds = counters_.seconds, .accuracy = held_out.accuracy});
     }
     window_began_ += Clock::now() - began;  // Evaluation is not training time.
   }

@@ -29,7 +29,8 @@ namespace narrowcast::training {
 
 // What a training ends with.
 struct TrainingResult {
-  std::optional<double> validation_loss;   // after the last step; none without evaluation
+  std::optional<double> validation_loss;           // after the last step; none without evaluation
+  std::optional<double> validation_accuracy = {};  // likewise, of a model that counts its right answers
   double training_loss = 0;                // mean over the ranks and the steps taken since the last report but one
   int64_t payload_bytes_sent = 0;          // by this rank
   int64_t payload_bytes_without_hook = 0;  // what it would have sent

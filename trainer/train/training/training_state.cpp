@@ -1,7 +1,5 @@
 #include "trainer/train/training/training_state.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
@@ -15,6 +13,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/training/device.h"
 #include "trainer/train/training/optimizer.h"
 
 namespace narrowcast::training {
@@ -78,6 +77,7 @@ void each_shared(SomeCounters& counters, const Field& field) {
   field("seconds", counters.seconds);
   field("training_loss", counters.training_loss);
   field("validation_loss", counters.validation_loss);
+  field("validation_accuracy", counters.validation_accuracy);
   field("gradient_norm", counters.gradient_norm);
   field("window_steps", counters.window_steps);
   field("window_batches", counters.window_batches);
@@ -124,22 +124,6 @@ json data_position(const TrainingParts& parts, int64_t step) {
           {"position", position},
           {"epoch", position / parts.order.size()},
           {"offset", position % parts.order.size()}};
-}
-
-// LibTorch's generators that a model on `device` draws from, by their names in a checkpoint.
-std::map<std::string, at::Generator> generators_for(at::Device device) {
-  std::map<std::string, at::Generator> generators = {{"generator.cpu", at::detail::getDefaultCPUGenerator()}};
-  if (!device.is_cpu()) {
-    generators.emplace("generator.cuda", at::globalContext().defaultGenerator(device));
-  }
-  return generators;
-}
-
-void save_generators(at::Device device, TensorMap& own) {
-  for (auto& [name, generator] : generators_for(device)) {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    own[name] = generator.get_state();
-  }
 }
 
 void load_generators(const TensorMap& own, at::Device device) {
@@ -272,7 +256,7 @@ Content save_training(const TrainingParts& parts, const Counters& counters) {
     add_prefixed(content.rank, kCounters, hooks::part_of(content.replica, kCounters));
   }
   add_prefixed(content.rank, kHook, reducer.hook.own());
-  save_generators(device_of(module), content.rank);
+  content.rank.merge(states_of_generators(device_of(module)));
   return content;
 }
 

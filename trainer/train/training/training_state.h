@@ -23,7 +23,8 @@ struct Counters {
   double seconds = 0;                     // of training, up to the last report
   double training_loss = 0;               // of the last report
   std::optional<double> validation_loss;  // of the last evaluation
-  std::optional<double> gradient_norm;    // of the last step that was taken, before clipping
+  std::optional<double> validation_accuracy;
+  std::optional<double> gradient_norm;  // of the last step that was taken, before clipping
   // Since the last report:
   double window_loss = 0;  // of this rank, summed over the steps taken
   int64_t window_steps = 0;

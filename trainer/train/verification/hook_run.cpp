@@ -20,6 +20,7 @@
 #include "ops/collectives/mean/two_levels.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/evaluation.h"
+#include "trainer/train/training/optimizer.h"
 
 namespace narrowcast::verification {
 namespace {
@@ -36,27 +37,31 @@ void reset_gradients(const models::Model& model) {
 
 std::vector<at::Tensor> copied_gradients(const models::Model& model) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : model.parameters()) {
+  for (const at::Tensor& parameter : training::trained_parameters(model)) {
     gradients.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::zeros_like(parameter).detach());
   }
   return gradients;
 }
 
-// One forward and backward pass; returns its seconds.
+// One forward and backward pass; returns its seconds. All passes draw the same, for dropout.
 double run_pass(Ddp& ddp, const GradientProblem& problem) {
   reset_gradients(*problem.model);
   const at::Device device = problem.batch.inputs.device();
-  training::wait_for_device(device);
-  const auto began = std::chrono::steady_clock::now();
-  ddp.backward(ddp.forward(problem.batch));
-  training::wait_for_device(device);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  double seconds = 0;
+  training::on_trial(*problem.model, [&] {
+    training::wait_for_device(device);
+    const auto began = std::chrono::steady_clock::now();
+    ddp.backward(ddp.forward(problem.batch));
+    training::wait_for_device(device);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  });
+  return seconds;
 }
 
 // Without a hook nothing depends on the buckets: each parameter may as well be one.
 std::vector<RecordedBucket> buckets_without_hook(const GradientProblem& problem) {
   const std::vector<at::Tensor> gradients = local_gradients(problem);
-  const std::vector<at::Tensor> parameters = problem.model->parameters();
+  const std::vector<at::Tensor> parameters = training::trained_parameters(*problem.model);
   std::vector<RecordedBucket> buckets;
   for (size_t i = 0; i < parameters.size(); ++i) {
     buckets.push_back({.gradients = gradients[i].flatten(), .parameters = {parameters[i]}, .offsets = {0}});
@@ -93,7 +98,7 @@ at::Tensor one_dimensional_elements(const RecordedBucket& bucket) {
 
 std::vector<at::Tensor> local_gradients(const GradientProblem& problem) {
   reset_gradients(*problem.model);
-  problem.model->forward(problem.batch).backward();
+  training::on_trial(*problem.model, [&] { problem.model->forward(problem.batch).backward(); });
   std::vector<at::Tensor> gradients = copied_gradients(*problem.model);
   reset_gradients(*problem.model);
   return gradients;
@@ -108,7 +113,7 @@ HookRun run_hook(const GradientProblem& problem, const HookFactory& make_hook) {
     run_pass(ddp, problem);
     PassResult result = {.gradients = copied_gradients(*problem.model), .bounds = {}};
     result.bounds = bounds.of_pass(recording != nullptr ? recording->take_buckets() : buckets_without_hook(problem),
-                                   problem.model->parameters());
+                                   training::trained_parameters(*problem.model));
     run.passes.push_back(std::move(result));
   }
   const auto payload = [&] {

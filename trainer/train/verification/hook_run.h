@@ -71,7 +71,8 @@ struct GradientProblem {
   DdpOptions ddp = {};  // what is meant for its hook is used with the hook of that name only
 };
 
-// The gradients of this rank's batch without other ranks, a copy by parameter; zeros where a parameter is unused.
+// The gradients of this rank's batch without other ranks, a copy by parameter; zeros where a parameter is unused. Here
+// and in all that follows parameters are those that require a gradient.
 std::vector<at::Tensor> local_gradients(const GradientProblem& problem);
 
 // What a rank ends one backward pass with, by parameter.

@@ -52,7 +52,9 @@ void dump(const GradientProblem& problem, const std::string& folder, const std::
   files::Safetensors content;
   size_t index = 0;
   for (const auto& parameter : problem.model->named_parameters()) {
-    content.tensors[parameter.key()] = gradients[index++];
+    if (parameter.value().requires_grad()) {
+      content.tensors[parameter.key()] = gradients[index++];
+    }
   }
   const std::string name = hook + ".rank" + std::to_string(problem.group->getRank()) + ".safetensors";
   files::write_safetensors((std::filesystem::path(folder) / name).string(), content);

@@ -42,6 +42,19 @@ TEST(ReadData, WhatTheModelDoesNotTakeIsNamed) {
   EXPECT_EQ(error({.model = "ddp_comm_hook_task", .paths = {}}), "data: ddp_comm_hook_task takes none");
 }
 
+TEST(DataKind, IsTheModelsOrWhatTheFilesSay) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(data_kind("mlp", {"book.txt"}), models::DataKind::kImages);
+  EXPECT_EQ(data_kind("ddp_comm_hook_task", {}), models::DataKind::kNone);
+  EXPECT_EQ(data_kind("net.pt", {}), models::DataKind::kText);
+  EXPECT_EQ(data_kind("net.pt", {folder.path().string()}), models::DataKind::kText);
+  folder.write("train-images-idx3-ubyte.gz", "");
+  EXPECT_EQ(data_kind("net.pt", {folder.path().string()}), models::DataKind::kImages);
+  EXPECT_EQ(data_kind("net.pt", {folder.path().string(), "book.txt"}), models::DataKind::kText);
+  EXPECT_EQ(error_message<c10::ValueError>([] { data_kind("net.pth", {}); }),
+            "model: unknown name 'net.pth'; known: char_gpt, ddp_comm_hook_task, mlp");
+}
+
 TEST(CheckIndices, AcceptsEveryIndexOfTheSetAndRepeats) {
   EXPECT_NO_THROW(check_indices({0, 4, 4, 1}, 5));
   EXPECT_NO_THROW(check_indices({0}, 1));

@@ -227,6 +227,29 @@ TEST(ScriptFile, KeepsModuleAndExtraFiles) {
   EXPECT_THAT(script_vocabulary(path, saved), ElementsAre("a", "b"));
 }
 
+TEST(ScriptFile, TakesAVocabulary) {
+  SavedScript saved = {.module = table_module(at::eye(2)), .extra_files = {{"notes", "here"}}};
+  put_vocabulary(saved, {});
+  EXPECT_EQ(saved.extra_files.size(), 1U);
+  put_vocabulary(saved, {"b", "\""});
+  EXPECT_THAT(script_vocabulary("m.pt", saved), ElementsAre("b", "\""));
+}
+
+// 3 MiB and a byte, which are read in parts.
+TEST(HashOfFile, IsThatOfEveryByte) {
+  const TemporaryFolder folder;
+  std::string content((size_t{3} << 20) + 1, 'a');
+  const uint64_t hash = hash_of_file(folder.write("a", content));
+  EXPECT_EQ(hash_of_file(folder.write("b", content)), hash);
+  for (const size_t position : {size_t{0}, size_t{1} << 20, content.size() - 1}) {
+    std::string other = content;
+    other[position] = 'b';
+    EXPECT_NE(hash_of_file(folder.write("b", other)), hash) << position;
+  }
+  EXPECT_NE(hash_of_file(folder.write("b", content + "a")), hash);
+  EXPECT_THROW(hash_of_file(folder / "none"), c10::ValueError);
+}
+
 TEST(ScriptFile, ThereMayBeNoVocabulary) {
   EXPECT_THAT(script_vocabulary("m.pt", {.module = table_module(at::eye(2))}), IsEmpty());
 }

@@ -7,7 +7,10 @@
 
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
+#include "models/model_table.h"
+#include "tests/support/digits.h"
 #include "tests/support/error_message.h"
+#include "tests/support/trained_modules.h"
 #include "tests/trainer/train/files/script_fixtures.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/train/files/model_file.h"
@@ -15,50 +18,12 @@
 namespace narrowcast::inference {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using testing::error_message;
 using ::testing::HasSubstr;
 using testing::save_script;
 using testing::table_module;
 using testing::TemporaryFolder;
-
-models::Batch some_batch() {
-  return {at::arange(6, at::kLong).view({2, 3}) % 4, at::arange(1, 7, at::kLong).view({2, 3}) % 4};
-}
-
-torch::jit::Module module_of(const std::string& forward) {
-  torch::jit::Module module("M");
-  module.define(forward);
-  return module;
-}
-
-TEST(ScriptModel, LossIsTheCrossEntropyOfItsLogits) {
-  const at::Tensor table = at::randn({4, 4}, at::kDouble);
-  ScriptModel model(table_module(table), "m.pt");
-  const models::Batch batch = some_batch();
-  const at::Tensor expected =
-      at::cross_entropy_loss(table.to(at::kFloat).index({batch.inputs.flatten()}), batch.targets.flatten());
-  EXPECT_TRUE(model.forward(batch).equal(expected));
-}
-
-TEST(ScriptModel, WhatItsForwardDoesWrongIsNamed) {
-  const auto message = [](torch::jit::Module module) {
-    ScriptModel model(std::move(module), "m.pt");
-    return error_message<c10::ValueError>([&] { model.forward(some_batch()); });
-  };
-  EXPECT_THAT(message(module_of("def forward(self, x: Tensor) -> int:\n    return 3\n")),
-              HasSubstr("m.pt: its forward must return a tensor of logits, but returns Int"));
-  EXPECT_THAT(message(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x.sum().float()\n")),
-              HasSubstr("for inputs of shape [2, 3] it returns []"));
-  EXPECT_THAT(message(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x.float()\n")),
-              HasSubstr("returns 2 rows for 6 targets"));
-  EXPECT_THAT(
-      message(module_of("def forward(self, x: Tensor) -> Tensor:\n    assert False, 'no such day'\n    return x\n")),
-      AllOf(HasSubstr("m.pt: its forward failed on inputs of shape [2, 3]"), HasSubstr("no such day")));
-  EXPECT_THAT(message(table_module(at::zeros({4, 3}))),
-              HasSubstr("has logits for 3 classes, but the data has a target 3"));
-}
 
 TEST(LoadForEvaluation, AModelFileSaysAllItself) {
   const TemporaryFolder folder;
@@ -85,6 +50,24 @@ TEST(LoadForEvaluation, AScriptIsWhatTheJobSays) {
   EXPECT_FALSE(load_for_evaluation(job).next.has_value());
 }
 
+// Without a name the data decide what a script is; what gives no logits writes no text.
+TEST(LoadForEvaluation, AScriptIsWhatItsDataAre) {
+  const TemporaryFolder folder;
+  testing::write_digits(folder);
+  save_script(table_module(at::eye(3)), folder / "m.pt", {});
+  EvaluationJob job = {.version = "1", .file = folder / "m.pt", .model = folder / "m.pt"};
+  EXPECT_TRUE(load_for_evaluation(job).next.has_value());
+  job.data = {folder.path().string()};
+  EXPECT_FALSE(load_for_evaluation(job).next.has_value());
+  job.data = {};
+  job.loss = models::Loss::kMse;
+  EXPECT_FALSE(load_for_evaluation(job).next.has_value());
+  testing::digit_net(testing::kGivesLoss).save(folder / "m.pt");
+  EXPECT_THAT(error_message<c10::ValueError>([&] { load_for_evaluation(job); }), HasSubstr("returns the loss itself"));
+  job.loss = std::nullopt;
+  EXPECT_FALSE(load_for_evaluation(job).next.has_value());
+}
+
 TEST(LoadForEvaluation, GoesByTheFilesSuffix) {
   const TemporaryFolder folder;
   const auto message = [&](const std::string& name) {
@@ -98,6 +81,9 @@ TEST(LoadForEvaluation, GoesByTheFilesSuffix) {
       folder / "task.safetensors",
       {.name = "ddp_comm_hook_task", .model = models::create_model("ddp_comm_hook_task"), .vocabulary = {}});
   EXPECT_THAT(message("task.safetensors"), HasSubstr("has nothing to evaluate"));
+  files::save_model(folder / "script.safetensors",
+                    {.name = models::kScript, .model = models::create_model("mlp"), .vocabulary = {}});
+  EXPECT_THAT(message("script.safetensors"), HasSubstr("without its code; take the *.pt that was written beside it"));
 }
 
 TEST(ReadEvaluationData, TextIsInTheModelsTokens) {

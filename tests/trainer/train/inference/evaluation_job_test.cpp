@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <functional>
+#include <set>
 #include <sstream>
 
 #include "tests/support/error_message.h"
@@ -122,6 +123,42 @@ TEST_F(EvaluationJobTest, RefusesWhatHasNoEffect) {
   EXPECT_THAT(message([](EvaluationJob& it) { it.generation.options.count = -1; }), HasSubstr("generate: must be"));
   EXPECT_THAT(message([](EvaluationJob& it) { it.generation.seed = -1; }), HasSubstr("seed: must be"));
   EXPECT_THAT(message([](EvaluationJob& it) { it.batches = 0; }), HasSubstr("there is nothing to do"));
+}
+
+// The module's two forwards; rank 0's batch norms are saved and evaluated.
+TEST(EvaluationOfAScript, GivesWhatItsTrainingEndedWith) {
+  for (const char* const forward : {testing::kPredicts, testing::kGivesLoss}) {
+    const TemporaryFolder folder;
+    job::TrainJob training = testing::module_job(folder, forward);
+    training.output.folder = folder / "run";
+    const Printed trained = print_of([&](const job::JobContext& context) { return job::run_job(training, context); });
+    EvaluationJob job = script_job(folder / "run/model.pt");
+    job.model = job.file;
+    job.data = training.data;
+    job.batch_size = training.training.batch_size;
+    job.batches = training.training.eval_batches;
+    const std::string evaluated = evaluate(job).results;
+    EXPECT_EQ(printed_value(evaluated, "validation loss"), printed_value(trained.results, "validation loss"));
+    EXPECT_THAT(trained.results, HasSubstr(evaluated));
+  }
+}
+
+TEST(EvaluationOfAScript, ATrainedModuleWritesInTheVocabularyOfItsText) {
+  const TemporaryFolder folder;
+  const std::string verse = testing::verse();
+  const auto characters = static_cast<int64_t>(std::set<char>(verse.begin(), verse.end()).size());
+  job::TrainJob training = testing::small_job(folder);
+  training.model = folder / "table.pt";
+  training.loss = "cross_entropy";
+  training.output.folder = folder / "run";
+  save_script(table_module(at::zeros({characters, characters}).requires_grad_()), training.model, {});
+  const Printed trained = print_of([&](const job::JobContext& context) { return job::run_job(training, context); });
+  EXPECT_THAT(trained.results, HasSubstr("bigram entropy"));
+  EXPECT_LT(printed_value(trained.results, "validation loss"), std::log(characters));
+  EvaluationJob job = script_job(folder / "run/model.pt");
+  job.batches = 0;
+  job.generation.options.count = 5;
+  EXPECT_EQ(evaluate(job).results.size(), std::string("text:\n").size() + 5 + 1);
 }
 
 // Uniform logits over the 4 characters: a loss of ln 4, whatever the text.

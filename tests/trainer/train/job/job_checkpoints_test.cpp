@@ -129,6 +129,47 @@ TEST_F(JobCheckpointsTest, TheSameJobStartsAndResumes) {
   EXPECT_EQ(model(), whole);
 }
 
+// A module's batch norms and dropout; its file may have moved.
+class ModuleCheckpointsTest : public JobCheckpointsTest {
+ protected:
+  ModuleCheckpointsTest() {
+    const TrainJob module = testing::module_job(folder);
+    job.model = module.model;
+    job.model_options = {};
+    job.loss = module.loss;
+    job.data = module.data;
+  }
+};
+
+TEST_F(ModuleCheckpointsTest, ResumesToTheBit) {
+  run();
+  const std::string whole = model();
+  const std::string printed = results.substr(0, results.find("sent per rank"));
+  EXPECT_THAT(printed, HasSubstr("accuracy  "));
+  lose_step_4();
+  std::filesystem::rename(job.model, folder / "moved.pt");
+  job.model = folder / "moved.pt";
+  EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 4\n"), Not(HasSubstr("warning"))));
+  EXPECT_EQ(model(), whole);
+  EXPECT_THAT(results, HasSubstr(printed));
+  EXPECT_THAT(run(), HasSubstr("step 4 of 4"));
+  EXPECT_THAT(results, HasSubstr(printed)) << "also of an evaluation before the interruption";
+}
+
+TEST_F(ModuleCheckpointsTest, RefuseAnotherModule) {
+  run();
+  torch::jit::Module other = testing::digit_net();
+  other.attr("first").toModule().attr("bias").toTensor().detach().fill_(1);
+  other.save(job.model);
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("model_hash: is "), HasSubstr(" in the checkpoint " + checkpoints)));
+  const TrainJob gpt = small_job(folder);
+  job.model = gpt.model;
+  job.model_options = gpt.model_options;
+  job.loss = "";
+  job.data = gpt.data;
+  EXPECT_THAT(complaint(), HasSubstr("the checkpoint " + checkpoints));
+}
+
 TEST_F(JobCheckpointsTest, MetricsContinueWithoutDoubles) {
   job.training.log_every = 1;
   run();

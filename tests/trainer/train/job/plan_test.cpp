@@ -34,6 +34,31 @@ TEST(Plan, HoldsWhatDecidesATraining) {
   EXPECT_EQ(plan["warmup_steps"], 0);
 }
 
+// Gradients that are not there are not sent.
+TEST(Plan, SaysWhatTrainsAModule) {
+  const TemporaryFolder folder;
+  TrainJob job = testing::module_job(folder);
+  job.ddp.hook("bf16_compress");
+  torch::jit::Module net = testing::digit_net();
+  net.attr("first").toModule().attr("weight").toTensor().set_requires_grad(false);
+  net.save(job.model);
+  const nlohmann::json plan = make_plan(job, make_inputs(job), 2);
+  EXPECT_EQ(plan["model"], job.model);
+  EXPECT_EQ(plan["model_hash"].get<std::string>().size(), 16U);
+  EXPECT_EQ(plan["loss"], "cross_entropy");
+  EXPECT_FALSE(plan.contains("context"));
+  constexpr int64_t kFrozen = 32 * 64;
+  constexpr int64_t kTrained = 32 + 2 * 32 + 10 * 32 + 10;
+  EXPECT_EQ(plan["parameters"], kFrozen + kTrained);
+  EXPECT_EQ(plan["payload_bytes_per_step_and_rank"], 2 * kTrained);
+  testing::digit_net().save(job.model);
+  EXPECT_NE(make_plan(job, make_inputs(job), 2)["model_hash"], plan["model_hash"]);
+  job.data = {folder / "verse.txt"};
+  EXPECT_EQ(make_plan(job, make_inputs(job), 2)["context"], 64);
+  job = testing::module_job(folder, testing::kGivesLoss);
+  EXPECT_EQ(make_plan(job, make_inputs(job), 2)["loss"], "the module's own");
+}
+
 TEST(Plan, DiffersWhereTrainingsWould) {
   const TemporaryFolder folder;
   const auto plan_with = [&](auto change) {

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/digits.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/trained_modules.h"
 #include "tests/trainer/train/training/small_text.h"
 #include "trainer/train/job/train_job.h"
 
@@ -24,6 +26,18 @@ inline job::TrainJob small_job(const TemporaryFolder& folder) {
   job.training.batch_size = 6;
   job.training.eval_batches = 1;
   job.output.sample_length = 10;
+  return job;
+}
+
+// The same for a TorchScript module over small digits, all in the folder.
+inline job::TrainJob module_job(const TemporaryFolder& folder, const std::string& forward = kPredicts) {
+  job::TrainJob job = small_job(folder);
+  job.model = folder / "net.pt";
+  job.model_options = {};
+  job.loss = forward == kPredicts ? "cross_entropy" : "";
+  digit_net(forward).save(job.model);
+  write_digits(folder);
+  job.data = {folder.path().string()};
   return job;
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/train/job/train_job.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/eye.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
+#include "tests/trainer/train/files/script_fixtures.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/program/failure.h"
 
@@ -63,6 +65,34 @@ TEST(MakeInputs, ReferenceTaskHasNoData) {
   EXPECT_EQ(inputs.model->parameters()[0].numel(), 800);
 }
 
+TEST(MakeInputs, LoadsAModuleOverImages) {
+  const TemporaryFolder folder;
+  const JobInputs inputs = make_inputs(testing::module_job(folder));
+  EXPECT_EQ(inputs.model->named_parameters().size(), 6U);
+  EXPECT_TRUE(inputs.model->is_training());
+  ASSERT_NE(inputs.script, nullptr);
+  EXPECT_NE(inputs.script_hash.value(), 0U);
+  EXPECT_EQ(inputs.unit, "samples");
+  EXPECT_EQ(inputs.units_per_sample, 1);
+  EXPECT_EQ(inputs.dataset->training_batch({0}).inputs.sizes(), at::IntArrayRef({1, 8, 8}));
+}
+
+TEST(MakeInputs, LoadsAModuleOverText) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.model = folder / "net.pt";
+  job.model_options = {{"context", 5}};
+  job.loss = "cross_entropy";
+  testing::save_script(testing::table_module(at::eye(30).requires_grad_()), job.model, {});
+  EXPECT_EQ(make_inputs(job).units_per_sample, 5);
+  EXPECT_EQ(make_inputs(job).unit, "tokens");
+  job.model_options = {};
+  EXPECT_EQ(make_inputs(job).units_per_sample, 64);
+  testing::save_script(testing::table_module(at::eye(2).requires_grad_()), job.model, {"x", "y"});
+  EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make_inputs(job); }),
+              HasSubstr("is not in the model's vocabulary of 2 characters"));
+}
+
 TEST(MakeInputs, RefusesWhatDoesNotFit) {
   const TemporaryFolder folder;
   const auto with = [&](auto change) {
@@ -85,6 +115,42 @@ TEST(RunJob, Trains) {
   EXPECT_EQ(outcome.exit_code, program::kSuccess);
   EXPECT_THAT(outcome.results, HasSubstr("validation loss"));
   EXPECT_THAT(outcome.progress, HasSubstr("step 4/4"));
+}
+
+TEST(RunJob, TrainsAModule) {
+  for (const char* const forward : {testing::kPredicts, testing::kGivesLoss}) {
+    const TemporaryFolder folder;
+    const JobOutcome outcome = run_alone(testing::module_job(folder, forward));
+    EXPECT_EQ(outcome.exit_code, program::kSuccess);
+    EXPECT_THAT(outcome.results, HasSubstr("validation loss"));
+    EXPECT_EQ(outcome.results.find("accuracy") != std::string::npos, forward == testing::kPredicts);
+  }
+}
+
+// A dry run does all that comes before the ranks meet.
+TEST(RunJob, RefusesAModuleThatCannotBeTrained) {
+  const TemporaryFolder folder;
+  const auto with = [&](const torch::jit::Module& module, auto change) {
+    TrainJob job = testing::module_job(folder);
+    module.save(job.model);
+    job.dry_run = true;
+    change(job);
+    return testing::error_message<c10::ValueError>([&] { run_alone(job); });
+  };
+  const auto as_it_is = [](TrainJob&) {};
+  torch::jit::Module frozen = testing::digit_net();
+  frozen.eval();
+  EXPECT_THAT(with(torch::jit::freeze(frozen), as_it_is), HasSubstr("net.pt: none of its 0 parameters requires"));
+  EXPECT_THAT(with(testing::digit_net(), [](TrainJob& job) { job.loss = "hinge"; }), HasSubstr("but is 'hinge'"));
+  EXPECT_THAT(with(testing::digit_net(), [](TrainJob& job) { job.loss = ""; }), HasSubstr("loss: must say what"));
+  EXPECT_THAT(with(testing::digit_net(testing::kGivesLoss), as_it_is), HasSubstr("loss: has no effect with "));
+  EXPECT_THAT(with(testing::digit_net(), [&](TrainJob& job) { job.data = {folder / "verse.txt"}; }),
+              HasSubstr("net.pt: its forward must return one row of logits per target, but returns 6 rows for 384"));
+  TrainJob job = testing::module_job(folder);
+  folder.write("net.pt", "no archive");
+  EXPECT_THROW(make_inputs(job), CorruptInputError);
+  job.model = folder / "none.pt";
+  EXPECT_THROW(make_inputs(job), c10::ValueError);
 }
 
 TEST(RunJob, VerifiesInsteadOfTraining) {

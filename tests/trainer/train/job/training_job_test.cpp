@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::job {
 namespace {
@@ -66,6 +68,28 @@ TEST(TrainingJob, OnlyRankZeroTalksAndWrites) {
   EXPECT_THAT(outcomes[0].results, HasSubstr("replicas         identical on all ranks\nsample:\n"));
   EXPECT_THAT(outcomes[1].results + outcomes[1].progress, IsEmpty());
   EXPECT_EQ(files::load_model(folder / "deep/run/model.safetensors").name, "char_gpt");
+}
+
+TEST(TrainingJob, LeavesAModuleAsTwoFiles) {
+  const TemporaryFolder folder;
+  TrainJob job = testing::module_job(folder);
+  job.output.folder = folder / "run";
+  const std::vector<JobOutcome> outcomes = train(job, 2);
+  EXPECT_EQ(outcomes[0].exit_code, program::kSuccess);
+  EXPECT_THAT(outcomes[0].results, HasSubstr("\naccuracy         "));
+  const files::Safetensors tensors = files::read_safetensors(folder / "run/model.safetensors");
+  EXPECT_EQ(tensors.metadata.at("model"), "torchscript");
+  EXPECT_EQ(tensors.tensors.size(), 8U);
+  const files::SavedScript saved = files::load_script(folder / "run/model.pt");
+  EXPECT_FALSE(saved.module.is_training());
+  for (const auto& parameter : saved.module.named_parameters()) {
+    EXPECT_TRUE(tensors.tensors.at(parameter.name).equal(parameter.value)) << parameter.name;
+    EXPECT_TRUE(parameter.value.requires_grad()) << "it can be trained again";
+  }
+  EXPECT_FALSE(tensors.tensors.at("norm.running_mean").equal(at::zeros({32})));
+  std::filesystem::remove(folder / "run/model.safetensors");
+  std::filesystem::remove(folder / "run/metrics.jsonl");
+  EXPECT_THAT(error_message<c10::ValueError>([&] { check_output(job); }), HasSubstr("model.pt exists already"));
 }
 
 TEST(TrainingJob, SampleHasTheLengthAndCanBeLeftOut) {

@@ -57,6 +57,14 @@ TEST(VerificationJob, OtherModelsUseTheirData) {
   EXPECT_THAT(outcomes[0].results, Not(HasSubstr("is_last")));
 }
 
+// Each hook's passes draw the same dropout. One rank: ranks on threads draw from one generator.
+TEST(VerificationJob, AModulesDropoutIsTheSameForAllHooks) {
+  const TemporaryFolder folder;
+  TrainJob job = testing::module_job(folder);
+  const auto outcomes = verify(verification_of(job, job.model), 1);
+  EXPECT_EQ(outcomes[0].exit_code, program::kSuccess) << outcomes[0].results;
+}
+
 TEST(VerificationJob, AFailIsAnExitCodeOnAllRanks) {
   const TemporaryFolder folder;
   TrainJob job = verification_of(small_job(folder), "char_gpt");

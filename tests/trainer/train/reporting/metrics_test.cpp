@@ -97,6 +97,9 @@ TEST(Metrics, LinesAreThereAtOnce) {
   const auto lines = lines_of(path);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_EQ(lines[0]["validation_loss"], "NaN");
+  EXPECT_FALSE(lines[0].contains("validation_accuracy"));
+  metrics.on_evaluation({.step = 1, .loss = 1, .accuracy = 0.5});
+  EXPECT_EQ(lines_of(path).at(1)["validation_accuracy"], 0.5);
 }
 
 TEST(TruncateMetrics, TakesOutALineThatIsTooDeep) {

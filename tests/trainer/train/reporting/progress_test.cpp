@@ -81,6 +81,8 @@ TEST(Progress, PlainTextHasNoEscapeSequences) {
   progress.on_evaluation({.step = 1, .loss = 2.25, .seconds = 1});
   EXPECT_THAT(out.str(), Not(HasSubstr("\x1b")));
   EXPECT_THAT(out.str(), EndsWith("step  1/10  validation loss 2.2500\n"));
+  progress.on_evaluation({.step = 1, .loss = 2.25, .seconds = 1, .accuracy = 0.875});
+  EXPECT_THAT(out.str(), EndsWith("validation loss 2.2500  accuracy 0.8750\n"));
 }
 
 TEST(Progress, TerminalLineIsOverwritten) {

@@ -17,6 +17,7 @@ Counters example_counters() {
   counters.skipped_steps = 2;
   counters.seconds = 1.0 / 3;
   counters.training_loss = 0.1;
+  counters.validation_accuracy = 1.0 / 7;
   counters.gradient_norm = std::numeric_limits<double>::infinity();
   counters.window_loss = 2.0 / 3;
   counters.window_steps = 4;
@@ -43,6 +44,7 @@ TEST(Counters, ComeBackToTheBit) {
   EXPECT_EQ(counters.seconds, 1.0 / 3);
   EXPECT_EQ(counters.training_loss, 0.1);
   EXPECT_FALSE(counters.validation_loss.has_value());
+  EXPECT_EQ(counters.validation_accuracy, 1.0 / 7);
   EXPECT_EQ(counters.gradient_norm, std::numeric_limits<double>::infinity());
   EXPECT_EQ(counters.window_loss, 2.0 / 3);
   EXPECT_EQ(counters.window_steps, 4);

@@ -1,9 +1,14 @@
 #include "trainer/train/training/device.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <vector>
 
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/training/small_text.h"
@@ -21,6 +26,25 @@ WorkerEnv rank_of_node(int64_t local_rank, int64_t local_world_size = 1) {
   env.local_rank = local_rank;
   env.local_world_size = local_world_size;
   return env;
+}
+
+// A module that counts its passes in a buffer, and draws.
+struct Drawing : torch::nn::Module {
+  Drawing() : passes(register_buffer("passes", at::zeros({}))) {}
+  at::Tensor forward() const { return passes.add_(1) + at::rand({4}); }
+  at::Tensor passes;
+};
+
+TEST(OnTrial, PassesComputeTheSameAndLeaveNothingBehind) {
+  at::manual_seed(3);
+  const Drawing module;
+  std::vector<at::Tensor> results;
+  for (int pass = 0; pass < 2; ++pass) {
+    on_trial(module, [&] { results.push_back(module.forward()); });
+  }
+  EXPECT_TRUE(results[1].equal(results[0]));
+  EXPECT_EQ(module.passes.item<double>(), 0);
+  EXPECT_TRUE(module.forward().equal(results[0])) << "as if nothing had been drawn";
 }
 
 TEST(Device, TheCpuIsAlwaysThere) {

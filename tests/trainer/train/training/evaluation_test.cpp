@@ -28,7 +28,7 @@ std::vector<double> losses_by_rank(int64_t world_size, const EvaluationOptions& 
   const auto models = small_models(world_size);
   std::vector<double> losses(static_cast<size_t>(world_size));
   run_ranks(world_size, [&](int64_t rank, const ProcessGroupPtr& group) {
-    losses[rank] = held_out_loss(*models[rank], dataset, group, options);
+    losses[rank] = evaluate_held_out(*models[rank], dataset, group, options).loss;
   });
   return losses;
 }
@@ -72,10 +72,10 @@ TEST(HeldOutLoss, LeavesModeAndGradientsAlone) {
   const data::TextDataset dataset = small_text();
   const auto model = small_models(1)[0];
   run_ranks(1, [&](int64_t, const ProcessGroupPtr& group) {
-    held_out_loss(*model, dataset, group, {.samples = 4, .batch = 4});
+    evaluate_held_out(*model, dataset, group, {.samples = 4, .batch = 4});
     EXPECT_TRUE(model->is_training());
     model->eval();
-    held_out_loss(*model, dataset, group, {.samples = 4, .batch = 4});
+    evaluate_held_out(*model, dataset, group, {.samples = 4, .batch = 4});
     EXPECT_FALSE(model->is_training());
   });
   for (const at::Tensor& parameter : model->parameters()) {
@@ -86,6 +86,39 @@ TEST(HeldOutLoss, LeavesModeAndGradientsAlone) {
 TEST(HeldOutLoss, RefusesEmptyLooks) {
   EXPECT_THROW(losses_by_rank(1, {.samples = 0, .batch = 4}), c10::ValueError);
   EXPECT_THROW(losses_by_rank(1, {.samples = 4, .batch = 0}), c10::ValueError);
+}
+
+// Its loss is a buffer, and one of four answers is right.
+class BufferModel : public models::Model {
+ public:
+  explicit BufferModel(double value) : buffer(register_buffer("buffer", at::full({}, value, at::kDouble))) {}
+  at::Tensor forward(const models::Batch&) override { return buffer.clone(); }
+  models::Evaluated evaluate(const models::Batch& batch) override {
+    return {.loss = forward(batch), .accuracy = at::full({}, 0.25, at::kDouble)};
+  }
+  models::ModelOptions options() const override { return {}; }
+  at::Tensor buffer;
+};
+
+// What is saved are rank 0's.
+TEST(HeldOut, IsEvaluatedWithTheBuffersOfRankZero) {
+  const data::TextDataset dataset = small_text();
+  run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+    BufferModel model(static_cast<double>(rank + 1));
+    EXPECT_EQ(evaluate_held_out(model, dataset, group, {.samples = 12, .batch = 4}).loss, 1);
+    EXPECT_EQ(model.buffer.item<double>(), static_cast<double>(rank + 1)) << "its own afterwards";
+  });
+}
+
+// Two ranks of four have no sample.
+TEST(HeldOut, AccuracyIsOfAllSamplesAndOfModelsThatCount) {
+  const data::TextDataset dataset = small_text();
+  const auto gpt = small_models(4);
+  run_ranks(4, [&](int64_t rank, const ProcessGroupPtr& group) {
+    BufferModel model(1);
+    EXPECT_EQ(evaluate_held_out(model, dataset, group, {.samples = 2, .batch = 4}).accuracy, 0.25);
+    EXPECT_FALSE(evaluate_held_out(*gpt[rank], dataset, group, {.samples = 2, .batch = 4}).accuracy.has_value());
+  });
 }
 
 // The answer, which must be the same on all ranks.

@@ -48,6 +48,18 @@ TEST(Optimizer, SgdFollowsTheGradient) {
   EXPECT_TRUE(at::equal(module.vector, at::full({4}, 0.5)));
 }
 
+TEST(Optimizer, LeavesAloneWhatRequiresNoGradient) {
+  TwoParameters module;
+  module.set_gradients(2);
+  module.matrix.set_requires_grad(false);
+  EXPECT_EQ(trained_parameters(module).size(), 1U);
+  const auto optimizer = make_optimizer(module, {.kind = OptimizerKind::kAdamW});
+  set_learning_rate(*optimizer, 0.25);
+  optimizer->step();
+  EXPECT_TRUE(at::equal(module.matrix, at::ones({2, 3})));
+  EXPECT_FALSE(at::equal(module.vector, at::ones({4})));
+}
+
 TEST(Optimizer, SgdKeepsMomentum) {
   TwoParameters module;
   const auto optimizer = make_optimizer(module, {.kind = OptimizerKind::kSgd, .weight_decay = 0, .momentum = 0.5});

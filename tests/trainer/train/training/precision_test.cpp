@@ -23,6 +23,11 @@ using testing::error_message;
 using testing::small_models;
 using testing::small_text;
 
+at::Tensor loss_of(models::Model& model, const models::Batch& batch, Precision precision) {
+  const Autocast autocast(batch.inputs.device().type(), precision);
+  return model.forward(batch);
+}
+
 TEST(Precision, HasItsNames) {
   for (const char* const name : {"fp32", "bf16", "fp16"}) {
     EXPECT_EQ(to_string(parse_precision(name)), name);

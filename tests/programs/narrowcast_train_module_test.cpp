@@ -1,0 +1,143 @@
+// TorchScript modules that narrowcast-train trains: real processes, files and sockets.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/programs/train_commands.h"
+#include "tests/support/digits.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/trained_modules.h"
+#include "trainer/train/files/safetensors.h"
+
+namespace narrowcast::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class NarrowcastTrainModuleTest : public ::testing::Test {
+ protected:
+  NarrowcastTrainModuleTest() {
+    write_digits(folder);
+    digit_net().save(folder / "net.pt");
+    digit_net(kGivesLoss).save(folder / "loss.pt");
+  }
+  Words flags(const std::string& module, const Words& more = {}) const {
+    return Words{"--model=" + folder / module, "--data=" + folder.path().string(), "--batch_size=20"} + more;
+  }
+  std::string written(const std::string& name) const {
+    return files::read_file(folder / (name + "/model.safetensors"));
+  }
+  void expect_one_line(const Words& words, int exit_code, const std::string& text) const {
+    const ProgramEnd end = train_alone(words);
+    EXPECT_EQ(end.exit_code, exit_code) << end.errors;
+    EXPECT_EQ(count_of("\n", end.errors), 1) << end.errors;
+    EXPECT_THAT(end.errors, AllOf(StartsWith("narrowcast-train: "), HasSubstr(text)));
+    EXPECT_THAT(end.output, IsEmpty());
+  }
+  const TemporaryFolder folder;
+};
+
+// Guessing among ten digits is ln 10 = 2.3, and right for a tenth. So that gradients are rounded, ranks share no node.
+TEST_F(NarrowcastTrainModuleTest, LearnsFromPredictionsAndFromItsOwnLoss) {
+  const Words common = {"--steps=80", "--hook=int8", "--node_size=1", "--overwrite", "--output_dir=" + folder / "run"};
+  for (const bool predicts : {true, false}) {
+    const ProgramEnd end =
+        train_on(2, (predicts ? flags("net.pt", {"--loss=cross_entropy"}) : flags("loss.pt")) + common);
+    ASSERT_EQ(end.exit_code, 0) << end.errors;
+    EXPECT_THAT(end.output, HasSubstr("identical on all ranks"));
+    const nlohmann::json result = json_lines(folder / "run/metrics.jsonl").back();
+    EXPECT_LT(result["validation_loss"], 0.5);
+    EXPECT_EQ(result.contains("validation_accuracy"), predicts);
+    EXPECT_GT(result.value("validation_accuracy", 1.0), 0.9);
+    EXPECT_EQ(files::read_safetensors(folder / "run/model.safetensors").tensors.count("norm.running_var"), 1U);
+    const ProgramEnd evaluated =
+        train_on(2, {"--evaluate=" + folder / "run/model.pt", "--data=" + folder.path().string(), "--batch_size=20"});
+    EXPECT_EQ(evaluated.exit_code, 0) << evaluated.errors;
+    EXPECT_THAT(end.output, HasSubstr(evaluated.output));
+  }
+}
+
+// The buffers of batch norms, what each rank's dropout draws next, and the residuals of the hook.
+TEST_F(NarrowcastTrainModuleTest, ResumesToTheBitOnTwoRanks) {
+  const auto words = [&](const std::string& name) {
+    return flags("net.pt", {"--loss=cross_entropy", "--steps=8", "--hook=int4", "--node_size=1", "--error_feedback",
+                            "--checkpoint_every=4", "--keep_checkpoints=0", "--resume", "--output_dir=" + folder / name,
+                            "--checkpoint_dir=" + folder / (name + "/checkpoints")});
+  };
+  ASSERT_EQ(train_on(2, words("whole")).exit_code, 0);
+  fs::copy(folder / "whole", folder / "again", fs::copy_options::recursive);
+  fs::remove_all(folder / "again/checkpoints/step-00000008");
+  fs::remove(folder / "again/model.pt");
+  fs::remove(folder / "again/model.safetensors");
+  const ProgramEnd end = train_on(2, words("again"));
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("step-00000004, step 4 of 8"), Not(HasSubstr("warning"))));
+  EXPECT_EQ(written("again"), written("whole"));
+  EXPECT_EQ(files::read_file(folder / "again/model.pt"), files::read_file(folder / "whole/model.pt"));
+}
+
+TEST_F(NarrowcastTrainModuleTest, ResumingWithAnotherModuleIsOneError) {
+  const Words words =
+      flags("net.pt", {"--loss=cross_entropy", "--steps=2", "--resume", "--checkpoint_dir=" + folder / "checkpoints"});
+  ASSERT_EQ(train_alone(words).exit_code, 0);
+  digit_net(std::string(kPredicts) + "def more(self) -> int:\n    return 1\n").save(folder / "net.pt");
+  expect_one_line(words, 2, "model_hash: is ");
+}
+
+// Ranks draw what dropout leaves out each for itself, but in all passes alike.
+TEST_F(NarrowcastTrainModuleTest, EveryHooksGradientsAreVerified) {
+  for (const Words& words : {flags("net.pt", {"--loss=cross_entropy"}), flags("loss.pt")}) {
+    const ProgramEnd end = train_on(2, words + Words{"--verify_gradients"});
+    EXPECT_EQ(end.exit_code, 0) << end.output << end.errors;
+    EXPECT_THAT(end.output, AllOf(HasSubstr("int4"), HasSubstr("pass"), Not(HasSubstr("FAIL"))));
+  }
+}
+
+// Their generators differ after a step.
+TEST_F(NarrowcastTrainModuleTest, RanksDrawForThemselves) {
+  const auto generator_of = [&](int rank) {
+    return files::read_safetensors(folder /
+                                   ("checkpoints/step-00000001/rank-0000" + std::to_string(rank) + ".safetensors"))
+        .tensors.at("generator.cpu");
+  };
+  ASSERT_EQ(train_on(2, flags("net.pt", {"--loss=cross_entropy", "--steps=1", "--hook=allreduce", "--bucket_cap_mb=25",
+                                         "--checkpoint_dir=" + folder / "checkpoints"}))
+                .exit_code,
+            0);
+  EXPECT_FALSE(generator_of(0).equal(generator_of(1)));
+}
+
+TEST_F(NarrowcastTrainModuleTest, WhatCannotBeTrainedIsOneLine) {
+  torch::jit::Module frozen = digit_net();
+  frozen.eval();
+  torch::jit::freeze(frozen).save(folder / "frozen.pt");
+  digit_net("def forward(self, images: Tensor, targets: Tensor, weights: Tensor) -> Tensor:\n    return images\n")
+      .save(folder / "three.pt");
+  digit_net("def forward(self, images: Tensor) -> Tensor:\n    return self.logits(images.to('cuda'))\n")
+      .save(folder / "cuda.pt");
+  folder.write("text.pt", "no archive");
+  const Words loss = {"--loss=cross_entropy"};
+  expect_one_line(flags("frozen.pt", loss), 2, "frozen.pt: none of its 0 parameters requires a gradient");
+  expect_one_line(flags("three.pt"), 2, "(Tensor images, Tensor targets, Tensor weights)");
+  expect_one_line(flags("cuda.pt", loss), 2, "cuda.pt: its forward failed on inputs of shape [20, 8, 8]: ");
+  expect_one_line(flags("text.pt", loss), 4, "text.pt: is no TorchScript module");
+  expect_one_line(flags("none.pt", loss), 2, "none.pt");
+  expect_one_line(flags("net.pt"), 2, "loss: must say what to make of the predictions of ");
+  expect_one_line(flags("loss.pt", loss), 2, "loss: has no effect with ");
+  expect_one_line(flags("net.pt", {"--loss=hinge"}), 2, "loss: must be cross_entropy, mse or bce_with_logits");
+  expect_one_line(flags("net.pt", loss + Words{"--width=3"}), 2, "--width: has no effect with --model=");
+  expect_one_line(flags("net.pt", loss + Words{"--context=3"}), 2, "--context: has no effect with images");
+  expect_one_line(flags("net.pt", loss + Words{"--sample_length=3"}), 2, "--sample_length: has no effect");
+  expect_one_line({"--loss=mse"}, 2, "--loss: has no effect with --model=char_gpt");
+  expect_one_line({"--evaluate=m.safetensors", "--loss=mse"}, 2, "--loss: has no effect with --evaluate");
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

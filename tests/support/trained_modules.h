@@ -1,0 +1,66 @@
+// A TorchScript module that can be trained, made from source: no Python is needed. It classifies images of 8 x 8.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/jit/api/module.h>
+
+#include <memory>
+#include <string>
+
+namespace narrowcast::testing {
+
+// N(0, 0.1^2), the same in every process.
+inline at::Tensor initial_weight(at::IntArrayRef sizes) {
+  return (at::randn(sizes, at::detail::createCPUGenerator(7)) / 10).requires_grad_();
+}
+
+// A module that knows whether it is trained, as those saved by Python do.
+inline torch::jit::Module trained_module(const std::shared_ptr<torch::jit::CompilationUnit>& unit,
+                                         const std::string& name) {
+  torch::jit::Module module(c10::QualifiedName("__torch__." + name), unit, /*shouldMangle=*/true);
+  module.register_attribute("training", c10::BoolType::get(), true);
+  return module;
+}
+
+inline constexpr const char* kPredicts =
+    "def forward(self, images: Tensor) -> Tensor:\n"
+    "    return self.logits(images)\n";
+inline constexpr const char* kGivesLoss =
+    "def forward(self, images: Tensor, targets: Tensor) -> Tensor:\n"
+    "    return torch.cross_entropy_loss(self.logits(images), targets)\n";
+
+// Images, uint8 [B, 8, 8], to logits [B, 10], through two linear layers with a batch norm, x * sigmoid(x) and dropout
+// between them. The executor's optimisations compute the third with other roundings than operator by operator.
+inline torch::jit::Module digit_net(const std::string& forward = kPredicts) {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module net = trained_module(unit, "DigitNet");
+  torch::jit::Module first = trained_module(unit, "First");
+  first.register_parameter("weight", initial_weight({32, 64}), /*is_buffer=*/false);
+  first.register_parameter("bias", at::zeros({32}).requires_grad_(), /*is_buffer=*/false);
+  torch::jit::Module norm = trained_module(unit, "Norm");
+  norm.register_parameter("weight", at::ones({32}).requires_grad_(), /*is_buffer=*/false);
+  norm.register_parameter("bias", at::zeros({32}).requires_grad_(), /*is_buffer=*/false);
+  norm.register_buffer("running_mean", at::zeros({32}));
+  norm.register_buffer("running_var", at::ones({32}));
+  norm.define(
+      "def forward(self, x: Tensor) -> Tensor:\n"
+      "    return torch.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, self.training, 0.1, "
+      "1e-5, False)\n");
+  torch::jit::Module second = trained_module(unit, "Second");
+  second.register_parameter("weight", initial_weight({10, 32}), /*is_buffer=*/false);
+  second.register_parameter("bias", at::zeros({10}).requires_grad_(), /*is_buffer=*/false);
+  net.register_module("first", first);
+  net.register_module("norm", norm);
+  net.register_module("second", second);
+  net.define(
+      "def logits(self, images: Tensor) -> Tensor:\n"
+      "    x = torch.linear(images.flatten(1).float() / 255., self.first.weight, self.first.bias)\n"
+      "    x = self.norm.forward(x)\n"
+      "    x = torch.dropout(x * torch.sigmoid(x) * 2., 0.25, self.training)\n"
+      "    return torch.linear(x, self.second.weight, self.second.bias)\n");
+  net.define(forward);
+  return net;
+}
+
+}  // namespace narrowcast::testing

@@ -1,0 +1,203 @@
+#include "trainer/train/flags/train_flags.h"
+
+#include <absl/flags/declare.h>
+#include <absl/flags/flag.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include <narrowcast/char_gpt.h>
+#include <narrowcast/mlp.h>
+#include "models/model_table.h"
+#include "models/script_model.h"
+#include "trainer/train/data/dataset.h"
+#include "trainer/train/files/model_file.h"
+#include "trainer/train/flags/worker_flags.h"
+#include "trainer/train/training/device.h"
+
+// Shared with a training.
+ABSL_DECLARE_FLAG(std::vector<std::string>, data);
+ABSL_DECLARE_FLAG(int64_t, seed);
+ABSL_DECLARE_FLAG(int64_t, batch_size);
+ABSL_DECLARE_FLAG(int64_t, eval_batches);
+ABSL_DECLARE_FLAG(std::string, backend);
+ABSL_DECLARE_FLAG(bool, dry_run);
+
+namespace {
+
+const narrowcast::models::CharGptOptions kCharGpt;
+const narrowcast::models::MlpOptions kMlp;
+
+std::string model_help() {
+  namespace models = narrowcast::models;
+  return absl::StrCat("The model: ", c10::Join(", ", models::learning_models()), ", ",
+                      c10::Join(", ", models::fixed_models()), " (to verify gradients only), or the path of a ",
+                      "TorchScript module (*.pt), whose code is run: see docs/your_model.md.");
+}
+
+}  // namespace
+
+ABSL_FLAG(std::string, model, narrowcast::models::CharGpt::kName, model_help());
+ABSL_FLAG(std::string, loss, "",
+          absl::StrCat("Of a TorchScript module that returns predictions: ", narrowcast::models::loss_names(),
+                       ". One that takes targets, too, returns its loss itself."));
+ABSL_FLAG(int64_t, layers, kCharGpt.layers,
+          absl::StrCat("Transformer blocks of char_gpt; hidden layers of mlp (", kMlp.layers, " if not given)."));
+ABSL_FLAG(int64_t, heads, kCharGpt.heads, "Attention heads of char_gpt; must divide --width.");
+ABSL_FLAG(int64_t, width, kCharGpt.width, "Size of char_gpt's hidden state.");
+ABSL_FLAG(int64_t, context, kCharGpt.context,
+          "Characters that char_gpt, or a TorchScript module, sees at once, the length of a sequence.");
+ABSL_FLAG(int64_t, hidden, kMlp.hidden, "Width of mlp's hidden layers.");
+
+ABSL_FLAG(std::string, evaluate, "",
+          "Instead of training, print the loss of a trained model on the held-out part of --data: a model file "
+          "(*.safetensors), also a quantised one, or a TorchScript module (*.pt), whose code is run.");
+ABSL_FLAG(int64_t, generate, 0, "With --evaluate: characters that a text model writes.");
+ABSL_FLAG(std::string, prompt, "", "With --generate: the text to go on from; a line's beginning if there is none.");
+ABSL_FLAG(double, temperature, 1, "With --generate: divides the logits; 0 takes the likeliest character.");
+ABSL_FLAG(int64_t, top_k, 0, "With --generate: chooses among so many likeliest characters only; 0: among all.");
+
+namespace narrowcast {
+namespace {
+
+const std::vector<std::string> kUsedByEvaluation = {
+    "evaluate", "generate", "prompt",     "temperature", "top_k",           "data",    "seed",    "model",
+    "loss",     "context",  "batch_size", "backend",     "timeout_seconds", "threads", "dry_run", "eval_batches"};
+
+// The flags that shape models, by the options that they are.
+const std::map<std::string, const absl::Flag<int64_t>*> kShapeFlags = {{"layers", &FLAGS_layers},
+                                                                       {"heads", &FLAGS_heads},
+                                                                       {"width", &FLAGS_width},
+                                                                       {"context", &FLAGS_context},
+                                                                       {"hidden", &FLAGS_hidden}};
+
+bool is_in(const std::vector<std::string>& flags, const std::string& flag) {
+  return std::find(flags.begin(), flags.end(), flag) != flags.end();
+}
+
+// Every flag of the program that an evaluation does not use.
+std::vector<std::string> other_flags() {
+  std::vector<std::string> flags;
+  for (const program::FlagGroup& group : train_description().groups) {
+    for (const std::string& flag : group.flags) {
+      if (!is_in(kUsedByEvaluation, flag) && !is_in(worker_flags(), flag)) {
+        flags.push_back(flag);
+      }
+    }
+  }
+  return flags;
+}
+
+void refuse_useless_flags(const program::CommandLine& line, const std::string& file) {
+  refuse(line, other_flags(), "with --evaluate");
+  if (!file.ends_with(files::kScriptSuffix)) {
+    refuse(line, {"model", "context", "loss"}, "with --evaluate=" + file + ", which says it itself");
+  }
+  if (absl::GetFlag(FLAGS_generate) == 0) {
+    refuse(line, {"prompt", "temperature", "top_k", "seed"}, "with --evaluate but without --generate");
+  }
+  if (absl::GetFlag(FLAGS_eval_batches) == 0) {
+    refuse(line, {"data", "batch_size"}, "with --eval_batches=0");
+  }
+}
+
+// What the file is: what --model says or, of a TorchScript module, the data do.
+std::string evaluated_model(const program::CommandLine& line, const std::string& file) {
+  if (!line.given("model") && models::is_script(file)) {
+    return file;
+  }
+  const std::string model = absl::GetFlag(FLAGS_model);
+  const std::vector<std::string> known = models::learning_models();
+  TORCH_CHECK_VALUE(is_in(known, model), "--model: a TorchScript module is evaluated as ", c10::Join(" or ", known),
+                    ", not as ", model);
+  return model;
+}
+
+void refuse_context_of_images(const program::CommandLine& line, const std::string& model) {
+  if (data::data_kind(model, absl::GetFlag(FLAGS_data)) != models::DataKind::kText) {
+    refuse(line, {"context"}, models::is_script(model) ? "with images" : "with --model=" + model);
+  }
+}
+
+}  // namespace
+
+const std::vector<std::string>& evaluation_flags() {
+  static const std::vector<std::string> flags = {"evaluate", "generate", "prompt", "temperature", "top_k"};
+  return flags;
+}
+
+const std::vector<std::string>& model_flags() {
+  static const std::vector<std::string> flags = {"model", "loss", "layers", "heads", "width", "context", "hidden"};
+  return flags;
+}
+
+void refuse_other_models_options(const program::CommandLine& line) {
+  const std::string name = absl::GetFlag(FLAGS_model);
+  const models::ModelRow& model = models::any_model_row(name);
+  const std::string reason = "with --model=" + name;
+  if (!model.learns()) {
+    refuse(line, {"layers", "data", "batch_size"}, reason + ", whose task is fixed");
+    if (!line.given("stochastic_rounding")) {
+      refuse(line, {"seed"}, reason + ", whose task is fixed");
+    }
+  }
+  for (const auto& [option, flag] : kShapeFlags) {
+    if (!model.has_option(option)) {
+      refuse(line, {option}, reason);
+    }
+  }
+  if (model.data != models::DataKind::kText) {
+    refuse(line, {"sample_length"}, reason);
+  }
+  if (!models::is_script(name)) {
+    refuse(line, {"loss"}, reason);
+  }
+  refuse_context_of_images(line, name);
+}
+
+models::ModelOptions read_model_options(const program::CommandLine& line) {
+  models::ModelOptions options;
+  for (const auto& [option, flag] : kShapeFlags) {
+    if (line.given(option)) {
+      options[option] = absl::GetFlag(*flag);
+    }
+  }
+  return options;
+}
+
+std::optional<inference::EvaluationJob> read_evaluation_job(const program::CommandLine& line) {
+  const std::string file = absl::GetFlag(FLAGS_evaluate);
+  if (file.empty()) {
+    TORCH_CHECK_VALUE(!line.given("evaluate"), "--evaluate: must name a file");
+    return std::nullopt;
+  }
+  refuse_useless_flags(line, file);
+  inference::EvaluationJob job;
+  job.version = NARROWCAST_VERSION;
+  job.file = file;
+  job.model = evaluated_model(line, file);
+  refuse_context_of_images(line, job.model);
+  job.context = absl::GetFlag(FLAGS_context);
+  if (line.given("loss")) {
+    job.loss = models::parse_loss(absl::GetFlag(FLAGS_loss));
+  }
+  job.data = absl::GetFlag(FLAGS_data);
+  job.batch_size = absl::GetFlag(FLAGS_batch_size);
+  job.batches = absl::GetFlag(FLAGS_eval_batches);
+  job.generation = {.options = {.count = absl::GetFlag(FLAGS_generate),
+                                .temperature = absl::GetFlag(FLAGS_temperature),
+                                .top_k = absl::GetFlag(FLAGS_top_k)},
+                    .prompt = absl::GetFlag(FLAGS_prompt),
+                    .seed = absl::GetFlag(FLAGS_seed)};
+  job.group.backend = training::choose_backend(absl::GetFlag(FLAGS_backend), at::kCPU);
+  job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
+  job.threads = absl::GetFlag(FLAGS_threads);
+  job.dry_run = absl::GetFlag(FLAGS_dry_run);
+  return job;
+}
+
+}  // namespace narrowcast
