@@ -16,6 +16,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/evaluation.h"
 
 namespace narrowcast::inference {
@@ -194,7 +195,7 @@ int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context)
   const nlohmann::json plan = make_plan(evaluation, context.env.world_size);
   if (job.dry_run) {
     if (context.env.rank == 0) {
-      context.results << job::plan_text(plan) << std::flush;
+      context.results << reporting::plan_text(plan) << std::flush;
     }
     return program::kSuccess;
   }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string_view>
 #include <type_traits>
 #include <variant>
@@ -20,7 +19,6 @@
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "hooks/post_local_sgd.h"
-#include "trainer/base/files/text.h"
 #include "trainer/ddp/bucket_chooser.h"
 #include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
@@ -379,19 +377,6 @@ EntryRole entry_role(const nlohmann::json& plan, const std::string& name) {
 }
 
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }
-
-std::string plan_text(const nlohmann::json& plan) {
-  size_t width = 0;
-  for (const auto& [name, value] : plan.items()) {
-    width = std::max(width, name.size());
-  }
-  std::ostringstream text;
-  for (const auto& [name, value] : plan.items()) {
-    text << name << std::string(width - name.size() + 2, ' ')
-         << printable(value.is_string() ? value.get<std::string>() : value.dump()) << "\n";
-  }
-  return text.str();
-}
 
 std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
   std::vector<NamedValue> values;

@@ -16,6 +16,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/training_job.h"
+#include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/device.h"
 
 namespace narrowcast::job {
@@ -87,7 +88,7 @@ void print_plan(const TrainJob& job, nlohmann::json plan, const JobContext& cont
   if (job.checkpoints.resume || !job.checkpoints.resume_from.empty()) {
     plan["goes_on_from"] = resume_text(job, plan, context.progress);
   }
-  context.results << plan_text(plan) << std::flush;
+  context.results << reporting::plan_text(plan) << std::flush;
 }
 
 // Nodes x ranks, and what that means for an exchange.

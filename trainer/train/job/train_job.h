@@ -109,9 +109,6 @@ EntryRole entry_role(const nlohmann::json& plan, const std::string& name);
 // The value of "data_hash" in a plan: 16 hexadecimal digits.
 std::string hash_text(uint64_t hash);
 
-// One "name  value" line per entry, for people.
-std::string plan_text(const nlohmann::json& plan);
-
 // One entry per key, for check_equal_on_all_ranks, which names the first that differs: the data come first, so that
 // nothing that was counted in them is named in their place. Nor are bytes that are sent, which follow from the rest and
 // are left out, in the place of an option that one rank alone was given.

@@ -6,6 +6,10 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+#include "trainer/base/files/text.h"
 
 namespace narrowcast::reporting {
 namespace {
@@ -98,6 +102,19 @@ std::string aligned_table(const std::vector<TableRow>& rows, std::string_view al
     table += without_blanks_at_the_end(line) + "\n";
   }
   return table;
+}
+
+std::string plan_text(const nlohmann::json& plan) {
+  size_t width = 0;
+  for (const auto& [name, value] : plan.items()) {
+    width = std::max(width, name.size());
+  }
+  std::ostringstream text;
+  for (const auto& [name, value] : plan.items()) {
+    text << name << std::string(width - name.size() + 2, ' ')
+         << printable(value.is_string() ? value.get<std::string>() : value.dump()) << "\n";
+  }
+  return text.str();
 }
 
 }  // namespace narrowcast::reporting

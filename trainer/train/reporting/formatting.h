@@ -1,6 +1,8 @@
 // Numbers and tables as people read them.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,5 +28,8 @@ using TableRow = std::vector<std::string>;
 // One line per row, each ended, columns two blanks apart. Column i is aligned to the left where alignment[i] is 'l',
 // to the right where it is 'r'; each row has as many cells as `alignment` letters.
 std::string aligned_table(const std::vector<TableRow>& rows, std::string_view alignment);
+
+// One "name  value" line per entry of a plan, for people.
+std::string plan_text(const nlohmann::json& plan);
 
 }  // namespace narrowcast::reporting

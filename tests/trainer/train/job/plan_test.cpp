@@ -172,10 +172,6 @@ TEST(Plan, RefusesOptionsThatAutoDoesNotTakeOnGpus) {
   EXPECT_NO_THROW(make_plan(job, inputs, 2));
 }
 
-TEST(PlanText, AlignsNamesAndValues) {
-  EXPECT_EQ(plan_text({{"a", 1}, {"longer", "text"}}), "a       1\nlonger  text\n");
-}
-
 TEST(PlanValues, AreOnePerKey) {
   const std::vector<NamedValue> values = plan_values({{"a", 1.5}, {"b", "text"}});
   ASSERT_EQ(values.size(), 2U);

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 namespace narrowcast::reporting {
 namespace {
 
@@ -55,4 +57,8 @@ TEST(AlignedTable, IsEmptyWithoutRows) { EXPECT_EQ(aligned_table({}, "lr"), "");
 TEST(AlignedTable, RefusesRowsOfOtherLengths) { EXPECT_THROW(aligned_table({{"a", "b"}}, "l"), c10::ValueError); }
 
 }  // namespace
+TEST(PlanText, AlignsNamesAndValues) {
+  EXPECT_EQ(plan_text({{"a", 1}, {"longer", "text"}}), "a       1\nlonger  text\n");
+}
+
 }  // namespace narrowcast::reporting
