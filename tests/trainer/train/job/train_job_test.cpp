@@ -67,7 +67,11 @@ TEST(MakeInputs, ReferenceTaskHasNoData) {
 
 TEST(MakeInputs, LoadsAModuleOverImages) {
   const TemporaryFolder folder;
-  const JobInputs inputs = make_inputs(testing::module_job(folder));
+  const TrainJob job = testing::module_job(folder);
+  torch::jit::Module for_inference = testing::digit_net();
+  for_inference.eval();
+  for_inference.save(job.model);
+  const JobInputs inputs = make_inputs(job);
   EXPECT_EQ(inputs.model->named_parameters().size(), 6U);
   EXPECT_TRUE(inputs.model->is_training());
   ASSERT_NE(inputs.script, nullptr);
