@@ -109,13 +109,17 @@ void AtomicFile::write(std::string_view bytes) {
 }
 
 FileDigest AtomicFile::commit() {
-  const bool flushed = ::fsync(descriptor_.get()) == 0 && descriptor_.close();
-  NARROWCAST_CHECK_OUTPUT(flushed, path_, ": cannot be written: ", reason(errno));
+  NARROWCAST_CHECK_OUTPUT(::fsync(descriptor_.get()) == 0, path_, ": cannot be written: ", reason(errno));
+  commit_unsynced();
+  sync_folder(folder_of(path_));
+  return {bytes_, hash_.hex()};
+}
+
+void AtomicFile::commit_unsynced() {
+  NARROWCAST_CHECK_OUTPUT(descriptor_.close(), path_, ": cannot be written: ", reason(errno));
   const bool renamed = ::rename(temporary_path_.c_str(), path_.c_str()) == 0;
   TORCH_CHECK_VALUE(renamed, path_, ": cannot be written: ", reason(errno));
   temporary_path_.clear();
-  sync_folder(folder_of(path_));
-  return {bytes_, hash_.hex()};
 }
 
 // Not every file system can sync a folder: its files are complete either way.

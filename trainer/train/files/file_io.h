@@ -53,6 +53,9 @@ class AtomicFile {
   // Flushes to the disk and renames. Nothing may be written afterwards. Returns what was written, as it was handed
   // over: a disk that keeps something else is found out.
   FileDigest commit();
+  // The same without waiting for the disk, for a file that will be replaced again soon: a crash of the machine may
+  // leave it empty or cut.
+  void commit_unsynced();
 
  private:
   std::string path_;

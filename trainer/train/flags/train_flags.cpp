@@ -26,6 +26,7 @@ const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
 const narrowcast::training::LearningRateOptions kLearningRate;
 const narrowcast::training::LearningRate kFilledIn(kLearningRate, kTraining.steps);
+const narrowcast::training::LearningRate kOfWsd({.schedule = narrowcast::training::Schedule::kWsd}, kTraining.steps);
 const narrowcast::job::OutputOptions kOutput;
 const narrowcast::job::CheckpointOptions kCheckpoints;
 constexpr double kSgdLearningRate = 0.1;
@@ -48,11 +49,13 @@ ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind), "adamw or sgd.");
 ABSL_FLAG(double, learning_rate, kLearningRate.peak,
           absl::StrCat("Peak learning rate (sgd: ", kSgdLearningRate, " if not given)."));
 ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
-          "After the warm-up: cosine (down to --min_learning_rate) or constant.");
+          "After the warm-up: cosine or linear (both down to --min_learning_rate), constant, or wsd (--decay_steps).");
 ABSL_FLAG(double, min_learning_rate, kFilledIn.minimum(),
-          "Where the cosine ends; a tenth of --learning_rate if not given.");
+          "Where the schedule ends; a tenth of --learning_rate if not given.");
 ABSL_FLAG(int64_t, warmup_steps, kFilledIn.warmup_steps(),
           "Steps of linear warm-up; a twentieth of --steps if not given.");
+ABSL_FLAG(int64_t, decay_steps, kOfWsd.decay_steps(),
+          "Last steps, in which wsd falls in a line after it was constant; a fifth of --steps if not given.");
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
 ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
@@ -66,11 +69,13 @@ ABSL_FLAG(std::string, precision, to_string(kTraining.precision),
 ABSL_FLAG(int64_t, eval_every, kTraining.eval_every,
           "Steps between looks at the held-out data; 0: only after the last step.");
 ABSL_FLAG(int64_t, eval_batches, kTraining.eval_batches, "Held-out batches of --batch_size in one look; 0: none.");
+ABSL_FLAG(int64_t, early_stop, 0, "End when so many looks in a row find no lower loss; 0: never. Needs --eval_every.");
 ABSL_FLAG(int64_t, log_every, kTraining.log_every, "Steps between reports to the progress line and the metrics.");
 ABSL_FLAG(int64_t, sample_length, kOutput.sample_length, "Characters that char_gpt writes at the end; 0: none.");
 ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors, of a TorchScript module also model.pt, and metrics.jsonl; made if it is not "
           "there. Without it nothing is written.");
+ABSL_FLAG(std::string, prometheus_file, "", "File of metrics for node_exporter (NAME.prom), replaced at each report.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
 
 ABSL_FLAG(std::string, checkpoint_dir, "",
@@ -107,11 +112,11 @@ using program::CommandLine;
 
 // Groups of the help. A verification takes one batch, and none of the rest of these.
 const std::vector<std::string> kTrainingFlags = {
-    "steps",         "batch_size", "accumulation_steps", "optimizer",
-    "learning_rate", "schedule",   "min_learning_rate",  "warmup_steps",
-    "weight_decay",  "momentum",   "clip_grad_norm",     "skip_nonfinite_steps"};
-const std::vector<std::string> kOutputFlags = {"eval_every",    "eval_batches", "log_every",
-                                               "sample_length", "output_dir",   "overwrite"};
+    "steps",    "batch_size",        "accumulation_steps",  "optimizer",   "learning_rate",
+    "schedule", "min_learning_rate", "warmup_steps",        "decay_steps", "weight_decay",
+    "momentum", "clip_grad_norm",    "skip_nonfinite_steps"};
+const std::vector<std::string> kOutputFlags = {"eval_every",    "eval_batches", "early_stop", "log_every",
+                                               "sample_length", "output_dir",   "overwrite",  "prometheus_file"};
 const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
                                                    "resume_from"};
 
@@ -201,6 +206,7 @@ training::LearningRateOptions read_learning_rate(const CommandLine& line, traini
   if (line.given("warmup_steps")) {
     options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
   }
+  options.decay_steps = line.given("decay_steps") ? std::optional(absl::GetFlag(FLAGS_decay_steps)) : std::nullopt;
   return options;
 }
 
@@ -216,6 +222,7 @@ training::TrainingOptions read_training(const CommandLine& line) {
   options.precision = training::parse_precision(absl::GetFlag(FLAGS_precision));
   options.eval_every = absl::GetFlag(FLAGS_eval_every);
   options.eval_batches = absl::GetFlag(FLAGS_eval_batches);
+  options.early_stop = absl::GetFlag(FLAGS_early_stop);
   options.log_every = absl::GetFlag(FLAGS_log_every);
   options.seed = static_cast<uint64_t>(absl::GetFlag(FLAGS_seed));
   return options;
@@ -324,7 +331,10 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.training = read_training(line);
   job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
                 .overwrite = absl::GetFlag(FLAGS_overwrite),
-                .sample_length = absl::GetFlag(FLAGS_sample_length)};
+                .sample_length = absl::GetFlag(FLAGS_sample_length),
+                .prometheus_file = absl::GetFlag(FLAGS_prometheus_file)};
+  TORCH_CHECK_VALUE(!line.given("prometheus_file") || !job.output.prometheus_file.empty(),
+                    "--prometheus_file: must name a file");
   job.checkpoints = read_checkpoints(line);
   job.verification = read_verification(line, job.ddp.hook());
   if (job.verification.has_value()) {

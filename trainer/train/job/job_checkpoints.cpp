@@ -29,6 +29,9 @@ constexpr const char* kAddedLater[] = {"data_hash"};
 // The size of a channel before it could be chosen. It stays what it was if the default becomes another.
 constexpr int64_t kFirstChannelSize = 512;
 
+// What only the decay of a schedule "wsd" depends on.
+constexpr const char* kOfDecay[] = {"steps", "decay_steps", "min_learning_rate"};
+
 // Stands for the size of buckets where the first steps choose it.
 constexpr const char* kAuto = "auto";
 
@@ -55,6 +58,14 @@ json complete_settings(json saved) {
   return saved;
 }
 
+// Whether a decay of these settings has touched none of the first `step` steps, so that it may still become another.
+bool decays_later(const json& settings, int64_t step) {
+  const json steps = settings.value("steps", json());
+  const json decay = settings.value("decay_steps", json());
+  return settings.value("schedule", json()) == to_string(training::Schedule::kWsd) && steps.is_number_integer() &&
+         decay.is_number_integer() && step <= steps.get<int64_t>() - decay.get<int64_t>();
+}
+
 Existing existing_ones(const TrainJob& job) {
   if (job.checkpoints.resume) {
     return Existing::kKeep;
@@ -70,9 +81,15 @@ bool lies_in(const std::string& path, const std::string& folder) {
 
 // Throws unless this job may resume from the checkpoint.
 void check_fits(const TrainJob& job, const ReadCheckpoint& read, const checkpoint::Description& description) {
-  const json& saved = read.manifest.settings;
-  checkpoint::check_settings(complete_settings(saved), comparable_settings(description.settings, saved),
-                             read.restored.path);
+  json saved = complete_settings(read.manifest.settings);
+  json settings = comparable_settings(description.settings, read.manifest.settings);
+  if (decays_later(saved, read.restored.step) && decays_later(settings, read.restored.step)) {
+    for (const char* const name : kOfDecay) {
+      saved.erase(name);
+      settings.erase(name);
+    }
+  }
+  checkpoint::check_settings(saved, settings, read.restored.path);
   TORCH_CHECK_VALUE(read.restored.step <= job.training.steps, "steps: is ", job.training.steps, ", but the checkpoint ",
                     read.restored.path, " is of step ", read.restored.step);
 }

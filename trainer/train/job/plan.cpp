@@ -35,7 +35,8 @@ constexpr const char* kUnknown = "unknown until ranks meet";
 // exchange, and so what is rounded; groups say which ranks resume from their own parameters.
 constexpr std::string_view kCircumstances[] = {"ranks",   "accumulation_steps", "version", "device", "link_gbit",
                                                "link_us", "group_of_rank"};
-constexpr std::string_view kFree[] = {"batch_size_per_rank", "eval_every", "eval_batches", "log_every", "data"};
+constexpr std::string_view kFree[] = {"batch_size_per_rank", "eval_every", "eval_batches",
+                                      "early_stop",          "log_every",  "data"};
 constexpr std::string_view kFreeOfCheckpoints[] = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
                                                    "resume_from"};
 constexpr std::string_view kFreeOfExchanges[] = {
@@ -92,6 +93,9 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["schedule"] = to_string(options.learning_rate.schedule);
   plan["min_learning_rate"] = rate.minimum();
   plan["warmup_steps"] = rate.warmup_steps();
+  if (options.learning_rate.schedule == training::Schedule::kWsd) {
+    plan["decay_steps"] = rate.decay_steps();
+  }
   plan["weight_decay"] = options.optimizer.weight_decay;
   plan["momentum"] = options.optimizer.momentum;
   plan["clip_grad_norm"] = options.clip_grad_norm;
@@ -99,6 +103,9 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["precision"] = to_string(options.precision);
   plan["eval_every"] = options.eval_every;
   plan["eval_batches"] = options.eval_batches;
+  if (options.early_stop > 0) {
+    plan["early_stop"] = options.early_stop;
+  }
   plan["log_every"] = options.log_every;
 }
 

@@ -17,6 +17,7 @@
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/reporting/formatting.h"
+#include "trainer/train/reporting/prometheus.h"
 #include "trainer/train/training/device.h"
 
 namespace narrowcast::job {
@@ -75,12 +76,15 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
 }
 
 // Whatever a rank can find wrong without the others.
-void check_alone(const TrainJob& job, int64_t world_size) {
+void check_alone(const TrainJob& job, const WorkerEnv& env) {
   job.ddp.validate();
   if (job.verification.has_value()) {
-    check_verification_job(job, world_size);
-  } else {
-    check_training_job(job, world_size);
+    check_verification_job(job, env.world_size);
+    return;
+  }
+  check_training_job(job, env.world_size);
+  if (env.rank == 0 && !job.output.prometheus_file.empty()) {  // Other ranks may be on machines without that folder.
+    reporting::check_prometheus_file(job.output.prometheus_file);
   }
 }
 
@@ -183,7 +187,7 @@ void set_threads(int64_t threads, const JobContext& context) {
 
 int run_job(const TrainJob& job, const JobContext& context) {
   set_threads(job.threads, context);
-  check_alone(job, context.env.world_size);
+  check_alone(job, context.env);
   const at::Device device = training::choose_device(job.device, context.env);
   const ProcessGroupOptions group = group_options(job, device);
   JobInputs inputs = make_inputs(job);

@@ -29,9 +29,10 @@ namespace narrowcast::job {
 
 // What is left behind by a training.
 struct OutputOptions {
-  std::string folder = {};      // for the model's files and metrics.jsonl; empty: nothing is written
-  bool overwrite = false;       // replace the files of an earlier training, and its checkpoints
-  int64_t sample_length = 300;  // tokens that a text model writes at the end; 0: none
+  std::string folder = {};           // for the model's files and metrics.jsonl; empty: nothing is written
+  bool overwrite = false;            // replace the files of an earlier training, and its checkpoints
+  int64_t sample_length = 300;       // tokens that a text model writes at the end; 0: none
+  std::string prometheus_file = {};  // that rank 0 keeps up to date (reporting::PrometheusFile); empty: none
 };
 
 // How a training outlives its processes.

@@ -20,6 +20,7 @@
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"
+#include "trainer/train/reporting/prometheus.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/training_loop.h"
 
@@ -122,6 +123,13 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
   if (metrics != nullptr) {
     observers.add(metrics);
   }
+  reporting::PrometheusFile prometheus({.path = agreed.job.output.prometheus_file,
+                                        .model = agreed.job.model,
+                                        .hook = agreed.job.ddp.hook(),
+                                        .unit = agreed.inputs.unit});
+  if (!agreed.job.output.prometheus_file.empty()) {
+    observers.add(&prometheus);
+  }
   training::TrainingOptions options = agreed.job.training;
   options.seed = static_cast<uint64_t>(agreed.job.seed);
   return training::train({.model = agreed.inputs.model,
@@ -161,6 +169,12 @@ nlohmann::json results_of(const Ended& ended) {
   if (result.compression.has_value()) {
     results["compression"] = *result.compression;
   }
+  if (result.best_validation_loss.has_value()) {
+    results["best_validation_loss"] = *result.best_validation_loss;
+  }
+  if (result.stopped_early_at.has_value()) {
+    results["stopped_early_at"] = *result.stopped_early_at;
+  }
   if (result.outer.has_value()) {
     results.update(reporting::outer_json(*result.outer));
   }
@@ -177,6 +191,11 @@ void print_results(const AgreedJob& agreed, const Ended& ended) {
   }
   if (result.validation_accuracy.has_value()) {
     out << "accuracy         " << *result.validation_accuracy << "\n";
+  }
+  if (result.stopped_early_at.has_value()) {
+    out << "ended early      at step " << *result.stopped_early_at << " of " << agreed.job.training.steps << ", "
+        << agreed.job.training.early_stop << " evaluations after the best validation loss of "
+        << *result.best_validation_loss << "\n";
   }
   if (agreed.inputs.bigram_entropy.has_value()) {
     out << "bigram entropy   " << *agreed.inputs.bigram_entropy << "\n";
@@ -254,6 +273,11 @@ void check_outer(const TrainJob& job) {
   TORCH_CHECK_VALUE(local_steps > 0 && local_steps % outer.sync_every() == 0, "steps: must be outer_warmup (",
                     outer.warmup_steps(), ") and a multiple of sync_every (", outer.sync_every(),
                     ") more, or the last steps would be lost, but is ", job.training.steps);
+  TORCH_CHECK_VALUE(job.training.early_stop == 0 || (job.training.eval_every % outer.sync_every() == 0 &&
+                                                     outer.warmup_steps() % outer.sync_every() == 0),
+                    "early_stop: needs eval_every and outer_warmup that are multiples of sync_every (",
+                    outer.sync_every(), "), or the steps after an exchange would be lost, but they are ",
+                    job.training.eval_every, " and ", outer.warmup_steps());
   TORCH_CHECK_VALUE(!job.ddp.find_unused_parameters(), "find_unused_parameters: has all ranks exchange in every step, ",
                     "which the hook ", job.ddp.hook(), " is there to avoid");
 }

@@ -17,9 +17,9 @@
 namespace narrowcast::job {
 
 // What a checkpoint binds, from the plan of a job (train_job.h). The settings: model, data, optimizer, seed, hook,
-// buckets. How often to look, report and save is free, and so is the number of steps with a constant schedule. The
-// circumstances may change, but with them bits do: ranks, threads, accumulation, versions, the processor's
-// instructions.
+// buckets. How often to look, report and save is free, and so is the number of steps with a constant schedule;
+// with "wsd" it is until its decay begins, and so is that decay. The circumstances may change, but with them bits do:
+// ranks, threads, accumulation, versions, the processor's instructions.
 checkpoint::Description describe_job(const TrainJob& job, const nlohmann::json& plan);
 
 // What a job has of checkpoints.

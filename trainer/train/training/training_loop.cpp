@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ class TrainingRun {
     report_decision();
     window_began_ = Clock::now();
     steps_.begin_at(counters_.step + 1);
-    while (counters_.step < options_.steps && !diverged_at_.has_value()) {
+    while (!is_over() && !diverged_at_.has_value()) {
       const int64_t done = counters_.step;
       steps_.take_next(counters_);
       report_buckets(done);
@@ -40,6 +41,9 @@ class TrainingRun {
       }
       if (is_due(options_.eval_every)) {
         evaluate();
+        if (is_over() && counters_.window_batches > 0) {
+          report();  // What ended early has steps that are not reported yet.
+        }
       }
       if (is_due(setup_.checkpoints.every)) {
         save();
@@ -55,20 +59,29 @@ class TrainingRun {
         first_failure(setup_.group, [&] { counters_ = load_training(restored, steps_.parts()); });
     NARROWCAST_CHECK_INPUT(failure.empty(), failure);
     steps_.set_window_loss(counters_.window_loss);
+    if (options_.early_stop == 0) {  // Nobody would keep it up to date.
+      counters_.best_validation_loss.reset();
+      counters_.evaluations_since_best = 0;
+    }
     restored.replica.clear();
     restored.former = {};
   }
 
-  // After every so many steps (0: none), and after the last one.
-  bool is_due(int64_t every) const {
-    return counters_.step == options_.steps || (every > 0 && counters_.step % every == 0);
+  // Alike on all ranks, which have the same bits of validation losses.
+  bool is_over() const {
+    const bool stops_early = options_.early_stop > 0 && counters_.evaluations_since_best >= options_.early_stop;
+    return counters_.step == options_.steps || stops_early;
   }
+
+  // After every so many steps (0: none), and after the last one.
+  bool is_due(int64_t every) const { return is_over() || (every > 0 && counters_.step % every == 0); }
 
   // What is worth keeping are the outer parameters; of a training that has diverged nothing is.
   TrainingResult result() {
     if (steps_.outer() != nullptr && !diverged_at_.has_value()) {
       steps_.outer()->finish();
     }
+    const bool ends_early = counters_.step < options_.steps && !diverged_at_.has_value();
     return {.validation_loss = counters_.validation_loss,
             .validation_accuracy = counters_.validation_accuracy,
             .training_loss = counters_.training_loss,
@@ -79,7 +92,9 @@ class TrainingRun {
             .seconds = counters_.seconds,
             .skipped_steps = counters_.skipped_steps,
             .outer = outer_report(),
-            .diverged_at = diverged_at_};
+            .diverged_at = diverged_at_,
+            .best_validation_loss = counters_.best_validation_loss,
+            .stopped_early_at = ends_early ? std::optional(counters_.step) : std::nullopt};
   }
 
   // Collective: all ranks learn the mean loss, and so whether to continue. If all steps were skipped there is none.
@@ -162,12 +177,23 @@ class TrainingRun {
     counters_.validation_accuracy = held_out.accuracy;
     if (!std::isfinite(held_out.loss)) {
       diverged_at_ = counters_.step;
+    } else if (options_.early_stop > 0) {
+      compare_with_best(*counters_.validation_loss);
     }
     if (setup_.observer != nullptr) {
       setup_.observer->on_evaluation(
           {.step = counters_.step, .loss = held_out.loss, .seconds = counters_.seconds, .accuracy = held_out.accuracy});
     }
     window_began_ += Clock::now() - began;  // Evaluation is not training time.
+  }
+
+  void compare_with_best(double loss) {
+    if (loss < counters_.best_validation_loss.value_or(std::numeric_limits<double>::infinity())) {
+      counters_.best_validation_loss = loss;
+      counters_.evaluations_since_best = 0;
+    } else {
+      ++counters_.evaluations_since_best;
+    }
   }
 
   // Once their size is chosen, after so many steps.

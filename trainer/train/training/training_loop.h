@@ -40,6 +40,8 @@ struct TrainingResult {
   int64_t skipped_steps = 0;               // for their gradients; the same on all ranks, but with an outer optimizer
   std::optional<reporting::OuterReport> outer;  // with an outer optimizer
   std::optional<int64_t> diverged_at;           // the step by which the loss was not finite, where training stopped
+  std::optional<double> best_validation_loss;   // with early_stop
+  std::optional<int64_t> stopped_early_at;      // the step, if early_stop ended the training before the last one
 };
 
 // How a training outlives its processes. Nothing is owned.

@@ -11,11 +11,39 @@
 namespace narrowcast::training {
 namespace {
 
-constexpr EnumeratorNames<Schedule, 2> kScheduleNames{
-    "schedule", "Schedule", {{{Schedule::kConstant, "constant"}, {Schedule::kCosine, "cosine"}}}};
+constexpr EnumeratorNames<Schedule, 4> kScheduleNames{"schedule",
+                                                      "Schedule",
+                                                      {{{Schedule::kConstant, "constant"},
+                                                        {Schedule::kCosine, "cosine"},
+                                                        {Schedule::kLinear, "linear"},
+                                                        {Schedule::kWsd, "wsd"}}}};
 
 void check_not_below(const char* name, int64_t value, int64_t least) {
   TORCH_CHECK_VALUE(value >= least, name, ": must be at least ", least, ", but is ", value);
+}
+
+int64_t decay_steps_of(const LearningRateOptions& options, int64_t steps_after_warmup, int64_t steps) {
+  switch (options.schedule) {
+    case Schedule::kConstant:
+      return 0;
+    case Schedule::kCosine:
+    case Schedule::kLinear:
+      return steps_after_warmup;
+    case Schedule::kWsd:
+      return options.decay_steps.value_or(std::min(std::max<int64_t>(steps / 5, 1), steps_after_warmup));
+  }
+  TORCH_CHECK_VALUE(false, "schedule: ", static_cast<int>(options.schedule), " is no Schedule");
+}
+
+void check_decay_steps(const LearningRateOptions& options, int64_t steps_after_warmup) {
+  if (!options.decay_steps.has_value()) {
+    return;
+  }
+  TORCH_CHECK_VALUE(options.schedule == Schedule::kWsd, "decay_steps: has no effect with the schedule ",
+                    to_string(options.schedule), "; it is for wsd");
+  TORCH_CHECK_VALUE(*options.decay_steps >= 1 && *options.decay_steps <= steps_after_warmup,
+                    "decay_steps: must be in 1..steps - warmup_steps (", steps_after_warmup, "), but is ",
+                    *options.decay_steps);
 }
 
 }  // namespace
@@ -26,9 +54,10 @@ std::string to_string(Schedule schedule) { return std::string(kScheduleNames.nam
 
 LearningRate::LearningRate(const LearningRateOptions& options, int64_t steps)
     : peak_(options.peak),
-      minimum_(options.minimum.value_or(options.schedule == Schedule::kCosine ? options.peak / 10 : options.peak)),
-      warmup_steps_(options.warmup_steps.value_or(steps / 20)),
+      minimum_(options.minimum.value_or(options.schedule == Schedule::kConstant ? options.peak : options.peak / 10)),
       steps_(steps),
+      warmup_steps_(options.warmup_steps.value_or(steps / 20)),
+      decay_steps_(decay_steps_of(options, steps_ - warmup_steps_, steps)),
       schedule_(options.schedule) {
   TORCH_CHECK_VALUE(steps >= 1, "steps: must be at least 1, but is ", steps);
   TORCH_CHECK_VALUE(std::isfinite(peak_) && peak_ > 0, "learning_rate: must be a positive number, but is ", peak_);
@@ -36,20 +65,23 @@ LearningRate::LearningRate(const LearningRateOptions& options, int64_t steps)
                     "), but is ", minimum_);
   TORCH_CHECK_VALUE(warmup_steps_ >= 0 && warmup_steps_ <= steps, "warmup_steps: must be in 0..steps (", steps,
                     "), but is ", warmup_steps_);
-  TORCH_CHECK_VALUE(schedule_ == Schedule::kCosine || !options.minimum.has_value(),
+  TORCH_CHECK_VALUE(schedule_ != Schedule::kConstant || !options.minimum.has_value(),
                     "min_learning_rate: has no effect with a constant schedule");
+  check_decay_steps(options, steps_ - warmup_steps_);
 }
 
 double LearningRate::at(int64_t step) const {
   if (step < warmup_steps_) {
     return peak_ * static_cast<double>(step + 1) / static_cast<double>(warmup_steps_);
   }
-  if (schedule_ == Schedule::kConstant || warmup_steps_ == steps_) {
+  const int64_t done = std::min(step, steps_ - 1) - (steps_ - decay_steps_) + 1;
+  if (done <= 0) {
     return peak_;
   }
-  const int64_t done = std::min(step, steps_ - 1) - warmup_steps_ + 1;
-  const double progress = static_cast<double>(done) / static_cast<double>(steps_ - warmup_steps_);
-  return minimum_ + (peak_ - minimum_) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  const double progress = static_cast<double>(done) / static_cast<double>(decay_steps_);
+  const bool is_cosine = schedule_ == Schedule::kCosine;
+  const double left = is_cosine ? 0.5 * (1 + std::cos(std::numbers::pi * progress)) : 1 - progress;
+  return minimum_ + (peak_ - minimum_) * left;
 }
 
 void check_training_options(const TrainingOptions& options, int64_t world_size) {
@@ -58,6 +90,9 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
   check_not_below("accumulation_steps", options.accumulation_steps, 1);
   check_not_below("eval_every", options.eval_every, 0);
   check_not_below("eval_batches", options.eval_batches, 0);
+  check_not_below("early_stop", options.early_stop, 0);
+  TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
+                    "early_stop: needs eval_every, after how many steps to look at the held-out data");
   check_not_below("log_every", options.log_every, 1);
   TORCH_CHECK_VALUE(
       options.batch_size % world_size == 0 && options.batch_size / world_size % options.accumulation_steps == 0,

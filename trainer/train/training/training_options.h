@@ -14,9 +14,11 @@ namespace narrowcast::training {
 enum class Schedule {
   kConstant,  // the peak, to the end
   kCosine,    // half a cosine from the peak down to the minimum, reached at the last step
+  kLinear,    // a line between the same
+  kWsd,       // warm-up, stable, decay: the peak, then in the last steps a line down to the minimum
 };
 
-// "constant" or "cosine"; anything else throws c10::ValueError.
+// "constant", "cosine", "linear" or "wsd"; anything else throws c10::ValueError.
 Schedule parse_schedule(const std::string& name);
 
 // The name of it.
@@ -25,16 +27,17 @@ std::string to_string(Schedule schedule);
 // The values between which it moves.
 struct LearningRateOptions {
   double peak = 5e-3;                                  // > 0
-  std::optional<double> minimum = std::nullopt;        // of the cosine, 0..peak; a tenth of the peak if not given
+  std::optional<double> minimum = std::nullopt;        // where it ends, 0..peak; a tenth of the peak if not given
   std::optional<int64_t> warmup_steps = std::nullopt;  // 0..steps; a twentieth of the steps if not given
+  std::optional<int64_t> decay_steps = std::nullopt;   // of kWsd, 1..steps - warmup_steps; a fifth if not given
   Schedule schedule = Schedule::kCosine;
 };
 
 // A pure function of the step: warm-up of w steps, the s-th of them (from 0) at peak * (s + 1) / w, then the schedule.
 class LearningRate {
  public:
-  // `steps`: optimizer steps in the whole training. Throws c10::ValueError for a value out of its range, or a minimum
-  // that a constant schedule would ignore.
+  // `steps`: optimizer steps in the whole training. Throws c10::ValueError for a value out of its range, a minimum
+  // that a constant schedule would ignore, or decay steps that any but kWsd would.
   LearningRate(const LearningRateOptions& options, int64_t steps);
 
   // For step 0..steps-1; the last one's value beyond.
@@ -43,12 +46,15 @@ class LearningRate {
   // What the options left open, filled in.
   double minimum() const { return minimum_; }
   int64_t warmup_steps() const { return warmup_steps_; }
+  // The last steps, in which it falls: all after the warm-up but with kWsd. None with kConstant.
+  int64_t decay_steps() const { return decay_steps_; }
 
  private:
   double peak_;
   double minimum_;
-  int64_t warmup_steps_;
   int64_t steps_;
+  int64_t warmup_steps_;
+  int64_t decay_steps_;
   Schedule schedule_;
 };
 
@@ -64,6 +70,7 @@ struct TrainingOptions {
   Precision precision = Precision::kFp32;
   int64_t eval_every = 0;     // steps between evaluations; 0: only after the last step
   int64_t eval_batches = 16;  // held-out samples in one evaluation, in batches of batch_size; 0: no evaluation
+  int64_t early_stop = 0;     // evaluations in a row without a lower loss that end the training; 0: none do
   int64_t log_every = 10;     // steps between reports, >= 1
   uint64_t seed = 0;          // of the order of the data
 };

@@ -82,6 +82,10 @@ void each_shared(SomeCounters& counters, const Field& field) {
   field("window_steps", counters.window_steps);
   field("window_batches", counters.window_batches);
   field("window_seconds", counters.window_seconds);
+  field("best_validation_loss", counters.best_validation_loss);
+  if (counters.best_validation_loss.has_value()) {  // Older checkpoints lack both.
+    field("evaluations_since_best", counters.evaluations_since_best);
+  }
 }
 
 void add_prefixed(TensorMap& to, const std::string& prefix, const TensorMap& tensors) {

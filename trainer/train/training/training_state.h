@@ -25,6 +25,9 @@ struct Counters {
   std::optional<double> validation_loss;  // of the last evaluation
   std::optional<double> validation_accuracy;
   std::optional<double> gradient_norm;  // of the last step that was taken, before clipping
+  // Of a training that may end early (TrainingOptions::early_stop):
+  std::optional<double> best_validation_loss;  // the lowest so far
+  int64_t evaluations_since_best = 0;
   // Since the last report:
   double window_loss = 0;  // of this rank, summed over the steps taken
   int64_t window_steps = 0;

@@ -57,6 +57,17 @@ TEST(AtomicFile, ReplacesTheOldFileAsAWhole) {
   EXPECT_EQ(read_file(path), "new content");
 }
 
+TEST(AtomicFile, AppearsAsAWholeWithoutWaitingForTheDisk) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", "old");
+  AtomicFile file(path);
+  file.write("new content");
+  EXPECT_EQ(read_file(path), "old");
+  file.commit_unsynced();
+  EXPECT_EQ(read_file(path), "new content");
+  EXPECT_EQ(folder.entries(), 1);
+}
+
 TEST(AtomicFile, WithoutCommitNothingIsLeft) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "old");

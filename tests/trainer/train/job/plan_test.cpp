@@ -78,6 +78,24 @@ TEST(Plan, DiffersWhereTrainingsWould) {
   EXPECT_NE(plan, plan_with([&](TrainJob&) { folder.write("verse.txt", text); }));
 }
 
+// So that checkpoints of before there were these options still fit.
+TEST(Plan, HoldsSomeOptionsOnlyWhereTheyHaveAnEffect) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const auto plan = [&] { return make_plan(job, make_inputs(job), 1); };
+  for (const char* const name : {"decay_steps", "early_stop"}) {
+    EXPECT_FALSE(plan().contains(name)) << name;
+  }
+  job.training.steps = 20;
+  job.training.learning_rate.schedule = training::Schedule::kWsd;
+  job.training.early_stop = 3;
+  EXPECT_EQ(plan()["schedule"], "wsd");
+  EXPECT_EQ(plan()["decay_steps"], 4);
+  EXPECT_EQ(entry_role(plan(), "decay_steps"), EntryRole::kSetting);
+  EXPECT_EQ(plan()["early_stop"], 3);
+  EXPECT_EQ(entry_role(plan(), "early_stop"), EntryRole::kFree);
+}
+
 TEST(Plan, SaysWhoChoosesTheSizeOfBuckets) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);

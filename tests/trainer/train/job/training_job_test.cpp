@@ -135,6 +135,25 @@ TEST(TrainingJob, DivergenceIsACheckThatFailed) {
   EXPECT_THAT(outcomes[0].results, IsEmpty());
 }
 
+TEST(CheckTrainingJob, LetsATrainingEndRightAfterExchangesOnly) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.ddp.hook("post_local_sgd");
+  job.training.steps = 8;
+  job.training.early_stop = 1;
+  const auto complaint = [&](int64_t eval_every, int64_t warmup) {
+    job.training.eval_every = eval_every;
+    job.outer = OuterOptions().sync_every(2).warmup_steps(warmup);
+    return error_message<c10::ValueError>([&] { check_training_job(job, 1); });
+  };
+  EXPECT_EQ(complaint(4, 2), "nothing was thrown");
+  EXPECT_EQ(complaint(3, 2),
+            "early_stop: needs eval_every and outer_warmup that are multiples of sync_every (2), or the steps after an "
+            "exchange would be lost, but they are 3 and 2");
+  job.training.steps = 9;
+  EXPECT_THAT(complaint(4, 1), HasSubstr("but they are 4 and 1"));
+}
+
 TEST(CheckTrainingJob, KeepsEarlierFiles) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);

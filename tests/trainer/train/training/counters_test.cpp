@@ -19,6 +19,8 @@ Counters example_counters() {
   counters.training_loss = 0.1;
   counters.validation_accuracy = 1.0 / 7;
   counters.gradient_norm = std::numeric_limits<double>::infinity();
+  counters.best_validation_loss = 0.3;
+  counters.evaluations_since_best = 7;
   counters.window_loss = 2.0 / 3;
   counters.window_steps = 4;
   counters.window_batches = 5;
@@ -46,10 +48,23 @@ TEST(Counters, ComeBackToTheBit) {
   EXPECT_FALSE(counters.validation_loss.has_value());
   EXPECT_EQ(counters.validation_accuracy, 1.0 / 7);
   EXPECT_EQ(counters.gradient_norm, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(counters.best_validation_loss, 0.3);
+  EXPECT_EQ(counters.evaluations_since_best, 7);
   EXPECT_EQ(counters.window_loss, 2.0 / 3);
   EXPECT_EQ(counters.window_steps, 4);
   EXPECT_EQ(counters.window_batches, 5);
   EXPECT_EQ(counters.window_seconds, 0.7);
+}
+
+// As those of trainings that cannot end early, and all that were written before trainings could.
+TEST(Counters, MayLackWhatEndsATrainingEarly) {
+  Counters counters = example_counters();
+  counters.best_validation_loss.reset();
+  const checkpoint::Restored restored = restored_from(counters, 1);
+  EXPECT_EQ(restored.replica.count("counters.best_validation_loss"), 0u);
+  EXPECT_EQ(restored.replica.count("counters.evaluations_since_best"), 0u);
+  EXPECT_FALSE(load_counters(restored, 1).best_validation_loss.has_value());
+  EXPECT_EQ(load_counters(restored, 1).evaluations_since_best, 0);
 }
 
 // Two ranks' sums go to one; a third rank brings none of its own. Their mean over the ranks stays.

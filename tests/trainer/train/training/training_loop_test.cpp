@@ -252,6 +252,57 @@ TEST(Training, WithoutEvaluationThereIsNoValidationLoss) {
   EXPECT_TRUE(outcome.recorder.evaluations.empty());
 }
 
+// Steps that change nothing: the first evaluation stays the best.
+TEST(Training, EndsEarlyOnAllRanks) {
+  TrainingOptions options = small_training();
+  options.steps = 30;
+  options.log_every = 4;
+  options.eval_every = 3;
+  options.early_stop = 2;
+  options.learning_rate.peak = 1e-300;
+  const Outcome outcome = train_on(2, options);
+  for (const TrainingResult& result : outcome.results) {
+    EXPECT_EQ(result.stopped_early_at, 9);
+    EXPECT_EQ(result.best_validation_loss, result.validation_loss);
+    EXPECT_FALSE(result.diverged_at.has_value());
+    EXPECT_EQ(result.training_loss, outcome.results[0].training_loss);
+  }
+  EXPECT_EQ(outcome.recorder.evaluations.size(), 3u);
+  EXPECT_THAT(steps_of(outcome.recorder), ElementsAre(4, 8, 9)) << "the last steps are reported, too";
+  options.steps = 9;
+  EXPECT_FALSE(train_on(2, options).results[1].stopped_early_at.has_value()) << "it was the last step anyway";
+  options.steps = 12;
+  options.early_stop = 0;
+  EXPECT_FALSE(train_on(2, options).results[1].best_validation_loss.has_value());
+}
+
+// A rate at which the loss goes up and down.
+TEST(Training, EndsEarlyAfterEvaluationsInARowOnly) {
+  TrainingOptions options = small_training();
+  options.steps = 40;
+  options.eval_every = 1;
+  options.early_stop = 3;
+  options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
+  options.learning_rate = {.peak = 1, .warmup_steps = 0, .schedule = Schedule::kConstant};
+  options.clip_grad_norm = 0;
+  const Outcome outcome = train_on(2, options);
+  const auto& evaluations = outcome.recorder.evaluations;
+  double best = evaluations.at(0).loss;
+  int64_t in_a_row = 0;
+  int64_t in_all = 0;
+  for (size_t i = 1; i < evaluations.size(); ++i) {
+    ASSERT_LT(in_a_row, 3) << "it should have ended before step " << evaluations[i].step;
+    const bool is_better = evaluations[i].loss < best;
+    in_a_row = is_better ? 0 : in_a_row + 1;
+    in_all += is_better ? 0 : 1;
+    best = std::min(best, evaluations[i].loss);
+  }
+  ASSERT_EQ(in_a_row, 3) << "this training must not come to its last step";
+  ASSERT_GT(in_all, 3) << "nor must it end at the first three";
+  EXPECT_EQ(outcome.results[1].stopped_early_at, evaluations.back().step);
+  EXPECT_EQ(outcome.results[1].best_validation_loss, best);
+}
+
 TEST(Training, StopsOnAllRanksWhenTheLossIsNotFinite) {
   TrainingOptions options = small_training();
   options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
