@@ -40,9 +40,8 @@ constexpr int64_t kQrRank = 3;
 // Random numbers of mean 0 and variance 1, one tensor after the other.
 //   kOfAnyMachine: nearly normal, by integers alone: the sum of twelve uniform numbers of 16 bits from
 //                  std::mt19937_64, less its mean, by 2^16. Float32 and float64 tensors get the same ones.
-//   kOfPyTorch:    normal, as torch.randn draws them on the CPU after torch.manual_seed; CPUs with and without AVX2
-//   differ
-//                  in last bits.
+//   kOfPyTorch:    normal, as torch.randn draws them on the CPU after torch.manual_seed; CPUs with AVX2 and without it
+//                  differ in last bits.
 class NormalNumbers {
  public:
   NormalNumbers(int64_t seed, LowRankBits bits);
@@ -92,5 +91,19 @@ struct LowRankMatrix {
 
 // Both products in one pass over memory, with the bits of kOfAnyMachine.
 void replace_by_mean(const LowRankMatrix& of);
+
+// On tensors of any device, by functions of ATen that wait for nothing: what they do depends on no number that the host
+// would have to read. stream_low_rank.cpp has them.
+
+// Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. A column's norm is increased by
+// `epsilon` before it divides. A column of norm 0 becomes that of `spare`, of the same sizes, made orthogonal to those
+// before it or, without a spare, 0.
+//   kOfAnyMachine: Gram-Schmidt in float64, twice over each column. The same bits on devices of one kind.
+//   kOfPyTorch:    as orthogonalize for r <= 2, else as kOfAnyMachine: a QR decomposition would wait.
+void orthogonalize_on_stream(const at::Tensor& matrices, double epsilon, LowRankBits bits,
+                             const at::Tensor& spare = {});
+
+// The same numbers on `device`. From the CPU to a GPU by pinned memory, so that the host waits for no stream.
+at::Tensor on_device(const at::Tensor& numbers, at::Device device);
 
 }  // namespace narrowcast::collectives

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "ops/collectives/mean/stream_mean.h"
-#include "ops/collectives/power_sgd/stream_low_rank.h"
+#include "ops/collectives/power_sgd/low_rank.h"
 
 namespace narrowcast::collectives {
 namespace {

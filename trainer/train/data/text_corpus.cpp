@@ -16,7 +16,6 @@
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
-#include "trainer/train/data/source_folder.h"
 
 namespace narrowcast::data {
 namespace {

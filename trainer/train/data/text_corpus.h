@@ -26,6 +26,9 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& paths);
 // installed one (../share/narrowcast/text), else where it was built.
 std::vector<std::string> own_text_paths();
 
+// The absolute path of the project's folder, as of the build: it may be gone since. source_folder.cpp.in has it.
+extern const char* const kSourceFolder;
+
 // Token i stands for the i-th character (code point).
 class Vocabulary {
  public:

@@ -9,7 +9,7 @@
 #include <limits>
 #include <tuple>
 
-#include "ops/collectives/power_sgd/stream_low_rank.h"
+#include "ops/collectives/power_sgd/low_rank.h"
 #include "ops/engine/engine.h"
 #include "ops/node/find_nodes.h"
 #include "tests/support/ranks.h"

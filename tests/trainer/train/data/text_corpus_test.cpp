@@ -13,7 +13,6 @@
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
-#include "trainer/train/data/source_folder.h"
 
 namespace narrowcast::data {
 namespace {

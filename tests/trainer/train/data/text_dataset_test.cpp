@@ -9,7 +9,7 @@
 #include <narrowcast/char_gpt.h>
 #include "tests/support/error_message.h"
 #include "trainer/base/files/text.h"
-#include "trainer/train/data/source_folder.h"
+#include "trainer/train/data/text_corpus.h"
 
 namespace narrowcast::data {
 namespace {
