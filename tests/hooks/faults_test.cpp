@@ -14,8 +14,10 @@
 namespace narrowcast::hooks {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using testing::fork_ranks;
+using ::testing::HasSubstr;
 using testing::kRankPassed;
 using testing::wait_for_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -34,8 +36,10 @@ TEST_P(HookFaults, ADeadPeerFailsTheFutureLongBeforeTheTimeout) {
       hook->runHook(bucket)->waitAndThrow();
       ADD_FAILURE() << "the future has a value";
     } catch (const c10::DistBackendError& error) {
-      EXPECT_THAT(error.what_without_backtrace(), ::testing::HasSubstr("rank " + std::to_string(rank)));
-      EXPECT_THAT(error.what_without_backtrace(), ::testing::HasSubstr(GetParam()));
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank " + std::to_string(rank)));
+      // Where rank 0 has given up before this rank began, the node's memory refuses the exchange, whoever wants it.
+      EXPECT_THAT(error.what_without_backtrace(),
+                  AnyOf(HasSubstr(GetParam()), HasSubstr("an exchange in the node's memory")));
     }
   });
   EXPECT_THAT(codes, ElementsAre(kRankPassed, 42, kRankPassed));

@@ -5,6 +5,7 @@ those of narrowcast-train; rank 0 writes metrics.jsonl, with the number of param
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import sys
 import time
@@ -126,6 +127,10 @@ def main():
         arguments.output_dir.mkdir()
         (arguments.output_dir / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     dist.destroy_process_group()
+    # Gloo's threads may still let go of what PyTorch's own hooks gave them, which ends a Python that ends meanwhile with
+    # SIGABRT ("terminate called without an active exception"). Nothing is left to be done.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
