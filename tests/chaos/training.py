@@ -8,6 +8,14 @@ import threading
 import time
 
 
+def _parent(pid):
+    """The process that started this one; None if it has ended."""
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
 class Stuck(Exception):
     """Something did not happen within its time."""
 
@@ -24,52 +32,97 @@ def wait_until(condition, seconds, what):
         time.sleep(0.005)
 
 
-class Training:
-    """narrowcast-run with narrowcast-train in `folder`, as a job that its owner starts again with the same command."""
+# A launcher that lost the others' network or host ends with this code, for its owner to start it again.
+NODE_LOST = 3
 
-    def __init__(self, bin_folder, folder, ranks, flags, prefix=()):
-        self.folder = pathlib.Path(folder)
-        self.ranks = ranks
-        self.identity = f"chaos-{os.getpid()}-{self.folder.name}"
-        self.command = list(prefix) + [
-            str(bin_folder / "narrowcast-run"), f"--nproc_per_node={ranks}", "--max_restarts=1000",
-            f"--rdzv_id={self.identity}", str(bin_folder / "narrowcast-train"),
-            f"--output_dir={self.folder / 'run'}", f"--checkpoint_dir={self.folder / 'checkpoints'}", "--resume"] + flags
-        self.launcher = None
-        self.said = []  # (time, line) of the launcher and its ranks on standard error.
-        self.readers = []
+
+class Launcher:
+    """narrowcast-run on one host, and what it and its ranks say on standard error."""
+
+    def __init__(self, command):
+        self.command = command
+        self.process = None
+        self.killed = False
+        self.said = []  # (time, line)
+        self.reader = None
 
     def start(self):
-        self.launcher = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                         stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        reader = threading.Thread(target=self._read, args=(self.launcher.stderr,), daemon=True)
-        reader.start()
-        self.readers.append(reader)
+        self.killed = False
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.reader = threading.Thread(target=self._read, args=(self.process.stderr,), daemon=True)
+        self.reader.start()
 
     def _read(self, stream):
         for line in stream:
             self.said.append((time.monotonic(), line.rstrip("\n")))
 
     def is_over(self):
-        return self.launcher.poll() is not None
+        return self.process is not None and self.process.poll() is not None
+
+    def kill(self):
+        self.killed = True
+        self.process.kill()
+        self.process.wait()
+
+
+class Training:
+    """narrowcast-run with narrowcast-train in `folder`, one launcher on each of the hosts, as a job whose owner starts its
+    launchers again with the same commands. `hosts`: of each, what comes before its command and its launcher's flags."""
+
+    def __init__(self, bin_folder, folder, flags, hosts):
+        self.folder = pathlib.Path(folder)
+        self.identity = f"chaos-{os.getpid()}-{self.folder.name}"
+        self.launchers = [Launcher(list(prefix) + [
+            str(bin_folder / "narrowcast-run"), *launcher_flags, "--max_restarts=1000", f"--rdzv_id={self.identity}",
+            str(bin_folder / "narrowcast-train"), f"--output_dir={self.folder / 'run'}",
+            f"--checkpoint_dir={self.folder / 'checkpoints'}", "--resume"] + flags) for prefix, launcher_flags in hosts]
+
+    def start(self):
+        for launcher in self.launchers:
+            launcher.start()
+
+    def start_lost(self):
+        """Starts the launchers that were killed, or that ended because they had lost another node."""
+        for launcher in self.launchers:
+            if launcher.is_over() and (launcher.killed or launcher.process.returncode == NODE_LOST):
+                launcher.reader.join()
+                launcher.start()
+
+    def is_over(self):
+        """Whether a launcher ended for good; all others end with it then, or soon."""
+        return any(launcher.is_over() and not launcher.killed and launcher.process.returncode != NODE_LOST
+                   for launcher in self.launchers)
 
     def finish(self, seconds):
-        """Waits for its end; the exit code."""
-        wait_until(self.is_over, seconds, "the training ends")
-        for reader in self.readers:
-            reader.join()
-        return self.launcher.returncode
+        """Waits for its end; the first exit code that is not 0, or 0."""
+        def ended():
+            self.start_lost()
+            return all(launcher.is_over() for launcher in self.launchers)
+
+        wait_until(ended, seconds, "the training ends")
+        for launcher in self.launchers:
+            launcher.reader.join()
+        return next((launcher.process.returncode for launcher in self.launchers if launcher.process.returncode != 0), 0)
 
     def stop(self):
         """Ends what is left of it."""
-        if self.launcher and not self.is_over():
-            self.launcher.kill()
-            self.launcher.wait()
+        for launcher in self.launchers:
+            if launcher.process and not launcher.is_over():
+                launcher.kill()
         for pid in self.workers().values():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+    def said(self):
+        """(time, line) of all launchers and their ranks on standard error, in the order of time."""
+        return sorted(pair for launcher in self.launchers for pair in list(launcher.said))
+
+    def workers_of(self, launcher):
+        """Process ids of the ranks that live and that this launcher started."""
+        return [pid for pid in self.workers().values() if _parent(pid) == launcher.process.pid]
 
     def workers(self):
         """Process ids by rank, of the ranks that live."""

@@ -7,8 +7,10 @@ from networks import Layout
 from targets import Check
 from trainings import OF_PYTHON
 
-RATE_OF_COSTS = "0.1"  # Targets of time and bytes are for this network,
-PYTHON_NETWORK = (Layout(2, 1), "1")  # and those of trainings in Python for this one.
+# Targets of time and bytes are for this network with one rank per node: of several, each one's payload is another share of
+# what leaves the node.
+COSTS_NETWORK = (1, "0.1")
+PYTHON_NETWORK = (Layout(2, 1), "1")  # Those of trainings in Python are for this one.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +74,10 @@ def _of_measured(targets, measured):
     return [target.check(measured) for target in targets if target.way in measured and target.other in measured]
 
 
-def checks(costs, curves, rate):
-    """Of what was measured at `rate`, in the form of variants.rows(): either may lack ways, or be empty."""
-    return _of_measured(COSTS if rate == RATE_OF_COSTS else (), costs) + _of_measured(LOSSES, curves)
+def checks(costs, curves, layout, rate):
+    """Of what was measured with a layout at `rate`, in the form of variants.rows(): either may lack ways, or be empty."""
+    of_costs = COSTS if (layout.ranks_per_node, rate) == COSTS_NETWORK else ()
+    return _of_measured(of_costs, costs) + _of_measured(LOSSES, curves)
 
 
 def checks_of_python(best, layout, rate):

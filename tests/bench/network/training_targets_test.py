@@ -14,9 +14,9 @@ def curves(*losses):
     return [[(10, 5.0), (20, loss)] for loss in losses]
 
 
-def told(costs, losses, rate="0.1"):
+def told(costs, losses, rate="0.1", layout=networks.Layout(2, 1)):
     return [(check.case, check.measure, check.reached, check.target, check.verdict)
-            for check in training_targets.checks(costs, losses, rate)]
+            for check in training_targets.checks(costs, losses, layout, rate)]
 
 
 class Checks(unittest.TestCase):
@@ -26,6 +26,7 @@ class Checks(unittest.TestCase):
             ("DiLoCo every 30, int4_b32", "x bf16_compress", "9.09", ">= 10", "MISSED"),
             ("DiLoCo every 100, int4_b32", "bytes of none", "1/404", "<= 1/400", "holds")])
         self.assertEqual(told(COSTS, {}, rate="1"), [])
+        self.assertEqual(told(COSTS, {}, layout=networks.Layout(2, 2)), [])
         self.assertEqual([verdict for *_, verdict in told(COSTS | {"DiLoCo every 100, int4_b32": (.21, 101)}, {})],
                          ["holds", "MISSED", "MISSED"])
 

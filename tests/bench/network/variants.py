@@ -78,11 +78,13 @@ def _events(metrics, kind):
 
 def cost_of_steps(metrics, first, last):
     """Seconds, and bytes of rank 0's payload, of each of the steps after `first` up to `last`, on average: where not all
-    steps exchange, the median is none's. `metrics`: the text of metrics.jsonl with a line for each step."""
+    steps exchange, the median is none's. With an outer optimizer its payload alone counts: the other is of hooks between
+    the ranks of a node, which leaves no node. `metrics`: the text of metrics.jsonl with a line for each step."""
     at = {event["step"]: event for event in _events(metrics, "step")}
     if first not in at or last not in at:
         raise program.Failed(f"metrics.jsonl: lacks step {first} or {last}")
-    return tuple((at[last][key] - at[first][key]) / (last - first) for key in ("seconds", "payload_bytes_sent"))
+    payload = next(key for key in ("outer_payload_bytes_sent", "payload_bytes_sent") if key in at[last])
+    return tuple((at[last][key] - at[first][key]) / (last - first) for key in ("seconds", payload))
 
 
 def losses(metrics):

@@ -49,6 +49,11 @@ class Costs(unittest.TestCase):
         with self.assertRaisesRegex(program.Failed, "lacks step 1 or 4"):
             variants.cost_of_steps(text, 1, 4)
 
+    def test_leave_out_what_stays_in_a_node(self):
+        def outer(number, payload):
+            return step(number, number, 1000 * number) | {"outer_payload_bytes_sent": payload}
+        self.assertEqual(variants.cost_of_steps(metrics(outer(1, 5), outer(3, 45)), 1, 3), (1, 20))
+
 
 class Losses(unittest.TestCase):
     CURVE = [(10, 4.0), (20, 3.0), (40, 2.0)]
