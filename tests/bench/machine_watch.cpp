@@ -1,4 +1,4 @@
-#include "machine_watch.h"
+#include "tests/bench/machine_watch.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
