@@ -53,6 +53,8 @@ class InputFile {
   const std::string& path() const { return path_; }
   // Bytes, as of opening.
   int64_t size() const { return size_; }
+  // Open as long as this object lasts.
+  int descriptor() const { return descriptor_.get(); }
 
   // Fills `bytes` bytes from `offset` on. Throws CorruptInputError naming the path if the file
   // ends before that or cannot be read.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,9 @@ class SequentialFile {
 
   const std::string& path() const { return file_.path(); }
   int64_t size() const { return file_.size(); }
+  const InputFile& file() const { return file_; }
+  // Bytes that were handed out.
+  int64_t position() const { return position_; }
 
   void read(void* destination, int64_t bytes) {
     file_.read(position_, destination, bytes);
@@ -75,10 +79,14 @@ at::Tensor read_tensor(SequentialFile& file, const std::string& name, const Tens
   return tensor;
 }
 
-Safetensors read_content(SequentialFile& file) {
+// Leaves the file at the tensors' bytes.
+SafetensorsHeader read_header(SequentialFile& file) {
   const std::string text = read_header_text(file);
-  const int64_t data_bytes = file.size() - kLengthBytes - static_cast<int64_t>(text.size());
-  SafetensorsHeader header = parse_safetensors_header(text, data_bytes, file.path());
+  return parse_safetensors_header(text, file.size() - file.position(), file.path());
+}
+
+Safetensors read_content(SequentialFile& file) {
+  SafetensorsHeader header = read_header(file);
   Safetensors content = {.tensors = {}, .metadata = std::move(header.metadata)};
   for (const auto& [name, entry] : header.tensors) {
     content.tensors.emplace(name, read_tensor(file, name, entry));
@@ -133,6 +141,20 @@ Safetensors read_safetensors(const std::string& path, const FileDigest& expected
     check_sum();  // That it is another file says more than what it lacks.
     throw;
   }
+}
+
+std::map<std::string, MappedTensor> map_safetensors(const std::string& path) {
+  SequentialFile file(path);
+  SafetensorsHeader header = read_header(file);
+  const auto mapped = std::make_shared<const MappedFile>(file.file());
+  std::map<std::string, MappedTensor> tensors;
+  for (auto& [name, entry] : header.tensors) {
+    tensors.emplace(name, MappedTensor{.file = mapped,
+                                       .dtype = entry.dtype,
+                                       .shape = std::move(entry.shape),
+                                       .begin = file.position() + entry.begin});
+  }
+  return tensors;
 }
 
 FileDigest write_safetensors(const std::string& path, const Safetensors& content) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "trainer/train/files/file_io.h"
+#include "trainer/train/files/mapped_file.h"
 
 namespace narrowcast::files {
 
@@ -37,6 +38,10 @@ Safetensors read_safetensors(const std::string& path);
 // bytes that are summed are those that are used: the file is read once.
 Safetensors read_safetensors(const std::string& path, const FileDigest& expected);
 
+// The tensors of a file by name, left where they are. Errors as for read_safetensors, but for a BOOL that is not 0 or
+// 1, which is not looked for.
+std::map<std::string, MappedTensor> map_safetensors(const std::string& path);
+
 // Writes the tensors (any device, any strides, the dtypes above) and the metadata: wide dtypes
 // first, then by name; the header padded with spaces to a multiple of 8 bytes. The file appears as
 // a whole or not at all: it is written under a temporary name in the same folder and renamed.
@@ -51,6 +56,9 @@ FileDigest write_safetensors(const std::string& path, const Safetensors& content
 constexpr int64_t kLargestHeader = 100'000'000;
 // The most dimensions of a tensor; LibTorch's own limit for most operators.
 constexpr size_t kMostDimensions = 64;
+
+// Bytes of a dense tensor, or nothing if they, or the strides of an empty one, overflow.
+std::optional<int64_t> dense_bytes(c10::ScalarType dtype, const std::vector<int64_t>& shape);
 
 // One tensor's entry in the header. begin and end are byte offsets from the end of the header.
 struct TensorEntry {

@@ -33,19 +33,6 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kDtypes =
     {"BOOL", c10::ScalarType::Bool},
 }};
 
-// Bytes of a dense tensor, or nothing if they, or the strides of an empty one, overflow.
-std::optional<int64_t> dense_bytes(const TensorEntry& entry) {
-  int64_t strides_product = static_cast<int64_t>(c10::elementSize(entry.dtype));
-  bool is_empty = false;
-  for (const int64_t size : entry.shape) {
-    is_empty = is_empty || size == 0;
-    if (__builtin_mul_overflow(strides_product, std::max<int64_t>(size, 1), &strides_product)) {
-      return std::nullopt;
-    }
-  }
-  return is_empty ? 0 : strides_product;
-}
-
 // Takes the parser's events. What may come next follows from where in the header it is:
 //   header { name: tensor { "dtype": string, "shape": [..], "data_offsets": [begin, end] } ..., "__metadata__": {..} }
 class HeaderReader final : public nlohmann::json_sax<Json> {
@@ -182,7 +169,7 @@ void sort_by_range(SafetensorsHeader& header) {
 void check_ranges(const SafetensorsHeader& header, int64_t data_bytes, const std::string& path) {
   int64_t covered = 0;
   for (const auto& [name, entry] : header.tensors) {
-    const auto bytes = dense_bytes(entry);
+    const auto bytes = dense_bytes(entry.dtype, entry.shape);
     NARROWCAST_CHECK_INPUT(bytes.has_value(), path, ": header: tensor ", in_quotes(name),
                            " has a shape that overflows");
     NARROWCAST_CHECK_INPUT(entry.begin == covered, path, ": header: tensor ", in_quotes(name), " begins at byte ",
@@ -213,6 +200,18 @@ std::optional<c10::ScalarType> dtype_of_name(std::string_view name) {
   const auto* const entry =
       std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& known) { return known.first == name; });
   return entry == kDtypes.end() ? std::nullopt : std::optional(entry->second);
+}
+
+std::optional<int64_t> dense_bytes(c10::ScalarType dtype, const std::vector<int64_t>& shape) {
+  int64_t strides_product = static_cast<int64_t>(c10::elementSize(dtype));
+  bool is_empty = false;
+  for (const int64_t size : shape) {
+    is_empty = is_empty || size == 0;
+    if (__builtin_mul_overflow(strides_product, std::max<int64_t>(size, 1), &strides_product)) {
+      return std::nullopt;
+    }
+  }
+  return is_empty ? 0 : strides_product;
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& path) {

@@ -208,5 +208,35 @@ TEST(SafetensorsOfASum, AreReadIfTheyAreTheOnes) {
   }
 }
 
+TEST(MapSafetensors, FindsEveryTensorWhereItLies) {
+  const TemporaryFolder folder;
+  const std::map<std::string, at::Tensor> tensors = {
+      {"b", at::arange(6, at::kByte).view({3, 2})}, {"a", at::rand({2, 1, 2})}, {"none", at::empty({0, 4})}};
+  write_safetensors(folder / "f", {.tensors = tensors, .metadata = {{"key", "value"}}});
+  const std::map<std::string, MappedTensor> mapped = map_safetensors(folder / "f");
+  ASSERT_EQ(mapped.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    const MappedTensor& found = mapped.at(name);
+    EXPECT_EQ(found.dtype, tensor.scalar_type());
+    EXPECT_EQ(at::IntArrayRef(found.shape), tensor.sizes());
+    EXPECT_EQ(found.path(), folder / "f");
+    EXPECT_EQ(found.file->bytes().substr(static_cast<size_t>(found.begin), tensor.nbytes()),
+              std::string_view(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()));
+  }
+}
+
+// The same checks as when it is read.
+TEST(MapSafetensors, NoCutIsMissed) {
+  const TemporaryFolder folder;
+  write_safetensors(folder / "f", {.tensors = {{"t", at::ones({2})}}, .metadata = {}});
+  const std::string whole = read_file(folder / "f");
+  for (size_t length = 0; length < whole.size(); ++length) {
+    folder.write("f", whole.substr(0, length));
+    const std::string mapped = error_message<CorruptInputError>([&] { map_safetensors(folder / "f"); });
+    EXPECT_EQ(mapped, error_message<CorruptInputError>([&] { read_safetensors(folder / "f"); }));
+    EXPECT_TRUE(mapped.starts_with(folder / "f" + ": ")) << mapped;
+  }
+}
+
 }  // namespace
 }  // namespace narrowcast::files
