@@ -15,8 +15,8 @@ namespace narrowcast::models {
 // What a model's batches are made of.
 enum class DataKind {
   kNone,    // The model brings a batch of its own: its gradients can be verified, but there is nothing to learn.
-  kText,    // Tokens of characters; the model has the options vocabulary_size and context.
-  kImages,  // Pixels and classes; the model has the options inputs and classes.
+  kText,    // Tokens, of characters or of anything; the model has the options vocabulary_size and context.
+  kImages,  // Samples with a target each, as pixels and classes; the model has the options inputs and classes.
   kGiven,   // One of these, as the files say that are given: a TorchScript module says nothing of what it takes.
 };
 

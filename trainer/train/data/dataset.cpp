@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <filesystem>
-#include <system_error>
+#include <limits>
 #include <utility>
 
+#include "trainer/train/data/data_folder.h"
 #include "trainer/train/data/idx_images.h"
+#include "trainer/train/data/tensor_folder.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/data/text_dataset.h"
+#include "trainer/train/data/token_files.h"
 
 namespace narrowcast::data {
 namespace {
@@ -44,13 +46,6 @@ void check_below(const char* name, int64_t value, int64_t limit) {
   TORCH_CHECK_VALUE(value >= 0 && value < limit, name, " must be in 0..", limit - 1, ", but is ", value);
 }
 
-// Whole ones or not: what is wrong with them is said when they are read.
-bool looks_like_images(const std::string& path) {
-  const std::filesystem::path training = std::filesystem::path(path) / "train-images-idx3-ubyte";
-  std::error_code ignored;  // What cannot be looked up cannot be read either, and that says why.
-  return std::filesystem::exists(training, ignored) || std::filesystem::exists(training.string() + ".gz", ignored);
-}
-
 ReadData read_text(const DataRequest& request, const FitModel& fit) {
   const bool own = request.paths.empty();
   TextCorpus corpus = TextCorpus::from_paths(own ? own_text_paths() : request.paths);
@@ -76,6 +71,45 @@ ReadData read_images(const DataRequest& request, const FitModel& fit) {
   return read;
 }
 
+// What a module is made for is its own affair. A bundled model is made for the greatest token, and to know that all
+// files are read.
+ReadData read_tokens(const DataRequest& request, const FitModel& fit) {
+  TokenFolder folder(request.paths[0]);
+  const bool is_made = models::any_model_row(request.model).data != models::DataKind::kGiven;
+  TORCH_CHECK_VALUE(request.vocabulary_size.value_or(1) >= 1, "vocabulary: must be at least 1, but is ",
+                    request.vocabulary_size.value_or(1));
+  TokenOptions options = {.vocabulary_size = std::numeric_limits<int64_t>::max()};
+  models::ModelOptions sizes;
+  if (is_made || request.vocabulary_size.has_value()) {
+    options.vocabulary_size = request.vocabulary_size ? *request.vocabulary_size : folder.greatest_token() + 1;
+    sizes = {{"vocabulary_size", options.vocabulary_size}};
+  }
+  options.context = fit(sizes);
+  ReadData read = {.name = folder.name(), .hash = folder.content_hash()};
+  read.dataset = std::make_unique<TokenDataset>(std::move(folder), options);
+  return read;
+}
+
+// A module takes any samples; a bundled model those of a classifier.
+ReadData read_tensors(const DataRequest& request, const FitModel& fit) {
+  auto tensors = std::make_unique<TensorFolder>(request.paths[0], format_of(request.paths));
+  models::ModelOptions sizes;
+  if (models::any_model_row(request.model).data != models::DataKind::kGiven) {
+    TORCH_CHECK_VALUE(tensors->has_pixels(), "data: ", request.model,
+                      " takes inputs that are uint8 or floats, but not those of ", request.paths[0]);
+    sizes = {{"inputs", tensors->inputs_per_sample()}, {"classes", tensors->classes()}};
+  }
+  fit(sizes);
+  ReadData read = {.name = request.paths[0], .hash = tensors->content_hash()};
+  read.dataset = std::move(tensors);
+  return read;
+}
+
+models::DataKind kind_of(DataFormat format) {
+  const bool is_text = format == DataFormat::kText || format == DataFormat::kTokens;
+  return is_text ? models::DataKind::kText : models::DataKind::kImages;
+}
+
 }  // namespace
 
 void check_indices(at::IntArrayRef indices, int64_t size) {
@@ -86,24 +120,37 @@ void check_indices(at::IntArrayRef indices, int64_t size) {
 }
 
 models::DataKind data_kind(const std::string& model, const std::vector<std::string>& paths) {
-  const models::DataKind kind = models::any_model_row(model).data;
-  if (kind != models::DataKind::kGiven) {
+  const models::DataKind wanted = models::any_model_row(model).data;
+  if (wanted == models::DataKind::kNone) {
+    return wanted;
+  }
+  const DataFormat format = format_of(paths);
+  const models::DataKind kind = kind_of(format);
+  if (wanted == models::DataKind::kGiven) {
     return kind;
   }
-  return paths.size() == 1 && looks_like_images(paths[0]) ? models::DataKind::kImages : models::DataKind::kText;
+  TORCH_CHECK_VALUE(wanted == kind || format == DataFormat::kText, "data: ", model, " learns from ",
+                    wanted == models::DataKind::kText ? "text and tokens" : "images and other samples with classes",
+                    ", but ", paths[0], " holds ", describe(format));
+  return wanted;
 }
 
+bool holds_tokens(const std::vector<std::string>& paths) { return format_of(paths) == DataFormat::kTokens; }
+
 ReadData read_data(const DataRequest& request, const FitModel& fit) {
-  switch (data_kind(request.model, request.paths)) {
-    case models::DataKind::kText:
-      return read_text(request, fit);
-    case models::DataKind::kImages:
-      return read_images(request, fit);
-    case models::DataKind::kNone:
-    case models::DataKind::kGiven:
+  const models::DataKind kind = data_kind(request.model, request.paths);
+  TORCH_CHECK_VALUE(kind != models::DataKind::kNone, "data: ", request.model, " takes none");
+  switch (format_of(request.paths)) {
+    case DataFormat::kTokens:
+      return read_tokens(request, fit);
+    case DataFormat::kSafetensors:
+    case DataFormat::kNpy:
+      return read_tensors(request, fit);
+    case DataFormat::kIdx:
+    case DataFormat::kText:
       break;
   }
-  TORCH_CHECK_VALUE(false, "data: ", request.model, " takes none");
+  return kind == models::DataKind::kText ? read_text(request, fit) : read_images(request, fit);
 }
 
 SampleOrder::SampleOrder(int64_t size, uint64_t seed) : size_(size), seed_(seed), half_bits_(1) {

@@ -40,6 +40,8 @@ struct DataRequest {
   std::string model;                         // the name of the model that they are for (models::any_model_row)
   std::vector<std::string> paths;            // files and folders; empty: the project's own text
   std::vector<std::string> vocabulary = {};  // that of a trained model of text; empty: the text's own
+  // Of token files: all tokens are below it. Not given: for a bundled model the greatest token plus one.
+  std::optional<int64_t> vocabulary_size = {};
 };
 
 // Data as they were read.
@@ -51,15 +53,20 @@ struct ReadData {
   std::optional<double> bigram_entropy = {};  // of a text, in nats
 };
 
-// What a model of that name learns from: a bundled one what it takes, a TorchScript module what the paths are, images
-// if they are one folder of IDX files, else text.
+// What a model of that name learns from: a bundled one what it takes, a TorchScript module what the paths are
+// (format_of, data_folder.h): text and token files are text, all else is images. Throws as format_of does, and
+// c10::ValueError naming model and folder if a bundled one does not take what is in the folder.
 models::DataKind data_kind(const std::string& model, const std::vector<std::string>& paths);
 
-// Is told the model's options that the data decide, as soon as they are known. Returns the length of a text's samples;
-// of images what it returns is of no account.
+// Whether the paths are one folder of token files. Throws as format_of does.
+bool holds_tokens(const std::vector<std::string>& paths);
+
+// Is told the model's options that the data decide, as soon as they are known; a module has none. Returns the length of
+// the samples of a text; of images what it returns is of no account.
 using FitModel = std::function<int64_t(const models::ModelOptions& sizes)>;
 
-// Reads what a model learns from. Without paths, a text is the project's own sources and documents, beside the program
+// Reads what a model learns from, which files of tokens and tensors are as they are used. Without paths, a text is the
+// project's own sources and documents, beside the program
 // (../share/narrowcast/text) or where it was built. Throws c10::ValueError naming what is wrong with a name, a path or
 // a character that is not in the vocabulary, and CorruptInputError for data that is not what it should be.
 ReadData read_data(const DataRequest& request, const FitModel& fit);

@@ -35,36 +35,46 @@ bool has_window(const std::vector<TextSegment>& segments, int64_t context) {
                      [&](const TextSegment& segment) { return segment.end - segment.begin > context; });
 }
 
-// For each segment the samples up to its end, given the samples in a segment of some length.
-template <class Count>
-std::vector<int64_t> running_totals(const std::vector<TextSegment>& segments, const Count& count) {
-  std::vector<int64_t> totals;
-  int64_t total = 0;
+std::vector<int64_t> lengths_of(const std::vector<TextSegment>& segments) {
+  std::vector<int64_t> lengths;
   for (const TextSegment& segment : segments) {
-    total += std::max<int64_t>(0, count(segment.end - segment.begin));
-    totals.push_back(total);
+    lengths.push_back(segment.end - segment.begin);
   }
-  return totals;
-}
-
-// First characters of the samples of the given indices, which are `stride` apart in each segment.
-std::vector<int64_t> starts_of(at::IntArrayRef indices, const std::vector<TextSegment>& segments,
-                               const std::vector<int64_t>& totals, int64_t stride) {
-  check_indices(indices, totals.back());
-  std::vector<int64_t> starts;
-  for (const int64_t index : indices) {
-    const auto segment = std::upper_bound(totals.begin(), totals.end(), index) - totals.begin();
-    const int64_t before = segment == 0 ? 0 : totals[static_cast<size_t>(segment - 1)];
-    starts.push_back(segments[static_cast<size_t>(segment)].begin + (index - before) * stride);
-  }
-  return starts;
+  return lengths;
 }
 
 }  // namespace
 
-TextSplit split_text(int64_t characters, int64_t context, const std::string& name) {
+Windows::Windows(const std::vector<int64_t>& lengths, const Options& options) : stride_(options.stride) {
+  int64_t total = 0;
+  for (const int64_t length : lengths) {
+    total += length > options.context ? (length - options.context - 1) / stride_ + 1 : 0;
+    totals_.push_back(total);
+  }
+}
+
+std::vector<WindowStart> Windows::starts(at::IntArrayRef indices) const {
+  check_indices(indices, size());
+  std::vector<WindowStart> starts;
+  for (const int64_t index : indices) {
+    const auto segment = static_cast<size_t>(std::ranges::upper_bound(totals_, index) - totals_.begin());
+    const int64_t before = segment == 0 ? 0 : totals_[segment - 1];
+    starts.push_back({.segment = segment, .offset = (index - before) * stride_});
+  }
+  return starts;
+}
+
+models::Batch batch_of_windows(const at::Tensor& windows) {
+  return {windows.slice(1, 0, windows.size(1) - 1), windows.slice(1, 1)};
+}
+
+void check_context(int64_t context) {
   TORCH_CHECK_VALUE(context >= 1 && context <= kLongestContext, "context must be in 1..", kLongestContext, ", but is ",
                     context);
+}
+
+TextSplit split_text(int64_t characters, int64_t context, const std::string& name) {
+  check_context(context);
   const int64_t block = std::max(context + 1, std::min(kBlockCharacters, characters / kLeastBlocks));
   TextSplit split;
   if (characters >= kHeldOutInterval * block) {
@@ -81,27 +91,30 @@ TextSplit split_text(int64_t characters, int64_t context, const std::string& nam
 }
 
 TextDataset::TextDataset(TextCorpus corpus, int64_t context)
-    : corpus_(std::move(corpus)), context_(context), split_(split_text(corpus_.characters(), context, corpus_.name())) {
-  training_ends_ = running_totals(split_.training, [&](int64_t length) { return length - context_; });
-  held_out_ends_ = running_totals(split_.held_out, [&](int64_t length) { return (length - 1) / context_; });
-}
+    : corpus_(std::move(corpus)),
+      context_(context),
+      split_(split_text(corpus_.characters(), context, corpus_.name())),
+      training_(lengths_of(split_.training), {.context = context, .stride = 1}),
+      held_out_(lengths_of(split_.held_out), {.context = context, .stride = context}) {}
 
 models::Batch TextDataset::training_batch(at::IntArrayRef indices) const {
-  return batch(starts_of(indices, split_.training, training_ends_, /*stride=*/1));
+  return batch(split_.training, training_.starts(indices));
 }
 
 models::Batch TextDataset::held_out_batch(at::IntArrayRef indices) const {
-  return batch(starts_of(indices, split_.held_out, held_out_ends_, /*stride=*/context_));
+  return batch(split_.held_out, held_out_.starts(indices));
 }
 
-models::Batch TextDataset::batch(const std::vector<int64_t>& starts) const {
+models::Batch TextDataset::batch(const std::vector<TextSegment>& segments,
+                                 const std::vector<WindowStart>& starts) const {
   const at::Tensor windows = at::empty({static_cast<int64_t>(starts.size()), context_ + 1}, at::kLong);
   int64_t* out = windows.mutable_data_ptr<int64_t>();
-  for (const int64_t start : starts) {
-    const auto window = corpus_.tokens().subspan(static_cast<size_t>(start), static_cast<size_t>(context_ + 1));
+  for (const WindowStart& start : starts) {
+    const int64_t begin = segments[start.segment].begin + start.offset;
+    const auto window = corpus_.tokens().subspan(static_cast<size_t>(begin), static_cast<size_t>(context_ + 1));
     out = std::copy(window.begin(), window.end(), out);
   }
-  return {windows.slice(1, 0, context_), windows.slice(1, 1)};
+  return batch_of_windows(windows);
 }
 
 }  // namespace narrowcast::data

@@ -1,6 +1,7 @@
 // Windows of a text as samples.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,6 +10,41 @@
 #include "trainer/train/data/text_corpus.h"
 
 namespace narrowcast::data {
+
+// Where a window begins: at which token of which segment.
+struct WindowStart {
+  size_t segment = 0;
+  int64_t offset = 0;
+};
+
+// Windows of context + 1 tokens, each within one of several segments: they begin at a segment's first token, and then
+// every `stride` tokens as long as they fit. They are counted from 0, segment by segment.
+class Windows {
+ public:
+  struct Options {
+    int64_t context = 1;  // >= 1
+    int64_t stride = 1;   // >= 1
+  };
+
+  // `lengths`: of each segment, in tokens.
+  Windows(const std::vector<int64_t>& lengths, const Options& options);
+
+  // How many there are, >= 0.
+  int64_t size() const { return totals_.empty() ? 0 : totals_.back(); }
+
+  // Where those of the given indices begin. Throws as check_indices does.
+  std::vector<WindowStart> starts(at::IntArrayRef indices) const;
+
+ private:
+  int64_t stride_;
+  std::vector<int64_t> totals_;  // windows in the segments up to and including each one
+};
+
+// int64 [B, context + 1] windows as a batch: inputs are the first context tokens, targets the last context ones.
+models::Batch batch_of_windows(const at::Tensor& windows);
+
+// Throws c10::ValueError for context not in 1..2^32.
+void check_context(int64_t context);
 
 // A stretch of the text: characters begin..end-1.
 struct TextSegment {
@@ -28,6 +64,9 @@ struct TextSplit {
 // characters, in a shorter text a twentieth of it, but always at least context + 1; the blocks 9, 19, 29, ... are
 // held out, and the stretches between them are the training segments. A text of fewer than ten blocks has its last
 // block held out. The result depends on nothing but the two lengths. `name` says in messages which text it is.
+// int64 [B, context + 1] windows as a batch: inputs are the first context tokens, targets the last context ones.
+models::Batch batch_of_windows(const at::Tensor& windows);
+
 // Throws c10::ValueError for context not in 1..2^32, and naming both lengths unless both parts have a segment longer
 // than the context.
 TextSplit split_text(int64_t characters, int64_t context, const std::string& name);
@@ -44,20 +83,19 @@ class TextDataset : public Dataset {
   const TextCorpus& corpus() const { return corpus_; }
   const TextSplit& split() const { return split_; }
 
-  int64_t training_size() const override { return training_ends_.back(); }
-  int64_t held_out_size() const override { return held_out_ends_.back(); }
+  int64_t training_size() const override { return training_.size(); }
+  int64_t held_out_size() const override { return held_out_.size(); }
   models::Batch training_batch(at::IntArrayRef indices) const override;
   models::Batch held_out_batch(at::IntArrayRef indices) const override;
 
  private:
-  models::Batch batch(const std::vector<int64_t>& starts) const;
+  models::Batch batch(const std::vector<TextSegment>& segments, const std::vector<WindowStart>& starts) const;
 
   TextCorpus corpus_;
   int64_t context_;
   TextSplit split_;
-  // Samples in the segments up to and including each one.
-  std::vector<int64_t> training_ends_;
-  std::vector<int64_t> held_out_ends_;
+  Windows training_;
+  Windows held_out_;
 };
 
 }  // namespace narrowcast::data

@@ -117,9 +117,17 @@ std::string evaluated_model(const program::CommandLine& line, const std::string&
   return model;
 }
 
+void refuse_other_datas_flags(const program::CommandLine& line) {
+  if (data::holds_tokens(absl::GetFlag(FLAGS_data))) {
+    refuse(line, {"sample_length"}, "with token files, which say nothing of characters");
+  } else {
+    refuse(line, {"vocabulary"}, "without token files");
+  }
+}
+
 void refuse_context_of_images(const program::CommandLine& line, const std::string& model) {
-  if (data::data_kind(model, absl::GetFlag(FLAGS_data)) != models::DataKind::kText) {
-    refuse(line, {"context"}, models::is_script(model) ? "with images" : "with --model=" + model);
+  if (line.given("context") && data::data_kind(model, absl::GetFlag(FLAGS_data)) != models::DataKind::kText) {
+    refuse(line, {"context"}, models::is_script(model) ? "with images and other tensors" : "with --model=" + model);
   }
 }
 
@@ -157,6 +165,7 @@ void refuse_other_models_options(const program::CommandLine& line) {
     refuse(line, {"loss"}, reason);
   }
   refuse_context_of_images(line, name);
+  refuse_other_datas_flags(line);
 }
 
 models::ModelOptions read_model_options(const program::CommandLine& line) {

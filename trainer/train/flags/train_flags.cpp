@@ -34,9 +34,14 @@ constexpr double kSgdMomentum = 0.9;
 
 }  // namespace
 
-ABSL_FLAG(std::vector<std::string>, data, {},
-          "char_gpt: text files or folders of them, separated by commas. mlp: a folder of MNIST-style IDX files. "
-          "A TorchScript module: either. Without it a text is narrowcast's own sources and documents.");
+ABSL_FLAG(
+    std::vector<std::string>, data, {},
+    "char_gpt: text files or folders of them, separated by commas, or a folder of token files (train.bin, val.bin). "
+    "mlp: a folder of MNIST-style IDX files, or of inputs and targets (train*.safetensors, train_inputs.npy). "
+    "A TorchScript module: any. Without it a text is narrowcast's own sources and documents.");
+ABSL_FLAG(int64_t, vocabulary, 0,
+          "Of token files: how many different tokens there are. Without it char_gpt has one more than the greatest of "
+          "them, for which all files are read, and a module gets them unchecked.");
 ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data, dropout and the sample.");
 
 ABSL_FLAG(int64_t, steps, kTraining.steps, "Optimizer steps.");
@@ -284,7 +289,7 @@ program::Description train_description() {
           .summary = "trains a model on all ranks of a job, or verifies the gradients of the communication hooks.",
           .usage = "[narrowcast-run --nproc_per_node=N] narrowcast-train [flags]",
           .groups = {{"Model", model_flags()},
-                     {"Data", {"data", "seed"}},
+                     {"Data", {"data", "vocabulary", "seed"}},
                      {"Training", kTrainingFlags},
                      {"Processors", {"device", "precision", "threads"}},
                      {"Evaluation and output", kOutputFlags},
@@ -321,6 +326,9 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.model_options = read_model_options(line);
   job.loss = absl::GetFlag(FLAGS_loss);
   job.data = absl::GetFlag(FLAGS_data);
+  if (line.given("vocabulary")) {
+    job.vocabulary_size = absl::GetFlag(FLAGS_vocabulary);
+  }
   job.seed = absl::GetFlag(FLAGS_seed);
   job.device = absl::GetFlag(FLAGS_device);
   job.threads = absl::GetFlag(FLAGS_threads);

@@ -117,6 +117,15 @@ Evaluation prepare(const EvaluationJob& job) {
   return evaluation;
 }
 
+// Of data against the model's, where both say how many there are.
+void check_classes(const EvaluationJob& job, const models::ModelOptions& of_data,
+                   const models::ModelOptions& of_model) {
+  const auto given = of_data.find("classes");
+  const auto known = of_model.find("classes");
+  TORCH_CHECK_VALUE(given == of_data.end() || known == of_model.end() || given->second <= known->second,
+                    "evaluate: ", job.file, " knows ", known->second, " classes, but the data has ", given->second);
+}
+
 nlohmann::json make_plan(const Evaluation& evaluation, int64_t world_size) {
   const EvaluationJob& job = evaluation.job;
   nlohmann::json plan = {{"version", job.version},
@@ -183,9 +192,15 @@ LoadedModel load_for_evaluation(const EvaluationJob& job) {
 }
 
 data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
-  return data::read_data(
-      {.model = loaded.name, .paths = job.data, .vocabulary = loaded.vocabulary},
-      [&](const models::ModelOptions&) { return loaded.next.has_value() ? loaded.next->context : job.context; });
+  data::DataRequest request = {.model = loaded.name, .paths = job.data, .vocabulary = loaded.vocabulary};
+  const models::ModelOptions options = loaded.model != nullptr ? loaded.model->options() : models::ModelOptions();
+  if (const auto size = options.find("vocabulary_size"); size != options.end()) {
+    request.vocabulary_size = size->second;
+  }
+  return data::read_data(request, [&](const models::ModelOptions& sizes) {
+    check_classes(job, sizes, options);
+    return loaded.next.has_value() ? loaded.next->context : job.context;
+  });
 }
 
 int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context) {

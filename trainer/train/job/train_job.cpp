@@ -55,7 +55,7 @@ int64_t context_of(const TrainJob& job, const JobInputs& inputs) {
 // Puts into `inputs` what was read, and the model that fits it.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
-  data::DataRequest request = {.model = job.model, .paths = job.data};
+  data::DataRequest request = {.model = job.model, .paths = job.data, .vocabulary_size = job.vocabulary_size};
   if (models::is_script(job.model)) {
     load_module(job, inputs);
     request.vocabulary = files::script_vocabulary(job.model, *inputs.script);

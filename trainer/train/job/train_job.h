@@ -46,13 +46,14 @@ struct CheckpointOptions {
 
 // Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {
-  std::string version;                         // of the program
-  std::string model = models::CharGpt::kName;  // or the path of a TorchScript module, whose code is run
-  models::ModelOptions model_options = {};     // the others keep the model's defaults; of a module `context` alone
-  std::string loss = {};                       // of a module's predictions (models::parse_loss); empty: it gives it
-  std::vector<std::string> data;               // files and folders; empty: the project's own text
-  int64_t seed = 0;                            // >= 0; of the initial parameters, the order of the data and the sample
-  std::string device = "cpu";                  // see choose_device
+  std::string version;                          // of the program
+  std::string model = models::CharGpt::kName;   // or the path of a TorchScript module, whose code is run
+  models::ModelOptions model_options = {};      // the others keep the model's defaults; of a module `context` alone
+  std::string loss = {};                        // of a module's predictions (models::parse_loss); empty: it gives it
+  std::vector<std::string> data;                // files and folders; empty: the project's own text
+  std::optional<int64_t> vocabulary_size = {};  // of token files, as in data::DataRequest
+  int64_t seed = 0;                             // >= 0; of the initial parameters, the order of the data and the sample
+  std::string device = "cpu";                   // see choose_device
   int64_t threads = 0;        // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
   ProcessGroupOptions group;  // its backend may be "auto", as choose_backend has it
   DdpOptions ddp;

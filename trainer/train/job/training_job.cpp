@@ -218,7 +218,7 @@ void print_results(const AgreedJob& agreed, const Ended& ended) {
 
 void print_sample(const AgreedJob& agreed) {
   auto* const gpt = dynamic_cast<models::CharGpt*>(agreed.inputs.model.get());
-  if (gpt == nullptr || agreed.job.output.sample_length == 0) {
+  if (gpt == nullptr || agreed.inputs.vocabulary.empty() || agreed.job.output.sample_length == 0) {
     return;
   }
   const data::Vocabulary vocabulary(agreed.inputs.vocabulary);

@@ -5,10 +5,14 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <vector>
 
+#include <narrowcast/errors.h>
+#include "tests/support/data_files.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/training/small_text.h"
@@ -42,6 +46,54 @@ TEST(ReadData, WhatTheModelDoesNotTakeIsNamed) {
   EXPECT_EQ(error({.model = "ddp_comm_hook_task", .paths = {}}), "data: ddp_comm_hook_task takes none");
 }
 
+TEST(ReadData, TokenFilesAreReadForABundledModelsVocabularyOnly) {
+  const TemporaryFolder folder;
+  folder.write("train.bin", testing::bytes_of<uint16_t>({1, 2, 3, 40}));
+  folder.write("val.bin", testing::bytes_of<uint16_t>({4, 5, 6}));
+  const auto sizes_for = [&](const std::string& model, std::optional<int64_t> vocabulary_size) {
+    models::ModelOptions told;
+    const ReadData read = read_data(
+        {.model = model, .paths = {folder.path().string()}, .vocabulary = {}, .vocabulary_size = vocabulary_size},
+        [&](const models::ModelOptions& sizes) {
+          told = sizes;
+          return 2;
+        });
+    EXPECT_EQ(read.dataset->training_batch({0}).inputs.size(1), 2);
+    EXPECT_EQ(read.name, folder.path().string());
+    EXPECT_TRUE(read.vocabulary.empty() && !read.bigram_entropy.has_value());
+    return told;
+  };
+  EXPECT_EQ(sizes_for("char_gpt", {}), models::ModelOptions({{"vocabulary_size", 41}}));
+  EXPECT_EQ(sizes_for("char_gpt", 50257), models::ModelOptions({{"vocabulary_size", 50257}}));
+  EXPECT_EQ(sizes_for("net.pt", {}), models::ModelOptions());
+  EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("net.pt", 0); }),
+            "vocabulary: must be at least 1, but is 0");
+}
+
+TEST(ReadData, TensorsShapeAClassifierAndNoModule) {
+  const TemporaryFolder folder;
+  testing::write_tensors(folder, "train", at::ones({3, 2, 5}, at::kByte), at::tensor({0, 6, 1}, at::kShort));
+  testing::write_tensors(folder, "validation", at::ones({1, 2, 5}, at::kByte), at::tensor({2}, at::kShort));
+  const auto sizes_for = [&](const std::string& model) {
+    models::ModelOptions told;
+    const ReadData read =
+        read_data({.model = model, .paths = {folder.path().string()}}, [&](const models::ModelOptions& sizes) {
+          told = sizes;
+          return 1;
+        });
+    EXPECT_EQ(read.dataset->training_size(), 3);
+    EXPECT_NE(read.hash, 0U);
+    return told;
+  };
+  EXPECT_EQ(sizes_for("mlp"), models::ModelOptions({{"inputs", 10}, {"classes", 7}}));
+  EXPECT_EQ(sizes_for("net.pt"), models::ModelOptions());
+  testing::write_tensors(folder, "train", at::ones({3, 2}, at::kInt), at::ones({3}));
+  testing::write_tensors(folder, "validation", at::ones({3, 2}, at::kInt), at::ones({3}));
+  EXPECT_NO_THROW(sizes_for("net.pt"));
+  EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("mlp"); }),
+            "data: mlp takes inputs that are uint8 or floats, but not those of " + folder.path().string());
+}
+
 TEST(DataKind, IsTheModelsOrWhatTheFilesSay) {
   const TemporaryFolder folder;
   EXPECT_EQ(data_kind("mlp", {"book.txt"}), models::DataKind::kImages);
@@ -54,6 +106,85 @@ TEST(DataKind, IsTheModelsOrWhatTheFilesSay) {
   EXPECT_EQ(error_message<c10::ValueError>([] { data_kind("net.pth", {}); }),
             "model: unknown name 'net.pth'; known: char_gpt, ddp_comm_hook_task, mlp");
 }
+
+TEST(DataKind, AFolderThatTheModelDoesNotTakeIsNamed) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  const auto error = [&](const std::string& model) {
+    return error_message<c10::ValueError>([&] { data_kind(model, {path}); });
+  };
+  folder.write("train.bin", "");
+  EXPECT_EQ(data_kind("char_gpt", {path}), models::DataKind::kText);
+  EXPECT_EQ(data_kind("net.pt", {path}), models::DataKind::kText);
+  EXPECT_TRUE(holds_tokens({path}));
+  EXPECT_EQ(error("mlp"),
+            "data: mlp learns from images and other samples with classes, but " + path + " holds token files");
+  std::filesystem::rename(folder / "train.bin", folder / "train.safetensors");
+  EXPECT_EQ(data_kind("mlp", {path}), models::DataKind::kImages);
+  EXPECT_EQ(data_kind("net.pt", {path}), models::DataKind::kImages);
+  EXPECT_EQ(data_kind("ddp_comm_hook_task", {path}), models::DataKind::kNone);
+  EXPECT_FALSE(holds_tokens({path}));
+  EXPECT_EQ(error("char_gpt"),
+            "data: char_gpt learns from text and tokens, but " + path + " holds tensors (safetensors)");
+  folder.write("train_inputs.npy", "");
+  EXPECT_THROW(data_kind("mlp", {path}), CorruptInputError);
+}
+
+// A folder of each format.
+class FoldersOfSamples : public ::testing::TestWithParam<std::tuple<std::string, int64_t>> {
+ protected:
+  FoldersOfSamples() {
+    if (format() == "tokens") {
+      std::vector<uint16_t> tokens(2000);
+      for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(i * 7919 % 1000);
+      folder.write("a_train_0.bin", testing::gpt2_file(tokens));
+      folder.write("a_train_1.bin", testing::gpt2_file({tokens.begin(), tokens.begin() + 700}));
+      folder.write("a_val_0.bin", testing::gpt2_file(tokens));
+      return;
+    }
+    const at::Tensor inputs = at::arange(500 * 6).view({500, 2, 3});
+    const at::Tensor targets = at::arange(500);
+    const auto write = format() == "npy" ? testing::write_npy : testing::write_tensors;
+    write(folder, "train", inputs, targets);
+    write(folder, "validation", inputs, targets);
+  }
+  std::string format() const { return std::get<0>(GetParam()); }
+  ReadData read() const {
+    return read_data({.model = "net.pt", .paths = {folder.path().string()}},
+                     [](const models::ModelOptions&) { return 16; });
+  }
+  const TemporaryFolder folder;
+};
+
+TEST_P(FoldersOfSamples, PartsOfAllRanksMakeTheBatchOfOne) {
+  const int64_t world_size = std::get<1>(GetParam());
+  const ReadData one = read();
+  const SampleOrder order(one.dataset->training_size(), 5);
+  const BatchPlan alone({.global_batch = 24});
+  const BatchPlan shared({.global_batch = 24, .world_size = world_size, .accumulation_steps = 2});
+  for (int64_t step = 0; step < 30; ++step) {  // Past the end of an epoch of 500 samples.
+    const models::Batch whole = one.dataset->training_batch(alone.samples(order, 0, step, 0));
+    std::vector<at::Tensor> inputs;
+    std::vector<at::Tensor> targets;
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      const ReadData of_rank = read();
+      for (int64_t micro_step = 0; micro_step < 2; ++micro_step) {
+        const models::Batch part = of_rank.dataset->training_batch(shared.samples(order, rank, step, micro_step));
+        inputs.push_back(part.inputs);
+        targets.push_back(part.targets);
+      }
+    }
+    EXPECT_TRUE(at::cat(inputs).equal(whole.inputs)) << step;
+    EXPECT_TRUE(at::cat(targets).equal(whole.targets)) << step;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, FoldersOfSamples,
+                         ::testing::Combine(::testing::Values("tokens", "safetensors", "npy"),
+                                            ::testing::Values(1, 2, 3, 4)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_world" + std::to_string(std::get<1>(info.param));
+                         });
 
 TEST(CheckIndices, AcceptsEveryIndexOfTheSetAndRepeats) {
   EXPECT_NO_THROW(check_indices({0, 4, 4, 1}, 5));

@@ -1,0 +1,106 @@
+#include "trainer/train/data/data_folder.h"
+
+#include <c10/util/StringUtil.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include <narrowcast/errors.h>
+#include "trainer/base/files/text.h"
+
+namespace narrowcast::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Patterns = std::vector<std::string>;  // as of the shell
+
+// How the files of a format are called.
+struct FormatRow {
+  DataFormat format;
+  const char* description;
+  Patterns training;
+  Patterns validation;
+};
+
+const std::vector<FormatRow>& format_rows() {
+  static const std::vector<FormatRow> rows = {
+      {DataFormat::kIdx, "images (IDX)", {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"}, {}},
+      {DataFormat::kTokens,
+       "token files",
+       {"train.bin", "*_train.bin", "*_train_*.bin"},
+       {"val.bin", "*_val.bin", "*_val_*.bin"}},
+      {DataFormat::kSafetensors, "tensors (safetensors)", {"train*.safetensors"}, {"validation*.safetensors"}},
+      {DataFormat::kNpy,
+       "arrays (NPY)",
+       {"train_inputs.npy", "train_targets.npy"},
+       {"validation_inputs.npy", "validation_targets.npy"}},
+  };
+  return rows;
+}
+
+const FormatRow& row_of(DataFormat format) { return *std::ranges::find(format_rows(), format, &FormatRow::format); }
+
+bool matches(const Patterns& patterns, const std::string& name) {
+  return std::ranges::any_of(
+      patterns, [&](const std::string& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+}
+
+// Sorted; none if it cannot be read.
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::vector<std::string> paths_of(const std::string& folder, const Patterns& patterns) {
+  std::vector<std::string> paths;
+  for (const std::string& name : names_in(folder)) {
+    if (matches(patterns, name)) {
+      paths.push_back((fs::path(folder) / name).string());
+    }
+  }
+  NARROWCAST_CHECK_INPUT(!paths.empty(), folder, ": has no ", c10::Join(" or ", patterns));
+  return paths;
+}
+
+}  // namespace
+
+DataFormat format_of(const std::vector<std::string>& paths) {
+  if (paths.size() != 1) {
+    return DataFormat::kText;
+  }
+  const FormatRow* found = nullptr;
+  std::string first;
+  for (const std::string& name : names_in(paths[0])) {
+    for (const FormatRow& row : format_rows()) {
+      if (!matches(row.training, name) && !matches(row.validation, name)) continue;
+      NARROWCAST_CHECK_INPUT(found == nullptr || found == &row, paths[0], ": holds data of two formats, ",
+                             in_quotes(first), " and ", in_quotes(name), ": a folder for each, please");
+      found = &row;
+      first = name;
+    }
+  }
+  return found == nullptr ? DataFormat::kText : found->format;
+}
+
+const char* describe(DataFormat format) { return format == DataFormat::kText ? "text" : row_of(format).description; }
+
+DataFiles list_files(const std::string& folder, DataFormat format) {
+  const FormatRow& row = row_of(format);
+  const DataFiles files = {.training = paths_of(folder, row.training), .validation = paths_of(folder, row.validation)};
+  for (const std::string& path : files.training) {
+    NARROWCAST_CHECK_INPUT(std::ranges::find(files.validation, path) == files.validation.end(), path,
+                           ": is called as training and as validation data are");
+  }
+  return files;
+}
+
+}  // namespace narrowcast::data

@@ -1,0 +1,36 @@
+// What is in a folder of data, by the names of its files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace narrowcast::data {
+
+// What files of samples there are.
+enum class DataFormat {
+  kText,         // anything that is none of the following
+  kIdx,          // train-images-idx3-ubyte, compressed or not, and the others that IdxImages names
+  kTokens,       // train.bin, *_train.bin or *_train_*.bin; val.bin, *_val.bin or *_val_*.bin
+  kSafetensors,  // train*.safetensors; validation*.safetensors
+  kNpy,          // train_inputs.npy and train_targets.npy; validation_inputs.npy and validation_targets.npy
+};
+
+// What `paths` hold: of one folder what its files' names say (not those of folders below it), of all else text. Throws
+// CorruptInputError naming two files of one folder whose formats differ. What cannot be looked up is text: reading it
+// says why.
+DataFormat format_of(const std::vector<std::string>& paths);
+
+// The name of a format for people: "token files".
+const char* describe(DataFormat format);
+
+// Paths of files, sorted by their names, byte by byte.
+struct DataFiles {
+  std::vector<std::string> training;
+  std::vector<std::string> validation;
+};
+
+// The files of the format, which is neither text nor IDX, in a folder. Throws CorruptInputError naming the folder and
+// the names that are missing if one of the parts has no file, or a file's name says both.
+DataFiles list_files(const std::string& folder, DataFormat format);
+
+}  // namespace narrowcast::data
