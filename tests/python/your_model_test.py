@@ -2,12 +2,14 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
-DOCUMENT = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "your_model.md").read_text(encoding="utf-8")
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+DOCUMENT = (DOCS / "your_model.md").read_text(encoding="utf-8")
 PROGRAMS = os.path.dirname(os.environ["NARROWCAST_TRAIN"])
 
 
@@ -33,6 +35,7 @@ class YourModel(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         write_mnist(self.folder / "mnist")
+        shutil.copy(DOCS / "hooks.md", self.folder / "book.txt")
         paths = {"PATH": f"{PROGRAMS}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
         self.environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | paths
 
@@ -49,13 +52,19 @@ class YourModel(unittest.TestCase):
 
     def test_blocks_run(self):
         blocks = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-        self.assertEqual([language for language, _ in blocks], ["python", "sh", "python", "python", "sh"])
+        walks = 3 * ["python", "python", "sh"]
+        self.assertEqual([language for language, _ in blocks], ["python", "sh", "python", "python", "sh", *walks])
         printed = [self.run_block(language, text) for language, text in blocks]
         accuracies = re.findall(r"accuracy +(\S+)", printed[1])
         self.assertEqual(len(accuracies), 2, "of the training and of the evaluation")
         self.assertEqual(accuracies[0], accuracies[1])
         self.assertGreater(float(accuracies[0]), 0.5)
-        for run in ("net", "smooth"):
+        rings, languages, curves = (re.findall(r"validation loss +(\S+)", printed[block]) for block in (7, 10, 13))
+        self.assertLess(float(rings[0]), 0.2)  # Guessing is ln 2 = 0.69,
+        self.assertLess(float(languages[0]), 4.0)  # ln 256 = 5.5
+        self.assertEqual(len(languages), 2)
+        self.assertLess(float(curves[0]), 0.05)  # and, with 0 for every point, 0.5.
+        for run in ("net", "smooth", "ring", "language", "curve"):
             files = {path.name for path in (self.folder / "runs" / run).iterdir()}
             self.assertEqual(files, {"model.pt", "model.safetensors", "metrics.jsonl"})
 
