@@ -126,11 +126,14 @@ TEST_F(TokenFilesOfAText, OtherTokensAreNotResumed) {
 
 TEST_F(TokenFilesOfAText, FlagsThatMeanNothingForThemAreRefused) {
   const std::string data = "--data=" + tokens;
-  expect_one_line({data, "--sample_length=5"}, 2, "--sample_length: has no effect with token files");
-  expect_one_line({"--vocabulary=5"}, 2, "--vocabulary: has no effect without token files");
-  expect_one_line({"--data=" + page, "--vocabulary=5"}, 2, "--vocabulary: has no effect without token files");
-  expect_one_line({data, "--vocabulary=0"}, 2, "vocabulary: must be at least 1, but is 0");
-  expect_one_line({data, "--model=mlp"}, 2, "data: mlp learns from images and other samples with classes, but ");
+  const Words dry = {"--dry_run"};  // So that what is not refused is not trained either.
+  expect_one_line(Words{data, "--sample_length=5"} + dry, 2, "--sample_length: has no effect with token files");
+  expect_one_line(Words{"--vocabulary=5"} + dry, 2, "--vocabulary: has no effect without token files");
+  expect_one_line(Words{"--data=" + page, "--vocabulary=5"} + dry, 2,
+                  "--vocabulary: has no effect without token files");
+  expect_one_line(Words{data, "--vocabulary=0"} + dry, 2, "vocabulary: must be at least 1, but is 0");
+  expect_one_line(Words{data, "--model=mlp"} + dry, 2,
+                  "data: mlp learns from images and other samples with classes, but ");
 }
 
 // On every rank before they meet, so each says it.
