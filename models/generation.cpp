@@ -30,6 +30,7 @@ void check_options(const GenerateOptions& options) {
   TORCH_CHECK_VALUE(options.count >= 0, "generate: count must be at least 0, but is ", options.count);
   TORCH_CHECK_VALUE(std::isfinite(options.temperature) && options.temperature >= 0,
                     "generate: temperature must be a number of at least 0, but is ", options.temperature);
+  TORCH_CHECK_VALUE(options.vocabulary >= 0, "generate: vocabulary must be at least 0, but is ", options.vocabulary);
   TORCH_CHECK_VALUE(options.top_k >= 0, "generate: top_k must be at least 0, but is ", options.top_k);
 }
 
@@ -49,7 +50,9 @@ at::Tensor generate(const NextToken& next, const at::Tensor& prompt, const Gener
   const at::Tensor tokens = at::cat({prompt, at::zeros({options.count}, prompt.options())});
   for (int64_t end = prompt.numel(); end < tokens.numel(); ++end) {
     const at::Tensor seen = tokens.slice(0, std::max<int64_t>(0, end - next.context), end);
-    tokens.slice(0, end, end + 1).copy_(pick_token(next.logits(seen), options, generator));
+    const at::Tensor logits = next.logits(seen);
+    const int64_t known = options.vocabulary > 0 ? options.vocabulary : logits.size(0);
+    tokens.slice(0, end, end + 1).copy_(pick_token(logits.slice(0, 0, known), options, generator));
   }
   return tokens.slice(0, prompt.numel()).clone();
 }

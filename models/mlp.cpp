@@ -80,7 +80,8 @@ at::Tensor Mlp::logits(const at::Tensor& images) {
 
 at::Tensor Mlp::forward(const Batch& batch) {
   check_targets(batch);
-  return at::cross_entropy_loss(logits(batch.inputs), batch.targets);
+  return at::cross_entropy_loss(logits(batch.inputs), batch.targets, /*weight=*/{}, at::Reduction::Mean,
+                                /*ignore_index=*/-100, label_smoothing());
 }
 
 ModelOptions Mlp::options() const { return write_options(mlp_options(), shape_); }

@@ -34,6 +34,10 @@ struct ModelRow {
   // The names of its options.
   std::vector<std::string> options = {};
 
+  // Whether it is GPT-2 for others, too: its files have the layout of Hugging Face's, and its vocabulary may be larger
+  // than the data's, as a padded one is.
+  bool is_gpt2 = false;
+
   bool has_option(const std::string& option) const;
 
   // Whether it can be trained, and evaluated.

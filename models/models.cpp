@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include <narrowcast/char_gpt.h>
+#include <narrowcast/gpt.h>
 #include <narrowcast/mlp.h>
 #include "models/ddp_comm_hook_task.h"
 #include "models/model_table.h"
@@ -23,10 +24,16 @@ ModelRow row_of(DataKind data) {
           .options = Class::option_names()};
 }
 
+ModelRow gpt_row() {
+  ModelRow row = row_of<Gpt>(DataKind::kText);
+  row.is_gpt2 = true;
+  return row;
+}
+
 // Sorted by name.
 const std::vector<ModelRow>& model_rows() {
   static const std::vector<ModelRow> rows = {row_of<CharGpt>(DataKind::kText), row_of<DdpCommHookTask>(DataKind::kNone),
-                                             row_of<Mlp>(DataKind::kImages)};
+                                             gpt_row(), row_of<Mlp>(DataKind::kImages)};
   return rows;
 }
 
@@ -42,7 +49,19 @@ std::vector<std::string> names_where(Predicate holds) {
   return names;
 }
 
+// Throws unless the share may be `value`, and a model that lacks it is given 0.
+void check_share(const char* name, double value, const std::string* lacks_it) {
+  TORCH_CHECK_VALUE(value >= 0 && value < 1, name, ": must be at least 0 and below 1, but is ", value);
+  TORCH_CHECK_VALUE(value == 0 || lacks_it == nullptr, name, ": has no effect with the model ", *lacks_it);
+}
+
 }  // namespace
+
+void Model::regularize(const Regularization& regularization) {
+  check_share("dropout", regularization.dropout, has_dropout() ? nullptr : &name());
+  check_share("label_smoothing", regularization.label_smoothing, has_label_smoothing() ? nullptr : &name());
+  regularization_ = regularization;
+}
 
 bool ModelRow::has_option(const std::string& option) const {
   return std::find(options.begin(), options.end(), option) != options.end();

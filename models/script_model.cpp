@@ -186,7 +186,8 @@ at::Tensor ScriptModel::loss_of_values(const Batch& batch) {
 at::Tensor ScriptModel::forward(const Batch& batch) {
   if (options_.loss == Loss::kCrossEntropy) {
     const ClassRows rows = class_rows(batch);
-    return at::cross_entropy_loss(rows.logits, rows.targets);
+    return at::cross_entropy_loss(rows.logits, rows.targets, /*weight=*/{}, at::Reduction::Mean, /*ignore_index=*/-100,
+                                  label_smoothing());
   }
   if (options_.loss.has_value()) {
     return loss_of_values(batch);

@@ -74,6 +74,7 @@ class ScriptModel : public Model {
     at::Tensor targets;  // int64 [rows]
   };
 
+  bool has_label_smoothing() const override { return options_.loss == Loss::kCrossEntropy; }
   at::Tensor run(std::vector<c10::IValue> arguments);
   ClassRows class_rows(const Batch& batch);
   at::Tensor loss_of_values(const Batch& batch);

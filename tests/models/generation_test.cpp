@@ -46,6 +46,11 @@ TEST(Generate, TopKLeavesTheOthersOut) {
   EXPECT_NEAR(share[0].item<double>(), 1 / (1 + std::exp(1)), kFiveDeviations);
 }
 
+TEST(Generate, KnowsNoTokensBehindTheVocabulary) {
+  EXPECT_EQ(shares(constant({0, 1, 9}), {.count = kDraws, .vocabulary = 2})[2].item<double>(), 0);
+  EXPECT_EQ(shares(constant({0, 1, 9}), {.count = 5, .temperature = 0, .vocabulary = 2})[1].item<double>(), 1);
+}
+
 // The token after t is t + 1, as far as the model sees; what it saw is kept.
 TEST(Generate, ShowsTheModelTheLastTokensOfItsContext) {
   std::vector<at::Tensor> seen;
@@ -74,6 +79,7 @@ TEST(Generate, WrongOptionsAreNamed) {
   EXPECT_EQ(message(prompt, {.temperature = -2}), "generate: temperature must be a number of at least 0, but is -2");
   EXPECT_EQ(message(prompt, {.temperature = NAN}), "generate: temperature must be a number of at least 0, but is nan");
   EXPECT_EQ(message(prompt, {.top_k = -3}), "generate: top_k must be at least 0, but is -3");
+  EXPECT_EQ(message(prompt, {.vocabulary = -3}), "generate: vocabulary must be at least 0, but is -3");
   EXPECT_EQ(message(at::zeros({0}, at::kLong), {}),
             "generate: prompt must be a non-empty tensor of 1 dimension, but has the shape [0]");
   EXPECT_THROW(generate(constant({0, 1}), at::zeros({1}), {}, seeded(0)), c10::TypeError);

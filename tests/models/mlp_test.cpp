@@ -59,6 +59,17 @@ TEST(Mlp, LossIsCrossEntropyAndReachesEveryParameter) {
   }
 }
 
+TEST(Mlp, SmoothsLabelsInTrainingOnly) {
+  Mlp model(kSmallMlp);
+  const Batch batch = {random_images({4, 2, 3}), at::tensor({0, 2, 1, 1}, at::kLong)};
+  const double hard = model.forward(batch).item<double>();
+  const double even = -model.logits(batch.inputs).log_softmax(1).mean().item<double>();
+  model.regularize({.label_smoothing = 0.25});
+  EXPECT_NEAR(model.forward(batch).item<double>(), 0.75 * hard + 0.25 * even, 12 * 0x1p-24 * 4);  // terms below 4
+  model.eval();
+  EXPECT_EQ(model.forward(batch).item<double>(), hard);
+}
+
 TEST(Mlp, WrongInputsAreErrors) {
   Mlp model(kSmallMlp);
   EXPECT_THROW(model.logits(random_images({4, 5})), c10::ValueError);

@@ -81,6 +81,23 @@ TEST(ScriptModel, BothForwardsGiveTheSameLoss) {
   EXPECT_TRUE(predicts.forward(batch).equal(at::cross_entropy_loss(predicts.logits(batch.inputs), batch.targets)));
 }
 
+// Logits that are the parameter itself, so that no mode changes them.
+TEST(ScriptModel, SmoothsLabelsOfCrossEntropyInTrainingOnly) {
+  const at::Tensor w = at::tensor({0.5, -1.0, 2.0}, at::kFloat).repeat({4, 1}).requires_grad_();
+  const torch::jit::Module module = module_of("def forward(self, x: Tensor) -> Tensor:\n    return self.w\n", w);
+  ScriptModel model(module, {.name = "m.pt", .loss = Loss::kCrossEntropy});
+  const Batch batch = {at::zeros({4, 2}), at::tensor({0, 2, 1, 1}, at::kLong)};
+  const double hard = model.forward(batch).item<double>();
+  model.regularize({.label_smoothing = 0.25});
+  const double even = -w.log_softmax(1).mean().item<double>();
+  EXPECT_NEAR(model.forward(batch).item<double>(), 0.75 * hard + 0.25 * even, 12 * 0x1p-24 * 4);  // terms below 4
+  model.eval();
+  EXPECT_EQ(model.evaluate(batch).loss.item<double>(), hard);
+  ScriptModel of_values(module, {.name = "m.pt", .loss = Loss::kMse});
+  EXPECT_EQ(error_message<c10::ValueError>([&] { of_values.regularize({.label_smoothing = 0.25}); }),
+            "label_smoothing: has no effect with the model ScriptModel");
+}
+
 TEST(ScriptModel, ArgumentsWithADefaultNeedNotBeGiven) {
   const std::string forward =
       "def forward(self, x: Tensor, scale: float = 2.) -> Tensor:\n    return x * self.w * scale\n";

@@ -16,6 +16,7 @@ struct GenerateOptions {
   int64_t count = 256;       // tokens to generate, >= 0
   double temperature = 1.0;  // divides the logits, >= 0; 0 always takes the likeliest token
   int64_t top_k = 0;         // sample among the k likeliest tokens only; 0: among all
+  int64_t vocabulary = 0;    // as if there were only the first so many tokens, as in a padded vocabulary; 0: all
 };
 
 // What generate needs to know of a model.

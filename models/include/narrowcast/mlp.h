@@ -45,6 +45,8 @@ class NARROWCAST_EXPORT Mlp : public Model {
   ModelOptions options() const override;
 
  private:
+  bool has_label_smoothing() const override { return true; }
+
   MlpOptions shape_;
   std::vector<Linear> layers_;
 };

@@ -21,6 +21,12 @@ struct Batch {
 // What shapes a model, by the names that it gives its options: whole numbers.
 using ModelOptions = std::map<std::string, int64_t>;
 
+// What a model does in training mode alone. It is no option: it changes neither the parameters nor what they are worth.
+struct Regularization {
+  double dropout = 0;          // the share of what it computes that is left out at random, 0 <= dropout < 1
+  double label_smoothing = 0;  // the share of a target's probability that is spread over all classes, in the same range
+};
+
 // What a model is worth on a batch.
 struct Evaluated {
   at::Tensor loss;           // as forward gives it
@@ -40,6 +46,22 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
 
   // Every option with its value, such that create_model(name, options()) makes a model of the same shape.
   virtual ModelOptions options() const = 0;
+
+  // Sets what is done in training mode from now on. What dropout leaves out is drawn from LibTorch's default generator
+  // of the device. Throws c10::ValueError naming a share that is out of its range, or one above 0 of what the model
+  // does not have.
+  void regularize(const Regularization& regularization);
+
+ protected:
+  // The shares at present: 0 in evaluation mode.
+  double dropout() const { return is_training() ? regularization_.dropout : 0; }
+  double label_smoothing() const { return is_training() ? regularization_.label_smoothing : 0; }
+
+ private:
+  virtual bool has_dropout() const { return false; }
+  virtual bool has_label_smoothing() const { return false; }
+
+  Regularization regularization_;
 };
 
 }  // namespace narrowcast::models

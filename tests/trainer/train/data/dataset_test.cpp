@@ -104,7 +104,7 @@ TEST(DataKind, IsTheModelsOrWhatTheFilesSay) {
   EXPECT_EQ(data_kind("net.pt", {folder.path().string()}), models::DataKind::kImages);
   EXPECT_EQ(data_kind("net.pt", {folder.path().string(), "book.txt"}), models::DataKind::kText);
   EXPECT_EQ(error_message<c10::ValueError>([] { data_kind("net.pth", {}); }),
-            "model: unknown name 'net.pth'; known: char_gpt, ddp_comm_hook_task, mlp");
+            "model: unknown name 'net.pth'; known: char_gpt, ddp_comm_hook_task, gpt, mlp");
 }
 
 TEST(DataKind, AFolderThatTheModelDoesNotTakeIsNamed) {
