@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
 #include "models/weight_only_int8.h"
@@ -22,6 +23,7 @@
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
 #include "trainer/train/files/file_io.h"
+#include "trainer/train/files/gpt2_layout.h"
 #include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::files {
@@ -32,12 +34,23 @@ constexpr size_t kLongestReason = 1000;                 // of what a model says 
 constexpr std::string_view kExtraFolder = "extra/";     // in the archive of a TorchScript module
 constexpr const char* kVocabulary = "vocabulary.json";  // the extra file of a text model
 
-// Does the vocabulary have as many entries as the model has tokens?
+bool is_gpt2(const std::string& name) {
+  const std::vector<std::string> bundled = models::model_names();
+  return std::ranges::find(bundled, name) != bundled.end() && models::model_row(name).is_gpt2;
+}
+
+// Quantised weights have no place in the layout of GPT-2.
+bool is_written_as_gpt2(const SavedModel& saved) { return is_gpt2(saved.name) && saved.quantization.empty(); }
+
+// Does the vocabulary have as many entries as the model has tokens, or if that may be a padded one, fewer?
 bool vocabulary_fits(const SavedModel& saved) {
   const models::ModelOptions options = saved.model->options();
   const auto size = options.find("vocabulary_size");
-  return saved.vocabulary.empty() || size == options.end() ||
-         size->second == static_cast<int64_t>(saved.vocabulary.size());
+  if (saved.vocabulary.empty() || size == options.end()) {
+    return true;
+  }
+  const int64_t entries = std::ssize(saved.vocabulary);
+  return entries == size->second || (entries < size->second && is_gpt2(saved.name));
 }
 
 std::string to_text(const std::string& path, const nlohmann::json& value) {
@@ -71,9 +84,9 @@ std::vector<std::string> read_vocabulary(const std::string& path, const Safetens
   return vocabulary;
 }
 
-int64_t count_elements(const Safetensors& content) {
+int64_t count_elements(const models::StateDict& tensors) {
   int64_t count = 0;
-  for (const auto& [name, tensor] : content.tensors) {
+  for (const auto& [name, tensor] : tensors) {
     count += tensor.numel();
   }
   return count;
@@ -97,18 +110,36 @@ models::ModelOptions to_options(const std::string& model, const nlohmann::json& 
 // What exactly is missing is said later, tensor by tensor.
 constexpr int64_t kHarmlessParameters = int64_t{1} << 20;
 
-std::shared_ptr<models::Model> make_model(const std::string& path, const Safetensors& content, const std::string& name,
-                                          const nlohmann::json& values) {
+void check_proportion(const std::string& path, int64_t elements, const std::string& name,
+                      const models::ModelOptions& options) {
+  const int64_t parameters = models::count_parameters(name, options);
+  NARROWCAST_CHECK_INPUT(parameters <= kHarmlessParameters + 2 * elements, path, ": holds ", elements,
+                         " numbers, but a ", name, " with its options has ", parameters, " parameters");
+}
+
+// Calls `make`. What a model says of options that the file chose is wrong with the file.
+template <class Make>
+auto with_options_of(const std::string& path, const Make& make) {
   try {
-    const models::ModelOptions options = to_options(name, values);
-    const int64_t parameters = models::count_parameters(name, options);
-    NARROWCAST_CHECK_INPUT(parameters <= kHarmlessParameters + 2 * count_elements(content), path, ": holds ",
-                           count_elements(content), " numbers, but a ", name, " with its options has ", parameters,
-                           " parameters");
-    return models::create_model(name, options);
+    return make();
   } catch (const c10::ValueError& error) {
     NARROWCAST_CHECK_INPUT(false, path, ": ", printable(error.what_without_backtrace(), kLongestReason));
   }
+}
+
+std::shared_ptr<models::Model> make_model(const std::string& path, const Safetensors& content, const std::string& name,
+                                          const nlohmann::json& values) {
+  return with_options_of(path, [&] {
+    const models::ModelOptions options = to_options(name, values);
+    check_proportion(path, count_elements(content.tensors), name, options);
+    return models::create_model(name, options);
+  });
+}
+
+void check_version(const std::string& path, const Safetensors& content) {
+  const std::string& version = metadata_value(path, content, "format_version");
+  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version ", in_quotes(version),
+                         ", but this program reads version ", kFormatVersion);
 }
 
 // Makes the model one of the layers that the file's metadata says.
@@ -124,8 +155,7 @@ void convert(const std::string& path, const Safetensors& content, SavedModel& sa
 }
 
 // Checks every tensor of the file against the model's before anything is copied.
-void check_state(const std::string& path, const std::map<std::string, at::Tensor>& from,
-                 const std::map<std::string, at::Tensor>& to) {
+void check_state(const std::string& path, const models::StateDict& from, const models::StateDict& to) {
   for (const auto& [name, tensor] : from) {
     NARROWCAST_CHECK_INPUT(to.contains(name), path, ": tensor ", in_quotes(name), " is none of the model's");
   }
@@ -138,6 +168,40 @@ void check_state(const std::string& path, const std::map<std::string, at::Tensor
                            "' has the dtype ", found->second.scalar_type(), ", but the model's has ",
                            tensor.scalar_type());
   }
+}
+
+void copy_state(const std::string& path, const models::StateDict& from, const models::StateDict& to) {
+  check_state(path, from, to);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : to) {
+    tensor.copy_(from.at(name));
+  }
+}
+
+// Puts what the metadata of a model file say into `initial`, for a training of that model.
+void read_metadata(const Safetensors& content, const models::ModelRow& row, InitialState& initial) {
+  const std::string& path = initial.path;
+  check_version(path, content);
+  const std::string& name = metadata_value(path, content, "model");
+  const bool fits = name == row.name || (row.is_gpt2 && name == models::CharGpt::kName);
+  TORCH_CHECK_VALUE(fits, "init_from: ", path, " holds the model ", printable(name, kLongestReason), ", not ",
+                    row.name);
+  TORCH_CHECK_VALUE(!content.metadata.contains("quantization"), "init_from: ", path,
+                    " is quantised: it has no weights that could be trained");
+  initial.vocabulary = read_vocabulary(path, content);
+  initial.options = with_options_of(path, [&] { return to_options(name, parse_metadata(path, content, "options")); });
+}
+
+// What can be float32 in the model becomes that.
+models::StateDict widened(models::StateDict from, const models::StateDict& to) {
+  for (auto& [name, tensor] : from) {
+    const auto found = to.find(name);
+    const bool is_narrow = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+    if (is_narrow && found != to.end() && found->second.scalar_type() == at::kFloat) {
+      tensor = tensor.to(at::kFloat);
+    }
+  }
+  return from;
 }
 
 // Names alone: the module's reader fills in what is asked for.
@@ -163,8 +227,8 @@ std::string model_suffix(const std::string& option, const std::string& path) {
   return kScriptSuffix;
 }
 
-std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
-  std::map<std::string, at::Tensor> state;
+models::StateDict state_of(const torch::nn::Module& module) {
+  models::StateDict state;
   std::set<const at::TensorImpl*> seen;
   for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
     for (const auto& item : items) {
@@ -190,22 +254,29 @@ void save_model(const std::string& path, const SavedModel& saved) {
   TORCH_CHECK_VALUE(saved.model != nullptr, path, ": there is no model to save");
   TORCH_CHECK_VALUE(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
                     " entries, but the options are ", to_text(path, saved.model->options()));
+  std::vector<std::string> linear_layers = linear_layer_names(*saved.model);
+  if (is_written_as_gpt2(saved)) {
+    std::ranges::transform(linear_layers, linear_layers.begin(), gpt2_name);
+  }
   std::map<std::string, std::string> metadata = {{"format_version", kFormatVersion},
                                                  {"model", saved.name},
                                                  {"options", to_text(path, saved.model->options())},
                                                  {"vocabulary", to_text(path, saved.vocabulary)},
-                                                 {"linear_layers", to_text(path, linear_layer_names(*saved.model))}};
+                                                 {"linear_layers", to_text(path, linear_layers)}};
   if (!saved.quantization.empty()) {
     metadata.emplace("quantization", saved.quantization);
   }
-  write_safetensors(path, {.tensors = state_of(*saved.model), .metadata = std::move(metadata)});
+  models::StateDict tensors = state_of(*saved.model);
+  if (is_written_as_gpt2(saved)) {
+    tensors = in_gpt2_layout(tensors);
+    metadata.emplace("format", "pt");
+  }
+  write_safetensors(path, {.tensors = std::move(tensors), .metadata = std::move(metadata)});
 }
 
 SavedModel load_model(const std::string& path) {
   const Safetensors content = read_safetensors(path);
-  const std::string& version = metadata_value(path, content, "format_version");
-  NARROWCAST_CHECK_INPUT(version == kFormatVersion, path, ": has the format version ", in_quotes(version),
-                         ", but this program reads version ", kFormatVersion);
+  check_version(path, content);
   SavedModel saved;
   saved.name = metadata_value(path, content, "model");
   TORCH_CHECK_VALUE(saved.name != models::kScript, path,
@@ -216,13 +287,54 @@ SavedModel load_model(const std::string& path) {
   NARROWCAST_CHECK_INPUT(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
                          " entries, but the options are ", to_text(path, saved.model->options()));
   convert(path, content, saved);
-  const std::map<std::string, at::Tensor> state = state_of(*saved.model);
-  check_state(path, content.tensors, state);
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : state) {
-    tensor.copy_(content.tensors.at(name));
+  const models::StateDict state = state_of(*saved.model);
+  if (is_gpt2(saved.name) && has_gpt2_layout(content.tensors)) {
+    copy_state(path, without_gpt2_extras(path, content.tensors), in_gpt2_layout(state));
+  } else {
+    copy_state(path, content.tensors, state);
   }
   return saved;
+}
+
+InitialState read_initial_state(const std::string& path, const std::string& model) {
+  const models::ModelRow& row = models::any_model_row(model);
+  TORCH_CHECK_VALUE(path.ends_with(kModelSuffix), "init_from: ", path, " is not named *", kModelSuffix,
+                    ", a file of weights");
+  Safetensors content = read_safetensors(path);
+  InitialState initial = {.path = path};
+  if (content.metadata.contains("format_version")) {
+    read_metadata(content, row, initial);
+  }
+  initial.has_gpt2_layout = row.is_gpt2 && has_gpt2_layout(content.tensors);
+  if (!initial.has_gpt2_layout) {
+    initial.tensors = std::move(content.tensors);
+    return initial;
+  }
+  initial.tensors = without_gpt2_extras(path, content.tensors);
+  for (const auto& [name, value] : gpt2_options(path, initial.tensors)) {
+    initial.options[name] = value;
+  }
+  return initial;
+}
+
+models::ModelOptions options_with(const InitialState& initial, const models::ModelOptions& given) {
+  models::ModelOptions options = initial.options;
+  for (const auto& [name, value] : given) {
+    const auto [option, is_new] = options.emplace(name, value);
+    TORCH_CHECK_VALUE(option->second == value, name, ": is ", value, ", but ", option->second, " in ", initial.path,
+                      ", which init_from names");
+  }
+  return options;
+}
+
+void check_size(const InitialState& initial, const std::string& model, const models::ModelOptions& options) {
+  check_proportion(initial.path, count_elements(initial.tensors), model, options);
+}
+
+void load_initial_state(const InitialState& initial, models::Model& model) {
+  const models::StateDict own = state_of(model);
+  const models::StateDict state = initial.has_gpt2_layout ? in_gpt2_layout(own) : own;
+  copy_state(initial.path, widened(initial.tensors, state), state);
 }
 
 SavedScript load_script(const std::string& path) {

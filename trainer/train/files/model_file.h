@@ -13,6 +13,7 @@
 
 #include <narrowcast/model.h>
 #include "models/model_table.h"
+#include "models/weight_only_int8.h"
 
 namespace narrowcast::files {
 
@@ -31,7 +32,7 @@ struct SavedModel {
   std::string name;  // as in models::create_model; models::kScript, which is only written, for a models::ScriptModel
   std::shared_ptr<models::Model> model;
   // The text of each token, in the tokens' order; empty for models that are not over text. If the model
-  // has an option vocabulary_size, a vocabulary that is not empty has that many entries.
+  // has an option vocabulary_size, a vocabulary that is not empty has that many entries; of GPT-2 it may have fewer.
   std::vector<std::string> vocabulary;
   std::string quantization = {};  // kWeightOnlyInt8 if its Linear layers are converted, else empty
 };
@@ -44,6 +45,8 @@ struct SavedModel {
 //   vocabulary      JSON array of strings
 //   linear_layers   names of its Linear layers, JSON array of strings
 //   quantization    "weight_only_int8"; absent in a model of floats
+// A model of floats that is GPT-2 (models::ModelRow) has the names and shapes of gpt2_layout.h, and in its metadata
+//   format          "pt", without which Hugging Face's transformers read no file
 // As write_safetensors: the file appears as a whole or not at all. Throws c10::ValueError naming the path.
 void save_model(const std::string& path, const SavedModel& saved);
 
@@ -53,8 +56,36 @@ void save_model(const std::string& path, const SavedModel& saved);
 // dtypes are not the model's.
 SavedModel load_model(const std::string& path);
 
+// What a training begins with instead of random parameters.
+struct InitialState {
+  std::string path;                          // of the file
+  models::ModelOptions options = {};         // of its model, as far as the file says
+  std::vector<std::string> vocabulary = {};  // as in SavedModel
+  models::StateDict tensors = {};            // by their names in the file
+  bool has_gpt2_layout = false;              // those are of gpt2_layout.h, without what it leaves out
+};
+
+// Reads a file of floats for a training of the model of that name (models::any_model_row): one that save_model wrote,
+// whose metadata say options and vocabulary, or tensors alone. For GPT-2 that may be a file of Hugging Face's, whose
+// shapes say all but the number of heads, or one of char_gpt, which is made of the same modules. Throws c10::ValueError
+// naming the option init_from and the path if the file cannot be read, is named otherwise than a model file, is
+// quantised, or holds another model; and CorruptInputError naming the path and what is wrong with its content.
+InitialState read_initial_state(const std::string& path, const std::string& model);
+
+// The options of a model that begins with it, `given` being those that were asked for. Throws c10::ValueError naming an
+// option that the file contradicts, and both values.
+models::ModelOptions options_with(const InitialState& initial, const models::ModelOptions& given);
+
+// Throws CorruptInputError naming the path if a model with these options, all of which are known, would have far more
+// parameters than the file: it is not made then. c10::ValueError as models::count_parameters.
+void check_size(const InitialState& initial, const std::string& model, const models::ModelOptions& options);
+
+// Makes it the model's parameters and buffers; F16 and BF16 become float32. Throws CorruptInputError naming the path
+// and a tensor that is missing, is none of the model's, or has another shape or dtype; nothing is changed then.
+void load_initial_state(const InitialState& initial, models::Model& model);
+
 // Parameters and buffers by name; of a tensor registered under several names only the first.
-std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module);
+models::StateDict state_of(const torch::nn::Module& module);
 
 // Names of the Linear layers in `module`, in order of registration, e.g. "blocks.0.mlp_input".
 std::vector<std::string> linear_layer_names(const torch::nn::Module& module);

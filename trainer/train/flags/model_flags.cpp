@@ -11,6 +11,7 @@
 #include <map>
 
 #include <narrowcast/char_gpt.h>
+#include <narrowcast/gpt.h>
 #include <narrowcast/mlp.h>
 #include "models/model_table.h"
 #include "models/script_model.h"
@@ -30,6 +31,7 @@ ABSL_DECLARE_FLAG(bool, dry_run);
 namespace {
 
 const narrowcast::models::CharGptOptions kCharGpt;
+const narrowcast::models::GptOptions kGpt;
 const narrowcast::models::MlpOptions kMlp;
 
 std::string model_help() {
@@ -39,19 +41,37 @@ std::string model_help() {
                       "TorchScript module (*.pt), whose code is run: see docs/your_model.md.");
 }
 
+std::string if_not_given(int64_t value) { return absl::StrCat(" (", value, " if not given)"); }
+
 }  // namespace
 
 ABSL_FLAG(std::string, model, narrowcast::models::CharGpt::kName, model_help());
 ABSL_FLAG(std::string, loss, "",
           absl::StrCat("Of a TorchScript module that returns predictions: ", narrowcast::models::loss_names(),
                        ". One that takes targets, too, returns its loss itself."));
+ABSL_FLAG(double, label_smoothing, 0,
+          "The share of a target's probability that cross entropy spreads over all classes in training; below 1. Of a "
+          "TorchScript module with --loss=cross_entropy.");
 ABSL_FLAG(int64_t, layers, kCharGpt.layers,
-          absl::StrCat("Transformer blocks of char_gpt; hidden layers of mlp (", kMlp.layers, " if not given)."));
-ABSL_FLAG(int64_t, heads, kCharGpt.heads, "Attention heads of char_gpt; must divide --width.");
-ABSL_FLAG(int64_t, width, kCharGpt.width, "Size of char_gpt's hidden state.");
+          absl::StrCat("Transformer blocks of char_gpt, and gpt", if_not_given(kGpt.layers), "; hidden layers of mlp",
+                       if_not_given(kMlp.layers), "."));
+ABSL_FLAG(int64_t, heads, kCharGpt.heads,
+          "Attention heads of char_gpt, and gpt (one for every 64 of --width if not given); must divide --width.");
+ABSL_FLAG(int64_t, width, kCharGpt.width,
+          absl::StrCat("Size of the hidden state of char_gpt, and gpt", if_not_given(kGpt.width), "."));
 ABSL_FLAG(int64_t, context, kCharGpt.context,
-          "Characters that char_gpt, or a TorchScript module, sees at once, the length of a sequence.");
+          absl::StrCat("Tokens that char_gpt, gpt", if_not_given(kGpt.context),
+                       ", or a TorchScript module sees at once, the length of a sequence."));
+ABSL_FLAG(int64_t, vocabulary, 0,
+          "Tokens that gpt knows, at least those of the data, and of token files how many different ones there are. As "
+          "many as they, all of which are read for it, or --init_from have if not given; a module gets them unchecked.");
+ABSL_FLAG(double, dropout, 0,
+          "The share of embeddings, of attention and of what blocks add that char_gpt and gpt leave out in training; "
+          "below 1. Each rank draws for itself.");
 ABSL_FLAG(int64_t, hidden, kMlp.hidden, "Width of mlp's hidden layers.");
+ABSL_FLAG(std::string, init_from, "",
+          "A file of the first parameters (*.safetensors): what a training wrote, for gpt also Hugging Face's GPT-2. "
+          "It says what shape the model has; without it parameters are random.");
 
 ABSL_FLAG(std::string, evaluate, "",
           "Instead of training, print the loss of a trained model on the held-out part of --data: a model file "
@@ -68,12 +88,17 @@ const std::vector<std::string> kUsedByEvaluation = {
     "evaluate", "generate", "prompt",     "temperature", "top_k",           "data",    "seed",    "model",
     "loss",     "context",  "batch_size", "backend",     "timeout_seconds", "threads", "dry_run", "eval_batches"};
 
+constexpr const char* kVocabularySize = "vocabulary_size";
+
 // The flags that shape models, by the options that they are.
 const std::map<std::string, const absl::Flag<int64_t>*> kShapeFlags = {{"layers", &FLAGS_layers},
                                                                        {"heads", &FLAGS_heads},
                                                                        {"width", &FLAGS_width},
                                                                        {"context", &FLAGS_context},
+                                                                       {kVocabularySize, &FLAGS_vocabulary},
                                                                        {"hidden", &FLAGS_hidden}};
+
+std::string flag_of(const std::string& option) { return option == kVocabularySize ? "vocabulary" : option; }
 
 bool is_in(const std::vector<std::string>& flags, const std::string& flag) {
   return std::find(flags.begin(), flags.end(), flag) != flags.end();
@@ -117,11 +142,11 @@ std::string evaluated_model(const program::CommandLine& line, const std::string&
   return model;
 }
 
-void refuse_other_datas_flags(const program::CommandLine& line) {
+void refuse_other_datas_flags(const program::CommandLine& line, const models::ModelRow& model) {
   if (data::holds_tokens(absl::GetFlag(FLAGS_data))) {
     refuse(line, {"sample_length"}, "with token files, which say nothing of characters");
-  } else {
-    refuse(line, {"vocabulary"}, "without token files");
+  } else if (!model.is_gpt2) {
+    refuse(line, {"vocabulary"}, "without token files: " + model.name + " has that of its text");
   }
 }
 
@@ -139,7 +164,9 @@ const std::vector<std::string>& evaluation_flags() {
 }
 
 const std::vector<std::string>& model_flags() {
-  static const std::vector<std::string> flags = {"model", "loss", "layers", "heads", "width", "context", "hidden"};
+  static const std::vector<std::string> flags = {"model",   "loss",   "label_smoothing", "layers",
+                                                 "heads",   "width",  "context",         "vocabulary",
+                                                 "dropout", "hidden", "init_from"};
   return flags;
 }
 
@@ -148,30 +175,35 @@ void refuse_other_models_options(const program::CommandLine& line) {
   const models::ModelRow& model = models::any_model_row(name);
   const std::string reason = "with --model=" + name;
   if (!model.learns()) {
-    refuse(line, {"layers", "data", "batch_size"}, reason + ", whose task is fixed");
+    refuse(line, {"layers", "data", "batch_size", "init_from", "label_smoothing"}, reason + ", whose task is fixed");
     if (!line.given("stochastic_rounding")) {
       refuse(line, {"seed"}, reason + ", whose task is fixed");
     }
   }
   for (const auto& [option, flag] : kShapeFlags) {
-    if (!model.has_option(option)) {
-      refuse(line, {option}, reason);
+    if (!model.has_option(option) && option != kVocabularySize) {
+      refuse(line, {flag_of(option)}, reason);
     }
   }
   if (model.data != models::DataKind::kText) {
-    refuse(line, {"sample_length"}, reason);
+    refuse(line, {"sample_length", "dropout"}, reason);
   }
   if (!models::is_script(name)) {
     refuse(line, {"loss"}, reason);
+  } else if (absl::GetFlag(FLAGS_loss) != models::to_string(models::Loss::kCrossEntropy)) {
+    refuse(line, {"label_smoothing"}, reason + " but without --loss=cross_entropy");
   }
+  TORCH_CHECK_VALUE(!line.given("init_from") || !absl::GetFlag(FLAGS_init_from).empty(),
+                    "--init_from: must name a file");
   refuse_context_of_images(line, name);
-  refuse_other_datas_flags(line);
+  refuse_other_datas_flags(line, model);
 }
 
 models::ModelOptions read_model_options(const program::CommandLine& line) {
+  const models::ModelRow& model = models::any_model_row(absl::GetFlag(FLAGS_model));
   models::ModelOptions options;
   for (const auto& [option, flag] : kShapeFlags) {
-    if (line.given(option)) {
+    if (line.given(flag_of(option)) && model.has_option(option)) {
       options[option] = absl::GetFlag(*flag);
     }
   }

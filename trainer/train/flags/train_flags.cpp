@@ -16,7 +16,10 @@
 #include "models/model_table.h"
 #include "trainer/train/flags/worker_flags.h"
 
+ABSL_DECLARE_FLAG(double, dropout);
 ABSL_DECLARE_FLAG(std::string, hook);
+ABSL_DECLARE_FLAG(std::string, init_from);
+ABSL_DECLARE_FLAG(double, label_smoothing);
 ABSL_DECLARE_FLAG(std::string, loss);
 ABSL_DECLARE_FLAG(std::string, model);
 
@@ -36,12 +39,9 @@ constexpr double kSgdMomentum = 0.9;
 
 ABSL_FLAG(
     std::vector<std::string>, data, {},
-    "char_gpt: text files or folders of them, separated by commas, or a folder of token files (train.bin, val.bin). "
-    "mlp: a folder of MNIST-style IDX files, or of inputs and targets (train*.safetensors, train_inputs.npy). "
-    "A TorchScript module: any. Without it a text is narrowcast's own sources and documents.");
-ABSL_FLAG(int64_t, vocabulary, 0,
-          "Of token files: how many different tokens there are. Without it char_gpt has one more than the greatest of "
-          "them, for which all files are read, and a module gets them unchecked.");
+    "char_gpt, gpt: text files or folders of them, separated by commas, or a folder of token files (train.bin, "
+    "val.bin). mlp: a folder of MNIST-style IDX files, or of inputs and targets (train*.safetensors, "
+    "train_inputs.npy). A TorchScript module: any. Without it a text is narrowcast's own sources and documents.");
 ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data, dropout and the sample.");
 
 ABSL_FLAG(int64_t, steps, kTraining.steps, "Optimizer steps.");
@@ -76,7 +76,7 @@ ABSL_FLAG(int64_t, eval_every, kTraining.eval_every,
 ABSL_FLAG(int64_t, eval_batches, kTraining.eval_batches, "Held-out batches of --batch_size in one look; 0: none.");
 ABSL_FLAG(int64_t, early_stop, 0, "End when so many looks in a row find no lower loss; 0: never. Needs --eval_every.");
 ABSL_FLAG(int64_t, log_every, kTraining.log_every, "Steps between reports to the progress line and the metrics.");
-ABSL_FLAG(int64_t, sample_length, kOutput.sample_length, "Characters that char_gpt writes at the end; 0: none.");
+ABSL_FLAG(int64_t, sample_length, kOutput.sample_length, "Characters that char_gpt or gpt writes at the end; 0: none.");
 ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors, of a TorchScript module also model.pt, and metrics.jsonl; made if it is not "
           "there. Without it nothing is written.");
@@ -289,7 +289,7 @@ program::Description train_description() {
           .summary = "trains a model on all ranks of a job, or verifies the gradients of the communication hooks.",
           .usage = "[narrowcast-run --nproc_per_node=N] narrowcast-train [flags]",
           .groups = {{"Model", model_flags()},
-                     {"Data", {"data", "vocabulary", "seed"}},
+                     {"Data", {"data", "seed"}},
                      {"Training", kTrainingFlags},
                      {"Processors", {"device", "precision", "threads"}},
                      {"Evaluation and output", kOutputFlags},
@@ -304,6 +304,9 @@ program::Description train_description() {
                        {"train a TorchScript module of your own (docs/your_model.md)",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=net.pt --loss=cross_entropy "
                         "--data=digits --output_dir=runs/net"},
+                       {"fine-tune GPT-2, whose weights are a file of Hugging Face's",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-train --model=gpt --init_from=gpt2.safetensors "
+                        "--data=book.txt --learning_rate=3e-5 --output_dir=runs/gpt2"},
                        {"resume after an interruption: the same line again",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt --hook=int8 "
                         "--checkpoint_dir=runs/book/checkpoints --resume"},
@@ -325,6 +328,9 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.model = absl::GetFlag(FLAGS_model);
   job.model_options = read_model_options(line);
   job.loss = absl::GetFlag(FLAGS_loss);
+  job.init_from = absl::GetFlag(FLAGS_init_from);
+  job.regularization = {.dropout = absl::GetFlag(FLAGS_dropout),
+                        .label_smoothing = absl::GetFlag(FLAGS_label_smoothing)};
   job.data = absl::GetFlag(FLAGS_data);
   if (line.given("vocabulary")) {
     job.vocabulary_size = absl::GetFlag(FLAGS_vocabulary);

@@ -9,8 +9,8 @@
 #include <iomanip>
 #include <utility>
 
-#include <narrowcast/char_gpt.h>
 #include <narrowcast/consensus.h>
+#include <narrowcast/gpt.h>
 #include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
@@ -30,7 +30,7 @@ LoadedModel load_model_file(const EvaluationJob& job) {
   for (const auto& tensors : {saved.model->parameters(), saved.model->buffers()}) {
     loaded.state.insert(loaded.state.end(), tensors.begin(), tensors.end());
   }
-  if (const auto gpt = std::dynamic_pointer_cast<models::CharGpt>(saved.model)) {
+  if (const auto gpt = std::dynamic_pointer_cast<models::Gpt>(saved.model)) {
     loaded.next = {.context = gpt->shape().context,
                    .logits = [gpt](const at::Tensor& tokens) { return gpt->logits(tokens.unsqueeze(0))[0][-1]; }};
   }
@@ -84,7 +84,7 @@ struct Evaluation {
   }
 };
 
-// Other numbers of characters mean other characters behind the tokens.
+// Other numbers of characters mean other characters behind the tokens; a padded vocabulary has more tokens than them.
 void check_vocabulary(const Evaluation& evaluation) {
   const int64_t characters = static_cast<int64_t>(evaluation.vocabulary().size());
   if (!evaluation.loaded.next.has_value() || characters == 0) {
@@ -92,7 +92,8 @@ void check_vocabulary(const Evaluation& evaluation) {
   }
   const at::NoGradGuard no_grad;
   const int64_t logits = evaluation.loaded.next->logits(at::zeros({1}, at::kLong)).numel();
-  TORCH_CHECK_VALUE(logits == characters, "evaluate: ", evaluation.job.file, " gives logits for ", logits,
+  const bool is_padded = models::any_model_row(evaluation.loaded.name).is_gpt2 && logits > characters;
+  TORCH_CHECK_VALUE(logits == characters || is_padded, "evaluate: ", evaluation.job.file, " gives logits for ", logits,
                     " characters, but ", evaluation.loaded.vocabulary.empty() ? "the data has " : "its vocabulary has ",
                     characters);
 }
@@ -157,8 +158,10 @@ training::HeldOut evaluate(const Evaluation& evaluation, const ProcessGroupPtr& 
 std::string generated_text(const Evaluation& evaluation) {
   const GenerationJob& job = evaluation.job.generation;
   const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(job.seed));
-  const at::Tensor tokens = models::generate(*evaluation.loaded.next, evaluation.prompt, job.options, generator);
-  return data::Vocabulary(evaluation.vocabulary()).decode(tokens);
+  const data::Vocabulary vocabulary(evaluation.vocabulary());
+  models::GenerateOptions options = job.options;
+  options.vocabulary = vocabulary.size();
+  return vocabulary.decode(models::generate(*evaluation.loaded.next, evaluation.prompt, options, generator));
 }
 
 void run(const Evaluation& evaluation, const ProcessGroupPtr& group, const job::JobContext& context) {

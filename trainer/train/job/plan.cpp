@@ -35,8 +35,8 @@ constexpr const char* kUnknown = "unknown until ranks meet";
 // exchange, and so what is rounded; groups say which ranks resume from their own parameters.
 constexpr std::string_view kCircumstances[] = {"ranks",   "accumulation_steps", "version", "device", "link_gbit",
                                                "link_us", "group_of_rank"};
-constexpr std::string_view kFree[] = {"batch_size_per_rank", "eval_every", "eval_batches",
-                                      "early_stop",          "log_every",  "data"};
+constexpr std::string_view kFree[] = {"batch_size_per_rank", "eval_every", "eval_batches", "early_stop",
+                                      "log_every",           "data",       "init_from"};
 constexpr std::string_view kFreeOfCheckpoints[] = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
                                                    "resume_from"};
 constexpr std::string_view kFreeOfExchanges[] = {
@@ -76,10 +76,15 @@ void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   if (inputs.script_hash.has_value()) {
     plan["model_hash"] = hash_text(*inputs.script_hash);
     plan["loss"] = job.loss.empty() ? "the module's own" : job.loss;
-    if (inputs.unit == "tokens") {
-      plan["context"] = inputs.units_per_sample;
-    }
+    if (inputs.unit == "tokens") plan["context"] = inputs.units_per_sample;
   }
+  if (inputs.init_hash.has_value()) {
+    plan["init_from"] = job.init_from;
+    plan["init_from_hash"] = hash_text(*inputs.init_hash);
+  }
+  const auto& [dropout, label_smoothing] = job.regularization;
+  if (dropout > 0) plan["dropout"] = dropout;
+  if (label_smoothing > 0) plan["label_smoothing"] = label_smoothing;
 }
 
 void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
@@ -93,9 +98,7 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["schedule"] = to_string(options.learning_rate.schedule);
   plan["min_learning_rate"] = rate.minimum();
   plan["warmup_steps"] = rate.warmup_steps();
-  if (options.learning_rate.schedule == training::Schedule::kWsd) {
-    plan["decay_steps"] = rate.decay_steps();
-  }
+  if (options.learning_rate.schedule == training::Schedule::kWsd) plan["decay_steps"] = rate.decay_steps();
   plan["weight_decay"] = options.optimizer.weight_decay;
   plan["momentum"] = options.optimizer.momentum;
   plan["clip_grad_norm"] = options.clip_grad_norm;
@@ -103,9 +106,7 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["precision"] = to_string(options.precision);
   plan["eval_every"] = options.eval_every;
   plan["eval_batches"] = options.eval_batches;
-  if (options.early_stop > 0) {
-    plan["early_stop"] = options.early_stop;
-  }
+  if (options.early_stop > 0) plan["early_stop"] = options.early_stop;
   plan["log_every"] = options.log_every;
 }
 
@@ -272,9 +273,7 @@ void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
     plan["keep_checkpoints"] = options.keep;
     plan["resume"] = options.resume;
   }
-  if (!options.resume_from.empty()) {
-    plan["resume_from"] = options.resume_from;
-  }
+  if (!options.resume_from.empty()) plan["resume_from"] = options.resume_from;
 }
 
 void add_data(nlohmann::json& plan, const JobInputs& inputs) {

@@ -23,11 +23,28 @@
 namespace narrowcast::job {
 namespace {
 
-// The model over `inputs`' data, whose size it must have.
-std::shared_ptr<models::Model> make_model(const TrainJob& job, const models::ModelOptions& size_of_data) {
-  models::ModelOptions options = job.model_options;
+// The file of the first parameters, if there is one.
+std::optional<files::InitialState> read_initial_state(const TrainJob& job) {
+  return job.init_from.empty() ? std::nullopt : std::optional(files::read_initial_state(job.init_from, job.model));
+}
+
+// Gives the model what the data need; what it has by other decisions must do for them.
+void fit_to_data(const TrainJob& job, const models::ModelOptions& size_of_data, models::ModelOptions& options) {
+  const bool may_be_larger = models::model_row(job.model).is_gpt2;
   for (const auto& [name, size] : size_of_data) {
-    options[name] = size;
+    const int64_t decided = options.emplace(name, size).first->second;
+    TORCH_CHECK_VALUE(decided == size || (may_be_larger && decided > size), name, ": is ", decided,
+                      ", but the data need ", size);
+  }
+}
+
+// The model over data of that size.
+std::shared_ptr<models::Model> make_model(const TrainJob& job, const std::optional<files::InitialState>& initial,
+                                          const models::ModelOptions& size_of_data) {
+  models::ModelOptions options = initial ? files::options_with(*initial, job.model_options) : job.model_options;
+  fit_to_data(job, size_of_data, options);
+  if (initial) {
+    files::check_size(*initial, job.model, options);
   }
   at::manual_seed(static_cast<uint64_t>(job.seed));
   return models::create_model(job.model, options);
@@ -52,17 +69,44 @@ int64_t context_of(const TrainJob& job, const JobInputs& inputs) {
   return given != options.end() ? given->second : models::CharGptOptions().context;
 }
 
+// The vocabulary that comes with a module, or with the first parameters; empty if there is none.
+std::vector<std::string> given_vocabulary(const TrainJob& job, const JobInputs& inputs,
+                                          const std::optional<files::InitialState>& initial) {
+  std::vector<std::string> of_module;
+  if (inputs.script != nullptr) {
+    of_module = files::script_vocabulary(job.model, *inputs.script);
+  }
+  if (!initial || initial->vocabulary.empty()) {
+    return of_module;
+  }
+  TORCH_CHECK_VALUE(of_module.empty() || of_module == initial->vocabulary, "init_from: ", job.init_from,
+                    " has another vocabulary than ", job.model);
+  return initial->vocabulary;
+}
+
+// That of token files, as far as it is known without them: of a model that begins with a file the file says it.
+std::optional<int64_t> vocabulary_size_of(const TrainJob& job, const std::optional<files::InitialState>& initial) {
+  if (job.vocabulary_size || !initial) {
+    return job.vocabulary_size;
+  }
+  const auto in_file = initial->options.find("vocabulary_size");
+  return in_file == initial->options.end() ? std::nullopt : std::optional(in_file->second);
+}
+
 // Puts into `inputs` what was read, and the model that fits it.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
-  data::DataRequest request = {.model = job.model, .paths = job.data, .vocabulary_size = job.vocabulary_size};
+  const std::optional<files::InitialState> initial = read_initial_state(job);
   if (models::is_script(job.model)) {
     load_module(job, inputs);
-    request.vocabulary = files::script_vocabulary(job.model, *inputs.script);
   }
+  const data::DataRequest request = {.model = job.model,
+                                     .paths = job.data,
+                                     .vocabulary = given_vocabulary(job, inputs, initial),
+                                     .vocabulary_size = vocabulary_size_of(job, initial)};
   data::ReadData read = data::read_data(request, [&](const models::ModelOptions& sizes) {
     if (inputs.model == nullptr) {
-      inputs.model = make_model(job, sizes);
+      inputs.model = make_model(job, initial, sizes);
     }
     inputs.units_per_sample = is_text ? context_of(job, inputs) : 1;
     return inputs.units_per_sample;
@@ -73,6 +117,10 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
   inputs.data_hash = read.hash;
   inputs.vocabulary = std::move(read.vocabulary);
   inputs.bigram_entropy = read.bigram_entropy;
+  if (initial) {
+    files::load_initial_state(*initial, *inputs.model);
+    inputs.init_hash = files::hash_of_file(job.init_from);
+  }
 }
 
 // Whatever a rank can find wrong without the others.
@@ -136,9 +184,9 @@ void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& e
   });
 }
 
-// What a module draws in training, for dropout, each rank draws for itself. No bundled model draws anything.
+// What a model draws in training, for dropout, each rank draws for itself.
 void seed_draws(const TrainJob& job, const JobInputs& inputs, int64_t rank) {
-  if (inputs.script != nullptr) {
+  if (inputs.script != nullptr || job.regularization.dropout > 0) {
     at::manual_seed(static_cast<uint64_t>(job.seed + rank));
   }
 }
@@ -160,9 +208,10 @@ JobInputs make_inputs(const TrainJob& job) {
   if (models::any_model_row(job.model).learns()) {
     read_inputs(job, inputs);
   } else {
-    inputs.model = make_model(job, {});
+    inputs.model = make_model(job, std::nullopt, {});
     inputs.data_name = "none";
   }
+  inputs.model->regularize(job.regularization);
   return inputs;
 }
 

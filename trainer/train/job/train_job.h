@@ -50,6 +50,8 @@ struct TrainJob {
   std::string model = models::CharGpt::kName;   // or the path of a TorchScript module, whose code is run
   models::ModelOptions model_options = {};      // the others keep the model's defaults; of a module `context` alone
   std::string loss = {};                        // of a module's predictions (models::parse_loss); empty: it gives it
+  std::string init_from = {};                   // file of the first parameters (files::InitialState); empty: random ones
+  models::Regularization regularization = {};   // of what the model has
   std::vector<std::string> data;                // files and folders; empty: the project's own text
   std::optional<int64_t> vocabulary_size = {};  // of token files, as in data::DataRequest
   int64_t seed = 0;                             // >= 0; of the initial parameters, the order of the data and the sample
@@ -71,6 +73,7 @@ struct JobInputs {
   std::shared_ptr<models::Model> model;
   std::shared_ptr<const files::SavedScript> script;  // that the model shares; null: a bundled one
   std::optional<uint64_t> script_hash;               // of its file
+  std::optional<uint64_t> init_hash;                 // of the file of the first parameters; none: they are random
   at::Device device = at::kCPU;                      // where the model is trained
   std::string data_name;                             // what was read, for people
   std::optional<uint64_t> data_hash;                 // of the content of what was read
@@ -80,9 +83,9 @@ struct JobInputs {
   int64_t units_per_sample = 1;
 };
 
-// Reads the data and makes the model, freshly initialised from the seed, or loads the TorchScript module: the same on
-// all ranks. Throws as data::read_data, files::load_script and models::ScriptModel do, and c10::ValueError naming what
-// is wrong with an option.
+// Reads the data and makes the model, freshly initialised from the seed, or loads the TorchScript module, and gives it
+// the parameters of job.init_from: the same on all ranks. Throws as data::read_data, files::load_script,
+// files::read_initial_state and models::ScriptModel do, and c10::ValueError naming what is wrong with an option.
 JobInputs make_inputs(const TrainJob& job);
 
 // What that rank computes with first, on the CPU.

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
+#include <narrowcast/gpt.h>
 #include "hooks/hook_table.h"
 #include "models/model_table.h"
 #include "trainer/base/files/text.h"
@@ -217,14 +217,15 @@ void print_results(const AgreedJob& agreed, const Ended& ended) {
 }
 
 void print_sample(const AgreedJob& agreed) {
-  auto* const gpt = dynamic_cast<models::CharGpt*>(agreed.inputs.model.get());
+  auto* const gpt = dynamic_cast<models::Gpt*>(agreed.inputs.model.get());
   if (gpt == nullptr || agreed.inputs.vocabulary.empty() || agreed.job.output.sample_length == 0) {
     return;
   }
   const data::Vocabulary vocabulary(agreed.inputs.vocabulary);
   const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(agreed.job.seed));
-  const at::Tensor tokens =
-      gpt->generate(vocabulary.line_start(), {.count = agreed.job.output.sample_length}, generator);
+  gpt->eval();
+  const at::Tensor tokens = gpt->generate(
+      vocabulary.line_start(), {.count = agreed.job.output.sample_length, .vocabulary = vocabulary.size()}, generator);
   agreed.context.results << "sample:\n" << printable_text(vocabulary.decode(tokens)) << "\n";
 }
 

@@ -12,6 +12,7 @@
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
+#include "models/weight_only_int8.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/files/script_fixtures.h"
@@ -56,7 +57,10 @@ class ModelFile : public ::testing::Test {
 
 TEST_F(ModelFile, EveryModelComesBack) {
   for (const std::string& name : models::model_names()) {
-    const SavedModel saved = {.name = name, .model = models::create_model(name), .vocabulary = {}};
+    const bool is_gpt2 = models::model_row(name).is_gpt2;  // Which is not small by itself.
+    const SavedModel saved = {.name = name,
+                              .model = models::create_model(name, is_gpt2 ? kTinyGpt : models::ModelOptions()),
+                              .vocabulary = {}};
     save_model(path_, saved);
     const SavedModel loaded = load_model(path_);
     EXPECT_EQ(loaded.name, name);
@@ -91,6 +95,37 @@ TEST_F(ModelFile, MetadataIsAsDocumented) {
       {"linear_layers",
        R"(["blocks.0.query_key_value","blocks.0.attention_output","blocks.0.mlp_input","blocks.0.mlp_output"])"}};
   EXPECT_EQ(read_safetensors(path_).metadata, expected);
+}
+
+// transformers reads no file without "format".
+TEST_F(ModelFile, Gpt2IsAsHuggingFaceHasIt) {
+  const auto model = models::create_model("gpt", kTinyGpt);
+  save_model(path_, {.name = "gpt", .model = model, .vocabulary = {"a", "b", "c"}});
+  const Safetensors content = read_safetensors(path_);
+  EXPECT_EQ(content.metadata.at("format"), "pt");
+  EXPECT_EQ(content.metadata.at("model"), "gpt");
+  EXPECT_EQ(content.metadata.at("linear_layers"),
+            R"(["h.0.attn.c_attn","h.0.attn.c_proj","h.0.mlp.c_fc","h.0.mlp.c_proj"])");
+  const at::Tensor weight = model->named_parameters()["blocks.0.query_key_value.weight"];
+  EXPECT_TRUE(content.tensors.at("h.0.attn.c_attn.weight").equal(weight.t()));
+}
+
+TEST_F(ModelFile, QuantisedGpt2KeepsItsOwnNames) {
+  const auto model = models::create_model("gpt", kTinyGpt);
+  models::WeightOnlyInt8QuantHandler(model).convert_for_runtime();
+  save_model(path_, {.name = "gpt", .model = model, .vocabulary = {}, .quantization = kWeightOnlyInt8});
+  EXPECT_FALSE(read_safetensors(path_).metadata.contains("format"));
+  const auto loaded = std::dynamic_pointer_cast<models::Gpt>(load_model(path_).model);
+  const at::Tensor tokens = at::zeros({1, 4}, at::kLong);
+  EXPECT_TRUE(loaded->logits(tokens).equal(std::dynamic_pointer_cast<models::Gpt>(model)->logits(tokens)));
+}
+
+// As padded vocabularies are.
+TEST_F(ModelFile, Gpt2MayHaveMoreTokensThanItsVocabularyHasEntries) {
+  const auto model = models::create_model("gpt", kTinyGpt);
+  save_model(path_, {.name = "gpt", .model = model, .vocabulary = {"a", "b"}});
+  EXPECT_THAT(load_model(path_).vocabulary, ElementsAre("a", "b"));
+  EXPECT_THROW(save_model(path_, {.name = "gpt", .model = model, .vocabulary = {"a", "b", "c", "d"}}), c10::ValueError);
 }
 
 TEST_F(ModelFile, HoldsEveryParameterOnceUnderItsName) {
@@ -141,7 +176,7 @@ TEST_F(ModelFile, WrongMetadataIsNamed) {
   const auto error_with = [&](const std::string& key, const std::string& value) {
     return error_after([&](Safetensors& content) { content.metadata[key] = value; });
   };
-  EXPECT_EQ(error_with("model", "gpt"), "model: unknown name 'gpt'; known: char_gpt, ddp_comm_hook_task, mlp");
+  EXPECT_EQ(error_with("model", "gpt5"), "model: unknown name 'gpt5'; known: char_gpt, ddp_comm_hook_task, gpt, mlp");
   EXPECT_EQ(error_with("options", "{"), "metadata 'options': is no valid JSON at byte 2");
   EXPECT_EQ(error_with("options", R"({"layers":0})"), "char_gpt: option layers must be in 1..256, but is 0");
   EXPECT_EQ(error_with("options", R"({"layers":2.5})"), "char_gpt: option layers must be an integer, but is 2.5");

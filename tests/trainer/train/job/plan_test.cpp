@@ -11,6 +11,7 @@
 #include "hooks/hook_table.h"
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
+#include "trainer/train/files/model_file.h"
 
 namespace narrowcast::job {
 namespace {
@@ -57,6 +58,29 @@ TEST(Plan, SaysWhatTrainsAModule) {
   EXPECT_EQ(make_plan(job, make_inputs(job), 2)["context"], 64);
   job = testing::module_job(folder, testing::kGivesLoss);
   EXPECT_EQ(make_plan(job, make_inputs(job), 2)["loss"], "the module's own");
+}
+
+// A training that resumes must begin with the same file, which may have moved.
+TEST(Plan, SaysWhatATrainingBeginsWith) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  nlohmann::json plan = make_plan(job, make_inputs(job), 1);
+  for (const char* const name : {"init_from", "init_from_hash", "dropout", "label_smoothing"}) {
+    EXPECT_FALSE(plan.contains(name)) << name;
+  }
+  job.init_from = folder / "m.safetensors";
+  files::save_model(job.init_from,
+                    {.name = job.model, .model = make_inputs(small_job(folder)).model, .vocabulary = {}});
+  job.regularization = {.dropout = 0.25, .label_smoothing = 0.125};
+  plan = make_plan(job, make_inputs(job), 1);
+  EXPECT_EQ(plan["init_from"], job.init_from);
+  EXPECT_EQ(plan["init_from_hash"].get<std::string>().size(), 16U);
+  EXPECT_EQ(plan["dropout"], 0.25);
+  EXPECT_EQ(plan["label_smoothing"], 0.125);
+  EXPECT_EQ(entry_role(plan, "init_from"), EntryRole::kFree);
+  for (const char* const name : {"init_from_hash", "dropout", "label_smoothing"}) {
+    EXPECT_EQ(entry_role(plan, name), EntryRole::kSetting) << name;
+  }
 }
 
 TEST(Plan, DiffersWhereTrainingsWould) {

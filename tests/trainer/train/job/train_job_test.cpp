@@ -10,9 +10,12 @@
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
+#include "tests/support/gpt2_weights.h"
 #include "tests/trainer/train/files/script_fixtures.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/files/model_file.h"
+#include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::job {
 namespace {
@@ -95,6 +98,94 @@ TEST(MakeInputs, LoadsAModuleOverText) {
   testing::save_script(testing::table_module(at::eye(2).requires_grad_()), job.model, {"x", "y"});
   EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make_inputs(job); }),
               HasSubstr("is not in the model's vocabulary of 2 characters"));
+}
+
+std::vector<at::Tensor> parameters_of(const TrainJob& job) { return make_inputs(job).model->parameters(); }
+
+// A job of GPT-2 that begins with the weights of a file of Hugging Face's.
+TrainJob gpt2_job(const TemporaryFolder& folder) {
+  TrainJob job = small_job(folder);
+  job.model = "gpt";
+  job.model_options = {{"heads", 4}};
+  job.init_from = folder / "gpt2.safetensors";
+  files::write_safetensors(job.init_from, {.tensors = testing::gpt2_weights({.vocabulary = 40}), .metadata = {}});
+  return job;
+}
+
+TEST(MakeInputs, BeginsWithTheWeightsOfAFile) {
+  const TemporaryFolder folder;
+  TrainJob job = gpt2_job(folder);
+  const JobInputs inputs = make_inputs(job);
+  EXPECT_TRUE(at::equal(inputs.model->parameters()[0], testing::gpt2_weights({.vocabulary = 40}).at("wte.weight")));
+  EXPECT_EQ(inputs.units_per_sample, 8) << "the file's context";
+  EXPECT_EQ(inputs.init_hash, files::hash_of_file(job.init_from));
+  EXPECT_EQ(inputs.model->options()["vocabulary_size"], 40);
+  EXPECT_LT(inputs.vocabulary.size(), 40U) << "the text has fewer characters";
+}
+
+// What save_model wrote of the job's model under another seed.
+TEST(MakeInputs, BeginsWithWhatATrainingWrote) {
+  const TemporaryFolder folder;
+  for (TrainJob job : {small_job(folder), testing::module_job(folder)}) {
+    job.seed = 5;
+    const JobInputs first = make_inputs(job);
+    const bool is_script = first.script != nullptr;
+    if (is_script) first.model->parameters()[0].detach().fill_(0.25);
+    const std::string file = folder / "m.safetensors";
+    files::save_model(
+        file, {.name = is_script ? models::kScript : job.model, .model = first.model, .vocabulary = first.vocabulary});
+    job.seed = 6;
+    EXPECT_FALSE(at::equal(parameters_of(job)[0], first.model->parameters()[0])) << job.model;
+    job.init_from = file;
+    EXPECT_TRUE(at::equal(parameters_of(job)[0], first.model->parameters()[0])) << job.model;
+  }
+}
+
+TEST(MakeInputs, ReadsTextInTheVocabularyOfTheFirstParameters) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.model = "gpt";
+  const JobInputs first = make_inputs(job);
+  std::vector<std::string> reversed(first.vocabulary.rbegin(), first.vocabulary.rend());
+  job.init_from = folder / "m.safetensors";
+  files::save_model(job.init_from, {.name = "gpt", .model = first.model, .vocabulary = reversed});
+  EXPECT_EQ(make_inputs(job).vocabulary, reversed);
+  const int64_t last = static_cast<int64_t>(reversed.size()) - 1;
+  const at::Tensor tokens = first.dataset->training_batch({0}).inputs;
+  EXPECT_TRUE(make_inputs(job).dataset->training_batch({0}).inputs.equal(last - tokens));
+  job.data = {folder.write("greek.txt", testing::verse() + "\xce\xb1")};
+  EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make_inputs(job); }),
+              HasSubstr("is not in the model's vocabulary of "));
+}
+
+TEST(MakeInputs, AVocabularyMustDoForTheData) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const int64_t needed = make_inputs(job).model->options()["vocabulary_size"];
+  job.model = "gpt";
+  EXPECT_EQ(make_inputs(job).model->options()["vocabulary_size"], needed);
+  job.model_options["vocabulary_size"] = 50304;
+  EXPECT_EQ(make_inputs(job).model->options()["vocabulary_size"], 50304);
+  job.model_options["vocabulary_size"] = 3;
+  const std::string error = c10::str("vocabulary_size: is 3, but the data need ", needed);
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { make_inputs(job); }), error);
+  job = gpt2_job(folder);
+  files::write_safetensors(job.init_from, {.tensors = testing::gpt2_weights({.vocabulary = 3}), .metadata = {}});
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { make_inputs(job); }), error);
+}
+
+TEST(MakeInputs, SaysWhatTheModelDoesInTraining) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const models::Batch batch = first_batch(job, make_inputs(job), 0, 1);
+  const double loss = make_inputs(job).model->forward(batch).item<double>();
+  job.regularization.label_smoothing = 0.5;
+  EXPECT_NE(make_inputs(job).model->forward(batch).item<double>(), loss);
+  job.regularization = {.dropout = 0.5};
+  const auto model = make_inputs(job).model;
+  EXPECT_NE(model->forward(batch).item<double>(), model->forward(batch).item<double>());
+  job.regularization = {.dropout = 1};
+  EXPECT_THROW(make_inputs(job), c10::ValueError);
 }
 
 TEST(MakeInputs, RefusesWhatDoesNotFit) {

@@ -1,0 +1,197 @@
+// What a training begins with, from files of every kind.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include <narrowcast/errors.h>
+#include <narrowcast/gpt.h>
+#include <narrowcast/models.h>
+#include "models/weight_only_int8.h"
+#include "tests/support/error_message.h"
+#include "tests/support/gpt2_weights.h"
+#include "tests/support/temporary_folder.h"
+#include "trainer/train/files/model_file.h"
+#include "trainer/train/files/safetensors.h"
+
+namespace narrowcast::files {
+namespace {
+
+using testing::error_message;
+using testing::gpt2_weights;
+using testing::TemporaryFolder;
+
+const models::ModelOptions kSmallGpt2 = {
+    {"layers", 2}, {"heads", 4}, {"width", 16}, {"context", 8}, {"vocabulary_size", 11}};
+
+class InitialStateTest : public ::testing::Test {
+ protected:
+  // Saves a new model of that name and returns it.
+  std::shared_ptr<models::Model> save(const std::string& name, const models::ModelOptions& options) {
+    const auto model = models::create_model(name, options);
+    save_model(path, {.name = name, .model = model, .vocabulary = {}});
+    return model;
+  }
+
+  // A new model that begins with the file, but for what `given` says.
+  std::shared_ptr<models::Model> load(const std::string& name, const models::ModelOptions& given = {}) {
+    const InitialState initial = read_initial_state(path, name);
+    auto model = models::create_model(name, options_with(initial, given));
+    load_initial_state(initial, *model);
+    return model;
+  }
+
+  void write(const models::StateDict& tensors) const { write_safetensors(path, {.tensors = tensors, .metadata = {}}); }
+
+  // What is wrong with the file for a gpt, without its path.
+  std::string corruption() {
+    const std::string message = error_message<CorruptInputError>([&] { load("gpt", {{"heads", 4}}); });
+    return message.starts_with(path + ": ") ? message.substr(path.size() + 2) : message;
+  }
+
+  // Applies `change` to good tensors of GPT-2.
+  template <class Change>
+  std::string corruption_after(const Change& change) {
+    models::StateDict tensors = gpt2_weights();
+    change(tensors);
+    write(tensors);
+    return corruption();
+  }
+
+  std::string wrong_use(const std::string& model, const models::ModelOptions& given = {}) {
+    return error_message<c10::ValueError>([&] { load(model, given); });
+  }
+
+  const TemporaryFolder folder;
+  const std::string path = folder / "m.safetensors";
+};
+
+void expect_equal_parameters(const models::Model& model, const models::Model& expected) {
+  ASSERT_EQ(model.named_parameters().keys(), expected.named_parameters().keys());
+  for (const auto& parameter : model.named_parameters()) {
+    EXPECT_TRUE(parameter.value().equal(expected.named_parameters()[parameter.key()])) << parameter.key();
+    EXPECT_TRUE(parameter.value().requires_grad()) << parameter.key();
+  }
+}
+
+TEST_F(InitialStateTest, Gpt2HasTheShapesOfTheFile) {
+  write(gpt2_weights({.layers = 1, .width = 128, .context = 5, .vocabulary = 7}));
+  const models::ModelOptions expected = {
+      {"layers", 1}, {"heads", 2}, {"width", 128}, {"context", 5}, {"vocabulary_size", 7}};
+  EXPECT_EQ(load("gpt")->options(), expected);
+}
+
+TEST_F(InitialStateTest, Gpt2HasTheTensorsOfTheFile) {
+  const models::StateDict tensors = gpt2_weights();
+  write(tensors);
+  const auto model = load("gpt", {{"heads", 4}, {"layers", 2}});
+  const auto weights = model->named_parameters();
+  EXPECT_TRUE(weights["token_embedding.weight"].equal(tensors.at("wte.weight")));
+  EXPECT_TRUE(weights["blocks.1.mlp_output.weight"].equal(tensors.at("h.1.mlp.c_proj.weight").t()));
+  EXPECT_TRUE(weights["blocks.0.query_key_value.bias"].equal(tensors.at("h.0.attn.c_attn.bias")));
+  save_model(path, {.name = "gpt", .model = model, .vocabulary = {}});
+  const models::StateDict written = read_safetensors(path).tensors;
+  ASSERT_EQ(written.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) EXPECT_TRUE(written.at(name).equal(tensor)) << name;
+}
+
+TEST_F(InitialStateTest, NarrowFloatsAreWidened) {
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    models::StateDict tensors = gpt2_weights();
+    for (auto& [name, tensor] : tensors) tensor = tensor.to(dtype);
+    write(tensors);
+    const at::Tensor bias = load("gpt", {{"heads", 4}})->named_parameters()["final_norm.bias"];
+    EXPECT_EQ(bias.scalar_type(), at::kFloat);
+    EXPECT_TRUE(bias.equal(tensors.at("ln_f.bias").to(at::kFloat)));
+  }
+}
+
+// The number of heads, which no shape says, is in the metadata.
+TEST_F(InitialStateTest, WhatATrainingWroteComesBack) {
+  for (const std::string name : {"gpt", "char_gpt"}) {
+    const auto model = save(name, kSmallGpt2);
+    const auto loaded = load(name);
+    EXPECT_EQ(loaded->options(), kSmallGpt2) << name;
+    expect_equal_parameters(*loaded, *model);
+  }
+  const auto mlp = save("mlp", {{"inputs", 6}, {"hidden", 5}, {"classes", 3}});
+  expect_equal_parameters(*load("mlp", {{"hidden", 5}}), *mlp);
+}
+
+TEST_F(InitialStateTest, CharGptBecomesGpt) {
+  const auto model = save("char_gpt", kSmallGpt2);
+  expect_equal_parameters(*load("gpt"), *model);
+}
+
+TEST_F(InitialStateTest, TheVocabularyIsTheFiles) {
+  const auto model = models::create_model("gpt", kSmallGpt2);
+  save_model(path, {.name = "gpt", .model = model, .vocabulary = {"b", "a"}});
+  EXPECT_EQ(read_initial_state(path, "gpt").vocabulary, std::vector<std::string>({"b", "a"}));
+}
+
+TEST_F(InitialStateTest, AFlagThatContradictsTheFileIsNamedWithBothValues) {
+  write(gpt2_weights());
+  EXPECT_EQ(wrong_use("gpt", {{"width", 32}}), "width: is 32, but 16 in " + path + ", which init_from names");
+  EXPECT_EQ(wrong_use("gpt", {{"vocabulary_size", 12}}),
+            "vocabulary_size: is 12, but 11 in " + path + ", which init_from names");
+  EXPECT_EQ(wrong_use("gpt"), "gpt: option heads must be given for a width that is no multiple of 64, but width is 16");
+}
+
+TEST_F(InitialStateTest, WrongTensorsAreNamed) {
+  EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors.erase("h.0.mlp.c_fc.bias"); }),
+            "the model's tensor 'h.0.mlp.c_fc.bias' is missing");
+  EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors["h.0.extra"] = at::ones({1}); }),
+            "tensor 'h.0.extra' is none of the model's");
+  EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors["h.5.ln_1.bias"] = at::ones({16}); }),
+            "tensor 'h.5.ln_1.bias' is none of the model's");
+  // As a torch.nn.Linear has it.
+  EXPECT_EQ(corruption_after([](models::StateDict& tensors) {
+              tensors["h.0.attn.c_attn.weight"] = at::ones({48, 16});
+            }),
+            "tensor 'h.0.attn.c_attn.weight' has the shape [48, 16], but the model's has [16, 48]");
+  EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors["ln_f.bias"] = at::ones({16}, at::kDouble); }),
+            "tensor 'ln_f.bias' has the dtype Double, but the model's has Float");
+}
+
+TEST_F(InitialStateTest, NothingChangesIfATensorIsWrong) {
+  models::StateDict tensors = gpt2_weights();
+  tensors.erase("wpe.weight");
+  tensors["wpe.weight"] = at::ones({8, 17});
+  write(tensors);
+  const auto model = models::create_model("gpt", kSmallGpt2);
+  const at::Tensor before = model->named_parameters()["token_embedding.weight"].clone();
+  EXPECT_THROW(load_initial_state(read_initial_state(path, "gpt"), *model), CorruptInputError);
+  EXPECT_TRUE(model->named_parameters()["token_embedding.weight"].equal(before));
+}
+
+TEST_F(InitialStateTest, FilesOfSomethingElseAreNamed) {
+  save("mlp", {});
+  EXPECT_EQ(wrong_use("gpt"), "init_from: " + path + " holds the model mlp, not gpt");
+  save("gpt", kSmallGpt2);
+  EXPECT_EQ(wrong_use("char_gpt"), "init_from: " + path + " holds the model gpt, not char_gpt");
+  EXPECT_EQ(error_message<c10::ValueError>([] { read_initial_state("m.pt", "gpt"); }),
+            "init_from: m.pt is not named *.safetensors, a file of weights");
+  EXPECT_THROW(read_initial_state(folder / "none.safetensors", "gpt"), c10::ValueError);
+  models::WeightOnlyInt8QuantHandler handler(models::create_model("char_gpt", kSmallGpt2));
+  save_model(path, {.name = "char_gpt",
+                    .model = std::dynamic_pointer_cast<models::Model>(handler.convert_for_runtime()),
+                    .vocabulary = {},
+                    .quantization = kWeightOnlyInt8});
+  EXPECT_EQ(wrong_use("gpt"), "init_from: " + path + " is quantised: it has no weights that could be trained");
+}
+
+// 3 TiB of memory otherwise.
+TEST_F(InitialStateTest, AModelOutOfProportionIsNotMade) {
+  write({{"wte.weight", at::ones({1, 16384})}, {"wpe.weight", at::ones({1, 16384})}});
+  const InitialState initial = read_initial_state(path, "gpt");
+  const models::ModelOptions options = options_with(initial, {});
+  models::ModelOptions many = options;
+  many["layers"] = 256;
+  EXPECT_EQ(error_message<CorruptInputError>([&] { check_size(initial, "gpt", many); }).substr(path.size()),
+            ": holds 32768 numbers, but a gpt with its options has 824688312320 parameters");
+  write(gpt2_weights());
+  EXPECT_NO_THROW(check_size(read_initial_state(path, "gpt"), "gpt", kSmallGpt2));
+}
+
+}  // namespace
+}  // namespace narrowcast::files
