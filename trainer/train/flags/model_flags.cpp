@@ -146,7 +146,7 @@ void refuse_other_datas_flags(const program::CommandLine& line, const models::Mo
   if (data::holds_tokens(absl::GetFlag(FLAGS_data))) {
     refuse(line, {"sample_length"}, "with token files, which say nothing of characters");
   } else if (!model.is_gpt2) {
-    refuse(line, {"vocabulary"}, "without token files: " + model.name + " has that of its text");
+    refuse(line, {"vocabulary"}, "without token files");
   }
 }
 
