@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{{"--evaluate=m.pt", "--steps=3"}, "--steps: has no effect with --evaluate"},
         WrongUse{{"--evaluate=m.pt", "--prompt=x"}, "--prompt: has no effect"},
         WrongUse{{"--evaluate=m.safetensors", "--context=3"}, "--context: has no effect"},
-        WrongUse{{"--evaluate=m.pt", "--model=ddp_comm_hook_task"}, "evaluated as char_gpt or mlp"},
+        WrongUse{{"--evaluate=m.pt", "--model=ddp_comm_hook_task"}, "evaluated as char_gpt or gpt or mlp"},
         WrongUse{{"--overwrite"}, "without --output_dir and --checkpoint_dir"}, WrongUse{{"--seed=-1"}, "seed"},
         WrongUse{{"--eval_batches=0", "--eval_every=2"}, "--eval_every: has no effect"},
         WrongUse{{"--accumulation_steps=5"}, "batch_size: must be divisible"},
