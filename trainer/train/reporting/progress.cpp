@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <iomanip>
 #include <sstream>
 #include <utility>
@@ -12,6 +13,8 @@ namespace narrowcast::reporting {
 namespace {
 
 constexpr const char* kEraseLine = "\r\x1b[K";
+constexpr const char* kCutLines = "\x1b[?7l";  // What is wider than the screen would be a second line, which stays.
+constexpr const char* kWrapLines = "\x1b[?7h";
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kNormal = "\x1b[0m";
 
@@ -34,7 +37,37 @@ std::string format_milliseconds(double seconds) {
   return text.str();
 }
 
+std::string exchange_text(const ExchangeReport& exchange) {
+  return c10::str("exchange ", format_percent(exchange.share), ", wait for rank ", exchange.slowest_rank, " ",
+                  format_percent(exchange.waiting_share));
+}
+
 }  // namespace
+
+void Observers::own(std::unique_ptr<TrainingObserver> observer) {
+  add(*observer);
+  owned_.push_back(std::move(observer));
+}
+
+void Observers::on_step(const StepReport& report) {
+  std::ranges::for_each(observers_, [&](auto* observer) { observer->on_step(report); });
+}
+
+void Observers::on_evaluation(const EvaluationReport& report) {
+  std::ranges::for_each(observers_, [&](auto* observer) { observer->on_evaluation(report); });
+}
+
+void Observers::on_checkpoint(const CheckpointReport& report) {
+  std::ranges::for_each(observers_, [&](auto* observer) { observer->on_checkpoint(report); });
+}
+
+void Observers::on_buckets(const BucketsReport& report) {
+  std::ranges::for_each(observers_, [&](auto* observer) { observer->on_buckets(report); });
+}
+
+void Observers::on_hook(const HookReport& report) {
+  std::ranges::for_each(observers_, [&](auto* observer) { observer->on_hook(report); });
+}
 
 Progress::Progress(std::ostream& out, ProgressOptions options) : out_(out), options_(std::move(options)) {}
 
@@ -51,11 +84,15 @@ void Progress::on_step(const StepReport& report) {
   }
   const auto steps_left = static_cast<double>(options_.steps - report.step);
   const double seconds_left = report.seconds / static_cast<double>(report.step) * steps_left;
-  print_line(c10::str(position(report.step), "  loss ", four_digits(report.loss), "  lr ",
-                      format_learning_rate(report.learning_rate), "  ", format_count(report.units_per_second), " ",
-                      options_.unit, "/s  ", format_bytes(static_cast<double>(report.payload_bytes_sent)), " sent  ",
-                      report.skipped_steps > 0 ? c10::str(report.skipped_steps, " skipped  ") : "",
-                      format_duration(last ? report.seconds : seconds_left), last ? " in all" : " left"));
+  const std::optional<ExchangeReport>& exchange = report.exchange;
+  const std::string line =
+      c10::str(position(report.step), "  loss ", four_digits(report.loss), "  lr ",
+               format_learning_rate(report.learning_rate), "  ", format_count(report.units_per_second), " ",
+               options_.unit, "/s  ", format_bytes(static_cast<double>(report.payload_bytes_sent)), " sent  ",
+               exchange ? exchange_text(*exchange) + "  " : "",
+               report.skipped_steps > 0 ? c10::str(report.skipped_steps, " skipped  ") : "",
+               format_duration(last ? report.seconds : seconds_left), last ? " in all" : " left");
+  print_line(options_.terminal ? kCutLines + line + kWrapLines : line);
   next_line_at_ = report.seconds + options_.seconds_between_lines;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -20,6 +21,13 @@ struct OuterReport {
   std::optional<int64_t> staleness = std::nullopt;  // see OuterOptimizer::staleness
 };
 
+// What ranks wait for between the backward pass and the optimizer step, since the previous report.
+struct ExchangeReport {
+  double share = 0;          // of the time, by the rank that waits least: for the exchange itself
+  int64_t slowest_rank = 0;  // that rank: the others wait for it, too
+  double waiting_share = 0;  // of the time, which the others, on average, wait for it
+};
+
 // The state after some optimizer steps.
 struct StepReport {
   int64_t step = 0;          // optimizer steps done
@@ -31,8 +39,9 @@ struct StepReport {
   double seconds = 0;                // since the training began
   int64_t payload_bytes_sent = 0;    // by this rank since the training began, see CommHook::payload_bytes_sent
   int64_t measuring_bytes_sent = 0;  // by this rank, to measure links and exchanges; since the process began
-  std::optional<double> compression = std::nullopt;  // of the last step, see CommHook::compression
-  int64_t skipped_steps = 0;                         // since the training began, because a gradient was not finite
+  std::optional<double> compression = std::nullopt;       // of the last step, see CommHook::compression
+  int64_t skipped_steps = 0;                              // since the training began, because a gradient was not finite
+  std::optional<ExchangeReport> exchange = std::nullopt;  // of several ranks, on the CPU, where all average every step
   std::optional<OuterReport> outer = std::nullopt;  // with an outer optimizer; its bytes are in payload_bytes_sent, too
 };
 
@@ -91,6 +100,24 @@ class TrainingObserver {
   virtual void on_checkpoint(const CheckpointReport& /*report*/) {}
   virtual void on_buckets(const BucketsReport& /*report*/) {}
   virtual void on_hook(const HookReport& /*report*/) {}
+};
+
+// Passes every report on to several observers, in the order in which they were added.
+class Observers : public TrainingObserver {
+ public:
+  // One that outlives this.
+  void add(TrainingObserver& observer) { observers_.push_back(&observer); }
+  void own(std::unique_ptr<TrainingObserver> observer);
+
+  void on_step(const StepReport& report) override;
+  void on_evaluation(const EvaluationReport& report) override;
+  void on_checkpoint(const CheckpointReport& report) override;
+  void on_buckets(const BucketsReport& report) override;
+  void on_hook(const HookReport& report) override;
+
+ private:
+  std::vector<TrainingObserver*> observers_;
+  std::vector<std::unique_ptr<TrainingObserver>> owned_;
 };
 
 // How the line looks, and how often it comes.

@@ -14,6 +14,14 @@ data::BatchPlan make_plan(const TrainingOptions& options, int64_t world_size) {
 
 }  // namespace
 
+ExchangeClock::ExchangeClock(const std::vector<at::Tensor>& parameters)
+    : last_gradient_(Clock::now()),
+      hooks_(parameters, [this](size_t /*parameter*/) { last_gradient_ = Clock::now(); }) {}
+
+void ExchangeClock::end_pass() {
+  seconds_ += std::chrono::duration<double>(Clock::now() - last_gradient_.load()).count();
+}
+
 OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions& options)
     : options_(options),
       rank_(setup.group->getRank()),
@@ -23,6 +31,7 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       parameters_(trained_parameters(*setup.model)),
       window_loss_(zero()),
       feed_(setup.dataset, parameters_.at(0).device()),
+      exchange_clock_(parameters_.at(0).is_cpu() ? std::make_unique<ExchangeClock>(parameters_) : nullptr),
       ddp_(setup.model, setup.group, setup.ddp),
       optimizer_(make_optimizer(*setup.model, options.optimizer)) {
   if (setup.outer.has_value()) {
@@ -47,6 +56,10 @@ int64_t OptimizerSteps::payload_bytes_sent() const {
 }
 
 int64_t OptimizerSteps::measuring_bytes_sent() const { return collectives::measuring_bytes_sent(ddp_.process_group()); }
+
+std::optional<double> OptimizerSteps::take_exchange_seconds() {
+  return exchange_clock_ ? std::optional(exchange_clock_->take_seconds()) : std::nullopt;
+}
 
 void OptimizerSteps::take_next(Counters& counters) {
   const int64_t step = ++counters.step;
@@ -78,6 +91,9 @@ at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
   const at::Tensor loss = forward(feed_.take()) / static_cast<double>(options_.accumulation_steps);
   ddp_.backward(scaler_ ? scaler_->scaled(loss) : loss);
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
+  if (is_last && exchange_clock_) {
+    exchange_clock_->end_pass();
+  }
   prepare(is_last ? step + 1 : step, is_last ? 0 : micro_step + 1);
   return loss.detach();
 }

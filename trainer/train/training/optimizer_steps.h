@@ -3,12 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/outer_optimizer.h>
+#include "trainer/ddp/bucket_size.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/precision.h"
@@ -16,6 +20,26 @@
 #include "trainer/train/training/training_state.h"
 
 namespace narrowcast::training {
+
+// How long this rank waits for averages when its own gradients are there, which is what a backward pass does not hide
+// of the exchange. Of gradients on a GPU, which the host does not wait for, nothing is known.
+class ExchangeClock {
+ public:
+  // Before a Reducer watches the parameters: what it does with the last gradient is exchange.
+  explicit ExchangeClock(const std::vector<at::Tensor>& parameters);
+
+  // Directly after a backward pass that has averaged gradients.
+  void end_pass();
+  // Of all passes since the last call.
+  double take_seconds() { return std::exchange(seconds_, 0); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::atomic<Clock::time_point> last_gradient_;  // written by the thread of the backward pass
+  double seconds_ = 0;
+  AccumulatorHooks hooks_;
+};
 
 // One rank's part in them: batches, gradients and their exchange, updates.
 class OptimizerSteps {
@@ -41,6 +65,9 @@ class OptimizerSteps {
   // Leaves counters.window_loss alone.
   void take_next(Counters& counters);
 
+  // In seconds since the last call, as ExchangeClock has it; none on a GPU.
+  std::optional<double> take_exchange_seconds();
+
   // What Counters has under that name, kept on the device: asking for it waits for a GPU.
   double window_loss() const { return window_loss_.item<double>(); }
   void set_window_loss(double sum) { window_loss_.fill_(sum); }
@@ -61,6 +88,7 @@ class OptimizerSteps {
   std::vector<at::Tensor> parameters_;
   at::Tensor window_loss_;
   BatchFeed feed_;
+  std::unique_ptr<ExchangeClock> exchange_clock_;  // before ddp_, which has a Reducer; null on a GPU
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<OuterOptimizer> outer_;   // after ddp_, which makes the parameters equal

@@ -2,9 +2,11 @@
 #include <narrowcast/consensus.h>
 #include "trainer/ddp/process_group/first_failure.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -102,6 +104,7 @@ class TrainingRun {
     const std::vector<double> sums =
         all_reduce_sum(setup_.group, {steps_.window_loss(), static_cast<double>(counters_.window_steps)});
     const double seconds = window_seconds();
+    exchange_ = exchange_report(seconds);
     counters_.seconds += seconds;
     counters_.training_loss = sums[0] / sums[1];
     if (!std::isfinite(counters_.training_loss)) {
@@ -117,6 +120,24 @@ class TrainingRun {
     window_began_ = Clock::now();
   }
 
+  // Collective: every rank learns how long each has waited of these seconds. With an outer optimizer most steps wait
+  // for few ranks, and the outer exchange waits elsewhere.
+  std::optional<reporting::ExchangeReport> exchange_report(double seconds) {
+    const std::optional<double> waited = steps_.take_exchange_seconds();
+    const int64_t ranks = setup_.group->getSize();
+    if (!waited.has_value() || steps_.outer() != nullptr || ranks == 1) {
+      return std::nullopt;
+    }
+    std::vector<double> shares(static_cast<size_t>(ranks));
+    shares.at(static_cast<size_t>(setup_.group->getRank())) = *waited / seconds;
+    shares = all_reduce_sum(setup_.group, shares);
+    const auto least = std::ranges::min_element(shares);
+    const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+    return reporting::ExchangeReport{.share = *least,
+                                     .slowest_rank = least - shares.begin(),
+                                     .waiting_share = (all - *least) / static_cast<double>(ranks - 1) - *least};
+  }
+
   // Reports the steps since the last report, which took so many seconds.
   reporting::StepReport step_report(double seconds) {
     const int64_t units = counters_.window_batches * options_.batch_size * setup_.units_per_sample;
@@ -130,6 +151,7 @@ class TrainingRun {
             .measuring_bytes_sent = steps_.measuring_bytes_sent(),
             .compression = steps_.model().compression(),
             .skipped_steps = counters_.skipped_steps,
+            .exchange = exchange_,
             .outer = outer_report()};
   }
 
@@ -247,6 +269,7 @@ class TrainingRun {
   bool buckets_reported_ = false;
   std::optional<int64_t> diverged_at_;
   std::string decision_;  // That was reported last.
+  std::optional<reporting::ExchangeReport> exchange_;
   Clock::time_point window_began_;
 };
 

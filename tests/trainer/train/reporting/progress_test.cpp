@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <sstream>
 
 namespace narrowcast::reporting {
@@ -35,6 +36,30 @@ TEST(Progress, PlainLineTellsAll) {
   Progress progress(out, {.steps = 400, .unit = "tokens"});
   progress.on_step(report_at(100, 5));
   EXPECT_EQ(out.str(), "step 100/400  loss 2.5000  lr 3.0e-03  41.2k tokens/s  3.10 MB sent  15 s left\n");
+}
+
+TEST(Progress, PlainLineTellsWhatRanksWaitFor) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 400, .unit = "tokens"});
+  StepReport report = report_at(100, 5);
+  report.exchange = ExchangeReport{.share = 0.124, .slowest_rank = 3, .waiting_share = 0.05};
+  progress.on_step(report);
+  EXPECT_THAT(out.str(), HasSubstr("  3.10 MB sent  exchange 12%, wait for rank 3 5%  15 s left\n"));
+}
+
+TEST(Observers, AllAreTold) {
+  std::ostringstream own;
+  std::ostringstream other;
+  Progress outlives(other, {.steps = 10});
+  Observers observers;
+  observers.add(outlives);
+  observers.own(std::make_unique<Progress>(own, ProgressOptions{.steps = 10}));
+  observers.on_step(report_at(1, 1));
+  observers.on_evaluation({.step = 1, .loss = 2.25});
+  observers.on_hook({.step = 1, .hook = "auto", .decision = "int8"});
+  observers.on_buckets({.step = 3, .chosen = {3, 15, 0.0063}, .sizes = {{3, 15, 0.0063}}});
+  EXPECT_EQ(lines_in(own), 4);
+  EXPECT_EQ(own.str(), other.str());
 }
 
 TEST(Progress, SaysWhichBucketsWereChosenAndWhy) {
@@ -91,8 +116,8 @@ TEST(Progress, TerminalLineIsOverwritten) {
   progress.on_step(report_at(1, 0.1));
   progress.on_step(report_at(2, 0.2));
   EXPECT_EQ(lines_in(out), 0);
-  EXPECT_THAT(out.str(), StartsWith("\r\x1b[K"));
-  EXPECT_THAT(out.str(), HasSubstr("left\r\x1b[Kstep  2/10"));
+  EXPECT_THAT(out.str(), StartsWith("\r\x1b[K\x1b[?7lstep  1/10")) << "never a second line on the screen";
+  EXPECT_THAT(out.str(), HasSubstr("left\x1b[?7h\r\x1b[K\x1b[?7lstep  2/10"));
 }
 
 TEST(Progress, TerminalKeepsEvaluationsAndEndsItsLine) {

@@ -102,6 +102,45 @@ TEST_P(TrainingWorldTest, AllRanksEndWithTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TrainingWorldTest, ::testing::Values(1, 2, 3, 4));
 
+// Computes much more than others for the same loss.
+struct SlowGpt : models::CharGpt {
+  using CharGpt::CharGpt;
+  at::Tensor forward(const models::Batch& batch) override {
+    const at::NoGradGuard unused;
+    for (int i = 0; i < 50; ++i) CharGpt::forward(batch);
+    const at::AutoGradMode used(true);
+    return CharGpt::forward(batch);
+  }
+};
+
+TEST(Train, ReportsForWhomRanksWait) {
+  std::vector<std::shared_ptr<models::Model>> models = small_models(3);
+  at::manual_seed(1);
+  models[1] =
+      std::make_shared<SlowGpt>(models::CharGptOptions{.layers = 1,
+                                                       .heads = 2,
+                                                       .width = 16,
+                                                       .context = testing::kSmallContext,
+                                                       .vocabulary_size = small_text().corpus().vocabulary().size()});
+  Recorder recorder;
+  const data::TextDataset dataset = small_text();
+  TrainingOptions options = small_training();
+  options.batch_size = 12;
+  run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+    train({.model = models[rank], .dataset = dataset, .group = group, .observer = rank == 0 ? &recorder : nullptr},
+          options);
+  });
+  ASSERT_FALSE(recorder.steps.empty());
+  for (const reporting::StepReport& report : recorder.steps) {
+    ASSERT_TRUE(report.exchange.has_value());
+    EXPECT_EQ(report.exchange->slowest_rank, 1);
+    EXPECT_GT(report.exchange->share, 0);
+    EXPECT_GT(report.exchange->waiting_share, 0.05) << "of two ranks that have little to do";
+    EXPECT_LT(report.exchange->share + report.exchange->waiting_share, 1);
+  }
+  EXPECT_FALSE(train_on(1, small_training()).recorder.steps.at(0).exchange.has_value()) << "there is nobody";
+}
+
 TEST(Train, ReportsTheChosenBucketsOnce) {
   Recorder recorder;
   std::vector<std::shared_ptr<models::Model>> models;
