@@ -1,4 +1,5 @@
-# Where tests find CPython 3.11 and the torch package that `third_party/setup --python` gets, of the version the build has.
+# Where tests find CPython 3.11, and the torch and tensorboard packages that `third_party/setup --python` gets: torch of the
+# version the build has.
 find_package(Python3 3.11 EXACT QUIET COMPONENTS Interpreter)  # Another one: -DPython3_EXECUTABLE=FILE.
 set(_cache "$ENV{XDG_CACHE_HOME}")
 if(NOT _cache)
@@ -8,6 +9,24 @@ set(_cache "${_cache}/narrowcast")
 set(NARROWCAST_PYTHON_TORCH
   "${_cache}/libtorch-${LibTorch_VERSION}-cuda:${_cache}/python-torch-${LibTorch_VERSION}:${_cache}/python-data"
   CACHE STRING "PYTHONPATH with the torch package, of the build's LibTorch version, numpy and safetensors, for the tests that run Python")
+file(STRINGS "${PROJECT_SOURCE_DIR}/third_party/python-tensorboard.txt" _tensorboard REGEX "^tensorboard==")
+string(REGEX REPLACE "^tensorboard==([0-9.]*).*" "\\1" _tensorboard "${_tensorboard}")
+set(NARROWCAST_PYTHON_TENSORBOARD "${_cache}/python-tensorboard-${_tensorboard}"
+  CACHE STRING "PYTHONPATH with the tensorboard package, for the test of event files")
 # Python compiles what it imports, 1500 files for torch. It keeps them here for all clones, whatever the caller's
 # environment says: to import torch takes 1.7 s of processor time then, and 3.4 s otherwise.
 set(NARROWCAST_PYTHON_BYTECODE "${_cache}/python-bytecode")
+
+# narrowcast_python_test(<name> <module>...): unittest modules of tests/python in one process, because to import torch takes
+# seconds. They find what lies in the folders of ${packages}.
+function(narrowcast_python_test name)
+  set(python "")
+  if(Python3_FOUND)
+    set(python "${Python3_EXECUTABLE}")
+  endif()
+  add_test(NAME python.${name}
+    COMMAND "${PROJECT_SOURCE_DIR}/tests/python/run_tests" "${python}" "${packages}" ${ARGN})
+  set_tests_properties(python.${name} PROPERTIES LABELS programs TIMEOUT 600 COST 100 SKIP_RETURN_CODE 77
+    FAIL_REGULAR_EXPRESSION "Ran 0 tests"
+    ENVIRONMENT "NARROWCAST_OPS_LIBRARY=$<TARGET_FILE:narrowcast_ops>;PYTHONDONTWRITEBYTECODE=;PYTHONPYCACHEPREFIX=${NARROWCAST_PYTHON_BYTECODE}")
+endfunction()

@@ -7,9 +7,11 @@
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/files/file_io.h"
 #include "trainer/train/flags/train_flags.h"
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/job/train_job.h"
+#include "trainer/train/reporting/report.h"
 
 namespace {
 
@@ -22,6 +24,16 @@ void keep_libtorch_quiet() {
   c10::initLogging();
 }
 
+// A page of trainings that others have left.
+int compare(const narrowcast::Comparison& comparison, const narrowcast::WorkerEnv& env) {
+  if (env.rank == 0) {
+    narrowcast::files::check_replaceable("report", comparison.report);
+    narrowcast::reporting::write_report(comparison.report,
+                                        narrowcast::reporting::trainings_document(comparison.trainings));
+  }
+  return narrowcast::program::kSuccess;
+}
+
 int run(const narrowcast::program::CommandLine& line) {
   keep_libtorch_quiet();
   const auto session = narrowcast::SessionEnv::from_environment();
@@ -30,6 +42,9 @@ int run(const narrowcast::program::CommandLine& line) {
                                                .results = std::cout,
                                                .progress = std::cerr,
                                                .progress_is_terminal = is_terminal(session)};
+  if (const auto comparison = narrowcast::read_comparison(line)) {
+    return compare(*comparison, context.env);
+  }
   if (const auto evaluation = narrowcast::read_evaluation_job(line)) {
     return narrowcast::inference::run_evaluation_job(*evaluation, context);
   }

@@ -122,6 +122,17 @@ void AtomicFile::commit_unsynced() {
   temporary_path_.clear();
 }
 
+void check_replaceable(const std::string& option, const std::string& path) {
+  const std::string folder = folder_of(path);
+  std::error_code error;
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder, error), option, ": ", path, ": there is no folder ", folder);
+  try {
+    const AtomicFile unused(path);  // It is gone without a commit.
+  } catch (const c10::ValueError& failure) {
+    TORCH_CHECK_VALUE(false, option, ": ", failure.what_without_backtrace());
+  }
+}
+
 // Not every file system can sync a folder: its files are complete either way.
 void sync_folder(const std::string& folder) {
   const FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -65,6 +65,10 @@ class AtomicFile {
   int64_t bytes_ = 0;
 };
 
+// Throws c10::ValueError "OPTION: PATH: ..." if there is no such folder, or AtomicFile could not replace what is there.
+// Leaves it as it is.
+void check_replaceable(const std::string& option, const std::string& path);
+
 // Makes the names in a folder (files made, renamed or removed) durable, where the file system can.
 void sync_folder(const std::string& folder);
 

@@ -104,21 +104,8 @@ bool is_in(const std::vector<std::string>& flags, const std::string& flag) {
   return std::find(flags.begin(), flags.end(), flag) != flags.end();
 }
 
-// Every flag of the program that an evaluation does not use.
-std::vector<std::string> other_flags() {
-  std::vector<std::string> flags;
-  for (const program::FlagGroup& group : train_description().groups) {
-    for (const std::string& flag : group.flags) {
-      if (!is_in(kUsedByEvaluation, flag) && !is_in(worker_flags(), flag)) {
-        flags.push_back(flag);
-      }
-    }
-  }
-  return flags;
-}
-
 void refuse_useless_flags(const program::CommandLine& line, const std::string& file) {
-  refuse(line, other_flags(), "with --evaluate");
+  refuse_all_but(line, kUsedByEvaluation, "with --evaluate");
   if (!file.ends_with(files::kScriptSuffix)) {
     refuse(line, {"model", "context", "loss"}, "with --evaluate=" + file + ", which says it itself");
   }
@@ -157,6 +144,16 @@ void refuse_context_of_images(const program::CommandLine& line, const std::strin
 }
 
 }  // namespace
+
+void refuse_all_but(const program::CommandLine& line, const std::vector<std::string>& used, const std::string& reason) {
+  for (const program::FlagGroup& group : train_description().groups) {
+    for (const std::string& flag : group.flags) {
+      if (!is_in(used, flag) && !is_in(worker_flags(), flag)) {
+        refuse(line, {flag}, reason);
+      }
+    }
+  }
+}
 
 const std::vector<std::string>& evaluation_flags() {
   static const std::vector<std::string> flags = {"evaluate", "generate", "prompt", "temperature", "top_k"};

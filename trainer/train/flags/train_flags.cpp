@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -81,6 +82,13 @@ ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors, of a TorchScript module also model.pt, and metrics.jsonl; made if it is not "
           "there. Without it nothing is written.");
 ABSL_FLAG(std::string, prometheus_file, "", "File of metrics for node_exporter (NAME.prom), replaced at each report.");
+ABSL_FLAG(std::string, tensorboard_dir, "",
+          "Folder for an event file that TensorBoard reads; made if it is not there.");
+ABSL_FLAG(
+    std::string, report, "",
+    "Page (NAME.html) of the curves and numbers in --output_dir's metrics.jsonl, written at checkpoints and the end.");
+ABSL_FLAG(std::vector<std::string>, compare, {},
+          "Instead of training, write --report of these: folders with a metrics.jsonl, or such files.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
 
 ABSL_FLAG(std::string, checkpoint_dir, "",
@@ -120,8 +128,9 @@ const std::vector<std::string> kTrainingFlags = {
     "steps",    "batch_size",        "accumulation_steps",  "optimizer",   "learning_rate",
     "schedule", "min_learning_rate", "warmup_steps",        "decay_steps", "weight_decay",
     "momentum", "clip_grad_norm",    "skip_nonfinite_steps"};
-const std::vector<std::string> kOutputFlags = {"eval_every",    "eval_batches", "early_stop", "log_every",
-                                               "sample_length", "output_dir",   "overwrite",  "prometheus_file"};
+const std::vector<std::string> kOutputFlags = {"eval_every",      "eval_batches", "early_stop", "log_every",
+                                               "sample_length",   "output_dir",   "overwrite",  "prometheus_file",
+                                               "tensorboard_dir", "report",       "compare"};
 const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
                                                    "resume_from"};
 
@@ -190,6 +199,9 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
   if (absl::GetFlag(FLAGS_output_dir).empty() && !line.given("checkpoint_dir")) {
     refuse(line, {"overwrite"}, "without --output_dir and --checkpoint_dir");
   }
+  if (absl::GetFlag(FLAGS_output_dir).empty()) {
+    refuse(line, {"report"}, "without --output_dir, whose metrics.jsonl it shows, or --compare");
+  }
 }
 
 training::OptimizerOptions read_optimizer() {
@@ -231,6 +243,10 @@ training::TrainingOptions read_training(const CommandLine& line) {
   options.log_every = absl::GetFlag(FLAGS_log_every);
   options.seed = static_cast<uint64_t>(absl::GetFlag(FLAGS_seed));
   return options;
+}
+
+void check_file(const CommandLine& line, const std::string& flag, const std::string& value) {
+  TORCH_CHECK_VALUE(!line.given(flag) || !value.empty(), "--", flag, ": must name a file");
 }
 
 void check_folder(const CommandLine& line, const std::string& flag, const std::string& value) {
@@ -312,6 +328,8 @@ program::Description train_description() {
                         "--checkpoint_dir=runs/book/checkpoints --resume"},
                        {"see what a trained model is worth, and what it writes",
                         "narrowcast-train --evaluate=runs/book/model.safetensors --data=book.txt --generate=500"},
+                       {"look at two trainings beside each other in a browser",
+                        "narrowcast-train --compare=runs/book,runs/net --report=trainings.html"},
                        {"see what would be done", "narrowcast-train --data=book.txt --dry_run"},
                        {"verify every hook's gradients on the task of PyTorch's own test",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=ddp_comm_hook_task "
@@ -346,9 +364,12 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
                 .overwrite = absl::GetFlag(FLAGS_overwrite),
                 .sample_length = absl::GetFlag(FLAGS_sample_length),
-                .prometheus_file = absl::GetFlag(FLAGS_prometheus_file)};
-  TORCH_CHECK_VALUE(!line.given("prometheus_file") || !job.output.prometheus_file.empty(),
-                    "--prometheus_file: must name a file");
+                .prometheus_file = absl::GetFlag(FLAGS_prometheus_file),
+                .tensorboard_dir = absl::GetFlag(FLAGS_tensorboard_dir),
+                .report = absl::GetFlag(FLAGS_report)};
+  check_file(line, "prometheus_file", job.output.prometheus_file);
+  check_folder(line, "tensorboard_dir", job.output.tensorboard_dir);
+  check_file(line, "report", job.output.report);
   job.checkpoints = read_checkpoints(line);
   job.verification = read_verification(line, job.ddp.hook());
   if (job.verification.has_value()) {
@@ -356,6 +377,18 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   }
   job.dry_run = absl::GetFlag(FLAGS_dry_run);
   return job;
+}
+
+std::optional<Comparison> read_comparison(const CommandLine& line) {
+  if (!line.given("compare")) {
+    return std::nullopt;
+  }
+  refuse_all_but(line, {"compare", "report"}, "with --compare");
+  const std::vector<std::string> trainings = absl::GetFlag(FLAGS_compare);
+  TORCH_CHECK_VALUE(!trainings.empty() && std::ranges::find(trainings, "") == trainings.end(),
+                    "--compare: must name folders with a metrics.jsonl, or such files");
+  TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_report).empty(), "--compare: needs --report, the page to write");
+  return Comparison{.trainings = trainings, .report = absl::GetFlag(FLAGS_report)};
 }
 
 }  // namespace narrowcast

@@ -22,6 +22,15 @@ program::Description train_description();
 // effect with the others; values are checked where they are used.
 job::TrainJob read_train_job(const program::CommandLine& line, const WorkerEnv& env);
 
+// Trainings to be shown beside each other.
+struct Comparison {
+  std::vector<std::string> trainings;  // folders with a metrics.jsonl, or such files
+  std::string report;                  // the page
+};
+
+// The comparison that the command line asks for; none without --compare. Throws as read_train_job does.
+std::optional<Comparison> read_comparison(const program::CommandLine& line);
+
 // The evaluation that the command line asks for; none without --evaluate. Throws as read_train_job does.
 std::optional<inference::EvaluationJob> read_evaluation_job(const program::CommandLine& line);
 
@@ -63,5 +72,8 @@ DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook);
 
 // Throws c10::ValueError "--FLAG: has no effect REASON" if one of `flags` was given.
 void refuse(const program::CommandLine& line, const std::vector<std::string>& flags, const std::string& reason);
+
+// The same for every flag of the program but `used` and worker_flags().
+void refuse_all_but(const program::CommandLine& line, const std::vector<std::string>& used, const std::string& reason);
 
 }  // namespace narrowcast

@@ -14,10 +14,10 @@
 #include "models/script_model.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/reporting/formatting.h"
-#include "trainer/train/reporting/prometheus.h"
 #include "trainer/train/training/device.h"
 
 namespace narrowcast::job {
@@ -132,7 +132,7 @@ void check_alone(const TrainJob& job, const WorkerEnv& env) {
   }
   check_training_job(job, env.world_size);
   if (env.rank == 0 && !job.output.prometheus_file.empty()) {  // Other ranks may be on machines without that folder.
-    reporting::check_prometheus_file(job.output.prometheus_file);
+    files::check_replaceable("prometheus_file", job.output.prometheus_file);
   }
 }
 

@@ -33,6 +33,8 @@ struct OutputOptions {
   bool overwrite = false;            // replace the files of an earlier training, and its checkpoints
   int64_t sample_length = 300;       // tokens that a text model writes at the end; 0: none
   std::string prometheus_file = {};  // that rank 0 keeps up to date (reporting::PrometheusFile); empty: none
+  std::string tensorboard_dir = {};  // to which rank 0 adds an event file (reporting::TensorBoardEvents); likewise
+  std::string report = {};           // a page that rank 0 writes of what is in `folder` (reporting::TrainingReport)
 };
 
 // How a training outlives its processes.

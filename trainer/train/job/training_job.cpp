@@ -16,11 +16,14 @@
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
+#include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"
 #include "trainer/train/reporting/prometheus.h"
+#include "trainer/train/reporting/report.h"
+#include "trainer/train/reporting/tensorboard.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/training_loop.h"
 
@@ -29,7 +32,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using reporting::Metrics;
-using reporting::TrainingObserver;
 
 void check_absent(const std::string& path) {
   std::error_code error;
@@ -58,9 +60,26 @@ void make_folder(const std::string& folder) {
   TORCH_CHECK_VALUE(!error, "output_dir: cannot make folder ", folder, ": ", error.message());
 }
 
+// On rank 0: whatever else it will write, so that nothing is replaced where that cannot be.
+void prepare_places(const OutputOptions& output) {
+  if (!output.tensorboard_dir.empty()) {
+    reporting::make_tensorboard_folder(output.tensorboard_dir);
+  }
+  if (!output.report.empty()) {
+    files::check_replaceable("report", output.report);
+  }
+}
+
+// On rank 0. Null if there are to be none.
 std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const OutputOptions& output = agreed.job.output;
-  make_folder(output.folder);
+  if (!output.folder.empty()) {
+    make_folder(output.folder);  // A report may be in it.
+  }
+  prepare_places(output);
+  if (output.folder.empty()) {
+    return nullptr;
+  }
   if (agreed.job.checkpoints.resume && !checkpoints.same_training) {
     check_unfinished(agreed.job);
   }
@@ -78,57 +97,41 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
   return metrics;
 }
 
-// Passes every report on to several observers.
-class Observers : public TrainingObserver {
- public:
-  void add(TrainingObserver* observer) { observers_.push_back(observer); }
-  void on_step(const reporting::StepReport& report) override {
-    for (TrainingObserver* observer : observers_) {
-      observer->on_step(report);
-    }
+// Those for people and for other programs. metrics.jsonl, if there is one, is told first: the page is made of it.
+void add_observers(reporting::Observers& observers, const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
+  const JobContext& context = agreed.context;
+  const OutputOptions& output = agreed.job.output;
+  const bool terminal = context.progress_is_terminal;
+  observers.own(std::make_unique<reporting::Progress>(
+      context.progress, reporting::ProgressOptions{.steps = agreed.job.training.steps,
+                                                   .unit = agreed.inputs.unit,
+                                                   .terminal = terminal,
+                                                   .color = !context.session.no_color && terminal}));
+  if (!output.prometheus_file.empty()) {
+    observers.own(
+        std::make_unique<reporting::PrometheusFile>(reporting::PrometheusOptions{.path = output.prometheus_file,
+                                                                                 .model = agreed.job.model,
+                                                                                 .hook = agreed.job.ddp.hook(),
+                                                                                 .unit = agreed.inputs.unit}));
   }
-  void on_evaluation(const reporting::EvaluationReport& report) override {
-    for (TrainingObserver* observer : observers_) {
-      observer->on_evaluation(report);
-    }
+  if (!output.tensorboard_dir.empty()) {
+    const int64_t steps_done = checkpoints.restored ? checkpoints.restored->step : 0;
+    observers.own(std::make_unique<reporting::TensorBoardEvents>(
+        reporting::TensorBoardOptions{.folder = output.tensorboard_dir, .steps_done = steps_done}));
   }
-  void on_checkpoint(const reporting::CheckpointReport& report) override {
-    for (TrainingObserver* observer : observers_) {
-      observer->on_checkpoint(report);
-    }
+  if (!output.report.empty()) {
+    observers.own(std::make_unique<reporting::TrainingReport>(output.report, output.folder));
   }
-  void on_buckets(const reporting::BucketsReport& report) override {
-    for (TrainingObserver* observer : observers_) {
-      observer->on_buckets(report);
-    }
-  }
-  void on_hook(const reporting::HookReport& report) override {
-    for (TrainingObserver* observer : observers_) {
-      observer->on_hook(report);
-    }
-  }
-
- private:
-  std::vector<TrainingObserver*> observers_;
-};
+}
 
 training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints, Metrics* metrics) {
-  const JobContext& context = agreed.context;
-  reporting::Progress progress(context.progress, {.steps = agreed.job.training.steps,
-                                                  .unit = agreed.inputs.unit,
-                                                  .terminal = context.progress_is_terminal,
-                                                  .color = !context.session.no_color && context.progress_is_terminal});
-  Observers observers;
-  observers.add(&progress);
+  const bool is_rank_0 = agreed.context.env.rank == 0;
+  reporting::Observers observers;
   if (metrics != nullptr) {
-    observers.add(metrics);
+    observers.add(*metrics);
   }
-  reporting::PrometheusFile prometheus({.path = agreed.job.output.prometheus_file,
-                                        .model = agreed.job.model,
-                                        .hook = agreed.job.ddp.hook(),
-                                        .unit = agreed.inputs.unit});
-  if (!agreed.job.output.prometheus_file.empty()) {
-    observers.add(&prometheus);
+  if (is_rank_0) {
+    add_observers(observers, agreed, checkpoints);
   }
   training::TrainingOptions options = agreed.job.training;
   options.seed = static_cast<uint64_t>(agreed.job.seed);
@@ -138,7 +141,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
                           .ddp = agreed.job.ddp,
                           .outer = agreed.job.outer,
                           .units_per_sample = agreed.inputs.units_per_sample,
-                          .observer = context.env.rank == 0 ? &observers : nullptr,
+                          .observer = is_rank_0 ? &observers : nullptr,
                           .checkpoints = {.writer = checkpoints.writer.get(),
                                           .every = agreed.job.checkpoints.every,
                                           .restored = checkpoints.restored ? &*checkpoints.restored : nullptr}},
@@ -302,7 +305,7 @@ std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckp
   std::unique_ptr<Metrics> metrics;
   std::string unwritten;  // Why rank 0 could open the file, but not write to it: another class of error.
   const std::string failure = first_failure(agreed.group, [&] {
-    if (agreed.context.env.rank == 0 && !agreed.job.output.folder.empty()) {
+    if (agreed.context.env.rank == 0) {
       try {
         metrics = open_metrics(agreed, checkpoints);
       } catch (const OutputError& error) {
@@ -335,6 +338,9 @@ int run_training_job(const AgreedJob& agreed) {
       .replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters())};
   if (metrics != nullptr) {
     metrics->on_end(results_of(ended));
+    if (const OutputOptions& output = agreed.job.output; !output.report.empty()) {
+      reporting::TrainingReport(output.report, output.folder).write();
+    }
   }
   if (ended.result.diverged_at.has_value()) {
     report_divergence(agreed, *ended.result.diverged_at);

@@ -75,6 +75,44 @@ nlohmann::json outer_json(const OuterReport& report) {
   return line;
 }
 
+nlohmann::json step_json(const StepReport& report) {
+  json line = {{"event", "step"},
+               {"step", report.step},
+               {"loss", report.loss},
+               {"learning_rate", report.learning_rate},
+               {"units_per_second", report.units_per_second},
+               {"seconds", report.seconds},
+               {"payload_bytes_sent", report.payload_bytes_sent},
+               {"measuring_bytes_sent", report.measuring_bytes_sent},
+               {"skipped_steps", report.skipped_steps}};
+  if (report.gradient_norm.has_value()) {
+    line["gradient_norm"] = *report.gradient_norm;
+  }
+  if (report.compression.has_value()) {
+    line["compression"] = *report.compression;
+  }
+  if (report.outer.has_value()) {
+    line.update(outer_json(*report.outer));
+  }
+  return line;
+}
+
+nlohmann::json evaluation_json(const EvaluationReport& report) {
+  json line = {
+      {"event", "evaluation"}, {"step", report.step}, {"validation_loss", report.loss}, {"seconds", report.seconds}};
+  if (report.accuracy.has_value()) {
+    line["validation_accuracy"] = *report.accuracy;
+  }
+  return line;
+}
+
+std::vector<nlohmann::json> read_metrics(const std::string& path) {
+  std::vector<json> lines;
+  const files::InputFile readable(path, files::Links::kRefuse);
+  for_each_line(path, [&](const json& line) { lines.push_back(line); });
+  return lines;
+}
+
 bool truncate_metrics(const std::string& path, int64_t step) {
   if (!is_there(path)) {
     return false;
@@ -101,36 +139,9 @@ void Metrics::on_start(const nlohmann::json& plan) {
   file_.append(line);
 }
 
-void Metrics::on_step(const StepReport& report) {
-  nlohmann::json line = {{"event", "step"},
-                         {"step", report.step},
-                         {"loss", report.loss},
-                         {"learning_rate", report.learning_rate},
-                         {"units_per_second", report.units_per_second},
-                         {"seconds", report.seconds},
-                         {"payload_bytes_sent", report.payload_bytes_sent},
-                         {"measuring_bytes_sent", report.measuring_bytes_sent},
-                         {"skipped_steps", report.skipped_steps}};
-  if (report.gradient_norm.has_value()) {
-    line["gradient_norm"] = *report.gradient_norm;
-  }
-  if (report.compression.has_value()) {
-    line["compression"] = *report.compression;
-  }
-  if (report.outer.has_value()) {
-    line.update(outer_json(*report.outer));
-  }
-  file_.append(line);
-}
+void Metrics::on_step(const StepReport& report) { file_.append(step_json(report)); }
 
-void Metrics::on_evaluation(const EvaluationReport& report) {
-  nlohmann::json line = {
-      {"event", "evaluation"}, {"step", report.step}, {"validation_loss", report.loss}, {"seconds", report.seconds}};
-  if (report.accuracy.has_value()) {
-    line["validation_accuracy"] = *report.accuracy;
-  }
-  file_.append(line);
-}
+void Metrics::on_evaluation(const EvaluationReport& report) { file_.append(evaluation_json(report)); }
 
 void Metrics::on_checkpoint(const CheckpointReport& report) {
   file_.append({{"event", "checkpoint"},

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/reporting/progress.h"
@@ -18,11 +19,9 @@ class Metrics : public TrainingObserver {
 
   // {"event": "start"} with the keys of `plan`, a JSON object.
   void on_start(const nlohmann::json& plan);
-  // {"event": "step"} with what the report holds.
   void on_step(const StepReport& report) override;
-  // {"event": "evaluation"} likewise.
   void on_evaluation(const EvaluationReport& report) override;
-  // {"event": "checkpoint"} likewise.
+  // {"event": "checkpoint"} with what the report holds.
   void on_checkpoint(const CheckpointReport& report) override;
   // {"event": "buckets"} likewise.
   void on_buckets(const BucketsReport& report) override;
@@ -40,6 +39,14 @@ class Metrics : public TrainingObserver {
 // What a step and the end have of it: outer_exchanges, joined_exchanges, lost_exchanges, outer_payload_bytes_sent,
 // replicas ("equal" or "differ"), staleness.
 nlohmann::json outer_json(const OuterReport& report);
+
+// The lines of a step and of an evaluation: {"event": "step"} and {"event": "evaluation"} with what the report holds.
+nlohmann::json step_json(const StepReport& report);
+nlohmann::json evaluation_json(const EvaluationReport& report);
+
+// The lines of the file, in their order, without those that are no JSON objects, which a crash may have left. Throws as
+// truncate_metrics does, and c10::ValueError if there is no such file.
+std::vector<nlohmann::json> read_metrics(const std::string& path);
 
 // Takes out of the file what was written after optimizer step `step`, ends of trainings, and lines that are no JSON
 // objects within the limits of parse_json, which a crash may have left. Returns false if there is no such file. It

@@ -5,7 +5,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -95,18 +94,6 @@ void add_step(MetricsText& metrics, const StepReport& report, const std::string&
 }
 
 }  // namespace
-
-void check_prometheus_file(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  TORCH_CHECK_VALUE(folder.empty() || std::filesystem::is_directory(folder, error), "prometheus_file: ", path,
-                    ": there is no folder ", folder.string());
-  try {
-    const files::AtomicFile unused(path);  // It is gone without a commit.
-  } catch (const c10::ValueError& failure) {
-    TORCH_CHECK_VALUE(false, "prometheus_file: ", failure.what_without_backtrace());
-  }
-}
 
 PrometheusFile::PrometheusFile(PrometheusOptions options) : options_(std::move(options)) {}
 

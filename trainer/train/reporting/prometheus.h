@@ -18,10 +18,6 @@ struct PrometheusOptions {
   std::string unit = "samples";  // what units_per_second counts, part of a metric's name
 };
 
-// Throws c10::ValueError "prometheus_file: PATH: ..." if there is no such folder, or no file can be written there.
-// Leaves what is there as it is.
-void check_prometheus_file(const std::string& path);
-
 // Replaces the file at each report, as a whole: it holds the last values that are known. Throws OutputError naming the
 // path if it cannot be written.
 class PrometheusFile : public TrainingObserver {

@@ -100,6 +100,25 @@ TEST(AtomicFile, PlacesThatCannotBeWrittenAreNamed) {
   EXPECT_EQ(folder.entries(), 2) << "nothing unfinished stays";
 }
 
+TEST(AtomicFile, ItsPlaceIsCheckedBeforehand) {
+  const TemporaryFolder folder;
+  const auto complaint = [](const std::string& at) {
+    return error_message<c10::ValueError>([&] { check_replaceable("report", at); });
+  };
+  EXPECT_EQ(complaint(folder / "new.html"), "nothing was thrown");
+  EXPECT_EQ(folder.entries(), 0) << "nothing is left of it";
+  EXPECT_EQ(complaint(folder.write("file", "old")), "nothing was thrown");
+  EXPECT_EQ(read_file(folder / "file"), "old");
+  EXPECT_EQ(complaint(folder / "none/x.html"),
+            "report: " + folder / "none/x.html" + ": there is no folder " + folder / "none");
+  EXPECT_EQ(complaint(folder / "file/x.html"),
+            "report: " + folder / "file/x.html" + ": there is no folder " + folder / "file");
+  EXPECT_EQ(complaint(folder.path().string()),
+            "report: " + folder.path().string() + ": cannot be written: Is a directory");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(complaint(folder / "pipe"), ::testing::HasSubstr("pipe: cannot be written: it is not a regular file"));
+}
+
 TEST(AtomicFile, FullDiskIsAnErrorAndLeavesTheOldFile) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "old");

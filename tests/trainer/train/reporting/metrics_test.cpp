@@ -102,6 +102,13 @@ TEST(Metrics, LinesAreThereAtOnce) {
   EXPECT_EQ(lines_of(path).at(1)["validation_accuracy"], 0.5);
 }
 
+TEST(ReadMetrics, GivesTheWholeLines) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.write("metrics.jsonl", "{\"event\":\"start\"}\n7\n{\"event\":\"end\"}\n{\"eve");
+  EXPECT_EQ(read_metrics(path), (std::vector<nlohmann::json>{{{"event", "start"}}, {{"event", "end"}}}));
+  EXPECT_THROW(read_metrics(folder / "none"), c10::ValueError);
+}
+
 TEST(TruncateMetrics, TakesOutALineThatIsTooDeep) {
   const testing::TemporaryFolder folder;
   const std::string path =

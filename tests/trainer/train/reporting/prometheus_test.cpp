@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -141,24 +140,6 @@ TEST_F(PrometheusFileTest, CannotBeWrittenLater) {
   PrometheusFile elsewhere({.path = folder / "gone/narrowcast.prom"});
   EXPECT_EQ(error_message<OutputError>([&] { elsewhere.on_step(example_step()); }),
             folder / "gone/narrowcast.prom" + ": cannot be written: No such file or directory");
-}
-
-TEST_F(PrometheusFileTest, IsCheckedBeforehand) {
-  const auto complaint = [](const std::string& at) {
-    return error_message<c10::ValueError>([&] { check_prometheus_file(at); });
-  };
-  EXPECT_EQ(complaint(path), "nothing was thrown");
-  EXPECT_EQ(folder.entries(), 0) << "nothing is left of it";
-  EXPECT_EQ(complaint(folder.write("file", "old")), "nothing was thrown");
-  EXPECT_EQ(files::read_file(folder / "file"), "old");
-  EXPECT_EQ(complaint(folder / "none/x.prom"),
-            "prometheus_file: " + folder / "none/x.prom" + ": there is no folder " + folder / "none");
-  EXPECT_EQ(complaint(folder / "file/x.prom"),
-            "prometheus_file: " + folder / "file/x.prom" + ": there is no folder " + folder / "file");
-  EXPECT_EQ(complaint(folder.path().string()),
-            "prometheus_file: " + folder.path().string() + ": cannot be written: Is a directory");
-  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(complaint(folder / "pipe"), HasSubstr("pipe: cannot be written: it is not a regular file"));
 }
 
 }  // namespace
