@@ -54,6 +54,7 @@ ABSL_FLAG(bool, kernels, kDefaults.kernels, "Measure the kernels of the wire for
 ABSL_FLAG(bool, check, kDefaults.check,
           "Compare each hook's mean with the exact one, once for each size; as -c of nccl-tests.");
 ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
+ABSL_FLAG(std::string, report, "", "Page (NAME.html) for the results as charts and tables, replaced if it is there.");
 ABSL_FLAG(bool, list_hooks, false, "Print the hooks that can be measured, one per line, and end.");
 
 namespace {
@@ -68,7 +69,7 @@ narrowcast::program::Description description() {
           .groups = {{"What is measured",
                       {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
                        "warmup_iterations", "check", "link", "link_gbit", "link_us", "kernels", "list_hooks"}},
-                     {"How", {"levels", "node_size", "json", "threads", "timeout_seconds"}},
+                     {"How", {"levels", "node_size", "json", "report", "threads", "timeout_seconds"}},
                      {"Place in the job", narrowcast::worker_flags()}},
           .examples = {{"every hook, between four processes of this machine",
                         "narrowcast-run --nproc_per_node=4 narrowcast-bench"},
@@ -108,6 +109,7 @@ BenchOptions read_options(const CommandLine& line) {
   options.check = absl::GetFlag(FLAGS_check);
   options.wire = narrowcast::read_route();
   options.json_file = absl::GetFlag(FLAGS_json);
+  options.report_file = absl::GetFlag(FLAGS_report);
   options.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
   options.threads = absl::GetFlag(FLAGS_threads);
   return options;

@@ -24,6 +24,7 @@
 #include "trainer/train/bench/results.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/job/train_job.h"
+#include "trainer/train/reporting/report.h"
 
 namespace narrowcast::bench {
 namespace {
@@ -202,6 +203,12 @@ void print(const BenchResults& results, std::ostream& out) {
   out << (fits.empty() ? "" : "\n") << fits << "\n" << recommendation_text(recommend(results)) << std::flush;
 }
 
+void write_page(const BenchOptions& options, const BenchResults& results) {
+  const nlohmann::json measured = {{"name", ranks_text(results)}, {"results", to_json(options, results)}};
+  reporting::write_report(options.report_file, {{"title", "narrowcast-bench " + options.version},
+                                                {"benches", nlohmann::json::array({measured})}});
+}
+
 }  // namespace
 
 std::vector<std::string> measurable_hooks() {
@@ -294,6 +301,9 @@ int run_bench(const BenchOptions& options, const job::JobContext& context) {
   // Opened first, so that a path that cannot be written is known before anything is measured.
   const auto json_file =
       is_rank_0 && !options.json_file.empty() ? std::make_unique<files::AtomicFile>(options.json_file) : nullptr;
+  if (is_rank_0 && !options.report_file.empty()) {
+    files::check_replaceable("report", options.report_file);
+  }
   const ProcessGroupScope scope(context.env, options.group);
   const BenchResults results = scope.run([&] {
     check_equal_on_all_ranks(scope.group(), agreed_values(options));
@@ -302,6 +312,9 @@ int run_bench(const BenchOptions& options, const job::JobContext& context) {
   if (json_file) {
     json_file->write(to_json(options, results).dump(1) + "\n");
     json_file->commit();
+  }
+  if (is_rank_0 && !options.report_file.empty()) {
+    write_page(options, results);
   }
   if (is_rank_0) {
     print(results, context.results);

@@ -64,6 +64,7 @@ struct BenchOptions {
   hooks::WireOptions wire = {};           // of hooks of wire formats: levels, node_size, link_us, and
                                           // link_gbit, of which rates are shares, too, instead of the measured one
   std::string json_file = {};             // for the results; empty: none
+  std::string report_file = {};           // a page for people (reporting::report_page); empty: none
   int64_t threads = 0;                    // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
   ProcessGroupOptions group = {};
 };

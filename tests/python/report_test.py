@@ -1,0 +1,178 @@
+"""The page of trainings and of measurements, opened in a headless Chromium."""
+import html.parser
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench/network"))
+import page as network_page  # noqa: E402 -- found by the line above
+
+BROWSER = shutil.which("chromium-headless-shell")
+SMALL = ["--layers=1", "--heads=2", "--width=16", "--context=16", "--batch_size=12", "--eval_batches=1", "--sample_length=0",
+         "--log_every=2", "--eval_every=3", "--bucket_cap_mb=25", "--steps=8"]
+# Measures the page, once it is drawn, in a window of a phone's width, from a page around it.
+PHONE = """<!doctype html><title>wait</title><iframe id=f src="{page}" style="border:0;width:390px;height:20000px"></iframe>
+<script>
+function measure() {{
+  const root = document.getElementById("f").contentDocument.documentElement;
+  const texts = [...root.querySelectorAll("svg text")].map((text) => text.getBoundingClientRect());
+  if (texts.length == 0) return requestAnimationFrame(measure);
+  const cut = texts.filter((box) => box.left < 0 || box.right > 390);
+  document.body.append(`width ${{root.scrollWidth}} of ${{root.clientWidth}}, ${{cut.length}} texts cut`);
+}}
+document.getElementById("f").onload = measure;
+</script>"""
+
+
+def run(*command):
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    subprocess.run(list(map(str, command)), env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)
+
+
+class Tables(html.parser.HTMLParser):
+    """Tables of a page, as {name of row: {name of column: (exact, text)}}, and what is drawn."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.cell, self.curves, self.bars, self.title = [], None, 0, 0, ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if tag == "table":
+            self.tables.append({})
+            self.columns = []
+        elif tag in ("th", "td", "title"):
+            self.cell = [tag, values, ""]
+        elif tag == "polyline" and values["points"]:
+            self.curves += 1
+        elif values.get("class") == "bar":
+            self.bars += 1
+
+    def handle_data(self, data):
+        if self.cell:
+            self.cell[2] += data
+
+    def handle_endtag(self, tag):
+        if not self.cell or tag != self.cell[0]:
+            return
+        (_, attributes, text), self.cell = self.cell, None
+        if tag == "title":
+            self.title = text
+        elif attributes.get("scope") == "col":
+            self.columns.append(text)
+        elif attributes.get("scope") == "row":
+            self.row = self.tables[-1][text] = {}  # Of several rows of a name the last one stays.
+        if tag != "title" and attributes.get("scope") != "col":
+            exact = attributes.get("data-value")
+            self.row[self.columns[len(self.row)]] = (exact, text)
+
+
+@unittest.skipUnless(BROWSER, "no chromium-headless-shell; run third_party/setup --browser")
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def browse(self, page, *flags):
+        """What the browser makes of the page. It may fetch nothing, and say nothing on its console."""
+        command = [BROWSER, "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=5000",
+                   "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self.folder}/profile", *flags, "--dump-dom",
+                   page.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        self.assertEqual([line for line in done.stderr.splitlines() if "CONSOLE" in line], [])
+        return done.stdout
+
+    def expect_fits_a_phone(self, page):
+        around = self.folder / "phone.html"
+        around.write_text(PHONE.format(page=page.as_uri()))
+        self.assertIn("width 390 of 390, 0 texts cut", self.browse(around, "--allow-file-access-from-files"))
+
+    def train(self, name, ranks, *flags):
+        run(os.environ["NARROWCAST_RUN"], f"--nproc_per_node={ranks}", os.environ["NARROWCAST_TRAIN"], *SMALL,
+            f"--output_dir={self.folder / name}", *flags)
+        return [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+
+    def expect_summary(self, row, lines):
+        """What the table says is what metrics.jsonl says, in its cells' data and, as rounded, in their texts."""
+        end = lines[-1]
+        for column, value in {"steps": 8, "training loss": end["training_loss"], "validation loss": end["validation_loss"],
+                              "sent per rank": end["payload_bytes_sent"], "without a hook": end["payload_bytes_without_hook"],
+                              "time": end["seconds"], "skipped steps": 0, "ranks": lines[0]["ranks"]}.items():
+            self.assertEqual(json.loads(row[column][0]), value, column)
+        self.assertEqual(row["training loss"][1], f"{end['training_loss']:.4f}")
+        self.assertEqual(row["validation loss"][1], f"{end['validation_loss']:.4f}")
+        self.assertEqual(row["hook"], (lines[0]["hook"],) * 2)
+        self.assertEqual(row["ended"][1], "yes")
+
+    def test_a_training(self):
+        page = self.folder / "page.html"
+        lines = self.train("run", 2, "--hook=int8", "--node_size=1", f"--report={page}")
+        shown = Tables(self.browse(page))
+        self.assertEqual(shown.title, "Training run")
+        self.expect_summary(shown.tables[0]["run"], lines)
+        steps = [line for line in lines if line["event"] == "step"]
+        reports = next(table for table in shown.tables if "gradient_norm" in next(iter(table.values())))
+        self.assertEqual(list(reports), [str(line["step"]) for line in steps])
+        for line in steps:
+            row = reports[str(line["step"])]
+            self.assertEqual({key: json.loads(exact) for key, (exact, _) in row.items()},
+                             {key: value for key, value in line.items() if key != "event"})
+        self.assertEqual(shown.curves, 8, "training and validation over steps and over time, and four more")
+        self.expect_fits_a_phone(page)
+
+    def test_trainings_beside_each_other(self):
+        names = {"one": "--seed=1", "</script><b>": "--learning_rate=0.01", "long-" + 20 * "name-": "--batch_size=24"}
+        lines = {name: self.train(name.replace("/", "-"), 1, flag) for name, flag in names.items()}
+        page = self.folder / "page.html"
+        run(os.environ["NARROWCAST_TRAIN"], "--compare=" + ",".join(str(self.folder / name.replace("/", "-")) for name in names),
+            f"--report={page}")
+        shown = Tables(self.browse(page))
+        self.assertEqual(shown.title, "3 trainings")
+        for name, of_run in lines.items():
+            self.expect_summary(shown.tables[0][name.replace("/", "-")], of_run)
+        self.assertEqual(shown.bars, 6)
+        self.assertEqual(shown.tables[-1]["learning_rate"]["<-script><b>"][0], "0.01")
+        self.expect_fits_a_phone(page)
+
+    def test_measurements(self):
+        page, file = self.folder / "page.html", self.folder / "bench.json"
+        run(os.environ["NARROWCAST_RUN"], "--nproc_per_node=2", os.environ["NARROWCAST_BENCH"], "--hooks=bf16_compress,int8",
+            "--node_size=1", "--bucket_mib=0.01,0.1,1", "--buckets=1", "--iterations=3", "--nokernels", "--nolink",
+            f"--json={file}", f"--report={page}")
+        shown = Tables(self.browse(page))
+        hooks = next(table for table in shown.tables if "median" in next(iter(table.values())))
+        results = json.loads(file.read_text())
+        for row in results["hooks"]:
+            if row["bucket_bytes"] == max(other["bucket_bytes"] for other in results["hooks"]):
+                found = hooks[row["hook"]]
+                for column, key in {"min": "min_ms", "median": "median_ms", "p99": "p99_ms", "sent per rank": "payload_bytes",
+                                    "algbw GB/s": "algbw_gb_per_second"}.items():
+                    self.assertEqual(json.loads(found[column][0]), row[key], column)
+        self.assertEqual(shown.bars, 2 * 3 * 3)
+        self.assertEqual(shown.curves, 3)
+        self.expect_fits_a_phone(page)
+        self.expect_networks(results)
+
+    def expect_networks(self, results):
+        """The page of tests/bench/network/run has what each network gave, beside the others."""
+        page = self.folder / "networks.html"
+        page.write_text(network_page.make({"2 x 1, 1gbit": results, "2 x 1, 10gbit": {"hooks": results["hooks"]}}))
+        shown = Tables(self.browse(page))
+        self.assertEqual(len(shown.tables[0]), 2 * 3, "networks and sizes")
+        times = {row["hook"]: row["median_ms"] for row in results["hooks"] if row["bucket_bytes"] == 2 ** 20}
+        for name, row in shown.tables[0].items():
+            self.assertEqual(json.loads(row["allreduce"][0]), 1)
+            if name.endswith("1 × 1.05 MB"):
+                self.assertAlmostEqual(json.loads(row["int8"][0]), times["allreduce"] / times["int8"])
+        self.expect_fits_a_phone(page)
+
+
+if __name__ == "__main__":
+    unittest.main()
