@@ -62,9 +62,10 @@ ABSL_FLAG(int64_t, width, kCharGpt.width,
 ABSL_FLAG(int64_t, context, kCharGpt.context,
           absl::StrCat("Tokens that char_gpt, gpt", if_not_given(kGpt.context),
                        ", or a TorchScript module sees at once, the length of a sequence."));
-ABSL_FLAG(int64_t, vocabulary, 0,
-          "Tokens that gpt knows, at least those of the data, and of token files how many different ones there are. As "
-          "many as they, all of which are read for it, or --init_from have if not given; a module gets them unchecked.");
+ABSL_FLAG(
+    int64_t, vocabulary, 0,
+    "Tokens that gpt knows, at least those of the data, and of token files how many different ones there are. As "
+    "many as they, all of which are read for it, or --init_from have if not given; a module gets them unchecked.");
 ABSL_FLAG(double, dropout, 0,
           "The share of embeddings, of attention and of what blocks add that char_gpt and gpt leave out in training; "
           "below 1. Each rank draws for itself.");

@@ -38,11 +38,10 @@ constexpr double kSgdMomentum = 0.9;
 
 }  // namespace
 
-ABSL_FLAG(
-    std::vector<std::string>, data, {},
-    "char_gpt, gpt: text files or folders of them, separated by commas, or a folder of token files (train.bin, "
-    "val.bin). mlp: a folder of MNIST-style IDX files, or of inputs and targets (train*.safetensors, "
-    "train_inputs.npy). A TorchScript module: any. Without it a text is narrowcast's own sources and documents.");
+ABSL_FLAG(std::vector<std::string>, data, {},
+          "char_gpt, gpt: text files or folders of them, separated by commas, or a folder of token files (train.bin, "
+          "val.bin). mlp: a folder of MNIST-style IDX files, or of inputs and targets (train*.safetensors, "
+          "train_inputs.npy). A TorchScript module: any. Without it a text is narrowcast's own sources and documents.");
 ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data, dropout and the sample.");
 
 ABSL_FLAG(int64_t, steps, kTraining.steps, "Optimizer steps.");

@@ -48,13 +48,13 @@ struct CheckpointOptions {
 
 // Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {
-  std::string version;                          // of the program
-  std::string model = models::CharGpt::kName;   // or the path of a TorchScript module, whose code is run
-  models::ModelOptions model_options = {};      // the others keep the model's defaults; of a module `context` alone
-  std::string loss = {};                        // of a module's predictions (models::parse_loss); empty: it gives it
-  std::string init_from = {};                   // file of the first parameters (files::InitialState); empty: random ones
-  models::Regularization regularization = {};   // of what the model has
-  std::vector<std::string> data;                // files and folders; empty: the project's own text
+  std::string version;                         // of the program
+  std::string model = models::CharGpt::kName;  // or the path of a TorchScript module, whose code is run
+  models::ModelOptions model_options = {};     // the others keep the model's defaults; of a module `context` alone
+  std::string loss = {};                       // of a module's predictions (models::parse_loss); empty: it gives it
+  std::string init_from = {};                  // file of the first parameters (files::InitialState); empty: random ones
+  models::Regularization regularization = {};  // of what the model has
+  std::vector<std::string> data;               // files and folders; empty: the project's own text
   std::optional<int64_t> vocabulary_size = {};  // of token files, as in data::DataRequest
   int64_t seed = 0;                             // >= 0; of the initial parameters, the order of the data and the sample
   std::string device = "cpu";                   // see choose_device
