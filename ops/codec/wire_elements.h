@@ -23,10 +23,10 @@ struct SymmetricInt {
   static constexpr double kHalfStep = 0.5;
   static constexpr double kRelativeHalfStep = 0;
   static constexpr uint32_t kMask = (1U << kBits) - 1;
-  static constexpr float kUnits = 0x1p24F;  // y with 24 binary places is an int32.
+  static constexpr float kUnits = 0x1p24F;      // y with 24 binary places is an int32.
+  static constexpr float kRounder = 0x1.8p23F;  // Adding it rounds half to even; the low bits are the whole number.
 
-  // Adding 1.5 * 2^23 rounds half to even and leaves the whole number in the low bits.
-  NARROWCAST_HOST_DEVICE static uint32_t encode(float y) { return float_bits(y + 0x1.8p23F) & kMask; }
+  NARROWCAST_HOST_DEVICE static uint32_t encode(float y) { return float_bits(y + kRounder) & kMask; }
 
   NARROWCAST_HOST_DEVICE static uint32_t encode(float y, uint32_t random) {
     const float clamped = y > kGreatest ? kGreatest : y < -kGreatest ? -kGreatest : y;
@@ -59,38 +59,44 @@ struct SymmetricInt {
 struct Float8E4M3 {
   static constexpr int kBits = 8;
   static constexpr float kGreatest = 448;
-  static constexpr double kHalfStep = 0x1p-10;  // It is that of the subnormals.
+  static constexpr float kLeastNormal = 0x1p-6F;         // From here on numbers have all their digits.
+  static constexpr float kLeastStep = kLeastNormal / 8;  // It is that of the subnormals.
+  static constexpr double kHalfStep = kLeastStep / 2;
   static constexpr double kRelativeHalfStep = 0x1p-4;
-  static constexpr uint32_t kNormalBits = 0x3C800000U;  // 2^-6, from where on numbers have all their digits.
-  static constexpr uint32_t kRebias = 0x3C000000U;      // float32's exponent less this, down 20 bits, is E4M3's.
-  static constexpr uint32_t kNan = 0x7FU;
+  static constexpr int kCut = 20;                          // float32 has so many more bits of mantissa.
+  static constexpr uint32_t kOdd = 1U << kCut;             // The last bit that stays.
+  static constexpr uint32_t kRebias = 0x3C000000U;         // float32's bits less this, without kCut, are E4M3's.
+  static constexpr float kRounder = 0x1p23F * kLeastStep;  // A unit of its last place is kLeastStep.
+  static constexpr float kUnits = kOdd / kLeastStep;       // Subnormals in these have kCut binary places.
+  static constexpr uint32_t kSign = 0x80U;
+  static constexpr uint32_t kNan = 0x7FU;  // And all bits but the sign.
 
   NARROWCAST_HOST_DEVICE static uint32_t encode(float y) {
-    const uint32_t sign = float_bits(y) >> 24 & 0x80U;
+    const uint32_t sign = float_bits(y) >> 24 & kSign;
     const uint32_t magnitude = magnitude_bits(y);
-    if (magnitude < kNormalBits) {  // A unit of the sum's last place is 2^-9.
-      return sign | (float_bits(float_of_bits(magnitude) + 0x1p14F) - float_bits(0x1p14F));
+    if (float_of_bits(magnitude) < kLeastNormal) {
+      return sign | (float_bits(float_of_bits(magnitude) + kRounder) - float_bits(kRounder));
     }
-    return sign | (magnitude + 0x7FFFFU + (magnitude >> 20 & 1U) - kRebias) >> 20;
+    return sign | (magnitude + (kOdd / 2 - 1) + (magnitude >> kCut & 1U) - kRebias) >> kCut;
   }
 
   NARROWCAST_HOST_DEVICE static uint32_t encode(float y, uint32_t random) {
-    const uint32_t sign = float_bits(y) >> 24 & 0x80U;
+    const uint32_t sign = float_bits(y) >> 24 & kSign;
     const float absolute = float_of_bits(magnitude_bits(y));
     const float magnitude = absolute > kGreatest ? kGreatest : absolute;
-    const uint32_t fixed = float_bits(magnitude) < kNormalBits ? static_cast<uint32_t>(magnitude * 0x1p29F)
-                                                               : float_bits(magnitude) - kRebias;
-    return sign | (fixed + (random >> 12)) >> 20;
+    const uint32_t fixed =
+        magnitude < kLeastNormal ? static_cast<uint32_t>(magnitude * kUnits) : float_bits(magnitude) - kRebias;
+    return sign | (fixed + (random >> (32 - kCut))) >> kCut;
   }
 
   NARROWCAST_HOST_DEVICE static float decode(uint32_t code) {
-    const uint32_t magnitude = code & 0x7FU;
+    const uint32_t magnitude = code & kNan;
     if (magnitude == kNan) {
       return float_of_bits(kQuietNanBits);
     }
-    const float normal = float_of_bits((magnitude << 20) + kRebias);
-    const float value = magnitude < 8 ? normal + normal - 0x1p-6F : normal;
-    return float_of_bits(float_bits(value) | (code & 0x80U) << 24);
+    const float normal = float_of_bits((magnitude << kCut) + kRebias);
+    const float value = normal < kLeastNormal ? normal + normal - kLeastNormal : normal;
+    return float_of_bits(float_bits(value) | (code & kSign) << 24);
   }
 
   template <int kFirst>
@@ -127,6 +133,7 @@ struct Binary16 {
   using Code = uint16_t;
   static constexpr double kHalfStep = 0x1p-25;
   static constexpr double kRelativeHalfStep = 0x1p-11;
+  static constexpr float kUnits = 0x1p37F;              // Subnormals in these have 13 binary places.
   static constexpr uint32_t kNormalBits = 0x38800000U;  // 2^-14, from where on numbers have all their digits.
   static constexpr uint32_t kRebias = 0x38000000U;      // float32's exponent less this, down 13 bits, is binary16's.
   static constexpr uint32_t kInf = 0x7C00U;
@@ -142,7 +149,7 @@ struct Binary16 {
       return encode(x);
     }
     const uint32_t fixed =
-        magnitude < kNormalBits ? static_cast<uint32_t>(float_of_bits(magnitude) * 0x1p37F) : magnitude - kRebias;
+        magnitude < kNormalBits ? static_cast<uint32_t>(float_of_bits(magnitude) * kUnits) : magnitude - kRebias;
     const uint32_t code = (fixed + (random >> 19)) >> 13;
     return static_cast<Code>((float_bits(x) >> 16 & 0x8000U) | (code < kInf ? code : kInf));
   }

@@ -32,10 +32,9 @@ template <int kBits>
 struct ElementLanes<codec::wire::SymmetricInt<kBits>> {
   using Element = codec::wire::SymmetricInt<kBits>;
 
-  // Adding 1.5 * 2^23 rounds half to even and leaves the whole number in the low bits.
   template <class D>
   static HWY_INLINE BitsOf<D> encode(D d, hn::Vec<D> y) {
-    return hn::BitCast(hn::RebindToUnsigned<D>(), hn::Add(y, hn::Set(d, 0x1.8p23F)));
+    return hn::BitCast(hn::RebindToUnsigned<D>(), hn::Add(y, hn::Set(d, Element::kRounder)));
   }
 
   template <class D>
@@ -58,15 +57,16 @@ struct ElementLanes<codec::wire::SymmetricInt<kBits>> {
 template <>
 struct ElementLanes<codec::wire::Float8E4M3> {
   using Element = codec::wire::Float8E4M3;
+  static constexpr int kCut = Element::kCut;
 
   template <class D>
   static HWY_INLINE BitsOf<D> encode(D d, hn::Vec<D> y) {
     const hn::RebindToUnsigned<D> d_bits;
     const auto magnitude = hn::BitCast(d_bits, hn::Abs(y));
-    const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(d_bits, 1U));
-    const auto rounded = hn::Add(hn::Add(magnitude, odd), hn::Set(d_bits, 0x7FFFFU - Element::kRebias));
-    const auto subnormal = hn::BitCast(d_bits, hn::Add(hn::Abs(y), hn::Set(d, 0x1p14F)));  // Its low bits.
-    return with_sign_of(d, y, hn::IfThenElse(is_subnormal(d, y), subnormal, hn::ShiftRight<20>(rounded)));
+    const auto odd = hn::And(hn::ShiftRight<kCut>(magnitude), hn::Set(d_bits, 1U));
+    const auto rounded = hn::Add(hn::Add(magnitude, odd), hn::Set(d_bits, Element::kOdd / 2 - 1 - Element::kRebias));
+    const auto subnormal = hn::BitCast(d_bits, hn::Add(hn::Abs(y), hn::Set(d, Element::kRounder)));  // Its low bits.
+    return with_sign_of(d, y, hn::IfThenElse(is_subnormal(d, y), subnormal, hn::ShiftRight<kCut>(rounded)));
   }
 
   template <class D>
@@ -74,21 +74,21 @@ struct ElementLanes<codec::wire::Float8E4M3> {
     const hn::RebindToUnsigned<D> d_bits;
     const auto magnitude = hn::Min(hn::Abs(y), hn::Set(d, Element::kGreatest));
     const auto normal = hn::Sub(hn::BitCast(d_bits, magnitude), hn::Set(d_bits, Element::kRebias));
-    const auto small = hn::Min(magnitude, hn::Set(d, 0x1p-6F));
-    const auto subnormal = hn::ConvertTo(hn::RebindToSigned<D>(), hn::Mul(small, hn::Set(d, 0x1p29F)));
+    const auto small = hn::Min(magnitude, hn::Set(d, Element::kLeastNormal));
+    const auto subnormal = hn::ConvertTo(hn::RebindToSigned<D>(), hn::Mul(small, hn::Set(d, Element::kUnits)));
     const auto fixed = hn::IfThenElse(is_subnormal(d, y), hn::BitCast(d_bits, subnormal), normal);
-    return with_sign_of(d, y, hn::ShiftRight<20>(hn::Add(fixed, hn::ShiftRight<12>(random))));
+    return with_sign_of(d, y, hn::ShiftRight<kCut>(hn::Add(fixed, hn::ShiftRight<32 - kCut>(random))));
   }
 
   template <class D>
   static HWY_INLINE hn::Vec<D> decode(D d, const uint8_t* codes) {
     const hn::RebindToUnsigned<D> d_bits;
     const auto code = hn::PromoteTo(d_bits, hn::LoadU(hn::Rebind<uint8_t, D>(), codes));
-    const auto magnitude = hn::And(code, hn::Set(d_bits, 0x7FU));
-    const auto normal = hn::BitCast(d, hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(d_bits, Element::kRebias)));
-    const auto subnormal = hn::Sub(hn::Add(normal, normal), hn::Set(d, 0x1p-6F));
+    const auto magnitude = hn::And(code, hn::Set(d_bits, Element::kNan));
+    const auto normal = hn::BitCast(d, hn::Add(hn::ShiftLeft<kCut>(magnitude), hn::Set(d_bits, Element::kRebias)));
+    const auto subnormal = hn::Sub(hn::Add(normal, normal), hn::Set(d, Element::kLeastNormal));
     const auto sign = hn::ShiftLeft<24>(hn::Xor(code, magnitude));
-    const auto number = hn::IfThenElse(hn::Lt(normal, hn::Set(d, 0x1p-6F)), subnormal, normal);
+    const auto number = hn::IfThenElse(hn::Lt(normal, hn::Set(d, Element::kLeastNormal)), subnormal, normal);
     const auto value = hn::BitCast(d, hn::Or(hn::BitCast(d_bits, number), sign));
     const auto is_nan = hn::Eq(magnitude, hn::Set(d_bits, Element::kNan));
     return hn::IfThenElse(hn::RebindMask(d, is_nan), hn::BitCast(d, hn::Set(d_bits, codec::kQuietNanBits)), value);
@@ -97,14 +97,14 @@ struct ElementLanes<codec::wire::Float8E4M3> {
  private:
   template <class D>
   static HWY_INLINE hn::Mask<hn::RebindToUnsigned<D>> is_subnormal(D d, hn::Vec<D> y) {
-    return hn::RebindMask(hn::RebindToUnsigned<D>(), hn::Lt(hn::Abs(y), hn::Set(d, 0x1p-6F)));
+    return hn::RebindMask(hn::RebindToUnsigned<D>(), hn::Lt(hn::Abs(y), hn::Set(d, Element::kLeastNormal)));
   }
 
   // Subnormals come with bits of the constant that was added to them, all above the low byte.
   template <class D>
   static HWY_INLINE BitsOf<D> with_sign_of(D, hn::Vec<D> y, BitsOf<D> code) {
     const hn::RebindToUnsigned<D> d_bits;
-    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(d_bits, y)), hn::Set(d_bits, 0x80U));
+    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(d_bits, y)), hn::Set(d_bits, Element::kSign));
     return hn::Or(code, sign);
   }
 };
@@ -135,7 +135,7 @@ struct NumberLanes<codec::wire::Binary16> {
     const hn::RebindToUnsigned<D> d_bits;
     const auto magnitude = hn::Abs(x);
     const auto least_normal = hn::BitCast(d, hn::Set(d_bits, Element::kNormalBits));
-    const auto small = hn::Mul(hn::Min(magnitude, least_normal), hn::Set(d, 0x1p37F));
+    const auto small = hn::Mul(hn::Min(magnitude, least_normal), hn::Set(d, Element::kUnits));
     const auto subnormal = hn::BitCast(d_bits, hn::ConvertTo(hn::RebindToSigned<D>(), small));
     const auto normal = hn::Sub(hn::BitCast(d_bits, magnitude), hn::Set(d_bits, Element::kRebias));
     const auto is_subnormal = hn::RebindMask(d_bits, hn::Lt(magnitude, least_normal));
