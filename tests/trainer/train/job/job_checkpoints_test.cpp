@@ -11,6 +11,7 @@
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
+#include "tests/trainer/train/job/job_checkpoints.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/program/failure.h"
@@ -23,6 +24,7 @@ namespace {
 using ::testing::AllOf;
 using testing::error_message;
 using ::testing::HasSubstr;
+using testing::JobCheckpointsTest;
 using ::testing::Not;
 using testing::small_job;
 using testing::TemporaryFolder;
@@ -84,39 +86,6 @@ TEST_F(JobSettingsTest, LeaveOutWhatIsSent) {
     EXPECT_EQ(describe(1).settings, describe(3).settings) << hook;
   }
 }
-
-class JobCheckpointsTest : public ::testing::Test {
- protected:
-  JobCheckpointsTest() : job(small_job(folder)) {
-    job.checkpoints = {.folder = checkpoints, .every = 2, .keep = 0, .resume = true, .resume_from = {}};
-    job.output.folder = folder / "run";
-  }
-  // As a process alone; gives what it says of its progress.
-  std::string run() {
-    const testing::JobOutcome outcome = testing::run_alone(job);
-    EXPECT_EQ(outcome.exit_code, program::kSuccess);
-    results = outcome.results;
-    return outcome.progress;
-  }
-  std::string complaint() {
-    return error_message<c10::ValueError>([&] { run(); });
-  }
-  std::string model() const { return files::read_file(folder / "run/model.safetensors"); }
-  // As after an interruption: everything since step 2 is lost.
-  void lose_step_4() { std::filesystem::remove_all(checkpoints + "/step-00000004"); }
-  // As in a checkpoint of step 2 that was written before there was that setting.
-  void forget_setting(const std::string& name) const {
-    const std::string path = checkpoints + "/step-00000002/manifest.json";
-    checkpoint::Manifest manifest = checkpoint::parse_manifest(files::read_file(path), path);
-    EXPECT_EQ(manifest.settings.erase(name), 1u);
-    folder.write("checkpoints/step-00000002/manifest.json", checkpoint::format_manifest(manifest));
-  }
-
-  const TemporaryFolder folder;
-  const std::string checkpoints = folder / "checkpoints";
-  std::string results;
-  TrainJob job;
-};
 
 TEST_F(JobCheckpointsTest, TheSameJobStartsAndResumes) {
   EXPECT_THAT(run(), HasSubstr("starts anew: there is no checkpoint in " + checkpoints));
@@ -297,60 +266,6 @@ TEST_F(JobCheckpointsTest, ManyThingsMayChange) {
                     HasSubstr("cannot give the same bits as without the interruption: accumulation_steps (2, was 1)")));
   job.training.steps = 3;
   EXPECT_THAT(complaint(), HasSubstr("steps: is 3, but the checkpoint " + checkpoints + "/step-00000006 is of step 6"));
-}
-
-TEST_F(JobCheckpointsTest, AStablePhaseGoesOnToAnotherEnd) {
-  job.training.steps = 10;
-  job.training.learning_rate = {.warmup_steps = 1, .decay_steps = 3, .schedule = training::Schedule::kWsd};
-  run();
-  const std::string whole = model();
-  const std::string shorter = folder / "shorter";
-  job.checkpoints.folder = shorter;
-  job.output.folder = folder / "shorter-run";
-  job.training.steps = 4;
-  job.training.learning_rate.minimum = 0;
-  job.training.learning_rate.decay_steps = 2;
-  run();
-  job.training.learning_rate.decay_steps = 3;
-  job.training.learning_rate.minimum.reset();
-  EXPECT_EQ(complaint(), "decay_steps: is 3, but 2 in the checkpoint " + shorter + "/step-00000004");
-  std::filesystem::remove_all(shorter + "/step-00000004");
-  EXPECT_EQ(complaint(), "decay_steps: is 3, but 2 in the checkpoint " + shorter + "/step-00000002")
-      << "this decay would have begun before it";
-  job.training.steps = 10;
-  EXPECT_THAT(run(), AllOf(HasSubstr("step 2 of 10\n"), Not(HasSubstr("warning"))));
-  EXPECT_EQ(files::read_file(folder / "shorter-run/model.safetensors"), whole);
-}
-
-// Steps that change nothing: the first evaluation, after step 2, stays the best.
-TEST_F(JobCheckpointsTest, EndsEarlyWhereTheWholeTrainingDid) {
-  job.training.steps = 20;
-  job.training.eval_every = 2;
-  job.training.early_stop = 3;
-  job.training.learning_rate.peak = 1e-300;
-  const auto end = [&] {
-    const std::string text = files::read_file(folder / "run/metrics.jsonl");
-    return nlohmann::json::parse(text.substr(text.rfind('\n', text.size() - 2) + 1));
-  };
-  run();
-  EXPECT_THAT(results, HasSubstr("ended early      at step 8 of 20, 3 evaluations after the best validation loss of "));
-  const nlohmann::json whole = end();
-  EXPECT_EQ(whole["stopped_early_at"], 8);
-  EXPECT_EQ(whole["best_validation_loss"], whole["validation_loss"]);
-  std::filesystem::remove_all(checkpoints + "/step-00000008");
-  std::filesystem::remove_all(checkpoints + "/step-00000006");
-  EXPECT_THAT(run(), HasSubstr("step 4 of 20\n"));
-  EXPECT_EQ(end()["stopped_early_at"], 8);
-  EXPECT_EQ(end()["best_validation_loss"], whole["best_validation_loss"]);
-  EXPECT_THAT(run(), AllOf(HasSubstr("step 8 of 20\n"), Not(HasSubstr("validation loss")))) << "nothing is left";
-  EXPECT_EQ(end()["stopped_early_at"], 8);
-  job.training.early_stop = 5;
-  run();
-  EXPECT_EQ(end()["stopped_early_at"], 12);
-  job.training.early_stop = 0;
-  run();
-  EXPECT_FALSE(end().contains("stopped_early_at"));
-  EXPECT_FALSE(end().contains("best_validation_loss")) << "nobody has looked since";
 }
 
 TEST_F(JobCheckpointsTest, WithoutResumeExistingOnesAreRefusedOrReplaced) {

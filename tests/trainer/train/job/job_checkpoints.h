@@ -1,0 +1,53 @@
+// A job of four steps that saves every other one and resumes from what it has saved.
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/trainer/train/job/small_job.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/job/train_job.h"
+
+namespace narrowcast::testing {
+
+class JobCheckpointsTest : public ::testing::Test {
+ protected:
+  JobCheckpointsTest() : job(small_job(folder)) {
+    job.checkpoints = {.folder = checkpoints, .every = 2, .keep = 0, .resume = true, .resume_from = {}};
+    job.output.folder = folder / "run";
+  }
+  // As a process alone; gives what it says of its progress.
+  std::string run() {
+    const JobOutcome outcome = run_alone(job);
+    EXPECT_EQ(outcome.exit_code, program::kSuccess);
+    results = outcome.results;
+    return outcome.progress;
+  }
+  std::string complaint() {
+    return error_message<c10::ValueError>([&] { run(); });
+  }
+  std::string model() const { return files::read_file(folder / "run/model.safetensors"); }
+  // As after an interruption: everything since step 2 is lost.
+  void lose_step_4() { std::filesystem::remove_all(checkpoints + "/step-00000004"); }
+  // As in a checkpoint of step 2 that was written before there was that setting.
+  void forget_setting(const std::string& name) const {
+    const std::string path = checkpoints + "/step-00000002/manifest.json";
+    checkpoint::Manifest manifest = checkpoint::parse_manifest(files::read_file(path), path);
+    EXPECT_EQ(manifest.settings.erase(name), 1u);
+    folder.write("checkpoints/step-00000002/manifest.json", checkpoint::format_manifest(manifest));
+  }
+
+  const TemporaryFolder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  std::string results;
+  job::TrainJob job;
+};
+
+}  // namespace narrowcast::testing
