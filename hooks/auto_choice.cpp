@@ -12,6 +12,7 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
+#include "hooks/basic_hooks.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "ops/codec/wire_format.h"
@@ -81,7 +82,7 @@ std::vector<std::pair<int64_t, size_t>> choices_by_size(const std::vector<AutoCa
 }  // namespace
 
 std::vector<AutoCandidate> auto_candidates(const WireOptions& wire, const NodeLayout& layout) {
-  const int64_t fewest_bits = wire.auto_bits.value_or(kDefaultAutoBits);
+  const int64_t fewest_bits = auto_bits_of(wire);
   std::vector<AutoCandidate> candidates;
   for (const HookRow& row : hook_rows()) {
     if (!row.sent_with_auto) {
@@ -103,10 +104,7 @@ std::vector<AutoCandidate> auto_candidates(const WireOptions& wire, const NodeLa
 
 HookOptions candidate_options(const std::string& name, const HookOptions& options) {
   HookOptions own = options;
-  own.wire.auto_bits = std::nullopt;
-  if (!is_wire(name)) {
-    own.wire = {};
-  }
+  own.wire = taken_wire_options(hook_row(name), options.wire);
   return own;
 }
 
@@ -160,10 +158,8 @@ ExchangeCost local_cost(const std::string& name, const HookOptions& options, con
   other.copy_(gradients);
   const double copy = seconds_per_element([&] { other.copy_(gradients); });
   if (!is_wire(name)) {
-    const bool is_cast = hook_row(name).sent_with_auto != WireFormat::kFp32;
-    const at::Tensor narrow = at::zeros_like(gradients, at::kBFloat16);
-    const double cast = is_cast ? seconds_per_element([&] { narrow.copy_(gradients); }) : copy;
-    return {0, 3 * cast};  // To it, added up, and back.
+    const at::Tensor sent = at::zeros_like(gradients, dtype_of(hook_row(name).sent_with_auto.value()));
+    return {0, 3 * seconds_per_element([&] { sent.copy_(gradients); })};  // To it, added up, and back.
   }
   const auto format = wire_format_of(name, candidate_options(name, options).wire).value();
   const double codec = layout.nodes() == 1 ? 0 : codec_seconds(gradients, format);

@@ -169,14 +169,12 @@ AutoHook::AutoHook(const HookRow& row, const HookOptions& options, const AutoMea
 
 AutoHook::~AutoHook() = default;
 
-bool AutoHook::gives_any_link() const { return options_.wire.link_gbit || options_.wire.link_us; }
-
 ExchangeCost AutoHook::cost_of(const std::string& name, const AutoMeasures& measures) const {
   if (measures.cost) {
     return measures.cost(name);
   }
   const HookOptions own = candidate_options(name, options_);
-  if (gives_any_link() && link_.between_nodes) {
+  if (gives_any(options_.wire, OptionKind::kLink) && link_.between_nodes) {
     return cost_on_link(name, options_, nodes_->layout, *link_.between_nodes) +
            agreed(options_.process_group, local_cost(name, options_, nodes_->layout));
   }
@@ -195,10 +193,10 @@ std::string AutoHook::decision() const {
     return "allreduce: one rank has nothing to send";
   }
   if (on_gpu_) {
-    return "allreduce: on GPUs nothing is measured so far";
+    return kAutoOnGpus;
   }
   const std::string link = link_text(link_, nodes_->layout);
-  const bool is_given = gives_any_link() && link_.between_nodes;
+  const bool is_given = gives_any(options_.wire, OptionKind::kLink) && link_.between_nodes;
   const std::string source = !is_given ? "measured" : gives_link(options_.wire) ? "given" : "given and measured";
   const std::string again = changes_ == 0 ? "" : "; decided again " + std::to_string(changes_) + " times";
   const std::string resumed = is_resumed_ ? "; as decided before the training resumed" : "";
@@ -394,7 +392,9 @@ HookRow auto_row() {
       .make = [](const HookRow& row, const HookOptions& options) { return std::make_unique<AutoHook>(row, options); },
       .payload_bytes = most_payload,
       .error_terms = greatest_terms,
-      .options = {OptionKind::kRounding, OptionKind::kLevels, OptionKind::kLink, OptionKind::kChoice}};
+      .chooses = true,
+      .options = {OptionKind::kRounding, OptionKind::kErrorFeedback, OptionKind::kExemption, OptionKind::kLevels,
+                  OptionKind::kLink, OptionKind::kChoice}};
 }
 
 }  // namespace narrowcast::hooks

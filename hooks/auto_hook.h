@@ -46,7 +46,8 @@ class ExchangeWatch;
 
 // "auto": gives each bucket to one of its candidates (auto_choice.h), hooks of their own, by the bucket's size and what
 // exchanges of that size are predicted to take. Made by a collective, in which all candidates are measured; all ranks
-// decide alike. With one rank, and on GPUs, where nothing is measured so far, all buckets go to allreduce.
+// decide alike. With one rank, and on GPUs, where nothing is measured so far, all buckets go to the first candidate,
+// allreduce, in one level: kAutoOnGpus tells it, and check_auto_on_gpus what it makes void.
 //
 // After each window of steps the ranks work out what the link has taken of the last stretch of a step in which
 // something was in flight (PredictedExchanges), on the rank and in the step with the least: waiting for slower ranks,
@@ -86,7 +87,6 @@ class AutoHook final : public TableHook {
   void take_agreed(double factor);
   void resume_decision(const HookState& saved);
   void resume_link(const HookState& saved);
-  bool gives_any_link() const;
 
   const HookOptions options_;
   const bool on_gpu_;
@@ -103,6 +103,9 @@ class AutoHook final : public TableHook {
   int64_t steps_ = 0;  // Since the window began.
   int64_t changes_ = 0;
 };
+
+// What the hook does on GPUs.
+inline constexpr const char* kAutoOnGpus = "allreduce: on GPUs nothing is measured so far";
 
 // What the table knows of it.
 HookRow auto_row();

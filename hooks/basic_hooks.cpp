@@ -2,10 +2,12 @@
 
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
 
 #include <utility>
 #include <vector>
 
+#include <narrowcast/wire_format.h>
 #include "hooks/bucket.h"
 #include "ops/backend_errors.h"
 
@@ -76,8 +78,21 @@ std::unique_ptr<CommHook> make_allreduce_hook(const HookRow& row, const HookOpti
   return std::make_unique<AllReduceHook>(row, options);
 }
 
-std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, at::ScalarType dtype) {
-  return std::make_unique<CastHook>(row, options, dtype);
+at::ScalarType dtype_of(WireFormat format) {
+  switch (format) {
+    case WireFormat::kBf16:
+      return at::kBFloat16;
+    case WireFormat::kFp16:
+      return at::kHalf;
+    case WireFormat::kFp32:
+      return at::kFloat;
+    default:
+      TORCH_CHECK_VALUE(false, "format: must be one without blocks, but is ", to_string(format));
+  }
+}
+
+std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, WireFormat format) {
+  return std::make_unique<CastHook>(row, options, dtype_of(format));
 }
 
 std::unique_ptr<CommHook> make_noop_hook(const HookRow& row, const HookOptions& /*options*/) {

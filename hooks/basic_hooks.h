@@ -20,9 +20,12 @@ namespace narrowcast::hooks {
 // "allreduce": divides the bucket by the world size, then all-reduces it (PyTorch's allreduce_hook).
 std::unique_ptr<CommHook> make_allreduce_hook(const HookRow& row, const HookOptions& options);
 
-// "fp16_compress" and "bf16_compress": average the bucket in `dtype`, IEEE half precision or bfloat16 (PyTorch's
-// fp16_compress_hook and bf16_compress_hook).
-std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, at::ScalarType dtype);
+// The type of the numbers of a format without blocks. c10::ValueError for one with blocks.
+at::ScalarType dtype_of(WireFormat format);
+
+// "fp16_compress" and "bf16_compress": average the bucket in the numbers of `format`, IEEE half precision or bfloat16
+// (PyTorch's fp16_compress_hook and bf16_compress_hook).
+std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, WireFormat format);
 
 // "noop": sends nothing and leaves every rank its own gradient, to see what communication costs (PyTorch's noop_hook).
 std::unique_ptr<CommHook> make_noop_hook(const HookRow& row, const HookOptions& options);

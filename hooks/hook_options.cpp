@@ -2,10 +2,12 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
 #include <narrowcast/wire_format.h>
+#include "hooks/hook_table.h"
 #include "ops/enumerator_names.h"
 
 namespace narrowcast::hooks {
@@ -15,19 +17,21 @@ constexpr EnumeratorNames<Levels, 3> kLevelsNames{
     "levels", "Levels", {{{Levels::kAuto, "auto"}, {Levels::kOne, "one"}, {Levels::kTwo, "two"}}}};
 
 template <class T>
+constexpr bool kIsOptional = false;
+template <class T>
+constexpr bool kIsOptional<std::optional<T>> = true;
+
+template <class T>
 OptionValue value_of(const T& value) {
-  if constexpr (std::is_constructible_v<std::string, T>) {
+  if constexpr (kIsOptional<T>) {
+    return value ? value_of(*value) : OptionValue();
+  } else if constexpr (std::is_constructible_v<std::string, T>) {
     return std::string(value);
   } else if constexpr (std::is_arithmetic_v<T>) {
     return value;
   } else {
     return std::string(to_string(value));
   }
-}
-
-template <class T>
-OptionValue value_of(const std::optional<T>& value) {
-  return value ? value_of(*value) : OptionValue();
 }
 
 // Names the options of one struct.
@@ -38,14 +42,14 @@ class Namer {
 
   template <class T>
   void operator()(OptionKind kind, const char* name, T Options::*member) const {
-    (*this)(kind, name, member, value_of(options_.*member));
+    (*this)(kind, name, member, &value_of<T>);
   }
 
   // One that is told in other words than its value.
   template <class T>
-  void operator()(OptionKind kind, const char* name, T Options::*member, OptionValue told) const {
+  void operator()(OptionKind kind, const char* name, T Options::*member, OptionValue (*told)(const T&)) const {
     static const Options usual;
-    named_.push_back({name, kind, std::move(told), options_.*member != usual.*member});
+    named_.push_back({name, kind, told(options_.*member), options_.*member != usual.*member});
   }
 
  private:
@@ -53,20 +57,39 @@ class Namer {
   std::vector<NamedOption>& named_;
 };
 
-void add_wire(const WireOptions& options, std::vector<NamedOption>& named) {
+// Sets options of kinds that a hook does not take to what they are by themselves.
+class WireReset {
+ public:
+  WireReset(const HookRow& row, WireOptions& options) : row_(row), options_(options) {}
+
+  template <class T, class... Told>
+  void operator()(OptionKind kind, const char* /*name*/, T WireOptions::*member, const Told&...) const {
+    static const WireOptions usual;
+    if (!row_.takes(kind)) options_.*member = usual.*member;
+  }
+
+ private:
+  const HookRow& row_;
+  WireOptions& options_;
+};
+
+OptionValue told_seed(const std::optional<int64_t>& seed) {
+  return seed ? OptionValue(c10::str("seed ", *seed)) : OptionValue(false);
+}
+
+// Calls visit(kind, name, member), or with how it is told behind, for each of the wire options.
+template <class Visit>
+void visit_wire(const Visit& visit) {
   using Options = WireOptions;
-  const Namer<Options> add(options, named);
-  const auto& seed = options.stochastic_rounding_seed;
-  add(OptionKind::kFormat, "hook_format", &Options::format);
-  add(OptionKind::kRounding, "stochastic_rounding", &Options::stochastic_rounding_seed,
-      seed ? OptionValue(c10::str("seed ", *seed)) : OptionValue(false));
-  add(OptionKind::kRounding, "error_feedback", &Options::error_feedback);
-  add(OptionKind::kRounding, "exempt_one_dimensional", &Options::exempt_one_dimensional);
-  add(OptionKind::kLevels, "levels", &Options::levels);
-  add(OptionKind::kLevels, "node_size", &Options::node_size);
-  add(OptionKind::kLink, "link_gbit", &Options::link_gbit);
-  add(OptionKind::kLink, "link_us", &Options::link_us);
-  add(OptionKind::kChoice, "auto_bits", &Options::auto_bits);
+  visit(OptionKind::kFormat, "hook_format", &Options::format);
+  visit(OptionKind::kRounding, "stochastic_rounding", &Options::stochastic_rounding_seed, &told_seed);
+  visit(OptionKind::kErrorFeedback, "error_feedback", &Options::error_feedback);
+  visit(OptionKind::kExemption, "exempt_one_dimensional", &Options::exempt_one_dimensional);
+  visit(OptionKind::kLevels, "levels", &Options::levels);
+  visit(OptionKind::kLevels, "node_size", &Options::node_size);
+  visit(OptionKind::kLink, "link_gbit", &Options::link_gbit);
+  visit(OptionKind::kLink, "link_us", &Options::link_us);
+  visit(OptionKind::kChoice, "auto_bits", &Options::auto_bits);
 }
 
 OptionValue told_group(const std::optional<int64_t>& size) {
@@ -80,7 +103,7 @@ void add_local(const LocalOptions& options, std::vector<NamedOption>& named) {
   using Options = LocalOptions;
   const Namer<Options> add(options, named);
   add(OptionKind::kLocal, "outer_warmup", &Options::start);
-  add(OptionKind::kLocal, "local_group", &Options::group_size, told_group(options.group_size));
+  add(OptionKind::kLocal, "local_group", &Options::group_size, &told_group);
   add(OptionKind::kLocal, "local_hook", &Options::hook);
 }
 
@@ -119,12 +142,22 @@ std::string text_of(const OptionValue& value) {
 
 std::vector<NamedOption> named_options(const HookOptions& options) {
   std::vector<NamedOption> named;
-  add_wire(options.wire, named);
+  visit_wire(Namer<WireOptions>(options.wire, named));
   named.push_back(
       {"channel_size", OptionKind::kChannels, value_of(options.channel_size), options.channel_size.has_value()});
   add_local(options.local, named);
   add_power_sgd(options.power_sgd, named);
   return named;
+}
+
+WireOptions taken_wire_options(const HookRow& row, WireOptions wire) {
+  visit_wire(WireReset(row, wire));
+  return wire;
+}
+
+bool gives_any(const WireOptions& wire, OptionKind kind) {
+  const std::vector<NamedOption> named = named_options({nullptr, wire});
+  return std::ranges::any_of(named, [=](const NamedOption& option) { return option.kind == kind && option.is_given; });
 }
 
 }  // namespace narrowcast::hooks

@@ -39,19 +39,8 @@ int64_t bytes_of_codes(const GradientSizes& gradients, const NodeLayout& layout,
   return (layout.world_size() - 1) * gradients.numel;
 }
 
-// The size of channels that the options say, or the one of hooks that are told none.
-int64_t channel_size_or_default(std::optional<int64_t> channel_size) {
-  return channel_size.value_or(kDefaultChannelSize);
-}
-
-std::unique_ptr<CommHook> make_per_channel_hook(const HookRow& row, HookOptions options) {
-  options.channel_size = channel_size_or_default(options.channel_size);
-  return make_quantize_per_channel_hook(row, options);
-}
-
 int64_t bytes_of_channels(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
-  return (layout.world_size() - 1) *
-         collectives::affine_message_bytes(gradients.numel, channel_size_or_default(options.channel_size));
+  return (layout.world_size() - 1) * collectives::affine_message_bytes(gradients.numel, options.channel_size.value());
 }
 
 ErrorTerms terms_of_float32(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& /*options*/) {
@@ -63,14 +52,14 @@ ErrorTerms terms_of_one_row(const SentBucket& bucket, const NodeLayout& layout, 
 }
 
 ErrorTerms terms_of_channels(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
-  return affine_terms(bucket, layout.world_size(), channel_size_or_default(options.channel_size));
+  return affine_terms(bucket, layout.world_size(), options.channel_size.value());
 }
 
 // A mean in a float format: PyTorch's compressing hooks.
-HookRow cast_row(std::string name, at::ScalarType dtype, WireFormat format) {
+HookRow cast_row(std::string name, WireFormat format) {
   return {
       .name = std::move(name),
-      .make = [dtype](const HookRow& row, const HookOptions& options) { return make_cast_hook(row, options, dtype); },
+      .make = [format](const HookRow& row, const HookOptions& options) { return make_cast_hook(row, options, format); },
       .payload_bytes =
           [format](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
             return ring_all_reduce_bytes(encoded_size(gradients.numel, format), layout.world_size());
@@ -83,7 +72,7 @@ HookRow cast_row(std::string name, at::ScalarType dtype, WireFormat format) {
 
 HookRow bf16_compress_row() {
   constexpr WireFormat kFormat = WireFormat::kBf16;
-  HookRow row = cast_row(kBf16Hook, at::kBFloat16, kFormat);
+  HookRow row = cast_row(kBf16Hook, kFormat);
   row.sent_with_auto = kFormat;
   return row;
 }
@@ -95,26 +84,23 @@ int64_t bytes_of_segment(int64_t numel, const NodeLayout& layout, WireFormat for
 
 // QuantizedAllReduceHook by one of its names.
 HookRow wire_row(std::string name, WireFormat default_format) {
-  const auto format_in = [=](const HookOptions& options) { return options.wire.format.value_or(default_format); };
   return {.name = std::move(name),
-          .make =
-              [=](const HookRow& row, HookOptions options) {
-                options.wire.format = format_in(options);
-                return std::make_unique<QuantizedAllReduceHook>(row, options);
-              },
+          .make = [](const HookRow& row,
+                     const HookOptions& options) { return std::make_unique<QuantizedAllReduceHook>(row, options); },
           .payload_bytes =
-              [=](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
+              [](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
                 // Exempt ones are float32 beside the message, where their elements are 0.
                 const int64_t exempt = options.wire.exempt_one_dimensional ? gradients.one_dimensional : 0;
-                const int64_t bytes = bytes_of_segment(gradients.numel, layout, format_in(options)) +
+                const int64_t bytes = bytes_of_segment(gradients.numel, layout, options.wire.format.value()) +
                                       bytes_of_segment(exempt, layout, WireFormat::kFp32);
                 return ring_all_reduce_bytes(bytes, layout.nodes());
               },
           .error_terms =
-              [=](const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
-                return wire_terms(bucket, layout, {format_in(options), options.wire});
+              [](const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
+                return wire_terms(bucket, layout, {options.wire.format.value(), options.wire});
               },
-          .options = {OptionKind::kRounding, OptionKind::kLevels, OptionKind::kLink},
+          .options = {OptionKind::kRounding, OptionKind::kErrorFeedback, OptionKind::kExemption, OptionKind::kLevels,
+                      OptionKind::kLink},
           .format = default_format};
 }
 
@@ -141,7 +127,7 @@ std::list<HookRow> rows_of_all_hooks() {
                               .error_terms = terms_of_float32,
                               .reference_tolerance = kReferenceOfFloat32,
                               .sent_with_auto = WireFormat::kFp32},
-                             cast_row("fp16_compress", at::kHalf, WireFormat::kFp16),
+                             cast_row("fp16_compress", WireFormat::kFp16),
                              bf16_compress_row(),
                              {.name = "quantize_per_tensor",
                               .make = make_quantize_per_tensor_hook,
@@ -149,7 +135,7 @@ std::list<HookRow> rows_of_all_hooks() {
                               .error_terms = terms_of_one_row,
                               .reference_tolerance = kReferenceOfNarrowFormats},
                              {.name = "quantize_per_channel",
-                              .make = make_per_channel_hook,
+                              .make = make_quantize_per_channel_hook,
                               .payload_bytes = bytes_of_channels,
                               .error_terms = terms_of_channels,
                               .reference_tolerance = kReferenceOfNarrowFormats,
@@ -172,8 +158,41 @@ std::list<HookRow> rows_of_all_hooks() {
   return rows;
 }
 
+// The same function of gradients and options, which may leave open what is filled in.
+template <class Result, class First>
+std::function<Result(First, const HookOptions&)> filling_in(
+    const std::shared_ptr<const HookRow>& row, const std::function<Result(First, const HookOptions&)>& function) {
+  if (!function) {
+    return nullptr;
+  }
+  return [row, function](First first, const HookOptions& options) { return function(first, filled_in(*row, options)); };
+}
+
+template <class Result, class Gradients>
+std::function<Result(Gradients, const NodeLayout&, const HookOptions&)> filling_in(
+    const std::shared_ptr<const HookRow>& row,
+    const std::function<Result(Gradients, const NodeLayout&, const HookOptions&)>& function) {
+  return [row, function](Gradients gradients, const NodeLayout& layout, const HookOptions& options) {
+    return function(gradients, layout, filled_in(*row, options));
+  };
+}
+
+// The row as it is in the table.
+HookRow entered(HookRow row) {
+  const auto own = std::make_shared<const HookRow>(row);
+  row.make = filling_in(own, own->make);
+  row.payload_bytes = filling_in(own, own->payload_bytes);
+  row.error_terms = filling_in(own, own->error_terms);
+  row.staged_numel = filling_in(own, own->staged_numel);
+  return row;
+}
+
 std::list<HookRow>& hook_table() {
-  static std::list<HookRow> table = rows_of_all_hooks();
+  static std::list<HookRow> table = [] {
+    std::list<HookRow> rows = rows_of_all_hooks();
+    for (HookRow& row : rows) row = entered(std::move(row));
+    return rows;
+  }();
   return table;
 }
 
@@ -189,8 +208,7 @@ std::string joined_names(const Predicate& predicate) {
 // Where it takes others of a family of options, but not these.
 std::string why_not_taken(const HookRow& row, OptionKind kind) {
   if (kind == OptionKind::kFormat && row.takes(OptionKind::kRounding)) {
-    return row.takes(OptionKind::kChoice) ? ", which takes formats of its own choice"
-                                          : ", which has a format of its own";
+    return row.chooses ? ", which takes formats of its own choice" : ", which has a format of its own";
   }
   return kind == OptionKind::kPowerSgdOfMatrices && row.compresses_buckets() ? ", for which a bucket is one matrix"
                                                                              : "";
@@ -224,9 +242,8 @@ void check_local(const LocalOptions& local) {
   const HookRow& inner = hook_row(local.hook);
   TORCH_CHECK_VALUE(inner.make && inner.keeps_replicas_equal, "local_hook: must be one that averages, but is '",
                     local.hook, "'");
-  TORCH_CHECK_VALUE(!inner.takes(OptionKind::kPowerSgd), "local_hook: '", local.hook,
-                    "' would compress nothing in its first ", PowerSgdOptions{}.start,
-                    " steps, and its options cannot be given here; take another one");
+  TORCH_CHECK_VALUE(!inner.approximates(), "local_hook: '", local.hook, "' would compress nothing in its first ",
+                    PowerSgdOptions{}.start, " steps, and its options cannot be given here; take another one");
 }
 
 }  // namespace
@@ -254,7 +271,7 @@ std::string hook_names_that_take(OptionKind kind) {
   return joined_names([=](const HookRow& row) { return row.takes(kind); });
 }
 
-AddedHookRow::AddedHookRow(HookRow row) : row_(hook_table().insert(hook_table().end(), std::move(row))) {}
+AddedHookRow::AddedHookRow(HookRow row) : row_(hook_table().insert(hook_table().end(), entered(std::move(row)))) {}
 
 AddedHookRow::~AddedHookRow() { hook_table().erase(row_); }
 
@@ -266,44 +283,55 @@ std::vector<std::string> comm_hook_names() {
 
 void check_comm_hook(const std::string& name, const WireOptions& wire, std::optional<int64_t> channel_size,
                      const LocalOptions& local, const PowerSgdOptions& power_sgd) {
+  const HookOptions given{nullptr, wire, channel_size, local, power_sgd};
   const HookRow& row = hook_row(name);
-  check_taken(row, {nullptr, wire, channel_size, local, power_sgd});
-  check_auto_bits(wire.auto_bits);
-  check_levels(wire);
-  check_link(wire);
-  TORCH_CHECK_VALUE(!channel_size || *channel_size >= 1, "channel_size: must be at least 1, but is ", *channel_size);
-  check_local(local);
-  check_power_sgd(row, power_sgd);
+  check_taken(row, given);
+  check_auto_bits(given.wire.auto_bits);
+  check_levels(given.wire);
+  check_link(given.wire);
+  const HookOptions options = filled_in(row, given);
+  TORCH_CHECK_VALUE(options.channel_size.value_or(1) >= 1, "channel_size: must be at least 1, but is ",
+                    *options.channel_size);
+  check_local(options.local);
+  if (row.takes(OptionKind::kPowerSgd)) {
+    check_power_sgd(options.power_sgd);
+  }
+}
+
+HookOptions filled_in(const HookRow& row, HookOptions options) {
+  const auto of_row = [](bool is_its, const auto& given, const auto& usual) {
+    return is_its ? std::optional(given.value_or(usual)) : std::nullopt;
+  };
+  options.wire.format = of_row(row.format.has_value(), options.wire.format, row.format.value_or(WireFormat::kFp32));
+  options.channel_size = of_row(row.takes(OptionKind::kChannels), options.channel_size, kDefaultChannelSize);
+  options.power_sgd.rank = of_row(row.takes(OptionKind::kPowerSgd), options.power_sgd.rank, row.power_sgd_rank);
+  return options;
 }
 
 std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
-  return hook_row(hook).takes(OptionKind::kChannels) ? std::optional(channel_size_or_default(channel_size))
-                                                     : std::nullopt;
+  return filled_in(hook_row(hook), {.process_group = nullptr, .channel_size = channel_size}).channel_size;
 }
 
 std::optional<int64_t> power_sgd_rank_of(const std::string& hook, const PowerSgdOptions& options) {
-  const HookRow& row = hook_row(hook);
-  return row.takes(OptionKind::kPowerSgd) ? std::optional(options.rank.value_or(row.power_sgd_rank)) : std::nullopt;
+  return filled_in(hook_row(hook), {.process_group = nullptr, .power_sgd = options}).power_sgd.rank;
 }
 
 bool takes_wire_options(const std::string& hook) { return hook_row(hook).takes(OptionKind::kRounding); }
 
 std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
-  const HookRow& row = hook_row(hook);
-  return row.format ? std::optional(wire.format.value_or(*row.format)) : std::nullopt;
+  return filled_in(hook_row(hook), {nullptr, wire}).wire.format;
 }
 
 HookOptions effective_options(const std::string& hook, HookOptions options) {
-  options.wire.format = wire_format_of(hook, options.wire);
-  options.wire.auto_bits = hook_row(hook).takes(OptionKind::kChoice) ? options.wire.auto_bits.value_or(kDefaultAutoBits)
-                                                                     : options.wire.auto_bits;
-  options.channel_size = channel_size_of(hook, options.channel_size);
-  options.power_sgd.rank = power_sgd_rank_of(hook, options.power_sgd);
-  return options;
+  const HookRow& row = hook_row(hook);
+  if (row.takes(OptionKind::kChoice)) {
+    options.wire.auto_bits = auto_bits_of(options.wire);
+  }
+  return filled_in(row, std::move(options));
 }
 
 std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {
-  check_comm_hook(name, options.wire, options.channel_size, options.local, options.power_sgd);
+  check_hook_options(name, options);
   const HookRow& row = hook_row(name);
   if (!row.make) return nullptr;
   TORCH_CHECK_VALUE(options.process_group, "process_group must be given to make the hook '", name, "', but is null");

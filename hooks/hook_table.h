@@ -43,8 +43,15 @@ struct ReferenceTolerance {
   double absolute = 0;
 };
 
-// A hook. The functions take the options that the hook is made with, and fill in what these leave open; all but `make`
-// do without their process group. Of the ranks' layout, hooks that average in one level use the number of ranks.
+// What the means of a step are low-rank approximations of.
+enum class Approximated {
+  kMatrices,  // of parameters, where that pays
+  kBuckets  // Each is one matrix: nothing is chosen by shapes, and of several buckets more is sent than of all in one.
+};
+
+// A hook. The functions take the options that the hook is made with. Of rows in the table these may leave open what
+// filled_in fills in; the functions of a row that is not in it yet are given what it fills in. All but `make` do
+// without their process group. Of the ranks' layout, hooks that average in one level use the number of ranks.
 struct HookRow {
   std::string name;
 
@@ -68,8 +75,18 @@ struct HookRow {
   // Whether all ranks end every step with the same gradients, as CommHook::keeps_replicas_equal.
   bool keeps_replicas_equal = true;
 
+  // Whether it gives each bucket to one of other hooks.
+  bool chooses = false;
+
+  // Whether it averages in groups of the ranks, whose parameters somebody else averages.
+  bool averages_in_groups = false;
+
+  // Nothing for hooks whose mean of each step is exact but for rounding. `error_terms` of others hold where the rank of
+  // the approximation is that of the matrix; only after some steps do they compress (PowerSgdOptions::start).
+  std::optional<Approximated> approximated = std::nullopt;
+
   // The kinds of options that have an effect. A hook that takes kLevels exchanges in levels, and making it is a
-  // collective; one that takes kChoice takes another hook for each bucket.
+  // collective.
   std::set<OptionKind> options = {};
 
   // The wire format in which the hook sends, unless the options name another; nothing for hooks that have none.
@@ -88,10 +105,22 @@ struct HookRow {
   // Whether options of that kind have an effect.
   bool takes(OptionKind kind) const { return options.contains(kind); }
 
-  // Whether the approximation is one of whole buckets, for which nothing is chosen by the shapes of parameters, and of
-  // which several send more than one of all.
-  bool compresses_buckets() const { return takes(OptionKind::kPowerSgd) && !takes(OptionKind::kPowerSgdOfMatrices); }
+  bool approximates() const { return approximated.has_value(); }
+  bool compresses_buckets() const { return approximated == Approximated::kBuckets; }
 };
+
+// The options with what they leave to the hook of that row filled in, but for auto_bits, and without the format, size
+// of channels and rank that it does not have.
+HookOptions filled_in(const HookRow& row, HookOptions options);
+
+// What of the wire options has an effect on the hook of that row; the rest is as it is by itself.
+WireOptions taken_wire_options(const HookRow& row, WireOptions wire);
+
+// WireOptions::auto_bits with its default.
+inline int64_t auto_bits_of(const WireOptions& wire) { return wire.auto_bits.value_or(kDefaultAutoBits); }
+
+// Whether an option of that kind is not as it is by itself.
+bool gives_any(const WireOptions& wire, OptionKind kind);
 
 // A hook of the table: its row, which outlives it, says what it is called and whether it keeps replicas equal.
 class TableHook : public CommHook {

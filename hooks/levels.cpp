@@ -3,8 +3,8 @@
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
-#include <array>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "ops/backend_errors.h"
@@ -32,36 +32,50 @@ std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
 }
 
 // The options that say which part a rank takes in finding nodes and links, and by which way it sends.
-constexpr std::array<const char*, 5> kTold = {"levels", "node_size", "link_gbit", "link_us", "auto_bits"};
-constexpr double kNotTold = -1;
-
-at::Tensor told_of_nodes(const WireOptions& wire) {
-  const auto number = [](const auto& value) { return value ? static_cast<double>(*value) : kNotTold; };
-  return at::tensor({static_cast<double>(wire.levels), number(wire.node_size), number(wire.link_gbit),
-                     number(wire.link_us), number(wire.auto_bits)},
-                    at::kDouble);
+std::vector<NamedOption> told_of_nodes(const WireOptions& wire) {
+  std::vector<NamedOption> told = named_options({nullptr, wire});
+  std::erase_if(told, [](const NamedOption& option) {
+    return option.kind != OptionKind::kLevels && option.kind != OptionKind::kLink && option.kind != OptionKind::kChoice;
+  });
+  return told;
 }
 
-std::string told_text(size_t option, double value) {
-  if (option == 0) {
+// An option's value as a number, which is a text again below. The only word is that of Levels.
+struct ToldNumber {
+  static constexpr double kNone = -1;
+  double operator()(std::monostate) const { return kNone; }
+  double operator()(const std::string& word) const { return static_cast<double>(parse_levels(word)); }
+  template <class Number>
+  double operator()(Number number) const {
+    return static_cast<double>(number);
+  }
+};
+
+std::string told_text(const NamedOption& option, double value) {
+  if (std::holds_alternative<std::string>(option.value)) {
     return std::string(to_string(static_cast<Levels>(value)));
   }
-  return value == kNotTold ? "none" : c10::str(value);
+  return value == ToldNumber::kNone ? text_of({}) : c10::str(value);
 }
 
 // A collective. Else ranks would wait in a search, or in an exchange, for others that take no part.
 void compare_between_ranks(const HookOptions& options) {
   const auto& group = options.process_group;
+  const std::vector<NamedOption> own = told_of_nodes(options.wire);
+  std::vector<double> numbers;
+  for (const NamedOption& option : own) {
+    numbers.push_back(std::visit(ToldNumber(), option.value));
+  }
   const at::Tensor told = with_backend_errors(group->getRank(), "comparing levels, node_size and link", [&] {
-    return collectives::all_gather_rows(group, told_of_nodes(options.wire));
+    return collectives::all_gather_rows(group, at::tensor(numbers, at::kDouble));
   });
   for (int64_t rank = 1; rank < told.size(0); ++rank) {
-    for (size_t i = 0; i < kTold.size(); ++i) {
+    for (size_t i = 0; i < own.size(); ++i) {
       const auto place = static_cast<int64_t>(i);
       const double first = told[0][place].item<double>();
       const double other = told[rank][place].item<double>();
-      TORCH_CHECK_VALUE(first == other, kTold[i], " differs between ranks: rank 0 has ", told_text(i, first), ", rank ",
-                        rank, " has ", told_text(i, other));
+      TORCH_CHECK_VALUE(first == other, own[i].name, " differs between ranks: rank 0 has ", told_text(own[i], first),
+                        ", rank ", rank, " has ", told_text(own[i], other));
     }
   }
 }

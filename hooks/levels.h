@@ -19,7 +19,7 @@ namespace narrowcast::hooks {
 // something else than NCCL, or none on the CPU beside, by which ranks are found.
 //
 // c10::ValueError on all ranks if WireOptions::levels or node_size asks for two levels and there cannot be two, and
-// where groups could have two also if levels, node_size, link_gbit, link_us or auto_bits differ between ranks: it names
+// where groups could have two also if an option of the kinds kLevels, kLink or kChoice differs between ranks: it names
 // the first that differs from rank 0's.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
 

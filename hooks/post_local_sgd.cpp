@@ -195,6 +195,7 @@ HookRow post_local_sgd_row() {
                 return hook_row(options.local.hook).error_terms(bucket, layout, inner_options(options));
               },
           .keeps_replicas_equal = false,
+          .averages_in_groups = true,
           .options = {OptionKind::kLocal}};
 }
 

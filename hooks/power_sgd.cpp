@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include <narrowcast/errors.h>
@@ -56,7 +55,7 @@ void check_same(const HookState& state, const char* name, int64_t own) {
 }
 
 void check_ranges(const PowerSgdOptions& options) {
-  TORCH_CHECK_VALUE(options.rank.value_or(1) >= 1, "power_sgd_rank: must be at least 1, but is ", *options.rank);
+  TORCH_CHECK_VALUE(options.rank.value() >= 1, "power_sgd_rank: must be at least 1, but is ", *options.rank);
   TORCH_CHECK_VALUE(options.start >= 0, "power_sgd_start: must not be negative, but is ", options.start);
   TORCH_CHECK_VALUE(std::isfinite(options.min_rate) && options.min_rate > 0,
                     "power_sgd_min_rate: must be positive, but is ", options.min_rate);
@@ -93,7 +92,7 @@ CompressionPlan plan_of_all(const GradientSizes& gradients, const collectives::C
 
 // As if all gradients were in one bucket.
 CompressionPlan plan_of_row(const HookRow& row, const GradientSizes& gradients, const PowerSgdOptions& options) {
-  const int64_t rank = options.rank.value_or(row.power_sgd_rank);
+  const int64_t rank = options.rank.value();
   return row.compresses_buckets() ? collectives::plan_of_square(gradients.numel, rank)
                                   : plan_of_all(gradients, {rank, options.min_rate, options.batch});
 }
@@ -137,11 +136,15 @@ int64_t bytes_of_message(const collectives::PowerSgdJobOptions& job) {
   return job.alternates ? (both + 1) / 2 : both;
 }
 
-HookRow row_of(std::string name, int64_t rank, std::set<OptionKind> options) {
+HookRow row_of(std::string name, int64_t rank, Approximated approximated) {
   HookRow row;
   row.name = std::move(name);
   row.error_terms = terms_of_whole_rank;
-  row.options = std::move(options);
+  row.approximated = approximated;
+  row.options = {OptionKind::kLevels, OptionKind::kPowerSgd};
+  if (approximated == Approximated::kMatrices) {
+    row.options.insert(OptionKind::kPowerSgdOfMatrices);
+  }
   row.power_sgd_rank = rank;
   row.payload_bytes = [row](const GradientSizes& gradients, const node::NodeLayout& layout,
                             const HookOptions& options) {
@@ -293,12 +296,12 @@ void PowerSgdHook::rescale_state(double factor) {
   });
 }
 
-void check_power_sgd(const HookRow& row, const PowerSgdOptions& options) {
+void check_power_sgd(const PowerSgdOptions& options) {
   check_ranges(options);
   TORCH_CHECK_VALUE(
       !options.alternate || options.warm_start,
       "power_sgd_alternate: needs power_sgd_warm_start, as each step begins with what the one before sent");
-  const int64_t rank = options.rank.value_or(row.power_sgd_rank);
+  const int64_t rank = options.rank.value();
   TORCH_CHECK_VALUE(options.epsilon == 0 || options.memory == PowerSgdMemory::kLocal || rank < collectives::kQrRank,
                     "power_sgd_epsilon: ", options.epsilon,
                     " has no effect with power_sgd_memory averaged and a rank of ", rank, ": from ",
@@ -306,11 +309,9 @@ void check_power_sgd(const HookRow& row, const PowerSgdOptions& options) {
 }
 
 std::vector<HookRow> power_sgd_rows() {
-  const std::set<OptionKind> of_buckets = {OptionKind::kLevels, OptionKind::kPowerSgd};
-  const std::set<OptionKind> of_matrices = {OptionKind::kLevels, OptionKind::kPowerSgd,
-                                            OptionKind::kPowerSgdOfMatrices};
-  return {row_of("power_sgd", 1, of_matrices), row_of("power_sgd_rank2", 2, of_matrices),
-          row_of("batched_power_sgd", 1, of_buckets), row_of("batched_power_sgd_rank2", 2, of_buckets)};
+  return {row_of("power_sgd", 1, Approximated::kMatrices), row_of("power_sgd_rank2", 2, Approximated::kMatrices),
+          row_of("batched_power_sgd", 1, Approximated::kBuckets),
+          row_of("batched_power_sgd_rank2", 2, Approximated::kBuckets)};
 }
 
 std::string_view to_string(PowerSgdMemory memory) { return kMemoryNames.name_of(memory); }

@@ -32,7 +32,7 @@ namespace narrowcast::hooks {
 // shot, and of what is not compressed; with several ranks on a node, of the segments of these that the rank owns.
 class PowerSgdHook final : public TableHook {
  public:
-  // A collective.
+  // A collective. The options say a rank.
   PowerSgdHook(const HookRow& row, const HookOptions& options);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
@@ -61,7 +61,7 @@ class PowerSgdHook final : public TableHook {
   std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket,
                                                       const collectives::PowerSgdJobOptions& job);
   collectives::PowerSgdJobOptions job_options(const c10d::GradBucket& bucket) const;
-  int64_t rank() const { return options_.power_sgd.rank.value_or(row().power_sgd_rank); }
+  int64_t rank() const { return options_.power_sgd.rank.value(); }
 
   const HookOptions options_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
@@ -76,9 +76,9 @@ class PowerSgdHook final : public TableHook {
   int64_t iterations_ = 0;
 };
 
-// c10::ValueError naming an option that is out of range, contradicts another one, or has no effect with that row's
-// hook.
-void check_power_sgd(const HookRow& row, const PowerSgdOptions& options);
+// c10::ValueError naming an option that is out of range, contradicts another one, or has no effect with others. They
+// say a rank.
+void check_power_sgd(const PowerSgdOptions& options);
 
 // What the table knows of them.
 std::vector<HookRow> power_sgd_rows();

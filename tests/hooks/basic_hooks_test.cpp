@@ -90,6 +90,14 @@ INSTANTIATE_TEST_SUITE_P(Hooks, Compress,
                          ::testing::Values(std::make_tuple("fp16_compress", at::kHalf),
                                            std::make_tuple("bf16_compress", at::kBFloat16)));
 
+TEST(DtypeOf, IsThatOfFormatsWithoutBlocks) {
+  EXPECT_EQ(dtype_of(WireFormat::kBf16), at::kBFloat16);
+  EXPECT_EQ(dtype_of(WireFormat::kFp16), at::kHalf);
+  EXPECT_EQ(dtype_of(WireFormat::kFp32), at::kFloat);
+  EXPECT_THAT(testing::error_message<c10::ValueError>([] { dtype_of(WireFormat::kInt8B128); }),
+              ::testing::HasSubstr("must be one without blocks, but is int8_b128"));
+}
+
 TEST(NoopHook, ReturnsTheBucketItselfAtOnce) {
   testing::run_ranks(1, [](int64_t, const auto& group) {
     const auto hook = create_comm_hook("noop", {group});

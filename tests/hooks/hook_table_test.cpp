@@ -9,12 +9,14 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
+#include "ops/codec/wire_format.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::hooks {
 namespace {
 
+using codec::wire::code_bits;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -103,6 +105,69 @@ TEST(HookRow, TakesAllOptionsOfAKindOrNone) {
     EXPECT_TRUE(std::ranges::any_of(hook_rows(), takes)) << option.name;
     EXPECT_FALSE(hook_row("none").takes(option.kind)) << option.name;
   }
+}
+
+// The names of the rows for which that holds.
+template <class Predicate>
+std::vector<std::string> names_where(const Predicate& predicate) {
+  std::vector<std::string> names;
+  for (const HookRow& row : hook_rows()) {
+    if (predicate(row)) names.push_back(row.name);
+  }
+  return names;
+}
+
+TEST(HookRow, SaysItsNature) {
+  EXPECT_THAT(names_where([](const HookRow& row) { return row.chooses; }), ElementsAre("auto"));
+  EXPECT_THAT(names_where([](const HookRow& row) { return row.averages_in_groups; }), ElementsAre("post_local_sgd"));
+  EXPECT_THAT(names_where([](const HookRow& row) { return row.approximates(); }),
+              ElementsAre("power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2"));
+  EXPECT_THAT(names_where([](const HookRow& row) { return row.compresses_buckets(); }),
+              ElementsAre("batched_power_sgd", "batched_power_sgd_rank2"));
+}
+
+TEST(TakenWireOptions, AreThoseOfTheKindsThatTheRowTakes) {
+  const WireOptions all{.format = WireFormat::kBf16,
+                        .stochastic_rounding_seed = 7,
+                        .error_feedback = true,
+                        .exempt_one_dimensional = true,
+                        .levels = Levels::kTwo,
+                        .node_size = 2,
+                        .link_gbit = 10,
+                        .link_us = 50,
+                        .auto_bits = 4};
+  EXPECT_EQ(taken_wire_options(hook_row("allreduce"), all), WireOptions{});
+  EXPECT_EQ(taken_wire_options(hook_row("power_sgd"), all), (WireOptions{.levels = Levels::kTwo, .node_size = 2}));
+  WireOptions expected = all;
+  expected.format.reset();
+  EXPECT_EQ(taken_wire_options(hook_row("auto"), all), expected);
+  expected.auto_bits.reset();
+  EXPECT_EQ(taken_wire_options(hook_row("int8"), all), expected);
+  for (const NamedOption& option : named_options({nullptr, all})) {
+    const bool is_of_wire = option.kind != OptionKind::kChannels && option.kind != OptionKind::kLocal &&
+                            option.kind != OptionKind::kPowerSgd && option.kind != OptionKind::kPowerSgdOfMatrices;
+    EXPECT_EQ(gives_any(all, option.kind), is_of_wire) << option.name;
+    EXPECT_FALSE(gives_any({}, option.kind)) << option.name;
+  }
+}
+
+TEST(AddedHookRow, IsGivenWhatItsOptionsLeaveOpen) {
+  HookRow row = hook_row("allreduce");
+  row.name = "another";
+  row.options = {OptionKind::kChannels, OptionKind::kPowerSgd};
+  row.format = WireFormat::kInt4B32;
+  row.power_sgd_rank = 3;
+  row.payload_bytes = [](const GradientSizes&, const node::NodeLayout&, const HookOptions& options) {
+    return options.channel_size.value() + options.power_sgd.rank.value() + code_bits(options.wire.format.value());
+  };
+  const AddedHookRow added(row);
+  EXPECT_EQ(bytes_of("another", {1}, 2), 512 + 3 + 4);
+  EXPECT_EQ(bytes_of("another", {1}, 2,
+                     {.process_group = nullptr,
+                      .wire = {.format = WireFormat::kInt8B128},
+                      .channel_size = 100,
+                      .power_sgd = {.rank = 5}}),
+            100 + 5 + 8);
 }
 
 TEST(EffectiveOptions, AreThoseThatTheHookFillsIn) {

@@ -24,7 +24,7 @@ int64_t to_bytes(double megabytes) { return std::max<int64_t>(1, static_cast<int
 }  // namespace
 
 void DdpOptions::validate() const {
-  hooks::check_comm_hook(hook(), wire(), channel_size(), local(), power_sgd());
+  hooks::check_hook_options(hook(), hook_options(nullptr));
   check_cap("bucket_cap_mb", bucket_cap_mb().value_or(kMostMb));
   if (first_bucket_mb()) {
     check_cap("first_bucket_mb", *first_bucket_mb());

@@ -56,7 +56,7 @@ void check_schedule(const OuterOptions& options) {
 }
 
 void check_wire(const hooks::WireOptions& wire) {
-  hooks::check_comm_hook(hooks::kAnyFormatHook, wire);
+  hooks::check_hook_options(hooks::kAnyFormatHook, {nullptr, wire});
   TORCH_CHECK_VALUE(wire.format, "outer_format: must be given");
   TORCH_CHECK_VALUE(!wire.exempt_one_dimensional,
                     "exempt_one_dimensional: has no effect on outer exchanges, whose fragments are one array each");
@@ -73,11 +73,9 @@ std::optional<hooks::NamedOption> named_for_exchange(hooks::NamedOption option) 
   switch (option.kind) {
     case hooks::OptionKind::kFormat:
       return hooks::NamedOption{"outer_format", hooks::OptionKind::kLocal, option.value, option.is_given};
+    case hooks::OptionKind::kErrorFeedback:
+      return hooks::NamedOption{"outer_error_feedback", hooks::OptionKind::kLocal, option.value, option.is_given};
     case hooks::OptionKind::kRounding:
-      if (option.name == "error_feedback") {
-        return hooks::NamedOption{"outer_error_feedback", hooks::OptionKind::kLocal, option.value, option.is_given};
-      }
-      return option.name == "stochastic_rounding" ? std::optional(std::move(option)) : std::nullopt;
     case hooks::OptionKind::kLevels:
     case hooks::OptionKind::kLink:
       return option;

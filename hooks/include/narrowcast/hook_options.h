@@ -136,15 +136,17 @@ struct HookOptions {
 
 // What an option is about. Hooks take all options of a kind, or none.
 enum class OptionKind {
-  kFormat,             // WireOptions::format
-  kRounding,           // How formats round, and what they leave alone.
-  kLevels,             // Levels, and which ranks are a node.
-  kLink,               // What is known of the network.
-  kChoice,             // What the hook auto may take.
-  kChannels,           // HookOptions::channel_size
-  kLocal,              // LocalOptions
-  kPowerSgd,           // PowerSgdOptions,
-  kPowerSgdOfMatrices  // and those of them that choose between the matrices of a bucket.
+  kFormat,              // WireOptions::format
+  kRounding,            // How formats round.
+  kLevels,              // Levels, and which ranks are a node.
+  kLink,                // What is known of the network.
+  kChoice,              // What the hook auto may take.
+  kChannels,            // HookOptions::channel_size
+  kLocal,               // LocalOptions
+  kPowerSgd,            // PowerSgdOptions,
+  kPowerSgdOfMatrices,  // and those of them that choose between the matrices of a bucket.
+  kErrorFeedback,       // What becomes of what formats leave out,
+  kExemption            // and what they leave alone.
 };
 
 // Enumerators are their names. std::monostate: without a value.

@@ -22,6 +22,11 @@ NARROWCAST_EXPORT void check_comm_hook(const std::string& name, const WireOption
                                        std::optional<int64_t> channel_size = std::nullopt,
                                        const LocalOptions& local = {}, const PowerSgdOptions& power_sgd = {});
 
+// The same for all options at once, of which the process group is of no account.
+inline void check_hook_options(const std::string& name, const HookOptions& options) {
+  check_comm_hook(name, options.wire, options.channel_size, options.local, options.power_sgd);
+}
+
 // The elements of a channel with that hook, given what was chosen; nothing for hooks without channels. c10::ValueError
 // for an unknown name, here and below.
 NARROWCAST_EXPORT std::optional<int64_t> channel_size_of(const std::string& hook,

@@ -25,7 +25,6 @@
 namespace narrowcast::bench {
 namespace {
 
-using hooks::OptionKind;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -231,12 +230,8 @@ LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffor
 }
 
 hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& group, const hooks::WireOptions& wire) {
-  const hooks::HookRow& row = hooks::hook_row(hook);
-  const hooks::WireOptions levels{.levels = wire.levels, .node_size = wire.node_size};
-  return hooks::without_start(hook, {.process_group = group,
-                                     .wire = row.takes(OptionKind::kRounding) ? wire
-                                             : row.takes(OptionKind::kLevels) ? levels
-                                                                              : hooks::WireOptions{}});
+  return hooks::without_start(hook,
+                              {.process_group = group, .wire = hooks::taken_wire_options(hooks::hook_row(hook), wire)});
 }
 
 HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& workload) {
@@ -258,7 +253,7 @@ Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std:
   ExactnessRun run(group, numel);
   Exactness exactness;
   for (const std::string& name : names) {
-    if (hooks::hook_row(name).takes(OptionKind::kPowerSgd)) continue;
+    if (hooks::hook_row(name).approximates()) continue;
     exactness.hooks.push_back(run.of(name, wire));
   }
   exactness.payload_bytes_sent = run.payload_bytes_sent();

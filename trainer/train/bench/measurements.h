@@ -35,7 +35,7 @@ inline constexpr collectives::LinkEffort kLinkEffort{.pings = 100,
 // rank r + 1 (the last one to rank 0). Throws c10::DistBackendError if a peer fails.
 LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffort& effort = kLinkEffort);
 
-// What a hook of that name is made with: the options are for those that may exchange in two levels.
+// What a hook of that name is made with: of the options those that it takes.
 hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& group, const hooks::WireOptions& wire);
 
 // One case: all hooks, in alternation.
@@ -69,8 +69,9 @@ struct Exactness {
 // A collective. Each hook of these names averages one bucket of `numel` gradients, drawn anew on each rank, and every
 // element is compared with the exact mean: the ranks' gradients summed in float64 by an all-reduce, over their number.
 // The tolerance is the one that the hook's row derives from the gradients (error_terms), summed over the ranks by an
-// all-reduce. The worst rank counts. PowerSGD is left out: its mean of one step is not meant to be exact. Takes about
-// 10 float64 tensors of `numel` elements. Throws c10::DistBackendError if a peer fails, and what the hooks throw.
+// all-reduce. The worst rank counts. Hooks that approximate are left out: their mean of one step is not meant to be
+// exact. Takes about 10 float64 tensors of `numel` elements. Throws c10::DistBackendError if a peer fails, and what the
+// hooks throw.
 Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std::string>& names, int64_t numel,
                             const hooks::WireOptions& wire = {});
 

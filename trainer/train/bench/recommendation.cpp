@@ -39,10 +39,8 @@ Candidate& find_or_add(std::vector<Candidate>& candidates, const std::string& ho
   return found == candidates.end() ? candidates.emplace_back(Candidate{.hook = hook}) : *found;
 }
 
-// What auto takes cannot be told from the hooks that it takes.
-bool is_one_hook(const std::string& hook) {
-  return averages(hook) && !hooks::hook_row(hook).takes(hooks::OptionKind::kChoice);
-}
+// A hook that chooses cannot be told from those that it takes.
+bool is_one_hook(const std::string& hook) { return averages(hook) && !hooks::hook_row(hook).chooses; }
 
 std::vector<Candidate> collect(const BenchResults& results) {
   std::vector<Candidate> candidates;

@@ -58,11 +58,10 @@ void check_list(const char* name, const std::vector<Value>& values, Value least,
 }
 
 // Unasked. Hooks of any format are measured by their short names, and what auto takes by its own name: no iterations
-// tell a hook from itself. PowerSGD is no choice by time alone, as its means are not those of the step.
+// tell a hook from itself. One that approximates is no choice by time alone, as its means are not those of the step.
 bool is_worth_measuring(const std::string& hook) {
   const hooks::HookRow& row = hooks::hook_row(hook);
-  return averages(hook) && !row.takes(OptionKind::kFormat) && !row.takes(OptionKind::kChoice) &&
-         !row.takes(OptionKind::kPowerSgd);
+  return averages(hook) && !row.takes(OptionKind::kFormat) && !row.chooses && !row.approximates();
 }
 
 // Options that only some hooks take are an error where none of these is measured, but for the link's rate, of which

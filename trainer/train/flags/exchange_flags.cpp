@@ -9,8 +9,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <optional>
+#include <span>
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
@@ -23,6 +23,7 @@ namespace {
 
 namespace hooks = narrowcast::hooks;
 using hooks::OptionKind;
+using narrowcast::with_hooks_of;
 
 const narrowcast::DdpOptions kDdp;
 const narrowcast::OuterOptions kOuter;
@@ -33,10 +34,8 @@ const auto kDiLoCo = narrowcast::OuterOptions().optimizer(narrowcast::OuterKind:
 std::string default_format() { return std::string(to_string(hooks::hook_row(hooks::kAnyFormatHook).format.value())); }
 
 std::string with_local_hooks(const std::string& text) {
-  return absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kLocal), ": ", text);
+  return narrowcast::with_hooks_that_take(OptionKind::kLocal, text);
 }
-
-std::string with_power_sgd(const char* text) { return absl::StrCat("With the power_sgd hooks: ", text); }
 
 }  // namespace
 
@@ -45,21 +44,19 @@ ABSL_FLAG(std::string, hook, "auto",
                        "; see docs/hooks.md. auto measures, and takes the fastest for each bucket; for a process alone "
                        "it is none if not given."));
 ABSL_FLAG(std::string, hook_format, default_format(),
-          absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kFormat),
-                       ": how gradients travel: ", narrowcast::wire_format_names(), "; see docs/wire_format.md."));
+          with_hooks_of("hook_format", absl::StrCat("how gradients travel: ", narrowcast::wire_format_names(),
+                                                    "; see docs/wire_format.md.")));
 ABSL_FLAG(int64_t, channel_size, hooks::kDefaultChannelSize,
-          absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kChannels),
-                       ": how many elements share a scale; at least 1."));
+          with_hooks_of("channel_size", "how many elements share a scale; at least 1."));
 ABSL_FLAG(bool, stochastic_rounding, false,
-          narrowcast::with_wire_hooks("round gradients up or down at random, by --seed."));
+          with_hooks_of("stochastic_rounding", "round gradients up or down at random, by --seed."));
 ABSL_FLAG(bool, error_feedback, kDdp.wire().error_feedback,
-          narrowcast::with_wire_hooks("add in the next step what rounding left out."));
+          with_hooks_of("error_feedback", "add in the next step what rounding left out."));
 ABSL_FLAG(bool, exempt_one_dimensional, kDdp.wire().exempt_one_dimensional,
-          narrowcast::with_wire_hooks("send gradients of biases and norms as float32."));
+          with_hooks_of("exempt_one_dimensional", "send gradients of biases and norms as float32."));
 ABSL_FLAG(int64_t, auto_bits, hooks::kDefaultAutoBits,
-          absl::StrCat("With --hook=", hooks::hook_names_that_take(OptionKind::kChoice),
-                       ": never take formats of fewer bits; ", hooks::kFewestAutoBits, " to ", hooks::kDefaultAutoBits,
-                       "."));
+          with_hooks_of("auto_bits", absl::StrCat("never take formats of fewer bits; ", hooks::kFewestAutoBits, " to ",
+                                                  hooks::kDefaultAutoBits, ".")));
 ABSL_FLAG(std::string, local_group, "node",
           with_local_hooks("which ranks average their gradients in each step: node (those of a node), none, or so many "
                            "consecutive ranks."));
@@ -90,28 +87,30 @@ ABSL_FLAG(bool, outer_error_feedback, true,
 ABSL_FLAG(int64_t, outer_warmup, kOuter.warmup_steps(),
           with_local_hooks("steps at the beginning in which all ranks average their gradients."));
 ABSL_FLAG(int64_t, power_sgd_rank, 1,
-          with_power_sgd("columns of the factors; at least 1, and 2 with the names that say so unless given."));
+          with_hooks_of("power_sgd_rank", "columns of the factors; at least 1, and unless given what the name says."));
 ABSL_FLAG(int64_t, power_sgd_start, kDdp.power_sgd().start,
-          with_power_sgd("so many steps are averaged whole first, as by allreduce."));
-ABSL_FLAG(
-    double, power_sgd_min_rate, kDdp.power_sgd().min_rate,
-    with_power_sgd("by more than what factor a matrix must shrink to be compressed; positive. Not of batched ones."));
+          with_hooks_of("power_sgd_start", "so many steps are averaged whole first, as by allreduce."));
+ABSL_FLAG(double, power_sgd_min_rate, kDdp.power_sgd().min_rate,
+          with_hooks_of("power_sgd_min_rate",
+                        "by more than what factor a matrix must shrink to be compressed; positive."));
 ABSL_FLAG(bool, power_sgd_error_feedback, kDdp.power_sgd().error_feedback,
-          with_power_sgd("add in the next step what was lost."));
+          with_hooks_of("power_sgd_error_feedback", "add in the next step what was lost."));
 ABSL_FLAG(bool, power_sgd_warm_start, kDdp.power_sgd().warm_start,
-          with_power_sgd("begin with the factor of the step before, instead of a random one."));
+          with_hooks_of("power_sgd_warm_start", "begin with the factor of the step before, instead of a random one."));
 ABSL_FLAG(double, power_sgd_epsilon, kDdp.power_sgd().epsilon,
-          with_power_sgd("is added to the norms by which columns are divided. Not of batched ones."));
-ABSL_FLAG(int64_t, power_sgd_seed, kDdp.power_sgd().seed, with_power_sgd("of the random factors; 0 to 2^32 - 1."));
+          with_hooks_of("power_sgd_epsilon", "is added to the norms by which columns are divided."));
+ABSL_FLAG(int64_t, power_sgd_seed, kDdp.power_sgd().seed,
+          with_hooks_of("power_sgd_seed", "of the random factors; 0 to 2^32 - 1."));
 ABSL_FLAG(bool, power_sgd_batch, kDdp.power_sgd().batch,
-          with_power_sgd("multiply matrices of one shape together. Not of batched ones."));
+          with_hooks_of("power_sgd_batch", "multiply matrices of one shape together."));
 ABSL_FLAG(bool, power_sgd_alternate, kDdp.power_sgd().alternate,
-          with_power_sgd("send one of the two factors in each step, in turn."));
+          with_hooks_of("power_sgd_alternate", "send one of the two factors in each step, in turn."));
 ABSL_FLAG(std::string, power_sgd_memory, std::string(to_string(kDdp.power_sgd().memory)),
-          with_power_sgd("what is lost is that of a rank's own factors (local) or of the mean (averaged), which is "
-                         "PyTorch's, with its bits."));
+          with_hooks_of("power_sgd_memory",
+                        "what is lost is that of a rank's own factors (local) or of the mean (averaged), which is "
+                        "PyTorch's, with its bits."));
 ABSL_FLAG(std::string, power_sgd_wire, std::string(to_string(kDdp.power_sgd().wire)),
-          with_power_sgd("the wire format of the factors and of what is not compressed."));
+          with_hooks_of("power_sgd_wire", "the wire format of the factors and of what is not compressed."));
 ABSL_FLAG(std::string, bucket_cap_mb, "auto",
           "Size of a gradient bucket, in MiB, or auto: chosen in the first steps, which measure the backward pass and "
           "the exchange.");
@@ -190,7 +189,7 @@ bool outer_takes(const hooks::NamedOption& option) {
 }
 
 // The flags of hooks' options, which have their names, of such kinds.
-std::vector<std::string> flags_of(std::initializer_list<OptionKind> kinds) {
+std::vector<std::string> flags_of(std::span<const OptionKind> kinds) {
   std::vector<std::string> names;
   for (const hooks::NamedOption& option : hooks::named_options({})) {
     if (std::ranges::find(kinds, option.kind) != kinds.end()) names.push_back(option.name);
@@ -198,11 +197,15 @@ std::vector<std::string> flags_of(std::initializer_list<OptionKind> kinds) {
   return names;
 }
 
+// What averages between groups, or approximates, has flags of its own.
+constexpr OptionKind kOfGroups[] = {OptionKind::kLocal};
+constexpr OptionKind kOfPowerSgd[] = {OptionKind::kPowerSgd, OptionKind::kPowerSgdOfMatrices};
+
 }  // namespace
 
 const std::vector<std::string>& local_flags() {
   static const std::vector<std::string> flags = [] {
-    std::vector<std::string> all = flags_of({OptionKind::kLocal});
+    std::vector<std::string> all = flags_of(kOfGroups);
     for (const hooks::NamedOption& option : kOuter.named()) {
       const bool is_new = std::ranges::find(all, option.name) == all.end();
       if (option.kind == OptionKind::kLocal && is_new) all.push_back(option.name);
@@ -213,14 +216,19 @@ const std::vector<std::string>& local_flags() {
 }
 
 const std::vector<std::string>& power_sgd_flags() {
-  static const std::vector<std::string> flags = flags_of({OptionKind::kPowerSgd, OptionKind::kPowerSgdOfMatrices});
+  static const std::vector<std::string> flags = flags_of(kOfPowerSgd);
   return flags;
 }
 
 const std::vector<std::string>& hook_option_flags() {
-  static const std::vector<std::string> flags =
-      flags_of({OptionKind::kFormat, OptionKind::kRounding, OptionKind::kLevels, OptionKind::kLink, OptionKind::kChoice,
-                OptionKind::kChannels});
+  static const std::vector<std::string> flags = [] {
+    std::vector<std::string> all;
+    for (const hooks::NamedOption& option : hooks::named_options({})) {
+      const auto is_in = [&](const auto& kinds) { return std::ranges::count(kinds, option.kind) > 0; };
+      if (!is_in(kOfGroups) && !is_in(kOfPowerSgd)) all.push_back(option.name);
+    }
+    return all;
+  }();
   return flags;
 }
 
@@ -238,7 +246,7 @@ const std::vector<std::string>& exchange_flags() {
 
 void refuse_other_hooks_options(const program::CommandLine& line, const std::string& hook) {
   const hooks::HookRow& row = hooks::hook_row(hook);
-  const bool is_local = row.takes(OptionKind::kLocal);
+  const bool is_local = row.averages_in_groups;
   const std::string with_hook = "with the hook '" + hook + "'";
   if (!is_local) {
     refuse(line, local_flags(), with_hook + "; it is for " + hooks::hook_names_that_take(OptionKind::kLocal));
@@ -253,7 +261,7 @@ void refuse_other_hooks_options(const program::CommandLine& line, const std::str
   }
 }
 
-std::optional<OuterOptions> read_outer(const program::CommandLine& line) {
+std::optional<OuterOptions> read_outer(const program::CommandLine& line, const DdpOptions& ddp) {
   if (!line.given("sync_every")) {
     return std::nullopt;
   }
@@ -273,11 +281,11 @@ std::optional<OuterOptions> read_outer(const program::CommandLine& line) {
       .overlap_steps(absl::GetFlag(FLAGS_overlap_steps))
       .mix(absl::GetFlag(FLAGS_outer_mix))
       .wire(wire)
-      .warmup_steps(absl::GetFlag(FLAGS_outer_warmup));
+      .warmup_steps(ddp.local().start);
 }
 
 DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook) {
-  const bool is_local = hooks::hook_row(hook).takes(OptionKind::kLocal);
+  const bool is_local = hooks::hook_row(hook).averages_in_groups;
   const hooks::LocalOptions local = {.start = absl::GetFlag(FLAGS_outer_warmup),
                                      .group_size = read_local_group(),
                                      .hook = absl::GetFlag(FLAGS_local_hook)};

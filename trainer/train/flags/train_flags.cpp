@@ -130,8 +130,7 @@ const std::vector<std::string> kTrainingFlags = {
 const std::vector<std::string> kOutputFlags = {"eval_every",      "eval_batches", "early_stop", "log_every",
                                                "sample_length",   "output_dir",   "overwrite",  "prometheus_file",
                                                "tensorboard_dir", "report",       "compare"};
-const std::vector<std::string> kCheckpointFlags = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
-                                                   "resume_from"};
+const std::vector<std::string> kCheckpointFlags(job::kCheckpointEntries.begin(), job::kCheckpointEntries.end());
 
 // The hook that is asked for. By itself none where there is nobody to send to, nor ever will be: a launcher with a run
 // id may start the job again with more processes, which resume with the same hook.
@@ -156,7 +155,7 @@ void refuse_with_verification(const CommandLine& line, const std::string& hook) 
   for (const hooks::NamedOption& option : OuterOptions().named()) {
     if (option.kind == hooks::OptionKind::kLocal) {
       refuse(line, {option.name}, "with --verify_gradients");
-    } else if (hooks::hook_row(hook).takes(hooks::OptionKind::kLocal)) {
+    } else if (hooks::hook_row(hook).averages_in_groups) {
       refuse(line, {option.name}, "with --verify_gradients of the hook '" + hook + "'");
     }
   }
@@ -182,8 +181,7 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
     TORCH_CHECK_VALUE(model.learns(), "--model: ", model.name,
                       " is there for --verify_gradients only; it has nothing to learn");
   }
-  if (line.given("hook") && hooks::hook_row(hook).takes(hooks::OptionKind::kLocal) &&
-      !absl::GetFlag(FLAGS_verify_gradients)) {
+  if (line.given("hook") && hooks::hook_row(hook).averages_in_groups && !absl::GetFlag(FLAGS_verify_gradients)) {
     TORCH_CHECK_VALUE(line.given("sync_every"), "--hook=", hook, ": needs --sync_every, after how many steps the ",
                       "parameters of all ranks meet");
   }
@@ -358,7 +356,7 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.group.backend = absl::GetFlag(FLAGS_backend);
   job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
   job.ddp = read_ddp(line, hook);
-  job.outer = read_outer(line);
+  job.outer = read_outer(line, job.ddp);
   job.training = read_training(line);
   job.output = {.folder = absl::GetFlag(FLAGS_output_dir),
                 .overwrite = absl::GetFlag(FLAGS_overwrite),

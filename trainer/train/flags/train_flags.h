@@ -63,8 +63,9 @@ void refuse_other_hooks_options(const program::CommandLine& line, const std::str
 // The names of the flags of hooks that average in groups of ranks, and of what happens between those.
 const std::vector<std::string>& local_flags();
 
-// What they say of exchanges between groups; none without --sync_every. Values are checked where they are used.
-std::optional<OuterOptions> read_outer(const program::CommandLine& line);
+// What they say of exchanges between groups, whose gradients are averaged as `ddp` says; none without --sync_every.
+// Values are checked where they are used.
+std::optional<OuterOptions> read_outer(const program::CommandLine& line, const DdpOptions& ddp);
 
 // What exchange_flags() say of gradients, with that hook. Throws c10::ValueError for a format that is none, and
 // for a size of buckets that is neither a number nor auto; the rest is checked where it is used.

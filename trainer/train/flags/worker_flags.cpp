@@ -4,22 +4,15 @@
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
 #include <narrowcast/process_group.h>
 #include "hooks/hook_table.h"
 
-namespace {
-
 namespace hooks = narrowcast::hooks;
-
-std::string with_hooks_in_levels(const char* text) {
-  return absl::StrCat("With ", hooks::hook_names_that_take(hooks::OptionKind::kFormat), ", its short names, ",
-                      hooks::hook_names_that_take(hooks::OptionKind::kChoice), " and the power_sgd hooks: ", text);
-}
-
-}  // namespace
+using narrowcast::with_hooks_of;
 
 ABSL_FLAG(int64_t, rank, 0, "This process's rank, from 0; from the launcher if not given, as the next five.");
 ABSL_FLAG(int64_t, world_size, 1, "Number of ranks.");
@@ -36,20 +29,21 @@ ABSL_FLAG(int64_t, timeout_seconds,
           "Limit for joining the other ranks and for every collective.");
 ABSL_FLAG(int64_t, threads, 0,
           "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
-ABSL_FLAG(
-    std::string, levels, std::string(to_string(hooks::WireOptions{}.levels)),
-    with_hooks_in_levels("where ranks share a node: two lets them sum in its memory first, so that each byte crosses "
-                         "the node's card once, one lets each rank exchange with every other, auto takes two where it "
-                         "can."));
+ABSL_FLAG(std::string, levels, std::string(to_string(hooks::WireOptions{}.levels)),
+          with_hooks_of("levels",
+                        "where ranks share a node: two lets them sum in its memory first, so that each byte crosses "
+                        "the node's card once, one lets each rank exchange with every other, auto takes two where it "
+                        "can."));
 ABSL_FLAG(int64_t, node_size, 0,
-          with_hooks_in_levels("take so many consecutive ranks for a node, instead of finding out which share one; "
-                               "with 1 every rank is one. 0: find out."));
+          with_hooks_of("node_size",
+                        "take so many consecutive ranks for a node, instead of finding out which share one; "
+                        "with 1 every rank is one. 0: find out."));
 ABSL_FLAG(double, link_gbit, 0,
-          narrowcast::with_wire_hooks("Gbit/s of a node's network card, which its ranks share. 0: measure it. Rates of "
-                                      "narrowcast-bench are shares of it, too."));
-ABSL_FLAG(
-    double, link_us, 0,
-    narrowcast::with_wire_hooks("microseconds until a small message has arrived at another node. 0: measure them."));
+          with_hooks_of("link_gbit",
+                        "Gbit/s of a node's network card, which its ranks share. 0: measure it. Rates of "
+                        "narrowcast-bench are shares of it, too."));
+ABSL_FLAG(double, link_us, 0,
+          with_hooks_of("link_us", "microseconds until a small message has arrived at another node. 0: measure them."));
 
 namespace narrowcast {
 namespace {
@@ -68,9 +62,15 @@ void check_interface_is_used(const WorkerEnv& env, const std::string& interface)
 
 }  // namespace
 
-std::string with_wire_hooks(const char* text) {
-  return absl::StrCat("With ", hooks::hook_names_that_take(hooks::OptionKind::kFormat), ", its short names and ",
-                      hooks::hook_names_that_take(hooks::OptionKind::kChoice), ": ", text);
+std::string with_hooks_that_take(hooks::OptionKind kind, const std::string& text) {
+  return absl::StrCat("With ", hooks::hook_names_that_take(kind), ": ", text);
+}
+
+std::string with_hooks_of(const std::string& option, const std::string& text) {
+  const std::vector<hooks::NamedOption> options = hooks::named_options({});
+  const auto found = std::ranges::find(options, option, &hooks::NamedOption::name);
+  TORCH_CHECK_VALUE(found != options.end(), "--", option, ": is no option of a hook");
+  return with_hooks_that_take(found->kind, text);
 }
 
 const std::vector<std::string>& worker_flags() {

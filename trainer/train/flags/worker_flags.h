@@ -23,8 +23,11 @@ const std::vector<std::string>& worker_flags();
 // does, and c10::ValueError for an interface where there is nobody to talk to.
 WorkerEnv read_worker_env(const program::CommandLine& line);
 
-// The help of a flag that only hooks of wire formats and auto take: "With" these, and the text.
-std::string with_wire_hooks(const char* text);
+// The help of a flag that only hooks which take options of that kind take: "With" their names, and the text.
+std::string with_hooks_that_take(hooks::OptionKind kind, const std::string& text);
+
+// The same for the flag of a hook's option, which has its name.
+std::string with_hooks_of(const std::string& option, const std::string& text);
 
 // What --levels, --node_size, --link_gbit and --link_us say of the ways between ranks; the rest is as it is by itself.
 // Throws c10::ValueError for levels that are none; the numbers are checked where they are used.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <span>
 #include <string_view>
 #include <type_traits>
 #include <variant>
@@ -26,26 +25,7 @@
 namespace narrowcast::job {
 namespace {
 
-constexpr const char* kOfBytesSent = "_and_rank";  // How all names of bytes that are sent end.
-// What follows from the layout, as far as a rank alone knows it.
-constexpr std::string_view kOfLayout[] = {"nodes", "node_of_rank", "exchange_levels", "node_memory_bytes"};
 constexpr const char* kUnknown = "unknown until ranks meet";
-
-// The entries by their role for checkpoints; the others are settings. By the link ranks choose in how many hops they
-// exchange, and so what is rounded; groups say which ranks resume from their own parameters.
-constexpr std::string_view kCircumstances[] = {"ranks",   "accumulation_steps", "version", "device", "link_gbit",
-                                               "link_us", "group_of_rank"};
-constexpr std::string_view kFree[] = {"batch_size_per_rank", "eval_every", "eval_batches", "early_stop",
-                                      "log_every",           "data",       "init_from"};
-constexpr std::string_view kFreeOfCheckpoints[] = {"checkpoint_dir", "checkpoint_every", "keep_checkpoints", "resume",
-                                                   "resume_from"};
-constexpr std::string_view kFreeOfExchanges[] = {
-    "replicas", "levels", "node_size",       "nodes",         "node_of_rank",     "rounding",
-    "auto",     "link",   "exchange_levels", "why_one_level", "node_memory_bytes"};
-
-bool contains(std::span<const std::string_view> names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 hooks::GradientSizes gradient_sizes(const models::Model& model) {
   hooks::GradientSizes sizes;
@@ -118,7 +98,7 @@ void add_options(nlohmann::json& plan, const std::vector<hooks::NamedOption>& op
     const auto add = [&](const auto& value) {
       if constexpr (!std::is_same_v<decltype(value), const std::monostate&>) plan[option.name] = value;
     };
-    if (option.name == "stochastic_rounding") {
+    if (option.kind == hooks::OptionKind::kRounding) {
       add(option.is_given);  // The seed is the training's.
     } else {
       std::visit(add, option.value);
@@ -148,7 +128,7 @@ void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
               [&](hooks::OptionKind kind) { return row.takes(kind); });
   if (row.format) {
     plan["hook_format"] = to_string(hooks::wire_format_of(ddp.hook(), ddp.wire()).value());
-  } else if (row.takes(hooks::OptionKind::kChoice)) {
+  } else if (row.chooses) {
     plan["auto"] = "decided when training begins, and again when the link changes";
   }
 }
@@ -293,7 +273,7 @@ void add_data(nlohmann::json& plan, const JobInputs& inputs) {
 }  // namespace
 
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node) {
-  if (hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kChoice) && inputs.device.is_cuda()) {
+  if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
     hooks::check_auto_on_gpus(job.ddp.wire());
   }
   nlohmann::json plan;
@@ -369,31 +349,6 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   }
 }
 
-EntryRole entry_role(const nlohmann::json& plan, const std::string& name) {
-  const bool in_levels = plan.value("exchange_levels", 1) > 1;
-  if (in_levels && (name == "nodes" || name == "node_of_rank")) {
-    return EntryRole::kCircumstance;  // Which ranks sum first decides how sums are rounded.
-  }
-  if (contains(kCircumstances, name)) {
-    return EntryRole::kCircumstance;
-  }
-  const bool is_free = contains(kFree, name) || contains(kFreeOfCheckpoints, name) ||
-                       contains(kFreeOfExchanges, name) || name.ends_with(kOfBytesSent);
-  return is_free ? EntryRole::kFree : EntryRole::kSetting;
-}
-
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }
-
-std::vector<NamedValue> plan_values(const nlohmann::json& plan) {
-  std::vector<NamedValue> values;
-  for (const auto& [name, value] : plan.items()) {
-    if (!name.ends_with(kOfBytesSent) && !contains(kOfLayout, name)) {
-      values.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
-    }
-  }
-  std::stable_partition(values.begin(), values.end(),
-                        [](const NamedValue& value) { return value.name == "data" || value.name == "data_hash"; });
-  return values;
-}
 
 }  // namespace narrowcast::job

@@ -1,7 +1,9 @@
 // One job of narrowcast-train, from what it is asked to do to the last line of its results: train_job.cpp, its plan in
-// plan.cpp and the verification of gradients in verification_job.cpp. training_job.h has the training.
+// plan.cpp, with what and how its entries are compared in job_checkpoints.cpp, and the verification of gradients in
+// verification_job.cpp. training_job.h has the training.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -45,6 +47,10 @@ struct CheckpointOptions {
   bool resume = false;           // from the newest valid one, if there is one
   std::string resume_from = {};  // the path of one from which to resume otherwise
 };
+
+// What CheckpointOptions are called: as flags, and as entries of a plan.
+inline constexpr std::array<const char*, 5> kCheckpointEntries = {"checkpoint_dir", "checkpoint_every",
+                                                                  "keep_checkpoints", "resume", "resume_from"};
 
 // Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {

@@ -264,7 +264,7 @@ bool replicas_must_match(const TrainJob& job) {
 
 // Steps after the last exchange would be lost in the outer parameters, and a training without any has none.
 void check_outer(const TrainJob& job) {
-  const bool is_local = hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kLocal);
+  const bool is_local = hooks::hook_row(job.ddp.hook()).averages_in_groups;
   TORCH_CHECK_VALUE(job.outer.has_value() == is_local, "sync_every: must be given with the hook ",
                     hooks::hook_names_that_take(hooks::OptionKind::kLocal), ", and with no other, but the hook is ",
                     job.ddp.hook());
@@ -323,7 +323,7 @@ void check_training_job(const TrainJob& job, int64_t world_size) {
   training::check_training_options(job.training, world_size);
   check_outer(job);
   const int64_t start = job.ddp.power_sgd().start;
-  TORCH_CHECK_VALUE(!hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kPowerSgd) || job.training.steps > start,
+  TORCH_CHECK_VALUE(!hooks::hook_row(job.ddp.hook()).approximates() || job.training.steps > start,
                     "power_sgd_start: is ", start, ", so that a training of ", job.training.steps,
                     " steps would compress nothing");
   check_output(job);

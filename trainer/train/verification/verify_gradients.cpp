@@ -90,8 +90,6 @@ bool within(const hooks::ReferenceTolerance& allowed, const std::vector<at::Tens
   return compare_all(actual, expected, tolerances).passed;
 }
 
-bool is_default(const hooks::WireOptions& wire) { return wire.levels == hooks::Levels::kAuto && !wire.node_size; }
-
 // Whether ranks 0 and 1, 2 and 3 and so on can share memory.
 bool neighbours_share_nodes(const node::NodeLayout& layout) {
   for (int64_t rank = 1; rank < layout.world_size(); rank += 2) {
@@ -106,7 +104,7 @@ bool neighbours_share_nodes(const node::NodeLayout& layout) {
 // mean then.
 DdpOptions of_whole_rank(const DdpOptions& ddp) {
   const hooks::HookRow& row = hooks::hook_row(ddp.hook());
-  if (!row.takes(hooks::OptionKind::kPowerSgd)) {
+  if (!row.approximates()) {
     return ddp;
   }
   hooks::PowerSgdOptions options = {.rank = std::numeric_limits<int64_t>::max(),
@@ -125,7 +123,8 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
 // is a node and, from four ranks on, where every two are, whatever the machine is, if it lets them share memory.
 std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::string& hook) {
   const DdpOptions ddp = of_whole_rank(problem.ddp.with_hook(hook));
-  if (!hooks::hook_row(hook).takes(hooks::OptionKind::kLevels) || !is_default(ddp.wire())) {
+  const hooks::HookRow& row = hooks::hook_row(hook);
+  if (!row.takes(hooks::OptionKind::kLevels) || hooks::gives_any(ddp.wire(), hooks::OptionKind::kLevels)) {
     return {ddp};
   }
   const auto of_size = [&](int64_t node_size) {
@@ -133,9 +132,7 @@ std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::st
     wire.node_size = node_size;
     return DdpOptions(ddp).wire(wire);
   };
-  // As auto has on GPUs.
-  const bool has_one_level = hooks::hook_row(hook).takes(hooks::OptionKind::kChoice) &&
-                             collectives::moves_tensors_on(at::kCUDA, problem.group);
+  const bool has_one_level = row.chooses && collectives::moves_tensors_on(at::kCUDA, problem.group);  // See AutoHook.
   const auto found = hooks::find_hook_nodes(ddp.hook_options(problem.group));
   if (problem.group->getSize() < 4 || has_one_level || !neighbours_share_nodes(found->layout)) {
     return {of_size(1)};

@@ -17,6 +17,7 @@
 #include "tests/trainer/train/verification/gradient_problems.h"
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/run_bench.h"
+#include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/verification/verify_gradients.h"
 
@@ -25,6 +26,7 @@ namespace {
 
 using hooks::HookOptions;
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::Not;
 
 const double kGrid = std::ldexp(1, -12);
@@ -91,6 +93,35 @@ TEST(AddedHook, HasItsBytesInThePlan) {
   train_job.ddp.hook("stepped");
   const nlohmann::json plan = job::make_plan(train_job, job::make_inputs(train_job), 2);
   EXPECT_EQ(plan["payload_bytes_per_step_and_rank"], 4 * plan["parameters"].get<int64_t>());
+}
+
+TEST(AddedHook, IsNamedInTheHelpOfTheFlagsThatItTakes) {
+  hooks::HookRow row = stepped_row();
+  row.options.insert(hooks::OptionKind::kChannels);
+  const hooks::AddedHookRow added(row);
+  EXPECT_EQ(with_hooks_of("channel_size", "their size."), "With quantize_per_channel, stepped: their size.");
+  EXPECT_THAT(with_hooks_of("levels", "how many."), Not(HasSubstr("stepped")));
+  EXPECT_THROW(with_hooks_of("sync_every", ""), c10::ValueError);
+}
+
+TEST(AddedHook, HasTheNatureOfItsRow) {
+  hooks::HookRow row = stepped_row();
+  row.chooses = true;
+  const testing::TemporaryFolder folder;
+  job::TrainJob train_job = testing::small_job(folder);
+  train_job.ddp.hook("stepped");
+  {
+    const hooks::AddedHookRow added(row);
+    EXPECT_TRUE(job::make_plan(train_job, job::make_inputs(train_job), 2).contains("auto"));
+    EXPECT_THAT(bench::hooks_to_measure({}), Not(Contains("stepped")));
+  }
+  row.chooses = false;
+  row.approximated = hooks::Approximated::kBuckets;
+  const hooks::AddedHookRow added(row);
+  const nlohmann::json plan = job::make_plan(train_job, job::make_inputs(train_job), 2);
+  EXPECT_FALSE(plan.contains("auto"));
+  EXPECT_TRUE(plan.contains("least_payload_bytes_per_step_and_rank"));
+  EXPECT_THAT(bench::hooks_to_measure({}), Not(Contains("stepped")));
 }
 
 TEST(AddedHook, IsVerifiedWithTheBoundOfItsRow) {

@@ -120,6 +120,25 @@ TEST(Plan, HoldsSomeOptionsOnlyWhereTheyHaveAnEffect) {
   EXPECT_EQ(entry_role(plan(), "early_stop"), EntryRole::kFree);
 }
 
+TEST(EntryRole, FollowsFromTheKindOfAnOptionAndFromTheLevels) {
+  const auto role = [](const char* name, int levels = 1) { return entry_role({{"exchange_levels", levels}}, name); };
+  for (const char* const name : {"levels", "node_size", "data", "keep_checkpoints", "resume_from", "auto",
+                                 "least_payload_bytes_per_step_and_rank"}) {
+    EXPECT_EQ(role(name), EntryRole::kFree) << name;
+  }
+  for (const char* const name : {"link_gbit", "link_us", "ranks", "group_of_rank"}) {
+    EXPECT_EQ(role(name), EntryRole::kCircumstance) << name;
+  }
+  for (const char* const name : {"seed", "hook_format", "auto_bits", "error_feedback", "power_sgd_rank"}) {
+    EXPECT_EQ(role(name), EntryRole::kSetting) << name;
+  }
+  for (const char* const name : {"nodes", "node_of_rank"}) {
+    EXPECT_EQ(role(name), EntryRole::kFree) << name;
+    EXPECT_EQ(role(name, 2), EntryRole::kCircumstance) << name;
+  }
+  EXPECT_EQ(role("exchange_levels", 2), EntryRole::kFree);
+}
+
 TEST(Plan, SaysWhoChoosesTheSizeOfBuckets) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
