@@ -28,6 +28,17 @@ function(narrowcast_test name)
   narrowcast_use_pch(${target})
 endfunction()
 
+# narrowcast_program_for_tests(<name> <library>...): NAME.cpp as a program that tests start, which are not run under
+# sanitizers.
+function(narrowcast_program_for_tests name)
+  add_executable(narrowcast_${name} ${name}.cpp)
+  target_link_libraries(narrowcast_${name} PRIVATE narrowcast_options ${ARGN})
+  if(NARROWCAST_SANITIZE)
+    set_property(TARGET narrowcast_${name} PROPERTY EXCLUDE_FROM_ALL ON)
+  endif()
+  narrowcast_use_pch(narrowcast_${name})
+endfunction()
+
 # The end of what a gtest program prints that skipped all of its tests: ctest says "Skipped", not "Passed".
 set(NARROWCAST_ALL_SKIPPED "PASSED  \\] 0 tests.\n.  SKIPPED [^\n]*listed below:(\n.  SKIPPED [^\n]*)*\n*$")
 
