@@ -56,7 +56,7 @@ class TensorBoardTest(unittest.TestCase):
         train(2, self.flags + ["--hook=int8", "--node_size=1", "--steps=6"])
         found = self.expect_metrics()
         for tag in ("step/loss", "step/learning_rate", "step/gradient_norm", "step/units_per_second", "step/payload_bytes_sent",
-                    "step/compression", "step/skipped_steps", "evaluation/validation_loss"):
+                    "step/compression", "step/exchange_seconds", "step/skipped_steps", "evaluation/validation_loss"):
             self.assertIn(tag, found)
         self.assertEqual([step for step, _ in found["step/loss"]], [2, 4, 6])
 

@@ -91,6 +91,11 @@ nlohmann::json step_json(const StepReport& report) {
   if (report.compression.has_value()) {
     line["compression"] = *report.compression;
   }
+  if (report.exchange.has_value()) {
+    line.update({{"exchange_seconds", report.exchange->seconds},
+                 {"slowest_rank", report.exchange->slowest_rank},
+                 {"waiting_share", report.exchange->waiting_share}});
+  }
   if (report.outer.has_value()) {
     line.update(outer_json(*report.outer));
   }

@@ -23,7 +23,8 @@ struct OuterReport {
 
 // What ranks wait for between the backward pass and the optimizer step, since the previous report.
 struct ExchangeReport {
-  double share = 0;          // of the time, by the rank that waits least: for the exchange itself
+  double seconds = 0;        // by the rank that waits least: for the exchange itself
+  double share = 0;          // those, of the time
   int64_t slowest_rank = 0;  // that rank: the others wait for it, too
   double waiting_share = 0;  // of the time, which the others, on average, wait for it
 };

@@ -133,7 +133,8 @@ class TrainingRun {
     shares = all_reduce_sum(setup_.group, shares);
     const auto least = std::ranges::min_element(shares);
     const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
-    return reporting::ExchangeReport{.share = *least,
+    return reporting::ExchangeReport{.seconds = *least * seconds,
+                                     .share = *least,
                                      .slowest_rank = least - shares.begin(),
                                      .waiting_share = (all - *least) / static_cast<double>(ranks - 1) - *least};
   }

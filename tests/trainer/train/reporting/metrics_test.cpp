@@ -46,6 +46,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
     metrics.on_step(step);
     step.gradient_norm = 0.75;
     step.compression = 3.5;
+    step.exchange = ExchangeReport{.seconds = 0.0625, .share = 0.125, .slowest_rank = 3, .waiting_share = 0.25};
     metrics.on_step(step);
     metrics.on_buckets(
         {.step = 5, .chosen = {2, 3, 0.25}, .backward_seconds = 1.5, .sizes = {{1, 5, 0.5}, {2, 3, 0.25}}});
@@ -73,7 +74,10 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"measuring_bytes_sent", 1024},
        {"skipped_steps", 2},
        {"gradient_norm", 0.75},
-       {"compression", 3.5}},
+       {"compression", 3.5},
+       {"exchange_seconds", 0.0625},
+       {"slowest_rank", 3},
+       {"waiting_share", 0.25}},
       {{"event", "buckets"},
        {"step", 5},
        {"bucket_cap_mb", 2.0},

@@ -133,6 +133,7 @@ TEST(TensorBoardEvents, HoldEveryNumberOfALine) {
   step.gradient_norm = 1.5;
   step.compression = 4;
   step.skipped_steps = 1;
+  step.exchange = ExchangeReport{.seconds = 0.25, .share = 0.125, .slowest_rank = 1, .waiting_share = 0.5};
   step.outer = OuterReport{.exchanges = 3};
   events.on_step(step);
   events.on_evaluation({.step = 5, .loss = 0.75, .seconds = 2, .accuracy = 0.875});
@@ -152,6 +153,9 @@ TEST(TensorBoardEvents, HoldEveryNumberOfALine) {
                                                  {"step/measuring_bytes_sent", 64},
                                                  {"step/compression", 4},
                                                  {"step/skipped_steps", 1},
+                                                 {"step/exchange_seconds", 0.25},
+                                                 {"step/slowest_rank", 1},
+                                                 {"step/waiting_share", 0.5},
                                                  {"step/outer_exchanges", 3},
                                                  {"step/joined_exchanges", 0},
                                                  {"step/lost_exchanges", 0},
