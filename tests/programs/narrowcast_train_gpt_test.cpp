@@ -123,7 +123,7 @@ TEST_F(NarrowcastTrainGptTest, EveryErrorIsOneLine) {
   expect_one_line(flags({"--dropout=1"}), 2, "dropout: must be at least 0 and below 1, but is 1");
   expect_one_line(flags({"--label_smoothing=-1"}), 2, "label_smoothing: must be at least 0 and below 1, but is -1");
   expect_one_line({"--model=gpt", "--width=64", "--vocabulary=5"}, 2, "vocabulary_size: is 5, but the data need ");
-  expect_one_line({"--vocabulary=500"}, 2, "--vocabulary: has no effect with --model=char_gpt");
+  expect_one_line({"--vocabulary=500"}, 2, "--vocabulary: has no effect without token files");
   expect_one_line({"--init_from="}, 2, "--init_from: must name a file");
   expect_one_line({"--init_from=" + folder / "none.safetensors"}, 2, "none.safetensors");
   expect_one_line({"--model=char_gpt", "--init_from=" + start}, 4, "is none of the model's");
