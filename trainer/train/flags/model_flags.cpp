@@ -85,9 +85,13 @@ ABSL_FLAG(int64_t, top_k, 0, "With --generate: chooses among so many likeliest c
 namespace narrowcast {
 namespace {
 
-const std::vector<std::string> kUsedByEvaluation = {
-    "evaluate", "generate", "prompt",     "temperature", "top_k",           "data",    "seed",    "model",
-    "loss",     "context",  "batch_size", "backend",     "timeout_seconds", "threads", "dry_run", "eval_batches"};
+// Those of an evaluation alone, and those that it shares with a training.
+std::vector<std::string> used_by_evaluation() {
+  std::vector<std::string> flags = evaluation_flags();
+  flags.insert(flags.end(), {"data", "seed", "model", "loss", "context", "batch_size", "backend", "timeout_seconds",
+                             "threads", "dry_run", "eval_batches"});
+  return flags;
+}
 
 constexpr const char* kVocabularySize = "vocabulary_size";
 
@@ -106,7 +110,7 @@ bool is_in(const std::vector<std::string>& flags, const std::string& flag) {
 }
 
 void refuse_useless_flags(const program::CommandLine& line, const std::string& file) {
-  refuse_all_but(line, kUsedByEvaluation, "with --evaluate");
+  refuse_all_but(line, used_by_evaluation(), "with --evaluate");
   if (!file.ends_with(files::kScriptSuffix)) {
     refuse(line, {"model", "context", "loss"}, "with --evaluate=" + file + ", which says it itself");
   }

@@ -130,7 +130,14 @@ const std::vector<std::string> kTrainingFlags = {
 const std::vector<std::string> kOutputFlags = {"eval_every",      "eval_batches", "early_stop", "log_every",
                                                "sample_length",   "output_dir",   "overwrite",  "prometheus_file",
                                                "tensorboard_dir", "report",       "compare"};
-const std::vector<std::string> kCheckpointFlags(job::kCheckpointEntries.begin(), job::kCheckpointEntries.end());
+
+std::vector<std::string> checkpoint_flags() {
+  std::vector<std::string> flags;
+  for (const job::CheckpointEntry& entry : job::kCheckpointEntries) {
+    flags.push_back(entry.name);
+  }
+  return flags;
+}
 
 // The hook that is asked for. By itself none where there is nobody to send to, nor ever will be: a launcher with a run
 // id may start the job again with more processes, which resume with the same hook.
@@ -149,7 +156,7 @@ void refuse_with_verification(const CommandLine& line, const std::string& hook) 
   std::vector<std::string> of_steps = kTrainingFlags;
   std::erase(of_steps, "batch_size");
   of_steps.push_back("precision");
-  for (const auto& flags : {of_steps, kOutputFlags, kCheckpointFlags}) {
+  for (const auto& flags : {of_steps, kOutputFlags, checkpoint_flags()}) {
     refuse(line, flags, "with --verify_gradients");
   }
   for (const hooks::NamedOption& option : OuterOptions().named()) {
@@ -160,7 +167,7 @@ void refuse_with_verification(const CommandLine& line, const std::string& hook) 
     }
   }
   std::vector<std::string> of_power_sgd = power_sgd_flags();
-  for (const std::string_view option : verification::kVerifiedPowerSgdOptions) {
+  for (const std::string& option : verification::verified_power_sgd_options()) {
     std::erase(of_power_sgd, option);
   }
   refuse(line, of_power_sgd, "with --verify_gradients, which compresses to the rank that gives the mean itself");
@@ -306,7 +313,7 @@ program::Description train_description() {
                      {"Training", kTrainingFlags},
                      {"Processors", {"device", "precision", "threads"}},
                      {"Evaluation and output", kOutputFlags},
-                     {"Checkpoints", kCheckpointFlags},
+                     {"Checkpoints", checkpoint_flags()},
                      {"Use of a trained model", evaluation_flags()},
                      {"Exchange of gradients", exchange},
                      {"Place in the job", worker_flags()},

@@ -218,7 +218,8 @@ EntryRole entry_role(const nlohmann::json& plan, const std::string& name) {
     const bool in_levels = plan.value("exchange_levels", 1) > 1;
     return in_levels && known->is_of_sums_in_levels ? EntryRole::kCircumstance : known->role;
   }
-  const bool is_of_checkpoints = std::ranges::find(kCheckpointEntries, name) != kCheckpointEntries.end();
+  const bool is_of_checkpoints =
+      std::ranges::find(kCheckpointEntries, name, &CheckpointEntry::name) != kCheckpointEntries.end();
   return is_of_checkpoints || name.ends_with(kOfBytesSent) ? EntryRole::kFree : option_role(name);
 }
 

@@ -246,14 +246,15 @@ void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInpu
   }
 }
 
+// Adds the paths that there are, and with a folder for checkpoints what else counts for it.
 void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
-  if (!options.folder.empty()) {
-    plan["checkpoint_dir"] = options.folder;
-    plan["checkpoint_every"] = options.every;
-    plan["keep_checkpoints"] = options.keep;
-    plan["resume"] = options.resume;
+  for (const CheckpointEntry& entry : kCheckpointEntries) {
+    const auto value_of = [&](auto member) { return nlohmann::json(options.*member); };
+    const nlohmann::json value = std::visit(value_of, entry.member);
+    if (value.is_string() ? value != "" : !options.folder.empty()) {
+      plan[entry.name] = value;
+    }
   }
-  if (!options.resume_from.empty()) plan["resume_from"] = options.resume_from;
 }
 
 void add_data(nlohmann::json& plan, const JobInputs& inputs) {

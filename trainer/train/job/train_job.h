@@ -10,6 +10,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <narrowcast/char_gpt.h>
@@ -48,9 +49,19 @@ struct CheckpointOptions {
   std::string resume_from = {};  // the path of one from which to resume otherwise
 };
 
-// What CheckpointOptions are called: as flags, and as entries of a plan.
-inline constexpr std::array<const char*, 5> kCheckpointEntries = {"checkpoint_dir", "checkpoint_every",
-                                                                  "keep_checkpoints", "resume", "resume_from"};
+// What one of CheckpointOptions is called, as a flag and as an entry of a plan.
+struct CheckpointEntry {
+  const char* name;
+  std::variant<std::string CheckpointOptions::*, int64_t CheckpointOptions::*, bool CheckpointOptions::*> member;
+};
+
+// All of them.
+inline constexpr std::array<CheckpointEntry, 5> kCheckpointEntries = {
+    {{"checkpoint_dir", &CheckpointOptions::folder},
+     {"checkpoint_every", &CheckpointOptions::every},
+     {"keep_checkpoints", &CheckpointOptions::keep},
+     {"resume", &CheckpointOptions::resume},
+     {"resume_from", &CheckpointOptions::resume_from}}};
 
 // Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <filesystem>
 #include <limits>
 #include <utility>
@@ -19,6 +20,22 @@ namespace {
 
 constexpr double kAnyRate = 1e-9;   // At which every matrix is compressed, though more be sent than without.
 constexpr int kReferenceRanks = 2;  // The reference test's; its tolerances fit the gradients of two ranks.
+
+// An option of the power_sgd hooks that is verified as it is given.
+struct VerifiedOption {
+  const char* name;
+  void (*copy)(const hooks::PowerSgdOptions& given, hooks::PowerSgdOptions& verified);
+};
+
+template <auto member>
+void copy_member(const hooks::PowerSgdOptions& given, hooks::PowerSgdOptions& verified) {
+  verified.*member = given.*member;
+}
+
+constexpr std::array<VerifiedOption, 3> kVerifiedOptions = {
+    {{"power_sgd_seed", copy_member<&hooks::PowerSgdOptions::seed>},
+     {"power_sgd_batch", copy_member<&hooks::PowerSgdOptions::batch>},
+     {"power_sgd_memory", copy_member<&hooks::PowerSgdOptions::memory>}}};
 
 std::vector<at::Tensor> averaged(const ProcessGroupPtr& group, const std::vector<at::Tensor>& gradients) {
   std::vector<at::Tensor> result;
@@ -107,12 +124,10 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
   if (!row.approximates()) {
     return ddp;
   }
-  hooks::PowerSgdOptions options = {.rank = std::numeric_limits<int64_t>::max(),
-                                    .start = 0,
-                                    .error_feedback = false,
-                                    .seed = ddp.power_sgd().seed,  // From here on kVerifiedPowerSgdOptions.
-                                    .batch = ddp.power_sgd().batch,
-                                    .memory = ddp.power_sgd().memory};
+  hooks::PowerSgdOptions options = {.rank = std::numeric_limits<int64_t>::max(), .start = 0, .error_feedback = false};
+  for (const VerifiedOption& option : kVerifiedOptions) {
+    option.copy(ddp.power_sgd(), options);
+  }
   if (!row.compresses_buckets()) {
     options.min_rate = kAnyRate;
   }
@@ -199,6 +214,14 @@ void Verifier::judge(HookReport& report, const PassResult& pass, const std::vect
     const bool all_passed = all_reduce_max(problem_.group, {mine_passed ? 0.0 : 1.0})[0] == 0;
     report.reference_passed = report.reference_passed.value_or(true) && all_passed;
   }
+}
+
+std::vector<std::string> verified_power_sgd_options() {
+  std::vector<std::string> names;
+  for (const VerifiedOption& option : kVerifiedOptions) {
+    names.push_back(option.name);
+  }
+  return names;
 }
 
 void check_verification_options(const VerificationOptions& options) {

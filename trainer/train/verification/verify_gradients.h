@@ -5,11 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "trainer/train/verification/hook_run.h"
@@ -59,10 +57,9 @@ struct VerificationOptions {
   bool reference_task = false;          // on two ranks, as in PyTorch's test of its model, its tolerances must hold too
 };
 
-// The options of the power_sgd hooks that are verified as they are given. The others are set so that what is sent is
-// the mean itself, whatever DdpOptions say.
-inline constexpr std::array<std::string_view, 3> kVerifiedPowerSgdOptions = {"power_sgd_seed", "power_sgd_batch",
-                                                                             "power_sgd_memory"};
+// The names of those options of the power_sgd hooks that are verified as they are given. The others are set so that
+// what is sent is the mean itself, whatever DdpOptions say.
+std::vector<std::string> verified_power_sgd_options();
 
 // Throws c10::ValueError for a value that is out of its range, before anything is sent.
 void check_verification_options(const VerificationOptions& options);
