@@ -40,6 +40,10 @@ struct ModelRow {
 
   bool has_option(const std::string& option) const;
 
+  // Whether a model of that size can do with data that need `needed`: so many inputs, classes or entries of a
+  // vocabulary. They are equal; a vocabulary that may be padded can also be larger.
+  bool fits(int64_t size, int64_t needed) const;
+
   // Whether it can be trained, and evaluated.
   bool learns() const { return data != DataKind::kNone; }
 };

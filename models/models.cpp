@@ -67,6 +67,8 @@ bool ModelRow::has_option(const std::string& option) const {
   return std::find(options.begin(), options.end(), option) != options.end();
 }
 
+bool ModelRow::fits(int64_t size, int64_t needed) const { return size == needed || (is_gpt2 && size > needed); }
+
 const ModelRow& model_row(const std::string& name) {
   const std::vector<ModelRow>& rows = model_rows();
   const auto row = std::find_if(rows.begin(), rows.end(), [&](const ModelRow& entry) { return entry.name == name; });

@@ -64,6 +64,16 @@ TEST(Models, ARowSaysTheDataWhoseSizesAreOptions) {
   }
 }
 
+TEST(Models, OnlyTheVocabularyOfGpt2MayBeLargerThanTheDatas) {
+  for (const std::string& name : model_names()) {
+    const ModelRow& row = model_row(name);
+    EXPECT_TRUE(row.fits(9, 9)) << name;
+    EXPECT_FALSE(row.fits(8, 9)) << name;
+    EXPECT_EQ(row.fits(10, 9), name == "gpt") << name;
+  }
+  EXPECT_FALSE(any_model_row("digits.pt").fits(10, 9));
+}
+
 TEST(Models, ModelsWithDataCanBeTrained) {
   EXPECT_EQ(learning_models(), std::vector<std::string>({"char_gpt", "gpt", "mlp"}));
   EXPECT_EQ(fixed_models(), std::vector<std::string>({"ddp_comm_hook_task"}));

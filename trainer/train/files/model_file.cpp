@@ -34,23 +34,26 @@ constexpr size_t kLongestReason = 1000;                 // of what a model says 
 constexpr std::string_view kExtraFolder = "extra/";     // in the archive of a TorchScript module
 constexpr const char* kVocabulary = "vocabulary.json";  // the extra file of a text model
 
-bool is_gpt2(const std::string& name) {
+// The row of that name; of a model that is not bundled one that says nothing of it.
+const models::ModelRow& row_of_saved(const std::string& name) {
+  static const models::ModelRow other = {};
   const std::vector<std::string> bundled = models::model_names();
-  return std::ranges::find(bundled, name) != bundled.end() && models::model_row(name).is_gpt2;
+  return std::ranges::find(bundled, name) == bundled.end() ? other : models::model_row(name);
 }
+
+bool is_gpt2(const std::string& name) { return row_of_saved(name).is_gpt2; }
 
 // Quantised weights have no place in the layout of GPT-2.
 bool is_written_as_gpt2(const SavedModel& saved) { return is_gpt2(saved.name) && saved.quantization.empty(); }
 
-// Does the vocabulary have as many entries as the model has tokens, or if that may be a padded one, fewer?
+// Does the vocabulary have as many entries as the model may have with its tokens?
 bool vocabulary_fits(const SavedModel& saved) {
   const models::ModelOptions options = saved.model->options();
   const auto size = options.find("vocabulary_size");
   if (saved.vocabulary.empty() || size == options.end()) {
     return true;
   }
-  const int64_t entries = std::ssize(saved.vocabulary);
-  return entries == size->second || (entries < size->second && is_gpt2(saved.name));
+  return row_of_saved(saved.name).fits(size->second, std::ssize(saved.vocabulary));
 }
 
 std::string to_text(const std::string& path, const nlohmann::json& value) {

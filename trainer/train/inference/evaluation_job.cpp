@@ -92,10 +92,9 @@ void check_vocabulary(const Evaluation& evaluation) {
   }
   const at::NoGradGuard no_grad;
   const int64_t logits = evaluation.loaded.next->logits(at::zeros({1}, at::kLong)).numel();
-  const bool is_padded = models::any_model_row(evaluation.loaded.name).is_gpt2 && logits > characters;
-  TORCH_CHECK_VALUE(logits == characters || is_padded, "evaluate: ", evaluation.job.file, " gives logits for ", logits,
-                    " characters, but ", evaluation.loaded.vocabulary.empty() ? "the data has " : "its vocabulary has ",
-                    characters);
+  TORCH_CHECK_VALUE(models::any_model_row(evaluation.loaded.name).fits(logits, characters),
+                    "evaluate: ", evaluation.job.file, " gives logits for ", logits, " characters, but ",
+                    evaluation.loaded.vocabulary.empty() ? "the data has " : "its vocabulary has ", characters);
 }
 
 Evaluation prepare(const EvaluationJob& job) {

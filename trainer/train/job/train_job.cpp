@@ -30,11 +30,10 @@ std::optional<files::InitialState> read_initial_state(const TrainJob& job) {
 
 // Gives the model what the data need; what it has by other decisions must do for them.
 void fit_to_data(const TrainJob& job, const models::ModelOptions& size_of_data, models::ModelOptions& options) {
-  const bool may_be_larger = models::model_row(job.model).is_gpt2;
+  const models::ModelRow& model = models::model_row(job.model);
   for (const auto& [name, size] : size_of_data) {
     const int64_t decided = options.emplace(name, size).first->second;
-    TORCH_CHECK_VALUE(decided == size || (may_be_larger && decided > size), name, ": is ", decided,
-                      ", but the data need ", size);
+    TORCH_CHECK_VALUE(model.fits(decided, size), name, ": is ", decided, ", but the data need ", size);
   }
 }
 
