@@ -27,16 +27,16 @@ struct FormatRow {
 
 const std::vector<FormatRow>& format_rows() {
   static const std::vector<FormatRow> rows = {
-      {DataFormat::kIdx, "images (IDX)", {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"}, {}},
+      {DataFormat::kIdx, "images (IDX)", {idx_images_name(kIdxTraining), idx_images_name(kIdxTraining) + ".gz"}, {}},
       {DataFormat::kTokens,
        "token files",
-       {"train.bin", "*_train.bin", "*_train_*.bin"},
-       {"val.bin", "*_val.bin", "*_val_*.bin"}},
+       {kRawTraining, "*_train.bin", "*_train_*.bin"},
+       {kRawValidation, "*_val.bin", "*_val_*.bin"}},
       {DataFormat::kSafetensors, "tensors (safetensors)", {"train*.safetensors"}, {"validation*.safetensors"}},
       {DataFormat::kNpy,
        "arrays (NPY)",
-       {"train_inputs.npy", "train_targets.npy"},
-       {"validation_inputs.npy", "validation_targets.npy"}},
+       {"train" + npy_ending(kInputs), "train" + npy_ending(kTargets)},
+       {"validation" + npy_ending(kInputs), "validation" + npy_ending(kTargets)}},
   };
   return rows;
 }
@@ -72,6 +72,12 @@ std::vector<std::string> paths_of(const std::string& folder, const Patterns& pat
 }
 
 }  // namespace
+
+std::string idx_images_name(const std::string& part) { return part + "-images-idx3-ubyte"; }
+
+std::string idx_labels_name(const std::string& part) { return part + "-labels-idx1-ubyte"; }
+
+std::string npy_ending(const std::string& tensor) { return "_" + tensor + ".npy"; }
 
 DataFormat format_of(const std::vector<std::string>& paths) {
   if (paths.size() != 1) {

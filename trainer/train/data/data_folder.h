@@ -15,6 +15,25 @@ enum class DataFormat {
   kNpy,          // train_inputs.npy and train_targets.npy; validation_inputs.npy and validation_targets.npy
 };
 
+// What token files without a header are called.
+inline constexpr const char* kRawTraining = "train.bin";
+inline constexpr const char* kRawValidation = "val.bin";
+
+// What the parts of IDX files are called.
+inline constexpr const char* kIdxTraining = "train";
+inline constexpr const char* kIdxHeldOut = "t10k";
+
+// The names of a part's images and labels: "train-images-idx3-ubyte".
+std::string idx_images_name(const std::string& part);
+std::string idx_labels_name(const std::string& part);
+
+// What the two tensors of samples are called.
+inline constexpr const char* kInputs = "inputs";
+inline constexpr const char* kTargets = "targets";
+
+// What the name of such a tensor's NPY file ends with: "_inputs.npy".
+std::string npy_ending(const std::string& tensor);
+
 // What `paths` hold: of one folder what its files' names say (not those of folders below it), of all else text. Throws
 // CorruptInputError naming two files of one folder whose formats differ. What cannot be looked up is text: reading it
 // says why.

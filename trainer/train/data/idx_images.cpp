@@ -10,6 +10,7 @@
 #include <narrowcast/errors.h>
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/open_file.h"
+#include "trainer/train/data/data_folder.h"
 
 namespace narrowcast::data {
 namespace {
@@ -64,10 +65,10 @@ at::Tensor read_idx_labels(const std::string& path, int64_t classes) {
   return labels;
 }
 
-IdxImages::Part IdxImages::read_part(const IdxImagesOptions& options, const std::string& prefix) {
+IdxImages::Part IdxImages::read_part(const IdxImagesOptions& options, const std::string& name) {
   const std::filesystem::path folder(options.folder);
-  const std::string labels_path = folder / (prefix + "-labels-idx1-ubyte");
-  const Part part = {.images = read_idx_images(folder / (prefix + "-images-idx3-ubyte")),
+  const std::string labels_path = folder / idx_labels_name(name);
+  const Part part = {.images = read_idx_images(folder / idx_images_name(name)),
                      .labels = read_idx_labels(labels_path, options.classes)};
   NARROWCAST_CHECK_INPUT(part.images.size(0) == part.labels.size(0), labels_path, ": has ", part.labels.size(0),
                          " labels for ", part.images.size(0), " images");
@@ -76,8 +77,8 @@ IdxImages::Part IdxImages::read_part(const IdxImagesOptions& options, const std:
 
 IdxImages::IdxImages(const IdxImagesOptions& options) : classes_(options.classes) {
   TORCH_CHECK_VALUE(classes_ >= 1 && classes_ <= 256, "classes must be in 1..256, but is ", classes_);
-  training_ = read_part(options, "train");
-  held_out_ = read_part(options, "t10k");
+  training_ = read_part(options, kIdxTraining);
+  held_out_ = read_part(options, kIdxHeldOut);
   const auto training_sizes = training_.images.sizes().slice(1);
   const auto held_out_sizes = held_out_.images.sizes().slice(1);
   NARROWCAST_CHECK_INPUT(training_sizes == held_out_sizes, options.folder, ": training images are ", training_sizes,

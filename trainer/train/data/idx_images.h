@@ -50,7 +50,7 @@ class IdxImages : public Dataset {
     at::Tensor images;
     at::Tensor labels;
   };
-  static Part read_part(const IdxImagesOptions& options, const std::string& prefix);
+  static Part read_part(const IdxImagesOptions& options, const std::string& name);
   static models::Batch batch(const Part& part, at::IntArrayRef indices);
 
   int64_t classes_;

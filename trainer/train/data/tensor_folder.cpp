@@ -20,8 +20,6 @@ namespace {
 
 using files::MappedTensor;
 
-constexpr const char* kInputs = "inputs";
-constexpr const char* kTargets = "targets";
 constexpr int64_t kTargetsAtOnce = int64_t{1} << 20;
 
 // Without the first dimension, which counts samples.
@@ -127,7 +125,7 @@ TensorPart open_safetensors(const std::vector<std::string>& paths) {
 
 // The two of a part, sorted: inputs before targets.
 TensorPart open_npy(const std::vector<std::string>& paths) {
-  const std::string other = paths[0].ends_with("inputs.npy") ? kTargets : kInputs;
+  const std::string other = paths[0].ends_with(npy_ending(kInputs)) ? kTargets : kInputs;
   NARROWCAST_CHECK_INPUT(paths.size() == 2, paths[0], ": is there without the file of its ", other);
   return TensorPart({{.inputs = files::map_npy(paths[0]), .targets = files::map_npy(paths[1])}});
 }

@@ -2,14 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include <narrowcast/errors.h>
 #include "trainer/base/files/hash.h"
@@ -25,16 +28,43 @@ constexpr int64_t kVersionAt = 4;
 constexpr int64_t kCountAt = 8;
 
 // What llm.c writes before tokens.
-struct LayoutRow {
-  TokenLayout layout;
+struct Header {
   int32_t magic;
   int32_t version;
 };
 
-constexpr std::array<LayoutRow, 2> kLayouts = {
-    {{TokenLayout::kGpt2, 20240520, 1}, {TokenLayout::kLlama3, 20240801, 7}}};
+// A layout: its header, for people too, and a token of its type.
+struct LayoutRow {
+  TokenLayout layout;
+  std::optional<Header> header;
+  const char* text;
+  std::variant<uint16_t, uint32_t> token;
+};
 
-int64_t token_bytes(TokenLayout layout) { return layout == TokenLayout::kLlama3 ? 4 : 2; }
+constexpr std::array<LayoutRow, 3> kLayouts = {
+    {{TokenLayout::kRaw, std::nullopt, "no header", uint16_t{}},
+     {TokenLayout::kGpt2, Header{20240520, 1}, "llm.c's header for GPT-2's tokens", uint16_t{}},
+     {TokenLayout::kLlama3, Header{20240801, 7}, "llm.c's header for Llama 3's tokens", uint32_t{}}}};
+
+const LayoutRow& row_of_layout(TokenLayout layout) { return *std::ranges::find(kLayouts, layout, &LayoutRow::layout); }
+
+// What `function` returns for a token of the layout's type, whose value is of no account.
+template <class Function>
+auto visit_token(TokenLayout layout, const Function& function) {
+  return std::visit(function, row_of_layout(layout).token);
+}
+
+int64_t token_bytes(TokenLayout layout) {
+  return visit_token(layout, [](auto token) { return static_cast<int64_t>(sizeof(token)); });
+}
+
+std::vector<int32_t> magic_numbers() {
+  std::vector<int32_t> numbers;
+  for (const LayoutRow& row : kLayouts) {
+    if (row.header) numbers.push_back(row.header->magic);
+  }
+  return numbers;
+}
 
 template <class Number>
 Number stored_at(std::string_view bytes, int64_t offset) {
@@ -43,28 +73,29 @@ Number stored_at(std::string_view bytes, int64_t offset) {
   return number;
 }
 
-// The row whose magic number the file begins with, or none.
-const LayoutRow* layout_row_of(const files::MappedFile& file) {
-  if (file.size() < kVersionAt) {
-    return nullptr;
+// The row whose magic number the file begins with, or that of files without a header.
+const LayoutRow& layout_row_of(const files::MappedFile& file) {
+  if (file.size() >= kVersionAt) {
+    const auto magic = stored_at<int32_t>(file.bytes(), 0);
+    const auto* const row = std::ranges::find_if(
+        kLayouts, [&](const LayoutRow& candidate) { return candidate.header && candidate.header->magic == magic; });
+    if (row != kLayouts.end()) return *row;
   }
-  const auto magic = stored_at<int32_t>(file.bytes(), 0);
-  const auto* const row = std::ranges::find(kLayouts, magic, &LayoutRow::magic);
-  return row == kLayouts.end() ? nullptr : row;
+  return row_of_layout(TokenLayout::kRaw);
 }
 
 bool may_be_raw(const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
-  return name == "train.bin" || name == "val.bin";
+  return name == kRawTraining || name == kRawValidation;
 }
 
 // Checks the header and returns the number of tokens that it says.
-int64_t read_header(const files::MappedFile& file, const LayoutRow& row) {
+int64_t read_header(const files::MappedFile& file, const Header& header) {
   NARROWCAST_CHECK_INPUT(file.size() >= kHeaderBytes, file.path(), ": byte ", file.size(),
                          ": the file ends before its header of ", kHeaderBytes, " bytes does");
   const auto version = stored_at<int32_t>(file.bytes(), kVersionAt);
-  NARROWCAST_CHECK_INPUT(version == row.version, file.path(), ": byte ", kVersionAt, ": has the version ", version,
-                         ", but tokens with the magic number ", row.magic, " have ", row.version);
+  NARROWCAST_CHECK_INPUT(version == header.version, file.path(), ": byte ", kVersionAt, ": has the version ", version,
+                         ", but tokens with the magic number ", header.magic, " have ", header.version);
   return stored_at<int32_t>(file.bytes(), kCountAt);
 }
 
@@ -100,36 +131,24 @@ std::vector<int64_t> sizes_of(const std::vector<TokenFile>& files) {
   return sizes;
 }
 
-const char* header_text(TokenLayout layout) {
-  switch (layout) {
-    case TokenLayout::kRaw:
-      return "no header";
-    case TokenLayout::kGpt2:
-      return "llm.c's header for GPT-2's tokens";
-    case TokenLayout::kLlama3:
-      return "llm.c's header for Llama 3's tokens";
-  }
-  return "";
-}
-
 }  // namespace
 
 TokenFile::TokenFile(const std::string& path)
-    : file_(std::make_shared<const files::MappedFile>(path)), layout_(TokenLayout::kRaw) {
-  const LayoutRow* const row = layout_row_of(*file_);
-  NARROWCAST_CHECK_INPUT(row != nullptr || may_be_raw(path), path, ": byte 0: has neither of the magic numbers ",
-                         kLayouts[0].magic, " and ", kLayouts[1].magic,
-                         " of llm.c's token files; without a header they are called train.bin and val.bin");
-  if (row != nullptr) {
-    layout_ = row->layout;
-    size_ = read_header(*file_, *row);
+    : file_(std::make_shared<const files::MappedFile>(path)), layout_(layout_row_of(*file_).layout) {
+  const std::optional<Header> header = row_of_layout(layout_).header;
+  NARROWCAST_CHECK_INPUT(header || may_be_raw(path), path, ": byte 0: has neither of the magic numbers ",
+                         c10::Join(" and ", magic_numbers()),
+                         " of llm.c's token files; without a header they are called ", kRawTraining, " and ",
+                         kRawValidation);
+  if (header) {
+    size_ = read_header(*file_, *header);
     begin_ = kHeaderBytes;
   }
   const int64_t bytes = file_->size() - begin_;
   const int64_t width = token_bytes(layout_);
   NARROWCAST_CHECK_INPUT(bytes % width == 0, path, ": byte ", file_->size(), ": the file ends within a token of ",
                          width, " bytes");
-  NARROWCAST_CHECK_INPUT(row == nullptr || size_ == bytes / width, path, ": byte ", kCountAt, ": says ", size_,
+  NARROWCAST_CHECK_INPUT(!header || size_ == bytes / width, path, ": byte ", kCountAt, ": says ", size_,
                          " tokens, but ", bytes / width, " follow the header");
   size_ = bytes / width;
   NARROWCAST_CHECK_INPUT(size_ >= 1, path, ": byte ", begin_, ": the file ends before its first token");
@@ -137,14 +156,14 @@ TokenFile::TokenFile(const std::string& path)
 
 int64_t TokenFile::greatest() const {
   const std::string_view bytes = file_->bytes().substr(static_cast<size_t>(begin_));
-  return token_bytes(layout_) == 4 ? greatest_of<uint32_t>(bytes) : greatest_of<uint16_t>(bytes);
+  return visit_token(layout_, [&](auto token) { return greatest_of<decltype(token)>(bytes); });
 }
 
 void TokenFile::copy(int64_t begin, int64_t count, int64_t vocabulary_size, int64_t* out) const {
   const int64_t width = token_bytes(layout_);
   const int64_t first = begin_ + begin * width;
   const std::string_view bytes = file_->bytes().substr(static_cast<size_t>(first), static_cast<size_t>(count * width));
-  width == 4 ? copy_tokens<uint32_t>(bytes, out) : copy_tokens<uint16_t>(bytes, out);
+  visit_token(layout_, [&](auto token) { copy_tokens<decltype(token)>(bytes, out); });
   const int64_t* const wrong = std::find_if(out, out + count, [&](int64_t token) { return token >= vocabulary_size; });
   NARROWCAST_CHECK_INPUT(wrong == out + count, path(), ": byte ", first + (wrong - out) * width, ": has the token ",
                          *wrong, ", but the vocabulary has ", vocabulary_size, " tokens, 0..", vocabulary_size - 1);
@@ -157,8 +176,9 @@ TokenFolder::TokenFolder(const std::string& folder) : name_(folder) {
   const TokenFile& first = training_.front();
   for (const auto& part : {training_, validation_}) {
     for (const TokenFile& file : part) {
-      NARROWCAST_CHECK_INPUT(file.layout() == first.layout(), file.path(), ": byte 0: has ", header_text(file.layout()),
-                             ", but ", first.path(), " has ", header_text(first.layout()));
+      NARROWCAST_CHECK_INPUT(file.layout() == first.layout(), file.path(), ": byte 0: has ",
+                             row_of_layout(file.layout()).text, ", but ", first.path(), " has ",
+                             row_of_layout(first.layout()).text);
     }
   }
 }
