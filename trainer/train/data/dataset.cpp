@@ -35,11 +35,10 @@ int64_t checked_micro_batch(const BatchPlanOptions& options) {
   check_at_least_one("global_batch", options.global_batch);
   check_at_least_one("world_size", options.world_size);
   check_at_least_one("accumulation_steps", options.accumulation_steps);
-  const int64_t per_rank = options.global_batch / options.world_size;  // in two steps: their product might overflow
-  TORCH_CHECK_VALUE(options.global_batch % options.world_size == 0 && per_rank % options.accumulation_steps == 0,
+  TORCH_CHECK_VALUE(divides_evenly(options),
                     "global_batch must be divisible by world_size * accumulation_steps, but is ", options.global_batch,
                     " with world_size ", options.world_size, " and accumulation_steps ", options.accumulation_steps);
-  return per_rank / options.accumulation_steps;
+  return samples_per_rank(options) / options.accumulation_steps;
 }
 
 void check_below(const char* name, int64_t value, int64_t limit) {
@@ -181,6 +180,11 @@ int64_t SampleOrder::at(int64_t position) const {
     value = permute(value, epoch_key);
   } while (value >= static_cast<uint64_t>(size_));
   return static_cast<int64_t>(value);
+}
+
+bool divides_evenly(const BatchPlanOptions& options) {
+  // In two steps: the product of the two might overflow.
+  return options.global_batch % options.world_size == 0 && samples_per_rank(options) % options.accumulation_steps == 0;
 }
 
 BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options), micro_batch_(checked_micro_batch(options)) {}

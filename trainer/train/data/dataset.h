@@ -103,13 +103,20 @@ struct BatchPlanOptions {
   int64_t accumulation_steps = 1;  // forward/backward passes per optimizer step on each rank
 };
 
+// Whether every rank gets equally many samples of a global batch, and so does every micro-step of it. All values are at
+// least 1.
+bool divides_evenly(const BatchPlanOptions& options);
+
+// The samples of a global batch that are one rank's, where it divides evenly.
+inline int64_t samples_per_rank(const BatchPlanOptions& options) { return options.global_batch / options.world_size; }
+
 // Step s of a run uses the positions s * global_batch .. (s + 1) * global_batch - 1 of the sample order,
 // whatever the world size. They are cut into world_size equal contiguous parts, rank r's being the r-th, and
 // each of these into accumulation_steps equal contiguous micro-batches. All micro-batches have one size, so
 // the mean over ranks and micro-steps of their mean losses is the mean over the global batch.
 class BatchPlan {
  public:
-  // Throws c10::ValueError for a value below 1, or if world_size * accumulation_steps does not divide global_batch.
+  // Throws c10::ValueError for a value below 1, or unless divides_evenly(options).
   explicit BatchPlan(const BatchPlanOptions& options);
 
   const BatchPlanOptions& options() const { return options_; }

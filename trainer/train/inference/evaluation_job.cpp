@@ -62,9 +62,9 @@ LoadedModel load_script_file(const EvaluationJob& job) {
 
 void check_job(const EvaluationJob& job, int64_t world_size) {
   TORCH_CHECK_VALUE(job.batches >= 0, "eval_batches: must be at least 0, but is ", job.batches);
-  TORCH_CHECK_VALUE(job.batch_size >= 1 && job.batch_size % world_size == 0,
-                    "batch_size: must be a multiple of the number of ranks (", world_size, "), but is ",
-                    job.batch_size);
+  TORCH_CHECK_VALUE(
+      job.batch_size >= 1 && data::divides_evenly({.global_batch = job.batch_size, .world_size = world_size}),
+      "batch_size: must be a multiple of the number of ranks (", world_size, "), but is ", job.batch_size);
   TORCH_CHECK_VALUE(job.generation.options.count >= 0, "generate: must be at least 0, but is ",
                     job.generation.options.count);
   TORCH_CHECK_VALUE(job.generation.seed >= 0, "seed: must be at least 0, but is ", job.generation.seed);
@@ -151,7 +151,8 @@ training::HeldOut evaluate(const Evaluation& evaluation, const ProcessGroupPtr& 
   const EvaluationJob& job = evaluation.job;
   return training::evaluate_held_out(
       *evaluation.loaded.model, *evaluation.data->dataset, group,
-      {.samples = job.batches * job.batch_size, .batch = job.batch_size / group->getSize()});
+      {.samples = job.batches * job.batch_size,
+       .batch = data::samples_per_rank({.global_batch = job.batch_size, .world_size = group->getSize()})});
 }
 
 std::string generated_text(const Evaluation& evaluation) {

@@ -287,7 +287,8 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   add_data(plan, inputs);
   if (inputs.dataset != nullptr) {
     plan["batch_size"] = job.training.batch_size;
-    plan["batch_size_per_rank"] = job.training.batch_size / world_size;
+    plan["batch_size_per_rank"] =
+        data::samples_per_rank({.global_batch = job.training.batch_size, .world_size = world_size});
   }
   if (job.verification.has_value()) {
     plan["hooks"] = job.verification->hooks;

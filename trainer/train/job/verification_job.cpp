@@ -11,6 +11,7 @@
 #include "models/ddp_comm_hook_task.h"
 #include "models/model_table.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/verification/hook_run.h"
 #include "trainer/train/verification/verify_gradients.h"
@@ -62,7 +63,8 @@ bool print_verdicts(const AgreedJob& agreed, const std::vector<HookReport>& repo
 void check_verification_job(const TrainJob& job, int64_t world_size) {
   verification::check_verification_options(*job.verification);
   if (models::any_model_row(job.model).learns()) {
-    TORCH_CHECK_VALUE(job.training.batch_size >= 1 && job.training.batch_size % world_size == 0,
+    TORCH_CHECK_VALUE(job.training.batch_size >= 1 &&
+                          data::divides_evenly({.global_batch = job.training.batch_size, .world_size = world_size}),
                       "batch_size: must be a positive multiple of the number of ranks (", world_size, "), but is ",
                       job.training.batch_size);
   }

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "ops/enumerator_names.h"
+#include "trainer/train/data/dataset.h"
 
 namespace narrowcast::training {
 namespace {
@@ -94,10 +95,11 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
   TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
                     "early_stop: needs eval_every, after how many steps to look at the held-out data");
   check_not_below("log_every", options.log_every, 1);
-  TORCH_CHECK_VALUE(
-      options.batch_size % world_size == 0 && options.batch_size / world_size % options.accumulation_steps == 0,
-      "batch_size: must be divisible by ranks * accumulation_steps (", world_size, " * ", options.accumulation_steps,
-      "), but is ", options.batch_size);
+  TORCH_CHECK_VALUE(data::divides_evenly({.global_batch = options.batch_size,
+                                          .world_size = world_size,
+                                          .accumulation_steps = options.accumulation_steps}),
+                    "batch_size: must be divisible by ranks * accumulation_steps (", world_size, " * ",
+                    options.accumulation_steps, "), but is ", options.batch_size);
   TORCH_CHECK_VALUE(options.skip_nonfinite_steps || options.precision != Precision::kFp16,
                     "skip_nonfinite_steps: must be true with precision fp16, whose scale is found by such steps");
   TORCH_CHECK_VALUE(std::isfinite(options.clip_grad_norm) && options.clip_grad_norm >= 0,

@@ -336,6 +336,14 @@ TEST(BatchPlan, IndivisibleBatchNamesAllThree) {
             "nothing was thrown");
 }
 
+TEST(BatchPlan, DividesAmongRanksAndTheirStepsWithoutRemainder) {
+  EXPECT_TRUE(divides_evenly({.global_batch = 24, .world_size = 3, .accumulation_steps = 4}));
+  EXPECT_FALSE(divides_evenly({.global_batch = 24, .world_size = 5}));
+  EXPECT_FALSE(divides_evenly({.global_batch = 24, .world_size = 3, .accumulation_steps = 5}));
+  EXPECT_FALSE(divides_evenly({.global_batch = 24, .world_size = INT64_MAX, .accumulation_steps = INT64_MAX}));
+  EXPECT_EQ(samples_per_rank({.global_batch = 24, .world_size = 3, .accumulation_steps = 4}), 8);
+}
+
 TEST(BatchPlan, ValuesBelowOneAreNamed) {
   EXPECT_EQ(plan_error({.global_batch = 0}), "global_batch must be at least 1, but is 0");
   EXPECT_EQ(plan_error({.world_size = 0}), "world_size must be at least 1, but is 0");
