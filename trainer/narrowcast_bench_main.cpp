@@ -13,6 +13,7 @@
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/bench/results.h"
 #include "trainer/train/bench/run_bench.h"
 #include "trainer/train/flags/worker_flags.h"
 
@@ -35,8 +36,8 @@ std::vector<std::string> words(const std::vector<Number>& numbers) {
 
 ABSL_FLAG(std::vector<std::string>, hooks, {},
           absl::StrCat("Hooks to measure, separated by commas; without it ",
-                       absl::StrJoin(narrowcast::bench::hooks_to_measure(kDefaults), ", "),
-                       ". allreduce is always among them: the others are compared with it. Known: ",
+                       absl::StrJoin(narrowcast::bench::hooks_to_measure(kDefaults), ", "), ". ",
+                       narrowcast::bench::kReference, " is always among them: the others are compared with it. Known: ",
                        absl::StrJoin(narrowcast::bench::measurable_hooks(), ", "), "."));
 ABSL_FLAG(std::vector<std::string>, bucket_mib, words(kDefaults.bucket_mib),
           "Sizes of a bucket of float32 gradients, in MiB.");

@@ -229,8 +229,8 @@ std::string recommendation_text(const Recommendation& recommendation) {
       return undecided_text(recommendation);
     case Verdict::kNoHookPays:
       return absl::StrFormat(
-          "Recommendation: no hook pays here, use --hook=none. The fastest, %s, is %.2f times as fast as %s%s.\n",
-          recommendation.fastest, recommendation.speed_up, kReference, spread_text(recommendation));
+          "Recommendation: no hook pays here, use --hook=%s. The fastest, %s, is %.2f times as fast as %s%s.\n",
+          hooks::kNoHook, recommendation.fastest, recommendation.speed_up, kReference, spread_text(recommendation));
     case Verdict::kHookPays:
       return absl::StrFormat(
           "Recommendation: --hook=%s. It is %.2f times as fast as %s%s%s; docs/hooks.md says how exact it is.\n",

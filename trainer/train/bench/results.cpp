@@ -45,6 +45,10 @@ double wire_bandwidth(const HookTime& time) {
   return gb_per_second(static_cast<double>(time.payload_bytes), time.median_ms);
 }
 
+double min_ms(const HookTime& time) { return *std::min_element(time.milliseconds.begin(), time.milliseconds.end()); }
+
+double p99_ms(const HookTime& time) { return quantile(time.milliseconds, 0.99); }
+
 const HookTime* same_case(const BenchResults& results, const HookTime& time, const std::string& hook) {
   const auto found = std::find_if(results.hooks.begin(), results.hooks.end(), [&](const HookTime& other) {
     return other.hook == hook && other.bucket_bytes == time.bucket_bytes && other.buckets == time.buckets;
@@ -111,10 +115,11 @@ json hook_json(const BenchResults& results, const HookTime& time) {
             {"bucket_bytes", time.bucket_bytes},
             {"elements", elements_of(time.bucket_bytes)},
             {"buckets", time.buckets},
-            {"min_ms", *std::min_element(time.milliseconds.begin(), time.milliseconds.end())},
+            {"min_ms", min_ms(time)},
             {"median_ms", time.median_ms},
-            {"p99_ms", quantile(time.milliseconds, 0.99)},
+            {"p99_ms", p99_ms(time)},
             {"milliseconds", time.milliseconds},
+            {"speed_up", number_or_null(speed_up(results, time, kReference))},
             {"algbw_gb_per_second", algorithm_bandwidth(time)},
             {"busbw_gb_per_second", bus_bandwidth(time, results.ranks)},
             {"wire_gb_per_second", wire_bandwidth(time)},
@@ -207,6 +212,7 @@ json to_json(const BenchOptions& options, const BenchResults& results) {
                  {"levels", results.levels},
                  {"iterations", options.iterations},
                  {"warmup_iterations", options.warmup_iterations},
+                 {"reference", kReference},
                  {"hooks", hooks_json(results)},
                  {"fits", fits_json(results)},
                  {"payload_bytes_sent", results.payload_bytes_sent},

@@ -96,6 +96,10 @@ double bus_bandwidth(const HookTime& time, int64_t ranks);
 // The payload of one rank over the median time, GB/s: what really travels.
 double wire_bandwidth(const HookTime& time);
 
+// Of the measured iterations, at least one: the shortest, and the 0.99 quantile (statistics.h).
+double min_ms(const HookTime& time);
+double p99_ms(const HookTime& time);
+
 // The time of the case and another hook; nullptr if that was not measured.
 const HookTime* same_case(const BenchResults& results, const HookTime& time, const std::string& hook);
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
-#include "trainer/train/bench/statistics.h"
 #include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::bench {
@@ -37,9 +36,9 @@ TableRow row_of(const BenchResults& results, const HookTime& time) {
           absl::StrCat(time.bucket_bytes),
           absl::StrCat(elements_of(time.bucket_bytes)),
           absl::StrCat(time.buckets),
-          digits(*std::min_element(time.milliseconds.begin(), time.milliseconds.end())),
+          digits(min_ms(time)),
           digits(time.median_ms),
-          digits(quantile(time.milliseconds, 0.99)),
+          digits(p99_ms(time)),
           text_or_dash(speed_up(results, time, kReference)),
           text_or_dash(speed_up(results, time, kBf16)),
           digits(algorithm_bandwidth(time)),

@@ -24,7 +24,7 @@ TEST(BenchJson, HoldsEverythingThatWasMeasured) {
   EXPECT_EQ(json, nlohmann::json::parse(R"({
     "version": "1.2", "ranks": 2, "nodes": {"count": 2, "ranks_per_node": [1, 1]},
     "levels": 1, "why_one_level": "rank 0: no",
-    "iterations": 6, "warmup_iterations": 2, "recommended_hook": "int8",
+    "iterations": 6, "warmup_iterations": 2, "reference": "allreduce", "recommended_hook": "int8",
     "recommendation": {"verdict": "hook_pays", "least_iterations": 6, "fastest_hook": "int8", "speed_up": 4.0,
                        "speed_up_interval": [4.0, 4.0]},
     "payload_bytes_sent": 999, "measuring_bytes_sent": 99, "given_gbit_per_second": 1.0,
@@ -33,11 +33,11 @@ TEST(BenchJson, HoldsEverythingThatWasMeasured) {
                 "formats": {"int8_b128": {"encode_gb_per_second": 18.0, "decode_gb_per_second": 15.0}}},
     "hooks": [
       {"hook": "allreduce", "bucket_bytes": 26214400, "elements": 6553600, "buckets": 1,
-       "min_ms": 4.0, "median_ms": 4.0, "p99_ms": 4.0, "milliseconds": [4.0, 4.0, 4.0, 4.0, 4.0, 4.0],
+       "min_ms": 4.0, "median_ms": 4.0, "p99_ms": 4.0, "milliseconds": [4.0, 4.0, 4.0, 4.0, 4.0, 4.0], "speed_up": 1.0,
        "algbw_gb_per_second": 6.5536, "busbw_gb_per_second": 6.5536, "wire_gb_per_second": 0.025,
        "share_of_link": 0.2, "payload_bytes": 100000, "payload_bytes_per_node": 200000},
       {"hook": "int8", "bucket_bytes": 26214400, "elements": 6553600, "buckets": 1,
-       "min_ms": 1.0, "median_ms": 1.0, "p99_ms": 1.0, "milliseconds": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+       "min_ms": 1.0, "median_ms": 1.0, "p99_ms": 1.0, "milliseconds": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], "speed_up": 4.0,
        "algbw_gb_per_second": 26.2144, "busbw_gb_per_second": 26.2144, "wire_gb_per_second": 0.025,
        "share_of_link": 0.2, "payload_bytes": 25000, "payload_bytes_per_node": 50000}],
     "exactness": [{"hook": "int8", "bucket_bytes": 4000, "elements": 1000, "squared_relative_error": 0.25,
@@ -55,6 +55,8 @@ TEST(BenchJson, LeavesOutWhatWasNotMeasured) {
   EXPECT_EQ(json.at("recommendation"), nlohmann::json::parse(R"({"verdict": "nothing_to_compare",
                                                                  "least_iterations": 6})"));
   EXPECT_TRUE(json.at("hooks")[0].at("share_of_link").is_null());
+  const nlohmann::json alone = to_json({}, {.ranks = 2, .hooks = {time_of("int8", 4, 100)}});
+  EXPECT_TRUE(alone.at("hooks")[0].at("speed_up").is_null());
 }
 
 TEST(BenchJson, HasAFitOfThreeSizes) {
