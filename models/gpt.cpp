@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInitialStd = 0.02;
 constexpr int64_t kMlpRatio = 4;
-constexpr int64_t kHeadWidth = 64;  // of every GPT-2
+constexpr int64_t kHeadWidth = GptOptions().width / GptOptions().heads;  // of every GPT-2
 
 // The options of Gpt and of CharGpt, whose defaults differ.
 template <class Options>

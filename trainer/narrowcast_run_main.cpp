@@ -26,6 +26,9 @@ namespace {
 const launcher::LaunchRequest kDefaults;
 const launcher::RendezvousOptions& kRendezvous = kDefaults.group.options;
 
+constexpr int64_t kStaticPort = 29500;  // torchrun's
+constexpr int64_t kElasticPort = 29400;
+
 double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
@@ -52,7 +55,8 @@ ABSL_FLAG(bool, standalone, false,
           "other flags of this group, which it excludes.");
 ABSL_FLAG(std::string, master_addr, kDefaults.group.endpoint.host,
           "The address of node 0, under which the others know it; there the job's store is served.");
-ABSL_FLAG(int32_t, master_port, 0, "The TCP port there. 0 is any free one, for one node; for several it is 29500.");
+ABSL_FLAG(int32_t, master_port, 0,
+          absl::StrCat("The TCP port there. 0 is any free one, for one node; for several it is ", kStaticPort, "."));
 ABSL_FLAG(std::string, rdzv_backend, kDefaults.group.backend,
           "How several nodes meet: static, each has its --node_rank; c10d, they come and go, and ranks are assigned.");
 ABSL_FLAG(std::string, rdzv_endpoint, "",
@@ -94,8 +98,6 @@ namespace {
 using launcher::GroupRequest;
 using narrowcast::network::kLargestPort;
 
-constexpr int64_t kStaticPort = 29500;  // torchrun's
-constexpr int64_t kElasticPort = 29400;
 constexpr size_t kLongestName = 255;
 
 // Bytes of a line that the launcher says: more than one of a failed worker's last lines.

@@ -23,15 +23,18 @@ namespace {
 
 namespace hooks = narrowcast::hooks;
 using hooks::OptionKind;
+using narrowcast::OuterKind;
 using narrowcast::with_hooks_of;
 
 const narrowcast::DdpOptions kDdp;
 const narrowcast::OuterOptions kOuter;
-const auto kOuterSgd = narrowcast::OuterOptions().optimizer(narrowcast::OuterKind::kSgd);
-const auto kDiLoCo = narrowcast::OuterOptions().optimizer(narrowcast::OuterKind::kNesterov);
+const auto kOuterSgd = narrowcast::OuterOptions().optimizer(OuterKind::kSgd);
+const auto kDiLoCo = narrowcast::OuterOptions().optimizer(OuterKind::kNesterov);
 
 // The format of the hook that takes others, too.
 std::string default_format() { return std::string(to_string(hooks::hook_row(hooks::kAnyFormatHook).format.value())); }
+
+std::string name_of(OuterKind kind) { return std::string(to_string(kind)); }
 
 std::string with_local_hooks(const std::string& text) {
   return narrowcast::with_hooks_that_take(OptionKind::kLocal, text);
@@ -65,9 +68,10 @@ ABSL_FLAG(std::string, local_hook, kDdp.local().hook,
 ABSL_FLAG(int64_t, sync_every, 0,
           with_local_hooks("steps from one exchange of a parameter between all ranks to its next. Without --hook it "
                            "chooses that hook."));
-ABSL_FLAG(std::string, outer_optimizer, std::string(to_string(kOuter.optimizer())),
-          with_local_hooks("what the mean of an exchange is for: average (the ranks' mean is taken), sgd or nesterov "
-                           "(a step of that optimizer, as in DiLoCo)."));
+ABSL_FLAG(std::string, outer_optimizer, name_of(kOuter.optimizer()),
+          with_local_hooks(absl::StrCat("what the mean of an exchange is for: ", name_of(OuterKind::kAverage),
+                                        " (the ranks' mean is taken), ", name_of(OuterKind::kSgd), " or ",
+                                        name_of(OuterKind::kNesterov), " (a step of that optimizer, as in DiLoCo).")));
 ABSL_FLAG(double, outer_learning_rate, kDiLoCo.effective_learning_rate(),
           with_local_hooks(absl::StrCat("the rate of --outer_optimizer=nesterov, or sgd (",
                                         kOuterSgd.effective_learning_rate(), " if not given).")));

@@ -56,7 +56,8 @@ ABSL_FLAG(int64_t, layers, kCharGpt.layers,
           absl::StrCat("Transformer blocks of char_gpt, and gpt", if_not_given(kGpt.layers), "; hidden layers of mlp",
                        if_not_given(kMlp.layers), "."));
 ABSL_FLAG(int64_t, heads, kCharGpt.heads,
-          "Attention heads of char_gpt, and gpt (one for every 64 of --width if not given); must divide --width.");
+          absl::StrCat("Attention heads of char_gpt, and gpt (one for every ", kGpt.width / kGpt.heads,
+                       " of --width if not given); must divide --width."));
 ABSL_FLAG(int64_t, width, kCharGpt.width,
           absl::StrCat("Size of the hidden state of char_gpt, and gpt", if_not_given(kGpt.width), "."));
 ABSL_FLAG(int64_t, context, kCharGpt.context,

@@ -26,11 +26,14 @@ ABSL_DECLARE_FLAG(std::string, model);
 
 namespace {
 
+using narrowcast::training::Precision;
+using narrowcast::training::Schedule;
+
 const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
 const narrowcast::training::LearningRateOptions kLearningRate;
 const narrowcast::training::LearningRate kFilledIn(kLearningRate, kTraining.steps);
-const narrowcast::training::LearningRate kOfWsd({.schedule = narrowcast::training::Schedule::kWsd}, kTraining.steps);
+const narrowcast::training::LearningRate kOfWsd({.schedule = Schedule::kWsd}, kTraining.steps);
 const narrowcast::job::OutputOptions kOutput;
 const narrowcast::job::CheckpointOptions kCheckpoints;
 constexpr double kSgdLearningRate = 0.1;
@@ -50,26 +53,35 @@ ABSL_FLAG(int64_t, batch_size, kTraining.batch_size,
           "A multiple of ranks * --accumulation_steps.");
 ABSL_FLAG(int64_t, accumulation_steps, kTraining.accumulation_steps,
           "Backward passes per optimizer step; gradients are exchanged in the last only.");
-ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind), "adamw or sgd.");
+ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind),
+          absl::StrCat(narrowcast::training::optimizer_names(), "."));
 ABSL_FLAG(double, learning_rate, kLearningRate.peak,
-          absl::StrCat("Peak learning rate (sgd: ", kSgdLearningRate, " if not given)."));
+          absl::StrCat("Peak learning rate (", to_string(narrowcast::training::OptimizerKind::kSgd), ": ",
+                       kSgdLearningRate, " if not given)."));
 ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
-          "After the warm-up: cosine or linear (both down to --min_learning_rate), constant, or wsd (--decay_steps).");
+          absl::StrCat("After the warm-up: ", to_string(Schedule::kCosine), " or ", to_string(Schedule::kLinear),
+                       " (both down to --min_learning_rate), ", to_string(Schedule::kConstant), ", or ",
+                       to_string(Schedule::kWsd), " (--decay_steps)."));
 ABSL_FLAG(double, min_learning_rate, kFilledIn.minimum(),
-          "Where the schedule ends; a tenth of --learning_rate if not given.");
+          absl::StrCat("Where the schedule ends; ", narrowcast::training::kMinimumOfPeak.text,
+                       " of --learning_rate if not given."));
 ABSL_FLAG(int64_t, warmup_steps, kFilledIn.warmup_steps(),
-          "Steps of linear warm-up; a twentieth of --steps if not given.");
+          absl::StrCat("Steps of linear warm-up; ", narrowcast::training::kWarmupOfSteps.text,
+                       " of --steps if not given."));
 ABSL_FLAG(int64_t, decay_steps, kOfWsd.decay_steps(),
-          "Last steps, in which wsd falls in a line after it was constant; a fifth of --steps if not given.");
+          absl::StrCat("Last steps, in which ", to_string(Schedule::kWsd), " falls in a line after it was constant; ",
+                       narrowcast::training::kDecayOfSteps.text, " of --steps if not given."));
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
-ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd.");
+ABSL_FLAG(double, momentum, kSgdMomentum,
+          absl::StrCat("Momentum of ", to_string(narrowcast::training::OptimizerKind::kSgd), "."));
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
 ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
           "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
 
 ABSL_FLAG(std::string, precision, to_string(kTraining.precision),
-          "Of forward and backward passes: fp32, bf16 (autocast) or fp16 (autocast, with scaled loss). Parameters and "
-          "gradients stay float32.");
+          absl::StrCat("Of forward and backward passes: ", to_string(Precision::kFp32), ", ",
+                       to_string(Precision::kBf16), " (autocast) or ", to_string(Precision::kFp16),
+                       " (autocast, with scaled loss). Parameters and gradients stay float32."));
 
 ABSL_FLAG(int64_t, eval_every, kTraining.eval_every,
           "Steps between looks at the held-out data; 0: only after the last step.");

@@ -139,6 +139,8 @@ OptimizerKind parse_optimizer(const std::string& name) { return kOptimizerNames.
 
 std::string to_string(OptimizerKind kind) { return std::string(kOptimizerNames.name_of(kind)); }
 
+std::string optimizer_names() { return kOptimizerNames.joined(" or "); }
+
 void check_optimizer_options(const OptimizerOptions& options) {
   TORCH_CHECK_VALUE(options.weight_decay >= 0, "weight_decay: must be at least 0, but is ", options.weight_decay);
   check_fraction("momentum", options.momentum);

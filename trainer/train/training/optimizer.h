@@ -21,6 +21,9 @@ OptimizerKind parse_optimizer(const std::string& name);
 // The name of it.
 std::string to_string(OptimizerKind kind);
 
+// All names, for people: "adamw or sgd".
+std::string optimizer_names();
+
 // How it steps, but for the learning rate.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;

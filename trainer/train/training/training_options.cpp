@@ -31,7 +31,8 @@ int64_t decay_steps_of(const LearningRateOptions& options, int64_t steps_after_w
     case Schedule::kLinear:
       return steps_after_warmup;
     case Schedule::kWsd:
-      return options.decay_steps.value_or(std::min(std::max<int64_t>(steps / 5, 1), steps_after_warmup));
+      return options.decay_steps.value_or(
+          std::min(std::max<int64_t>(steps / kDecayOfSteps.divisor, 1), steps_after_warmup));
   }
   TORCH_CHECK_VALUE(false, "schedule: ", static_cast<int>(options.schedule), " is no Schedule");
 }
@@ -55,9 +56,10 @@ std::string to_string(Schedule schedule) { return std::string(kScheduleNames.nam
 
 LearningRate::LearningRate(const LearningRateOptions& options, int64_t steps)
     : peak_(options.peak),
-      minimum_(options.minimum.value_or(options.schedule == Schedule::kConstant ? options.peak : options.peak / 10)),
+      minimum_(options.minimum.value_or(
+          options.schedule == Schedule::kConstant ? peak_ : peak_ / static_cast<double>(kMinimumOfPeak.divisor))),
       steps_(steps),
-      warmup_steps_(options.warmup_steps.value_or(steps / 20)),
+      warmup_steps_(options.warmup_steps.value_or(steps / kWarmupOfSteps.divisor)),
       decay_steps_(decay_steps_of(options, steps_ - warmup_steps_, steps)),
       schedule_(options.schedule) {
   TORCH_CHECK_VALUE(steps >= 1, "steps: must be at least 1, but is ", steps);

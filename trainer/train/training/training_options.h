@@ -24,12 +24,23 @@ Schedule parse_schedule(const std::string& name);
 // The name of it.
 std::string to_string(Schedule schedule);
 
+// A share by default, 1 / divisor: as a number, and in words for people.
+struct DefaultShare {
+  int64_t divisor;
+  const char* text;
+};
+
+// What options of the learning rate are if not given: shares of its peak, and of the steps of the training.
+inline constexpr DefaultShare kMinimumOfPeak = {10, "a tenth"};
+inline constexpr DefaultShare kWarmupOfSteps = {20, "a twentieth"};
+inline constexpr DefaultShare kDecayOfSteps = {5, "a fifth"};
+
 // The values between which it moves.
 struct LearningRateOptions {
   double peak = 5e-3;                                  // > 0
-  std::optional<double> minimum = std::nullopt;        // where it ends, 0..peak; a tenth of the peak if not given
-  std::optional<int64_t> warmup_steps = std::nullopt;  // 0..steps; a twentieth of the steps if not given
-  std::optional<int64_t> decay_steps = std::nullopt;   // of kWsd, 1..steps - warmup_steps; a fifth if not given
+  std::optional<double> minimum = std::nullopt;        // where it ends, 0..peak; kMinimumOfPeak if not given
+  std::optional<int64_t> warmup_steps = std::nullopt;  // 0..steps; kWarmupOfSteps if not given
+  std::optional<int64_t> decay_steps = std::nullopt;   // of kWsd, 1..steps - warmup_steps; kDecayOfSteps if not given
   Schedule schedule = Schedule::kCosine;
 };
 
