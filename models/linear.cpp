@@ -19,9 +19,9 @@ void LinearImpl::quantize_weight() {
     return;
   }
   const QuantizedWeight quantized = models::quantize_weight(weight);
-  parameters_.erase("weight");
-  weight = register_buffer("weight", quantized.codes);
-  scales = register_buffer("scales", quantized.scales);
+  parameters_.erase(kWeight);
+  weight = register_buffer(kWeight, quantized.codes);
+  scales = register_buffer(kScales, quantized.scales);
 }
 
 std::shared_ptr<torch::nn::Module> LinearImpl::clone(const std::optional<c10::Device>& device) const {

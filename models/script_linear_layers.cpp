@@ -124,7 +124,7 @@ class LayerSearch {
       fail("its weight is " + std::string(c10::toString(dtype)));
     }
     if (weight.size(1) == 0) fail("it has no inputs");
-    if (layer.type()->findAttribute("scales") != nullptr) fail("it has an attribute 'scales' of its own");
+    if (layer.type()->findAttribute(kScales) != nullptr) fail("it has an attribute " + quoted(kScales) + " of its own");
     if (layer.hasattr("bias") && layer.attr("bias").isTensor()) {
       const at::Tensor bias = layer.attr("bias").toTensor();
       if (bias.dim() != 1 || bias.size(0) != weight.size(0)) fail("its bias is not one value per output");

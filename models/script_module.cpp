@@ -18,8 +18,6 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-constexpr const char* kScales = "scales";
-
 // Instances of one type, which is shared by all layers of one shape.
 using Instances = std::vector<torch::jit::ObjectPtr>;
 

@@ -12,9 +12,6 @@
 
 namespace narrowcast::models::conversion {
 
-// The name of a Linear layer's weight.
-inline constexpr const char* kWeight = "weight";
-
 // A module in another: "" is the other module itself.
 struct NamedLayer {
   std::string name;

@@ -80,9 +80,8 @@ void convert_linear_layers(const std::shared_ptr<torch::nn::Module>& module) {
 // Puts the quantised weight of layer `name` into the state.
 void quantize_entry(const std::string& name, const at::Tensor& weight, StateDict& state) {
   const QuantizedWeight quantized = quantize_weight(weight);
-  const std::string prefix = name.empty() ? name : name + ".";
-  state[prefix + "weight"] = quantized.codes.to(at::kCPU);
-  state[prefix + "scales"] = quantized.scales.to(at::kCPU);
+  state[entry_of(name, kWeight)] = quantized.codes.to(at::kCPU);
+  state[entry_of(name, kScales)] = quantized.scales.to(at::kCPU);
 }
 
 }  // namespace
@@ -124,8 +123,8 @@ at::Tensor WeightOnlyInt8LinearImpl::forward(const at::Tensor& x) {
 }
 
 void WeightOnlyInt8LinearImpl::reset() {
-  weight = register_buffer("weight", at::zeros({options.out_features, options.in_features}, at::kChar));
-  scales = register_buffer("scales", at::ones({options.out_features}, options.scales_dtype));
+  weight = register_buffer(kWeight, at::zeros({options.out_features, options.in_features}, at::kChar));
+  scales = register_buffer(kScales, at::ones({options.out_features}, options.scales_dtype));
   const at::Tensor start = options.bias ? at::zeros({options.out_features}, options.scales_dtype) : at::Tensor();
   bias = register_parameter("bias", start, /*requires_grad=*/options.bias);
 }
@@ -167,7 +166,7 @@ StateDict ScriptWeightOnlyInt8QuantHandler::create_quantized_state_dict() const 
   for (const auto& item : module_.named_parameters()) state.emplace(item.name, item.value.detach());
   for (const auto& item : module_.named_buffers()) state.emplace(item.name, item.value.detach());
   for (const conversion::NamedLayer& item : conversion::find_linear_layers(module_).convertible) {
-    quantize_entry(item.name, item.layer.attr("weight").toTensor(), state);
+    quantize_entry(item.name, item.layer.attr(kWeight).toTensor(), state);
   }
   return state;
 }

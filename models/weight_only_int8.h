@@ -27,6 +27,15 @@
 
 namespace narrowcast::models {
 
+// What the tensors of a Linear layer are called, the second of a quantised one only.
+inline constexpr const char* kWeight = "weight";
+inline constexpr const char* kScales = "scales";
+
+// The name of a layer's tensor in the state of a module: "LAYER.weight", and "weight" of the module itself.
+inline std::string entry_of(const std::string& layer, const std::string& tensor) {
+  return layer.empty() ? tensor : layer + "." + tensor;
+}
+
 // A Linear layer's weight as weight-only int8.
 struct QuantizedWeight {
   at::Tensor codes;   // int8 [out, in]

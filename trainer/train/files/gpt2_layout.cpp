@@ -18,10 +18,7 @@ namespace narrowcast::files {
 namespace {
 
 constexpr std::string_view kPrefix = "transformer.";
-constexpr const char* kTokenEmbedding = "wte.weight";
-constexpr const char* kPositionEmbedding = "wpe.weight";
 constexpr const char* kHead = "lm_head.weight";
-constexpr std::string_view kBlocks = "h.";
 
 // Parts of names between dots; numbers, "weight" and "bias" stay as they are.
 constexpr std::pair<std::string_view, std::string_view> kNames[] = {
@@ -29,6 +26,10 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"attention_norm", "ln_1"}, {"query_key_value", "attn.c_attn"}, {"attention_output", "attn.c_proj"},
     {"mlp_norm", "ln_2"},       {"mlp_input", "mlp.c_fc"},          {"mlp_output", "mlp.c_proj"},
     {"final_norm", "ln_f"}};
+
+const std::string kTokenEmbedding = gpt2_name("token_embedding.weight");
+const std::string kPositionEmbedding = gpt2_name("position_embedding.weight");
+const std::string kBlocks = gpt2_name("blocks.");
 
 bool is_mask(std::string_view name) {
   return name.starts_with(kBlocks) && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
@@ -38,7 +39,7 @@ bool are_equal(const at::Tensor& left, const at::Tensor& right) {
   return left.scalar_type() == right.scalar_type() && left.equal(right);
 }
 
-const at::Tensor& matrix(const std::string& path, const models::StateDict& tensors, const char* name) {
+const at::Tensor& matrix(const std::string& path, const models::StateDict& tensors, const std::string& name) {
   const auto found = tensors.find(name);
   NARROWCAST_CHECK_INPUT(found != tensors.end(), path, ": the model's tensor '", name, "' is missing");
   NARROWCAST_CHECK_INPUT(found->second.dim() == 2, path, ": tensor '", name, "' has the shape ", found->second.sizes(),

@@ -20,15 +20,11 @@ namespace fs = std::filesystem;
 
 constexpr size_t kLongestName = 200;  // bytes of a layer's name in the table
 
-std::string entry(const std::string& layer, const char* tensor) {
-  return layer.empty() ? tensor : layer + "." + tensor;
-}
-
 // The layer whose `tensor` the entry `name` is; nothing if it is another entry.
 std::optional<std::string> layer_of(const std::string& name, const std::string& tensor) {
-  if (name == tensor) return "";
-  if (!name.ends_with("." + tensor)) return std::nullopt;
-  return name.substr(0, name.size() - tensor.size() - 1);
+  const size_t dot = name.rfind('.');
+  const std::string layer = dot == std::string::npos ? "" : name.substr(0, dot);
+  return name == models::entry_of(layer, tensor) ? std::optional(layer) : std::nullopt;
 }
 
 std::string shown(const std::string& layer) { return layer.empty() ? "the module" : printable(layer, kLongestName); }
@@ -41,9 +37,9 @@ double relative_error(const at::Tensor& weight, const at::Tensor& codes, const a
 }
 
 LayerReport report_layer(const std::string& name, const models::StateDict& before, const models::StateDict& after) {
-  const at::Tensor& weight = before.at(entry(name, "weight"));
-  const at::Tensor& codes = after.at(entry(name, "weight"));
-  const at::Tensor& scales = after.at(entry(name, "scales"));
+  const at::Tensor& weight = before.at(models::entry_of(name, models::kWeight));
+  const at::Tensor& codes = after.at(models::entry_of(name, models::kWeight));
+  const at::Tensor& scales = after.at(models::entry_of(name, models::kScales));
   return {.name = name,
           .bytes_before = static_cast<int64_t>(weight.nbytes()),
           .bytes_after = static_cast<int64_t>(codes.nbytes() + scales.nbytes()),
@@ -139,11 +135,11 @@ QuantizeReport quantize_script_file(const QuantizeOptions& options) {
 QuantizeReport compare_layers(const models::StateDict& before, const models::StateDict& after) {
   QuantizeReport report;
   for (const auto& [name, tensor] : after) {
-    const auto of_scales = layer_of(name, "scales");
-    const auto of_weight = layer_of(name, "weight");
-    if (of_scales && !before.contains(name) && before.contains(entry(*of_scales, "weight"))) {
+    const auto of_scales = layer_of(name, models::kScales);
+    const auto of_weight = layer_of(name, models::kWeight);
+    if (of_scales && !before.contains(name) && before.contains(models::entry_of(*of_scales, models::kWeight))) {
       report.layers.push_back(report_layer(*of_scales, before, after));
-    } else if (!(of_weight && after.contains(entry(*of_weight, "scales")))) {
+    } else if (!(of_weight && after.contains(models::entry_of(*of_weight, models::kScales)))) {
       report.other_bytes += static_cast<int64_t>(tensor.nbytes());
     }
   }
