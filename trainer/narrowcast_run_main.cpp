@@ -17,6 +17,7 @@
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/launch.h"
+#include "trainer/launcher/launch_plan.h"
 
 namespace launcher = narrowcast::launcher;
 namespace program = narrowcast::program;
@@ -81,8 +82,10 @@ ABSL_FLAG(bool, prefix, kDefaults.prefix,
           "Show the workers' output line by line, each line after its rank: \"[1]: text\". With --noprefix the workers "
           "write to the launcher's streams themselves.");
 ABSL_FLAG(std::string, log_dir, "",
-          "A folder for output files: DIR/RUN/attempt_N/RANK/stdout.log and stderr.log. Without --redirects and --tee "
-          "all output goes there instead of being shown.");
+          absl::StrCat("A folder for output files: ",
+                       (launcher::worker_folder("DIR/RUN", "N", "RANK") / launcher::kOutputLog).string(), " and ",
+                       launcher::kErrorLog,
+                       ". Without --redirects and --tee all output goes there instead of being shown."));
 ABSL_FLAG(std::string, redirects, "",
           "Which output goes to files instead of being shown: 0 none, 1 standard output, 2 standard error, 3 both, or "
           "a list by local rank such as 0:3,1:2. Default: 3 with --log_dir, else 0.");

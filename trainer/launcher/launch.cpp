@@ -45,8 +45,8 @@ void announce(const LaunchOptions& options, const EnvironmentVariables& environm
     tell("OMP_NUM_THREADS is not set: each worker gets 1 thread; set it for more");
   }
   if (options.output.writes_files()) {
-    tell("output goes to " + (options.output.run_folder / "attempt_0" / "RANK").string() +
-         "/stdout.log and stderr.log");
+    tell("output goes to " + (worker_folder(options.output.run_folder, "0", "RANK") / kOutputLog).string() + " and " +
+         kErrorLog);
   }
 }
 

@@ -41,10 +41,6 @@ StreamTarget target(const Wish& wish, const std::filesystem::path& file) {
           .file = wish.redirected || wish.teed ? file : ""};
 }
 
-std::filesystem::path rank_folder(const LaunchOptions& options, const Round& round, int64_t rank) {
-  return options.output.run_folder / ("attempt_" + std::to_string(round.restart_count)) / std::to_string(rank);
-}
-
 // What is the same for all workers of this node.
 EnvironmentVariables node_environment(const LaunchOptions& options, const Round& round) {
   return {
@@ -66,7 +62,8 @@ EnvironmentVariables node_environment(const LaunchOptions& options, const Round&
 
 // What differs between the workers of this node.
 void add_own_part(const LaunchOptions& options, const Round& round, WorkerCommand& worker) {
-  const std::filesystem::path folder = rank_folder(options, round, worker.rank);
+  const std::filesystem::path folder =
+      worker_folder(options.output.run_folder, std::to_string(round.restart_count), std::to_string(worker.rank));
   const WorkerTargets targets = targets_for(options.output, worker.local_rank, folder);
   worker.error_file = folder / "error.json";
   worker.output = targets.output;
@@ -125,14 +122,19 @@ void check_local_ranks(const OutputChoices& choices, int64_t nproc) {
   check_rank("--local_ranks_filter", choices.shown_ranks.empty() ? -1 : *choices.shown_ranks.rbegin(), nproc);
 }
 
+std::filesystem::path worker_folder(const std::filesystem::path& run_folder, const std::string& attempt,
+                                    const std::string& rank) {
+  return run_folder / ("attempt_" + attempt) / rank;
+}
+
 WorkerTargets targets_for(const OutputChoices& choices, int64_t local_rank, const std::filesystem::path& folder) {
   const Streams redirected = choices.redirects.of(local_rank);
   const Streams teed = choices.tee.of(local_rank);
   const bool shown = choices.shown_ranks.empty() || choices.shown_ranks.contains(local_rank);
-  return {.output = target({.redirected = redirected.output, .teed = teed.output, .shown_rank = shown},
-                           folder / "stdout.log"),
-          .error =
-              target({.redirected = redirected.error, .teed = teed.error, .shown_rank = shown}, folder / "stderr.log")};
+  return {
+      .output =
+          target({.redirected = redirected.output, .teed = teed.output, .shown_rank = shown}, folder / kOutputLog),
+      .error = target({.redirected = redirected.error, .teed = teed.error, .shown_rank = shown}, folder / kErrorLog)};
 }
 
 bool limits_threads(const LaunchOptions& options, const EnvironmentVariables& inherited) {

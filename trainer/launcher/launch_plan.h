@@ -44,7 +44,7 @@ struct OutputChoices {
   StreamChoices redirects = {};           // into files instead of being shown
   StreamChoices tee = {};                 // into files as well as being shown; wins over redirects
   std::set<int64_t> shown_ranks = {};     // local ranks that are shown; empty: all
-  std::filesystem::path run_folder = {};  // holds attempt_N/RANK/stdout.log and stderr.log
+  std::filesystem::path run_folder = {};  // holds every worker_folder
 
   bool writes_files() const { return !redirects.empty() || !tee.empty(); }
 };
@@ -54,6 +54,14 @@ std::set<int64_t> parse_local_ranks(const std::string& flag, const std::string& 
 
 // Throws c10::ValueError if a flag names a local rank that a node with `nproc` workers does not have.
 void check_local_ranks(const OutputChoices& choices, int64_t nproc);
+
+// The folder of a worker's files: "RUN/attempt_0/3".
+std::filesystem::path worker_folder(const std::filesystem::path& run_folder, const std::string& attempt,
+                                    const std::string& rank);
+
+// What the files of its streams are called there.
+inline constexpr const char* kOutputLog = "stdout.log";
+inline constexpr const char* kErrorLog = "stderr.log";
 
 // Where a worker's streams go; files are in `folder`.
 struct WorkerTargets {

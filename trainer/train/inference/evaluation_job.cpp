@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
-#include <iomanip>
 #include <utility>
 
 #include <narrowcast/consensus.h>
@@ -172,13 +171,8 @@ void run(const Evaluation& evaluation, const ProcessGroupPtr& group, const job::
   if (evaluation.data.has_value()) {
     const training::HeldOut held_out = evaluate(evaluation, group);
     if (prints) {
-      out << std::fixed << std::setprecision(4) << "validation loss  " << held_out.loss << "\n";
-    }
-    if (prints && held_out.accuracy.has_value()) {
-      out << "accuracy         " << *held_out.accuracy << "\n";
-    }
-    if (prints && evaluation.data->bigram_entropy.has_value()) {
-      out << "bigram entropy   " << *evaluation.data->bigram_entropy << "\n";
+      out << reporting::held_out_lines(
+          {.loss = held_out.loss, .accuracy = held_out.accuracy, .bigram_entropy = evaluation.data->bigram_entropy});
     }
   }
   if (prints && evaluation.prompt.defined()) {

@@ -148,7 +148,7 @@ std::string nodes_text(const nlohmann::json& plan) {
   if (plan["exchange_levels"] == 1) {
     return nodes + " (one level)";
   }
-  return nodes + (plan.contains("rounding") ? " (one node: nothing is rounded)" : "");
+  return nodes + (plan.contains("rounding") ? " (" + plan["rounding"].get<std::string>() + ")" : "");
 }
 
 // Which of several ranks share nodes, and what sending costs.

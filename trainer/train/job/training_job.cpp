@@ -189,20 +189,13 @@ void print_results(const AgreedJob& agreed, const Ended& ended) {
   std::ostream& out = agreed.context.results;
   out << std::fixed << std::setprecision(4);
   out << "training loss    " << result.training_loss << "\n";
-  if (result.validation_loss.has_value()) {
-    out << "validation loss  " << *result.validation_loss << "\n";
-  }
-  if (result.validation_accuracy.has_value()) {
-    out << "accuracy         " << *result.validation_accuracy << "\n";
-  }
+  out << reporting::held_out_lines({.loss = result.validation_loss, .accuracy = result.validation_accuracy});
   if (result.stopped_early_at.has_value()) {
     out << "ended early      at step " << *result.stopped_early_at << " of " << agreed.job.training.steps << ", "
         << agreed.job.training.early_stop << " evaluations after the best validation loss of "
         << *result.best_validation_loss << "\n";
   }
-  if (agreed.inputs.bigram_entropy.has_value()) {
-    out << "bigram entropy   " << *agreed.inputs.bigram_entropy << "\n";
-  }
+  out << reporting::held_out_lines({.bigram_entropy = agreed.inputs.bigram_entropy});
   out << "sent per rank    " << reporting::format_bytes(static_cast<double>(result.payload_bytes_sent)) << "\n";
   if (result.outer.has_value()) {
     out << "outer exchanges  " << result.outer->exchanges << " ("
@@ -290,7 +283,7 @@ void check_outer(const TrainJob& job) {
 
 std::string model_path(const OutputOptions& output) { return fs::path(output.folder) / "model.safetensors"; }
 std::string script_path(const OutputOptions& output) { return fs::path(output.folder) / "model.pt"; }
-std::string metrics_path(const OutputOptions& output) { return fs::path(output.folder) / "metrics.jsonl"; }
+std::string metrics_path(const OutputOptions& output) { return fs::path(output.folder) / reporting::kMetricsFile; }
 
 void check_output(const TrainJob& job) {
   const OutputOptions& output = job.output;

@@ -1,5 +1,6 @@
 #include "trainer/train/reporting/formatting.h"
 
+#include <absl/strings/str_format.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <sstream>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 #include "trainer/base/files/text.h"
@@ -102,6 +104,15 @@ std::string aligned_table(const std::vector<TableRow>& rows, std::string_view al
     table += without_blanks_at_the_end(line) + "\n";
   }
   return table;
+}
+
+std::string held_out_lines(const HeldOutResults& results) {
+  std::string lines;
+  for (const auto& [name, value] : {std::pair("validation loss", results.loss), std::pair("accuracy", results.accuracy),
+                                    std::pair("bigram entropy", results.bigram_entropy)}) {
+    if (value) lines += absl::StrFormat("%-17s%.4f\n", name, *value);
+  }
+  return lines;
 }
 
 std::string plan_text(const nlohmann::json& plan) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,16 @@ using TableRow = std::vector<std::string>;
 // One line per row, each ended, columns two blanks apart. Column i is aligned to the left where alignment[i] is 'l',
 // to the right where it is 'r'; each row has as many cells as `alignment` letters.
 std::string aligned_table(const std::vector<TableRow>& rows, std::string_view alignment);
+
+// What results say of held-out data, as far as it is known.
+struct HeldOutResults {
+  std::optional<double> loss = std::nullopt;            // in nats
+  std::optional<double> accuracy = std::nullopt;        // 0 to 1
+  std::optional<double> bigram_entropy = std::nullopt;  // of the data themselves, in nats
+};
+
+// A line for each, for people, in the columns of all lines of results: "validation loss  2.3026".
+std::string held_out_lines(const HeldOutResults& results);
 
 // One "name  value" line per entry of a plan, for people.
 std::string plan_text(const nlohmann::json& plan);

@@ -10,6 +10,9 @@
 
 namespace narrowcast::reporting {
 
+// What the file is called in the folder of a training.
+inline constexpr const char* kMetricsFile = "metrics.jsonl";
+
 // One line per report, each with its "event".
 class Metrics : public TrainingObserver {
  public:

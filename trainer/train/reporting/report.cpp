@@ -32,7 +32,7 @@ std::string script_data(const json& document) {
 
 std::string metrics_of(const std::string& path) {
   std::error_code error;
-  return fs::is_directory(path, error) ? (fs::path(path) / "metrics.jsonl").string() : path;
+  return fs::is_directory(path, error) ? (fs::path(path) / kMetricsFile).string() : path;
 }
 
 std::string folder_name(const std::string& path) {
