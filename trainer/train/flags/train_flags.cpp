@@ -28,7 +28,6 @@ namespace {
 
 using narrowcast::training::Precision;
 using narrowcast::training::Schedule;
-
 const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
 const narrowcast::training::LearningRateOptions kLearningRate;
@@ -56,8 +55,7 @@ ABSL_FLAG(int64_t, accumulation_steps, kTraining.accumulation_steps,
 ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind),
           absl::StrCat(narrowcast::training::optimizer_names(), "."));
 ABSL_FLAG(double, learning_rate, kLearningRate.peak,
-          absl::StrCat("Peak learning rate (", to_string(narrowcast::training::OptimizerKind::kSgd), ": ",
-                       kSgdLearningRate, " if not given)."));
+          absl::StrCat("Peak learning rate (sgd: ", kSgdLearningRate, " if not given)."));
 ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
           absl::StrCat("After the warm-up: ", to_string(Schedule::kCosine), " or ", to_string(Schedule::kLinear),
                        " (both down to --min_learning_rate), ", to_string(Schedule::kConstant), ", or ",
@@ -72,8 +70,7 @@ ABSL_FLAG(int64_t, decay_steps, kOfWsd.decay_steps(),
           absl::StrCat("Last steps, in which ", to_string(Schedule::kWsd), " falls in a line after it was constant; ",
                        narrowcast::training::kDecayOfSteps.text, " of --steps if not given."));
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
-ABSL_FLAG(double, momentum, kSgdMomentum,
-          absl::StrCat("Momentum of ", to_string(narrowcast::training::OptimizerKind::kSgd), "."));
+ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
 ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
           "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
@@ -142,14 +139,7 @@ const std::vector<std::string> kTrainingFlags = {
 const std::vector<std::string> kOutputFlags = {"eval_every",      "eval_batches", "early_stop", "log_every",
                                                "sample_length",   "output_dir",   "overwrite",  "prometheus_file",
                                                "tensorboard_dir", "report",       "compare"};
-
-std::vector<std::string> checkpoint_flags() {
-  std::vector<std::string> flags;
-  for (const job::CheckpointEntry& entry : job::kCheckpointEntries) {
-    flags.push_back(entry.name);
-  }
-  return flags;
-}
+const std::vector<std::string> kCheckpointFlags = job::checkpoint_entry_names();
 
 // The hook that is asked for. By itself none where there is nobody to send to, nor ever will be: a launcher with a run
 // id may start the job again with more processes, which resume with the same hook.
@@ -168,7 +158,7 @@ void refuse_with_verification(const CommandLine& line, const std::string& hook) 
   std::vector<std::string> of_steps = kTrainingFlags;
   std::erase(of_steps, "batch_size");
   of_steps.push_back("precision");
-  for (const auto& flags : {of_steps, kOutputFlags, checkpoint_flags()}) {
+  for (const auto& flags : {of_steps, kOutputFlags, kCheckpointFlags}) {
     refuse(line, flags, "with --verify_gradients");
   }
   for (const hooks::NamedOption& option : OuterOptions().named()) {
@@ -325,7 +315,7 @@ program::Description train_description() {
                      {"Training", kTrainingFlags},
                      {"Processors", {"device", "precision", "threads"}},
                      {"Evaluation and output", kOutputFlags},
-                     {"Checkpoints", checkpoint_flags()},
+                     {"Checkpoints", kCheckpointFlags},
                      {"Use of a trained model", evaluation_flags()},
                      {"Exchange of gradients", exchange},
                      {"Place in the job", worker_flags()},

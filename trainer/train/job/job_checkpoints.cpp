@@ -213,6 +213,14 @@ std::optional<ReadCheckpoint> find_alone(const CheckpointOptions& options, std::
 
 }  // namespace
 
+std::vector<std::string> checkpoint_entry_names() {
+  std::vector<std::string> names;
+  for (const CheckpointEntry& entry : kCheckpointEntries) {
+    names.push_back(entry.name);
+  }
+  return names;
+}
+
 EntryRole entry_role(const nlohmann::json& plan, const std::string& name) {
   if (const KnownEntry* const known = known_entry(name)) {
     const bool in_levels = plan.value("exchange_levels", 1) > 1;

@@ -257,6 +257,11 @@ void add_checkpoints(nlohmann::json& plan, const CheckpointOptions& options) {
   }
 }
 
+void add_batch(nlohmann::json& plan, int64_t batch_size, int64_t world_size) {
+  plan["batch_size"] = batch_size;
+  plan["batch_size_per_rank"] = data::samples_per_rank({.global_batch = batch_size, .world_size = world_size});
+}
+
 void add_data(nlohmann::json& plan, const JobInputs& inputs) {
   plan["data"] = inputs.data_name;
   if (inputs.data_hash.has_value()) {
@@ -286,9 +291,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   plan["device"] = inputs.device.is_cuda() ? "cuda" : "cpu";  // Which GPU differs between ranks.
   add_data(plan, inputs);
   if (inputs.dataset != nullptr) {
-    plan["batch_size"] = job.training.batch_size;
-    plan["batch_size_per_rank"] =
-        data::samples_per_rank({.global_batch = job.training.batch_size, .world_size = world_size});
+    add_batch(plan, job.training.batch_size, world_size);
   }
   if (job.verification.has_value()) {
     plan["hooks"] = job.verification->hooks;

@@ -63,6 +63,9 @@ inline constexpr std::array<CheckpointEntry, 5> kCheckpointEntries = {
      {"resume", &CheckpointOptions::resume},
      {"resume_from", &CheckpointOptions::resume_from}}};
 
+// The names of all.
+std::vector<std::string> checkpoint_entry_names();
+
 // Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {
   std::string version;                         // of the program
