@@ -10,6 +10,9 @@
 
 namespace narrowcast::network {
 
+// Where processes of one machine reach each other, and nobody else does.
+inline constexpr const char* kLoopback = "127.0.0.1";
+
 // The largest port number of TCP.
 inline constexpr int64_t kLargestPort = 65535;
 

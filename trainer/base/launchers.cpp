@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/base/addresses.h"
 #include "trainer/base/files/hash.h"
 
 namespace narrowcast {
@@ -68,7 +69,7 @@ Place plain_place(const EnvironmentVariables& variables, const std::string& laun
 void add_loopback_on_one_node(Place& place) {
   const bool known = place.world_size.setting && place.local_world_size.setting;
   if (known && place.world_size.setting->text == place.local_world_size.setting->text) {
-    place.master_addr.setting = Setting{"the default MASTER_ADDR", "127.0.0.1"};
+    place.master_addr.setting = Setting{"the default MASTER_ADDR", network::kLoopback};
   }
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "trainer/base/addresses.h"
 #include "trainer/launcher/group/hosted_store.h"
 #include "trainer/launcher/launch_plan.h"
 #include "trainer/launcher/rendezvous.h"
@@ -18,12 +19,12 @@ namespace narrowcast::launcher {
 // Which nodes a job has and how they find each other, as the user gave it.
 struct GroupRequest {
   NodeCount nodes = {};
-  std::string backend = "static";          // or "c10d"; of no account with one node
-  int64_t node_rank = 0;                   // static: this node's
-  Endpoint endpoint{.host = "127.0.0.1"};  // where the store is served; port 0, with one node: any free one
-  EndpointFlags endpoint_flags{};          // how the user gave it
-  std::string local_addr = {};             // of this node; empty: the endpoint's where it serves
-  std::string rdzv_id = {};                // a name for the job; empty: made up
+  std::string backend = "static";                 // or "c10d"; of no account with one node
+  int64_t node_rank = 0;                          // static: this node's
+  Endpoint endpoint{.host = network::kLoopback};  // where the store is served; port 0, with one node: any free one
+  EndpointFlags endpoint_flags{};                 // how the user gave it
+  std::string local_addr = {};                    // of this node; empty: the endpoint's where it serves
+  std::string rdzv_id = {};                       // a name for the job; empty: made up
   RendezvousOptions options = {};
   int64_t max_restarts = 0;
 };

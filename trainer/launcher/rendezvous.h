@@ -9,13 +9,14 @@
 #include <optional>
 #include <string>
 
+#include "trainer/base/addresses.h"
 #include "trainer/launcher/group/group.h"
 
 namespace narrowcast::launcher {
 
 // What one node has to know of a round. The defaults are one node with one worker.
 struct Round {
-  std::string master_addr = "127.0.0.1";  // where the job's store is
+  std::string master_addr = network::kLoopback;  // where the job's store is
   int64_t master_port = 0;
   std::string run_id = {};  // the same for all workers of the job, different for each job
   int64_t node_rank = 0;    // among the nodes

@@ -37,7 +37,7 @@ std::shared_ptr<gloo::transport::Device> create_device(const WorkerEnv& env, con
   if (!interface.empty()) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
-  const std::string address = env.on_one_node() ? "127.0.0.1" : address_towards_master(env);
+  const std::string address = env.on_one_node() ? network::kLoopback : address_towards_master(env);
   return c10d::ProcessGroupGloo::createDeviceForHostname(address);
 }
 

@@ -29,7 +29,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kAttempt = "attempt";  // the name of the newest attempt
 constexpr milliseconds kLookAgain{500};      // for a newer attempt, and for ranks that ended
 constexpr milliseconds kPause{20};           // between two looks
@@ -203,14 +202,15 @@ network::ListeningSocket listen_at(const std::string& address, int64_t port) {
 }
 
 network::TcpStorePtr serve(const WorkerEnv& env, const JobStoreOptions& options, Clock::time_point deadline) {
-  const std::string address = env.on_one_node() ? kLoopback : serving_address(env, options, deadline);
+  const std::string address = env.on_one_node() ? network::kLoopback : serving_address(env, options, deadline);
   const network::ListeningSocket socket = listen_at(address, env.master_port);
   return network::serve_tcp_store(address, socket, options.timeout);
 }
 
 network::TcpStorePtr reach(const WorkerEnv& env, const JobStoreOptions& options) {
   const bool served_at_loopback = env.on_one_node() && !env.use_agent_store;
-  return network::reach_tcp_store(served_at_loopback ? kLoopback : env.master_addr, env.master_port, options.timeout);
+  return network::reach_tcp_store(served_at_loopback ? network::kLoopback : env.master_addr, env.master_port,
+                                  options.timeout);
 }
 
 }  // namespace
