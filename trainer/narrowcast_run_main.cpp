@@ -130,7 +130,7 @@ void check_one_node(const program::CommandLine& line) {
 void check_several_nodes(const program::CommandLine& line, const GroupRequest& request) {
   TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_standalone),
                     "--standalone means one node, but --nnodes=", absl::GetFlag(FLAGS_nnodes));
-  if (request.backend == "c10d") {
+  if (request.backend == launcher::kElasticBackend) {
     refuse_for(line, {"node_rank", "master_addr", "master_port"}, "--rdzv_backend=c10d; it wants --rdzv_endpoint");
     TORCH_CHECK_VALUE(line.given("rdzv_endpoint"), "--rdzv_backend=c10d with --nnodes=", absl::GetFlag(FLAGS_nnodes),
                       " needs --rdzv_endpoint=HOST:PORT, the same on all nodes");
@@ -147,7 +147,7 @@ int64_t default_port(const GroupRequest& request) {
   if (!request.nodes.several()) {
     return 0;
   }
-  return request.backend == "c10d" ? kElasticPort : kStaticPort;
+  return request.backend == launcher::kElasticBackend ? kElasticPort : kStaticPort;
 }
 
 void read_endpoint(const program::CommandLine& line, GroupRequest& request) {
@@ -168,8 +168,9 @@ GroupRequest read_group_request(const program::CommandLine& line) {
   GroupRequest request;
   request.nodes = launcher::parse_nnodes(absl::GetFlag(FLAGS_nnodes));
   request.backend = absl::GetFlag(FLAGS_rdzv_backend);
-  TORCH_CHECK_VALUE(request.backend == "static" || request.backend == "c10d", "--rdzv_backend=", request.backend,
-                    ": must be static or c10d");
+  TORCH_CHECK_VALUE(request.backend == launcher::kStaticBackend || request.backend == launcher::kElasticBackend,
+                    "--rdzv_backend=", request.backend, ": must be ", launcher::kStaticBackend, " or ",
+                    launcher::kElasticBackend);
   check_excluded(line, "rdzv_endpoint", {"master_addr", "master_port"});
   request.node_rank = absl::GetFlag(FLAGS_node_rank);
   TORCH_CHECK_VALUE(request.node_rank >= 0 && request.node_rank < request.nodes.most, "--node_rank=", request.node_rank,

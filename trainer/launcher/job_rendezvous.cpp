@@ -65,7 +65,7 @@ void LocalRendezvous::report(const NodeReport& report) {
 
 bool surely_serves(const GroupRequest& request) {
   return !request.nodes.several() ||
-         (request.backend == "static" ? request.node_rank == 0 : request.options.is_host.value_or(false));
+         (request.backend == kStaticBackend ? request.node_rank == 0 : request.options.is_host.value_or(false));
 }
 
 JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& launch,
@@ -80,7 +80,7 @@ JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& l
   }
   if (surely_serves(request)) {
     serve(request);
-  } else if (request.backend == "c10d" && !request.options.is_host) {
+  } else if (request.backend == kElasticBackend && !request.options.is_host) {
     serve_if_own(request);
   }
   join(request, launch, monitor_interval);

@@ -19,7 +19,7 @@ namespace narrowcast::launcher {
 // Which nodes a job has and how they find each other, as the user gave it.
 struct GroupRequest {
   NodeCount nodes = {};
-  std::string backend = "static";                 // or "c10d"; of no account with one node
+  std::string backend = kStaticBackend;           // or kElasticBackend; of no account with one node
   int64_t node_rank = 0;                          // static: this node's
   Endpoint endpoint{.host = network::kLoopback};  // where the store is served; port 0, with one node: any free one
   EndpointFlags endpoint_flags{};                 // how the user gave it

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trainer/base/addresses.h"
+#include "trainer/launcher/group/group.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -73,7 +74,7 @@ void apply(const std::string& entry, const std::string& backend, RendezvousOptio
   TORCH_CHECK_VALUE(found != setters().end(), "--rdzv_conf: unknown key '", parts.front(), "'; known are ",
                     known_keys());
   const bool c10d_only = parts.front() == "last_call_timeout" || parts.front() == "is_host";
-  TORCH_CHECK_VALUE(!c10d_only || backend == "c10d", "--rdzv_conf: ", parts.front(),
+  TORCH_CHECK_VALUE(!c10d_only || backend == kElasticBackend, "--rdzv_conf: ", parts.front(),
                     " means nothing with --rdzv_backend=", backend);
   try {
     found->second(options, parts.back());

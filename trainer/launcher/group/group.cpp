@@ -42,8 +42,8 @@ std::array<Setting, 4> settings_of(const NodeDescription& node) {
 
 // Launchers of fixed nodes are best known by their --node_rank.
 std::string place_of(const NodeDescription& node) {
-  return node.settings.backend == "static" ? "node " + std::to_string(node.node_rank) + ", " + name_of(node)
-                                           : name_of(node);
+  return node.settings.backend == kStaticBackend ? "node " + std::to_string(node.node_rank) + ", " + name_of(node)
+                                                 : name_of(node);
 }
 
 template <class T>

@@ -74,9 +74,14 @@ struct GroupEnd {
 // How a job on one node, or a node's part of it, ended by its own report.
 GroupEnd end_of_report(const NodeReport& report);
 
+// How several nodes meet, as --rdzv_backend says it and launchers tell each other: each has its --node_rank, or they
+// come and go, and ranks are assigned.
+inline constexpr const char* kStaticBackend = "static";
+inline constexpr const char* kElasticBackend = "c10d";
+
 // What all launchers of a job must have been told alike.
 struct GroupSettings {
-  std::string backend = "static";  // or "c10d"
+  std::string backend = kStaticBackend;  // or kElasticBackend
   int64_t min_nodes = 1;
   int64_t max_nodes = 1;
   int64_t max_restarts = 0;

@@ -156,7 +156,7 @@ bool Roster::others_left() const {
 }
 
 std::unique_ptr<Membership> make_membership(const GroupSettings& settings, const GroupTimeouts& timeouts) {
-  if (settings.backend == "static") {
+  if (settings.backend == kStaticBackend) {
     return std::make_unique<StaticMembership>(settings.max_nodes);
   }
   return std::make_unique<ElasticMembership>(settings, timeouts);

@@ -80,7 +80,7 @@ class Membership {
   virtual std::string missing(const Applicants& applicants) const = 0;
 };
 
-// For settings.backend "static" or "c10d".
+// For settings.backend kStaticBackend or kElasticBackend.
 std::unique_ptr<Membership> make_membership(const GroupSettings& settings, const GroupTimeouts& timeouts);
 
 }  // namespace narrowcast::launcher
