@@ -17,6 +17,12 @@
 
 namespace narrowcast {
 
+// The backends of ProcessGroupOptions by their names: for tensors on the CPU, and for those on GPUs, too.
+inline constexpr const char* kGlooBackend = "gloo";
+inline constexpr const char* kNcclBackend = "nccl";
+
+inline bool is_known_backend(const std::string& name) { return name == kGlooBackend || name == kNcclBackend; }
+
 // A backend for ProcessGroup::setBackend.
 struct GroupBackend {
   c10::DeviceType device;  // of the tensors it moves

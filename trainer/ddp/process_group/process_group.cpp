@@ -17,8 +17,8 @@ namespace narrowcast {
 namespace {
 
 void check_options(const ProcessGroupOptions& options) {
-  TORCH_CHECK_VALUE(options.backend == "gloo" || options.backend == "nccl", "backend '", options.backend,
-                    "' is not known; known are gloo and nccl");
+  TORCH_CHECK_VALUE(is_known_backend(options.backend), "backend '", options.backend, "' is not known; known are ",
+                    kGlooBackend, " and ", kNcclBackend);
   TORCH_CHECK_VALUE(options.timeout.count() > 0, "timeout of ", options.timeout.count(), " ms must be greater than 0");
   TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");
 }
@@ -78,7 +78,7 @@ ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptio
   check_options(options);
   check_gloo_backend();
   check_open_files(env);
-  if (options.backend == "nccl") {
+  if (options.backend == kNcclBackend) {
     check_nccl_backend(env, options);
   }
   const std::string interface = socket_interface(env, options);
@@ -90,7 +90,7 @@ ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptio
   auto group =
       c10::make_intrusive<c10d::ProcessGroup>(store, static_cast<int>(env.rank), static_cast<int>(env.world_size));
   add_backend(group, create_gloo_backend(c10::make_intrusive<c10d::PrefixStore>("gloo", store), env, options));
-  if (options.backend == "nccl") {
+  if (options.backend == kNcclBackend) {
     add_backend(group, create_nccl_backend(group, c10::make_intrusive<c10d::PrefixStore>("nccl", store), env, options));
   }
   group->setGroupName(options.group_name);
@@ -101,7 +101,7 @@ ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptio
 void shutdown_process_group(const std::string& group_name) {
   const auto group = c10d::resolve_process_group(group_name);
   c10d::unregister_process_group(group_name);
-  if (group->getBackendName() == "nccl") {
+  if (group->getBackendName() == kNcclBackend) {
     group->shutdown();
   }
 }

@@ -15,6 +15,8 @@
 #include <string_view>
 #include <utility>
 
+#include "trainer/ddp/process_group/backends.h"
+
 namespace narrowcast::training {
 namespace {
 
@@ -59,9 +61,9 @@ at::Device choose_device(const std::string& name, const WorkerEnv& env) {
 }
 
 std::string choose_backend(const std::string& name, at::Device device) {
-  const std::string fitting = device.is_cuda() ? "nccl" : "gloo";
-  TORCH_CHECK_VALUE(name == "auto" || name == "gloo" || name == "nccl", "backend: unknown name '", name,
-                    "'; known: auto, gloo, nccl");
+  const std::string fitting = device.is_cuda() ? kNcclBackend : kGlooBackend;
+  TORCH_CHECK_VALUE(name == "auto" || is_known_backend(name), "backend: unknown name '", name, "'; known: auto, ",
+                    kGlooBackend, ", ", kNcclBackend);
   TORCH_CHECK_VALUE(name == "auto" || name == fitting, "backend: ", name, " does not move tensors on ",
                     device.is_cuda() ? "a GPU" : "the CPU", ", where this rank computes; ", fitting, " does");
   return fitting;
