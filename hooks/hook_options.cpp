@@ -3,6 +3,8 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <charconv>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -92,11 +94,15 @@ void visit_wire(const Visit& visit) {
   visit(OptionKind::kChoice, "auto_bits", &Options::auto_bits);
 }
 
+// The words for a LocalOptions::group_size: without a value the ranks of a node, and 1.
+constexpr std::string_view kGroupOfNode = "node";
+constexpr std::string_view kGroupOfOne = "none";
+
 OptionValue told_group(const std::optional<int64_t>& size) {
   if (!size) {
-    return std::string("node");
+    return std::string(kGroupOfNode);
   }
-  return size == 1 ? OptionValue(std::string("none")) : OptionValue(*size);
+  return size == 1 ? OptionValue(std::string(kGroupOfOne)) : OptionValue(*size);
 }
 
 void add_local(const LocalOptions& options, std::vector<NamedOption>& named) {
@@ -148,6 +154,18 @@ std::vector<NamedOption> named_options(const HookOptions& options) {
   add_local(options.local, named);
   add_power_sgd(options.power_sgd, named);
   return named;
+}
+
+std::string local_group_text(const std::optional<int64_t>& size) { return text_of(told_group(size)); }
+
+bool parse_local_group(std::string_view text, std::optional<int64_t>& size) {
+  if (text == kGroupOfNode) {
+    size.reset();
+    return true;
+  }
+  size = 1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *size);
+  return text == kGroupOfOne || (error == std::errc() && end == text.data() + text.size());
 }
 
 WireOptions taken_wire_options(const HookRow& row, WireOptions wire) {

@@ -116,6 +116,14 @@ HookOptions filled_in(const HookRow& row, HookOptions options);
 // What of the wire options has an effect on the hook of that row; the rest is as it is by itself.
 WireOptions taken_wire_options(const HookRow& row, WireOptions wire);
 
+// LocalOptions::group_size as named_options tells it and users write it: "node" without a value, "none" for 1, else the
+// number.
+std::string local_group_text(const std::optional<int64_t>& size);
+
+// The inverse, which also takes the number 1; whether the size is in range is for who makes the hook to say. False for
+// another text, and then `size` means nothing.
+bool parse_local_group(std::string_view text, std::optional<int64_t>& size);
+
 // WireOptions::auto_bits with its default.
 inline int64_t auto_bits_of(const WireOptions& wire) { return wire.auto_bits.value_or(kDefaultAutoBits); }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "hooks/hook_table.h"
+
 namespace narrowcast::hooks {
 namespace {
 
@@ -51,6 +53,21 @@ TEST(NamedOptions, HaveATextWithoutAValue) {
   EXPECT_EQ(text("stochastic_rounding"), "false") << "no seed: to the nearest";
   EXPECT_EQ(text("local_group"), "node");
   EXPECT_EQ(text("power_sgd_rank"), "none");
+}
+
+TEST(LocalGroup, IsReadAsItIsTold) {
+  for (const std::optional<int64_t>& told :
+       {std::optional<int64_t>(), std::optional<int64_t>(1), std::optional<int64_t>(8)}) {
+    std::optional<int64_t> read = 5;
+    EXPECT_TRUE(parse_local_group(local_group_text(told), read));
+    EXPECT_EQ(read, told);
+  }
+  std::optional<int64_t> read;
+  EXPECT_TRUE(parse_local_group("1", read));
+  EXPECT_EQ(read, 1) << "none in other words";
+  for (const char* text : {"", "all", "2x", "2.5", "99999999999999999999"}) {
+    EXPECT_FALSE(parse_local_group(text, read)) << text;
+  }
 }
 
 }  // namespace

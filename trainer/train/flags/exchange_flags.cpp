@@ -60,7 +60,7 @@ ABSL_FLAG(bool, exempt_one_dimensional, kDdp.wire().exempt_one_dimensional,
 ABSL_FLAG(int64_t, auto_bits, hooks::kDefaultAutoBits,
           with_hooks_of("auto_bits", absl::StrCat("never take formats of fewer bits; ", hooks::kFewestAutoBits, " to ",
                                                   hooks::kDefaultAutoBits, ".")));
-ABSL_FLAG(std::string, local_group, "node",
+ABSL_FLAG(std::string, local_group, hooks::local_group_text(kDdp.local().group_size),
           with_local_hooks("which ranks average their gradients in each step: node (those of a node), none, or so many "
                            "consecutive ranks."));
 ABSL_FLAG(std::string, local_hook, kDdp.local().hook,
@@ -146,11 +146,8 @@ hooks::WireOptions read_wire(const program::CommandLine& line) {
 // Nothing for the ranks of a node.
 std::optional<int64_t> read_local_group() {
   const std::string text = absl::GetFlag(FLAGS_local_group);
-  if (text == "node") {
-    return read_route().node_size;  // Consecutive ranks that are taken for a node are one here, too.
-  }
-  int64_t size = 1;
-  TORCH_CHECK_VALUE(text == "none" || absl::SimpleAtoi(text, &size),
+  std::optional<int64_t> size;
+  TORCH_CHECK_VALUE(hooks::parse_local_group(text, size),
                     "--local_group: must be node, none or a number of ranks, but is '", text, "'");
   return size;
 }
@@ -260,8 +257,9 @@ void refuse_other_hooks_options(const program::CommandLine& line, const std::str
       refuse(line, {option.name}, with_hook + (is_local ? "; --outer_format says how parameters travel" : ""));
     }
   }
-  if (is_local && absl::GetFlag(FLAGS_local_group) == "none" && absl::GetFlag(FLAGS_outer_warmup) == 0) {
-    refuse(line, {"local_hook"}, "with --local_group=none and no --outer_warmup");
+  if (is_local && read_local_group() == 1 && absl::GetFlag(FLAGS_outer_warmup) == 0) {
+    refuse(line, {"local_hook"},
+           absl::StrCat("with --local_group=", absl::GetFlag(FLAGS_local_group), " and no --outer_warmup"));
   }
 }
 
@@ -290,8 +288,10 @@ std::optional<OuterOptions> read_outer(const program::CommandLine& line, const D
 
 DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook) {
   const bool is_local = hooks::hook_row(hook).averages_in_groups;
+  // Consecutive ranks that are taken for a node are a group, too.
+  const std::optional<int64_t> group = read_local_group();
   const hooks::LocalOptions local = {.start = absl::GetFlag(FLAGS_outer_warmup),
-                                     .group_size = read_local_group(),
+                                     .group_size = group ? group : read_route().node_size,
                                      .hook = absl::GetFlag(FLAGS_local_hook)};
   return DdpOptions()
       .hook(hook)
