@@ -24,10 +24,9 @@ namespace {
 using node::NodeLayout;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kAlike = 1.02;  // No measurement tells so many times as long as the fastest from it.
-constexpr int64_t kLargeNumel = int64_t{25} << 18;  // A bucket of 25 MiB, the Reducer's default.
-constexpr int64_t kLeastNumel = int64_t{1} << 8;    // Sizes of which the choice is told: from 1 KiB
-constexpr int64_t kMostNumel = int64_t{1} << 24;    // to 64 MiB.
+constexpr double kAlike = 1.02;                   // No measurement tells so many times as long as the fastest from it.
+constexpr int64_t kLeastNumel = int64_t{1} << 8;  // Sizes of which the choice is told: from 1 KiB
+constexpr int64_t kMostNumel = int64_t{1} << 24;  // to 64 MiB.
 constexpr int64_t kLocalNumel = int64_t{1} << 20;
 constexpr int kLocalTurns = 9;
 constexpr int64_t kBitsOfFloat32 = 32;

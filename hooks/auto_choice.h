@@ -14,6 +14,10 @@
 
 namespace narrowcast::hooks {
 
+// The elements of a bucket by which candidates are judged where one size must do: as large as DdpOptions lets buckets
+// be by itself, 25 MiB of float32.
+inline constexpr int64_t kLargeNumel = int64_t{25} << 18;
+
 // A hook that may be taken, in the order of how much it rounds.
 struct AutoCandidate {
   std::string name;

@@ -10,11 +10,13 @@
 #include <optional>
 #include <utility>
 
+#include <narrowcast/ddp_options.h>
+
 namespace narrowcast {
 namespace {
 
-constexpr double kSizesMb[] = {1, 2, 3, 6, 12, 25};
-constexpr double kAsGood = 1.01;  // What is measured is not more exact.
+constexpr double kSmallSizesMb[] = {1, 2, 3, 6, 12};  // Below the one that DdpOptions has by itself.
+constexpr double kAsGood = 1.01;                      // What is measured is not more exact.
 
 }  // namespace
 
@@ -24,9 +26,9 @@ double BackwardPass::seconds() const {
 
 std::vector<double> bucket_sizes(int64_t gradient_bytes) {
   const double whole = std::ceil(static_cast<double>(gradient_bytes) / kBytesOfMib);
-  std::vector<double> sizes;
-  std::copy_if(std::begin(kSizesMb), std::end(kSizesMb), std::back_inserter(sizes),
-               [=](double size) { return size < whole; });
+  std::vector<double> sizes(std::begin(kSmallSizesMb), std::end(kSmallSizesMb));
+  sizes.push_back(DdpOptions().bucket_cap_mb().value());
+  std::erase_if(sizes, [=](double size) { return size >= whole; });
   sizes.push_back(std::max(1.0, whole));
   return sizes;
 }

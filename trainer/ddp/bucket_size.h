@@ -38,8 +38,8 @@ struct BucketLayout {
   BucketIndices buckets;
 };
 
-// The sizes that come into question for gradients of so many bytes, in MiB and ascending: 1, 2, 3, 6, 12 and 25, as far
-// as they are less than all gradients, and last what holds these.
+// The sizes that come into question for gradients of so many bytes, in MiB and ascending: 1, 2, 3, 6, 12 and the 25 of
+// DdpOptions, as far as they are less than all gradients, and last what holds these.
 std::vector<double> bucket_sizes(int64_t gradient_bytes);
 
 // Seconds in which a bucket of so many elements is averaged: a hooks::ExchangeCost, or what a hook predicts.

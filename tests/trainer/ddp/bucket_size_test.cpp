@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <narrowcast/ddp_options.h>
+#include "hooks/auto_choice.h"
 #include "hooks/exchange_cost.h"
 
 namespace narrowcast {
@@ -20,6 +22,13 @@ TEST(BucketSizes, AreThoseBelowAllGradientsAndWhatHoldsThese) {
   EXPECT_THAT(bucket_sizes(5 * kMiB), ElementsAre(1, 2, 3, 5));
   EXPECT_THAT(bucket_sizes(25 * kMiB), ElementsAre(1, 2, 3, 6, 12, 25));
   EXPECT_THAT(bucket_sizes(42 * kMiB + 1), ElementsAre(1, 2, 3, 6, 12, 25, 43));
+}
+
+TEST(BucketSizes, EndWithThatOfDdpOptionsByWhichAutoJudgesToo) {
+  const int64_t usual = DdpOptions().bucket_bytes_cap();
+  const std::vector<double> sizes = bucket_sizes(2 * usual);
+  EXPECT_EQ(sizes[sizes.size() - 2] * kBytesOfMib, usual);
+  EXPECT_EQ(hooks::kLargeNumel * static_cast<int64_t>(sizeof(float)), usual);
 }
 
 // One gradient per second, the first at 0; an exchange takes 1 s and each 100 elements another.

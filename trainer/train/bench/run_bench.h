@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <narrowcast/consensus.h>
+#include <narrowcast/ddp_options.h>
 #include <narrowcast/process_group.h>
 #include "trainer/train/job/train_job.h"
 
@@ -51,9 +52,10 @@ int64_t parse_bytes(const std::string& flag, const std::string& text);
 
 // What a run is asked to measure, and how.
 struct BenchOptions {
-  std::string version = {};               // of the program
-  std::vector<std::string> hooks = {};    // empty: measurable_hooks() that average, each by one name
-  std::vector<double> bucket_mib = {25};  // sizes of a bucket of float32, MiB
+  std::string version = {};             // of the program
+  std::vector<std::string> hooks = {};  // empty: measurable_hooks() that average, each by one name
+  // Sizes of a bucket of float32, MiB.
+  std::vector<double> bucket_mib = {DdpOptions().bucket_cap_mb().value()};
   std::optional<SizeRange> sizes = {};    // instead of them
   std::vector<int64_t> buckets = {1, 4};  // numbers of buckets in flight
   int64_t iterations = 20;                // measured for each hook and case
