@@ -89,6 +89,14 @@ inline int64_t code_bits(WireFormat format) {
   return visit(format, [](auto type) { return int64_t{decltype(type)::kBits}; });
 }
 
+// Whether a finite number may become another. A number that is no WireFormat throws std::invalid_argument.
+inline bool rounds(WireFormat format) {
+  return visit(format, [](auto type) {
+    using Format = decltype(type);
+    return Format::kHalfStep > 0 || Format::kRelativeHalfStep > 0;
+  });
+}
+
 // Bytes of a message of `numel` elements: scales of all blocks, and all codes in whole bytes. Every block but the last
 // fills its bytes. Integer: int64_t, or c10::SymInt.
 template <class Format, class Integer>

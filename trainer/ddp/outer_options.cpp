@@ -7,7 +7,9 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
+#include "ops/codec/wire_format.h"
 #include "ops/enumerator_names.h"
 
 namespace narrowcast {
@@ -39,6 +41,9 @@ void check_outer_step(const OuterOptions& options) {
                     "outer_momentum: must be positive with the outer optimizer nesterov, but is 0");
 }
 
+// From the exchange of one fragment to that of the next.
+int64_t steps_between(const OuterOptions& options) { return options.sync_every() / options.fragments(); }
+
 void check_schedule(const OuterOptions& options) {
   check_at_least("sync_every", options.sync_every(), 1);
   check_at_least("fragments", options.fragments(), 1);
@@ -46,7 +51,7 @@ void check_schedule(const OuterOptions& options) {
   check_at_least("outer_warmup", options.warmup_steps(), 0);
   TORCH_CHECK_VALUE(options.sync_every() % options.fragments() == 0, "sync_every: must be a multiple of fragments (",
                     options.fragments(), "), but is ", options.sync_every());
-  const int64_t between = options.sync_every() / options.fragments();
+  const int64_t between = steps_between(options);
   TORCH_CHECK_VALUE(options.overlap_steps() < between, "overlap_steps: must be less than sync_every / fragments (",
                     between, "), or two fragments would be under way, but is ", options.overlap_steps());
   const int64_t first = options.effective_first_exchange();
@@ -60,11 +65,12 @@ void check_wire(const hooks::WireOptions& wire) {
   TORCH_CHECK_VALUE(wire.format, "outer_format: must be given");
   TORCH_CHECK_VALUE(!wire.exempt_one_dimensional,
                     "exempt_one_dimensional: has no effect on outer exchanges, whose fragments are one array each");
-  const bool is_exact = wire.format == WireFormat::kFp32;
-  TORCH_CHECK_VALUE(!is_exact || !wire.error_feedback,
-                    "outer_error_feedback: has no effect with the outer format fp32, which rounds nothing");
-  TORCH_CHECK_VALUE(!is_exact || !wire.stochastic_rounding_seed,
-                    "stochastic_rounding: has no effect with the outer format fp32, which rounds nothing");
+  const bool rounds = codec::wire::rounds(*wire.format);
+  TORCH_CHECK_VALUE(rounds || !wire.error_feedback, "outer_error_feedback: has no effect with the outer format ",
+                    *wire.format, ", which rounds nothing");
+  TORCH_CHECK_VALUE(rounds || !wire.stochastic_rounding_seed,
+                    "stochastic_rounding: has no effect with the outer format ", *wire.format,
+                    ", which rounds nothing");
 }
 
 // The format and the error feedback of differences have other names than those of gradients. Nothing for options that
@@ -128,13 +134,13 @@ std::vector<hooks::NamedOption> OuterOptions::named() const {
   return named;
 }
 
-int64_t OuterOptions::effective_first_exchange() const { return first_exchange().value_or(sync_every() / fragments()); }
+int64_t OuterOptions::effective_first_exchange() const { return first_exchange().value_or(steps_between(*this)); }
 
 bool OuterOptions::sends_parameters() const { return wire().format == WireFormat::kFp32 && effective_momentum() == 0; }
 
 std::optional<int64_t> OuterOptions::fragment_due(int64_t local_step) const {
   const int64_t since_first = local_step - effective_first_exchange();
-  const int64_t between = sync_every() / fragments();
+  const int64_t between = steps_between(*this);
   if (since_first < 0 || since_first % between != 0) {
     return std::nullopt;
   }

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "ops/codec/wire_format.h"
+
 namespace narrowcast::collectives {
 namespace {
 
@@ -86,7 +88,7 @@ MeanArray::MeanArray(const MeanArrayOptions& options, std::shared_ptr<MessageMem
       has_levels_(goes_over_levels(options)),
       values_(at::zeros({options.numel}, options.dtype)),
       exchange_(make_exchange(options, std::move(memory))) {
-  if (options.keeps_lost && options.format != WireFormat::kFp32) {
+  if (options.keeps_lost && codec::wire::rounds(options.format)) {
     lost_.emplace(layout_of(options), options.rank, values_);
   }
 }

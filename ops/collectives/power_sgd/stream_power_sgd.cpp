@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/stream_mean.h"
 #include "ops/collectives/power_sgd/low_rank.h"
 
@@ -33,7 +34,7 @@ QuantizedMeanOptions mean_options(const PowerSgdJobOptions& options, const char*
 }
 
 bool loses(const PowerSgdJobOptions& options) {
-  return options.format != WireFormat::kFp32 && options.bucket_dtype != at::kDouble;
+  return codec::wire::rounds(options.format) && options.bucket_dtype != at::kDouble;
 }
 
 node::NodeLayout layout_of(const PowerSgdJobOptions& options, const StreamRanks& ranks, int64_t numel) {

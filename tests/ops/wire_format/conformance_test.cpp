@@ -64,6 +64,12 @@ class WireFormats : public ::testing::TestWithParam<WireFormat> {
   }
 };
 
+TEST_P(WireFormats, RoundWhereTheirTypeSaysSo) {
+  const Floats x = {1.0F / 3, 2.0F / 7, -0.1F};
+  const Floats decoded = decode(format_, encode(format_, x, kNearest), count(x));
+  EXPECT_EQ(decoded != x, codec::wire::rounds(format_));
+}
+
 TEST_P(WireFormats, EncodeTheBytesOfThePlainCodec) {
   for_each_input([&](const Floats& x) {
     for (const Rounding& rounding : {kNearest, kStochastic}) {

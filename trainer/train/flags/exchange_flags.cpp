@@ -15,6 +15,7 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
+#include "ops/codec/wire_format.h"
 #include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(int64_t, seed);  // Also of random rounding.
@@ -269,7 +270,7 @@ std::optional<OuterOptions> read_outer(const program::CommandLine& line, const D
   }
   hooks::WireOptions wire = read_wire(line);
   wire.format = parse_wire_format(absl::GetFlag(FLAGS_outer_format));
-  const bool rounds = wire.format != WireFormat::kFp32;
+  const bool rounds = codec::wire::rounds(*wire.format);
   wire.error_feedback = absl::GetFlag(FLAGS_outer_error_feedback) && (rounds || line.given("outer_error_feedback"));
   const auto if_given = [&](const char* flag, double value) {
     return line.given(flag) ? std::optional(value) : std::nullopt;
