@@ -76,11 +76,12 @@ void for_each_part_of_rows(int64_t numel, int64_t channels, const Body& body) {
 // Each channel's zero point as the code that it must be.
 template <class T>
 void read_zero_points(const at::Tensor& zero_points, const char* name, std::vector<AffineQparams>& qparams) {
+  constexpr auto kGreatest = static_cast<T>(codec::kAffineGreatestCode);
   const T* values = zero_points.const_data_ptr<T>();
   for (size_t channel = 0; channel < qparams.size(); ++channel) {
     const T value = values[channel];
-    TORCH_CHECK_VALUE(value >= 0 && value <= 255 && value == static_cast<T>(static_cast<int32_t>(value)), name,
-                      " must hold whole numbers in [0, 255], but element ", channel, " is ", value);
+    TORCH_CHECK_VALUE(value >= 0 && value <= kGreatest && value == static_cast<T>(static_cast<int32_t>(value)), name,
+                      " must hold whole numbers in [0, ", kGreatest, "], but element ", channel, " is ", value);
     qparams[channel].zero_point = static_cast<int32_t>(value);
   }
 }

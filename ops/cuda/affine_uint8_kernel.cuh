@@ -70,7 +70,7 @@ class QuantizeByReciprocal {
     const float near = std::fmin(std::fmax(quotient, -1024.0F), 1024.0F);  // NaN becomes -1024, whose code is 0.
     const auto bits = static_cast<int32_t>(codec::float_bits(near + kRounder));
     const int32_t code = bits + offset_;
-    return static_cast<uint8_t>(code < 0 ? 0 : code > 255 ? 255 : code);
+    return static_cast<uint8_t>(code < 0 ? 0 : code > kGreatestCode ? kGreatestCode : code);
   }
 
  private:
@@ -78,6 +78,7 @@ class QuantizeByReciprocal {
   // bits then show.
   static constexpr float kRounder = 0x1.8p23F;
   static constexpr int32_t kBitsOfRounder = 0x4B400000;
+  static constexpr auto kGreatestCode = static_cast<int32_t>(codec::kAffineGreatestCode);
 
   codec::ReciprocalDivision division_;
   int32_t offset_;

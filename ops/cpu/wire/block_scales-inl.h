@@ -39,6 +39,7 @@ HWY_INLINE FourMagnitudes largest_of_block(const float* x) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> d_bits;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  static_assert(kBlock % static_cast<int64_t>(2 * hn::MaxLanes(d)) == 0, "a block must be pairs of vectors");
   const auto magnitudes = [&](int64_t i) { return hn::BitCast(d_bits, hn::Abs(hn::LoadU(d, x + i))); };
   auto largest0 = magnitudes(0);
   auto largest1 = magnitudes(lanes);
@@ -65,7 +66,7 @@ HWY_INLINE FourMagnitudes largest_of_each(FourMagnitudes a, FourMagnitudes b, Fo
 
 // The scales of a tile's blocks. Arrays have room for a vector behind the last block.
 struct BlockScales {
-  static constexpr int64_t kRoom = kTile / 32 + 16;
+  static constexpr int64_t kRoom = kTile / kLeastBlock + 16;
   alignas(64) int32_t largest[kRoom];  // The largest magnitude's bits.
   alignas(64) uint32_t bits[kRoom];    // The scale's, in the low half.
   alignas(64) float inverse[kRoom];

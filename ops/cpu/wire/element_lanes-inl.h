@@ -189,7 +189,10 @@ HWY_INLINE hn::Vec<hn::Repartition<uint8_t, D>> join_low_bytes(D d, const hn::Ve
   }
 }
 
-// 32 codes of one byte each, of which the low kBits count, to 4 * kBits bytes.
+// Codes that are packed together: they fill whole bytes in every format.
+inline constexpr int64_t kPackedCodes = 32;
+
+// kPackedCodes codes of one byte each, of which the low kBits count, to 4 * kBits bytes.
 template <int kBits>
 void pack(const uint8_t* codes, uint8_t* packed);
 
@@ -227,7 +230,7 @@ HWY_INLINE void pack<6>(const uint8_t* codes, uint8_t* packed) {
   hn::StoreU(hn::LowerHalf(d_half, hn::ShiftRightBytes<4>(d, second)), d_half, packed + 16);
 }
 
-// The inverse: 32 codes as int8.
+// The inverse: the codes as int8.
 template <int kBits>
 void unpack(const uint8_t* packed, uint8_t* codes);
 

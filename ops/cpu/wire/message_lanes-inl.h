@@ -37,6 +37,7 @@ struct MessageLanes {
   static constexpr int64_t kBlock = Format::kBlock;
   static constexpr int64_t kGroup = 4 * kLanes;  // The elements whose codes fill a vector.
   static constexpr int64_t kWhole = std::max(kBlock, kGroup);
+  static_assert(kBlock % kPackedCodes == 0, "codes of one block must be packed without those of the next");
 
   static void encode(const TileSource& source, int64_t n, const codec::wire::Rounding& rounding, uint8_t* bytes) {
     BlockScales scales;
@@ -131,7 +132,7 @@ struct MessageLanes {
     if constexpr (Format::kBits == 8) {
       std::memcpy(packed, codes, kBlock);
     } else {
-      for (int64_t i = 0; i < kBlock; i += 32) {
+      for (int64_t i = 0; i < kBlock; i += kPackedCodes) {
         pack<Format::kBits>(codes + i, packed + i * Format::kBits / 8);
       }
     }
@@ -142,7 +143,7 @@ struct MessageLanes {
     if constexpr (Format::kBits == 8) {
       return packed;
     } else {
-      for (int64_t i = 0; i < kBlock; i += 32) {
+      for (int64_t i = 0; i < kBlock; i += kPackedCodes) {
         unpack<Format::kBits>(packed + i * Format::kBits / 8, unpacked + i);
       }
       return unpacked;

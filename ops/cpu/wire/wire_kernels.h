@@ -27,6 +27,15 @@ static_assert(std::all_of(kWireFormatRows.begin(), kWireFormatRows.end(),
                           [](const WireFormatRow& row) { return kWireGrain % row.block == 0; }),
               "kWireGrain must begin a block in every format");
 
+// Elements of the smallest block that has a scale, in any format.
+inline constexpr int64_t kLeastBlock = [] {
+  int64_t least = kWireGrain;
+  for (const WireFormatRow& row : kWireFormatRows) {
+    least = row.block > 1 ? std::min(least, row.block) : least;
+  }
+  return least;
+}();
+
 // Calls body(first element, elements) for parts of n elements whose messages are parts of the whole message, on ATen's
 // threads. Only for files that narrowcast_parallel_sources names: elsewhere it is one part after the other.
 template <class Body>

@@ -67,9 +67,10 @@ __device__ __forceinline__ codec::wire::PhiloxWords random_columns(const codec::
   return words;
 }
 
-// The largest of value i % kValues of the kLanes lanes around lane i; kLanes >= kValues, both powers of two.
+// The largest of value i % kValues of the kLanes lanes around lane i; both are powers of two.
 template <int kValues, int kLanes>
 __device__ __forceinline__ uint32_t largest_of_one(uint32_t (&values)[kValues], int lane) {
+  static_assert(kLanes >= kValues, "a block must be on as many lanes as each holds parts of");
   const auto larger = [](uint32_t a, uint32_t b) { return a > b ? a : b; };
   NARROWCAST_UNROLL
   for (int half = kValues / 2; half > 0; half /= 2) {
@@ -164,7 +165,8 @@ struct BlockTile {
   // sum += the elements of that message. A scale and a number of a code have so few digits that their product is exact,
   // and one instruction may add it, unless it overflows.
   static __device__ __forceinline__ void add(const uint8_t* staging, int offset, int lane, TileValues& sum) {
-    constexpr uint32_t kMayOverflow = 0x7B000000U;  // 2^119: the greatest number is below 2^9.
+    constexpr uint32_t kMayOverflow = 0x7B000000U;  // 2^119, and numbers are below 2^9.
+    static_assert(Element::kGreatest < 0x1p9F, "smaller scales must not overflow");
     const float kept = kept_scale(staging, offset, lane);
     const uint32_t magnitude = codec::magnitude_bits(kept);
     if (__any_sync(kAllLanes, magnitude >= kMayOverflow && magnitude < codec::kInfBits)) {
