@@ -96,5 +96,15 @@ TEST_F(NarrowcastTrainReportsTest, AFullDiskEndsTheTraining) {
   EXPECT_EQ(end.exit_code, 6);
 }
 
+// Files may have 16 KiB: the model has less, the page more.
+TEST_F(NarrowcastTrainReportsTest, APageThatCannotBeWrittenCostsNoModel) {
+  const Words program = Words{kNarrowcastTrain} + small_gpt() +
+                        Words{"--width=8", "--output_dir=" + folder / "run", "--report=" + folder / "page.html"};
+  const ProgramEnd end = run_to_end(Words{"sh", "-c", "ulimit -f 32; exec \"$@\"", "sh"} + program, alone());
+  EXPECT_EQ(end.exit_code, 6);
+  EXPECT_THAT(end.errors, HasSubstr("page.html"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/model.safetensors")) << end.errors;
+}
+
 }  // namespace
 }  // namespace narrowcast::testing

@@ -328,7 +328,7 @@ program::Description train_description() {
                         "--data=digits --output_dir=runs/net"},
                        {"fine-tune GPT-2, whose weights are a file of Hugging Face's",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=gpt --init_from=gpt2.safetensors "
-                        "--data=book.txt --learning_rate=3e-5 --output_dir=runs/gpt2"},
+                        "--data=tokens --learning_rate=3e-5 --output_dir=runs/gpt2"},
                        {"resume after an interruption: the same line again",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --data=book.txt --hook=int8 "
                         "--checkpoint_dir=runs/book/checkpoints --resume"},

@@ -279,6 +279,14 @@ void check_outer(const TrainJob& job) {
                     "which the hook ", job.ddp.hook(), " is there to avoid");
 }
 
+// The page of what is in metrics.jsonl, if one is asked for.
+void write_page(const AgreedJob& agreed) {
+  const OutputOptions& output = agreed.job.output;
+  if (agreed.context.env.rank == 0 && !output.report.empty()) {
+    reporting::TrainingReport(output.report, output.folder).write();
+  }
+}
+
 }  // namespace
 
 std::string model_path(const OutputOptions& output) { return fs::path(output.folder) / "model.safetensors"; }
@@ -331,18 +339,17 @@ int run_training_job(const AgreedJob& agreed) {
       .replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters())};
   if (metrics != nullptr) {
     metrics->on_end(results_of(ended));
-    if (const OutputOptions& output = agreed.job.output; !output.report.empty()) {
-      reporting::TrainingReport(output.report, output.folder).write();
-    }
   }
   if (ended.result.diverged_at.has_value()) {
     report_divergence(agreed, *ended.result.diverged_at);
+    write_page(agreed);
     return program::kCheckFailed;
   }
   agreed.inputs.model->to(at::kCPU);
   if (metrics != nullptr) {
     save(agreed);
   }
+  write_page(agreed);  // It can be made again, by --compare; what the training is for is saved by now.
   if (agreed.context.env.rank == 0) {
     print_results(agreed, ended);
     print_sample(agreed);

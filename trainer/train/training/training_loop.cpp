@@ -252,14 +252,12 @@ class TrainingRun {
     counters.window_seconds = window_seconds();
     const auto began = Clock::now();
     const checkpoint::WriteReport written = setup_.checkpoints.writer->write(save_training(steps_.parts(), counters));
-    const auto elapsed = Clock::now() - began;
+    const std::chrono::duration<double> elapsed = Clock::now() - began;
     if (setup_.observer != nullptr) {
-      setup_.observer->on_checkpoint({.step = counters_.step,
-                                      .path = written.path,
-                                      .bytes = written.bytes,
-                                      .seconds = std::chrono::duration<double>(elapsed).count()});
+      setup_.observer->on_checkpoint(
+          {.step = counters_.step, .path = written.path, .bytes = written.bytes, .seconds = elapsed.count()});
     }
-    window_began_ += elapsed;  // Nor are checkpoints.
+    window_began_ += Clock::now() - began;  // Nor are checkpoints, and what observers make of them.
   }
 
   const TrainingSetup& setup_;
