@@ -50,12 +50,13 @@ TEST_F(NarrowcastTrainReportsTest, APageComparesTrainings) {
 }
 
 TEST_F(NarrowcastTrainReportsTest, WhatCannotBeWrittenIsKnownBeforehand) {
+  std::filesystem::create_directory(folder / "folder.html");
   folder.write("file", "");
   folder.write("run/metrics.jsonl", "old");
   const std::string place = "--overwrite";
   for (const auto& [flag, line] :
        {std::pair{"--report=" + folder / "none/x.html", "report: " + folder / "none/x.html" + ": there is no folder "},
-        std::pair{"--report=" + folder.path().string(), std::string("cannot be written: Is a directory")},
+        std::pair{"--report=" + folder / "folder.html", std::string("cannot be written: Is a directory")},
         std::pair{"--tensorboard_dir=" + folder / "file/x",
                   "tensorboard_dir: cannot make folder " + folder / "file/x"}}) {
     for (const ProgramEnd& end :
@@ -71,6 +72,8 @@ TEST_F(NarrowcastTrainReportsTest, FlagsThatCannotTakeEffectAreRefused) {
   for (const auto& [flags, line] : {
            std::pair{Words{"--report=x.html"}, "--report: has no effect without --output_dir"},
            std::pair{Words{"--report="}, "--report: "},
+           std::pair{Words{"--output_dir=" + folder / "run", "--report=book.txt"},
+                     "report: must be a page (NAME.html)"},
            std::pair{Words{"--tensorboard_dir="}, "--tensorboard_dir: must name a folder"},
            std::pair{Words{"--tensorboard_dir=x", "--verify_gradients"}, "--tensorboard_dir: has no effect"},
            std::pair{Words{"--compare=x"}, "--compare: needs --report"},
