@@ -66,8 +66,9 @@ PYTHON = (Speed(OF_PYTHON + "int8_b128", OF_PYTHON + "bf16_compress", 1.3),)
 COSTS = (Speed("power_sgd rank 4", "bf16_compress", 8),
          Speed("DiLoCo every 30, int4_b32", "bf16_compress", 10),
          Bytes("DiLoCo every 100, int4_b32", "none", 400))
-LOSSES = tuple(Loss(f"DiLoCo every 30, {wire}", "none", .02) for wire in ("fp32", "int8_b128", "int4_b32")) + (
-    Loss("power_sgd rank 4 alternate", "power_sgd rank 4", 0, standard_errors=2),)
+LOSSES = tuple(Loss(f"DiLoCo every 30, {wire}", "none", .02) for wire in ("fp32", "int8_b128", "int4_b32")) + tuple(
+    Loss(f"power_sgd rank 4{way}", "power_sgd rank 4", 0, standard_errors=2)
+    for way in (" alternate", " averaged memory", ", int8_b128", ", int4_b32"))
 
 
 def _of_measured(targets, measured):

@@ -36,6 +36,10 @@ def _variants(plain_steps):
     for rank in (1, 2, 4):
         yield Variant(f"power_sgd rank {rank}", _hook("power_sgd", f"--power_sgd_rank={rank}", *power))
     yield Variant("power_sgd rank 4 alternate", _hook("power_sgd", "--power_sgd_rank=4", "--power_sgd_alternate", *power))
+    yield Variant("power_sgd rank 4 averaged memory",
+                  _hook("power_sgd", "--power_sgd_rank=4", "--power_sgd_memory=averaged", *power))
+    for wire in ("int8_b128", "int4_b32"):
+        yield Variant(f"power_sgd rank 4, {wire}", _hook("power_sgd", "--power_sgd_rank=4", f"--power_sgd_wire={wire}", *power))
     warmup = (f"--outer_warmup={plain_steps}",)
     yield Variant("average every 10", _outer(10, "average", *warmup), 10)
     for every in (10, 30, 100):
