@@ -18,6 +18,7 @@ using node::FoundNodes;
 using node::NodeLayout;
 
 constexpr const char* kNodes = "nodes";
+constexpr const char* kRouteLink = "link";
 
 // Why the group itself allows one level only; empty if it allows two.
 std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
@@ -180,6 +181,26 @@ collectives::Link find_hook_link(const HookOptions& options, const NodeLayout& l
     link.between_nodes = with_given_link(link.between_nodes.value_or(collectives::LinkCost{}), options.wire, layout);
   }
   return link;
+}
+
+RouteLink::RouteLink(const HookOptions& options, const NodeLayout& layout) : given_(options.wire), layout_(layout) {
+  if (layout.nodes() > 2) {
+    cost_ = find_hook_link(options, layout).between_nodes;
+  }
+}
+
+void RouteLink::add_to(HookState& state) const {
+  if (cost_) {
+    add_link(state, kRouteLink, cost_);
+    add_nodes(state, layout_);
+  }
+}
+
+void RouteLink::resume(const FormerRanks& saved) {
+  const auto link = saved_link(saved.own(), kRouteLink);
+  if (cost_ && link && saved_nodes(saved) == layout_) {
+    cost_ = with_given_link(*link, given_, layout_);
+  }
 }
 
 }  // namespace narrowcast::hooks

@@ -61,4 +61,27 @@ collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOpti
 // LinkCost by itself there, and nothing is known within a node.
 collectives::Link find_hook_link(const HookOptions& options, const node::NodeLayout& layout);
 
+// The link between nodes of a hook whose arrays go in one hop or in two by what sending costs. With up to two nodes one
+// hop is best on any link, so that there is none to know.
+class RouteLink {
+ public:
+  // None.
+  RouteLink() = default;
+  // A collective from three nodes on, as find_hook_link.
+  RouteLink(const HookOptions& options, const node::NodeLayout& layout);
+
+  collectives::LinkCost cost() const { return cost_.value_or(collectives::LinkCost{}); }
+
+  // In a hook's saved state as "link" (add_link), beside the nodes. The route decides how numbers are rounded, so that
+  // a hook goes on with what it has measured before, but for what its options say: resume comes before the first
+  // bucket, and takes nothing from a state of other nodes.
+  void add_to(HookState& state) const;
+  void resume(const FormerRanks& saved);
+
+ private:
+  std::optional<collectives::LinkCost> cost_;
+  WireOptions given_;
+  node::NodeLayout layout_ = node::NodeLayout::flat(1);
+};
+
 }  // namespace narrowcast::hooks

@@ -21,11 +21,6 @@ std::shared_ptr<const node::FoundNodes> nodes_of(const HookOptions& options,
   return codec == nullptr ? find_hook_nodes(options) : node::FoundNodes::flat(options.process_group->getSize());
 }
 
-// Whether an exchange goes in one hop or in two depends on what sending costs.
-bool chooses_route(const collectives::MeanCodecFactory& codec, const node::NodeLayout& layout) {
-  return codec == nullptr && layout.nodes() > 2;
-}
-
 }  // namespace
 
 MeanHook::MeanHook(const HookRow& row, const HookOptions& options, collectives::MeanCodecFactory codec)
@@ -33,18 +28,9 @@ MeanHook::MeanHook(const HookRow& row, const HookOptions& options, collectives::
       options_(options),
       codec_(std::move(codec)),
       nodes_(nodes_of(options, codec_)),
+      link_(codec_ ? RouteLink() : RouteLink(options, layout())),
       engine_(options.process_group),
-      groups_(make_stream_groups(options, layout())) {
-  if (chooses_route(codec_, layout())) {
-    link_ = find_hook_link(options_, layout()).between_nodes;
-  }
-}
-
-void MeanHook::resume_link(const collectives::LinkCost& saved) {
-  if (link_) {
-    link_ = with_given_link(saved, options_.wire, layout());
-  }
-}
+      groups_(make_stream_groups(options, layout())) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> MeanHook::runHook(c10d::GradBucket& bucket) {
   check_bucket(name(), bucket);
@@ -103,7 +89,7 @@ collectives::QuantizedMeanOptions MeanHook::mean_options(const c10d::GradBucket&
   } else {
     mean.format = options_.wire.format.value();
     mean.nodes = nodes_;
-    mean.link = link_.value_or(collectives::LinkCost{});
+    mean.link = link_.cost();
   }
   if (options_.wire.exempt_one_dimensional) {
     mean.exact = one_dimensional_segments(layout);
@@ -150,7 +136,6 @@ constexpr int kPositionsPerBucket = 40;  // Elements of other buckets get other 
 
 constexpr const char* kStep = "step";
 constexpr const char* kLastBucket = "last_bucket";
-constexpr const char* kLink = "link";
 
 }  // namespace
 
@@ -162,10 +147,7 @@ HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& param
   state.merge(CommHook::state(parameters));
   state.emplace(kStep, int_tensor(static_cast<int64_t>(step_)));
   state.emplace(kLastBucket, int_tensor(last_bucket_));
-  if (link()) {
-    add_link(state, kLink, link());
-    add_nodes(state, layout());
-  }
+  link().add_to(state);
   return state;
 }
 
@@ -174,9 +156,7 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
   const HookState& own = saved.own();
   step_ = static_cast<uint64_t>(int_of(own, kStep));
   last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older ones lack it.
-  if (const auto link = saved_link(own, kLink); link && saved_nodes(saved) == layout()) {
-    resume_link(*link);
-  }
+  link().resume(saved);
   if (wire_options().error_feedback) {
     const at::Tensor& any = parameters.at(0).tensor;
     stream()

@@ -47,10 +47,9 @@ class MeanHook : public TableHook {
   const node::NodeLayout& layout() const { return nodes_->layout; }
   HookStream& stream() { return stream_; }
 
-  // What sending costs between nodes, where it decides how an array travels, and so how it is rounded.
-  const std::optional<collectives::LinkCost>& link() const { return link_; }
-  // Resumes with what an earlier run has measured, but for what the options say. Before the first bucket.
-  void resume_link(const collectives::LinkCost& saved);
+  // There is none for codecs.
+  const RouteLink& link() const { return link_; }
+  RouteLink& link() { return link_; }
 
  private:
   using Future = c10::ivalue::Future;
@@ -68,7 +67,7 @@ class MeanHook : public TableHook {
   const HookOptions options_;
   const collectives::MeanCodecFactory codec_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
-  std::optional<collectives::LinkCost> link_;
+  RouteLink link_;
   CpuEngine engine_;
   const collectives::JobMemory memory_;
   PerBucket<Scratch> scratch_;

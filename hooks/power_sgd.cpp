@@ -66,16 +66,19 @@ void check_ranges(const PowerSgdOptions& options) {
                     ", but is ", options.seed);
 }
 
-// What the rank that sends most sends of `numel` elements that all go as one array.
-int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const PowerSgdOptions& options,
+// What the rank that sends most sends of `numel` elements that all go as one array. What the options leave open of the
+// link is that of a LinkCost by itself: it is measured only where ranks meet.
+int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const HookOptions& options,
                           const node::NodeLayout& layout) {
   if (element_size == sizeof(double)) {
     return (layout.world_size() - 1) * numel * element_size;
   }
   const int64_t nodes = layout.nodes();
   const int64_t segment = collectives::largest_segment(layout, numel);
-  const int64_t bytes = encoded_size(segment, options.wire);
-  const bool in_two = collectives::choose_route(segment, nodes, options.wire) == collectives::Route::kTwoShot;
+  const WireFormat format = options.power_sgd.wire;
+  const int64_t bytes = encoded_size(segment, format);
+  const collectives::LinkCost link = with_given_link({}, options.wire, layout);
+  const bool in_two = collectives::choose_route(segment, nodes, format, link) == collectives::Route::kTwoShot;
   return in_two ? ring_all_reduce_bytes(bytes, nodes) : (nodes - 1) * bytes;
 }
 
@@ -104,12 +107,12 @@ SentArrays arrays_of_row(const HookRow& row, const GradientSizes& gradients, con
 
 // What a step that compresses sends.
 int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const node::NodeLayout& layout,
-                     const PowerSgdOptions& options) {
-  const SentArrays sent = arrays_of_row(row, gradients, options);
+                     const HookOptions& options) {
+  const SentArrays sent = arrays_of_row(row, gradients, options.power_sgd);
   const auto bytes = [&](int64_t numel) { return bytes_of_exchange(numel, gradients.element_size, options, layout); };
   const int64_t with_p = sent.with_p.numel();
   const int64_t with_q = sent.with_q.numel();
-  return options.alternate ? bytes(std::max(with_p, with_q)) : bytes(with_p) + bytes(with_q);
+  return options.power_sgd.alternate ? bytes(std::max(with_p, with_q)) : bytes(with_p) + bytes(with_q);
 }
 
 // The terms for a rank that is that of the matrix, which comes back but for rounding: every element of a product with r
@@ -141,15 +144,13 @@ HookRow row_of(std::string name, int64_t rank, Approximated approximated) {
   row.name = std::move(name);
   row.error_terms = terms_of_whole_rank;
   row.approximated = approximated;
-  row.options = {OptionKind::kLevels, OptionKind::kPowerSgd};
+  row.options = {OptionKind::kLevels, OptionKind::kLink, OptionKind::kPowerSgd};
   if (approximated == Approximated::kMatrices) {
     row.options.insert(OptionKind::kPowerSgdOfMatrices);
   }
   row.power_sgd_rank = rank;
   row.payload_bytes = [row](const GradientSizes& gradients, const node::NodeLayout& layout,
-                            const HookOptions& options) {
-    return bytes_of_row(row, gradients, layout, options.power_sgd);
-  };
+                            const HookOptions& options) { return bytes_of_row(row, gradients, layout, options); };
   row.staged_numel = [row](const GradientSizes& gradients, const HookOptions& options) {
     const SentArrays sent = arrays_of_row(row, gradients, options.power_sgd);
     const int64_t with_p = sent.with_p.numel();
@@ -168,6 +169,7 @@ PowerSgdHook::PowerSgdHook(const HookRow& row, const HookOptions& options)
     : TableHook(row),
       options_(options),
       nodes_(find_hook_nodes(options)),
+      link_(options, nodes_->layout),
       engine_(options.process_group),
       memory_(std::make_shared<collectives::PowerSgdJobMemory>(draws_of(options.power_sgd))),
       states_({.keeps_residual = options.power_sgd.error_feedback,
@@ -255,12 +257,14 @@ collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket
           .warm_start = options.warm_start,
           .alternates = options.alternate,
           .format = options.wire,
+          .link = link_.cost(),
           .nodes = nodes_};
 }
 
 HookState PowerSgdHook::state(const std::vector<NamedParameter>& parameters) const {
   HookState state = states_.state(parameters);
   state.merge(CommHook::state(parameters));
+  link_.add_to(state);
   state.emplace(kIterations, int_tensor(iterations_));
   state.emplace(kDraws, int_tensor(memory_->draws.count()));
   state.emplace(kRank, int_tensor(rank()));
@@ -282,6 +286,7 @@ void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedP
                          draws, " draws");
   memory_ = std::make_shared<collectives::PowerSgdJobMemory>(draws_of(options_.power_sgd, draws));
   states_.load_state(saved, parameters);
+  link_.resume(saved);
 }
 
 void PowerSgdHook::rescale_state(double factor) {

@@ -28,8 +28,9 @@ namespace narrowcast::hooks {
 // allreduce_hook, then powerSGD_hook or batched_powerSGD_hook, whose P, Q and the rest are averaged in two levels where
 // ranks share nodes: of buckets on the CPU on the engine of the process group, of those on a GPU on a stream of the
 // hook's own. Float64 goes in one level, and is a c10::ValueError where the options ask for two. Buckets that name no
-// parameters are not compressed by layer. Payload of a compressed step, N nodes: (N - 1) messages of P and of Q, in one
-// shot, and of what is not compressed; with several ranks on a node, of the segments of these that the rank owns.
+// parameters are not compressed by layer. Payload of a compressed step, N nodes: messages of P and of Q and of what is
+// not compressed, N - 1 of each in one hop and 2 (N - 1) / N in two, as the link has it; with several ranks on a node,
+// of the segments of these that the rank owns.
 class PowerSgdHook final : public TableHook {
  public:
   // A collective. The options say a rank.
@@ -44,6 +45,7 @@ class PowerSgdHook final : public TableHook {
   //   rank        int64: of the approximation
   //   alternates  int64: whether steps alternate
   //   batched     int64: whether a bucket is one matrix
+  // and the link, as RouteLink.
   HookState state(const std::vector<NamedParameter>& parameters) const override;
   // Residuals of another world are shared out. CorruptInputError also for a state of another rank or kind.
   void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
@@ -65,6 +67,7 @@ class PowerSgdHook final : public TableHook {
 
   const HookOptions options_;
   const std::shared_ptr<const node::FoundNodes> nodes_;
+  RouteLink link_;
   CpuEngine engine_;
   std::shared_ptr<collectives::PowerSgdJobMemory> memory_;
   PowerSgdStates states_;

@@ -97,7 +97,8 @@ TEST(HookNamesThatTake, JoinsTheNamesOfTheRowsThatTakeThem) {
 TEST(HookRow, TakesAllOptionsOfAKindOrNone) {
   EXPECT_TRUE(hook_row("int8").takes(OptionKind::kLink));
   EXPECT_FALSE(hook_row("int8").takes(OptionKind::kFormat));
-  EXPECT_FALSE(hook_row("power_sgd").takes(OptionKind::kLink));
+  EXPECT_TRUE(hook_row("power_sgd").takes(OptionKind::kLink));
+  EXPECT_FALSE(hook_row("quantize_per_channel").takes(OptionKind::kLink));
   EXPECT_TRUE(hook_row("power_sgd").takes(OptionKind::kPowerSgdOfMatrices));
   EXPECT_FALSE(hook_row("batched_power_sgd").takes(OptionKind::kPowerSgdOfMatrices));
   for (const NamedOption& option : named_options({})) {
@@ -294,8 +295,9 @@ TEST(HookFactory, RefusesOptionsThatHaveNoEffect) {
         EXPECT_THAT(value_error(name, {group, kGiven[i]}),
                     AllOf(HasSubstr(kNamed[i]), HasSubstr(name), HasSubstr("quantized_allreduce")));
       }
-      const bool is_of_levels = kGiven[i].node_size || kGiven[i].levels != Levels::kAuto;
-      if (is_of_levels) {
+      const WireOptions& given = kGiven[i];
+      const bool is_of_nodes = gives_any(given, OptionKind::kLevels) || gives_any(given, OptionKind::kLink);
+      if (is_of_nodes) {
         EXPECT_NE(create_comm_hook("power_sgd", {group, kGiven[i]}), nullptr);
         EXPECT_THAT(value_error("allreduce", {group, kGiven[i]}), HasSubstr("auto, power_sgd, power_sgd"));
       } else {

@@ -19,7 +19,8 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-WireOptions nodes_of(int64_t size) { return {.node_size = size}; }
+// On a link that is given: a measured one would decide how many hops.
+WireOptions nodes_of(int64_t size) { return {.node_size = size, .link_gbit = 10, .link_us = 50}; }
 
 class PowerSgdLevels : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {
  protected:

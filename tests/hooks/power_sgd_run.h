@@ -27,7 +27,8 @@ struct PowerSgdRun {
   std::vector<std::vector<int64_t>> shapes = {};
   int64_t world_size = 2;
   int64_t steps = 1;
-  WireOptions wire = {.node_size = 1};  // All ranks share this machine: else they would send nothing.
+  // All ranks share this machine: else they would send nothing. A link that is measured would decide how many hops.
+  WireOptions wire = {.node_size = 1, .link_gbit = 10, .link_us = 50};
 };
 
 inline std::vector<at::Tensor> parameters_of(const PowerSgdRun& run, at::ScalarType dtype) {

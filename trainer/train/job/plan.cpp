@@ -166,6 +166,7 @@ void add_bucket_size(nlohmann::json& plan, const TrainJob& job, const JobInputs&
 struct Layouts {
   node::NodeLayout exchange;
   node::NodeLayout gradients;
+  std::optional<collectives::LinkCost> link = {};  // Between the nodes of `exchange`, once it is measured.
 };
 
 // A hook that compresses whole buckets sends more where there are several than it would of all gradients in one.
@@ -176,7 +177,11 @@ const char* payload_name(const std::string& hook) {
 
 void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
                  const Layouts& layouts) {
-  const hooks::HookOptions options = job.ddp.hook_options(nullptr);
+  hooks::HookOptions options = job.ddp.hook_options(nullptr);
+  if (layouts.link && !job.outer.has_value()) {
+    options.wire.link_gbit = layouts.link->gbit(layouts.gradients.segments());
+    options.wire.link_us = 1e6 * layouts.link->seconds_per_hop;
+  }
   int64_t bytes = hooks::hook_row(job.ddp.hook()).payload_bytes(gradients, layouts.gradients, options);
   if (job.outer.has_value()) {
     const hooks::GradientSizes fragment{.numel = job.outer->largest_fragment(gradients.numel)};
@@ -186,6 +191,15 @@ void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::Gradien
     bytes += (job.outer->fragments() * exchange + job.outer->sync_every() - 1) / job.outer->sync_every();
   }
   plan[payload_name(job.ddp.hook())] = bytes;
+}
+
+// A collective. Nothing is known of it where nothing depends on it.
+collectives::Link link_of_job(const TrainJob& job, const hooks::HookOptions& options, const node::NodeLayout& layout) {
+  if (!job.outer.has_value() && !hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kLink)) {
+    return {};
+  }
+  return with_network_errors(options.process_group->getRank(), "measuring the link",
+                             [&] { return hooks::find_hook_link(options, layout); });
 }
 
 std::shared_ptr<const node::FoundNodes> found_nodes(const hooks::HookOptions& options) {
@@ -345,13 +359,9 @@ void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   if (job.outer.has_value()) {
     plan["group_of_rank"] = of_gradients.node_of_rank();
   }
-  add_payload(plan, job, gradients, {.exchange = layout, .gradients = of_gradients});
-  if (rounds) {
-    add_link(plan,
-             with_network_errors(group->getRank(), "measuring the link",
-                                 [&] { return hooks::find_hook_link(options, layout); }),
-             layout);
-  }
+  const collectives::Link link = link_of_job(job, options, layout);
+  add_link(plan, link, layout);
+  add_payload(plan, job, gradients, {.exchange = layout, .gradients = of_gradients, .link = link.between_nodes});
 }
 
 std::string hash_text(uint64_t hash) { return absl::StrFormat("%016x", hash); }
