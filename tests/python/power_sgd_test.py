@@ -191,8 +191,12 @@ class PowerSgd(unittest.TestCase):
 
     def test_more_ranks_but_for_rounding(self):
         for world_size in (3, 4):
-            self.check(world_size, cases(world_size=[world_size], steps=[START + 3], matrix_approximation_rank=[1, 2],
-                                         hook=["power_sgd", "batched_power_sgd"]), relative=1e-5)
+            usual = {"world_size": [world_size], "steps": [START + 3]}
+            self.check(world_size, cases(**usual, matrix_approximation_rank=[1, 2, 4],
+                                         hook=["power_sgd", "batched_power_sgd"])
+                       + cases(**usual, matrix_approximation_rank=[2, 4], use_error_feedback=[True, False],
+                               warm_start=[False], batch_tensors_with_same_shape=[True]), relative=1e-5)
+            self.check(world_size, cases(**usual, matrix_approximation_rank=[1, 2, 4], dtype=["float64"]), relative=1e-13)
 
 
 def load_tests(loader, _tests, _pattern):
