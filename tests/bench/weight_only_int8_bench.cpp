@@ -1,7 +1,8 @@
 // weight_only_int8_linear beside what a user has without it: the reference's
 // expression linear(x, w.to(x.dtype)) * scales, with fresh memory and with the
-// widened weight in a reused buffer, and the dense linear in float32 and
-// bfloat16. And dynamically_quantize_per_channel beside the memory's read rate.
+// widened weight in a reused buffer, LibTorch's own _weight_int8pack_mm, and
+// the dense linear in float32 and bfloat16. And
+// dynamically_quantize_per_channel beside the memory's read rate.
 // Everything takes turns, the best times are compared, and only ratios within
 // one run count. Exit code 1 if a target is missed.
 #include <ATen/ATen.h>
@@ -78,6 +79,9 @@ constexpr Target kTargets[] = {
     {64, 256, "int8 bf16", "dense bf16", 0.95},
 };
 
+// Its float32 takes a hundred times as long as ours: seconds for more rows.
+constexpr int64_t kMostFloat32RowsOfLibTorch = 16;
+
 const Entry& find(const std::vector<Entry>& entries, const std::string& name) {
   return *std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.name == name; });
 }
@@ -113,15 +117,21 @@ std::vector<Entry> entries_for(const Weights& w, int64_t rows) {
     const void* found = std::memchr(codes.const_data_ptr(), 127, static_cast<size_t>(codes.numel()));
     if (found != nullptr) std::printf("127 is among the codes\n");
   };
-  return {{kReadCodes, read_codes},
-          {"int8 fp32", [=] { weight_only_int8_linear(x, w.codes, w.scales); }},
-          {"dense fp32", [=] { at::linear(x, w.fp32); }},
-          {"reference fp32", [=] { at::linear(x, w.codes.to(at::kFloat)) * w.scales; }},
-          {"reference fp32, reused", [=] { at::linear(x, w.reused_fp32.copy_(w.codes)) * w.scales; }},
-          {"int8 bf16", [=] { weight_only_int8_linear(narrow, w.codes, narrow_scales); }},
-          {"dense bf16", [=] { at::linear(narrow, w.bf16); }},
-          {"reference bf16", [=] { at::linear(narrow, w.codes.to(at::kBFloat16)) * narrow_scales; }},
-          {"reference bf16, reused", [=] { at::linear(narrow, w.reused_bf16.copy_(w.codes)) * narrow_scales; }}};
+  std::vector<Entry> entries{
+      {kReadCodes, read_codes},
+      {"int8 fp32", [=] { weight_only_int8_linear(x, w.codes, w.scales); }},
+      {"dense fp32", [=] { at::linear(x, w.fp32); }},
+      {"reference fp32", [=] { at::linear(x, w.codes.to(at::kFloat)) * w.scales; }},
+      {"reference fp32, reused", [=] { at::linear(x, w.reused_fp32.copy_(w.codes)) * w.scales; }},
+      {"int8 bf16", [=] { weight_only_int8_linear(narrow, w.codes, narrow_scales); }},
+      {"LibTorch int8 bf16", [=] { at::_weight_int8pack_mm(narrow, w.codes, narrow_scales); }},
+      {"dense bf16", [=] { at::linear(narrow, w.bf16); }},
+      {"reference bf16", [=] { at::linear(narrow, w.codes.to(at::kBFloat16)) * narrow_scales; }},
+      {"reference bf16, reused", [=] { at::linear(narrow, w.reused_bf16.copy_(w.codes)) * narrow_scales; }}};
+  if (rows <= kMostFloat32RowsOfLibTorch) {
+    entries.push_back({"LibTorch int8 fp32", [=] { at::_weight_int8pack_mm(x, w.codes, w.scales); }});
+  }
+  return entries;
 }
 
 bool measure_linear(const Weights& w, int64_t rows) {
