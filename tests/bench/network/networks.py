@@ -1,5 +1,6 @@
 """Which simulated networks a program measures: how many nodes, ranks on each of them, and the rate of their links."""
 import argparse
+import pathlib
 import typing
 
 RATES = {"0.1": 1e8, "1": 1e9, "10": 1e10, "open": None}  # Of each node's egress, in bits per second.
@@ -50,6 +51,14 @@ def count(text):
     if "," in text:
         raise argparse.ArgumentTypeError(f"'{text}' is no positive whole number")
     return counts(text)[0]
+
+
+def output_file(text):
+    """The path of a file that will be written when all is measured: a place where none can be is told before."""
+    path = pathlib.Path(text)
+    if not text or path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"'{text}' is no place for a file")
+    return path
 
 
 def _rates(text):

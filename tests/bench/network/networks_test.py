@@ -95,6 +95,12 @@ class Programs(unittest.TestCase):
         for program in (["run"], ["train", "--data=x"]):
             self.assertIn("--world: cannot be given with --nodes", self.refusal_of(*program, "--world=2", "--nodes=2"))
 
+    def test_places_of_files_are_looked_up_first(self):
+        for program, flag in (("run", "json"), ("run", "report"), ("low_communication", "json")):
+            for place in ("", "/nowhere/x", str(HERE)):
+                self.assertTrue(self.refusal_of(program, f"--{flag}={place}").endswith(
+                    f"argument --{flag}: '{place}' is no place for a file"))
+
 
 if __name__ == "__main__":
     unittest.main()
