@@ -8,7 +8,10 @@ endif()
 set(_cache "${_cache}/narrowcast")
 set(NARROWCAST_PYTHON_TORCH "${_cache}/libtorch-${LibTorch_VERSION}-cuda:${_cache}/python-torch-${LibTorch_VERSION}"
   CACHE STRING "PYTHONPATH with the torch package, of the build's LibTorch version, for the tests that run Python")
-set(NARROWCAST_PYTHON_DATA "${_cache}/python-data"
+file(STRINGS "${PROJECT_SOURCE_DIR}/third_party/python-data.txt" _data REGEX "^[a-z]+==")
+list(TRANSFORM _data REPLACE "^[a-z]+==([0-9.]*).*" "\\1")
+list(JOIN _data "-" _data)
+set(NARROWCAST_PYTHON_DATA "${_cache}/python-data-${_data}"
   CACHE STRING "PYTHONPATH with numpy and safetensors, for the tests that write data with them")
 file(STRINGS "${PROJECT_SOURCE_DIR}/third_party/python-tensorboard.txt" _tensorboard REGEX "^tensorboard==")
 string(REGEX REPLACE "^tensorboard==([0-9.]*).*" "\\1" _tensorboard "${_tensorboard}")
