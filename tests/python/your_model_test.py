@@ -1,8 +1,10 @@
-"""docs/your_model.md: every block of it, one after the other, in one folder."""
+"""docs/your_model.md: every block of it, one after the other, in one folder; and its walk on two nodes."""
+import json
 import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,6 +12,10 @@ import unittest
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 DOCUMENT = (DOCS / "your_model.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+# The lines of two machines, and the command whose rest stands for their "...".
+LINES_OF_NODES = re.findall(r"^    (narrowcast-run --nnodes=2 .*) \.\.\.$", DOCUMENT, re.MULTILINE)
+TRAINS = "narrowcast-train --model=ring.pt"
 PROGRAMS = os.path.dirname(os.environ["NARROWCAST_TRAIN"])
 
 
@@ -27,6 +33,16 @@ def write_mnist(folder):
         images, labels = idx_images(count)
         (folder / f"{part}-images-idx3-ubyte").write_bytes(images)
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+
+
+def own_address():
+    """The address at which other machines know this one, or None. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        try:
+            route.connect(("10.0.0.1", 9))
+        except OSError:
+            return None
+        return route.getsockname()[0]
 
 
 class YourModel(unittest.TestCase):
@@ -51,10 +67,9 @@ class YourModel(unittest.TestCase):
         return result.stdout
 
     def test_blocks_run(self):
-        blocks = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
         walks = 3 * ["python", "python", "sh"]
-        self.assertEqual([language for language, _ in blocks], ["python", "sh", "python", "python", "sh", *walks])
-        printed = [self.run_block(language, text) for language, text in blocks]
+        self.assertEqual([language for language, _ in BLOCKS], ["python", "sh", "python", "python", "sh", *walks])
+        printed = [self.run_block(language, text) for language, text in BLOCKS]
         accuracies = re.findall(r"accuracy +(\S+)", printed[1])
         self.assertEqual(len(accuracies), 2, "of the training and of the evaluation")
         self.assertEqual(accuracies[0], accuracies[1])
@@ -68,6 +83,37 @@ class YourModel(unittest.TestCase):
         for run in ("net", "smooth", "ring", "language", "curve"):
             files = {path.name for path in (self.folder / "runs" / run).iterdir()}
             self.assertEqual(files, {"model.pt", "model.safetensors", "metrics.jsonl"})
+
+    def start_node(self, line, address, port):
+        """One of the document's lines, with this machine for both of its, and a port that is free."""
+        place = f"--master_addr={address} --master_port={port}"
+        command = ["bash", "-e", "-c", "exec " + re.sub(r"--master_addr=\S+", place, line)]
+        node = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(node.stdout.close)
+        self.addCleanup(node.wait)
+        self.addCleanup(node.kill)
+        return node
+
+    def test_a_walk_on_two_nodes(self):
+        address = own_address()
+        if not address:
+            self.skipTest("this machine has no address but its loopback's, which a job on several nodes refuses")
+        walk = next(index for index, (_, text) in enumerate(BLOCKS) if TRAINS in text)
+        for language, text in BLOCKS[walk - 2:walk]:
+            self.run_block(language, text)
+        rest = BLOCKS[walk][1].partition(TRAINS)[2]
+        lines = [line + rest for line in LINES_OF_NODES if line.endswith(TRAINS)]
+        self.assertEqual([re.search(r"--node_rank=(\d) ", line)[1] for line in lines], ["0", "1"])
+        with socket.create_server((address, 0)) as free:
+            port = free.getsockname()[1]
+        nodes = [self.start_node(line, address, port) for line in lines]
+        printed = [node.communicate()[0] for node in nodes]
+        self.assertEqual([node.returncode for node in nodes], [0, 0], printed)
+        losses = re.findall(r"validation loss +(\S+)", printed[0])
+        self.assertLess(float(losses[0]), 0.35)  # As on one machine: the number of ranks changes the speed alone.
+        plan = json.loads((self.folder / "runs/ring/metrics.jsonl").read_text().splitlines()[0])
+        self.assertEqual(plan["ranks"], 4)
 
 
 if __name__ == "__main__":
