@@ -3,6 +3,7 @@ import html.parser
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -140,6 +141,25 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(shown.bars, 6)
         self.assertEqual(shown.tables[-1]["learning_rate"]["<-script><b>"][0], "0.01")
         self.expect_fits_a_phone(page)
+
+    def captions(self, page):
+        """Of the charts that name their curves: in what they are, by title."""
+        captions = re.findall(r'<figcaption>([^<]*)<span> · ([^<]*)</span></figcaption><div class="legend"', self.browse(page))
+        return {title: [unit for other, unit in captions if other == title] for title, _ in captions}
+
+    def test_different_units_share_no_chart(self):
+        """Of a text, and of the same lines as a module would have left them that learns samples."""
+        start, *lines = self.train("text", 1)
+        samples = {key: value for key, value in start.items() if key != "tokens_per_step"} | {"samples_per_step": 12}
+        page = self.folder / "page.html"
+        for loss, kind in (("mse", "mean squared error"), ("the module's own", "the module's own"), ("cross_entropy", "nats")):
+            (self.folder / "module.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [samples | {"loss": loss}, *lines]))
+            run(os.environ["NARROWCAST_TRAIN"], f"--compare={self.folder / 'text'},{self.folder / 'module.jsonl'}", f"--report={page}")
+            captions = self.captions(page)
+            for title in ("Loss over steps", "Loss over time"):
+                self.assertEqual(captions[title], ["nats"] if kind == "nats" else ["nats", kind])
+            self.assertEqual(captions["Speed"], ["tokens per second, all ranks", "samples per second, all ranks"])
+            self.assertEqual(len(captions["Sent"]), 1)
 
     def test_measurements(self):
         page, file = self.folder / "page.html", self.folder / "bench.json"

@@ -32,7 +32,7 @@ std::string aligned_table(const std::vector<TableRow>& rows, std::string_view al
 
 // What results say of held-out data, as far as it is known.
 struct HeldOutResults {
-  std::optional<double> loss = std::nullopt;            // in nats
+  std::optional<double> loss = std::nullopt;            // a cross entropy in nats
   std::optional<double> accuracy = std::nullopt;        // 0 to 1
   std::optional<double> bigram_entropy = std::nullopt;  // of the data themselves, in nats
 };

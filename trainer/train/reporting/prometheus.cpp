@@ -78,7 +78,8 @@ class MetricsText {
 };
 
 void add_step(MetricsText& metrics, const StepReport& report, const std::string& unit) {
-  metrics.add_gauge("training_loss", "Loss in nats, mean over ranks and the steps since the last report.", report.loss);
+  metrics.add_gauge("training_loss", "Mean over ranks and the steps since the last report; a cross entropy is in nats.",
+                    report.loss);
   metrics.add_gauge("learning_rate", "Learning rate of the last step.", report.learning_rate);
   metrics.add_gauge("gradient_norm", "2-norm of the gradients of the last step, before clipping.",
                     report.gradient_norm);
@@ -112,7 +113,8 @@ void PrometheusFile::on_evaluation(const EvaluationReport& report) {
 void PrometheusFile::write() const {
   MetricsText metrics(options_);
   metrics.add_gauge("step", "Optimizer steps done.", step_);
-  metrics.add_gauge("validation_loss", "Loss in nats on held-out data, of the last evaluation.", validation_loss_);
+  metrics.add_gauge("validation_loss", "Loss on held-out data, of the last evaluation; a cross entropy is in nats.",
+                    validation_loss_);
   if (last_step_.has_value()) {
     add_step(metrics, *last_step_, options_.unit);
   }
