@@ -111,6 +111,8 @@ BenchOptions read_options(const CommandLine& line) {
   options.wire = narrowcast::read_route();
   options.json_file = absl::GetFlag(FLAGS_json);
   options.report_file = absl::GetFlag(FLAGS_report);
+  narrowcast::check_file(line, "json", options.json_file);
+  narrowcast::check_file(line, "report", options.report_file);
   options.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
   options.threads = absl::GetFlag(FLAGS_threads);
   return options;

@@ -26,6 +26,7 @@ void keep_libtorch_quiet() {
 
 // A page of trainings that others have left.
 int compare(const narrowcast::Comparison& comparison, const narrowcast::WorkerEnv& env) {
+  narrowcast::reporting::check_page_name(comparison.report);
   if (env.rank == 0) {
     narrowcast::files::check_replaceable("report", comparison.report);
     narrowcast::reporting::write_report(comparison.report,

@@ -129,6 +129,9 @@ TEST(NarrowcastBench, EveryErrorIsOneLine) {
   expect_one_line(bench_alone({"--factor=2"}), "factor: 2 has no effect without min_bytes and max_bytes");
   expect_one_line(bench_alone({"--min_bytes=1M", "--max_bytes=huge"}), "max_bytes: 'huge' is no size");
   expect_one_line(bench_alone({"--hook=int8"}), "did you mean --hooks?");
+  expect_one_line(bench_alone({"--json="}), "--json: must name a file");
+  expect_one_line(bench_alone({"--report="}), "--report: must name a file");
+  expect_one_line(bench_alone({"--report=book.txt"}), "report: must be a page (NAME.html)");
 }
 
 TEST(NarrowcastBench, RefusesOptionsThatDifferBetweenRanks) {
@@ -142,6 +145,28 @@ TEST(NarrowcastBench, LeavesNoFileBehindWhenItFails) {
   const TemporaryFolder folder;
   EXPECT_EQ(bench_on_two({"--threads=-1", "--json=" + folder / "bench.json"}).exit_code, 2);
   EXPECT_EQ(folder.entries(), 0);
+}
+
+// Files may have 16 KiB: the JSON has less, the page more.
+TEST(NarrowcastBench, WhatWasMeasuredOutlivesAPageThatCannotBeWritten) {
+  const TemporaryFolder folder;
+  const Words bench = {kNarrowcastBench,
+                       "--hooks=int8",
+                       "--bucket_mib=0.01",
+                       "--buckets=1",
+                       "--iterations=1",
+                       "--nokernels",
+                       "--nolink",
+                       "--node_size=1",
+                       "--json=" + folder / "bench.json",
+                       "--report=" + folder / "page.html"};
+  const ProgramEnd end = run_to_end(
+      Words{"sh", "-c", "ulimit -f 32; exec \"$@\"", "sh", kNarrowcastRun, "--noprefix", "--nproc_per_node=2"} + bench,
+      alone());
+  EXPECT_EQ(end.exit_code, 6);
+  EXPECT_THAT(end.errors, HasSubstr("page.html: cannot be written: File too large"));
+  EXPECT_THAT(end.output, HasSubstr("Recommendation: "));
+  EXPECT_EQ(folder.entries(), 1) << "the JSON";
 }
 
 TEST(NarrowcastBench, ListsItsHooks) {

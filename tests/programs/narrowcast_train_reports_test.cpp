@@ -80,7 +80,7 @@ TEST_F(NarrowcastTrainReportsTest, FlagsThatCannotTakeEffectAreRefused) {
            std::pair{Words{"--compare=", "--report=x.html"}, "--compare: must name"},
            std::pair{Words{"--compare=x,", "--report=x.html"}, "--compare: must name"},
            std::pair{Words{"--compare=x", "--report=x.html", "--steps=3"}, "--steps: has no effect with --compare"},
-           std::pair{Words{"--compare=/nowhere", "--report=/tmp"}, "report: /tmp: cannot be written: Is a directory"},
+           std::pair{Words{"--compare=/nowhere", "--report=book.txt"}, "report: must be a page (NAME.html)"},
        }) {
     const ProgramEnd end = train_alone(flags);
     EXPECT_EQ(end.exit_code, 2) << line;

@@ -202,7 +202,15 @@ void print(const BenchResults& results, std::ostream& out) {
   out << (fits.empty() ? "" : "\n") << fits << "\n" << recommendation_text(recommend(results)) << std::flush;
 }
 
-void write_page(const BenchOptions& options, const BenchResults& results) {
+// Those that are asked for.
+void write_files(const BenchOptions& options, const BenchResults& results, files::AtomicFile* json_file) {
+  if (json_file != nullptr) {
+    json_file->write(to_json(options, results).dump(1) + "\n");
+    json_file->commit();
+  }
+  if (options.report_file.empty()) {
+    return;
+  }
   const nlohmann::json measured = {{"name", ranks_text(results)}, {"results", to_json(options, results)}};
   reporting::write_report(options.report_file, {{"title", "narrowcast-bench " + options.version},
                                                 {"benches", nlohmann::json::array({measured})}});
@@ -255,6 +263,9 @@ void check_options(const BenchOptions& options, int64_t world_size) {
   check_list("iterations", std::vector<int64_t>{options.iterations}, int64_t{1}, kMostIterations);
   check_list("warmup_iterations", std::vector<int64_t>{options.warmup_iterations}, int64_t{0}, kMostIterations);
   hooks::check_link(options.wire);
+  if (!options.report_file.empty()) {
+    reporting::check_page_name(options.report_file);
+  }
   TORCH_CHECK_VALUE(world_size >= 2, "needs at least 2 ranks, but is a process alone; ",
                     "start it with narrowcast-run --nproc_per_node=N or another launcher");
 }
@@ -308,15 +319,9 @@ int run_bench(const BenchOptions& options, const job::JobContext& context) {
     check_equal_on_all_ranks(scope.group(), agreed_values(options));
     return Run(options, context, scope.group()).measure();
   });
-  if (json_file) {
-    json_file->write(to_json(options, results).dump(1) + "\n");
-    json_file->commit();
-  }
-  if (is_rank_0 && !options.report_file.empty()) {
-    write_page(options, results);
-  }
   if (is_rank_0) {
-    print(results, context.results);
+    print(results, context.results);  // First: whatever becomes of the files, what was measured is told.
+    write_files(options, results, json_file.get());
   }
   return program::kSuccess;
 }

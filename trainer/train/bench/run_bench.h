@@ -90,8 +90,8 @@ std::vector<NamedValue> agreed_values(const BenchOptions& options);
 std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words);
 std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<std::string>& words);
 
-// Joins the other ranks, compares the options, measures, and prints the results on rank 0, which also writes the JSON
-// file. Returns kSuccess. Throws the classes of errors that docs/errors.md tells apart.
+// Joins the other ranks, compares the options, measures, and on rank 0 prints the results, then writes the files that
+// are asked for. Returns kSuccess. Throws the classes of errors that docs/errors.md tells apart.
 int run_bench(const BenchOptions& options, const job::JobContext& context);
 
 }  // namespace narrowcast::bench

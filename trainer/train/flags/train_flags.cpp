@@ -251,10 +251,6 @@ training::TrainingOptions read_training(const CommandLine& line) {
   return options;
 }
 
-void check_file(const CommandLine& line, const std::string& flag, const std::string& value) {
-  TORCH_CHECK_VALUE(!line.given(flag) || !value.empty(), "--", flag, ": must name a file");
-}
-
 void check_folder(const CommandLine& line, const std::string& flag, const std::string& value) {
   TORCH_CHECK_VALUE(!line.given(flag) || !value.empty(), "--", flag, ": must name a folder");
 }

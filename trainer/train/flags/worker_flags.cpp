@@ -94,6 +94,10 @@ WorkerEnv read_worker_env(const program::CommandLine& line) {
   return env;
 }
 
+void check_file(const program::CommandLine& line, const std::string& flag, const std::string& value) {
+  TORCH_CHECK_VALUE(!line.given(flag) || !value.empty(), "--", flag, ": must name a file");
+}
+
 hooks::WireOptions read_route() {
   hooks::WireOptions options;
   options.levels = hooks::parse_levels(absl::GetFlag(FLAGS_levels));

@@ -1,4 +1,5 @@
-// The flags of every program that runs as a worker: its place in the job, and how it uses processors and the network.
+// The flags of every program that runs as a worker: its place in the job, and how it uses processors and the network;
+// and what the flags of several have in common.
 #pragma once
 
 #include <absl/flags/declare.h>
@@ -28,6 +29,9 @@ std::string with_hooks_that_take(hooks::OptionKind kind, const std::string& text
 
 // The same for the flag of a hook's option, which has its name.
 std::string with_hooks_of(const std::string& option, const std::string& text);
+
+// Throws c10::ValueError naming the flag of a file that is given without a name.
+void check_file(const program::CommandLine& line, const std::string& flag, const std::string& value);
 
 // What --levels, --node_size, --link_gbit and --link_us say of the ways between ranks; the rest is as it is by itself.
 // Throws c10::ValueError for levels that are none; the numbers are checked where they are used.

@@ -296,8 +296,9 @@ std::string metrics_path(const OutputOptions& output) { return fs::path(output.f
 void check_output(const TrainJob& job) {
   const OutputOptions& output = job.output;
   TORCH_CHECK_VALUE(output.sample_length >= 0, "sample_length: must be at least 0, but is ", output.sample_length);
-  TORCH_CHECK_VALUE(output.report.empty() || output.report.ends_with(".html"),
-                    "report: must be a page (NAME.html), whose file is replaced, but is ", output.report);
+  if (!output.report.empty()) {
+    reporting::check_page_name(output.report);
+  }
   if (!output.folder.empty() && !output.overwrite && !job.checkpoints.resume) {
     check_models_absent(job);
     check_absent(metrics_path(output));

@@ -89,6 +89,11 @@ std::string report_page(const nlohmann::json& document) {
          std::string(page.substr(place + kPlaceOfData.size()));
 }
 
+void check_page_name(const std::string& path) {
+  TORCH_CHECK_VALUE(path.ends_with(".html"), "report: must be a page (NAME.html), whose file is replaced, but is ",
+                    path);
+}
+
 void write_report(const std::string& path, const nlohmann::json& document) {
   try {
     files::AtomicFile file(path);

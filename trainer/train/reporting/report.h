@@ -19,6 +19,9 @@ extern const char* const kReportPage;
 //   "benches" (may be absent): for each "name" and "results", what narrowcast-bench --json writes.
 std::string report_page(const nlohmann::json& document);
 
+// Throws c10::ValueError "report: ..." naming a path that is no NAME.html: what is there will be replaced.
+void check_page_name(const std::string& path);
+
 // Writes the page, as a whole. Throws OutputError naming the path if it cannot be written.
 void write_report(const std::string& path, const nlohmann::json& document);
 
