@@ -74,10 +74,10 @@ ABSL_FLAG(std::string, outer_optimizer, name_of(kOuter.optimizer()),
                                         " (the ranks' mean is taken), ", name_of(OuterKind::kSgd), " or ",
                                         name_of(OuterKind::kNesterov), " (a step of that optimizer, as in DiLoCo).")));
 ABSL_FLAG(double, outer_learning_rate, kDiLoCo.effective_learning_rate(),
-          with_local_hooks(absl::StrCat("the rate of --outer_optimizer=nesterov, or sgd (",
+          with_local_hooks(absl::StrCat("the rate, above 0, of --outer_optimizer=nesterov, or sgd (",
                                         kOuterSgd.effective_learning_rate(), " if not given).")));
 ABSL_FLAG(double, outer_momentum, kDiLoCo.effective_momentum(),
-          with_local_hooks(absl::StrCat("the momentum of --outer_optimizer=nesterov, or sgd (",
+          with_local_hooks(absl::StrCat("the momentum, below 1, of --outer_optimizer=nesterov, or sgd (",
                                         kOuterSgd.effective_momentum(), " if not given).")));
 ABSL_FLAG(int64_t, fragments, kOuter.fragments(),
           with_local_hooks("parts of the parameters that are exchanged one after the other; divides --sync_every."));

@@ -50,8 +50,8 @@ ABSL_FLAG(std::string, loss, "",
           absl::StrCat("Of a TorchScript module that returns predictions: ", narrowcast::models::loss_names(),
                        ". One that takes targets, too, returns its loss itself."));
 ABSL_FLAG(double, label_smoothing, 0,
-          "The share of a target's probability that cross entropy spreads over all classes in training; below 1. Of a "
-          "TorchScript module with --loss=cross_entropy.");
+          "The share of a target's probability, 0 to below 1, that cross entropy spreads over all classes in training; "
+          "with a TorchScript module it needs --loss=cross_entropy.");
 ABSL_FLAG(int64_t, layers, kCharGpt.layers,
           absl::StrCat("Transformer blocks of char_gpt, and gpt", if_not_given(kGpt.layers), "; hidden layers of mlp",
                        if_not_given(kMlp.layers), "."));
@@ -59,18 +59,19 @@ ABSL_FLAG(int64_t, heads, kCharGpt.heads,
           absl::StrCat("Attention heads of char_gpt, and gpt (one for every ", kGpt.width / kGpt.heads,
                        " of --width if not given); must divide --width."));
 ABSL_FLAG(int64_t, width, kCharGpt.width,
-          absl::StrCat("Size of the hidden state of char_gpt, and gpt", if_not_given(kGpt.width), "."));
+          absl::StrCat("Elements of the hidden state of a token in char_gpt, and gpt", if_not_given(kGpt.width), "."));
 ABSL_FLAG(int64_t, context, kCharGpt.context,
           absl::StrCat("Tokens that char_gpt, gpt", if_not_given(kGpt.context),
                        ", or a TorchScript module sees at once, the length of a sequence."));
 ABSL_FLAG(
     int64_t, vocabulary, 0,
-    "Tokens that gpt knows, at least those of the data, and of token files how many different ones there are. As "
-    "many as they, all of which are read for it, or --init_from have if not given; a module gets them unchecked.");
+    "How many different tokens there are: all in token files must be below it, and gpt may have more than a text "
+    "needs. If not given --init_from says it, or the data, for which token files are read once; a TorchScript module "
+    "then gets their tokens unchecked.");
 ABSL_FLAG(double, dropout, 0,
-          "The share of embeddings, of attention and of what blocks add that char_gpt and gpt leave out in training; "
-          "below 1. Each rank draws for itself.");
-ABSL_FLAG(int64_t, hidden, kMlp.hidden, "Width of mlp's hidden layers.");
+          "The share, 0 to below 1, of embeddings, of attention and of what blocks add that char_gpt and gpt leave out "
+          "in training. Each rank draws for itself.");
+ABSL_FLAG(int64_t, hidden, kMlp.hidden, "Outputs of each of mlp's hidden layers.");
 ABSL_FLAG(std::string, init_from, "",
           "A file of the first parameters (*.safetensors): what a training wrote, for gpt also Hugging Face's GPT-2. "
           "It says what shape the model has; without it parameters are random.");
@@ -80,7 +81,8 @@ ABSL_FLAG(std::string, evaluate, "",
           "(*.safetensors), also a quantised one, or a TorchScript module (*.pt), whose code is run.");
 ABSL_FLAG(int64_t, generate, 0, "With --evaluate: characters that a text model writes.");
 ABSL_FLAG(std::string, prompt, "", "With --generate: the text to go on from; a line's beginning if there is none.");
-ABSL_FLAG(double, temperature, 1, "With --generate: divides the logits; 0 takes the likeliest character.");
+ABSL_FLAG(double, temperature, 1,
+          "With --generate: divides the logits; at least 0, which takes the likeliest character.");
 ABSL_FLAG(int64_t, top_k, 0, "With --generate: chooses among so many likeliest characters only; 0: among all.");
 
 namespace narrowcast {

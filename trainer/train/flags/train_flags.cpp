@@ -48,14 +48,14 @@ ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the da
 
 ABSL_FLAG(int64_t, steps, kTraining.steps, "Optimizer steps.");
 ABSL_FLAG(int64_t, batch_size, kTraining.batch_size,
-          "Sequences or images per optimizer step, over all ranks: the same training for any number of ranks. "
+          "Samples (sequences, images) per optimizer step, over all ranks: the same training for any number of ranks. "
           "A multiple of ranks * --accumulation_steps.");
 ABSL_FLAG(int64_t, accumulation_steps, kTraining.accumulation_steps,
           "Backward passes per optimizer step; gradients are exchanged in the last only.");
 ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind),
           absl::StrCat(narrowcast::training::optimizer_names(), "."));
 ABSL_FLAG(double, learning_rate, kLearningRate.peak,
-          absl::StrCat("Peak learning rate (sgd: ", kSgdLearningRate, " if not given)."));
+          absl::StrCat("Peak learning rate, above 0 (sgd: ", kSgdLearningRate, " if not given)."));
 ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
           absl::StrCat("After the warm-up: ", to_string(Schedule::kCosine), " or ", to_string(Schedule::kLinear),
                        " (both down to --min_learning_rate), ", to_string(Schedule::kConstant), ", or ",
@@ -70,7 +70,7 @@ ABSL_FLAG(int64_t, decay_steps, kOfWsd.decay_steps(),
           absl::StrCat("Last steps, in which ", to_string(Schedule::kWsd), " falls in a line after it was constant; ",
                        narrowcast::training::kDecayOfSteps.text, " of --steps if not given."));
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
-ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd.");
+ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd, 0 to below 1.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
 ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
           "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");

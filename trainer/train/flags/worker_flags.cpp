@@ -26,7 +26,7 @@ ABSL_FLAG(
     "a job on one node, else the one that reaches rank 0.");
 ABSL_FLAG(int64_t, timeout_seconds,
           std::chrono::duration_cast<std::chrono::seconds>(narrowcast::ProcessGroupOptions{}.timeout).count(),
-          "Limit for joining the other ranks and for every collective.");
+          "Limit, in seconds, for joining the other ranks and for every collective.");
 ABSL_FLAG(int64_t, threads, 0,
           "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
 ABSL_FLAG(std::string, levels, std::string(to_string(hooks::WireOptions{}.levels)),
