@@ -204,7 +204,7 @@ TEST_F(NarrowcastTrainErrorsTest, ThingsThatAreNoFilesAreNotWaitedFor) {
       small_gpt() + Words{"--output_dir=" + folder / "run", "--checkpoint_dir=" + folder / "c", "--resume"};
   const ProgramEnd end = train_alone(resume);
   EXPECT_EQ(end.exit_code, 2);
-  EXPECT_THAT(end.errors, HasSubstr("metrics.jsonl: is not a regular file"));
+  EXPECT_THAT(end.errors, HasSubstr("metrics.jsonl: cannot be written: it is not a regular file"));
 }
 
 TEST_F(NarrowcastTrainErrorsTest, FilesOfAnEarlierTrainingAreKept) {

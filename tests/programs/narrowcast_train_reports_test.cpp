@@ -53,18 +53,22 @@ TEST_F(NarrowcastTrainReportsTest, WhatCannotBeWrittenIsKnownBeforehand) {
   std::filesystem::create_directory(folder / "folder.html");
   folder.write("file", "");
   folder.write("run/metrics.jsonl", "old");
-  const std::string place = "--overwrite";
+  const Words checkpoints = {"--checkpoint_dir=" + folder / "checkpoints", "--checkpoint_every=3"};
+  ASSERT_EQ(train_alone(small_gpt() + checkpoints).exit_code, 0);
+  const Words replace = checkpoints + Words{"--overwrite"};
   for (const auto& [flag, line] :
        {std::pair{"--report=" + folder / "none/x.html", "report: " + folder / "none/x.html" + ": there is no folder "},
         std::pair{"--report=" + folder / "folder.html", std::string("cannot be written: Is a directory")},
         std::pair{"--tensorboard_dir=" + folder / "file/x",
                   "tensorboard_dir: cannot make folder " + folder / "file/x"}}) {
+    const Words command = run("run") + replace + Words{flag};
     for (const ProgramEnd& end :
-         {train_alone(run("run") + Words{place, flag}), train_on(2, run("run") + Words{place, flag})}) {
+         {train_alone(command + Words{"--dry_run"}), train_alone(command), train_on(2, command)}) {
       EXPECT_EQ(end.exit_code, 2) << flag;
       EXPECT_THAT(end.errors, HasSubstr(line));
     }
     EXPECT_EQ(files::read_file(folder / "run/metrics.jsonl"), "old") << "nothing is replaced before";
+    EXPECT_TRUE(std::filesystem::exists(folder / "checkpoints/step-00000006/manifest.json")) << flag;
   }
 }
 

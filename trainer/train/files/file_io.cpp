@@ -44,6 +44,13 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
+// From the root on, without links, "." and "..", and without a slash at its end.
+std::filesystem::path whole(const std::string& path) {
+  std::error_code ignored;  // What cannot be looked up stays as it is written.
+  const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
 // Returns `path`, in whose place is a file or nothing. A file that is renamed over a device or a pipe takes it away,
 // for all programs.
 const std::string& replaceable(const std::string& path) {
@@ -133,6 +140,33 @@ void check_replaceable(const std::string& option, const std::string& path) {
   }
 }
 
+void make_folder(const std::string& option, const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  TORCH_CHECK_VALUE(!error, option, ": cannot make folder ", folder, ": ", error.message());
+}
+
+void check_makeable(const std::string& option, const std::string& folder) {
+  std::error_code ignored;  // What cannot be looked up is not there, or the folder above it cannot be written.
+  std::filesystem::path nearest = folder;
+  while (!nearest.empty() && !std::filesystem::exists(std::filesystem::symlink_status(nearest, ignored))) {
+    nearest = nearest.parent_path();
+  }
+  if (nearest.empty()) {
+    nearest = ".";
+  }
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(nearest, ignored), option, ": cannot make folder ", folder, ": ",
+                    reason(ENOTDIR));
+  TORCH_CHECK_VALUE(::access(nearest.c_str(), W_OK | X_OK) == 0, option, ": ", nearest.string(),
+                    ": cannot be written: ", reason(errno));
+}
+
+bool makes_folder_of(const std::string& folder, const std::string& path) {
+  const std::filesystem::path made = whole(folder);
+  const std::filesystem::path needed = whole(folder_of(path));
+  return std::ranges::mismatch(needed, made).in1 == needed.end();
+}
+
 // Not every file system can sync a folder: its files are complete either way.
 void sync_folder(const std::string& folder) {
   const FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -188,6 +222,15 @@ std::string to_line(const nlohmann::json& object, const std::string& path) {
 
 JsonLinesFile::JsonLinesFile(const std::string& path, JsonLinesMode mode)
     : path_(path), descriptor_(open_for_appending(path, mode)) {}
+
+void JsonLinesFile::check_place(const std::string& path) {
+  std::error_code ignored;  // What cannot be looked up cannot be opened either.
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
+    open_for_appending(path, JsonLinesMode::kAppend);
+  } else {
+    const AtomicFile unused(path);  // It is gone without a commit.
+  }
+}
 
 void JsonLinesFile::append(const nlohmann::json& object) {
   TORCH_CHECK_VALUE(object.is_object(), path_, ": each line must be a JSON object, not ", object.type_name());

@@ -69,6 +69,17 @@ class AtomicFile {
 // Leaves it as it is.
 void check_replaceable(const std::string& option, const std::string& path);
 
+// Makes a folder and those that it is in, if they are not there. Throws c10::ValueError "OPTION: cannot make folder
+// FOLDER: ..." with the system's reason.
+void make_folder(const std::string& option, const std::string& folder);
+
+// Throws c10::ValueError "OPTION: ..." naming the folder and the reason if make_folder would, or nothing could be
+// written into it, as far as that can be told without making it. Leaves all as it is.
+void check_makeable(const std::string& option, const std::string& folder);
+
+// Whether to make `folder` is also to make the folder that `path` is in.
+bool makes_folder_of(const std::string& folder, const std::string& path);
+
 // Makes the names in a folder (files made, renamed or removed) durable, where the file system can.
 void sync_folder(const std::string& folder);
 
@@ -89,6 +100,9 @@ class JsonLinesFile {
   // "NaN", "Infinity" and "-Infinity", at any depth. Throws c10::ValueError if it is not an object
   // or holds a string that is not UTF-8, OutputError if the line cannot be written (for example a full disk).
   void append(const nlohmann::json& object);
+
+  // Throws c10::ValueError naming the path if no such file could be made. Leaves what is there as it is.
+  static void check_place(const std::string& path);
 
  private:
   std::string path_;

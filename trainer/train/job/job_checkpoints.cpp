@@ -287,8 +287,13 @@ void check_checkpoint_options(const TrainJob& job) {
 JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   const CheckpointOptions& options = agreed.job.checkpoints;
   JobCheckpoints checkpoints;
-  if (!options.folder.empty()) {
-    checkpoint::prepare_folder(agreed.group, options.folder, existing_ones(agreed.job));
+  const auto prepare = [&] {
+    if (!options.folder.empty()) {
+      checkpoint::prepare_folder(agreed.group, options.folder, existing_ones(agreed.job));
+    }
+  };
+  if (options.resume) {
+    prepare();
   }
   const checkpoint::Description description = describe_job(agreed.job, agreed.plan);
   std::vector<int64_t> invalid_steps;
@@ -296,6 +301,9 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
     check_fits(agreed.job, *read, description);
     checkpoints.changes = checkpoint::describe_changes(read->manifest.circumstances, description.circumstances);
     checkpoints.restored = std::move(read->restored);
+  }
+  if (!options.resume) {  // What it replaces stays until there is what it resumes from.
+    prepare();
   }
   if (!options.folder.empty()) {
     checkpoints.writer = std::make_unique<checkpoint::CheckpointWriter>(

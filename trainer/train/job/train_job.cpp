@@ -14,7 +14,6 @@
 #include "models/script_model.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/reporting/formatting.h"
@@ -130,8 +129,8 @@ void check_alone(const TrainJob& job, const WorkerEnv& env) {
     return;
   }
   check_training_job(job, env.world_size);
-  if (env.rank == 0 && !job.output.prometheus_file.empty()) {  // Other ranks may be on machines without that folder.
-    files::check_replaceable("prometheus_file", job.output.prometheus_file);
+  if (env.rank == 0) {  // Other ranks may be on machines without these folders.
+    check_places(job.output);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iomanip>
 #include <memory>
@@ -31,6 +32,7 @@ namespace narrowcast::job {
 namespace {
 
 namespace fs = std::filesystem;
+using files::JsonLinesFile;
 using reporting::Metrics;
 
 void check_absent(const std::string& path) {
@@ -54,14 +56,17 @@ void check_unfinished(const TrainJob& job) {
   }
 }
 
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  TORCH_CHECK_VALUE(!error, "output_dir: cannot make folder ", folder, ": ", error.message());
-}
-
-// On rank 0: whatever else it will write, so that nothing is replaced where that cannot be.
-void prepare_places(const OutputOptions& output) {
+// On rank 0.
+void make_places(const TrainJob& job) {
+  const OutputOptions& output = job.output;
+  if (!output.folder.empty()) {
+    files::make_folder("output_dir", output.folder);  // A report may be in it.
+    JsonLinesFile::check_place(metrics_path(output));
+    files::check_replaceable("output_dir", model_path(output));
+    if (models::is_script(job.model)) {
+      files::check_replaceable("output_dir", script_path(output));
+    }
+  }
   if (!output.tensorboard_dir.empty()) {
     reporting::make_tensorboard_folder(output.tensorboard_dir);
   }
@@ -73,10 +78,6 @@ void prepare_places(const OutputOptions& output) {
 // On rank 0. Null if there are to be none.
 std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const OutputOptions& output = agreed.job.output;
-  if (!output.folder.empty()) {
-    make_folder(output.folder);  // A report may be in it.
-  }
-  prepare_places(output);
   if (output.folder.empty()) {
     return nullptr;
   }
@@ -305,6 +306,38 @@ void check_output(const TrainJob& job) {
   }
 }
 
+void check_places(const OutputOptions& output) {
+  if (!output.prometheus_file.empty()) {
+    files::check_replaceable("prometheus_file", output.prometheus_file);
+  }
+  if (!output.folder.empty()) {
+    files::check_makeable("output_dir", output.folder);
+  }
+  if (!output.tensorboard_dir.empty()) {
+    files::check_makeable("tensorboard_dir", output.tensorboard_dir);
+  }
+  if (output.report.empty()) {
+    return;
+  }
+  const std::string made[] = {output.folder, output.tensorboard_dir};
+  const bool will_be_there = std::ranges::any_of(made, [&](const std::string& folder) {
+    return !folder.empty() && files::makes_folder_of(folder, output.report);
+  });
+  std::error_code error;
+  if (!will_be_there || fs::exists(fs::absolute(output.report, error).parent_path(), error)) {
+    files::check_replaceable("report", output.report);
+  }
+}
+
+void prepare_places(const AgreedJob& agreed) {
+  const std::string failure = first_failure(agreed.group, [&] {
+    if (agreed.context.env.rank == 0) {
+      make_places(agreed.job);
+    }
+  });
+  TORCH_CHECK_VALUE(failure.empty(), failure);
+}
+
 std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   std::unique_ptr<Metrics> metrics;
   std::string unwritten;  // Why rank 0 could open the file, but not write to it: another class of error.
@@ -335,6 +368,7 @@ void check_training_job(const TrainJob& job, int64_t world_size) {
 }
 
 int run_training_job(const AgreedJob& agreed) {
+  prepare_places(agreed);
   JobCheckpoints checkpoints = open_checkpoints(agreed);
   const std::unique_ptr<Metrics> metrics = prepare_output(agreed, checkpoints);
   const Ended ended = {

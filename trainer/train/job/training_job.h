@@ -52,10 +52,17 @@ std::string metrics_path(const OutputOptions& output);
 // decides.
 void check_output(const TrainJob& job);
 
-// A collective: rank 0 makes the folders, finds out whether the rest can be written, and opens its metrics, from which
-// it removes what was written after the checkpoint. Returns them on rank 0, if the job writes files. Throws, on all
-// ranks alike, c10::ValueError naming what cannot be written or would be replaced, OutputError where the disk has no
-// space for what is written.
+// Whether rank 0 could write there, as far as it can tell without making folders. Throws c10::ValueError naming the
+// option, the path and the reason.
+void check_places(const OutputOptions& output);
+
+// A collective: rank 0 makes the folders, and finds out whether all that the job leaves can be written. Nothing that is
+// there is changed. Throws c10::ValueError as check_places does, on all ranks alike.
+void prepare_places(const AgreedJob& agreed);
+
+// A collective, in places that are prepared: rank 0 opens its metrics, from which it removes what was written after the
+// checkpoint. Returns them on rank 0, if the job writes files. Throws, on all ranks alike, c10::ValueError naming what
+// cannot be written or would be replaced, OutputError where the disk has no space for what is written.
 std::unique_ptr<reporting::Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints);
 
 // What a rank can check of a job that trains before it joins the others. Throws c10::ValueError naming the flag or the

@@ -114,9 +114,7 @@ std::string tfrecord(std::string_view data) {
 }
 
 void make_tensorboard_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  TORCH_CHECK_VALUE(!error, "tensorboard_dir: cannot make folder ", folder, ": ", error.message());
+  files::make_folder("tensorboard_dir", folder);
   files::check_replaceable("tensorboard_dir", std::filesystem::path(folder) / "events");
 }
 

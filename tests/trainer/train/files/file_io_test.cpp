@@ -119,6 +119,36 @@ TEST(AtomicFile, ItsPlaceIsCheckedBeforehand) {
   EXPECT_THAT(complaint(folder / "pipe"), ::testing::HasSubstr("pipe: cannot be written: it is not a regular file"));
 }
 
+// The superuser may write everywhere but into what has no place for files.
+TEST(MakeFolder, ItsPlaceIsCheckedBeforehand) {
+  const TemporaryFolder folder;
+  folder.write("file", "");
+  std::filesystem::create_symlink("nowhere", folder / "link");
+  for (const char* const name : {"a/b", "a/b/", "a/../c", "."}) {
+    EXPECT_NO_THROW(check_makeable("dir", folder / name)) << name;
+  }
+  EXPECT_NO_THROW(check_makeable("dir", "relative"));
+  EXPECT_EQ(folder.entries(), 2);
+  for (const char* const name : {"file", "file/a/b", "link", "link/a"}) {
+    const std::string line = "dir: cannot make folder " + folder / name + ": ";
+    EXPECT_EQ(error_message<c10::ValueError>([&] { check_makeable("dir", folder / name); }), line + "Not a directory");
+    EXPECT_THAT(error_message<c10::ValueError>([&] { make_folder("dir", folder / name); }),
+                ::testing::StartsWith(line));
+  }
+  make_folder("dir", folder / "a/b");
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b"));
+}
+
+TEST(MakeFolder, MakesThoseAboveIt) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(makes_folder_of(folder / "a/b", folder / "a/b/x"));
+  EXPECT_TRUE(makes_folder_of(folder / "a/b/", folder / "a/x"));
+  EXPECT_TRUE(makes_folder_of("a/b", std::filesystem::absolute("a/x").string()));
+  EXPECT_TRUE(makes_folder_of("a", "./x"));
+  EXPECT_FALSE(makes_folder_of(folder / "a", folder / "a/b/x"));
+  EXPECT_FALSE(makes_folder_of(folder / "a", folder / "ab/x"));
+}
+
 TEST(AtomicFile, FullDiskIsAnErrorAndLeavesTheOldFile) {
   const TemporaryFolder folder;
   const std::string path = folder.write("file", "old");

@@ -276,6 +276,9 @@ TEST_F(JobCheckpointsTest, WithoutResumeExistingOnesAreRefusedOrReplaced) {
   job.output.overwrite = true;
   job.checkpoints.resume_from = checkpoints + "/step-00000002";
   EXPECT_THAT(complaint(), HasSubstr("resume_from: lies in checkpoint_dir"));
+  job.checkpoints.resume_from = folder / "none";
+  EXPECT_THROW(run(), CorruptInputError);
+  EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step-00000004")) << "there is nothing to replace it";
   job.checkpoints.resume_from = "";
   job.training.steps = 2;
   run();

@@ -9,6 +9,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/job/small_job.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/safetensors.h"
@@ -16,6 +17,7 @@
 namespace narrowcast::job {
 namespace {
 
+using ::testing::AllOf;
 using testing::error_message;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -42,15 +44,86 @@ TEST(CheckOutput, KeepsFilesOfAnEarlierTraining) {
   EXPECT_THROW(check_output(job), c10::ValueError);
 }
 
-TEST(PrepareOutput, FailsOnAllRanksAlike) {
+TEST(PreparePlaces, FailsOnAllRanksAlike) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.output.folder = folder.write("file", "") + "/run";
   run_agreed(job, 2, [](const AgreedJob& agreed) {
-    EXPECT_THAT(error_message<c10::ValueError>([&] { prepare_output(agreed, {}); }),
+    EXPECT_THAT(error_message<c10::ValueError>([&] { prepare_places(agreed); }),
                 HasSubstr("rank 0: output_dir: cannot make folder"));
     return 0;
   });
+}
+
+TEST(PrepareOutput, FailsOnAllRanksAlike) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.output.folder = folder / "none";
+  run_agreed(job, 2, [](const AgreedJob& agreed) {
+    EXPECT_THAT(error_message<c10::ValueError>([&] { prepare_output(agreed, {}); }),
+                MatchesRegex("rank 0: .*metrics.jsonl: cannot be written: No such file or directory"));
+    return 0;
+  });
+}
+
+// Whatever the place that cannot be written: the files and checkpoints of an earlier training are what they were.
+TEST(TrainingJob, RemovesNothingWhereItCannotWrite) {
+  const TemporaryFolder folder;
+  TrainJob job = testing::module_job(folder);
+  job.output.folder = folder / "run";
+  job.output.overwrite = true;
+  job.checkpoints = {.folder = folder / "checkpoints", .every = 2};
+  const std::string manifest = folder.write("checkpoints/step-00000002/manifest.json", "old");
+  const std::string metrics = folder.write("run/metrics.jsonl", "old");
+  folder.write("file", "");
+  folder.write("taken/model.pt/x", "");
+  folder.write("full/model.safetensors/x", "");
+  folder.write("linked/x", "");
+  std::filesystem::create_symlink("x", folder / "linked/metrics.jsonl");
+  const OutputOptions writable = job.output;
+  const auto expect_kept = [&](OutputOptions output, const std::string& reason) {
+    job.output = std::move(output);
+    run_agreed(job, 2, [&](const AgreedJob& agreed) {
+      EXPECT_THAT(error_message<c10::ValueError>([&] { run_training_job(agreed); }),
+                  AllOf(StartsWith("rank 0: "), HasSubstr(reason)));
+      return 0;
+    });
+    EXPECT_EQ(files::read_file(manifest), "old") << reason;
+    EXPECT_EQ(files::read_file(metrics), "old") << reason;
+    job.output = writable;
+  };
+  const auto with = [&](std::string OutputOptions::*member, const std::string& path) {
+    OutputOptions output = writable;
+    output.*member = folder / path;
+    return output;
+  };
+  expect_kept(with(&OutputOptions::report, "none/x.html"), "report: ");
+  expect_kept(with(&OutputOptions::tensorboard_dir, "file/x"), "tensorboard_dir: cannot make folder ");
+  expect_kept(with(&OutputOptions::folder, "file"), "output_dir: cannot make folder ");
+  expect_kept(with(&OutputOptions::folder, "taken"), "model.pt: cannot be written: Is a directory");
+  expect_kept(with(&OutputOptions::folder, "full"), "model.safetensors: cannot be written: Is a directory");
+  expect_kept(with(&OutputOptions::folder, "linked"), "metrics.jsonl: cannot be written: it is a symbolic link");
+}
+
+TEST(CheckPlaces, MakesNothing) {
+  const TemporaryFolder folder;
+  folder.write("file", "");
+  const auto complaint = [&](OutputOptions output) {
+    return error_message<c10::ValueError>([&] { check_places(output); });
+  };
+  const std::string nothing = "nothing was thrown";
+  EXPECT_EQ(complaint({.folder = folder / "a/b", .tensorboard_dir = folder / "c"}), nothing);
+  EXPECT_EQ(complaint({.folder = folder / "a/b", .report = folder / "a/b/x.html"}), nothing);
+  EXPECT_EQ(complaint({.folder = folder / "a/b/", .report = folder / "a/./x.html"}), nothing);
+  EXPECT_EQ(complaint({.tensorboard_dir = folder / "a", .report = folder / "a/x.html"}), nothing);
+  EXPECT_THAT(complaint({.folder = folder / "a", .report = folder.path().string()}), HasSubstr("Is a directory"));
+  EXPECT_THAT(complaint({.folder = folder / "a", .report = folder / "a/b/x.html"}),
+              HasSubstr("report: " + folder / "a/b/x.html" + ": there is no folder "));
+  EXPECT_THAT(complaint({.folder = folder / "file/b"}),
+              HasSubstr("output_dir: cannot make folder " + folder / "file/b" + ": Not a directory"));
+  EXPECT_THAT(complaint({.tensorboard_dir = folder / "file"}), HasSubstr("tensorboard_dir: cannot make folder "));
+  EXPECT_THAT(complaint({.prometheus_file = folder / "none/x.prom"}), HasSubstr("prometheus_file: "));
+  EXPECT_EQ(folder.entries(), 1);
 }
 
 std::vector<JobOutcome> train(const TrainJob& job, int64_t world_size) {
