@@ -151,6 +151,19 @@ at::Tensor ScriptModel::logits(const at::Tensor& inputs) {
   return logits;
 }
 
+void ScriptModel::check_classes(const ClassRows& rows) const {
+  const int64_t classes = rows.logits.size(1);
+  if (expected_classes_.has_value()) {
+    TORCH_CHECK_VALUE(*expected_classes_ <= classes, options_.name, ": has logits for ", classes,
+                      " classes, but the data need ", *expected_classes_);
+  } else if (rows.targets.is_cpu()) {  // To ask a GPU would be to wait for it.
+    TORCH_CHECK_VALUE(rows.targets.min().item<int64_t>() >= 0, "loss: cross_entropy needs classes as targets, which ",
+                      "count from 0, but the data has a target ", rows.targets.min().item<int64_t>());
+    TORCH_CHECK_VALUE(rows.targets.max().item<int64_t>() < classes, options_.name, ": has logits for ", classes,
+                      " classes, but the data has a target ", rows.targets.max().item<int64_t>());
+  }
+}
+
 ScriptModel::ClassRows ScriptModel::class_rows(const Batch& batch) {
   TORCH_CHECK_VALUE(batch.targets.scalar_type() == at::kLong, "loss: cross_entropy needs classes as targets, int64, ",
                     "but the data gives ", batch.targets.scalar_type());
@@ -158,10 +171,7 @@ ScriptModel::ClassRows ScriptModel::class_rows(const Batch& batch) {
   TORCH_CHECK_VALUE(rows.logits.size(0) == rows.targets.size(0), options_.name,
                     ": its forward must return one row of logits per target, but returns ", rows.logits.size(0),
                     " rows for ", rows.targets.size(0), " targets");
-  if (rows.targets.is_cpu()) {  // To ask a GPU would be to wait for it.
-    TORCH_CHECK_VALUE(rows.targets.max().item<int64_t>() < rows.logits.size(1), options_.name, ": has logits for ",
-                      rows.logits.size(1), " classes, but the data has a target ", rows.targets.max().item<int64_t>());
-  }
+  check_classes(rows);
   return rows;
 }
 

@@ -62,6 +62,13 @@ class ScriptModel : public Model {
   // None: a module does not say how it was made.
   ModelOptions options() const override { return {}; }
 
+  // What makes the loss of its predictions; none: it returns the loss itself.
+  const std::optional<Loss>& loss() const { return options_.loss; }
+
+  // Says that all targets are in 0..classes-1. Then logits for fewer classes are an error of every pass, on any device;
+  // otherwise each batch is looked through, on the CPU alone, and names its first target without logits.
+  void expect_classes(int64_t classes) { expected_classes_ = classes; }
+
   // Runs forward and backward passes without keeping gradients. Throws c10::ValueError naming the module if it cannot
   // be trained: no parameter requires a gradient or the loss depends on none, one that does is not float32 or its
   // gradient is sparse, or a pass fails.
@@ -77,11 +84,13 @@ class ScriptModel : public Model {
   bool has_label_smoothing() const override { return options_.loss == Loss::kCrossEntropy; }
   at::Tensor run(std::vector<c10::IValue> arguments);
   ClassRows class_rows(const Batch& batch);
+  void check_classes(const ClassRows& rows) const;
   at::Tensor loss_of_values(const Batch& batch);
 
   torch::jit::Module module_;
   const ScriptOptions options_;
   std::optional<bool> mode_;  // that the module was given: whether it is in training mode
+  std::optional<int64_t> expected_classes_;
 };
 
 }  // namespace narrowcast::models

@@ -158,6 +158,30 @@ TEST(ScriptModel, CountsRightAnswers) {
   EXPECT_TRUE(evaluated.loss.equal(model.forward({logits, at::tensor({0, 1, 2, 2}, at::kLong).view({2, 2})})));
 }
 
+// -100 is what PyTorch's function leaves out.
+TEST(ScriptModel, ClassesCountFrom0) {
+  ScriptModel model(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n"),
+                    {.name = "m.pt", .loss = Loss::kCrossEntropy});
+  for (const int64_t wrong : {-1, -100}) {
+    const Batch batch = {at::ones({2, 3}), at::tensor({int64_t{1}, wrong}, at::kLong)};
+    const std::string line =
+        c10::str("loss: cross_entropy needs classes as targets, which count from 0, but the data has a target ", wrong);
+    EXPECT_EQ(error_message<c10::ValueError>([&] { model.forward(batch); }), line);
+    EXPECT_EQ(error_message<c10::ValueError>([&] { model.evaluate(batch); }), line);
+  }
+}
+
+TEST(ScriptModel, LogitsDoForAllExpectedClasses) {
+  ScriptModel model(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n"),
+                    {.name = "m.pt", .loss = Loss::kCrossEntropy});
+  const Batch batch = {at::ones({2, 3}), at::tensor({0, 1}, at::kLong)};
+  model.expect_classes(3);
+  EXPECT_NO_THROW(model.check_trains(batch));
+  model.expect_classes(4);
+  EXPECT_EQ(error_message<c10::ValueError>([&] { model.check_trains(batch); }),
+            "m.pt: has logits for 3 classes, but the data need 4");
+}
+
 std::string made_error(const torch::jit::Module& module, const std::optional<Loss>& loss) {
   return error_message<c10::ValueError>([&] { ScriptModel(module, {.name = "m.pt", .loss = loss}); });
 }

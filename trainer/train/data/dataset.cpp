@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <utility>
 
 #include "trainer/train/data/data_folder.h"
@@ -77,7 +76,7 @@ ReadData read_tokens(const DataRequest& request, const FitModel& fit) {
   const bool is_made = models::any_model_row(request.model).data != models::DataKind::kGiven;
   TORCH_CHECK_VALUE(request.vocabulary_size.value_or(1) >= 1, "vocabulary: must be at least 1, but is ",
                     request.vocabulary_size.value_or(1));
-  TokenOptions options = {.vocabulary_size = std::numeric_limits<int64_t>::max()};
+  TokenOptions options = {.vocabulary_size = kAnyVocabulary};
   models::ModelOptions sizes;
   if (is_made || request.vocabulary_size.has_value()) {
     options.vocabulary_size = request.vocabulary_size ? *request.vocabulary_size : folder.greatest_token() + 1;

@@ -30,6 +30,10 @@ class Dataset {
   // c10::ValueError for no indices or one that is not in 0..size-1.
   virtual models::Batch training_batch(at::IntArrayRef indices) const = 0;
   virtual models::Batch held_out_batch(at::IntArrayRef indices) const = 0;
+
+  // All targets are in 0..class_bound()-1. None: they are no integers, or to know it would be to read token files to
+  // their ends. Reads all targets. Throws CorruptInputError naming file and byte of one below 0.
+  virtual std::optional<int64_t> class_bound() const = 0;
 };
 
 // Throws c10::ValueError unless there are indices and each is in 0..size-1.

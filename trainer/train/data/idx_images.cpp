@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string_view>
 #include <vector>
@@ -104,5 +105,9 @@ models::Batch IdxImages::batch(const Part& part, at::IntArrayRef indices) {
 models::Batch IdxImages::training_batch(at::IntArrayRef indices) const { return batch(training_, indices); }
 
 models::Batch IdxImages::held_out_batch(at::IntArrayRef indices) const { return batch(held_out_, indices); }
+
+std::optional<int64_t> IdxImages::class_bound() const {
+  return std::max(training_.labels.max().item<int64_t>(), held_out_.labels.max().item<int64_t>()) + 1;
+}
 
 }  // namespace narrowcast::data

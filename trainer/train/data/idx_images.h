@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "trainer/train/data/dataset.h"
@@ -44,6 +45,7 @@ class IdxImages : public Dataset {
   int64_t held_out_size() const override { return held_out_.labels.size(0); }
   models::Batch training_batch(at::IntArrayRef indices) const override;
   models::Batch held_out_batch(at::IntArrayRef indices) const override;
+  std::optional<int64_t> class_bound() const override;
 
  private:
   struct Part {

@@ -67,14 +67,16 @@ models::Batch converted(const models::Batch& samples) {
 // 0 if there are none.
 int64_t greatest_class(const MappedTensor& classes) {
   int64_t greatest = 0;
-  for (int64_t begin = 0; begin < classes.shape[0]; begin += kTargetsAtOnce) {
-    const at::Tensor some = empty_samples(classes, std::min(kTargetsAtOnce, classes.shape[0] - begin));
+  const int64_t at_once = std::max<int64_t>(1, kTargetsAtOnce / numbers_per_sample(classes));
+  for (int64_t begin = 0; begin < classes.shape[0]; begin += at_once) {
+    const at::Tensor some = empty_samples(classes, std::min(at_once, classes.shape[0] - begin));
     copy_samples(classes, begin, some.size(0), some.mutable_data_ptr());
-    const at::Tensor targets = as_targets(some);
+    const at::Tensor targets = as_targets(some).flatten();
     const auto least = targets.argmin().item<int64_t>();
-    NARROWCAST_CHECK_INPUT(targets[least].item<int64_t>() >= 0, classes.path(), ": byte ",
-                           classes.begin + (begin + least) * sample_bytes(classes), ": has the class ",
-                           targets[least].item<int64_t>(), ", but classes count from 0");
+    NARROWCAST_CHECK_INPUT(
+        targets[least].item<int64_t>() >= 0, classes.path(), ": byte ",
+        classes.begin + begin * sample_bytes(classes) + least * static_cast<int64_t>(c10::elementSize(classes.dtype)),
+        ": has the class ", targets[least].item<int64_t>(), ", but classes count from 0");
     greatest = std::max(greatest, targets.max().item<int64_t>());
   }
   return greatest;
@@ -188,11 +190,10 @@ bool TensorFolder::has_pixels() const {
   return dtype == at::kByte || c10::isFloatingType(dtype);
 }
 
-int64_t TensorFolder::classes() const {
-  const MappedTensor& first = training_.shards().front().targets;
-  TORCH_CHECK_VALUE(c10::isIntegralType(first.dtype, /*includeBool=*/true) && first.shape.size() == 1, "data: classes ",
-                    "must be one integer per sample, but the targets of ", name_, " are ", first.dtype,
-                    " of the shape ", at::IntArrayRef(first.shape));
+std::optional<int64_t> TensorFolder::class_bound() const {
+  if (!c10::isIntegralType(training_.shards().front().targets.dtype, /*includeBool=*/true)) {
+    return std::nullopt;
+  }
   int64_t greatest = 0;
   for (const TensorPart* part : {&training_, &validation_}) {
     for (const TensorShard& shard : part->shards()) {
@@ -200,6 +201,14 @@ int64_t TensorFolder::classes() const {
     }
   }
   return greatest + 1;
+}
+
+int64_t TensorFolder::classes() const {
+  const MappedTensor& first = training_.shards().front().targets;
+  TORCH_CHECK_VALUE(c10::isIntegralType(first.dtype, /*includeBool=*/true) && first.shape.size() == 1, "data: classes ",
+                    "must be one integer per sample, but the targets of ", name_, " are ", first.dtype,
+                    " of the shape ", at::IntArrayRef(first.shape));
+  return class_bound().value();
 }
 
 models::Batch TensorFolder::training_batch(at::IntArrayRef indices) const {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,8 @@ class TensorFolder : public Dataset {
 
   // Numbers per sample of the inputs.
   int64_t inputs_per_sample() const;
-  // The greatest target plus one. Reads all targets. Throws c10::ValueError naming the folder unless they are one
-  // integer per sample, and CorruptInputError naming file and byte for one below 0.
+  // The bound of classes. Throws as class_bound does, and c10::ValueError naming the folder unless they are one integer
+  // per sample.
   int64_t classes() const;
   // Whether a classifier takes the inputs: uint8 or floats.
   bool has_pixels() const;
@@ -65,6 +66,7 @@ class TensorFolder : public Dataset {
   int64_t held_out_size() const override { return validation_.size(); }
   models::Batch training_batch(at::IntArrayRef indices) const override;
   models::Batch held_out_batch(at::IntArrayRef indices) const override;
+  std::optional<int64_t> class_bound() const override;
 
  private:
   TensorFolder(const std::string& folder, DataFormat format, const DataFiles& files);

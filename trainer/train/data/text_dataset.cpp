@@ -105,6 +105,8 @@ models::Batch TextDataset::held_out_batch(at::IntArrayRef indices) const {
   return batch(split_.held_out, held_out_.starts(indices));
 }
 
+std::optional<int64_t> TextDataset::class_bound() const { return int64_t{std::ranges::max(corpus_.tokens())} + 1; }
+
 models::Batch TextDataset::batch(const std::vector<TextSegment>& segments,
                                  const std::vector<WindowStart>& starts) const {
   const at::Tensor windows = at::empty({static_cast<int64_t>(starts.size()), context_ + 1}, at::kLong);

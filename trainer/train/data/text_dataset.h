@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,7 @@ class TextDataset : public Dataset {
   int64_t held_out_size() const override { return held_out_.size(); }
   models::Batch training_batch(at::IntArrayRef indices) const override;
   models::Batch held_out_batch(at::IntArrayRef indices) const override;
+  std::optional<int64_t> class_bound() const override;
 
  private:
   models::Batch batch(const std::vector<TextSegment>& segments, const std::vector<WindowStart>& starts) const;

@@ -223,6 +223,11 @@ models::Batch TokenDataset::held_out_batch(at::IntArrayRef indices) const {
   return batch(folder_.validation(), held_out_.starts(indices));
 }
 
+std::optional<int64_t> TokenDataset::class_bound() const {
+  const bool is_known = options_.vocabulary_size != kAnyVocabulary;
+  return is_known ? std::optional(options_.vocabulary_size) : std::nullopt;
+}
+
 models::Batch TokenDataset::batch(const std::vector<TokenFile>& files, const std::vector<WindowStart>& starts) const {
   const int64_t length = options_.context + 1;
   const at::Tensor windows = at::empty({static_cast<int64_t>(starts.size()), length}, at::kLong);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +73,9 @@ class TokenFolder {
   std::vector<TokenFile> validation_;
 };
 
+// A vocabulary that all tokens are in.
+inline constexpr int64_t kAnyVocabulary = std::numeric_limits<int64_t>::max();
+
 // What a TokenFolder does not say.
 struct TokenOptions {
   int64_t context = 1;          // 1..2^32
@@ -89,6 +94,7 @@ class TokenDataset : public Dataset {
   int64_t held_out_size() const override { return held_out_.size(); }
   models::Batch training_batch(at::IntArrayRef indices) const override;
   models::Batch held_out_batch(at::IntArrayRef indices) const override;
+  std::optional<int64_t> class_bound() const override;
 
  private:
   models::Batch batch(const std::vector<TokenFile>& files, const std::vector<WindowStart>& starts) const;

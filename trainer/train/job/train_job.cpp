@@ -91,6 +91,17 @@ std::optional<int64_t> vocabulary_size_of(const TrainJob& job, const std::option
   return in_file == initial->options.end() ? std::nullopt : std::optional(in_file->second);
 }
 
+// Of a module that learns classes: it must have logits for all that the data has, as the first pass shows.
+void expect_classes(const JobInputs& inputs) {
+  auto* const model = dynamic_cast<models::ScriptModel*>(inputs.model.get());
+  if (model == nullptr || model->loss() != models::Loss::kCrossEntropy) {
+    return;
+  }
+  if (const std::optional<int64_t> classes = inputs.dataset->class_bound()) {
+    model->expect_classes(*classes);
+  }
+}
+
 // Puts into `inputs` what was read, and the model that fits it.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
@@ -115,6 +126,7 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
   inputs.data_hash = read.hash;
   inputs.vocabulary = std::move(read.vocabulary);
   inputs.bigram_entropy = read.bigram_entropy;
+  expect_classes(inputs);
   if (initial) {
     files::load_initial_state(*initial, *inputs.model);
     inputs.init_hash = files::hash_of_file(job.init_from);

@@ -75,6 +75,7 @@ TEST_F(IdxFolder, GivesTheDrawnDigitsWithTheirLabels) {
   EXPECT_EQ(images.training_size(), 6);
   EXPECT_EQ(images.held_out_size(), 3);
   EXPECT_EQ(images.pixels(), 20);
+  EXPECT_EQ(images.class_bound(), 8);
   const models::Batch batch = images.training_batch({2, 0, 2});
   EXPECT_EQ(batch.inputs.sizes(), at::IntArrayRef({3, 5, 4}));
   EXPECT_EQ(batch.inputs.scalar_type(), at::kByte);

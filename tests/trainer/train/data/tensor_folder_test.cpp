@@ -139,6 +139,23 @@ TEST_P(TensorFolders, ClassesAreIntegersFrom0) {
             folder / "validation" + byte + ": has the class -1, but classes count from 0");
 }
 
+// Several to a sample, as of tokens or pixels.
+TEST_P(TensorFolders, ClassesHaveABound) {
+  EXPECT_EQ(open().class_bound(), 14);
+  rewrite("train", inputs_of(0, 12), at::arange(24).view({12, 2}));
+  rewrite("validation", inputs_of(0, 2), at::tensor({7, 5, 3, -100}, at::kLong).view({2, 2}));
+  if (!is_npy()) {
+    write_tensors(folder, "train-1", inputs_of(0, 1), at::ones({1, 2}, at::kLong));
+    write_tensors(folder, "train-1b", inputs_of(0, 0), at::ones({0, 2}, at::kLong));
+    write_tensors(folder, "train-2", inputs_of(0, 1), at::ones({1, 2}, at::kLong));
+  }
+  const std::string byte = is_npy() ? "_targets.npy: byte 152" : ".safetensors: byte 160";
+  EXPECT_EQ(error_message<CorruptInputError>([&] { open().class_bound(); }),
+            folder / "validation" + byte + ": has the class -100, but classes count from 0");
+  rewrite("validation", inputs_of(0, 2), at::ones({2, 2}, at::kLong));
+  EXPECT_EQ(open().class_bound(), 24);
+}
+
 TEST_P(TensorFolders, EveryCutIsNamed) {
   const std::string name = is_npy() ? "validation_inputs.npy" : "validation.safetensors";
   const std::string whole = files::read_file(folder / name);
@@ -237,6 +254,7 @@ TEST(Bools, OtherBytesAreNamedWhereTheyAreRead) {
   EXPECT_EQ(error_message<c10::ValueError>([&] { tensors.classes(); }),
             "data: classes must be one integer per sample, but the targets of " + folder.path().string() +
                 " are Float of the shape [2]");
+  EXPECT_EQ(tensors.class_bound(), std::nullopt);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include <narrowcast/errors.h>
@@ -19,11 +18,9 @@ namespace {
 
 using namespace narrowcast::testing;
 
-constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-
 std::vector<int64_t> tokens_of(const TokenFile& file) {
   std::vector<int64_t> tokens(static_cast<size_t>(file.size()));
-  file.copy(0, file.size(), kAny, tokens.data());
+  file.copy(0, file.size(), kAnyVocabulary, tokens.data());
   return tokens;
 }
 
@@ -193,6 +190,7 @@ TEST(TokenDataset, SamplesAreThoseOfTheSameText) {
   const std::vector<int64_t> held_out = range(0, text.held_out_size());
   EXPECT_TRUE(tokens.held_out_batch(held_out).inputs.equal(text.held_out_batch(held_out).inputs));
   EXPECT_TRUE(tokens.held_out_batch(held_out).targets.equal(text.held_out_batch(held_out).targets));
+  EXPECT_EQ(text.class_bound(), text.corpus().vocabulary().size());
 }
 
 class SmallTokens : public ::testing::Test {
@@ -208,9 +206,10 @@ class SmallTokens : public ::testing::Test {
 };
 
 TEST_F(SmallTokens, TargetsAreTheNextTokens) {
-  const TokenDataset tokens = open({.context = 2, .vocabulary_size = kAny});
+  const TokenDataset tokens = open({.context = 2, .vocabulary_size = kAnyVocabulary});
   EXPECT_EQ(tokens.training_size(), 2);
   EXPECT_EQ(tokens.held_out_size(), 2);
+  EXPECT_EQ(tokens.class_bound(), std::nullopt);
   const models::Batch batch = tokens.training_batch({1, 0});
   EXPECT_TRUE(batch.inputs.equal(at::tensor({11, 12, 10, 11}, at::kLong).view({2, 2})));
   EXPECT_TRUE(batch.targets.equal(at::tensor({12, 13, 11, 12}, at::kLong).view({2, 2})));
@@ -218,18 +217,19 @@ TEST_F(SmallTokens, TargetsAreTheNextTokens) {
 }
 
 TEST_F(SmallTokens, AContextThatNoFileHoldsIsNamed) {
-  EXPECT_NO_THROW(open({.context = 3, .vocabulary_size = kAny}));
-  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 4, .vocabulary_size = kAny}); }),
+  EXPECT_NO_THROW(open({.context = 3, .vocabulary_size = kAnyVocabulary}));
+  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 4, .vocabulary_size = kAnyVocabulary}); }),
             folder.path().string() + ": none of its training files has more tokens than context = 4");
   folder.write("val.bin", bytes_of<uint16_t>({20}));
-  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 1, .vocabulary_size = kAny}); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 1, .vocabulary_size = kAnyVocabulary}); }),
             folder.path().string() + ": none of its validation files has more tokens than context = 1");
-  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 0, .vocabulary_size = kAny}); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 0, .vocabulary_size = kAnyVocabulary}); }),
             "context must be in 1..4294967296, but is 0");
 }
 
 TEST_F(SmallTokens, OnlyWhatIsReadIsComparedWithTheVocabulary) {
   const TokenDataset tokens = open({.context = 1, .vocabulary_size = 12});
+  EXPECT_EQ(tokens.class_bound(), 12);
   EXPECT_NO_THROW(tokens.training_batch({0}));
   EXPECT_EQ(error_message<CorruptInputError>([&] { tokens.training_batch({1}); }),
             folder / "train.bin" + ": byte 4: has the token 12, but the vocabulary has 12 tokens, 0..11");

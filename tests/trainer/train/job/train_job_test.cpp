@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include <narrowcast/errors.h>
+#include "tests/support/data_files.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpt2_weights.h"
 #include "tests/trainer/train/files/script_fixtures.h"
@@ -246,6 +247,28 @@ TEST(RunJob, RefusesAModuleThatCannotBeTrained) {
   EXPECT_THROW(make_inputs(job), CorruptInputError);
   job.model = folder / "none.pt";
   EXPECT_THROW(make_inputs(job), c10::ValueError);
+}
+
+// The wrong target is the last one that is held out, or it is none of ours.
+TEST(RunJob, LooksThroughAllClassesFirst) {
+  const TemporaryFolder folder;
+  const TemporaryFolder tensors;
+  const auto with = [&](int64_t last, const char* forward) {
+    at::Tensor targets = at::arange(40, at::kLong) % 10;
+    testing::write_tensors(tensors, "train", at::ones({40, 8, 8}, at::kByte), targets);
+    targets[39] = last;
+    testing::write_tensors(tensors, "validation", at::ones({40, 8, 8}, at::kByte), targets);
+    TrainJob job = testing::module_job(folder, forward);
+    job.data = {tensors.path().string()};
+    job.dry_run = true;
+    return run_alone(job).exit_code;
+  };
+  EXPECT_EQ(with(9, testing::kPredicts), program::kSuccess);
+  EXPECT_THAT(testing::error_message<c10::ValueError>([&] { with(10, testing::kPredicts); }),
+              HasSubstr("net.pt: has logits for 10 classes, but the data need 11"));
+  EXPECT_THAT(testing::error_message<CorruptInputError>([&] { with(-100, testing::kPredicts); }),
+              HasSubstr(": has the class -100, but classes count from 0"));
+  EXPECT_EQ(with(-100, testing::kGivesLoss), program::kSuccess);
 }
 
 TEST(RunJob, VerifiesInsteadOfTraining) {
