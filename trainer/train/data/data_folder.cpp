@@ -1,5 +1,6 @@
 #include "trainer/train/data/data_folder.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <fnmatch.h>
 
@@ -48,6 +49,10 @@ bool matches(const Patterns& patterns, const std::string& name) {
       patterns, [&](const std::string& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
 }
 
+bool has_file(const FormatRow& row, const std::string& name) {
+  return matches(row.training, name) || matches(row.validation, name);
+}
+
 // Sorted; none if it cannot be read.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
@@ -58,6 +63,20 @@ std::vector<std::string> names_in(const std::string& folder) {
   }
   std::ranges::sort(names);
   return names;
+}
+
+// One file of several that belong together is no text, whatever it holds.
+void check_no_part(const std::string& path) {
+  std::error_code ignored;  // What cannot be looked up cannot be read either, and that says why.
+  if (!fs::exists(path, ignored) || fs::is_directory(path, ignored)) {
+    return;
+  }
+  const fs::path folder = fs::path(path).parent_path();
+  for (const FormatRow& row : format_rows()) {
+    TORCH_CHECK_VALUE(!has_file(row, fs::path(path).filename()), "data: ", path,
+                      " has the name of one of a folder's ", row.description, ": name the folder, ",
+                      folder.empty() ? "." : folder.string(), ", instead");
+  }
 }
 
 std::vector<std::string> paths_of(const std::string& folder, const Patterns& patterns) {
@@ -80,6 +99,7 @@ std::string idx_labels_name(const std::string& part) { return part + "-labels-id
 std::string npy_ending(const std::string& tensor) { return "_" + tensor + ".npy"; }
 
 DataFormat format_of(const std::vector<std::string>& paths) {
+  std::ranges::for_each(paths, check_no_part);
   if (paths.size() != 1) {
     return DataFormat::kText;
   }
@@ -87,7 +107,7 @@ DataFormat format_of(const std::vector<std::string>& paths) {
   std::string first;
   for (const std::string& name : names_in(paths[0])) {
     for (const FormatRow& row : format_rows()) {
-      if (!matches(row.training, name) && !matches(row.validation, name)) continue;
+      if (!has_file(row, name)) continue;
       NARROWCAST_CHECK_INPUT(found == nullptr || found == &row, paths[0], ": holds data of two formats, ",
                              in_quotes(first), " and ", in_quotes(name), ": a folder for each, please");
       found = &row;

@@ -35,8 +35,9 @@ inline constexpr const char* kTargets = "targets";
 std::string npy_ending(const std::string& tensor);
 
 // What `paths` hold: of one folder what its files' names say (not those of folders below it), of all else text. Throws
-// CorruptInputError naming two files of one folder whose formats differ. What cannot be looked up is text: reading it
-// says why.
+// CorruptInputError naming two files of one folder whose formats differ, and c10::ValueError naming a file that is given
+// instead of its folder: one that is called as those of a format are. What cannot be looked up is text: reading it says
+// why.
 DataFormat format_of(const std::vector<std::string>& paths);
 
 // The name of a format for people: "token files".

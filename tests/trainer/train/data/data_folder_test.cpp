@@ -32,7 +32,22 @@ TEST_P(DataFormats, GoByTheFilesNames) {
   folder.write(GetParam().file, "");
   EXPECT_EQ(format_of({folder.path().string()}), GetParam().format);
   EXPECT_EQ(format_of({folder.path().string(), folder.path().string()}), DataFormat::kText);
-  EXPECT_EQ(format_of({folder / GetParam().file}), DataFormat::kText);
+}
+
+// Several files are text as well, and a folder among them.
+TEST_P(DataFormats, AFileInsteadOfItsFolderIsNamed) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write(GetParam().file, "a\0b");
+  const std::string text = folder.write("a.txt", "text");
+  for (const std::vector<std::string>& paths : {std::vector{file}, {text, file}, {folder.path().string(), file}}) {
+    const std::string message = error_message<c10::ValueError>([&] { EXPECT_EQ(format_of(paths), DataFormat::kText); });
+    if (GetParam().format == DataFormat::kText) {
+      EXPECT_EQ(message, "nothing was thrown");
+    } else {
+      EXPECT_EQ(message, "data: " + file + " has the name of one of a folder's " + describe(GetParam().format) +
+                             ": name the folder, " + folder.path().string() + ", instead");
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
