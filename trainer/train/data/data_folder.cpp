@@ -53,13 +53,17 @@ bool has_file(const FormatRow& row, const std::string& name) {
   return matches(row.training, name) || matches(row.validation, name);
 }
 
-// Sorted; none if it cannot be read.
+// Sorted, without hidden ones, which other systems leave beside files ("._train.bin"); none if it cannot be opened.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
+  fs::directory_iterator entry(folder, error);
+  while (!error && entry != fs::directory_iterator()) {
+    if (const std::string name = entry->path().filename(); !name.starts_with('.')) {
+      names.push_back(name);
+    }
+    entry.increment(error);
+    NARROWCAST_CHECK_INPUT(!error, folder, ": cannot be read to its end: ", error.message());
   }
   std::ranges::sort(names);
   return names;
@@ -73,9 +77,8 @@ void check_no_part(const std::string& path) {
   }
   const fs::path folder = fs::path(path).parent_path();
   for (const FormatRow& row : format_rows()) {
-    TORCH_CHECK_VALUE(!has_file(row, fs::path(path).filename()), "data: ", path,
-                      " has the name of one of a folder's ", row.description, ": name the folder, ",
-                      folder.empty() ? "." : folder.string(), ", instead");
+    TORCH_CHECK_VALUE(!has_file(row, fs::path(path).filename()), "data: ", path, " has the name of one of a folder's ",
+                      row.description, ": name the folder, ", folder.empty() ? "." : folder.string(), ", instead");
   }
 }
 

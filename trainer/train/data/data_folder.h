@@ -34,10 +34,10 @@ inline constexpr const char* kTargets = "targets";
 // What the name of such a tensor's NPY file ends with: "_inputs.npy".
 std::string npy_ending(const std::string& tensor);
 
-// What `paths` hold: of one folder what its files' names say (not those of folders below it), of all else text. Throws
-// CorruptInputError naming two files of one folder whose formats differ, and c10::ValueError naming a file that is given
-// instead of its folder: one that is called as those of a format are. What cannot be looked up is text: reading it says
-// why.
+// What `paths` hold: of one folder what its files' names say (not those of hidden ones, nor of folders below it), of
+// all else text. Throws CorruptInputError naming two files of one folder whose formats differ, or a folder that cannot
+// be read to its end, and c10::ValueError naming a file that is given instead of its folder: one that is called as
+// those of a format are. What cannot be looked up is text: reading it says why.
 DataFormat format_of(const std::vector<std::string>& paths);
 
 // The name of a format for people: "token files".
@@ -50,7 +50,8 @@ struct DataFiles {
 };
 
 // The files of the format, which is neither text nor IDX, in a folder. Throws CorruptInputError naming the folder and
-// the names that are missing if one of the parts has no file, or a file's name says both.
+// the names that are missing if one of the parts has no file, a file's name says both, or the folder cannot be read to
+// its end.
 DataFiles list_files(const std::string& folder, DataFormat format);
 
 }  // namespace narrowcast::data

@@ -86,10 +86,11 @@ TEST(DataFormatOf, TwoFormatsInOneFolderAreNamed) {
 
 TEST(ListFiles, SortsEachPartByName) {
   const TemporaryFolder folder;
-  for (const std::string name :
-       {"x_train_10.bin", "x_train_02.bin", "x_val_0.bin", "other.bin", "below/x_train_1.bin"}) {
+  for (const std::string name : {"x_train_10.bin", "x_train_02.bin", "x_val_0.bin", "other.bin", "below/x_train_1.bin",
+                                 "._x_train_1.bin", ".train.safetensors"}) {
     folder.write(name, "");
   }
+  EXPECT_EQ(format_of({folder.path().string()}), DataFormat::kTokens);
   const DataFiles files = list_files(folder.path().string(), DataFormat::kTokens);
   EXPECT_EQ(files.training, std::vector<std::string>({folder / "x_train_02.bin", folder / "x_train_10.bin"}));
   EXPECT_EQ(files.validation, std::vector<std::string>({folder / "x_val_0.bin"}));
