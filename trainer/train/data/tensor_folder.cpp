@@ -113,6 +113,8 @@ void check_shard(const TensorShard& shard) {
 MappedTensor take(std::map<std::string, MappedTensor>& tensors, const std::string& path, const char* name) {
   const auto found = tensors.find(name);
   NARROWCAST_CHECK_INPUT(found != tensors.end(), path, ": byte 8: the header has no tensor '", name, "'");
+  NARROWCAST_CHECK_INPUT(found->second.dtype != at::kUInt64, path, ": byte ", found->second.begin, ": tensor '", name,
+                         "' has the dtype U64, of which int64, as modules look things up, does not hold all numbers");
   return std::move(found->second);
 }
 

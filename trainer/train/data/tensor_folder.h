@@ -47,7 +47,7 @@ class TensorPart {
 class TensorFolder : public Dataset {
  public:
   // Throws as list_files, files::map_safetensors, files::map_npy and TensorPart do, and CorruptInputError naming file
-  // and name if a tensor is missing, or if validation has other dtypes or shapes than training.
+  // and name if a tensor is missing or of uint64, or if validation has other dtypes or shapes than training.
   TensorFolder(const std::string& folder, DataFormat format)
       : TensorFolder(folder, format, list_files(folder, format)) {}
 

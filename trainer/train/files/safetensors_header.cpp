@@ -20,15 +20,20 @@ using Json = nlohmann::json;
 
 constexpr const char* kMetadataKey = "__metadata__";
 
-constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kDtypes = {{
+constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 15> kDtypes = {{
     {"F64", c10::ScalarType::Double},
     {"F32", c10::ScalarType::Float},
     {"F16", c10::ScalarType::Half},
     {"BF16", c10::ScalarType::BFloat16},
+    {"F8_E5M2", c10::ScalarType::Float8_e5m2},
+    {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
     {"I64", c10::ScalarType::Long},
     {"I32", c10::ScalarType::Int},
     {"I16", c10::ScalarType::Short},
     {"I8", c10::ScalarType::Char},
+    {"U64", c10::ScalarType::UInt64},
+    {"U32", c10::ScalarType::UInt32},
+    {"U16", c10::ScalarType::UInt16},
     {"U8", c10::ScalarType::Byte},
     {"BOOL", c10::ScalarType::Bool},
 }};

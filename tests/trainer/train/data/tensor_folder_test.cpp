@@ -184,10 +184,25 @@ TEST(SafetensorsFolder, OtherTensorsAreLeftAlone) {
   for (const std::string name : {"train.safetensors", "validation.safetensors"}) {
     files::write_safetensors(
         folder / name,
-        {.tensors = {{"inputs", at::ones({1, 1})}, {"targets", at::ones({1})}, {"ids", at::ones({9}, at::kLong)}},
+        {.tensors = {{"inputs", at::ones({1, 1})},
+                     {"targets", at::ones({1})},
+                     {"ids", at::ones({9}, at::kInt).to(at::kUInt64)},
+                     {"scales", at::ones({9}).to(at::kFloat8_e4m3fn)}},
          .metadata = {{"made", "by hand"}}});
   }
   EXPECT_EQ(TensorFolder(folder.path().string(), DataFormat::kSafetensors).training_size(), 1);
+}
+
+TEST(SafetensorsFolder, WhatInt64CannotHoldIsNamed) {
+  const TemporaryFolder folder;
+  for (const std::string name : {"train", "validation"}) {
+    write_tensors(folder, name, at::ones({1, 1}), at::ones({1}, at::kInt).to(at::kUInt64));
+  }
+  EXPECT_EQ(
+      error_message<CorruptInputError>([&] { TensorFolder(folder.path().string(), DataFormat::kSafetensors); }),
+      folder / "train.safetensors" +
+          ": byte 136: tensor 'targets' has the dtype U64, of which int64, as modules look things up, does not hold all "
+          "numbers");
 }
 
 TEST(NpyFolder, AFileWithoutItsFellowIsNamed) {
@@ -224,6 +239,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, Conversions,
     ::testing::Values(Conversion{at::kDouble, at::kFloat, at::kFloat}, Conversion{at::kFloat, at::kFloat, at::kFloat},
                       Conversion{at::kHalf, at::kFloat, at::kFloat}, Conversion{at::kBFloat16, at::kFloat, at::kFloat},
+                      Conversion{at::kFloat8_e5m2, at::kFloat, at::kFloat},
+                      Conversion{at::kFloat8_e4m3fn, at::kFloat, at::kFloat},
+                      Conversion{at::kUInt32, at::kLong, at::kLong}, Conversion{at::kUInt16, at::kLong, at::kLong},
                       Conversion{at::kLong, at::kLong, at::kLong}, Conversion{at::kInt, at::kLong, at::kLong},
                       Conversion{at::kShort, at::kLong, at::kLong}, Conversion{at::kChar, at::kLong, at::kLong},
                       Conversion{at::kByte, at::kByte, at::kLong}, Conversion{at::kBool, at::kBool, at::kLong}));
