@@ -102,6 +102,12 @@ models::StateDict without_gpt2_extras(const std::string& path, const models::Sta
   return plain;
 }
 
+models::StateDict with_positions_of(models::StateDict tensors, const models::StateDict& to) {
+  at::Tensor& positions = tensors.at(kPositionEmbedding);
+  positions = positions.slice(/*dim=*/0, /*start=*/0, to.at(kPositionEmbedding).size(0));
+  return tensors;
+}
+
 models::ModelOptions gpt2_options(const std::string& path, const models::StateDict& tensors) {
   const at::Tensor& tokens = matrix(path, tensors, kTokenEmbedding);
   const at::Tensor& positions = matrix(path, tensors, kPositionEmbedding);

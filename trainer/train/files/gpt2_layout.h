@@ -34,6 +34,10 @@ bool has_gpt2_layout(const models::StateDict& tensors);
 // there twice.
 models::StateDict without_gpt2_extras(const std::string& path, const models::StateDict& tensors);
 
+// The tensors for a model of at most as many positions: the first rows of the position embedding, as many as its state
+// `to` has, as nanoGPT's crop_block_size leaves them. Both are in that layout.
+models::StateDict with_positions_of(models::StateDict tensors, const models::StateDict& to);
+
 // The options of models::Gpt that follow from the shapes of such tensors: all but the number of heads. Throws
 // CorruptInputError naming `path` and an embedding that is missing or no matrix.
 models::ModelOptions gpt2_options(const std::string& path, const models::StateDict& tensors);

@@ -324,6 +324,9 @@ models::ModelOptions options_with(const InitialState& initial, const models::Mod
   models::ModelOptions options = initial.options;
   for (const auto& [name, value] : given) {
     const auto [option, is_new] = options.emplace(name, value);
+    if (initial.has_gpt2_layout && name == "context" && value < option->second) {
+      option->second = value;  // load_initial_state takes the first positions.
+    }
     TORCH_CHECK_VALUE(option->second == value, name, ": is ", value, ", but ", option->second, " in ", initial.path,
                       ", which init_from names");
   }
@@ -337,7 +340,9 @@ void check_size(const InitialState& initial, const std::string& model, const mod
 void load_initial_state(const InitialState& initial, models::Model& model) {
   const models::StateDict own = state_of(model);
   const models::StateDict state = initial.has_gpt2_layout ? in_gpt2_layout(own) : own;
-  copy_state(initial.path, widened(initial.tensors, state), state);
+  const models::StateDict tensors =
+      initial.has_gpt2_layout ? with_positions_of(initial.tensors, state) : initial.tensors;
+  copy_state(initial.path, widened(tensors, state), state);
 }
 
 SavedScript load_script(const std::string& path) {

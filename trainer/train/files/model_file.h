@@ -73,15 +73,16 @@ struct InitialState {
 InitialState read_initial_state(const std::string& path, const std::string& model);
 
 // The options of a model that begins with it, `given` being those that were asked for. Throws c10::ValueError naming an
-// option that the file contradicts, and both values.
+// option that the file contradicts, and both values. The context of GPT-2 may be shorter than the file's.
 models::ModelOptions options_with(const InitialState& initial, const models::ModelOptions& given);
 
 // Throws CorruptInputError naming the path if a model with these options, all of which are known, would have far more
 // parameters than the file: it is not made then. c10::ValueError as models::count_parameters.
 void check_size(const InitialState& initial, const std::string& model, const models::ModelOptions& options);
 
-// Makes it the model's parameters and buffers; F16 and BF16 become float32. Throws CorruptInputError naming the path
-// and a tensor that is missing, is none of the model's, or has another shape or dtype; nothing is changed then.
+// Makes it the model's parameters and buffers; F16 and BF16 become float32, and of GPT-2's positions the first are
+// taken, as many as the model has. Throws CorruptInputError naming the path and a tensor that is missing, is none of
+// the model's, or has another shape or dtype; nothing is changed then.
 void load_initial_state(const InitialState& initial, models::Model& model);
 
 // Parameters and buffers by name; of a tensor registered under several names only the first.

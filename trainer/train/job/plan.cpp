@@ -61,6 +61,7 @@ void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
   if (inputs.init_hash.has_value()) {
     plan["init_from"] = job.init_from;
     plan["init_from_hash"] = hash_text(*inputs.init_hash);
+    if (inputs.init_context.has_value()) plan["init_from_context"] = *inputs.init_context;
   }
   const auto& [dropout, label_smoothing] = job.regularization;
   if (dropout > 0) plan["dropout"] = dropout;

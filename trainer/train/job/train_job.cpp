@@ -91,6 +91,15 @@ std::optional<int64_t> vocabulary_size_of(const TrainJob& job, const std::option
   return in_file == initial->options.end() ? std::nullopt : std::optional(in_file->second);
 }
 
+// The context of the file of the first parameters, if the model's is shorter.
+std::optional<int64_t> longer_context(const files::InitialState& initial, const models::Model& model) {
+  const models::ModelOptions own = model.options();
+  const auto of_file = initial.options.find("context");
+  const auto of_model = own.find("context");
+  const bool are_known = of_file != initial.options.end() && of_model != own.end();
+  return are_known && of_file->second > of_model->second ? std::optional(of_file->second) : std::nullopt;
+}
+
 // Of a module that learns classes: it must have logits for all that the data has, as the first pass shows.
 void expect_classes(const JobInputs& inputs) {
   auto* const model = dynamic_cast<models::ScriptModel*>(inputs.model.get());
@@ -130,6 +139,7 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
   if (initial) {
     files::load_initial_state(*initial, *inputs.model);
     inputs.init_hash = files::hash_of_file(job.init_from);
+    inputs.init_context = longer_context(*initial, *inputs.model);
   }
 }
 

@@ -96,6 +96,7 @@ struct JobInputs {
   std::shared_ptr<const files::SavedScript> script;  // that the model shares; null: a bundled one
   std::optional<uint64_t> script_hash;               // of its file
   std::optional<uint64_t> init_hash;                 // of the file of the first parameters; none: they are random
+  std::optional<int64_t> init_context;               // of that file, if the model takes its first positions only
   at::Device device = at::kCPU;                      // where the model is trained
   std::string data_name;                             // what was read, for people
   std::optional<uint64_t> data_hash;                 // of the content of what was read

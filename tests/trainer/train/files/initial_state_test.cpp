@@ -137,6 +137,18 @@ TEST_F(InitialStateTest, AFlagThatContradictsTheFileIsNamedWithBothValues) {
   EXPECT_EQ(wrong_use("gpt"), "gpt: option heads must be given for a width that is no multiple of 64, but width is 16");
 }
 
+TEST_F(InitialStateTest, AShorterContextHasTheFirstPositions) {
+  write(gpt2_weights());
+  const auto model = load("gpt", {{"heads", 4}, {"context", 3}});
+  EXPECT_EQ(model->options().at("context"), 3);
+  const at::Tensor positions = model->named_parameters()["position_embedding.weight"];
+  EXPECT_TRUE(positions.equal(gpt2_weights().at("wpe.weight").slice(0, 0, 3)));
+  EXPECT_EQ(wrong_use("gpt", {{"heads", 4}, {"context", 9}}),
+            "context: is 9, but 8 in " + path + ", which init_from names");
+  save("char_gpt", kSmallGpt2);
+  EXPECT_EQ(wrong_use("char_gpt", {{"context", 3}}), "context: is 3, but 8 in " + path + ", which init_from names");
+}
+
 TEST_F(InitialStateTest, WrongTensorsAreNamed) {
   EXPECT_EQ(corruption_after([](models::StateDict& tensors) { tensors.erase("h.0.mlp.c_fc.bias"); }),
             "the model's tensor 'h.0.mlp.c_fc.bias' is missing");

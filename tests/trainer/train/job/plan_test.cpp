@@ -10,8 +10,10 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
 #include "tests/support/error_message.h"
+#include "tests/support/gpt2_weights.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/files/safetensors.h"
 
 namespace narrowcast::job {
 namespace {
@@ -81,6 +83,22 @@ TEST(Plan, SaysWhatATrainingBeginsWith) {
   for (const char* const name : {"init_from_hash", "dropout", "label_smoothing"}) {
     EXPECT_EQ(entry_role(plan, name), EntryRole::kSetting) << name;
   }
+}
+
+TEST(Plan, SaysOfWhichContextAShorterOneIsAPart) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.model = "gpt";
+  job.init_from = folder / "gpt2.safetensors";
+  files::write_safetensors(job.init_from, {.tensors = testing::gpt2_weights({.vocabulary = 40}), .metadata = {}});
+  job.model_options = {{"heads", 4}, {"context", 8}};
+  EXPECT_FALSE(make_plan(job, make_inputs(job), 1).contains("init_from_context"));
+  job.model_options["context"] = 5;
+  const nlohmann::json plan = make_plan(job, make_inputs(job), 1);
+  EXPECT_EQ(plan["init_from_context"], 8);
+  EXPECT_EQ(plan["model_options"]["context"], 5);
+  EXPECT_EQ(plan["tokens_per_step"], 6 * 5);
+  EXPECT_EQ(entry_role(plan, "init_from_context"), EntryRole::kFree);
 }
 
 TEST(Plan, DiffersWhereTrainingsWould) {
