@@ -207,7 +207,7 @@ void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& e
 // What a model draws in training, for dropout, each rank draws for itself.
 void seed_draws(const TrainJob& job, const JobInputs& inputs, int64_t rank) {
   if (inputs.script != nullptr || job.regularization.dropout > 0) {
-    at::manual_seed(static_cast<uint64_t>(job.seed + rank));
+    at::manual_seed(static_cast<uint64_t>(job.seed) + static_cast<uint64_t>(rank));
   }
 }
 
