@@ -12,11 +12,13 @@
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/train/data/data_folder.h"
+#include "trainer/train/files/mapped_file.h"
 
 namespace narrowcast::data {
 namespace {
 
 constexpr uint32_t kUnsignedByteMagic = 0x0800;  // the low byte is the number of dimensions
+constexpr int64_t kLabelsAt = 8;                 // the byte of the first label
 constexpr std::string_view kGzipMagic = "\x1f\x8b";
 
 // A big-endian 32-bit number at a byte offset.
@@ -36,20 +38,21 @@ at::Tensor read_idx(const std::string& path, size_t dimensions) {
   const std::string content = files::read_file(path);
   TORCH_CHECK_VALUE(!content.starts_with(kGzipMagic), path, ": is compressed by gzip: unpack it first (gunzip)");
   const size_t header_bytes = 4 + 4 * dimensions;
-  NARROWCAST_CHECK_INPUT(content.size() >= header_bytes, path, ": ", content.size(),
+  NARROWCAST_CHECK_INPUT(content.size() >= header_bytes, files::at_byte(std::ssize(content), path), content.size(),
                          " bytes are too few for an IDX file of ", dimensions, " dimension(s)");
   const uint32_t magic = number_at(content, 0);
-  NARROWCAST_CHECK_INPUT(magic == kUnsignedByteMagic + dimensions, path, ": has the magic number ", magic,
-                         ", but bytes of ", dimensions, " dimension(s) need ", kUnsignedByteMagic + dimensions);
+  NARROWCAST_CHECK_INPUT(magic == kUnsignedByteMagic + dimensions, files::at_byte(0, path), "has the magic number ",
+                         magic, ", but bytes of ", dimensions, " dimension(s) need ", kUnsignedByteMagic + dimensions);
   std::vector<int64_t> sizes;
   int64_t bytes = 1;
   for (size_t i = 0; i < dimensions; ++i) {
     sizes.push_back(number_at(content, 4 + 4 * i));
-    NARROWCAST_CHECK_INPUT(sizes.back() >= 1 && !__builtin_mul_overflow(bytes, sizes.back(), &bytes), path,
-                           ": has the sizes ", sizes, ", which cannot be");
+    NARROWCAST_CHECK_INPUT(sizes.back() >= 1 && !__builtin_mul_overflow(bytes, sizes.back(), &bytes),
+                           files::at_byte(4 + 4 * static_cast<int64_t>(i), path), "has the sizes ", sizes,
+                           ", which cannot be");
   }
   const auto data_bytes = static_cast<int64_t>(content.size() - header_bytes);
-  NARROWCAST_CHECK_INPUT(bytes == data_bytes, path, ": has the sizes ", sizes, ", so ", bytes,
+  NARROWCAST_CHECK_INPUT(bytes == data_bytes, files::at_byte(4, path), "has the sizes ", sizes, ", so ", bytes,
                          " bytes must follow them, but ", data_bytes, " do");
   return at::from_blob(const_cast<char*>(content.data() + header_bytes), sizes, at::kByte).clone();
 }
@@ -61,8 +64,8 @@ at::Tensor read_idx_images(const std::string& path) { return read_idx(path, 3); 
 at::Tensor read_idx_labels(const std::string& path, int64_t classes) {
   const at::Tensor labels = read_idx(path, 1).to(at::kLong);
   const int64_t index = labels.argmax().item<int64_t>();
-  NARROWCAST_CHECK_INPUT(labels[index].item<int64_t>() < classes, path, ": label ", index, " is ",
-                         labels[index].item<int64_t>(), ", but must be in 0..", classes - 1);
+  NARROWCAST_CHECK_INPUT(labels[index].item<int64_t>() < classes, files::at_byte(kLabelsAt + index, path), "label ",
+                         index, " is ", labels[index].item<int64_t>(), ", but must be in 0..", classes - 1);
   return labels;
 }
 
@@ -71,8 +74,8 @@ IdxImages::Part IdxImages::read_part(const IdxImagesOptions& options, const std:
   const std::string labels_path = folder / idx_labels_name(name);
   const Part part = {.images = read_idx_images(folder / idx_images_name(name)),
                      .labels = read_idx_labels(labels_path, options.classes)};
-  NARROWCAST_CHECK_INPUT(part.images.size(0) == part.labels.size(0), labels_path, ": has ", part.labels.size(0),
-                         " labels for ", part.images.size(0), " images");
+  NARROWCAST_CHECK_INPUT(part.images.size(0) == part.labels.size(0), files::at_byte(4, labels_path), "has ",
+                         part.labels.size(0), " labels for ", part.images.size(0), " images");
   return part;
 }
 
@@ -82,8 +85,10 @@ IdxImages::IdxImages(const IdxImagesOptions& options) : classes_(options.classes
   held_out_ = read_part(options, kIdxHeldOut);
   const auto training_sizes = training_.images.sizes().slice(1);
   const auto held_out_sizes = held_out_.images.sizes().slice(1);
-  NARROWCAST_CHECK_INPUT(training_sizes == held_out_sizes, options.folder, ": training images are ", training_sizes,
-                         ", but held-out images are ", held_out_sizes);
+  NARROWCAST_CHECK_INPUT(
+      training_sizes == held_out_sizes,
+      files::at_byte(8, (std::filesystem::path(options.folder) / idx_images_name(kIdxHeldOut)).string()),
+      "held-out images are ", held_out_sizes, ", but training images are ", training_sizes);
 }
 
 uint64_t IdxImages::content_hash() const {

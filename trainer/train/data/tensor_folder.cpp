@@ -84,10 +84,10 @@ int64_t greatest_class(const MappedTensor& classes) {
 
 // A shard against itself: `name` is that of the tensor.
 void check_samples(const MappedTensor& tensor, const char* name) {
-  NARROWCAST_CHECK_INPUT(!tensor.shape.empty(), tensor.path(), ": ", name, " are one number without a dimension, but ",
-                         "the first must count the samples");
-  NARROWCAST_CHECK_INPUT(numbers_per_sample(tensor) >= 1, tensor.path(), ": ", name, " have the shape ",
-                         at::IntArrayRef(tensor.shape), ", which leaves nothing for a sample");
+  NARROWCAST_CHECK_INPUT(!tensor.shape.empty(), files::at_byte(tensor.begin, tensor.path()), name,
+                         " are one number without a dimension, but ", "the first must count the samples");
+  NARROWCAST_CHECK_INPUT(numbers_per_sample(tensor) >= 1, files::at_byte(tensor.begin, tensor.path()), name,
+                         " have the shape ", at::IntArrayRef(tensor.shape), ", which leaves nothing for a sample");
 }
 
 void check_alike(const MappedTensor& tensor, const MappedTensor& first, const char* name) {

@@ -33,6 +33,9 @@ class MappedFile {
   std::string_view bytes_;
 };
 
+// How a message begins about a file that is wrong at that byte: "PATH: byte N: ".
+std::string at_byte(int64_t byte, const std::string& path);
+
 // A hash of 64 bits (base/files/hash.h) of a file's length and of its bytes: all of them up to 16 MiB, of a longer file
 // 256 pieces of 4 KiB, spread evenly from its first byte to its last. So a change of a long file may stay unseen, but
 // none of its length, and to tell two of them apart takes no time.

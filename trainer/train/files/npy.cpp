@@ -36,9 +36,6 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 11> kDescript
     {"|b1", c10::ScalarType::Bool},
 }};
 
-// How a message begins about a file that is wrong at that byte.
-std::string at_byte(size_t byte, const std::string& path) { return c10::str(path, ": byte ", byte, ": "); }
-
 // The little-endian number of so many bytes.
 size_t number_at(std::string_view bytes, size_t offset, size_t width) {
   size_t number = 0;

@@ -19,7 +19,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are copied as the file has them");
 
-constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
 // Hands out a file from its beginning on, and sums what it hands out, if there is a sum.
@@ -57,14 +56,14 @@ class SequentialFile {
 
 // The header's JSON, without the length before it.
 std::string read_header_text(SequentialFile& file) {
-  NARROWCAST_CHECK_INPUT(file.size() >= kLengthBytes, file.path(), ": ", file.size(),
+  NARROWCAST_CHECK_INPUT(file.size() >= kLengthBytes, at_byte(file.size(), file.path()), file.size(),
                          " bytes are too few for a safetensors file");
   uint64_t length = 0;
   file.read(&length, kLengthBytes);
-  NARROWCAST_CHECK_INPUT(length <= static_cast<uint64_t>(kLargestHeader), file.path(), ": the header's length ", length,
-                         " is above the limit of ", kLargestHeader, " bytes");
+  NARROWCAST_CHECK_INPUT(length <= static_cast<uint64_t>(kLargestHeader), at_byte(0, file.path()),
+                         "the header's length ", length, " is above the limit of ", kLargestHeader, " bytes");
   const auto bytes = static_cast<int64_t>(length);
-  NARROWCAST_CHECK_INPUT(bytes <= file.size() - kLengthBytes, file.path(), ": the header's length ", bytes,
+  NARROWCAST_CHECK_INPUT(bytes <= file.size() - kLengthBytes, at_byte(0, file.path()), "the header's length ", bytes,
                          " reaches past the end of the file at byte ", file.size());
   std::string text(length, '\0');
   file.read(text.data(), bytes);
@@ -73,9 +72,13 @@ std::string read_header_text(SequentialFile& file) {
 
 at::Tensor read_tensor(SequentialFile& file, const std::string& name, const TensorEntry& entry) {
   const at::Tensor tensor = at::empty(entry.shape, entry.dtype);
+  const int64_t begin = file.position();
   file.read(tensor.data_ptr(), entry.end - entry.begin);
-  NARROWCAST_CHECK_INPUT(entry.dtype != at::kBool || !tensor.view(at::kByte).gt(1).any().item<bool>(), file.path(),
-                         ": tensor ", in_quotes(name), " of dtype BOOL holds a byte other than 0 and 1");
+  if (entry.dtype == at::kBool) {
+    const at::Tensor wrong = tensor.view(at::kByte).gt(1).flatten().nonzero();
+    NARROWCAST_CHECK_INPUT(wrong.size(0) == 0, at_byte(begin + wrong[0].item<int64_t>(), file.path()), "tensor ",
+                           in_quotes(name), " of dtype BOOL holds a byte other than 0 and 1");
+  }
   return tensor;
 }
 

@@ -26,12 +26,11 @@ struct Safetensors {
 };
 
 // Reads a file of F64, F32, F16, BF16, F8_E5M2, F8_E4M3, I64, I32, I16, I8, U64, U32, U16, U8 and BOOL
-// tensors: all of LibTorch's dtypes that the format has but complex ones. They are contiguous CPU tensors that own their
-// memory. Throws c10::ValueError naming the path if the file cannot be read, and CorruptInputError naming the path, what is wrong and the value if it is not
-// exactly a safetensors file: a header over 100,000,000 bytes or past the end, bad UTF-8 or JSON,
-// duplicate, missing or unknown keys, shapes of more than 64 dimensions or more than 2^63-1
-// elements, ranges that overlap, leave holes or do not match shape and dtype, a BOOL that is not
-// 0 or 1.
+// tensors: all of LibTorch's dtypes that the format has but complex ones. They are contiguous CPU tensors that own
+// their memory. Throws c10::ValueError naming the path if the file cannot be read, and CorruptInputError naming the
+// path, the byte, what is wrong and the value if it is not exactly a safetensors file: a header over 100,000,000 bytes
+// or past the end, bad UTF-8 or JSON, duplicate, missing or unknown keys, shapes of more than 64 dimensions or more
+// than 2^63-1 elements, ranges that overlap, leave holes or do not match shape and dtype, a BOOL that is not 0 or 1.
 Safetensors read_safetensors(const std::string& path);
 
 // The same of a file that must be the one of this length and sum, which are said first to be others where they are. The
@@ -51,6 +50,9 @@ std::map<std::string, MappedTensor> map_safetensors(const std::string& path);
 FileDigest write_safetensors(const std::string& path, const Safetensors& content);
 
 // The rest is the JSON header alone, without the length before it and the tensors after it.
+
+// Bytes of the length before it.
+constexpr int64_t kLengthBytes = 8;
 
 // The largest header that is read or written, in bytes; the reference implementation's limit.
 constexpr int64_t kLargestHeader = 100'000'000;
@@ -79,7 +81,7 @@ std::optional<std::string_view> dtype_name(c10::ScalarType dtype);
 std::optional<c10::ScalarType> dtype_of_name(std::string_view name);
 
 // Parses and checks everything that read_safetensors promises to check about a header, given that
-// `data_bytes` bytes follow it. `path` is for messages. Throws CorruptInputError.
+// `data_bytes` bytes follow it. `path` is for messages, whose bytes are those of a file. Throws CorruptInputError.
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& path);
 
 // The header as JSON, padded with spaces to a multiple of 8 bytes. Throws c10::ValueError naming

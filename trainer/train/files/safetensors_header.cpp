@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -38,11 +40,36 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 15> kDtypes =
     {"BOOL", c10::ScalarType::Bool},
 }};
 
+// Text that says how far it was read.
+struct CountedBytes {
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  reference operator*() const { return *at; }
+  CountedBytes& operator++() {
+    ++at;
+    ++*read;
+    return *this;
+  }
+  bool operator==(const CountedBytes& other) const { return at == other.at; }
+
+  const char* at;
+  int64_t* read;  // bytes behind which it was stepped
+};
+
 // Takes the parser's events. What may come next follows from where in the header it is:
 //   header { name: tensor { "dtype": string, "shape": [..], "data_offsets": [begin, end] } ..., "__metadata__": {..} }
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
+
+  // Reads the header, which this is told of as far as it is read.
+  void read(std::string_view json) {
+    Json::sax_parse(CountedBytes{json.data(), &read_}, CountedBytes{json.data() + json.size(), &read_}, this);
+  }
 
   SafetensorsHeader take_header() { return std::move(header_); }
 
@@ -62,11 +89,11 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool key(std::string& key) override {
     key_ = key;
     std::set<std::string>& siblings = place_ == Place::kHeader ? names_ : fields_;
-    NARROWCAST_CHECK_INPUT(siblings.insert(key).second, path_, ": header: duplicate key ", in_quotes(key));
+    NARROWCAST_CHECK_INPUT(siblings.insert(key).second, here(), "header: duplicate key ", in_quotes(key));
     if (place_ == Place::kHeader) {
       name_ = key;
     } else if (place_ == Place::kTensor) {
-      NARROWCAST_CHECK_INPUT(key == "dtype" || key == "shape" || key == "data_offsets", path_, ": header: tensor ",
+      NARROWCAST_CHECK_INPUT(key == "dtype" || key == "shape" || key == "data_offsets", here(), "header: tensor ",
                              in_quotes(name_), " has the unknown key ", in_quotes(key));
     }
     return true;
@@ -74,7 +101,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool end_object() override {
     if (place_ == Place::kTensor) {
-      NARROWCAST_CHECK_INPUT(fields_.size() == 3, path_, ": header: tensor ", in_quotes(name_),
+      NARROWCAST_CHECK_INPUT(fields_.size() == 3, here(), "header: tensor ", in_quotes(name_),
                              " lacks dtype, shape or data_offsets");
       header_.tensors.emplace_back(name_, std::move(entry_));
     }
@@ -96,7 +123,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool end_array() override {
     if (place_ == Place::kOffsets) {
-      NARROWCAST_CHECK_INPUT(offsets_.size() == 2, path_, ": header: tensor ", in_quotes(name_), " has ",
+      NARROWCAST_CHECK_INPUT(offsets_.size() == 2, here(), "header: tensor ", in_quotes(name_), " has ",
                              offsets_.size(), " data_offsets instead of 2");
       entry_.begin = offsets_[0];
       entry_.end = offsets_[1];
@@ -106,10 +133,10 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   bool number_unsigned(uint64_t value) override {
-    NARROWCAST_CHECK_INPUT(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), path_,
-                           ": header: tensor ", in_quotes(name_), " has the number ", value, " above 2^63-1");
+    NARROWCAST_CHECK_INPUT(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), here(),
+                           "header: tensor ", in_quotes(name_), " has the number ", value, " above 2^63-1");
     if (place_ == Place::kShape) {
-      NARROWCAST_CHECK_INPUT(entry_.shape.size() < kMostDimensions, path_, ": header: tensor ", in_quotes(name_),
+      NARROWCAST_CHECK_INPUT(entry_.shape.size() < kMostDimensions, here(), "header: tensor ", in_quotes(name_),
                              " has more than ", kMostDimensions, " dimensions");
       entry_.shape.push_back(static_cast<int64_t>(value));
     } else if (place_ == Place::kOffsets && offsets_.size() < 3) {
@@ -125,7 +152,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       header_.metadata[key_] = value;
     } else if (place_ == Place::kTensor && key_ == "dtype") {
       const auto dtype = dtype_of_name(value);
-      NARROWCAST_CHECK_INPUT(dtype.has_value(), path_, ": header: tensor ", in_quotes(name_), " has the dtype ",
+      NARROWCAST_CHECK_INPUT(dtype.has_value(), here(), "header: tensor ", in_quotes(name_), " has the dtype ",
                              in_quotes(value), ", which is unknown or not supported");
       entry_.dtype = *dtype;
     } else {
@@ -139,20 +166,25 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool number_integer(int64_t) override { return fail("a negative number"); }
   bool number_float(double, const std::string&) override { return fail("a fractional or huge number"); }
   bool binary(Json::binary_t&) override { return fail("binary data"); }
-  bool parse_error(size_t position, const std::string&, const Json::exception&) override {
-    NARROWCAST_CHECK_INPUT(false, path_, ": header: no valid JSON at its byte ", position);
+  bool parse_error(size_t read, const std::string&, const Json::exception&) override {  // The header's end counts, too.
+    NARROWCAST_CHECK_INPUT(false, at_byte(kLengthBytes + static_cast<int64_t>(read) - 1, path_),
+                           "header: no valid JSON");
   }
 
  private:
   enum class Place { kStart, kHeader, kMetadata, kTensor, kShape, kOffsets, kEnd };
 
+  // How a message begins about what was read last.
+  std::string here() const { return at_byte(kLengthBytes + read_ - 1, path_); }
+
   bool fail(const char* what) const {
     const bool is_inside = place_ != Place::kStart && place_ != Place::kHeader;
     const std::string owner = is_inside ? in_quotes(name_) + ", " : "";
-    NARROWCAST_CHECK_INPUT(false, path_, ": header: ", owner, in_quotes(key_), " holds ", what, ", which it must not");
+    NARROWCAST_CHECK_INPUT(false, here(), "header: ", owner, in_quotes(key_), " holds ", what, ", which it must not");
   }
 
   const std::string& path_;
+  int64_t read_ = 0;  // bytes of the header; behind a number one more
   SafetensorsHeader header_;
   Place place_ = Place::kStart;
   std::string name_;              // the current key of the header itself
@@ -170,22 +202,29 @@ void sort_by_range(SafetensorsHeader& header) {
   });
 }
 
+// What follows the header in a file.
+struct DataPlace {
+  int64_t begin;  // a byte of the file
+  int64_t bytes;
+};
+
 // Each tensor's range must have its shape's size, and together they must fill the data without a gap.
-void check_ranges(const SafetensorsHeader& header, int64_t data_bytes, const std::string& path) {
+void check_ranges(const SafetensorsHeader& header, const DataPlace& data, const std::string& path) {
   int64_t covered = 0;
+  const auto here = [&] { return at_byte(data.begin + std::min(covered, data.bytes), path); };
   for (const auto& [name, entry] : header.tensors) {
     const auto bytes = dense_bytes(entry.dtype, entry.shape);
-    NARROWCAST_CHECK_INPUT(bytes.has_value(), path, ": header: tensor ", in_quotes(name),
+    NARROWCAST_CHECK_INPUT(bytes.has_value(), here(), "header: tensor ", in_quotes(name),
                            " has a shape that overflows");
-    NARROWCAST_CHECK_INPUT(entry.begin == covered, path, ": header: tensor ", in_quotes(name), " begins at byte ",
+    NARROWCAST_CHECK_INPUT(entry.begin == covered, here(), "header: tensor ", in_quotes(name), " begins at byte ",
                            entry.begin, " of the data, where ", covered, " is next");
-    NARROWCAST_CHECK_INPUT(entry.end >= entry.begin && entry.end - entry.begin == *bytes, path, ": header: tensor ",
+    NARROWCAST_CHECK_INPUT(entry.end >= entry.begin && entry.end - entry.begin == *bytes, here(), "header: tensor ",
                            in_quotes(name), " has the range ", entry.begin, "..", entry.end,
                            ", but shape and dtype need ", *bytes, " bytes");
     covered = entry.end;
   }
-  NARROWCAST_CHECK_INPUT(covered == data_bytes, path, ": the header describes ", covered, " bytes of data, but ",
-                         data_bytes, " follow it");
+  NARROWCAST_CHECK_INPUT(covered == data.bytes, here(), "the header describes ", covered, " bytes of data, but ",
+                         data.bytes, " follow it");
 }
 
 void check_name(const std::string& name, const std::string& path) {
@@ -221,14 +260,15 @@ std::optional<int64_t> dense_bytes(c10::ScalarType dtype, const std::vector<int6
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_bytes, const std::string& path) {
   // The JSON library skips a byte order mark and takes a zero byte for the end of the text.
-  NARROWCAST_CHECK_INPUT(json.substr(0, 1) == "{", path, ": the header does not begin with '{'");
-  NARROWCAST_CHECK_INPUT(json.find('\0') == std::string_view::npos, path,
-                         ": header: no valid JSON, it has a zero byte");
+  NARROWCAST_CHECK_INPUT(json.substr(0, 1) == "{", at_byte(kLengthBytes, path), "the header does not begin with '{'");
+  const size_t zero = json.find('\0');
+  NARROWCAST_CHECK_INPUT(zero == std::string_view::npos, at_byte(kLengthBytes + static_cast<int64_t>(zero), path),
+                         "header: no valid JSON, it has a zero byte");
   HeaderReader reader(path);
-  Json::sax_parse(json, &reader);
+  reader.read(json);
   SafetensorsHeader header = reader.take_header();
   sort_by_range(header);
-  check_ranges(header, data_bytes, path);
+  check_ranges(header, {.begin = kLengthBytes + std::ssize(json), .bytes = data_bytes}, path);
   return header;
 }
 

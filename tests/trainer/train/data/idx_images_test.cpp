@@ -132,19 +132,21 @@ TEST_F(IdxFolder, MissingAndCompressedFilesAreWrongUse) {
 
 TEST_F(IdxFolder, LabelsAreOnePerImage) {
   folder_.write("train-labels-idx1-ubyte", idx(kLabelsMagic, {5}, std::string(5, '\1')));
-  EXPECT_EQ(folder_error<CorruptInputError>(), "FOLDER/train-labels-idx1-ubyte: has 5 labels for 6 images");
+  EXPECT_EQ(folder_error<CorruptInputError>(), "FOLDER/train-labels-idx1-ubyte: byte 4: has 5 labels for 6 images");
 }
 
 TEST_F(IdxFolder, LabelsAreBelowTheNumberOfClasses) {
   folder_.write("t10k-labels-idx1-ubyte", idx(kLabelsMagic, {3}, "\x01\x0a\x02"));
-  EXPECT_EQ(folder_error<CorruptInputError>(), "FOLDER/t10k-labels-idx1-ubyte: label 1 is 10, but must be in 0..9");
+  EXPECT_EQ(folder_error<CorruptInputError>(),
+            "FOLDER/t10k-labels-idx1-ubyte: byte 9: label 1 is 10, but must be in 0..9");
   EXPECT_EQ(IdxImages({.folder = folder_.path(), .classes = 11}).classes(), 11);
   EXPECT_THROW(IdxImages({.folder = folder_.path(), .classes = 257}), c10::ValueError);
 }
 
 TEST_F(IdxFolder, HeldOutImagesHaveTheTrainingImagesSize) {
   folder_.write("t10k-images-idx3-ubyte", idx(kImagesMagic, {3, 4, 5}, pixels(1)));
-  EXPECT_EQ(folder_error<CorruptInputError>(), "FOLDER: training images are [5, 4], but held-out images are [4, 5]");
+  EXPECT_EQ(folder_error<CorruptInputError>(),
+            "FOLDER/t10k-images-idx3-ubyte: byte 8: held-out images are [4, 5], but training images are [5, 4]");
 }
 
 std::string images_error(const std::string& bytes) {
@@ -155,22 +157,23 @@ std::string images_error(const std::string& bytes) {
 }
 
 TEST(IdxFile, WrongHeadersAreRefused) {
-  EXPECT_EQ(images_error(""), "0 bytes are too few for an IDX file of 3 dimension(s)");
-  EXPECT_EQ(images_error(idx(kImagesMagic, {1, 1}, "")), "12 bytes are too few for an IDX file of 3 dimension(s)");
+  EXPECT_EQ(images_error(""), "byte 0: 0 bytes are too few for an IDX file of 3 dimension(s)");
+  EXPECT_EQ(images_error(idx(kImagesMagic, {1, 1}, "")),
+            "byte 12: 12 bytes are too few for an IDX file of 3 dimension(s)");
   EXPECT_EQ(images_error(idx(kLabelsMagic, {1, 1, 1}, "x")),
-            "has the magic number 2049, but bytes of 3 dimension(s) need 2051");
+            "byte 0: has the magic number 2049, but bytes of 3 dimension(s) need 2051");
   EXPECT_EQ(images_error(idx(0x03080000, {1, 1, 1}, "x")),
-            "has the magic number 50855936, but bytes of 3 dimension(s) need 2051");
+            "byte 0: has the magic number 50855936, but bytes of 3 dimension(s) need 2051");
 }
 
 TEST(IdxFile, WrongSizesAreRefused) {
-  EXPECT_EQ(images_error(idx(kImagesMagic, {0, 5, 4}, "")), "has the sizes 0, which cannot be");
+  EXPECT_EQ(images_error(idx(kImagesMagic, {0, 5, 4}, "")), "byte 4: has the sizes 0, which cannot be");
   EXPECT_EQ(images_error(idx(kImagesMagic, {1, 2, 2}, "abc")),
-            "has the sizes 1 2 2, so 4 bytes must follow them, but 3 do");
+            "byte 4: has the sizes 1 2 2, so 4 bytes must follow them, but 3 do");
   EXPECT_EQ(images_error(idx(kImagesMagic, {1, 2, 2}, "abcde")),
-            "has the sizes 1 2 2, so 4 bytes must follow them, but 5 do");
+            "byte 4: has the sizes 1 2 2, so 4 bytes must follow them, but 5 do");
   EXPECT_EQ(images_error(idx(kImagesMagic, {UINT32_MAX, UINT32_MAX, UINT32_MAX}, "x")),
-            "has the sizes 4294967295 4294967295, which cannot be");
+            "byte 8: has the sizes 4294967295 4294967295, which cannot be");
 }
 
 }  // namespace

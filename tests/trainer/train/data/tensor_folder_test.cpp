@@ -127,9 +127,9 @@ TEST_P(TensorFolders, SamplesMustBeThere) {
   EXPECT_EQ(error(), is_npy() ? "FOLDER/validation_inputs.npy: there are no samples in it"
                               : "FOLDER/validation.safetensors: there are no samples in it");
   rewrite("validation", at::ones({}), targets_of(0, 1));
-  EXPECT_TRUE(error().ends_with("inputs are one number without a dimension, but the first must count the samples"));
+  EXPECT_TRUE(error().ends_with(": inputs are one number without a dimension, but the first must count the samples"));
   rewrite("validation", at::ones({2, 0}), targets_of(0, 2));
-  EXPECT_TRUE(error().ends_with("inputs have the shape [2, 0], which leaves nothing for a sample")) << error();
+  EXPECT_TRUE(error().ends_with(": inputs have the shape [2, 0], which leaves nothing for a sample")) << error();
 }
 
 TEST_P(TensorFolders, ClassesAreIntegersFrom0) {
@@ -182,13 +182,11 @@ TEST(SafetensorsFolder, WhatIsMissingIsNamed) {
 TEST(SafetensorsFolder, OtherTensorsAreLeftAlone) {
   const TemporaryFolder folder;
   for (const std::string name : {"train.safetensors", "validation.safetensors"}) {
-    files::write_safetensors(
-        folder / name,
-        {.tensors = {{"inputs", at::ones({1, 1})},
-                     {"targets", at::ones({1})},
-                     {"ids", at::ones({9}, at::kInt).to(at::kUInt64)},
-                     {"scales", at::ones({9}).to(at::kFloat8_e4m3fn)}},
-         .metadata = {{"made", "by hand"}}});
+    files::write_safetensors(folder / name, {.tensors = {{"inputs", at::ones({1, 1})},
+                                                         {"targets", at::ones({1})},
+                                                         {"ids", at::ones({9}, at::kInt).to(at::kUInt64)},
+                                                         {"scales", at::ones({9}).to(at::kFloat8_e4m3fn)}},
+                                             .metadata = {{"made", "by hand"}}});
   }
   EXPECT_EQ(TensorFolder(folder.path().string(), DataFormat::kSafetensors).training_size(), 1);
 }
@@ -198,11 +196,10 @@ TEST(SafetensorsFolder, WhatInt64CannotHoldIsNamed) {
   for (const std::string name : {"train", "validation"}) {
     write_tensors(folder, name, at::ones({1, 1}), at::ones({1}, at::kInt).to(at::kUInt64));
   }
-  EXPECT_EQ(
-      error_message<CorruptInputError>([&] { TensorFolder(folder.path().string(), DataFormat::kSafetensors); }),
-      folder / "train.safetensors" +
-          ": byte 136: tensor 'targets' has the dtype U64, of which int64, as modules look things up, does not hold all "
-          "numbers");
+  EXPECT_EQ(error_message<CorruptInputError>([&] { TensorFolder(folder.path().string(), DataFormat::kSafetensors); }),
+            folder / "train.safetensors" +
+                ": byte 136: tensor 'targets' has the dtype U64, of which int64, as modules look things up, does not "
+                "hold all numbers");
 }
 
 TEST(NpyFolder, AFileWithoutItsFellowIsNamed) {

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cinttypes>
+#include <cstdio>
 #include <random>
 
 #include <narrowcast/errors.h>
@@ -31,7 +33,7 @@ std::string one_tensor(const std::string& dtype, const std::string& shape, const
 
 struct RefusedHeader {
   std::string header;
-  std::string message;  // after "PATH: "
+  std::string message;  // after "PATH: byte N: "
   int64_t data_bytes = 4;
 };
 
@@ -43,7 +45,33 @@ TEST_P(SafetensorsRefusedHeader, IsCorruptInputThatSaysWhy) {
   const RefusedHeader& refused = GetParam();
   const std::string message =
       error_message<CorruptInputError>([&] { parse_safetensors_header(refused.header, refused.data_bytes, "PATH"); });
-  EXPECT_EQ(message, "PATH: " + refused.message);
+  int64_t byte = -1;
+  std::sscanf(message.c_str(), "PATH: byte %" SCNd64, &byte);
+  EXPECT_EQ(message, "PATH: byte " + std::to_string(byte) + ": " + refused.message);
+  EXPECT_GE(byte, kLengthBytes);
+  EXPECT_LE(byte, kLengthBytes + std::ssize(refused.header) + refused.data_bytes);
+}
+
+// Bytes of the file, in which the header begins at byte 8: of its last one that was read, or where data are wrong.
+TEST(SafetensorsHeader, ErrorsNameTheByte) {
+  const auto byte_of = [](const std::string& header, int64_t data_bytes = 4) {
+    const std::string message =
+        error_message<CorruptInputError>([&] { parse_safetensors_header(header, data_bytes, "PATH"); });
+    return message.substr(0, message.find(':', std::string("PATH: byte").size()));
+  };
+  EXPECT_EQ(byte_of("x{}"), "PATH: byte 8");
+  EXPECT_EQ(byte_of("{"), "PATH: byte 9") << "which is missing";
+  EXPECT_EQ(byte_of("{} x"), "PATH: byte 11");
+  EXPECT_EQ(byte_of(std::string("{}\0", 3)), "PATH: byte 10");
+  EXPECT_EQ(byte_of(R"({"t":null})"), "PATH: byte 16");
+  EXPECT_EQ(byte_of(R"({"t":{"dtype":"F31"}})"), "PATH: byte 26");
+  EXPECT_EQ(byte_of(R"({"t":{"shape":[[]]}})"), "PATH: byte 23");
+  const std::string two =
+      R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})";
+  EXPECT_EQ(byte_of(two), "PATH: byte " + std::to_string(8 + two.size() + 2));
+  EXPECT_EQ(byte_of("{}", 4), "PATH: byte 10");
+  EXPECT_EQ(byte_of(one_tensor("\"F32\"", "[1]", "[0,4]"), 3),
+            "PATH: byte " + std::to_string(8 + one_tensor("\"F32\"", "[1]", "[0,4]").size() + 3));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -52,15 +80,14 @@ INSTANTIATE_TEST_SUITE_P(
                       RefusedHeader{"[]", "the header does not begin with '{'"},
                       RefusedHeader{"\xef\xbb\xbf{}", "the header does not begin with '{'"},
                       RefusedHeader{" {}", "the header does not begin with '{'"},
-                      RefusedHeader{"{", "header: no valid JSON at its byte 2"},
-                      RefusedHeader{"{}}", "header: no valid JSON at its byte 3"},
-                      RefusedHeader{"{} x", "header: no valid JSON at its byte 4"},
+                      RefusedHeader{"{", "header: no valid JSON"}, RefusedHeader{"{}}", "header: no valid JSON"},
+                      RefusedHeader{"{} x", "header: no valid JSON"},
                       RefusedHeader{std::string("{}\0", 3), "header: no valid JSON, it has a zero byte"},
-                      RefusedHeader{"{\"\xff\":{}}", "header: no valid JSON at its byte 3"},
-                      RefusedHeader{"{\"\xed\xa0\x80\":{}}", "header: no valid JSON at its byte 4"},
-                      RefusedHeader{"{\"\\ud800\":{}}", "header: no valid JSON at its byte 9"},
-                      RefusedHeader{"{/**/}", "header: no valid JSON at its byte 2"},
-                      RefusedHeader{"{\"t\":{\"shape\":[1e999]}}", "header: no valid JSON at its byte 20"}));
+                      RefusedHeader{"{\"\xff\":{}}", "header: no valid JSON"},
+                      RefusedHeader{"{\"\xed\xa0\x80\":{}}", "header: no valid JSON"},
+                      RefusedHeader{"{\"\\ud800\":{}}", "header: no valid JSON"},
+                      RefusedHeader{"{/**/}", "header: no valid JSON"},
+                      RefusedHeader{"{\"t\":{\"shape\":[1e999]}}", "header: no valid JSON"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Keys, SafetensorsRefusedHeader,
@@ -196,22 +223,24 @@ std::string read_error(const std::string& bytes) {
 }
 
 TEST(SafetensorsFile, WrongLengthsAreRefused) {
-  EXPECT_EQ(read_error(""), "0 bytes are too few for a safetensors file");
-  EXPECT_EQ(read_error("1234567"), "7 bytes are too few for a safetensors file");
-  EXPECT_EQ(read_error(file_bytes(3, "{}", "")), "the header's length 3 reaches past the end of the file at byte 10");
+  EXPECT_EQ(read_error(""), "byte 0: 0 bytes are too few for a safetensors file");
+  EXPECT_EQ(read_error("1234567"), "byte 7: 7 bytes are too few for a safetensors file");
+  EXPECT_EQ(read_error(file_bytes(3, "{}", "")),
+            "byte 0: the header's length 3 reaches past the end of the file at byte 10");
   EXPECT_EQ(read_error(file_bytes(100'000'000, "{}", "")),
-            "the header's length 100000000 reaches past the end of the file at byte 10");
+            "byte 0: the header's length 100000000 reaches past the end of the file at byte 10");
   EXPECT_EQ(read_error(file_bytes(100'000'001, "{}", "")),
-            "the header's length 100000001 is above the limit of 100000000 bytes");
+            "byte 0: the header's length 100000001 is above the limit of 100000000 bytes");
   EXPECT_EQ(read_error(file_bytes(UINT64_MAX, "{}", "")),
-            "the header's length 18446744073709551615 is above the limit of 100000000 bytes");
-  EXPECT_EQ(read_error(file_bytes(0, "", "")), "the header does not begin with '{'");
+            "byte 0: the header's length 18446744073709551615 is above the limit of 100000000 bytes");
+  EXPECT_EQ(read_error(file_bytes(0, "", "")), "byte 8: the header does not begin with '{'");
 }
 
 TEST(SafetensorsFile, TruthValuesAreZeroOrOne) {
   const std::string header = one_tensor("\"BOOL\"", "[3]", "[0,3]");
-  EXPECT_EQ(read_error(file_bytes(header.size(), header, std::string("\x00\x01\x02", 3))),
-            "tensor 't' of dtype BOOL holds a byte other than 0 and 1");
+  EXPECT_EQ(
+      read_error(file_bytes(header.size(), header, std::string("\x00\x01\x02", 3))),
+      "byte " + std::to_string(8 + header.size() + 2) + ": tensor 't' of dtype BOOL holds a byte other than 0 and 1");
 }
 
 // Loads the file or throws CorruptInputError; anything else fails the test. Returns whether it loaded.
@@ -301,8 +330,8 @@ TEST(SafetensorsHeaderFormat, HeaderAboveTheLimitIsRefused) {
 }
 
 TEST(SafetensorsDtypeNames, GoBothWays) {
-  for (const char* name : {"F64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8",
-                           "BOOL"}) {
+  for (const char* name : {"F64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3", "I64", "I32", "I16", "I8", "U64", "U32",
+                           "U16", "U8", "BOOL"}) {
     EXPECT_EQ(dtype_name(dtype_of_name(name).value()), name);
   }
   EXPECT_EQ(dtype_of_name("F8_E5M2"), at::kFloat8_e5m2);
