@@ -107,7 +107,7 @@ struct SlowGpt : models::CharGpt {
   using CharGpt::CharGpt;
   at::Tensor forward(const models::Batch& batch) override {
     const at::NoGradGuard unused;
-    for (int i = 0; i < 50; ++i) CharGpt::forward(batch);
+    for (int i = 0; i < 200; ++i) CharGpt::forward(batch);
     const at::AutoGradMode used(true);
     return CharGpt::forward(batch);
   }
