@@ -56,29 +56,64 @@ set(NARROWCAST_LEFT_OUT_ChannelSizeTest */1 */3 */5)                            
 set(NARROWCAST_LEFT_OUT_VerifyGradientsTest */1 */3)                             # of 1 and 3,
 set(NARROWCAST_LEFT_OUT_ResumeTest *_2)                                          # and of 1 and 3.
 
-# narrowcast_add_suites(<name> <test> <suite>...): a test of ctest, one process that runs those suites of
-# narrowcast_test(<name>).
+# narrowcast_add_suites(<name> <test> <suite>... [DEVICES]): a test of ctest, one process that runs those suites of
+# narrowcast_test(<name>). With DEVICES their cases run once on each device (kDevices of tests/support/devices.h): those on
+# a GPU are a test of their own, <test>.Cuda, so that a machine without one is seen to have skipped them.
 function(narrowcast_add_suites name test)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "DEVICES" "" "")
+  set(suites "${arg_UNPARSED_ARGUMENTS}")
   set(filter)
-  foreach(suite IN LISTS ARGN)
+  foreach(suite IN LISTS suites)
     list(APPEND filter "${suite}.*" "*/${suite}.*" "${suite}/*" "*/${suite}/*")
   endforeach()
+  list(GET suites 0 first)
+  set(left_out)
+  if(NARROWCAST_SANITIZE AND DEFINED NARROWCAST_LEFT_OUT_${first})
+    set(left_out "${NARROWCAST_LEFT_OUT_${first}}")
+  endif()
+  if(arg_DEVICES)
+    narrowcast_add_cases(${name} ${test}.Cuda "*/${first}.*/cuda:*/${first}.*_cuda" "")
+    list(APPEND left_out "*/cuda" "*_cuda")
+  endif()
   list(JOIN filter ":" filter)
-  if(NARROWCAST_SANITIZE AND DEFINED NARROWCAST_LEFT_OUT_${ARGV2})
-    list(JOIN NARROWCAST_LEFT_OUT_${ARGV2} ":" left_out)
+  list(JOIN left_out ":" left_out)
+  narrowcast_add_cases(${name} ${test} "${filter}" "${left_out}")
+endfunction()
+
+# narrowcast_add_cases(<name> <test> <filter> <left out>): a test of ctest from GoogleTest's filters. One of a GPU, whose
+# name says Cuda, has the label "gpu".
+function(narrowcast_add_cases name test filter left_out)
+  if(left_out)
     string(APPEND filter "-${left_out}")
   endif()
   get_target_property(labels narrowcast_${name}_tests NARROWCAST_LABELS)
+  if(test MATCHES "Cuda" AND NOT NARROWCAST_KERNELS_ON_HOST)
+    list(APPEND labels gpu)
+  endif()
   add_test(NAME ${test} COMMAND narrowcast_${name}_tests "--gtest_filter=${filter}")
   set_tests_properties(${test} PROPERTIES TIMEOUT 600 LABELS "${labels}" ENVIRONMENT "${NARROWCAST_TEST_ENVIRONMENT}"
     FAIL_REGULAR_EXPRESSION "Running 0 tests" SKIP_REGULAR_EXPRESSION "${NARROWCAST_ALL_SKIPPED}")
-  if(test MATCHES "Cuda")
+  if("gpu" IN_LIST labels)
     set_tests_properties(${test} PROPERTIES RESOURCE_LOCK gpu)  # Processes take turns on it, which takes time.
   endif()
 endfunction()
 
 # What needs a process in which no other suite ran: a child that a test forks has its parent's past.
 set(NARROWCAST_NEEDS_A_FRESH_PROCESS "fork_ranks|spawn_ranks|_DEATH|EXPECT_EXIT")
+
+# narrowcast_suites_on_devices(<variable> <file>): the suites of a file whose cases run once on each device.
+function(narrowcast_suites_on_devices variable source)
+  file(STRINGS ${source} suites REGEX "^INSTANTIATE_TEST_SUITE_P\\(.*kDevices")
+  file(STRINGS ${source} uses REGEX "kDevices")
+  list(LENGTH suites count)
+  list(LENGTH uses count_uses)
+  if(NOT count EQUAL count_uses)
+    message(FATAL_ERROR "${source}: kDevices must stand on the first line of INSTANTIATE_TEST_SUITE_P(, and nowhere else: "
+      "else its cases on a GPU are no test of their own")
+  endif()
+  list(TRANSFORM suites REPLACE "^[A-Z_]+\\([A-Za-z0-9_]+, ([A-Za-z0-9_]+),.*" "\\1")
+  set(${variable} "${suites}" PARENT_SCOPE)
+endfunction()
 
 # narrowcast_test_sources(<name> <file>...): adds files of the calling folder to narrowcast_test(<name>).
 # To load LibTorch takes a process 0.3 s of processor time, and 1 s with sanitizers. So ctest runs the suites of a folder
@@ -96,9 +131,14 @@ function(narrowcast_test_sources name)
     set(suites "${tests}")
     list(TRANSFORM suites REPLACE "^[A-Z_]+\\(([A-Za-z0-9_]+),.*" "\\1")
     list(REMOVE_DUPLICATES suites)
+    narrowcast_suites_on_devices(on_devices ${source})
     foreach(suite IN LISTS suites)
       if(fresh OR "programs" IN_LIST labels OR suite MATCHES "Cuda" OR tests MATCHES "(_P|TYPED_TEST)\\(${suite},")
-        narrowcast_add_suites(${name} ${name}.${suite} ${suite})
+        set(devices)
+        if(suite IN_LIST on_devices)
+          set(devices DEVICES)
+        endif()
+        narrowcast_add_suites(${name} ${name}.${suite} ${suite} ${devices})
       else()
         list(APPEND together ${suite})
       endif()
@@ -120,6 +160,7 @@ endfunction()
 # (tests/support/cuda_on_host). As in the kernels, arithmetic rounds after every operation, and memory is read and
 # written as vectors of any type.
 function(narrowcast_kernel_test_sources name)
+  set(NARROWCAST_KERNELS_ON_HOST ON)
   narrowcast_test_sources(${name} ${ARGN})
   set_property(SOURCE ${ARGN} TARGET_DIRECTORY narrowcast_${name}_tests
     APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off -fno-strict-aliasing -Wno-unknown-pragmas)

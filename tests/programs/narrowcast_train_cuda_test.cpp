@@ -10,6 +10,7 @@
 
 #include <narrowcast/hooks.h>
 #include "tests/programs/train_commands.h"
+#include "tests/support/devices.h"
 #include "tests/support/digits.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_modules.h"
@@ -31,11 +32,7 @@ std::map<std::string, std::string> with_gpus(std::map<std::string, std::string> 
 
 class NarrowcastTrainCudaTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (training::gpu_count() == 0) {
-      GTEST_SKIP() << "no GPU";
-    }
-  }
+  void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 
   // Two ranks, both on GPU 0.
   static ProgramEnd train_on_gpu(const Words& flags) {

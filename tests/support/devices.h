@@ -6,6 +6,7 @@
 #include <c10/core/DeviceType.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 namespace narrowcast::test {
@@ -22,21 +23,35 @@ inline std::string why_missing(c10::DeviceType device) {
 // Lower case, for the names of tests.
 inline std::string name_of(c10::DeviceType device) { return c10::DeviceTypeName(device, /*lower_case=*/true); }
 
+// Whether a test that needs a GPU fails where there is none, instead of being skipped: NARROWCAST_REQUIRE_GPU=1 says
+// that this machine is there to run such tests.
+inline bool gpu_is_required() {
+  const char* const required = std::getenv("NARROWCAST_REQUIRE_GPU");
+  return required != nullptr && std::string(required) == "1";
+}
+
 inline std::string name_of_case(const ::testing::TestParamInfo<c10::DeviceType>& test) { return name_of(test.param); }
 
 }  // namespace narrowcast::test
 
-// Ends a test or its SetUp on a device that is not there.
-#define NARROWCAST_SKIP_WITHOUT(device)                                                        \
-  if (const std::string missing = ::narrowcast::test::why_missing(device); !missing.empty()) { \
-    GTEST_SKIP() << missing;                                                                   \
-  }                                                                                            \
+// Ends a test or its SetUp that needs a GPU; `why_not` says why it cannot have one, and is empty if it can.
+#define NARROWCAST_NEEDS_GPU(why_not)                                  \
+  if (const std::string missing = (why_not); !missing.empty()) {       \
+    if (::narrowcast::test::gpu_is_required()) {                       \
+      FAIL() << "NARROWCAST_REQUIRE_GPU=1 demands a GPU: " << missing; \
+    }                                                                  \
+    GTEST_SKIP() << missing;                                           \
+  }                                                                    \
   static_assert(true)
+
+// The same for a test on any device.
+#define NARROWCAST_SKIP_WITHOUT(device) NARROWCAST_NEEDS_GPU(::narrowcast::test::why_missing(device))
 
 namespace narrowcast::test {
 
 // What holds on every device: TEST_P of a class derived from it, and
-// INSTANTIATE_TEST_SUITE_P(Devices, ThatClass, kDevices, name_of_case).
+// INSTANTIATE_TEST_SUITE_P(Devices, ThatClass, kDevices, name_of_case). ctest runs the cases on a GPU as a test of
+// their own (cmake/NarrowcastTest.cmake).
 class DeviceTest : public ::testing::TestWithParam<c10::DeviceType> {
  protected:
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(GetParam()); }

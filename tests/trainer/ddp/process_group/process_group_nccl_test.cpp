@@ -1,6 +1,5 @@
-// Built only where CUDA is, and of use only where a GPU is.
+// The NCCL backend of a process group, where there is a GPU.
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,21 +7,18 @@
 #include <vector>
 
 #include <narrowcast/process_group.h>
+#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast {
 namespace {
 
-class ProcessGroupNcclTest : public ::testing::Test {
+class CudaProcessGroupTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!at::globalContext().hasCUDA()) {
-      GTEST_SKIP() << "no GPU";
-    }
-  }
+  void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 };
 
-TEST_F(ProcessGroupNcclTest, MovesTensorsOfGpusAndOfTheCpu) {
+TEST_F(CudaProcessGroupTest, MovesTensorsOfGpusAndOfTheCpu) {
   const ProcessGroupScope scope(WorkerEnv{}, {.backend = "nccl"});
   EXPECT_EQ(scope.group()->getBackendName(), "nccl");
   for (const at::DeviceType device : {at::kCUDA, at::kCPU}) {
@@ -32,7 +28,7 @@ TEST_F(ProcessGroupNcclTest, MovesTensorsOfGpusAndOfTheCpu) {
   }
 }
 
-TEST_F(ProcessGroupNcclTest, NamesAGpuThatThisProcessLacks) {
+TEST_F(CudaProcessGroupTest, NamesAGpuThatThisProcessLacks) {
   EXPECT_THAT(testing::error_message<c10::ValueError>(
                   [] { init_process_group(WorkerEnv{}, {.backend = "nccl", .gpu = 1000}); }),
               ::testing::HasSubstr("rank 0 is to use GPU 1000, but this process can use "));

@@ -10,6 +10,7 @@
 
 #include <vector>
 
+#include "tests/support/devices.h"
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/training/small_text.h"
 
@@ -91,14 +92,8 @@ TEST(Device, BackendsThatDoNotMoveItsTensorsAreRefused) {
             "backend: unknown name 'mpi'; known: auto, gloo, nccl");
 }
 
-class BatchFeedTest : public ::testing::TestWithParam<at::DeviceType> {
+class BatchFeedTest : public test::DeviceTest {
  protected:
-  void SetUp() override {
-    if (GetParam() == at::kCUDA && gpu_count() == 0) {
-      GTEST_SKIP() << "no GPU";
-    }
-  }
-
   const at::Device device{GetParam(), static_cast<c10::DeviceIndex>(GetParam() == at::kCUDA ? 0 : -1)};
   const data::TextDataset dataset = small_text();
 };
@@ -131,8 +126,7 @@ TEST_P(BatchFeedTest, BringsAnyBatchToADevice) {
   EXPECT_TRUE(at::equal(there.inputs.cpu(), batch.inputs));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, BatchFeedTest, ::testing::Values(at::kCPU, at::kCUDA),
-                         [](const auto& info) { return info.param == at::kCPU ? "cpu" : "cuda"; });
+INSTANTIATE_TEST_SUITE_P(Devices, BatchFeedTest, test::kDevices, test::name_of_case);
 
 }  // namespace
 }  // namespace narrowcast::training
