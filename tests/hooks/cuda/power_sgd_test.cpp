@@ -61,13 +61,9 @@ void expect_same_means(const PowerSgdRun& run, int64_t rank, const Group& group)
 }
 
 void check_on(int64_t world_size, int64_t node_size) {
-  if (const std::string reason = testing::why_no_nccl_ranks(); !reason.empty()) {
-    GTEST_SKIP() << reason;
-  }
-  const auto codes = testing::spawn_nccl_ranks(world_size, [&](int64_t rank, const Group& group) {
+  testing::run_nccl_ranks(world_size, [&](int64_t rank, const Group& group) {
     for (const PowerSgdRun& run : gpu_runs(node_size)) expect_same_means(run, rank, group);
   });
-  for (const int code : codes) EXPECT_EQ(code, testing::kRankPassed);
 }
 
 TEST(CudaPowerSgd, GivesTheMeansOfTheCpu) { check_on(2, 1); }

@@ -5,9 +5,15 @@
 
 namespace narrowcast::testing {
 
-std::string why_no_nccl_ranks() { return "a build without CUDA"; }
+std::string why_no_nccl_ranks() { return "no GPU: a build without CUDA"; }
+
+std::string why_no_peer_ranks(int64_t /*world_size*/) { return why_no_nccl_ranks(); }
 
 std::vector<int> spawn_nccl_ranks(int64_t /*world_size*/, const RankBody& /*body*/, const RanksOptions& /*options*/) {
+  throw std::logic_error(why_no_nccl_ranks());
+}
+
+std::vector<int> spawn_peer_ranks(int64_t /*world_size*/, const RankBody& /*body*/, const RanksOptions& /*options*/) {
   throw std::logic_error(why_no_nccl_ranks());
 }
 
