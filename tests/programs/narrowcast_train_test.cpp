@@ -314,7 +314,7 @@ TEST_F(NarrowcastTrainTest, ExchangesWithNobodyAlone) {
 }
 
 TEST_F(NarrowcastTrainTest, NeedsNoPython) {
-  for (const char* program : {kNarrowcastTrain, kNarrowcastRun}) {
+  for (const std::string& program : {kNarrowcastTrain, kNarrowcastRun}) {
     const ProgramEnd end = run_to_end({"ldd", program});
     EXPECT_EQ(end.exit_code, 0);
     EXPECT_THAT(end.output, AllOf(HasSubstr("libc.so"), Not(HasSubstr("python")), Not(HasSubstr("not found"))));

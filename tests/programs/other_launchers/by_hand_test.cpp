@@ -28,7 +28,7 @@ TEST_F(ByHandTest, TrainsAsNarrowcastRunDoes) {
 }
 
 TEST_F(ByHandTest, WrongFlagsAreNamedByEveryProgram) {
-  for (const std::string program : {kNarrowcastTrain, kNarrowcastBench}) {
+  for (const std::string& program : {kNarrowcastTrain, kNarrowcastBench}) {
     const ProgramEnd end = launch(Words{program} + flags_of(2));
     EXPECT_EQ(end.exit_code, 2);
     EXPECT_THAT(end.errors, HasSubstr("--rank=2 must be less than --world_size=2"));
