@@ -1,0 +1,105 @@
+"""What is run on a machine with a GPU: which suites, under which tools, and in which phase.
+
+The suites are the tests of ctest that have the label "gpu" (cmake/NarrowcastTest.cmake). Each is a process of its own.
+"""
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+
+from steps import Step
+
+PHASE_SECONDS = 9 * 60
+SUITE_SECONDS = 240
+LARGE_SECONDS = 120
+TOOL_SECONDS = 130
+BENCH_SECONDS = 60
+FOUND_ERRORS = 9  # compute-sanitizer's exit code then; GoogleTest's is 1.
+
+BENCHES = ["narrowcast_cuda_wire_bench", "narrowcast_cuda_reference_bench"]
+
+# The first phase whose expression a suite's name matches has it; "rest" has what is left.
+PHASE_OF_SUITE = [
+    ("hooks", r"^ops\.Cuda(QuantizedAllReduce|AutoQuantize|DecodingWork)"),
+    ("operators", r"^ops\."),
+    ("rest", r"OfFour|OverNodes|Peers"),
+    ("hooks", r"^(hooks|ddp|programs)\."),
+]
+PHASES = ["operators", "sanitizers", "hooks", "rest"]
+
+# For suites whose kernels run once more with every launch waited for: a failure is then reported where it happened.
+WAITED_FOR = r"^hooks\.(CudaConformanceOfTwo|CudaQuantizedAllReduceHook|CudaPowerSgd)$"
+
+# Tools of compute-sanitizer. Only our kernels: what libraries leave in memory is not for us to judge, and each kernel that
+# is looked at takes many times as long.
+TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
+LEFT_OUT_OF_TOOLS = "*Billions*"  # Gigabytes, which would take hours.
+
+
+@dataclasses.dataclass
+class Suite:
+    """`filter` is GoogleTest's."""
+    name: str
+    program: str
+    filter: str
+
+
+def gpu_suites(build):
+    """The suites of a build folder whose programs are linked, as ctest has them."""
+    text = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1", "-L", "^gpu$"], check=True,
+                          capture_output=True, text=True).stdout
+    suites = []
+    for test in json.loads(text)["tests"]:
+        if "command" not in test:
+            continue  # Its program is not linked.
+        program, cases = test["command"]
+        suites.append(Suite(test["name"], program.rsplit("/", 1)[-1], cases.split("=", 1)[1]))
+    return suites
+
+
+def phase_of(suite):
+    return next((phase for phase, expression in PHASE_OF_SUITE if re.search(expression, suite.name)), "rest")
+
+
+def limit_of(suite):
+    return LARGE_SECONDS if "Billions" in suite.name else SUITE_SECONDS
+
+
+def suite_step(suite, folder):
+    return Step(suite.name, [str(folder / suite.program), f"--gtest_filter={suite.filter}", "--gtest_brief=1"],
+                limit_of(suite), {"NARROWCAST_REQUIRE_GPU": "1"})
+
+
+def waiting_step(suite, folder):
+    step = suite_step(suite, folder)
+    step.name += ", each launch waited for"
+    step.environment["CUDA_LAUNCH_BLOCKING"] = "1"
+    return step
+
+
+def tool_step(tool, suites, folder):
+    """All suites of operators in one process. Each tensor gets memory of its own, so that accesses beside it are seen."""
+    chosen = [suite for suite in suites if phase_of(suite) == "operators"]
+    sanitizer = shutil.which("compute-sanitizer") or "compute-sanitizer"
+    cases = ":".join(suite.filter for suite in chosen) + "-" + LEFT_OUT_OF_TOOLS
+    command = [sanitizer, "--tool", tool, "--kernel-name", "kernel_substring=narrowcast",
+               "--error-exitcode", str(FOUND_ERRORS), str(folder / chosen[0].program), f"--gtest_filter={cases}",
+               "--gtest_brief=1"]
+    return Step(tool, command, TOOL_SECONDS, {"NARROWCAST_REQUIRE_GPU": "1", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+
+
+def bench_step(name, folder):
+    return Step(name, [str(folder / name)], BENCH_SECONDS, has_cases=False)
+
+
+def steps_of(phase, suites, folder):
+    """The steps of a phase; `folder` has the programs."""
+    if phase == "sanitizers":
+        return [tool_step(tool, suites, folder) for tool in TOOLS]
+    steps = [suite_step(suite, folder) for suite in suites if phase_of(suite) == phase]
+    if phase == "operators":
+        steps += [bench_step(name, folder) for name in BENCHES]
+    if phase == "rest":
+        steps += [waiting_step(suite, folder) for suite in suites if re.search(WAITED_FOR, suite.name)]
+    return steps
