@@ -55,7 +55,7 @@ def gpu_suites(build):
             continue  # Its program is not linked.
         program, cases = test["command"]
         suites.append(Suite(test["name"], program.rsplit("/", 1)[-1], cases.split("=", 1)[1]))
-    return suites
+    return sorted(suites, key=lambda suite: suite.name)
 
 
 def phase_of(suite):
