@@ -74,6 +74,17 @@ struct Place {
 //     a launcher to see before it which rank was lost; by itself LibTorch waits for a minute.
 EnvironmentVariables environment_for(const Place& place);
 
+// A GPU as CUDA describes it.
+struct Gpu {
+  int64_t number = 0;
+  std::string name;
+  int major = 0;  // of its compute capability
+  int minor = 0;
+};
+
+// The kernels of this project need compute capability 8.0: c10::ValueError naming the GPU if it has less.
+void check_capability(const Gpu& gpu);
+
 // Sets those of the variables that this process's environment lacks, before NCCL's first use.
 void set_where_missing(const EnvironmentVariables& variables);
 

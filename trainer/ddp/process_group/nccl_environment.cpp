@@ -1,5 +1,6 @@
 #include "trainer/ddp/process_group/backends.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <c10/util/env.h>
 
@@ -9,6 +10,7 @@ namespace narrowcast::nccl {
 namespace {
 
 constexpr const char* kQuarterOfEnd = "500";  // ms
+constexpr int kLeastMajor = 8;                // cmake/NarrowcastCuda.cmake compiles for nothing older.
 
 bool some_share(const std::vector<std::string>& gpus) {
   return std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size();
@@ -27,6 +29,11 @@ EnvironmentVariables environment_for(const Place& place) {
     variables["NCCL_NET"] = "Socket";
   }
   return variables;
+}
+
+void check_capability(const Gpu& gpu) {
+  TORCH_CHECK_VALUE(gpu.major >= kLeastMajor, "backend 'nccl' needs a GPU of compute capability ", kLeastMajor,
+                    ".0 or above, but GPU ", gpu.number, ", ", gpu.name, ", has ", gpu.major, ".", gpu.minor);
 }
 
 void set_where_missing(const EnvironmentVariables& variables) {

@@ -49,6 +49,10 @@ void check_nccl_backend(const WorkerEnv& env, const ProcessGroupOptions& options
   const int64_t gpu = gpu_of(env, options);
   TORCH_CHECK_VALUE(gpu >= 0 && gpu < gpus, "backend 'nccl' needs a GPU: rank ", env.rank, " is to use GPU ", gpu,
                     ", but this process can use ", gpus);
+  cudaDeviceProp properties = {};
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, static_cast<int>(gpu)));
+  nccl::check_capability(
+      {.number = gpu, .name = properties.name, .major = properties.major, .minor = properties.minor});
 }
 
 GroupBackend create_nccl_backend(const ProcessGroupPtr& group, const c10::intrusive_ptr<c10d::Store>& store,

@@ -1,10 +1,13 @@
 #include "trainer/ddp/process_group/backends.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
+
+#include "tests/support/error_message.h"
 
 namespace narrowcast::nccl {
 namespace {
@@ -32,6 +35,15 @@ TEST(NcclEnvironment, RanksThatShareAGpuAreHostsOfTheirOwn) {
 
 TEST(NcclEnvironment, NamesTheInterfaceExactly) {
   EXPECT_THAT(environment_for({.interface = "lo"}), Contains(Pair("NCCL_SOCKET_IFNAME", "=lo")));
+}
+
+TEST(NcclGpu, IsNamedIfItIsTooOld) {
+  EXPECT_EQ(testing::error_message<c10::ValueError>(
+                [] { check_capability({.number = 1, .name = "Tesla T4", .major = 7, .minor = 5}); }),
+            "backend 'nccl' needs a GPU of compute capability 8.0 or above, but GPU 1, Tesla T4, has 7.5");
+  for (const int major : {8, 9, 10, 12}) {
+    EXPECT_NO_THROW(check_capability({.number = 0, .name = "a GPU", .major = major, .minor = 0}));
+  }
 }
 
 TEST(NcclEnvironment, WhatIsSetStays) {
