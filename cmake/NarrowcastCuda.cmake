@@ -27,8 +27,9 @@ if(NARROWCAST_CUDA)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
   set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
-  # Machine code for A100 and H100 and their kin, and PTX, which the driver compiles, for what comes later.
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING "GPUs to compile for")
+  # Machine code for A100, H100, B200 and RTX 50 and their kin, and PTX, which the driver compiles in the first step, for
+  # what is between them and what comes later. Older GPUs are refused (trainer/ddp/process_group/nccl_environment.cpp).
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;90-virtual" CACHE STRING "GPUs to compile for")
   enable_language(CUDA)
   find_package(CUDAToolkit 13.0 REQUIRED)
 endif()
