@@ -171,34 +171,34 @@ at::Tensor in_channels(const at::Tensor& x, int64_t channel_size) {
   return (missing == 0 ? x : at::constant_pad_nd(x, {0, missing})).view({-1, size});
 }
 
-// Message: float32 [2, channels] of scales and zero points, then a code per element, without those of the padding.
+// Message: a code per element, without those of the padding, then float32 [2, channels] of scales and zero points. So
+// codes begin where the message does, which is aligned.
 class OperatorsCodec final : public MeanCodec {
  public:
   explicit OperatorsCodec(std::optional<int64_t> channel_size) : channel_size_(channel_size) {}
 
   int64_t grain() const override { return channel_size_.value_or(1); }
 
-  int64_t message_bytes(const Segment& chunk) const override { return header_bytes(chunk) + chunk.numel; }
+  int64_t message_bytes(const Segment& chunk) const override { return qparams_bytes(chunk) + chunk.numel; }
 
   void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) override {
     const at::Tensor x = call.array.narrow(0, chunk.begin, chunk.numel);
     const auto [qparams, codes] = channel_size_ ? encode_channels(x) : encode_whole(x);
-    message.narrow(0, 0, header_bytes(chunk)).copy_(qparams.view({-1}).view(at::kByte));
-    message.narrow(0, header_bytes(chunk), chunk.numel).copy_(codes);
+    codes_of(message, chunk).copy_(codes);
+    qparams_of(message, chunk).copy_(qparams.view({-1}).view(at::kByte));
   }
 
   void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
     const auto ranks = static_cast<int64_t>(messages.size());
-    std::vector<at::Tensor> headers;
+    std::vector<at::Tensor> bytes;
     for (const at::Tensor& message : messages) {
-      headers.push_back(message.narrow(0, 0, header_bytes(chunk)));
+      bytes.push_back(qparams_of(message, chunk));
     }
     // Anew, as floats cannot lie at any byte.
-    const at::Tensor qparams = at::stack(headers).view(at::kFloat).view({ranks, 2, -1});
+    const at::Tensor qparams = at::stack(bytes).view(at::kFloat).view({ranks, 2, -1});
     at::Tensor sum = at::zeros({chunk.numel}, call.array.options().dtype(at::kFloat));
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      const at::Tensor codes = messages[rank].narrow(0, header_bytes(chunk), chunk.numel);
-      sum.add_(decode(codes, qparams[rank][0], qparams[rank][1]));
+      sum.add_(decode(codes_of(messages[rank], chunk), qparams[rank][0], qparams[rank][1]));
     }
     call.array.narrow(0, chunk.begin, chunk.numel).copy_(sum.div_(ranks));
   }
@@ -206,8 +206,15 @@ class OperatorsCodec final : public MeanCodec {
  private:
   using QparamsAndCodes = std::pair<at::Tensor, at::Tensor>;
 
-  int64_t header_bytes(const Segment& chunk) const {
+  int64_t qparams_bytes(const Segment& chunk) const {
     return Channels{chunk.numel, channel_size_.value_or(std::numeric_limits<int64_t>::max())}.header_bytes();
+  }
+
+  static at::Tensor codes_of(const at::Tensor& message, const Segment& chunk) {
+    return message.narrow(0, 0, chunk.numel);
+  }
+  at::Tensor qparams_of(const at::Tensor& message, const Segment& chunk) const {
+    return message.narrow(0, chunk.numel, qparams_bytes(chunk));
   }
 
   static QparamsAndCodes encode_whole(const at::Tensor& x) {

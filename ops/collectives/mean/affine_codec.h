@@ -18,7 +18,7 @@ namespace narrowcast::collectives {
 // Messages have numel + 8 bytes, or numel + 8 for each channel; none of an empty array.
 //   on the CPU:   the channels' codec::AffineQparams, then a code per element. Of the chunks of a whole array only the
 //                 first has qparams.
-//   on a device:  the scales, the zero points, both float32, then a code per element.
+//   on a device:  a code per element, then the scales, then the zero points, both float32.
 NARROWCAST_EXPORT MeanCodecFactory affine_codec(std::optional<int64_t> channel_size);
 
 // The size of the message of `numel` elements in channels.

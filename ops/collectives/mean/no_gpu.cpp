@@ -11,9 +11,9 @@ namespace {
 
 }  // namespace
 
-void encode_segment(const WireCoding&, const ArraySegment&, uint8_t*) { refuse(); }
+void encode_shards(const WireCoding&, const ArraySegment&, const ShardSlots&, uint8_t*) { refuse(); }
 
-void decode_segment(WireFormat, const uint8_t*, const ArraySegment&) { refuse(); }
+void decode_shards(WireFormat, const uint8_t*, const ShardSlots&, const ArraySegment&) { refuse(); }
 
 void average_segments(WireFormat, const RankMessages&, const ArraySegment&) { refuse(); }
 

@@ -122,7 +122,7 @@ void average_and_encode_floats(const WireCoding& coding, const RankMessages& mes
 
 void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message) {
   if (segment.array.is_cuda()) {
-    return gpu::encode_segment(coding, segment, message);
+    return gpu::encode_shards(coding, segment, {}, message);
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -139,7 +139,7 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
 
 void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment) {
   if (segment.array.is_cuda()) {
-    return gpu::decode_segment(format, message, segment);
+    return gpu::decode_shards(format, message, {}, segment);
   }
   if (segment.array.scalar_type() == at::kFloat) {
     for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
@@ -153,6 +153,40 @@ void decode_segment(WireFormat format, const uint8_t* message, const ArraySegmen
       cpu::wire_decode(format, message + encoded_size(first, format), n, tile.data());
       store(tile, n, elements_of<decltype(zero)>(segment) + first);
     });
+  });
+}
+
+namespace {
+
+// Calls body(shard, the bytes between its message and the first one).
+template <class Body>
+void for_slots(const ShardSlots& slots, const Segment& whole, const Body& body) {
+  int64_t slot = 0;
+  for (int64_t shard = 0; shard < slots.shards; ++shard) {
+    if (shard != slots.left_out) {
+      body(part_of(whole, shard, slots.shards, kWireGrain), slot++ * slots.stride);
+    }
+  }
+}
+
+}  // namespace
+
+void encode_shards(const WireCoding& coding, const ArraySegment& whole, const ShardSlots& slots, uint8_t* messages) {
+  if (whole.array.is_cuda()) {
+    return gpu::encode_shards(coding, whole, slots, messages);
+  }
+  for_slots(slots, whole.range, [&](const Segment& shard, int64_t byte) {
+    float* const residual = whole.residual == nullptr ? nullptr : whole.residual + shard.begin;
+    encode_segment({coding.format, coding.rounding.at(shard.begin)}, {whole.array, shard, residual}, messages + byte);
+  });
+}
+
+void decode_shards(WireFormat format, const uint8_t* messages, const ShardSlots& slots, const ArraySegment& whole) {
+  if (whole.array.is_cuda()) {
+    return gpu::decode_shards(format, messages, slots, whole);
+  }
+  for_slots(slots, whole.range, [&](const Segment& shard, int64_t byte) {
+    decode_segment(format, messages + byte, {whole.array, shard});
   });
 }
 
@@ -241,6 +275,10 @@ std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank) {
 
 void encode_own(const SentSegment& sent, const MeanCall& call, uint8_t* message) {
   encode_segment(coding_of(sent, call, 0), own_part(sent, call), message);
+}
+
+void encode_own_shards(const SentSegment& whole, const MeanCall& call, const ShardSlots& slots, uint8_t* messages) {
+  encode_shards(coding_of(whole, call, 0), own_part(whole, call), slots, messages);
 }
 
 void encode_mean(const SentSegment& sent, const MeanCall& call, const RankMessages& parts, uint8_t* message) {

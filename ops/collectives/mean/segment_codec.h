@@ -40,6 +40,20 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
 // Writes the segment that the message says, rounded to the array's dtype.
 void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment);
 
+// Where the messages of an array's shards, which are cut(numel, shards), lie: one in each slot, in the order of shards.
+// Every slot begins `stride` bytes behind the one before.
+struct ShardSlots {
+  int64_t shards = 1;
+  int64_t left_out = 1;  // The shard that has no slot; `shards` for none.
+  int64_t stride = 0;
+};
+
+// Writes the messages of the shards of a segment that is a whole array. Rounds as one message of it would.
+void encode_shards(const WireCoding& coding, const ArraySegment& whole, const ShardSlots& slots, uint8_t* messages);
+
+// Writes the shards that have slots to a whole array.
+void decode_shards(WireFormat format, const uint8_t* messages, const ShardSlots& slots, const ArraySegment& whole);
+
 // The segment's messages by rank. Null for the one rank whose part is the array's own segment, or for none.
 using RankMessages = std::vector<const uint8_t*>;
 
@@ -51,15 +65,15 @@ void average_segments(WireFormat format, const RankMessages& messages, const Arr
 void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
                                  float* mean_residual, uint8_t* message);
 
-// The same for segments of CUDA tensors: the functions above call these. The same bytes and, but for the bits of a NaN,
+// The same for segments of CUDA tensors, each one shard or cut into several: the functions above call these. The same bytes and, but for the bits of a NaN,
 // the same numbers as on the CPU. Each enqueues one kernel on the current stream of the tensor's device and does not
 // wait: the caller keeps everything alive until the stream is there. In a build without CUDA there are no such tensors,
 // and the functions throw.
 namespace gpu {
 
-void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message);
+void encode_shards(const WireCoding& coding, const ArraySegment& segment, const ShardSlots& slots, uint8_t* messages);
 
-void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment);
+void decode_shards(WireFormat format, const uint8_t* messages, const ShardSlots& slots, const ArraySegment& segment);
 
 // At most cuda::kMaxRanks (ops/cuda/wire/wire_kernels.h) ranks, else c10::ValueError; so for the next one.
 void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment);
@@ -83,6 +97,9 @@ struct SentSegment {
 
 // Writes the message of this rank's own numbers, with the call's rounding and error feedback.
 void encode_own(const SentSegment& sent, const MeanCall& call, uint8_t* message);
+
+// Writes the messages of the shards of this rank's whole array.
+void encode_own_shards(const SentSegment& whole, const MeanCall& call, const ShardSlots& slots, uint8_t* messages);
 
 // Writes the message of the mean of a segment within this rank's shard, with the call's rounding and error feedback.
 // `parts`: what the other ranks sent of it; this rank's own part is in the array.

@@ -19,6 +19,10 @@ void* elements_of(const ArraySegment& segment) {
   return static_cast<uint8_t*>(segment.array.mutable_data_ptr()) + segment.range.begin * segment.array.element_size();
 }
 
+cuda::Shards shards_of(const ShardSlots& slots, const ArraySegment& segment) {
+  return cuda::shards_of(segment.range.numel, slots.shards, slots.left_out, slots.stride);
+}
+
 cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segment) {
   const auto ranks = static_cast<int64_t>(messages.size());
   TORCH_CHECK_VALUE(ranks <= cuda::kMaxRanks, "a mean on a GPU is of at most ", cuda::kMaxRanks, " ranks, not of ",
@@ -34,7 +38,7 @@ cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segme
 
 }  // namespace
 
-void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8_t* message) {
+void encode_shards(const WireCoding& coding, const ArraySegment& segment, const ShardSlots& slots, uint8_t* messages) {
   const c10::cuda::CUDAGuard guard(segment.array.device());
   cuda::wire_encode(coding.format,
                     {.type = type_of(segment),
@@ -42,15 +46,20 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
                      .n = segment.range.numel,
                      .residual = segment.residual,
                      .rounding = coding.rounding,
-                     .message = message},
+                     .message = messages,
+                     .shards = shards_of(slots, segment)},
                     c10::cuda::getCurrentCUDAStream());
 }
 
-void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment) {
+void decode_shards(WireFormat format, const uint8_t* messages, const ShardSlots& slots, const ArraySegment& segment) {
   const c10::cuda::CUDAGuard guard(segment.array.device());
-  cuda::wire_decode(
-      format, {.message = message, .n = segment.range.numel, .type = type_of(segment), .out = elements_of(segment)},
-      c10::cuda::getCurrentCUDAStream());
+  cuda::wire_decode(format,
+                    {.message = messages,
+                     .n = segment.range.numel,
+                     .type = type_of(segment),
+                     .out = elements_of(segment),
+                     .shards = shards_of(slots, segment)},
+                    c10::cuda::getCurrentCUDAStream());
 }
 
 void average_segments(WireFormat format, const RankMessages& messages, const ArraySegment& segment) {

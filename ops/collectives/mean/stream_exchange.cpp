@@ -17,30 +17,15 @@ at::Tensor message_buffer(int64_t bytes, at::Device device) {
   return at::zeros({bytes}, at::TensorOptions(at::kByte).device(device));
 }
 
-int64_t gathered_bytes(int64_t bytes) {
-  constexpr int64_t kAlignment = 16;
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-MeansOfShards::MeansOfShards(WireFormat format, int64_t numel, int64_t world_size)
-    : format_(format), shards_(cut(numel, world_size)) {
-  for (const Segment& shard : shards_) {
-    message_bytes_ = std::max(message_bytes_, encoded_size(shard.numel, format_));
+ShardMessages::ShardMessages(WireFormat format, int64_t numel, int64_t world_size)
+    : format_(format), world_size_(world_size) {
+  for (const Segment& shard : cut(numel, world_size)) {
+    slot_bytes_ = std::max(slot_bytes_, collectives::slot_bytes(encoded_size(shard.numel, format_)));
   }
 }
 
-// Shards whose messages follow each other without a gap are decoded as one.
-void MeansOfShards::decode(const uint8_t* messages, const at::Tensor& array) const {
-  const auto count = static_cast<int64_t>(shards_.size());
-  for (int64_t first = 0; first < count;) {
-    Segment segment = shards_[first];
-    int64_t next = first + 1;
-    while (next < count && encoded_size(shards_[next - 1].numel, format_) == message_bytes_) {
-      segment.numel += shards_[next++].numel;
-    }
-    decode_segment(format_, messages + first * message_bytes_, {array, segment});
-    first = next;
-  }
+void ShardMessages::decode(const uint8_t* messages, const at::Tensor& array) const {
+  decode_shards(format_, messages, slots(), {array, {0, array.numel()}});
 }
 
 OneLevelStreamExchange::OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group,
@@ -51,20 +36,15 @@ OneLevelStreamExchange::OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessG
                             : choose_route(options_.numel, world_size(), options_.format, options_.link)),
       codec_(options_.codec ? options_.codec(device) : wire_codec(options_.format, rank())),
       shards_(cut(options_.numel, world_size())),
-      means_of_shards_(options_.format, options_.numel, world_size()) {
+      shard_messages_(options_.format, options_.numel, world_size()) {
   if (route_ == Route::kTwoShot) {
-    sent_ = message_buffer(message_bytes(before_own()) + message_bytes(after_own()), device);
-    received_ = message_buffer(message_bytes(shards_[rank()]) * (world_size() - 1), device);
-    mean_ = message_buffer(means_of_shards_.message_bytes(), device);
+    sent_ = message_buffer(shard_messages_.slot_bytes() * (world_size() - 1), device);
+    received_ = message_buffer(sent_.numel(), device);
+    mean_ = message_buffer(shard_messages_.slot_bytes(), device);
   } else if (route_ == Route::kOneShot && !options_.codec) {
-    sent_ = message_buffer(gathered_bytes(message_bytes({0, options_.numel})), device);
+    sent_ = message_buffer(slot_bytes(message_bytes({0, options_.numel})), device);
     received_ = message_buffer(sent_.numel() * world_size(), device);
   }
-}
-
-Segment OneLevelStreamExchange::after_own() const {
-  const int64_t end = shards_[rank()].begin + shards_[rank()].numel;
-  return {end, options_.numel - end};
 }
 
 int64_t OneLevelStreamExchange::payload_bytes() const {
@@ -73,8 +53,13 @@ int64_t OneLevelStreamExchange::payload_bytes() const {
       return 0;
     case Route::kOneShot:
       return codec_->message_bytes({0, options_.numel}) * (world_size() - 1);
-    case Route::kTwoShot:
-      return sent_.numel() + mean_.numel() * (world_size() - 1);
+    case Route::kTwoShot: {
+      int64_t bytes = message_bytes(shards_[rank()]) * (world_size() - 2);
+      for (const Segment& shard : shards_) {
+        bytes += message_bytes(shard);
+      }
+      return bytes;
+    }
   }
   TORCH_CHECK_VALUE(false, "route ", static_cast<int>(route_), " is no Route");
 }
@@ -95,7 +80,7 @@ void OneLevelStreamExchange::enqueue(const MeanCall& call) {
 void OneLevelStreamExchange::one_shot(const MeanCall& call) {
   const Segment whole{0, options_.numel};
   const int64_t bytes = codec_->message_bytes(whole);
-  at::Tensor sent = sent_.defined() ? sent_ : message_buffer(gathered_bytes(bytes), call.array.device());
+  at::Tensor sent = sent_.defined() ? sent_ : message_buffer(slot_bytes(bytes), call.array.device());
   at::Tensor received = received_.defined() ? received_ : at::empty({sent.numel() * world_size()}, sent.options());
   codec_->encode(call, whole, sent.narrow(0, 0, bytes));
   collective(options_.all_gather.empty() ? "all-gather of messages of " + options_.name : options_.all_gather,
@@ -109,10 +94,10 @@ void OneLevelStreamExchange::one_shot(const MeanCall& call) {
 
 void OneLevelStreamExchange::two_shot(const MeanCall& call) {
   if (!means_.defined()) {
-    means_ = message_buffer(means_of_shards_.bytes(), call.array.device());
+    means_ = message_buffer(shard_messages_.bytes(), call.array.device());
   }
   enqueue_undecoded(call, means_);
-  means_of_shards_.decode(means_.const_data_ptr<uint8_t>(), call.array);
+  shard_messages_.decode(means_.const_data_ptr<uint8_t>(), call.array);
 }
 
 void OneLevelStreamExchange::enqueue_undecoded(const MeanCall& call, at::Tensor messages) {
@@ -121,31 +106,25 @@ void OneLevelStreamExchange::enqueue_undecoded(const MeanCall& call, at::Tensor 
   send_mean(call, std::move(messages));
 }
 
+// Every rank sends whole slots: what is behind a shorter message is anything.
 void OneLevelStreamExchange::send_parts(const MeanCall& call) {
-  uint8_t* message = sent_.mutable_data_ptr<uint8_t>();
-  for (const Segment& segment : {before_own(), after_own()}) {
-    encode_own({options_.format, rank(), segment}, call, message);
-    message += message_bytes(segment);
-  }
-  std::vector<int64_t> sizes_sent;
-  std::vector<int64_t> sizes_received;
-  for (int64_t peer = 0; peer < world_size(); ++peer) {
-    sizes_sent.push_back(peer == rank() ? 0 : message_bytes(shards_[peer]));
-    sizes_received.push_back(peer == rank() ? 0 : message_bytes(shards_[rank()]));
-  }
+  encode_own_shards({options_.format, rank(), {0, options_.numel}}, call, shard_messages_.slots_without(rank()),
+                    sent_.mutable_data_ptr<uint8_t>());
+  std::vector<int64_t> sizes_sent(world_size(), shard_messages_.slot_bytes());
+  sizes_sent[rank()] = 0;
+  std::vector<int64_t> sizes_received = sizes_sent;
   collective("all-to-all of shards of " + options_.name,
              [&] { libtorch::all_to_all_single(group_, received_, sent_, sizes_received, sizes_sent)->wait(); });
 }
 
 void OneLevelStreamExchange::send_mean(const MeanCall& call, at::Tensor messages) {
-  const Segment& own = shards_[rank()];
   RankMessages parts;
   const uint8_t* received = received_.const_data_ptr<uint8_t>();
   for (int64_t peer = 0; peer < world_size(); ++peer) {
     parts.push_back(peer == rank() ? nullptr : received);
-    received += peer == rank() ? 0 : message_bytes(own);
+    received += peer == rank() ? 0 : shard_messages_.slot_bytes();
   }
-  encode_mean({options_.format, rank(), own}, call, parts, mean_.mutable_data_ptr<uint8_t>());
+  encode_mean({options_.format, rank(), shards_[rank()]}, call, parts, mean_.mutable_data_ptr<uint8_t>());
   collective("all-gather of means of " + options_.name,
              [&] { libtorch::all_gather_single(group_, messages, mean_)->wait(); });
 }

@@ -13,6 +13,7 @@
 
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/mean/segment_codec.h"
 #include "ops/collectives/mean/segments.h"
 
 namespace narrowcast::collectives {
@@ -20,25 +21,33 @@ namespace narrowcast::collectives {
 // uint8 [bytes] for a message. Zeros, because the end of a shorter message is sent, too.
 at::Tensor message_buffer(int64_t bytes, at::Device device);
 
-// Messages of an all-gather begin at multiples of so many bytes as this rounds up to: NCCL copies single bytes where
-// one does not.
-int64_t gathered_bytes(int64_t bytes);
+// Messages begin at multiples of so many bytes, a line of a GPU's cache, in all that travels: NCCL copies single bytes
+// where one begins at no multiple of 16.
+inline constexpr int64_t kSlotBytes = 128;
 
-// The encoded means of two shots side by side, one for the shard of each rank, all as long as the longest.
-class MeansOfShards {
+// The bytes of a message and of what is behind it up to the next one.
+constexpr int64_t slot_bytes(int64_t bytes) { return (bytes + kSlotBytes - 1) / kSlotBytes * kSlotBytes; }
+
+// Messages of two shots side by side, one for the shard of each rank, each in a slot that would hold the longest.
+class ShardMessages {
  public:
-  MeansOfShards(WireFormat format, int64_t numel, int64_t world_size);
+  // Of an array of `numel` elements.
+  ShardMessages(WireFormat format, int64_t numel, int64_t world_size);
 
-  int64_t message_bytes() const { return message_bytes_; }
-  int64_t bytes() const { return message_bytes_ * static_cast<int64_t>(shards_.size()); }
+  int64_t slot_bytes() const { return slot_bytes_; }
+  int64_t bytes() const { return slot_bytes_ * world_size_; }
+
+  // All of them, or all but one rank's.
+  ShardSlots slots() const { return slots_without(world_size_); }
+  ShardSlots slots_without(int64_t rank) const { return {world_size_, rank, slot_bytes_}; }
 
   // Writes what they say to `array`, [numel].
   void decode(const uint8_t* messages, const at::Tensor& array) const;
 
  private:
   const WireFormat format_;
-  const std::vector<Segment> shards_;  // By rank.
-  int64_t message_bytes_ = 0;
+  const int64_t world_size_;
+  int64_t slot_bytes_ = 0;
 };
 
 // The part of a StreamMean that concerns one array.
@@ -65,7 +74,7 @@ class OneLevelStreamExchange final : public StreamExchange {
   int64_t payload_bytes() const override;
   void enqueue(const MeanCall& call) override;
 
-  // With two shots, instead of `enqueue`: takes all but the last step. `messages`, uint8 [MeansOfShards::bytes], gets
+  // With two shots, instead of `enqueue`: takes all but the last step. `messages`, uint8 [ShardMessages::bytes], gets
   // the means.
   void enqueue_undecoded(const MeanCall& call, at::Tensor messages);
 
@@ -73,9 +82,6 @@ class OneLevelStreamExchange final : public StreamExchange {
   int64_t rank() const { return group_->getRank(); }
   int64_t world_size() const { return group_->getSize(); }
   int64_t message_bytes(const Segment& segment) const { return encoded_size(segment.numel, options_.format); }
-  // What this rank encodes in the first hop of two: all that comes before its own shard, and all that comes after.
-  Segment before_own() const { return {0, shards_[rank()].begin}; }
-  Segment after_own() const;
   void one_shot(const MeanCall& call);
   void two_shot(const MeanCall& call);
   void send_parts(const MeanCall& call);
@@ -90,7 +96,7 @@ class OneLevelStreamExchange final : public StreamExchange {
   at::Tensor received_;                     // The other ranks' parts of the own shard; or all messages; by rank.
   // These are for two shots:
   const std::vector<Segment> shards_;  // By rank.
-  const MeansOfShards means_of_shards_;
+  const ShardMessages shard_messages_;
   at::Tensor mean_;   // Second hop.
   at::Tensor means_;  // By rank, once somebody has asked for more than messages.
 };

@@ -29,7 +29,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
         across_(make_across(device)) {
     for (const Segment& segment : segments_) {
       means_.push_back(means_of(segment));
-      longest_mean_ = std::max(longest_mean_, gathered_bytes(bytes_of(means_.back(), segment)));
+      longest_mean_ = std::max(longest_mean_, slot_bytes(bytes_of(means_.back(), segment)));
     }
   }
 
@@ -46,8 +46,10 @@ class TwoLevelStreamExchange final : public StreamExchange {
   }
 
  private:
+  static constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+
   // Codes, where the owners of a segment exchange them in two shots; nothing for float32.
-  using Means = std::unique_ptr<MeansOfShards>;
+  using Means = std::unique_ptr<ShardMessages>;
 
   int64_t owners() const { return static_cast<int64_t>(segments_.size()); }
   int64_t local_size() const { return groups_->node()->getSize(); }
@@ -66,7 +68,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   Means means_of(const Segment& segment) const {
     const int64_t nodes = groups_->layout().nodes();
     return choose_route(segment.numel, nodes, options_.format, options_.link) == Route::kTwoShot
-               ? std::make_unique<MeansOfShards>(options_.format, segment.numel, nodes)
+               ? std::make_unique<ShardMessages>(options_.format, segment.numel, nodes)
                : nullptr;
   }
 
@@ -74,18 +76,32 @@ class TwoLevelStreamExchange final : public StreamExchange {
     return means == nullptr ? encoded_size(segment.numel, WireFormat::kFp32) : means->bytes();
   }
 
+  // A segment as it travels as float32 in the node: as many elements as fill whole slots.
+  static int64_t slot_numel(int64_t numel) { return slot_bytes(numel * kFloatBytes) / kFloatBytes; }
+
+  // [slot_numel of the array's]: segments but for the last one fill their slots. 0 behind the array.
   static at::Tensor as_float32(const MeanCall& call) {
-    const at::Tensor array = call.array.to(at::kFloat);
-    return call.residuals.carried.defined() ? array.add(call.residuals.carried) : array;
+    const int64_t numel = call.array.numel();
+    if (call.array.scalar_type() == at::kFloat && !call.residuals.carried.defined() && slot_numel(numel) == numel) {
+      return call.array;
+    }
+    at::Tensor floats = at::empty({slot_numel(numel)}, call.array.options().dtype(at::kFloat));
+    floats.narrow(0, numel, floats.numel() - numel).zero_();
+    const at::Tensor array = floats.narrow(0, 0, numel);
+    array.copy_(call.array);
+    if (call.residuals.carried.defined()) {
+      array.add_(call.residuals.carried);
+    }
+    return floats;
   }
 
-  // Every rank's part of this rank's segment, by local rank: float32 [ranks of the node * numel of the segment].
+  // Every rank's part of this rank's segment, by local rank: float32 [ranks of the node * slot_numel of the segment].
   at::Tensor send_parts(at::Tensor array) const {
     std::vector<int64_t> sent(local_size(), 0);
     for (int64_t owner = 0; owner < owners(); ++owner) {
-      sent[owner] = segments_[owner].numel;
+      sent[owner] = slot_numel(segments_[owner].numel);
     }
-    std::vector<int64_t> received(local_size(), owns_elements() ? own_segment().numel : 0);
+    std::vector<int64_t> received(local_size(), owns_elements() ? sent[local_rank_] : 0);
     at::Tensor parts = at::empty({received[0] * local_size()}, array.options());
     collective("all-to-all of segments in the node, of ",
                [&] { libtorch::all_to_all_single(groups_->node(), parts, array, received, sent)->wait(); });
@@ -100,7 +116,8 @@ class TwoLevelStreamExchange final : public StreamExchange {
         means == nullptr ? floats_of(message, segment) : at::empty({segment.numel}, parts.options());
     RankMessages by_rank;
     for (int64_t rank = 0; rank < local_size(); ++rank) {
-      by_rank.push_back(reinterpret_cast<const uint8_t*>(parts.const_data_ptr<float>() + rank * segment.numel));
+      const float* const part = parts.const_data_ptr<float>() + rank * slot_numel(segment.numel);
+      by_rank.push_back(reinterpret_cast<const uint8_t*>(part));
     }
     average_segments(WireFormat::kFp32, by_rank, {mean, {0, segment.numel}});
     if (weight_ != 1) {

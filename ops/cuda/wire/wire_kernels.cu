@@ -10,12 +10,12 @@ namespace narrowcast::cuda {
 
 void wire_encode(WireFormat format, const EncodeArguments& arguments, Stream stream) {
   check_float_type(arguments.type);
-  if (arguments.n == 0) {
+  if (arguments.n == 0 || arguments.shards.slots() == 0) {
     return;
   }
   codec::wire::visit(format, [&](auto format_type) {
     using Format = decltype(format_type);
-    const unsigned blocks = blocks_for(arguments.n);
+    const dim3 blocks(blocks_for(arguments.n, arguments.shards), arguments.shards.slots());
     if (arguments.residual != nullptr) {
       wire_encode_kernel<Format, true><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
     } else {
@@ -27,11 +27,12 @@ void wire_encode(WireFormat format, const EncodeArguments& arguments, Stream str
 
 void wire_decode(WireFormat format, const DecodeArguments& arguments, Stream stream) {
   check_float_type(arguments.type);
-  if (arguments.n == 0) {
+  if (arguments.n == 0 || arguments.shards.slots() == 0) {
     return;
   }
+  const dim3 blocks(blocks_for(arguments.n, arguments.shards), arguments.shards.slots());
   codec::wire::visit(format, [&](auto format_type) {
-    wire_decode_kernel<decltype(format_type)><<<blocks_for(arguments.n), kThreadsPerBlock, 0, stream>>>(arguments);
+    wire_decode_kernel<decltype(format_type)><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
   });
   check_launch("wire_decode_kernel");
 }

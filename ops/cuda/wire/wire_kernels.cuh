@@ -17,7 +17,7 @@ template <class Format, bool kFeedback>
 __global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 5)
     wire_encode_kernel(const __grid_constant__ EncodeArguments arguments) {
   __shared__ StagingBuffer<Format> staging[kWarpsPerBlock];
-  const WarpTile<Format> tile(arguments.n);
+  const WarpTile<Format> tile(arguments.n, arguments.shards);
   if (tile.n <= 0) {
     return;
   }
@@ -36,7 +36,7 @@ template <class Format>
 __global__ void __launch_bounds__(kThreadsPerBlock, 5)
     wire_decode_kernel(const __grid_constant__ DecodeArguments arguments) {
   __shared__ StagingBuffer<Format> buffers[kWarpsPerBlock];
-  const WarpTile<Format> tile(arguments.n);
+  const WarpTile<Format> tile(arguments.n, arguments.shards);
   if (tile.n <= 0) {
     return;
   }

@@ -22,6 +22,43 @@ using codec::wire::Rounding;
 // A mean is of at most this many ranks: a launch passes on no more.
 inline constexpr int64_t kMaxRanks = 256;
 
+// Shards begin at multiples of so many elements, as those of collectives::cut do.
+inline constexpr int64_t kShardGrain = 1024;
+
+// How an array becomes messages: one or, cut into shards as even as can be, one of each shard. The message of shard i
+// lies in slot i, or in slot i - 1 behind the shard that has none; every slot begins `stride` bytes behind the one
+// before. Made by shards_of.
+struct Shards {
+  uint32_t count = 1;     // >= 1
+  uint32_t left_out = 1;  // The shard that has no message; `count` for none.
+  int64_t stride = 0;
+  int64_t each = 0;   // Grains of a shard, and
+  uint32_t over = 0;  // so many more, fewer than there are shards, spread over them.
+
+  NARROWCAST_HOST_DEVICE uint32_t slots() const { return count - (left_out < count ? 1U : 0U); }
+  NARROWCAST_HOST_DEVICE uint32_t shard_in(uint32_t slot) const { return slot + (slot >= left_out ? 1U : 0U); }
+  // The first grain of a shard.
+  NARROWCAST_HOST_DEVICE int64_t begin(uint32_t shard) const { return each * shard + over * shard / count; }
+  NARROWCAST_HOST_DEVICE int64_t most_grains() const { return each + (over > 0 ? 1 : 0); }
+};
+
+// The shards of an array of n elements. std::invalid_argument for less than one, or more than a launch can number.
+inline Shards shards_of(int64_t n, int64_t count, int64_t left_out, int64_t stride) {
+  constexpr int64_t kMost = 65'535;
+  if (count < 1 || count > kMost) {
+    throw std::invalid_argument("an array on a GPU is cut into 1 to " + std::to_string(kMost) + " shards, not into " +
+                                std::to_string(count));
+  }
+  const int64_t grains = (n + kShardGrain - 1) / kShardGrain;
+  Shards shards;
+  shards.count = static_cast<uint32_t>(count);
+  shards.left_out = static_cast<uint32_t>(left_out);
+  shards.stride = stride;
+  shards.each = grains / count;
+  shards.over = static_cast<uint32_t>(grains % count);
+  return shards;
+}
+
 // An array, and where its message goes.
 struct EncodeArguments {
   FloatType type = FloatType::kFloat32;  // x's.
@@ -31,15 +68,17 @@ struct EncodeArguments {
   // where that is not finite they stay.
   float* residual = nullptr;
   Rounding rounding = {};
-  uint8_t* message = nullptr;
+  uint8_t* message = nullptr;  // The first slot's.
+  Shards shards = {};
 };
 
 // A message, and where its array goes.
 struct DecodeArguments {
-  const uint8_t* message = nullptr;
+  const uint8_t* message = nullptr;  // The first slot's.
   int64_t n = 0;
   FloatType type = FloatType::kFloat32;  // out's.
-  void* out = nullptr;                   // n elements.
+  void* out = nullptr;                   // n elements; those of a shard that is left out stay.
+  Shards shards = {};
 };
 
 // What all ranks contribute to a mean of n elements: messages, and one of them an array.

@@ -9,6 +9,7 @@
 #include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
 #include "ops/cuda/wire/tile_codecs.cuh"
+#include "ops/cuda/wire/wire_kernels.h"
 
 namespace narrowcast::cuda {
 
@@ -21,10 +22,12 @@ using WireTile = typename std::conditional_t<Format::kHasBlocks, std::enable_if<
 inline constexpr int kWarpsPerBlock = 4;
 inline constexpr int kThreadsPerBlock = kWarpsPerBlock * kWarpSize;
 
-// Blocks of threads that n elements take.
-inline unsigned blocks_for(int64_t n) {
-  constexpr int64_t kPerBlock = int64_t{kTile} * kWarpsPerBlock;
-  return static_cast<unsigned>((n + kPerBlock - 1) / kPerBlock);
+static_assert(kTile == kShardGrain, "a shard must begin with a tile");
+
+// Blocks of threads that n elements take; of an array in shards, each of which is a row of blocks, the longest one.
+inline unsigned blocks_for(int64_t n, const Shards& shards = {}) {
+  const int64_t tiles = shards.count > 1 ? shards.most_grains() : (n + kTile - 1) / kTile;
+  return static_cast<unsigned>((tiles + kWarpsPerBlock - 1) / kWarpsPerBlock);
 }
 
 // The tile of an array of n elements that the calling warp works on, and where its message begins.
@@ -35,11 +38,19 @@ struct WarpTile {
   int64_t first_byte;
   int n;  // Elements, at most kTile; not above 0 for warps behind the array.
 
-  __device__ __forceinline__ explicit WarpTile(int64_t numel) : lane(static_cast<int>(threadIdx.x % kWarpSize)) {
-    const int64_t tile = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;
-    first = tile * kTile;
+  __device__ __forceinline__ explicit WarpTile(int64_t numel, const Shards& shards = {})
+      : lane(static_cast<int>(threadIdx.x % kWarpSize)) {
+    int64_t tile = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;
+    int64_t end = numel;
     first_byte = tile * kTileBytes<Format>;
-    n = static_cast<int>(numel - first < kTile ? (numel > first ? numel - first : 0) : kTile);
+    if (shards.count > 1) {
+      const uint32_t shard = shards.shard_in(blockIdx.y);
+      first_byte += blockIdx.y * shards.stride;
+      tile += shards.begin(shard);
+      end = shards.begin(shard + 1) * kTile < numel ? shards.begin(shard + 1) * kTile : numel;
+    }
+    first = tile * kTile;
+    n = static_cast<int>(end - first < kTile ? (end > first ? end - first : 0) : kTile);
   }
 
   // The size of the tile's message.

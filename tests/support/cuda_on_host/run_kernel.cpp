@@ -117,15 +117,20 @@ const LaneValues& Barrier::arrive_and_wait(const char* name, int64_t member, uin
 
 void run_kernel(const Launch& launch, const std::function<void()>& kernel) {
   if (launch.threads < 1 || launch.threads > 1024 || launch.threads % kWarpSize != 0 || launch.blocks < 1 ||
-      launch.blocks > INT32_MAX) {
-    throw std::invalid_argument("a launch of " + std::to_string(launch.blocks) + " blocks of " +
-                                std::to_string(launch.threads) + " threads");
+      launch.blocks > INT32_MAX || launch.rows < 1 || launch.rows > UINT16_MAX) {
+    throw std::invalid_argument("a launch of " + std::to_string(launch.rows) + " times " +
+                                std::to_string(launch.blocks) + " blocks of " + std::to_string(launch.threads) +
+                                " threads");
   }
   Block this_block(launch.threads);
   gridDim.x = static_cast<unsigned>(launch.blocks);
+  gridDim.y = static_cast<unsigned>(launch.rows);
   blockDim.x = static_cast<unsigned>(launch.threads);
-  for (int64_t i = 0; i < launch.blocks; ++i) {
-    blockIdx.x = static_cast<unsigned>(launch.turns == Turns::kForward ? i : launch.blocks - 1 - i);
+  const int64_t blocks = launch.blocks * launch.rows;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t number = launch.turns == Turns::kForward ? i : blocks - 1 - i;
+    blockIdx.x = static_cast<unsigned>(number % launch.blocks);
+    blockIdx.y = static_cast<unsigned>(number / launch.blocks);
     block = &this_block;
     this_block.run(launch.turns, kernel);
     block = nullptr;

@@ -27,7 +27,7 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// CUDA's variables, of the thread that runs. Kernels have one dimension.
+// CUDA's variables, of the thread that runs. Threads have one dimension, blocks two.
 inline uint3 threadIdx = {0, 0, 0};
 inline uint3 blockIdx = {0, 0, 0};
 inline dim3 blockDim;
@@ -41,6 +41,7 @@ enum class Turns { kForward, kBackward };
 // How many threads there are, and their order.
 struct Launch {
   int64_t blocks = 1;
+  int64_t rows = 1;      // Of so many blocks each: gridDim.y.
   int64_t threads = 32;  // Of a block: a multiple of 32, at most 1024.
   Turns turns = Turns::kForward;
 };

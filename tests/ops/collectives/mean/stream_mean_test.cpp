@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "tests/ops/collectives/mean/reference_mean.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
+#include "tests/support/recorded_group.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -38,10 +40,13 @@ std::vector<at::Tensor> make_stream_arrays(int64_t world_size, int64_t numel, at
   return arrays;
 }
 
-// Null for one level.
-std::shared_ptr<const StreamGroups> split_over_gloo(const Group& group, const NodeLayout& layout) {
-  const auto make = [](const c10::intrusive_ptr<c10d::Store>& store, int place, int size) {
-    return testing::join_ranks(store, place, size, {});  // By itself one that is done at once ends others that connect.
+// Null for one level. What its groups are called with is added to `record`, if there is one.
+std::shared_ptr<const StreamGroups> split_over_gloo(const Group& group, const NodeLayout& layout,
+                                                    const std::shared_ptr<testing::CollectiveRecord>& record = {}) {
+  const auto make = [&](const c10::intrusive_ptr<c10d::Store>& store, int place, int size) {
+    // By itself one that is done at once ends others that connect.
+    const Group made = testing::join_ranks(store, place, size, {});
+    return record == nullptr ? made : testing::recorded(made, record);
   };
   return layout.has_levels() ? std::make_shared<const StreamGroups>(group, layout, make) : nullptr;
 }
@@ -198,6 +203,37 @@ TEST(StreamMean, ANonFiniteElementReachesAllRanksOfAllNodes) {
     EXPECT_TRUE(std::isfinite(arrays[rank][4500].item<float>()));
     EXPECT_FALSE(std::isfinite(arrays[rank][8999].item<float>()));
   });
+}
+
+// NCCL copies byte by byte what begins elsewhere.
+void expect_slots(const testing::CollectiveRecord& record) {
+  constexpr int64_t kSlot = 128;
+  for (const testing::RecordedCollective& collective : record) {
+    for (const int64_t byte : collective.parts_sent) EXPECT_EQ(byte % kSlot, 0);
+    for (const int64_t byte : collective.parts_received) EXPECT_EQ(byte % kSlot, 0);
+    for (const at::Tensor& buffer : {collective.sent, collective.received}) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.const_data_ptr()) % 64, 0) << "as the CPU's allocator has them";
+    }
+  }
+}
+
+TEST_P(StreamMeanOfFormats, SendsMessagesThatBeginWithALineOfTheCache) {
+  constexpr int64_t kNumel = 20'001;
+  for (const auto& [world_size, node_size] : {std::pair(2, 1), std::pair(3, 1), std::pair(5, 2)}) {
+    run_ranks(world_size, [&, world_size = world_size, node_size = node_size](int64_t rank, const Group& group) {
+      for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
+        const auto record = std::make_shared<testing::CollectiveRecord>();
+        const auto layout = NodeLayout::of_size(world_size, node_size);
+        StreamMean mean(
+            {testing::recorded(group, record), split_over_gloo(group, layout, record)},
+            {.name = "m", .rank = rank, .numel = kNumel, .format = GetParam(), .exact = {{5, 33}}, .link = link},
+            at::kCPU);
+        mean.enqueue({at::ones({kNumel}), {}, {}});
+        EXPECT_GE(record->size(), 2);
+        expect_slots(*record);
+      }
+    });
+  }
 }
 
 TEST(StreamMean, CountsWhatItSends) {

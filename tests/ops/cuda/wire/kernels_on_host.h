@@ -13,22 +13,28 @@ using cuda::FloatType;
 
 // Calls body(format) with a value of its type in every thread of a launch over n elements.
 template <class Body>
-void run_over(WireFormat format, int64_t n, Turns turns, const Body& body) {
-  if (n == 0) return;
+void run_over(WireFormat format, int64_t n, Turns turns, const Body& body, const cuda::Shards& shards = {}) {
+  if (n == 0 || shards.slots() == 0) return;
   codec::wire::visit(format, [&](auto type) {
-    run_kernel({.blocks = cuda::blocks_for(n), .threads = cuda::kThreadsPerBlock, .turns = turns}, [&] { body(type); });
+    run_kernel({.blocks = cuda::blocks_for(n, shards),
+                .rows = shards.slots(),
+                .threads = cuda::kThreadsPerBlock,
+                .turns = turns},
+               [&] { body(type); });
   });
 }
 
 inline void wire_encode(WireFormat format, const cuda::EncodeArguments& arguments, Turns turns) {
-  run_over(format, arguments.n, turns, [&](auto type) {
+  const auto body = [&](auto type) {
     arguments.residual != nullptr ? cuda::wire_encode_kernel<decltype(type), true>(arguments)
                                   : cuda::wire_encode_kernel<decltype(type), false>(arguments);
-  });
+  };
+  run_over(format, arguments.n, turns, body, arguments.shards);
 }
 
 inline void wire_decode(WireFormat format, const cuda::DecodeArguments& arguments, Turns turns) {
-  run_over(format, arguments.n, turns, [&](auto type) { cuda::wire_decode_kernel<decltype(type)>(arguments); });
+  const auto body = [&](auto type) { cuda::wire_decode_kernel<decltype(type)>(arguments); };
+  run_over(format, arguments.n, turns, body, arguments.shards);
 }
 
 inline void wire_average(WireFormat format, const cuda::AverageArguments& arguments, Turns turns) {

@@ -3,9 +3,11 @@
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
+#include "ops/collectives/mean/segments.h"
 #include "tests/ops/cuda/wire/kernels_on_host.h"
 #include "tests/ops/cuda/wire/placed_array.h"
 #include "tests/ops/wire_format/wire_inputs.h"
@@ -30,6 +32,46 @@ struct Places {
   int64_t elements = 0;
   int64_t message = 0;
 };
+
+// An array in shards, and the slots of their messages with gaps between them.
+struct Cut {
+  int64_t n;
+  int64_t count;
+  int64_t left_out;
+  WireFormat format;
+
+  std::vector<collectives::Segment> shards() const { return collectives::cut(n, count); }
+  int64_t stride() const {
+    int64_t longest = 0;
+    for (const auto& shard : shards()) longest = std::max(longest, test::size_of(format, shard.numel));
+    return longest + 24;
+  }
+  int64_t bytes() const { return (count - (left_out < count ? 1 : 0)) * stride(); }
+  cuda::Shards shape() const { return cuda::shards_of(n, count, left_out, stride()); }
+
+  // Calls body(shard, first byte of its message).
+  template <class Body>
+  void for_messages(const Body& body) const {
+    int64_t byte = 0;
+    for (int64_t shard = 0; shard < count; ++shard) {
+      if (shard == left_out) continue;
+      body(shards()[static_cast<size_t>(shard)], byte);
+      byte += stride();
+    }
+  }
+};
+
+template <class Body>
+void for_cuts(WireFormat format, const Body& body) {
+  for (const int64_t n : {1, 1024, 1025, 3079, 20000}) {
+    for (const int64_t count : {1, 2, 3, 7}) {
+      for (const int64_t left_out : {int64_t{0}, count / 2, count}) {
+        SCOPED_TRACE(::testing::Message() << n << " in " << count << " without " << left_out);
+        body(Cut{n, count, left_out, format});
+      }
+    }
+  }
+}
 
 class CudaWireEncode : public ::testing::TestWithParam<WireFormat> {
  protected:
@@ -94,6 +136,24 @@ TEST_P(CudaWireEncode, TakesLongArrays) {
   const Floats x = test::usual_numbers(20000);
   EXPECT_EQ(encode(FloatType::kFloat32, x, test::kStochastic, Turns::kBackward),
             test::plain_encode(format_, x, test::kStochastic));
+}
+
+TEST_P(CudaWireEncode, GivesEachShardAMessage) {
+  for_cuts(format_, [&](const Cut& cut) {
+    const Floats x = test::usual_numbers(cut.n);
+    test::PlacedArray<uint8_t> messages(cut.bytes(), 0);
+    Bytes expected = messages.values();
+    cut.for_messages([&](const collectives::Segment& shard, int64_t byte) {
+      const Floats part(x.begin() + shard.begin, x.begin() + shard.begin + shard.numel);
+      const Bytes message = test::plain_encode(format_, part, test::kStochastic.at(shard.begin));
+      std::copy(message.begin(), message.end(), expected.begin() + byte);
+    });
+    wire_encode(
+        format_,
+        {.x = x.data(), .n = cut.n, .rounding = test::kStochastic, .message = messages.data(), .shards = cut.shape()},
+        Turns::kForward);
+    EXPECT_EQ(messages.values(), expected);
+  });
 }
 
 TEST_P(CudaWireEncode, TakesTheOtherElementTypesAsFloat32) {
@@ -169,6 +229,25 @@ TEST_P(CudaWireDecode, TakesAnyBytesAtAnyAddress) {
       }
     }
   }
+}
+
+TEST_P(CudaWireDecode, TakesAMessageOfEachShard) {
+  for_cuts(format_, [&](const Cut& cut) {
+    const Floats x = test::usual_numbers(cut.n);
+    Bytes messages(static_cast<size_t>(cut.bytes()));
+    Floats expected(x.size(), 7);
+    cut.for_messages([&](const collectives::Segment& shard, int64_t byte) {
+      const Bytes message = test::plain_encode(
+          format_, Floats(x.begin() + shard.begin, x.begin() + shard.begin + shard.numel), test::kNearest);
+      std::copy(message.begin(), message.end(), messages.begin() + byte);
+      const Floats decoded = test::plain_decode(format_, message, shard.numel);
+      std::copy(decoded.begin(), decoded.end(), expected.begin() + shard.begin);
+    });
+    test::PlacedArray<float> out(Floats(x.size(), 7), 0);
+    wire_decode(format_, {.message = messages.data(), .n = cut.n, .out = out.data(), .shards = cut.shape()},
+                Turns::kBackward);
+    EXPECT_TRUE(same_numbers(out.values(), expected));
+  });
 }
 
 TEST_P(CudaWireDecode, RoundsToTheOtherElementTypes) {
