@@ -38,20 +38,34 @@ at::Tensor fill_up(const at::Tensor& codes, int64_t numel) {
   return filled;
 }
 
+// Codes travel as bytes: what is float16 by name alone may look like a NaN, which NCCL can be told to look for.
+at::Tensor as_bytes(const at::Tensor& codes) { return codes.view(at::kByte); }
+
+std::vector<int64_t> in_bytes(std::vector<int64_t> numels, const at::Tensor& codes) {
+  for (int64_t& numel : numels) {
+    numel *= codes.element_size();
+  }
+  return numels;
+}
+
 void start_all_gather(InFlight& in_flight) {
   in_flight.sent = fill_up(in_flight.sent, in_flight.stride);
   const auto& group = in_flight.exchange.group;
   in_flight.received = at::empty({group->getSize() * in_flight.stride}, in_flight.sent.options());
-  in_flight.work = libtorch::all_gather_single(group, in_flight.received, in_flight.sent);
+  at::Tensor sent = as_bytes(in_flight.sent);
+  at::Tensor received = as_bytes(in_flight.received);
+  in_flight.work = libtorch::all_gather_single(group, received, sent);
 }
 
 void start_all_to_all(InFlight& in_flight) {
-  auto& sends = in_flight.exchange.sends;
-  auto& receives = in_flight.exchange.receives;
+  const auto& receives = in_flight.exchange.receives;
   const int64_t numel = std::accumulate(receives.begin(), receives.end(), int64_t{0});
   in_flight.received = at::empty({numel}, in_flight.sent.options());
-  in_flight.work =
-      libtorch::all_to_all_single(in_flight.exchange.group, in_flight.received, in_flight.sent, receives, sends);
+  at::Tensor sent = as_bytes(in_flight.sent);
+  at::Tensor received = as_bytes(in_flight.received);
+  std::vector<int64_t> bytes_sent = in_bytes(in_flight.exchange.sends, in_flight.sent);
+  std::vector<int64_t> bytes_received = in_bytes(receives, in_flight.received);
+  in_flight.work = libtorch::all_to_all_single(in_flight.exchange.group, received, sent, bytes_received, bytes_sent);
 }
 
 // On a device with streams a future's callback runs on a stream of its own, and the allocator must learn that these

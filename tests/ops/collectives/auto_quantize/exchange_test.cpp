@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <future>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
+#include "tests/support/recorded_group.h"
 
 namespace narrowcast {
 namespace {
@@ -61,6 +64,25 @@ TEST(DecodingWork, CanBePolledAndWaitedForTwice) {
     EXPECT_TRUE(work->wait());
     EXPECT_TRUE(work->wait(std::chrono::milliseconds(1)));
     EXPECT_TRUE(work->result()[1].is_same(outputs[1]));
+  });
+}
+
+// NCCL may look for NaN in what it is told are numbers, and ends the process.
+TEST(Exchange, SendsCodesAsBytes) {
+  run_ranks(2, [](int64_t, const Group& group) {
+    const auto record = std::make_shared<testing::CollectiveRecord>();
+    const Group noted = testing::recorded(group, record);
+    const at::Tensor input = at::full({6}, std::numeric_limits<float>::quiet_NaN());
+    const at::Tensor output = at::zeros({6});
+    auto_quantize(collectives::all_to_all_single, DQuantType::kBfp16)(output, input, noted);
+    auto_quantize(collectives::all_gather, DQuantType::kFp16)({at::zeros({6}), output}, input, noted);
+    EXPECT_TRUE(output.isnan().all().item<bool>());
+    int64_t codes = 0;
+    for (const testing::RecordedCollective& collective : *record) {
+      EXPECT_FALSE(collective.sent.is_floating_point());
+      codes += collective.sent.scalar_type() == at::kByte ? 1 : 0;
+    }
+    EXPECT_EQ(codes, 2) << "beside what ranks agree on";
   });
 }
 
