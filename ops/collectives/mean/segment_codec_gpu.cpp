@@ -1,9 +1,7 @@
 // Segments of CUDA tensors: tensors to pointers, on the current stream of their device.
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "ops/collectives/mean/segment_codec.h"
@@ -24,15 +22,8 @@ cuda::Shards shards_of(const ShardSlots& slots, const ArraySegment& segment) {
 }
 
 cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segment) {
-  const auto ranks = static_cast<int64_t>(messages.size());
-  TORCH_CHECK_VALUE(ranks <= cuda::kMaxRanks, "a mean on a GPU is of at most ", cuda::kMaxRanks, " ranks, not of ",
-                    ranks);
-  cuda::RankParts parts{.ranks = ranks,
-                        .own_rank = std::find(messages.begin(), messages.end(), nullptr) - messages.begin(),
-                        .type = type_of(segment),
-                        .own = elements_of(segment),
-                        .n = segment.range.numel};
-  std::copy(messages.begin(), messages.end(), parts.messages);
+  cuda::RankParts parts{.type = type_of(segment), .own = elements_of(segment), .n = segment.range.numel};
+  cuda::place_messages(messages, parts);
   return parts;
 }
 

@@ -104,7 +104,7 @@ __device__ __forceinline__ void add_messages(const RankParts& parts, RankRange r
                                              TwoStagingBuffers<Format>& staging, TileValues& sum) {
   using Incoming = IncomingBytes<kTileBytes<Format>>;
   const auto request = [&](int64_t rank) {
-    return Incoming(parts.messages[rank] + tile.first_byte, tile.bytes(), tile.lane, staging[rank % 2].bytes());
+    return Incoming(parts.message(rank) + tile.first_byte, tile.bytes(), tile.lane, staging[rank % 2].bytes());
   };
   if (ranks.begin >= ranks.end) {
     return;

@@ -3,13 +3,15 @@
 //
 // Each function launches one kernel on `stream`, of the device that is current, and does not wait. All pointers are to
 // device memory, need the alignment of their elements and no more, and may be null where n is 0. std::invalid_argument
-// for a number that is no WireFormat or FloatType, or for too many ranks; std::runtime_error if the kernel cannot be
+// for a number that is no WireFormat or FloatType, or for no ranks; std::runtime_error if the kernel cannot be
 // launched.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
@@ -18,9 +20,6 @@
 namespace narrowcast::cuda {
 
 using codec::wire::Rounding;
-
-// A mean is of at most this many ranks: a launch passes on no more.
-inline constexpr int64_t kMaxRanks = 256;
 
 // Shards begin at multiples of so many elements, as those of collectives::cut do.
 inline constexpr int64_t kShardGrain = 1024;
@@ -83,21 +82,47 @@ struct DecodeArguments {
 
 // What all ranks contribute to a mean of n elements: messages, and one of them an array.
 struct RankParts {
-  const uint8_t* messages[kMaxRanks] = {};  // By rank.
-  int64_t ranks = 0;                        // 1 to kMaxRanks.
-  int64_t own_rank = 0;                     // Whose part is `own` and whose message is not read; `ranks` if nobody's.
-  FloatType type = FloatType::kFloat32;     // own's.
-  const void* own = nullptr;                // n elements.
-  float* own_residual = nullptr;            // Null, or n numbers that are added to `own` and then set to 0.
+  const uint8_t* first = nullptr;        // Rank 0's message.
+  const uint8_t* behind_own = nullptr;   // That of rank own_rank + 1.
+  int64_t stride = 0;                    // Bytes from a rank's message to the next one's.
+  int64_t ranks = 0;                     // >= 1
+  int64_t own_rank = 0;                  // Whose part is `own` and whose message is not read; `ranks` if nobody's.
+  FloatType type = FloatType::kFloat32;  // own's.
+  const void* own = nullptr;             // n elements.
+  float* own_residual = nullptr;         // Null, or n numbers that are added to `own` and then set to 0.
   int64_t n = 0;
+
+  NARROWCAST_HOST_DEVICE const uint8_t* message(int64_t rank) const {
+    return rank < own_rank ? first + rank * stride : behind_own + (rank - own_rank - 1) * stride;
+  }
 };
+
+// Says where the messages are, by rank; null for the one whose part is an array. std::invalid_argument where those of
+// neighbouring ranks do not all lie equally far from each other.
+inline void place_messages(const std::vector<const uint8_t*>& by_rank, RankParts& parts) {
+  parts.ranks = static_cast<int64_t>(by_rank.size());
+  parts.own_rank = std::find(by_rank.begin(), by_rank.end(), nullptr) - by_rank.begin();
+  parts.first = parts.own_rank > 0 ? by_rank[0] : nullptr;
+  parts.behind_own = parts.own_rank + 1 < parts.ranks ? by_rank[static_cast<size_t>(parts.own_rank) + 1] : nullptr;
+  parts.stride = 0;
+  for (size_t rank = 1; rank < by_rank.size() && parts.stride == 0; ++rank) {
+    const bool are_messages = by_rank[rank - 1] != nullptr && by_rank[rank] != nullptr;
+    parts.stride = are_messages ? by_rank[rank] - by_rank[rank - 1] : 0;
+  }
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    const auto number = static_cast<int64_t>(rank);
+    if (number != parts.own_rank && by_rank[rank] != parts.message(number)) {
+      throw std::invalid_argument("the message of rank " + std::to_string(rank) + " of " +
+                                  std::to_string(by_rank.size()) + " lies elsewhere than those before it say");
+    }
+  }
+}
 
 // std::invalid_argument for parts that no kernel takes.
 inline void check_parts(const RankParts& parts) {
   check_float_type(parts.type);
-  if (parts.ranks < 1 || parts.ranks > kMaxRanks) {
-    throw std::invalid_argument("a mean on a GPU is of 1 to " + std::to_string(kMaxRanks) + " ranks, not of " +
-                                std::to_string(parts.ranks));
+  if (parts.ranks < 1) {
+    throw std::invalid_argument("a mean is of at least one rank, not of " + std::to_string(parts.ranks));
   }
   if (parts.own_rank < 0 || parts.own_rank > parts.ranks) {
     throw std::invalid_argument("own_rank is " + std::to_string(parts.own_rank) + " of " + std::to_string(parts.ranks));

@@ -51,14 +51,14 @@ Work average_of(const Buffers& b, WireFormat format, int64_t ranks) {
   const int64_t n = elements_of_average(b, format, ranks);
   const int64_t message_bytes = encoded_size(n, format);
   cuda::AverageEncodeArguments arguments{.message = b.message.data()};
-  arguments.parts.ranks = ranks;
-  arguments.parts.own_rank = ranks;
   arguments.parts.n = n;
+  std::vector<const uint8_t*> messages;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     uint8_t* const message = b.messages.data() + rank * message_bytes;
     cuda::wire_encode(format, {.x = b.floats.data(), .n = n, .message = message}, nullptr);
-    arguments.parts.messages[rank] = message;
+    messages.push_back(message);
   }
+  cuda::place_messages(messages, arguments.parts);
   return {"average of " + std::to_string(ranks), static_cast<double>((ranks + 1) * message_bytes),
           [=] { cuda::wire_average_encode(format, arguments, nullptr); }, kAverageTarget};
 }

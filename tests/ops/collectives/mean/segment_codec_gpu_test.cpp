@@ -24,15 +24,17 @@ struct Side {
   at::Tensor array;  // Of which the segment is all but the first 1024 elements.
   at::Tensor residual;
   at::Tensor mean_residual;
-  std::vector<at::Tensor> messages;
-  at::Tensor message;  // What is written.
+  at::Tensor messages;  // [ranks, bytes]
+  at::Tensor message;   // What is written.
 
   ArraySegment segment(bool feedback) const {
     return {array, {1024, array.numel() - 1024}, feedback ? residual.mutable_data_ptr<float>() : nullptr};
   }
   RankMessages ranks(int64_t own) const {
     RankMessages result;
-    for (const at::Tensor& m : messages) result.push_back(m.const_data_ptr<uint8_t>());
+    for (int64_t rank = 0; rank < messages.size(0); ++rank) {
+      result.push_back(messages.const_data_ptr<uint8_t>() + rank * messages.size(1));
+    }
     if (own >= 0) result[static_cast<size_t>(own)] = nullptr;
     return result;
   }
@@ -47,9 +49,9 @@ class CudaSegmentCodec : public ::testing::TestWithParam<WireFormat> {
     at::manual_seed(1);
     const auto random = [&] { return at::randn({n}); };
     Side result{device, at::randn({n + 1024}).to(dtype).to(device), random().to(device), random().to(device), {}, {}};
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      result.messages.push_back(encode(random(), format_).to(device));
-    }
+    std::vector<at::Tensor> messages;
+    for (int64_t rank = 0; rank < ranks; ++rank) messages.push_back(encode(random(), format_));
+    result.messages = at::stack(messages).to(device);
     result.message = at::zeros({encoded_size(n, format_)}, at::device(device).dtype(at::kByte));
     return result;
   }

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 
 #include "ops/collectives/mean/segment_codec.h"
@@ -40,27 +39,26 @@ class Contributions {
   Contributions(WireFormat format, const Case& c)
       : own(at::tensor(random_floats(c.n, 99)).to(c.dtype)),
         own_residual(random_floats(c.n, 98)),
-        mean_residual(random_floats(c.n, 97)) {
+        mean_residual(random_floats(c.n, 97)),
+        messages_(c.ranks * (test::size_of(format, c.n) + kGap), 0) {
+    uint8_t* message = messages_.data();
     for (int64_t rank = 0; rank < c.ranks; ++rank) {
       Floats x = random_floats(c.n, static_cast<uint64_t>(rank));
       if (c.n > 100 && rank == 1) x[60] = std::nanf("");
-      messages_.push_back(
-          std::make_unique<test::PlacedArray<uint8_t>>(test::plain_encode(format, x, test::kNearest), rank * 5));
-      pointers.push_back(rank == c.own_rank ? nullptr : messages_.back()->data());
+      const Bytes bytes = test::plain_encode(format, x, test::kNearest);
+      std::copy(bytes.begin(), bytes.end(), message);
+      pointers.push_back(rank == c.own_rank ? nullptr : message);
+      // There may be a place for the message of the own rank, or none.
+      message += rank == c.own_rank && c.n % 2 == 0 ? 0 : test::size_of(format, c.n) + kGap;
     }
   }
 
-  // As many as there are ranks if nobody's part is the array.
-  int64_t own_rank() const { return std::find(pointers.begin(), pointers.end(), nullptr) - pointers.begin(); }
-
   cuda::RankParts parts(const at::Tensor& array, float* residual) const {
-    cuda::RankParts result{.ranks = static_cast<int64_t>(pointers.size()),
-                           .own_rank = own_rank(),
-                           .type = cuda::float_type_of(array.scalar_type()),
+    cuda::RankParts result{.type = cuda::float_type_of(array.scalar_type()),
                            .own = array.const_data_ptr(),
+                           .own_residual = residual,
                            .n = array.numel()};
-    std::copy(pointers.begin(), pointers.end(), result.messages);
-    result.own_residual = residual;
+    cuda::place_messages(pointers, result);
     return result;
   }
 
@@ -70,7 +68,8 @@ class Contributions {
   Floats mean_residual;
 
  private:
-  std::vector<std::unique_ptr<test::PlacedArray<uint8_t>>> messages_;
+  static constexpr int64_t kGap = 5;
+  test::PlacedArray<uint8_t> messages_;
 };
 
 class CudaWireAverage : public ::testing::TestWithParam<WireFormat> {
@@ -128,15 +127,18 @@ TEST_P(CudaWireAverage, SumsHostileMessagesAsTheCpu) {
     SCOPED_TRACE(name);
     Floats negated = x;
     for (float& number : negated) number = -number;
-    const Bytes messages[] = {test::plain_encode(format_, x, test::kNearest),
-                              test::plain_encode(format_, Floats(x.rbegin(), x.rend()), test::kNearest),
-                              test::plain_encode(format_, negated, test::kNearest)};
+    Bytes messages;
+    for (const Floats& part : {x, Floats(x.rbegin(), x.rend()), negated}) {
+      const Bytes message = test::plain_encode(format_, part, test::kNearest);
+      messages.insert(messages.end(), message.begin(), message.end());
+    }
+    collectives::RankMessages pointers;
+    for (int64_t rank = 0; rank < 3; ++rank) pointers.push_back(messages.data() + rank * test::size_of(format_, 1000));
     const at::Tensor expected = at::zeros({1000});
-    collectives::average_segments(format_, {messages[0].data(), messages[1].data(), messages[2].data()},
-                                  {expected, {0, 1000}});
+    collectives::average_segments(format_, pointers, {expected, {0, 1000}});
     const at::Tensor mean = at::zeros({1000});
-    cuda::RankParts parts{.ranks = 3, .own_rank = 3, .n = 1000};
-    for (size_t rank = 0; rank < 3; ++rank) parts.messages[rank] = messages[rank].data();
+    cuda::RankParts parts{.n = 1000};
+    cuda::place_messages(pointers, parts);
     wire_average(format_, {.parts = parts, .mean = mean.mutable_data_ptr()}, Turns::kBackward);
     EXPECT_TRUE(test::same_bits(mean, expected));
   }
@@ -177,7 +179,7 @@ TEST_P(CudaWireAverage, FeedsBackWhatItsMessageLacks) {
                         turns);
     EXPECT_EQ(message.values(), expected);
     EXPECT_TRUE(same_numbers(mean_residual.values(), expected_mean));
-    const bool has_own = all.own_rank() < static_cast<int64_t>(all.pointers.size());
+    const bool has_own = std::find(all.pointers.begin(), all.pointers.end(), nullptr) != all.pointers.end();
     EXPECT_TRUE(same_numbers(own_residual, has_own ? expected_own : all.own_residual));
   });
 }
@@ -207,10 +209,25 @@ TEST_P(CudaWireAverage, FeedsBackWhatAnArraysMessageLacks) {
   }
 }
 
-TEST(CudaWireRanks, AreAsManyAsALaunchPassesOn) {
-  EXPECT_NO_THROW(cuda::check_parts({.ranks = cuda::kMaxRanks}));
-  EXPECT_THROW(cuda::check_parts({.ranks = cuda::kMaxRanks + 1}), std::invalid_argument);
+TEST(CudaWireRanks, AreAsManyAsThereAre) {
+  const Contributions all(WireFormat::kInt8B32, {.n = 70, .ranks = 1000, .own_rank = 700});
+  const at::Tensor expected = all.own.clone();
+  collectives::average_segments(WireFormat::kInt8B32, all.pointers, {expected, {0, 70}});
+  const at::Tensor mean = all.own.clone();
+  wire_average(WireFormat::kInt8B32, {.parts = all.parts(mean, nullptr), .mean = mean.mutable_data_ptr()},
+               Turns::kForward);
+  EXPECT_TRUE(test::same_bits(mean, expected));
   EXPECT_THROW(cuda::check_parts({.ranks = 0}), std::invalid_argument);
+}
+
+TEST(CudaWireRanks, HaveTheirMessagesEquallyFarFromEachOther) {
+  const Bytes bytes(100);
+  cuda::RankParts parts;
+  EXPECT_NO_THROW(cuda::place_messages({bytes.data(), nullptr, bytes.data() + 30, bytes.data() + 40}, parts));
+  EXPECT_EQ(parts.message(3), bytes.data() + 40);
+  EXPECT_NO_THROW(cuda::place_messages({nullptr}, parts));
+  EXPECT_THROW(cuda::place_messages({bytes.data(), bytes.data() + 10, bytes.data() + 30}, parts),
+               std::invalid_argument);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaWireAverage, ::testing::ValuesIn(kWireFormats),
