@@ -113,7 +113,7 @@ collectives::StreamMean& MeanHook::mean_of(const c10d::GradBucket& bucket, const
   const auto options = mean_options(bucket, layout);
   const auto make_mean = [&] {
     return std::make_unique<collectives::StreamMean>(collectives::StreamRanks{options_.process_group, groups_}, options,
-                                                     bucket.getBuffer().device());
+                                                     bucket.getBuffer().device(), workspace_);
   };
   auto& mean = means_.get(bucket, make_mean);
   if (mean->exact() != options.exact) {

@@ -74,6 +74,7 @@ class MeanHook : public TableHook {
   HookStream stream_;
   // These are for buckets on a GPU:
   const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
+  const std::shared_ptr<collectives::StreamWorkspace> workspace_ = std::make_shared<collectives::StreamWorkspace>();
   PerBucket<std::unique_ptr<collectives::StreamMean>> means_;
 };
 

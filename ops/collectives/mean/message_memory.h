@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <array>
 #include <cstddef>
@@ -64,6 +65,26 @@ class MessageLayout {
   std::vector<Message> messages_;
   int64_t total_ = 0;
   std::array<Views, engine::kMaxInFlight> views_;
+};
+
+// What exchanges share that follow each other on a stream of a device: what one leaves there is done with before the
+// next one is enqueued, so that there is as much as the largest of them needs.
+class StreamWorkspace {
+ public:
+  // uint8 [bytes] on the device, for what is enqueued on its current stream, always the same one, until this is called
+  // again. It holds anything, and begins where the allocator begins: on a GPU at a multiple of 512 bytes.
+  at::Tensor take(int64_t bytes, at::Device device) {
+    if (!memory_.defined() || memory_.numel() < bytes || memory_.device() != device) {
+      memory_.reset();  // Before another one is allocated.
+      memory_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+    }
+    return memory_.narrow(0, 0, bytes);
+  }
+
+  int64_t bytes() const { return memory_.defined() ? memory_.numel() : 0; }
+
+ private:
+  at::Tensor memory_;
 };
 
 }  // namespace narrowcast::collectives

@@ -18,9 +18,6 @@
 
 namespace narrowcast::collectives {
 
-// uint8 [bytes] for a message. Zeros, because the end of a shorter message is sent, too.
-at::Tensor message_buffer(int64_t bytes, at::Device device);
-
 // Messages begin at multiples of so many bytes, a line of a GPU's cache, in all that travels: NCCL copies single bytes
 // where one begins at no multiple of 16.
 inline constexpr int64_t kSlotBytes = 128;
@@ -42,7 +39,7 @@ class ShardMessages {
   ShardSlots slots_without(int64_t rank) const { return {world_size_, rank, slot_bytes_}; }
 
   // Writes what they say to `array`, [numel].
-  void decode(const uint8_t* messages, const at::Tensor& array) const;
+  void decode(const at::Tensor& messages, const at::Tensor& array) const;
 
  private:
   const WireFormat format_;
@@ -57,7 +54,12 @@ class StreamExchange {
 
   // As StreamMean's.
   virtual int64_t payload_bytes() const = 0;
-  virtual void enqueue(const MeanCall& call) = 0;
+
+  // Bytes of memory that a call needs for as long as it is enqueued.
+  virtual int64_t workspace_bytes() const = 0;
+
+  // As StreamMean's. `workspace`: uint8 [workspace_bytes()] on the device, which begins where a slot may.
+  virtual void enqueue(const MeanCall& call, const at::Tensor& workspace) = 0;
 };
 
 // In one level, between the ranks of `group`:
@@ -72,33 +74,31 @@ class OneLevelStreamExchange final : public StreamExchange {
 
   Route route() const { return route_; }
   int64_t payload_bytes() const override;
-  void enqueue(const MeanCall& call) override;
+  int64_t workspace_bytes() const override;
+  void enqueue(const MeanCall& call, const at::Tensor& workspace) override;
 
   // With two shots, instead of `enqueue`: takes all but the last step. `messages`, uint8 [ShardMessages::bytes], gets
   // the means.
-  void enqueue_undecoded(const MeanCall& call, at::Tensor messages);
+  void enqueue_undecoded(const MeanCall& call, const at::Tensor& workspace, at::Tensor messages);
 
  private:
   int64_t rank() const { return group_->getRank(); }
   int64_t world_size() const { return group_->getSize(); }
   int64_t message_bytes(const Segment& segment) const { return encoded_size(segment.numel, options_.format); }
-  void one_shot(const MeanCall& call);
-  void two_shot(const MeanCall& call);
-  void send_parts(const MeanCall& call);
-  void send_mean(const MeanCall& call, at::Tensor messages);
+  // The slot of one shot's message.
+  int64_t whole_slot() const { return slot_bytes(codec_->message_bytes({0, options_.numel})); }
+  void one_shot(const MeanCall& call, const at::Tensor& workspace);
+  at::Tensor exchange_parts(const MeanCall& call, const at::Tensor& workspace);
+  void send_mean(const MeanCall& call, const at::Tensor& parts, const at::Tensor& workspace, at::Tensor messages);
   void collective(const std::string& what, const std::function<void()>& body) const;
 
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const QuantizedMeanOptions options_;
   const Route route_;
   const std::unique_ptr<MeanCodec> codec_;  // For one shot.
-  at::Tensor sent_;                         // First hop: this rank's parts for the other ranks; or its message for all.
-  at::Tensor received_;                     // The other ranks' parts of the own shard; or all messages; by rank.
   // These are for two shots:
   const std::vector<Segment> shards_;  // By rank.
   const ShardMessages shard_messages_;
-  at::Tensor mean_;   // Second hop.
-  at::Tensor means_;  // By rank, once somebody has asked for more than messages.
 };
 
 }  // namespace narrowcast::collectives

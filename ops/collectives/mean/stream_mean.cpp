@@ -1,7 +1,5 @@
 #include "ops/collectives/mean/stream_mean.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -16,8 +14,23 @@
 namespace narrowcast::collectives {
 namespace {
 
-// The same numbers in the same places as TwoLevels on the engine. What travels in the node has memory for the time of a
-// call: the device's allocator keeps it at hand, for other buckets, too.
+// Memory, cut into regions that begin where slots do.
+class Regions {
+ public:
+  explicit Regions(at::Tensor memory) : memory_(std::move(memory)) {}
+
+  at::Tensor bytes(int64_t count) {
+    const int64_t begin = std::exchange(next_, next_ + slot_bytes(count));
+    return memory_.narrow(0, begin, count);
+  }
+  at::Tensor floats(int64_t count) { return bytes(count * static_cast<int64_t>(sizeof(float))).view(at::kFloat); }
+
+ private:
+  const at::Tensor memory_;
+  int64_t next_ = 0;
+};
+
+// The same numbers in the same places as TwoLevels on the engine.
 class TwoLevelStreamExchange final : public StreamExchange {
  public:
   TwoLevelStreamExchange(std::shared_ptr<const StreamGroups> groups, QuantizedMeanOptions options, at::Device device)
@@ -35,13 +48,20 @@ class TwoLevelStreamExchange final : public StreamExchange {
 
   int64_t payload_bytes() const override { return across_ == nullptr ? 0 : across_->payload_bytes(); }
 
-  void enqueue(const MeanCall& call) override {
-    const at::Tensor parts = send_parts(as_float32(call));
-    at::Tensor own_mean = message_buffer(longest_mean_, call.array.device());
-    if (owns_elements()) {
-      average(call, parts, own_mean);
-    }
-    take_means(gather(own_mean), call.array);
+  // In their order: the array in float32, all parts of the own segment, its mean in float32, that which is sent, those
+  // of all segments, and what the exchange between nodes needs.
+  int64_t workspace_bytes() const override {
+    const int64_t own = owns_elements() ? slot_numel(own_segment().numel) : 0;
+    return (slot_numel(options_.numel) + own * (local_size() + 1)) * kFloatBytes + longest_mean_ * (local_size() + 1) +
+           (across_ == nullptr ? 0 : across_->workspace_bytes());
+  }
+
+  void enqueue(const MeanCall& call, const at::Tensor& workspace) override {
+    Regions regions(workspace);
+    const at::Tensor array = as_float32(call, regions.floats(slot_numel(options_.numel)));
+    const at::Tensor parts = send_parts(array, regions);
+    at::Tensor own_mean = message_of_own_mean(call, parts, regions);
+    take_means(gather(own_mean, regions), call.array);
     call.residuals.take_carried(call.array);
   }
 
@@ -79,13 +99,13 @@ class TwoLevelStreamExchange final : public StreamExchange {
   // A segment as it travels as float32 in the node: as many elements as fill whole slots.
   static int64_t slot_numel(int64_t numel) { return slot_bytes(numel * kFloatBytes) / kFloatBytes; }
 
-  // [slot_numel of the array's]: segments but for the last one fill their slots. 0 behind the array.
-  static at::Tensor as_float32(const MeanCall& call) {
+  // [slot_numel of the array's]: segments but for the last one fill their slots. The array's own memory, or `floats`
+  // with 0 behind the array.
+  static at::Tensor as_float32(const MeanCall& call, const at::Tensor& floats) {
     const int64_t numel = call.array.numel();
-    if (call.array.scalar_type() == at::kFloat && !call.residuals.carried.defined() && slot_numel(numel) == numel) {
+    if (call.array.scalar_type() == at::kFloat && !call.residuals.carried.defined() && floats.numel() == numel) {
       return call.array;
     }
-    at::Tensor floats = at::empty({slot_numel(numel)}, call.array.options().dtype(at::kFloat));
     floats.narrow(0, numel, floats.numel() - numel).zero_();
     const at::Tensor array = floats.narrow(0, 0, numel);
     array.copy_(call.array);
@@ -96,24 +116,32 @@ class TwoLevelStreamExchange final : public StreamExchange {
   }
 
   // Every rank's part of this rank's segment, by local rank: float32 [ranks of the node * slot_numel of the segment].
-  at::Tensor send_parts(at::Tensor array) const {
+  at::Tensor send_parts(at::Tensor array, Regions& regions) const {
     std::vector<int64_t> sent(local_size(), 0);
     for (int64_t owner = 0; owner < owners(); ++owner) {
       sent[owner] = slot_numel(segments_[owner].numel);
     }
     std::vector<int64_t> received(local_size(), owns_elements() ? sent[local_rank_] : 0);
-    at::Tensor parts = at::empty({received[0] * local_size()}, array.options());
+    at::Tensor parts = regions.floats(received[0] * local_size());
     collective("all-to-all of segments in the node, of ",
                [&] { libtorch::all_to_all_single(groups_->node(), parts, array, received, sent)->wait(); });
     return parts;
   }
 
+  // What this rank sends in the node: anything, if it owns no elements.
+  at::Tensor message_of_own_mean(const MeanCall& call, const at::Tensor& parts, Regions& regions) {
+    at::Tensor message = regions.bytes(longest_mean_);
+    if (owns_elements()) {
+      average(call, parts, message, regions);
+    }
+    return message;
+  }
+
   // Averages this rank's segment: over its node, then over all of them.
-  void average(const MeanCall& call, const at::Tensor& parts, const at::Tensor& message) {
+  void average(const MeanCall& call, const at::Tensor& parts, const at::Tensor& message, Regions& regions) {
     const Segment& segment = own_segment();
     const Means& means = means_[local_rank_];
-    const at::Tensor mean =
-        means == nullptr ? floats_of(message, segment) : at::empty({segment.numel}, parts.options());
+    const at::Tensor mean = means == nullptr ? floats_of(message, segment) : regions.floats(segment.numel);
     RankMessages by_rank;
     for (int64_t rank = 0; rank < local_size(); ++rank) {
       const float* const part = parts.const_data_ptr<float>() + rank * slot_numel(segment.numel);
@@ -127,16 +155,17 @@ class TwoLevelStreamExchange final : public StreamExchange {
       return;
     }
     const MeanCall over_nodes{mean, call.rounding.at(segment.begin), call.residuals};
+    const at::Tensor workspace = regions.bytes(across_->workspace_bytes());
     if (means == nullptr) {
-      across_->enqueue(over_nodes);
+      across_->enqueue(over_nodes, workspace);
     } else {
-      across_->enqueue_undecoded(over_nodes, message.narrow(0, 0, means->bytes()));
+      across_->enqueue_undecoded(over_nodes, workspace, message.narrow(0, 0, means->bytes()));
     }
   }
 
   // By local rank.
-  at::Tensor gather(at::Tensor& own_mean) const {
-    at::Tensor gathered = at::empty({longest_mean_ * local_size()}, own_mean.options());
+  at::Tensor gather(at::Tensor& own_mean, Regions& regions) const {
+    at::Tensor gathered = regions.bytes(longest_mean_ * local_size());
     collective("all-gather of means in the node, of ",
                [&] { libtorch::all_gather_single(groups_->node(), gathered, own_mean)->wait(); });
     return gathered;
@@ -150,7 +179,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
       if (means_[owner] == nullptr) {
         elements.copy_(floats_of(message, segment));
       } else {
-        means_[owner]->decode(message.const_data_ptr<uint8_t>(), elements);
+        means_[owner]->decode(message, elements);
       }
     }
   }
@@ -183,8 +212,10 @@ std::unique_ptr<StreamExchange> make_exchange(const StreamRanks& ranks, const Qu
 
 }  // namespace
 
-StreamMean::StreamMean(const StreamRanks& ranks, const QuantizedMeanOptions& options, at::Device device)
-    : exact_(options.exact, device),
+StreamMean::StreamMean(const StreamRanks& ranks, const QuantizedMeanOptions& options, at::Device device,
+                       std::shared_ptr<StreamWorkspace> workspace)
+    : workspace_(workspace == nullptr ? std::make_shared<StreamWorkspace>() : std::move(workspace)),
+      exact_(options.exact, device),
       narrow_(make_exchange(ranks, options, device)),
       exact_exchange_(make_exchange(ranks,
                                     QuantizedMeanOptions{.name = options.name,
@@ -199,10 +230,13 @@ StreamMean::~StreamMean() = default;
 
 int64_t StreamMean::payload_bytes() const { return narrow_->payload_bytes() + exact_exchange_->payload_bytes(); }
 
+// One exchange after the other has the same memory.
 void StreamMean::enqueue(const MeanCall& call) {
+  const at::Tensor memory = workspace_->take(
+      std::max(exact_exchange_->workspace_bytes(), narrow_->workspace_bytes()), call.array.device());
   exact_.take_from(call.array);
-  exact_exchange_->enqueue({exact_.values(), {}, {}});
-  narrow_->enqueue(call);
+  exact_exchange_->enqueue({exact_.values(), {}, {}}, memory);
+  narrow_->enqueue(call, memory);
   exact_.put_back(call.array);
 }
 

@@ -10,6 +10,7 @@
 
 #include <narrowcast/export.h>
 #include "ops/collectives/mean/mean_exchange.h"
+#include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/segments.h"
 #include "ops/collectives/mean/stream_groups.h"
@@ -30,9 +31,10 @@ class StreamExchange;  // One array's part of a StreamMean.
 // after it. (Gloo's are waited for: on the CPU this is for tests.)
 class NARROWCAST_EXPORT StreamMean {
  public:
-  // Its buffers are allocated for the device's current stream, on which `enqueue` must be called. There is always one
-  // level for a codec. options.nodes is not read.
-  StreamMean(const StreamRanks& ranks, const QuantizedMeanOptions& options, at::Device device);
+  // What it keeps is allocated for the device's current stream, on which `enqueue` must be called. There is always one
+  // level for a codec. options.nodes is not read. `workspace` is shared with others on the same stream; null: its own.
+  StreamMean(const StreamRanks& ranks, const QuantizedMeanOptions& options, at::Device device,
+             std::shared_ptr<StreamWorkspace> workspace = nullptr);
   ~StreamMean();
   StreamMean(const StreamMean&) = delete;
   StreamMean& operator=(const StreamMean&) = delete;
@@ -47,6 +49,7 @@ class NARROWCAST_EXPORT StreamMean {
   void enqueue(const MeanCall& call);
 
  private:
+  const std::shared_ptr<StreamWorkspace> workspace_;
   ExactElements exact_;
   const std::unique_ptr<StreamExchange> narrow_;
   const std::unique_ptr<StreamExchange> exact_exchange_;

@@ -9,18 +9,21 @@
 #include <vector>
 
 #include <narrowcast/export.h>
+#include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/power_sgd/mean_array.h"
 #include "ops/collectives/power_sgd/power_sgd_step.h"
 #include "ops/engine/engine.h"
 
 namespace narrowcast::collectives {
 
-// Shared by all jobs of one engine that one hook makes: the seeds are drawn in the order of jobs.
+// Shared by all jobs of one engine, or all exchanges on one stream, that one hook makes: the seeds are drawn in their
+// order.
 struct PowerSgdJobMemory {
   explicit PowerSgdJobMemory(const SeedDraws& seeds) : draws(seeds) {}
   SeedDraws draws;
   std::shared_ptr<MessageMemory> first = std::make_shared<MessageMemory>();
   std::shared_ptr<MessageMemory> second = std::make_shared<MessageMemory>();
+  std::shared_ptr<StreamWorkspace> on_stream = std::make_shared<StreamWorkspace>();
 };
 
 // Replaces a bucket by the mean over the ranks of what its matrices are on a few columns, and of the rest as it is.

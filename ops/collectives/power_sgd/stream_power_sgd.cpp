@@ -57,10 +57,12 @@ at::Tensor nan_unless(const at::Tensor& is_finite, const at::Tensor& numbers) {
 // A factor and what travels behind it.
 class PowerSgdStream::Sent {
  public:
-  Sent(const StreamRanks& ranks, const PowerSgdJobOptions& options, at::Device device, Factor factor)
+  Sent(const StreamRanks& ranks, const PowerSgdJobOptions& options, at::Device device, Factor factor,
+       std::shared_ptr<StreamWorkspace> workspace)
       : array_(sent_arrays(options).of(factor)),
         values_(at::zeros({array_.numel()}, at::TensorOptions(options.arithmetic_dtype()).device(device))),
-        mean_(ranks, mean_options(options, factor == Factor::kP ? "P" : "Q", values_.numel()), device) {
+        mean_(ranks, mean_options(options, factor == Factor::kP ? "P" : "Q", values_.numel()), device,
+              std::move(workspace)) {
     if (loses(options)) {
       lost_.emplace(layout_of(options, ranks, values_.numel()), options.rank, values_);
     }
@@ -97,8 +99,8 @@ PowerSgdStream::PowerSgdStream(const StreamRanks& ranks, PowerSgdJobOptions opti
       device_(device),
       state_(std::move(state)),
       memory_(std::move(memory)),
-      with_p_(std::make_unique<Sent>(ranks, options_, device, Factor::kP)),
-      with_q_(std::make_unique<Sent>(ranks, options_, device, Factor::kQ)),
+      with_p_(std::make_unique<Sent>(ranks, options_, device, Factor::kP, memory_->on_stream)),
+      with_q_(std::make_unique<Sent>(ranks, options_, device, Factor::kQ, memory_->on_stream)),
       spare_p_(options_.alternates ? spares(plan().p_numel, numbers(), bits()) : at::Tensor()),
       spare_q_(spares(plan().q_numel, numbers(), bits())) {}
 

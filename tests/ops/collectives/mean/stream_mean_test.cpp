@@ -236,6 +236,43 @@ TEST_P(StreamMeanOfFormats, SendsMessagesThatBeginWithALineOfTheCache) {
   }
 }
 
+// Two arrays of each size take turns: what one leaves in the memory is nothing to the other.
+TEST_P(StreamMeanOfFormats, SharesTheMemoryOfTheLargestArray) {
+  constexpr int64_t kSizes[] = {5'000, 40'000, 40'000, 300};
+  for (const auto& [world_size, node_size] : {std::pair(3, 1), std::pair(4, 2)}) {
+    const auto layout = NodeLayout::of_size(world_size, node_size);
+    run_ranks(world_size, [&, node_size = node_size](int64_t rank, const Group& group) {
+      for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
+        const StreamRanks ranks{group, split_over_gloo(group, layout)};
+        const auto memory = std::make_shared<StreamWorkspace>();
+        const auto mean_of = [&](int64_t numel, const std::shared_ptr<StreamWorkspace>& workspace) {
+          const QuantizedMeanOptions options{
+              .name = "m", .rank = rank, .numel = numel, .format = GetParam(), .exact = {{7, 200}}, .link = link};
+          return std::make_unique<StreamMean>(ranks, options, at::kCPU, workspace);
+        };
+        std::vector<std::unique_ptr<StreamMean>> means;
+        for (const int64_t numel : kSizes) means.push_back(mean_of(numel, memory));
+        for (int step = 0; step < 2; ++step) {
+          for (size_t i = 0; i < means.size(); ++i) {
+            const at::Tensor array = at::full({kSizes[i]}, rank + 0.37).mul(at::arange(kSizes[i]));
+            const at::Tensor expected = array.clone();
+            mean_of(kSizes[i], nullptr)->enqueue({expected, {}, {}});
+            means[i]->enqueue({array, {}, {}});
+            EXPECT_TRUE(at::equal(array, expected));
+          }
+        }
+        const auto alone = std::make_shared<StreamWorkspace>();
+        mean_of(40'000, alone)->enqueue({at::ones({40'000}), {}, {}});
+        EXPECT_EQ(memory->bytes(), alone->bytes());
+        if (node_size == 1 && !(link == kOneShotPays)) {
+          const int64_t message = encoded_size(40'000, GetParam());
+          EXPECT_LE(memory->bytes(), 2 * message * 11 / 10) << "shards are of whole grains, and slots of whole lines";
+        }
+      }
+    });
+  }
+}
+
 TEST(StreamMean, CountsWhatItSends) {
   constexpr int64_t kNumel = 6'144;  // Six grains: two for each of three ranks.
   run_ranks(3, [](int64_t, const Group& group) {
