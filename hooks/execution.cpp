@@ -36,7 +36,7 @@ c10::intrusive_ptr<c10::ivalue::Future> HookStream::run(const at::Tensor& bucket
   }
   const c10::impl::VirtualGuardImpl implementation(device.type());
   if (!stream_.has_value() || stream_->device() != device) {
-    stream_ = implementation.getStreamFromGlobalPool(device);
+    stream_ = implementation.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
   }
   c10::Event gradients_are_there(device.type());
   gradients_are_there.record(implementation.getStream(device));

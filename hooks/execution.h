@@ -30,7 +30,8 @@ class CpuEngine {
   std::shared_ptr<engine::Engine> engine_;
 };
 
-// A stream of a hook's own, beside the backward pass; the host waits for nothing. Work is enqueued bucket after bucket,
+// A stream of a hook's own, beside the backward pass and before it where both have something to do: the network waits
+// for codecs. The host waits for nothing. Work is enqueued bucket after bucket,
 // so that all ranks enqueue the same collectives in the same order, and what one bucket leaves in a buffer is done with
 // before the next one is put there.
 class HookStream {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -32,6 +33,31 @@ auto all_to_all_single(const c10::intrusive_ptr<Group>& group, at::Tensor& recei
     return group->all_to_all_single(received, sent, receives, sends);
   } else {
     return group->alltoall_base(received, sent, receives, sends);
+  }
+}
+
+// The same two for who keeps the order on a stream himself: enqueued on the current one of the tensors' device, not on
+// one of the group's own, which would wait for it and then be waited for.
+template <class Group>
+auto all_gather_in_order(const c10::intrusive_ptr<Group>& group, at::Tensor& all, at::Tensor& own) {
+  c10d::AllgatherOptions options;
+  options.asyncOp = false;
+  if constexpr (requires { group->all_gather_single(all, own, options); }) {
+    return group->all_gather_single(all, own, options);
+  } else {
+    return group->_allgather_base(all, own, options);
+  }
+}
+
+template <class Group>
+auto all_to_all_in_order(const c10::intrusive_ptr<Group>& group, at::Tensor& received, at::Tensor& sent,
+                         std::vector<int64_t>& receives, std::vector<int64_t>& sends) {
+  c10d::AllToAllOptions options;
+  options.asyncOp = false;
+  if constexpr (requires { group->all_to_all_single(received, sent, receives, sends, options); }) {
+    return group->all_to_all_single(received, sent, receives, sends, options);
+  } else {
+    return group->alltoall_base(received, sent, receives, sends, options);
   }
 }
 

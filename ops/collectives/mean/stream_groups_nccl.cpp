@@ -23,9 +23,8 @@ MakeGroup group_maker(const c10::intrusive_ptr<ProcessGroup>& group) {
     return nullptr;
   }
   return [parent](const c10::intrusive_ptr<c10d::Store>& store, int place, int size) {
-    const auto& parent_options = parent->getOptions();
-    auto options = ProcessGroupNCCL::Options::create(parent_options->is_high_priority_stream);
-    options->timeout = parent_options->timeout;
+    auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+    options->timeout = parent->getOptions()->timeout;
     auto backend = c10::make_intrusive<ProcessGroupNCCL>(store, place, size, std::move(options));
     auto made = c10::make_intrusive<ProcessGroup>(store, place, size);
     made->setBoundDeviceId(parent->getBoundDeviceId());  // Which the backend takes over.

@@ -124,7 +124,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
     std::vector<int64_t> received(local_size(), owns_elements() ? sent[local_rank_] : 0);
     at::Tensor parts = regions.floats(received[0] * local_size());
     collective("all-to-all of segments in the node, of ",
-               [&] { libtorch::all_to_all_single(groups_->node(), parts, array, received, sent)->wait(); });
+               [&] { libtorch::all_to_all_in_order(groups_->node(), parts, array, received, sent)->wait(); });
     return parts;
   }
 
@@ -167,7 +167,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   at::Tensor gather(at::Tensor& own_mean, Regions& regions) const {
     at::Tensor gathered = regions.bytes(longest_mean_ * local_size());
     collective("all-gather of means in the node, of ",
-               [&] { libtorch::all_gather_single(groups_->node(), gathered, own_mean)->wait(); });
+               [&] { libtorch::all_gather_in_order(groups_->node(), gathered, own_mean)->wait(); });
     return gathered;
   }
 

@@ -62,7 +62,8 @@ GroupBackend create_nccl_backend(const ProcessGroupPtr& group, const c10::intrus
   c10::cuda::set_device(gpu);
   nccl::set_where_missing(nccl::environment_for(
       {.rank = env.rank, .interface = interface_for(env, options), .gpus = all_gather_text(group, name_of_gpu(gpu))}));
-  auto nccl_options = c10d::ProcessGroupNCCL::Options::create();
+  // What travels goes before what computes.
+  auto nccl_options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   nccl_options->timeout = options.timeout;
   nccl_options->group_name = options.group_name;
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, static_cast<int>(env.rank),
