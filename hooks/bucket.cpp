@@ -96,4 +96,16 @@ std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment
   return segments;
 }
 
+bool NewLayouts::notice(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout) {
+  const size_t index = bucket.getIndex();
+  const bool continues = index > last_;
+  last_ = index;
+  const Seen now{bucket.getBuffer().numel(), bucket.getBuffer().device(), layout};
+  const auto found = seen_.find(index);
+  const bool is_same = found != seen_.end() && found->second == now;
+  found_ = !is_same || (continues && found_);
+  seen_.insert_or_assign(index, now);
+  return found_;
+}
+
 }  // namespace narrowcast::hooks

@@ -77,6 +77,25 @@ inline void rescale_residual(const at::Tensor& residual, double factor) {
   if (residual.defined()) residual.mul_(factor);
 }
 
+// Finds the steps in which parameters change buckets.
+class NewLayouts {
+ public:
+  // Whether this bucket, or one before it in its step, came otherwise than it did last: another size or device, other
+  // parameters. Called for every bucket, in the order of indices.
+  bool notice(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout);
+
+ private:
+  struct Seen {
+    int64_t numel;
+    at::Device device;
+    std::vector<ParameterSegment> layout;
+    bool operator==(const Seen&) const = default;
+  };
+  std::map<size_t, Seen> seen_;
+  size_t last_ = 0;     // Index of the last bucket,
+  bool found_ = false;  // and what was told of it.
+};
+
 // What a hook keeps for each bucket from step to step, so that it allocates nothing once training runs: one Scratch per
 // bucket index. The Reducer rebuilds its buckets after the first step: a bucket of another size, dtype or device gets a
 // new Scratch, and those of buckets that no longer exist go.

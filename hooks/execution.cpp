@@ -34,17 +34,43 @@ c10::intrusive_ptr<c10::ivalue::Future> HookStream::run(const at::Tensor& bucket
     future->markCompleted(body());
     return future;
   }
-  const c10::impl::VirtualGuardImpl implementation(device.type());
-  if (!stream_.has_value() || stream_->device() != device) {
-    stream_ = implementation.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
-  }
+  const c10::Stream stream = on(device);
   c10::Event gradients_are_there(device.type());
-  gradients_are_there.record(implementation.getStream(device));
-  gradients_are_there.block(*stream_);
-  const c10::StreamGuard on_this_stream(*stream_);
-  bucket.record_stream(*stream_);  // Its memory is of another stream, and must not be given away before.
+  gradients_are_there.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  gradients_are_there.block(stream);
+  const c10::StreamGuard on_this_stream(stream);
+  bucket.record_stream(stream);  // Its memory is of another stream, and must not be given away before.
   auto future = c10::make_intrusive<Future>(c10::TensorType::get(), std::vector<c10::Device>{device});
   future->markCompleted(body());  // Records where in the stream it is complete.
+  return future;
+}
+
+c10::Stream HookStream::on(at::Device device) {
+  if (!stream_.has_value() || stream_->device() != device) {
+    stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  }
+  return *stream_;
+}
+
+void HookStream::wait_for(HookStream& other, at::Device device) {
+  if (device.is_cpu()) {
+    return;
+  }
+  c10::Event event(device.type());
+  event.record(other.on(device));
+  event.block(on(device));
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookStreams::run_alone(size_t place, const at::Tensor& bucket,
+                                                               const std::function<at::Tensor()>& body) {
+  HookStream& own = streams_.at(place);
+  for (HookStream& other : streams_) {
+    own.wait_for(other, bucket.device());
+  }
+  auto future = own.run(bucket, body);
+  for (HookStream& other : streams_) {
+    other.wait_for(own, bucket.device());
+  }
   return future;
 }
 

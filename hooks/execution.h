@@ -6,6 +6,8 @@
 #include <c10/core/Stream.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,9 +33,8 @@ class CpuEngine {
 };
 
 // A stream of a hook's own, beside the backward pass and before it where both have something to do: the network waits
-// for codecs. The host waits for nothing. Work is enqueued bucket after bucket,
-// so that all ranks enqueue the same collectives in the same order, and what one bucket leaves in a buffer is done with
-// before the next one is put there.
+// for codecs. The host waits for nothing. Work is enqueued bucket after bucket, so that all ranks enqueue the same
+// collectives in the same order, and what one bucket leaves in a buffer is done with before the next one is put there.
 class HookStream {
  public:
   // Calls body(), which enqueues kernels and collectives on the current stream and returns a tensor, with the current
@@ -43,8 +44,38 @@ class HookStream {
   // Also for buckets on the CPU, where there are no streams and body() does its work itself.
   c10::intrusive_ptr<c10::ivalue::Future> run(const at::Tensor& bucket, const std::function<at::Tensor()>& body);
 
+  // What is enqueued from here on begins when all is done that is enqueued on the other stream so far. `device`: of the
+  // buckets, also those that are still to come.
+  void wait_for(HookStream& other, at::Device device);
+
  private:
+  c10::Stream on(at::Device device);
+
   std::optional<c10::Stream> stream_;  // It is on the device of the buckets so far.
+};
+
+// Several of them, so that one bucket is encoded or decoded while another one's messages are on their way. What belongs
+// to a bucket from step to step is used on one of them.
+class HookStreams {
+ public:
+  static constexpr size_t kCount = 2;
+
+  // Which of them a bucket with that index runs on.
+  static size_t place_of(size_t index) { return index % kCount; }
+
+  // As HookStream::run, on the stream at that place.
+  c10::intrusive_ptr<c10::ivalue::Future> run(size_t place, const at::Tensor& bucket,
+                                              const std::function<at::Tensor()>& body) {
+    return streams_.at(place).run(bucket, body);
+  }
+
+  // The same, behind all that is enqueued on any of them so far, and before all that comes: what other buckets have is
+  // used, or becomes other buckets'.
+  c10::intrusive_ptr<c10::ivalue::Future> run_alone(size_t place, const at::Tensor& bucket,
+                                                    const std::function<at::Tensor()>& body);
+
+ private:
+  std::array<HookStream, kCount> streams_;
 };
 
 }  // namespace narrowcast::hooks

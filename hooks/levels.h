@@ -23,8 +23,8 @@ namespace narrowcast::hooks {
 // the first that differs from rank 0's.
 std::shared_ptr<const node::FoundNodes> find_hook_nodes(const HookOptions& options);
 
-// A collective: the groups over which a hook exchanges buckets on a GPU in two levels, of its own, as a communicator is
-// used by one stream. Null for one level, and where the group moves no tensors on GPUs.
+// A collective: the groups over which a hook exchanges buckets on a GPU in two levels, of its own, as the order of a
+// communicator's collectives is that of a hook. Null for one level, and where the group moves no tensors on GPUs.
 std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
                                                                     const node::NodeLayout& layout);
 

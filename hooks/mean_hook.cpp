@@ -30,7 +30,11 @@ MeanHook::MeanHook(const HookRow& row, const HookOptions& options, collectives::
       nodes_(nodes_of(options, codec_)),
       link_(codec_ ? RouteLink() : RouteLink(options, layout())),
       engine_(options.process_group),
-      groups_(make_stream_groups(options, layout())) {}
+      groups_(make_stream_groups(options, layout())) {
+  for (auto& workspace : workspaces_) {
+    workspace = std::make_shared<collectives::StreamWorkspace>();
+  }
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> MeanHook::runHook(c10d::GradBucket& bucket) {
   check_bucket(name(), bucket);
@@ -51,14 +55,25 @@ c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_engine(const c10d::Grad
 
 std::string MeanHook::nodes() const { return codec_ ? "" : nodes_text(*nodes_); }
 
-// All buffers are made, used and given away on the hook's stream.
+// All buffers are made, used and given away on the bucket's stream; a residual may come from another bucket's.
 c10::intrusive_ptr<c10::ivalue::Future> MeanHook::run_on_stream(const c10d::GradBucket& bucket, const Layout& layout) {
-  return stream_.run(bucket.getBuffer(), [&] {
+  const auto enqueue = [&] {
     collectives::StreamMean& mean = mean_of(bucket, layout);
     mean.enqueue(make_call(bucket, layout));
     count_exchange(bucket, {.payload = mean.payload_bytes(), .message = message_bytes(bucket, layout)});
     return bucket.getBuffer();
-  });
+  };
+  const size_t place = HookStreams::place_of(bucket.getIndex());
+  return new_layouts_.notice(bucket, layout) ? streams_.run_alone(place, bucket.getBuffer(), enqueue)
+                                             : streams_.run(place, bucket.getBuffer(), enqueue);
+}
+
+void MeanHook::run_between_steps(const at::Tensor& tensor, const std::function<void()>& body) {
+  const auto run = [&] {
+    body();
+    return tensor;
+  };
+  streams_.run_alone(0, tensor, run)->wait();
 }
 
 // Codecs are those of channels, or of one for the whole bucket.
@@ -112,8 +127,9 @@ MeanHook::Scratch& MeanHook::scratch_of(const c10d::GradBucket& bucket, const La
 collectives::StreamMean& MeanHook::mean_of(const c10d::GradBucket& bucket, const Layout& layout) {
   const auto options = mean_options(bucket, layout);
   const auto make_mean = [&] {
-    return std::make_unique<collectives::StreamMean>(collectives::StreamRanks{options_.process_group, groups_}, options,
-                                                     bucket.getBuffer().device(), workspace_);
+    const auto& workspace = workspaces_.at(HookStreams::place_of(bucket.getIndex()));
+    return std::make_unique<collectives::StreamMean>(collectives::StreamRanks{options_.process_group, groups_, order_},
+                                                     options, bucket.getBuffer().device(), workspace);
   };
   auto& mean = means_.get(bucket, make_mean);
   if (mean->exact() != options.exact) {
@@ -158,24 +174,14 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
   last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older ones lack it.
   link().resume(saved);
   if (wire_options().error_feedback) {
-    const at::Tensor& any = parameters.at(0).tensor;
-    stream()
-        .run(any,
-             [&] {
-               feedback_.load_state(saved, parameters);
-               return any;
-             })
-        ->wait();
+    run_between_steps(parameters.at(0).tensor, [&] { feedback_.load_state(saved, parameters); });
   }
 }
 
 void QuantizedAllReduceHook::rescale_state(double factor) {
   const at::Tensor any = feedback_.any();
   if (any.defined()) {
-    stream().run(any, [&] {
-      feedback_.rescale(factor);
-      return any;
-    });
+    run_between_steps(any, [&] { feedback_.rescale(factor); });
   }
 }
 

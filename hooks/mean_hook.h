@@ -4,7 +4,9 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -25,8 +27,8 @@
 namespace narrowcast::hooks {
 
 // Replaces each bucket by its mean over the ranks (ops/collectives/mean): of buckets on the CPU on the engine of the
-// process group, of those on a GPU on a stream of the hook's own. Takes contiguous buckets of any floating type; others
-// are a c10::ValueError or c10::TypeError.
+// process group, of those on a GPU on two streams of the hook's own. Takes contiguous buckets of any floating type;
+// others are a c10::ValueError or c10::TypeError.
 class MeanHook : public TableHook {
  public:
   // `codec`: null for the wire format that the options say; a collective then.
@@ -45,7 +47,8 @@ class MeanHook : public TableHook {
   const WireOptions& wire_options() const { return options_.wire; }
   // This hook exchanges over these nodes; they are of one level for codecs.
   const node::NodeLayout& layout() const { return nodes_->layout; }
-  HookStream& stream() { return stream_; }
+  // Calls body(), which uses what belongs to any buckets, on the device of `tensor`: between steps.
+  void run_between_steps(const at::Tensor& tensor, const std::function<void()>& body);
 
   // There is none for codecs.
   const RouteLink& link() const { return link_; }
@@ -71,11 +74,13 @@ class MeanHook : public TableHook {
   CpuEngine engine_;
   const collectives::JobMemory memory_;
   PerBucket<Scratch> scratch_;
-  HookStream stream_;
   // These are for buckets on a GPU:
+  HookStreams streams_;
+  std::array<std::shared_ptr<collectives::StreamWorkspace>, HookStreams::kCount> workspaces_;
+  const std::shared_ptr<collectives::CollectiveOrder> order_ = std::make_shared<collectives::CollectiveOrder>();
   const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
-  const std::shared_ptr<collectives::StreamWorkspace> workspace_ = std::make_shared<collectives::StreamWorkspace>();
   PerBucket<std::unique_ptr<collectives::StreamMean>> means_;
+  NewLayouts new_layouts_;
 };
 
 // "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and zero point, and takes the mean of what

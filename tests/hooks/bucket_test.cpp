@@ -56,6 +56,27 @@ TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {
   }
 }
 
+// A parameter may go from any bucket to any later one of the step: all of these are told of.
+TEST(NewLayouts, AreFoundUntilTheEndOfTheStep) {
+  NewLayouts layouts;
+  const at::Tensor a = at::ones({2});
+  const std::vector<ParameterSegment> usual{{a.unsafeGetTensorImpl(), {0, 2}, true}};
+  const auto step = [&](const std::vector<int64_t>& sizes, const std::vector<ParameterSegment>& of_second) {
+    std::vector<bool> found;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto bucket = make_bucket(at::ones({sizes[i]}), i, sizes.size());
+      found.push_back(layouts.notice(bucket, i == 1 ? of_second : usual));
+    }
+    return found;
+  };
+  using Found = std::vector<bool>;
+  EXPECT_EQ(step({2, 2, 2}, usual), Found({true, true, true}));
+  EXPECT_EQ(step({2, 2, 2}, usual), Found({false, false, false}));
+  EXPECT_EQ(step({2, 3, 2}, usual), Found({false, true, true}));
+  EXPECT_EQ(step({2, 3, 2}, {}), Found({false, true, true}));
+  EXPECT_EQ(step({2, 3, 2}, {}), Found({false, false, false}));
+}
+
 TEST(PerBucket, KeepsScratchUntilTheBucketChanges) {
   PerBucket<int> scratch;
   int made = 0;

@@ -21,13 +21,18 @@ void ShardMessages::decode(const at::Tensor& messages, const at::Tensor& array) 
   decode_shards(format_, messages.const_data_ptr<uint8_t>(), slots(), {array, {0, array.numel()}});
 }
 
+void CollectiveCalls::call(const std::string& what, const std::function<void()>& body) const {
+  with_backend_errors(rank, what, [&] { order == nullptr ? body() : order->enqueue(device, body); });
+}
+
 OneLevelStreamExchange::OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                                               QuantizedMeanOptions options, at::Device device)
+                                               QuantizedMeanOptions options, CollectiveCalls collectives)
     : group_(std::move(group)),
       options_(std::move(options)),
+      collectives_(std::move(collectives)),
       route_(options_.codec ? Route::kOneShot
                             : choose_route(options_.numel, world_size(), options_.format, options_.link)),
-      codec_(options_.codec ? options_.codec(device) : wire_codec(options_.format, rank())),
+      codec_(options_.codec ? options_.codec(collectives_.device) : wire_codec(options_.format, rank())),
       shards_(cut(options_.numel, world_size())),
       shard_messages_(options_.format, options_.numel, world_size()) {}
 
@@ -76,8 +81,8 @@ void OneLevelStreamExchange::one_shot(const MeanCall& call, const at::Tensor& wo
   at::Tensor sent = workspace.narrow(0, 0, whole_slot());
   at::Tensor received = workspace.narrow(0, whole_slot(), whole_slot() * world_size());
   codec_->encode(call, whole, sent.narrow(0, 0, bytes));
-  collective(options_.all_gather.empty() ? "all-gather of messages of " + options_.name : options_.all_gather,
-             [&] { libtorch::all_gather_in_order(group_, received, sent)->wait(); });
+  collectives_.call(options_.all_gather.empty() ? "all-gather of messages of " + options_.name : options_.all_gather,
+                    [&] { libtorch::all_gather_in_order(group_, received, sent)->wait(); });
   std::vector<at::Tensor> messages;
   for (int64_t sender = 0; sender < world_size(); ++sender) {
     messages.push_back(received.narrow(0, sender * whole_slot(), bytes));
@@ -85,8 +90,7 @@ void OneLevelStreamExchange::one_shot(const MeanCall& call, const at::Tensor& wo
   codec_->average(call, whole, messages);
 }
 
-void OneLevelStreamExchange::enqueue_undecoded(const MeanCall& call, const at::Tensor& workspace,
-                                               at::Tensor messages) {
+void OneLevelStreamExchange::enqueue_undecoded(const MeanCall& call, const at::Tensor& workspace, at::Tensor messages) {
   TORCH_INTERNAL_ASSERT(route_ == Route::kTwoShot, "only two shots encode means");
   const at::Tensor parts = exchange_parts(call, workspace);
   send_mean(call, parts, workspace, std::move(messages));
@@ -103,8 +107,8 @@ at::Tensor OneLevelStreamExchange::exchange_parts(const MeanCall& call, const at
   std::vector<int64_t> sizes_sent(world_size(), shard_messages_.slot_bytes());
   sizes_sent[rank()] = 0;
   std::vector<int64_t> sizes_received = sizes_sent;
-  collective("all-to-all of shards of " + options_.name,
-             [&] { libtorch::all_to_all_in_order(group_, received, sent, sizes_received, sizes_sent)->wait(); });
+  collectives_.call("all-to-all of shards of " + options_.name,
+                    [&] { libtorch::all_to_all_in_order(group_, received, sent, sizes_received, sizes_sent)->wait(); });
   return received;
 }
 
@@ -118,12 +122,8 @@ void OneLevelStreamExchange::send_mean(const MeanCall& call, const at::Tensor& p
   }
   at::Tensor mean = workspace.narrow(0, 2 * shard_messages_.bytes() - slot, slot);
   encode_mean({options_.format, rank(), shards_[rank()]}, call, by_rank, mean.mutable_data_ptr<uint8_t>());
-  collective("all-gather of means of " + options_.name,
-             [&] { libtorch::all_gather_in_order(group_, messages, mean)->wait(); });
-}
-
-void OneLevelStreamExchange::collective(const std::string& what, const std::function<void()>& body) const {
-  with_backend_errors(options_.rank, what, body);
+  collectives_.call("all-gather of means of " + options_.name,
+                    [&] { libtorch::all_gather_in_order(group_, messages, mean)->wait(); });
 }
 
 }  // namespace narrowcast::collectives

@@ -15,6 +15,7 @@
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/segment_codec.h"
 #include "ops/collectives/mean/segments.h"
+#include "ops/collectives/mean/stream_groups.h"
 
 namespace narrowcast::collectives {
 
@@ -47,6 +48,16 @@ class ShardMessages {
   int64_t slot_bytes_ = 0;
 };
 
+// How the exchanges of a StreamMean call collectives.
+struct CollectiveCalls {
+  int64_t rank = 0;  // As errors name it.
+  at::Device device = at::kCPU;
+  std::shared_ptr<CollectiveOrder> order = nullptr;  // Null where one stream calls all.
+
+  // Calls body(), which is collective `what`. c10::DistBackendError if that throws.
+  void call(const std::string& what, const std::function<void()>& body) const;
+};
+
 // The part of a StreamMean that concerns one array.
 class StreamExchange {
  public:
@@ -68,9 +79,10 @@ class StreamExchange {
 //            encode the mean; all-gather the means; decode them.
 class OneLevelStreamExchange final : public StreamExchange {
  public:
-  // An exchange of options.numel elements. options.rank names this rank in errors; what else it is, the group says.
-  // options.exact and options.nodes are not its business.
-  OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, QuantizedMeanOptions options, at::Device device);
+  // An exchange of options.numel elements. Which rank this is, the group says. options.exact and options.nodes are not
+  // its business.
+  OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, QuantizedMeanOptions options,
+                         CollectiveCalls collectives);
 
   Route route() const { return route_; }
   int64_t payload_bytes() const override;
@@ -90,10 +102,10 @@ class OneLevelStreamExchange final : public StreamExchange {
   void one_shot(const MeanCall& call, const at::Tensor& workspace);
   at::Tensor exchange_parts(const MeanCall& call, const at::Tensor& workspace);
   void send_mean(const MeanCall& call, const at::Tensor& parts, const at::Tensor& workspace, at::Tensor messages);
-  void collective(const std::string& what, const std::function<void()>& body) const;
 
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const QuantizedMeanOptions options_;
+  const CollectiveCalls collectives_;
   const Route route_;
   const std::unique_ptr<MeanCodec> codec_;  // For one shot.
   // These are for two shots:

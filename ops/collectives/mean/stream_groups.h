@@ -1,11 +1,16 @@
 // Groups of a part of the ranks, over which a mean on a GPU's stream goes where ranks share nodes.
 #pragma once
 
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -45,10 +50,40 @@ class NARROWCAST_EXPORT StreamGroups {
   Group owners_;
 };
 
+// Collectives that several streams enqueue run one after another, in the order in which the host enqueues them, which
+// is the same on all ranks, on whatever streams and over whatever communicators. Two that ran at once, on each rank in
+// another order, could wait for each other for ever.
+class CollectiveOrder {
+ public:
+  // Calls body(), which enqueues a collective on the current stream of `device`; it begins when the one before is done.
+  // On the CPU, where body() waits for it, that is all.
+  void enqueue(c10::Device device, const std::function<void()>& body) {
+    if (device.is_cpu()) {
+      body();
+      return;
+    }
+    const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+    if (last_stream_.has_value() && *last_stream_ != stream) {
+      last_->block(stream);
+    }
+    body();
+    if (!last_.has_value() || last_stream_->device() != device) {
+      last_.emplace(device.type());
+    }
+    last_->record(stream);
+    last_stream_ = stream;
+  }
+
+ private:
+  std::optional<c10::Stream> last_stream_;
+  std::optional<c10::Event> last_;  // Behind the last collective, on that stream.
+};
+
 // The ranks whose arrays are averaged on a stream.
 struct StreamRanks {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   std::shared_ptr<const StreamGroups> groups = nullptr;  // Those of the nodes; null for one level.
+  std::shared_ptr<CollectiveOrder> order = nullptr;      // Of means on several streams; null for one stream.
 };
 
 namespace gpu {

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "ops/backend_errors.h"
 #include "ops/collectives/mean/segment_codec.h"
 #include "ops/collectives/mean/stream_exchange.h"
 #include "ops/collectives/mean/two_levels.h"
@@ -33,13 +32,15 @@ class Regions {
 // The same numbers in the same places as TwoLevels on the engine.
 class TwoLevelStreamExchange final : public StreamExchange {
  public:
-  TwoLevelStreamExchange(std::shared_ptr<const StreamGroups> groups, QuantizedMeanOptions options, at::Device device)
+  TwoLevelStreamExchange(std::shared_ptr<const StreamGroups> groups, QuantizedMeanOptions options,
+                         CollectiveCalls collectives)
       : groups_(std::move(groups)),
         options_(std::move(options)),
+        collectives_(std::move(collectives)),
         local_rank_(groups_->node()->getRank()),
         segments_(cut(options_.numel, groups_->layout().segments())),
         weight_(weight_of_node(groups_->layout(), groups_->layout().node_of(options_.rank))),
-        across_(make_across(device)) {
+        across_(make_across()) {
     for (const Segment& segment : segments_) {
       means_.push_back(means_of(segment));
       longest_mean_ = std::max(longest_mean_, slot_bytes(bytes_of(means_.back(), segment)));
@@ -76,13 +77,13 @@ class TwoLevelStreamExchange final : public StreamExchange {
   bool owns_elements() const { return local_rank_ < owners() && segments_[local_rank_].numel > 0; }
   const Segment& own_segment() const { return segments_[local_rank_]; }
 
-  std::unique_ptr<OneLevelStreamExchange> make_across(at::Device device) const {
+  std::unique_ptr<OneLevelStreamExchange> make_across() const {
     if (!owns_elements() || groups_->owners() == nullptr) {
       return nullptr;
     }
     QuantizedMeanOptions across = options_;
     across.numel = own_segment().numel;
-    return std::make_unique<OneLevelStreamExchange>(groups_->owners(), std::move(across), device);
+    return std::make_unique<OneLevelStreamExchange>(groups_->owners(), std::move(across), collectives_);
   }
 
   Means means_of(const Segment& segment) const {
@@ -123,8 +124,8 @@ class TwoLevelStreamExchange final : public StreamExchange {
     }
     std::vector<int64_t> received(local_size(), owns_elements() ? sent[local_rank_] : 0);
     at::Tensor parts = regions.floats(received[0] * local_size());
-    collective("all-to-all of segments in the node, of ",
-               [&] { libtorch::all_to_all_in_order(groups_->node(), parts, array, received, sent)->wait(); });
+    collectives_.call("all-to-all of segments in the node, of " + options_.name,
+                      [&] { libtorch::all_to_all_in_order(groups_->node(), parts, array, received, sent)->wait(); });
     return parts;
   }
 
@@ -166,8 +167,8 @@ class TwoLevelStreamExchange final : public StreamExchange {
   // By local rank.
   at::Tensor gather(at::Tensor& own_mean, Regions& regions) const {
     at::Tensor gathered = regions.bytes(longest_mean_ * local_size());
-    collective("all-gather of means in the node, of ",
-               [&] { libtorch::all_gather_in_order(groups_->node(), gathered, own_mean)->wait(); });
+    collectives_.call("all-gather of means in the node, of " + options_.name,
+                      [&] { libtorch::all_gather_in_order(groups_->node(), gathered, own_mean)->wait(); });
     return gathered;
   }
 
@@ -188,12 +189,9 @@ class TwoLevelStreamExchange final : public StreamExchange {
     return message.narrow(0, 0, encoded_size(segment.numel, WireFormat::kFp32)).view(at::kFloat);
   }
 
-  void collective(const std::string& what, const std::function<void()>& body) const {
-    with_backend_errors(options_.rank, what + options_.name, body);
-  }
-
   const std::shared_ptr<const StreamGroups> groups_;
   const QuantizedMeanOptions options_;
+  const CollectiveCalls collectives_;
   const int64_t local_rank_;
   const std::vector<Segment> segments_;  // By the local rank of their owners.
   const double weight_;
@@ -204,10 +202,11 @@ class TwoLevelStreamExchange final : public StreamExchange {
 
 std::unique_ptr<StreamExchange> make_exchange(const StreamRanks& ranks, const QuantizedMeanOptions& options,
                                               at::Device device) {
+  const CollectiveCalls collectives{options.rank, device, ranks.order};
   if (ranks.groups != nullptr && !options.codec && options.numel > 0) {
-    return std::make_unique<TwoLevelStreamExchange>(ranks.groups, options, device);
+    return std::make_unique<TwoLevelStreamExchange>(ranks.groups, options, collectives);
   }
-  return std::make_unique<OneLevelStreamExchange>(ranks.group, options, device);
+  return std::make_unique<OneLevelStreamExchange>(ranks.group, options, collectives);
 }
 
 }  // namespace
@@ -232,8 +231,8 @@ int64_t StreamMean::payload_bytes() const { return narrow_->payload_bytes() + ex
 
 // One exchange after the other has the same memory.
 void StreamMean::enqueue(const MeanCall& call) {
-  const at::Tensor memory = workspace_->take(
-      std::max(exact_exchange_->workspace_bytes(), narrow_->workspace_bytes()), call.array.device());
+  const at::Tensor memory =
+      workspace_->take(std::max(exact_exchange_->workspace_bytes(), narrow_->workspace_bytes()), call.array.device());
   exact_.take_from(call.array);
   exact_exchange_->enqueue({exact_.values(), {}, {}}, memory);
   narrow_->enqueue(call, memory);

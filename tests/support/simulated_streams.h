@@ -1,0 +1,112 @@
+// A device with streams and events, but nothing that computes: what is enqueued there is only noted. Shows which work a
+// stream begins when which other is done. Of the type FPGA, which LibTorch has the name of alone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+namespace narrowcast::testing {
+
+inline constexpr c10::DeviceType kSimulated = c10::DeviceType::FPGA;
+inline const c10::Device kSimulatedDevice(kSimulated, 0);
+
+// All streams of the device. For one thread at a time.
+class SimulatedStreams {
+ public:
+  // Notes work on the current stream; names are used once.
+  static void enqueue(const std::string& work) {
+    std::set<std::string>& done = state().done[state().current];
+    if (!state().before.emplace(work, done).second) throw std::logic_error(work + " is enqueued twice");
+    state().stream_of[work] = state().current;
+    done.insert(work);
+  }
+
+  // Whether `later` begins when `earlier` is done.
+  static bool precedes(const std::string& earlier, const std::string& later) {
+    return state().before.at(later).contains(earlier);
+  }
+  static bool has_high_priority(const std::string& work) { return state().stream_of.at(work) % 2 == 1; }
+
+  // Forgets all work.
+  static void reset() { state() = {}; }
+
+  // A float32 of one element on the device.
+  static at::Tensor tensor() {
+    static float element = 0;
+    c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof(element), c10::DataPtr(&element, kSimulatedDevice),
+                         nullptr, false);
+    auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::FPGA), caffe2::TypeMeta::Make<float>());
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous({1});
+    return tensor;
+  }
+
+ private:
+  friend class SimulatedGuard;
+  using Works = std::set<std::string>;
+  struct State {
+    c10::StreamId current = 0;
+    c10::StreamId streams = 1;            // Streams of high priority have odd numbers.
+    std::map<c10::StreamId, Works> done;  // By stream, what is done once all that it has is.
+    std::map<std::string, Works> before;
+    std::map<std::string, c10::StreamId> stream_of;
+  };
+  static State& state() {
+    static State state;
+    return state;
+  }
+};
+
+// What LibTorch asks of a device.
+class SimulatedGuard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return kSimulated; }
+  c10::Device exchangeDevice(c10::Device) const override { return kSimulatedDevice; }
+  c10::Device getDevice() const override { return kSimulatedDevice; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+
+  c10::Stream getStream(c10::Device) const override { return stream(SimulatedStreams::state().current); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool high_priority) const override {
+    c10::StreamId& streams = SimulatedStreams::state().streams;
+    streams += 2;
+    return stream(high_priority ? streams : streams + 1);
+  }
+  c10::Stream exchangeStream(c10::Stream next) const override {
+    return stream(std::exchange(SimulatedStreams::state().current, next.id()));
+  }
+
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    delete static_cast<Works*>(*event);
+    *event = std::make_unique<Works>(SimulatedStreams::state().done[stream.id()]).release();
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    SimulatedStreams::state().done[stream.id()].merge(Works(*static_cast<Works*>(event)));
+  }
+  bool queryEvent(void*) const override { return true; }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Works*>(event); }
+
+ private:
+  using Works = SimulatedStreams::Works;
+  static c10::Stream stream(c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, kSimulatedDevice, id); }
+};
+
+C10_REGISTER_GUARD_IMPL(FPGA, SimulatedGuard)
+
+// The allocator's business, of which there is none.
+TORCH_LIBRARY_IMPL(aten, FPGA, library) {
+  library.impl("record_stream", [](at::Tensor&, at::Stream) {});
+}
+
+}  // namespace narrowcast::testing
