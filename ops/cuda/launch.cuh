@@ -6,9 +6,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
-#include <stdexcept>
-#include <string>
-
 #include "ops/cuda/launch_arguments.h"
 
 namespace narrowcast::cuda {
@@ -35,14 +32,16 @@ struct CudaFloatOf<FloatType::kFloat16> {
 template <class Constant>
 using CudaFloat = typename CudaFloatOf<Constant::value>::Type;
 
-// Throws std::runtime_error naming `kernel` if the last launch on this thread failed, for instance because the device
-// is of a kind that the library has no code for. Does not wait: what goes wrong while the kernel runs is reported by a
-// later call.
-inline void check_launch(const char* kernel) {
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("CUDA kernel ") + kernel + " was not launched: " + cudaGetErrorString(error));
-  }
+// Calls launch(), which launches `kernel`. Throws std::runtime_error naming it if that fails, for instance because the
+// device is of a kind that the library has no code for, or if something failed before. Does not wait: what goes wrong
+// while the kernel runs is reported by a later call.
+template <class Launch>
+void checked_launch(const char* kernel, const Launch& launch) {
+  const auto last_error = [] {
+    const cudaError_t error = cudaGetLastError();
+    return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  };
+  launch_between_looks(kernel, last_error, launch);
 }
 
 }  // namespace narrowcast::cuda

@@ -75,6 +75,21 @@ inline void check_float_type(FloatType type) {
   visit_float_type(type, [](auto) {});
 }
 
+// Calls launch(), which launches `kernel`. last_error() gives, and forgets, the text of what has failed on this thread,
+// or null. std::runtime_error naming the kernel if that is launching it, and if it is something before, which is not
+// the kernel's fault: then it is not launched.
+template <class LastError, class Launch>
+void launch_between_looks(const char* kernel, const LastError& last_error, const Launch& launch) {
+  if (const char* const error = last_error()) {
+    throw std::runtime_error(std::string("CUDA kernel ") + kernel +
+                             " is not launched, as something else left an error behind on this thread: " + error);
+  }
+  launch();
+  if (const char* const error = last_error()) {
+    throw std::runtime_error(std::string("CUDA kernel ") + kernel + " was not launched: " + error);
+  }
+}
+
 // Rows of floats, one after the other on the device: [rows, row_size].
 struct FloatRows {
   const void* x;

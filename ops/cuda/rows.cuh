@@ -66,12 +66,14 @@ template <class Operation>
 void launch_for_each_part(const Operation& operation, int64_t rows, int64_t row_size, Stream stream, const char* name) {
   if (rows == 0 || row_size == 0) return;
   const RowParts parts = share_rows(rows, row_size, Operation::kPart);
-  if (row_size <= Operation::kPart / 4) {
-    for_each_part_kernel<WarpTeam><<<grid_for<WarpTeam>(parts.count()), kBlockThreads, 0, stream>>>(parts, operation);
-  } else {
-    for_each_part_kernel<BlockTeam><<<grid_for<BlockTeam>(parts.count()), kBlockThreads, 0, stream>>>(parts, operation);
-  }
-  check_launch(name);
+  checked_launch(name, [&] {
+    if (row_size <= Operation::kPart / 4) {
+      for_each_part_kernel<WarpTeam><<<grid_for<WarpTeam>(parts.count()), kBlockThreads, 0, stream>>>(parts, operation);
+    } else {
+      for_each_part_kernel<BlockTeam>
+          <<<grid_for<BlockTeam>(parts.count()), kBlockThreads, 0, stream>>>(parts, operation);
+    }
+  });
 }
 
 // Partials as reduce_share has them; CUB calls it.
@@ -130,18 +132,20 @@ void launch_reduce_rows(const FloatRows& x, Partial* partials, const Finish& fin
   if (x.rows == 0) return;
   const auto* const values = static_cast<const T*>(x.x);
   const RowParts parts = share_rows_for_reduction(x.rows, x.row_size);
-  if (x.row_size <= kMostOfWarp) {
-    reduce_parts_kernel<WarpTeam>
-        <<<grid_for<WarpTeam>(parts.count()), kBlockThreads, 0, stream>>>(values, parts, partials, finish);
-  } else {
-    reduce_parts_kernel<BlockTeam>
-        <<<grid_for<BlockTeam>(parts.count()), kBlockThreads, 0, stream>>>(values, parts, partials, finish);
-  }
-  check_launch(name);
+  checked_launch(name, [&] {
+    if (x.row_size <= kMostOfWarp) {
+      reduce_parts_kernel<WarpTeam>
+          <<<grid_for<WarpTeam>(parts.count()), kBlockThreads, 0, stream>>>(values, parts, partials, finish);
+    } else {
+      reduce_parts_kernel<BlockTeam>
+          <<<grid_for<BlockTeam>(parts.count()), kBlockThreads, 0, stream>>>(values, parts, partials, finish);
+    }
+  });
   if (parts.per_row > 1) {
-    merge_parts_kernel<<<grid_for<BlockTeam>(x.rows), kBlockThreads, 0, stream>>>(partials, x.rows, parts.per_row,
-                                                                                  finish);
-    check_launch(name);
+    checked_launch(name, [&] {
+      merge_parts_kernel<<<grid_for<BlockTeam>(x.rows), kBlockThreads, 0, stream>>>(partials, x.rows, parts.per_row,
+                                                                                    finish);
+    });
   }
 }
 

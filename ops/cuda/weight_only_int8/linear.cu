@@ -121,9 +121,10 @@ struct FewRows {
     const int64_t width = tiles < kMostOfDimension ? tiles : kMostOfDimension;
     const dim3 grid(static_cast<unsigned int>((layer.outputs + kOutputsOfBlock - 1) / kOutputsOfBlock),
                     static_cast<unsigned int>(width), static_cast<unsigned int>((tiles + width - 1) / width));
-    multiply_few_rows_kernel<T, S, kRows, kAligned><<<grid, kWarp * kWarpsOfBlock, 0, stream>>>(
-        layer, static_cast<const T*>(rows.x), rows.rows, static_cast<T*>(rows.y));
-    check_launch("weight_only_int8_linear");
+    checked_launch("weight_only_int8_linear", [&] {
+      multiply_few_rows_kernel<T, S, kRows, kAligned><<<grid, kWarp * kWarpsOfBlock, 0, stream>>>(
+          layer, static_cast<const T*>(rows.x), rows.rows, static_cast<T*>(rows.y));
+    });
   }
 
   void launch_aligned() const {

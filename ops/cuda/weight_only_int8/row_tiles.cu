@@ -80,10 +80,11 @@ struct RowTiles {
   void launch() const {
     constexpr int64_t kRows = kUnits * kRowsOfUnit;
     const int64_t tiles = (layer.outputs + kOutputsOfTile - 1) / kOutputsOfTile * ((rows.rows + kRows - 1) / kRows);
-    multiply_row_tiles_kernel<MatrixUnits<T>, S, kUnits>
-        <<<static_cast<unsigned int>(tiles), kThreadsOfTile, 0, stream>>>(layer, static_cast<const T*>(rows.x),
-                                                                          rows.rows, static_cast<T*>(rows.y));
-    check_launch("weight_only_int8_linear");
+    checked_launch("weight_only_int8_linear", [&] {
+      multiply_row_tiles_kernel<MatrixUnits<T>, S, kUnits>
+          <<<static_cast<unsigned int>(tiles), kThreadsOfTile, 0, stream>>>(layer, static_cast<const T*>(rows.x),
+                                                                            rows.rows, static_cast<T*>(rows.y));
+    });
   }
 
   void launch_fitting() const {

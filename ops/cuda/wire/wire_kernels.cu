@@ -13,16 +13,17 @@ void wire_encode(WireFormat format, const EncodeArguments& arguments, Stream str
   if (arguments.n == 0 || arguments.shards.slots() == 0) {
     return;
   }
-  codec::wire::visit(format, [&](auto format_type) {
-    using Format = decltype(format_type);
-    const dim3 blocks(blocks_for(arguments.n, arguments.shards), arguments.shards.slots());
-    if (arguments.residual != nullptr) {
-      wire_encode_kernel<Format, true><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
-    } else {
-      wire_encode_kernel<Format, false><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
-    }
+  checked_launch("wire_encode_kernel", [&] {
+    codec::wire::visit(format, [&](auto format_type) {
+      using Format = decltype(format_type);
+      const dim3 blocks(blocks_for(arguments.n, arguments.shards), arguments.shards.slots());
+      if (arguments.residual != nullptr) {
+        wire_encode_kernel<Format, true><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+      } else {
+        wire_encode_kernel<Format, false><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+      }
+    });
   });
-  check_launch("wire_encode_kernel");
 }
 
 void wire_decode(WireFormat format, const DecodeArguments& arguments, Stream stream) {
@@ -31,10 +32,11 @@ void wire_decode(WireFormat format, const DecodeArguments& arguments, Stream str
     return;
   }
   const dim3 blocks(blocks_for(arguments.n, arguments.shards), arguments.shards.slots());
-  codec::wire::visit(format, [&](auto format_type) {
-    wire_decode_kernel<decltype(format_type)><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+  checked_launch("wire_decode_kernel", [&] {
+    codec::wire::visit(format, [&](auto format_type) {
+      wire_decode_kernel<decltype(format_type)><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+    });
   });
-  check_launch("wire_decode_kernel");
 }
 
 void wire_average(WireFormat format, const AverageArguments& arguments, Stream stream) {
@@ -42,11 +44,12 @@ void wire_average(WireFormat format, const AverageArguments& arguments, Stream s
   if (arguments.parts.n == 0) {
     return;
   }
-  codec::wire::visit(format, [&](auto format_type) {
-    wire_average_kernel<decltype(format_type)>
-        <<<blocks_for(arguments.parts.n), kThreadsPerBlock, 0, stream>>>(arguments);
+  checked_launch("wire_average_kernel", [&] {
+    codec::wire::visit(format, [&](auto format_type) {
+      wire_average_kernel<decltype(format_type)>
+          <<<blocks_for(arguments.parts.n), kThreadsPerBlock, 0, stream>>>(arguments);
+    });
   });
-  check_launch("wire_average_kernel");
 }
 
 void wire_average_encode(WireFormat format, const AverageEncodeArguments& arguments, Stream stream) {
@@ -54,16 +57,17 @@ void wire_average_encode(WireFormat format, const AverageEncodeArguments& argume
   if (arguments.parts.n == 0) {
     return;
   }
-  codec::wire::visit(format, [&](auto format_type) {
-    using Format = decltype(format_type);
-    const unsigned blocks = blocks_for(arguments.parts.n);
-    if (arguments.parts.own_residual != nullptr || arguments.mean_residual != nullptr) {
-      wire_average_encode_kernel<Format, true><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
-    } else {
-      wire_average_encode_kernel<Format, false><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
-    }
+  checked_launch("wire_average_encode_kernel", [&] {
+    codec::wire::visit(format, [&](auto format_type) {
+      using Format = decltype(format_type);
+      const unsigned blocks = blocks_for(arguments.parts.n);
+      if (arguments.parts.own_residual != nullptr || arguments.mean_residual != nullptr) {
+        wire_average_encode_kernel<Format, true><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+      } else {
+        wire_average_encode_kernel<Format, false><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
+      }
+    });
   });
-  check_launch("wire_average_encode_kernel");
 }
 
 }  // namespace narrowcast::cuda

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 #include "ops/cuda/tensor_arguments.h"
 
@@ -35,6 +37,34 @@ TEST(VisitFloatType, HasNoFloat64AmongTheNarrowOnes) {
   FloatType visited = FloatType::kFloat64;
   visit_narrow_float_type(FloatType::kFloat16, [&](auto constant) { visited = constant; });
   EXPECT_EQ(visited, FloatType::kFloat16);
+}
+
+// What one launch finds: an error that was there before, and one that it makes.
+std::string launch_with(const char* before, const char* after, int& launches) {
+  const char* error = before;
+  try {
+    launch_between_looks(
+        "some_kernel", [&] { return std::exchange(error, nullptr); },
+        [&] {
+          ++launches;
+          error = after;
+        });
+  } catch (const std::runtime_error& thrown) {
+    return thrown.what();
+  }
+  return "";
+}
+
+TEST(LaunchBetweenLooks, TellsItsOwnErrorFromThatOfOthers) {
+  int launches = 0;
+  EXPECT_EQ(launch_with(nullptr, nullptr, launches), "");
+  EXPECT_EQ(launch_with(nullptr, "invalid device function", launches),
+            "CUDA kernel some_kernel was not launched: invalid device function");
+  EXPECT_EQ(launches, 2);
+  EXPECT_EQ(launch_with("out of memory", nullptr, launches),
+            "CUDA kernel some_kernel is not launched, as something else left an error behind on this thread: out of "
+            "memory");
+  EXPECT_EQ(launches, 2);
 }
 
 TEST(FloatTypeOf, IsThatOfADtypeThatIsQuantised) {
