@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <narrowcast/wire_format.h>
 #include "ops/backend_errors.h"
 #include "ops/collectives/group.h"
+#include "ops/collectives/mean/stream_mean.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -183,6 +185,42 @@ const std::shared_ptr<QuantizedMeanJob>& GroupWorkspace::mean(int64_t numel, Wir
 void GroupWorkspace::forget_call() {
   call_->set_call({}, nullptr);
   if (mean_ != nullptr) mean_->set_call({});
+}
+
+void GroupWorkspace::run_on_stream(const CallHeader& call, const std::function<void()>& agree,
+                                   const std::function<void()>& enqueue) {
+  const std::lock_guard<std::mutex> lock(on_stream_);
+  const std::pair kind(call.numel, call.format);
+  if (!agreed_.contains(kind)) {
+    agree();
+    agreed_.insert(kind);
+  }
+  enqueue();
+}
+
+void announce_call(const CallHeader& own, const c10::intrusive_ptr<ProcessGroup>& group, at::Device device,
+                   const MakeMean& make_mean) {
+  if (!moves_cpu_tensors(group)) {
+    return check_same_call(kName, group->getRank(), gather_headers(kName, own, group, device));
+  }
+  const auto engine = engine::Engine::for_group(group);
+  const auto workspace = GroupWorkspace::of(group);
+  const std::lock_guard<std::mutex> lock(workspace->in_use);
+  const auto forget = c10::make_scope_exit([&] { workspace->forget_call(); });
+  workspace->call()->set_call(own, make_mean ? make_mean(*workspace) : nullptr);
+  engine->submit(workspace->call())->waitAndThrow();
+  check_same_call(kName, group->getRank(), workspace->call()->headers());
+}
+
+void average_on_stream(const at::Tensor& x, WireFormat format, const c10::intrusive_ptr<ProcessGroup>& group) {
+  const CallHeader header = header_of_call(x, format);
+  const QuantizedMeanOptions options{
+      .name = kName, .rank = group->getRank(), .world_size = group->getSize(), .numel = x.numel(), .format = format};
+  GroupWorkspace::of(group)->run_on_stream(
+      header, [&] { announce_call(header, group, x.device(), {}); },
+      [&] {
+        StreamMean({group}, options, x.device()).enqueue({x, {}, {}});
+      });
 }
 
 }  // namespace narrowcast::collectives

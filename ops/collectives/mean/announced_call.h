@@ -7,10 +7,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/wire_formats.h>
@@ -56,7 +59,8 @@ std::vector<CallHeader> gather_headers(const std::string& call, const CallHeader
 //          more: then no message is under way while the next one is encoded.)
 // finish:  the mean's.
 //
-// Nothing of a former call is relied on, so that ranks cannot differ in what they remember.
+// Nothing of a former call is relied on, so that ranks cannot differ in what they remember. (On a GPU it is: the host
+// would wait otherwise.)
 class AnnouncedMeanJob final : public engine::Job {
  public:
   // `name`: of the exchange, in errors.
@@ -108,12 +112,30 @@ class GroupWorkspace {
   // After a call: keeps nothing of the caller's.
   void forget_call();
 
+  // Runs the call of an array on a device's stream, by enqueue(), behind agree() where it is the first one of such a
+  // header: if that throws, it is not. Calls of several threads take turns.
+  void run_on_stream(const CallHeader& call, const std::function<void()>& agree, const std::function<void()>& enqueue);
+
  private:
   const int64_t rank_;
   const int64_t world_size_;
   const JobMemory memory_;
   const std::shared_ptr<AnnouncedMeanJob> call_;
   std::shared_ptr<QuantizedMeanJob> mean_;
+  std::mutex on_stream_;
+  std::set<std::pair<int64_t, int64_t>> agreed_;  // Numbers of elements and formats.
 };
+
+// Hands `own` to all ranks, through the CPU if the group can: else on `device`, which is waited for. Throws, on all
+// ranks the same, unless theirs are equal. Then averages, on the CPU, by `mean` if there is one.
+using MakeMean = std::function<std::shared_ptr<QuantizedMeanJob>(GroupWorkspace&)>;
+void announce_call(const CallHeader& own, const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Device device,
+                   const MakeMean& make_mean);
+
+// Replaces x, [numel], contiguous, by its mean for what is enqueued on the current stream of its device afterwards. The
+// ranks announce the first call of a size and format of a group; later ones wait for nothing, and a CUDA graph may
+// record them. Messages have memory for the time of the call: that of the graph where there is one, else what the
+// allocator has at hand for that stream.
+void average_on_stream(const at::Tensor& x, WireFormat format, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 }  // namespace narrowcast::collectives

@@ -1,12 +1,10 @@
 #include <narrowcast/quantized_all_reduce.h>
 
 #include <c10/util/Exception.h>
-#include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -14,9 +12,7 @@
 #include "ops/collectives/arguments.h"
 #include "ops/collectives/group.h"
 #include "ops/collectives/mean/announced_call.h"
-#include "ops/collectives/mean/stream_mean.h"
 #include "ops/dispatch.h"
-#include "ops/engine/engine.h"
 #include "ops/meta/meta.h"
 #include "ops/without_derivative.h"
 
@@ -29,8 +25,6 @@ using collectives::Refusal;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr const char* kName = "quantized_all_reduce";
-
-using MakeMean = std::function<std::shared_ptr<collectives::QuantizedMeanJob>(GroupWorkspace&)>;
 
 enum class Written { kX, kNewTensor };
 
@@ -60,25 +54,10 @@ void check_alone(const Call& call) {
   }
 }
 
-// Hands `own` to all ranks, through the CPU if the group can: else on `device`, which is waited for. Throws, on all
-// ranks the same, unless theirs are equal. Then averages, on the CPU, by `mean` if there is one.
-void call_together(const CallHeader& own, const Group& group, at::Device device, const MakeMean& make_mean) {
-  if (!collectives::moves_cpu_tensors(group)) {
-    return check_same_call(kName, group->getRank(), collectives::gather_headers(kName, own, group, device));
-  }
-  const auto engine = engine::Engine::for_group(group);
-  const auto workspace = GroupWorkspace::of(group);
-  const std::lock_guard<std::mutex> lock(workspace->in_use);
-  const auto forget = c10::make_scope_exit([&] { workspace->forget_call(); });
-  workspace->call()->set_call(own, make_mean ? make_mean(*workspace) : nullptr);
-  engine->submit(workspace->call())->waitAndThrow();
-  check_same_call(kName, group->getRank(), workspace->call()->headers());
-}
-
 // Tells the other ranks that this one cannot take part, and throws what they throw.
 [[noreturn]] void refuse(const Group& group, const Refusal& refusal) {
   collectives::refuse_together(refusal, [&] {
-    call_together(collectives::header_of_refusal(refusal), group, collectives::any_device(group), {});
+    announce_call(collectives::header_of_refusal(refusal), group, collectives::any_device(group), {});
   });
 }
 
@@ -93,24 +72,16 @@ WireFormat check_together(const Call& call) {
 }
 
 void average_on_engine(const at::Tensor& x, WireFormat format, const Group& group) {
-  call_together(collectives::header_of_call(x, format), group, x.device(), [&](GroupWorkspace& workspace) {
+  announce_call(collectives::header_of_call(x, format), group, x.device(), [&](GroupWorkspace& workspace) {
     const auto& mean = workspace.mean(x.numel(), format);
     mean->set_call({x.view({-1}), {}, {}});
     return mean;
   });
 }
 
-// x is the mean for what is enqueued on the current stream afterwards.
-void average_on_stream(const at::Tensor& x, WireFormat format, const Group& group) {
-  call_together(collectives::header_of_call(x, format), group, x.device(), {});
-  const collectives::QuantizedMeanOptions options{
-      .name = kName, .rank = group->getRank(), .world_size = group->getSize(), .numel = x.numel(), .format = format};
-  collectives::StreamMean({group}, options, x.device()).enqueue({x.view({-1}), {}, {}});
-}
-
 // Averages x, contiguous, in place.
 void average(const at::Tensor& x, WireFormat format, const Group& group) {
-  return x.is_cpu() ? average_on_engine(x, format, group) : average_on_stream(x, format, group);
+  return x.is_cpu() ? average_on_engine(x, format, group) : collectives::average_on_stream(x.view({-1}), format, group);
 }
 
 void average_in_place(const at::Tensor& x, WireFormat format, const Group& group) {

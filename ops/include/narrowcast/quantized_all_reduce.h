@@ -7,11 +7,14 @@
 // dtype and the same bits on all ranks. With one rank it is x. A NaN or Inf anywhere is NaN or Inf in its block's mean.
 //
 // All ranks call the same collectives of a group in the same order; calls of several threads of a rank take turns.
-// Every call waits until all ranks have made it (the mean on a GPU is complete in the order of the current stream). If
+// Every call waits until all ranks have made it; the mean on a GPU is complete in the order of the current stream. If
 // they differ in format, number of elements or kind of device, all of them throw the same c10::ValueError before data
 // is sent; if one rank's own arguments are wrong (and its group is not null), all throw its c10::ValueError or
 // c10::TypeError. The group can be used afterwards. c10::DistBackendError if a peer or the network fails, which leaves
 // what is written in place undefined. There are no gradients: backward through a result throws.
+//
+// On a GPU that holds for the first call of a number of elements and a format on a group. Later ones wait for nothing,
+// and a CUDA graph may record them: ranks that differ then wait for each other until the backend's time limit.
 //
 // On the CPU, memory for the messages of the group's largest call stays with the group: 2 to 3 times the encoded size
 // of x, or, with two ranks or a small x, as many times as there are ranks.

@@ -7,9 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -43,6 +46,54 @@ CountingAllocator& counter() {
   static CountingAllocator allocator;  // LibTorch keeps the pointer.
   c10::SetCPUAllocator(&allocator, 1);
   return allocator;
+}
+
+// Keeps a rank's engine from taking another job, until it may go on.
+class BlockingJob final : public engine::Job {
+ public:
+  std::string name() const override { return "blocking job"; }
+  void start(engine::Transport&) override { was_released_ = go_on.get_future().wait_for(kPatience) == kReady; }
+  at::Tensor finish(engine::Transport&) override {
+    EXPECT_TRUE(was_released_);
+    return {};
+  }
+
+  std::promise<void> go_on;
+
+ private:
+  static constexpr std::chrono::seconds kPatience{5};
+  static constexpr std::future_status kReady = std::future_status::ready;
+  bool was_released_ = false;
+};
+
+// Here on the CPU, where the stream's collectives are waited for, but do not go over the engine.
+TEST(OnAStream, TheHostWaitsForTheFirstCallOfAKindAlone) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto averaged = [&](int64_t numel) {
+      const at::Tensor x = at::full({numel}, rank, at::kFloat);
+      average_on_stream(x, WireFormat::kFp32, group);
+      return x.eq(0.5).all().item<bool>();
+    };
+    EXPECT_TRUE(averaged(5'000));
+    const auto engine = engine::Engine::for_group(group);
+    const auto block = std::make_shared<BlockingJob>();
+    const auto future = engine->submit(block);
+    EXPECT_TRUE(averaged(5'000));
+    EXPECT_TRUE(averaged(5'000));
+    block->go_on.set_value();
+    future->waitAndThrow();
+  });
+}
+
+TEST(OnAStream, RanksCompareEveryKindOfCallBeforeTheyAgree) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto average = [&](int64_t numel, WireFormat format) { average_on_stream(at::ones({numel}), format, group); };
+    average(50, WireFormat::kFp32);
+    EXPECT_THROW(average(rank == 0 ? 60 : 70, WireFormat::kFp32), c10::ValueError);
+    EXPECT_THROW(average(50, rank == 0 ? WireFormat::kBf16 : WireFormat::kFp16), c10::ValueError);
+    EXPECT_THROW(average(rank == 0 ? 60 : 70, WireFormat::kFp32), c10::ValueError) << "what was refused is unknown";
+    average(50, WireFormat::kFp32);
+  });
 }
 
 class KeptMemory : public ::testing::TestWithParam<int64_t> {};
