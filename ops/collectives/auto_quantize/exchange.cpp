@@ -6,9 +6,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "ops/backend_errors.h"
@@ -82,13 +85,22 @@ void use_on_current_stream(const InFlight& in_flight) {
   }
 }
 
-c10::IValue decode(const Future& arrived, const InFlight& in_flight) {
+// Where on a device's stream the outputs are written; nothing on the CPU, where a future tells. It is read once the
+// future that the decoding belongs to is complete.
+using WrittenEvent = std::optional<c10::Event>;
+
+c10::IValue decode(const Future& arrived, const InFlight& in_flight, WrittenEvent& written) {
   if (arrived.hasError()) {
     rethrow_as_backend_error(arrived.exception_ptr(), in_flight.exchange.rank,
                              operator_name(in_flight.exchange.collective));
   }
   use_on_current_stream(in_flight);
   finish(in_flight);
+  const at::Device device = in_flight.received.device();
+  if (!device.is_cpu()) {
+    written.emplace(device.type());
+    written->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
   return in_flight.exchange.targets;
 }
 
@@ -99,12 +111,18 @@ class DecodingWork final : public c10d::Work {
       : Work(static_cast<int>(in_flight.exchange.rank), transfer->retrieveOpType()),
         exchange_(in_flight.exchange),
         transfer_(transfer),
-        decoded_(transfer->getFuture()->then([in_flight](Future& arrived) { return decode(arrived, in_flight); },
-                                             c10::ListType::ofTensors())) {}
+        decoded_(transfer->getFuture()->then(
+            [in_flight, written = written_](Future& arrived) { return decode(arrived, in_flight, *written); },
+            c10::ListType::ofTensors())) {}
 
-  bool isCompleted() override { return decoded_->completed(); }
-  bool isSuccess() const override { return decoded_->completed() && !decoded_->hasError(); }
-  std::exception_ptr exception() const override { return decoded_->exception_ptr(); }
+  // On a GPU the future is complete as soon as everything is enqueued: the transfer knows of its end and its failure,
+  // and the event of the decoding's end.
+  bool isCompleted() override { return is_over(); }
+  bool isSuccess() const override { return is_over() && exception() == nullptr; }
+  std::exception_ptr exception() const override {
+    const std::exception_ptr error = decoded_->exception_ptr();
+    return error != nullptr ? error : transfer_->exception();
+  }
   std::vector<at::Tensor> result() override { return exchange_.targets; }
   c10::intrusive_ptr<Future> getFuture() override { return decoded_; }
   void synchronize() override { decoded_->wait(); }
@@ -118,6 +136,13 @@ class DecodingWork final : public c10d::Work {
   }
 
  private:
+  bool is_over() const {
+    if (!decoded_->completed() || !transfer_->isCompleted()) {
+      return false;
+    }
+    return exception() != nullptr || !written_->has_value() || (*written_)->query();
+  }
+
   // What fails otherwise than by being late is found in decoded_.
   void wait_for_transfer(std::chrono::milliseconds timeout) {
     try {
@@ -131,6 +156,7 @@ class DecodingWork final : public c10d::Work {
 
   const Exchange exchange_;
   const c10::intrusive_ptr<c10d::Work> transfer_;
+  const std::shared_ptr<WrittenEvent> written_ = std::make_shared<WrittenEvent>();
   const c10::intrusive_ptr<Future> decoded_;
 };
 

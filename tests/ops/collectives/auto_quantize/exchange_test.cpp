@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <exception>
 #include <future>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -84,6 +86,49 @@ TEST(Exchange, SendsCodesAsBytes) {
     }
     EXPECT_EQ(codes, 2) << "beside what ranks agree on";
   });
+}
+
+// A transfer on a GPU: its future is complete at once, it itself later, or never.
+class EnqueuedTransfer final : public c10d::Work {
+ public:
+  EnqueuedTransfer() : Work(0, c10d::OpType::ALLGATHER) { future_->markCompleted(std::vector<at::Tensor>()); }
+  bool isCompleted() override { return arrived || exception() != nullptr; }
+  std::exception_ptr exception() const override { return error; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+
+  bool arrived = false;
+  std::exception_ptr error;
+
+ private:
+  const c10::intrusive_ptr<c10::ivalue::Future> future_ =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+};
+
+collectives::InFlight enqueued(const c10::intrusive_ptr<EnqueuedTransfer>& transfer) {
+  collectives::InFlight in_flight{.exchange = {}, .sent = {}, .received = at::ones({3}, at::kHalf), .work = transfer};
+  in_flight.exchange.targets = {at::zeros({3})};
+  return in_flight;
+}
+
+TEST(DecodingWork, IsCompleteWhenAnEnqueuedTransferIs) {
+  const auto transfer = c10::make_intrusive<EnqueuedTransfer>();
+  const auto work = collectives::decode_when_complete(enqueued(transfer));
+  EXPECT_FALSE(work->isCompleted());
+  EXPECT_FALSE(work->isSuccess());
+  transfer->arrived = true;
+  EXPECT_TRUE(work->isCompleted());
+  EXPECT_TRUE(work->isSuccess());
+  EXPECT_EQ(work->exception(), nullptr);
+}
+
+TEST(DecodingWork, TellsWhyAnEnqueuedTransferFailed) {
+  const auto transfer = c10::make_intrusive<EnqueuedTransfer>();
+  const auto work = collectives::decode_when_complete(enqueued(transfer));
+  EXPECT_EQ(work->exception(), nullptr);
+  transfer->error = std::make_exception_ptr(std::runtime_error("a peer is gone"));
+  EXPECT_TRUE(work->isCompleted());
+  EXPECT_FALSE(work->isSuccess());
+  EXPECT_NE(work->exception(), nullptr);
 }
 
 // Several at once, waited for in another order than they were started.
