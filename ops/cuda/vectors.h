@@ -1,5 +1,5 @@
-// Several elements that one instruction moves, up to 16 bytes, for kernels: as registers, and to and from memory. Tests
-// compile it for the CPU.
+// What one instruction of a GPU does: it moves several elements, up to 16 bytes, as registers, and to and from memory;
+// it permutes bytes; it converts numbers. Tests compile it for the CPU.
 #pragma once
 
 #include <cassert>
@@ -7,6 +7,14 @@
 #include <stdexcept>
 
 #include "ops/codec/host_device.h"
+#include "ops/codec/quantize_tensor.h"
+#include "ops/codec/wire_elements.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#endif
 
 // NARROWCAST_UNROLL before a loop of a known, small number of turns has nvcc write each turn out, so that arrays which
 // it indexes can be registers. NARROWCAST_DEVICE_CHECK states what a kernel relies on, such as an alignment: an
@@ -108,5 +116,44 @@ NARROWCAST_HOST_DEVICE inline float signed_byte(uint32_t word, int i) {
   return codec::float_of_bits(byte_permute(raised, kBitsOf2To23, 0x7650U | static_cast<uint32_t>(i))) -
          (0x1p23F + 128.0F);
 }
+
+// Conversions for which GPUs have an instruction: on a GPU that, on the CPU the codec. Both give the same numbers and
+// bits, except which NaN a NaN becomes; where that counts, the caller looks for it.
+
+// binary16_value is the number that binary16's bits stand for. binary16_bits and bfloat16_bits are the nearest
+// number's, half to even: Inf from halfway to the next power of two on.
+#if defined(__CUDA_ARCH__)
+__device__ __forceinline__ float binary16_value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+__device__ __forceinline__ uint16_t binary16_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
+__device__ __forceinline__ uint16_t bfloat16_bits(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+#else
+NARROWCAST_HOST_DEVICE inline float binary16_value(uint16_t bits) { return codec::decode_fp16(bits); }
+NARROWCAST_HOST_DEVICE inline uint16_t binary16_bits(float x) {
+  return codec::encode_fp16(x, codec::float_of_bits(codec::kInfBits));
+}
+NARROWCAST_HOST_DEVICE inline uint16_t bfloat16_bits(float x) { return codec::wire::Bfloat16::encode(x); }
+#endif
+
+// e4m3_value is the number of the E4M3 code that is byte kByte of a word, e4m3_pair the codes of two numbers of a block
+// over its scale, `low` in the lower byte. GPUs before sm_89 have no instruction for them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+template <int kByte>
+__device__ __forceinline__ float e4m3_value(uint32_t word) {
+  const auto pair = static_cast<__nv_fp8x2_storage_t>(word >> (kByte / 2 * 16));
+  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3);
+  return binary16_value(kByte % 2 == 0 ? halves.x : halves.y);
+}
+__device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+}
+#else
+template <int kByte>
+NARROWCAST_HOST_DEVICE inline float e4m3_value(uint32_t word) {
+  return codec::wire::Float8E4M3::decode_field<8 * kByte>(word);
+}
+NARROWCAST_HOST_DEVICE inline uint32_t e4m3_pair(float low, float high) {
+  return codec::wire::Float8E4M3::encode(low) | codec::wire::Float8E4M3::encode(high) << 8;
+}
+#endif
 
 }  // namespace narrowcast::cuda

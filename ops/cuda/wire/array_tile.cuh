@@ -52,16 +52,14 @@ template <>
 struct ArrayElement<FloatType::kBfloat16> {
   using Storage = uint16_t;
   static __device__ __forceinline__ float load(uint16_t x) { return codec::decode_bfp16(x); }
-  static __device__ __forceinline__ uint16_t store(float x) { return codec::wire::Bfloat16::encode(x); }
+  static __device__ __forceinline__ uint16_t store(float x) { return bfloat16_bits(x); }
 };
 
 template <>
 struct ArrayElement<FloatType::kFloat16> {
   using Storage = uint16_t;
-  static __device__ __forceinline__ float load(uint16_t x) { return codec::decode_fp16(x); }
-  static __device__ __forceinline__ uint16_t store(float x) {
-    return codec::encode_fp16(x, codec::float_of_bits(codec::kInfBits));
-  }
+  static __device__ __forceinline__ float load(uint16_t x) { return binary16_value(x); }
+  static __device__ __forceinline__ uint16_t store(float x) { return binary16_bits(x); }
 };
 
 // A tile of an array, or as much of it as the array has.

@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "ops/codec/host_device.h"
-#include "ops/codec/quantize_tensor.h"
 #include "ops/codec/wire_elements.h"
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_message.h"
@@ -16,35 +15,7 @@
 #include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
 
-#if defined(__CUDACC__)
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-#endif
-
 namespace narrowcast::cuda {
-
-// The number that binary16's bits stand for, by the GPU's own instruction: the value that the codec computes, in a
-// fifth of the instructions (which bits a NaN has is the GPU's matter).
-#if defined(__CUDA_ARCH__)
-__device__ __forceinline__ float binary16_value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
-#else
-NARROWCAST_HOST_DEVICE inline float binary16_value(uint16_t bits) { return codec::decode_fp16(bits); }
-#endif
-
-// The same for the E4M3 code that is byte kByte of a word. GPUs before sm_89 have no instruction for it.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-template <int kByte>
-__device__ __forceinline__ float e4m3_value(uint32_t word) {
-  const auto pair = static_cast<__nv_fp8x2_storage_t>(word >> (kByte / 2 * 16));
-  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3);
-  return binary16_value(kByte % 2 == 0 ? halves.x : halves.y);
-}
-#else
-template <int kByte>
-NARROWCAST_HOST_DEVICE inline float e4m3_value(uint32_t word) {
-  return codec::wire::Float8E4M3::decode_field<8 * kByte>(word);
-}
-#endif
 
 // The random words (codec/wire_rounding.h) of the kColumns elements from element `first` on: of one quad of the
 // generator, or of two where the array begins within one. Selects instead of indices, which would put the words into
@@ -227,17 +198,30 @@ struct BlockTile {
         spare_registers();
         random = random_columns(rounding, row * kRowElements + kColumns * lane);
       }
+      float y[kColumns];
+      NARROWCAST_UNROLL
+      for (int column = 0; column < kColumns; ++column) {
+        y[column] = inverse == inverse ? x.at[row][column] * inverse : 0.0F;
+      }
+      put_codes(codes_of<kStochastic>(y, random), message + row_offset(row) + lane_offset(lane));
+    }
+  }
+
+  // The codes of a lane's numbers of a row.
+  template <bool kStochastic>
+  static __device__ __forceinline__ uint32_t codes_of(const float (&y)[kColumns],
+                                                      const codec::wire::PhiloxWords& random) {
+    if constexpr (!kStochastic && std::is_same_v<Element, codec::wire::Float8E4M3>) {
+      return e4m3_pair(y[0], y[1]) | e4m3_pair(y[2], y[3]) << 16;
+    } else {
       uint32_t codes = 0;
       NARROWCAST_UNROLL
       for (int column = 0; column < kColumns; ++column) {
-        const float y = inverse == inverse ? x.at[row][column] * inverse : 0.0F;
-        if constexpr (kStochastic) {
-          codes |= Element::encode(y, random.word[column]) << (column * kBits);
-        } else {
-          codes |= Element::encode(y) << (column * kBits);
-        }
+        const uint32_t code =
+            kStochastic ? Element::encode(y[column], random.word[column]) : Element::encode(y[column]);
+        codes |= code << (column * kBits);
       }
-      put_codes(codes, message + row_offset(row) + lane_offset(lane));
+      return codes;
     }
   }
 
@@ -298,6 +282,17 @@ struct FloatTile {
     }
   }
 
+  // To the nearest.
+  static __device__ __forceinline__ Code code_of(float value) {
+    if constexpr (std::is_same_v<Element, codec::wire::Binary16>) {
+      return value != value ? static_cast<Code>(Element::kNan) : binary16_bits(value);
+    } else if constexpr (std::is_same_v<Element, codec::wire::Bfloat16>) {
+      return value != value ? static_cast<Code>(codec::kQuietNanBits >> 16) : bfloat16_bits(value);
+    } else {
+      return Element::encode(value);
+    }
+  }
+
   template <bool kStochastic>
   static __device__ __forceinline__ void encode_rows(const TileValues& x, const codec::wire::Rounding& rounding,
                                                      int lane, uint8_t* message) {
@@ -311,7 +306,7 @@ struct FloatTile {
       NARROWCAST_UNROLL
       for (int column = 0; column < kColumns; ++column) {
         const float value = x.at[row][column];
-        const Code code = kStochastic ? Element::encode(value, random.word[column]) : Element::encode(value);
+        const Code code = kStochastic ? Element::encode(value, random.word[column]) : code_of(value);
         store_vector(message + codes_offset(row, lane) + column * kUnit, code);
       }
     }
