@@ -1,5 +1,9 @@
 #include "ops/collectives/mean/segments.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
 #include <utility>
@@ -17,6 +21,14 @@ int64_t total_numel(const std::vector<Segment>& segments) {
   return numel;
 }
 
+at::Tensor indices_of(const std::vector<Segment>& segments) {
+  std::vector<at::Tensor> indices{at::empty({0}, at::kLong)};
+  for (const Segment& segment : segments) {
+    indices.push_back(at::arange(segment.begin, segment.begin + segment.numel, at::kLong));
+  }
+  return at::cat(indices);
+}
+
 }  // namespace
 
 std::vector<Segment> cut(const Segment& segment, int64_t parts, int64_t grain) {
@@ -31,11 +43,23 @@ std::vector<Segment> cut(const Segment& segment, int64_t parts) { return cut(seg
 
 std::vector<Segment> cut(int64_t numel, int64_t parts) { return cut({0, numel}, parts); }
 
+ExactElements::ExactElements(std::vector<Segment> segments)
+    : segments_(std::move(segments)), values_(at::zeros({total_numel(segments_)}, at::kFloat)) {}
+
 ExactElements::ExactElements(std::vector<Segment> segments, at::Device device)
     : segments_(std::move(segments)),
-      values_(at::zeros({total_numel(segments_)}, at::TensorOptions(at::kFloat).device(device))) {}
+      values_(at::zeros({total_numel(segments_)}, at::TensorOptions(at::kFloat).device(device))),
+      indices_(indices_of(segments_).to(device)) {}
 
 void ExactElements::take_from(const at::Tensor& array) {
+  if (values_.numel() == 0) {
+    return;
+  }
+  if (indices_.defined()) {
+    values_.copy_(at::index_select(array, 0, indices_));
+    array.index_fill_(0, indices_, 0);
+    return;
+  }
   int64_t begin = 0;
   for (const Segment& segment : segments_) {
     const at::Tensor elements = array.narrow(0, segment.begin, segment.numel);
@@ -46,6 +70,13 @@ void ExactElements::take_from(const at::Tensor& array) {
 }
 
 void ExactElements::put_back(const at::Tensor& array) const {
+  if (values_.numel() == 0) {
+    return;
+  }
+  if (indices_.defined()) {
+    array.index_copy_(0, indices_, values_.to(array.scalar_type()));
+    return;
+  }
   int64_t begin = 0;
   for (const Segment& segment : segments_) {
     array.narrow(0, segment.begin, segment.numel).copy_(values_.narrow(0, begin, segment.numel));

@@ -45,9 +45,12 @@ std::vector<Segment> cut(int64_t numel, int64_t parts);
 // neighbours' blocks.
 class ExactElements {
  public:
-  // The segments are in order, do not overlap, and lie within the arrays given below, which are on `device`. There may
+  // The segments are in order, do not overlap, and lie within the arrays given below, which are on the CPU. There may
   // be none.
-  explicit ExactElements(std::vector<Segment> segments, at::Device device = at::kCPU);
+  explicit ExactElements(std::vector<Segment> segments);
+
+  // For arrays on any device: each function below enqueues a few kernels, however many segments there are.
+  ExactElements(std::vector<Segment> segments, at::Device device);
 
   const std::vector<Segment>& segments() const { return segments_; }
 
@@ -61,6 +64,7 @@ class ExactElements {
  private:
   const std::vector<Segment> segments_;
   const at::Tensor values_;
+  const at::Tensor indices_;  // int64 [numel of the values]: their places in the array; undefined for the CPU's way.
 };
 
 }  // namespace narrowcast::collectives
