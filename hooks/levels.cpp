@@ -173,12 +173,13 @@ collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOpti
 
 collectives::Link find_hook_link(const HookOptions& options, const NodeLayout& layout) {
   collectives::Link link;
-  if (!gives_link(options.wire) && layout.world_size() > 1 &&
-      !collectives::moves_tensors_on(at::kCUDA, options.process_group)) {
+  const bool on_gpus = collectives::moves_tensors_on(at::kCUDA, options.process_group);
+  if (!gives_link(options.wire) && layout.world_size() > 1 && !on_gpus) {
     link = *collectives::find_link(options.process_group, layout);
   }
   if (layout.nodes() > 1) {
-    link.between_nodes = with_given_link(link.between_nodes.value_or(collectives::LinkCost{}), options.wire, layout);
+    const LinkCost unknown = on_gpus ? LinkCost::of_gpus(layout.segments()) : LinkCost{};
+    link.between_nodes = with_given_link(link.between_nodes.value_or(unknown), options.wire, layout);
   }
   return link;
 }

@@ -21,6 +21,10 @@ struct LinkCost {
 
   // The seconds per byte of one of `sharers` ranks that send over a card of `gbit` Gbit/s at once, and the inverse.
   static double seconds_per_byte_of(double gbit, int64_t sharers) { return 8e-9 * static_cast<double>(sharers) / gbit; }
+  // Between nodes of GPUs, which nobody has measured: a small collective of NCCL's, and a card of 400 Gbit/s that so
+  // many ranks send over at once.
+  static LinkCost of_gpus(int64_t sharers) { return {20e-6, seconds_per_byte_of(400, sharers)}; }
+
   double gbit(int64_t sharers = 1) const { return 8e-9 * static_cast<double>(sharers) / seconds_per_byte; }
 
   bool operator==(const LinkCost&) const = default;

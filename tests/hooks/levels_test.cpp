@@ -95,6 +95,17 @@ TEST(FindHookLink, TakesWhatIsGivenAndSendsNothing) {
   });
 }
 
+// Gloo's backend for them does not run: nothing is sent.
+TEST(FindHookLink, TakesGpusNetworkForAFastOne) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto with_gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    with_gpus->setBackend(at::kCUDA, GroupBackend::GLOO, group->getBackend(at::kCPU));
+    const auto link = find_hook_link({with_gpus, {.link_us = 7}}, NodeLayout::flat(2)).between_nodes;
+    EXPECT_DOUBLE_EQ(link->gbit(), 400);
+    EXPECT_DOUBLE_EQ(link->seconds_per_hop, 7e-6);
+  });
+}
+
 TEST(FindHookLink, MeasuresWhatIsNotGiven) {
   run_ranks(2, [](int64_t, const Group& group) {
     const NodeLayout layout = NodeLayout::flat(2);

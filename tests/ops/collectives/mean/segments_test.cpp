@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <tuple>
+#include <vector>
 
 #include "ops/cpu/wire/wire_kernels.h"
 
@@ -55,15 +57,17 @@ TEST(SegmentTest, CutsAtMultiplesOfAGrainThatMayExceedIt) {
 }
 
 TEST(ExactElements, AreTakenOutAndPutBack) {
-  const at::Tensor array = at::arange(10, at::kDouble);
-  ExactElements exact({{1, 2}, {9, 1}});
-  exact.take_from(array);
-  EXPECT_TRUE(at::equal(exact.values(), at::tensor({1.0F, 2.0F, 9.0F})));
-  EXPECT_EQ(array.sum().item<double>(), 45 - 12);
-  exact.values().mul_(2);
-  exact.put_back(array);
-  EXPECT_EQ(array.sum().item<double>(), 45 + 12);
-  EXPECT_EQ(array[9].item<double>(), 18);
+  const std::vector<Segment> segments{{1, 2}, {9, 1}};
+  for (ExactElements& exact : std::array{ExactElements(segments), ExactElements(segments, at::kCPU)}) {
+    const at::Tensor array = at::arange(10, at::kDouble);
+    exact.take_from(array);
+    EXPECT_TRUE(at::equal(exact.values(), at::tensor({1.0F, 2.0F, 9.0F})));
+    EXPECT_EQ(array.sum().item<double>(), 45 - 12);
+    exact.values().mul_(2);
+    exact.put_back(array);
+    EXPECT_EQ(array.sum().item<double>(), 45 + 12);
+    EXPECT_EQ(array[9].item<double>(), 18);
+  }
 }
 
 }  // namespace
