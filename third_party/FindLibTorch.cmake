@@ -83,5 +83,14 @@ if(LibTorch_FOUND AND NOT TARGET libtorch::cpu)
       INTERFACE_COMPILE_DEFINITIONS USE_C10D_NCCL
       INTERFACE_LINK_LIBRARIES
         "-Wl,--push-state,--no-as-needed,$<TARGET_FILE:libtorch::torch_cuda>,--pop-state;libtorch::c10_cuda;libtorch::cpu")
+    # LibTorch's header of NCCL includes nccl.h, which a wheel has beside it, of the version that it was built with. A toolkit
+    # or the system may have another one, or none.
+    find_path(LibTorch_NCCL_INCLUDE_DIR nccl.h PATHS "${_lt_root}/../nvidia/nccl/include" NO_DEFAULT_PATH)
+    find_path(LibTorch_NCCL_INCLUDE_DIR nccl.h)
+    mark_as_advanced(LibTorch_NCCL_INCLUDE_DIR)
+    if(NOT LibTorch_NCCL_INCLUDE_DIR)
+      message(FATAL_ERROR "nccl.h is neither in ${_lt_root}/../nvidia/nccl/include nor where the compiler looks")
+    endif()
+    target_include_directories(libtorch::headers SYSTEM BEFORE INTERFACE "${LibTorch_NCCL_INCLUDE_DIR}")
   endif()
 endif()
