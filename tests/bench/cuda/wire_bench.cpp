@@ -13,10 +13,21 @@
 namespace narrowcast::bench {
 namespace {
 
-constexpr int64_t kRanks[] = {2, 4, 8, 16};
 // Parts of the copy's rate that kernels must reach when they round to nearest.
 constexpr double kEncodeTarget = 0.90;
-constexpr double kAverageTarget = 0.85;
+constexpr double kDecodeTarget = 0.88;
+
+// Messages that are summed, and the part that this must reach in int8: a message has so few bytes per element that
+// instructions count, most where there are few messages (docs/performance.md). Of the other formats it is reported.
+struct Average {
+  int64_t ranks;
+  double target_of_int8;
+};
+constexpr Average kAverages[] = {{2, 0.55}, {4, 0.65}, {8, 0.70}, {16, 0.75}};
+
+bool is_int8(WireFormat format) {
+  return format == WireFormat::kInt8B32 || format == WireFormat::kInt8B128 || format == WireFormat::kInt8B256;
+}
 
 // What the kernels read and write.
 struct Buffers {
@@ -47,7 +58,8 @@ int64_t elements_of_average(const Buffers& b, WireFormat format, int64_t ranks) 
   return std::min(in_messages, b.n) / kGrain * kGrain;
 }
 
-Work average_of(const Buffers& b, WireFormat format, int64_t ranks) {
+Work average_of(const Buffers& b, WireFormat format, const Average& average) {
+  const int64_t ranks = average.ranks;
   const int64_t n = elements_of_average(b, format, ranks);
   const int64_t message_bytes = encoded_size(n, format);
   cuda::AverageEncodeArguments arguments{.message = b.message.data()};
@@ -60,7 +72,7 @@ Work average_of(const Buffers& b, WireFormat format, int64_t ranks) {
   }
   cuda::place_messages(messages, arguments.parts);
   return {"average of " + std::to_string(ranks), static_cast<double>((ranks + 1) * message_bytes),
-          [=] { cuda::wire_average_encode(format, arguments, nullptr); }, kAverageTarget};
+          [=] { cuda::wire_average_encode(format, arguments, nullptr); }, is_int8(format) ? average.target_of_int8 : 0};
 }
 
 Work copy(const Buffers& b) { return device_copy(b.other.data(), b.floats.data(), b.floats.size()); }
@@ -76,7 +88,7 @@ std::vector<Work> kernels_of(const Buffers& b, WireFormat format) {
   return {copy(b),
           {"encode", plain + encoded, [=] { cuda::wire_encode(format, nearest, nullptr); }, kEncodeTarget},
           {"encode, rounding at random", plain + encoded, [=] { cuda::wire_encode(format, random, nullptr); }},
-          {"decode", plain + encoded, [=] { cuda::wire_decode(format, decode, nullptr); }}};
+          {"decode", plain + encoded, [=] { cuda::wire_decode(format, decode, nullptr); }, kDecodeTarget}};
 }
 
 bool measure_all() {
@@ -85,8 +97,8 @@ bool measure_all() {
   for (const WireFormat format : kWireFormats) {
     const std::string name(to_string(format));
     met = measure(name, kernels_of(b, format)) && met;
-    for (const int64_t ranks : kRanks) {  // One after the other: their messages share a buffer.
-      met = measure(name + ": decode, sum and encode", {copy(b), average_of(b, format, ranks)}) && met;
+    for (const Average& average : kAverages) {  // One after the other: their messages share a buffer.
+      met = measure(name + ": decode, sum and encode", {copy(b), average_of(b, format, average)}) && met;
     }
   }
   return met;
