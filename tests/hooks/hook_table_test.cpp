@@ -138,7 +138,8 @@ TEST(TakenWireOptions, AreThoseOfTheKindsThatTheRowTakes) {
                         .link_us = 50,
                         .auto_bits = 4};
   EXPECT_EQ(taken_wire_options(hook_row("allreduce"), all), WireOptions{});
-  EXPECT_EQ(taken_wire_options(hook_row("power_sgd"), all), (WireOptions{.levels = Levels::kTwo, .node_size = 2}));
+  EXPECT_EQ(taken_wire_options(hook_row("power_sgd"), all),
+            (WireOptions{.levels = Levels::kTwo, .node_size = 2, .link_gbit = 10, .link_us = 50}));
   WireOptions expected = all;
   expected.format.reset();
   EXPECT_EQ(taken_wire_options(hook_row("auto"), all), expected);
