@@ -47,8 +47,8 @@ std::string folder_of(const std::string& path) {
 // From the root on, without links, "." and "..", and without a slash at its end.
 std::filesystem::path whole(const std::string& path) {
   std::error_code ignored;  // What cannot be looked up stays as it is written.
-  const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
-  return whole.has_filename() ? whole : whole.parent_path();
+  const auto canonical = std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+  return canonical.has_filename() ? canonical : canonical.parent_path();
 }
 
 // Returns `path`, in whose place is a file or nothing. A file that is renamed over a device or a pipe takes it away,

@@ -151,7 +151,9 @@ void check_alone(const TrainJob& job, const WorkerEnv& env) {
     return;
   }
   check_training_job(job, env.world_size);
-  if (env.rank == 0) {  // Other ranks may be on machines without these folders.
+  // Other ranks, who may be on machines without these folders, would wait for one that ends here: where there are any,
+  // prepare_places tells them all.
+  if (job.dry_run || env.world_size == 1) {
     check_places(job.output);
   }
 }

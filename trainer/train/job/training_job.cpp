@@ -75,6 +75,17 @@ void make_places(const TrainJob& job) {
   }
 }
 
+// Once the folders are made, of which nothing can be told before that will be in them.
+void check_replaceable_then(const OutputOptions& output, const std::string& option, const std::string& path) {
+  const std::string made[] = {output.folder, output.tensorboard_dir};
+  const bool will_be_there = std::ranges::any_of(
+      made, [&](const std::string& folder) { return !folder.empty() && files::makes_folder_of(folder, path); });
+  std::error_code error;
+  if (!path.empty() && (!will_be_there || fs::exists(fs::absolute(path, error).parent_path(), error))) {
+    files::check_replaceable(option, path);
+  }
+}
+
 // On rank 0. Null if there are to be none.
 std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   const OutputOptions& output = agreed.job.output;
@@ -307,31 +318,20 @@ void check_output(const TrainJob& job) {
 }
 
 void check_places(const OutputOptions& output) {
-  if (!output.prometheus_file.empty()) {
-    files::check_replaceable("prometheus_file", output.prometheus_file);
-  }
   if (!output.folder.empty()) {
     files::check_makeable("output_dir", output.folder);
   }
   if (!output.tensorboard_dir.empty()) {
     files::check_makeable("tensorboard_dir", output.tensorboard_dir);
   }
-  if (output.report.empty()) {
-    return;
-  }
-  const std::string made[] = {output.folder, output.tensorboard_dir};
-  const bool will_be_there = std::ranges::any_of(made, [&](const std::string& folder) {
-    return !folder.empty() && files::makes_folder_of(folder, output.report);
-  });
-  std::error_code error;
-  if (!will_be_there || fs::exists(fs::absolute(output.report, error).parent_path(), error)) {
-    files::check_replaceable("report", output.report);
-  }
+  check_replaceable_then(output, "report", output.report);
+  check_replaceable_then(output, "prometheus_file", output.prometheus_file);
 }
 
 void prepare_places(const AgreedJob& agreed) {
   const std::string failure = first_failure(agreed.group, [&] {
     if (agreed.context.env.rank == 0) {
+      check_places(agreed.job.output);
       make_places(agreed.job);
     }
   });
