@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
 
 #include <utility>
 #include <vector>
@@ -65,13 +66,15 @@ c10::intrusive_ptr<c10::ivalue::Future> HookStreams::run_alone(size_t place, con
                                                                const std::function<at::Tensor()>& body) {
   HookStream& own = streams_.at(place);
   for (HookStream& other : streams_) {
-    own.wait_for(other, bucket.device());
+    if (&other != &own) own.wait_for(other, bucket.device());
   }
-  auto future = own.run(bucket, body);
-  for (HookStream& other : streams_) {
-    other.wait_for(own, bucket.device());
-  }
-  return future;
+  // Also where body throws: something may be enqueued by then.
+  const auto others_wait = c10::make_scope_exit([&] {
+    for (HookStream& other : streams_) {
+      if (&other != &own) other.wait_for(own, bucket.device());
+    }
+  });
+  return own.run(bucket, body);
 }
 
 }  // namespace narrowcast::hooks

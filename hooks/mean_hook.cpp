@@ -74,6 +74,7 @@ void MeanHook::run_between_steps(const at::Tensor& tensor, const std::function<v
     return tensor;
   };
   streams_.run_alone(0, tensor, run)->wait();
+  new_layouts_ = {};  // What belonged to one bucket may be another's now: the next step runs bucket after bucket.
 }
 
 // Codecs are those of channels, or of one for the whole bucket.

@@ -36,28 +36,36 @@ auto all_to_all_single(const c10::intrusive_ptr<Group>& group, at::Tensor& recei
   }
 }
 
+// A backend that has enqueued all on the current stream has no Work to give (NCCL's, from LibTorch 2.8 on).
+template <class Work>
+void wait_if_any(const c10::intrusive_ptr<Work>& work) {
+  if (work.defined()) {
+    work->wait();
+  }
+}
+
 // The same two for who keeps the order on a stream himself: enqueued on the current one of the tensors' device, not on
-// one of the group's own, which would wait for it and then be waited for.
+// one of the group's own, which would wait for it and then be waited for. On the CPU they wait.
 template <class Group>
-auto all_gather_in_order(const c10::intrusive_ptr<Group>& group, at::Tensor& all, at::Tensor& own) {
+void all_gather_on_stream(const c10::intrusive_ptr<Group>& group, at::Tensor& all, at::Tensor& own) {
   c10d::AllgatherOptions options;
   options.asyncOp = false;
   if constexpr (requires { group->all_gather_single(all, own, options); }) {
-    return group->all_gather_single(all, own, options);
+    wait_if_any(group->all_gather_single(all, own, options));
   } else {
-    return group->_allgather_base(all, own, options);
+    wait_if_any(group->_allgather_base(all, own, options));
   }
 }
 
 template <class Group>
-auto all_to_all_in_order(const c10::intrusive_ptr<Group>& group, at::Tensor& received, at::Tensor& sent,
-                         std::vector<int64_t>& receives, std::vector<int64_t>& sends) {
+void all_to_all_on_stream(const c10::intrusive_ptr<Group>& group, at::Tensor& received, at::Tensor& sent,
+                          std::vector<int64_t>& receives, std::vector<int64_t>& sends) {
   c10d::AllToAllOptions options;
   options.asyncOp = false;
   if constexpr (requires { group->all_to_all_single(received, sent, receives, sends, options); }) {
-    return group->all_to_all_single(received, sent, receives, sends, options);
+    wait_if_any(group->all_to_all_single(received, sent, receives, sends, options));
   } else {
-    return group->alltoall_base(received, sent, receives, sends, options);
+    wait_if_any(group->alltoall_base(received, sent, receives, sends, options));
   }
 }
 

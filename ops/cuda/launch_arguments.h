@@ -76,8 +76,8 @@ inline void check_float_type(FloatType type) {
 }
 
 // Calls launch(), which launches `kernel`. last_error() gives, and forgets, the text of what has failed on this thread,
-// or null. std::runtime_error naming the kernel if that is launching it, and if it is something before, which is not
-// the kernel's fault: then it is not launched.
+// or null. Throws std::runtime_error naming the kernel if launching it fails; also if something else had failed before,
+// which the text says: then the kernel is not launched.
 template <class LastError, class Launch>
 void launch_between_looks(const char* kernel, const LastError& last_error, const Launch& launch) {
   if (const char* const error = last_error()) {

@@ -24,7 +24,8 @@ struct RecordedCollective {
 
 using CollectiveRecord = std::vector<RecordedCollective>;
 
-// Does what another backend does. (Of two names for the same collective LibTorch knows one.)
+// Does what another backend does, but that it has nothing to wait for where the order is a stream's, as NCCL's. (Of two
+// names for the same collective LibTorch knows one.)
 class RecordingBackend final : public c10d::Backend {
  public:
   RecordingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<CollectiveRecord> record)
@@ -35,7 +36,7 @@ class RecordingBackend final : public c10d::Backend {
     const int64_t bytes = static_cast<int64_t>(sent.nbytes());
     record_->push_back(
         {sent, received, {0}, begins(std::vector<int64_t>(static_cast<size_t>(getSize()), bytes)), options.asyncOp});
-    return all_gather(*inner_, received, sent, options);
+    return work_of(options.asyncOp, all_gather(*inner_, received, sent, options));
   }
   c10::intrusive_ptr<c10d::Work> all_gather_single(at::Tensor& received, at::Tensor& sent,
                                                    const c10d::AllgatherOptions& options) {
@@ -46,7 +47,7 @@ class RecordingBackend final : public c10d::Backend {
                                                std::vector<int64_t>& sends, const c10d::AllToAllOptions& options) {
     record_->push_back(
         {sent, received, begins(sends, sent.element_size()), begins(receives, sent.element_size()), options.asyncOp});
-    return all_to_all(*inner_, received, sent, receives, sends, options);
+    return work_of(options.asyncOp, all_to_all(*inner_, received, sent, receives, sends, options));
   }
   c10::intrusive_ptr<c10d::Work> all_to_all_single(at::Tensor& received, at::Tensor& sent,
                                                    std::vector<int64_t>& receives, std::vector<int64_t>& sends,
@@ -55,6 +56,14 @@ class RecordingBackend final : public c10d::Backend {
   }
 
  private:
+  static c10::intrusive_ptr<c10d::Work> work_of(bool async_op, c10::intrusive_ptr<c10d::Work> work) {
+    if (async_op) {
+      return work;
+    }
+    work->wait();
+    return {};
+  }
+
   template <class Inner, class... Rest>
   static c10::intrusive_ptr<c10d::Work> all_gather(Inner& inner, Rest&... rest) {
     if constexpr (requires { inner.all_gather_single(rest...); }) {

@@ -110,6 +110,7 @@ class DecodingWork final : public c10d::Work {
   DecodingWork(const c10::intrusive_ptr<c10d::Work>& transfer, const InFlight& in_flight)
       : Work(static_cast<int>(in_flight.exchange.rank), transfer->retrieveOpType()),
         exchange_(in_flight.exchange),
+        is_enqueued_(in_flight.is_enqueued),
         transfer_(transfer),
         decoded_(transfer->getFuture()->then(
             [in_flight, written = written_](Future& arrived) { return decode(arrived, in_flight, *written); },
@@ -137,7 +138,8 @@ class DecodingWork final : public c10d::Work {
 
  private:
   bool is_over() const {
-    if (!decoded_->completed() || !transfer_->isCompleted()) {
+    // On the CPU a transfer may say so of itself a moment after its future is complete.
+    if (!decoded_->completed() || (is_enqueued_ && !transfer_->isCompleted())) {
       return false;
     }
     return exception() != nullptr || !written_->has_value() || (*written_)->query();
@@ -155,6 +157,7 @@ class DecodingWork final : public c10d::Work {
   }
 
   const Exchange exchange_;
+  const bool is_enqueued_;
   const c10::intrusive_ptr<c10d::Work> transfer_;
   const std::shared_ptr<WrittenEvent> written_ = std::make_shared<WrittenEvent>();
   const c10::intrusive_ptr<Future> decoded_;
@@ -180,6 +183,7 @@ InFlight start(Exchange exchange) {
   InFlight in_flight{.exchange = std::move(exchange), .sent = {}, .received = {}, .stride = 0, .work = {}};
   in_flight.stride = all_gather ? longest : 0;
   in_flight.sent = encode(in_flight.exchange);
+  in_flight.is_enqueued = !in_flight.sent.is_cpu();
   in_flight.exchange.sources.clear();  // May be freed while the codes are on their way.
   with_backend_errors(in_flight.exchange.rank, operator_name(in_flight.exchange.collective),
                       [&] { all_gather ? start_all_gather(in_flight) : start_all_to_all(in_flight); });

@@ -88,6 +88,7 @@ struct InFlight {
   at::Tensor received;  // float16 [elements]: the segments for this rank, each from a multiple of `stride` on.
   int64_t stride = 0;   // 0: without gaps.
   c10::intrusive_ptr<c10d::Work> work;
+  bool is_enqueued = false;  // The work's future is complete as soon as it is enqueued, as on a GPU.
 };
 
 // Steps 2 and 3. Waits for the ranks to agree, but not for the data. c10::ValueError if ranks disagree,

@@ -82,7 +82,7 @@ void OneLevelStreamExchange::one_shot(const MeanCall& call, const at::Tensor& wo
   at::Tensor received = workspace.narrow(0, whole_slot(), whole_slot() * world_size());
   codec_->encode(call, whole, sent.narrow(0, 0, bytes));
   collectives_.call(options_.all_gather.empty() ? "all-gather of messages of " + options_.name : options_.all_gather,
-                    [&] { libtorch::all_gather_in_order(group_, received, sent)->wait(); });
+                    [&] { libtorch::all_gather_on_stream(group_, received, sent); });
   std::vector<at::Tensor> messages;
   for (int64_t sender = 0; sender < world_size(); ++sender) {
     messages.push_back(received.narrow(0, sender * whole_slot(), bytes));
@@ -108,7 +108,7 @@ at::Tensor OneLevelStreamExchange::exchange_parts(const MeanCall& call, const at
   sizes_sent[rank()] = 0;
   std::vector<int64_t> sizes_received = sizes_sent;
   collectives_.call("all-to-all of shards of " + options_.name,
-                    [&] { libtorch::all_to_all_in_order(group_, received, sent, sizes_received, sizes_sent)->wait(); });
+                    [&] { libtorch::all_to_all_on_stream(group_, received, sent, sizes_received, sizes_sent); });
   return received;
 }
 
@@ -123,7 +123,7 @@ void OneLevelStreamExchange::send_mean(const MeanCall& call, const at::Tensor& p
   at::Tensor mean = workspace.narrow(0, 2 * shard_messages_.bytes() - slot, slot);
   encode_mean({options_.format, rank(), shards_[rank()]}, call, by_rank, mean.mutable_data_ptr<uint8_t>());
   collectives_.call("all-gather of means of " + options_.name,
-                    [&] { libtorch::all_gather_in_order(group_, messages, mean)->wait(); });
+                    [&] { libtorch::all_gather_on_stream(group_, messages, mean); });
 }
 
 }  // namespace narrowcast::collectives

@@ -69,7 +69,7 @@ class StreamExchange {
   // Bytes of memory that a call needs for as long as it is enqueued.
   virtual int64_t workspace_bytes() const = 0;
 
-  // As StreamMean's. `workspace`: uint8 [workspace_bytes()] on the device, which begins where a slot may.
+  // As StreamMean's. `workspace`: uint8, at least workspace_bytes(), on the device, which begins where a slot may.
   virtual void enqueue(const MeanCall& call, const at::Tensor& workspace) = 0;
 };
 

@@ -49,7 +49,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
 
   int64_t payload_bytes() const override { return across_ == nullptr ? 0 : across_->payload_bytes(); }
 
-  // In their order: the array in float32, all parts of the own segment, its mean in float32, that which is sent, those
+  // Of the array in float32, all parts of the own segment, its mean in float32, that which is sent, those
   // of all segments, and what the exchange between nodes needs.
   int64_t workspace_bytes() const override {
     const int64_t own = owns_elements() ? slot_numel(own_segment().numel) : 0;
@@ -125,7 +125,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
     std::vector<int64_t> received(local_size(), owns_elements() ? sent[local_rank_] : 0);
     at::Tensor parts = regions.floats(received[0] * local_size());
     collectives_.call("all-to-all of segments in the node, of " + options_.name,
-                      [&] { libtorch::all_to_all_in_order(groups_->node(), parts, array, received, sent)->wait(); });
+                      [&] { libtorch::all_to_all_on_stream(groups_->node(), parts, array, received, sent); });
     return parts;
   }
 
@@ -168,7 +168,7 @@ class TwoLevelStreamExchange final : public StreamExchange {
   at::Tensor gather(at::Tensor& own_mean, Regions& regions) const {
     at::Tensor gathered = regions.bytes(longest_mean_ * local_size());
     collectives_.call("all-gather of means in the node, of " + options_.name,
-                      [&] { libtorch::all_gather_in_order(groups_->node(), gathered, own_mean)->wait(); });
+                      [&] { libtorch::all_gather_on_stream(groups_->node(), gathered, own_mean); });
     return gathered;
   }
 

@@ -14,7 +14,8 @@
 // what is written in place undefined. There are no gradients: backward through a result throws.
 //
 // On a GPU that holds for the first call of a number of elements and a format on a group. Later ones wait for nothing,
-// and a CUDA graph may record them: ranks that differ then wait for each other until the backend's time limit.
+// and a CUDA graph may record them. Ranks that differ then are not found out: they wait for each other until the
+// backend's time limit or, where their messages have as many bytes, take each other's for numbers of their own format.
 //
 // On the CPU, memory for the messages of the group's largest call stays with the group: 2 to 3 times the encoded size
 // of x, or, with two ranks or a small x, as many times as there are ranks.

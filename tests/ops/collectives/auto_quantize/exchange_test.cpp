@@ -105,7 +105,8 @@ class EnqueuedTransfer final : public c10d::Work {
 };
 
 collectives::InFlight enqueued(const c10::intrusive_ptr<EnqueuedTransfer>& transfer) {
-  collectives::InFlight in_flight{.exchange = {}, .sent = {}, .received = at::ones({3}, at::kHalf), .work = transfer};
+  collectives::InFlight in_flight{
+      .exchange = {}, .sent = {}, .received = at::ones({3}, at::kHalf), .work = transfer, .is_enqueued = true};
   in_flight.exchange.targets = {at::zeros({3})};
   return in_flight;
 }
