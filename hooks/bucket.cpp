@@ -100,11 +100,13 @@ bool NewLayouts::notice(const c10d::GradBucket& bucket, const std::vector<Parame
   const size_t index = bucket.getIndex();
   const bool continues = index > last_;
   last_ = index;
-  const Seen now{bucket.getBuffer().numel(), bucket.getBuffer().device(), layout};
+  Seen now{bucket.getBuffer().numel(), bucket.getBuffer().device(), layout};
   const auto found = seen_.find(index);
   const bool is_same = found != seen_.end() && found->second == now;
+  if (!is_same) {
+    seen_.insert_or_assign(index, std::move(now));
+  }
   found_ = !is_same || (continues && found_);
-  seen_.insert_or_assign(index, now);
   return found_;
 }
 

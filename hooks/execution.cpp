@@ -4,7 +4,6 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/ScopeExit.h>
 
 #include <utility>
 #include <vector>
@@ -68,13 +67,11 @@ c10::intrusive_ptr<c10::ivalue::Future> HookStreams::run_alone(size_t place, con
   for (HookStream& other : streams_) {
     if (&other != &own) own.wait_for(other, bucket.device());
   }
-  // Also where body throws: something may be enqueued by then.
-  const auto others_wait = c10::make_scope_exit([&] {
-    for (HookStream& other : streams_) {
-      if (&other != &own) other.wait_for(own, bucket.device());
-    }
-  });
-  return own.run(bucket, body);
+  auto future = own.run(bucket, body);
+  for (HookStream& other : streams_) {
+    if (&other != &own) other.wait_for(own, bucket.device());
+  }
+  return future;
 }
 
 }  // namespace narrowcast::hooks

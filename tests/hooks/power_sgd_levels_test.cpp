@@ -147,6 +147,26 @@ INSTANTIATE_TEST_SUITE_P(Worlds, PowerSgdLevels,
                                   std::to_string(std::get<1>(info.param));
                          });
 
+// Two hops send half of what one sends between four ranks; each has a quarter of 4 * 2048 and of 4 * 1024 elements.
+TEST(PowerSgdOnALink, TakesTheRouteOfTheLink) {
+  const GradientSizes sizes{.numel = int64_t{2048} * 1024, .shapes = {{2048, 1024}}};
+  testing::run_ranks(4, [&](int64_t rank, const Group& group) {
+    const at::Tensor gradient = random_gradients(sizes.numel, at::kFloat)(rank, 0);
+    std::vector<at::Tensor> means;
+    for (const auto& [gbit, us, messages] : {std::tuple(1e3, 1e6, 3.0), std::tuple(1e-3, 1.0, 1.5)}) {
+      const HookOptions options{.process_group = group,
+                                .wire = {.node_size = 1, .link_gbit = gbit, .link_us = us},
+                                .power_sgd = {.rank = 4, .start = 0}};
+      const auto hook = create_comm_hook("power_sgd", options);
+      means.push_back(average_step(*hook, {at::zeros({2048, 1024})}, gradient));
+      const auto bytes = static_cast<int64_t>(messages * 4 * 4 * (2048 + 1024));
+      EXPECT_EQ(hook->payload_bytes_sent(), bytes) << gbit;
+      EXPECT_EQ(hook_row("power_sgd").payload_bytes(sizes, node::NodeLayout::flat(4), options), bytes) << gbit;
+    }
+    EXPECT_TRUE(at::equal(means[0], means[1])) << "float32 is summed in the order of ranks either way";
+  });
+}
+
 // Sums in float32 in the order of ranks, by way of memory or of the network: of two ranks those of PyTorch's hook.
 TEST(PowerSgdOnOneNode, HasTheBitsOfOneLevelAndSendsNothing) {
   for (const int64_t world_size : {2, 3, 5}) {

@@ -267,6 +267,25 @@ TEST(RescaleState, KeepsResidualsInTheUnitsOfGradients) {
   }
 }
 
+// What was measured decides how formats round: a training resumes with it.
+TEST(PowerSgdState, GoesOnWithTheLinkThatWasMeasured) {
+  testing::run_ranks(3, [](int64_t, const Group& group) {
+    const auto make = [&](const WireOptions& wire) {
+      return create_comm_hook("power_sgd", {.process_group = group, .wire = wire, .power_sgd = {.start = 0}});
+    };
+    const auto hook = make({.node_size = 1});
+    HookState state = hook->state({});
+    ASSERT_TRUE(state.contains("link"));
+    state["link"] = at::tensor({1.0, 2.0}, at::kDouble);
+    const FormerRanks saved{.world_size = 3, .states = {state}, .first = state};
+    hook->load_state(saved, {});
+    EXPECT_TRUE(at::equal(hook->state({}).at("link"), state["link"]));
+    const auto given = make({.node_size = 1, .link_gbit = 10, .link_us = 50});
+    given->load_state(saved, {});
+    EXPECT_FALSE(at::equal(given->state({}).at("link"), state["link"])) << "what is given is taken";
+  });
+}
+
 TEST(PowerSgdState, KeepsNoResidualWithoutErrorFeedback) {
   const PowerSgdRun run{.options = {.rank = 1, .start = 0, .error_feedback = false}, .shapes = {{60, 40}}, .steps = 1};
   const PowerSgdResult result = run_power_sgd(run, random_gradients(2400, at::kFloat));

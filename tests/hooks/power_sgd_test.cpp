@@ -315,45 +315,6 @@ TEST(PowerSgd, CountsWhatItSends) {
   }
 }
 
-// Two hops send half of what one sends between four ranks; each has a quarter of 4 * 2048 and of 4 * 1024 elements.
-TEST(PowerSgd, TakesTheRouteOfTheLink) {
-  const GradientSizes sizes{.numel = int64_t{2048} * 1024, .shapes = {{2048, 1024}}};
-  testing::run_ranks(4, [&](int64_t rank, const Group& group) {
-    const at::Tensor gradient = random_gradients(sizes.numel, at::kFloat)(rank, 0);
-    std::vector<at::Tensor> means;
-    for (const auto& [gbit, us, messages] : {std::tuple(1e3, 1e6, 3.0), std::tuple(1e-3, 1.0, 1.5)}) {
-      const HookOptions options{.process_group = group,
-                                .wire = {.node_size = 1, .link_gbit = gbit, .link_us = us},
-                                .power_sgd = {.rank = 4, .start = 0}};
-      const auto hook = create_comm_hook("power_sgd", options);
-      means.push_back(average_step(*hook, {at::zeros({2048, 1024})}, gradient));
-      const auto bytes = static_cast<int64_t>(messages * 4 * 4 * (2048 + 1024));
-      EXPECT_EQ(hook->payload_bytes_sent(), bytes) << gbit;
-      EXPECT_EQ(hook_row("power_sgd").payload_bytes(sizes, node::NodeLayout::flat(4), options), bytes) << gbit;
-    }
-    EXPECT_TRUE(at::equal(means[0], means[1])) << "float32 is summed in the order of ranks either way";
-  });
-}
-
-// What was measured decides how formats round: a training resumes with it.
-TEST(PowerSgd, GoesOnWithTheLinkThatWasMeasured) {
-  testing::run_ranks(3, [](int64_t, const Group& group) {
-    const auto make = [&](const WireOptions& wire) {
-      return create_comm_hook("power_sgd", {.process_group = group, .wire = wire, .power_sgd = {.start = 0}});
-    };
-    const auto hook = make({.node_size = 1});
-    HookState state = hook->state({});
-    ASSERT_TRUE(state.contains("link"));
-    state["link"] = at::tensor({1.0, 2.0}, at::kDouble);
-    const FormerRanks saved{.world_size = 3, .states = {state}, .first = state};
-    hook->load_state(saved, {});
-    EXPECT_TRUE(at::equal(hook->state({}).at("link"), state["link"]));
-    const auto given = make(kTenGbit);
-    given->load_state(saved, {});
-    EXPECT_FALSE(at::equal(given->state({}).at("link"), state["link"])) << "what is given is taken";
-  });
-}
-
 TEST(PowerSgd, SaysHowMuchSmallerFactorsAre) {
   const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({33})};
   const auto gradients = random_gradients(2433, at::kFloat);

@@ -22,8 +22,6 @@ namespace {
 
 using c10d::ProcessGroup;
 
-constexpr const char* kName = "quantized_all_reduce";
-
 // One of the exact elements' channels: these jobs have none.
 constexpr int64_t kHeaderChannel = engine::Transport::kChannels - 1;
 
@@ -170,13 +168,13 @@ GroupWorkspace::GroupWorkspace(int64_t rank, int64_t world_size)
     : rank_(rank),
       world_size_(world_size),
       memory_{std::make_shared<MessageMemory>(1), std::make_shared<MessageMemory>(1)},
-      call_(std::make_shared<AnnouncedMeanJob>(kName, rank, world_size)) {}
+      call_(std::make_shared<AnnouncedMeanJob>(kQuantizedAllReduce, rank, world_size)) {}
 
 const std::shared_ptr<QuantizedMeanJob>& GroupWorkspace::mean(int64_t numel, WireFormat format) {
   if (mean_ == nullptr || mean_->numel() != numel || mean_->format() != format) {
     mean_.reset();  // Before another one's messages need its memory.
     QuantizedMeanOptions options{
-        .name = kName, .rank = rank_, .world_size = world_size_, .numel = numel, .format = format};
+        .name = kQuantizedAllReduce, .rank = rank_, .world_size = world_size_, .numel = numel, .format = format};
     mean_ = std::make_shared<QuantizedMeanJob>(std::move(options), memory_);
   }
   return mean_;
@@ -201,7 +199,8 @@ void GroupWorkspace::run_on_stream(const CallHeader& call, const std::function<v
 void announce_call(const CallHeader& own, const c10::intrusive_ptr<ProcessGroup>& group, at::Device device,
                    const MakeMean& make_mean) {
   if (!moves_cpu_tensors(group)) {
-    return check_same_call(kName, group->getRank(), gather_headers(kName, own, group, device));
+    return check_same_call(kQuantizedAllReduce, group->getRank(),
+                           gather_headers(kQuantizedAllReduce, own, group, device));
   }
   const auto engine = engine::Engine::for_group(group);
   const auto workspace = GroupWorkspace::of(group);
@@ -209,13 +208,16 @@ void announce_call(const CallHeader& own, const c10::intrusive_ptr<ProcessGroup>
   const auto forget = c10::make_scope_exit([&] { workspace->forget_call(); });
   workspace->call()->set_call(own, make_mean ? make_mean(*workspace) : nullptr);
   engine->submit(workspace->call())->waitAndThrow();
-  check_same_call(kName, group->getRank(), workspace->call()->headers());
+  check_same_call(kQuantizedAllReduce, group->getRank(), workspace->call()->headers());
 }
 
 void average_on_stream(const at::Tensor& x, WireFormat format, const c10::intrusive_ptr<ProcessGroup>& group) {
   const CallHeader header = header_of_call(x, format);
-  const QuantizedMeanOptions options{
-      .name = kName, .rank = group->getRank(), .world_size = group->getSize(), .numel = x.numel(), .format = format};
+  const QuantizedMeanOptions options{.name = kQuantizedAllReduce,
+                                     .rank = group->getRank(),
+                                     .world_size = group->getSize(),
+                                     .numel = x.numel(),
+                                     .format = format};
   GroupWorkspace::of(group)->run_on_stream(
       header, [&] { announce_call(header, group, x.device(), {}); },
       [&] {

@@ -59,8 +59,7 @@ std::vector<CallHeader> gather_headers(const std::string& call, const CallHeader
 //          more: then no message is under way while the next one is encoded.)
 // finish:  the mean's.
 //
-// Nothing of a former call is relied on, so that ranks cannot differ in what they remember. (On a GPU it is: the host
-// would wait otherwise.)
+// Nothing of a former call is relied on, so that ranks cannot differ in what they remember.
 class AnnouncedMeanJob final : public engine::Job {
  public:
   // `name`: of the exchange, in errors.
@@ -112,8 +111,9 @@ class GroupWorkspace {
   // After a call: keeps nothing of the caller's.
   void forget_call();
 
-  // Runs the call of an array on a device's stream, by enqueue(), behind agree() where it is the first one of such a
-  // header: if that throws, it is not. Calls of several threads take turns.
+  // Calls enqueue(), for an array on a device's stream, and before the first call of a number of elements and a format
+  // agree(), for which the host waits; if that throws, the next such call is the first. Calls of several threads take
+  // turns.
   void run_on_stream(const CallHeader& call, const std::function<void()>& agree, const std::function<void()>& enqueue);
 
  private:
@@ -125,6 +125,9 @@ class GroupWorkspace {
   std::mutex on_stream_;
   std::set<std::pair<int64_t, int64_t>> agreed_;  // Numbers of elements and formats.
 };
+
+// As errors call it.
+inline constexpr const char* kQuantizedAllReduce = "quantized_all_reduce";
 
 // Hands `own` to all ranks, through the CPU if the group can: else on `device`, which is waited for. Throws, on all
 // ranks the same, unless theirs are equal. Then averages, on the CPU, by `mean` if there is one.

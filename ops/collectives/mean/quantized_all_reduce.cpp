@@ -24,8 +24,6 @@ using collectives::GroupWorkspace;
 using collectives::Refusal;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr const char* kName = "quantized_all_reduce";
-
 enum class Written { kX, kNewTensor };
 
 // A call whose arguments may still be wrong.
@@ -130,7 +128,8 @@ void quantized_all_reduce_(const at::Tensor& x, WireFormat format, const Group& 
 at::Tensor quantized_all_reduce(const at::Tensor& x, WireFormat format, const Group& group) {
   check_together({x, always(format), group, Written::kNewTensor});
   const at::Tensor mean = meta::quantized_all_reduce(x, to_string(format));
-  autograd::write_without_derivative(kName, {x}, {mean}, [&] { average_into(mean, x, format, group); });
+  autograd::write_without_derivative(collectives::kQuantizedAllReduce, {x}, {mean},
+                                     [&] { average_into(mean, x, format, group); });
   return mean;
 }
 

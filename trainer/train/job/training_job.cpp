@@ -56,11 +56,11 @@ void check_unfinished(const TrainJob& job) {
   }
 }
 
-// On rank 0.
+// On rank 0, where check_places found nothing.
 void make_places(const TrainJob& job) {
   const OutputOptions& output = job.output;
   if (!output.folder.empty()) {
-    files::make_folder("output_dir", output.folder);  // A report may be in it.
+    files::make_folder("output_dir", output.folder);
     JsonLinesFile::check_place(metrics_path(output));
     files::check_replaceable("output_dir", model_path(output));
     if (models::is_script(job.model)) {
@@ -69,9 +69,6 @@ void make_places(const TrainJob& job) {
   }
   if (!output.tensorboard_dir.empty()) {
     reporting::make_tensorboard_folder(output.tensorboard_dir);
-  }
-  if (!output.report.empty()) {
-    files::check_replaceable("report", output.report);
   }
 }
 
