@@ -10,9 +10,10 @@ if(NOT NARROWCAST_CUDA STREQUAL "OFF" AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINE
   endif()
 endif()
 
+set(NARROWCAST_GPU_DRIVER /dev/nvidiactl)  # Where NVIDIA's driver is.
 if(NARROWCAST_CUDA STREQUAL "AUTO")
   set(NARROWCAST_CUDA OFF)
-  if(EXISTS /dev/nvidiactl)
+  if(EXISTS "${NARROWCAST_GPU_DRIVER}")
     check_language(CUDA)
     if(CMAKE_CUDA_COMPILER)
       set(NARROWCAST_CUDA ON)

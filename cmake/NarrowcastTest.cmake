@@ -26,6 +26,27 @@ function(narrowcast_test name)
   target_link_libraries(${target} PRIVATE narrowcast_test_main ${options} ${arg_DEPS} GTest::gmock GTest::gtest_main)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)  # A quarter less time to compile than -O3.
   narrowcast_use_pch(${target})
+  narrowcast_list_gpu_cases(${name})
+endfunction()
+
+# narrowcast_list_gpu_cases(<name>): each case on a GPU of narrowcast_test(<name>), which narrowcast_add_gpu_cases adds by
+# filters, is a test of ctest (NarrowcastGpuCases.cmake).
+function(narrowcast_list_gpu_cases name)
+  set(target narrowcast_${name}_tests)
+  get_target_property(labels ${target} NARROWCAST_LABELS)
+  list(APPEND labels gpu)
+  set(script "${CMAKE_CURRENT_BINARY_DIR}/${target}_on_gpu.cmake")
+  file(GENERATE OUTPUT "${script}" CONTENT
+"set(name ${name})
+set(program [==[$<TARGET_FILE:${target}>]==])
+set(filter [==[$<JOIN:$<TARGET_PROPERTY:${target},NARROWCAST_GPU_CASES>,:>]==])
+set(case_runner [==[${PROJECT_SOURCE_DIR}/tests/gpu/case]==] [==[${NARROWCAST_GPU_DRIVER}]==])
+set(all_skipped [==[${NARROWCAST_ALL_SKIPPED}]==])
+set(labels [==[${labels}]==])
+set(environment [==[${NARROWCAST_TEST_ENVIRONMENT}]==])
+include([==[${PROJECT_SOURCE_DIR}/cmake/NarrowcastGpuCases.cmake]==])
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${script}")
 endfunction()
 
 # narrowcast_program_for_tests(<name> <library>...): NAME.cpp as a program that tests start, which are not run under
@@ -57,8 +78,8 @@ set(NARROWCAST_LEFT_OUT_VerifyGradientsTest */1 */3)                            
 set(NARROWCAST_LEFT_OUT_ResumeTest *_2)                                          # and of 1 and 3.
 
 # narrowcast_add_suites(<name> <test> <suite>... [DEVICES]): a test of ctest, one process that runs those suites of
-# narrowcast_test(<name>). With DEVICES their cases run once on each device (kDevices of tests/support/devices.h): those on
-# a GPU are a test of their own, <test>.Cuda, so that a machine without one is seen to have skipped them.
+# narrowcast_test(<name>). With DEVICES their cases run once on each device (kDevices of tests/support/devices.h). Each case
+# on a GPU is a test of its own instead, so that a machine without one is seen to have skipped it.
 function(narrowcast_add_suites name test)
   cmake_parse_arguments(PARSE_ARGV 2 arg "DEVICES" "" "")
   set(suites "${arg_UNPARSED_ARGUMENTS}")
@@ -72,30 +93,32 @@ function(narrowcast_add_suites name test)
     set(left_out "${NARROWCAST_LEFT_OUT_${first}}")
   endif()
   if(arg_DEVICES)
-    narrowcast_add_cases(${name} ${test}.Cuda "*/${first}.*/cuda:*/${first}.*_cuda" "")
+    narrowcast_add_gpu_cases(${name} "*/${first}.*/cuda" "*/${first}.*_cuda")
     list(APPEND left_out "*/cuda" "*_cuda")
+  endif()
+  if(test MATCHES "Cuda" AND NOT NARROWCAST_KERNELS_ON_HOST)
+    narrowcast_add_gpu_cases(${name} ${filter})
+    return()
   endif()
   list(JOIN filter ":" filter)
   list(JOIN left_out ":" left_out)
   narrowcast_add_cases(${name} ${test} "${filter}" "${left_out}")
 endfunction()
 
-# narrowcast_add_cases(<name> <test> <filter> <left out>): a test of ctest from GoogleTest's filters. One of a GPU, whose
-# name says Cuda, has the label "gpu".
+# narrowcast_add_gpu_cases(<name> <filter>...): the cases of narrowcast_test(<name>) that need a GPU.
+function(narrowcast_add_gpu_cases name)
+  set_property(TARGET narrowcast_${name}_tests APPEND PROPERTY NARROWCAST_GPU_CASES ${ARGN})
+endfunction()
+
+# narrowcast_add_cases(<name> <test> <filter> <left out>): a test of ctest from GoogleTest's filters.
 function(narrowcast_add_cases name test filter left_out)
   if(left_out)
     string(APPEND filter "-${left_out}")
   endif()
   get_target_property(labels narrowcast_${name}_tests NARROWCAST_LABELS)
-  if(test MATCHES "Cuda" AND NOT NARROWCAST_KERNELS_ON_HOST)
-    list(APPEND labels gpu)
-  endif()
   add_test(NAME ${test} COMMAND narrowcast_${name}_tests "--gtest_filter=${filter}")
   set_tests_properties(${test} PROPERTIES TIMEOUT 600 LABELS "${labels}" ENVIRONMENT "${NARROWCAST_TEST_ENVIRONMENT}"
     FAIL_REGULAR_EXPRESSION "Running 0 tests" SKIP_REGULAR_EXPRESSION "${NARROWCAST_ALL_SKIPPED}")
-  if("gpu" IN_LIST labels)
-    set_tests_properties(${test} PROPERTIES RESOURCE_LOCK gpu)  # Processes take turns on it, which takes time.
-  endif()
 endfunction()
 
 # What needs a process in which no other suite ran: a child that a test forks has its parent's past.
@@ -117,8 +140,9 @@ endfunction()
 
 # narrowcast_test_sources(<name> <file>...): adds files of the calling folder to narrowcast_test(<name>).
 # To load LibTorch takes a process 0.3 s of processor time, and 1 s with sanitizers. So ctest runs the suites of a folder
-# in one process, `<name>.<folder below it>`, but for those with parameters, which take long, those on a GPU, those that start
-# programs and those of files that need a fresh process: each of them is a test of ctest, `<name>.<suite>`.
+# in one process, `<name>.<folder below it>`, but for those with parameters, which take long, those that start programs and
+# those of files that need a fresh process: each of them is a test of ctest, `<name>.<suite>`. Those on a GPU are one for each
+# case.
 function(narrowcast_test_sources name)
   set(target narrowcast_${name}_tests)
   target_sources(${target} PRIVATE ${ARGN})

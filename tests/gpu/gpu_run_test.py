@@ -107,6 +107,41 @@ SUITES = [suite(name) for name in ("ops.WireOperators.Cuda", "ops.CudaBillions",
                                    "programs.NarrowcastTrainCudaTest", "train.GradientScalerTest.Cuda")]
 
 
+class Cases(InAFolder):
+    def run_case(self, driver, **environment):
+        """tests/gpu/case of a program that says what it was given and ends with 5."""
+        program = self.program("tests", 'echo "$@"; exit 5')
+        environment = {**os.environ, "NARROWCAST_REQUIRE_GPU": "0", **environment}
+        return subprocess.run([HERE / "case", driver, program, "--gtest_filter=A.B", "more"], capture_output=True, text=True,
+                              check=False, env=environment)
+
+    def test_without_a_driver_a_case_is_skipped_and_says_why(self):
+        ended = self.run_case("/no/driver")
+        self.assertEqual((ended.returncode, ended.stdout), (77, "no GPU: this machine has no /no/driver\n"))
+
+    def test_without_a_driver_a_case_that_is_demanded_has_failed(self):
+        ended = self.run_case("/no/driver", NARROWCAST_REQUIRE_GPU="1")
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("NARROWCAST_REQUIRE_GPU=1 demands a GPU: no GPU", ended.stderr)
+
+    def test_with_a_driver_the_program_runs(self):
+        ended = self.run_case("/dev/null")
+        self.assertEqual((ended.returncode, ended.stdout), (5, "--gtest_filter=A.B more\n"))
+
+    def test_the_cases_of_a_suite_are_one_process(self):
+        def test(program, case):
+            return {"name": "x", "command": ["case", "driver", f"/build/bin/narrowcast_{program}_tests", f"--gtest_filter={case}"]}
+
+        suites = plan.suites_of([test("ops", "All/WireOperators.Round/fp32_cuda"), test("ops", "CudaBillions.Sums"),
+                                 test("ops", "All/WireOperators.Round/int8_cuda"), {"name": "ddp.gpu_cases_not_built"},
+                                 test("hooks", "Hooks/CudaConformanceOfTwo.Averages/int8")])
+        self.assertEqual(suites, [
+            plan.Suite("hooks.CudaConformanceOfTwo", "narrowcast_hooks_tests", "Hooks/CudaConformanceOfTwo.Averages/int8"),
+            plan.Suite("ops.CudaBillions", "narrowcast_ops_tests", "CudaBillions.Sums"),
+            plan.Suite("ops.WireOperators.Cuda", "narrowcast_ops_tests",
+                       "All/WireOperators.Round/fp32_cuda:All/WireOperators.Round/int8_cuda")])
+
+
 class Phases(unittest.TestCase):
     def test_every_suite_is_in_one_phase(self):
         steps_of_all = [step.name for phase in plan.PHASES for step in plan.steps_of(phase, SUITES, pathlib.Path("bin"))]

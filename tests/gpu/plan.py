@@ -45,17 +45,29 @@ class Suite:
     filter: str
 
 
-def gpu_suites(build):
-    """The suites of a build folder whose programs are linked, as ctest has them."""
-    text = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1", "-L", "^gpu$"], check=True,
-                          capture_output=True, text=True).stdout
-    suites = []
-    for test in json.loads(text)["tests"]:
+def suite_of(program, case):
+    """The name of a case's suite: of All/WireOperators.Round/fp32_cuda of narrowcast_ops_tests it is ops.WireOperators.Cuda."""
+    words = case.split(".")[0].split("/")
+    suite = next((word for word in words if "Cuda" in word), words[-1])
+    return f"{program.removeprefix('narrowcast_').removesuffix('_tests')}.{suite}" + ("" if "Cuda" in suite else ".Cuda")
+
+
+def suites_of(tests):
+    """The suites of ctest's tests, each of which is a case."""
+    filters = {}
+    for test in tests:
         if "command" not in test:
             continue  # Its program is not linked.
-        program, cases = test["command"]
-        suites.append(Suite(test["name"], program.rsplit("/", 1)[-1], cases.split("=", 1)[1]))
-    return sorted(suites, key=lambda suite: suite.name)
+        program, case = test["command"][-2].rsplit("/", 1)[-1], test["command"][-1].split("=", 1)[1]
+        filters.setdefault((suite_of(program, case), program), []).append(case)
+    return [Suite(name, program, ":".join(cases)) for (name, program), cases in sorted(filters.items())]
+
+
+def gpu_suites(build):
+    """The suites of a build folder whose programs are linked."""
+    text = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1", "-L", "^gpu$"], check=True,
+                          capture_output=True, text=True).stdout
+    return suites_of(json.loads(text)["tests"])
 
 
 def phase_of(suite):

@@ -1,0 +1,41 @@
+# Makes each case of a gtest program that needs a GPU a test of ctest, `<name>.<case>`, with the label "gpu". ctest includes this
+# before it runs tests: which cases there are, parameters and all, the program alone can say. Asked once for each build of it.
+#
+# Given: name, program, filter (GoogleTest's, of these cases), case_runner (tests/gpu/case with its
+# first argument), all_skipped, labels, environment.
+if(filter STREQUAL "")
+  return()
+endif()
+if(NOT EXISTS "${program}")
+  add_test(${name}.gpu_cases_not_built "${program}")
+  set_tests_properties(${name}.gpu_cases_not_built PROPERTIES LABELS "${labels}")
+  return()
+endif()
+
+string(REGEX REPLACE "\\.cmake$" "_tests.cmake" tests "${CMAKE_PARENT_LIST_FILE}")
+if("${program}" IS_NEWER_THAN "${tests}" OR "${CMAKE_PARENT_LIST_FILE}" IS_NEWER_THAN "${tests}")
+  execute_process(COMMAND "${program}" --gtest_list_tests "--gtest_filter=${filter}" OUTPUT_VARIABLE listed
+    ERROR_VARIABLE error RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${program} --gtest_list_tests: ${result}: ${error}")
+  endif()
+  # Lines are `suite.  # type`, and below it `  case  # parameter`; a parameter may have any characters.
+  string(REGEX REPLACE "[][;]" "_" listed "${listed}")
+  string(REPLACE "\n" ";" lines "${listed}")
+  set(text)
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE " *#.*" "" line "${line}")
+    if(line MATCHES "^  (.*)")
+      set(case "${suite}${CMAKE_MATCH_1}")
+      string(APPEND text "add_test([==[${name}.${case}]==] \${case_runner} \${program} [==[--gtest_filter=${case}]==])\n"
+        "set_tests_properties([==[${name}.${case}]==] PROPERTIES \${properties})\n")
+    else()
+      set(suite "${line}")
+    endif()
+  endforeach()
+  file(WRITE "${tests}" "${text}")
+endif()
+# RESOURCE_LOCK: processes take turns on the GPU, which takes time.
+set(properties TIMEOUT 600 LABELS "${labels}" ENVIRONMENT "${environment}" RESOURCE_LOCK gpu SKIP_RETURN_CODE 77
+  FAIL_REGULAR_EXPRESSION "Running 0 tests" SKIP_REGULAR_EXPRESSION "${all_skipped}")
+include("${tests}")
