@@ -115,6 +115,20 @@ TEST_F(TokenFilesOfAText, ATokenOutsideTheVocabularyEndsTheTrainingThatReadsIt) 
                                 HasSubstr("but the vocabulary has 20 tokens, 0..19")));
 }
 
+// The module never sees them: it would end the process on a GPU.
+TEST_F(TokenFilesOfAText, AModuleGetsNoTokenOutsideTheVocabularyThatIsDemanded) {
+  const std::string net = folder / "net.pt";
+  digit_net().save(net);
+  const Words training = {"--model=" + net, "--loss=cross_entropy", "--data=" + tokens, "--context=4", "--steps=1"};
+  const Words evaluation = {"--evaluate=" + net, "--data=" + tokens, "--context=4"};
+  for (const Words& words : {training, evaluation}) {
+    expect_one_line(words, 2, "vocabulary: must be given with token files for " + net);
+    expect_one_line(words + Words{"--vocabulary=1"}, 4, "but the vocabulary has 1 tokens, 0..0");
+  }
+  expect_one_line({"--evaluate=" + net, "--data=" + page, "--vocabulary=9"}, 2,
+                  "--vocabulary: has no effect without token files");
+}
+
 TEST_F(TokenFilesOfAText, OtherTokensAreNotResumed) {
   Words words = small_gpt() + Words{"--data=" + tokens, "--resume", "--checkpoint_dir=" + folder / "checkpoints"};
   std::erase(words, "--sample_length=20");

@@ -109,6 +109,7 @@ class ReportTest(unittest.TestCase):
             self.assertEqual(json.loads(row[column][0]), value, column)
         self.assertEqual(row["training loss"][1], f"{end['training_loss']:.4f}")
         self.assertEqual(row["validation loss"][1], f"{end['validation_loss']:.4f}")
+        self.assertEqual(row["loss in"][1], "nats")
         self.assertEqual(row["hook"], (lines[0]["hook"],) * 2)
         self.assertEqual(row["ended"][1], "yes")
 
@@ -155,6 +156,8 @@ class ReportTest(unittest.TestCase):
         for loss, kind in (("mse", "mean squared error"), ("the module's own", "the module's own"), ("cross_entropy", "nats")):
             (self.folder / "module.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [samples | {"loss": loss}, *lines]))
             run(os.environ["NARROWCAST_TRAIN"], f"--compare={self.folder / 'text'},{self.folder / 'module.jsonl'}", f"--report={page}")
+            summary = Tables(self.browse(page)).tables[0]
+            self.assertEqual([row["loss in"][1] for row in summary.values()], ["nats", kind])
             captions = self.captions(page)
             for title in ("Loss over steps", "Loss over time"):
                 self.assertEqual(captions[title], ["nats"] if kind == "nats" else ["nats", kind])

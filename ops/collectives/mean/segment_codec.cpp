@@ -8,6 +8,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/cpu/wire/wire_kernels.h"
+#include "ops/cuda/wire/wire_kernels.h"
 #include "ops/meta/meta.h"
 
 namespace narrowcast::collectives {
@@ -16,6 +17,8 @@ namespace {
 using codec::wire::Rounding;
 using cpu::for_wire_parts;
 using cpu::kWireGrain;
+
+static_assert(cuda::kShardGrain == kWireGrain, "shards must begin at the same elements on all devices");
 
 using Tile = std::array<float, kWireGrain>;
 

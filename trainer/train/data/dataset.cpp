@@ -69,20 +69,18 @@ ReadData read_images(const DataRequest& request, const FitModel& fit) {
   return read;
 }
 
-// What a module is made for is its own affair. A bundled model is made for the greatest token, and to know that all
-// files are read.
+// A bundled model is made for the greatest token, and to know that all files are read. A module is made, but does not
+// say for how many: another token would end the process on a GPU without a reason.
 ReadData read_tokens(const DataRequest& request, const FitModel& fit) {
   TokenFolder folder(request.paths[0]);
-  const bool is_made = models::any_model_row(request.model).data != models::DataKind::kGiven;
   TORCH_CHECK_VALUE(request.vocabulary_size.value_or(1) >= 1, "vocabulary: must be at least 1, but is ",
                     request.vocabulary_size.value_or(1));
-  TokenOptions options = {.vocabulary_size = kAnyVocabulary};
-  models::ModelOptions sizes;
-  if (is_made || request.vocabulary_size.has_value()) {
-    options.vocabulary_size = request.vocabulary_size ? *request.vocabulary_size : folder.greatest_token() + 1;
-    sizes = {{"vocabulary_size", options.vocabulary_size}};
-  }
-  options.context = fit(sizes);
+  const bool is_made = models::any_model_row(request.model).data == models::DataKind::kGiven;
+  TORCH_CHECK_VALUE(!is_made || request.vocabulary_size, "vocabulary: must be given with token files for ",
+                    request.model, ": a TorchScript module does not say how many different tokens it takes");
+  TokenOptions options;
+  options.vocabulary_size = request.vocabulary_size ? *request.vocabulary_size : folder.greatest_token() + 1;
+  options.context = fit({{"vocabulary_size", options.vocabulary_size}});
   ReadData read = {.name = folder.name(), .hash = folder.content_hash()};
   read.dataset = std::make_unique<TokenDataset>(std::move(folder), options);
   return read;

@@ -31,8 +31,8 @@ class Dataset {
   virtual models::Batch training_batch(at::IntArrayRef indices) const = 0;
   virtual models::Batch held_out_batch(at::IntArrayRef indices) const = 0;
 
-  // All targets are in 0..class_bound()-1. None: they are no integers, or to know it would be to read token files to
-  // their ends. Reads all targets. Throws CorruptInputError naming file and byte of one below 0.
+  // All targets are in 0..class_bound()-1. None: they are no integers. Reads all targets, but those of token files,
+  // which are compared where a batch is read. Throws CorruptInputError naming file and byte of one below 0.
   virtual std::optional<int64_t> class_bound() const = 0;
 };
 
@@ -44,7 +44,7 @@ struct DataRequest {
   std::string model;                         // the name of the model that they are for (models::any_model_row)
   std::vector<std::string> paths;            // files and folders; empty: the project's own text
   std::vector<std::string> vocabulary = {};  // that of a trained model of text; empty: the text's own
-  // Of token files: all tokens are below it. Not given: for a bundled model the greatest token plus one.
+  // Of token files: all tokens are below it. Not given: the greatest token plus one; for a module it must be given.
   std::optional<int64_t> vocabulary_size = {};
 };
 

@@ -18,6 +18,7 @@
 namespace narrowcast::data {
 namespace {
 
+using files::at_byte;
 using files::MappedTensor;
 
 constexpr int64_t kTargetsAtOnce = int64_t{1} << 20;
@@ -38,8 +39,8 @@ void copy_samples(const MappedTensor& tensor, int64_t begin, int64_t count, void
       tensor.file->bytes().substr(static_cast<size_t>(first), static_cast<size_t>(count * sample_bytes(tensor)));
   if (tensor.dtype == at::kBool) {
     const auto wrong = std::ranges::find_if(bytes, [](char byte) { return byte != 0 && byte != 1; });
-    NARROWCAST_CHECK_INPUT(wrong == bytes.end(), tensor.path(), ": byte ", first + (wrong - bytes.begin()),
-                           ": is neither 0 nor 1, in a tensor of bools");
+    NARROWCAST_CHECK_INPUT(wrong == bytes.end(), at_byte(first + (wrong - bytes.begin()), tensor.path()),
+                           "is neither 0 nor 1, in a tensor of bools");
   }
   std::memcpy(out, bytes.data(), bytes.size());
 }
@@ -73,10 +74,11 @@ int64_t greatest_class(const MappedTensor& classes) {
     copy_samples(classes, begin, some.size(0), some.mutable_data_ptr());
     const at::Tensor targets = as_targets(some).flatten();
     const auto least = targets.argmin().item<int64_t>();
-    NARROWCAST_CHECK_INPUT(
-        targets[least].item<int64_t>() >= 0, classes.path(), ": byte ",
-        classes.begin + begin * sample_bytes(classes) + least * static_cast<int64_t>(c10::elementSize(classes.dtype)),
-        ": has the class ", targets[least].item<int64_t>(), ", but classes count from 0");
+    NARROWCAST_CHECK_INPUT(targets[least].item<int64_t>() >= 0,
+                           at_byte(classes.begin + begin * sample_bytes(classes) +
+                                       least * static_cast<int64_t>(c10::elementSize(classes.dtype)),
+                                   classes.path()),
+                           "has the class ", targets[least].item<int64_t>(), ", but classes count from 0");
     greatest = std::max(greatest, targets.max().item<int64_t>());
   }
   return greatest;
@@ -84,15 +86,15 @@ int64_t greatest_class(const MappedTensor& classes) {
 
 // A shard against itself: `name` is that of the tensor.
 void check_samples(const MappedTensor& tensor, const char* name) {
-  NARROWCAST_CHECK_INPUT(!tensor.shape.empty(), files::at_byte(tensor.begin, tensor.path()), name,
+  NARROWCAST_CHECK_INPUT(!tensor.shape.empty(), at_byte(tensor.begin, tensor.path()), name,
                          " are one number without a dimension, but ", "the first must count the samples");
-  NARROWCAST_CHECK_INPUT(numbers_per_sample(tensor) >= 1, files::at_byte(tensor.begin, tensor.path()), name,
+  NARROWCAST_CHECK_INPUT(numbers_per_sample(tensor) >= 1, at_byte(tensor.begin, tensor.path()), name,
                          " have the shape ", at::IntArrayRef(tensor.shape), ", which leaves nothing for a sample");
 }
 
 void check_alike(const MappedTensor& tensor, const MappedTensor& first, const char* name) {
-  NARROWCAST_CHECK_INPUT(tensor.dtype == first.dtype && sample_shape(tensor) == sample_shape(first), tensor.path(),
-                         ": byte ", tensor.begin, ": ", name, " are ", tensor.dtype, " of the shape ",
+  NARROWCAST_CHECK_INPUT(tensor.dtype == first.dtype && sample_shape(tensor) == sample_shape(first),
+                         at_byte(tensor.begin, tensor.path()), name, " are ", tensor.dtype, " of the shape ",
                          sample_shape(tensor), " for each sample, but those of ", first.path(), " are ", first.dtype,
                          " of ", sample_shape(first));
 }
@@ -105,15 +107,15 @@ void check_alike(const TensorShard& shard, const TensorShard& first) {
 void check_shard(const TensorShard& shard) {
   check_samples(shard.inputs, kInputs);
   check_samples(shard.targets, kTargets);
-  NARROWCAST_CHECK_INPUT(shard.inputs.shape[0] == shard.targets.shape[0], shard.targets.path(), ": byte ",
-                         shard.targets.begin, ": there are ", shard.targets.shape[0], " targets for ",
-                         shard.inputs.shape[0], " inputs");
+  NARROWCAST_CHECK_INPUT(shard.inputs.shape[0] == shard.targets.shape[0],
+                         at_byte(shard.targets.begin, shard.targets.path()), "there are ", shard.targets.shape[0],
+                         " targets for ", shard.inputs.shape[0], " inputs");
 }
 
 MappedTensor take(std::map<std::string, MappedTensor>& tensors, const std::string& path, const char* name) {
   const auto found = tensors.find(name);
-  NARROWCAST_CHECK_INPUT(found != tensors.end(), path, ": byte 8: the header has no tensor '", name, "'");
-  NARROWCAST_CHECK_INPUT(found->second.dtype != at::kUInt64, path, ": byte ", found->second.begin, ": tensor '", name,
+  NARROWCAST_CHECK_INPUT(found != tensors.end(), at_byte(8, path), "the header has no tensor '", name, "'");
+  NARROWCAST_CHECK_INPUT(found->second.dtype != at::kUInt64, at_byte(found->second.begin, path), "tensor '", name,
                          "' has the dtype U64, of which int64, as modules look things up, does not hold all numbers");
   return std::move(found->second);
 }

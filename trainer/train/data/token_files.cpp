@@ -23,6 +23,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tokens are copied as the files have them");
 
+using files::at_byte;
+
 constexpr int64_t kHeaderBytes = 256 * sizeof(int32_t);
 constexpr int64_t kVersionAt = 4;
 constexpr int64_t kCountAt = 8;
@@ -91,10 +93,10 @@ bool may_be_raw(const std::string& path) {
 
 // Checks the header and returns the number of tokens that it says.
 int64_t read_header(const files::MappedFile& file, const Header& header) {
-  NARROWCAST_CHECK_INPUT(file.size() >= kHeaderBytes, file.path(), ": byte ", file.size(),
-                         ": the file ends before its header of ", kHeaderBytes, " bytes does");
+  NARROWCAST_CHECK_INPUT(file.size() >= kHeaderBytes, at_byte(file.size(), file.path()),
+                         "the file ends before its header of ", kHeaderBytes, " bytes does");
   const auto version = stored_at<int32_t>(file.bytes(), kVersionAt);
-  NARROWCAST_CHECK_INPUT(version == header.version, file.path(), ": byte ", kVersionAt, ": has the version ", version,
+  NARROWCAST_CHECK_INPUT(version == header.version, at_byte(kVersionAt, file.path()), "has the version ", version,
                          ", but tokens with the magic number ", header.magic, " have ", header.version);
   return stored_at<int32_t>(file.bytes(), kCountAt);
 }
@@ -136,7 +138,7 @@ std::vector<int64_t> sizes_of(const std::vector<TokenFile>& files) {
 TokenFile::TokenFile(const std::string& path)
     : file_(std::make_shared<const files::MappedFile>(path)), layout_(layout_row_of(*file_).layout) {
   const std::optional<Header> header = row_of_layout(layout_).header;
-  NARROWCAST_CHECK_INPUT(header || may_be_raw(path), path, ": byte 0: has neither of the magic numbers ",
+  NARROWCAST_CHECK_INPUT(header || may_be_raw(path), at_byte(0, path), "has neither of the magic numbers ",
                          c10::Join(" and ", magic_numbers()),
                          " of llm.c's token files; without a header they are called ", kRawTraining, " and ",
                          kRawValidation);
@@ -146,12 +148,12 @@ TokenFile::TokenFile(const std::string& path)
   }
   const int64_t bytes = file_->size() - begin_;
   const int64_t width = token_bytes(layout_);
-  NARROWCAST_CHECK_INPUT(bytes % width == 0, path, ": byte ", file_->size(), ": the file ends within a token of ",
-                         width, " bytes");
-  NARROWCAST_CHECK_INPUT(!header || size_ == bytes / width, path, ": byte ", kCountAt, ": says ", size_,
-                         " tokens, but ", bytes / width, " follow the header");
+  NARROWCAST_CHECK_INPUT(bytes % width == 0, at_byte(file_->size(), path), "the file ends within a token of ", width,
+                         " bytes");
+  NARROWCAST_CHECK_INPUT(!header || size_ == bytes / width, at_byte(kCountAt, path), "says ", size_, " tokens, but ",
+                         bytes / width, " follow the header");
   size_ = bytes / width;
-  NARROWCAST_CHECK_INPUT(size_ >= 1, path, ": byte ", begin_, ": the file ends before its first token");
+  NARROWCAST_CHECK_INPUT(size_ >= 1, at_byte(begin_, path), "the file ends before its first token");
 }
 
 int64_t TokenFile::greatest() const {
@@ -165,8 +167,8 @@ void TokenFile::copy(int64_t begin, int64_t count, int64_t vocabulary_size, int6
   const std::string_view bytes = file_->bytes().substr(static_cast<size_t>(first), static_cast<size_t>(count * width));
   visit_token(layout_, [&](auto token) { copy_tokens<decltype(token)>(bytes, out); });
   const int64_t* const wrong = std::find_if(out, out + count, [&](int64_t token) { return token >= vocabulary_size; });
-  NARROWCAST_CHECK_INPUT(wrong == out + count, path(), ": byte ", first + (wrong - out) * width, ": has the token ",
-                         *wrong, ", but the vocabulary has ", vocabulary_size, " tokens, 0..", vocabulary_size - 1);
+  NARROWCAST_CHECK_INPUT(wrong == out + count, at_byte(first + (wrong - out) * width, path()), "has the token ", *wrong,
+                         ", but the vocabulary has ", vocabulary_size, " tokens, 0..", vocabulary_size - 1);
 }
 
 TokenFolder::TokenFolder(const std::string& folder) : name_(folder) {
@@ -176,7 +178,7 @@ TokenFolder::TokenFolder(const std::string& folder) : name_(folder) {
   const TokenFile& first = training_.front();
   for (const auto& part : {training_, validation_}) {
     for (const TokenFile& file : part) {
-      NARROWCAST_CHECK_INPUT(file.layout() == first.layout(), file.path(), ": byte 0: has ",
+      NARROWCAST_CHECK_INPUT(file.layout() == first.layout(), at_byte(0, file.path()), "has ",
                              row_of_layout(file.layout()).text, ", but ", first.path(), " has ",
                              row_of_layout(first.layout()).text);
     }
@@ -223,10 +225,7 @@ models::Batch TokenDataset::held_out_batch(at::IntArrayRef indices) const {
   return batch(folder_.validation(), held_out_.starts(indices));
 }
 
-std::optional<int64_t> TokenDataset::class_bound() const {
-  const bool is_known = options_.vocabulary_size != kAnyVocabulary;
-  return is_known ? std::optional(options_.vocabulary_size) : std::nullopt;
-}
+std::optional<int64_t> TokenDataset::class_bound() const { return options_.vocabulary_size; }
 
 models::Batch TokenDataset::batch(const std::vector<TokenFile>& files, const std::vector<WindowStart>& starts) const {
   const int64_t length = options_.context + 1;

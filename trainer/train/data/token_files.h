@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,13 +72,10 @@ class TokenFolder {
   std::vector<TokenFile> validation_;
 };
 
-// A vocabulary that all tokens are in.
-inline constexpr int64_t kAnyVocabulary = std::numeric_limits<int64_t>::max();
-
 // What a TokenFolder does not say.
 struct TokenOptions {
   int64_t context = 1;          // 1..2^32
-  int64_t vocabulary_size = 1;  // all tokens are below it
+  int64_t vocabulary_size = 1;  // all tokens are below it, as each batch is asked
 };
 
 // Samples are windows of context + 1 tokens as those of a text are (TextDataset), each within one file: training ones

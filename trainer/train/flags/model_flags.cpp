@@ -63,11 +63,11 @@ ABSL_FLAG(int64_t, width, kCharGpt.width,
 ABSL_FLAG(int64_t, context, kCharGpt.context,
           absl::StrCat("Tokens that char_gpt, gpt", if_not_given(kGpt.context),
                        ", or a TorchScript module sees at once, the length of a sequence."));
-ABSL_FLAG(
-    int64_t, vocabulary, 0,
-    "How many different tokens there are: all in token files must be below it, and gpt may have more than a text "
-    "needs. If not given --init_from says it, or the data, for which token files are read once; a TorchScript module "
-    "then gets their tokens unchecked.");
+ABSL_FLAG(int64_t, vocabulary, 0,
+          "How many different tokens there are: all in token files must be below it, and gpt may have more than a text "
+          "needs. If not given --init_from says it, or the data, for which token files are read once. A TorchScript "
+          "module, which "
+          "does not say it, needs the flag for token files.");
 ABSL_FLAG(double, dropout, 0,
           "The share, 0 to below 1, of embeddings, of attention and of what blocks add that char_gpt and gpt leave out "
           "in training. Each rank draws for itself.");
@@ -92,7 +92,7 @@ namespace {
 std::vector<std::string> used_by_evaluation() {
   std::vector<std::string> flags = evaluation_flags();
   flags.insert(flags.end(), {"data", "seed", "model", "loss", "context", "batch_size", "backend", "timeout_seconds",
-                             "threads", "dry_run", "eval_batches"});
+                             "threads", "dry_run", "eval_batches", "vocabulary"});
   return flags;
 }
 
@@ -115,13 +115,15 @@ bool is_in(const std::vector<std::string>& flags, const std::string& flag) {
 void refuse_useless_flags(const program::CommandLine& line, const std::string& file) {
   refuse_all_but(line, used_by_evaluation(), "with --evaluate");
   if (!file.ends_with(files::kScriptSuffix)) {
-    refuse(line, {"model", "context", "loss"}, "with --evaluate=" + file + ", which says it itself");
+    refuse(line, {"model", "context", "loss", "vocabulary"}, "with --evaluate=" + file + ", which says it itself");
+  } else if (!data::holds_tokens(absl::GetFlag(FLAGS_data))) {
+    refuse(line, {"vocabulary"}, "without token files");
   }
   if (absl::GetFlag(FLAGS_generate) == 0) {
     refuse(line, {"prompt", "temperature", "top_k", "seed"}, "with --evaluate but without --generate");
   }
   if (absl::GetFlag(FLAGS_eval_batches) == 0) {
-    refuse(line, {"data", "batch_size"}, "with --eval_batches=0");
+    refuse(line, {"data", "batch_size", "vocabulary"}, "with --eval_batches=0");
   }
 }
 
@@ -215,6 +217,10 @@ models::ModelOptions read_model_options(const program::CommandLine& line) {
   return options;
 }
 
+std::optional<int64_t> given_vocabulary_size(const program::CommandLine& line) {
+  return line.given("vocabulary") ? std::optional(absl::GetFlag(FLAGS_vocabulary)) : std::nullopt;
+}
+
 std::optional<inference::EvaluationJob> read_evaluation_job(const program::CommandLine& line) {
   const std::string file = absl::GetFlag(FLAGS_evaluate);
   if (file.empty()) {
@@ -232,6 +238,7 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const program::Comma
     job.loss = models::parse_loss(absl::GetFlag(FLAGS_loss));
   }
   job.data = absl::GetFlag(FLAGS_data);
+  job.vocabulary_size = given_vocabulary_size(line);
   job.batch_size = absl::GetFlag(FLAGS_batch_size);
   job.batches = absl::GetFlag(FLAGS_eval_batches);
   job.generation = {.options = {.count = absl::GetFlag(FLAGS_generate),

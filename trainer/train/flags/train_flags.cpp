@@ -352,9 +352,7 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.regularization = {.dropout = absl::GetFlag(FLAGS_dropout),
                         .label_smoothing = absl::GetFlag(FLAGS_label_smoothing)};
   job.data = absl::GetFlag(FLAGS_data);
-  if (line.given("vocabulary")) {
-    job.vocabulary_size = absl::GetFlag(FLAGS_vocabulary);
-  }
+  job.vocabulary_size = given_vocabulary_size(line);
   job.seed = absl::GetFlag(FLAGS_seed);
   job.device = absl::GetFlag(FLAGS_device);
   job.threads = absl::GetFlag(FLAGS_threads);

@@ -44,6 +44,9 @@ void refuse_other_models_options(const program::CommandLine& line);
 // What was given of the model's options: the model refuses those that it does not have.
 models::ModelOptions read_model_options(const program::CommandLine& line);
 
+// --vocabulary, if it is given.
+std::optional<int64_t> given_vocabulary_size(const program::CommandLine& line);
+
 // The names of the flags that mean something with --evaluate only, and its own.
 const std::vector<std::string>& evaluation_flags();
 

@@ -189,7 +189,8 @@ LoadedModel load_for_evaluation(const EvaluationJob& job) {
 }
 
 data::ReadData read_data(const EvaluationJob& job, const LoadedModel& loaded) {
-  data::DataRequest request = {.model = loaded.name, .paths = job.data, .vocabulary = loaded.vocabulary};
+  data::DataRequest request = {
+      .model = loaded.name, .paths = job.data, .vocabulary = loaded.vocabulary, .vocabulary_size = job.vocabulary_size};
   const models::ModelOptions options = loaded.model != nullptr ? loaded.model->options() : models::ModelOptions();
   if (const auto size = options.find("vocabulary_size"); size != options.end()) {
     request.vocabulary_size = size->second;

@@ -65,9 +65,16 @@ TEST(ReadData, TokenFilesAreReadForABundledModelsVocabularyOnly) {
   };
   EXPECT_EQ(sizes_for("char_gpt", {}), models::ModelOptions({{"vocabulary_size", 41}}));
   EXPECT_EQ(sizes_for("char_gpt", 50257), models::ModelOptions({{"vocabulary_size", 50257}}));
-  EXPECT_EQ(sizes_for("net.pt", {}), models::ModelOptions());
+  EXPECT_EQ(sizes_for("net.pt", 41), models::ModelOptions({{"vocabulary_size", 41}}));
   EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("net.pt", 0); }),
             "vocabulary: must be at least 1, but is 0");
+  EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("net.pt", {}); }),
+            "vocabulary: must be given with token files for net.pt: a TorchScript module does not say how many "
+            "different tokens it takes");
+  for (const std::string model : {"char_gpt", "gpt", "net.pt"}) {
+    EXPECT_EQ(error_message<CorruptInputError>([&] { sizes_for(model, 3); }),
+              folder / "train.bin" + ": byte 4: has the token 3, but the vocabulary has 3 tokens, 0..2");
+  }
 }
 
 TEST(ReadData, TensorsShapeAClassifierAndNoModule) {
@@ -150,7 +157,7 @@ class FoldersOfSamples : public ::testing::TestWithParam<std::tuple<std::string,
   }
   std::string format() const { return std::get<0>(GetParam()); }
   ReadData read() const {
-    return read_data({.model = "net.pt", .paths = {folder.path().string()}},
+    return read_data({.model = "net.pt", .paths = {folder.path().string()}, .vocabulary_size = 1000},
                      [](const models::ModelOptions&) { return 16; });
   }
   const TemporaryFolder folder;

@@ -18,9 +18,11 @@ namespace {
 
 using namespace narrowcast::testing;
 
+constexpr int64_t kAllUint16 = 65536;  // A vocabulary that the tests' tokens are in.
+
 std::vector<int64_t> tokens_of(const TokenFile& file) {
   std::vector<int64_t> tokens(static_cast<size_t>(file.size()));
-  file.copy(0, file.size(), kAnyVocabulary, tokens.data());
+  file.copy(0, file.size(), kAllUint16, tokens.data());
   return tokens;
 }
 
@@ -206,10 +208,9 @@ class SmallTokens : public ::testing::Test {
 };
 
 TEST_F(SmallTokens, TargetsAreTheNextTokens) {
-  const TokenDataset tokens = open({.context = 2, .vocabulary_size = kAnyVocabulary});
+  const TokenDataset tokens = open({.context = 2, .vocabulary_size = kAllUint16});
   EXPECT_EQ(tokens.training_size(), 2);
   EXPECT_EQ(tokens.held_out_size(), 2);
-  EXPECT_EQ(tokens.class_bound(), std::nullopt);
   const models::Batch batch = tokens.training_batch({1, 0});
   EXPECT_TRUE(batch.inputs.equal(at::tensor({11, 12, 10, 11}, at::kLong).view({2, 2})));
   EXPECT_TRUE(batch.targets.equal(at::tensor({12, 13, 11, 12}, at::kLong).view({2, 2})));
@@ -217,13 +218,13 @@ TEST_F(SmallTokens, TargetsAreTheNextTokens) {
 }
 
 TEST_F(SmallTokens, AContextThatNoFileHoldsIsNamed) {
-  EXPECT_NO_THROW(open({.context = 3, .vocabulary_size = kAnyVocabulary}));
-  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 4, .vocabulary_size = kAnyVocabulary}); }),
+  EXPECT_NO_THROW(open({.context = 3, .vocabulary_size = kAllUint16}));
+  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 4, .vocabulary_size = kAllUint16}); }),
             folder.path().string() + ": none of its training files has more tokens than context = 4");
   folder.write("val.bin", bytes_of<uint16_t>({20}));
-  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 1, .vocabulary_size = kAnyVocabulary}); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 1, .vocabulary_size = kAllUint16}); }),
             folder.path().string() + ": none of its validation files has more tokens than context = 1");
-  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 0, .vocabulary_size = kAnyVocabulary}); }),
+  EXPECT_EQ(error_message<c10::ValueError>([&] { open({.context = 0, .vocabulary_size = kAllUint16}); }),
             "context must be in 1..4294967296, but is 0");
 }
 
