@@ -73,18 +73,27 @@ __device__ __forceinline__ void add_own_with_residual(const RankParts& parts, co
   for_rows(add_row, own, residual);
 }
 
-// values /= ranks. A power of two has an exact inverse, and rounding is the same.
-__device__ __forceinline__ void divide(int64_t ranks, TileValues& values) {
-  const auto divisor = static_cast<float>(ranks);
-  const bool exact = (ranks & (ranks - 1)) == 0;
-  const float inverse = 1.0F / divisor;
+// Calls change(value) for each of the lane's values.
+template <class Change>
+__device__ __forceinline__ void for_values(TileValues& values, const Change& change) {
   NARROWCAST_UNROLL
   for (int row = 0; row < kRows; ++row) {
     NARROWCAST_UNROLL
     for (int column = 0; column < kColumns; ++column) {
-      float& value = values.at[row][column];
-      value = exact ? value * inverse : value / divisor;
+      change(values.at[row][column]);
     }
+  }
+}
+
+// values /= ranks. A power of two has an exact inverse, and rounding is the same. Asked once: within the loop the
+// compiler would branch for each value.
+__device__ __forceinline__ void divide(int64_t ranks, TileValues& values) {
+  const auto divisor = static_cast<float>(ranks);
+  if ((ranks & (ranks - 1)) == 0) {
+    const float inverse = 1.0F / divisor;
+    for_values(values, [inverse](float& value) { value *= inverse; });
+  } else {
+    for_values(values, [divisor](float& value) { value /= divisor; });
   }
 }
 
