@@ -13,7 +13,8 @@ if(NOT EXISTS "${program}")
 endif()
 
 string(REGEX REPLACE "\\.cmake$" "_tests.cmake" tests "${CMAKE_PARENT_LIST_FILE}")
-if("${program}" IS_NEWER_THAN "${tests}" OR "${CMAKE_PARENT_LIST_FILE}" IS_NEWER_THAN "${tests}")
+if("${program}" IS_NEWER_THAN "${tests}" OR "${CMAKE_PARENT_LIST_FILE}" IS_NEWER_THAN "${tests}" OR
+   "${CMAKE_CURRENT_LIST_FILE}" IS_NEWER_THAN "${tests}")
   execute_process(COMMAND "${program}" --gtest_list_tests "--gtest_filter=${filter}" OUTPUT_VARIABLE listed
     ERROR_VARIABLE error RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
@@ -28,7 +29,7 @@ if("${program}" IS_NEWER_THAN "${tests}" OR "${CMAKE_PARENT_LIST_FILE}" IS_NEWER
     if(line MATCHES "^  (.*)")
       set(case "${suite}${CMAKE_MATCH_1}")
       string(APPEND text "add_test([==[${name}.${case}]==] \${case_runner} \${program} [==[--gtest_filter=${case}]==])\n"
-        "set_tests_properties([==[${name}.${case}]==] PROPERTIES \${properties})\n")
+        "set_tests_properties([==[${name}.${case}]==] PROPERTIES LABELS \"\${labels}\" ENVIRONMENT \"\${environment}\" \${properties})\n")
     else()
       set(suite "${line}")
     endif()
@@ -36,6 +37,6 @@ if("${program}" IS_NEWER_THAN "${tests}" OR "${CMAKE_PARENT_LIST_FILE}" IS_NEWER
   file(WRITE "${tests}" "${text}")
 endif()
 # RESOURCE_LOCK: processes take turns on the GPU, which takes time.
-set(properties TIMEOUT 600 LABELS "${labels}" ENVIRONMENT "${environment}" RESOURCE_LOCK gpu SKIP_RETURN_CODE 77
-  FAIL_REGULAR_EXPRESSION "Running 0 tests" SKIP_REGULAR_EXPRESSION "${all_skipped}")
+set(properties TIMEOUT 600 RESOURCE_LOCK gpu SKIP_RETURN_CODE 77 FAIL_REGULAR_EXPRESSION "Running 0 tests"
+  SKIP_REGULAR_EXPRESSION "${all_skipped}")
 include("${tests}")
