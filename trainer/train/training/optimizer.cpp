@@ -1,9 +1,7 @@
 #include "trainer/train/training/optimizer.h"
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
-#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
@@ -15,6 +13,7 @@
 #include <narrowcast/errors.h>
 #include "ops/enumerator_names.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/training/fused_step.h"
 
 namespace narrowcast::training {
 namespace {
@@ -161,38 +160,19 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
                                                         const OptimizerOptions& options) {
   check_optimizer_options(options);
   if (options.kind == OptimizerKind::kSgd) {
-    return make<torch::optim::SGD>(
+    return make<FusedOnGpu<torch::optim::SGD>>(
         module, torch::optim::SGDOptions(0).momentum(options.momentum).weight_decay(options.weight_decay));
   }
-  return make<torch::optim::AdamW>(module, torch::optim::AdamWOptions(0)
-                                               .betas(std::make_tuple(options.beta1, options.beta2))
-                                               .eps(options.epsilon)
-                                               .weight_decay(options.weight_decay));
+  return make<FusedOnGpu<torch::optim::AdamW>>(module, torch::optim::AdamWOptions(0)
+                                                           .betas(std::make_tuple(options.beta1, options.beta2))
+                                                           .eps(options.epsilon)
+                                                           .weight_decay(options.weight_decay));
 }
 
 void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate) {
   for (auto& group : optimizer.param_groups()) {
     group.options().set_lr(learning_rate);
   }
-}
-
-// A GPU is waited for once.
-bool gradients_are_finite(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> bounds;
-  for (const at::Tensor& parameter : parameters) {
-    const at::Tensor& gradient = parameter.grad();
-    if (gradient.defined() && gradient.numel() > 0) {
-      const auto [least, greatest] = gradient.aminmax();  // Both are NaN if one element is.
-      bounds.push_back(least);
-      bounds.push_back(greatest);
-    }
-  }
-  return bounds.empty() || at::stack(bounds).isfinite().all().item<bool>();
-}
-
-double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm) {
-  TORCH_CHECK_VALUE(max_norm > 0, "clip_grad_norm: must be positive, but is ", max_norm);
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
 }
 
 TensorMap optimizer_state(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {

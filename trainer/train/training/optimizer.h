@@ -40,21 +40,13 @@ void check_optimizer_options(const OptimizerOptions& options);
 // The parameters that require a gradient, in the module's order.
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module);
 
-// An optimizer over the trained parameters of `module`, at learning rate 0 until set_learning_rate. Throws as
-// check_optimizer_options does.
+// An optimizer over the trained parameters of `module`, at learning rate 0 until set_learning_rate. Its steps are
+// fused where they are on GPUs (fused_step.h); its state is the same. Throws as check_optimizer_options does.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const OptimizerOptions& options);
 
 // For all parameter groups.
 void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
-
-// Whether every element of every gradient is finite. Depends on the bits alone, not on the number of threads: ranks
-// with equal gradients find the same.
-bool gradients_are_finite(const std::vector<at::Tensor>& parameters);
-
-// Scales the gradients so that their global 2-norm is at most `max_norm` (> 0) and returns the norm
-// they had. Called after the gradients are averaged, so every rank finds the same norm.
-double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm);
 
 // For each parameter of `module` that has taken a step, under its first name in the module:
 //   NAME.exp_avg, NAME.exp_avg_sq, NAME.step (int64)  of AdamW

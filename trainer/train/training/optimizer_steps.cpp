@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "ops/collectives/link.h"
+#include "trainer/train/training/gradients.h"
 
 namespace narrowcast::training {
 namespace {
@@ -29,6 +30,7 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       order_(setup.dataset.training_size(), options.seed),
       learning_rate_(options.learning_rate, options.steps),
       parameters_(trained_parameters(*setup.model)),
+      measures_norm_first_(parameters_.at(0).is_cuda()),
       window_loss_(zero()),
       feed_(setup.dataset, parameters_.at(0).device()),
       exchange_clock_(parameters_.at(0).is_cpu() ? std::make_unique<ExchangeClock>(parameters_) : nullptr),
@@ -113,19 +115,49 @@ void OptimizerSteps::prepare(int64_t step, int64_t micro_step) {
 // Whether the step is to be taken; the gradients are those of the loss then.
 bool OptimizerSteps::gradients_can_be_used() {
   if (!scaler_) {
-    return !options_.skip_nonfinite_steps || gradients_are_finite(parameters_);
+    return can_be_used_unscaled();
   }
-  const bool are_finite = scaler_->unscale(parameters_);
+  const bool are_finite = unscale();
   if (scaler_->change() != 1) {
     ddp_.rescale_hook_state(scaler_->change());  // What the hook keeps is of scaled gradients.
   }
   return are_finite;
 }
 
+// On a GPU the norm tells, which clipping needs as well, so that there is one wait.
+bool OptimizerSteps::can_be_used_unscaled() {
+  const bool must_be_finite = options_.skip_nonfinite_steps;
+  if (!measures_norm_first_) {
+    return !must_be_finite || gradients_are_finite(parameters_);
+  }
+  if (must_be_finite || options_.clip_grad_norm > 0) {
+    norm_ = gradient_norm(parameters_).item<double>();
+  }
+  return !must_be_finite || are_finite_by_norm(norm_, parameters_);
+}
+
+bool OptimizerSteps::unscale() {
+  if (!measures_norm_first_) {
+    return scaler_->unscale(parameters_);
+  }
+  const GradientScaler::Unscaled unscaled = scaler_->unscale_and_measure(parameters_);
+  norm_ = unscaled.norm;
+  return unscaled.are_finite;
+}
+
+// Returns the norm the gradients had.
+double OptimizerSteps::clip() {
+  if (!measures_norm_first_) {
+    return clip_gradient_norm(parameters_, options_.clip_grad_norm);
+  }
+  clip_gradients(parameters_, norm_, options_.clip_grad_norm);
+  return norm_;
+}
+
 void OptimizerSteps::update(Counters& counters) {
   set_learning_rate(*optimizer_, learning_rate_of(counters.step));
   if (options_.clip_grad_norm > 0) {
-    counters.gradient_norm = clip_gradient_norm(parameters_, options_.clip_grad_norm);
+    counters.gradient_norm = clip();
   }
   if (outer_) {
     outer_->step();

@@ -78,6 +78,9 @@ class OptimizerSteps {
   at::Tensor forward(const models::Batch& batch);
   void prepare(int64_t step, int64_t micro_step);
   bool gradients_can_be_used();
+  bool can_be_used_unscaled();
+  bool unscale();
+  double clip();
   void update(Counters& counters);
 
   const TrainingOptions& options_;
@@ -86,6 +89,8 @@ class OptimizerSteps {
   data::SampleOrder order_;
   LearningRate learning_rate_;
   std::vector<at::Tensor> parameters_;
+  const bool measures_norm_first_;  // on a GPU, which is waited for once in a step
+  double norm_ = 0;                 // there: of the gradients of this step, if they are to be finite or to be clipped
   at::Tensor window_loss_;
   BatchFeed feed_;
   std::unique_ptr<ExchangeClock> exchange_clock_;  // before ddp_, which has a Reducer; null on a GPU

@@ -4,28 +4,20 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <narrowcast/errors.h>
 #include "ops/enumerator_names.h"
+#include "trainer/train/training/gradients.h"
 
 namespace narrowcast::training {
 namespace {
 
 constexpr EnumeratorNames<Precision, 3> kPrecisionNames{
     "precision", "Precision", {{{Precision::kFp32, "fp32"}, {Precision::kBf16, "bf16"}, {Precision::kFp16, "fp16"}}}};
-
-std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : parameters) {
-    if (parameter.grad().defined()) {
-      gradients.push_back(parameter.grad());
-    }
-  }
-  return gradients;
-}
 
 }  // namespace
 
@@ -61,6 +53,16 @@ GradientScaler::GradientScaler(at::Device device, const Options& options)
       growth_tracker_(at::zeros({}, at::TensorOptions(at::kInt).device(device))) {}
 
 bool GradientScaler::unscale(const std::vector<at::Tensor>& parameters) {
+  return take(unscale_on_device(parameters).to(at::kCPU));
+}
+
+GradientScaler::Unscaled GradientScaler::unscale_and_measure(const std::vector<at::Tensor>& parameters) {
+  const at::Tensor numbers = unscale_on_device(parameters);
+  const at::Tensor known = at::cat({numbers, gradient_norm(parameters).view({1})}).to(at::kCPU);
+  return {.are_finite = take(known), .norm = known[3].item<double>()};
+}
+
+at::Tensor GradientScaler::unscale_on_device(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   at::Tensor found_nonfinite = at::zeros({}, scale_.options());
   const at::Tensor former_scale = scale_.clone();
@@ -69,7 +71,10 @@ bool GradientScaler::unscale(const std::vector<at::Tensor>& parameters) {
   at::_amp_foreach_non_finite_check_and_unscale_(gradients_of(parameters), found_nonfinite, inverse);
   at::_amp_update_scale_(scale_, growth_tracker_, found_nonfinite, options_.growth, options_.backoff,
                          options_.growth_interval);
-  const at::Tensor known = at::stack({found_nonfinite, former_scale, scale_}).to(at::kCPU, at::kDouble);
+  return at::stack({found_nonfinite, former_scale, scale_}).to(at::kDouble);
+}
+
+bool GradientScaler::take(const at::Tensor& known) {
   change_ = known[2].item<double>() / known[1].item<double>();
   return known[0].item<double>() == 0;
 }

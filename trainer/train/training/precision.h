@@ -44,7 +44,7 @@ class Autocast {
 // before the backward pass and the gradients are divided by it afterwards. A step whose gradients are not all finite
 // must be left out, and halves the scale; 2000 steps in a row without one double it.
 //
-// Ranks with equal gradients find and do the same. Its numbers are tensors on the device: only unscale() waits for it.
+// Ranks with equal gradients find and do the same. Its numbers are tensors on the device: only unscaling waits for it.
 class GradientScaler {
  public:
   struct Options {
@@ -62,6 +62,14 @@ class GradientScaler {
   // whether they are all finite.
   bool unscale(const std::vector<at::Tensor>& parameters);
 
+  struct Unscaled {
+    bool are_finite = false;
+    double norm = 0;  // of the gradients divided by the scale, as gradient_norm says
+  };
+
+  // The same, and the norm, in one wait for the device.
+  Unscaled unscale_and_measure(const std::vector<at::Tensor>& parameters);
+
   // The scale of the next step divided by that of the gradients that unscale() had last.
   double change() const { return change_; }
 
@@ -74,6 +82,12 @@ class GradientScaler {
   void load_state(const checkpoint::TensorMap& state);
 
  private:
+  // What unscale() does, without a wait. Returns how many gradients are not finite (or 1), the former scale and the
+  // next one, [3] in float64.
+  at::Tensor unscale_on_device(const std::vector<at::Tensor>& parameters);
+  // Takes these numbers over once they are on the CPU. Returns whether the gradients are finite.
+  bool take(const at::Tensor& known);
+
   const Options options_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;

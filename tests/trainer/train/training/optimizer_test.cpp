@@ -11,7 +11,6 @@
 #include <torch/optim/adagrad.h>
 
 #include <cmath>
-#include <limits>
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
@@ -123,48 +122,6 @@ TEST(Optimizer, IsKnownByName) {
             "optimizer: unknown name 'adam'; known: adamw, sgd");
   EXPECT_THROW(to_string(static_cast<OptimizerKind>(2)), c10::ValueError);
 }
-
-TEST(GradientsAreFinite, FindsOneThatIsNot) {
-  const at::Tensor a = at::zeros({1000}, at::kFloat).requires_grad_();
-  const at::Tensor b = at::zeros({0}, at::kFloat).requires_grad_();
-  const at::Tensor without = at::zeros({2}, at::kFloat).requires_grad_();
-  a.mutable_grad() = at::full({1000}, std::numeric_limits<float>::max());
-  b.mutable_grad() = at::zeros({0});
-  EXPECT_TRUE(gradients_are_finite({a, b, without}));
-  for (const float value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                            std::numeric_limits<float>::quiet_NaN()}) {
-    a.mutable_grad()[777] = value;
-    EXPECT_FALSE(gradients_are_finite({without, b, a})) << value;
-    a.mutable_grad()[777] = 0;
-  }
-}
-
-TEST(ClipGradientNorm, ScalesAllGradientsToTheNorm) {
-  TwoParameters module;
-  module.set_gradients(1);  // Ten elements: norm sqrt(10).
-  const double norm = clip_gradient_norm(module.parameters(), 0.5);
-  // Norms of norms in float32: a few roundings.
-  EXPECT_NEAR(norm, std::sqrt(10), 4 * std::ldexp(1, -23) * std::sqrt(10));
-  const double squares =
-      module.matrix.grad().square().sum().item<double>() + module.vector.grad().square().sum().item<double>();
-  EXPECT_NEAR(std::sqrt(squares), 0.5, 0.5 * 2e-6);  // LibTorch adds 1e-6 to the norm it divides by.
-}
-
-TEST(ClipGradientNorm, LeavesSmallGradientsAlone) {
-  TwoParameters module;
-  module.set_gradients(0.125);
-  clip_gradient_norm(module.parameters(), 1);
-  EXPECT_TRUE(at::equal(module.vector.grad(), at::full({4}, 0.125)));
-}
-
-TEST(ClipGradientNorm, SkipsParametersWithoutGradient) {
-  TwoParameters module;
-  module.vector.mutable_grad() = at::full({4}, 1.0);
-  EXPECT_DOUBLE_EQ(clip_gradient_norm(module.parameters(), 1), 2);
-  EXPECT_FALSE(module.matrix.grad().defined());
-}
-
-TEST(ClipGradientNorm, RefusesANormThatIsNotPositive) { EXPECT_THROW(clip_gradient_norm({}, 0), c10::ValueError); }
 
 struct TrainedLayer {
   explicit TrainedLayer(OptimizerKind kind)

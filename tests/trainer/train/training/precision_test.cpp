@@ -106,6 +106,20 @@ TEST_P(GradientScalerTest, ScalesTheLossAndDividesTheGradients) {
   EXPECT_EQ(scaler.scale(), 65536);
 }
 
+// By 65536, a power of two: exact.
+TEST_P(GradientScalerTest, TellsTheNormOfTheDividedGradients) {
+  GradientScaler scaler(device());
+  const GradientScaler::Unscaled finite =
+      scaler.unscale_and_measure({parameter_with({3 * 65536.0F}), parameter_with({4 * 65536.0F})});
+  EXPECT_TRUE(finite.are_finite);
+  EXPECT_EQ(finite.norm, 5);
+  const GradientScaler::Unscaled infinite =
+      scaler.unscale_and_measure({parameter_with({std::numeric_limits<float>::infinity()})});
+  EXPECT_FALSE(infinite.are_finite);
+  EXPECT_EQ(scaler.scale(), 32768);
+  EXPECT_EQ(scaler.change(), 0.5);
+}
+
 TEST_P(GradientScalerTest, HalvesItsScaleWhenAGradientIsNotFinite) {
   GradientScaler scaler(device());
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
