@@ -8,7 +8,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <exception>
 #include <map>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
@@ -76,7 +75,7 @@ GroupPart::GroupPart(const Group& all, const NodeLayout& parts) {
   const int64_t rank = all->getRank();
   const int64_t part = parts.node_of(rank);
   const auto size = static_cast<int>(parts.ranks_of(part).size());
-  group_ = with_backend_errors(rank, "making groups of ranks", [&]() -> Group {
+  Group made = with_backend_errors(rank, "making groups of ranks", [&]() -> Group {
     // The store keeps what earlier groups have told each other. As all ranks make theirs in the same order, they count
     // alike.
     const int64_t number = all->getStore()->add(c10::str("narrowcast/parts/of rank ", rank), 1);
@@ -87,22 +86,8 @@ GroupPart::GroupPart(const Group& all, const NodeLayout& parts) {
         c10::make_intrusive<c10d::PrefixStore>(c10::str("narrowcast/parts/", number, "/", part), all->getStore());
     return make_part(all, store, static_cast<int>(parts.local_rank_of(rank)), size);
   });
-}
-
-// NCCL's communicators want to be told.
-GroupPart::~GroupPart() {
-  if (!group_ || !collectives::gpu::group_maker(group_)) {
-    return;
-  }
-  try {
-    const auto nccl = group_->getBackend(at::kCUDA);
-    if (std::uncaught_exceptions() > 0) {
-      nccl->abort();
-    } else {
-      nccl->shutdown();
-    }
-  } catch (const c10::Error&) {
-    // A destructor has nobody to tell.
+  if (made) {
+    group_ = collectives::SplitGroup(all, std::move(made));
   }
 }
 

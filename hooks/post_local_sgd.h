@@ -13,6 +13,7 @@
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hook_options.h>
 #include "hooks/hook_table.h"
+#include "ops/collectives/broken_groups.h"
 #include "ops/node/node_layout.h"
 
 namespace narrowcast::hooks {
@@ -27,15 +28,14 @@ class GroupPart {
   // A collective of all ranks of `all`, whose parts are the nodes of `parts`. They find each other in the store of
   // `all`, each time under names of their own. c10::DistBackendError naming this rank if a peer or the network fails.
   GroupPart(const Group& all, const node::NodeLayout& parts);
-  ~GroupPart();
   GroupPart(const GroupPart&) = delete;
   GroupPart& operator=(const GroupPart&) = delete;
 
   // The group of this rank's part; null if it is alone in it.
-  const Group& group() const { return group_; }
+  const Group& group() const { return group_.group(); }
 
  private:
-  Group group_;
+  collectives::SplitGroup group_;
 };
 
 // PyTorch's post_localSGD_hook, with LocalOptions: the first `start` iterations (backward passes that reduce) are

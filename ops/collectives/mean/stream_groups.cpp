@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
-#include <exception>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
@@ -27,21 +26,6 @@ int64_t next_number(const Group& group) {
   return all_gather_rows(group, "splitting a group", own, any_device(group))[0].item<int64_t>();
 }
 
-void shut_down(const Group& group) {
-  if (group == nullptr) {
-    return;
-  }
-  try {
-    if (std::uncaught_exceptions() > 0) {
-      group->abort();
-    } else {
-      group->shutdown();
-    }
-  } catch (const c10::Error&) {
-    // A destructor has nobody to tell.
-  }
-}
-
 }  // namespace
 
 StreamGroups::StreamGroups(const Group& group, node::NodeLayout layout, const MakeGroup& make)
@@ -54,18 +38,14 @@ StreamGroups::StreamGroups(const Group& group, node::NodeLayout layout, const Ma
   const auto split = [&](const std::string& name, int64_t place, int64_t size) {
     auto store =
         c10::make_intrusive<c10d::PrefixStore>(c10::str("narrowcast/groups/", number, "/", name), group->getStore());
-    return with_backend_errors(rank, "splitting a group",
-                               [&] { return make(std::move(store), static_cast<int>(place), static_cast<int>(size)); });
+    return SplitGroup(group, with_backend_errors(rank, "splitting a group", [&] {
+                        return make(std::move(store), static_cast<int>(place), static_cast<int>(size));
+                      }));
   };
   node_ = split(c10::str("node", node), local_rank, static_cast<int64_t>(layout_.ranks_of(node).size()));
   if (local_rank < layout_.segments() && layout_.nodes() > 1) {
     owners_ = split(c10::str("owners", local_rank), node, layout_.nodes());
   }
-}
-
-StreamGroups::~StreamGroups() {
-  shut_down(owners_);
-  shut_down(node_);
 }
 
 }  // namespace narrowcast::collectives

@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <narrowcast/export.h>
+#include "ops/collectives/broken_groups.h"
 #include "ops/node/node_layout.h"
 
 namespace narrowcast::collectives {
@@ -23,8 +24,8 @@ namespace narrowcast::collectives {
 using MakeGroup =
     std::function<c10::intrusive_ptr<c10d::ProcessGroup>(c10::intrusive_ptr<c10d::Store> store, int place, int size)>;
 
-// Two groups split off from another one, of ranks in ascending order. They are shut down with this object, which the
-// ranks destroy when none of them enqueues anything more: after an exception, broken off.
+// Two groups split off from another one, of ranks in ascending order. They end with this object as SplitGroup says, and
+// are broken off with the other one.
 class NARROWCAST_EXPORT StreamGroups {
  public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -32,22 +33,21 @@ class NARROWCAST_EXPORT StreamGroups {
   // A collective of the group's ranks, whose nodes are `layout`. They find each other in the group's store, each time
   // under names of their own. c10::DistBackendError naming this rank if a peer or the network fails.
   StreamGroups(const Group& group, node::NodeLayout layout, const MakeGroup& make);
-  ~StreamGroups();
   StreamGroups(const StreamGroups&) = delete;
   StreamGroups& operator=(const StreamGroups&) = delete;
 
   const node::NodeLayout& layout() const { return layout_; }
 
   // The ranks of this rank's node.
-  const Group& node() const { return node_; }
+  const Group& node() const { return node_.group(); }
 
   // The owners of this rank's segment, by node. Null if it owns none, and with one node.
-  const Group& owners() const { return owners_; }
+  const Group& owners() const { return owners_.group(); }
 
  private:
   const node::NodeLayout layout_;
-  Group node_;
-  Group owners_;
+  SplitGroup node_;
+  SplitGroup owners_;
 };
 
 // Collectives that several streams enqueue run one after another, in the order in which the host enqueues them, which

@@ -70,9 +70,14 @@ struct Place {
 //     for a host of its own, and all connect by sockets.
 //   TORCH_NCCL_DUMP_ON_TIMEOUT: no dumps. The mark that asks all ranks for them stays in the job's store, and would end
 //     the ranks of the next start.
-//   TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC: a rank ends after four times as long when a collective failed. Long enough for
-//     a launcher to see before it which rank was lost; by itself LibTorch waits for a minute.
+//   TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC: LibTorch breaks a collective that failed off after four times as long. Long
+//     enough to learn before it which rank was lost; by itself LibTorch waits for a minute.
+//   TORCH_NCCL_ASYNC_ERROR_HANDLING: that is all it does. By itself it ends the process by SIGABRT.
 EnvironmentVariables environment_for(const Place& place);
+
+// c10::ValueError if `given`, this process's variables, ask LibTorch to end the process when a collective fails, or to
+// do nothing about it: then no error could be told. What torchrun gives every worker counts as not set.
+void check_error_handling(const EnvironmentVariables& given);
 
 // A GPU as CUDA describes it.
 struct Gpu {
@@ -85,7 +90,8 @@ struct Gpu {
 // The kernels of this project need compute capability 8.0: c10::ValueError naming the GPU if it has less.
 void check_capability(const Gpu& gpu);
 
-// Sets those of the variables that this process's environment lacks, before NCCL's first use.
+// Sets those of the variables that this process's environment lacks, before NCCL's first use, and the one that
+// check_error_handling is about.
 void set_where_missing(const EnvironmentVariables& variables);
 
 }  // namespace narrowcast::nccl

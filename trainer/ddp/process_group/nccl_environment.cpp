@@ -10,7 +10,10 @@ namespace narrowcast::nccl {
 namespace {
 
 constexpr const char* kQuarterOfEnd = "500";  // ms
-constexpr int kLeastMajor = 8;                // cmake/NarrowcastCuda.cmake compiles for nothing older.
+constexpr const char* kErrorHandling = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+constexpr const char* kCleanUpOnly = "2";  // ErrorHandlingMode of ProcessGroupNCCL.hpp
+constexpr const char* kOfTorchrun = "1";   // what it sets where nothing is
+constexpr int kLeastMajor = 8;             // cmake/NarrowcastCuda.cmake compiles for nothing older.
 
 bool some_share(const std::vector<std::string>& gpus) {
   return std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size();
@@ -19,7 +22,8 @@ bool some_share(const std::vector<std::string>& gpus) {
 }  // namespace
 
 EnvironmentVariables environment_for(const Place& place) {
-  EnvironmentVariables variables = {{"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},
+  EnvironmentVariables variables = {{kErrorHandling, kCleanUpOnly},
+                                    {"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"},
                                     {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", kQuarterOfEnd}};
   if (!place.interface.empty()) {
     variables["NCCL_SOCKET_IFNAME"] = c10::str("=", place.interface);  // Else any whose name begins so.
@@ -36,10 +40,19 @@ void check_capability(const Gpu& gpu) {
                     ".0 or above, but GPU ", gpu.number, ", ", gpu.name, ", has ", gpu.major, ".", gpu.minor);
 }
 
+void check_error_handling(const EnvironmentVariables& given) {
+  const std::string value = text_or_empty(given, kErrorHandling);
+  const bool is_torchruns = value == kOfTorchrun && !text_or_empty(given, "TORCHELASTIC_RUN_ID").empty();
+  TORCH_CHECK_VALUE(
+      value.empty() || value == kCleanUpOnly || is_torchruns, kErrorHandling, "='", value,
+      "': LibTorch would end this process by a signal, or not at all, when another rank is lost; unset it, ",
+      "or set it to ", kCleanUpOnly);
+}
+
 void set_where_missing(const EnvironmentVariables& variables) {
   const EnvironmentVariables given = process_environment();
   for (const auto& [name, value] : variables) {
-    if (text_or_empty(given, name).empty()) {
+    if (text_or_empty(given, name).empty() || name == kErrorHandling) {
       c10::utils::set_env(name.c_str(), value.c_str());  // LibTorch's threads may read the environment meanwhile.
     }
   }

@@ -2,15 +2,17 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <exception>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <narrowcast/network_errors.h>
+#include "ops/collectives/broken_groups.h"
 #include "trainer/base/addresses.h"
 #include "trainer/base/process_limits.h"
 #include "trainer/ddp/process_group/backends.h"
-#include "trainer/ddp/process_group/rank_watch.h"
+#include "trainer/ddp/process_group/job_watch.h"
 #include "trainer/ddp/process_group/rendezvous.h"
 
 namespace narrowcast {
@@ -109,8 +111,10 @@ void shutdown_process_group(const std::string& group_name) {
 ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options)
     : group_(init_process_group(env, options)) {
   if (env.world_size > 1) {
-    watch_ = std::make_unique<RankWatch>(group_->getStore(),
-                                         RankWatch::Options{.rank = env.rank, .world_size = env.world_size});
+    const JobWatch::Options defaults;
+    watch_ =
+        std::make_unique<JobWatch>(group_, JobWatch::Options{.breaks_off = options.backend == kNcclBackend,
+                                                             .silence = std::min(defaults.silence, options.timeout)});
   }
 }
 
@@ -120,7 +124,7 @@ ProcessGroupScope::~ProcessGroupScope() {
   watch_.reset();
   try {
     if (std::uncaught_exceptions() > 0) {
-      group_->abort();
+      collectives::break_off(group_, "this rank has failed");  // If that was not done for a rank that is lost.
       c10d::unregister_process_group(group_->getGroupName());
     } else {
       shutdown_process_group(group_->getGroupName());
@@ -128,11 +132,19 @@ ProcessGroupScope::~ProcessGroupScope() {
   } catch (const c10::Error&) {
     // Shut down by hand before. Nothing is left to do, and a destructor has nobody to tell.
   }
+  collectives::forget_broken_off(group_);
 }
 
-void ProcessGroupScope::throw_explained(const c10::DistBackendError& error) const {
-  TORCH_CHECK_WITH(DistBackendError, watch_ == nullptr || !is_time_out(error), error.what_without_backtrace(), "; ",
-                   watch_->describe_others());
+void ProcessGroupScope::throw_if_broken_off() const {
+  if (watch_ != nullptr) {
+    watch_->throw_if_broken_off();
+  }
+}
+
+void ProcessGroupScope::throw_explained(const std::exception& error) const {
+  if (watch_ != nullptr) {
+    watch_->throw_explained(error);
+  }
 }
 
 }  // namespace narrowcast

@@ -24,6 +24,7 @@ constexpr milliseconds kUnansweringStore{2000};  // more than this, and it is ta
 
 std::string question_key(int64_t rank) { return c10::str("watch/question/", rank); }
 std::string answer_key(int64_t rank) { return c10::str("watch/answer/", rank); }
+std::string sign_key(int64_t rank) { return c10::str("watch/sign/", rank); }
 
 // The key's value; empty if there is none.
 std::string read(const StorePtr& store, const std::string& key) {
@@ -84,6 +85,33 @@ Result within(milliseconds limit, const std::function<Result()>& body, Result ot
   }
 }
 
+// Signs of life, and whether those of another rank have stopped. Time is counted in looks: a process that was stopped
+// itself does not blame others for it. A rank that has given no sign yet is none that has stopped.
+class Signs {
+ public:
+  explicit Signs(const RankWatch::Options& options) : options_(options) {}
+
+  void give_and_look_for(const StorePtr& store) {
+    if (options_.silence.count() == 0) {
+      return;
+    }
+    store->add(sign_key(options_.rank), 1);
+    const int64_t signs = store->add(sign_key(options_.watched), 0);
+    unchanged_ = signs == last_ ? unchanged_ + 1 : 0;
+    last_ = signs;
+    if (!is_told_ && signs > 0 && unchanged_ * options_.look_every >= options_.silence) {
+      is_told_ = true;
+      options_.on_silence();
+    }
+  }
+
+ private:
+  const RankWatch::Options options_;
+  int64_t last_ = 0;
+  int64_t unchanged_ = 0;  // looks
+  bool is_told_ = false;
+};
+
 }  // namespace
 
 // What the thread and its owner share; it lives as long as either.
@@ -99,7 +127,9 @@ struct RankWatch::Answering {
   }
 
   void answer_questions(const StorePtr& store, const Options& options) {
+    Signs signs(options);
     for (int64_t number = 0; !stops_within(options.look_every);) {
+      signs.give_and_look_for(store);
       if (store->check({question_key(options.rank)})) {
         store->deleteKey(question_key(options.rank));
         store->set(answer_key(options.rank), c10::str(number++, " ", describe_current_step(options.rank)));

@@ -3,12 +3,15 @@
 // In each process a thread looks into the job's store once per second for a question, on a connection of its own, and
 // answers it with what its rank is doing. A rank whose collective timed out asks all others. One that was stopped,
 // hangs as a whole, or is on a node that is gone does not answer; one that computes or waits elsewhere says so.
+//
+// The threads also tell in the store that they are there, and each may watch another rank for not doing so.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -22,6 +25,9 @@ class RankWatch {
     int64_t world_size = 1;
     std::chrono::milliseconds look_every{1000};
     std::chrono::milliseconds patience{3000};  // with ranks that do not answer
+    int64_t watched = 0;                       // the rank that is watched, if `silence` is not 0
+    std::chrono::milliseconds silence{0};      // so long without a sign of it, and
+    std::function<void()> on_silence = {};     // is called once, on the thread
   };
 
   // Starts the thread. `store` is one that the ranks of this attempt share, and can be cloned.

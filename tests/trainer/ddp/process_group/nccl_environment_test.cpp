@@ -37,6 +37,34 @@ TEST(NcclEnvironment, NamesTheInterfaceExactly) {
   EXPECT_THAT(environment_for({.interface = "lo"}), Contains(Pair("NCCL_SOCKET_IFNAME", "=lo")));
 }
 
+TEST(NcclEnvironment, LibTorchOnlyBreaksOffWhatFails) {
+  EXPECT_THAT(environment_for({}), Contains(Pair("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")));
+}
+
+TEST(NcclErrorHandling, IsRefusedIfItWouldEndTheProcessOrNothing) {
+  const char* const name = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+  EXPECT_NO_THROW(check_error_handling({}));
+  EXPECT_NO_THROW(check_error_handling({{name, ""}}));
+  EXPECT_NO_THROW(check_error_handling({{name, "2"}}));
+  EXPECT_NO_THROW(check_error_handling({{name, "1"}, {"TORCHELASTIC_RUN_ID", "none"}})) << "torchrun's own";
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] {
+              check_error_handling({{name, "1"}});
+            }),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING='1': LibTorch would end this process by a signal, or not at all, when "
+            "another rank is lost; unset it, or set it to 2");
+  for (const char* const value : {"0", "3", "yes"}) {
+    EXPECT_THROW(check_error_handling({{name, value}, {"TORCHELASTIC_RUN_ID", "none"}}), c10::ValueError) << value;
+  }
+}
+
+// It was checked before, and what torchrun gives every worker is not the user's.
+TEST(NcclErrorHandling, IsSetAlsoWhereTorchrunHasSetIt) {
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", 1);
+  set_where_missing(environment_for({}));
+  EXPECT_STREQ(std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "2");
+  ::unsetenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+}
+
 TEST(NcclGpu, IsNamedIfItIsTooOld) {
   EXPECT_EQ(testing::error_message<c10::ValueError>(
                 [] { check_capability({.number = 1, .name = "Tesla T4", .major = 7, .minor = 5}); }),

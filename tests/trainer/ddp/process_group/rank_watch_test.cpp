@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <narrowcast/network_errors.h>
@@ -56,6 +57,30 @@ TEST(RankWatchTest, ADeadThreadAnswersNobody) {
   const RankWatch rank0(store, rank_of_three(0, 100ms));
   { const RankWatch rank1(store, rank_of_three(1)); }
   EXPECT_THAT(rank0.describe_others(), ::testing::StartsWith("rank 1 does not answer"));
+}
+
+// Rank 1 gives signs, stops, and is told of once; rank 2 has given none yet.
+TEST(RankWatchTest, TellsOfSilence) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  std::promise<void> silent;
+  RankWatch::Options watching = rank_of_three(0);
+  watching.watched = 1;
+  watching.silence = 1s;
+  watching.on_silence = [&] { silent.set_value(); };  // Twice would throw.
+  RankWatch::Options watching_rank_2 = rank_of_three(1);
+  watching_rank_2.watched = 2;
+  watching_rank_2.silence = 1s;
+  watching_rank_2.on_silence = [] { FAIL(); };
+  const RankWatch rank0(store, watching);
+  std::future<void> told = silent.get_future();
+  {
+    const RankWatch rank1(store, watching_rank_2);
+    while (store->add("watch/sign/1", 0) < 3) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(told.wait_for(0ms), std::future_status::timeout);
+  }
+  EXPECT_EQ(told.wait_for(testing::kPatience), std::future_status::ready);
 }
 
 }  // namespace

@@ -5,17 +5,19 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <type_traits>
 #include <utility>
 
 #include <narrowcast/export.h>
 #include <narrowcast/worker_env.h>
 
 namespace narrowcast {
-class RankWatch;
+class JobWatch;
 }
 
 namespace NARROWCAST_EXPORT narrowcast {
@@ -61,7 +63,9 @@ void shutdown_process_group(const std::string& group_name = "0");
 
 // Owns the job's group from here to the end of a scope: init_process_group, then
 // shutdown_process_group. When an exception passes, NCCL's collectives are broken off
-// instead of waited for: the other ranks may never join them.
+// instead of waited for: the other ranks may never join them. With "nccl" they are
+// broken off as well when a rank is lost: as soon as its connections close, or after it
+// has given no sign for 30 s (or the time limit, if that is shorter).
 class ProcessGroupScope {
  public:
   // Joins the group as init_process_group does.
@@ -74,22 +78,33 @@ class ProcessGroupScope {
   const ProcessGroupPtr& group() const { return group_; }
 
   // Returns body(), the work of the job. If a collective in it times out, the error
-  // goes on to say what each other rank is doing, or that it does not answer.
+  // goes on to say what each other rank is doing, or that it does not answer. Once a
+  // rank is lost, what CUDA, NCCL or the network make of it in body() is the
+  // c10::DistBackendError "rank R: rank L is lost: REASON", and so is a return: what
+  // broken off collectives have left behind is no result.
   template <class Body>
   decltype(auto) run(Body&& body) const {
     try {
-      return std::forward<Body>(body)();
-    } catch (const c10::DistBackendError& error) {
+      if constexpr (std::is_void_v<std::invoke_result_t<Body>>) {
+        std::forward<Body>(body)();
+        throw_if_broken_off();
+      } else {
+        decltype(auto) result = std::forward<Body>(body)();
+        throw_if_broken_off();
+        return result;
+      }
+    } catch (const std::exception& error) {
       throw_explained(error);
       throw;
     }
   }
 
  private:
-  void throw_explained(const c10::DistBackendError& error) const;
+  void throw_if_broken_off() const;
+  void throw_explained(const std::exception& error) const;
 
   ProcessGroupPtr group_;
-  std::unique_ptr<RankWatch> watch_;  // none in a world of one
+  std::unique_ptr<JobWatch> watch_;  // none in a world of one
 };
 
 }  // namespace narrowcast

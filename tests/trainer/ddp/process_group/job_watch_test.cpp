@@ -1,0 +1,168 @@
+#include "trainer/ddp/process_group/job_watch.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include "ops/collectives/broken_groups.h"
+#include "tests/support/breakable_group.h"
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+#include "trainer/base/program/failure.h"
+
+namespace narrowcast {
+namespace {
+
+using namespace std::chrono_literals;
+using collectives::SplitGroup;
+using testing::BreakablePtr;
+using testing::error_message;
+using testing::run_ranks;
+
+constexpr const char* kLoss = "rank 0: rank 1 is lost: it has closed its connections";
+
+using testing::Death;
+
+JobWatch::Options breaking_off() { return {.breaks_off = true, .settling = testing::kPatience}; }
+
+// Two ranks that watch over a job; rank 1 ends as if its process had died, rank 0 calls `body`.
+template <class Body>
+void lose_rank_1(const Body& body, const JobWatch::Options& options = breaking_off()) {
+  EXPECT_THROW(run_ranks(2,
+                         [&](int64_t rank, const auto& group) {
+                           const BreakablePtr of_gpu = testing::add_breakable(group);
+                           const JobWatch watch(group, options);
+                           if (rank == 1) {
+                             throw Death();
+                           }
+                           body(watch, group, of_gpu);
+                           collectives::forget_broken_off(group);
+                         }),
+               Death);
+}
+
+// As ProcessGroupScope has it, in a program.
+template <class Body>
+int exit_code_of(const JobWatch& watch, const Body& body) {
+  return program::run_program("narrowcast-train", [&]() -> int {
+    try {
+      body();
+      watch.throw_if_broken_off();
+      return program::kSuccess;
+    } catch (const std::exception& error) {
+      watch.throw_explained(error);
+      throw;
+    }
+  });
+}
+
+TEST(JobWatchTest, ALossBreaksOffEveryGroupOnceAndReleasesWhoWaits) {
+  lose_rank_1([](const JobWatch& watch, const ProcessGroupPtr& group, const BreakablePtr& of_gpu) {
+    const auto [node, of_node] = testing::breakable_group();
+    const SplitGroup split(group, node);
+    ::testing::internal::CaptureStderr();
+    const int code = exit_code_of(watch, [&, &of_node = of_node] {
+      EXPECT_TRUE(of_node->wait_for_abort());
+      TORCH_CHECK(false, "CUDA error: unspecified launch failure");  // What a GPU may say then.
+    });
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), std::string("narrowcast-train: ") + kLoss + "\n");
+    EXPECT_EQ(code, program::kPeerFailed);
+    EXPECT_TRUE(of_gpu->wait_for_abort());
+    EXPECT_EQ(of_gpu->aborts(), 1);
+    EXPECT_EQ(of_node->aborts(), 1);
+  });
+}
+
+TEST(JobWatchTest, ALossIsWhatErrorsOfNetworkAndGpuMean) {
+  lose_rank_1([](const JobWatch& watch, const ProcessGroupPtr& /*group*/, const BreakablePtr& of_gpu) {
+    // The first one may come before the news.
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] {
+                watch.throw_explained(c10::DistBackendError("rank 0: backward pass failed: NCCL error", ""));
+              }),
+              kLoss);
+    EXPECT_TRUE(of_gpu->wait_for_abort());
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_explained(c10::Error("CUDA error", "")); }),
+              kLoss);
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_explained(std::runtime_error("gloo")); }), kLoss);
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_if_broken_off(); }), kLoss);
+  });
+}
+
+TEST(JobWatchTest, ErrorsOfOnesOwnStayWhatTheyAre) {
+  lose_rank_1([](const JobWatch& watch, const ProcessGroupPtr& /*group*/, const BreakablePtr& of_gpu) {
+    EXPECT_TRUE(of_gpu->wait_for_abort());
+    EXPECT_NO_THROW(watch.throw_explained(c10::ValueError("--steps", "")));
+    EXPECT_NO_THROW(watch.throw_explained(OutputError("disk full", "")));
+    EXPECT_NO_THROW(watch.throw_explained(CorruptInputError("bad file", "")));
+    EXPECT_NO_THROW(watch.throw_explained(std::bad_alloc()));
+  });
+}
+
+// What was read from a GPU after the loss is no result.
+TEST(JobWatchTest, AReturnAfterALossIsNone) {
+  lose_rank_1([](const JobWatch& watch, const ProcessGroupPtr& /*group*/, const BreakablePtr& of_gpu) {
+    EXPECT_EQ(exit_code_of(watch, [&] { EXPECT_TRUE(of_gpu->wait_for_abort()); }), program::kPeerFailed);
+  });
+}
+
+TEST(JobWatchTest, BreaksNothingOffThatEndsByItself) {
+  lose_rank_1(
+      [](const JobWatch& watch, const ProcessGroupPtr& group, const BreakablePtr& of_gpu) {
+        std::vector<at::Tensor> nothing = {at::zeros({1})};
+        EXPECT_ANY_THROW(group->recv(nothing, 1, 7)->wait());
+        EXPECT_NO_THROW(watch.throw_explained(c10::DistBackendError("rank 0: recv failed: closed", "")));
+        EXPECT_NO_THROW(watch.throw_if_broken_off());
+        EXPECT_EQ(of_gpu->aborts(), 0);
+      },
+      {.breaks_off = false});
+}
+
+// Rank 1 is there, but its watch is not: as if its process were stopped. It gives a sign before.
+TEST(JobWatchTest, ARankWithoutASignIsLost) {
+  run_ranks(2, [](int64_t rank, const auto& group) {
+    const BreakablePtr of_gpu = testing::add_breakable(group);
+    JobWatch::Options options = breaking_off();
+    options.look_every = 5ms;
+    options.silence = 1s;
+    if (rank == 1) {
+      group->getStore()->add("watch/sign/1", 1);
+      const LossWatch ring(group->getBackend(c10::DeviceType::CPU), [](int64_t, const std::string&) {});
+      testing::wait_for_ranks(group);
+      return;
+    }
+    const JobWatch watch(group, options);
+    EXPECT_TRUE(of_gpu->wait_for_abort());
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_if_broken_off(); }),
+              "rank 0: rank 1 is lost: it has given no sign for 1 s");
+    testing::wait_for_ranks(group);
+    collectives::forget_broken_off(group);
+  });
+}
+
+// A backend that has ended its collectives itself cannot say who was late; ranks that are asked can.
+TEST(JobWatchTest, ATimeOutOfABackendIsToldWithWhatTheOthersDo) {
+  run_ranks(2, [](int64_t rank, const auto& group) {
+    const BreakablePtr of_gpu = testing::add_breakable(group);
+    JobWatch::Options options = breaking_off();
+    options.settling = 1ms;
+    options.look_every = 5ms;
+    const JobWatch watch(group, options);
+    if (rank == 0) {
+      of_gpu->error = c10d::ErrorType::TIMEOUT;
+      EXPECT_EQ(error_message<c10::DistBackendError>(
+                    [&] { watch.throw_explained(c10::DistBackendError("NCCL communicator was aborted", "")); }),
+                "rank 0: a collective timed out; rank 1 is in no collective");
+    }
+    testing::wait_for_ranks(group);
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast

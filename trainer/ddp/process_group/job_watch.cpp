@@ -1,0 +1,74 @@
+#include "trainer/ddp/process_group/job_watch.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <typeinfo>
+#include <utility>
+
+#include <narrowcast/network_errors.h>
+#include "ops/collectives/broken_groups.h"
+#include "ops/error_message.h"
+
+namespace narrowcast {
+namespace {
+
+// What NCCL, CUDA, Gloo or LibTorch throw where a collective was broken off. An error that names an argument, a file
+// or memory is not of that kind.
+bool may_follow_from_a_loss(const std::exception& error) {
+  const bool is_of_network = dynamic_cast<const c10::DistError*>(&error) != nullptr;
+  const bool is_of_gpu = dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
+  const bool is_plain = typeid(error) == typeid(c10::Error);
+  const bool is_of_gloo = dynamic_cast<const std::runtime_error*>(&error) != nullptr &&
+                          dynamic_cast<const std::system_error*>(&error) == nullptr;  // files
+  return is_of_network || is_of_gpu || is_plain || is_of_gloo;
+}
+
+}  // namespace
+
+JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::move(group)), options_(options) {
+  const int64_t rank = group_->getRank();
+  RankWatch::Options of_ranks = {.rank = rank, .world_size = group_->getSize(), .look_every = options.look_every};
+  if (options.breaks_off) {
+    losses_ = std::make_unique<LossWatch>(
+        group_->getBackend(c10::DeviceType::CPU), [group = group_, rank](int64_t lost, const std::string& how) {
+          collectives::break_off(group, c10::str("rank ", rank, ": rank ", lost, " is lost: ", how));
+        });
+    of_ranks.watched = losses_->next();
+    of_ranks.silence = options.silence;
+    of_ranks.on_silence = losses_->on_silence(options.silence);
+  }
+  ranks_ = std::make_unique<RankWatch>(group_->getStore(), of_ranks);
+}
+
+// The farewell comes before signs of life end.
+JobWatch::~JobWatch() {
+  losses_.reset();
+  ranks_.reset();
+}
+
+void JobWatch::throw_if_broken_off() const {
+  if (losses_ == nullptr) {
+    return;
+  }
+  const std::string why = collectives::why_broken_off(group_);
+  TORCH_CHECK_WITH(DistBackendError, why.empty(), why);
+  const std::string failure = collectives::failure_in_backends(group_);
+  TORCH_CHECK_WITH(DistBackendError, failure.empty(), "rank ", group_->getRank(), ": ", failure, "; ",
+                   ranks_->describe_others());
+}
+
+void JobWatch::throw_explained(const std::exception& error) const {
+  if (losses_ != nullptr && may_follow_from_a_loss(error)) {
+    if (dynamic_cast<const c10::DistError*>(&error) != nullptr) {
+      losses_->wait_for_loss(options_.settling);  // A backend may notice first, and cannot tell who it was.
+    }
+    throw_if_broken_off();
+  }
+  TORCH_CHECK_WITH(DistBackendError, !is_time_out(error), error_message(error), "; ", ranks_->describe_others());
+}
+
+}  // namespace narrowcast
