@@ -1,6 +1,7 @@
 #include "hooks/levels.h"
 
 #include <ATen/ops/tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <string>
@@ -171,14 +172,30 @@ collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOpti
   return link;
 }
 
+namespace {
+
+// Whose messages are measured: the CPU's, or this rank's GPU's. None where something else than NCCL moves those.
+std::optional<at::Device> measured_device(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  if (!collectives::moves_tensors_on(at::kCUDA, group)) {
+    return at::kCPU;
+  }
+  if (!collectives::gpu::group_maker(group)) {
+    return std::nullopt;
+  }
+  const std::optional<at::Device> bound = group->getBackend(at::kCUDA)->getBoundDeviceId();
+  return bound ? bound : c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
+}
+
+}  // namespace
+
 collectives::Link find_hook_link(const HookOptions& options, const NodeLayout& layout) {
   collectives::Link link;
-  const bool on_gpus = collectives::moves_tensors_on(at::kCUDA, options.process_group);
-  if (!gives_link(options.wire) && layout.world_size() > 1 && !on_gpus) {
-    link = *collectives::find_link(options.process_group, layout);
+  const std::optional<at::Device> device = measured_device(options.process_group);
+  if (!gives_link(options.wire) && layout.world_size() > 1 && device) {
+    link = *collectives::find_link(options.process_group, layout, *device);
   }
   if (layout.nodes() > 1) {
-    const LinkCost unknown = on_gpus ? LinkCost::of_gpus(layout.segments()) : LinkCost{};
+    const LinkCost unknown = device ? LinkCost{} : LinkCost::of_gpus(layout.segments());
     link.between_nodes = with_given_link(link.between_nodes.value_or(unknown), options.wire, layout);
   }
   return link;

@@ -57,8 +57,8 @@ collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOpti
                                       const node::NodeLayout& layout);
 
 // The link over which ranks exchange with that layout: as the options say, and else as measured, a collective then,
-// once for each group. Groups that move tensors on GPUs are not measured so far: what the options leave open is
-// LinkCost::of_gpus there, and nothing is known within a node.
+// once for each group, by messages on GPUs where the group moves those by NCCL. Where it moves them by something else
+// nothing is measured: what the options leave open is LinkCost::of_gpus, and nothing is known within a node.
 collectives::Link find_hook_link(const HookOptions& options, const node::NodeLayout& layout);
 
 // The link between nodes of a hook whose arrays go in one hop or in two by what sending costs. With up to two nodes one

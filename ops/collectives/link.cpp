@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "ops/collectives/group.h"
+#include "ops/collectives/link_probe.h"
+#include "ops/collectives/stream_link.h"
 #include "ops/engine/engine.h"
 #include "ops/median.h"
 #include "ops/node/find_nodes.h"
@@ -21,7 +23,6 @@ using node::NodeLayout;
 using Clock = std::chrono::steady_clock;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-constexpr const char* kMeasuring = "measuring the link";
 constexpr int64_t kPingBytes = engine::Transport::kLeastBytes;
 constexpr double kMostGrowth = 4;  // A message is at most so many times as long as the one before.
 constexpr double kMargin = 1.25;   // The time of a message that is just long enough varies.
@@ -38,7 +39,7 @@ class PingJob final : public engine::Job {
     }
   }
 
-  std::string name() const override { return kMeasuring; }
+  std::string name() const override { return kMeasuringLink; }
   int64_t advances() const override { return 2 * pings_; }
 
   void start(engine::Transport& transport) override {
@@ -94,7 +95,7 @@ class BulkJob final : public engine::Job {
         sent_(at::zeros({peers ? bytes : 0}, at::kByte)),
         received_(at::zeros({peers ? bytes : 0}, at::kByte)) {}
 
-  std::string name() const override { return kMeasuring; }
+  std::string name() const override { return kMeasuringLink; }
 
   int64_t advances() const override { return 0; }
 
@@ -127,31 +128,36 @@ class BulkJob final : public engine::Job {
   double seconds_ = 0;
 };
 
-// One rank's part. Every figure is agreed on before the next message, whose size depends on it; so the ranks also begin
+// Messages of the CPU. Every figure is agreed on before the next one, whose size depends on it; so the ranks also begin
 // together.
-class Measurement {
+class EngineProbe final : public LinkProbe {
  public:
-  Measurement(const Group& group, const std::optional<LinkPeers>& peers)
+  EngineProbe(const Group& group, const std::optional<LinkPeers>& peers)
       : group_(group), peers_(peers), engine_(engine::Engine::for_group(group)) {}
 
-  double seconds_per_hop(int64_t pings) {
+  double seconds_per_hop(int64_t pings) override {
     const auto job = std::make_shared<PingJob>(peers_, pings);
     engine_->submit(job)->waitAndThrow();
+    payload_bytes_sent_ += peers_ ? 2 * pings * kPingBytes : 0;
     return most_of_any_rank(job->seconds_per_hop());
   }
 
-  double seconds_of_message(int64_t bytes) {
+  double seconds_of_message(int64_t bytes) override {
     const auto job = std::make_shared<BulkJob>(peers_, bytes);
     engine_->submit(job)->waitAndThrow();
+    payload_bytes_sent_ += peers_ ? bytes : 0;
     return most_of_any_rank(job->seconds());
   }
 
+  int64_t payload_bytes_sent() const override { return payload_bytes_sent_; }
+
  private:
-  double most_of_any_rank(double seconds) const { return greatest_of_ranks(group_, kMeasuring, {seconds})[0]; }
+  double most_of_any_rank(double seconds) const { return greatest_of_ranks(group_, kMeasuringLink, {seconds})[0]; }
 
   const Group group_;
   const std::optional<LinkPeers> peers_;
   const std::shared_ptr<engine::Engine> engine_;
+  int64_t payload_bytes_sent_ = 0;
 };
 
 std::optional<LinkPeers> peers_between_nodes(const NodeLayout& layout, int64_t rank) {
@@ -196,16 +202,13 @@ int64_t measuring_bytes_sent(const Group& group) { return counter_of(group)->byt
 
 void count_measuring_bytes(const Group& group, int64_t bytes) { counter_of(group)->bytes += bytes; }
 
-LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers, const LinkEffort& effort) {
-  Measurement measurement(group, peers);
+LinkRates measure_by(LinkProbe& probe, const LinkEffort& effort) {
   LinkRates rates;
-  rates.cost.seconds_per_hop = measurement.seconds_per_hop(effort.pings);
+  rates.cost.seconds_per_hop = probe.seconds_per_hop(effort.pings);
   int64_t bytes = effort.least_bytes;
   std::vector<double> seconds;  // Messages of that size took these.
-  int64_t sent = 2 * effort.pings * kPingBytes;
   for (bool is_growing = true; is_growing || static_cast<int64_t>(seconds.size()) < effort.messages;) {
-    seconds.push_back(measurement.seconds_of_message(bytes));
-    sent += bytes;
+    seconds.push_back(probe.seconds_of_message(bytes));
     is_growing = is_growing && seconds.back() < effort.message_seconds && bytes < effort.most_bytes;
     if (is_growing) {
       const double growth = std::min(kMostGrowth, kMargin * effort.message_seconds / seconds.back());
@@ -215,18 +218,23 @@ LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers
   }
   rates.cost.seconds_per_byte = median(seconds) / static_cast<double>(bytes);
   rates.message_bytes = bytes;
-  rates.payload_bytes_sent = peers ? sent : 0;
+  rates.payload_bytes_sent = probe.payload_bytes_sent();
   return rates;
 }
 
-std::shared_ptr<const Link> find_link(const Group& group, const NodeLayout& layout) {
+LinkRates measure_link(const Group& group, const std::optional<LinkPeers>& peers, const LinkEffort& effort) {
+  EngineProbe probe(group, peers);
+  return measure_by(probe, effort);
+}
+
+std::shared_ptr<const Link> find_link(const Group& group, const NodeLayout& layout, at::Device device) {
   static node::KeptByGroup<NodeLayout, Link> kept;
   if (auto known = kept.find(group, layout)) {
     return known;
   }
   const int64_t rank = group->getRank();
   const auto measure = [&](const std::optional<LinkPeers>& peers) {
-    const LinkRates rates = measure_link(group, peers);
+    const LinkRates rates = device.is_cpu() ? measure_link(group, peers) : measure_link_on_stream(group, device, peers);
     count_measuring_bytes(group, rates.payload_bytes_sent);
     return rates.cost;
   };

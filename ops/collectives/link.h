@@ -1,6 +1,7 @@
 // What it costs to send between the ranks of a group, measured.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct LinkCost {
 
   // The seconds per byte of one of `sharers` ranks that send over a card of `gbit` Gbit/s at once, and the inverse.
   static double seconds_per_byte_of(double gbit, int64_t sharers) { return 8e-9 * static_cast<double>(sharers) / gbit; }
-  // Between nodes of GPUs, which nobody has measured: a small collective of NCCL's, and a card of 400 Gbit/s that so
+  // Between nodes of GPUs where nothing can be measured: a small collective of NCCL's, and a card of 400 Gbit/s that so
   // many ranks send over at once.
   static LinkCost of_gpus(int64_t sharers) { return {20e-6, seconds_per_byte_of(400, sharers)}; }
 
@@ -67,10 +68,11 @@ struct Link {
   std::optional<LinkCost> within_node;
 };
 
-// A collective, as measure_link, the first time; kept for that layout as long as the group lives. Each node sends to
-// the one half of all nodes further: where every rank is taken for a node, neighbours may share a machine.
+// A collective, as measure_link, or on another `device` than the CPU as measure_link_on_stream (stream_link.h), the
+// first time; kept for that layout as long as the group lives. Each node sends to the one half of all nodes further:
+// where every rank is taken for a node, neighbours may share a machine.
 NARROWCAST_EXPORT std::shared_ptr<const Link> find_link(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                                        const node::NodeLayout& layout);
+                                                        const node::NodeLayout& layout, at::Device device = at::kCPU);
 
 // Payload that this rank has sent over the group to measure: links, and what exchanges take. It is no gradient, and so
 // in no hook's count. Thread-safe.

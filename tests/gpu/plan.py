@@ -21,7 +21,7 @@ BENCHES = ["narrowcast_cuda_wire_bench", "narrowcast_cuda_reference_bench"]
 
 # The first phase whose expression a suite's name matches has it; "rest" has what is left.
 PHASE_OF_SUITE = [
-    ("hooks", r"^ops\.Cuda(QuantizedAllReduce|AutoQuantize|DecodingWork)"),
+    ("hooks", r"^ops\.Cuda(QuantizedAllReduce|AutoQuantize|DecodingWork|StreamLink)"),
     ("operators", r"^ops\."),
     ("rest", r"OfFour|OverNodes|Peers"),
     ("hooks", r"^(hooks|ddp|programs)\."),

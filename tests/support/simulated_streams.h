@@ -9,11 +9,13 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace narrowcast::testing {
 
@@ -95,6 +97,13 @@ class SimulatedGuard final : public c10::impl::DeviceGuardImplInterface {
     SimulatedStreams::state().done[stream.id()].merge(Works(*static_cast<Works*>(event)));
   }
   bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {}
+  // A millisecond for each work that is done at the second event and not yet at the first.
+  double elapsedTime(void* first, void* second, c10::DeviceIndex) const override {
+    const Works& before = *static_cast<Works*>(first);
+    const Works& done = *static_cast<Works*>(second);
+    return static_cast<double>(std::ranges::count_if(done, [&](const auto& work) { return !before.contains(work); }));
+  }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Works*>(event); }
 
  private:
@@ -102,11 +111,16 @@ class SimulatedGuard final : public c10::impl::DeviceGuardImplInterface {
   static c10::Stream stream(c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, kSimulatedDevice, id); }
 };
 
-C10_REGISTER_GUARD_IMPL(FPGA, SimulatedGuard)
+// Once in a program, however many files include this.
+inline const c10::impl::DeviceGuardImplRegistrar kSimulatedGuard(kSimulated,
+                                                                 std::make_unique<SimulatedGuard>().release());
 
 // The allocator's business, of which there is none.
-TORCH_LIBRARY_IMPL(aten, FPGA, library) {
-  library.impl("record_stream", [](at::Tensor&, at::Stream) {});
-}
+inline const std::unique_ptr<torch::Library> kSimulatedOperators = [] {
+  auto library =
+      std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::FPGA, __FILE__, __LINE__);
+  library->impl("record_stream", [](at::Tensor&, at::Stream) {});
+  return library;
+}();
 
 }  // namespace narrowcast::testing
