@@ -86,8 +86,8 @@ int64_t most_square_rows(int64_t numel) {
 
 }  // namespace
 
-GradientBuckets::GradientBuckets(int64_t numel, int64_t count, uint64_t seed)
-    : gradients_(at::randn({numel}, at::detail::createCPUGenerator(seed)) * kGradientSize) {
+GradientBuckets::GradientBuckets(int64_t numel, int64_t count, uint64_t seed, at::Device device)
+    : gradients_((at::randn({numel}, at::detail::createCPUGenerator(seed)) * kGradientSize).to(device)) {
   const int64_t rows = most_square_rows(numel);
   for (int64_t i = 0; i < count; ++i) {
     buffers_.push_back(at::empty_like(gradients_));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
@@ -19,9 +20,9 @@ namespace narrowcast::hooks {
 // as square as its size allows, and all hold the same gradients.
 class GradientBuckets {
  public:
-  // `count` buckets of `numel` float32 elements, not filled yet. The gradients are normal numbers of mean 0 and
-  // standard deviation 0.001, drawn with `seed`, which ranks choose each their own.
-  GradientBuckets(int64_t numel, int64_t count, uint64_t seed);
+  // `count` buckets of `numel` float32 elements on `device`, not filled yet. The gradients are normal numbers of mean 0
+  // and standard deviation 0.001, the same on all devices, drawn with `seed`, which ranks choose each their own.
+  GradientBuckets(int64_t numel, int64_t count, uint64_t seed, at::Device device = at::kCPU);
 
   // What each bucket is filled with, float32 [numel].
   const at::Tensor& gradients() const { return gradients_; }
@@ -33,7 +34,7 @@ class GradientBuckets {
   void fill() const;
 
   // Hands out all buckets to the hook, waits for all results and, as the Reducer does, copies those that are not the
-  // bucket itself into it. Throws what the hook throws.
+  // bucket itself into it. On a GPU its current stream waits, not the host. Throws what the hook throws.
   void average(CommHook& hook) const;
 
  private:

@@ -51,7 +51,8 @@ ABSL_FLAG(std::vector<std::string>, buckets, words(kDefaults.buckets), "Numbers 
 ABSL_FLAG(int64_t, iterations, kDefaults.iterations, "Measured iterations of each hook in each case.");
 ABSL_FLAG(int64_t, warmup_iterations, kDefaults.warmup_iterations, "Iterations before them.");
 ABSL_FLAG(bool, link, kDefaults.link, "Measure the link between neighbouring ranks.");
-ABSL_FLAG(bool, kernels, kDefaults.kernels, "Measure the kernels of the wire formats, on rank 0's machine.");
+ABSL_FLAG(bool, kernels, kDefaults.kernels,
+          "Measure the kernels of the wire formats, with one thread of rank 0 or on its GPU.");
 ABSL_FLAG(bool, check, kDefaults.check,
           "Compare each hook's mean with the exact one, once for each size; as -c of nccl-tests.");
 ABSL_FLAG(std::string, json, "", "File for the results as JSON, replaced if it is there; see docs/benchmarking.md.");
@@ -70,13 +71,15 @@ narrowcast::program::Description description() {
           .groups = {{"What is measured",
                       {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
                        "warmup_iterations", "check", "link", "link_gbit", "link_us", "kernels", "list_hooks"}},
-                     {"How", {"levels", "node_size", "json", "report", "threads", "timeout_seconds"}},
+                     {"How", {"device", "levels", "node_size", "json", "report", "threads", "timeout_seconds"}},
                      {"Place in the job", narrowcast::worker_flags()}},
           .examples = {{"every hook, between four processes of this machine",
                         "narrowcast-run --nproc_per_node=4 narrowcast-bench"},
                        {"one of eight machines, under torchrun",
                         "torchrun --nnodes=8 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29400 "
                         "--no-python narrowcast-bench"},
+                       {"two ranks that share this machine's first GPU",
+                        "narrowcast-run --nproc_per_node=2 narrowcast-bench --device=cuda:0"},
                        {"some hooks, smaller buckets, on a link of 10 Gbit/s",
                         "narrowcast-run --nproc_per_node=2 narrowcast-bench --hooks=bf16_compress,quantize_per_channel "
                         "--bucket_mib=1,25 --buckets=1 --link_gbit=10"},
@@ -96,6 +99,7 @@ auto given(const CommandLine& line, const char* name, const Flag& flag) {
 BenchOptions read_options(const CommandLine& line) {
   BenchOptions options;
   options.version = NARROWCAST_VERSION;
+  options.device = absl::GetFlag(FLAGS_device);
   options.hooks = absl::GetFlag(FLAGS_hooks);
   options.bucket_mib = narrowcast::bench::parse_numbers("bucket_mib", absl::GetFlag(FLAGS_bucket_mib));
   options.sizes = narrowcast::bench::read_size_range({.min_bytes = given(line, "min_bytes", FLAGS_min_bytes),

@@ -4,9 +4,7 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <string>
 
 #include <narrowcast/hooks.h>
@@ -24,13 +22,6 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// Sees the GPUs that this process sees.
-std::map<std::string, std::string> with_gpus(std::map<std::string, std::string> environment) {
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  environment["CUDA_VISIBLE_DEVICES"] = visible == nullptr ? "" : visible;
-  return environment;
-}
 
 class NarrowcastTrainCudaTest : public ::testing::Test {
  protected:

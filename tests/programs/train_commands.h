@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -33,6 +34,13 @@ inline Words small_gpt() {
 // One process alone, whatever started the test.
 inline std::map<std::string, std::string> alone() {
   return {{"RANK", ""}, {"WORLD_SIZE", ""}, {"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", ""}, {"OMP_NUM_THREADS", "1"}};
+}
+
+// Sees the GPUs that this process sees.
+inline std::map<std::string, std::string> with_gpus(std::map<std::string, std::string> environment) {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  environment["CUDA_VISIBLE_DEVICES"] = visible == nullptr ? "" : visible;
+  return environment;
 }
 
 inline ProgramEnd train_alone(const Words& flags) { return run_to_end(Words{kNarrowcastTrain} + flags, alone()); }

@@ -1,13 +1,11 @@
 #include "trainer/train/bench/measurements.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -18,72 +16,14 @@
 #include "hooks/exchange_cost.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
-#include "ops/cpu/wire/wire_kernels.h"
+#include "ops/collectives/stream_link.h"
+#include "ops/device_laps.h"
 #include "ops/median.h"
+#include "trainer/train/training/device.h"
 #include "trainer/train/training/evaluation.h"
 
 namespace narrowcast::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-double seconds_of(const std::function<void()>& run) {
-  const auto begin = Clock::now();
-  run();
-  return seconds_since(begin);
-}
-
-// Gradients, and staging buffers for what becomes of them in any format.
-struct Arrays {
-  explicit Arrays(int64_t elements)
-      : gradients(static_cast<size_t>(elements)),
-        decoded(gradients.size()),
-        zeros(gradients.size()),
-        message(gradients.size() * sizeof(float)) {
-    uint32_t random = 1;
-    for (float& gradient : gradients) {
-      random = random * 1664525U + 1013904223U;
-      gradient = (static_cast<float>(random >> 8) * 0x1p-24F - 0.5F) * 1e-3F;
-    }
-  }
-  int64_t size() const { return static_cast<int64_t>(gradients.size()); }
-
-  std::vector<float> gradients;
-  std::vector<float> decoded;
-  std::vector<float> zeros;
-  std::vector<uint8_t> message;
-};
-
-// The search for a byte that is not there: the C library reads with the widest vectors.
-void read_all(const std::vector<float>& zeros) {
-  const void* const found = std::memchr(zeros.data(), 1, zeros.size() * sizeof(float));
-  TORCH_INTERNAL_ASSERT(found == nullptr);
-}
-
-// Seconds of each turn.
-struct Turns {
-  std::vector<double> read;
-  std::vector<double> encode;
-  std::vector<double> decode;
-};
-
-Turns time_kernels(Arrays& arrays, WireFormat format, int64_t turns) {
-  const auto encode = [&] {
-    cpu::wire_encode<float>(format, {arrays.gradients.data(), arrays.size()}, {}, arrays.message.data());
-  };
-  const auto decode = [&] { cpu::wire_decode(format, arrays.message.data(), arrays.size(), arrays.decoded.data()); };
-  encode();
-  decode();
-  Turns seconds;
-  for (int64_t turn = 0; turn < turns; ++turn) {
-    seconds.read.push_back(seconds_of([&] { read_all(arrays.zeros); }));
-    seconds.encode.push_back(seconds_of(encode));
-    seconds.decode.push_back(seconds_of(decode));
-  }
-  return seconds;
-}
 
 // A hook and its times on this rank.
 struct Entry {
@@ -101,17 +41,31 @@ std::vector<Entry> make_entries(const ProcessGroupPtr& group, const HookWorkload
   return entries;
 }
 
+// Ranks whose hosts begin together still enqueue at different times: on a GPU each stream waits for all.
+void start_together(const ProcessGroupPtr& group, at::Device device) {
+  constexpr const char* kStarting = "starting to measure a hook";
+  training::wait_for_device(device);
+  barrier(group, kStarting);
+  if (!device.is_cpu()) {
+    training::sum_over_ranks(group, at::zeros({1}, device), kStarting);
+  }
+}
+
 double milliseconds_of_step(const ProcessGroupPtr& group, hooks::CommHook& hook,
                             const hooks::GradientBuckets& buckets) {
+  const at::Device device = buckets.gradients().device();
   buckets.fill();
-  barrier(group, "starting to measure a hook");
-  const auto begin = Clock::now();
+  start_together(group, device);
+  DeviceLaps laps(device);
+  laps.mark();
   buckets.average(hook);
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  laps.mark();
+  return 1e3 * laps.take()[0];
 }
 
 void take_turns(const ProcessGroupPtr& group, const HookWorkload& workload, std::vector<Entry>& entries) {
-  const hooks::GradientBuckets buckets(workload.numel, workload.buckets, static_cast<uint64_t>(group->getRank()));
+  const hooks::GradientBuckets buckets(workload.numel, workload.buckets, static_cast<uint64_t>(group->getRank()),
+                                       workload.device);
   for (int64_t iteration = 0; iteration < workload.warmup_iterations + workload.iterations; ++iteration) {
     for (size_t turn = 0; turn < entries.size(); ++turn) {
       Entry& entry = entries[(turn + static_cast<size_t>(iteration)) % entries.size()];
@@ -152,8 +106,8 @@ HookTime summarize(const ProcessGroupPtr& group, const HookWorkload& workload, c
 // Averages one bucket after the other, and compares each with the exact mean.
 class ExactnessRun {
  public:
-  ExactnessRun(const ProcessGroupPtr& group, int64_t numel)
-      : group_(group), buckets_(numel, 1, static_cast<uint64_t>(group->getRank())) {
+  ExactnessRun(const ProcessGroupPtr& group, int64_t numel, at::Device device)
+      : group_(group), buckets_(numel, 1, static_cast<uint64_t>(group->getRank()), device) {
     mean_ = sum_over_ranks(buckets_.gradients().to(at::kDouble)).div_(group->getSize());
     squares_of_mean_ = mean_.square().sum().item<double>();
   }
@@ -203,26 +157,13 @@ class ExactnessRun {
 
 }  // namespace
 
-KernelRates measure_kernels(const KernelOptions& options) {
-  Arrays arrays(options.elements);
-  const double gigabytes = 4e-9 * static_cast<double>(options.elements);
-  KernelRates rates;
-  std::vector<double> reads;
-  for (const WireFormat format : kWireFormats) {
-    const Turns seconds = time_kernels(arrays, format, options.turns);
-    reads.insert(reads.end(), seconds.read.begin(), seconds.read.end());
-    rates.formats.push_back(
-        {.format = format, .encode = gigabytes / median(seconds.encode), .decode = gigabytes / median(seconds.decode)});
-  }
-  rates.memory_read = gigabytes / median(reads);
-  return rates;
-}
-
-LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffort& effort) {
+LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffort& effort, at::Device device) {
   const int64_t ranks = group->getSize();
   const int64_t rank = group->getRank();
   const collectives::LinkPeers neighbours{(rank + 1) % ranks, (rank + ranks - 1) % ranks};
-  const collectives::LinkRates rates = collectives::measure_link(group, neighbours, effort);
+  const collectives::LinkRates rates = device.is_cpu()
+                                           ? collectives::measure_link(group, neighbours, effort)
+                                           : collectives::measure_link_on_stream(group, device, neighbours, effort);
   return {.gbit_per_second = rates.cost.gbit(),
           .message_bytes = rates.message_bytes,
           .round_trip_us = 2e6 * rates.cost.seconds_per_hop,
@@ -249,8 +190,8 @@ HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& worklo
 }
 
 Exactness measure_exactness(const ProcessGroupPtr& group, const std::vector<std::string>& names, int64_t numel,
-                            const hooks::WireOptions& wire) {
-  ExactnessRun run(group, numel);
+                            const hooks::WireOptions& wire, at::Device device) {
+  ExactnessRun run(group, numel, device);
   Exactness exactness;
   for (const std::string& name : names) {
     if (hooks::hook_row(name).approximates()) continue;

@@ -70,6 +70,15 @@ std::optional<double> share_of_link(const BenchResults& results, const HookTime&
   return milliseconds / time.median_ms;
 }
 
+double share_of_memory(const KernelRates& kernels, WireFormat format, double rate) {
+  if (kernels.device == c10::DeviceType::CPU) {
+    return rate / kernels.memory;
+  }
+  constexpr int64_t kMany = int64_t{1} << 20;  // Elements, of whole blocks.
+  const double in_float32 = static_cast<double>(encoded_size(kMany, WireFormat::kFp32));
+  return rate * (1 + static_cast<double>(encoded_size(kMany, format)) / in_float32) / kernels.memory;
+}
+
 std::vector<HookFit> fit_hooks(const BenchResults& results) {
   std::vector<std::pair<const HookTime*, std::vector<Point>>> series;  // the first time of each, and all points
   std::map<std::pair<std::string, int64_t>, size_t> index;
@@ -105,7 +114,8 @@ json kernels_json(const KernelRates& kernels) {
     formats[std::string(to_string(format.format))] = {{"encode_gb_per_second", format.encode},
                                                       {"decode_gb_per_second", format.decode}};
   }
-  return {{"memory_read_gb_per_second", kernels.memory_read}, {"formats", formats}};
+  const bool on_cpu = kernels.device == c10::DeviceType::CPU;
+  return {{on_cpu ? "memory_read_gb_per_second" : "memory_copy_gb_per_second", kernels.memory}, {"formats", formats}};
 }
 
 json number_or_null(const std::optional<double>& number) { return number ? json(*number) : json(nullptr); }
@@ -208,6 +218,7 @@ json to_json(const BenchOptions& options, const BenchResults& results) {
   const Recommendation recommendation = recommend(results);
   json object = {{"version", options.version},
                  {"ranks", results.ranks},
+                 {"device", c10::DeviceTypeName(results.device, /*lower_case=*/true)},
                  {"nodes", {{"count", results.ranks_per_node.size()}, {"ranks_per_node", results.ranks_per_node}}},
                  {"levels", results.levels},
                  {"iterations", options.iterations},

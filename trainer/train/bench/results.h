@@ -1,6 +1,8 @@
 // What narrowcast-bench has measured, the numbers that follow from it, and both as JSON and, in tables.cpp, for people.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,18 +28,23 @@ struct LinkRate {
   int64_t payload_bytes_sent = 0;  // by this rank, to measure it
 };
 
-// One thread of rank 0, from memory and back, in GB/s of float32 that are read (encode) or written (decode).
+// From memory and back, in GB/s of float32 that are read (encode) or written (decode).
 struct FormatRates {
   WireFormat format;
   double encode = 0;
   double decode = 0;
 };
 
-// What one thread of rank 0 reaches.
+// What one thread of rank 0 reaches, or its GPU.
 struct KernelRates {
-  double memory_read = 0;  // GB/s
+  c10::DeviceType device = c10::DeviceType::CPU;
+  double memory = 0;  // GB/s: on the CPU that are read and nothing else; on a GPU of a copy, read and written ones
   std::vector<FormatRates> formats = {};
 };
+
+// `rate`, GB/s of float32 in that format, as a part of KernelRates::memory: what moves only counts once on the CPU,
+// where float32 are beside those that are read, and on a GPU float32 and message together are beside a copy.
+double share_of_memory(const KernelRates& kernels, WireFormat format, double rate);
 
 // One hook in one case: so many buckets of that size in flight at once.
 struct HookTime {
@@ -64,9 +71,10 @@ struct HookExactness {
 // Everything that one run has measured.
 struct BenchResults {
   int64_t ranks = 0;
-  std::vector<int64_t> ranks_per_node = {};  // by node, whatever the levels are
-  int64_t levels = 1;                        // in which hooks of wire formats exchange over them
-  std::string why_one_level = {};            // where ranks of a node cannot share memory
+  c10::DeviceType device = c10::DeviceType::CPU;  // of the buckets
+  std::vector<int64_t> ranks_per_node = {};       // by node, whatever the levels are
+  int64_t levels = 1;                             // in which hooks of wire formats exchange over them
+  std::string why_one_level = {};                 // where ranks of a node cannot share memory
   std::optional<LinkRate> link = {};
   std::optional<double> given_gbit = {};  // the link's rate as the user knows it
   std::optional<KernelRates> kernels = {};
@@ -130,10 +138,11 @@ std::vector<HookFit> fit_hooks(const BenchResults& results);
 // One line: rate and round trip.
 std::string link_text(const LinkRate& link);
 
-// A table with a line per format and each rate's share of the memory's read rate.
+// A table with a line per format and each rate's share_of_memory.
 std::string kernel_table(const KernelRates& kernels);
 
-// One line: how many ranks, on how many nodes, and in how many levels hooks of wire formats exchange over these.
+// One line: how many ranks, on how many nodes, in how many levels hooks of wire formats exchange over these, and
+// whether on GPUs.
 std::string ranks_text(const BenchResults& results);
 
 // A table with a line per case and hook, and an empty line between cases; a dash stands where there is no number.

@@ -13,18 +13,21 @@
 #include <utility>
 
 #include <narrowcast/hooks.h>
+#include "hooks/auto_hook.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "ops/collectives/link.h"
 #include "ops/node/node_layout.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/bucket_size.h"
+#include "trainer/train/bench/kernel_rates.h"
 #include "trainer/train/bench/measurements.h"
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/results.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/reporting/report.h"
+#include "trainer/train/training/device.h"
 
 namespace narrowcast::bench {
 namespace {
@@ -79,6 +82,15 @@ void check_wire(const BenchOptions& options) {
   hooks::check_comm_hook(kReference, wire);
 }
 
+// A hook that chooses has less to choose from on GPUs, so that some options have no effect there.
+void check_choosing_hooks(const BenchOptions& options) {
+  for (const std::string& name : hooks_to_measure(options)) {
+    if (const hooks::HookRow& row = hooks::hook_row(name); row.chooses) {
+      hooks::check_auto_on_gpus(hooks::taken_wire_options(row, options.wire));
+    }
+  }
+}
+
 // Values that differ may still be as many elements.
 void check_bucket_mib(const BenchOptions& options) {
   check_list("bucket_mib", options.bucket_mib, sizeof(float) / kBytesOfMib,
@@ -93,9 +105,10 @@ void check_bucket_mib(const BenchOptions& options) {
 // What all steps of a run need.
 class Run {
  public:
-  Run(const BenchOptions& options, const job::JobContext& context, const ProcessGroupPtr& group)
-      : options_(options), context_(context), group_(group) {
+  Run(const BenchOptions& options, const job::JobContext& context, const ProcessGroupPtr& group, at::Device device)
+      : options_(options), context_(context), group_(group), device_(device) {
     results_.ranks = group->getSize();
+    results_.device = device.type();
     results_.given_gbit = options.wire.link_gbit;
   }
 
@@ -140,22 +153,23 @@ class Run {
 
   void measure_link() {
     announce("the link");
-    results_.link = bench::measure_link(group_);
+    results_.link = bench::measure_link(group_, device_.is_cpu() ? kLinkEffort : kGpuLinkEffort, device_);
     results_.payload_bytes_sent += results_.link->payload_bytes_sent;
   }
 
-  // On rank 0 alone, with the processor to itself.
+  // On rank 0 alone, with the processor or the GPU to itself.
   void measure_kernels() {
     announce("the kernels");
     if (context_.env.rank == 0) {
-      results_.kernels = bench::measure_kernels();
+      results_.kernels = bench::measure_kernels({.elements = KernelOptions::elements_on(device_), .device = device_});
     }
     barrier(group_, "waiting for rank 0 to measure the kernels");
   }
 
   void check_exactness(int64_t bytes) {
     announce(absl::StrCat("exactness, ", bytes, " bytes"));
-    const Exactness measured = measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes), options_.wire);
+    const Exactness measured =
+        measure_exactness(group_, hooks_to_measure(options_), elements_of(bytes), options_.wire, device_);
     results_.exactness.insert(results_.exactness.end(), measured.hooks.begin(), measured.hooks.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -168,7 +182,8 @@ class Run {
                                                              .warmup_iterations = options_.warmup_iterations,
                                                              .iterations = options_.iterations,
                                                              .nodes = nodes_,
-                                                             .wire = options_.wire});
+                                                             .wire = options_.wire,
+                                                             .device = device_});
     results_.hooks.insert(results_.hooks.end(), measured.times.begin(), measured.times.end());
     results_.payload_bytes_sent += measured.payload_bytes_sent;
   }
@@ -182,6 +197,7 @@ class Run {
   const BenchOptions& options_;
   const job::JobContext& context_;
   const ProcessGroupPtr& group_;
+  const at::Device device_;
   std::vector<int64_t> nodes_;  // by rank
   BenchResults results_;
 };
@@ -251,9 +267,12 @@ std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
   return sizes;
 }
 
-void check_options(const BenchOptions& options, int64_t world_size) {
+void check_options(const BenchOptions& options, int64_t world_size, at::Device device) {
   check_hooks(options.hooks);
   check_wire(options);
+  if (!device.is_cpu()) {
+    check_choosing_hooks(options);
+  }
   if (options.sizes) {
     check_size_range(*options.sizes);
   } else {
@@ -305,8 +324,9 @@ std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<s
 }
 
 int run_bench(const BenchOptions& options, const job::JobContext& context) {
+  const at::Device device = training::choose_device(options.device, context.env);
   job::set_threads(options.threads, context);
-  check_options(options, context.env.world_size);
+  check_options(options, context.env.world_size, device);
   const bool is_rank_0 = context.env.rank == 0;
   // Opened first, so that a path that cannot be written is known before anything is measured.
   const auto json_file =
@@ -314,10 +334,11 @@ int run_bench(const BenchOptions& options, const job::JobContext& context) {
   if (is_rank_0 && !options.report_file.empty()) {
     files::check_replaceable("report", options.report_file);
   }
-  const ProcessGroupScope scope(context.env, options.group);
+  training::use_device(device);
+  const ProcessGroupScope scope(context.env, job::group_options_on(device, options.group));
   const BenchResults results = scope.run([&] {
     check_equal_on_all_ranks(scope.group(), agreed_values(options));
-    return Run(options, context, scope.group()).measure();
+    return Run(options, context, scope.group(), device).measure();
   });
   if (is_rank_0) {
     print(results, context.results);  // First: whatever becomes of the files, what was measured is told.

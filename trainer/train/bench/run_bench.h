@@ -53,6 +53,7 @@ int64_t parse_bytes(const std::string& flag, const std::string& text);
 // What a run is asked to measure, and how.
 struct BenchOptions {
   std::string version = {};             // of the program
+  std::string device = "cpu";           // where buckets are; see choose_device
   std::vector<std::string> hooks = {};  // empty: measurable_hooks() that average, each by one name
   // Sizes of a bucket of float32, MiB.
   std::vector<double> bucket_mib = {DdpOptions().bucket_cap_mb().value()};
@@ -68,7 +69,7 @@ struct BenchOptions {
   std::string json_file = {};             // for the results; empty: none
   std::string report_file = {};           // a page for people (reporting::report_page); empty: none
   int64_t threads = 0;                    // of each rank; 0: OMP_NUM_THREADS, else the node's cores shared by its ranks
-  ProcessGroupOptions group = {};
+  ProcessGroupOptions group = {.backend = "auto"};  // that of the device
 };
 
 // The hooks that exchange gradients: every name of the table but "none".
@@ -80,8 +81,9 @@ std::vector<std::string> hooks_to_measure(const BenchOptions& options);
 // The sizes of a bucket that a run measures, bytes of whole float32 elements.
 std::vector<int64_t> bucket_sizes(const BenchOptions& options);
 
-// Throws c10::ValueError naming the option and its value for whatever one rank can find wrong by itself.
-void check_options(const BenchOptions& options, int64_t world_size);
+// Throws c10::ValueError naming the option and its value for whatever one rank, with its buckets on `device`, can find
+// wrong by itself.
+void check_options(const BenchOptions& options, int64_t world_size, at::Device device = at::kCPU);
 
 // What must be the same on all ranks, for check_equal_on_all_ranks.
 std::vector<NamedValue> agreed_values(const BenchOptions& options);
@@ -90,8 +92,8 @@ std::vector<NamedValue> agreed_values(const BenchOptions& options);
 std::vector<double> parse_numbers(const std::string& flag, const std::vector<std::string>& words);
 std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<std::string>& words);
 
-// Joins the other ranks, compares the options, measures, and on rank 0 prints the results, then writes the files that
-// are asked for. Returns kSuccess. Throws the classes of errors that docs/errors.md tells apart.
+// Finds the device first. Joins the other ranks, compares the options, measures, and on rank 0 prints the results, then
+// writes the files that are asked for. Returns kSuccess. Throws the classes of errors that docs/errors.md tells apart.
 int run_bench(const BenchOptions& options, const job::JobContext& context);
 
 }  // namespace narrowcast::bench

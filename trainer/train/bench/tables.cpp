@@ -76,15 +76,22 @@ std::string link_text(const LinkRate& link) {
 }
 
 std::string kernel_table(const KernelRates& kernels) {
-  std::vector<TableRow> rows = {{"format", "encode", "of reading", "decode", "of reading"}};
+  const bool on_cpu = kernels.device == c10::DeviceType::CPU;
+  const char* const share = on_cpu ? "of reading" : "of copying";
+  std::vector<TableRow> rows = {{"format", "encode", share, "decode", share}};
+  const auto share_text = [&](const FormatRates& format, double rate) {
+    return reporting::format_percent(share_of_memory(kernels, format.format, rate));
+  };
   for (const FormatRates& format : kernels.formats) {
     rows.push_back({std::string(to_string(format.format)), absl::StrFormat("%.1f", format.encode),
-                    reporting::format_percent(format.encode / kernels.memory_read),
-                    absl::StrFormat("%.1f", format.decode),
-                    reporting::format_percent(format.decode / kernels.memory_read)});
+                    share_text(format, format.encode), absl::StrFormat("%.1f", format.decode),
+                    share_text(format, format.decode)});
   }
-  return absl::StrFormat("Kernels, one thread, GB/s of float32; memory is read at %.1f GB/s:\n", kernels.memory_read) +
-         reporting::aligned_table(rows, "lrrrr");
+  const std::string title =
+      on_cpu ? absl::StrFormat("Kernels, one thread, GB/s of float32; memory is read at %.1f GB/s:\n", kernels.memory)
+             : absl::StrFormat("Kernels, rank 0's GPU, GB/s of float32; a copy reads and writes %.1f GB/s:\n",
+                               kernels.memory);
+  return title + reporting::aligned_table(rows, "lrrrr");
 }
 
 std::string ranks_text(const BenchResults& results) {
@@ -95,7 +102,8 @@ std::string ranks_text(const BenchResults& results) {
       nodes.size() == 1 ? "one node" : absl::StrCat(nodes.size(), " nodes, ", on_each, " on each");
   const bool share = results.ranks > std::ssize(nodes);
   const char* const levels = !share ? "" : results.levels == 2 ? "; two levels" : "; one level";
-  return absl::StrCat("Ranks: ", results.ranks, " on ", on_nodes, levels, ".\n");
+  const char* const device = results.device == c10::DeviceType::CPU ? "" : "; buckets on GPUs";
+  return absl::StrCat("Ranks: ", results.ranks, " on ", on_nodes, levels, device, ".\n");
 }
 
 std::string hook_table(const BenchResults& results) {

@@ -112,10 +112,6 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, resume_from, "",
           "Resume from this checkpoint, a folder step-N; with --resume only if there is none in --checkpoint_dir.");
 
-ABSL_FLAG(
-    std::string, device, "auto",
-    "Where to compute: cpu, cuda (the GPU of the local rank), cuda:N (GPU N, on every rank), or auto: the GPUs of "
-    "this node if there is one for each of its ranks, else the CPU.");
 ABSL_FLAG(std::string, backend, "auto", "gloo (tensors on the CPU), nccl (on GPUs), or auto: what --device needs.");
 
 ABSL_FLAG(bool, verify_gradients, false,

@@ -29,6 +29,10 @@ ABSL_FLAG(int64_t, timeout_seconds,
           "Limit, in seconds, for joining the other ranks and for every collective.");
 ABSL_FLAG(int64_t, threads, 0,
           "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
+ABSL_FLAG(
+    std::string, device, "auto",
+    "Where to compute: cpu, cuda (the GPU of the local rank), cuda:N (GPU N, on every rank), or auto: the GPUs of "
+    "this node if there is one for each of its ranks, else the CPU.");
 ABSL_FLAG(std::string, levels, std::string(to_string(hooks::WireOptions{}.levels)),
           with_hooks_of("levels",
                         "where ranks share a node: two lets them sum in its memory first, so that each byte crosses "

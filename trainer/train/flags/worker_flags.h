@@ -1,5 +1,5 @@
-// The flags of every program that runs as a worker: its place in the job, and how it uses processors and the network;
-// and what the flags of several have in common.
+// The flags of every program that runs as a worker: its place in the job, and how it uses processors, GPUs and the
+// network; and what the flags of several have in common.
 #pragma once
 
 #include <absl/flags/declare.h>
@@ -14,6 +14,7 @@
 
 ABSL_DECLARE_FLAG(int64_t, timeout_seconds);
 ABSL_DECLARE_FLAG(int64_t, threads);
+ABSL_DECLARE_FLAG(std::string, device);
 
 namespace narrowcast {
 

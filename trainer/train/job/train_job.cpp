@@ -213,15 +213,6 @@ void seed_draws(const TrainJob& job, const JobInputs& inputs, int64_t rank) {
   }
 }
 
-ProcessGroupOptions group_options(const TrainJob& job, at::Device device) {
-  ProcessGroupOptions options = job.group;
-  options.backend = training::choose_backend(job.group.backend, device);
-  if (device.is_cuda()) {
-    options.gpu = device.index();
-  }
-  return options;
-}
-
 }  // namespace
 
 JobInputs make_inputs(const TrainJob& job) {
@@ -245,6 +236,14 @@ models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t 
   return inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
 }
 
+ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options) {
+  options.backend = training::choose_backend(options.backend, device);
+  if (device.is_cuda()) {
+    options.gpu = device.index();
+  }
+  return options;
+}
+
 void set_threads(int64_t threads, const JobContext& context) {
   TORCH_CHECK_VALUE(threads >= 0 && threads <= 4096, "threads: must be in 0..4096, but is ", threads);
   if (threads == 0 && context.session.omp_num_threads_set) {
@@ -260,7 +259,7 @@ int run_job(const TrainJob& job, const JobContext& context) {
   set_threads(job.threads, context);
   check_alone(job, context.env);
   const at::Device device = training::choose_device(job.device, context.env);
-  const ProcessGroupOptions group = group_options(job, device);
+  const ProcessGroupOptions group = group_options_on(device, job.group);
   JobInputs inputs = make_inputs(job);
   inputs.device = device;
   try_module(job, inputs, context.env);

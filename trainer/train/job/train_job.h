@@ -168,6 +168,10 @@ void check_verification_job(const TrainJob& job, int64_t world_size);
 // reference test's. Rank 0 prints the table. Returns kSuccess, or kCheckFailed if one hook did not pass.
 int run_verification_job(const AgreedJob& agreed);
 
+// The options of a group that moves tensors on `device`: its backend may be "auto" before (choose_backend), and its GPU
+// is that one. Throws as choose_backend does.
+ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options);
+
 // Sets the number of threads of this rank: `threads`, or for 0 OMP_NUM_THREADS if it is set, else the node's cores
 // shared by its ranks. Throws c10::ValueError for another value than 0..4096.
 void set_threads(int64_t threads, const JobContext& context);

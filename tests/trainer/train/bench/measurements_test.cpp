@@ -45,17 +45,6 @@ TEST_P(LinkRateTest, IsTheSameOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, LinkRateTest, ::testing::Values(2, 3));
 
-TEST(KernelRates, CoverEveryFormat) {
-  const KernelRates rates = measure_kernels({.elements = 4096, .turns = 2});
-  EXPECT_GT(rates.memory_read, 0);
-  ASSERT_EQ(rates.formats.size(), kWireFormats.size());
-  for (size_t i = 0; i < kWireFormats.size(); ++i) {
-    EXPECT_EQ(rates.formats[i].format, kWireFormats[i]);
-    EXPECT_GT(rates.formats[i].encode, 0);
-    EXPECT_GT(rates.formats[i].decode, 0);
-  }
-}
-
 // What each rank got; all are on one node unless the workload says otherwise.
 std::vector<HookTimes> measure(int64_t ranks, HookWorkload workload) {
   workload.nodes.resize(static_cast<size_t>(ranks));

@@ -15,14 +15,14 @@ TEST(BenchJson, HoldsEverythingThatWasMeasured) {
                                 .why_one_level = "rank 0: no",
                                 .link = LinkRate{.gbit_per_second = 0.9, .message_bytes = 64, .round_trip_us = 80},
                                 .given_gbit = 1,
-                                .kernels = KernelRates{.memory_read = 20, .formats = {{WireFormat::kInt8B128, 18, 15}}},
+                                .kernels = KernelRates{.memory = 20, .formats = {{WireFormat::kInt8B128, 18, 15}}},
                                 .hooks = {time_of("allreduce", 4, 100'000), time_of("int8", 1, 25'000)},
                                 .exactness = {{"int8", 4000, 0.25, 3, true}},
                                 .payload_bytes_sent = 999,
                                 .measuring_bytes_sent = 99};
   const nlohmann::json json = to_json({.version = "1.2", .iterations = 6, .warmup_iterations = 2}, results);
   EXPECT_EQ(json, nlohmann::json::parse(R"({
-    "version": "1.2", "ranks": 2, "nodes": {"count": 2, "ranks_per_node": [1, 1]},
+    "version": "1.2", "ranks": 2, "device": "cpu", "nodes": {"count": 2, "ranks_per_node": [1, 1]},
     "levels": 1, "why_one_level": "rank 0: no",
     "iterations": 6, "warmup_iterations": 2, "reference": "allreduce", "recommended_hook": "int8",
     "recommendation": {"verdict": "hook_pays", "least_iterations": 6, "fastest_hook": "int8", "speed_up": 4.0,
@@ -44,6 +44,16 @@ TEST(BenchJson, HoldsEverythingThatWasMeasured) {
                    "outside_tolerance": 3, "replicas_equal": true}],
     "fits": []})"))
       << json.dump(1);
+}
+
+TEST(BenchJson, TellsAGpuFromAProcessor) {
+  const nlohmann::json json =
+      to_json({}, {.ranks = 2,
+                   .device = c10::DeviceType::CUDA,
+                   .kernels = KernelRates{.device = c10::DeviceType::CUDA, .memory = 4000, .formats = {}}});
+  EXPECT_EQ(json.at("device"), "cuda");
+  EXPECT_EQ(json.at("kernels").at("memory_copy_gb_per_second"), 4000);
+  EXPECT_FALSE(json.at("kernels").contains("memory_read_gb_per_second"));
 }
 
 TEST(BenchJson, LeavesOutWhatWasNotMeasured) {

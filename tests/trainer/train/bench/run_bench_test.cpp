@@ -127,6 +127,16 @@ TEST(BenchOptions, ParseLists) {
               HasSubstr("buckets: '1.5' is no whole number"));
 }
 
+// There auto takes allreduce, so far, without measuring anything.
+TEST(BenchOptions, OfHooksThatChooseHaveNoEffectOnGpus) {
+  const at::Device gpu(at::kCUDA, 0);
+  const BenchOptions chooses = {.hooks = {"auto", "int8"}, .wire = {.link_gbit = 400}};
+  EXPECT_THAT(error_message<c10::ValueError>([&] { check_options(chooses, 2, gpu); }),
+              HasSubstr("link_gbit: 400 has no effect on GPUs"));
+  EXPECT_NO_THROW(check_options(chooses, 2));
+  EXPECT_NO_THROW(check_options({.hooks = {"int8"}, .wire = {.link_gbit = 400}}, 2, gpu));
+}
+
 // What rank 0 of `ranks` says before it joins the others.
 std::string refusal(const BenchOptions& options, int64_t ranks) {
   WorkerEnv env;
@@ -140,6 +150,8 @@ std::string refusal(const BenchOptions& options, int64_t ranks) {
 
 TEST(RunBench, ChecksBeforeItJoins) {
   const testing::TemporaryFolder folder;
+  EXPECT_THAT(refusal({.device = "cuda:x", .threads = -1}, 1), HasSubstr("device: cuda:x names no GPU"));
+  EXPECT_THAT(refusal({.device = "tpu"}, 2), HasSubstr("device: unknown name 'tpu'"));
   EXPECT_THAT(refusal({}, 1), HasSubstr("at least 2 ranks"));
   EXPECT_THAT(refusal({.iterations = 0}, 2), HasSubstr("iterations"));
   EXPECT_THAT(refusal({.threads = -1}, 2), HasSubstr("threads"));

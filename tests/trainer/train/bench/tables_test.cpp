@@ -37,11 +37,13 @@ TEST(RanksText, SaysWhereTheyAre) {
             "Ranks: 4 on 2 nodes, 2 on each; two levels.\n");
   EXPECT_EQ(ranks_text({.ranks = 5, .ranks_per_node = {2, 3}, .levels = 2}),
             "Ranks: 5 on 2 nodes, 2 to 3 on each; two levels.\n");
+  EXPECT_EQ(ranks_text({.ranks = 2, .device = c10::DeviceType::CUDA, .ranks_per_node = {2}}),
+            "Ranks: 2 on one node; one level; buckets on GPUs.\n");
 }
 
 TEST(KernelTable, ComparesWithReading) {
   const KernelRates rates = {
-      .memory_read = 20,
+      .memory = 20,
       .formats = {{WireFormat::kInt8B128, 18, 15}, {WireFormat::kFp8E4M3B32, 9, 10}},
   };
   EXPECT_EQ(kernel_table(rates),
@@ -49,6 +51,17 @@ TEST(KernelTable, ComparesWithReading) {
             "format        encode  of reading  decode  of reading\n"
             "int8_b128       18.0         90%    15.0         75%\n"
             "fp8_e4m3_b32     9.0         45%    10.0         50%\n");
+}
+
+// A block of int8_b128 is 512 bytes of float32 and a message of 130. A copy counts what it reads and what it writes.
+TEST(KernelTable, ComparesWithACopyOnAGpu) {
+  const KernelRates rates = {
+      .device = c10::DeviceType::CUDA, .memory = 4000, .formats = {{WireFormat::kInt8B128, 2000, 3000}}};
+  EXPECT_DOUBLE_EQ(share_of_memory(rates, WireFormat::kInt8B128, 2000), 0.5 * (512 + 130) / 512);
+  EXPECT_EQ(kernel_table(rates),
+            "Kernels, rank 0's GPU, GB/s of float32; a copy reads and writes 4000.0 GB/s:\n"
+            "format     encode  of copying  decode  of copying\n"
+            "int8_b128  2000.0         63%  3000.0         94%\n");
 }
 
 TEST(DecisionLines, AreThereForHooksThatChoose) {
