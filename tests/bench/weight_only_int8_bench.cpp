@@ -69,7 +69,11 @@ struct Target {
 };
 
 // For 4096 x 4096; reading on one thread is no measure of what two can do. How near a kernel comes
-// to reading depends on the machine: .79 to .82 of it on one, .85 and more on another.
+// to reading depends on the machine: .79 to .82 of it on one, .85 and more on another. All rows were met in each of
+// seven runs on two quiet cores of an AMD EPYC. Those beside dense products are what the layer is for, with room for
+// other processors: there it was 4.8, 6.4 and 2.9 times as fast in float32, by rows, and 3.4 times with one row of
+// bfloat16. From 64 rows on bfloat16 is multiplied as the dense layer does it, after a conversion: .98 to 1.08 times as
+// fast.
 constexpr const char* kReadCodes = "read codes, one thread";
 constexpr int64_t kTargetSize = 4096;
 constexpr Target kTargets[] = {

@@ -150,17 +150,18 @@ void print_table(const std::vector<Entry>& entries) {
   }
 }
 
-// Rates that encoding from the second-level cache must reach.
+// Rates that encoding from the second-level cache must reach. Each was reached in all of seven runs on two quiet cores
+// of an AMD EPYC; goals are what a prototype reached there, in a loop by itself.
 struct CacheTarget {
   int64_t instruction_set;
   WireFormat format;
-  double rate;
+  Target rate;
 };
 
-constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, 40},
-                                         {HWY_AVX3, WireFormat::kInt8B32, 28},
-                                         {HWY_AVX3, WireFormat::kInt4B32, 20},
-                                         {HWY_AVX2, WireFormat::kInt8B128, 30}};
+constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, {40, 47}},
+                                         {HWY_AVX3, WireFormat::kInt8B32, {28, 30}},
+                                         {HWY_AVX3, WireFormat::kInt4B32, {20, 21}},
+                                         {HWY_AVX2, WireFormat::kInt8B128, {30}}};
 
 bool measure_in_cache(int64_t instruction_set) {
   hwy::SetSupportedTargetsForTest(instruction_set);
@@ -180,7 +181,7 @@ bool measure_in_cache(int64_t instruction_set) {
   for (const CacheTarget& target : kCacheTargets) {
     if (target.instruction_set != instruction_set) continue;
     const std::string name = name_of("encode", target.format);
-    met = check(name, rate_of(entries, name), {target.rate}, "GB/s") && met;
+    met = check(name, rate_of(entries, name), target.rate, "GB/s") && met;
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().DeInit();
@@ -195,7 +196,8 @@ void read_all(const std::vector<float>& zeros) {
 
 // Shares of the read rate that the recommended 8-bit format must reach. An average reads its own part and three
 // messages and writes one, all at that rate at best. Writing shares the memory with reading, and some machines' memory
-// turns slowly from one to the other: encode reached 74 to 82% on one of two cores, 85 and more on another.
+// turns slowly from one to the other: encode reached 74 to 82% on one of two cores, 85 and more on another. All three
+// were reached in each of seven runs on the former; goals are what the latter reaches.
 bool check_dram(const std::vector<Entry>& entries, double read) {
   constexpr WireFormat kFormat = WireFormat::kInt8B128;
   const double message = 8.125 / 32;
