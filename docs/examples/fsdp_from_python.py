@@ -25,6 +25,8 @@ class QuantizedReduceScatter:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
+            raise ValueError(f"no mean and no sum, but {op}: what set_gradient_divide_factor asks for is not supported")
         world_size = dist.get_world_size(group)
         parts = input_tensor.chunk(world_size)
         messages = torch.stack([torch.ops.narrowcast.encode(part, self._wire_format) for part in parts])

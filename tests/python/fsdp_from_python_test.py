@@ -57,7 +57,25 @@ class OnEachRank(unittest.TestCase):
         self.assertGreater(used, .1)  # Rounding to a format leaves a trace.
 
 
+class OneRank(unittest.TestCase):
+    """A divide factor that is not the number of ranks makes a sum of multiples of it; not a test by itself."""
+
+    def runTest(self):
+        reduce_scatter = example.QuantizedReduceScatter("fp32")
+        gradients = torch.arange(4.)
+        mean = torch.empty(4)
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            reduce_scatter(mean, gradients, dist.group.WORLD, op)
+            self.assertTrue(mean.equal(gradients))
+        for op in (torch.distributed._make_nccl_premul_sum(0.5), dist.ReduceOp.MAX):
+            with self.assertRaisesRegex(ValueError, "no mean and no sum, but .*set_gradient_divide_factor"):
+                reduce_scatter(mean, gradients, dist.group.WORLD, op)
+
+
 class FsdpFromPython(unittest.TestCase):
+    def test_what_is_no_mean_is_refused(self):
+        self.assertEqual(run_on_ranks(1, OneRank()), [0])
+
     def test_means_are_those_of_the_format(self):
         for world_size in (2, 3):
             self.assertEqual(run_on_ranks(world_size, OnEachRank()), [0] * world_size)
