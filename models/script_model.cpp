@@ -48,6 +48,13 @@ void register_tensors(torch::nn::Module& module, const torch::jit::Module& scrip
   }
 }
 
+// Without dimensions of size 1.
+std::vector<int64_t> long_dimensions(at::IntArrayRef sizes) {
+  std::vector<int64_t> dimensions = sizes.vec();
+  std::erase(dimensions, 1);
+  return dimensions;
+}
+
 // TorchScript tells first where it was, line by line, and then the reason, which may be many lines.
 std::string reason_of(const std::exception& error) {
   constexpr std::string_view kReason = "\nRuntimeError: ";
@@ -132,6 +139,14 @@ at::Tensor ScriptModel::run(std::vector<c10::IValue> arguments) {
   try {
     output = module_.forward(std::move(arguments));
   } catch (const std::exception& error) {
+void ScriptModel::check_targets(const at::Tensor& targets) const {
+  if (options_.loss != Loss::kBceWithLogits) return;
+  const auto least = targets.min().item<float>();
+  const auto most = targets.max().item<float>();
+  TORCH_CHECK_VALUE(least >= 0 && most <= 1, "loss: bce_with_logits needs targets in 0..1, but the data has ", least,
+                    " to ", most);
+}
+
     TORCH_CHECK_VALUE(false, options_.name, ": its forward failed on inputs of shape ", at::IntArrayRef(shape), ": ",
                       reason_of(error));
   }
@@ -167,28 +182,28 @@ void ScriptModel::check_classes(const ClassRows& rows) const {
 ScriptModel::ClassRows ScriptModel::class_rows(const Batch& batch) {
   TORCH_CHECK_VALUE(batch.targets.scalar_type() == at::kLong, "loss: cross_entropy needs classes as targets, int64, ",
                     "but the data gives ", batch.targets.scalar_type());
-  ClassRows rows = {.logits = logits(batch.inputs).flatten(0, -2).to(at::kFloat), .targets = batch.targets.flatten()};
-  TORCH_CHECK_VALUE(rows.logits.size(0) == rows.targets.size(0), options_.name,
-                    ": its forward must return one row of logits per target, but returns ", rows.logits.size(0),
-                    " rows for ", rows.targets.size(0), " targets");
+  const at::Tensor all = logits(batch.inputs);
+  TORCH_CHECK_VALUE(long_dimensions(all.sizes().slice(0, all.dim() - 1)) == long_dimensions(batch.targets.sizes()),
+                    options_.name, ": its forward must return one row of logits per target, classes last, but returns ",
+                    all.sizes(), " for targets of shape ", batch.targets.sizes());
+  ClassRows rows = {.logits = all.flatten(0, -2).to(at::kFloat), .targets = batch.targets.flatten()};
   check_classes(rows);
   return rows;
 }
 
 at::Tensor ScriptModel::loss_of_values(const Batch& batch) {
   const at::Tensor values = predictions(batch.inputs);
-  TORCH_CHECK_VALUE(
-      values.dim() >= 1 && values.size(0) == batch.targets.size(0) && values.numel() == batch.targets.numel(),
-      options_.name, ": its forward must return one prediction per target for the loss ", to_string(*options_.loss),
-      ", but returns ", values.sizes(), " for targets of shape ", batch.targets.sizes());
+  TORCH_CHECK_VALUE(values.dim() >= 1 && values.size(0) == batch.targets.size(0) &&
+                        long_dimensions(values.sizes()) == long_dimensions(batch.targets.sizes()),
+                    options_.name, ": its forward must return one prediction per target for the loss ",
+                    to_string(*options_.loss), ", in the same places, but returns ", values.sizes(),
+                    " for targets of shape ", batch.targets.sizes());
   const at::Tensor targets = batch.targets.to(at::kFloat).reshape(values.sizes());
   if (options_.loss == Loss::kMse) {
     return at::mse_loss(values.to(at::kFloat), targets);
   }
   if (targets.is_cpu()) {
-    TORCH_CHECK_VALUE(targets.min().item<float>() >= 0 && targets.max().item<float>() <= 1,
-                      "loss: bce_with_logits needs targets in 0..1, but the data has ", targets.min().item<float>(),
-                      " to ", targets.max().item<float>());
+    check_targets(targets);
   }
   return at::binary_cross_entropy_with_logits(values.to(at::kFloat), targets);
 }

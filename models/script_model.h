@@ -11,11 +11,11 @@
 
 namespace narrowcast::models {
 
-// What makes a mean loss of predictions.
+// What makes a mean loss of predictions. Shapes are compared without their dimensions of size 1.
 enum class Loss {
-  kCrossEntropy,   // In nats, of float logits [B, ..., classes] and int64 targets in 0..classes-1, one for each row.
-  kMse,            // (prediction - target)^2, of float predictions and as many targets.
-  kBceWithLogits,  // Binary cross entropy in nats, of float logits and as many targets in 0..1.
+  kCrossEntropy,   // In nats, of float logits [B, ..., classes] and int64 targets [B, ...] in 0..classes-1.
+  kMse,            // (prediction - target)^2, of float predictions and targets of one shape.
+  kBceWithLogits,  // Binary cross entropy in nats, of float logits and targets in 0..1 of one shape.
 };
 
 // "cross_entropy", "mse" or "bce_with_logits"; anything else throws c10::ValueError.
@@ -73,6 +73,10 @@ class ScriptModel : public Model {
   // be trained: no parameter requires a gradient or the loss depends on none, one that does is not float32 or its
   // gradient is sparse, or a pass fails.
   void check_trains(const Batch& batch);
+
+  // Throws c10::ValueError for a target that the loss is not made for, of targets on the CPU. forward looks at those
+  // itself; to ask a GPU would be to wait for it, so those that go there are to be looked at before.
+  void check_targets(const at::Tensor& targets) const;
 
  private:
   // Logits by rows, and the target of each.

@@ -149,6 +149,38 @@ TEST(ScriptModel, OtherLossesAreMeansOverTheTargets) {
   EXPECT_TRUE(columns.forward(batch).equal(mse.forward(batch))) << "one prediction per target, in a column";
 }
 
+// As many numbers in other places: [B, classes, H] with as many classes as W, and columns that are rows of the targets.
+TEST(ScriptModel, WhatIsTransposedIsNamed) {
+  const auto message = [](Loss loss, at::IntArrayRef outputs, at::IntArrayRef targets) {
+    const std::string forward = "def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n";
+    ScriptModel model(module_of(forward, at::ones({1}).requires_grad_()), {.name = "m.pt", .loss = loss});
+    const Batch batch = {at::rand(outputs), at::zeros(targets, loss == Loss::kCrossEntropy ? at::kLong : at::kFloat)};
+    return error_message<c10::ValueError>([&] { model.forward(batch); });
+  };
+  EXPECT_EQ(message(Loss::kCrossEntropy, {2, 5, 3, 5}, {2, 3, 5}),
+            "m.pt: its forward must return one row of logits per target, classes last, but returns [2, 5, 3, 5] for "
+            "targets of shape [2, 3, 5]");
+  EXPECT_EQ(message(Loss::kCrossEntropy, {2, 3, 1, 5}, {2, 1, 3}), "nothing was thrown");
+  for (const Loss loss : {Loss::kMse, Loss::kBceWithLogits}) {
+    EXPECT_THAT(message(loss, {2, 3, 2}, {2, 2, 3}),
+                HasSubstr("in the same places, but returns [2, 3, 2] for targets of shape [2, 2, 3]"));
+    EXPECT_THAT(message(loss, {2, 6}, {2, 2, 3}), HasSubstr("returns [2, 6] for targets of shape [2, 2, 3]"));
+    EXPECT_EQ(message(loss, {2, 1, 3, 1}, {2, 3}), "nothing was thrown");
+  }
+}
+
+// Those on a GPU are looked at before they go there.
+TEST(ScriptModel, ChecksTargetsOfBinaryCrossEntropyAlone) {
+  const auto message = [](Loss loss, const at::Tensor& targets) {
+    const ScriptModel model(digit_net(), {.name = "m.pt", .loss = loss});
+    return error_message<c10::ValueError>([&] { model.check_targets(targets); });
+  };
+  EXPECT_EQ(message(Loss::kBceWithLogits, at::tensor({0.0, 1.5})),
+            "loss: bce_with_logits needs targets in 0..1, but the data has 0 to 1.5");
+  EXPECT_EQ(message(Loss::kBceWithLogits, at::tensor({0.0, 1.0})), "nothing was thrown");
+  EXPECT_EQ(message(Loss::kMse, at::tensor({-1.0, 1.5})), "nothing was thrown");
+}
+
 TEST(ScriptModel, CountsRightAnswers) {
   ScriptModel model(module_of("def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n"),
                     {.name = "m.pt", .loss = Loss::kCrossEntropy});
@@ -216,9 +248,11 @@ TEST(ScriptModel, WhatItsForwardDoesWrongIsNamed) {
   EXPECT_THAT(message("Tensor:\n    return x.sum().float()\n", Loss::kCrossEntropy),
               HasSubstr("for inputs of shape [2, 3] it returns []"));
   EXPECT_THAT(message("Tensor:\n    return x.float()\n", Loss::kCrossEntropy),
-              HasSubstr("returns 2 rows for 6 targets"));
-  EXPECT_THAT(message("Tensor:\n    return x.float().sum(1)\n", Loss::kMse),
-              HasSubstr("one prediction per target for the loss mse, but returns [2] for targets of shape [2, 3]"));
+              HasSubstr("one row of logits per target, classes last, but returns [2, 3] for targets of shape [2, 3]"));
+  EXPECT_THAT(
+      message("Tensor:\n    return x.float().sum(1)\n", Loss::kMse),
+      HasSubstr("one prediction per target for the loss mse, in the same places, but returns [2] for targets of "
+                "shape [2, 3]"));
   EXPECT_THAT(message("Tensor:\n    return x.float()\n", Loss::kBceWithLogits),
               HasSubstr("bce_with_logits needs targets in 0..1, but the data has 0 to 3"));
   EXPECT_THAT(message("Tensor:\n    return torch.zeros([2, 3, 3])\n", Loss::kCrossEntropy),
