@@ -7,9 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <exception>
-#include <memory>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 
 #include "ops/enumerator_names.h"
@@ -22,31 +20,6 @@ constexpr EnumeratorNames<Loss, 3> kLossNames{
     "loss",
     "Loss",
     {{{Loss::kCrossEntropy, "cross_entropy"}, {Loss::kMse, "mse"}, {Loss::kBceWithLogits, "bce_with_logits"}}}};
-
-using SeenTensors = std::unordered_set<const at::TensorImpl*>;
-
-// Registers the script's tensors that are not seen yet in `module`, and those of its submodules in modules that do
-// nothing but hold them. Tensors are shared, not copied.
-void register_tensors(torch::nn::Module& module, const torch::jit::Module& script, SeenTensors& seen) {
-  const auto is_new = [&](const at::Tensor& tensor) {
-    return tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second;
-  };
-  for (const auto& parameter : script.named_parameters(/*recurse=*/false)) {
-    if (is_new(parameter.value)) {
-      module.register_parameter(parameter.name, parameter.value, parameter.value.requires_grad());
-    }
-  }
-  for (const auto& buffer : script.named_buffers(/*recurse=*/false)) {
-    if (is_new(buffer.value)) {
-      module.register_buffer(buffer.name, buffer.value);
-    }
-  }
-  for (const auto& child : script.named_children()) {
-    const auto holder = std::make_shared<torch::nn::Module>(child.name);
-    register_tensors(*holder, child.value, seen);
-    module.register_module(child.name, holder);
-  }
-}
 
 // Without dimensions of size 1.
 std::vector<int64_t> long_dimensions(at::IntArrayRef sizes) {
@@ -120,8 +93,7 @@ ScriptModel::ScriptModel(torch::jit::Module module, ScriptOptions options)
                     options_.name, ", whose ", forward, " takes no targets: ", loss_names());
   TORCH_CHECK_VALUE(!has_loss || !options_.loss.has_value(), "loss: has no effect with ", options_.name, ", whose ",
                     forward, " returns the loss itself");
-  SeenTensors seen;
-  register_tensors(*this, module_, seen);
+  state_.emplace(module_, *this, options_.name);
   train(module_.is_training());
 }
 
@@ -135,21 +107,15 @@ at::Tensor ScriptModel::run(std::vector<c10::IValue> arguments) {
   }
   const auto shape = arguments[0].toTensor().sizes().vec();
   const torch::jit::GraphOptimizerEnabledGuard as_written(false);
+  const ScriptState::Pass pass(*state_);
   c10::IValue output;
   try {
     output = module_.forward(std::move(arguments));
   } catch (const std::exception& error) {
-void ScriptModel::check_targets(const at::Tensor& targets) const {
-  if (options_.loss != Loss::kBceWithLogits) return;
-  const auto least = targets.min().item<float>();
-  const auto most = targets.max().item<float>();
-  TORCH_CHECK_VALUE(least >= 0 && most <= 1, "loss: bce_with_logits needs targets in 0..1, but the data has ", least,
-                    " to ", most);
-}
-
     TORCH_CHECK_VALUE(false, options_.name, ": its forward failed on inputs of shape ", at::IntArrayRef(shape), ": ",
                       reason_of(error));
   }
+  pass.keep();
   TORCH_CHECK_VALUE(output.isTensor() && output.toTensor().is_floating_point(), options_.name,
                     ": its forward must return a tensor of ", returned, ", but returns ", output.tagKind(),
                     output.isTensor() ? c10::str(" of ", output.toTensor().scalar_type()) : "");
@@ -164,6 +130,14 @@ at::Tensor ScriptModel::logits(const at::Tensor& inputs) {
                     ": its forward must return logits of shape [batch, ..., classes], but for inputs of shape ",
                     inputs.sizes(), " it returns ", logits.sizes());
   return logits;
+}
+
+void ScriptModel::check_targets(const at::Tensor& targets) const {
+  if (options_.loss != Loss::kBceWithLogits) return;
+  const auto least = targets.min().item<float>();
+  const auto most = targets.max().item<float>();
+  TORCH_CHECK_VALUE(least >= 0 && most <= 1, "loss: bce_with_logits needs targets in 0..1, but the data has ", least,
+                    " to ", most);
 }
 
 void ScriptModel::check_classes(const ClassRows& rows) const {

@@ -3,11 +3,13 @@
 
 #include <torch/csrc/jit/api/module.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <narrowcast/model.h>
+#include "models/script_state.h"
 
 namespace narrowcast::models {
 
@@ -59,6 +61,9 @@ class ScriptModel : public Model {
   // With the loss kCrossEntropy it counts for how many targets the likeliest class is the right one.
   Evaluated evaluate(const Batch& batch) override;
 
+  // Every further name of a tensor that has several, with the first, which is that of the parameter or buffer.
+  const std::map<std::string, std::string>& aliases() const { return state_->aliases(); }
+
   // None: a module does not say how it was made.
   ModelOptions options() const override { return {}; }
 
@@ -69,14 +74,14 @@ class ScriptModel : public Model {
   // otherwise each batch is looked through, on the CPU alone, and names its first target without logits.
   void expect_classes(int64_t classes) { expected_classes_ = classes; }
 
+  // Throws c10::ValueError for a target that the loss is not made for, of targets on the CPU. forward looks at those
+  // itself; to ask a GPU would be to wait for it, so those that go there are to be looked at before.
+  void check_targets(const at::Tensor& targets) const;
+
   // Runs forward and backward passes without keeping gradients. Throws c10::ValueError naming the module if it cannot
   // be trained: no parameter requires a gradient or the loss depends on none, one that does is not float32 or its
   // gradient is sparse, or a pass fails.
   void check_trains(const Batch& batch);
-
-  // Throws c10::ValueError for a target that the loss is not made for, of targets on the CPU. forward looks at those
-  // itself; to ask a GPU would be to wait for it, so those that go there are to be looked at before.
-  void check_targets(const at::Tensor& targets) const;
 
  private:
   // Logits by rows, and the target of each.
@@ -93,7 +98,8 @@ class ScriptModel : public Model {
 
   torch::jit::Module module_;
   const ScriptOptions options_;
-  std::optional<bool> mode_;  // that the module was given: whether it is in training mode
+  std::optional<ScriptState> state_;  // made when the options are known to fit
+  std::optional<bool> mode_;          // that the module was given: whether it is in training mode
   std::optional<int64_t> expected_classes_;
 };
 

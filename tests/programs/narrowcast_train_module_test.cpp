@@ -1,6 +1,7 @@
 // TorchScript modules that narrowcast-train trains: real processes, files and sockets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/serialization/import.h>
 
 #include <filesystem>
 #include <string>
@@ -64,12 +65,15 @@ TEST_F(NarrowcastTrainModuleTest, LearnsFromPredictionsAndFromItsOwnLoss) {
   }
 }
 
-// The buffers of batch norms, what each rank's dropout draws next, and the residuals of the hook.
+// The buffers of batch norms and those that forward assigns, what each rank's dropout draws next, and the residuals of
+// the hook.
 TEST_F(NarrowcastTrainModuleTest, ResumesToTheBitOnTwoRanks) {
   const auto words = [&](const std::string& name) {
-    return flags("net.pt", {"--loss=cross_entropy", "--steps=8", "--hook=int4", "--node_size=1", "--error_feedback",
-                            "--checkpoint_every=4", "--keep_checkpoints=0", "--resume", "--output_dir=" + folder / name,
-                            "--checkpoint_dir=" + folder / (name + "/checkpoints")});
+  averaging_digit_net().save(folder / "averaging.pt");
+    return flags("averaging.pt",
+                 {"--loss=cross_entropy", "--steps=8", "--hook=int4", "--node_size=1", "--error_feedback",
+                  "--checkpoint_every=4", "--keep_checkpoints=0", "--resume", "--output_dir=" + folder / name,
+                  "--checkpoint_dir=" + folder / (name + "/checkpoints")});
   };
   ASSERT_EQ(train_on(2, words("whole")).exit_code, 0);
   fs::copy(folder / "whole", folder / "again", fs::copy_options::recursive);
