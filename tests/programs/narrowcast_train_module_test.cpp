@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tests/programs/train_commands.h"
 #include "tests/support/digits.h"
@@ -68,8 +69,8 @@ TEST_F(NarrowcastTrainModuleTest, LearnsFromPredictionsAndFromItsOwnLoss) {
 // The buffers of batch norms and those that forward assigns, what each rank's dropout draws next, and the residuals of
 // the hook.
 TEST_F(NarrowcastTrainModuleTest, ResumesToTheBitOnTwoRanks) {
-  const auto words = [&](const std::string& name) {
   averaging_digit_net().save(folder / "averaging.pt");
+  const auto words = [&](const std::string& name) {
     return flags("averaging.pt",
                  {"--loss=cross_entropy", "--steps=8", "--hook=int4", "--node_size=1", "--error_feedback",
                   "--checkpoint_every=4", "--keep_checkpoints=0", "--resume", "--output_dir=" + folder / name,
@@ -85,6 +86,35 @@ TEST_F(NarrowcastTrainModuleTest, ResumesToTheBitOnTwoRanks) {
   EXPECT_THAT(end.errors, AllOf(HasSubstr("step-00000004, step 4 of 8"), Not(HasSubstr("warning"))));
   EXPECT_EQ(written("again"), written("whole"));
   EXPECT_EQ(files::read_file(folder / "again/model.pt"), files::read_file(folder / "whole/model.pt"));
+  const auto tensors = files::read_safetensors(folder / "again/model.safetensors").tensors;
+  const torch::jit::Module module = torch::jit::load(folder / "again/model.pt");
+  EXPECT_EQ(tensors.at("seen").item<int64_t>(), 8) << "the trial pass does not count";
+  EXPECT_GT(tensors.at("average").min().item<double>(), 0);
+  for (const char* const name : {"seen", "average"}) {
+    EXPECT_TRUE(module.attr(name).toTensor().equal(tensors.at(name))) << name;
+  }
+}
+
+// Those that were not there before draw none of the others' numbers.
+TEST_F(NarrowcastTrainModuleTest, MoreRanksResumeWithDrawsOfTheirOwn) {
+  const auto words = [&](const std::string& steps) {
+    return flags("net.pt",
+                 {"--loss=cross_entropy", "--schedule=constant", "--warmup_steps=0", "--hook=allreduce",
+                  "--bucket_cap_mb=25", "--steps=" + steps, "--checkpoint_dir=" + folder / "checkpoints", "--resume"});
+  };
+  ASSERT_EQ(train_on(2, words("1")).exit_code, 0);
+  const ProgramEnd end = train_on(4, words("2"));
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, HasSubstr("ranks (4, was 2)"));
+  std::vector<at::Tensor> generators;
+  for (const char rank : {'0', '1', '2', '3'}) {
+    const std::string file = folder / "checkpoints/step-00000002/rank-0000" + rank + ".safetensors";
+    const at::Tensor generator = files::read_safetensors(file).tensors.at("generator.cpu");
+    for (const at::Tensor& other : generators) {
+      EXPECT_FALSE(generator.equal(other)) << "rank " << rank;
+    }
+    generators.push_back(generator);
+  }
 }
 
 TEST_F(NarrowcastTrainModuleTest, ResumingWithAnotherModuleIsOneError) {

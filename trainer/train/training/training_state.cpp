@@ -146,6 +146,16 @@ void load_generators(const TensorMap& own, at::Device device) {
   }
 }
 
+// For a rank that was not there before, whose generators are rank 0's: that began with the training's seed, and each
+// other rank with one that is greater by its number. This one is greater than theirs, and than those of ranks that came
+// at earlier steps.
+void draw_alone(int64_t rank, int64_t step, at::Device device) {
+  for (auto& [name, generator] : generators_for(device)) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(generator.current_seed() + static_cast<uint64_t>(rank + step));
+  }
+}
+
 at::Device device_of(const torch::nn::Module& module) { return module.parameters().at(0).device(); }
 
 void load_scaler(const TensorMap& saved, GradientScaler* scaler) {
@@ -206,6 +216,9 @@ Counters load_parts(const Restored& all, const TrainingParts& parts) {
   }
   load_scaler(replica_part(restored, kScaler), parts.scaler);
   load_generators(restored.former.own(), device_of(module));
+  if (restored.former.states.empty()) {
+    draw_alone(parts.model.process_group()->getRank(), restored.step, device_of(module));
+  }
   return counters;
 }
 

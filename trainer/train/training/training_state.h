@@ -64,10 +64,10 @@ checkpoint::Content save_training(const TrainingParts& parts, const Counters& co
 // Restores a new training to the step of the checkpoint, and returns its counters. The world may have another size than
 // the one that wrote the checkpoint, whose ranks are the former ranks (hooks::FormerRanks). The hook's state is made of
 // the states of all former ranks that this rank gets. Generators and, where replicas differ, parameters and optimizer
-// are those of the former rank with this one's number or, where there was none, of former rank 0; with an outer
-// optimizer, in a world of another size and where other ranks are a group, the parameters are the outer ones, and
-// optimizer, gradient scaler and counters those of former rank 0. Throws CorruptInputError naming the checkpoint and
-// what is missing or does not fit.
+// are those of the former rank with this one's number. Where there was none, its generators begin anew, with a seed of
+// their own, and the others are those of former rank 0; with an outer optimizer, in a world of another size and where
+// other ranks are a group, the parameters are the outer ones, and optimizer, gradient scaler and counters those of
+// former rank 0. Throws CorruptInputError naming the checkpoint and what is missing or does not fit.
 Counters load_training(const checkpoint::Restored& restored, const TrainingParts& parts);
 
 }  // namespace narrowcast::training
