@@ -143,6 +143,15 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return !error && parent == fs::weakly_canonical(folder, error);
 }
 
+// Whether a warm-up of these settings is over after `step` steps, and no later step depends on how long it was.
+bool warmed_up_for_good(const json& settings, int64_t step) {
+  const json warmup = settings.value("warmup_steps", json());
+  const json schedule = settings.value("schedule", json());
+  const bool is_forgotten =
+      schedule == to_string(training::Schedule::kConstant) || schedule == to_string(training::Schedule::kWsd);
+  return is_forgotten && warmup.is_number_integer() && warmup.get<int64_t>() <= step;
+}
+
 // Throws unless this job may resume from the checkpoint.
 void check_fits(const TrainJob& job, const ReadCheckpoint& read, const checkpoint::Description& description) {
   json saved = complete_settings(read.manifest.settings);
@@ -152,6 +161,10 @@ void check_fits(const TrainJob& job, const ReadCheckpoint& read, const checkpoin
       saved.erase(name);
       settings.erase(name);
     }
+  }
+  if (warmed_up_for_good(saved, read.restored.step) && warmed_up_for_good(settings, read.restored.step)) {
+    saved.erase("warmup_steps");
+    settings.erase("warmup_steps");
   }
   checkpoint::check_settings(saved, settings, read.restored.path);
   TORCH_CHECK_VALUE(read.restored.step <= job.training.steps, "steps: is ", job.training.steps, ", but the checkpoint ",

@@ -42,6 +42,29 @@ TEST_F(JobSchedulesTest, AStablePhaseGoesOnToAnotherEnd) {
   EXPECT_EQ(files::read_file(folder / "shorter-run/model.safetensors"), whole);
 }
 
+// By default the warm-up is a twentieth of the steps: here 1, and then 3.
+TEST_F(JobSchedulesTest, AConstantRateIsProlonged) {
+  job.training.learning_rate.schedule = training::Schedule::kConstant;
+  job.training.steps = 20;
+  run();
+  job.training.steps = 60;
+  job.training.learning_rate.warmup_steps = 21;
+  EXPECT_EQ(complaint(), "warmup_steps: is 21, but 1 in the checkpoint " + checkpoints + "/step-00000020");
+  job.training.learning_rate.warmup_steps.reset();
+  EXPECT_THAT(run(), HasSubstr("step 20 of 60\n")) << "both warm-ups are over";
+  job.training.learning_rate.peak *= 2;
+  EXPECT_THAT(complaint(), HasSubstr("learning_rate: is "));
+}
+
+// What follows the warm-up depends on where it ended.
+TEST_F(JobSchedulesTest, ACosineRemembersItsWarmUp) {
+  job.training.steps = 4;
+  job.training.learning_rate.warmup_steps = 1;
+  run();
+  job.training.learning_rate.warmup_steps = 2;
+  EXPECT_THAT(complaint(), HasSubstr("warmup_steps: is 2, but 1 in the checkpoint "));
+}
+
 // Steps that change nothing: the first evaluation, after step 2, stays the best.
 TEST_F(JobSchedulesTest, EndsEarlyWhereTheWholeTrainingDid) {
   job.training.steps = 20;
