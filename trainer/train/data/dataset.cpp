@@ -59,10 +59,15 @@ ReadData read_text(const DataRequest& request, const FitModel& fit) {
   return read;
 }
 
+// A bundled classifier knows ten digits. How many classes a module has logits for shows when it is tried.
 ReadData read_images(const DataRequest& request, const FitModel& fit) {
   TORCH_CHECK_VALUE(request.paths.size() == 1, "data: ", request.model, " needs one folder of IDX files, but ",
                     request.paths.size(), " are given");
-  auto images = std::make_unique<IdxImages>(IdxImagesOptions{.folder = request.paths[0]});
+  IdxImagesOptions options = {.folder = request.paths[0]};
+  if (models::any_model_row(request.model).data == models::DataKind::kGiven) {
+    options.classes = kAnyIdxClasses;
+  }
+  auto images = std::make_unique<IdxImages>(options);
   fit({{"inputs", images->pixels()}, {"classes", images->classes()}});
   ReadData read = {.name = request.paths[0], .hash = images->content_hash()};
   read.dataset = std::move(images);

@@ -80,7 +80,8 @@ IdxImages::Part IdxImages::read_part(const IdxImagesOptions& options, const std:
 }
 
 IdxImages::IdxImages(const IdxImagesOptions& options) : classes_(options.classes) {
-  TORCH_CHECK_VALUE(classes_ >= 1 && classes_ <= 256, "classes must be in 1..256, but is ", classes_);
+  TORCH_CHECK_VALUE(classes_ >= 1 && classes_ <= kAnyIdxClasses, "classes must be in 1..", kAnyIdxClasses, ", but is ",
+                    classes_);
   training_ = read_part(options, kIdxTraining);
   held_out_ = read_part(options, kIdxHeldOut);
   const auto training_sizes = training_.images.sizes().slice(1);

@@ -20,10 +20,13 @@ at::Tensor read_idx_images(const std::string& path);
 // a label that is not in 0..classes-1.
 at::Tensor read_idx_labels(const std::string& path, int64_t classes);
 
+// As many as a byte can tell apart.
+inline constexpr int64_t kAnyIdxClasses = 256;
+
 // Which files of a folder, and what they must hold.
 struct IdxImagesOptions {
   std::string folder;    // holds the four files that IdxImages names
-  int64_t classes = 10;  // labels are in 0..classes-1; 1..256
+  int64_t classes = 10;  // labels are in 0..classes-1; 1..kAnyIdxClasses
 };
 
 // Training samples from train-images-idx3-ubyte and train-labels-idx1-ubyte, held-out ones from

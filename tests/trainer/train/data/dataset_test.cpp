@@ -1,6 +1,7 @@
 #include "trainer/train/data/dataset.h"
 
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,9 +14,11 @@
 
 #include <narrowcast/errors.h>
 #include "tests/support/data_files.h"
+#include "tests/support/digits.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/training/small_text.h"
+#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::data {
 namespace {
@@ -99,6 +102,22 @@ TEST(ReadData, TensorsShapeAClassifierAndNoModule) {
   EXPECT_NO_THROW(sizes_for("net.pt"));
   EXPECT_EQ(error_message<c10::ValueError>([&] { sizes_for("mlp"); }),
             "data: mlp takes inputs that are uint8 or floats, but not those of " + folder.path().string());
+}
+
+// Letters as well as digits, as EMNIST has them.
+TEST(ReadData, ImagesOfAnyClassesAreAModules) {
+  const TemporaryFolder folder;
+  testing::write_digits(folder);
+  std::string labels = files::read_file(folder / "t10k-labels-idx1-ubyte");
+  labels.back() = 61;
+  folder.write("t10k-labels-idx1-ubyte", labels);
+  const auto read = [&](const std::string& model) {
+    return read_data({.model = model, .paths = {folder.path().string()}},
+                     [](const models::ModelOptions&) { return 1; });
+  };
+  EXPECT_EQ(read("net.pt").dataset->class_bound(), 62);
+  EXPECT_THAT(error_message<CorruptInputError>([&] { read("mlp"); }),
+              ::testing::HasSubstr("label 39 is 61, but must be in 0..9"));
 }
 
 TEST(DataKind, IsTheModelsOrWhatTheFilesSay) {
