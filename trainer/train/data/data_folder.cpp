@@ -36,8 +36,8 @@ const std::vector<FormatRow>& format_rows() {
       {DataFormat::kSafetensors, "tensors (safetensors)", {"train*.safetensors"}, {"validation*.safetensors"}},
       {DataFormat::kNpy,
        "arrays (NPY)",
-       {"train" + npy_ending(kInputs), "train" + npy_ending(kTargets)},
-       {"validation" + npy_ending(kInputs), "validation" + npy_ending(kTargets)}},
+       {"train*" + npy_ending(kInputs), "train*" + npy_ending(kTargets)},
+       {"validation*" + npy_ending(kInputs), "validation*" + npy_ending(kTargets)}},
   };
   return rows;
 }

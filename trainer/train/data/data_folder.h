@@ -12,7 +12,7 @@ enum class DataFormat {
   kIdx,          // train-images-idx3-ubyte, compressed or not, and the others that IdxImages names
   kTokens,       // train.bin, *_train.bin or *_train_*.bin; val.bin, *_val.bin or *_val_*.bin
   kSafetensors,  // train*.safetensors; validation*.safetensors
-  kNpy,          // train_inputs.npy and train_targets.npy; validation_inputs.npy and validation_targets.npy
+  kNpy,          // train*_inputs.npy and train*_targets.npy; validation*_inputs.npy and validation*_targets.npy
 };
 
 // What token files without a header are called.

@@ -129,11 +129,26 @@ TensorPart open_safetensors(const std::vector<std::string>& paths) {
   return TensorPart(std::move(shards));
 }
 
-// The two of a part, sorted: inputs before targets.
+// What comes before the ending by which the file's tensor is told, if that is this one.
+std::optional<std::string> npy_stem(const std::string& path, const char* tensor) {
+  const std::string ending = npy_ending(tensor);
+  return path.ends_with(ending) ? std::optional(path.substr(0, path.size() - ending.size())) : std::nullopt;
+}
+
+// A shard is a file of each tensor; both have one name but for its ending.
 TensorPart open_npy(const std::vector<std::string>& paths) {
-  const std::string other = paths[0].ends_with(npy_ending(kInputs)) ? kTargets : kInputs;
-  NARROWCAST_CHECK_INPUT(paths.size() == 2, paths[0], ": is there without the file of its ", other);
-  return TensorPart({{.inputs = files::map_npy(paths[0]), .targets = files::map_npy(paths[1])}});
+  std::vector<TensorShard> shards;
+  for (const std::string& path : paths) {
+    const std::optional<std::string> stem = npy_stem(path, kInputs);
+    const char* const other = stem ? kTargets : kInputs;
+    const std::string partner = stem.value_or(npy_stem(path, kTargets).value_or("")) + npy_ending(other);
+    NARROWCAST_CHECK_INPUT(std::ranges::find(paths, partner) != paths.end(), path,
+                           ": is there without the file of its ", other);
+    if (stem) {
+      shards.push_back({.inputs = files::map_npy(path), .targets = files::map_npy(partner)});
+    }
+  }
+  return TensorPart(std::move(shards));
 }
 
 TensorPart open_part(const std::vector<std::string>& paths, DataFormat format) {

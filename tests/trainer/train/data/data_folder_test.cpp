@@ -108,7 +108,7 @@ TEST(ListFiles, AMissingPartIsNamed) {
   folder.write("train.bin", "");
   EXPECT_EQ(error(DataFormat::kTokens), path + ": has no val.bin or *_val.bin or *_val_*.bin");
   folder.write("train_inputs.npy", "");
-  EXPECT_EQ(error(DataFormat::kNpy), path + ": has no validation_inputs.npy or validation_targets.npy");
+  EXPECT_EQ(error(DataFormat::kNpy), path + ": has no validation*_inputs.npy or validation*_targets.npy");
 }
 
 TEST(ListFiles, AFileOfBothPartsIsNamed) {
