@@ -14,6 +14,7 @@
 #include "models/script_model.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/reporting/formatting.h"
@@ -112,6 +113,15 @@ void expect_classes(const JobInputs& inputs) {
 }
 
 // Puts into `inputs` what was read, and the model that fits it.
+// A module on a GPU does not look at the targets that it gets.
+void check_targets(JobInputs& inputs) {
+  const auto model = std::dynamic_pointer_cast<const models::ScriptModel>(inputs.model);
+  if (model != nullptr && !inputs.device.is_cpu()) {
+    inputs.dataset = std::make_unique<data::CheckedTargets>(
+        std::move(inputs.dataset), [model](const at::Tensor& targets) { model->check_targets(targets); });
+  }
+}
+
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
   const std::optional<files::InitialState> initial = read_initial_state(job);
@@ -263,6 +273,7 @@ int run_job(const TrainJob& job, const JobContext& context) {
   JobInputs inputs = make_inputs(job);
   inputs.device = device;
   try_module(job, inputs, context.env);
+  check_targets(inputs);
   // Nodes may have different numbers of ranks, but the plan must be the same on all that are to meet.
   const int64_t ranks_per_node = job.dry_run ? context.env.local_world_size : 1;
   const nlohmann::json plan = make_plan(job, inputs, context.env.world_size, ranks_per_node);
