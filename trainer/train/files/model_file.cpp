@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "models/script_model.h"
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
@@ -176,6 +177,26 @@ void check_state(const std::string& path, const models::StateDict& from, const m
 void copy_state(const std::string& path, const models::StateDict& from, const models::StateDict& to) {
   check_state(path, from, to);
   const at::NoGradGuard no_grad;
+// The further names of a module's tensors. A bundled model has none.
+std::map<std::string, std::string> aliases_of(const models::Model& model) {
+  const auto* const script = dynamic_cast<const models::ScriptModel*>(&model);
+  return script != nullptr ? script->aliases() : std::map<std::string, std::string>();
+}
+
+// A tensor may be there under any of its names, or several.
+models::StateDict without_aliases(const std::string& path, models::StateDict tensors,
+                                  const std::map<std::string, std::string>& aliases) {
+  for (const auto& [alias, first] : aliases) {
+    const auto further = tensors.extract(alias);
+    if (further.empty()) continue;
+    const at::Tensor& tensor = further.mapped();
+    const at::Tensor& known = tensors.emplace(first, tensor).first->second;
+    NARROWCAST_CHECK_INPUT(known.scalar_type() == tensor.scalar_type() && known.equal(tensor), path, ": tensors '",
+                           first, "' and '", alias, "' differ, but in the model they are one");
+  }
+  return tensors;
+}
+
   for (const auto& [name, tensor] : to) {
     tensor.copy_(from.at(name));
   }
@@ -253,6 +274,9 @@ std::vector<std::string> linear_layer_names(const torch::nn::Module& module) {
   return names;
 }
 
+  for (const auto& [alias, first] : aliases_of(*saved.model)) {
+    tensors.emplace(alias, tensors.at(first));
+  }
 void save_model(const std::string& path, const SavedModel& saved) {
   TORCH_CHECK_VALUE(saved.model != nullptr, path, ": there is no model to save");
   TORCH_CHECK_VALUE(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
@@ -340,8 +364,9 @@ void check_size(const InitialState& initial, const std::string& model, const mod
 void load_initial_state(const InitialState& initial, models::Model& model) {
   const models::StateDict own = state_of(model);
   const models::StateDict state = initial.has_gpt2_layout ? in_gpt2_layout(own) : own;
-  const models::StateDict tensors =
-      initial.has_gpt2_layout ? with_positions_of(initial.tensors, state) : initial.tensors;
+  const models::StateDict tensors = initial.has_gpt2_layout
+                                        ? with_positions_of(initial.tensors, state)
+                                        : without_aliases(initial.path, initial.tensors, aliases_of(model));
   copy_state(initial.path, widened(tensors, state), state);
 }
 

@@ -37,8 +37,9 @@ struct SavedModel {
   std::string quantization = {};  // kWeightOnlyInt8 if its Linear layers are converted, else empty
 };
 
-// Writes model.safetensors: every parameter and buffer under its name in the module (a weight that is
-// registered twice only once, under its first name) and this metadata, each value a string:
+// Writes model.safetensors: every parameter and buffer under its name in the module (a tensor that is
+// registered twice only once, under its first name, but that of a models::ScriptModel under each) and this metadata,
+// each value a string:
 //   format_version  "1"
 //   model           the model's name
 //   options         its options, a JSON object
@@ -82,7 +83,7 @@ void check_size(const InitialState& initial, const std::string& model, const mod
 
 // Makes it the model's parameters and buffers; F16 and BF16 become float32, and of GPT-2's positions the first are
 // taken, as many as the model has. Throws CorruptInputError naming the path and a tensor that is missing, is none of
-// the model's, or has another shape or dtype; nothing is changed then.
+// the model's, has another shape or dtype, or differs from itself under another name; nothing is changed then.
 void load_initial_state(const InitialState& initial, models::Model& model);
 
 // Parameters and buffers by name; of a tensor registered under several names only the first.

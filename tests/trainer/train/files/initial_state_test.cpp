@@ -2,15 +2,18 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include <narrowcast/errors.h>
 #include <narrowcast/gpt.h>
 #include <narrowcast/models.h>
+#include "models/script_model.h"
 #include "models/weight_only_int8.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpt2_weights.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/trained_modules.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/safetensors.h"
 
@@ -190,6 +193,49 @@ TEST_F(InitialStateTest, FilesOfSomethingElseAreNamed) {
                     .vocabulary = {},
                     .quantization = kWeightOnlyInt8});
   EXPECT_EQ(wrong_use("gpt"), "init_from: " + path + " is quantised: it has no weights that could be trained");
+}
+
+// A module with one weight under three names, as a language model's embedding and head have one.
+models::ScriptModel tied_module() {
+  const auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  torch::jit::Module part = testing::trained_module(unit, "Part");
+  part.register_parameter("weight", at::rand({2}).requires_grad_(), /*is_buffer=*/false);
+  torch::jit::Module tied = testing::trained_module(unit, "Tied");
+  tied.register_parameter("weight", part.attr("weight").toTensor(), /*is_buffer=*/false);
+  torch::jit::Module module = testing::trained_module(unit, "Module");
+  module.register_module("a", part);
+  module.register_module("b", tied);
+  module.register_module("c", part);
+  module.define("def forward(self, x: Tensor) -> Tensor:\n    return x * self.a.weight * self.b.weight\n");
+  return {module, {.name = "m.pt", .loss = models::Loss::kMse}};
+}
+
+// So that Python's load_state_dict finds all names, and what Python's state_dict or safetensors' save_model has is
+// taken.
+TEST_F(InitialStateTest, ATiedTensorHasAllItsNames) {
+  const auto saved = std::make_shared<models::ScriptModel>(tied_module());
+  save_model(path, {.name = models::kScript, .model = saved, .vocabulary = {}});
+  const at::Tensor weight = saved->parameters()[0].detach();
+  const models::StateDict tensors = read_safetensors(path).tensors;
+  ASSERT_EQ(tensors.size(), 3U);
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_TRUE(tensor.equal(weight)) << name;
+  }
+  const auto loaded = [&] {
+    models::ScriptModel model = tied_module();
+    load_initial_state(read_initial_state(path, "m.pt"), model);
+    return model.parameters()[0].detach();
+  };
+  EXPECT_TRUE(loaded().equal(weight));
+  for (const char* const name : {"a.weight", "b.weight"}) {
+    write({{name, weight + 1}});
+    EXPECT_TRUE(loaded().equal(weight + 1)) << name;
+  }
+  write({{"a.weight", weight}, {"b.weight", weight + 1}});
+  EXPECT_EQ(error_message<CorruptInputError>(loaded),
+            path + ": tensors 'a.weight' and 'b.weight' differ, but in the model they are one");
+  write({{"a.weight", weight}, {"d.weight", weight}});
+  EXPECT_EQ(error_message<CorruptInputError>(loaded), path + ": tensor 'd.weight' is none of the model's");
 }
 
 // 3 TiB of memory otherwise.
