@@ -1,8 +1,6 @@
 #include "trainer/train/files/model_file.h"
 
 #include <ATen/ATen.h>
-#include <caffe2/serialize/inline_container.h>
-#include <torch/csrc/jit/serialization/import.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
@@ -10,13 +8,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <string_view>
 
-#include "models/script_model.h"
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
+#include "models/script_model.h"
 #include "models/weight_only_int8.h"
 #include "ops/error_message.h"
 #include "trainer/base/files/hash.h"
@@ -31,9 +28,7 @@ namespace narrowcast::files {
 namespace {
 
 constexpr const char* kFormatVersion = "1";
-constexpr size_t kLongestReason = 1000;                 // of what a model says about options that the file chose
-constexpr std::string_view kExtraFolder = "extra/";     // in the archive of a TorchScript module
-constexpr const char* kVocabulary = "vocabulary.json";  // the extra file of a text model
+constexpr size_t kLongestReason = 1000;  // of what a model says about options that the file chose
 
 // The row of that name; of a model that is not bundled one that says nothing of it.
 const models::ModelRow& row_of_saved(const std::string& name) {
@@ -177,6 +172,11 @@ void check_state(const std::string& path, const models::StateDict& from, const m
 void copy_state(const std::string& path, const models::StateDict& from, const models::StateDict& to) {
   check_state(path, from, to);
   const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : to) {
+    tensor.copy_(from.at(name));
+  }
+}
+
 // The further names of a module's tensors. A bundled model has none.
 std::map<std::string, std::string> aliases_of(const models::Model& model) {
   const auto* const script = dynamic_cast<const models::ScriptModel*>(&model);
@@ -195,11 +195,6 @@ models::StateDict without_aliases(const std::string& path, models::StateDict ten
                            first, "' and '", alias, "' differ, but in the model they are one");
   }
   return tensors;
-}
-
-  for (const auto& [name, tensor] : to) {
-    tensor.copy_(from.at(name));
-  }
 }
 
 // Puts what the metadata of a model file say into `initial`, for a training of that model.
@@ -226,18 +221,6 @@ models::StateDict widened(models::StateDict from, const models::StateDict& to) {
     }
   }
   return from;
-}
-
-// Names alone: the module's reader fills in what is asked for.
-std::unordered_map<std::string, std::string> extra_file_names(const std::string& path) {
-  std::unordered_map<std::string, std::string> names;
-  caffe2::serialize::PyTorchStreamReader reader(path);
-  for (const std::string& record : reader.getAllRecords()) {
-    if (record.starts_with(kExtraFolder)) {
-      names.emplace(record.substr(kExtraFolder.size()), "");
-    }
-  }
-  return names;
 }
 
 }  // namespace
@@ -274,9 +257,6 @@ std::vector<std::string> linear_layer_names(const torch::nn::Module& module) {
   return names;
 }
 
-  for (const auto& [alias, first] : aliases_of(*saved.model)) {
-    tensors.emplace(alias, tensors.at(first));
-  }
 void save_model(const std::string& path, const SavedModel& saved) {
   TORCH_CHECK_VALUE(saved.model != nullptr, path, ": there is no model to save");
   TORCH_CHECK_VALUE(vocabulary_fits(saved), path, ": the vocabulary has ", saved.vocabulary.size(),
@@ -294,6 +274,9 @@ void save_model(const std::string& path, const SavedModel& saved) {
     metadata.emplace("quantization", saved.quantization);
   }
   models::StateDict tensors = state_of(*saved.model);
+  for (const auto& [alias, first] : aliases_of(*saved.model)) {
+    tensors.emplace(alias, tensors.at(first));
+  }
   if (is_written_as_gpt2(saved)) {
     tensors = in_gpt2_layout(tensors);
     metadata.emplace("format", "pt");
@@ -370,18 +353,6 @@ void load_initial_state(const InitialState& initial, models::Model& model) {
   copy_state(initial.path, widened(tensors, state), state);
 }
 
-SavedScript load_script(const std::string& path) {
-  const InputFile readable(path);
-  try {
-    auto extra_files = extra_file_names(path);
-    torch::jit::Module module = torch::jit::load(path, at::kCPU, extra_files);
-    return {.module = std::move(module), .extra_files = std::move(extra_files)};
-  } catch (const std::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, path,
-                           ": is no TorchScript module: ", printable(first_line(error_message(error)), 1000));
-  }
-}
-
 uint64_t hash_of_file(const std::string& path) {
   const InputFile file(path);
   std::string part(size_t{1} << 20, '\0');
@@ -393,32 +364,6 @@ uint64_t hash_of_file(const std::string& path) {
     }
     hash = hash_of_content(std::string_view(part).substr(0, static_cast<size_t>(bytes)), hash);
   }
-}
-
-void save_script(const std::string& path, const SavedScript& saved) {
-  std::ostringstream archive;
-  saved.module.save(archive, saved.extra_files);
-  AtomicFile file(path);
-  file.write(archive.view());
-  file.commit();
-}
-
-void put_vocabulary(SavedScript& saved, const std::vector<std::string>& vocabulary) {
-  if (!vocabulary.empty()) {
-    saved.extra_files[kVocabulary] = nlohmann::json(vocabulary).dump();
-  }
-}
-
-std::vector<std::string> script_vocabulary(const std::string& path, const SavedScript& saved) {
-  const auto found = saved.extra_files.find(kVocabulary);
-  if (found == saved.extra_files.end()) {
-    return {};
-  }
-  const nlohmann::json entries = try_parse_json(found->second).value;
-  const bool strings = entries.is_array() && std::all_of(entries.begin(), entries.end(),
-                                                         [](const nlohmann::json& entry) { return entry.is_string(); });
-  NARROWCAST_CHECK_INPUT(strings, path, ": its extra file ", kVocabulary, " is no JSON array of strings");
-  return entries.get<std::vector<std::string>>();
 }
 
 }  // namespace narrowcast::files

@@ -1,14 +1,12 @@
-// Trained models in files: a model of ours in a safetensors file, from which alone it can be evaluated and sampled, and
-// TorchScript modules.
+// Trained models in safetensors files: a model of ours, which can be evaluated and sampled from its file alone, and the
+// tensors of a TorchScript module.
 #pragma once
 
-#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <narrowcast/model.h>
@@ -92,27 +90,7 @@ models::StateDict state_of(const torch::nn::Module& module);
 // Names of the Linear layers in `module`, in order of registration, e.g. "blocks.0.mlp_input".
 std::vector<std::string> linear_layer_names(const torch::nn::Module& module);
 
-// A module with the extra files that came with it, by name.
-struct SavedScript {
-  torch::jit::Module module;
-  std::unordered_map<std::string, std::string> extra_files = {};
-};
-
-// Reads a TorchScript file onto the CPU. Its code runs when the module is called, so the user must have named the file.
-// Throws c10::ValueError naming the path if it cannot be read, and CorruptInputError if it is no TorchScript module.
-SavedScript load_script(const std::string& path);
-
 // The hash of the file's bytes (base/files/hash.h). Errors as of InputFile.
 uint64_t hash_of_file(const std::string& path);
-
-// Makes a vocabulary that is not empty the module's own (script_vocabulary).
-void put_vocabulary(SavedScript& saved, const std::vector<std::string>& vocabulary);
-
-// Writes a TorchScript file; it appears as a whole or not at all. Throws c10::ValueError naming the path.
-void save_script(const std::string& path, const SavedScript& saved);
-
-// The vocabulary of a text model: its extra file "vocabulary.json", a JSON array of strings; empty if there is none.
-// Throws CorruptInputError naming the path if it is anything else.
-std::vector<std::string> script_vocabulary(const std::string& path, const SavedScript& saved);
 
 }  // namespace narrowcast::files

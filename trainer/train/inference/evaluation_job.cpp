@@ -15,6 +15,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/files/script_file.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/evaluation.h"
 
@@ -47,7 +48,10 @@ LoadedModel load_script_file(const EvaluationJob& job) {
     loaded.state.push_back(buffer);
   }
   const bool gives_loss = models::returns_loss(saved.module, job.file);
-  const std::optional<models::Loss> loss = gives_loss ? job.loss : job.loss.value_or(models::Loss::kCrossEntropy);
+  std::optional<models::Loss> loss = job.loss;
+  if (!gives_loss && !loss.has_value()) {
+    loss = files::script_loss(job.file, saved).value_or(models::Loss::kCrossEntropy);
+  }
   const auto model = std::make_shared<models::ScriptModel>(std::move(saved.module),
                                                            models::ScriptOptions{.name = job.file, .loss = loss});
   loaded.model = model;

@@ -31,8 +31,8 @@ struct EvaluationJob {
   // images, or, with its own path, what data::data_kind makes of the data. A model file says it itself.
   std::string model = models::CharGpt::kName;
   int64_t context = models::CharGptOptions().context;
-  std::optional<models::Loss> loss = {};        // of a TorchScript module's predictions; none: cross entropy of logits
-  std::vector<std::string> data = {};           // as in TrainJob
+  std::optional<models::Loss> loss = {};  // of a TorchScript module's predictions; none: its file's, or cross entropy
+  std::vector<std::string> data = {};     // as in TrainJob
   std::optional<int64_t> vocabulary_size = {};  // of token files for a TorchScript module, as in data::DataRequest
   int64_t batch_size = 32;                      // held-out samples of one forward pass over all ranks
   int64_t batches = 16;                         // of these in the evaluation; 0: no evaluation, and no data

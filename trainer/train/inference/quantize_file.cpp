@@ -11,6 +11,7 @@
 
 #include "trainer/base/files/text.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/files/script_file.h"
 #include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::inference {

@@ -16,6 +16,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/files/script_file.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/device.h"
@@ -112,7 +113,6 @@ void expect_classes(const JobInputs& inputs) {
   }
 }
 
-// Puts into `inputs` what was read, and the model that fits it.
 // A module on a GPU does not look at the targets that it gets.
 void check_targets(JobInputs& inputs) {
   const auto model = std::dynamic_pointer_cast<const models::ScriptModel>(inputs.model);
@@ -122,6 +122,7 @@ void check_targets(JobInputs& inputs) {
   }
 }
 
+// Puts into `inputs` what was read, and the model that fits it.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
   const std::optional<files::InitialState> initial = read_initial_state(job);
@@ -272,8 +273,8 @@ int run_job(const TrainJob& job, const JobContext& context) {
   const ProcessGroupOptions group = group_options_on(device, job.group);
   JobInputs inputs = make_inputs(job);
   inputs.device = device;
-  try_module(job, inputs, context.env);
   check_targets(inputs);
+  try_module(job, inputs, context.env);
   // Nodes may have different numbers of ranks, but the plan must be the same on all that are to meet.
   const int64_t ranks_per_node = job.dry_run ? context.env.local_world_size : 1;
   const nlohmann::json plan = make_plan(job, inputs, context.env.world_size, ranks_per_node);

@@ -13,11 +13,13 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/gpt.h>
 #include "hooks/hook_table.h"
+#include "models/script_model.h"
 #include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/file_io.h"
+#include "trainer/train/files/script_file.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
@@ -237,6 +239,7 @@ void print_sample(const AgreedJob& agreed) {
 // For inference, with the extra files that it came with.
 void save_module(const AgreedJob& agreed) {
   files::SavedScript saved = *agreed.inputs.script;
+  files::put_loss(saved, dynamic_cast<const models::ScriptModel&>(*agreed.inputs.model).loss());
   saved.module.eval();
   files::put_vocabulary(saved, agreed.inputs.vocabulary);
   files::save_script(script_path(agreed.job.output), saved);

@@ -250,26 +250,6 @@ TEST(ModelSuffix, IsOneOfTwo) {
             "input: m.bin is neither named *.safetensors, a model file, nor *.pt, a TorchScript module");
 }
 
-TEST(ScriptFile, KeepsModuleAndExtraFiles) {
-  const TemporaryFolder folder;
-  const std::string path = folder / "m.pt";
-  save_script(path, {.module = table_module(at::eye(2)),
-                     .extra_files = {{"vocabulary.json", R"(["a", "b"])"}, {"notes/origin.txt", "here"}}});
-  const SavedScript saved = load_script(path);
-  EXPECT_TRUE(saved.module.attr("table").toTensor().equal(at::eye(2)));
-  EXPECT_EQ(saved.extra_files.at("notes/origin.txt"), "here");
-  EXPECT_EQ(saved.extra_files.size(), 2U);
-  EXPECT_THAT(script_vocabulary(path, saved), ElementsAre("a", "b"));
-}
-
-TEST(ScriptFile, TakesAVocabulary) {
-  SavedScript saved = {.module = table_module(at::eye(2)), .extra_files = {{"notes", "here"}}};
-  put_vocabulary(saved, {});
-  EXPECT_EQ(saved.extra_files.size(), 1U);
-  put_vocabulary(saved, {"b", "\""});
-  EXPECT_THAT(script_vocabulary("m.pt", saved), ElementsAre("b", "\""));
-}
-
 // 3 MiB and a byte, which are read in parts.
 TEST(HashOfFile, IsThatOfEveryByte) {
   const TemporaryFolder folder;
@@ -283,34 +263,6 @@ TEST(HashOfFile, IsThatOfEveryByte) {
   }
   EXPECT_NE(hash_of_file(folder.write("b", content + "a")), hash);
   EXPECT_THROW(hash_of_file(folder / "none"), c10::ValueError);
-}
-
-TEST(ScriptFile, ThereMayBeNoVocabulary) {
-  EXPECT_THAT(script_vocabulary("m.pt", {.module = table_module(at::eye(2))}), IsEmpty());
-}
-
-TEST(ScriptFile, NamesTheFileThatIsNone) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(error_message<c10::ValueError>([&] { load_script(folder / "none.pt"); }), HasSubstr("none.pt"));
-  const std::string path = folder.write("text.pt", "no archive");
-  EXPECT_THAT(error_message<CorruptInputError>([&] { load_script(path); }),
-              AllOf(HasSubstr("text.pt: is no TorchScript module"), Not(HasSubstr("\n"))));
-  const SavedScript bad = {.module = table_module(at::eye(2)), .extra_files = {{"vocabulary.json", "[1, 2]"}}};
-  EXPECT_THAT(error_message<CorruptInputError>([&] { script_vocabulary("m.pt", bad); }),
-              HasSubstr("m.pt: its extra file vocabulary.json is no JSON array of strings"));
-}
-
-TEST(ScriptFile, ADeepVocabularyIsAnError) {
-  const SavedScript deep = {.module = table_module(at::eye(2)),
-                            .extra_files = {{"vocabulary.json", std::string(60'000, '[')}}};
-  EXPECT_THROW(script_vocabulary("m.pt", deep), CorruptInputError);
-}
-
-TEST(ScriptFile, AFolderThatIsNotThereIsNamed) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(
-      error_message<c10::ValueError>([&] { save_script(folder / "no/m.pt", {.module = table_module(at::eye(2))}); }),
-      HasSubstr("no/m.pt"));
 }
 
 }  // namespace

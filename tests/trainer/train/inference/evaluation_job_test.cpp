@@ -7,9 +7,11 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <set>
 #include <sstream>
 
+#include "tests/support/data_files.h"
 #include "tests/support/error_message.h"
 #include "tests/trainer/train/files/script_fixtures.h"
 #include "tests/trainer/train/job/small_job.h"
@@ -141,6 +143,34 @@ TEST(EvaluationOfAScript, GivesWhatItsTrainingEndedWith) {
     EXPECT_EQ(printed_value(evaluated, "validation loss"), printed_value(trained.results, "validation loss"));
     EXPECT_THAT(trained.results, HasSubstr(evaluated));
   }
+}
+
+TEST(EvaluationOfAScript, TheLossIsThatOfItsTraining) {
+  const TemporaryFolder folder;
+  torch::jit::Module module = testing::trained_module(std::make_shared<torch::jit::CompilationUnit>(), "Scale");
+  module.register_parameter("w", at::ones({3}).requires_grad_(), /*is_buffer=*/false);
+  module.define("def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n");
+  module.save(folder / "scale.pt");
+  for (const char* const part : {"train", "validation"}) {
+    testing::write_tensors(folder, part, at::ones({12, 3}), at::full({12, 3}, 1.25));
+  }
+  job::TrainJob training = testing::small_job(folder);
+  training.model = folder / "scale.pt";
+  training.model_options = {};
+  training.loss = "mse";
+  training.data = {folder.path().string()};
+  training.output.folder = folder / "run";
+  const Printed trained = print_of([&](const job::JobContext& context) { return job::run_job(training, context); });
+  EvaluationJob job = script_job(folder / "run/model.pt");
+  job.model = job.file;
+  job.data = training.data;
+  job.batch_size = training.training.batch_size;
+  job.batches = training.training.eval_batches;
+  const std::string evaluated = evaluate(job).results;
+  EXPECT_EQ(printed_value(evaluated, "validation loss"), printed_value(trained.results, "validation loss"));
+  job.loss = models::Loss::kBceWithLogits;
+  EXPECT_THAT(error_message<c10::ValueError>([&] { evaluate(job); }), HasSubstr("needs targets in 0..1"))
+      << "what is given counts";
 }
 
 TEST(EvaluationOfAScript, ATrainedModuleWritesInTheVocabularyOfItsText) {

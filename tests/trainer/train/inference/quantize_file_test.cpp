@@ -17,6 +17,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/files/script_fixtures.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/files/script_file.h"
 
 namespace narrowcast::inference {
 namespace {

@@ -13,6 +13,7 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/safetensors.h"
+#include "trainer/train/files/script_file.h"
 
 namespace narrowcast::job {
 namespace {
