@@ -150,15 +150,16 @@ void print_table(const std::vector<Entry>& entries) {
   }
 }
 
-// Rates that encoding from the second-level cache must reach. Each was reached in all of seven runs on two quiet cores
-// of an AMD EPYC; goals are what a prototype reached there, in a loop by itself.
+// Rates that encoding from the second-level cache must reach: those of the slowest of twelve runs on two hosts with two
+// quiet cores of an AMD EPYC, less a tenth where they came near; goals are what a prototype reached, in a loop by
+// itself.
 struct CacheTarget {
   int64_t instruction_set;
   WireFormat format;
   Target rate;
 };
 
-constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, {40, 47}},
+constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, {36, 47}},
                                          {HWY_AVX3, WireFormat::kInt8B32, {28, 30}},
                                          {HWY_AVX3, WireFormat::kInt4B32, {20, 21}},
                                          {HWY_AVX2, WireFormat::kInt8B128, {30}}};
@@ -195,9 +196,10 @@ void read_all(const std::vector<float>& zeros) {
 }
 
 // Shares of the read rate that the recommended 8-bit format must reach. An average reads its own part and three
-// messages and writes one, all at that rate at best. Writing shares the memory with reading, and some machines' memory
-// turns slowly from one to the other: encode reached 74 to 82% on one of two cores, 85 and more on another. All three
-// were reached in each of seven runs on the former; goals are what the latter reaches.
+// messages and writes one, all at that rate at best. Writing shares the memory with reading, and hosts of one processor
+// differ in how much faster they read than they read and write: on one encode reached 74 to 82% and average 79 to 87%
+// in seven runs on two quiet cores of an AMD EPYC; on another, which reads 21 to 26 GB/s, 45 to 53% and 54 to 65% in
+// five. A tenth below the lowest must be reached; goals are what a third one reaches.
 bool check_dram(const std::vector<Entry>& entries, double read) {
   constexpr WireFormat kFormat = WireFormat::kInt8B128;
   const double message = 8.125 / 32;
@@ -205,9 +207,9 @@ bool check_dram(const std::vector<Entry>& entries, double read) {
   const auto share = [&](const char* kernel, double limit) {
     return 100 * rate_of(entries, name_of(kernel, kFormat)) / limit;
   };
-  bool met = check("encode int8_b128", share("encode", read), {70, 85}, "% of the read rate");
+  bool met = check("encode int8_b128", share("encode", read), {40, 85}, "% of the read rate");
   met = check("decode int8_b128", share("decode", read), {75}, "% of the read rate") && met;
-  return check("average int8_b128", share("average", bound), {72, 80}, "% of what its bytes cost") && met;
+  return check("average int8_b128", share("average", bound), {48, 80}, "% of what its bytes cost") && met;
 }
 
 bool measure_in_dram() {
