@@ -35,6 +35,11 @@ def run(*command):
     subprocess.run(list(map(str, command)), env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)
 
 
+def loss_text(loss):
+    """As narrowcast-train prints losses, too."""
+    return f"{loss:.4f}" if loss == 0 or abs(loss) >= 0.1 else f"{loss:#.4g}"
+
+
 class Tables(html.parser.HTMLParser):
     """Tables of a page, as {name of row: {name of column: (exact, text)}}, and what is drawn."""
 
@@ -107,8 +112,8 @@ class ReportTest(unittest.TestCase):
                               "sent per rank": end["payload_bytes_sent"], "without a hook": end["payload_bytes_without_hook"],
                               "time": end["seconds"], "skipped steps": 0, "ranks": lines[0]["ranks"]}.items():
             self.assertEqual(json.loads(row[column][0]), value, column)
-        self.assertEqual(row["training loss"][1], f"{end['training_loss']:.4f}")
-        self.assertEqual(row["validation loss"][1], f"{end['validation_loss']:.4f}")
+        for column in ("training loss", "validation loss"):
+            self.assertEqual(row[column][1], loss_text(end[column.replace(" ", "_")]))
         self.assertEqual(row["loss in"][1], "nats")
         self.assertEqual(row["hook"], (lines[0]["hook"],) * 2)
         self.assertEqual(row["ended"][1], "yes")
@@ -163,6 +168,21 @@ class ReportTest(unittest.TestCase):
                 self.assertEqual(captions[title], ["nats"] if kind == "nats" else ["nats", kind])
             self.assertEqual(captions["Speed"], ["tokens per second, all ranks", "samples per second, all ranks"])
             self.assertEqual(len(captions["Sent"]), 1)
+
+    def test_texts_of_times_and_losses(self):
+        """Those that rounding brings to another unit or another digit."""
+        *lines, end = self.train("run", 1)
+        page, file = self.folder / "page.html", self.folder / "metrics.jsonl"
+        for seconds, time, loss in ((0.25, "250 ms", 0.0999999), (59.4, "59.4 s", 1.2e-4), (59.6, "1 min 00 s", 4.12e-5),
+                                    (3599.4, "59 min 59 s", 9.99999e-5), (3599.6, "1 h 00 min", -0.0412345), (7169, "1 h 59 min", 0),
+                                    (7170, "2 h 00 min", 1e-120), (7199.6, "2 h 00 min", -1.25), (90000, "25 h 00 min", 0.1)):
+            values = {"seconds": seconds, "training_loss": loss, "validation_loss": loss}
+            file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, end | values]))
+            run(os.environ["NARROWCAST_TRAIN"], f"--compare={file}", f"--report={page}")
+            (row,) = Tables(self.browse(page)).tables[0].values()
+            self.assertEqual(row["time"], (json.dumps(seconds), time))
+            for column in ("training loss", "validation loss"):
+                self.assertEqual((json.loads(row[column][0]), row[column][1]), (loss, loss_text(loss)))
 
     def test_measurements(self):
         page, file = self.folder / "page.html", self.folder / "bench.json"

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iomanip>
 #include <memory>
 #include <vector>
 
@@ -198,13 +197,12 @@ nlohmann::json results_of(const Ended& ended) {
 void print_results(const AgreedJob& agreed, const Ended& ended) {
   const training::TrainingResult& result = ended.result;
   std::ostream& out = agreed.context.results;
-  out << std::fixed << std::setprecision(4);
-  out << "training loss    " << result.training_loss << "\n";
+  out << "training loss    " << reporting::format_loss(result.training_loss) << "\n";
   out << reporting::held_out_lines({.loss = result.validation_loss, .accuracy = result.validation_accuracy});
   if (result.stopped_early_at.has_value()) {
     out << "ended early      at step " << *result.stopped_early_at << " of " << agreed.job.training.steps << ", "
         << agreed.job.training.early_stop << " evaluations after the best validation loss of "
-        << *result.best_validation_loss << "\n";
+        << reporting::format_loss(*result.best_validation_loss) << "\n";
   }
   out << reporting::held_out_lines({.bigram_entropy = agreed.inputs.bigram_entropy});
   out << "sent per rank    " << reporting::format_bytes(static_cast<double>(result.payload_bytes_sent)) << "\n";

@@ -78,6 +78,13 @@ std::string format_bytes(double bytes) {
 
 std::string format_percent(double share) { return print("%.0f%%", 100 * share); }
 
+std::string format_loss(double loss) {
+  const bool is_small = loss != 0 && std::abs(loss) < 0.1;
+  return print(is_small ? "%#.4g" : "%.4f", loss);
+}
+
+std::string format_accuracy(double accuracy) { return print("%.4f", accuracy); }
+
 std::string format_duration(double seconds) {
   if (seconds < 9.95) {
     return print("%.1f s", seconds);
@@ -108,10 +115,12 @@ std::string aligned_table(const std::vector<TableRow>& rows, std::string_view al
 
 std::string held_out_lines(const HeldOutResults& results) {
   std::string lines;
-  for (const auto& [name, value] : {std::pair("validation loss", results.loss), std::pair("accuracy", results.accuracy),
-                                    std::pair("bigram entropy", results.bigram_entropy)}) {
-    if (value) lines += absl::StrFormat("%-17s%.4f\n", name, *value);
-  }
+  const auto add = [&](const char* name, const std::string& value) {
+    lines += absl::StrFormat("%-17s%s\n", name, value);
+  };
+  if (results.loss) add("validation loss", format_loss(*results.loss));
+  if (results.accuracy) add("accuracy", format_accuracy(*results.accuracy));
+  if (results.bigram_entropy) add("bigram entropy", format_loss(*results.bigram_entropy));
   return lines;
 }
 

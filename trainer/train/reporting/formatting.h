@@ -20,6 +20,13 @@ std::string format_bytes(double bytes);
 // "41%". Of a share, 0 to 1.
 std::string format_percent(double share);
 
+// A loss, of any unit and sign: with four decimals, "2.3026", or, below a tenth, four significant digits, "0.04123",
+// "4.120e-05". report.html.in has the same rule.
+std::string format_loss(double loss);
+
+// "0.9875". Of a share of right answers, 0 to 1.
+std::string format_accuracy(double accuracy);
+
 // "0.4 s", "12 s", "3 min 05 s", "2 h 07 min". For durations >= 0.
 std::string format_duration(double seconds);
 

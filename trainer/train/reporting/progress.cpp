@@ -18,13 +18,6 @@ constexpr const char* kWrapLines = "\x1b[?7h";
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kNormal = "\x1b[0m";
 
-// Of losses and shares.
-std::string four_digits(double value) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(4) << value;
-  return text.str();
-}
-
 std::string format_learning_rate(double learning_rate) {
   std::ostringstream text;
   text << std::scientific << std::setprecision(1) << learning_rate;
@@ -86,7 +79,7 @@ void Progress::on_step(const StepReport& report) {
   const double seconds_left = report.seconds / static_cast<double>(report.step) * steps_left;
   const std::optional<ExchangeReport>& exchange = report.exchange;
   const std::string line =
-      c10::str(position(report.step), "  loss ", four_digits(report.loss), "  lr ",
+      c10::str(position(report.step), "  loss ", format_loss(report.loss), "  lr ",
                format_learning_rate(report.learning_rate), "  ", format_count(report.units_per_second), " ",
                options_.unit, "/s  ", format_bytes(static_cast<double>(report.payload_bytes_sent)), " sent  ",
                exchange ? exchange_text(*exchange) + "  " : "",
@@ -97,9 +90,9 @@ void Progress::on_step(const StepReport& report) {
 }
 
 void Progress::on_evaluation(const EvaluationReport& report) {
-  std::string text = "validation loss " + four_digits(report.loss);
+  std::string text = "validation loss " + format_loss(report.loss);
   if (report.accuracy.has_value()) {
-    text += "  accuracy " + four_digits(*report.accuracy);
+    text += "  accuracy " + format_accuracy(*report.accuracy);
   }
   print_line(position(report.step) + "  " + (options_.color ? kBold + text + kNormal : text));
   keep_line();

@@ -35,6 +35,22 @@ TEST(FormatCount, HasALargestPrefix) { expect_texts(format_count, {{5e18, "5000P
 
 TEST(FormatBytes, NamesTheUnit) { expect_texts(format_bytes, {{512, "512 B"}, {26214400, "26.2 MB"}}); }
 
+TEST(FormatLoss, KeepsFourDigitsOfWhatIsSmall) {
+  expect_texts(format_loss, {{2.302585, "2.3026"},
+                             {0, "0.0000"},
+                             {-1.25, "-1.2500"},
+                             {0.1, "0.1000"},
+                             {0.0999999, "0.1000"},
+                             {0.0412345, "0.04123"},
+                             {-0.0412345, "-0.04123"},
+                             {1.2e-4, "0.0001200"},
+                             {9.99999e-5, "0.0001000"},
+                             {4.12e-5, "4.120e-05"},
+                             {1e-120, "1.000e-120"}});
+}
+
+TEST(FormatAccuracy, HasFourDecimals) { expect_texts(format_accuracy, {{1, "1.0000"}, {0.04, "0.0400"}}); }
+
 TEST(FormatDuration, PicksTwoUnits) {
   expect_texts(format_duration, {{0, "0.0 s"},
                                  {9.94, "9.9 s"},
@@ -43,6 +59,8 @@ TEST(FormatDuration, PicksTwoUnits) {
                                  {59.6, "1 min 00 s"},
                                  {185, "3 min 05 s"},
                                  {3599.4, "59 min 59 s"},
+                                 {7169, "1 h 59 min"},
+                                 {7170, "2 h 00 min"},
                                  {7625, "2 h 07 min"}});
 }
 
