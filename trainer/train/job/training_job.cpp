@@ -372,17 +372,18 @@ int run_training_job(const AgreedJob& agreed) {
   const Ended ended = {
       .result = train_with_reports(agreed, checkpoints, metrics.get()),
       .replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters())};
+  const bool diverged = ended.result.diverged_at.has_value();
+  agreed.inputs.model->to(at::kCPU);
   if (metrics != nullptr) {
-    metrics->on_end(results_of(ended));
+    if (!diverged) {
+      save(agreed);
+    }
+    metrics->on_end(results_of(ended));  // Who finds the end also finds the model.
   }
-  if (ended.result.diverged_at.has_value()) {
+  if (diverged) {
     report_divergence(agreed, *ended.result.diverged_at);
     write_page(agreed);
     return program::kCheckFailed;
-  }
-  agreed.inputs.model->to(at::kCPU);
-  if (metrics != nullptr) {
-    save(agreed);
   }
   write_page(agreed);  // It can be made again, by --compare; what the training is for is saved by now.
   if (agreed.context.env.rank == 0) {

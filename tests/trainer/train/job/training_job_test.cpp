@@ -7,13 +7,16 @@
 #include <filesystem>
 #include <vector>
 
+#include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/safetensors.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/reporting/metrics.h"
 
 namespace narrowcast::job {
 namespace {
@@ -164,6 +167,22 @@ TEST(TrainingJob, LeavesAModuleAsTwoFiles) {
   std::filesystem::remove(folder / "run/model.safetensors");
   std::filesystem::remove(folder / "run/metrics.jsonl");
   EXPECT_THAT(error_message<c10::ValueError>([&] { check_output(job); }), HasSubstr("model.pt exists already"));
+}
+
+// As on a disk that has room for the metrics, of some 2 kB, but not for the model, of 20 kB and more.
+TEST(TrainingJob, HasNotEndedBeforeItsModelIsSaved) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.output.folder = folder / "run";
+  run_agreed(job, 1, [](const AgreedJob& agreed) {
+    const testing::FileSizeLimit limit(10'000);
+    EXPECT_THAT(error_message<OutputError>([&] { run_training_job(agreed); }), HasSubstr("model.safetensors"));
+    return 0;
+  });
+  EXPECT_FALSE(reporting::metrics_have_ended(folder / "run/metrics.jsonl"));
+  EXPECT_THAT(files::read_file(folder / "run/metrics.jsonl"), HasSubstr("\"event\":\"evaluation\""));
+  train(job, 1);
+  EXPECT_TRUE(reporting::metrics_have_ended(folder / "run/metrics.jsonl"));
 }
 
 TEST(TrainingJob, SampleHasTheLengthAndCanBeLeftOut) {
