@@ -65,9 +65,6 @@ struct TextSplit {
 // characters, in a shorter text a twentieth of it, but always at least context + 1; the blocks 9, 19, 29, ... are
 // held out, and the stretches between them are the training segments. A text of fewer than ten blocks has its last
 // block held out. The result depends on nothing but the two lengths. `name` says in messages which text it is.
-// int64 [B, context + 1] windows as a batch: inputs are the first context tokens, targets the last context ones.
-models::Batch batch_of_windows(const at::Tensor& windows);
-
 // Throws c10::ValueError for context not in 1..2^32, and naming both lengths unless both parts have a segment longer
 // than the context.
 TextSplit split_text(int64_t characters, int64_t context, const std::string& name);
