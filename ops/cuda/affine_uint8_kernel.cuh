@@ -84,8 +84,22 @@ class QuantizeByReciprocal {
   int32_t offset_;
 };
 
-// Floats to codes, as PyTorch's hooks compute them on CUDA: there the scale is rounded to x's dtype before x is divided
-// by it. The CPU divides by the float32 scale.
+// This lane's share of x[0..n) to codes, as PyTorch's hooks compute them on CUDA: there the scale is rounded to x's
+// dtype before x is divided by it. The CPU divides by the float32 scale.
+template <class T>
+NARROWCAST_HOST_DEVICE inline void quantize_share(const T* x, int n, codec::AffineQparams qparams, uint8_t* codes,
+                                                  Lane lane) {
+  if constexpr (!std::is_same_v<T, double>) {
+    qparams.scale = static_cast<float>(static_cast<T>(qparams.scale));
+    if (codec::ReciprocalDivision::is_moderate(qparams.scale)) {
+      convert_part<kBatch>(x, n, codes, lane, QuantizeByReciprocal<T>(qparams));
+      return;
+    }
+  }
+  convert_part<1>(x, n, codes, lane, QuantizeByDivision<T>{qparams});
+}
+
+// Floats to codes.
 template <class T>
 struct QuantizeRows {
   static constexpr int64_t kPart = int64_t{256} * kBatch * kPackOf<T, uint8_t>;
@@ -95,15 +109,7 @@ struct QuantizeRows {
   uint8_t* codes;
 
   NARROWCAST_HOST_DEVICE void operator()(RowPart part, Lane lane) const {
-    codec::AffineQparams of_row = qparams.at(part.row);
-    if constexpr (!std::is_same_v<T, double>) {
-      of_row.scale = static_cast<float>(static_cast<T>(of_row.scale));
-      if (codec::ReciprocalDivision::is_moderate(of_row.scale)) {
-        convert_part<kBatch>(x + part.first, part.size, codes + part.first, lane, QuantizeByReciprocal<T>(of_row));
-        return;
-      }
-    }
-    convert_part<1>(x + part.first, part.size, codes + part.first, lane, QuantizeByDivision<T>{of_row});
+    quantize_share(x + part.first, part.size, qparams.at(part.row), codes + part.first, lane);
   }
 };
 

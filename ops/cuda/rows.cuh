@@ -60,20 +60,25 @@ __global__ void __launch_bounds__(kBlockThreads) for_each_part_kernel(RowParts p
   if (index < parts.count()) operation(parts.at(index), Team::lane());
 }
 
-// Calls operation(RowPart, Lane) on the device for every part of `rows` rows of `row_size` elements each, by every lane
-// of the part's team. Operation::kPart elements are what suits a block.
+// Calls operation(RowPart, Lane) on the device for every part, of which there are some, by every lane of the part's
+// team. Operation::kPart elements are what suits a block.
 template <class Operation>
-void launch_for_each_part(const Operation& operation, int64_t rows, int64_t row_size, Stream stream, const char* name) {
-  if (rows == 0 || row_size == 0) return;
-  const RowParts parts = share_rows(rows, row_size, Operation::kPart);
+void launch_for_each_part(const Operation& operation, const RowParts& parts, Stream stream, const char* name) {
   checked_launch(name, [&] {
-    if (row_size <= Operation::kPart / 4) {
+    if (parts.row_size <= Operation::kPart / 4) {
       for_each_part_kernel<WarpTeam><<<grid_for<WarpTeam>(parts.count()), kBlockThreads, 0, stream>>>(parts, operation);
     } else {
       for_each_part_kernel<BlockTeam>
           <<<grid_for<BlockTeam>(parts.count()), kBlockThreads, 0, stream>>>(parts, operation);
     }
   });
+}
+
+// The same for all of `rows` rows of `row_size` elements each.
+template <class Operation>
+void launch_for_each_part(const Operation& operation, int64_t rows, int64_t row_size, Stream stream, const char* name) {
+  if (rows == 0 || row_size == 0) return;
+  launch_for_each_part(operation, share_rows(rows, row_size, Operation::kPart), stream, name);
 }
 
 // Partials as reduce_share has them; CUB calls it.

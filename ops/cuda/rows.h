@@ -24,6 +24,7 @@ struct RowPart {
 
 // All rows in parts of one row each, about equally long.
 struct RowParts {
+  int64_t numel;      // elements of all rows, of which the last may be shorter
   int64_t rows;       // >= 0
   int64_t row_size;   // elements, >= 0
   int64_t per_row;    // parts of each row, >= 1
@@ -35,8 +36,10 @@ struct RowParts {
   NARROWCAST_HOST_DEVICE RowPart at(int64_t index) const {
     const int64_t row = index / per_row;
     const int64_t begin = (index - row * per_row) * part_size;
-    const int64_t left = row_size - begin;
-    return {row, row * row_size + begin, static_cast<int>(left < part_size ? left : part_size)};
+    const int64_t first = row * row_size + begin;
+    const int64_t of_row = row_size - begin;
+    const int64_t left = of_row < numel - first ? of_row : numel - first;
+    return {row, first, static_cast<int>(left < 0 ? 0 : left < part_size ? left : part_size)};
   }
 };
 
@@ -45,7 +48,15 @@ struct RowParts {
 inline RowParts share_rows(int64_t rows, int64_t row_size, int64_t most) {
   const int64_t per_row = row_size <= most ? 1 : (row_size + most - 1) / most;
   const int64_t equal = (row_size + per_row - 1) / per_row;
-  return {rows, row_size, per_row, (equal + 15) / 16 * 16};
+  return {rows * row_size, rows, row_size, per_row, (equal + 15) / 16 * 16};
+}
+
+// The same of `numel` elements in rows of `row_size` >= 1, the last of which may be shorter: some of its parts may be
+// empty.
+inline RowParts share_elements(int64_t numel, int64_t row_size, int64_t most) {
+  RowParts parts = share_rows((numel + row_size - 1) / row_size, row_size, most);
+  parts.numel = numel;
+  return parts;
 }
 
 // Parts that keep a block busy for long enough, but for the longest rows at most 4096 each.

@@ -1,5 +1,5 @@
-// What the reference hooks send, in one chunk on a stream. Here on the CPU, where the operators, which devices use,
-// must have the bits that PyTorch's hooks have there, and so must the kernels.
+// What the reference hooks send, in one chunk on a stream. Here on the CPU, where it must have the bits that PyTorch's
+// hooks have there.
 #include "ops/collectives/mean/affine_codec.h"
 
 #include <ATen/ATen.h>
@@ -30,11 +30,6 @@ struct CodecCase {
   int64_t bytes(int64_t numel) const {
     return numel + 8 * (channel_size ? (numel + *channel_size - 1) / *channel_size : 1);
   }
-  // The operators', and the kernels'.
-  std::vector<collectives::MeanCodecFactory> codecs() const {
-    return {[size = channel_size](at::Device) { return collectives::affine_codec_of_operators(size); },
-            collectives::affine_codec(channel_size)};
-  }
 };
 
 const CodecCase kCodecCases[] = {
@@ -53,13 +48,12 @@ TEST_P(AffineCodec, HasTheBitsOfPyTorch) {
     const at::Tensor expected = value.mean(buckets);
     run_ranks(world_size,
               [&, &value = value, &world_size = world_size, &numel = numel](int64_t rank, const Group& group) {
-                for (const auto& codec : value.codecs()) {
-                  collectives::StreamMean mean({group}, {.name = value.name, .numel = numel, .codec = codec}, at::kCPU);
-                  const at::Tensor bucket = buckets[rank].clone();
-                  mean.enqueue({bucket, {}, {}});
-                  EXPECT_TRUE(at::equal(bucket, expected)) << dtype;
-                  EXPECT_EQ(mean.payload_bytes(), value.bytes(numel) * (world_size - 1));
-                }
+                const auto codec = collectives::affine_codec(value.channel_size);
+                collectives::StreamMean mean({group}, {.name = value.name, .numel = numel, .codec = codec}, at::kCPU);
+                const at::Tensor bucket = buckets[rank].clone();
+                mean.enqueue({bucket, {}, {}});
+                EXPECT_TRUE(at::equal(bucket, expected)) << dtype;
+                EXPECT_EQ(mean.payload_bytes(), value.bytes(numel) * (world_size - 1));
               });
   }
 }
@@ -75,11 +69,10 @@ INSTANTIATE_TEST_SUITE_P(Hooks, AffineCodec,
 TEST(AffineCodecOfNothing, AnEmptyBucketSendsNothing) {
   run_ranks(2, [](int64_t, const Group& group) {
     for (const CodecCase& value : kCodecCases) {
-      for (const auto& codec : value.codecs()) {
-        collectives::StreamMean mean({group}, {.name = "h", .codec = codec}, at::kCPU);
-        mean.enqueue({at::empty({0}), {}, {}});
-        EXPECT_EQ(mean.payload_bytes(), 0) << value.name;
-      }
+      const auto codec = collectives::affine_codec(value.channel_size);
+      collectives::StreamMean mean({group}, {.name = "h", .codec = codec}, at::kCPU);
+      mean.enqueue({at::empty({0}), {}, {}});
+      EXPECT_EQ(mean.payload_bytes(), 0) << value.name;
     }
   });
 }

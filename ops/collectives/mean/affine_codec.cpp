@@ -1,18 +1,11 @@
 #include "ops/collectives/mean/affine_codec.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
-#include <utility>
 #include <vector>
 
-#include <narrowcast/affine_uint8.h>
 #include "ops/cpu/affine_uint8_kernels.h"
 #include "ops/meta/meta.h"
 
@@ -164,89 +157,12 @@ class PerChannelCodec final : public MeanCodec {
   const int64_t channel_size_;
 };
 
-// x [numel] -> [channels, channel_size], or [1, numel] if that is less.
-at::Tensor in_channels(const at::Tensor& x, int64_t channel_size) {
-  const int64_t size = std::min(channel_size, x.numel());
-  const int64_t missing = (size - x.numel() % size) % size;
-  return (missing == 0 ? x : at::constant_pad_nd(x, {0, missing})).view({-1, size});
-}
-
-// Message: a code per element, without those of the padding, then float32 [2, channels] of scales and zero points. So
-// codes begin where the message does, which is aligned.
-class OperatorsCodec final : public MeanCodec {
- public:
-  explicit OperatorsCodec(std::optional<int64_t> channel_size) : channel_size_(channel_size) {}
-
-  int64_t grain() const override { return channel_size_.value_or(1); }
-
-  int64_t message_bytes(const Segment& chunk) const override { return qparams_bytes(chunk) + chunk.numel; }
-
-  void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) override {
-    const at::Tensor x = call.array.narrow(0, chunk.begin, chunk.numel);
-    const auto [qparams, codes] = channel_size_ ? encode_channels(x) : encode_whole(x);
-    codes_of(message, chunk).copy_(codes);
-    qparams_of(message, chunk).copy_(qparams.view({-1}).view(at::kByte));
-  }
-
-  void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
-    const auto ranks = static_cast<int64_t>(messages.size());
-    std::vector<at::Tensor> bytes;
-    for (const at::Tensor& message : messages) {
-      bytes.push_back(qparams_of(message, chunk));
-    }
-    // Anew, as floats cannot lie at any byte.
-    const at::Tensor qparams = at::stack(bytes).view(at::kFloat).view({ranks, 2, -1});
-    at::Tensor sum = at::zeros({chunk.numel}, call.array.options().dtype(at::kFloat));
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      sum.add_(decode(codes_of(messages[rank], chunk), qparams[rank][0], qparams[rank][1]));
-    }
-    call.array.narrow(0, chunk.begin, chunk.numel).copy_(sum.div_(ranks));
-  }
-
- private:
-  using QparamsAndCodes = std::pair<at::Tensor, at::Tensor>;
-
-  int64_t qparams_bytes(const Segment& chunk) const {
-    return Channels{chunk.numel, channel_size_.value_or(std::numeric_limits<int64_t>::max())}.header_bytes();
-  }
-
-  static at::Tensor codes_of(const at::Tensor& message, const Segment& chunk) {
-    return message.narrow(0, 0, chunk.numel);
-  }
-  at::Tensor qparams_of(const at::Tensor& message, const Segment& chunk) const {
-    return message.narrow(0, chunk.numel, qparams_bytes(chunk));
-  }
-
-  static QparamsAndCodes encode_whole(const at::Tensor& x) {
-    const auto [scale, zero_point] = choose_qparams_per_tensor(x);
-    return {at::cat({scale, zero_point.to(at::kFloat)}), quantize_per_tensor(x, scale, zero_point)};
-  }
-
-  QparamsAndCodes encode_channels(const at::Tensor& x) const {
-    const at::Tensor channels = in_channels(x, *channel_size_);
-    const auto [scales, zero_points] = choose_qparams_per_channel(channels);
-    const at::Tensor codes = quantize_per_channel(channels, scales, zero_points);
-    return {at::stack({scales, zero_points.to(at::kFloat)}), codes.view({-1}).narrow(0, 0, x.numel())};
-  }
-
-  // float32 [numel]
-  at::Tensor decode(const at::Tensor& codes, const at::Tensor& scales, const at::Tensor& zero_points) const {
-    if (!channel_size_) {
-      return dequantize_per_tensor(codes, scales, zero_points);
-    }
-    const at::Tensor channels = dequantize_per_channel(in_channels(codes, *channel_size_), scales, zero_points);
-    return channels.view({-1}).narrow(0, 0, codes.numel());
-  }
-
-  const std::optional<int64_t> channel_size_;
-};
-
 }  // namespace
 
 MeanCodecFactory affine_codec(std::optional<int64_t> channel_size) {
   return [=](at::Device device) -> std::unique_ptr<MeanCodec> {
     if (!device.is_cpu()) {
-      return affine_codec_of_operators(channel_size);
+      return gpu::affine_codec(channel_size);
     }
     if (!channel_size) {
       return std::make_unique<PerTensorCodec>();
@@ -257,10 +173,6 @@ MeanCodecFactory affine_codec(std::optional<int64_t> channel_size) {
 
 int64_t affine_message_bytes(int64_t numel, int64_t channel_size) {
   return Channels{numel, channel_size}.header_bytes() + numel;
-}
-
-std::unique_ptr<MeanCodec> affine_codec_of_operators(std::optional<int64_t> channel_size) {
-  return std::make_unique<OperatorsCodec>(channel_size);
 }
 
 }  // namespace narrowcast::collectives

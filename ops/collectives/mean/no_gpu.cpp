@@ -1,6 +1,7 @@
 // A build without CUDA has no kernels for CUDA tensors, and nothing that moves them.
 #include <c10/util/Exception.h>
 
+#include "ops/collectives/mean/affine_codec.h"
 #include "ops/collectives/mean/segment_codec.h"
 #include "ops/collectives/mean/stream_groups.h"
 
@@ -20,6 +21,8 @@ void average_segments(WireFormat, const RankMessages&, const ArraySegment&) { re
 void average_and_encode_segments(const WireCoding&, const RankMessages&, const ArraySegment&, float*, uint8_t*) {
   refuse();
 }
+
+std::unique_ptr<MeanCodec> affine_codec(std::optional<int64_t>) { refuse(); }
 
 MakeGroup group_maker(const c10::intrusive_ptr<c10d::ProcessGroup>&) { return nullptr; }
 

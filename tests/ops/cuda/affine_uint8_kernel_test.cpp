@@ -12,11 +12,14 @@
 #include <vector>
 
 #include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/cuda/affine_model.h"
 #include "tests/ops/cuda/rows_on_host.h"
 
 namespace narrowcast::cuda {
 namespace {
 
+using narrowcast::test::qparams_model;
+using narrowcast::test::quantized_model;
 using narrowcast::test::same_bits;
 
 const std::vector<at::ScalarType> kDtypes{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
@@ -33,17 +36,6 @@ std::pair<at::Tensor, at::Tensor> choose_on_host(const at::Tensor& x, const RowP
     test::run_reduce_rows<RangeBits>(x.const_data_ptr<scalar_t>(), parts, team, store);
   });
   return {scales, zero_points};
-}
-
-// MinMaxObserver on CUDA: as on the CPU but for the scale.
-std::pair<at::Tensor, at::Tensor> qparams_model(const at::Tensor& x) {
-  const auto [least, greatest] = at::aminmax(x.to(at::kFloat));
-  const at::Tensor zero = at::zeros({});
-  const at::Tensor min = at::min(least, zero);
-  const at::Tensor max = at::max(greatest, zero);
-  const at::Tensor scale = at::max((max - min) * (1.0F / 255.0F), at::full({}, 0x1p-23F));
-  const at::Tensor steps = at::nan_to_num(at::round(min / scale));
-  return {scale, at::clamp(at::rsub(steps, 0), 0, 255).to(at::kInt)};
 }
 
 TEST(ChooseQparamsKernel, EqualsTheModelOfPyTorchOnCuda) {
@@ -127,11 +119,6 @@ at::Tensor quantize_on_host(const at::Tensor& x, const QparamsIn& qparams, int64
   EXPECT_TRUE(memory.slice(0, 0, offset).eq(99).all().item<bool>());
   EXPECT_TRUE(memory.slice(0, offset + x.numel()).eq(99).all().item<bool>());
   return codes.view(x.sizes());
-}
-
-// x / scale where scale is rounded to x's dtype first, as on CUDA.
-at::Tensor quantized_model(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point) {
-  return narrowcast::test::quantize_backend(x, scale.to(x.scalar_type()), zero_point);
 }
 
 TEST(QuantizeKernel, EqualsTheModelOfPyTorchOnCuda) {
