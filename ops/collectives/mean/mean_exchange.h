@@ -51,8 +51,8 @@ struct Residuals {
   float* own = nullptr;   // What receivers lack of the elements that this rank sends (SentParts in two_levels.h).
   float* mean = nullptr;  // What they lack of the mean, of the elements whose mean this rank sends.
   std::vector<at::Tensor> memory = {};  // Holds both while the call is in flight, though their owner may be gone.
-  // Undefined in one level; else [numel], what is added to this rank's array. The exchange leaves it where the mean is
-  // not finite, to be added again, and 0 elsewhere.
+  // Undefined in one level; else [numel], what is added to this rank's array, but for exact elements. The exchange
+  // leaves it where the mean is not finite, to be added again, and 0 elsewhere.
   at::Tensor carried = {};
 
   // To be called after the exchange, with its mean.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/collectives/mean/chunk_streams.h"
 #include "ops/engine/engine.h"
 
 namespace narrowcast::collectives {
@@ -83,8 +84,12 @@ class StreamWorkspace {
 
   int64_t bytes() const { return memory_.defined() ? memory_.numel() : 0; }
 
+  // The other stream of exchanges that go in chunks.
+  ChunkStreams& chunk_streams() { return chunk_streams_; }
+
  private:
   at::Tensor memory_;
+  ChunkStreams chunk_streams_;
 };
 
 }  // namespace narrowcast::collectives

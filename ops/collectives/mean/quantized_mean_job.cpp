@@ -60,6 +60,9 @@ void QuantizedMeanJob::start(engine::Transport& transport) {
   advanced_ = 0;
   guard_.attempt([&] {
     exact_.take_from(call_.array);
+    if (call_.residuals.carried.defined()) {
+      exact_.clear_in(call_.residuals.carried);  // Nothing is carried to them.
+    }
     exact_exchange_->post_receives(transport);
     narrow_->post_receives(transport);
     exact_exchange_->start(transport, {exact_.values(), {}, {}});

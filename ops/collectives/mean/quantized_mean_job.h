@@ -35,6 +35,8 @@ struct QuantizedMeanOptions {
   std::string all_gather = {};
   std::vector<Segment> exact = {};  // See ExactElements.
   LinkCost link = {};
+  // On a stream: from twice so many bytes of its messages on an array goes in chunks (shard_messages.h).
+  int64_t least_chunk_bytes = int64_t{4} << 20;
   // Null, or without memory: one level.
   std::shared_ptr<const node::FoundNodes> nodes = nullptr;
 };

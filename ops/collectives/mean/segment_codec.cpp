@@ -167,7 +167,8 @@ void for_slots(const ShardSlots& slots, const Segment& whole, const Body& body) 
   int64_t slot = 0;
   for (int64_t shard = 0; shard < slots.shards; ++shard) {
     if (shard != slots.left_out) {
-      body(part_of(whole, shard, slots.shards, kWireGrain), slot++ * slots.stride);
+      const Segment elements = part_of(whole, shard, slots.shards, kWireGrain);
+      body(part_of(elements, slots.chunk, slots.chunks, kWireGrain), slot++ * slots.stride);
     }
   }
 }

@@ -41,11 +41,14 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
 void decode_segment(WireFormat format, const uint8_t* message, const ArraySegment& segment);
 
 // Where the messages of an array's shards, which are cut(numel, shards), lie: one in each slot, in the order of shards.
-// Every slot begins `stride` bytes behind the one before.
+// Every slot begins `stride` bytes behind the one before. Or those of a chunk of every shard s: of that part of
+// cut(s, chunks).
 struct ShardSlots {
   int64_t shards = 1;
   int64_t left_out = 1;  // The shard that has no slot; `shards` for none.
   int64_t stride = 0;
+  int64_t chunk = 0;
+  int64_t chunks = 1;
 };
 
 // Writes the messages of the shards of a segment that is a whole array. Rounds as one message of it would.

@@ -18,7 +18,8 @@ void* elements_of(const ArraySegment& segment) {
 }
 
 cuda::Shards shards_of(const ShardSlots& slots, const ArraySegment& segment) {
-  return cuda::shards_of(segment.range.numel, slots.shards, slots.left_out, slots.stride);
+  const cuda::Shards shards = cuda::shards_of(segment.range.numel, slots.shards, slots.left_out, slots.stride);
+  return cuda::chunk_of(shards, slots.chunk, slots.chunks);
 }
 
 cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segment) {

@@ -6,6 +6,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "ops/cpu/wire/wire_kernels.h"
@@ -51,22 +52,52 @@ ExactElements::ExactElements(std::vector<Segment> segments, at::Device device)
       values_(at::zeros({total_numel(segments_)}, at::TensorOptions(at::kFloat).device(device))),
       indices_(indices_of(segments_).to(device)) {}
 
-void ExactElements::take_from(const at::Tensor& array) {
+std::vector<Segment> within(const std::vector<Segment>& segments, const Segment& part) {
+  std::vector<Segment> inside;
+  for (const Segment& segment : segments) {
+    const int64_t begin = std::max(segment.begin, part.begin);
+    const int64_t end = std::min(segment.begin + segment.numel, part.begin + part.numel);
+    if (begin < end) {
+      inside.push_back({begin - part.begin, end - begin});
+    }
+  }
+  return inside;
+}
+
+template <class Body>
+void ExactElements::for_segments(const at::Tensor& array, const Body& body) const {
+  int64_t begin = 0;
+  for (const Segment& segment : segments_) {
+    body(array.narrow(0, segment.begin, segment.numel), values_.narrow(0, begin, segment.numel));
+    begin += segment.numel;
+  }
+}
+
+void ExactElements::copy_from(const at::Tensor& array) {
   if (values_.numel() == 0) {
     return;
   }
   if (indices_.defined()) {
     values_.copy_(at::index_select(array, 0, indices_));
+    return;
+  }
+  for_segments(array, [](const at::Tensor& elements, const at::Tensor& values) { values.copy_(elements); });
+}
+
+void ExactElements::clear_in(const at::Tensor& array) const {
+  if (values_.numel() == 0) {
+    return;
+  }
+  if (indices_.defined()) {
     array.index_fill_(0, indices_, 0);
     return;
   }
-  int64_t begin = 0;
-  for (const Segment& segment : segments_) {
-    const at::Tensor elements = array.narrow(0, segment.begin, segment.numel);
-    values_.narrow(0, begin, segment.numel).copy_(elements);
-    elements.zero_();
-    begin += segment.numel;
-  }
+  for_segments(array, [](const at::Tensor& elements, const at::Tensor&) { elements.zero_(); });
+}
+
+void ExactElements::take_from(const at::Tensor& array) {
+  copy_from(array);
+  clear_in(array);
 }
 
 void ExactElements::put_back(const at::Tensor& array) const {
@@ -77,11 +108,7 @@ void ExactElements::put_back(const at::Tensor& array) const {
     array.index_copy_(0, indices_, values_.to(array.scalar_type()));
     return;
   }
-  int64_t begin = 0;
-  for (const Segment& segment : segments_) {
-    array.narrow(0, segment.begin, segment.numel).copy_(values_.narrow(0, begin, segment.numel));
-    begin += segment.numel;
-  }
+  for_segments(array, [](const at::Tensor& elements, const at::Tensor& values) { elements.copy_(values); });
 }
 
 }  // namespace narrowcast::collectives

@@ -40,6 +40,9 @@ std::vector<Segment> cut(const Segment& segment, int64_t parts);
 // Cuts an array of `numel` elements so.
 std::vector<Segment> cut(int64_t numel, int64_t parts);
 
+// What lies within `part` of each of the segments, as segments of the part; none that is empty.
+std::vector<Segment> within(const std::vector<Segment>& segments, const Segment& part);
+
 // Segments of an array that are too few and too important to be narrowed: they travel beside it, as float32. In the
 // array they are 0 meanwhile: they cost bytes there, a small part of all, but do not widen the scales of their
 // neighbours' blocks.
@@ -57,11 +60,17 @@ class ExactElements {
   // What was taken, float32 [sum of the segments' numel].
   const at::Tensor& values() const { return values_; }
 
-  // `array`: 1-D, of any floating dtype.
+  // `array`: 1-D, of any floating dtype. take_from is copy_from and then clear_in, which leaves 0 there.
   void take_from(const at::Tensor& array);
+  void copy_from(const at::Tensor& array);
+  void clear_in(const at::Tensor& array) const;
   void put_back(const at::Tensor& array) const;
 
  private:
+  // Calls body(elements of the array, where they lie in the values) for each segment.
+  template <class Body>
+  void for_segments(const at::Tensor& array, const Body& body) const;
+
   const std::vector<Segment> segments_;
   const at::Tensor values_;
   const at::Tensor indices_;  // int64 [numel of the values]: their places in the array; undefined for the CPU's way.

@@ -11,42 +11,15 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
+#include "ops/collectives/mean/chunk_streams.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/segment_codec.h"
 #include "ops/collectives/mean/segments.h"
+#include "ops/collectives/mean/shard_messages.h"
 #include "ops/collectives/mean/stream_groups.h"
 
 namespace narrowcast::collectives {
-
-// Messages begin at multiples of so many bytes, a line of a GPU's cache, in all that travels: NCCL copies single bytes
-// where one begins at no multiple of 16.
-inline constexpr int64_t kSlotBytes = 128;
-
-// The bytes of a message and of what is behind it up to the next one.
-constexpr int64_t slot_bytes(int64_t bytes) { return (bytes + kSlotBytes - 1) / kSlotBytes * kSlotBytes; }
-
-// Messages of two shots side by side, one for the shard of each rank, each in a slot that would hold the longest.
-class ShardMessages {
- public:
-  // Of an array of `numel` elements.
-  ShardMessages(WireFormat format, int64_t numel, int64_t world_size);
-
-  int64_t slot_bytes() const { return slot_bytes_; }
-  int64_t bytes() const { return slot_bytes_ * world_size_; }
-
-  // All of them, or all but one rank's.
-  ShardSlots slots() const { return slots_without(world_size_); }
-  ShardSlots slots_without(int64_t rank) const { return {world_size_, rank, slot_bytes_}; }
-
-  // Writes what they say to `array`, [numel].
-  void decode(const at::Tensor& messages, const at::Tensor& array) const;
-
- private:
-  const WireFormat format_;
-  const int64_t world_size_;
-  int64_t slot_bytes_ = 0;
-};
 
 // How the exchanges of a StreamMean call collectives.
 struct CollectiveCalls {
@@ -58,7 +31,13 @@ struct CollectiveCalls {
   void call(const std::string& what, const std::function<void()>& body) const;
 };
 
-// The part of a StreamMean that concerns one array.
+// What a call needs for as long as it is enqueued.
+struct StreamMemory {
+  at::Tensor bytes;  // uint8, at least workspace_bytes(), on the device, which begins where a slot may.
+  ChunkStreams& streams;
+};
+
+// What a StreamMean enqueues.
 class StreamExchange {
  public:
   virtual ~StreamExchange() = default;
@@ -66,51 +45,73 @@ class StreamExchange {
   // As StreamMean's.
   virtual int64_t payload_bytes() const = 0;
 
-  // Bytes of memory that a call needs for as long as it is enqueued.
   virtual int64_t workspace_bytes() const = 0;
 
-  // As StreamMean's. `workspace`: uint8, at least workspace_bytes(), on the device, which begins where a slot may.
-  virtual void enqueue(const MeanCall& call, const at::Tensor& workspace) = 0;
+  // As StreamMean's. `exact`: of call.array, of as many elements as the options say.
+  virtual void enqueue(const MeanCall& call, ExactElements& exact, const StreamMemory& memory) = 0;
 };
 
 // In one level, between the ranks of `group`:
 // One shot:  encode the array; all-gather the messages; average them.
 // Two shots: encode all shards but the own; all-to-all; average the parts of the own shard with the own numbers and
 //            encode the mean; all-gather the means; decode them.
+// Large arrays do so chunk by chunk, on two streams in turn. Exact elements are in the messages of the first chunk.
 class OneLevelStreamExchange final : public StreamExchange {
  public:
-  // An exchange of options.numel elements. Which rank this is, the group says. options.exact and options.nodes are not
-  // its business.
+  // An exchange of options.numel elements, and of `exact_numel` exact ones. Which rank this is, the group says.
+  // options.exact and options.nodes are not its business.
   OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessGroup> group, QuantizedMeanOptions options,
-                         CollectiveCalls collectives);
+                         int64_t exact_numel, CollectiveCalls collectives);
 
   Route route() const { return route_; }
   int64_t payload_bytes() const override;
   int64_t workspace_bytes() const override;
-  void enqueue(const MeanCall& call, const at::Tensor& workspace) override;
+  void enqueue(const MeanCall& call, ExactElements& exact, const StreamMemory& memory) override;
 
-  // With two shots, instead of `enqueue`: takes all but the last step. `messages`, uint8 [ShardMessages::bytes], gets
-  // the means.
-  void enqueue_undecoded(const MeanCall& call, const at::Tensor& workspace, at::Tensor messages);
+  // What that is but for the exact elements' way out of the array and back: `exact`, float32 [exact_numel], become
+  // their means, and those in the array should be 0.
+  void enqueue_values(const MeanCall& call, const at::Tensor& exact, const StreamMemory& memory);
+
+  // With two shots, instead of that: takes all but the last step. `messages`, uint8 [ShardMessages::bytes], gets the
+  // means, which `exact` need not.
+  void enqueue_undecoded(const MeanCall& call, const at::Tensor& exact, const StreamMemory& memory,
+                         const at::Tensor& messages);
 
  private:
+  // A chunk of one shot: the message that is sent lies before those of all ranks.
+  struct WholeChunk {
+    Segment range;
+    int64_t begin = 0;  // In the workspace.
+    int64_t message_bytes = 0;
+    int64_t slot = 0;
+    int64_t exact_begin = 0;  // In the slot.
+  };
+  // What a call is, for the steps of its chunks.
+  struct Call {
+    const MeanCall& mean;
+    MeanCall exact;
+    at::Tensor workspace;
+    at::Tensor means;  // Messages of two shots.
+  };
+
   int64_t rank() const { return group_->getRank(); }
   int64_t world_size() const { return group_->getSize(); }
-  int64_t message_bytes(const Segment& segment) const { return encoded_size(segment.numel, options_.format); }
-  // The slot of one shot's message.
-  int64_t whole_slot() const { return slot_bytes(codec_->message_bytes({0, options_.numel})); }
-  void one_shot(const MeanCall& call, const at::Tensor& workspace);
-  at::Tensor exchange_parts(const MeanCall& call, const at::Tensor& workspace);
-  void send_mean(const MeanCall& call, const at::Tensor& parts, const at::Tensor& workspace, at::Tensor messages);
+  Segment all_exact() const { return {0, exact_numel_}; }
+  bool has_exact(int64_t chunk) const { return chunk == 0 && exact_numel_ > 0; }
+  std::vector<WholeChunk> whole_chunks() const;
+  void one_shot(const Call& call, int64_t chunk) const;
+  void exchange_parts(const Call& call, int64_t chunk) const;
+  void send_mean(const Call& call, int64_t chunk) const;
+  at::Tensor received_parts(const Call& call, int64_t chunk) const;
 
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const QuantizedMeanOptions options_;
-  const CollectiveCalls collectives_;
+  const int64_t exact_numel_;
+  CollectiveCalls collectives_;
   const Route route_;
-  const std::unique_ptr<MeanCodec> codec_;  // For one shot.
-  // These are for two shots:
-  const std::vector<Segment> shards_;  // By rank.
-  const ShardMessages shard_messages_;
+  const std::unique_ptr<MeanCodec> codec_;      // For one shot.
+  const std::vector<WholeChunk> whole_chunks_;  // For one shot.
+  const ShardMessages shard_messages_;          // For two.
 };
 
 }  // namespace narrowcast::collectives

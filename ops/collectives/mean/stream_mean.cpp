@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -29,7 +30,8 @@ class Regions {
   int64_t next_ = 0;
 };
 
-// The same numbers in the same places as TwoLevels on the engine.
+// The same numbers in the same places as TwoLevels on the engine. In the node all elements are float32: only where the
+// owners of a segment narrow its mean are exact ones taken out of it. Their means follow the segment's in its message.
 class TwoLevelStreamExchange final : public StreamExchange {
  public:
   TwoLevelStreamExchange(std::shared_ptr<const StreamGroups> groups, QuantizedMeanOptions options,
@@ -40,10 +42,12 @@ class TwoLevelStreamExchange final : public StreamExchange {
         local_rank_(groups_->node()->getRank()),
         segments_(cut(options_.numel, groups_->layout().segments())),
         weight_(weight_of_node(groups_->layout(), groups_->layout().node_of(options_.rank))),
+        own_exact_(owns_elements() ? within(options_.exact, own_segment()) : std::vector<Segment>(),
+                   collectives_.device),
         across_(make_across()) {
     for (const Segment& segment : segments_) {
-      means_.push_back(means_of(segment));
-      longest_mean_ = std::max(longest_mean_, slot_bytes(bytes_of(means_.back(), segment)));
+      means_.emplace_back(*groups_, options_, segment);
+      longest_mean_ = std::max(longest_mean_, means_.back().bytes());
     }
   }
 
@@ -57,20 +61,69 @@ class TwoLevelStreamExchange final : public StreamExchange {
            (across_ == nullptr ? 0 : across_->workspace_bytes());
   }
 
-  void enqueue(const MeanCall& call, const at::Tensor& workspace) override {
-    Regions regions(workspace);
-    const at::Tensor array = as_float32(call, regions.floats(slot_numel(options_.numel)));
+  void enqueue(const MeanCall& call, ExactElements& exact, const StreamMemory& memory) override {
+    Regions regions(memory.bytes);
+    const at::Tensor array = as_float32(call, exact, regions.floats(slot_numel(options_.numel)));
     const at::Tensor parts = send_parts(array, regions);
-    at::Tensor own_mean = message_of_own_mean(call, parts, regions);
-    take_means(gather(own_mean, regions), call.array);
+    at::Tensor own_mean = message_of_own_mean(call, parts, regions, memory.streams);
+    take_means(gather(own_mean, regions), call.array, exact.values());
     call.residuals.take_carried(call.array);
+    exact.put_back(call.array);
   }
 
  private:
   static constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 
-  // Codes, where the owners of a segment exchange them in two shots; nothing for float32.
-  using Means = std::unique_ptr<ShardMessages>;
+  // How the mean of a segment travels in the node: as the codes of it that its owners exchange in two shots, which hold
+  // the exact elements, too; else as float32 with the exact elements in the next slot.
+  class SegmentMean {
+   public:
+    SegmentMean(const StreamGroups& groups, const QuantizedMeanOptions& options, const Segment& segment)
+        : numel_(segment.numel) {
+      for (const Segment& exact : within(options.exact, segment)) {
+        exact_numel_ += exact.numel;
+      }
+      const int64_t nodes = groups.layout().nodes();
+      if (choose_route(segment.numel, nodes, options.format, options.link) == Route::kTwoShot) {
+        codes_.emplace(ShardedArray{options.format, numel_, exact_numel_, options.least_chunk_bytes}, nodes);
+      }
+    }
+
+    bool is_codes() const { return codes_.has_value(); }
+    int64_t exact_numel() const { return exact_numel_; }
+
+    // Of the message with what is behind it.
+    int64_t bytes() const {
+      return is_codes() ? codes_->bytes() : slot_bytes(numel_ * kFloatBytes) + slot_bytes(exact_numel_ * kFloatBytes);
+    }
+
+    // Where the codes lie in the message, or both kinds of float32.
+    at::Tensor codes_in(const at::Tensor& message) const { return message.narrow(0, 0, codes_->bytes()); }
+    at::Tensor mean_in(const at::Tensor& message) const {
+      return message.narrow(0, 0, numel_ * kFloatBytes).view(at::kFloat);
+    }
+    at::Tensor exact_in(const at::Tensor& message) const {
+      return message.narrow(0, slot_bytes(numel_ * kFloatBytes), exact_numel_ * kFloatBytes).view(at::kFloat);
+    }
+
+    // Writes what the message says.
+    void decode(const at::Tensor& message, const at::Tensor& elements, const at::Tensor& exact) const {
+      if (is_codes()) {
+        codes_->decode(message, elements);
+        codes_->decode_exact(message, exact);
+        return;
+      }
+      elements.copy_(mean_in(message));
+      if (exact_numel_ > 0) {
+        exact.copy_(exact_in(message));
+      }
+    }
+
+   private:
+    const int64_t numel_;
+    int64_t exact_numel_ = 0;
+    std::optional<ShardMessages> codes_;
+  };
 
   int64_t owners() const { return static_cast<int64_t>(segments_.size()); }
   int64_t local_size() const { return groups_->node()->getSize(); }
@@ -83,26 +136,16 @@ class TwoLevelStreamExchange final : public StreamExchange {
     }
     QuantizedMeanOptions across = options_;
     across.numel = own_segment().numel;
-    return std::make_unique<OneLevelStreamExchange>(groups_->owners(), std::move(across), collectives_);
-  }
-
-  Means means_of(const Segment& segment) const {
-    const int64_t nodes = groups_->layout().nodes();
-    return choose_route(segment.numel, nodes, options_.format, options_.link) == Route::kTwoShot
-               ? std::make_unique<ShardMessages>(options_.format, segment.numel, nodes)
-               : nullptr;
-  }
-
-  static int64_t bytes_of(const Means& means, const Segment& segment) {
-    return means == nullptr ? encoded_size(segment.numel, WireFormat::kFp32) : means->bytes();
+    return std::make_unique<OneLevelStreamExchange>(groups_->owners(), std::move(across), own_exact_.values().numel(),
+                                                    collectives_);
   }
 
   // A segment as it travels as float32 in the node: as many elements as fill whole slots.
   static int64_t slot_numel(int64_t numel) { return slot_bytes(numel * kFloatBytes) / kFloatBytes; }
 
   // [slot_numel of the array's]: segments but for the last one fill their slots. The array's own memory, or `floats`
-  // with 0 behind the array.
-  static at::Tensor as_float32(const MeanCall& call, const at::Tensor& floats) {
+  // with 0 behind the array. Nothing is carried to exact elements.
+  static at::Tensor as_float32(const MeanCall& call, ExactElements& exact, const at::Tensor& floats) {
     const int64_t numel = call.array.numel();
     if (call.array.scalar_type() == at::kFloat && !call.residuals.carried.defined() && floats.numel() == numel) {
       return call.array;
@@ -111,7 +154,10 @@ class TwoLevelStreamExchange final : public StreamExchange {
     const at::Tensor array = floats.narrow(0, 0, numel);
     array.copy_(call.array);
     if (call.residuals.carried.defined()) {
+      exact.clear_in(call.residuals.carried);
       array.add_(call.residuals.carried);
+      exact.copy_from(call.array);
+      exact.put_back(array);
     }
     return floats;
   }
@@ -130,37 +176,46 @@ class TwoLevelStreamExchange final : public StreamExchange {
   }
 
   // What this rank sends in the node: anything, if it owns no elements.
-  at::Tensor message_of_own_mean(const MeanCall& call, const at::Tensor& parts, Regions& regions) {
+  at::Tensor message_of_own_mean(const MeanCall& call, const at::Tensor& parts, Regions& regions,
+                                 ChunkStreams& streams) {
     at::Tensor message = regions.bytes(longest_mean_);
     if (owns_elements()) {
-      average(call, parts, message, regions);
+      average(call, parts, message, regions, streams);
     }
     return message;
   }
 
   // Averages this rank's segment: over its node, then over all of them.
-  void average(const MeanCall& call, const at::Tensor& parts, const at::Tensor& message, Regions& regions) {
+  void average(const MeanCall& call, const at::Tensor& parts, const at::Tensor& message, Regions& regions,
+               ChunkStreams& streams) {
     const Segment& segment = own_segment();
-    const Means& means = means_[local_rank_];
-    const at::Tensor mean = means == nullptr ? floats_of(message, segment) : regions.floats(segment.numel);
+    const SegmentMean& own = means_[local_rank_];
+    const at::Tensor mean = own.is_codes() ? regions.floats(segment.numel) : own.mean_in(message);
+    average_over_node(parts, mean);
+    own_exact_.take_from(mean);
+    if (across_ != nullptr) {
+      const MeanCall over_nodes{mean, call.rounding.at(segment.begin), call.residuals};
+      const StreamMemory memory{regions.bytes(across_->workspace_bytes()), streams};
+      if (own.is_codes()) {
+        across_->enqueue_undecoded(over_nodes, own_exact_.values(), memory, own.codes_in(message));
+        return;
+      }
+      across_->enqueue_values(over_nodes, own_exact_.values(), memory);
+    }
+    if (own.exact_numel() > 0) {
+      own.exact_in(message).copy_(own_exact_.values());
+    }
+  }
+
+  void average_over_node(const at::Tensor& parts, const at::Tensor& mean) const {
     RankMessages by_rank;
     for (int64_t rank = 0; rank < local_size(); ++rank) {
-      const float* const part = parts.const_data_ptr<float>() + rank * slot_numel(segment.numel);
+      const float* const part = parts.const_data_ptr<float>() + rank * slot_numel(mean.numel());
       by_rank.push_back(reinterpret_cast<const uint8_t*>(part));
     }
-    average_segments(WireFormat::kFp32, by_rank, {mean, {0, segment.numel}});
+    average_segments(WireFormat::kFp32, by_rank, {mean, {0, mean.numel()}});
     if (weight_ != 1) {
       mean.mul_(weight_);
-    }
-    if (across_ == nullptr) {
-      return;
-    }
-    const MeanCall over_nodes{mean, call.rounding.at(segment.begin), call.residuals};
-    const at::Tensor workspace = regions.bytes(across_->workspace_bytes());
-    if (means == nullptr) {
-      across_->enqueue(over_nodes, workspace);
-    } else {
-      across_->enqueue_undecoded(over_nodes, workspace, message.narrow(0, 0, means->bytes()));
     }
   }
 
@@ -172,21 +227,16 @@ class TwoLevelStreamExchange final : public StreamExchange {
     return gathered;
   }
 
-  void take_means(const at::Tensor& gathered, const at::Tensor& array) const {
+  // `exact`: the array's, which lie in the order of segments.
+  void take_means(const at::Tensor& gathered, const at::Tensor& array, const at::Tensor& exact) const {
+    int64_t exact_begin = 0;
     for (int64_t owner = 0; owner < owners(); ++owner) {
       const Segment& segment = segments_[owner];
-      const at::Tensor message = gathered.narrow(0, owner * longest_mean_, longest_mean_);
-      const at::Tensor elements = array.narrow(0, segment.begin, segment.numel);
-      if (means_[owner] == nullptr) {
-        elements.copy_(floats_of(message, segment));
-      } else {
-        means_[owner]->decode(message, elements);
-      }
+      const SegmentMean& mean = means_[owner];
+      mean.decode(gathered.narrow(0, owner * longest_mean_, longest_mean_),
+                  array.narrow(0, segment.begin, segment.numel), exact.narrow(0, exact_begin, mean.exact_numel()));
+      exact_begin += mean.exact_numel();
     }
-  }
-
-  static at::Tensor floats_of(const at::Tensor& message, const Segment& segment) {
-    return message.narrow(0, 0, encoded_size(segment.numel, WireFormat::kFp32)).view(at::kFloat);
   }
 
   const std::shared_ptr<const StreamGroups> groups_;
@@ -195,10 +245,19 @@ class TwoLevelStreamExchange final : public StreamExchange {
   const int64_t local_rank_;
   const std::vector<Segment> segments_;  // By the local rank of their owners.
   const double weight_;
+  ExactElements own_exact_;                               // Of the own segment.
   const std::unique_ptr<OneLevelStreamExchange> across_;  // Null for ranks without a segment, and with one node.
-  std::vector<Means> means_;                              // By owner.
+  std::vector<SegmentMean> means_;                        // By owner.
   int64_t longest_mean_ = 0;                              // In bytes: the message of every rank of a node.
 };
+
+int64_t numel_of(const std::vector<Segment>& segments) {
+  int64_t numel = 0;
+  for (const Segment& segment : segments) {
+    numel += segment.numel;
+  }
+  return numel;
+}
 
 std::unique_ptr<StreamExchange> make_exchange(const StreamRanks& ranks, const QuantizedMeanOptions& options,
                                               at::Device device) {
@@ -206,7 +265,7 @@ std::unique_ptr<StreamExchange> make_exchange(const StreamRanks& ranks, const Qu
   if (ranks.groups != nullptr && !options.codec && options.numel > 0) {
     return std::make_unique<TwoLevelStreamExchange>(ranks.groups, options, collectives);
   }
-  return std::make_unique<OneLevelStreamExchange>(ranks.group, options, collectives);
+  return std::make_unique<OneLevelStreamExchange>(ranks.group, options, numel_of(options.exact), collectives);
 }
 
 }  // namespace
@@ -215,28 +274,15 @@ StreamMean::StreamMean(const StreamRanks& ranks, const QuantizedMeanOptions& opt
                        std::shared_ptr<StreamWorkspace> workspace)
     : workspace_(workspace == nullptr ? std::make_shared<StreamWorkspace>() : std::move(workspace)),
       exact_(options.exact, device),
-      narrow_(make_exchange(ranks, options, device)),
-      exact_exchange_(make_exchange(ranks,
-                                    QuantizedMeanOptions{.name = options.name,
-                                                         .rank = options.rank,
-                                                         .world_size = options.world_size,
-                                                         .numel = exact_.values().numel(),
-                                                         .format = WireFormat::kFp32,
-                                                         .link = options.link},
-                                    device)) {}
+      exchange_(make_exchange(ranks, options, device)) {}
 
 StreamMean::~StreamMean() = default;
 
-int64_t StreamMean::payload_bytes() const { return narrow_->payload_bytes() + exact_exchange_->payload_bytes(); }
+int64_t StreamMean::payload_bytes() const { return exchange_->payload_bytes(); }
 
-// One exchange after the other has the same memory.
 void StreamMean::enqueue(const MeanCall& call) {
-  const at::Tensor memory =
-      workspace_->take(std::max(exact_exchange_->workspace_bytes(), narrow_->workspace_bytes()), call.array.device());
-  exact_.take_from(call.array);
-  exact_exchange_->enqueue({exact_.values(), {}, {}}, memory);
-  narrow_->enqueue(call, memory);
-  exact_.put_back(call.array);
+  exchange_->enqueue(
+      call, exact_, {workspace_->take(exchange_->workspace_bytes(), call.array.device()), workspace_->chunk_streams()});
 }
 
 }  // namespace narrowcast::collectives

@@ -17,7 +17,7 @@
 
 namespace narrowcast::collectives {
 
-class StreamExchange;  // One array's part of a StreamMean.
+class StreamExchange;  // What a StreamMean enqueues.
 
 // Replaces a 1-D array on `device` by its mean over the ranks: by the same routes, messages and arithmetic as
 // QuantizedMeanJob, and so with the same bits, but by collectives of the group's backend for the device. (A NaN may
@@ -51,8 +51,7 @@ class NARROWCAST_EXPORT StreamMean {
  private:
   const std::shared_ptr<StreamWorkspace> workspace_;
   ExactElements exact_;
-  const std::unique_ptr<StreamExchange> narrow_;
-  const std::unique_ptr<StreamExchange> exact_exchange_;
+  const std::unique_ptr<StreamExchange> exchange_;
 };
 
 }  // namespace narrowcast::collectives

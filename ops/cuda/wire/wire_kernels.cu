@@ -8,9 +8,16 @@
 
 namespace narrowcast::cuda {
 
+namespace {
+
+// Whether there is no message, or nothing in any.
+bool is_empty(const Shards& shards) { return shards.slots() == 0 || (shards.of_chunk && shards.most_grains() == 0); }
+
+}  // namespace
+
 void wire_encode(WireFormat format, const EncodeArguments& arguments, Stream stream) {
   check_float_type(arguments.type);
-  if (arguments.n == 0 || arguments.shards.slots() == 0) {
+  if (arguments.n == 0 || is_empty(arguments.shards)) {
     return;
   }
   checked_launch("wire_encode_kernel", [&] {
@@ -28,7 +35,7 @@ void wire_encode(WireFormat format, const EncodeArguments& arguments, Stream str
 
 void wire_decode(WireFormat format, const DecodeArguments& arguments, Stream stream) {
   check_float_type(arguments.type);
-  if (arguments.n == 0 || arguments.shards.slots() == 0) {
+  if (arguments.n == 0 || is_empty(arguments.shards)) {
     return;
   }
   const dim3 blocks(blocks_for(arguments.n, arguments.shards), arguments.shards.slots());

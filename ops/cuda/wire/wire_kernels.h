@@ -24,21 +24,40 @@ using codec::wire::Rounding;
 // Shards begin at multiples of so many elements, as those of collectives::cut do.
 inline constexpr int64_t kShardGrain = 1024;
 
+// Grains of a shard, counted from its first one.
+struct GrainRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  NARROWCAST_HOST_DEVICE int64_t size() const { return end - begin; }
+};
+
 // How an array becomes messages: one or, cut into shards as even as can be, one of each shard. The message of shard i
 // lies in slot i, or in slot i - 1 behind the shard that has none; every slot begins `stride` bytes behind the one
-// before. Made by shards_of.
+// before. Or it becomes those of a chunk of every shard. Made by shards_of and chunk_of.
 struct Shards {
   uint32_t count = 1;     // >= 1
   uint32_t left_out = 1;  // The shard that has no message; `count` for none.
   int64_t stride = 0;
   int64_t each = 0;   // Grains of a shard, and
   uint32_t over = 0;  // so many more, fewer than there are shards, spread over them.
+  bool of_chunk = false;
+  GrainRange of_shorter = {};  // Of a shard of `each` grains those that become its message,
+  GrainRange of_longer = {};   // and of a shard of one more.
 
   NARROWCAST_HOST_DEVICE uint32_t slots() const { return count - (left_out < count ? 1U : 0U); }
   NARROWCAST_HOST_DEVICE uint32_t shard_in(uint32_t slot) const { return slot + (slot >= left_out ? 1U : 0U); }
   // The first grain of a shard.
   NARROWCAST_HOST_DEVICE int64_t begin(uint32_t shard) const { return each * shard + over * shard / count; }
-  NARROWCAST_HOST_DEVICE int64_t most_grains() const { return each + (over > 0 ? 1 : 0); }
+  // The grains of a shard's message, counted from the array's first one.
+  NARROWCAST_HOST_DEVICE GrainRange grains(uint32_t shard) const {
+    const int64_t first = begin(shard);
+    const GrainRange& of_shard = begin(shard + 1) - first == each ? of_shorter : of_longer;
+    return {first + of_shard.begin, first + of_shard.end};
+  }
+  NARROWCAST_HOST_DEVICE int64_t most_grains() const {
+    return over > 0 && of_longer.size() > of_shorter.size() ? of_longer.size() : of_shorter.size();
+  }
 };
 
 // The shards of an array of n elements. std::invalid_argument for less than one, or more than a launch can number.
@@ -55,6 +74,23 @@ inline Shards shards_of(int64_t n, int64_t count, int64_t left_out, int64_t stri
   shards.stride = stride;
   shards.each = grains / count;
   shards.over = static_cast<uint32_t>(grains % count);
+  shards.of_shorter = {0, shards.each};
+  shards.of_longer = {0, shards.each + 1};
+  return shards;
+}
+
+// A chunk of every shard, of `chunks` as even as can be. std::invalid_argument where there are not so many.
+inline Shards chunk_of(Shards shards, int64_t chunk, int64_t chunks) {
+  if (chunk < 0 || chunk >= chunks) {
+    throw std::invalid_argument("there is no chunk " + std::to_string(chunk) + " of " + std::to_string(chunks));
+  }
+  const auto cut = [&](int64_t grains) {
+    const auto before = [&](int64_t i) { return grains / chunks * i + grains % chunks * i / chunks; };
+    return GrainRange{before(chunk), before(chunk + 1)};
+  };
+  shards.of_chunk = chunks > 1;
+  shards.of_shorter = cut(shards.each);
+  shards.of_longer = cut(shards.each + 1);
   return shards;
 }
 

@@ -24,9 +24,10 @@ inline constexpr int kThreadsPerBlock = kWarpsPerBlock * kWarpSize;
 
 static_assert(kTile == kShardGrain, "a shard must begin with a tile");
 
-// Blocks of threads that n elements take; of an array in shards, each of which is a row of blocks, the longest one.
+// Blocks of threads that n elements take; of an array in shards, each of which is a row of blocks, the longest one, or
+// the longest chunk of one.
 inline unsigned blocks_for(int64_t n, const Shards& shards = {}) {
-  const int64_t tiles = shards.count > 1 ? shards.most_grains() : (n + kTile - 1) / kTile;
+  const int64_t tiles = shards.count > 1 || shards.of_chunk ? shards.most_grains() : (n + kTile - 1) / kTile;
   return static_cast<unsigned>((tiles + kWarpsPerBlock - 1) / kWarpsPerBlock);
 }
 
@@ -43,11 +44,12 @@ struct WarpTile {
     int64_t tile = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarpSize;
     int64_t end = numel;
     first_byte = tile * kTileBytes<Format>;
-    if (shards.count > 1) {
+    if (shards.count > 1 || shards.of_chunk) {
       const uint32_t shard = shards.shard_in(blockIdx.y);
       first_byte += blockIdx.y * shards.stride;
-      tile += shards.begin(shard);
-      end = shards.begin(shard + 1) * kTile < numel ? shards.begin(shard + 1) * kTile : numel;
+      const GrainRange tiles = shards.grains(shard);
+      tile += tiles.begin;
+      end = tiles.end * kTile < numel ? tiles.end * kTile : numel;
     }
     first = tile * kTile;
     n = static_cast<int>(end - first < kTile ? (end > first ? end - first : 0) : kTile);

@@ -105,9 +105,10 @@ TEST(AffineEncodeKernel, EqualsTheModelOfPyTorchOnCuda) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t numel : kSizes) {
       for (const int64_t channel_size : kChannelSizes) {
-        if (numel > 5'000 && channel_size < 500 && channel_size != 0 && dtype != at::kHalf) continue;
+        const bool is_long = numel > 300;  // A thread's turn takes time.
+        if (is_long && channel_size != 0 && channel_size < 500) continue;
         for (const auto& [name, x] : narrowcast::test::inputs(dtype, numel)) {
-          if (numel > 1'000 && (channel_size < 100 || numel > 5'000) && name != "hostile" && name != "nan") continue;
+          if (is_long && name != "hostile" && name != "nan") continue;
           SCOPED_TRACE(::testing::Message() << dtype << " " << name << " " << numel << " in " << channel_size);
           const AffineChannels channels = channels_of(numel, channel_size);
           expect_message_of(x, channels, message_on_host(x, channels, Turns::kForward));

@@ -12,14 +12,14 @@
 #include <narrowcast/errors.h>
 #include <narrowcast/gpt.h>
 #include "hooks/hook_table.h"
-#include "models/script_model.h"
 #include "models/model_table.h"
+#include "models/script_model.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/file_io.h"
-#include "trainer/train/files/script_file.h"
 #include "trainer/train/files/model_file.h"
+#include "trainer/train/files/script_file.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"

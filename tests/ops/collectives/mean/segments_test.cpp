@@ -56,10 +56,20 @@ TEST(SegmentTest, CutsAtMultiplesOfAGrainThatMayExceedIt) {
   EXPECT_EQ(cut({0, 0}, 1, 5), (std::vector<Segment>{{0, 0}}));
 }
 
+TEST(SegmentTest, ArePartsOfThoseThatReachOver) {
+  const std::vector<Segment> segments{{0, 3}, {5, 10}, {20, 1}, {30, 5}};
+  EXPECT_EQ(within(segments, {2, 10}), (std::vector<Segment>{{0, 1}, {3, 7}}));
+  EXPECT_EQ(within(segments, {20, 15}), (std::vector<Segment>{{0, 1}, {10, 5}}));
+  EXPECT_EQ(within(segments, {15, 5}), std::vector<Segment>());
+}
+
 TEST(ExactElements, AreTakenOutAndPutBack) {
   const std::vector<Segment> segments{{1, 2}, {9, 1}};
   for (ExactElements& exact : std::array{ExactElements(segments), ExactElements(segments, at::kCPU)}) {
     const at::Tensor array = at::arange(10, at::kDouble);
+    exact.copy_from(array);
+    EXPECT_EQ(array.sum().item<double>(), 45);
+    EXPECT_EQ(exact.values()[2].item<float>(), 9);
     exact.take_from(array);
     EXPECT_TRUE(at::equal(exact.values(), at::tensor({1.0F, 2.0F, 9.0F})));
     EXPECT_EQ(array.sum().item<double>(), 45 - 12);

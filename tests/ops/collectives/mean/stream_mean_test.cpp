@@ -12,9 +12,8 @@
 #include <tuple>
 #include <utility>
 
-#include "ops/collectives/mean/two_levels.h"
-#include "ops/engine/engine.h"
-#include "ops/node/find_nodes.h"
+#include "ops/collectives/mean/shard_messages.h"
+#include "tests/ops/collectives/mean/both_ways.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
@@ -23,80 +22,11 @@
 namespace narrowcast::collectives {
 namespace {
 
+using node::NodeLayout;
 using ::testing::HasSubstr;
 using testing::run_ranks;
-using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
-
-using node::NodeLayout;
 
 constexpr int64_t kStreamSizes[] = {0, 1, 7, 127, 128, 129, 255, 256, 257, 5'000, 1'000'003};
-
-std::vector<at::Tensor> make_stream_arrays(int64_t world_size, int64_t numel, at::ScalarType dtype = at::kFloat) {
-  at::manual_seed(numel);
-  std::vector<at::Tensor> arrays;
-  for (int64_t rank = 0; rank < world_size; ++rank) {
-    arrays.push_back(at::randn({numel}).to(dtype));
-  }
-  return arrays;
-}
-
-// Null for one level. What its groups are called with is added to `record`, if there is one.
-std::shared_ptr<const StreamGroups> split_over_gloo(const Group& group, const NodeLayout& layout,
-                                                    const std::shared_ptr<testing::CollectiveRecord>& record = {}) {
-  const auto make = [&](const c10::intrusive_ptr<c10d::Store>& store, int place, int size) {
-    // By itself one that is done at once ends others that connect.
-    const Group made = testing::join_ranks(store, place, size, {});
-    return record == nullptr ? made : testing::recorded(made, record);
-  };
-  return layout.has_levels() ? std::make_shared<const StreamGroups>(group, layout, make) : nullptr;
-}
-
-// What both ways make of the same calls, step after step.
-struct BothWays {
-  std::unique_ptr<StreamMean> stream;
-  std::shared_ptr<QuantizedMeanJob> job;
-  std::shared_ptr<engine::Engine> engine;
-  at::Tensor stream_residuals[2];
-  at::Tensor engine_residuals[2];
-  bool error_feedback = false;
-  at::Tensor carried;  // Of the next step; each way has a copy.
-
-  // Every `node_size` consecutive ranks are a node.
-  BothWays(const Group& group, QuantizedMeanOptions options, bool with_error_feedback, int64_t node_size = 1)
-      : error_feedback(with_error_feedback) {
-    options.name = "a mean";
-    options.rank = group->getRank();
-    options.world_size = group->getSize();
-    options.nodes = node::find_nodes(group, node_size);
-    const NodeLayout& layout = options.nodes->layout;
-    stream = std::make_unique<StreamMean>(StreamRanks{group, split_over_gloo(group, layout)}, options, at::kCPU);
-    job = std::make_shared<QuantizedMeanJob>(options, JobMemory{});
-    engine = engine::Engine::for_group(group);
-    const SentParts parts = sent_parts(layout, options.rank, options.numel);
-    for (at::Tensor* const residuals : {stream_residuals, engine_residuals}) {
-      residuals[0] = at::zeros({parts.own.numel});
-      residuals[1] = at::zeros({parts.mean.numel});
-    }
-  }
-
-  Residuals residuals(const at::Tensor* tensors) const {
-    return error_feedback ? Residuals{.own = tensors[0].mutable_data_ptr<float>(),
-                                      .mean = tensors[1].mutable_data_ptr<float>(),
-                                      .carried = carried.defined() ? carried.clone() : carried}
-                          : Residuals{};
-  }
-
-  void step(const at::Tensor& array, const codec::wire::Rounding& rounding) {
-    const at::Tensor by_stream = array.clone();
-    stream->enqueue({by_stream, rounding, residuals(stream_residuals)});
-    job->set_call({array.clone(), rounding, residuals(engine_residuals)});
-    const auto future = engine->submit(job);
-    future->waitAndThrow();
-    EXPECT_TRUE(at::equal(by_stream, future->value().toTensor()));
-    EXPECT_TRUE(at::equal(stream_residuals[0], engine_residuals[0]));
-    EXPECT_TRUE(at::equal(stream_residuals[1], engine_residuals[1]));
-  }
-};
 
 class StreamMeanOfSizes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {};
 
@@ -231,7 +161,7 @@ TEST_P(StreamMeanOfFormats, SendsMessagesAsGpusSendThemFast) {
             {.name = "m", .rank = rank, .numel = kNumel, .format = GetParam(), .exact = {{5, 33}}, .link = link},
             at::kCPU);
         mean.enqueue({at::ones({kNumel}), {}, {}});
-        EXPECT_GE(record->size(), 2);
+        EXPECT_GE(record->size(), 1);
         expect_for_gpus(*record);
       }
     });
@@ -243,7 +173,7 @@ TEST_P(StreamMeanOfFormats, SharesTheMemoryOfTheLargestArray) {
   constexpr int64_t kSizes[] = {5'000, 40'000, 40'000, 300};
   for (const auto& [world_size, node_size] : {std::pair(3, 1), std::pair(4, 2)}) {
     const auto layout = NodeLayout::of_size(world_size, node_size);
-    run_ranks(world_size, [&, node_size = node_size](int64_t rank, const Group& group) {
+    run_ranks(world_size, [&, world_size = world_size, node_size = node_size](int64_t rank, const Group& group) {
       for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
         const StreamRanks ranks{group, split_over_gloo(group, layout)};
         const auto memory = std::make_shared<StreamWorkspace>();
@@ -268,7 +198,8 @@ TEST_P(StreamMeanOfFormats, SharesTheMemoryOfTheLargestArray) {
         EXPECT_EQ(memory->bytes(), alone->bytes());
         if (node_size == 1 && !(link == kOneShotPays)) {
           const int64_t message = encoded_size(40'000, GetParam());
-          EXPECT_LE(memory->bytes(), 2 * message * 11 / 10) << "shards are of whole grains, and slots of whole lines";
+          const int64_t exact = world_size * slot_bytes(200 * 4);  // They are less than a grain: one rank's shard.
+          EXPECT_LE(memory->bytes(), 2 * (message * 11 / 10 + exact)) << "shards are of whole grains, slots of lines";
         }
       }
     });

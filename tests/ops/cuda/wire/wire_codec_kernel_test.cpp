@@ -39,15 +39,24 @@ struct Cut {
   int64_t count;
   int64_t left_out;
   WireFormat format;
+  int64_t chunk = 0;
+  int64_t chunks = 1;
 
-  std::vector<collectives::Segment> shards() const { return collectives::cut(n, count); }
+  // That chunk of each.
+  std::vector<collectives::Segment> shards() const {
+    std::vector<collectives::Segment> parts;
+    for (const auto& shard : collectives::cut(n, count)) {
+      parts.push_back(collectives::cut(shard, chunks)[static_cast<size_t>(chunk)]);
+    }
+    return parts;
+  }
   int64_t stride() const {
     int64_t longest = 0;
     for (const auto& shard : shards()) longest = std::max(longest, test::size_of(format, shard.numel));
     return longest + 24;
   }
   int64_t bytes() const { return (count - (left_out < count ? 1 : 0)) * stride(); }
-  cuda::Shards shape() const { return cuda::shards_of(n, count, left_out, stride()); }
+  cuda::Shards shape() const { return cuda::chunk_of(cuda::shards_of(n, count, left_out, stride()), chunk, chunks); }
 
   // Calls body(shard, first byte of its message).
   template <class Body>
@@ -68,6 +77,8 @@ void for_cuts(WireFormat format, const Body& body) {
       for (const int64_t left_out : {int64_t{0}, count / 2, count}) {
         SCOPED_TRACE(::testing::Message() << n << " in " << count << " without " << left_out);
         body(Cut{n, count, left_out, format});
+        if (n < 3000) continue;
+        for (int64_t chunk = 0; chunk < 3; ++chunk) body(Cut{n, count, left_out, format, chunk, 3});
       }
     }
   }
