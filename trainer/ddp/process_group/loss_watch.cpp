@@ -55,6 +55,7 @@ struct LossWatch::State {
         on_loss(std::move(tell)),
         next((backend->getRank() + 1) % backend->getSize()),
         previous((backend->getRank() + backend->getSize() - 1) % backend->getSize()) {
+    TORCH_CHECK_VALUE(backend->getSize() > 1, "a group of one rank has none to lose");
     receive = backend->recv(received, next, kTag);
   }
 
@@ -140,7 +141,6 @@ struct LossWatch::State {
 
 LossWatch::LossWatch(c10::intrusive_ptr<c10d::Backend> backend, OnLoss on_loss)
     : state_(std::make_shared<State>(std::move(backend), std::move(on_loss))) {
-  TORCH_CHECK_VALUE(state_->next != state_->backend->getRank(), "a group of one rank has none to lose");
   state_->listener = std::thread([state = state_.get()] { state->listen(); });
 }
 

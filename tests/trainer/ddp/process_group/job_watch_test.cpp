@@ -30,6 +30,11 @@ constexpr const char* kLoss = "rank 0: rank 1 is lost: it has closed its connect
 
 using testing::Death;
 
+template <class Error>
+Error error_of(const std::string& message) {
+  return Error(c10::SourceLocation{__func__, __FILE__, __LINE__}, message);
+}
+
 JobWatch::Options breaking_off() { return {.breaks_off = true, .settling = testing::kPatience}; }
 
 // Two ranks that watch over a job; rank 1 ends as if its process had died, rank 0 calls `body`.
@@ -84,11 +89,11 @@ TEST(JobWatchTest, ALossIsWhatErrorsOfNetworkAndGpuMean) {
   lose_rank_1([](const JobWatch& watch, const ProcessGroupPtr& /*group*/, const BreakablePtr& of_gpu) {
     // The first one may come before the news.
     EXPECT_EQ(error_message<c10::DistBackendError>([&] {
-                watch.throw_explained(c10::DistBackendError("rank 0: backward pass failed: NCCL error", ""));
+                watch.throw_explained(error_of<c10::DistBackendError>("rank 0: backward pass failed: NCCL error"));
               }),
               kLoss);
     EXPECT_TRUE(of_gpu->wait_for_abort());
-    EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_explained(c10::Error("CUDA error", "")); }),
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_explained(error_of<c10::Error>("CUDA error")); }),
               kLoss);
     EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_explained(std::runtime_error("gloo")); }), kLoss);
     EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_if_broken_off(); }), kLoss);
@@ -98,9 +103,9 @@ TEST(JobWatchTest, ALossIsWhatErrorsOfNetworkAndGpuMean) {
 TEST(JobWatchTest, ErrorsOfOnesOwnStayWhatTheyAre) {
   lose_rank_1([](const JobWatch& watch, const ProcessGroupPtr& /*group*/, const BreakablePtr& of_gpu) {
     EXPECT_TRUE(of_gpu->wait_for_abort());
-    EXPECT_NO_THROW(watch.throw_explained(c10::ValueError("--steps", "")));
-    EXPECT_NO_THROW(watch.throw_explained(OutputError("disk full", "")));
-    EXPECT_NO_THROW(watch.throw_explained(CorruptInputError("bad file", "")));
+    EXPECT_NO_THROW(watch.throw_explained(error_of<c10::ValueError>("--steps")));
+    EXPECT_NO_THROW(watch.throw_explained(error_of<OutputError>("disk full")));
+    EXPECT_NO_THROW(watch.throw_explained(error_of<CorruptInputError>("bad file")));
     EXPECT_NO_THROW(watch.throw_explained(std::bad_alloc()));
   });
 }
@@ -117,7 +122,7 @@ TEST(JobWatchTest, BreaksNothingOffThatEndsByItself) {
       [](const JobWatch& watch, const ProcessGroupPtr& group, const BreakablePtr& of_gpu) {
         std::vector<at::Tensor> nothing = {at::zeros({1})};
         EXPECT_ANY_THROW(group->recv(nothing, 1, 7)->wait());
-        EXPECT_NO_THROW(watch.throw_explained(c10::DistBackendError("rank 0: recv failed: closed", "")));
+        EXPECT_NO_THROW(watch.throw_explained(error_of<c10::DistBackendError>("rank 0: recv failed: closed")));
         EXPECT_NO_THROW(watch.throw_if_broken_off());
         EXPECT_EQ(of_gpu->aborts(), 0);
       },
@@ -157,7 +162,7 @@ TEST(JobWatchTest, ATimeOutOfABackendIsToldWithWhatTheOthersDo) {
     if (rank == 0) {
       of_gpu->error = c10d::ErrorType::TIMEOUT;
       EXPECT_EQ(error_message<c10::DistBackendError>(
-                    [&] { watch.throw_explained(c10::DistBackendError("NCCL communicator was aborted", "")); }),
+                    [&] { watch.throw_explained(error_of<c10::DistBackendError>("NCCL communicator was aborted")); }),
                 "rank 0: a collective timed out; rank 1 is in no collective");
     }
     testing::wait_for_ranks(group);
