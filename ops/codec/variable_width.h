@@ -135,6 +135,63 @@ inline uint16_t variable_step(const float* x, int64_t n, const VariableLayout& l
   });
 }
 
+// The code of x, which is number i of what `rounding` begins with.
+inline int32_t variable_code(float x, const StepCodes& codes, const Rounding& rounding, int64_t i) {
+  const float y = x * codes.inverse;
+  return rounding.stochastic ? variable_code(y, random_word(rounding, i)) : variable_code(y);
+}
+
+// The `width` words of a block of n <= kVariableBlock elements.
+inline void encode_variable_block(const float* x, int64_t n, uint32_t width, const StepCodes& codes,
+                                  const Rounding& rounding, uint8_t* words) {
+  for (uint32_t i = 0; i < width * kWordBytes; ++i) {
+    words[i] = 0;
+  }
+  for (int64_t k = 0; width > 0 && k < n; ++k) {
+    const auto code = static_cast<uint32_t>(variable_code(x[k], codes, rounding, k));
+    for (uint32_t plane = 0; plane < width; ++plane) {
+      uint8_t& byte = words[plane * kWordBytes + k / 8];
+      byte = static_cast<uint8_t>(byte | (code >> (width - 1 - plane) & 1U) << (k % 8));
+    }
+  }
+}
+
+// Code k of a block.
+inline int32_t variable_code_at(const uint8_t* words, uint32_t width, int64_t k) {
+  uint32_t code = 0;
+  for (uint32_t plane = 0; plane < width; ++plane) {
+    const uint32_t bit = uint32_t{words[plane * kWordBytes + k / 8]} >> (k % 8) & 1U;
+    code = code << 1 | (plane == 0 ? 0U - bit : bit);  // The first plane is the sign's.
+  }
+  return static_cast<int32_t>(code);
+}
+
+// A message to be read.
+struct VariableMessage {
+  float step;
+  const uint8_t* widths;  // Nibbles.
+  const uint8_t* codes;
+  int64_t words;  // That can be read from there on.
+};
+
+// Of bytes that may be anything; variable_layout(bits_per_element, n).bytes of them, n > 0.
+inline VariableMessage variable_message(int bits_per_element, const uint8_t* bytes, int64_t n) {
+  const VariableLayout layout = variable_layout(bits_per_element, n);
+  return {scale_value(static_cast<uint16_t>(bytes[0] | bytes[1] << 8)), bytes + kStepBytes, bytes + layout.first_word,
+          layout.words};
+}
+
+// Elements of block i, whose first word is number `word`, to out[0..n), n <= kVariableBlock. Where its words would end
+// behind the message it is NaN.
+inline void decode_variable_block(const VariableMessage& message, int64_t i, int64_t word, int64_t n, float* out) {
+  const uint32_t width = width_of_nibble(nibble_at(message.widths, i));
+  const bool is_whole = word + width <= message.words;
+  for (int64_t k = 0; k < n; ++k) {
+    out[k] = is_whole ? message.step * static_cast<float>(variable_code_at(message.codes + word * kWordBytes, width, k))
+                      : float_of_bits(kQuietNanBits);
+  }
+}
+
 // x[0..n) to variable_layout(bits_per_element, n).bytes.
 inline void encode_variable(int bits_per_element, const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
   const VariableLayout layout = variable_layout(bits_per_element, n);
@@ -153,48 +210,28 @@ inline void encode_variable(int bits_per_element, const float* x, int64_t n, con
   const StepCodes codes{inverse_scale(step), rounding.stochastic};
   uint8_t* words = bytes + layout.first_word;
   for (int64_t i = 0; i < layout.blocks; ++i) {
+    const int64_t first = i * kVariableBlock;
     const uint32_t width = codes.width(float_of_bits(largest_of_block(x, n, i)));
     uint8_t& pair = bytes[kStepBytes + i / 2];
     pair = static_cast<uint8_t>(pair | nibble_of_width(width) << (4 * (i % 2)));
-    for (int64_t k = 0; width > 0 && k < kVariableBlock && i * kVariableBlock + k < n; ++k) {
-      const int64_t element = i * kVariableBlock + k;
-      const float y = x[element] * codes.inverse;
-      const auto code = static_cast<uint32_t>(rounding.stochastic ? variable_code(y, random_word(rounding, element))
-                                                                  : variable_code(y));
-      for (uint32_t plane = 0; plane < width; ++plane) {
-        uint8_t& byte = words[plane * kWordBytes + k / 8];
-        byte = static_cast<uint8_t>(byte | (code >> (width - 1 - plane) & 1U) << (k % 8));
-      }
-    }
+    encode_variable_block(x + first, n - first < kVariableBlock ? n - first : kVariableBlock, width, codes,
+                          rounding.at(first), words);
     words += width * kWordBytes;
   }
-}
-
-// The code of element k of a block whose words begin at `words`.
-inline int32_t variable_code_at(const uint8_t* words, uint32_t width, int64_t k) {
-  uint32_t code = 0;
-  for (uint32_t plane = 0; plane < width; ++plane) {
-    const uint32_t bit = uint32_t{words[plane * kWordBytes + k / 8]} >> (k % 8) & 1U;
-    code = code << 1 | (plane == 0 ? 0U - bit : bit);  // The first plane is the sign's.
-  }
-  return static_cast<int32_t>(code);
 }
 
 // variable_layout(bits_per_element, n).bytes of any content to out[0..n). Blocks whose words would end behind the
 // message, and all behind them, are NaN.
 inline void decode_variable(int bits_per_element, const uint8_t* bytes, int64_t n, float* out) {
-  const VariableLayout layout = variable_layout(bits_per_element, n);
+  if (n == 0) {
+    return;
+  }
+  const VariableMessage message = variable_message(bits_per_element, bytes, n);
   int64_t word = 0;
-  for (int64_t i = 0; i < layout.blocks; ++i) {
-    const float step = scale_value(static_cast<uint16_t>(bytes[0] | bytes[1] << 8));
-    const uint32_t width = width_of_nibble(nibble_at(bytes + kStepBytes, i));
-    const int64_t first = layout.first_word + word * kWordBytes;
-    word += width;
-    for (int64_t k = i * kVariableBlock; k < n && k < (i + 1) * kVariableBlock; ++k) {
-      out[k] = word > layout.words
-                   ? float_of_bits(kQuietNanBits)
-                   : step * static_cast<float>(variable_code_at(bytes + first, width, k % kVariableBlock));
-    }
+  for (int64_t first = 0; first < n; first += kVariableBlock) {
+    const int64_t i = first / kVariableBlock;
+    decode_variable_block(message, i, word, n - first < kVariableBlock ? n - first : kVariableBlock, out + first);
+    word += width_of_nibble(nibble_at(message.widths, i));
   }
 }
 

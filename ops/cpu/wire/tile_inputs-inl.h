@@ -12,8 +12,10 @@
 #include <hwy/highway.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "ops/codec/wire_rounding.h"
+#include "ops/cpu/float_lanes-inl.h"
 #include "ops/cpu/wire/wire_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -43,6 +45,25 @@ HWY_INLINE void prefetch(const void* begin, int64_t ahead, int64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(begin) + static_cast<uintptr_t>(ahead);
   for (int64_t i = 0; i < bytes; i += kCacheLine) {
     hwy::Prefetch(reinterpret_cast<const uint8_t*>(address + static_cast<uintptr_t>(i)));
+  }
+}
+
+// x as float32: where it is, or in `tile`.
+template <class T>
+HWY_INLINE TileSource source_of(const T* x, int64_t n, float* tile) {
+  if constexpr (std::is_same_v<T, float>) {
+    return {x, x + kTilesAhead * kTile};
+  } else {
+    const FloatLanes<T> d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+      hn::StoreU(load_floats(d, x + i), d, tile + i);
+    }
+    for (; i < n; ++i) {
+      tile[i] = static_cast<float>(x[i]);
+    }
+    return {tile, nullptr};
   }
 }
 

@@ -12,7 +12,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "ops/cpu/float_lanes-inl.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,32 +23,6 @@ HWY_INLINE void for_each_tile(int64_t n, const Body& body) {
   for (int64_t i = 0; i < n; i += kTile) {
     body(i, std::min(kTile, n - i), i / Format::kBlock * Format::kBlockBytes);
   }
-}
-
-// x as float32: where it is, or in `tile`.
-template <class T>
-HWY_INLINE TileSource source_of(const T* x, int64_t n, float* tile) {
-  if constexpr (std::is_same_v<T, float>) {
-    return {x, x + kTilesAhead * kTile};
-  } else {
-    const FloatLanes<T> d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) {
-      hn::StoreU(load_floats(d, x + i), d, tile + i);
-    }
-    for (; i < n; ++i) {
-      tile[i] = static_cast<float>(x[i]);
-    }
-    return {tile, nullptr};
-  }
-}
-
-// Whether an array is too long for caches, and lies where vectors can be streamed to.
-HWY_INLINE bool is_streamed(const void* out, int64_t n) {
-  constexpr int64_t kLeast = int64_t{1} << 18;  // 1 MiB of float32.
-  constexpr uintptr_t kAlignment = 64;
-  return n >= kLeast && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
 }
 
 template <class Format, class T>
@@ -97,32 +70,6 @@ HWY_INLINE void take_part(const RankParts& parts, int64_t r, int64_t begin, int6
     put_all<Sink>(parts.own + begin, n, out);
   } else {
     decode_tile<Format, Sink>(parts.messages[r] + byte, n, out);
-  }
-}
-
-// By a number of ranks. The quotient by a power of two is the product with its inverse, which is faster.
-class Quotient {
- public:
-  explicit HWY_INLINE Quotient(int64_t ranks)
-      : is_power_((ranks & (ranks - 1)) == 0), divisor_(static_cast<float>(ranks)), inverse_(1.0F / divisor_) {}
-
-  template <class D>
-  HWY_INLINE hn::Vec<D> of(D d, hn::Vec<D> sum) const {
-    return is_power_ ? hn::Mul(sum, hn::Set(d, inverse_)) : hn::Div(sum, hn::Set(d, divisor_));
-  }
-
- private:
-  const bool is_power_;
-  const float divisor_;
-  const float inverse_;
-};
-
-HWY_INLINE void divide(float* sums, int64_t n, int64_t ranks) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const Quotient quotient(ranks);
-  for (int64_t i = 0; i < n; i += lanes) {  // A tile has room for whole vectors.
-    hn::Store(quotient.of(d, hn::Load(d, sums + i)), d, sums + i);
   }
 }
 

@@ -79,6 +79,39 @@ HWY_INLINE void put_all(const float* values, int64_t n, float* out) {
   }
 }
 
+// Whether an array is too long for caches, and lies where vectors can be streamed to.
+HWY_INLINE bool is_streamed(const void* out, int64_t n) {
+  constexpr int64_t kLeast = int64_t{1} << 18;  // 1 MiB of float32.
+  constexpr uintptr_t kAlignment = 64;
+  return n >= kLeast && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
+}
+
+// By a number of ranks. The quotient by a power of two is the product with its inverse, which is faster.
+class Quotient {
+ public:
+  explicit HWY_INLINE Quotient(int64_t ranks)
+      : is_power_((ranks & (ranks - 1)) == 0), divisor_(static_cast<float>(ranks)), inverse_(1.0F / divisor_) {}
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> of(D d, hn::Vec<D> sum) const {
+    return is_power_ ? hn::Mul(sum, hn::Set(d, inverse_)) : hn::Div(sum, hn::Set(d, divisor_));
+  }
+
+ private:
+  const bool is_power_;
+  const float divisor_;
+  const float inverse_;
+};
+
+HWY_INLINE void divide(float* sums, int64_t n, int64_t ranks) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Quotient quotient(ranks);
+  for (int64_t i = 0; i < n; i += lanes) {  // A tile has room for whole vectors.
+    hn::Store(quotient.of(d, hn::Load(d, sums + i)), d, sums + i);
+  }
+}
+
 #if HWY_TARGET == HWY_SCALAR
 
 // Without vectors, the plain codec.

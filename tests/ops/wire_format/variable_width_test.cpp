@@ -12,44 +12,18 @@
 #include <utility>
 #include <vector>
 
+#include "tests/ops/wire_format/variable_inputs.h"
 #include "tests/support/end_of_page.h"
 #include "tests/support/sanitized.h"
 
 namespace narrowcast::codec::wire {
 namespace {
 
-using Floats = std::vector<float>;
-using Bytes = std::vector<uint8_t>;
+using test::Bytes;
+using test::Floats;
+using test::kLengths;
 
-constexpr int64_t kLengths[] = {0, 1, 7, 31, 32, 33, 63, 64, 65, 96, 97, 1023, 1024, 1025, 3000};
-constexpr float kGreatest = 0x1.FEp127F;  // Of bfloat16.
-
-Floats generate(int64_t n, const auto& value) {
-  Floats x;
-  for (int64_t i = 0; i < n; ++i) x.push_back(value(i));
-  return x;
-}
-
-// Arrays of one length, by what is difficult about them.
-std::vector<std::pair<std::string, Floats>> inputs(int64_t n) {
-  std::mt19937 engine(static_cast<uint32_t>(n) + 1);
-  std::normal_distribution<float> normal;
-  const auto random = [&](auto scale) { return generate(n, [&](int64_t i) { return normal(engine) * scale(i); }); };
-  return {{"normal", random([](int64_t) { return 1e-3F; })},
-          {"blocks of different size",
-           random([](int64_t i) { return std::ldexp(1.0F, static_cast<int>(i / 32 * 7 % 23)); })},
-          {"zeros of both signs", generate(n, [](int64_t i) { return i % 2 == 0 ? 0.0F : -0.0F; })},
-          {"one large among zeros", generate(n, [&](int64_t i) { return i == n / 2 ? -3.7F : 0.0F; })},
-          {"one large among small", random([&](int64_t i) { return i == n / 3 ? 1e6F : 1.0F; })},
-          {"constant", generate(n, [](int64_t) { return 0.3F; })},
-          {"alternating",
-           generate(n, [](int64_t i) { return (i % 2 == 0 ? 1.0F : -1e-4F) * (i / 32 % 2 == 0 ? 1.0F : 1e-5F); })},
-          {"subnormal", random([](int64_t) { return 0x1p-140F; })},
-          {"about the least step", random([](int64_t) { return 0x1p-99F; })},
-          {"greatest",
-           generate(n, [](int64_t i) { return i % 3 == 0 ? -kGreatest : kGreatest / static_cast<float>(1 + i % 5); })},
-          {"ties", generate(n, [](int64_t i) { return i == 0 ? 7.0F : 0.5F * static_cast<float>(i % 15 - 7); })}};
-}
+constexpr float kGreatest = test::kGreatestBfloat16;
 
 Bytes encode(int bits, const Floats& x, const Rounding& rounding) {
   const auto n = static_cast<int64_t>(x.size());
@@ -88,8 +62,6 @@ int64_t words_at(const Floats& x, uint16_t step, bool stochastic) {
   return words;
 }
 
-const Rounding kRandom{true, 0x0123456789ABCDEF, uint64_t{1} << 40, 0xFFFFFFFFFE};
-
 class VariableWidth : public ::testing::TestWithParam<int> {
  protected:
   const int bits_ = GetParam();
@@ -97,7 +69,7 @@ class VariableWidth : public ::testing::TestWithParam<int> {
   template <class Body>
   void for_each_input(const Body& body) {
     for (const int64_t n : kLengths) {
-      for (const auto& [name, x] : test::some_of(inputs(n))) {
+      for (const auto& [name, x] : test::variable_inputs(n)) {
         SCOPED_TRACE(::testing::Message() << name << " of " << n);
         body(x);
       }
@@ -125,7 +97,7 @@ TEST_P(VariableWidth, HasTheLeastStepWithWhichAllCodesFit) {
     if (x.empty()) return;
     const VariableLayout layout = variable_layout(bits_, static_cast<int64_t>(x.size()));
     for (const bool stochastic : {false, true}) {
-      const uint16_t step = step_of(encode(bits_, x, stochastic ? kRandom : Rounding{}));
+      const uint16_t step = step_of(encode(bits_, x, stochastic ? test::kAtRandom : Rounding{}));
       ASSERT_GE(step, kLeastStep);
       ASSERT_LE(step, kGreatestStep);
       EXPECT_LE(words_at(x, step, stochastic), layout.words);
@@ -141,7 +113,7 @@ TEST_P(VariableWidth, HasTheLeastStepWithWhichAllCodesFit) {
 TEST_P(VariableWidth, IsWithinHalfAStepOfEveryElement) {
   for_each_input([&](const Floats& x) {
     for (const bool stochastic : {false, true}) {
-      const Bytes bytes = encode(bits_, x, stochastic ? kRandom : Rounding{});
+      const Bytes bytes = encode(bits_, x, stochastic ? test::kAtRandom : Rounding{});
       const Floats decoded = decode(bits_, bytes, static_cast<int64_t>(x.size()));
       for (size_t i = 0; i < x.size(); ++i) {
         const double bound = scale_value(step_of(bytes)) * (stochastic ? 1.0 : 0.5) + std::abs(x[i]) * 0x1p-22;
@@ -176,13 +148,13 @@ TEST_P(VariableWidth, IsNanAsAWholeWithANumberThatNoStepReaches) {
   for (const float value : {kInf, -kInf, std::nanf(""), float_of_bits(0xFF800001U), float_of_bits(0x7F7F0001U),
                             -std::numeric_limits<float>::max()}) {
     for (const size_t at : {0, 40, 99}) {
-      Floats x = inputs(100)[0].second;
+      Floats x = test::all_variable_inputs(100)[0].second;
       x[at] = value;
       Bytes expected(static_cast<size_t>(variable_layout(bits_, 100).bytes), 0);
       expected[0] = 0xC0;
       expected[1] = 0x7F;
       EXPECT_EQ(encode(bits_, x, {}), expected) << value;
-      EXPECT_EQ(encode(bits_, x, kRandom), expected) << value;
+      EXPECT_EQ(encode(bits_, x, test::kAtRandom), expected) << value;
       for (const float decoded : decode(bits_, expected, 100)) EXPECT_TRUE(std::isnan(decoded));
     }
   }
@@ -223,7 +195,7 @@ TEST_P(VariableWidth, ReadsNothingBehindAMessageOfAnyBytes) {
 TEST_P(VariableWidth, HasNoBiasAtRandom) {
   constexpr int64_t kSize = 200;
   constexpr int64_t kSteps = test::kSanitized ? 64 : 4096;
-  const Floats x = inputs(kSize)[1].second;
+  const Floats x = test::all_variable_inputs(kSize)[1].second;
   std::vector<double> sum(x.size());
   double step = 0;
   for (uint64_t i = 0; i < kSteps; ++i) {

@@ -1,0 +1,96 @@
+// Messages whose blocks choose their widths (ops/codec/variable_width.h), in the steps that threads share: vectorised,
+// the instruction set picked at run time, the same bytes and floats on every one of them as the plain codec.
+// message_parts.h puts the steps together.
+//
+// Parts begin at a multiple of kWireGrain elements. Pointers need no alignment and must not overlap unless it says so.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+
+#include "ops/codec/variable_width.h"
+#include "ops/cpu/wire/wire_kernels.h"
+
+namespace narrowcast::cpu {
+
+// Blocks in a grain.
+inline constexpr int64_t kGrainBlocks = kWireGrain / codec::wire::kVariableBlock;
+
+// Arrays of a number for each block have room for, and are read as, whole grains.
+inline constexpr int64_t whole_grains(int64_t blocks) { return (blocks + kGrainBlocks - 1) / kGrainBlocks; }
+
+// Writes the bits of the largest magnitude of each block of the part.
+template <class T>
+void variable_largest(WireInput<T> input, uint32_t* largest);
+
+// The sum of the widths of `blocks` blocks. largest: whole grains, zero behind the last block; all have a code.
+int64_t variable_words(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes);
+
+// Writes the nibbles of the widths of `blocks` blocks, ceil(blocks / 2) bytes.
+void variable_widths(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes, uint8_t* nibbles);
+
+// Writes the first word of each grain, and behind them that behind the last: whole_grains(blocks) + 1 numbers.
+void variable_offsets(const uint8_t* nibbles, int64_t blocks, int64_t* word_of_grain);
+
+// Where a part's codes go: its blocks' nibbles, and the bytes from its first word to behind its last.
+struct VariableWords {
+  const uint8_t* nibbles;
+  uint8_t* begin;
+  const uint8_t* end;
+};
+
+template <class T>
+void variable_codes(WireInput<T> input, const codec::wire::StepCodes& codes, const Rounding& rounding,
+                    const VariableWords& words);
+
+// A message, and the first word of each of its grains.
+struct VariableSource {
+  codec::wire::VariableMessage message;
+  const int64_t* word_of_grain;
+};
+
+// out[i] = element first + i of the message.
+void variable_decode(const VariableSource& source, int64_t first, int64_t n, float* out);
+
+// Elements first to first + n of a sum. Rank r's message is messages[r], or where that is null its part is `own`, the
+// float32 of these elements.
+struct VariableParts {
+  const VariableSource* const* messages;
+  int64_t ranks;
+  const float* own;
+  int64_t first;
+  int64_t n;
+};
+
+// As wire_average. May be written to `own`.
+void variable_average(const VariableParts& parts, float* mean);
+
+#define NARROWCAST_DECLARE_VARIABLE(T)                                                              \
+  extern template void variable_largest(WireInput<T>, uint32_t*);                                   \
+  extern template void variable_codes(WireInput<T>, const codec::wire::StepCodes&, const Rounding&, \
+                                      const VariableWords&);
+NARROWCAST_DECLARE_VARIABLE(float)
+NARROWCAST_DECLARE_VARIABLE(double)
+NARROWCAST_DECLARE_VARIABLE(c10::BFloat16)
+NARROWCAST_DECLARE_VARIABLE(c10::Half)
+#undef NARROWCAST_DECLARE_VARIABLE
+
+template <class T>
+using VariableLargest = void (*)(WireInput<T>, uint32_t*);
+template <class T>
+using VariableCodes = void (*)(WireInput<T>, const codec::wire::StepCodes&, const Rounding&, const VariableWords&);
+
+// What an instruction set offers: the functions above.
+struct VariableKernels {
+  std::tuple<VariableLargest<float>, VariableLargest<double>, VariableLargest<c10::BFloat16>,
+             VariableLargest<c10::Half>>
+      largest;
+  std::tuple<VariableCodes<float>, VariableCodes<double>, VariableCodes<c10::BFloat16>, VariableCodes<c10::Half>> codes;
+  int64_t (*words)(const uint32_t*, int64_t, const codec::wire::StepCodes&);
+  void (*widths)(const uint32_t*, int64_t, const codec::wire::StepCodes&, uint8_t*);
+  void (*offsets)(const uint8_t*, int64_t, int64_t*);
+  void (*decode)(const VariableSource&, int64_t, int64_t, float*);
+  void (*average)(const VariableParts&, float*);
+};
+
+}  // namespace narrowcast::cpu

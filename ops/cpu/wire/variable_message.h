@@ -1,0 +1,69 @@
+// Messages in a variable format (ops/codec/variable_width.h), written and read in parts, which may be on several
+// threads at a time. No element can be written before the step is known, which all elements determine; and none be read
+// before its word is known, which the widths of all blocks before it determine.
+//
+// Parts begin at a multiple of kWireGrain elements. Which parts there are changes no bit.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/codec/variable_width.h"
+#include "ops/cpu/wire/variable_kernels.h"
+#include "ops/cpu/wire/wire_kernels.h"
+
+namespace narrowcast::cpu {
+
+// Writes n elements to variable_layout(bits_per_element, n).bytes, in two passes: all parts are measured, then the
+// message is settled, then all parts are written.
+class VariableWriter {
+ public:
+  VariableWriter(int bits_per_element, const Rounding& rounding, int64_t n, uint8_t* bytes);
+
+  // Takes note of elements `first` and on.
+  template <class T>
+  void measure(int64_t first, WireInput<T> part) {
+    variable_largest(part, largest_.get() + first / codec::wire::kVariableBlock);
+  }
+
+  // Writes all but codes, when all elements were measured.
+  void settle();
+
+  // Writes the codes of these elements, which must be those that were measured.
+  template <class T>
+  void write(int64_t first, WireInput<T> part) const {
+    if (part.n > 0 && !is_nan_) {
+      variable_codes(part, codes_, rounding_.at(first), words_of(first, part.n));
+    }
+  }
+
+  // out[i] = what element first + i was written as.
+  void read_back(int64_t first, int64_t n, float* out) const;
+
+ private:
+  VariableWords words_of(int64_t first, int64_t n) const;
+  uint16_t find_step() const;
+
+  const codec::wire::VariableLayout layout_;
+  const Rounding rounding_;
+  uint8_t* const bytes_;
+  std::unique_ptr<uint32_t[]> largest_;  // Of each block, and zeros up to a whole grain.
+  std::vector<int64_t> word_of_grain_;
+  codec::wire::StepCodes codes_{};
+  bool is_nan_ = false;
+};
+
+// Reads n elements from variable_layout(bits_per_element, n).bytes, which may be any and must stay as they are.
+class VariableReader {
+ public:
+  VariableReader(int bits_per_element, const uint8_t* bytes, int64_t n);
+
+  VariableSource source() const { return {message_, word_of_grain_.data()}; }
+
+ private:
+  codec::wire::VariableMessage message_{};
+  std::vector<int64_t> word_of_grain_;
+};
+
+}  // namespace narrowcast::cpu

@@ -1,0 +1,268 @@
+// Messages of the variable formats, written and read in parts, on every instruction set: against the plain codec.
+#include "ops/cpu/wire/variable_message.h"
+
+#include <gtest/gtest.h>
+#include <hwy/aligned_allocator.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "tests/ops/instruction_sets.h"
+#include "tests/ops/wire_format/variable_inputs.h"
+#include "tests/support/end_of_page.h"
+
+namespace narrowcast::cpu {
+namespace {
+
+using test::Bytes;
+using test::Floats;
+
+constexpr uint8_t kUntouched = 0xA5;
+constexpr int64_t kLong = (int64_t{1} << 18) + 5 * kWireGrain + 77;  // The step is guessed from a sample.
+const Rounding kNearest{};
+
+int64_t count(const Floats& x) { return static_cast<int64_t>(x.size()); }
+
+bool same(const Floats& a, const Floats& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
+    return codec::float_bits(x) == codec::float_bits(y) || (std::isnan(x) && std::isnan(y));
+  });
+}
+
+size_t size_of(int bits, int64_t n) { return static_cast<size_t>(codec::wire::variable_layout(bits, n).bytes); }
+
+Bytes plain_encode(int bits, const Floats& x, const Rounding& rounding) {
+  Bytes bytes(size_of(bits, count(x)));
+  codec::wire::encode_variable(bits, x.data(), count(x), rounding, bytes.data());
+  return bytes;
+}
+
+Floats plain_decode(int bits, const uint8_t* bytes, int64_t n) {
+  Floats out(static_cast<size_t>(n));
+  codec::wire::decode_variable(bits, bytes, n, out.data());
+  return out;
+}
+
+// Calls body(first element, elements) for parts of so many grains, the last one first.
+template <class Body>
+void for_parts(int64_t n, int64_t grains, const Body& body) {
+  const int64_t part = grains * kWireGrain;
+  for (int64_t first = (std::max<int64_t>(n, 1) - 1) / part * part; first >= 0; first -= part) {
+    body(first, std::min(part, n - first));
+  }
+}
+
+template <class T>
+Bytes encode(int bits, const std::vector<T>& x, const Rounding& rounding, int64_t grains = 1 << 20) {
+  const auto n = static_cast<int64_t>(x.size());
+  Bytes bytes(size_of(bits, n) + 1, kUntouched);
+  VariableWriter writer(bits, rounding, n, bytes.data());
+  for_parts(n, grains, [&](int64_t first, int64_t part) {
+    writer.measure(first, WireInput<T>{x.data() + first, part});
+  });
+  writer.settle();
+  for_parts(n, grains, [&](int64_t first, int64_t part) { writer.write(first, WireInput<T>{x.data() + first, part}); });
+  EXPECT_EQ(bytes.back(), kUntouched);
+  bytes.pop_back();
+  Floats back(x.size());
+  for_parts(n, grains, [&](int64_t first, int64_t part) { writer.read_back(first, part, back.data() + first); });
+  EXPECT_TRUE(same(back, plain_decode(bits, bytes.data(), n)));
+  return bytes;
+}
+
+Floats decode(int bits, const uint8_t* bytes, int64_t n, int64_t grains = 1 << 20) {
+  Floats out(static_cast<size_t>(n) + 1, 4711);
+  const VariableReader reader(bits, bytes, n);
+  for_parts(n, grains, [&](int64_t first, int64_t part) {
+    if (part > 0) variable_decode(reader.source(), first, part, out.data() + first);
+  });
+  EXPECT_EQ(out.back(), 4711);
+  out.pop_back();
+  return out;
+}
+
+template <class Body>
+void on_each_instruction_set(const Body& body) {
+  for (const int64_t target : test::instruction_sets()) {
+    const test::UseInstructionSet use(target);
+    body();
+  }
+}
+
+class VariableMessages : public ::testing::TestWithParam<int> {
+ protected:
+  const int bits_ = GetParam();
+
+  template <class Body>
+  void for_each_input(const Body& body) {
+    for (const int64_t n : test::kLengths) {
+      for (const auto& [name, x] : test::variable_inputs(n)) {
+        SCOPED_TRACE(::testing::Message() << name << " of " << n);
+        body(x);
+      }
+    }
+  }
+};
+
+TEST_P(VariableMessages, AreTheBytesOfThePlainCodec) {
+  for_each_input([&](const Floats& x) {
+    for (const Rounding& rounding : {kNearest, test::kAtRandom}) {
+      const Bytes expected = plain_encode(bits_, x, rounding);
+      on_each_instruction_set([&] {
+        ASSERT_EQ(encode(bits_, x, rounding), expected);
+        ASSERT_EQ(encode(bits_, x, rounding, 1), expected);
+      });
+    }
+  });
+}
+
+TEST_P(VariableMessages, AreTheFloatsOfThePlainCodec) {
+  for_each_input([&](const Floats& x) {
+    const Bytes bytes = plain_encode(bits_, x, kNearest);
+    const Floats expected = plain_decode(bits_, bytes.data(), count(x));
+    on_each_instruction_set([&] {
+      ASSERT_TRUE(same(decode(bits_, bytes.data(), count(x)), expected));
+      ASSERT_TRUE(same(decode(bits_, bytes.data(), count(x), 1), expected));
+    });
+  });
+}
+
+TEST_P(VariableMessages, OfLongArraysHaveTheSameStep) {
+  for (const auto& [name, x] : test::variable_inputs(kLong)) {
+    SCOPED_TRACE(name);
+    const Bytes expected = plain_encode(bits_, x, kNearest);
+    const Floats decoded = plain_decode(bits_, expected.data(), kLong);
+    on_each_instruction_set([&, &x = x] {
+      EXPECT_EQ(encode(bits_, x, kNearest, 7), expected);
+      EXPECT_TRUE(same(decode(bits_, expected.data(), kLong, 100), decoded));
+      const auto aligned = hwy::AllocateAligned<float>(kLong);  // Written past the caches.
+      variable_decode(VariableReader(bits_, expected.data(), kLong).source(), 0, kLong, aligned.get());
+      EXPECT_TRUE(same(Floats(aligned.get(), aligned.get() + kLong), decoded));
+    });
+  }
+}
+
+TEST_P(VariableMessages, WithANumberThatNoStepReachesAreNan) {
+  for (const float value :
+       {std::numeric_limits<float>::infinity(), std::nanf(""), -std::numeric_limits<float>::max()}) {
+    for (const size_t at : {0, 1500, 2499}) {
+      Floats x = test::all_variable_inputs(2500)[0].second;
+      x[at] = value;
+      const Bytes expected = plain_encode(bits_, x, kNearest);
+      on_each_instruction_set([&] {
+        EXPECT_EQ(encode(bits_, x, kNearest, 1), expected);
+        for (const float decoded : decode(bits_, expected.data(), 2500)) ASSERT_TRUE(std::isnan(decoded));
+      });
+    }
+  }
+}
+
+template <class T>
+void expect_encodes_as_float32(int bits, const Floats& x) {
+  const std::vector<T> narrow(x.begin(), x.end());
+  const Floats floats(narrow.begin(), narrow.end());
+  EXPECT_EQ(encode(bits, narrow, kNearest, 1), plain_encode(bits, floats, kNearest));
+}
+
+TEST_P(VariableMessages, OfOtherElementTypesAreThoseOfFloat32) {
+  for (const auto& [name, x] : test::variable_inputs(3001)) {
+    SCOPED_TRACE(name);
+    on_each_instruction_set([&, &x = x] {
+      expect_encodes_as_float32<double>(bits_, x);
+      expect_encodes_as_float32<c10::BFloat16>(bits_, x);
+      expect_encodes_as_float32<c10::Half>(bits_, x);
+    });
+  }
+}
+
+TEST_P(VariableMessages, LieAtAnyAddress) {
+  const Floats x = test::all_variable_inputs(3000)[1].second;
+  const Bytes expected = plain_encode(bits_, x, kNearest);
+  const Floats decoded = plain_decode(bits_, expected.data(), 3000);
+  on_each_instruction_set([&] {
+    for (size_t shift = 1; shift < 8; shift += 2) {
+      Bytes bytes(expected.size() + shift);
+      Floats shifted(shift);
+      shifted.insert(shifted.end(), x.begin(), x.end());
+      VariableWriter writer(bits_, kNearest, 3000, bytes.data() + shift);
+      writer.measure(0, WireInput<float>{shifted.data() + shift, 3000});
+      writer.settle();
+      writer.write(0, WireInput<float>{shifted.data() + shift, 3000});
+      EXPECT_TRUE(std::equal(expected.begin(), expected.end(), bytes.begin() + static_cast<int64_t>(shift)));
+      variable_decode(VariableReader(bits_, bytes.data() + shift, 3000).source(), 0, 3000, shifted.data() + shift);
+      EXPECT_TRUE(same(Floats(shifted.begin() + static_cast<int64_t>(shift), shifted.end()), decoded));
+    }
+  });
+}
+
+// Nothing is behind the message that could be read.
+TEST_P(VariableMessages, OfAnyBytesAreReadAlike) {
+  std::mt19937 engine(7);
+  for (const int64_t n : test::kLengths) {
+    test::EndOfPage message(size_of(bits_, n));
+    for (int round = 0; round < 20; ++round) {
+      std::generate_n(message.data(), size_of(bits_, n), [&] { return static_cast<uint8_t>(engine()); });
+      for (size_t i = 2; round % 2 == 1 && i < size_of(bits_, n); ++i) message.data()[i] &= 0x33;  // Widths that fit.
+      const Floats expected = plain_decode(bits_, message.data(), n);
+      on_each_instruction_set([&] { ASSERT_TRUE(same(decode(bits_, message.data(), n, 1), expected)); });
+    }
+  }
+}
+
+// Messages of some ranks, and the array of one.
+struct Contributions {
+  std::vector<Bytes> messages;
+  Floats own;
+  Floats mean;
+
+  Contributions(int bits, int64_t ranks, int64_t own_rank, int64_t n) : mean(static_cast<size_t>(n)) {
+    for (int64_t r = 0; r < ranks; ++r) {
+      const Floats x = test::all_variable_inputs(n)[static_cast<size_t>(r % 2)].second;
+      messages.push_back(r == own_rank ? Bytes() : plain_encode(bits, x, kNearest));
+      const Floats part = r == own_rank ? x : plain_decode(bits, messages.back().data(), n);
+      for (size_t i = 0; i < mean.size(); ++i) mean[i] = r == 0 ? part[i] : mean[i] + part[i];
+      if (r == own_rank) own = x;
+    }
+    for (float& value : mean) value /= static_cast<float>(ranks);
+  }
+};
+
+void expect_average(int bits, const Contributions& all, int64_t grains) {
+  const int64_t n = count(all.mean);
+  std::vector<VariableReader> readers;
+  std::vector<VariableSource> sources;
+  for (const Bytes& message : all.messages) {
+    readers.emplace_back(bits, message.data(), message.empty() ? 0 : n);
+    sources.push_back(readers.back().source());
+  }
+  std::vector<const VariableSource*> pointers;
+  for (size_t r = 0; r < sources.size(); ++r) pointers.push_back(all.messages[r].empty() ? nullptr : &sources[r]);
+  Floats mean = all.own.empty() ? Floats(all.mean.size()) : all.own;
+  for_parts(n, grains, [&](int64_t first, int64_t part) {
+    const auto ranks = static_cast<int64_t>(pointers.size());
+    variable_average({pointers.data(), ranks, mean.data() + first, first, part}, mean.data() + first);
+  });
+  EXPECT_TRUE(same(mean, all.mean));
+}
+
+TEST_P(VariableMessages, AreAveragedInTheOrderOfRanks) {
+  for (const int64_t n : {1, 33, 1025, 5000}) {
+    for (const int64_t ranks : {1, 2, 3, 7}) {
+      for (int64_t own_rank = -1; own_rank < ranks; own_rank += 1 + ranks / 3) {
+        const Contributions all(bits_, ranks, own_rank, n);
+        on_each_instruction_set([&] {
+          expect_average(bits_, all, 1);
+          expect_average(bits_, all, 100);
+        });
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, VariableMessages, ::testing::Values(3, 4, 5, 6));
+
+}  // namespace
+}  // namespace narrowcast::cpu
