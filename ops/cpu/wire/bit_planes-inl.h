@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "ops/codec/variable_width.h"
+#include "ops/cpu/wire/plane_tables.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
@@ -33,66 +34,95 @@ using PlaneVector = hn::Vec<PlaneBytes>;
 inline constexpr int64_t kPlaneLanes = hn::MaxLanes(PlaneBytes());
 inline constexpr int64_t kPlaneVectors = kPlanesBytes / kPlaneLanes;
 
-// Bit j of byte i becomes bit i of byte j, in each 8 bytes.
-HWY_INLINE PlaneVector transpose_bits(PlaneVector bytes) {
-  const PlaneBytes d;
-  const hn::Repartition<uint64_t, decltype(d)> d_square;
-  auto x = hn::BitCast(d_square, bytes);
-  const auto exchange = [&](auto distance, uint64_t mask) {
-    constexpr int kDistance = decltype(distance)::value;
-    const auto different = hn::And(hn::Xor(x, hn::ShiftRight<kDistance>(x)), hn::Set(d_square, mask));
-    x = hn::Xor3(x, different, hn::ShiftLeft<kDistance>(different));
-  };
-  exchange(std::integral_constant<int, 7>(), 0x00AA00AA00AA00AAU);
-  exchange(std::integral_constant<int, 14>(), 0x0000CCCC0000CCCCU);
-  exchange(std::integral_constant<int, 28>(), 0x00000000F0F0F0F0U);
-  return hn::BitCast(d, x);
-}
+// To be made before the loop over blocks.
+class BitPlanes {
+ public:
+  HWY_INLINE BitPlanes() {
+    for (int i = 0; i < 3; ++i) {
+      masks_[i] = hn::Set(Squares(), kPlaneTables.masks[i]);
+    }
+  }
 
-// The order of bytes within each 16.
-HWY_INLINE PlaneVector shuffle(PlaneVector bytes, const uint8_t (&places)[16]) {
-  return hn::TableLookupBytes(bytes, hn::LoadDup128(PlaneBytes(), places));
-}
+  // Writes the planes of a block of bytes, that of bit 7 first.
+  HWY_INLINE void store(PlaneVector (&block)[kPlaneVectors], uint8_t* words) const {
+    for (PlaneVector& bytes : block) {
+      bytes = hn::TableLookupBytes(transposed(bytes), by_plane_);
+    }
+    exchange_quarters(block);
+    for (int64_t i = 0; i < kPlaneVectors; ++i) {
+      hn::StoreU(hn::TableLookupBytes(block[i], join_halves_), PlaneBytes(), words + i * kPlaneLanes);
+    }
+  }
 
-// Exchanges the two middle quarters of a block, each of 8 bytes.
-HWY_INLINE void exchange_quarters(PlaneVector (&block)[kPlaneVectors]) {
-  const hn::Repartition<uint64_t, PlaneBytes> d;
-  if constexpr (kPlaneVectors == 1) {
-    alignas(32) static constexpr uint64_t kQuarters[4] = {0, 2, 1, 3};
-    const auto quarters = hn::TableLookupLanes(hn::BitCast(d, block[0]), hn::SetTableIndices(d, kQuarters));
-    block[0] = hn::BitCast(PlaneBytes(), quarters);
+  // Reads 8 planes as a block of bytes.
+  HWY_INLINE void load(const uint8_t* words, PlaneVector (&block)[kPlaneVectors]) const {
+    for (int64_t i = 0; i < kPlaneVectors; ++i) {
+      block[i] = hn::TableLookupBytes(hn::LoadU(PlaneBytes(), words + i * kPlaneLanes), part_halves_);
+    }
+    exchange_quarters(block);
+    for (PlaneVector& bytes : block) {
+      bytes = transposed(hn::TableLookupBytes(bytes, by_element_));
+    }
+  }
+
+ private:
+  using Squares = hn::Repartition<uint64_t, PlaneBytes>;
+
+  static HWY_INLINE PlaneVector order(const uint8_t (&places)[16]) { return hn::LoadDup128(PlaneBytes(), places); }
+
+  // Exchanges the bits that are marked in `mask` with those that lie kDistance above them.
+  template <int kDistance>
+  static HWY_INLINE hn::Vec<Squares> exchange_bits(hn::Vec<Squares> x, hn::Vec<Squares> mask) {
+    const auto different = hn::And(hn::Xor(x, hn::ShiftRight<kDistance>(x)), mask);
+    return hn::Xor(x, hn::Xor(different, hn::ShiftLeft<kDistance>(different)));
+  }
+
+  // Bit j of byte i becomes bit i of byte j, in each 8 bytes.
+  HWY_INLINE PlaneVector transposed(PlaneVector bytes) const {
+    const auto pairs = exchange_bits<7>(hn::BitCast(Squares(), bytes), masks_[0]);
+    return hn::BitCast(PlaneBytes(), exchange_bits<28>(exchange_bits<14>(pairs, masks_[1]), masks_[2]));
+  }
+
+  template <class D = Squares>
+  HWY_INLINE void exchange_quarters(PlaneVector (&block)[kPlaneVectors]) const {
+    const D d;
+    if constexpr (hn::MaxLanes(D()) == 4) {
+      const auto quarters = hn::SetTableIndices(d, kPlaneTables.quarters);
+      block[0] = hn::BitCast(PlaneBytes(), hn::TableLookupLanes(hn::BitCast(d, block[0]), quarters));
+    } else {
+      const auto first = hn::BitCast(d, block[0]);
+      const auto second = hn::BitCast(d, block[kPlaneVectors - 1]);
+      block[0] = hn::BitCast(PlaneBytes(), hn::InterleaveLower(d, first, second));
+      block[kPlaneVectors - 1] = hn::BitCast(PlaneBytes(), hn::InterleaveUpper(d, first, second));
+    }
+  }
+
+  hn::Vec<Squares> masks_[3];
+  const PlaneVector by_plane_ = order(kPlaneTables.by_plane);
+  const PlaneVector join_halves_ = order(kPlaneTables.join_halves);
+  const PlaneVector part_halves_ = order(kPlaneTables.part_halves);
+  const PlaneVector by_element_ = order(kPlaneTables.by_element);
+};
+
+// Calls body(first element, the codes of a vector of int32) for all of a block of bytes with a sign.
+template <class Body, class D = hn::ScalableTag<int32_t>>
+HWY_INLINE void for_each_vector(const hn::Vec<PlaneBytes> (&block)[kPlaneVectors], const Body& body) {
+  const D d;
+  const hn::Rebind<int8_t, decltype(d)> d_bytes;
+  constexpr int64_t kLanesOfInt = hn::MaxLanes(D());
+  if constexpr (2 * kLanesOfInt == kPlaneLanes) {  // Both halves of a vector: without a way through memory.
+    const hn::Rebind<uint8_t, D> d_half;
+    body(0, hn::PromoteTo(d, hn::BitCast(d_bytes, hn::LowerHalf(d_half, block[0]))));
+    body(kLanesOfInt, hn::PromoteTo(d, hn::BitCast(d_bytes, hn::UpperHalf(d_half, block[0]))));
   } else {
-    const auto first = hn::BitCast(d, block[0]);
-    const auto second = hn::BitCast(d, block[1]);
-    block[0] = hn::BitCast(PlaneBytes(), hn::InterleaveLower(d, first, second));
-    block[1] = hn::BitCast(PlaneBytes(), hn::InterleaveUpper(d, first, second));
-  }
-}
-
-// Writes the planes of a block of bytes, that of bit 7 first.
-HWY_INLINE void store_planes(PlaneVector (&block)[kPlaneVectors], uint8_t* words) {
-  alignas(16) static constexpr uint8_t kByPlane[16] = {7, 15, 6, 14, 5, 13, 4, 12, 3, 11, 2, 10, 1, 9, 0, 8};
-  alignas(16) static constexpr uint8_t kJoinHalves[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
-  for (PlaneVector& bytes : block) {
-    bytes = shuffle(transpose_bits(bytes), kByPlane);
-  }
-  exchange_quarters(block);
-  for (int64_t i = 0; i < kPlaneVectors; ++i) {
-    hn::StoreU(shuffle(block[i], kJoinHalves), PlaneBytes(), words + i * kPlaneLanes);
-  }
-}
-
-// Reads 8 planes, and writes the block's bytes to `bytes`.
-HWY_INLINE void load_planes(const uint8_t* words, uint8_t* bytes) {
-  alignas(16) static constexpr uint8_t kPartHalves[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
-  alignas(16) static constexpr uint8_t kByElement[16] = {14, 12, 10, 8, 6, 4, 2, 0, 15, 13, 11, 9, 7, 5, 3, 1};
-  PlaneVector block[kPlaneVectors];
-  for (int64_t i = 0; i < kPlaneVectors; ++i) {
-    block[i] = shuffle(hn::LoadU(PlaneBytes(), words + i * kPlaneLanes), kPartHalves);
-  }
-  exchange_quarters(block);
-  for (int64_t i = 0; i < kPlaneVectors; ++i) {
-    hn::Store(transpose_bits(shuffle(block[i], kByElement)), PlaneBytes(), bytes + i * kPlaneLanes);
+    alignas(32) int8_t bytes[kPlanesBytes];
+    for (int64_t i = 0; i < kPlaneVectors; ++i) {
+      hn::Store(hn::BitCast(hn::RebindToSigned<PlaneBytes>(), block[i]), hn::RebindToSigned<PlaneBytes>(),
+                bytes + i * kPlaneLanes);
+    }
+    for (int64_t i = 0; i < kPlanesBytes; i += kLanesOfInt) {
+      body(i, hn::PromoteTo(d, hn::LoadU(d_bytes, bytes + i)));
+    }
   }
 }
 

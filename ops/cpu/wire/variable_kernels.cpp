@@ -64,14 +64,15 @@ HWY_INLINE int64_t words_of_grain(const uint8_t* nibbles) {
   return sum;
 }
 
-void encode_grain(const float* x, int64_t n, const StepCodes& codes, const Rounding& rounding,
-                  const VariableWords& words) {
+uint8_t* encode_grain(const float* x, int64_t n, const StepCodes& codes, const Rounding& rounding,
+                      const VariableWords& words) {
   uint8_t* to = words.begin;
   for (int64_t i = 0; i < n; i += kVariableBlock) {
     const uint32_t width = width_at(words.nibbles, i / kVariableBlock);
     codec::wire::encode_variable_block(x + i, std::min(kVariableBlock, n - i), width, codes, rounding.at(i), to);
     to += width * kWordBytes;
   }
+  return to;
 }
 
 template <class Sink>
@@ -159,35 +160,37 @@ static_assert(kGrainNibbles == 16, "a grain's widths are a vector");
 // Kernels write two planes' bytes behind a block's first word, and read as many.
 constexpr int64_t kReach = 2 * kPlanesBytes;
 
+// Return where the words end.
 template <class... Random>
-HWY_INLINE void encode_blocks(const float* x, int64_t n, const StepCodes& codes, const VariableWords& words,
-                              Random... random) {
+HWY_INLINE uint8_t* encode_blocks(const float* x, int64_t n, const StepCodes& codes, const VariableWords& words,
+                                  Random... random) {
+  const BitPlanes planes;
   uint8_t* to = words.begin;
   for (int64_t i = 0; i < n; i += kVariableBlock) {
     const uint32_t width = width_at(words.nibbles, i / kVariableBlock);
     if (HWY_LIKELY(words.end - to >= kReach)) {
-      encode_block(x + i, codes.inverse, width, to, random + i...);
+      encode_block(planes, x + i, codes.inverse, width, to, random + i...);
     } else {  // What lies behind is another thread's, or nobody's.
       alignas(64) uint8_t block[kReach];
-      encode_block(x + i, codes.inverse, width, block, random + i...);
+      encode_block(planes, x + i, codes.inverse, width, block, random + i...);
       std::memcpy(to, block, width * kWordBytes);
     }
     to += width * kWordBytes;
   }
+  return to;
 }
 
-HWY_INLINE void encode_blocks(const float* x, int64_t n, const StepCodes& codes, const Rounding& rounding,
-                              const VariableWords& words) {
-  if (rounding.stochastic) {
-    RandomWords<kTile> random;
-    encode_blocks(x, n, codes, words, random.fill(rounding, n));
-  } else {
-    encode_blocks(x, n, codes, words);
+HWY_INLINE uint8_t* encode_blocks(const float* x, int64_t n, const StepCodes& codes, const Rounding& rounding,
+                                  const VariableWords& words) {
+  if (!rounding.stochastic) {
+    return encode_blocks(x, n, codes, words);
   }
+  RandomWords<kTile> random;
+  return encode_blocks(x, n, codes, words, random.fill(rounding, n));
 }
 
-void encode_grain(const float* x, int64_t n, const StepCodes& codes, const Rounding& rounding,
-                  const VariableWords& words) {
+HWY_NOINLINE uint8_t* encode_grain(const float* x, int64_t n, const StepCodes& codes, const Rounding& rounding,
+                                   const VariableWords& words) {
   const int64_t whole = n / kVariableBlock * kVariableBlock;
   if (whole == n) {
     return encode_blocks(x, n, codes, rounding, words);
@@ -195,7 +198,7 @@ void encode_grain(const float* x, int64_t n, const StepCodes& codes, const Round
   alignas(64) float padded[kTile];
   std::copy_n(x, n, padded);
   std::fill_n(padded + n, whole + kVariableBlock - n, 0.0F);
-  encode_blocks(padded, whole + kVariableBlock, codes, rounding, words);
+  return encode_blocks(padded, whole + kVariableBlock, codes, rounding, words);
 }
 
 // A block near the message's end, or beyond it.
@@ -208,19 +211,34 @@ HWY_NOINLINE void decode_last_block(const VariableMessage& message, uint32_t wid
   } else {
     alignas(64) uint8_t block[kReach] = {};
     std::memcpy(block, message.codes + word * kWordBytes, width * kWordBytes);
-    decode_words<Assign>(block, width, message.step, values);
+    decode_words<Assign>(BitPlanes(), block, width, message.step, values);
   }
   put_all<Sink>(values, n, out);
 }
 
 template <class Sink>
-HWY_NOINLINE void decode_grain(const VariableMessage& message, int64_t block, int64_t word, int64_t n, float* out) {
+HWY_NOINLINE void decode_grain(const VariableMessage& any_message, int64_t block, int64_t word, int64_t n, float* out) {
+  const VariableMessage message = any_message;  // What is written to `out` is not in it.
+  const BitPlanes planes;
   alignas(64) static constexpr uint8_t kZeros[kReach] = {};
+  const auto words_of = [&](uint32_t width) { return width == 0 ? kZeros : message.codes + word * kWordBytes; };
+  if (HWY_LIKELY(n == kTile &&
+                 word + words_of_grain(message.widths + block / 2) + kReach / kWordBytes <= message.words)) {
+    for (int64_t i = 0; i < kTile; i += 2 * kVariableBlock, block += 2) {
+      const uint32_t pair = message.widths[block / 2];
+      const uint32_t width = codec::wire::width_of_nibble(pair & 15U);
+      decode_words<Sink>(planes, words_of(width), width, message.step, out + i);
+      word += width;
+      const uint32_t next = codec::wire::width_of_nibble(pair >> 4);
+      decode_words<Sink>(planes, words_of(next), next, message.step, out + i + kVariableBlock);
+      word += next;
+    }
+    return;
+  }
   for (int64_t i = 0; i < n; i += kVariableBlock, ++block) {
     const uint32_t width = width_at(message.widths, block);
     if (HWY_LIKELY(word + kReach / kWordBytes <= message.words && n - i >= kVariableBlock)) {
-      const uint8_t* const words = width == 0 ? kZeros : message.codes + word * kWordBytes;
-      decode_words<Sink>(words, width, message.step, out + i);
+      decode_words<Sink>(planes, words_of(width), width, message.step, out + i);
     } else {
       decode_last_block<Sink>(message, width, word, std::min(kVariableBlock, n - i), out + i);
     }
@@ -264,8 +282,7 @@ void codes(WireInput<T> input, const StepCodes& codes, const Rounding& rounding,
   alignas(64) float tile[kTile];
   VariableWords rest = words;
   for_each_grain(input.n, [&](int64_t begin, int64_t n) {
-    encode_grain(source_of(input.x + begin, n, tile).x, n, codes, rounding.at(begin), rest);
-    for (int64_t i = 0; i * kVariableBlock < n; ++i) rest.begin += width_at(rest.nibbles, i) * kWordBytes;
+    rest.begin = encode_grain(source_of(input.x + begin, n, tile).x, n, codes, rounding.at(begin), rest);
     rest.nibbles += kGrainNibbles;
   });
 }

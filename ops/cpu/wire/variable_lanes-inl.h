@@ -30,11 +30,13 @@ HWY_INLINE uint32_t width_at(const uint8_t* nibbles, int64_t block) {
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Vectors of codes on their way to bytes: four of them become a vector of bytes.
-using CodeFloats = hn::CappedTag<float, 8>;
+// Vectors of codes on their way to bytes. Two of the widest, or four of others become a vector of bytes.
+inline constexpr bool kHasWidest = hn::MaxLanes(hn::ScalableTag<float>()) == 16;
+using CodeFloats = hn::CappedTag<float, 16>;
 using CodeLanes = hn::RebindToUnsigned<CodeFloats>;
 inline constexpr int64_t kCodeLanes = hn::MaxLanes(CodeFloats());
-static_assert(4 * kCodeLanes == kPlaneLanes, "four vectors of codes are one of bytes");
+inline constexpr int64_t kCodeVectors = kPlaneLanes / kCodeLanes;
+static_assert(kCodeVectors == (kHasWidest ? 2 : 4), "codes must fill a vector of bytes");
 
 // Codes of kCodeLanes elements, all bits of them. Random words are those of the block's elements; without, to nearest.
 template <class... Random>
@@ -52,61 +54,103 @@ HWY_INLINE hn::Vec<CodeLanes> code_lanes(const float* x, float inverse, Random..
   }
 }
 
-// Writes the codes of a block, and behind its words anything up to 64 bytes from its first one on.
-template <class... Random>
-HWY_INLINE void encode_block(const float* x, float inverse, uint32_t width, uint8_t* words, Random... random) {
-  const bool is_wide = width > kPlanes;
-  const auto shift = static_cast<int>((is_wide ? 2 * kPlanes : kPlanes) - width);
-  PlaneVector low[kPlaneVectors];  // The only bytes of codes that are not wide.
-  PlaneVector high[kPlaneVectors];
-  for (int64_t i = 0; i < kPlaneVectors; ++i) {
-    hn::Vec<CodeLanes> codes[4];
-    for (int64_t j = 0; j < 4; ++j) {
-      const int64_t first = i * kPlaneLanes + j * kCodeLanes;
-      codes[j] = hn::ShiftLeftSame(code_lanes(x + first, inverse, random + first...), shift);
-    }
-    low[i] = join_low_bytes(CodeLanes(), codes);
-    if (HWY_UNLIKELY(is_wide)) {
-      for (auto& code : codes) code = hn::ShiftRight<8>(code);
-      high[i] = join_low_bytes(CodeLanes(), codes);
-    }
-  }
-  if (HWY_UNLIKELY(is_wide)) {
-    store_planes(high, words);
-    words += kPlanesBytes;
-  }
-  store_planes(low, words);
+// Two of the widest vectors as one of int16, by 4 and 4 of either.
+template <class D>
+HWY_INLINE hn::Vec<hn::Repartition<int16_t, D>> join_words(D, const hn::Vec<D> (&codes)[2]) {
+  const hn::RebindToSigned<D> d_int;
+  return hn::ReorderDemote2To(hn::Repartition<int16_t, D>(), hn::BitCast(d_int, codes[0]),
+                              hn::BitCast(d_int, codes[1]));
 }
 
-// Reads the 64 bytes from a block's first word on.
+// What join_words made, as bytes in order. No number is beyond a byte.
+template <class D>
+HWY_INLINE PlaneVector order_bytes(D d_wide, hn::Vec<D> numbers) {
+  const hn::Rebind<int8_t, D> d_bytes;
+  const hn::Repartition<uint32_t, decltype(d_bytes)> d_quads;
+  const auto quads = hn::BitCast(d_quads, hn::DemoteTo(d_bytes, numbers));
+  return hn::BitCast(PlaneBytes(), hn::TableLookupLanes(quads, hn::SetTableIndices(d_quads, kPlaneTables.quads)));
+}
+
+// The bytes of a vector's codes, shifted left by `shift`: the low ones, and if it is wide those above them.
+template <bool kIsWide, class D>
+HWY_INLINE void bytes_of(D d, hn::Vec<D> (&codes)[kCodeVectors], int shift, PlaneVector& low, PlaneVector& high) {
+  if constexpr (hn::MaxLanes(D()) == 16) {
+    const hn::Repartition<int16_t, D> d_wide;
+    const auto shifted = hn::ShiftLeftSame(join_words(d, codes), shift);
+    low = order_bytes(d_wide, kIsWide ? hn::ShiftRight<8>(hn::ShiftLeft<8>(shifted)) : shifted);
+    high = kIsWide ? order_bytes(d_wide, hn::ShiftRight<8>(shifted)) : low;
+  } else {
+    for (auto& code : codes) code = hn::ShiftLeftSame(code, shift);
+    low = join_low_bytes(d, codes);
+    for (auto& code : codes) code = hn::ShiftRight<8>(code);
+    high = kIsWide ? join_low_bytes(d, codes) : low;
+  }
+}
+
+// Writes the codes of a block, and behind its words anything up to 64 bytes from its first one on.
+template <bool kIsWide, class... Random>
+HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, int shift, uint8_t* words,
+                             Random... random) {
+  PlaneVector low[kPlaneVectors];
+  PlaneVector high[kPlaneVectors];
+  for (int64_t i = 0; i < kPlaneVectors; ++i) {
+    hn::Vec<CodeLanes> codes[kCodeVectors];
+    for (int64_t j = 0; j < kCodeVectors; ++j) {
+      const int64_t first = i * kPlaneLanes + j * kCodeLanes;
+      codes[j] = code_lanes(x + first, inverse, random + first...);
+    }
+    bytes_of<kIsWide>(CodeLanes(), codes, shift, low[i], high[i]);
+  }
+  if constexpr (kIsWide) {
+    planes.store(high, words);
+    words += kPlanesBytes;
+  }
+  planes.store(low, words);
+}
+
+template <class... Random>
+HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width, uint8_t* words,
+                             Random... random) {
+  if (HWY_LIKELY(width <= kPlanes)) {
+    encode_codes<false>(planes, x, inverse, static_cast<int>(kPlanes - width), words, random...);
+  } else {
+    encode_codes<true>(planes, x, inverse, static_cast<int>(2 * kPlanes - width), words, random...);
+  }
+}
+
+// Decodes codes of 9 to 16 bits from the 64 bytes from a block's first word on.
 template <class Sink>
-HWY_INLINE void decode_words(const uint8_t* words, uint32_t width, float step, float* out) {
+HWY_NOINLINE void decode_wide_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, float step,
+                                    float* out) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> d_int;
-  constexpr int64_t kLanesOfFloat = hn::MaxLanes(d);
-  const hn::Rebind<int8_t, decltype(d)> d_high;
-  const hn::Rebind<uint8_t, decltype(d)> d_low;
-  const auto scale = hn::Set(d, step);
-  alignas(32) uint8_t high[kPlanesBytes];
-  load_planes(words, high);
-  const auto signed_bytes = [&](int64_t i) {
-    return hn::PromoteTo(d_int, hn::LoadU(d_high, reinterpret_cast<const int8_t*>(high) + i));
-  };
-  if (HWY_LIKELY(width <= kPlanes)) {
-    const int shift = static_cast<int>(kPlanes - width);
-    for (int64_t i = 0; i < kVariableBlock; i += kLanesOfFloat) {
-      Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, hn::ShiftRightSame(signed_bytes(i), shift))), out + i);
-    }
-    return;
-  }
-  alignas(32) uint8_t low[kPlanesBytes];
-  load_planes(words + kPlanesBytes, low);
   const int shift = static_cast<int>(2 * kPlanes - width);
-  for (int64_t i = 0; i < kVariableBlock; i += kLanesOfFloat) {
-    const auto low_bytes = hn::PromoteTo(d_int, hn::LoadU(d_low, low + i));
-    const auto code = hn::ShiftRightSame(hn::Or(hn::ShiftLeft<kPlanes>(signed_bytes(i)), low_bytes), shift);
-    Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, code)), out + i);
+  PlaneVector high[kPlaneVectors];
+  PlaneVector low[kPlaneVectors];
+  planes.load(words, high);
+  planes.load(words + kPlanesBytes, low);
+  alignas(64) int32_t upper[kVariableBlock];
+  for_each_vector(high, [&](int64_t i, auto bytes) { hn::Store(hn::ShiftLeft<kPlanes>(bytes), d_int, upper + i); });
+  for_each_vector(low, [&](int64_t i, auto bytes) {
+    const auto code = hn::Or(hn::Load(d_int, upper + i), hn::And(bytes, hn::Set(d_int, 0xFF)));
+    Sink::put(d, hn::Mul(hn::Set(d, step), hn::ConvertTo(d, hn::ShiftRightSame(code, shift))), out + i);
+  });
+}
+
+// Reads the 32 bytes from a block's first word on, or 64 if its codes have more than 8 bits.
+template <class Sink>
+HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, float step, float* out) {
+  if (HWY_UNLIKELY(width > kPlanes)) {
+    return decode_wide_words<Sink>(planes, words, width, step, out);
   }
+  const hn::ScalableTag<float> d;
+  const auto scale = hn::Set(d, step);
+  const int shift = static_cast<int>(kPlanes - width);
+  PlaneVector block[kPlaneVectors];
+  planes.load(words, block);
+  for_each_vector(block, [&](int64_t i, auto bytes) {
+    Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, hn::ShiftRightSame(bytes, shift))), out + i);
+  });
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR

@@ -1,7 +1,9 @@
 #include "ops/cpu/wire/variable_message.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <limits>
+#include <optional>
 
 namespace narrowcast::cpu {
 namespace {
@@ -11,51 +13,44 @@ using codec::wire::kLeastStep;
 using codec::wire::kStepBytes;
 using codec::wire::kVariableBlock;
 using codec::wire::kWordBytes;
-using codec::wire::least_step;
 using codec::wire::StepCodes;
 
 // From one step to the next, in the bits of a float32.
 constexpr uint32_t kUnit = codec::wire::kScaleUnit;
 
-// Of a long array every so many grains are looked at for a first guess.
-constexpr int64_t kGrainsPerSample = 16;
-constexpr int64_t kLeastGrainsToSample = 16 * kGrainsPerSample;
+// The words of a message whose largest magnitude has no code.
+constexpr int64_t kNoCodes = std::numeric_limits<int64_t>::max();
 
-// As least_step, for fits() that cost much: from a guess that is near, in steps that double.
-template <class Fits>
-uint16_t least_step_near(uint16_t guess, uint16_t low, uint16_t high, const Fits& fits) {
-  int distance = 1;
-  if (fits(guess)) {
-    high = guess;
-    while (high > low && fits(static_cast<uint16_t>(std::max<int>(low, high - distance)))) {
-      high = static_cast<uint16_t>(std::max<int>(low, high - distance));
-      distance *= 2;
-    }
-    low = static_cast<uint16_t>(std::max<int>(low, high - distance + 1));
-  } else {
-    low = static_cast<uint16_t>(guess + 1);
-    while (low < high && !fits(static_cast<uint16_t>(std::min<int>(high, low + distance - 1)))) {
-      low = static_cast<uint16_t>(std::min<int>(high, low + distance));
-      distance *= 2;
-    }
-    high = static_cast<uint16_t>(std::min<int>(high, low + distance - 1));
-  }
-  return least_step(low, high, fits);
-}
-
-// The words that a sample of the blocks takes, and how many a message has for as many.
-struct Sample {
-  const uint32_t* largest;
-  int64_t grains;  // Whole ones.
-
-  int64_t words(const StepCodes& codes) const {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < grains; i += kGrainsPerSample) {
-      sum += variable_words(largest + i * kGrainBlocks, kGrainBlocks, codes);
-    }
-    return sum * kGrainsPerSample;
-  }
+// A step and the words that it takes.
+struct Tried {
+  int64_t step;
+  int64_t words;
 };
+
+// As least_step for steps that take at most `words`, where counting them costs much. From one step to the next they
+// fall by about `words_per_step` at first, then as between the last two that were tried; where they do not, the range
+// is halved.
+template <class Count>
+uint16_t least_step_by_words(int64_t low, int64_t high, int64_t words, double words_per_step, const Count& count) {
+  constexpr int kMostGuesses = 8;
+  int64_t guess = low + (high - low) / 2;
+  std::optional<Tried> before;
+  for (int guesses = 0; low < high; ++guesses) {
+    const Tried tried{guess, count(static_cast<uint16_t>(guess))};
+    (tried.words <= words ? high : low) = tried.words <= words ? guess : guess + 1;
+    const bool is_known = tried.words != kNoCodes;
+    if (is_known && before.has_value() && before->words != tried.words) {
+      words_per_step =
+          static_cast<double>(before->words - tried.words) / static_cast<double>(tried.step - before->step);
+    }
+    before = is_known ? tried : before;
+    const bool guessing = is_known && words_per_step > 0 && guesses < kMostGuesses;
+    const double distance = guessing ? std::ceil(static_cast<double>(tried.words - words) / words_per_step) : 0;
+    guess = guessing ? guess + static_cast<int64_t>(std::clamp(distance, -65536.0, 65536.0)) : low + (high - low) / 2;
+    guess = std::clamp(guess, low, std::max(low, high - 1));
+  }
+  return static_cast<uint16_t>(high);
+}
 
 }  // namespace
 
@@ -81,21 +76,13 @@ uint16_t VariableWriter::find_step() const {
   };
   const uint16_t high = bounded(largest / kUnit + 2);
   const uint16_t low = std::min(high, bounded(pattern(magnitude / 0x1p16)));
-  const auto fits = [&](uint16_t step, const auto& words) {
+  // A step of twice the size, 2^7 patterns behind, takes a word less for each block that has any.
+  const double words_per_step = static_cast<double>(layout_.blocks) * codec::wire::kScaleStep;
+  return least_step_by_words(low, high, layout_.words, words_per_step, [&](uint16_t step) {
     const StepCodes codes{codec::wire::inverse_scale(step), rounding_.stochastic};
-    return codes.has_code(codec::float_of_bits(largest) * codes.inverse) && words(codes) <= layout_.words;
-  };
-  const auto fits_all = [&](uint16_t step) {
-    return fits(step, [&](const StepCodes& codes) { return variable_words(all, layout_.blocks, codes); });
-  };
-  const Sample sample{all, layout_.blocks / kGrainBlocks};
-  if (sample.grains < kLeastGrainsToSample) {
-    return least_step(low, high, fits_all);
-  }
-  const uint16_t guess = least_step(low, high, [&](uint16_t step) {
-    return fits(step, [&](const StepCodes& codes) { return sample.words(codes); });
+    return codes.has_code(codec::float_of_bits(largest) * codes.inverse) ? variable_words(all, layout_.blocks, codes)
+                                                                         : kNoCodes;
   });
-  return least_step_near(guess, low, high, fits_all);
 }
 
 void VariableWriter::settle() {

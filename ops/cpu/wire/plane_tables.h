@@ -1,0 +1,21 @@
+// The constants of bit_planes-inl.h. They are in a file of their own so that the compiler does not know them: what it
+// knows it makes anew for every block, in as many instructions as all else takes.
+#pragma once
+
+#include <cstdint>
+
+namespace narrowcast::cpu {
+
+struct PlaneTables {
+  uint64_t masks[3];        // The bits that each of the three exchanges moves up.
+  uint32_t quads[8];        // The order of 4 bytes each in which a vector of codes by 4 and 4 is one of elements.
+  uint64_t quarters[4];     // A block's 8-byte quarters with the middle ones exchanged.
+  uint8_t by_plane[16];     // From elements to planes: 8 bytes of either half by turns, the last ones first.
+  uint8_t join_halves[16];  // Then two bytes of either half by turns.
+  uint8_t part_halves[16];  // The inverse of join_halves,
+  uint8_t by_element[16];   // and of by_plane.
+};
+
+extern const PlaneTables kPlaneTables;
+
+}  // namespace narrowcast::cpu
