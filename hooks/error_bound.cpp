@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <narrowcast/wire_format.h>
 #include "hooks/levels.h"
 #include "ops/codec/affine_uint8.h"
 #include "ops/codec/wire_message.h"
@@ -77,7 +78,7 @@ at::Tensor in_float64(const SentBucket& bucket) { return bucket.gradients.detach
 }  // namespace
 
 FormatError format_error(WireFormat format) {
-  return codec::wire::visit(format, [](auto type) -> FormatError {
+  return codec::wire::visit_fixed(format, [](auto type) -> FormatError {
     using Format = decltype(type);
     if constexpr (Format::kHasBlocks) {
       return {.block = Format::kBlock,
@@ -101,15 +102,70 @@ Route most_rounding_route(const SentFormat& sent_format, int64_t numel, const no
                                    with_given_link({}, sent_format.options, layout));
 }
 
+double unit_of(const SentFormat& sent_format) {
+  return sent_format.options.stochastic_rounding_seed.has_value() ? 2 : 1;
+}
+
+// The step of the message of these magnitudes. They are rounded to float32 upwards.
+double step_of(const SentFormat& sent_format, const at::Tensor& magnitudes) {
+  const at::Tensor bytes = encode((magnitudes * (1 + std::ldexp(1, -23))).to(at::kFloat).cpu(), sent_format.format,
+                                  {.seed = sent_format.options.stochastic_rounding_seed});
+  const auto* const step = bytes.const_data_ptr<uint8_t>();
+  return codec::wire::scale_value(static_cast<uint16_t>(step[0] | step[1] << 8));
+}
+
+// e(x) of the header, where nodes send the messages of a route.
+at::Tensor variable_hop_error(const SentFormat& sent_format, Route route, const at::Tensor& magnitudes,
+                              const node::NodeLayout& layout) {
+  at::Tensor error = magnitudes * std::ldexp(1, -22);
+  const collectives::MeanOptions mean{
+      .rank = 0, .world_size = layout.nodes(), .numel = magnitudes.numel(), .format = sent_format.format};
+  for (const collectives::Segment& message : collectives::means_in_order(route, mean)) {
+    if (message.numel > 0) {
+      const double step = step_of(sent_format, magnitudes.narrow(0, message.begin, message.numel));
+      error.narrow(0, message.begin, message.numel).add_(unit_of(sent_format) * step / 2);
+    }
+  }
+  return error;
+}
+
+HopErrors variable_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout,
+                         const SumOverRanks& sum_over_ranks) {
+  const auto ranks = static_cast<double>(layout.world_size());
+  const auto mean_over_ranks = [&](const at::Tensor& term) {
+    return sum_over_ranks ? sum_over_ranks(term) / ranks : term;
+  };
+  const Route route = most_rounding_route(sent_format, magnitudes.numel(), layout);
+  const at::Tensor none = at::zeros_like(magnitudes);
+  if (route == Route::kNowhere) {
+    return {none, none};
+  }
+  const at::Tensor sent =
+      layout.has_levels() ? mean_over_ranks(magnitudes) * static_cast<double>(layout.nodes()) : magnitudes;
+  at::Tensor first = variable_hop_error(sent_format, route, sent, layout);
+  if (route == Route::kOneShot) {
+    return {first, none};
+  }
+  if (!gives_link(sent_format.options)) {
+    first = at::maximum(first, variable_hop_error(sent_format, Route::kOneShot, sent, layout));
+  }
+  const at::Tensor mean = mean_over_ranks(magnitudes + first);
+  return {first, variable_hop_error(sent_format, route, mean, layout)};
+}
+
 // The errors of a segment that nodes exchange.
-HopErrors segment_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout) {
+HopErrors segment_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout,
+                        const SumOverRanks& sum_over_ranks) {
+  if (codec::wire::is_variable(sent_format.format)) {
+    return variable_error(sent_format, magnitudes, layout, sum_over_ranks);
+  }
   const FormatError format = format_error(sent_format.format);
   const Route route = most_rounding_route(sent_format, magnitudes.numel(), layout);
   const at::Tensor none = at::zeros_like(magnitudes);
   if (route == Route::kNowhere) {
     return {none, none};
   }
-  const double unit = sent_format.options.stochastic_rounding_seed.has_value() ? 2 : 1;
+  const double unit = unit_of(sent_format);
   const at::Tensor largest = largest_of_blocks(magnitudes, format.block);
   const at::Tensor first = hop_error(format, unit, magnitudes, largest);
   if (route == Route::kOneShot) {
@@ -121,12 +177,14 @@ HopErrors segment_error(const SentFormat& sent_format, const at::Tensor& magnitu
 
 }  // namespace
 
-HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout) {
+HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout,
+                     const SumOverRanks& sum_over_ranks) {
   HopErrors errors{at::zeros_like(magnitudes), at::zeros_like(magnitudes)};
   for (int64_t index = 0; index < layout.segments(); ++index) {
     const collectives::Segment segment = collectives::segment_of(layout, index, magnitudes.numel());
     if (segment.numel > 0) {
-      const HopErrors sent = segment_error(sent_format, magnitudes.narrow(0, segment.begin, segment.numel), layout);
+      const at::Tensor part = magnitudes.narrow(0, segment.begin, segment.numel);
+      const HopErrors sent = segment_error(sent_format, part, layout, sum_over_ranks);
       errors.first.narrow(0, segment.begin, segment.numel).copy_(sent.first);
       errors.second.narrow(0, segment.begin, segment.numel).copy_(sent.second);
     }
@@ -166,7 +224,7 @@ ErrorTerms wire_terms(const SentBucket& bucket, const node::NodeLayout& layout, 
     sent = sent + bucket.residual;
   }
   const at::Tensor exempt = bucket.exempt.defined() ? bucket.exempt : at::zeros_like(sent, at::kBool);
-  const HopErrors errors = wire_error(sent_format, sent.masked_fill(exempt, 0), layout);
+  const HopErrors errors = wire_error(sent_format, sent.masked_fill(exempt, 0), layout, bucket.sum_over_ranks);
   const at::Tensor first = errors.first.masked_fill(exempt, 0);
   const at::Tensor second = errors.second.masked_fill(exempt, 0);
   const auto ranks = static_cast<double>(world_size);

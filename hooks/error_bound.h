@@ -15,17 +15,23 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 
 #include <narrowcast/hook_options.h>
 #include "ops/node/node_layout.h"
 
 namespace narrowcast::hooks {
 
+// The sum over ranks of a tensor that all of them give, in a new one: a collective. Empty where all ranks are taken to
+// give what this one does.
+using SumOverRanks = std::function<at::Tensor(const at::Tensor& term)>;
+
 // A bucket as this rank gave it to the hook, 1-D. The other tensors have its shape, or are undefined.
 struct SentBucket {
   at::Tensor gradients;
   at::Tensor exempt = {};    // bool: travels as float32; nowhere if undefined
   at::Tensor residual = {};  // float64: an upper bound on the residual that is added; 0 if undefined
+  SumOverRanks sum_over_ranks = {};
 };
 
 // This rank's terms of the bound, per element: float64 in the shape of the bucket.
@@ -66,7 +72,8 @@ struct FormatError {
   double absolute = 0;
 };
 
-// As the format's type says (ops/codec/wire_format.h). std::invalid_argument for a number that is no WireFormat.
+// As the format's type says (ops/codec/wire_format.h), of one whose blocks have scales or that has no blocks.
+// std::invalid_argument for another number.
 FormatError format_error(WireFormat format);
 
 // What one rank's array can lose on its way, per element, float64.
@@ -87,8 +94,15 @@ struct HopErrors {
 // Second hop. The mean's blocks are encoded again. Mean and largest magnitude are at most the mean over ranks of
 // |x| + e and of m + e(m, m), and e is linear: e(|x| + e, m + e(m, m)) / W is this rank's term.
 //
+// Variable formats. e(x) = t s + 2^-22 |x|, where s is the step that a message of these magnitudes has: found by the
+// encoder, so it is the actual one where the magnitudes are, and no less where they are bounds. A step is no linear
+// function of the magnitudes, so all ranks find that of the mean, at most the mean over ranks of |x| + e, together, by
+// `sum_over_ranks`. So they do for what a node sends, at most N / W times the sum of all ranks' magnitudes.
+//
 // Each segment of the layout goes its own route between nodes; with one node nothing is lost. Where the route depends
-// on a link that the options do not give, two hops.
-HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout);
+// on a link that the options do not give, two hops; in a variable format, the greater of one route's messages and the
+// other's.
+HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout,
+                     const SumOverRanks& sum_over_ranks = {});
 
 }  // namespace narrowcast::hooks

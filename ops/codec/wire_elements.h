@@ -18,6 +18,7 @@ namespace narrowcast::codec::wire {
 // number of that width, is never sent.
 template <int kBitsPerCode>
 struct SymmetricInt {
+  static constexpr bool kIsVariable = false;
   static constexpr int kBits = kBitsPerCode;
   static constexpr float kGreatest = (1 << (kBits - 1)) - 1;
   static constexpr double kHalfStep = 0.5;
@@ -57,6 +58,7 @@ struct SymmetricInt {
 // FP8 E4M3 of the Open Compute Project (torch.float8_e4m3fn): sign, 4 bits of exponent with bias 7, 3 bits of
 // mantissa, subnormals in units of 2^-9, no Inf; 0x7F and 0xFF are NaN, and never sent. Zero keeps its sign.
 struct Float8E4M3 {
+  static constexpr bool kIsVariable = false;
   static constexpr int kBits = 8;
   static constexpr float kGreatest = 448;
   static constexpr float kLeastNormal = 0x1p-6F;         // From here on numbers have all their digits.
@@ -105,11 +107,19 @@ struct Float8E4M3 {
   }
 };
 
+// Integers of as many bits as each block needs, kBitsPerElement on average (ops/codec/variable_width.h).
+template <int kBitsPerElement>
+struct VariableInt {
+  static constexpr bool kIsVariable = true;
+  static constexpr int kBits = kBitsPerElement;
+};
+
 // The elements of formats without blocks. Every NaN becomes the quiet, positive one; Inf stays. The expected value is
 // the number but for subnormals of binary16 (2^-13 of the least step); kHalfStep is that of the subnormals.
 
 // The upper half of float32: all of its range, 8 significant bits. From halfway to 2^128 on numbers become Inf.
 struct Bfloat16 {
+  static constexpr bool kIsVariable = false;
   using Code = uint16_t;
   static constexpr double kHalfStep = 0x1p-134;
   static constexpr double kRelativeHalfStep = 0x1p-8;
@@ -130,6 +140,7 @@ struct Bfloat16 {
 // IEEE 754 binary16: 11 significant bits, 6e-8 to 65504. From 65520 on numbers become Inf (at random above 65504):
 // an overflow shows, and is never silently the greatest number.
 struct Binary16 {
+  static constexpr bool kIsVariable = false;
   using Code = uint16_t;
   static constexpr double kHalfStep = 0x1p-25;
   static constexpr double kRelativeHalfStep = 0x1p-11;
@@ -159,6 +170,7 @@ struct Binary16 {
 
 // float32 itself. Nothing is rounded.
 struct Binary32 {
+  static constexpr bool kIsVariable = false;
   using Code = uint32_t;
   static constexpr double kHalfStep = 0;
   static constexpr double kRelativeHalfStep = 0;
@@ -179,6 +191,14 @@ constexpr auto element_of() {
     return SymmetricInt<4>();
   } else if constexpr (kElement == WireElement::kFp8E4M3) {
     return Float8E4M3();
+  } else if constexpr (kElement == WireElement::kVariable6) {
+    return VariableInt<6>();
+  } else if constexpr (kElement == WireElement::kVariable5) {
+    return VariableInt<5>();
+  } else if constexpr (kElement == WireElement::kVariable4) {
+    return VariableInt<4>();
+  } else if constexpr (kElement == WireElement::kVariable3) {
+    return VariableInt<3>();
   } else if constexpr (kElement == WireElement::kBfloat16) {
     return Bfloat16();
   } else if constexpr (kElement == WireElement::kBinary16) {

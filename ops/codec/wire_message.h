@@ -90,9 +90,9 @@ float decode_number(const uint8_t* bytes) {
   return Format::Element::decode(static_cast<typename Format::Element::Code>(code));
 }
 
-// x[0..n) to encoded_size<Format>(n) bytes.
+// The elements of formats whose parts are messages, block by block.
 template <class Format>
-void encode(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+void encode_blocks(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
   for (int64_t i = 0; i < n; i += Format::kBlock) {
     uint8_t* const block = bytes + i / Format::kBlock * Format::kBlockBytes;
     if constexpr (Format::kHasBlocks) {
@@ -103,9 +103,8 @@ void encode(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes)
   }
 }
 
-// encoded_size<Format>(n) bytes to out[0..n).
 template <class Format>
-void decode(const uint8_t* bytes, int64_t n, float* out) {
+void decode_blocks(const uint8_t* bytes, int64_t n, float* out) {
   for (int64_t i = 0; i < n; i += Format::kBlock) {
     const uint8_t* const block = bytes + i / Format::kBlock * Format::kBlockBytes;
     if constexpr (Format::kHasBlocks) {
@@ -113,6 +112,26 @@ void decode(const uint8_t* bytes, int64_t n, float* out) {
     } else {
       out[i] = decode_number<Format>(block);
     }
+  }
+}
+
+// x[0..n) to encoded_size<Format>(n) bytes.
+template <class Format>
+void encode(const float* x, int64_t n, const Rounding& rounding, uint8_t* bytes) {
+  if constexpr (Format::kIsVariable) {
+    encode_variable(Format::kBits, x, n, rounding, bytes);
+  } else {
+    encode_blocks<Format>(x, n, rounding, bytes);
+  }
+}
+
+// encoded_size<Format>(n) bytes to out[0..n).
+template <class Format>
+void decode(const uint8_t* bytes, int64_t n, float* out) {
+  if constexpr (Format::kIsVariable) {
+    decode_variable(Format::kBits, bytes, n, out);
+  } else {
+    decode_blocks<Format>(bytes, n, out);
   }
 }
 

@@ -2,10 +2,12 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/quantize_per_tensor_dynamic.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
@@ -53,6 +55,29 @@ at::Tensor bound_of(const std::string& hook, const std::vector<at::Tensor>& grad
   at::Tensor bound = at::zeros(gradients[0].sizes(), at::kDouble);
   for (const at::Tensor& gradient : gradients) {
     bound += bound_of(hook, gradient, static_cast<int64_t>(gradients.size()));
+  }
+  return bound;
+}
+
+// The bound of all ranks, where they find the sum of one term together.
+at::Tensor bound_of_ranks(const std::string& hook, const std::vector<at::Tensor>& gradients,
+                          const HookOptions& options) {
+  const auto world_size = static_cast<int64_t>(gradients.size());
+  at::Tensor sum;
+  at::Tensor bound = at::zeros(gradients[0].sizes(), at::kDouble);
+  for (const at::Tensor& gradient : gradients) {
+    terms_of(hook,
+             {.gradients = gradient,
+              .sum_over_ranks =
+                  [&](const at::Tensor& term) {
+                    sum = sum.defined() ? sum + term : term.clone();
+                    return term * world_size;
+                  }},
+             world_size, options);
+  }
+  for (const at::Tensor& gradient : gradients) {
+    const SumOverRanks same = [&](const at::Tensor&) { return sum; };
+    bound += terms_of(hook, {.gradients = gradient, .sum_over_ranks = same}, world_size, options).sum();
   }
   return bound;
 }
@@ -126,10 +151,7 @@ TEST_P(WireErrorBoundTest, HoldsAndIsNotLoose) {
     WireOptions wire{.format = format, .link_gbit = 10, .link_us = 50};  // As choose_route takes it by itself.
     collectives::Reference reference{format, {at_random, 5, 0, 0}};
     if (at_random) wire.stochastic_rounding_seed = 5;
-    at::Tensor bound = at::zeros({size}, at::kDouble);
-    for (const at::Tensor& gradient : gradients) {
-      bound += bound_of("quantized_allreduce", gradient, 3, {nullptr, wire});
-    }
+    const at::Tensor bound = bound_of_ranks("quantized_allreduce", gradients, {nullptr, wire});
     const at::Tensor mean = two_shots ? two_shot_mean(reference, gradients) : one_shot_mean(reference, gradients);
     const at::Tensor share = (mean.to(at::kDouble) - exact).abs() / bound;
     EXPECT_LE(share.max().item<double>(), 1) << "at random: " << at_random;
@@ -201,6 +223,24 @@ TEST(ErrorBound, OfFloat32HooksFollowsTheElement) {
   const at::Tensor bound = bound_of("allreduce", bucket, 2);
   EXPECT_LT(bound[0].item<double>(), 1e-40);
   EXPECT_NEAR(bound[1].item<double>(), 1000 * 4 * std::ldexp(1, -24), 1e-9);
+}
+
+// The mean has all large numbers of all ranks, and so a step that no rank's own message has.
+TEST(ErrorBound, OfVariableFormatsKnowsTheStepOfTheMean) {
+  constexpr int64_t kNumel = 1 << 18;
+  at::manual_seed(3);
+  std::vector<at::Tensor> gradients;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    gradients.push_back(at::randn({kNumel}) * (at::arange(kNumel).div(32, "floor").remainder(3) == rank));
+  }
+  const WireOptions wire{.format = WireFormat::kVar3, .link_gbit = 10, .link_us = 50};
+  const at::Tensor exact = at::stack(gradients).to(at::kDouble).mean(0);
+  const at::Tensor bound = bound_of_ranks("quantized_allreduce", gradients, {nullptr, wire});
+  const at::Tensor error = (collectives::two_shot_mean({WireFormat::kVar3}, gradients).to(at::kDouble) - exact).abs();
+  EXPECT_LE((error / bound).max().item<double>(), 1);
+  const HopErrors alone =
+      wire_error({WireFormat::kVar3, wire}, gradients[0].abs().to(at::kDouble), node::NodeLayout::flat(3));
+  EXPECT_GT((error / alone.first).max().item<double>(), 1);  // What a rank knows by itself is not enough.
 }
 
 void expect_format(WireFormat format, const FormatError& expected) {

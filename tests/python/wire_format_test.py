@@ -11,6 +11,8 @@ from support.exact import ExactTestCase, ops, random_bits
 BLOCK_FORMATS = {"int8_b32": (8, 32, 127), "int8_b128": (8, 128, 127), "int8_b256": (8, 256, 127),
                  "int6_b32": (6, 32, 31), "int4_b32": (4, 32, 7), "fp8_e4m3_b32": (8, 32, 448)}
 FLOAT_FORMATS = {"bf16": 2, "fp16": 2, "fp32": 4}
+VARIABLE_FORMATS = {"var6": 6, "var5": 5, "var4": 4, "var3": 3}
+GREATEST_STEP = 0x7F7F
 LEAST_SCALE = Fraction(1, 2**100)
 NAN_SCALE = 0x7FC0
 
@@ -117,6 +119,89 @@ def decode(message, name, numel):
     return values
 
 
+def blocks_of(values):
+    return [values[i:i + 32] for i in range(0, len(values), 32)]
+
+
+def variable_size(numel, bits):
+    return max(4 * bits * -(-numel // 32), 36) if numel else 0
+
+
+def greatest_code(largest, step, stochastic):
+    """Of a block with that largest magnitude; None if there is none of 16 bits."""
+    y = float32(largest * float32(1 / float_of(step << 16))) if largest else 0.0
+    code = math.ceil(y) if stochastic else round(y)
+    return code if code <= 32767 else None
+
+
+def width_of(code):
+    return 1 + code.bit_length() if code else 0
+
+
+def fits(largest, step, stochastic, words):
+    codes = [greatest_code(x, step, stochastic) for x in largest]
+    return None not in codes and sum(map(width_of, codes)) <= words
+
+
+def least_step(largest, stochastic, words):
+    """The bits of the least bfloat16 with which all codes fit, by search."""
+    low, high = bits_of(2.0**-100) >> 16, GREATEST_STEP
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(largest, middle, stochastic, words) else (middle + 1, high)
+    return low
+
+
+def variable_code(y, word):
+    if word is None:
+        return round(y)
+    below = math.floor(y)
+    return below + ((math.trunc(float32(y - below) * 2**24) + (word >> 8)) >> 24)
+
+
+def encode_variable(x, name, seed=None, step=0, offset=0):
+    size, blocks = variable_size(len(x), VARIABLE_FORMATS[name]), blocks_of(x)
+    if not x:
+        return b""
+    if not all(abs(value) <= float_of(GREATEST_STEP << 16) for value in x):  # NaN is not, either.
+        return struct.pack("<H", NAN_SCALE) + bytes(size - 2)
+    stochastic, header = seed is not None, 2 + (len(blocks) + 1) // 2
+    largest = [max(map(abs, block)) for block in blocks]
+    bits = least_step(largest, stochastic, (size - header) // 4)
+    inverse = float32(1 / float_of(bits << 16))
+    widths = [width_of(greatest_code(m, bits, stochastic)) for m in largest]
+    nibbles, words = 0, b""
+    for i, (block, width) in enumerate(zip(blocks, widths)):
+        nibbles |= max(width - 1, 0) << (4 * i)
+        codes = [variable_code(float32(value * inverse),
+                               random_word(seed % 2**64, step, offset + 32 * i + k) if stochastic else None)
+                 for k, value in enumerate(block)]
+        for plane in range(width - 1, -1, -1):
+            words += sum((code >> plane & 1) << k for k, code in enumerate(codes)).to_bytes(4, "little")
+    message = struct.pack("<H", bits) + nibbles.to_bytes(header - 2, "little") + words
+    return message + bytes(size - len(message))
+
+
+def decode_variable(message, name, numel):
+    if not numel:
+        return []
+    count = -(-numel // 32)
+    step, header = float_of(struct.unpack("<H", message[:2])[0] << 16), 2 + (count + 1) // 2
+    nibbles, word, values = int.from_bytes(message[2:header], "little"), 0, []
+    for i in range(count):
+        nibble = nibbles >> (4 * i) & 15
+        width = nibble + 1 if nibble else 0
+        planes = struct.unpack_from(f"<{width}I", message, header + 4 * word) if word + width <= (len(message) - header) // 4 else None
+        word += width
+        for k in range(32):
+            if planes is None:
+                values.append(math.nan)
+                continue
+            code = sum((plane >> k & 1) << (width - 1 - j) for j, plane in enumerate(planes))
+            values.append(step * (code - 2**width if planes and code >> (width - 1) else code))
+    return values[:numel]
+
+
 def inputs():
     generator = torch.Generator().manual_seed(9)
     for size in (0, 1, 5, 32, 33, 300):
@@ -154,6 +239,43 @@ class BlockFormats(ExactTestCase):
         for name, (bits, block, _) in BLOCK_FORMATS.items():
             for numel in (0, 1, 31, 32, 33, 1000003):
                 self.assertEqual(ops.encoded_size(numel, name), 2 * -(-numel // block) + -(-numel * bits // 8))
+
+
+class VariableFormats(ExactTestCase):
+    def for_each_input(self, check):
+        sizes = torch.arange(20).repeat_interleave(33)
+        for name in VARIABLE_FORMATS:
+            for x in (*inputs(), torch.randn(660, generator=torch.Generator().manual_seed(3)) * 2.0**(sizes * 7 % 23)):
+                with self.subTest(format=name, size=x.numel()):
+                    check(name, x)
+
+    def test_nearest(self):
+        self.for_each_input(lambda name, x: self.assertEqual(
+            bytes(ops.encode(x, name).tolist()), encode_variable(x.tolist(), name)))
+
+    def test_stochastic(self):
+        random = {"seed": -3, "step": 2**33 + 5, "offset": 2**34 + 7}
+        self.for_each_input(lambda name, x: self.assertEqual(
+            bytes(ops.encode(x, name, **random).tolist()), encode_variable(x.tolist(), name, **random)))
+
+    def assert_decodes(self, message, name, numel):
+        expected = torch.tensor(decode_variable(bytes(message.tolist()), name, numel), dtype=torch.float64).float()
+        self.assert_same(ops.decode(message, name, numel), expected)
+
+    def test_decoded(self):
+        self.for_each_input(lambda name, x: self.assert_decodes(ops.encode(x, name), name, x.numel()))
+
+    def test_any_bytes_are_decoded(self):
+        generator = torch.Generator().manual_seed(4)
+        for name, bits in VARIABLE_FORMATS.items():
+            for numel in (1, 33, 300):
+                message = torch.randint(0, 256, (variable_size(numel, bits),), dtype=torch.uint8, generator=generator)
+                self.assert_decodes(message, name, numel)
+
+    def test_sizes(self):
+        for name, bits in VARIABLE_FORMATS.items():
+            for numel in (0, 1, 31, 32, 33, 1000003):
+                self.assertEqual(ops.encoded_size(numel, name), variable_size(numel, bits))
 
 
 class FloatFormats(ExactTestCase):

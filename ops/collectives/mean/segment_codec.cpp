@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
 #include <narrowcast/wire_format.h>
-#include "ops/cpu/wire/wire_kernels.h"
+#include "ops/cpu/wire/message_parts.h"
 #include "ops/cuda/wire/wire_kernels.h"
 #include "ops/meta/meta.h"
 
 namespace narrowcast::collectives {
 namespace {
 
-using codec::wire::Rounding;
 using cpu::for_wire_parts;
 using cpu::kWireGrain;
 
@@ -58,66 +58,75 @@ void store(const Tile& tile, int64_t n, T* x) {
   }
 }
 
-// Replaces the residual by what the message of `sent` lacks.
-void keep_residual(WireFormat format, const float* sent, const uint8_t* message, int64_t n, float* residual) {
+// Writes a grain that begins at element `first`, and replaces its residual, unless null, by what its message lacks.
+void write_grain(const cpu::MessageWriter& writer, int64_t first, const float* sent, int64_t n, float* residual) {
+  writer.write(first, cpu::WireInput<float>{sent, n});
+  if (residual == nullptr) {
+    return;
+  }
   Tile received;
-  cpu::wire_decode(format, message, n, received.data());
+  writer.read_back(first, n, received.data());
   for (int64_t i = 0; i < n; ++i) {
     const float lacking = sent[i] - received[i];
     residual[i] = std::isfinite(lacking) ? lacking : residual[i];
   }
 }
 
-// The messages of all ranks from element `first` on.
-RankMessages advanced(const RankMessages& messages, WireFormat format, int64_t first) {
-  RankMessages parts(messages);
-  for (const uint8_t*& part : parts) {
-    part = part == nullptr ? nullptr : part + encoded_size(first, format);
+float* from(float* residual, int64_t first) { return residual == nullptr ? nullptr : residual + first; }
+
+template <class T>
+void encode_with_residual(cpu::MessageWriter& writer, const ArraySegment& segment) {
+  const auto for_sums = [&](const auto& body) {
+    for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
+      Tile tile;
+      body(first, n, load(elements_of<T>(segment) + first, segment.residual + first, n, tile));
+    });
+  };
+  if (writer.measures()) {
+    for_sums([&](int64_t first, int64_t n, const float* sum) { writer.measure(first, cpu::WireInput<float>{sum, n}); });
+    writer.settle();
   }
-  return parts;
-}
-
-template <class T>
-void encode_with_residual(const WireCoding& coding, const ArraySegment& segment, uint8_t* message) {
-  for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-    Tile tile;
-    const float* const sum = load(elements_of<T>(segment) + first, segment.residual + first, n, tile);
-    uint8_t* const bytes = message + encoded_size(first, coding.format);
-    cpu::wire_encode(coding.format, cpu::WireInput<float>{sum, n}, coding.rounding.at(first), bytes);
-    keep_residual(coding.format, sum, bytes, n, segment.residual + first);
+  for_sums([&](int64_t first, int64_t n, const float* sum) {
+    write_grain(writer, first, sum, n, segment.residual + first);
   });
 }
 
+// The mean of a grain and its residual, where that is not null, to `sum`.
 template <class T>
-void average_and_encode_grains(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
-                               float* mean_residual, uint8_t* message) {
-  for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-    const RankMessages parts = advanced(messages, coding.format, first);
-    float* const own_residual = segment.residual == nullptr ? nullptr : segment.residual + first;
-    Tile own;
-    Tile mean;
-    const float* const own_part = load(elements_of<T>(segment) + first, own_residual, n, own);
-    cpu::wire_average(coding.format, {parts.data(), static_cast<int64_t>(parts.size()), own_part, n}, mean.data());
-    if (own_residual != nullptr) {
-      std::fill_n(own_residual, n, 0.0F);
-    }
-    uint8_t* const bytes = message + encoded_size(first, coding.format);
-    const float* const sum = mean_residual == nullptr ? mean.data() : load(mean.data(), mean_residual + first, n, mean);
-    cpu::wire_encode(coding.format, cpu::WireInput<float>{sum, n}, coding.rounding.at(first), bytes);
-    if (mean_residual != nullptr) {
-      keep_residual(coding.format, sum, bytes, n, mean_residual + first);
-    }
-  });
+void average_grain(const cpu::RankReader& ranks, const ArraySegment& segment, const float* mean_residual, int64_t first,
+                   int64_t n, float* sum) {
+  Tile own;
+  float* const own_residual = from(segment.residual, first);
+  ranks.average(first, n, load(elements_of<T>(segment) + first, own_residual, n, own), sum);
+  if (own_residual != nullptr) {
+    std::fill_n(own_residual, n, 0.0F);
+  }
+  for (int64_t i = 0; mean_residual != nullptr && i < n; ++i) {
+    sum[i] += mean_residual[first + i];
+  }
 }
 
-// In one pass, without tiles.
-void average_and_encode_floats(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
-                               uint8_t* message) {
-  for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
-    const RankMessages parts = advanced(messages, coding.format, first);
-    cpu::wire_average_encode(coding.format,
-                             {parts.data(), static_cast<int64_t>(parts.size()), elements_of<float>(segment) + first, n},
-                             coding.rounding.at(first), message + encoded_size(first, coding.format));
+// Where the message needs to be measured first, the means wait in an array.
+template <class T>
+void average_and_encode_grains(cpu::MessageWriter& writer, const cpu::RankReader& ranks, const ArraySegment& segment,
+                               float* mean_residual) {
+  const int64_t numel = segment.range.numel;
+  if (!writer.measures()) {
+    for_grains(numel, [&](int64_t first, int64_t n) {
+      Tile sum;
+      average_grain<T>(ranks, segment, mean_residual, first, n, sum.data());
+      write_grain(writer, first, sum.data(), n, from(mean_residual, first));
+    });
+    return;
+  }
+  const std::unique_ptr<float[]> sums(new float[static_cast<size_t>(numel)]);
+  for_grains(numel, [&](int64_t first, int64_t n) {
+    average_grain<T>(ranks, segment, mean_residual, first, n, sums.get() + first);
+    writer.measure(first, cpu::WireInput<float>{sums.get() + first, n});
+  });
+  writer.settle();
+  for_grains(numel, [&](int64_t first, int64_t n) {
+    write_grain(writer, first, sums.get() + first, n, from(mean_residual, first));
   });
 }
 
@@ -129,13 +138,13 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
+    cpu::MessageWriter writer(coding.format, coding.rounding, segment.range.numel, message);
     if (segment.residual != nullptr) {
-      encode_with_residual<T>(coding, segment, message);
+      encode_with_residual<T>(writer, segment);
       return;
     }
-    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
-      cpu::wire_encode(coding.format, cpu::WireInput<T>{elements_of<T>(segment) + first, n}, coding.rounding.at(first),
-                       message + encoded_size(first, coding.format));
+    cpu::write_parts(writer, segment.range.numel, [&](int64_t first, int64_t n) {
+      return cpu::WireInput<T>{elements_of<T>(segment) + first, n};
     });
   });
 }
@@ -144,16 +153,16 @@ void decode_segment(WireFormat format, const uint8_t* message, const ArraySegmen
   if (segment.array.is_cuda()) {
     return gpu::decode_shards(format, message, {}, segment);
   }
+  const cpu::MessageReader reader(format, message, segment.range.numel);
   if (segment.array.scalar_type() == at::kFloat) {
-    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
-      cpu::wire_decode(format, message + encoded_size(first, format), n, elements_of<float>(segment) + first);
-    });
+    for_wire_parts(segment.range.numel,
+                   [&](int64_t first, int64_t n) { reader.decode(first, n, elements_of<float>(segment) + first); });
     return;
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       Tile tile;
-      cpu::wire_decode(format, message + encoded_size(first, format), n, tile.data());
+      reader.decode(first, n, tile.data());
       store(tile, n, elements_of<decltype(zero)>(segment) + first);
     });
   });
@@ -198,22 +207,20 @@ void average_segments(WireFormat format, const RankMessages& messages, const Arr
   if (segment.array.is_cuda()) {
     return gpu::average_segments(format, messages, segment);
   }
-  const auto ranks = static_cast<int64_t>(messages.size());
+  const cpu::RankReader ranks(format, messages, segment.range.numel);
   if (segment.array.scalar_type() == at::kFloat) {
     for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
-      const RankMessages parts = advanced(messages, format, first);
       float* const elements = elements_of<float>(segment) + first;
-      cpu::wire_average(format, {parts.data(), ranks, elements, n}, elements);
+      ranks.average(first, n, elements, elements);
     });
     return;
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-      const RankMessages parts = advanced(messages, format, first);
       auto* const elements = elements_of<decltype(zero)>(segment) + first;
       Tile own;
       Tile mean;
-      cpu::wire_average(format, {parts.data(), ranks, load(elements, nullptr, n, own), n}, mean.data());
+      ranks.average(first, n, load(elements, nullptr, n, own), mean.data());
       store(mean, n, elements);
     });
   });
@@ -224,12 +231,18 @@ void average_and_encode_segments(const WireCoding& coding, const RankMessages& m
   if (segment.array.is_cuda()) {
     return gpu::average_and_encode_segments(coding, messages, segment, mean_residual, message);
   }
-  if (segment.array.scalar_type() == at::kFloat && segment.residual == nullptr && mean_residual == nullptr) {
-    average_and_encode_floats(coding, messages, segment, message);
+  const int64_t numel = segment.range.numel;
+  const cpu::RankReader ranks(coding.format, messages, numel);
+  cpu::MessageWriter writer(coding.format, coding.rounding, numel, message);
+  const bool is_plain = segment.array.scalar_type() == at::kFloat && segment.residual == nullptr;
+  if (is_plain && mean_residual == nullptr && !writer.measures()) {  // In one pass, without tiles.
+    for_wire_parts(numel, [&](int64_t first, int64_t n) {
+      ranks.average_to(writer, first, n, elements_of<float>(segment) + first);
+    });
     return;
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
-    average_and_encode_grains<decltype(zero)>(coding, messages, segment, mean_residual, message);
+    average_and_encode_grains<decltype(zero)>(writer, ranks, segment, mean_residual);
   });
 }
 

@@ -33,8 +33,8 @@ inline Segment part_of(const Segment& segment, int64_t index, int64_t parts, int
 // Returns all of these parts.
 std::vector<Segment> cut(const Segment& segment, int64_t parts, int64_t grain);
 
-// Cuts with a grain of cpu::kWireGrain: then the parts' messages are the parts of the segment's message, in every
-// wire format.
+// Cuts with a grain of cpu::kWireGrain: then the parts begin at a block in every wire format, and where a format's
+// parts are messages, theirs are the parts of the segment's message.
 std::vector<Segment> cut(const Segment& segment, int64_t parts);
 
 // Cuts an array of `numel` elements so.

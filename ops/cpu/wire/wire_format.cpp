@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include <narrowcast/wire_format.h>
-#include "ops/cpu/wire/wire_kernels.h"
+#include "ops/cpu/wire/message_parts.h"
 #include "ops/meta/meta.h"
 
 namespace narrowcast::cpu {
@@ -24,10 +24,8 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
   meta::visit_float(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const auto* const elements = source.const_data_ptr<T>();
-    for_wire_parts(x.numel(), [&](int64_t first, int64_t n) {
-      const WireInput<T> part{elements + first, n};
-      wire_encode(format, part, rounding.at(first), message + encoded_size(first, format));
-    });
+    MessageWriter writer(format, rounding, x.numel(), message);
+    write_parts(writer, x.numel(), [&](int64_t first, int64_t n) { return WireInput<T>{elements + first, n}; });
   });
   return bytes;
 }
@@ -38,9 +36,8 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format_name, c10::Sy
   const at::Tensor source = bytes.contiguous();
   const auto* const message = source.const_data_ptr<uint8_t>();
   auto* const out = decoded.mutable_data_ptr<float>();
-  for_wire_parts(decoded.numel(), [&](int64_t first, int64_t n) {
-    wire_decode(format, message + encoded_size(first, format), n, out + first);
-  });
+  const MessageReader reader(format, message, decoded.numel());
+  for_wire_parts(decoded.numel(), [&](int64_t first, int64_t n) { reader.decode(first, n, out + first); });
   return decoded;
 }
 

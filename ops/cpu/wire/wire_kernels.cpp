@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
+#include "ops/cpu/wire/message_parts.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -167,7 +169,8 @@ inline constexpr WireKernels kWireKernels{
     &average_encode<Format>};
 
 const WireKernels* wire_kernels(WireFormat format) {
-  return codec::wire::visit(format, [](auto type) { return &kWireKernels<decltype(type)>; });
+  return codec::wire::visit_fixed(format,
+                                  [](auto type) -> const WireKernels* { return &kWireKernels<decltype(type)>; });
 }
 
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
@@ -185,17 +188,44 @@ const WireKernels& kernels(WireFormat format) { return *HWY_DYNAMIC_DISPATCH(wir
 
 template <class T>
 void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding, uint8_t* bytes) {
+  if (codec::wire::is_variable(format)) {
+    MessageWriter writer(format, rounding, input.n, bytes);
+    writer.measure(0, input);
+    writer.settle();
+    return writer.write(0, input);
+  }
   std::get<WireEncode<T>>(kernels(format).encode)(input, rounding, bytes);
 }
 
 void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out) {
+  if (codec::wire::is_variable(format)) {
+    return MessageReader(format, bytes, n).decode(0, n, out);
+  }
   kernels(format).decode(bytes, n, out);
 }
 
-void wire_average(WireFormat format, const RankParts& parts, float* mean) { kernels(format).average(parts, mean); }
+void wire_average(WireFormat format, const RankParts& parts, float* mean) {
+  if (codec::wire::is_variable(format)) {
+    return RankReader(format, {parts.messages, parts.messages + parts.ranks}, parts.n)
+        .average(0, parts.n, parts.own, mean);
+  }
+  kernels(format).average(parts, mean);
+}
 
 void wire_average_encode(WireFormat format, const RankParts& parts, const Rounding& rounding, uint8_t* bytes) {
-  kernels(format).average_encode(parts, rounding, bytes);
+  if (!codec::wire::is_variable(format)) {
+    return kernels(format).average_encode(parts, rounding, bytes);
+  }
+  const RankReader ranks(format, {parts.messages, parts.messages + parts.ranks}, parts.n);
+  MessageWriter writer(format, rounding, parts.n, bytes);
+  const std::unique_ptr<float[]> mean(new float[static_cast<size_t>(parts.n)]);
+  for (int64_t first = 0; first < parts.n; first += kWireGrain) {
+    const int64_t n = std::min(kWireGrain, parts.n - first);
+    ranks.average(first, n, parts.own == nullptr ? nullptr : parts.own + first, mean.get() + first);
+    writer.measure(first, WireInput<float>{mean.get() + first, n});
+  }
+  writer.settle();
+  writer.write(0, WireInput<float>{mean.get(), parts.n});
 }
 
 #define NARROWCAST_INSTANTIATE(T) template void wire_encode<T>(WireFormat, WireInput<T>, const Rounding&, uint8_t*);

@@ -2,8 +2,9 @@
 // set picked at run time, the same bytes and floats on every one of them as the plain codec::wire::encode and decode.
 //
 // Each function runs on the calling thread: who wants more threads splits the work at multiples of kWireGrain elements,
-// which begin a block in every format, as for_wire_parts does. Pointers need no alignment, must not overlap unless it
-// says so, and may be null where the size is 0. n >= 0. Messages of n elements have codec::wire::encoded_size bytes.
+// which begin a block in every format, as for_wire_parts does, and goes through message_parts.h. Pointers need no
+// alignment, must not overlap unless it says so, and may be null where the size is 0. n >= 0. Messages of n elements
+// have codec::wire::encoded_size bytes.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -21,7 +22,8 @@ namespace narrowcast::cpu {
 
 using codec::wire::Rounding;
 
-// Elements at whose multiples an array can be split, so that the parts' messages are the parts of its message.
+// Elements at whose multiples an array can be split: each begins a block, and in all but variable formats the parts'
+// messages are the parts of its message.
 inline constexpr int64_t kWireGrain = 1024;
 static_assert(std::all_of(kWireFormatRows.begin(), kWireFormatRows.end(),
                           [](const WireFormatRow& row) { return kWireGrain % row.block == 0; }),
@@ -36,8 +38,8 @@ inline constexpr int64_t kLeastBlock = [] {
   return least;
 }();
 
-// Calls body(first element, elements) for parts of n elements whose messages are parts of the whole message, on ATen's
-// threads. Only for files that narrowcast_parallel_sources names: elsewhere it is one part after the other.
+// Calls body(first element, elements) for parts of n elements that begin at such multiples, on ATen's threads. Only for
+// files that narrowcast_parallel_sources names: elsewhere it is one part after the other.
 template <class Body>
 void for_wire_parts(int64_t n, const Body& body) {
   constexpr int64_t kGrainsPerThread = 32;  // Worth a thread's start: some microseconds of work.

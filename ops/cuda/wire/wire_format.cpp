@@ -19,6 +19,7 @@ namespace {
 at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::optional<int64_t> seed, int64_t step,
                   int64_t offset) {
   const c10::cuda::CUDAGuard guard(x.device());
+  check_travels(parse_wire_format(format_name), c10::kCUDA);
   at::Tensor bytes = meta::encode(x, format_name, seed, step, offset);
   const at::Tensor source = x.contiguous();
   const Rounding rounding{seed.has_value(), static_cast<uint64_t>(seed.value_or(0)), static_cast<uint64_t>(step),
@@ -35,6 +36,7 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
 
 at::Tensor decode(const at::Tensor& bytes, std::string_view format_name, c10::SymInt numel) {
   const c10::cuda::CUDAGuard guard(bytes.device());
+  check_travels(parse_wire_format(format_name), c10::kCUDA);
   at::Tensor decoded = meta::decode(bytes, format_name, numel);
   const at::Tensor source = bytes.contiguous();
   wire_decode(

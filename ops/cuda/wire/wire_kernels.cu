@@ -21,7 +21,7 @@ void wire_encode(WireFormat format, const EncodeArguments& arguments, Stream str
     return;
   }
   checked_launch("wire_encode_kernel", [&] {
-    codec::wire::visit(format, [&](auto format_type) {
+    codec::wire::visit_fixed(format, [&](auto format_type) {
       using Format = decltype(format_type);
       const dim3 blocks(blocks_for(arguments.n, arguments.shards), arguments.shards.slots());
       if (arguments.residual != nullptr) {
@@ -40,7 +40,7 @@ void wire_decode(WireFormat format, const DecodeArguments& arguments, Stream str
   }
   const dim3 blocks(blocks_for(arguments.n, arguments.shards), arguments.shards.slots());
   checked_launch("wire_decode_kernel", [&] {
-    codec::wire::visit(format, [&](auto format_type) {
+    codec::wire::visit_fixed(format, [&](auto format_type) {
       wire_decode_kernel<decltype(format_type)><<<blocks, kThreadsPerBlock, 0, stream>>>(arguments);
     });
   });
@@ -52,7 +52,7 @@ void wire_average(WireFormat format, const AverageArguments& arguments, Stream s
     return;
   }
   checked_launch("wire_average_kernel", [&] {
-    codec::wire::visit(format, [&](auto format_type) {
+    codec::wire::visit_fixed(format, [&](auto format_type) {
       wire_average_kernel<decltype(format_type)>
           <<<blocks_for(arguments.parts.n), kThreadsPerBlock, 0, stream>>>(arguments);
     });
@@ -65,7 +65,7 @@ void wire_average_encode(WireFormat format, const AverageEncodeArguments& argume
     return;
   }
   checked_launch("wire_average_encode_kernel", [&] {
-    codec::wire::visit(format, [&](auto format_type) {
+    codec::wire::visit_fixed(format, [&](auto format_type) {
       using Format = decltype(format_type);
       const unsigned blocks = blocks_for(arguments.parts.n);
       if (arguments.parts.own_residual != nullptr || arguments.mean_residual != nullptr) {

@@ -9,7 +9,21 @@
 namespace narrowcast {
 
 // How elements travel: kWireFormatRows says what each is. Prints as the operators' `format`.
-enum class WireFormat { kInt8B32, kInt8B128, kInt8B256, kInt6B32, kInt4B32, kFp8E4M3B32, kBf16, kFp16, kFp32 };
+enum class WireFormat {
+  kInt8B32,
+  kInt8B128,
+  kInt8B256,
+  kInt6B32,
+  kInt4B32,
+  kFp8E4M3B32,
+  kBf16,
+  kFp16,
+  kFp32,
+  kVar6,
+  kVar5,
+  kVar4,
+  kVar3
+};
 
 // What an element is while it travels.
 enum class WireElement {
@@ -20,6 +34,10 @@ enum class WireElement {
   kBfloat16,  // These have no scale.
   kBinary16,
   kBinary32,
+  kVariable6,  // An integer times the step of its message, of as many bits as its block needs: 6 on average.
+  kVariable5,
+  kVariable4,
+  kVariable3,
 };
 
 // A wire format.
@@ -27,7 +45,7 @@ struct WireFormatRow {
   WireFormat format;      // Its number.
   std::string_view name;  // On command lines and in operators.
   WireElement element;    // What each of its elements is.
-  int64_t block;          // Elements that share a scale; 1 where there is none.
+  int64_t block;          // Elements that share a scale, or in variable formats a width; 1 where there is none.
 };
 
 // All of them, in the order of the documentation. A format of these elements is added by its number above and its row.
@@ -40,7 +58,11 @@ inline constexpr std::array kWireFormatRows{
     WireFormatRow{WireFormat::kFp8E4M3B32, "fp8_e4m3_b32", WireElement::kFp8E4M3, 32},
     WireFormatRow{WireFormat::kBf16, "bf16", WireElement::kBfloat16, 1},
     WireFormatRow{WireFormat::kFp16, "fp16", WireElement::kBinary16, 1},
-    WireFormatRow{WireFormat::kFp32, "fp32", WireElement::kBinary32, 1}};
+    WireFormatRow{WireFormat::kFp32, "fp32", WireElement::kBinary32, 1},
+    WireFormatRow{WireFormat::kVar6, "var6", WireElement::kVariable6, 32},
+    WireFormatRow{WireFormat::kVar5, "var5", WireElement::kVariable5, 32},
+    WireFormatRow{WireFormat::kVar4, "var4", WireElement::kVariable4, 32},
+    WireFormatRow{WireFormat::kVar3, "var3", WireElement::kVariable3, 32}};
 
 // Their numbers, in the same order.
 inline constexpr auto kWireFormats = [] {

@@ -205,7 +205,9 @@ TEST(HalfStep, IsTheMostThatRoundingToTheNearestCosts) {
   for (const WireFormat format : kWireFormats) {
     visit(format, [&](auto type) {
       using Format = decltype(type);
-      if constexpr (Format::kHalfStep == 0) {
+      if constexpr (Format::kIsVariable) {
+        return;  // variable_width_test.cpp: messages say their step.
+      } else if constexpr (Format::kHalfStep == 0) {
         EXPECT_EQ(Format::Element::decode(Format::Element::encode(0x1.234568p-120F)), 0x1.234568p-120F);
       } else {
         const WorstShares worst = round_numbers<Format>();

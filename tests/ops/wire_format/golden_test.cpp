@@ -45,7 +45,16 @@ const Golden kGolden[] = {
      "0000b0bfabaa2a3e0000a0bf5555953e000090bf5555d53e000080bfabaa0a3f000060bfabaa2a3f",
      "abaababfabaaaa3dabaaaabf5555553eabaa9abfabaaaa3eabaa8abfabaaea3e555575bf5555153f555555bf5555353f5555"
      "35bf5555553f555515bf5555753fabaaeabeabaa8a3fabaaaabeabaa9a3f555555beabaaaa3fabaaaabdabaaba3fabaa2a3d"
-     "0000b0bfabaa2a3e0000a0bf5555953e000090bf5555d53e000080bfabaa0a3f000060bfabaa2a3f"}};
+     "0000b0bfabaa2a3e0000a0bf5555953e000090bf5555d53e000080bfabaa0a3f000060bfabaa2a3f"},
+    {WireFormat::kVar6,
+     "2e3e45555555aa00d4ff00d42bf5aa696958f03173c6cc52bd4a55020000000500000004000000010000000200000000",
+     "343e45555555aa00d5ff00d42ad5aa697878f0316666cc570098fb020000000500000000000000040000000700000000"},
+    {WireFormat::kVar5, "b43e34555555aa00d5ff00d52ad5ea787878b06666668c0200000005000000040000000300000000",
+     "c03e34555555aa00d5ff80d52ad56a787c7838655356260200000005000000000000000600000000"},
+    {WireFormat::kVar4, "163f33555515aa00fcbf00f003bfe80dc3b0960200000002000000050000000500000000",
+     "203f33555555aa00fdff00f002fce88dd2d3b20200000000000000070000000600000000"},
+    {WireFormat::kVar3, "163f33555515aa00fcbf00f003bfe80dc3b0960200000002000000050000000500000000",
+     "203f33555555aa00fdff00f002fce88dd2d3b20200000000000000070000000600000000"}};
 
 constexpr codec::wire::Rounding kRandom{true, 0x0123456789ABCDEF, 3, 5};
 
@@ -93,6 +102,14 @@ TEST(GoldenBytesOfWhatIsRare, AreAsDocumented) {
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kBf16, {nan, -inf, 3.4e38F}, {})), "c07f80ff807f");
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kFp16, {nan, -inf, 65519, 65520}, {})), "007e00fcff7b007c");
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kFp32, {nan, -inf}, {})), "0000c07f000080ff");
+  const std::string zeros(68, '0');
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar4, {1, nan}, {})), "c07f" + zeros);
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, {3.4e38F}, kRandom)), "c07f" + zeros);
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar5, {0x1p-120F, -0x1p-149F}, {})), "800d" + zeros);
+  test::Floats one_of_many(71, 0.0F);
+  one_of_many[40] = -3;
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, one_of_many, {})),
+            "c13c70000001000000000000000000000000000000000000000000000000000000010000");
 }
 
 }  // namespace

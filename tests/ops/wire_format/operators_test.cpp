@@ -20,7 +20,9 @@ namespace {
 using test::same_bits;
 using testing::error_message;
 
-constexpr const char* kNames = "int8_b32, int8_b128, int8_b256, int6_b32, int4_b32, fp8_e4m3_b32, bf16, fp16, fp32";
+constexpr const char* kNames =
+    "int8_b32, int8_b128, int8_b256, int6_b32, int4_b32, fp8_e4m3_b32, bf16, fp16, fp32, "
+    "var6, var5, var4, var3";
 
 at::Tensor expected_bytes(const at::Tensor& x, WireFormat format) {
   const at::Tensor flat = x.to(at::kFloat).resolve_neg().contiguous();
@@ -64,11 +66,18 @@ TEST(EncodedSize, CountsScalesAndWholeBytes) {
   EXPECT_EQ(sizes(WireFormat::kBf16), (Sizes{0, 2, 6, 64, 66, 256, 258, 514}));
   EXPECT_EQ(sizes(WireFormat::kFp16), (Sizes{0, 2, 6, 64, 66, 256, 258, 514}));
   EXPECT_EQ(sizes(WireFormat::kFp32), (Sizes{0, 4, 12, 128, 132, 512, 516, 1028}));
+  EXPECT_EQ(sizes(WireFormat::kVar6), (Sizes{0, 36, 36, 36, 48, 96, 120, 216}));
+  EXPECT_EQ(sizes(WireFormat::kVar5), (Sizes{0, 36, 36, 36, 40, 80, 100, 180}));
+  EXPECT_EQ(sizes(WireFormat::kVar4), (Sizes{0, 36, 36, 36, 36, 64, 80, 144}));
+  EXPECT_EQ(sizes(WireFormat::kVar3), (Sizes{0, 36, 36, 36, 36, 48, 60, 108}));
 }
 
 class WireOperators : public ::testing::TestWithParam<std::tuple<WireFormat, c10::DeviceType>> {
  protected:
-  void SetUp() override { NARROWCAST_SKIP_WITHOUT(device_); }
+  void SetUp() override {
+    NARROWCAST_SKIP_WITHOUT(device_);
+    if (device_ != c10::kCPU && codec::wire::is_variable(format_)) GTEST_SKIP() << "refused, as tested below";
+  }
 
   // x: on the CPU.
   void expect_round_trip(const at::Tensor& x) const {
@@ -154,6 +163,18 @@ TEST_P(WireOperators, RefuseAMessageOfAnotherLength) {
               "bytes holds " + std::to_string(wrong.numel()) + " bytes, but 300 elements in " +
                   std::string(to_string(format_)) + " take " + size);
   }
+}
+
+TEST(VariableFormats, AreForCpuTensors) {
+  const auto refusal = [](const auto& call) { return error_message<c10::ValueError>(call); };
+  const std::string expected = "format var5 is for CPU tensors, and there are no kernels for it on cuda";
+  EXPECT_EQ(refusal([] { check_travels(WireFormat::kVar5, c10::kCUDA); }), expected);
+  EXPECT_NO_THROW(check_travels(WireFormat::kVar5, c10::kCPU));
+  EXPECT_NO_THROW(check_travels(WireFormat::kInt4B32, c10::kCUDA));
+  NARROWCAST_SKIP_WITHOUT(c10::kCUDA);
+  const at::Tensor x = at::ones({40}, at::kCUDA);
+  EXPECT_EQ(refusal([&] { encode(x, WireFormat::kVar5); }), expected);
+  EXPECT_EQ(refusal([&] { decode(x.to(at::kByte), WireFormat::kVar5, 32); }), expected);
 }
 
 class WireOperatorsOfAFormat : public ::testing::TestWithParam<WireFormat> {

@@ -29,6 +29,11 @@ class StochasticRounding : public ::testing::TestWithParam<WireFormat> {
 
   // The distance between the numbers beside each element: at most twice what rounding to nearest may move it.
   at::Tensor step_of_each(const at::Tensor& x) const {
+    if (codec::wire::is_variable(format_)) {
+      const at::Tensor bytes = encode(x, format_, {.seed = 0});
+      const auto bits = static_cast<uint16_t>(bytes[0].item<uint8_t>() | bytes[1].item<uint8_t>() << 8);
+      return x.abs().to(at::kDouble) * 0x1p-22 + double{codec::wire::scale_value(bits)};
+    }
     at::Tensor step = at::empty({x.numel()}, at::kDouble);
     const int64_t block = test::block_of(format_);
     for (int64_t i = 0; i < x.numel(); ++i) {
@@ -89,6 +94,7 @@ TEST_P(StochasticRounding, DependsOnSeedStepAndPosition) {
 }
 
 TEST_P(StochasticRounding, OfAPartIsThePartOfTheWhole) {
+  if (codec::wire::is_variable(format_)) GTEST_SKIP() << "a part of a message is none";
   const at::Tensor x = at::randn({2000});
   const at::Tensor whole = encode(x, format_, {.seed = 7, .offset = 40});
   for (const int64_t begin : {256, 512, 1792}) {

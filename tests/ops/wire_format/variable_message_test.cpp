@@ -20,11 +20,11 @@ namespace {
 using test::Bytes;
 using test::Floats;
 
-constexpr uint8_t kUntouched = 0xA5;
+constexpr uint8_t kGuard = 0xA5;
 constexpr int64_t kLong = (int64_t{1} << 18) + 5 * kWireGrain + 77;  // The step is guessed from a sample.
-const Rounding kNearest{};
+const Rounding kToNearest{};
 
-int64_t count(const Floats& x) { return static_cast<int64_t>(x.size()); }
+int64_t length(const Floats& x) { return static_cast<int64_t>(x.size()); }
 
 bool same(const Floats& a, const Floats& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
@@ -35,8 +35,8 @@ bool same(const Floats& a, const Floats& b) {
 size_t size_of(int bits, int64_t n) { return static_cast<size_t>(codec::wire::variable_layout(bits, n).bytes); }
 
 Bytes plain_encode(int bits, const Floats& x, const Rounding& rounding) {
-  Bytes bytes(size_of(bits, count(x)));
-  codec::wire::encode_variable(bits, x.data(), count(x), rounding, bytes.data());
+  Bytes bytes(size_of(bits, length(x)));
+  codec::wire::encode_variable(bits, x.data(), length(x), rounding, bytes.data());
   return bytes;
 }
 
@@ -58,14 +58,14 @@ void for_parts(int64_t n, int64_t grains, const Body& body) {
 template <class T>
 Bytes encode(int bits, const std::vector<T>& x, const Rounding& rounding, int64_t grains = 1 << 20) {
   const auto n = static_cast<int64_t>(x.size());
-  Bytes bytes(size_of(bits, n) + 1, kUntouched);
+  Bytes bytes(size_of(bits, n) + 1, kGuard);
   VariableWriter writer(bits, rounding, n, bytes.data());
   for_parts(n, grains, [&](int64_t first, int64_t part) {
     writer.measure(first, WireInput<T>{x.data() + first, part});
   });
   writer.settle();
   for_parts(n, grains, [&](int64_t first, int64_t part) { writer.write(first, WireInput<T>{x.data() + first, part}); });
-  EXPECT_EQ(bytes.back(), kUntouched);
+  EXPECT_EQ(bytes.back(), kGuard);
   bytes.pop_back();
   Floats back(x.size());
   for_parts(n, grains, [&](int64_t first, int64_t part) { writer.read_back(first, part, back.data() + first); });
@@ -109,7 +109,7 @@ class VariableMessages : public ::testing::TestWithParam<int> {
 
 TEST_P(VariableMessages, AreTheBytesOfThePlainCodec) {
   for_each_input([&](const Floats& x) {
-    for (const Rounding& rounding : {kNearest, test::kAtRandom}) {
+    for (const Rounding& rounding : {kToNearest, test::kAtRandom}) {
       const Bytes expected = plain_encode(bits_, x, rounding);
       on_each_instruction_set([&] {
         ASSERT_EQ(encode(bits_, x, rounding), expected);
@@ -121,11 +121,11 @@ TEST_P(VariableMessages, AreTheBytesOfThePlainCodec) {
 
 TEST_P(VariableMessages, AreTheFloatsOfThePlainCodec) {
   for_each_input([&](const Floats& x) {
-    const Bytes bytes = plain_encode(bits_, x, kNearest);
-    const Floats expected = plain_decode(bits_, bytes.data(), count(x));
+    const Bytes bytes = plain_encode(bits_, x, kToNearest);
+    const Floats expected = plain_decode(bits_, bytes.data(), length(x));
     on_each_instruction_set([&] {
-      ASSERT_TRUE(same(decode(bits_, bytes.data(), count(x)), expected));
-      ASSERT_TRUE(same(decode(bits_, bytes.data(), count(x), 1), expected));
+      ASSERT_TRUE(same(decode(bits_, bytes.data(), length(x)), expected));
+      ASSERT_TRUE(same(decode(bits_, bytes.data(), length(x), 1), expected));
     });
   });
 }
@@ -133,10 +133,10 @@ TEST_P(VariableMessages, AreTheFloatsOfThePlainCodec) {
 TEST_P(VariableMessages, OfLongArraysHaveTheSameStep) {
   for (const auto& [name, x] : test::variable_inputs(kLong)) {
     SCOPED_TRACE(name);
-    const Bytes expected = plain_encode(bits_, x, kNearest);
+    const Bytes expected = plain_encode(bits_, x, kToNearest);
     const Floats decoded = plain_decode(bits_, expected.data(), kLong);
     on_each_instruction_set([&, &x = x] {
-      EXPECT_EQ(encode(bits_, x, kNearest, 7), expected);
+      EXPECT_EQ(encode(bits_, x, kToNearest, 7), expected);
       EXPECT_TRUE(same(decode(bits_, expected.data(), kLong, 100), decoded));
       const auto aligned = hwy::AllocateAligned<float>(kLong);  // Written past the caches.
       variable_decode(VariableReader(bits_, expected.data(), kLong).source(), 0, kLong, aligned.get());
@@ -151,9 +151,9 @@ TEST_P(VariableMessages, WithANumberThatNoStepReachesAreNan) {
     for (const size_t at : {0, 1500, 2499}) {
       Floats x = test::all_variable_inputs(2500)[0].second;
       x[at] = value;
-      const Bytes expected = plain_encode(bits_, x, kNearest);
+      const Bytes expected = plain_encode(bits_, x, kToNearest);
       on_each_instruction_set([&] {
-        EXPECT_EQ(encode(bits_, x, kNearest, 1), expected);
+        EXPECT_EQ(encode(bits_, x, kToNearest, 1), expected);
         for (const float decoded : decode(bits_, expected.data(), 2500)) ASSERT_TRUE(std::isnan(decoded));
       });
     }
@@ -164,7 +164,7 @@ template <class T>
 void expect_encodes_as_float32(int bits, const Floats& x) {
   const std::vector<T> narrow(x.begin(), x.end());
   const Floats floats(narrow.begin(), narrow.end());
-  EXPECT_EQ(encode(bits, narrow, kNearest, 1), plain_encode(bits, floats, kNearest));
+  EXPECT_EQ(encode(bits, narrow, kToNearest, 1), plain_encode(bits, floats, kToNearest));
 }
 
 TEST_P(VariableMessages, OfOtherElementTypesAreThoseOfFloat32) {
@@ -180,14 +180,14 @@ TEST_P(VariableMessages, OfOtherElementTypesAreThoseOfFloat32) {
 
 TEST_P(VariableMessages, LieAtAnyAddress) {
   const Floats x = test::all_variable_inputs(3000)[1].second;
-  const Bytes expected = plain_encode(bits_, x, kNearest);
+  const Bytes expected = plain_encode(bits_, x, kToNearest);
   const Floats decoded = plain_decode(bits_, expected.data(), 3000);
   on_each_instruction_set([&] {
     for (size_t shift = 1; shift < 8; shift += 2) {
       Bytes bytes(expected.size() + shift);
       Floats shifted(shift);
       shifted.insert(shifted.end(), x.begin(), x.end());
-      VariableWriter writer(bits_, kNearest, 3000, bytes.data() + shift);
+      VariableWriter writer(bits_, kToNearest, 3000, bytes.data() + shift);
       writer.measure(0, WireInput<float>{shifted.data() + shift, 3000});
       writer.settle();
       writer.write(0, WireInput<float>{shifted.data() + shift, 3000});
@@ -213,15 +213,15 @@ TEST_P(VariableMessages, OfAnyBytesAreReadAlike) {
 }
 
 // Messages of some ranks, and the array of one.
-struct Contributions {
+struct RankMessages {
   std::vector<Bytes> messages;
   Floats own;
   Floats mean;
 
-  Contributions(int bits, int64_t ranks, int64_t own_rank, int64_t n) : mean(static_cast<size_t>(n)) {
+  RankMessages(int bits, int64_t ranks, int64_t own_rank, int64_t n) : mean(static_cast<size_t>(n)) {
     for (int64_t r = 0; r < ranks; ++r) {
       const Floats x = test::all_variable_inputs(n)[static_cast<size_t>(r % 2)].second;
-      messages.push_back(r == own_rank ? Bytes() : plain_encode(bits, x, kNearest));
+      messages.push_back(r == own_rank ? Bytes() : plain_encode(bits, x, kToNearest));
       const Floats part = r == own_rank ? x : plain_decode(bits, messages.back().data(), n);
       for (size_t i = 0; i < mean.size(); ++i) mean[i] = r == 0 ? part[i] : mean[i] + part[i];
       if (r == own_rank) own = x;
@@ -230,8 +230,8 @@ struct Contributions {
   }
 };
 
-void expect_average(int bits, const Contributions& all, int64_t grains) {
-  const int64_t n = count(all.mean);
+void expect_average(int bits, const RankMessages& all, int64_t grains) {
+  const int64_t n = length(all.mean);
   std::vector<VariableReader> readers;
   std::vector<VariableSource> sources;
   for (const Bytes& message : all.messages) {
@@ -252,7 +252,7 @@ TEST_P(VariableMessages, AreAveragedInTheOrderOfRanks) {
   for (const int64_t n : {1, 33, 1025, 5000}) {
     for (const int64_t ranks : {1, 2, 3, 7}) {
       for (int64_t own_rank = -1; own_rank < ranks; own_rank += 1 + ranks / 3) {
-        const Contributions all(bits_, ranks, own_rank, n);
+        const RankMessages all(bits_, ranks, own_rank, n);
         on_each_instruction_set([&] {
           expect_average(bits_, all, 1);
           expect_average(bits_, all, 100);

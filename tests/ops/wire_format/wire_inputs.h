@@ -57,6 +57,13 @@ decltype(auto) with_format(WireFormat format, Body&& body) {
   return codec::wire::visit(format, std::forward<Body>(body));
 }
 
+// The formats of which a part that begins at a block is a message of its own.
+inline std::vector<WireFormat> fixed_formats() {
+  std::vector<WireFormat> formats(kWireFormats.begin(), kWireFormats.end());
+  std::erase_if(formats, codec::wire::is_variable);
+  return formats;
+}
+
 inline int64_t block_of(WireFormat format) {
   return with_format(format, [](auto type) { return decltype(type)::kBlock; });
 }
@@ -92,6 +99,8 @@ inline bool same(const Floats& a, const Floats& b) {
 // round by half a scale; E4M3 by 2^-4 of a number, which has 4 digits, and by half of 2^-9 scales below its normal
 // range. A block whose scale would be below 2^-100 becomes 0. bfloat16 has 8 digits down to 2^-126 and halves units of
 // 2^-133 below, binary16 11 digits down to 2^-14 and halves units of 2^-24.
+//
+// Variable formats have a step that the whole message determines: variable_bound.
 inline double rounding_bound(WireFormat format, double x, double largest) {
   const auto block_bound = [&](double greatest, double relative, double absolute) {
     const double scale = largest / greatest * (1 + 0x1p-7);
@@ -115,8 +124,19 @@ inline double rounding_bound(WireFormat format, double x, double largest) {
       return std::max(0x1p-11 * std::abs(x), 0x1p-25);
     case WireFormat::kFp32:
       return 0;
+    case WireFormat::kVar6:
+    case WireFormat::kVar5:
+    case WireFormat::kVar4:
+    case WireFormat::kVar3:
+      break;
   }
   return std::nan("");
+}
+
+// The same of x in a message of a variable format: half its step, and what rounding the product with the inverse adds.
+inline double variable_bound(const Bytes& message, double x) {
+  const auto step = static_cast<uint16_t>(message[0] | message[1] << 8);
+  return 0.5 * codec::wire::scale_value(step) + std::abs(x) * 0x1p-22;
 }
 
 // From where on a finite number may decode as Inf: half a step below what the format cannot say any more.

@@ -107,7 +107,8 @@ def decode(bytes: Tensor, format: str, numel: int) -> Tensor:
     return torch.ops.narrowcast.decode(bytes, format, numel)
 
 
-WIRE_FORMATS = ("int8_b32", "int8_b128", "int8_b256", "int6_b32", "int4_b32", "fp8_e4m3_b32", "bf16", "fp16", "fp32")
+WIRE_FORMATS = ("int8_b32", "int8_b128", "int8_b256", "int6_b32", "int4_b32", "fp8_e4m3_b32", "bf16", "fp16", "fp32",
+                "var6", "var5", "var4", "var3")
 
 
 def _inputs():

@@ -119,7 +119,9 @@ class ExactnessRun {
     buckets_.fill();
     with_network_errors(group_->getRank(), "averaging with the hook " + name, [&] { buckets_.average(*hook); });
     payload_bytes_sent_ += hook->payload_bytes_sent();
-    const hooks::SentBucket sent = {.gradients = buckets_.gradients()};
+    const hooks::SentBucket sent = {
+        .gradients = buckets_.gradients(),
+        .sum_over_ranks = [this](const at::Tensor& term) { return sum_over_ranks(term.clone()); }};
     const auto terms = hooks::hook_row(name).error_terms(sent, hooks::find_hook_nodes(options)->layout, options);
     return compared(name, sum_over_ranks(terms.sum()));
   }

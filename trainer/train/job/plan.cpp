@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 #include <variant>
@@ -121,6 +122,19 @@ const hooks::WireOptions* wire_of(const TrainJob& job) {
     return &job.outer->wire();
   }
   return hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kLevels) ? &job.ddp.wire() : nullptr;
+}
+
+// The wire formats in which gradients or parameters travel.
+std::vector<WireFormat> wire_formats_of(const TrainJob& job) {
+  std::vector<WireFormat> formats;
+  const auto add = [&](const std::optional<WireFormat>& format) {
+    if (format.has_value()) {
+      formats.push_back(*format);
+    }
+  };
+  add(hooks::wire_format_of(job.ddp.hook(), job.ddp.wire()));
+  add(job.outer.has_value() ? job.outer->wire().format : std::nullopt);
+  return formats;
 }
 
 void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
@@ -296,6 +310,9 @@ void add_data(nlohmann::json& plan, const JobInputs& inputs) {
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node) {
   if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
     hooks::check_auto_on_gpus(job.ddp.wire());
+  }
+  for (const WireFormat format : wire_formats_of(job)) {
+    check_travels(format, inputs.device.type());
   }
   nlohmann::json plan;
   plan["version"] = job.version;

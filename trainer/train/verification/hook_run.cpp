@@ -132,7 +132,11 @@ std::vector<at::Tensor> PassBounds::of_pass(const std::vector<RecordedBucket>& b
   const hooks::HookOptions options = ddp_.hook_options(group_);
   ByParameter bounds;
   for (const RecordedBucket& bucket : buckets) {
-    hooks::SentBucket sent = {.gradients = bucket.gradients, .residual = gathered(bucket, residuals_)};
+    hooks::SentBucket sent = {.gradients = bucket.gradients,
+                              .residual = gathered(bucket, residuals_),
+                              .sum_over_ranks = [this](const at::Tensor& term) {
+                                return training::sum_over_ranks(group_, term.clone(), kSumOfBounds);
+                              }};
     if (ddp_.wire().exempt_one_dimensional) {
       sent.exempt = one_dimensional_elements(bucket);
     }

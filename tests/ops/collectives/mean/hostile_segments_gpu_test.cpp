@@ -120,7 +120,7 @@ TEST_P(CudaHostileSegments, AreAveragedFromAnyBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaHostileSegments, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaHostileSegments, ::testing::ValuesIn(test::fixed_formats()),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 // More than 32 bits count. What is made of all of them must be what is made of each chunk.

@@ -13,6 +13,7 @@
 #include "tests/ops/affine_uint8_reference.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
+#include "tests/ops/wire_format/wire_inputs.h"
 #include "tests/support/busy_gpu.h"
 #include "tests/support/error_message.h"
 #include "tests/support/nccl/nccl_ranks.h"
@@ -60,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CudaQuantizedAllReduce, ::testing::Values(2, 3)
 
 TEST_P(CudaQuantizedAllReduce, AveragesEveryFormatInEveryWay) {
   testing::run_nccl_ranks(GetParam(), [](int64_t, const Group& group) {
-    for (const WireFormat format : kWireFormats) {
+    for (const WireFormat format : test::fixed_formats()) {
       SCOPED_TRACE(to_string(format));
       expect_mean_in_every_way(format, group);
     }

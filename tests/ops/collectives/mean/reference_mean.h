@@ -41,27 +41,52 @@ inline at::Tensor mean_in_rank_order(const std::vector<at::Tensor>& parts) {
   return sum.div_(static_cast<double>(parts.size()));
 }
 
+// The segments that are messages of their own.
+inline std::vector<Segment> messages_of(const Reference& how, const std::vector<at::Tensor>& arrays, Route route) {
+  const auto world_size = static_cast<int64_t>(arrays.size());
+  std::vector<Segment> messages =
+      means_in_order(route, {.rank = 0, .world_size = world_size, .numel = arrays[0].numel(), .format = how.format});
+  std::erase_if(messages, [](const Segment& message) { return message.numel == 0; });
+  return messages;
+}
+
 inline at::Tensor one_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
-  std::vector<at::Tensor> parts;
-  for (size_t rank = 0; rank < arrays.size(); ++rank) {
-    parts.push_back(passed_on(how, arrays[rank], 0, static_cast<int64_t>(rank), 0));
+  at::Tensor result = at::empty_like(arrays[0]);
+  for (const Segment& message : messages_of(how, arrays, Route::kOneShot)) {
+    std::vector<at::Tensor> parts;
+    for (size_t rank = 0; rank < arrays.size(); ++rank) {
+      const at::Tensor part = arrays[rank].narrow(0, message.begin, message.numel);
+      parts.push_back(passed_on(how, part, message.begin, static_cast<int64_t>(rank), 0));
+    }
+    result.narrow(0, message.begin, message.numel).copy_(mean_in_rank_order(parts));
   }
-  return mean_in_rank_order(parts).to(arrays[0].scalar_type());
+  return result;
+}
+
+// The rank whose shard has the element.
+inline int64_t owner_of(int64_t element, int64_t world_size, int64_t numel) {
+  int64_t owner = 0;
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    const Segment shard = shard_of(rank, world_size, numel);
+    owner = shard.begin <= element && element < shard.begin + shard.numel ? rank : owner;
+  }
+  return owner;
 }
 
 inline at::Tensor two_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
   const auto world_size = static_cast<int64_t>(arrays.size());
-  std::vector<at::Tensor> shards;
-  for (int64_t owner = 0; owner < world_size; ++owner) {
-    const Segment shard = shard_of(owner, world_size, arrays[0].numel());
+  at::Tensor result = at::empty_like(arrays[0]);
+  for (const Segment& message : messages_of(how, arrays, Route::kTwoShot)) {
+    const int64_t owner = owner_of(message.begin, world_size, arrays[0].numel());
     std::vector<at::Tensor> parts;
     for (int64_t rank = 0; rank < world_size; ++rank) {
-      const at::Tensor part = arrays[rank].narrow(0, shard.begin, shard.numel);
-      parts.push_back(rank == owner ? part : passed_on(how, part, shard.begin, rank, 0));
+      const at::Tensor part = arrays[rank].narrow(0, message.begin, message.numel);
+      parts.push_back(rank == owner ? part : passed_on(how, part, message.begin, rank, 0));
     }
-    shards.push_back(passed_on(how, mean_in_rank_order(parts), shard.begin, owner, 1));
+    const at::Tensor mean = passed_on(how, mean_in_rank_order(parts), message.begin, owner, 1);
+    result.narrow(0, message.begin, message.numel).copy_(mean);
   }
-  return at::cat(shards).to(arrays[0].scalar_type());
+  return result;
 }
 
 inline at::Tensor mean_by_route(const Reference& how, const std::vector<at::Tensor>& arrays, const LinkCost& link) {

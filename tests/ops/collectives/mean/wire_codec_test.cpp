@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "ops/cpu/wire/wire_kernels.h"
@@ -12,56 +13,80 @@
 namespace narrowcast::collectives {
 namespace {
 
-constexpr WireFormat kFormat = WireFormat::kInt4B32;
 constexpr int64_t kNumel = 2 * cpu::kWireGrain + 100;
 // It has one grain, and begins behind the first one.
 constexpr Segment kSecondGrain{cpu::kWireGrain, cpu::kWireGrain};
 
-at::Tensor message_of(const Segment& segment) { return at::zeros({encoded_size(segment.numel, kFormat)}, at::kByte); }
-
-at::Tensor decoded(const at::Tensor& message) { return decode(message, kFormat, kSecondGrain.numel); }
-
 at::Tensor in_second_grain(const at::Tensor& array) { return array.narrow(0, kSecondGrain.begin, kSecondGrain.numel); }
 
-TEST(EncodeOwn, RoundsByTheNumbersOfItsRankAndPlace) {
+// One whose parts are messages, and one that is written in two passes.
+class WireCodecOf : public ::testing::TestWithParam<WireFormat> {
+ protected:
+  at::Tensor message_of(const Segment& segment) const {
+    return at::zeros({encoded_size(segment.numel, format_)}, at::kByte);
+  }
+  at::Tensor decoded(const at::Tensor& message) const { return decode(message, format_, kSecondGrain.numel); }
+
+  const WireFormat format_ = GetParam();
+};
+
+TEST_P(WireCodecOf, OwnElementsRoundsByTheNumbersOfItsRankAndPlace) {
   at::manual_seed(1);
   const MeanCall call{at::randn({kNumel}), {true, 7, 3, 0}, {}};
   const at::Tensor message = message_of(kSecondGrain);
-  encode_own({kFormat, 2, kSecondGrain}, call, message.mutable_data_ptr<uint8_t>());
+  encode_own({format_, 2, kSecondGrain}, call, message.mutable_data_ptr<uint8_t>());
   const auto seed = static_cast<int64_t>(rounding_of(call.rounding, 2, 0).seed);
   const EncodeOptions options{.seed = seed, .step = 3, .offset = kSecondGrain.begin};
-  EXPECT_TRUE(at::equal(message, encode(in_second_grain(call.array), kFormat, options)));
+  EXPECT_TRUE(at::equal(message, encode(in_second_grain(call.array), format_, options)));
 }
 
-TEST(EncodeOwn, AddsAndKeepsTheResidualOfItsPlace) {
+TEST_P(WireCodecOf, OwnElementsAddsAndKeepsTheResidualOfItsPlace) {
   at::manual_seed(2);
   const at::Tensor residual = at::randn({kNumel});
   const at::Tensor before = residual.clone();
   const MeanCall call{at::randn({kNumel}), {}, {.own = residual.mutable_data_ptr<float>()}};
   const at::Tensor message = message_of(kSecondGrain);
-  encode_own({kFormat, 0, kSecondGrain}, call, message.mutable_data_ptr<uint8_t>());
+  encode_own({format_, 0, kSecondGrain}, call, message.mutable_data_ptr<uint8_t>());
   const at::Tensor sum = in_second_grain(call.array + before);
-  EXPECT_TRUE(at::equal(message, encode(sum, kFormat)));
+  EXPECT_TRUE(at::equal(message, encode(sum, format_)));
   EXPECT_TRUE(at::equal(in_second_grain(residual), sum - decoded(message)));
   EXPECT_TRUE(at::equal(residual.narrow(0, 0, kSecondGrain.begin), before.narrow(0, 0, kSecondGrain.begin)));
 }
 
 // Rank 1 of two owns what begins at the second grain.
-TEST(EncodeMean, KeepsTheResidualFromTheBeginningOfTheShard) {
+TEST_P(WireCodecOf, TheMeanKeepsTheResidualFromTheBeginningOfTheShard) {
   at::manual_seed(3);
   const Segment shard = shard_of(1, 2, kNumel);
   ASSERT_EQ(shard.begin, kSecondGrain.begin);
   const at::Tensor residual = at::zeros({shard.numel});
   const MeanCall call{at::randn({kNumel}), {}, {.mean = residual.mutable_data_ptr<float>()}};
   const at::Tensor part = at::randn({kSecondGrain.numel});
-  const at::Tensor received = encode(part, kFormat);
+  const at::Tensor received = encode(part, format_);
   const at::Tensor message = message_of(kSecondGrain);
-  encode_mean({kFormat, 1, kSecondGrain}, call, {received.const_data_ptr<uint8_t>(), nullptr},
+  encode_mean({format_, 1, kSecondGrain}, call, {received.const_data_ptr<uint8_t>(), nullptr},
               message.mutable_data_ptr<uint8_t>());
   const at::Tensor mean = (decoded(received) + in_second_grain(call.array)) / 2;
-  EXPECT_TRUE(at::equal(message, encode(mean, kFormat)));
+  EXPECT_TRUE(at::equal(message, encode(mean, format_)));
   EXPECT_TRUE(at::equal(residual.narrow(0, 0, kSecondGrain.numel), mean - decoded(message)));
 }
+
+// Of the own elements nothing is lost that the mean is made of.
+TEST_P(WireCodecOf, TheMeanTakesTheOwnResidualWithIt) {
+  at::manual_seed(4);
+  const at::Tensor own = at::randn({kNumel});
+  const at::Tensor before = own.clone();
+  const MeanCall call{at::randn({kNumel}).to(at::kBFloat16), {}, {.own = own.mutable_data_ptr<float>()}};
+  const at::Tensor received = encode(at::randn({kSecondGrain.numel}), format_);
+  const at::Tensor message = message_of(kSecondGrain);
+  encode_mean({format_, 1, kSecondGrain}, call, {received.const_data_ptr<uint8_t>(), nullptr},
+              message.mutable_data_ptr<uint8_t>());
+  const at::Tensor sum = in_second_grain(call.array).to(at::kFloat) + in_second_grain(before);
+  EXPECT_TRUE(at::equal(message, encode((decoded(received) + sum) / 2, format_)));
+  EXPECT_EQ(in_second_grain(own).count_nonzero().item<int64_t>(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, WireCodecOf, ::testing::Values(WireFormat::kInt4B32, WireFormat::kVar4),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST(RoundingOf, DiffersBetweenRanksAndHops) {
   std::vector<uint64_t> seeds;

@@ -15,7 +15,7 @@ using cuda::FloatType;
 template <class Body>
 void run_over(WireFormat format, int64_t n, Turns turns, const Body& body, const cuda::Shards& shards = {}) {
   if (n == 0 || shards.slots() == 0 || (shards.of_chunk && shards.most_grains() == 0)) return;
-  codec::wire::visit(format, [&](auto type) {
+  codec::wire::visit_fixed(format, [&](auto type) {
     run_kernel({.blocks = cuda::blocks_for(n, shards),
                 .rows = shards.slots(),
                 .threads = cuda::kThreadsPerBlock,

@@ -230,7 +230,7 @@ TEST(CudaWireRanks, HaveTheirMessagesEquallyFarFromEachOther) {
                std::invalid_argument);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaWireAverage, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaWireAverage, ::testing::ValuesIn(test::fixed_formats()),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

@@ -189,7 +189,7 @@ TEST_P(CudaWireEncode, NeverMakesANumberOfANan) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaWireEncode, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaWireEncode, ::testing::ValuesIn(test::fixed_formats()),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 class CudaWireDecode : public ::testing::TestWithParam<WireFormat> {
@@ -273,7 +273,7 @@ TEST_P(CudaWireDecode, RoundsToTheOtherElementTypes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaWireDecode, ::testing::ValuesIn(kWireFormats),
+INSTANTIATE_TEST_SUITE_P(All, CudaWireDecode, ::testing::ValuesIn(test::fixed_formats()),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 // Launches check it before: a kernel must not go on as if nothing were to be done.
