@@ -151,6 +151,10 @@ std::list<HookRow> rows_of_all_hooks() {
                              for_auto(wire_row("int6", WireFormat::kInt6B32)),
                              for_auto(wire_row("int4", WireFormat::kInt4B32)),
                              wire_row("fp8", WireFormat::kFp8E4M3B32),  // Sends more than int8 and rounds more.
+                             wire_row("var6", WireFormat::kVar6),
+                             wire_row("var5", WireFormat::kVar5),
+                             wire_row("var4", WireFormat::kVar4),
+                             wire_row("var3", WireFormat::kVar3),
                              for_auto(wire_row("fp32", WireFormat::kFp32)),
                              auto_row(),
                              post_local_sgd_row()};

@@ -194,10 +194,15 @@ std::vector<HookCase> hook_cases() {
           quantized_case("int6", WireFormat::kInt6B32),
           quantized_case("int4", WireFormat::kInt4B32),
           quantized_case("fp8", WireFormat::kFp8E4M3B32),
+          quantized_case("var6", WireFormat::kVar6),
+          quantized_case("var5", WireFormat::kVar5),
+          quantized_case("var4", WireFormat::kVar4),
+          quantized_case("var3", WireFormat::kVar3),
           quantized_case("fp32", WireFormat::kFp32),
           quantized_case("int8", WireFormat::kInt8B128, std::nullopt),
           quantized_case("int8", WireFormat::kInt8B128, 2),
           quantized_case("int4", WireFormat::kInt4B32, 3),
+          quantized_case("var5", WireFormat::kVar5, 2),
           quantized_case("fp32", WireFormat::kFp32, 2),
           auto_case(),
           post_local_sgd_case(),
@@ -209,7 +214,7 @@ std::vector<HookCase> hook_cases() {
 
 std::vector<HookCase> gpu_hook_cases() {
   std::vector<HookCase> cases = hook_cases();
-  std::erase_if(cases, [](const HookCase& value) { return value.name == "auto"; });
+  std::erase_if(cases, [](const HookCase& value) { return value.name == "auto" || value.name.starts_with("var"); });
   return cases;
 }
 

@@ -60,7 +60,7 @@ TEST(HookRow, HasTheTolerancesOfPyTorchsTest) {
     EXPECT_EQ(hook_row(hook).reference_tolerance->relative, 1e-5) << hook;
     EXPECT_EQ(hook_row(hook).reference_tolerance->absolute, 1e-4) << hook;
   }
-  for (const char* hook : {"quantized_allreduce", "int8", "int6", "int4", "fp8"}) {
+  for (const char* hook : {"quantized_allreduce", "int8", "int6", "int4", "fp8", "var6", "var5", "var4", "var3"}) {
     EXPECT_FALSE(hook_row(hook).reference_tolerance.has_value()) << hook;
   }
 }
@@ -240,11 +240,11 @@ std::string value_error(const std::string& name, const HookOptions& options) {
 }
 
 TEST(HookFactory, NamesItsHooksInTheOrderOfTheDocumentation) {
-  EXPECT_THAT(
-      comm_hook_names(),
-      ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor", "quantize_per_channel",
-                  "noop", "quantized_allreduce", "int8", "int6", "int4", "fp8", "fp32", "auto", "post_local_sgd",
-                  "power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2"));
+  EXPECT_THAT(comm_hook_names(),
+              ElementsAre("none", "allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor",
+                          "quantize_per_channel", "noop", "quantized_allreduce", "int8", "int6", "int4", "fp8", "var6",
+                          "var5", "var4", "var3", "fp32", "auto", "post_local_sgd", "power_sgd", "power_sgd_rank2",
+                          "batched_power_sgd", "batched_power_sgd_rank2"));
 }
 
 TEST(HookFactory, MakesEachHookByItsName) {
@@ -267,7 +267,8 @@ TEST(HookFactory, ListsTheKnownNamesForAnUnknownOne) {
               AllOf(HasSubstr("'quantise'"),
                     HasSubstr("none, allreduce, fp16_compress, bf16_compress, "
                               "quantize_per_tensor, quantize_per_channel, noop, "
-                              "quantized_allreduce, int8, int6, int4, fp8, fp32, auto, post_local_sgd, power_sgd")));
+                              "quantized_allreduce, int8, int6, int4, fp8, var6, var5, var4, var3, fp32, auto, "
+                              "post_local_sgd, power_sgd")));
 }
 
 TEST(HookFactory, NeedsAProcessGroupWithWhatTheHookUses) {

@@ -138,7 +138,9 @@ struct Target {
 };
 constexpr Target kTargets[] = {{WireFormat::kInt8B32, 1e-4, 2e-4},    {WireFormat::kInt8B128, 1.6e-4, 3.5e-4},
                                {WireFormat::kInt8B256, 2.5e-4, 5e-4}, {WireFormat::kFp8E4M3B32, 1e-3, 1.5e-3},
-                               {WireFormat::kInt6B32, 1.1e-3, 2e-3},  {WireFormat::kInt4B32, 0.02, 0.035, 0.05}};
+                               {WireFormat::kInt6B32, 1.1e-3, 2e-3},  {WireFormat::kInt4B32, 0.02, 0.035, 0.05},
+                               {WireFormat::kVar6, 1.2e-4, INFINITY}, {WireFormat::kVar5, 4e-4, INFINITY},
+                               {WireFormat::kVar4, 1.5e-3, INFINITY}, {WireFormat::kVar3, 7e-3, INFINITY}};
 
 bool print_real(double loss, const std::map<WireFormat, Errors>& errors) {
   std::printf("\nsquared error of means of real gradients (char_gpt, %d steps, validation loss %.4f)\n",

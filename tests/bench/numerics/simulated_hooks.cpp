@@ -63,7 +63,9 @@ std::vector<SimulatedHook> simulated_hooks() {
                                    {"quantize_per_tensor", gathered(per_tensor_round_trip), INFINITY},
                                    {"quantize_per_channel", gathered(per_channel_round_trip), INFINITY}};
   for (const WireFormat format : kWireFormats) {
-    const double most_lost = format == WireFormat::kInt4B32 ? 4e-3 : 1e-3;
+    const double most_lost = format == WireFormat::kInt4B32 || format == WireFormat::kVar3 ? 4e-3
+                             : format == WireFormat::kVar4                                 ? 2e-3
+                                                                                           : 1e-3;
     hooks.push_back({std::string(to_string(format)), on_the_wire(format), most_lost});
   }
   return hooks;
