@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include <narrowcast/export.h>
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_rounding.h"
 #include "ops/collectives/link.h"
@@ -160,7 +161,7 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
 
 // The segments of the array whose means that exchange's finish writes one after the other, in their order. Some may be
 // empty, of which SegmentCallbacks tell nothing.
-std::vector<Segment> means_in_order(Route route, const MeanOptions& options);
+NARROWCAST_EXPORT std::vector<Segment> means_in_order(Route route, const MeanOptions& options);
 
 // Before: rank r holds its own array, cut into the same chunks on every rank.
 // start:  with a receive posted for every chunk from every peer, rank r encodes

@@ -1,5 +1,5 @@
-// Chunks of a mean on a stream change no bit, where parts of messages are messages, no order of collectives, and not the memory. Here on the CPU;
-// chunk_streams_test.cpp shows what overlaps where there are streams.
+// Chunks of a mean on a stream change no bit, where parts of messages are messages, no order of collectives, and not
+// the memory. Here on the CPU; chunk_streams_test.cpp shows what overlaps where there are streams.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
