@@ -26,6 +26,12 @@ constexpr milliseconds kDelivery{1000};  // of a message whose receiver waits fo
 // connections).
 constexpr int64_t kFarewell = -1;
 
+// Where a collective over these connections times out, Gloo closes all of them itself: that blames no rank.
+bool is_of_own_time_out(const std::exception& error) {
+  const std::string text = error_message(error);
+  return text.find("Application timeout") != std::string::npos || text.find("Timed out") != std::string::npos;
+}
+
 at::Tensor message(int64_t what, int64_t silence) { return at::tensor({what, silence}, at::kLong); }
 
 std::string how_noticed(int64_t silence) {
@@ -73,8 +79,7 @@ struct LossWatch::State {
         }
       }
     } catch (const std::exception& error) {
-      // Where a collective over these connections times out, Gloo closes them all: that blames no rank.
-      if (error_message(error).find("imed out") == std::string::npos) {
+      if (!is_of_own_time_out(error)) {
         find_loss(next, 0);
       }
       return;

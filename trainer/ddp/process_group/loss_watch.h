@@ -26,7 +26,8 @@ class LossWatch {
 
   // A part of what all ranks of `backend`, at least two, which moves CPU tensors, do.
   LossWatch(c10::intrusive_ptr<c10d::Backend> backend, OnLoss on_loss);
-  // Says farewell, unless an exception passes or a rank is lost. Waits for no other rank longer than a second.
+  // Says farewell, unless an exception passes or a rank is lost. Waits for no other rank longer than a second, and the
+  // next one may say its farewell later: the connections are for nothing else after this.
   ~LossWatch();
   LossWatch(const LossWatch&) = delete;
   LossWatch& operator=(const LossWatch&) = delete;
