@@ -14,6 +14,7 @@
 
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
+#include "hooks/levels.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -179,9 +180,9 @@ void expect_pass(int64_t world_size, int64_t hidden, const std::vector<DdpOption
 
 TEST(VerifyGradients, EveryCombinationOfOptionsPassesInOneHop) {
   const std::vector<DdpOptions> combinations = every_combination();
-  // Twelve hooks without such options and one with a channel size; ten formats, one of them the default, five short
-  // names and auto with three switches each.
-  ASSERT_EQ(combinations.size(), 12 + 1 + (10 + 5 + 1) * 8);
+  // Twelve hooks without such options and one with a channel size; fourteen formats, one of them the default, nine
+  // short names and auto with three switches each.
+  ASSERT_EQ(combinations.size(), 12 + 1 + (14 + 9 + 1) * 8);
   expect_pass(2, 128, combinations);
 }
 
@@ -190,13 +191,15 @@ TEST(VerifyGradients, EveryFormatPassesInTwoHopsWithFeedbackAndWithout) {
   constexpr int64_t kHidden = 256;
   std::vector<DdpOptions> combinations;
   for (const WireFormat format : kWireFormats) {
-    EXPECT_EQ(collectives::choose_route(kHidden * kHidden, kWorld, format), collectives::Route::kTwoShot);
     for (const int64_t node_size : {1, 2}) {
       for (hooks::WireOptions wire : {hooks::WireOptions{format}, hooks::WireOptions{format, {}, true},
                                       hooks::WireOptions{format, 5, true, true}}) {
         wire.node_size = node_size;
-        wire.link_gbit = 10;  // As choose_route takes it by itself.
+        wire.link_gbit = 2;  // So slow that two hops pay with the shortest messages.
         wire.link_us = 50;
+        EXPECT_EQ(collectives::choose_route(kHidden * kHidden, kWorld, format,
+                                            hooks::with_given_link({}, wire, node::NodeLayout::flat(kWorld))),
+                  collectives::Route::kTwoShot);
         combinations.push_back(DdpOptions().hook("quantized_allreduce").wire(wire));
       }
     }
