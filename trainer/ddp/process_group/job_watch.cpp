@@ -33,10 +33,12 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
   const int64_t rank = group_->getRank();
   RankWatch::Options of_ranks = {.rank = rank, .world_size = group_->getSize(), .look_every = options.look_every};
   if (options.breaks_off) {
-    losses_ = std::make_unique<LossWatch>(
-        group_->getBackend(c10::DeviceType::CPU), [group = group_, rank](int64_t lost, const std::string& how) {
-          collectives::break_off(group, c10::str("rank ", rank, ": rank ", lost, " is lost: ", how));
-        });
+    losses_ = with_network_errors(rank, "beginning to watch other ranks", [&] {
+      return std::make_unique<LossWatch>(
+          group_->getBackend(c10::DeviceType::CPU), [group = group_, rank](int64_t lost, const std::string& how) {
+            collectives::break_off(group, c10::str("rank ", rank, ": rank ", lost, " is lost: ", how));
+          });
+    });
     of_ranks.watched = losses_->next();
     of_ranks.silence = options.silence;
     of_ranks.on_silence = losses_->on_silence(options.silence);

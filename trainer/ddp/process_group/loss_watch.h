@@ -24,7 +24,8 @@ class LossWatch {
   // Is told which rank is lost, and how that was noticed, once, on some thread. Throws nothing.
   using OnLoss = std::function<void(int64_t lost, const std::string& how)>;
 
-  // A part of what all ranks of `backend`, at least two, which moves CPU tensors, do.
+  // A part of what all ranks of `backend`, at least two, which moves CPU tensors, do. Throws what the backend throws if
+  // the next rank is gone already.
   LossWatch(c10::intrusive_ptr<c10d::Backend> backend, OnLoss on_loss);
   // Says farewell, unless an exception passes or a rank is lost. Waits for no other rank longer than a second, and the
   // next one may say its farewell later: the connections are for nothing else after this.

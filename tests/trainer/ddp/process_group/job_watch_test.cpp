@@ -44,6 +44,7 @@ void lose_rank_1(const Body& body, const JobWatch::Options& options = breaking_o
                          [&](int64_t rank, const auto& group) {
                            const BreakablePtr of_gpu = testing::add_breakable(group);
                            const JobWatch watch(group, options);
+                           testing::wait_for_ranks(group);
                            if (rank == 1) {
                              throw Death();
                            }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <future>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -56,6 +57,7 @@ TEST(LossWatchTest, AllRanksLearnWhoIsGone) {
       EXPECT_THROW(run_ranks(world_size,
                              [&](int64_t rank, const auto& group) {
                                const LossWatch watch(cpu_backend(group), told.of(rank));
+                               testing::wait_for_ranks(group);
                                if (rank == lost) {
                                  throw Death();
                                }
@@ -92,14 +94,15 @@ TEST(LossWatchTest, WhoSaysFarewellIsNotLost) {
   Told told;
   EXPECT_THROW(run_ranks(2,
                          [&](int64_t rank, const auto& group) {
+                           auto watch = std::make_unique<LossWatch>(cpu_backend(group), told.of(rank));
+                           testing::wait_for_ranks(group);
                            if (rank == 1) {
-                             { const LossWatch watch(cpu_backend(group), told.of(rank)); }
+                             watch.reset();
                              throw Death();
                            }
-                           const LossWatch watch(cpu_backend(group), told.of(rank));
                            std::vector<at::Tensor> nothing = {at::zeros({1})};
                            EXPECT_ANY_THROW(group->recv(nothing, 1, kOtherTag)->wait());  // The connection is closed.
-                           watch.on_silence(30s)();
+                           watch->on_silence(30s)();
                          }),
                Death);
   EXPECT_TRUE(told.at(0).empty());
@@ -121,6 +124,7 @@ TEST(LossWatchTest, ATimeOutOfOnesOwnBlamesNobody) {
   Told told;
   run_ranks(2, [&](int64_t rank, const auto& group) {
     const LossWatch watch(cpu_backend(group), told.of(rank));
+    testing::wait_for_ranks(group);
     if (rank == 0) {
       std::vector<at::Tensor> late = {at::zeros({1})};
       EXPECT_ANY_THROW(group->recv(late, 1, kOtherTag)->wait(10ms));
