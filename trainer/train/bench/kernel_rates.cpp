@@ -11,6 +11,8 @@
 #include <cstring>
 #include <vector>
 
+#include <narrowcast/wire_format.h>
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/segment_codec.h"
 #include "ops/device_laps.h"
 #include "ops/median.h"
@@ -39,13 +41,22 @@ at::Tensor gradients_on(at::Device device, int64_t elements) {
   return some.to(device).repeat({(elements + drawn - 1) / drawn}).narrow(0, 0, elements);
 }
 
+// Of a message of so many elements, in the format with the longest.
+int64_t most_bytes(int64_t elements) {
+  int64_t most = 0;
+  for (const WireFormat format : kWireFormats) {
+    most = std::max(most, encoded_size(elements, format));
+  }
+  return most;
+}
+
 // Gradients, and buffers for what becomes of them in any format.
 class Arrays {
  public:
   Arrays(int64_t elements, at::Device device)
       : gradients_(gradients_on(device, elements)),
         decoded_(at::zeros({elements}, device)),
-        message_(at::zeros({static_cast<int64_t>(gradients_.nbytes())}, at::device(device).dtype(at::kByte))),
+        message_(at::zeros({most_bytes(elements)}, at::device(device).dtype(at::kByte))),
         zeros_(at::zeros({device.is_cpu() ? elements : 0}, device)) {}
 
   // KernelRates::memory says how.
@@ -109,6 +120,8 @@ Turns time_kernels(const Arrays& arrays, WireFormat format, const KernelOptions&
 
 }  // namespace
 
+bool travels_on(at::Device device, WireFormat format) { return device.is_cpu() || !codec::wire::is_variable(format); }
+
 KernelRates measure_kernels(const KernelOptions& options) {
   const OneThread one_thread;
   const Arrays arrays(options.elements, options.device);
@@ -116,6 +129,9 @@ KernelRates measure_kernels(const KernelOptions& options) {
   KernelRates rates{.device = options.device.type()};
   std::vector<double> memory;
   for (const WireFormat format : kWireFormats) {
+    if (!travels_on(options.device, format)) {
+      continue;
+    }
     const Turns seconds = time_kernels(arrays, format, options);
     memory.insert(memory.end(), seconds.memory.begin(), seconds.memory.end());
     rates.formats.push_back(

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -87,6 +87,19 @@ void check_choosing_hooks(const BenchOptions& options) {
   for (const std::string& name : hooks_to_measure(options)) {
     if (const hooks::HookRow& row = hooks::hook_row(name); row.chooses) {
       hooks::check_auto_on_gpus(hooks::taken_wire_options(row, options.wire));
+    }
+  }
+}
+
+bool hook_travels_on(at::Device device, const std::string& hook, const hooks::WireOptions& wire) {
+  const std::optional<WireFormat> format = hooks::wire_format_of(hook, wire);
+  return !format.has_value() || travels_on(device, *format);
+}
+
+void check_formats(const BenchOptions& options, at::Device device) {
+  for (const std::string& name : options.hooks) {
+    if (!hook_travels_on(device, name, options.wire)) {
+      check_travels(hooks::wire_format_of(name, options.wire).value(), device.type());
     }
   }
 }
@@ -244,11 +257,13 @@ std::vector<std::string> measurable_hooks() {
   return names;
 }
 
-std::vector<std::string> hooks_to_measure(const BenchOptions& options) {
+std::vector<std::string> hooks_to_measure(const BenchOptions& options, at::Device device) {
   std::vector<std::string> hooks = options.hooks;
   if (hooks.empty()) {
     hooks = measurable_hooks();
-    hooks.erase(std::remove_if(hooks.begin(), hooks.end(), std::not_fn(is_worth_measuring)), hooks.end());
+    std::erase_if(hooks, [&](const std::string& hook) {
+      return !is_worth_measuring(hook) || !hook_travels_on(device, hook, options.wire);
+    });
   }
   hooks.erase(std::remove(hooks.begin(), hooks.end(), kReference), hooks.end());
   hooks.insert(hooks.begin(), kReference);
@@ -270,6 +285,7 @@ std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
 void check_options(const BenchOptions& options, int64_t world_size, at::Device device) {
   check_hooks(options.hooks);
   check_wire(options);
+  check_formats(options, device);
   if (!device.is_cpu()) {
     check_choosing_hooks(options);
   }
@@ -323,10 +339,12 @@ std::vector<int64_t> parse_integers(const std::string& flag, const std::vector<s
   return integers;
 }
 
-int run_bench(const BenchOptions& options, const job::JobContext& context) {
-  const at::Device device = training::choose_device(options.device, context.env);
-  job::set_threads(options.threads, context);
-  check_options(options, context.env.world_size, device);
+int run_bench(const BenchOptions& given, const job::JobContext& context) {
+  const at::Device device = training::choose_device(given.device, context.env);
+  job::set_threads(given.threads, context);
+  check_options(given, context.env.world_size, device);
+  BenchOptions options = given;
+  options.hooks = hooks_to_measure(given, device);
   const bool is_rank_0 = context.env.rank == 0;
   // Opened first, so that a path that cannot be written is known before anything is measured.
   const auto json_file =

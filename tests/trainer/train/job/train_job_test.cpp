@@ -240,8 +240,10 @@ TEST(RunJob, RefusesAModuleThatCannotBeTrained) {
   EXPECT_THAT(with(testing::digit_net(), [](TrainJob& job) { job.loss = "hinge"; }), HasSubstr("but is 'hinge'"));
   EXPECT_THAT(with(testing::digit_net(), [](TrainJob& job) { job.loss = ""; }), HasSubstr("loss: must say what"));
   EXPECT_THAT(with(testing::digit_net(testing::kGivesLoss), as_it_is), HasSubstr("loss: has no effect with "));
-  EXPECT_THAT(with(testing::digit_net(), [&](TrainJob& job) { job.data = {folder / "verse.txt"}; }),
-              HasSubstr("net.pt: its forward must return one row of logits per target, but returns 6 rows for 384"));
+  EXPECT_THAT(
+      with(testing::digit_net(), [&](TrainJob& job) { job.data = {folder / "verse.txt"}; }),
+      HasSubstr("net.pt: its forward must return one row of logits per target, classes last, but returns [6, 10] for "
+                "targets of shape [6, 64]"));
   TrainJob job = testing::module_job(folder);
   folder.write("net.pt", "no archive");
   EXPECT_THROW(make_inputs(job), CorruptInputError);
