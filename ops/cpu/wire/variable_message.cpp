@@ -112,6 +112,9 @@ VariableWords VariableWriter::words_of(int64_t first, int64_t n) const {
 }
 
 void VariableWriter::read_back(int64_t first, int64_t n, float* out) const {
+  if (n == 0) {
+    return;  // A message of nothing has no step.
+  }
   const auto step = static_cast<uint16_t>(bytes_[0] | bytes_[1] << 8);
   const codec::wire::VariableMessage message{codec::wire::scale_value(step), bytes_ + kStepBytes,
                                              bytes_ + layout_.first_word, layout_.words};
