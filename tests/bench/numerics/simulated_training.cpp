@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "trainer/train/data/dataset.h"
+#include "trainer/train/training/gradients.h"
 #include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
 
