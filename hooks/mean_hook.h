@@ -19,6 +19,7 @@
 #include "hooks/error_feedback.h"
 #include "hooks/execution.h"
 #include "hooks/hook_table.h"
+#include "hooks/levels.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
 #include "ops/collectives/mean/stream_groups.h"
 #include "ops/collectives/mean/stream_mean.h"

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
 // Products of bytes worth a thread's start: some microseconds of work.
-constexpr int64_t kGrain = int64_t{1} << 20;
+constexpr int64_t kDigitGrain = int64_t{1} << 20;
 
 // Rows in as few chunks as fit the cache, all about as large: each costs a pass over the codes.
 int64_t rows_per_chunk(int64_t rows, int64_t planes, int64_t padded) {
@@ -50,7 +50,7 @@ class ChunkBuffer {
 template <class T>
 void multiply_chunk(std::span<const Row<T>> rows, const Int8Layer& layer, const DigitRows& digits) {
   const DigitKernels<T>& kernels = *digit_kernels<T>();
-  at::parallel_for(0, digits.rows, std::max<int64_t>(1, (kGrain >> 5) / digits.padded),
+  at::parallel_for(0, digits.rows, std::max<int64_t>(1, (kDigitGrain >> 5) / digits.padded),
                    [&](int64_t begin, int64_t end) {
                      for (int64_t row = begin; row < end; ++row) {
                        kernels.split(rows[static_cast<size_t>(row)].x, layer.inputs, row, digits);
@@ -60,7 +60,7 @@ void multiply_chunk(std::span<const Row<T>> rows, const Int8Layer& layer, const 
   for (const Row<T>& row : rows) y.push_back(row.y);
   const int64_t blocks = (layer.outputs + kBlockOutputs - 1) / kBlockOutputs;
   const int64_t work = digits.rows * digits.planes * digits.padded * kBlockOutputs;
-  at::parallel_for(0, blocks, std::max<int64_t>(1, kGrain / work), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, blocks, std::max<int64_t>(1, kDigitGrain / work), [&](int64_t begin, int64_t end) {
     kernels.multiply(digits, layer, {begin, end}, y.data());
   });
 }

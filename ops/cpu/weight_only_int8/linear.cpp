@@ -40,7 +40,7 @@ constexpr int64_t kMostBfloat16Rows = 64;
 constexpr int64_t kBfloat16Step = 32;
 
 // Codes worth a thread's start: some microseconds of work.
-constexpr int64_t kGrain = int64_t{1} << 17;
+constexpr int64_t kProductGrain = int64_t{1} << 17;
 
 // Widened codes at a time: few enough for a second-level cache, and enough for the matrix product's full speed.
 constexpr int64_t kBlockBytes = int64_t{1} << 20;
@@ -65,7 +65,7 @@ std::vector<Row<T>> rows_of(const at::Tensor& x, const at::Tensor& y) {
 void multiply_directly(std::span<const Row<float>> rows, const Int8Layer& layer) {
   constexpr int64_t kTile = 8;  // what the kernel likes best
   const int64_t tiles = (layer.outputs + kTile - 1) / kTile;
-  const int64_t grain = std::max<int64_t>(1, kGrain / (kTile * std::max<int64_t>(1, layer.inputs)));
+  const int64_t grain = std::max<int64_t>(1, kProductGrain / (kTile * std::max<int64_t>(1, layer.inputs)));
   at::parallel_for(0, tiles, grain, [&](int64_t begin, int64_t end) {
     const Range outputs{begin * kTile, std::min(end * kTile, layer.outputs)};
     for (size_t first = 0; first < rows.size(); first += kMostFewRows) {
@@ -91,7 +91,7 @@ void multiply_directly(std::span<const Row<c10::BFloat16>> rows, const Int8Layer
 template <class T>
 std::vector<int64_t> planes_of(const std::vector<Row<T>>& rows, int64_t inputs) {
   std::vector<int64_t> planes(rows.size());
-  const int64_t grain = std::max<int64_t>(1, kGrain / inputs);
+  const int64_t grain = std::max<int64_t>(1, kProductGrain / inputs);
   at::parallel_for(0, static_cast<int64_t>(rows.size()), grain, [&](int64_t begin, int64_t end) {
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
       planes[row] = digit_kernels<T>()->planes_for(rows[row].x, inputs);

@@ -18,7 +18,7 @@ namespace narrowcast::cpu {
 namespace {
 
 // Elements worth a thread's start: some microseconds of work.
-constexpr int64_t kGrain = int64_t{1} << 15;
+constexpr int64_t kRangeGrain = int64_t{1} << 15;
 
 // The rows of x, their scales and their codes. Elements of a row are adjacent.
 template <class T, class Code>
@@ -35,7 +35,7 @@ struct Rows {
 // Threads take whole rows.
 template <class T, class Code>
 void quantize_rows(const Rows<T, Code>& rows) {
-  at::parallel_for(0, rows.count, std::max<int64_t>(1, kGrain / rows.size), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows.count, std::max<int64_t>(1, kRangeGrain / rows.size), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const T* const x = rows.x + row * rows.stride;
       const T scale = codec::symmetric_scale<T>(find_largest_magnitude(x, rows.size), rows.range);
@@ -56,11 +56,11 @@ void quantize_long_rows(const Rows<T, Code>& rows) {
     const auto join_part = [x](int64_t begin, int64_t end, float largest) {
       return larger(largest, find_largest_magnitude(x + begin, end - begin));
     };
-    const float largest = at::parallel_reduce(0, rows.size, kGrain, 0.0F, join_part, larger);
+    const float largest = at::parallel_reduce(0, rows.size, kRangeGrain, 0.0F, join_part, larger);
     const T scale = codec::symmetric_scale<T>(largest, rows.range);
     rows.scales[row] = scale;
     Code* const codes = rows.codes + row * rows.size;
-    at::parallel_for(0, rows.size, kGrain, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows.size, kRangeGrain, [&](int64_t begin, int64_t end) {
       quantize_symmetric(x + begin, end - begin, scale, rows.range, codes + begin);
     });
   }
