@@ -9,6 +9,7 @@
 #include "hooks/levels.h"
 #include "ops/codec/affine_uint8.h"
 #include "ops/codec/wire_message.h"
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/two_levels.h"
 
@@ -180,13 +181,13 @@ HopErrors segment_error(const SentFormat& sent_format, const at::Tensor& magnitu
 HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout,
                      const SumOverRanks& sum_over_ranks) {
   HopErrors errors{at::zeros_like(magnitudes), at::zeros_like(magnitudes)};
+  const auto order = collectives::ElementOrder::of(sent_format.format, magnitudes.numel());
   for (int64_t index = 0; index < layout.segments(); ++index) {
     const collectives::Segment segment = collectives::segment_of(layout, index, magnitudes.numel());
     if (segment.numel > 0) {
-      const at::Tensor part = magnitudes.narrow(0, segment.begin, segment.numel);
-      const HopErrors sent = segment_error(sent_format, part, layout, sum_over_ranks);
-      errors.first.narrow(0, segment.begin, segment.numel).copy_(sent.first);
-      errors.second.narrow(0, segment.begin, segment.numel).copy_(sent.second);
+      const HopErrors sent = segment_error(sent_format, order.take(magnitudes, segment), layout, sum_over_ranks);
+      order.add(sent.first, 1, segment, errors.first);
+      order.add(sent.second, 1, segment, errors.second);
     }
   }
   return errors;

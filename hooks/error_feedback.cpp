@@ -64,10 +64,12 @@ std::optional<Saved> saved_of(const HookState& state, const NamedParameter& para
   }
   const int64_t numel = parameter.tensor.numel();
   NARROWCAST_CHECK_INPUT((place.size() == 4 || saved.own.numel() == numel) && saved.own.numel() <= numel &&
-                             saved.own_begin <= numel - saved.own.numel() && saved.mean.numel() <= numel &&
-                             saved.mean_begin <= numel - saved.mean.numel(),
+                             saved.own_begin <= numel - saved.own.numel(),
                          "the hook's residuals of '", name, "' are ", saved.own.numel(),
                          " numbers, but the parameter has ", numel);
+  NARROWCAST_CHECK_INPUT(saved.mean.numel() <= numel && saved.mean_begin <= numel - saved.mean.numel(),
+                         "the hook's residuals of the mean of '", name, "' begin at ", saved.mean_begin, " and are ",
+                         saved.mean.numel(), " numbers, but the parameter has ", numel);
   return saved;
 }
 
@@ -178,13 +180,31 @@ void ErrorFeedback::retire_holders_of(const std::vector<ParameterSegment>& layou
   });
 }
 
+// A residual of a part as numbers of the bucket: themselves where the part is a segment of it, else zeros between them.
+ErrorFeedback::Held ErrorFeedback::in_bucket(const Entry& entry, const at::Tensor& residual, const Segment& part) {
+  if (entry.order.is_arrays_own()) {
+    return {residual, part};
+  }
+  const at::Tensor all = at::zeros({entry.numel}, residual.options());
+  entry.order.add(residual, 1, part, all);
+  return {all, {0, entry.numel}};
+}
+
+// The other way.
+void ErrorFeedback::take_from_bucket(const Entry& entry, const Held& held, const Segment& part,
+                                     const at::Tensor& residual) {
+  if (!entry.order.is_arrays_own()) {
+    residual.copy_(entry.order.take(held.numbers, part));
+  }
+}
+
 void ErrorFeedback::retire(const Entry& old) {
   at::Tensor all = old.own;
-  if (!sends_all()) {
+  if (!sends_all() || !old.order.is_arrays_own()) {
     all = old.carried.defined() ? old.carried : at::zeros({old.numel}, old.own.options());
-    all.narrow(0, old.parts.own.begin, old.parts.own.numel).add_(old.own, own_weight(layout_));
+    old.order.add(old.own, own_weight(layout_), old.parts.own, all);
   }
-  all.narrow(0, old.parts.mean.begin, old.parts.mean.numel).add_(old.mean, static_cast<double>(layout_.world_size()));
+  old.order.add(old.mean, static_cast<double>(layout_.world_size()), old.parts.mean, all);
   for (const ParameterSegment& parameter : old.layout) {
     by_parameter_[parameter.parameter] = all.narrow(0, parameter.segment.begin, parameter.segment.numel);
   }
@@ -194,18 +214,26 @@ ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<
                                                at::Device device) {
   const auto parts = collectives::sent_parts(layout_, rank_, numel);
   const auto options = at::TensorOptions(at::kFloat).device(device);
-  Entry entry{layout, numel, parts, at::zeros({parts.own.numel}, options), at::zeros({parts.mean.numel}, options),
-              {},     false, {}};
+  Entry entry{.layout = layout,
+              .numel = numel,
+              .order = collectives::ElementOrder::of(format_, numel),
+              .parts = parts,
+              .own = at::zeros({parts.own.numel}, options),
+              .mean = at::zeros({parts.mean.numel}, options),
+              .carried = {}};
+  at::Tensor all;
   for (const ParameterSegment& parameter : layout) {
     const auto old = by_parameter_.find(parameter.parameter);
     if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {
-      if (!sends_all() && !entry.carried.defined()) {
-        entry.carried = at::zeros({numel}, options);
+      if (!all.defined()) {
+        all = at::zeros({numel}, options);
       }
-      const at::Tensor& all = sends_all() ? entry.own : entry.carried;
       all.narrow(0, parameter.segment.begin, parameter.segment.numel).copy_(old->second);
       by_parameter_.erase(old);
     }
+  }
+  if (all.defined()) {
+    (sends_all() ? entry.own : entry.carried) = sends_all() ? entry.order.take(all, parts.own) : all;
   }
   return entry;
 }
@@ -221,14 +249,16 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
   const ParameterNames names = names_of(parameters);
   HookState state;
   for (const auto& [index, entry] : entries_) {
+    const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
+    const Held all_means = in_bucket(entry, entry.mean, entry.parts.mean);
     for (const ParameterSegment& parameter : entry.layout) {
       const std::string& name = names.at(parameter.parameter);
       const Segment& segment = parameter.segment;
-      const Segment own = overlap(segment, entry.parts.own);
-      const Segment mean = overlap(segment, entry.parts.mean);
-      state[kResidual + name] = part_of_residual(entry.own, entry.parts.own, own);
+      const Segment own = overlap(segment, all_own.segment);
+      const Segment mean = overlap(segment, all_means.segment);
+      state[kResidual + name] = part_of_residual(all_own.numbers, all_own.segment, own);
       if (mean.numel > 0) {
-        state[kMeanResidual + name] = part_of_residual(entry.mean, entry.parts.mean, mean);
+        state[kMeanResidual + name] = part_of_residual(all_means.numbers, all_means.segment, mean);
       }
       const int64_t mean_begin = mean.numel > 0 ? mean.begin - segment.begin : 0;
       const int64_t own_begin = own.numel > 0 ? own.begin - segment.begin : 0;
@@ -273,21 +303,25 @@ void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedPara
   for (const auto& [index, bucket] : by_bucket(state, parameters)) {
     const Segment& last = bucket.layout.back().segment;
     Entry entry = make_entry(last.begin + last.numel, bucket.layout, parameters.at(0).tensor.device());
+    const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
+    const Held all_means = in_bucket(entry, entry.mean, entry.parts.mean);
     for (const ParameterSegment& parameter : bucket.layout) {
       const int64_t begin = parameter.segment.begin;
       const Saved& saved = bucket.saved.at(parameter.parameter);
       const Segment own = {begin + saved.own_begin, saved.own.numel()};
       const Segment mean = {begin + saved.mean_begin, saved.mean.numel()};
       NARROWCAST_CHECK_INPUT(
-          overlap(mean, entry.parts.mean).numel == mean.numel && overlap(own, entry.parts.own).numel == own.numel,
+          overlap(mean, all_means.segment).numel == mean.numel && overlap(own, all_own.segment).numel == own.numel,
           "the hook's residuals of bucket ", index, " are not those of this rank");
       if (own.numel > 0) {
-        part_of_residual(entry.own, entry.parts.own, own).copy_(saved.own);
+        part_of_residual(all_own.numbers, all_own.segment, own).copy_(saved.own);
       }
       if (mean.numel > 0) {
-        part_of_residual(entry.mean, entry.parts.mean, mean).copy_(saved.mean);
+        part_of_residual(all_means.numbers, all_means.segment, mean).copy_(saved.mean);
       }
     }
+    take_from_bucket(entry, all_own, entry.parts.own, entry.own);
+    take_from_bucket(entry, all_means, entry.parts.mean, entry.mean);
     entries_.emplace(index, std::move(entry));
   }
 }

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include <narrowcast/comm_hook.h>
+#include <narrowcast/wire_format.h>
 #include "hooks/bucket.h"
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/segments.h"
 #include "ops/collectives/mean/two_levels.h"
@@ -27,7 +29,9 @@ namespace narrowcast::hooks {
 // residual belongs to the bucket's index.
 class ErrorFeedback {
  public:
-  ErrorFeedback(int64_t rank, node::NodeLayout layout) : rank_(rank), layout_(std::move(layout)) {}
+  // Of what `rank` sends in `format`.
+  ErrorFeedback(int64_t rank, node::NodeLayout layout, WireFormat format)
+      : rank_(rank), layout_(std::move(layout)), format_(format) {}
 
   // The residuals of a bucket that lies in `layout`. The numbers stay in place until the bucket's layout changes; what
   // is carried over is given until it has arrived: once, unless the mean is not finite. Buckets of a step come in the
@@ -43,6 +47,8 @@ class ErrorFeedback {
   // Between steps, of every parameter that is in a bucket:
   //   residual.NAME       float32: of the part of it that this rank sends; all of it in one level
   //   mean_residual.NAME  float32: of the part of it whose mean this rank sends; absent if that is no part
+  //                       (both of all of it, 0 where this rank does not send it, if the elements of buckets are dealt
+  //                       out: collectives::ElementOrder)
   //   place.NAME          int64 [4]: index of its bucket, its first element there, and the first elements of the mean's
   //                       part and of the other part in the parameter; [3], without the last, where that is 0
   // where residuals were shared out and its bucket has not had its turn since,
@@ -60,14 +66,23 @@ class ErrorFeedback {
   struct Entry {
     std::vector<ParameterSegment> layout;
     int64_t numel;
-    collectives::SentParts parts;
-    at::Tensor own;   // float32 [parts.own.numel]
-    at::Tensor mean;  // float32 [parts.mean.numel]
+    collectives::ElementOrder order;
+    collectives::SentParts parts;  // In that order, as their residuals.
+    at::Tensor own;                // float32 [parts.own.numel]
+    at::Tensor mean;               // float32 [parts.mean.numel]
     at::Tensor
         carried;  // float32 [numel of the bucket], until it has arrived; undefined in one level, or if there is none
     bool is_given = false;  // Whether an exchange had it; what is left of it then is what was not finite.
     std::vector<at::Tensor> parameters = {};  // Kept, so that nobody else gets the identities in `layout`.
   };
+  // Numbers at some places of a bucket.
+  struct Held {
+    at::Tensor numbers;
+    collectives::Segment segment;
+  };
+  static Held in_bucket(const Entry& entry, const at::Tensor& residual, const collectives::Segment& part);
+  static void take_from_bucket(const Entry& entry, const Held& held, const collectives::Segment& part,
+                               const at::Tensor& residual);
   static at::Tensor carried_of(Entry& entry);
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
@@ -80,6 +95,7 @@ class ErrorFeedback {
 
   const int64_t rank_;
   const node::NodeLayout layout_;
+  const WireFormat format_;
   std::map<size_t, Entry> entries_;                           // By index of the bucket.
   std::unordered_map<const void*, at::Tensor> by_parameter_;  // They are of buckets that are no more.
   // Whether the first bucket has come since the state was loaded: fragments of an outer exchange may resume with

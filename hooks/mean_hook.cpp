@@ -157,7 +157,8 @@ constexpr const char* kLastBucket = "last_bucket";
 }  // namespace
 
 QuantizedAllReduceHook::QuantizedAllReduceHook(const HookRow& row, const HookOptions& options)
-    : MeanHook(row, options, nullptr), feedback_(options.process_group->getRank(), layout()) {}
+    : MeanHook(row, options, nullptr),
+      feedback_(options.process_group->getRank(), layout(), options.wire.format.value()) {}
 
 HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& parameters) const {
   HookState state = feedback_.state(parameters);

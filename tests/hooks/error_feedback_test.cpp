@@ -4,17 +4,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <narrowcast/errors.h>
+#include <narrowcast/wire_format.h>
+#include "ops/collectives/mean/element_order.h"
+#include "ops/collectives/mean/two_levels.h"
 #include "tests/hooks/parameters_bucket.h"
 #include "tests/support/error_message.h"
 
 namespace narrowcast::hooks {
 namespace {
 
+using collectives::ElementOrder;
 using collectives::Residuals;
+using collectives::Segment;
 using collectives::shard_of;
 using node::NodeLayout;
 using testing::error_message;
@@ -31,7 +40,7 @@ class ErrorFeedbackTest : public ::testing::Test {
     const auto bucket = make_parameters_bucket(parameters, parameters, index, count);
     return feedback_->residuals(bucket, layout_of(bucket));
   }
-  std::optional<ErrorFeedback> feedback_{std::in_place, kRank, NodeLayout::flat(kFeedbackRanks)};
+  std::optional<ErrorFeedback> feedback_{std::in_place, kRank, NodeLayout::flat(kFeedbackRanks), WireFormat::kInt4B32};
   const at::Tensor a_ = at::zeros({2, kFeedbackNumel / 2});
   const at::Tensor b_ = at::zeros({2, kFeedbackNumel / 2});
 };
@@ -95,7 +104,7 @@ TEST_F(ErrorFeedbackTest, LeavesBucketsAloneThatAreOnTheirWay) {
 
 // In two levels, where another rank may send the element now.
 TEST_F(ErrorFeedbackTest, IsCarriedOverUntilItHasArrived) {
-  feedback_.emplace(kRank, NodeLayout::of_size(kFeedbackRanks, 2));
+  feedback_.emplace(kRank, NodeLayout::of_size(kFeedbackRanks, 2), WireFormat::kInt4B32);
   residuals({a_, b_}).own[4] = 8;  // b_[4]: the own segment is the second half.
   const Residuals rebuilt = residuals({b_, a_});
   ASSERT_TRUE(rebuilt.carried.defined());
@@ -112,13 +121,13 @@ TEST_F(ErrorFeedbackTest, IsCarriedOverUntilItHasArrived) {
 TEST_F(ErrorFeedbackTest, IsCarriedOverARestart) {
   const NodeLayout one_node = NodeLayout::of_size(kFeedbackRanks, 2);
   const std::vector<NamedParameter> parameters = {{"a", a_}, {"b", b_}};
-  feedback_.emplace(kRank, one_node);
+  feedback_.emplace(kRank, one_node, WireFormat::kInt4B32);
   residuals({a_, b_}).own[4] = 8;
   residuals({b_, a_}).own[5] = 3;  // a_[5], and b_[4] is carried.
   HookState state = feedback_->state(parameters);
   for (auto& [name, tensor] : state) tensor = tensor.clone();
   for (const NodeLayout& layout : {one_node, NodeLayout::flat(kFeedbackRanks)}) {
-    feedback_.emplace(kRank, layout);
+    feedback_.emplace(kRank, layout, WireFormat::kInt4B32);
     feedback_->load_state({.world_size = kFeedbackRanks, .states = {state}, .first = {}}, parameters);
     const Residuals resumed = residuals({b_, a_});
     if (layout == one_node) {
@@ -139,8 +148,12 @@ TEST_F(ErrorFeedbackTest, BelongsToTheIndexOfABucketWithoutParameters) {
 
 constexpr int64_t kParameterNumel = 3000;  // Of each of three parameters: shards end within them.
 
-class ErrorFeedbackStateTest : public ::testing::Test {
+// In a format whose messages are neighbouring elements, and in one for which buckets are dealt out.
+class ErrorFeedbackStateTest : public ::testing::TestWithParam<WireFormat> {
  protected:
+  ErrorFeedback of_rank(int64_t rank, const NodeLayout& layout) const { return {rank, layout, GetParam()}; }
+  ErrorFeedback of_rank(int64_t rank, int64_t ranks) const { return of_rank(rank, NodeLayout::flat(ranks)); }
+
   // Two buckets, b and c in the second. Fills them with numbers of `rank`'s own.
   void fill(ErrorFeedback& feedback, int64_t rank, int64_t ranks) {
     at::manual_seed(static_cast<uint64_t>(rank));
@@ -166,9 +179,13 @@ class ErrorFeedbackStateTest : public ::testing::Test {
         const Residuals residuals = residuals_of(feedback[rank], index);
         const int64_t begin = index == 0 ? 0 : kParameterNumel;
         const int64_t numel = kParameterNumel * (index == 0 ? 1 : 2);
-        sum.narrow(0, begin, numel).add_(at::from_blob(residuals.own, {numel}), 1.0 / static_cast<double>(ranks));
-        const auto shard = shard_of(rank, ranks, numel);
-        sum.narrow(0, begin + shard.begin, shard.numel).add_(at::from_blob(residuals.mean, {shard.numel}));
+        const auto order = ElementOrder::of(GetParam(), numel);
+        const auto add = [&](float* residual, const Segment& part, double weight) {
+          const at::Tensor numbers = at::from_blob(residual, {part.numel}).to(at::kDouble);
+          order.add(numbers, weight, part, sum.narrow(0, begin, numel));
+        };
+        add(residuals.own, {0, numel}, 1.0 / static_cast<double>(ranks));
+        add(residuals.mean, shard_of(rank, ranks, numel), 1);
       }
     }
     return sum;
@@ -185,11 +202,11 @@ class ErrorFeedbackStateTest : public ::testing::Test {
   const std::vector<NamedParameter> parameters_ = {{"a", a_}, {"b", b_}, {"c", c_}};
 };
 
-TEST_F(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
+TEST_P(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
   for (int64_t rank = 0; rank < 3; ++rank) {
-    ErrorFeedback before(rank, NodeLayout::flat(3));
+    ErrorFeedback before = of_rank(rank, 3);
     fill(before, rank, 3);
-    ErrorFeedback after(rank, NodeLayout::flat(3));
+    ErrorFeedback after = of_rank(rank, 3);
     after.load_state({.world_size = 3, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
     for (const size_t index : {0, 1}) {
       const Residuals expected = residuals_of(before, index);
@@ -203,11 +220,29 @@ TEST_F(ErrorFeedbackStateTest, ComesBackToTheBitInAWorldOfTheSameSize) {
   }
 }
 
+// In two levels this rank has residuals of its own segment alone, and of the mean of its shard of that.
+TEST_P(ErrorFeedbackStateTest, ComesBackToTheBitOnTheSameNodes) {
+  const NodeLayout layout = NodeLayout::of_size(4, 2);
+  ErrorFeedback before = of_rank(3, layout);
+  const Residuals expected = residuals_of(before, 1);
+  const collectives::SentParts parts = collectives::sent_parts(layout, 3, 2 * kParameterNumel);
+  at::from_blob(expected.own, {parts.own.numel}).normal_();
+  at::from_blob(expected.mean, {parts.mean.numel}).normal_();
+  ErrorFeedback after = of_rank(3, layout);
+  after.load_state({.world_size = 4, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
+  const Residuals found = residuals_of(after, 1);
+  for (const auto& [one, other, numel] : {std::tuple(found.own, expected.own, parts.own.numel),
+                                          std::tuple(found.mean, expected.mean, parts.mean.numel)}) {
+    ASSERT_GT(numel, 0);
+    EXPECT_TRUE(at::equal(at::from_blob(one, {numel}), at::from_blob(other, {numel})));
+  }
+}
+
 // A checkpoint may come between the rebuilding of the buckets and the first step in them.
-TEST_F(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
-  ErrorFeedback before(0, NodeLayout::flat(2));
+TEST_P(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
+  ErrorFeedback before = of_rank(0, 2);
   fill(before, 0, 2);
-  ErrorFeedback after(0, NodeLayout::flat(2));
+  ErrorFeedback after = of_rank(0, 2);
   after.load_state({.world_size = 2, .states = {copy_of(before.state(parameters_))}, .first = {}}, parameters_);
   const auto rebuilt = make_parameters_bucket({c_, b_, a_}, {c_, b_, a_});
   const Residuals expected = before.residuals(rebuilt, layout_of(rebuilt));
@@ -217,11 +252,11 @@ TEST_F(ErrorFeedbackStateTest, IsOfTheBucketsThatItWasIn) {
 }
 
 // Sums of some normal numbers, in float32: 1e-6 of them, which are below 6 each.
-TEST_F(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
+TEST_P(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
   std::vector<ErrorFeedback> before;
   std::vector<HookState> states;
   for (int64_t rank = 0; rank < 3; ++rank) {
-    before.emplace_back(rank, NodeLayout::flat(3));
+    before.push_back(of_rank(rank, 3));
     fill(before.back(), rank, 3);
     states.push_back(copy_of(before.back().state(parameters_)));
   }
@@ -231,7 +266,7 @@ TEST_F(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
     for (int64_t rank = 0; rank < world_size; ++rank) {
       FormerRanks saved = {.world_size = 3, .states = {}, .first = states[0]};
       for (int64_t former = rank; former < 3; former += world_size) saved.states.push_back(states[former]);
-      after.emplace_back(rank, NodeLayout::flat(world_size));
+      after.push_back(of_rank(rank, world_size));
       after.back().load_state(saved, parameters_);
     }
     EXPECT_LT((missing(after) - expected).abs().max().item<double>(), 1e-4) << world_size;
@@ -239,13 +274,13 @@ TEST_F(ErrorFeedbackStateTest, IsSharedOutAnewInAWorldOfAnotherSize) {
   EXPECT_GT(expected.abs().max().item<double>(), 1);
 }
 
-TEST_F(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
-  ErrorFeedback feedback(0, NodeLayout::flat(2));
+TEST_P(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
+  ErrorFeedback feedback = of_rank(0, 2);
   fill(feedback, 0, 2);
   const auto complaint = [&](const std::function<void(HookState&)>& change) {
     HookState state = copy_of(feedback.state(parameters_));
     change(state);
-    ErrorFeedback fresh(0, NodeLayout::flat(2));
+    ErrorFeedback fresh = of_rank(0, 2);
     return error_message<CorruptInputError>(
         [&] { fresh.load_state({.world_size = 2, .states = {state}, .first = {}}, parameters_); });
   };
@@ -253,8 +288,15 @@ TEST_F(ErrorFeedbackStateTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(complaint([](HookState& s) { s["residual.b"] = at::zeros({5}, at::kLong); }), HasSubstr("'residual.b'"));
   EXPECT_THAT(complaint([](HookState& s) { s["place.b"] = at::zeros({2}, at::kLong); }), HasSubstr("is no place"));
   EXPECT_THAT(complaint([](HookState& s) { s.erase("place.b"); }), HasSubstr("bucket 1 leave a gap at 0"));
-  EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("not those of this rank"));
+  if (GetParam() == WireFormat::kInt4B32) {  // Else the state has all of a parameter, whose part it finds by itself.
+    EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("not those of this rank"));
+  } else {
+    EXPECT_THAT(complaint([](HookState& s) { s["place.a"][2] = 1; }), HasSubstr("begin at 1 and are 3000 numbers"));
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, ErrorFeedbackStateTest, ::testing::Values(WireFormat::kInt4B32, WireFormat::kVar5),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace
 }  // namespace narrowcast::hooks

@@ -28,7 +28,7 @@ std::unique_ptr<MeanExchange> make_mean_exchange(Route route, const MeanOptions&
       TORCH_CHECK_VALUE(options.world_size == 1, "route kNowhere is for one rank, but there are ", options.world_size);
       return std::make_unique<NoExchange>();
     case Route::kOneShot:
-      return make_one_shot(options, wire_codec(options.format, options.rank), std::move(memory));
+      return make_one_shot(options, wire_codec(options.format, options.rank, options.order), std::move(memory));
     case Route::kTwoShot:
       return make_two_shot(options, std::move(memory));
   }

@@ -13,6 +13,7 @@
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_rounding.h"
 #include "ops/collectives/link.h"
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/mean/segments.h"
 #include "ops/cpu/wire/wire_kernels.h"
@@ -126,6 +127,7 @@ struct MeanOptions {
   WireFormat format = WireFormat::kFp32;
   int64_t first_channel = 0;              // The first of this array's own kChannelsPerArray.
   std::vector<int64_t> group_ranks = {};  // By place, the ranks in the group; empty: they are the places.
+  ElementOrder order = {};                // In which the array travels: its segments are of elements in that order.
 
   // The places that are `distance`, 1 to world_size - 1, before and after this one in a ring. The receiver at a
   // distance before is the sender at that distance after.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/two_levels.h"
 
 namespace narrowcast::collectives {
@@ -23,8 +24,11 @@ std::unique_ptr<MeanExchange> make_exchange(const QuantizedMeanOptions& options,
 
 std::unique_ptr<MeanExchange> make_narrow_exchange(const QuantizedMeanOptions& options,
                                                    std::shared_ptr<MessageMemory> memory) {
-  const MeanOptions mean{
-      .rank = options.rank, .world_size = options.world_size, .numel = options.numel, .format = options.format};
+  const MeanOptions mean{.rank = options.rank,
+                         .world_size = options.world_size,
+                         .numel = options.numel,
+                         .format = options.format,
+                         .order = ElementOrder::of(options.format, options.numel)};
   if (options.codec) {
     return make_one_shot(mean, options.codec(at::kCPU), std::move(memory));
   }

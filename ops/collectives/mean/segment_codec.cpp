@@ -32,9 +32,20 @@ void for_grains(int64_t n, const Body& body) {
   });
 }
 
+// Calls body(first element, elements) for parts of the segment whose elements are neighbours in the array.
+template <class Body>
+void for_neighbours(const ArraySegment& segment, const Body& body) {
+  if (segment.order.is_arrays_own()) {
+    for_wire_parts(segment.range.numel, body);
+  } else {
+    for_grains(segment.range.numel, body);
+  }
+}
+
+// Where element `first` of the segment is, and the rest of its grain.
 template <class T>
-T* elements_of(const ArraySegment& segment) {
-  return static_cast<T*>(segment.array.mutable_data_ptr()) + segment.range.begin;
+T* elements_of(const ArraySegment& segment, int64_t first) {
+  return static_cast<T*>(segment.array.mutable_data_ptr()) + segment.order.element(segment.range.begin + first);
 }
 
 // x and its residual as float32: where they are, or in `tile`.
@@ -79,7 +90,7 @@ void encode_with_residual(cpu::MessageWriter& writer, const ArraySegment& segmen
   const auto for_sums = [&](const auto& body) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       Tile tile;
-      body(first, n, load(elements_of<T>(segment) + first, segment.residual + first, n, tile));
+      body(first, n, load(elements_of<T>(segment, first), segment.residual + first, n, tile));
     });
   };
   if (writer.measures()) {
@@ -97,7 +108,7 @@ void average_grain(const cpu::RankReader& ranks, const ArraySegment& segment, co
                    int64_t n, float* sum) {
   Tile own;
   float* const own_residual = from(segment.residual, first);
-  ranks.average(first, n, load(elements_of<T>(segment) + first, own_residual, n, own), sum);
+  ranks.average(first, n, load(elements_of<T>(segment, first), own_residual, n, own), sum);
   if (own_residual != nullptr) {
     std::fill_n(own_residual, n, 0.0F);
   }
@@ -143,9 +154,9 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
       encode_with_residual<T>(writer, segment);
       return;
     }
-    cpu::write_parts(writer, segment.range.numel, [&](int64_t first, int64_t n) {
-      return cpu::WireInput<T>{elements_of<T>(segment) + first, n};
-    });
+    const auto input = [&](int64_t first, int64_t n) { return cpu::WireInput<T>{elements_of<T>(segment, first), n}; };
+    cpu::write_parts(
+        writer, [&](const auto& body) { for_neighbours(segment, body); }, input);
   });
 }
 
@@ -155,15 +166,15 @@ void decode_segment(WireFormat format, const uint8_t* message, const ArraySegmen
   }
   const cpu::MessageReader reader(format, message, segment.range.numel);
   if (segment.array.scalar_type() == at::kFloat) {
-    for_wire_parts(segment.range.numel,
-                   [&](int64_t first, int64_t n) { reader.decode(first, n, elements_of<float>(segment) + first); });
+    for_neighbours(segment,
+                   [&](int64_t first, int64_t n) { reader.decode(first, n, elements_of<float>(segment, first)); });
     return;
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       Tile tile;
       reader.decode(first, n, tile.data());
-      store(tile, n, elements_of<decltype(zero)>(segment) + first);
+      store(tile, n, elements_of<decltype(zero)>(segment, first));
     });
   });
 }
@@ -209,15 +220,15 @@ void average_segments(WireFormat format, const RankMessages& messages, const Arr
   }
   const cpu::RankReader ranks(format, messages, segment.range.numel);
   if (segment.array.scalar_type() == at::kFloat) {
-    for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
-      float* const elements = elements_of<float>(segment) + first;
+    for_neighbours(segment, [&](int64_t first, int64_t n) {
+      float* const elements = elements_of<float>(segment, first);
       ranks.average(first, n, elements, elements);
     });
     return;
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-      auto* const elements = elements_of<decltype(zero)>(segment) + first;
+      auto* const elements = elements_of<decltype(zero)>(segment, first);
       Tile own;
       Tile mean;
       ranks.average(first, n, load(elements, nullptr, n, own), mean.data());
@@ -236,8 +247,8 @@ void average_and_encode_segments(const WireCoding& coding, const RankMessages& m
   cpu::MessageWriter writer(coding.format, coding.rounding, numel, message);
   const bool is_plain = segment.array.scalar_type() == at::kFloat && segment.residual == nullptr;
   if (is_plain && mean_residual == nullptr && !writer.measures()) {  // In one pass, without tiles.
-    for_wire_parts(numel, [&](int64_t first, int64_t n) {
-      ranks.average_to(writer, first, n, elements_of<float>(segment) + first);
+    for_neighbours(segment, [&](int64_t first, int64_t n) {
+      ranks.average_to(writer, first, n, elements_of<float>(segment, first));
     });
     return;
   }
@@ -250,14 +261,14 @@ namespace {
 
 class WireCodec final : public MeanCodec {
  public:
-  WireCodec(WireFormat format, int64_t rank) : format_(format), rank_(rank) {}
+  WireCodec(WireFormat format, int64_t rank, const ElementOrder& order) : format_(format), rank_(rank), order_(order) {}
 
   int64_t grain() const override { return cpu::kWireGrain; }
 
   int64_t message_bytes(const Segment& chunk) const override { return encoded_size(chunk.numel, format_); }
 
   void encode(const MeanCall& call, const Segment& chunk, const at::Tensor& message) override {
-    encode_own({format_, rank_, chunk}, call, message.mutable_data_ptr<uint8_t>());
+    encode_own({format_, rank_, chunk, order_}, call, message.mutable_data_ptr<uint8_t>());
   }
 
   void average(const MeanCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
@@ -265,12 +276,13 @@ class WireCodec final : public MeanCodec {
     for (const at::Tensor& message : messages) {
       by_rank.push_back(message.const_data_ptr<uint8_t>());
     }
-    average_segments(format_, by_rank, {call.array, chunk});
+    average_segments(format_, by_rank, {call.array, chunk, nullptr, order_});
   }
 
  private:
   const WireFormat format_;
   const int64_t rank_;
+  const ElementOrder order_;
 };
 
 WireCoding coding_of(const SentSegment& sent, const MeanCall& call, int64_t hop) {
@@ -281,13 +293,13 @@ WireCoding coding_of(const SentSegment& sent, const MeanCall& call, int64_t hop)
 float* residual_at(float* residual, int64_t elements) { return residual == nullptr ? nullptr : residual + elements; }
 
 ArraySegment own_part(const SentSegment& sent, const MeanCall& call) {
-  return {call.array, sent.range, residual_at(call.residuals.own, sent.range.begin)};
+  return {call.array, sent.range, residual_at(call.residuals.own, sent.range.begin), sent.order};
 }
 
 }  // namespace
 
-std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank) {
-  return std::make_unique<WireCodec>(format, rank);
+std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank, const ElementOrder& order) {
+  return std::make_unique<WireCodec>(format, rank, order);
 }
 
 void encode_own(const SentSegment& sent, const MeanCall& call, uint8_t* message) {

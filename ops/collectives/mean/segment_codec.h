@@ -13,20 +13,22 @@
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/segments.h"
 
 namespace narrowcast::collectives {
 
-// A segment of a contiguous CPU or CUDA tensor of float32, float64, bfloat16 or float16, in the tensor's memory order,
-// from a multiple of cpu::kWireGrain on. Its message has encoded_size(range.numel) bytes.
+// A segment of a contiguous CPU or CUDA tensor of float32, float64, bfloat16 or float16, from a multiple of
+// cpu::kWireGrain on. Its message has encoded_size(range.numel) bytes.
 struct ArraySegment {
   at::Tensor array;
-  Segment range;  // It is of the array's elements.
+  Segment range;  // It is of the array's elements, in `order`.
   // Error feedback: null, or range.numel numbers that are added to the elements when they are sent, and then replaced
   // by what the receivers lack: the sum minus what its message says, or 0 where no message is made of it. Where that is
   // not finite they stay: one NaN in a gradient is no NaN in all later ones.
   float* residual = nullptr;
+  ElementOrder order = {};  // On a GPU, and of messages of shards, the array's own.
 };
 
 struct WireCoding {
@@ -88,14 +90,15 @@ void average_and_encode_segments(const WireCoding& coding, const RankMessages& m
 
 // What a rank sends in a wire format: its own numbers in the first hop, and in two shots a mean in the second.
 
-// The codec of one shot in a wire format, for what `rank` sends. It works on any device.
-std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank);
+// The codec of one shot in a wire format, for what `rank` sends of arrays in that order. It works on any device.
+std::unique_ptr<MeanCodec> wire_codec(WireFormat format, int64_t rank, const ElementOrder& order = {});
 
 // A segment of an array that `rank` sends in `format`.
 struct SentSegment {
   WireFormat format = WireFormat::kFp32;
   int64_t rank = 0;
-  Segment range;  // It begins at a multiple of cpu::kWireGrain.
+  Segment range;            // It begins at a multiple of cpu::kWireGrain,
+  ElementOrder order = {};  // in this order.
 };
 
 // Writes the message of this rank's own numbers, with the call's rounding and error feedback.

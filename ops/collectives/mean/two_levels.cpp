@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/segment_codec.h"
 #include "ops/node/node_memory.h"
 
@@ -28,12 +29,8 @@ const uint8_t* bytes_of(const at::Tensor& floats) {
 
 // Long arrays past the caches: they are read once, by another rank or much later, and the memory that they go to is not
 // read before it is written. It takes three quarters of the time of at::Tensor::copy_.
-void copy_array(const at::Tensor& from, const at::Tensor& to) {
-  if (from.scalar_type() == at::kFloat) {
-    decode_segment(WireFormat::kFp32, bytes_of(from), {to, {0, to.numel()}});
-  } else {
-    to.copy_(from);
-  }
+void copy_floats(const at::Tensor& from, const ArraySegment& to) {
+  decode_segment(WireFormat::kFp32, bytes_of(from), to);
 }
 
 class TwoLevels final : public MeanExchange {
@@ -41,6 +38,7 @@ class TwoLevels final : public MeanExchange {
   TwoLevels(const TwoLevelOptions& options, std::shared_ptr<MessageMemory> memory)
       : numel_(options.mean.numel),
         array_(options.array),
+        order_(options.nodes->layout.nodes() == 1 ? ElementOrder() : options.mean.order),
         memory_(options.nodes->memory),
         segments_(cut(numel_, options.nodes->layout.segments())),
         weight_(weight_of_node(options.nodes->layout, options.nodes->layout.node_of(options.mean.rank))),
@@ -105,6 +103,7 @@ class TwoLevels final : public MeanExchange {
     across.world_size = layout.nodes();
     across.numel = numel;
     across.group_ranks = layout.owners_of(owner);
+    across.order = {};  // That of the staging buffers.
     return across;
   }
 
@@ -157,12 +156,29 @@ class TwoLevels final : public MeanExchange {
   at::Tensor of_array(const Segment& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
 
   // Nobody else reads what this rank has of its own segment before the mean is there: unless it is changed on its way
-  // to the staging buffer, it stays in the array.
-  bool stages_own() const { return call_.array.scalar_type() != at::kFloat || call_.residuals.carried.defined(); }
+  // to the staging buffer, or its elements are no neighbours, it stays in the array.
+  bool stages_own() const {
+    return call_.array.scalar_type() != at::kFloat || call_.residuals.carried.defined() || !order_.is_arrays_own();
+  }
 
   // Where the node's mean of this rank's own segment becomes that of all nodes.
   at::Tensor averaged(const Segment& segment) const {
     return stages_own() ? staged(own(), segment) : of_array(segment);
+  }
+
+  void copy_from_array(const Segment& segment, const at::Tensor& buffer) const {
+    if (!order_.is_arrays_own()) {
+      encode_segment({}, {call_.array, segment, nullptr, order_},
+                     reinterpret_cast<uint8_t*>(buffer.mutable_data_ptr()));
+    } else if (call_.array.scalar_type() == at::kFloat) {
+      copy_floats(of_array(segment), {buffer, {0, segment.numel}});
+    } else {
+      buffer.copy_(of_array(segment));
+    }
+  }
+
+  void copy_to_array(const at::Tensor& buffer, const Segment& segment) const {
+    copy_floats(buffer, {call_.array, segment, nullptr, order_});
   }
 
   void stage() {
@@ -172,9 +188,9 @@ class TwoLevels final : public MeanExchange {
     const int64_t behind = skipped.begin + skipped.numel;
     for (const Segment& segment : {Segment{0, skipped.begin}, Segment{behind, numel_ - behind}}) {
       const at::Tensor buffer = staged(own(), segment);
-      copy_array(of_array(segment), buffer);
+      copy_from_array(segment, buffer);
       if (call_.residuals.carried.defined()) {
-        buffer.add_(call_.residuals.carried.narrow(0, segment.begin, segment.numel));
+        buffer.add_(order_.take(call_.residuals.carried, segment));
       }
     }
     is_staged_ = true;
@@ -226,9 +242,9 @@ class TwoLevels final : public MeanExchange {
     const int64_t index = gathered_[own()]++;
     const Segment& chunk = chunks_[own()][index];
     if (stages_own()) {
-      copy_array(staged(own(), chunk), of_array(chunk));
+      copy_to_array(staged(own(), chunk), chunk);
     } else {
-      copy_array(of_array(chunk), staged(own(), chunk));
+      copy_from_array(chunk, staged(own(), chunk));
     }
     memory_->reach(Moment::kPublished, turn_, step_of(own(), index));
     gather_published();
@@ -243,13 +259,14 @@ class TwoLevels final : public MeanExchange {
       while (next < std::ssize(chunks_[owner]) &&
              memory_->has_reached(Moment::kPublished, turn_, owner, step_of(owner, next))) {
         const Segment& chunk = chunks_[owner][next++];
-        copy_array(staged(owner, chunk), of_array(chunk));
+        copy_to_array(staged(owner, chunk), chunk);
       }
     }
   }
 
   const int64_t numel_;
   const int64_t array_;
+  const ElementOrder order_;  // All segments count in it.
   const std::shared_ptr<NodeMemory> memory_;
   const std::vector<Segment> segments_;  // By the local rank of their owners.
   const double weight_;

@@ -133,7 +133,7 @@ void TwoShot::post_receives(engine::Transport& transport) {
 }
 
 void TwoShot::encode_part(int64_t peer, size_t chunk) const {
-  encode_own({options_.format, options_.rank, segment(peer, chunk)}, call_,
+  encode_own({options_.format, options_.rank, segment(peer, chunk), options_.order}, call_,
              placed_[messages_[chunk].parts_sent[peer]].mutable_data_ptr<uint8_t>());
 }
 
@@ -165,7 +165,7 @@ void TwoShot::send_mean(engine::Transport& transport, size_t chunk) {
     parts[peer] = placed_[messages_[chunk].parts_received[peer]].const_data_ptr<uint8_t>();
   }
   const at::Tensor& message = placed_[messages_[chunk].means[options_.rank]];
-  encode_mean({options_.format, options_.rank, segment(options_.rank, chunk)}, call_, parts,
+  encode_mean({options_.format, options_.rank, segment(options_.rank, chunk), options_.order}, call_, parts,
               message.mutable_data_ptr<uint8_t>());
   for (size_t i = 1; i <= peers; ++i) {
     transport.send({message, options_.group_rank(options_.after(static_cast<int64_t>(i))), channel(1, chunk)});
@@ -183,7 +183,7 @@ void TwoShot::take_means(engine::Transport& transport, size_t chunk) {
 
 void TwoShot::decode_mean(int64_t rank, size_t chunk) const {
   decode_segment(options_.format, placed_[messages_[chunk].means[rank]].const_data_ptr<uint8_t>(),
-                 {call_.array, segment(rank, chunk)});
+                 {call_.array, segment(rank, chunk), nullptr, options_.order});
   call_.callbacks.tell(segment(rank, chunk));
 }
 

@@ -42,7 +42,8 @@ std::unique_ptr<MeanExchange> make_exchange(const MeanArrayOptions& options, std
                          .world_size = options.world_size,
                          .numel = options.numel,
                          .format = options.format,
-                         .first_channel = options.array * kChannelsPerArray};
+                         .first_channel = options.array * kChannelsPerArray,
+                         .order = ElementOrder::of(options.format, options.numel)};
   if (options.dtype == at::kDouble) {
     return make_one_shot(mean, float64_codec(), std::move(memory));
   }
@@ -61,8 +62,9 @@ node::NodeLayout layout_of(const MeanArrayOptions& options) {
 
 std::unique_ptr<MeanCodec> float64_codec() { return std::make_unique<Float64Codec>(); }
 
-LostInRounding::LostInRounding(node::NodeLayout layout, int64_t rank, const at::Tensor& array)
+LostInRounding::LostInRounding(node::NodeLayout layout, int64_t rank, const at::Tensor& array, WireFormat format)
     : layout_(std::move(layout)),
+      order_(ElementOrder::of(format, array.numel())),
       parts_(sent_parts(layout_, rank, array.numel())),
       like_(array),
       own_(at::zeros({parts_.own.numel}, array.options().dtype(at::kFloat))),
@@ -78,8 +80,8 @@ Residuals LostInRounding::take_all() const {
 at::Tensor LostInRounding::in_own_numbers() const {
   const auto ranks = static_cast<double>(layout_.world_size());
   at::Tensor lost = at::zeros_like(like_);
-  lost.narrow(0, parts_.own.begin, parts_.own.numel).add_(own_, ranks / static_cast<double>(layout_.nodes()));
-  lost.narrow(0, parts_.mean.begin, parts_.mean.numel).add_(mean_, ranks);
+  order_.add(own_, ranks / static_cast<double>(layout_.nodes()), parts_.own, lost);
+  order_.add(mean_, ranks, parts_.mean, lost);
   return lost;
 }
 
@@ -89,7 +91,7 @@ MeanArray::MeanArray(const MeanArrayOptions& options, std::shared_ptr<MessageMem
       values_(at::zeros({options.numel}, options.dtype)),
       exchange_(make_exchange(options, std::move(memory))) {
   if (options.keeps_lost && codec::wire::rounds(options.format)) {
-    lost_.emplace(layout_of(options), options.rank, values_);
+    lost_.emplace(layout_of(options), options.rank, values_, options.format);
   }
 }
 

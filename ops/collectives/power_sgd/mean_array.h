@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/mean/two_levels.h"
@@ -20,8 +21,8 @@ std::unique_ptr<MeanCodec> float64_codec();
 // What an exchange's rounding takes from the mean of an array.
 class LostInRounding {
  public:
-  // Ranks exchange arrays like `array` over `layout`; this is one of them.
-  LostInRounding(node::NodeLayout layout, int64_t rank, const at::Tensor& array);
+  // Ranks exchange arrays like `array` in `format` over `layout`; this is one of them.
+  LostInRounding(node::NodeLayout layout, int64_t rank, const at::Tensor& array, WireFormat format);
 
   // Residuals for the exchange that comes: nothing of what came before is fed back there.
   Residuals take_all() const;
@@ -31,6 +32,7 @@ class LostInRounding {
 
  private:
   const node::NodeLayout layout_;
+  const ElementOrder order_;
   const SentParts parts_;
   const at::Tensor like_;
   const at::Tensor own_;   // float32

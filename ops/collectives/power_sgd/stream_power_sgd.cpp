@@ -64,7 +64,7 @@ class PowerSgdStream::Sent {
         mean_(ranks, mean_options(options, factor == Factor::kP ? "P" : "Q", values_.numel()), device,
               std::move(workspace)) {
     if (loses(options)) {
-      lost_.emplace(layout_of(options, ranks, values_.numel()), options.rank, values_);
+      lost_.emplace(layout_of(options, ranks, values_.numel()), options.rank, values_, options.format);
     }
   }
 

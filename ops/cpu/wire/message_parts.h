@@ -51,14 +51,22 @@ class MessageWriter {
   std::optional<VariableWriter> variable_;
 };
 
-// Writes the message of n elements on ATen's threads. input(first, elements) are those of a part.
-template <class Input>
-void write_parts(MessageWriter& writer, int64_t n, const Input& input) {
+// Writes a message in the parts for which for_parts(body) calls body(first, elements), and input(first, elements) is
+// a part's elements.
+template <class ForParts, class Input>
+void write_parts(MessageWriter& writer, const ForParts& for_parts, const Input& input) {
   if (writer.measures()) {
-    for_wire_parts(n, [&](int64_t first, int64_t part) { writer.measure(first, input(first, part)); });
+    for_parts([&](int64_t first, int64_t n) { writer.measure(first, input(first, n)); });
     writer.settle();
   }
-  for_wire_parts(n, [&](int64_t first, int64_t part) { writer.write(first, input(first, part)); });
+  for_parts([&](int64_t first, int64_t n) { writer.write(first, input(first, n)); });
+}
+
+// On ATen's threads, of n elements.
+template <class Input>
+void write_message(MessageWriter& writer, int64_t n, const Input& input) {
+  write_parts(
+      writer, [n](const auto& body) { for_wire_parts(n, body); }, input);
 }
 
 // Reads the message of n elements, of any bytes, which must stay as they are.

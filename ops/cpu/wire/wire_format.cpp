@@ -25,7 +25,7 @@ at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::option
     using T = decltype(zero);
     const auto* const elements = source.const_data_ptr<T>();
     MessageWriter writer(format, rounding, x.numel(), message);
-    write_parts(writer, x.numel(), [&](int64_t first, int64_t n) { return WireInput<T>{elements + first, n}; });
+    write_message(writer, x.numel(), [&](int64_t first, int64_t n) { return WireInput<T>{elements + first, n}; });
   });
   return bytes;
 }

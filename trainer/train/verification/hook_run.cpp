@@ -17,6 +17,7 @@
 #include "hooks/bucket.h"
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/two_levels.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/evaluation.h"
@@ -178,10 +179,14 @@ void PassBounds::scatter(const at::Tensor& values, const RecordedBucket& bucket,
 at::Tensor PassBounds::residual_after(const hooks::ErrorTerms& terms) const {
   const int64_t world_size = group_->getSize();
   const auto layout = hooks::expected_layout(ddp_.wire(), world_size);
-  const auto shard = collectives::sent_parts(layout, group_->getRank(), terms.first_hop.numel()).mean;
+  const int64_t numel = terms.first_hop.numel();
+  const auto shard = collectives::sent_parts(layout, group_->getRank(), numel).mean;
+  const WireFormat format =
+      hooks::filled_in(hooks::hook_row(ddp_.hook()), ddp_.hook_options(group_)).wire.format.value_or(WireFormat::kFp32);
+  const auto order = collectives::ElementOrder::of(format, numel);
   const at::Tensor of_mean = training::sum_over_ranks(group_, terms.second_hop * world_size, kSumOfBounds);
   at::Tensor residual = terms.first_hop * world_size;
-  residual.narrow(0, shard.begin, shard.numel) += of_mean.narrow(0, shard.begin, shard.numel);
+  order.add(order.take(of_mean, shard), 1, shard, residual);
   return residual;
 }
 

@@ -50,7 +50,8 @@ inline std::vector<Segment> messages_of(const Reference& how, const std::vector<
   return messages;
 }
 
-inline at::Tensor one_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
+// Of arrays that lie in the order in which they travel; so the others of this name.
+inline at::Tensor one_shot_mean_as_it_lies(const Reference& how, const std::vector<at::Tensor>& arrays) {
   at::Tensor result = at::empty_like(arrays[0]);
   for (const Segment& message : messages_of(how, arrays, Route::kOneShot)) {
     std::vector<at::Tensor> parts;
@@ -73,7 +74,7 @@ inline int64_t owner_of(int64_t element, int64_t world_size, int64_t numel) {
   return owner;
 }
 
-inline at::Tensor two_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
+inline at::Tensor two_shot_mean_as_it_lies(const Reference& how, const std::vector<at::Tensor>& arrays) {
   const auto world_size = static_cast<int64_t>(arrays.size());
   at::Tensor result = at::empty_like(arrays[0]);
   for (const Segment& message : messages_of(how, arrays, Route::kTwoShot)) {
@@ -89,15 +90,16 @@ inline at::Tensor two_shot_mean(const Reference& how, const std::vector<at::Tens
   return result;
 }
 
-inline at::Tensor mean_by_route(const Reference& how, const std::vector<at::Tensor>& arrays, const LinkCost& link) {
+inline at::Tensor mean_by_route_as_it_lies(const Reference& how, const std::vector<at::Tensor>& arrays,
+                                           const LinkCost& link) {
   const auto ranks = static_cast<int64_t>(arrays.size());
   switch (choose_route(arrays[0].numel(), ranks, how.format, link)) {
     case Route::kNowhere:
       return arrays[0];
     case Route::kOneShot:
-      return one_shot_mean(how, arrays);
+      return one_shot_mean_as_it_lies(how, arrays);
     case Route::kTwoShot:
-      return two_shot_mean(how, arrays);
+      return two_shot_mean_as_it_lies(how, arrays);
   }
   return {};
 }
@@ -112,19 +114,50 @@ inline at::Tensor mean_of_node(const node::NodeLayout& layout, int64_t node, con
 }
 
 // In one level where every rank is a node.
-inline at::Tensor mean_over_nodes(const Reference& how, const std::vector<at::Tensor>& arrays,
-                                  const node::NodeLayout& layout, const LinkCost& link = {}) {
-  if (!layout.has_levels()) return mean_by_route(how, arrays, link);
+inline at::Tensor mean_over_nodes_as_it_lies(const Reference& how, const std::vector<at::Tensor>& arrays,
+                                             const node::NodeLayout& layout, const LinkCost& link) {
+  if (!layout.has_levels()) return mean_by_route_as_it_lies(how, arrays, link);
   std::vector<at::Tensor> means;
   for (const Segment& segment : cut(arrays[0].numel(), layout.segments())) {
     std::vector<at::Tensor> parts;
     for (int64_t node = 0; node < layout.nodes(); ++node) {
       parts.push_back(mean_of_node(layout, node, arrays).narrow(0, segment.begin, segment.numel));
     }
-    means.push_back(segment.numel == 0 ? parts[0]
-                                       : mean_by_route({how.format, how.rounding.at(segment.begin)}, parts, link));
+    means.push_back(segment.numel == 0
+                        ? parts[0]
+                        : mean_by_route_as_it_lies({how.format, how.rounding.at(segment.begin)}, parts, link));
   }
   return at::cat(means).to(arrays[0].scalar_type());
+}
+
+// Calls mean() with the arrays in the order in which they travel, and puts the elements of what it returns back.
+template <class Mean>
+at::Tensor mean_in_order(WireFormat format, const std::vector<at::Tensor>& arrays, const Mean& mean) {
+  const int64_t numel = arrays[0].numel();
+  const ElementOrder order = ElementOrder::of(format, numel);
+  std::vector<at::Tensor> ordered;
+  for (const at::Tensor& array : arrays) ordered.push_back(order.take(array, {0, numel}));
+  const at::Tensor result = mean(ordered);
+  return at::empty_like(result).index_copy_(0, order.elements({0, numel}, at::kCPU), result);
+}
+
+inline at::Tensor one_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
+  return mean_in_order(how.format, arrays, [&](const auto& ordered) { return one_shot_mean_as_it_lies(how, ordered); });
+}
+
+inline at::Tensor two_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
+  return mean_in_order(how.format, arrays, [&](const auto& ordered) { return two_shot_mean_as_it_lies(how, ordered); });
+}
+
+inline at::Tensor mean_by_route(const Reference& how, const std::vector<at::Tensor>& arrays, const LinkCost& link) {
+  return mean_in_order(how.format, arrays,
+                       [&](const auto& ordered) { return mean_by_route_as_it_lies(how, ordered, link); });
+}
+
+inline at::Tensor mean_over_nodes(const Reference& how, const std::vector<at::Tensor>& arrays,
+                                  const node::NodeLayout& layout, const LinkCost& link = {}) {
+  return mean_in_order(how.format, arrays,
+                       [&](const auto& ordered) { return mean_over_nodes_as_it_lies(how, ordered, layout, link); });
 }
 
 }  // namespace narrowcast::collectives

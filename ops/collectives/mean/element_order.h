@@ -1,0 +1,55 @@
+// In which order the elements of an array travel.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include <narrowcast/export.h>
+#include <narrowcast/wire_format.h>
+#include "ops/collectives/mean/segments.h"
+#include "ops/cpu/wire/wire_kernels.h"
+
+namespace narrowcast::collectives {
+
+// Most formats take an array as it lies. A variable one has one step for a message, and loses least where each message
+// of an array has its share of all that is in it: of tensors with large gradients and of those with small ones, while
+// neighbours belong to one or two tensors. So the array's grains, of cpu::kWireGrain elements, are dealt out: place p
+// is grain p * stride mod grains, with a stride that has no divisor in common with the number of grains and is next to
+// that number over the golden ratio. Then the grains of any run of places lie evenly over the array, however long it is
+// (V. Sos, "On the theory of diophantine approximations I", 1957), and so however an exchange cuts the array into
+// segments, shards and chunks. Elements behind the last whole grain stay last.
+//
+// All of an exchange counts in this order, residuals and random numbers as well; what reads or writes the array asks
+// where the elements lie.
+class NARROWCAST_EXPORT ElementOrder {
+ public:
+  // The array's own.
+  ElementOrder() = default;
+
+  // In which an array of so many elements travels in that format.
+  static ElementOrder of(WireFormat format, int64_t numel);
+
+  bool is_arrays_own() const { return grains_ == 0; }
+
+  // Where the element lies that has that place, a multiple of cpu::kWireGrain. The rest of its grain follows it.
+  int64_t element(int64_t place) const {
+    const int64_t grain = place / cpu::kWireGrain;
+    return grain < grains_ ? grain * stride_ % grains_ * cpu::kWireGrain : place;
+  }
+
+  // Where those lie that have these places, of which the first is such a multiple: int64 [places.numel] on the device.
+  at::Tensor elements(const Segment& places, at::Device device) const;
+
+  // The numbers at these places of an array, in this order: a view where that is the array's own.
+  at::Tensor take(const at::Tensor& array, const Segment& places) const;
+
+  // Adds `weight` times the numbers that have these places to those in an array.
+  void add(const at::Tensor& numbers, double weight, const Segment& places, const at::Tensor& array) const;
+
+ private:
+  int64_t grains_ = 0;  // That are dealt out.
+  int64_t stride_ = 1;
+};
+
+}  // namespace narrowcast::collectives
