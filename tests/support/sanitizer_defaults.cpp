@@ -6,10 +6,15 @@ NARROWCAST_SANITIZER_HOOK __lsan_default_suppressions();
 NARROWCAST_SANITIZER_HOOK __lsan_default_suppressions() {
   return "leak:c10d::FlightRecorder\n";  // One event, held by a static of LibTorch.
 }
+// Where there is no memory a program is told so, as without a sanitizer.
+NARROWCAST_SANITIZER_HOOK __asan_default_options();
+NARROWCAST_SANITIZER_HOOK __asan_default_options() { return "allocator_may_return_null=1"; }
 NARROWCAST_SANITIZER_HOOK __ubsan_default_options();
 NARROWCAST_SANITIZER_HOOK __ubsan_default_options() { return "print_stacktrace=1"; }
 NARROWCAST_SANITIZER_HOOK __tsan_default_options();
-NARROWCAST_SANITIZER_HOOK __tsan_default_options() { return "ignore_noninstrumented_modules=1"; }
+NARROWCAST_SANITIZER_HOOK __tsan_default_options() {
+  return "ignore_noninstrumented_modules=1:allocator_may_return_null=1";
+}
 NARROWCAST_SANITIZER_HOOK __tsan_default_suppressions();
 NARROWCAST_SANITIZER_HOOK __tsan_default_suppressions() {
   // libstdc++ counts an exception's owners with atomics, but is not instrumented: that one owner read the exception

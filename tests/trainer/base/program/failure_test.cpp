@@ -21,9 +21,6 @@
 #include "trainer/base/files/text.h"
 #include "trainer/base/process_limits.h"
 
-// AddressSanitizer's, if it is there: this file may be compiled without it and run with it.
-extern "C" void __asan_init() __attribute__((weak));
-
 namespace narrowcast::program {
 namespace {
 
@@ -75,9 +72,6 @@ TEST(ExitCode, NamesWhatTheSystemAllowsTooLittleOf) {
 }
 
 TEST(ExitCode, NamesTheMemoryThatLibTorchLacks) {
-  if (&__asan_init != nullptr) {
-    GTEST_SKIP() << "AddressSanitizer ends a program that asks for so much";
-  }
   // More than any machine has addresses for.
   const auto [code, line] = outcome([] { return static_cast<int>(at::empty({int64_t{1} << 60}, at::kByte).numel()); });
   EXPECT_EQ(code, kWrongUse);
