@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "tests/hooks/bucket.h"
 #include "tests/hooks/power_sgd_run.h"
@@ -34,11 +35,14 @@ TEST_P(PowerSgdWorlds, KeepWhatTheMeanLacks) {
 // What is not compressed takes two hops, before Q begins its one.
 TEST(PowerSgd, KeepsWhatTheMeanLacksOverTwoHops) {
   for (const int64_t world_size : {3, 4}) {
-    expect_all_kept(in_all_formats({.options = {.rank = 2, .start = 0},
-                                    .shapes = {{60, 40}, {200'000}, {30, 50}},
-                                    .world_size = world_size,
-                                    .steps = 3}),
-                    60 * 40 + 200'000 + 30 * 50);
+    const PowerSgdRun usual = {.options = {.rank = 2, .start = 0},
+                               .shapes = {{60, 40}, {200'000}, {30, 50}},
+                               .world_size = world_size,
+                               .steps = 3};
+    std::vector<PowerSgdRun> runs = in_all_formats(usual);
+    runs.push_back(usual);
+    runs.back().options.wire = WireFormat::kVar5;  // Whose elements are dealt out.
+    expect_all_kept(runs, 60 * 40 + 200'000 + 30 * 50);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numbers>
 #include <numeric>
+#include <vector>
 
 #include "ops/codec/wire_format.h"
 
@@ -35,26 +36,82 @@ ElementOrder ElementOrder::of(WireFormat format, int64_t numel) {
   return order;
 }
 
-at::Tensor ElementOrder::elements(const Segment& places, at::Device device) const {
-  const auto options = at::TensorOptions(at::kLong).device(device);
+ElementOrder::Parts ElementOrder::parts_of(const Segment& places) const {
   const int64_t end = places.begin + places.numel;
   const int64_t dealt_end = std::clamp(grains_ * kWireGrain, places.begin, end);
-  const at::Tensor dealt = at::arange(places.begin, dealt_end, options);
-  const at::Tensor grain = dealt.div(kWireGrain, "floor").mul_(stride_).remainder_(std::max<int64_t>(1, grains_));
-  return at::cat({grain.mul_(kWireGrain).add_(dealt.remainder(kWireGrain)), at::arange(dealt_end, end, options)});
+  return {{places.begin / kWireGrain, (dealt_end - places.begin) / kWireGrain}, {dealt_end, end - dealt_end}};
+}
+
+// The array's grains that are dealt out, a row each.
+at::Tensor ElementOrder::grains_of(const at::Tensor& array) const {
+  return array.narrow(0, 0, grains_ * kWireGrain).view({grains_, kWireGrain});
+}
+
+// By place, which of the array's grains they are.
+at::Tensor ElementOrder::grain_indices(const Segment& grains, at::Device device) const {
+  const auto options = at::TensorOptions(at::kLong).device(device);
+  return at::arange(grains.begin, grains.begin + grains.numel, options).mul_(stride_).remainder_(grains_);
 }
 
 at::Tensor ElementOrder::take(const at::Tensor& array, const Segment& places) const {
-  return is_arrays_own() ? array.narrow(0, places.begin, places.numel)
-                         : at::index_select(array, 0, elements(places, array.device()));
+  if (is_arrays_own()) {
+    return array.narrow(0, places.begin, places.numel);
+  }
+  const auto [grains, rest] = parts_of(places);
+  const at::Tensor dealt = at::index_select(grains_of(array), 0, grain_indices(grains, array.device())).view({-1});
+  return rest.numel == 0 ? dealt : at::cat({dealt, array.narrow(0, rest.begin, rest.numel)});
+}
+
+void ElementOrder::put(const at::Tensor& numbers, const Segment& places, const at::Tensor& array) const {
+  const auto [grains, rest] = parts_of(places);
+  const int64_t dealt = places.numel - rest.numel;
+  array.narrow(0, rest.begin, rest.numel).copy_(numbers.narrow(0, dealt, rest.numel));
+  if (dealt > 0) {
+    const at::Tensor rows = numbers.narrow(0, 0, dealt).view({-1, kWireGrain}).to(array.scalar_type());
+    grains_of(array).index_copy_(0, grain_indices(grains, array.device()), rows);
+  }
 }
 
 void ElementOrder::add(const at::Tensor& numbers, double weight, const Segment& places, const at::Tensor& array) const {
-  if (is_arrays_own()) {
-    array.narrow(0, places.begin, places.numel).add_(numbers, weight);
-  } else {
-    array.index_add_(0, elements(places, array.device()), numbers, weight);
+  const auto [grains, rest] = parts_of(places);
+  const int64_t dealt = places.numel - rest.numel;
+  array.narrow(0, rest.begin, rest.numel).add_(numbers.narrow(0, dealt, rest.numel), weight);
+  if (dealt > 0) {
+    const at::Tensor rows = numbers.narrow(0, 0, dealt).view({-1, kWireGrain}).to(array.scalar_type());
+    grains_of(array).index_add_(0, grain_indices(grains, array.device()), rows, weight);
   }
+}
+
+std::vector<Segment> ElementOrder::places_of(const std::vector<Segment>& elements) const {
+  if (is_arrays_own()) {
+    return elements;
+  }
+  std::vector<int64_t> place_of_grain(static_cast<size_t>(grains_));
+  for (int64_t place = 0; place < grains_; ++place) {
+    place_of_grain[static_cast<size_t>(place * stride_ % grains_)] = place;
+  }
+  std::vector<Segment> places;
+  for (const Segment& segment : elements) {
+    const int64_t end = segment.begin + segment.numel;
+    for (int64_t begin = segment.begin; begin < end;) {
+      const int64_t grain = begin / kWireGrain;
+      const int64_t next = std::min(end, grain < grains_ ? (grain + 1) * kWireGrain : end);
+      const int64_t first =
+          grain < grains_ ? place_of_grain[static_cast<size_t>(grain)] * kWireGrain : grain * kWireGrain;
+      places.push_back({first + begin % kWireGrain, next - begin});
+      begin = next;
+    }
+  }
+  std::ranges::sort(places, {}, &Segment::begin);
+  std::vector<Segment> joined;
+  for (const Segment& segment : places) {
+    if (!joined.empty() && joined.back().begin + joined.back().numel == segment.begin) {
+      joined.back().numel += segment.numel;
+    } else {
+      joined.push_back(segment);
+    }
+  }
+  return joined;
 }
 
 }  // namespace narrowcast::collectives

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include <narrowcast/export.h>
 #include <narrowcast/wire_format.h>
@@ -38,16 +39,27 @@ class NARROWCAST_EXPORT ElementOrder {
     return grain < grains_ ? grain * stride_ % grains_ * cpu::kWireGrain : place;
   }
 
-  // Where those lie that have these places, of which the first is such a multiple: int64 [places.numel] on the device.
-  at::Tensor elements(const Segment& places, at::Device device) const;
-
-  // The numbers at these places of an array, in this order: a view where that is the array's own.
+  // The numbers at these places of an array, in this order: a view where that is the array's own. Places begin at such
+  // a multiple, here and below, and end at one or with the array, which may be on any device.
   at::Tensor take(const at::Tensor& array, const Segment& places) const;
 
-  // Adds `weight` times the numbers that have these places to those in an array.
+  // Writes numbers that have these places to an array, or adds `weight` times them to what is there.
+  void put(const at::Tensor& numbers, const Segment& places, const at::Tensor& array) const;
   void add(const at::Tensor& numbers, double weight, const Segment& places, const at::Tensor& array) const;
 
+  // The places of such segments of the array, in order; neighbours are one segment.
+  std::vector<Segment> places_of(const std::vector<Segment>& elements) const;
+
  private:
+  // Of some places those that are dealt out, and the rest, which has elements of the same numbers.
+  struct Parts {
+    Segment grains;
+    Segment rest;
+  };
+  Parts parts_of(const Segment& places) const;
+  at::Tensor grains_of(const at::Tensor& array) const;
+  at::Tensor grain_indices(const Segment& grains, at::Device device) const;
+
   int64_t grains_ = 0;  // That are dealt out.
   int64_t stride_ = 1;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <narrowcast/export.h>
+#include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/message_memory.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
@@ -39,7 +40,7 @@ class NARROWCAST_EXPORT StreamMean {
   StreamMean(const StreamMean&) = delete;
   StreamMean& operator=(const StreamMean&) = delete;
 
-  const std::vector<Segment>& exact() const { return exact_.segments(); }
+  const std::vector<Segment>& exact() const { return exact_segments_; }
 
   // Bytes that this rank sends per call, to all peers together; of two levels, between nodes.
   int64_t payload_bytes() const;
@@ -49,8 +50,12 @@ class NARROWCAST_EXPORT StreamMean {
   void enqueue(const MeanCall& call);
 
  private:
+  void enqueue_ordered(const MeanCall& call);
+
   const std::shared_ptr<StreamWorkspace> workspace_;
-  ExactElements exact_;
+  const std::vector<Segment> exact_segments_;
+  const ElementOrder order_;
+  ExactElements exact_;  // Of the array in that order, as all of the exchange.
   const std::unique_ptr<StreamExchange> exchange_;
 };
 

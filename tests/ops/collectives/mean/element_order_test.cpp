@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <tuple>
+#include <vector>
 
 #include "ops/collectives/mean/mean_exchange.h"
 #include "ops/collectives/mean/segments.h"
@@ -15,8 +15,6 @@ namespace narrowcast::collectives {
 namespace {
 
 constexpr int64_t kGrain = cpu::kWireGrain;
-
-at::Tensor all_elements(const ElementOrder& order, int64_t numel) { return order.elements({0, numel}, at::kCPU); }
 
 TEST(ElementOrder, IsTheArraysOwnInFormatsWhosePartsAreMessages) {
   for (const WireFormat format : {WireFormat::kInt8B128, WireFormat::kInt4B32, WireFormat::kBf16, WireFormat::kFp32}) {
@@ -33,33 +31,52 @@ class DealtArray : public ::testing::TestWithParam<int64_t> {
  protected:
   const int64_t numel_ = GetParam();
   const ElementOrder order_ = ElementOrder::of(WireFormat::kVar5, numel_);
+  const at::Tensor elements_ = order_.take(at::arange(numel_), {0, numel_});  // By place.
 };
 
 TEST_P(DealtArray, HasEachElementInOnePlace) {
-  EXPECT_TRUE(at::equal(std::get<0>(all_elements(order_, numel_).sort()), at::arange(numel_)));
+  EXPECT_TRUE(at::equal(std::get<0>(elements_.sort()), at::arange(numel_)));
 }
 
 TEST_P(DealtArray, KeepsGrainsTogetherWhereElementSays) {
-  const at::Tensor elements = all_elements(order_, numel_);
   for (int64_t place = 0; place < numel_; place += kGrain) {
     const int64_t n = std::min(kGrain, numel_ - place);
     const int64_t element = order_.element(place);
-    ASSERT_TRUE(at::equal(elements.narrow(0, place, n), at::arange(element, element + n))) << place;
+    ASSERT_TRUE(at::equal(elements_.narrow(0, place, n), at::arange(element, element + n))) << place;
   }
 }
 
 TEST_P(DealtArray, GivesThePartsOfItsElements) {
-  const at::Tensor elements = all_elements(order_, numel_);
   for (const Segment& part : cut(numel_, 3)) {
-    EXPECT_TRUE(at::equal(order_.elements(part, at::kCPU), elements.narrow(0, part.begin, part.numel)));
+    EXPECT_TRUE(at::equal(order_.take(at::arange(numel_), part), elements_.narrow(0, part.begin, part.numel)));
   }
 }
 
 TEST_P(DealtArray, PutsBackWhatItTook) {
   const at::Tensor array = at::rand({numel_});
   const at::Tensor back = at::zeros({numel_});
-  for (const Segment& part : cut(numel_, 3)) order_.add(order_.take(array, part), 2, part, back);
-  EXPECT_TRUE(at::equal(back, 2 * array));
+  const at::Tensor sum = at::ones({numel_});
+  for (const Segment& part : cut(numel_, 3)) {
+    order_.put(order_.take(array, part), part, back);
+    order_.add(order_.take(array, part), 2, part, sum);
+  }
+  EXPECT_TRUE(at::equal(back, array));
+  EXPECT_TRUE(at::equal(sum, at::ones({numel_}).add_(array, 2)));
+}
+
+TEST_P(DealtArray, KnowsThePlacesOfSegments) {
+  std::vector<Segment> segments = {{0, numel_ / 4}, {numel_ / 2, numel_ / 3}};
+  std::erase_if(segments, [](const Segment& segment) { return segment.numel == 0; });
+  const at::Tensor is_in = at::zeros({numel_}, at::kBool);
+  for (const Segment& segment : segments) is_in.narrow(0, segment.begin, segment.numel).fill_(true);
+  const at::Tensor found = at::zeros({numel_}, at::kBool);
+  int64_t end = -1;
+  for (const Segment& places : order_.places_of(segments)) {
+    ASSERT_GT(places.begin, end) << "in order, and neighbours joined";
+    end = places.begin + places.numel;
+    found.narrow(0, places.begin, places.numel).fill_(true);
+  }
+  EXPECT_TRUE(at::equal(found, order_.take(is_in, {0, numel_})));
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, DealtArray,

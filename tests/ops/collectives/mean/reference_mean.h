@@ -138,7 +138,9 @@ at::Tensor mean_in_order(WireFormat format, const std::vector<at::Tensor>& array
   std::vector<at::Tensor> ordered;
   for (const at::Tensor& array : arrays) ordered.push_back(order.take(array, {0, numel}));
   const at::Tensor result = mean(ordered);
-  return at::empty_like(result).index_copy_(0, order.elements({0, numel}, at::kCPU), result);
+  const at::Tensor in_place = at::empty_like(result);
+  order.put(result, {0, numel}, in_place);
+  return in_place;
 }
 
 inline at::Tensor one_shot_mean(const Reference& how, const std::vector<at::Tensor>& arrays) {
