@@ -1,5 +1,6 @@
-// Messages in a wire format (ops/codec/wire_format.h, docs/wire_format.md) over arrays in device memory: the same bytes
-// and, but for the bits of a NaN, the same floats as ops/cpu/wire/wire_kernels.h.
+// Messages in a wire format (ops/codec/wire_format.h, docs/wire_format.md), but for the variable ones
+// (variable_kernels.h), over arrays in device memory: the same bytes and, but for the bits of a NaN, the same floats as
+// ops/cpu/wire/wire_kernels.h.
 //
 // Each function launches one kernel on `stream`, of the device that is current, and does not wait. All pointers are to
 // device memory, need the alignment of their elements and no more, and may be null where n is 0. std::invalid_argument

@@ -1,0 +1,146 @@
+// What the kernels of variable_kernels.cuh leave for each other, and how they share a message.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/codec/variable_width.h"
+#include "ops/cuda/wire/variable_kernels.h"
+#include "ops/cuda/wire/wire_kernels.h"
+
+namespace narrowcast::cuda {
+
+inline constexpr int64_t kLeastChunk = 64;  // Tiles, so that short messages are one block's.
+inline constexpr int64_t kMostChunks = 512;
+inline constexpr int64_t kTileBlocks = kShardGrain / codec::wire::kVariableBlock;
+
+// Blocks of threads have a chunk of a message each: neighbouring tiles of kShardGrain elements, on which warps work.
+struct VariableChunks {
+  int64_t tiles;  // The last may be shorter.
+  int64_t each;   // Tiles of a chunk; the last may have fewer.
+  int64_t count;
+
+  NARROWCAST_HOST_DEVICE int64_t begin(int64_t chunk) const { return chunk * each; }
+  NARROWCAST_HOST_DEVICE int64_t end(int64_t chunk) const {
+    return begin(chunk + 1) < tiles ? begin(chunk + 1) : tiles;
+  }
+};
+
+// Those of n > 0 elements, with at least so many tiles.
+inline VariableChunks variable_chunks(int64_t n, int64_t least = kLeastChunk) {
+  const int64_t tiles = (n + kShardGrain - 1) / kShardGrain;
+  const int64_t each = std::max(least, (tiles + kMostChunks - 1) / kMostChunks);
+  return {tiles, each, (tiles + each - 1) / each};
+}
+
+// Where a message's codes lie, in words from the first one: int64_t, as the widths of a message may be any.
+struct WordOffsets {
+  int64_t* of_chunk;  // At first how many words a chunk has, then where they begin; behind the last one their sum.
+  int64_t* of_tile;   // Counted from its chunk's first.
+};
+
+// The search for the least step (variable_search.cuh) goes in rounds, each of which tries so many.
+inline constexpr int kTriedSteps = 15;
+inline constexpr int kSearchRounds = 4;
+
+// The bit patterns of steps that are left: the least that fits is one of them, and `high` does.
+struct StepRange {
+  uint32_t low;
+  uint32_t high;
+
+  // The steps of a round, i < kTriedSteps, in order: below `high`, unless that is `low`.
+  NARROWCAST_HOST_DEVICE uint32_t tried(int i) const {
+    return low + (high - low) * static_cast<uint32_t>(i + 1) / (kTriedSteps + 1);
+  }
+
+  // What is left where the first `unfit` of those do not fit and the others do.
+  NARROWCAST_HOST_DEVICE StepRange narrowed(int unfit) const {
+    return {unfit == 0 ? low : tried(unfit - 1) + 1, unfit == kTriedSteps ? high : tried(unfit)};
+  }
+};
+
+static_assert((codec::wire::kGreatestStep - codec::wire::kLeastStep) >> (4 * kSearchRounds) == 0 && kTriedSteps == 15,
+              "each round must leave a sixteenth of the steps, and the last one a single one");
+
+// What the search has found.
+struct StepSearch {
+  int64_t* words;      // Of all codes in [round][tried step][chunk].
+  StepRange* ranges;   // By round.
+  uint32_t* of_chunk;  // The bits of a chunk's largest magnitude,
+  uint32_t* of_block;  // and of a block's.
+};
+
+// Parts of memory, one behind the other; with null it counts bytes.
+class ScratchParts {
+ public:
+  explicit ScratchParts(void* begin) : begin_(static_cast<uint8_t*>(begin)) {}
+
+  // All begin at a multiple of 8 bytes.
+  template <class T>
+  T* take(int64_t count) {
+    T* const part = begin_ == nullptr ? nullptr : reinterpret_cast<T*>(begin_ + bytes_);
+    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 7) / 8 * 8;
+    return part;
+  }
+
+  WordOffsets take_offsets(const VariableChunks& chunks) {
+    int64_t* const of_chunk = take<int64_t>(chunks.count + 1);
+    return {of_chunk, take<int64_t>(chunks.tiles)};
+  }
+
+  StepSearch take_search(const VariableChunks& chunks) {
+    int64_t* const words = take<int64_t>(kSearchRounds * kTriedSteps * chunks.count);
+    auto* const ranges = take<StepRange>(kSearchRounds);
+    auto* const of_chunk = take<uint32_t>(chunks.count);
+    return {words, ranges, of_chunk, take<uint32_t>(chunks.tiles * kTileBlocks)};
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  uint8_t* begin_;
+  int64_t bytes_ = 0;
+};
+
+// What kernels are given.
+struct VariableEncoding {
+  VariableEncodeArguments arguments;
+  codec::wire::VariableLayout layout;
+  VariableChunks chunks;
+  WordOffsets offsets;
+  StepSearch search;
+};
+
+struct VariableDecoding {
+  VariableDecodeArguments arguments;
+  codec::wire::VariableLayout layout;
+  VariableChunks chunks;
+  WordOffsets offsets;
+};
+
+inline VariableEncoding encoding_of(const VariableEncodeArguments& arguments, const VariableChunks& chunks) {
+  ScratchParts scratch(arguments.scratch);
+  const WordOffsets offsets = scratch.take_offsets(chunks);
+  return {arguments, codec::wire::variable_layout(arguments.bits_per_element, arguments.n), chunks, offsets,
+          scratch.take_search(chunks)};
+}
+
+inline VariableDecoding decoding_of(const VariableDecodeArguments& arguments, const VariableChunks& chunks) {
+  return {arguments, codec::wire::variable_layout(arguments.bits_per_element, arguments.n), chunks,
+          ScratchParts(arguments.scratch).take_offsets(chunks)};
+}
+
+inline int64_t encode_scratch(const VariableChunks& chunks) {
+  ScratchParts counted(nullptr);
+  counted.take_offsets(chunks);
+  counted.take_search(chunks);
+  return counted.bytes();
+}
+
+inline int64_t decode_scratch(const VariableChunks& chunks) {
+  ScratchParts counted(nullptr);
+  counted.take_offsets(chunks);
+  return counted.bytes();
+}
+
+}  // namespace narrowcast::cuda

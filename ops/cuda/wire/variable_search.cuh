@@ -1,0 +1,163 @@
+// The least step with which the codes of all blocks fit their message: the codec's (ops/codec/variable_width.h).
+//
+// The largest magnitude of each block is found first. Then there are kSearchRounds rounds, each a launch: they try
+// kTriedSteps steps that divide the range that is left. A block of threads counts for each of them the words of the
+// codes of its chunk; the next launch adds the chunks up, and knows which sixteenth of the range is left.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/codec/variable_width.h"
+#include "ops/codec/wire_rounding.h"
+#include "ops/codec/wire_scale.h"
+#include "ops/cuda/wire/array_tile.cuh"
+#include "ops/cuda/wire/variable_scratch.cuh"
+
+namespace narrowcast::cuda {
+
+// What launches over chunks have per block of threads.
+inline constexpr int kChunkWarps = 4;
+inline constexpr int kChunkThreads = kChunkWarps * kWarpSize;
+
+static_assert(kTriedSteps < kWarpSize, "a lane judges a step");
+
+// The sum over a warp's lanes; all get it.
+__device__ __forceinline__ int64_t sum_of_lanes(int64_t value) {
+  NARROWCAST_UNROLL
+  for (int bit = 1; bit < kWarpSize; bit *= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, bit);
+  }
+  return value;
+}
+
+__device__ __forceinline__ float inverse_of(uint32_t step) {
+  return codec::wire::inverse_scale(static_cast<uint16_t>(step));
+}
+
+// The bits of the largest magnitude of all, for all lanes. Behind the first round.
+__device__ __forceinline__ uint32_t largest_of_all(const VariableEncoding& encoding) {
+  uint32_t largest = 0;
+  for (int64_t chunk = threadIdx.x % kWarpSize; chunk < encoding.chunks.count; chunk += kWarpSize) {
+    const uint32_t of_chunk = encoding.search.of_chunk[chunk];
+    largest = of_chunk > largest ? of_chunk : largest;
+  }
+  return __reduce_max_sync(kAllLanes, largest);
+}
+
+// Whether the codes fit if this step, number `tried` of the round, has so many words.
+__device__ __forceinline__ bool fits(const VariableEncoding& encoding, uint32_t step, uint32_t largest, int64_t words) {
+  const codec::wire::StepCodes codes{inverse_of(step), encoding.arguments.rounding.stochastic};
+  return codes.has_code(codec::float_of_bits(largest) * codes.inverse) && words <= encoding.layout.words;
+}
+
+// The steps that are left before round `round`, from those before the last one and what that has counted. All threads
+// of a block call it, once in a kernel.
+__device__ __forceinline__ StepRange range_before(const VariableEncoding& encoding, int round) {
+  __shared__ int64_t words[kTriedSteps];
+  if (round == 0) {
+    return {codec::wire::kLeastStep, codec::wire::kGreatestStep};
+  }
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t chunks = encoding.chunks.count;
+  for (int i = static_cast<int>(threadIdx.x) / kWarpSize; i < kTriedSteps; i += kChunkWarps) {
+    const int64_t* const of_chunk = encoding.search.words + ((round - 1) * kTriedSteps + i) * chunks;
+    int64_t sum = 0;
+    for (int64_t chunk = lane; chunk < chunks; chunk += kWarpSize) {
+      sum += of_chunk[chunk];
+    }
+    sum = sum_of_lanes(sum);
+    if (lane == 0) {
+      words[i] = sum;
+    }
+  }
+  __syncthreads();
+  const StepRange range = encoding.search.ranges[round - 1];
+  const uint32_t largest = largest_of_all(encoding);
+  const bool is_unfit = lane < kTriedSteps && !fits(encoding, range.tried(lane), largest, words[lane]);
+  return range.narrowed(static_cast<int>(__reduce_add_sync(kAllLanes, is_unfit ? 1U : 0U)));
+}
+
+// Writes the largest magnitudes of the blocks of a warp's tile, n elements from `x` on; 0 behind the last one.
+template <FloatType kType>
+__device__ __forceinline__ void measure_tile(const typename ArrayElement<kType>::Storage* x, int64_t n, int lane,
+                                             uint32_t* of_block) {
+  constexpr int kAtOnce = 8;
+  uint32_t own = 0;
+  for (int first = 0; first < kTileBlocks; first += kAtOnce) {
+    uint32_t bits[kAtOnce];
+    NARROWCAST_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = (first + k) * kWarpSize + lane;
+      bits[k] = i < n ? codec::magnitude_bits(ArrayElement<kType>::load(x[i])) : 0U;
+    }
+    NARROWCAST_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const uint32_t largest = __reduce_max_sync(kAllLanes, bits[k]);
+      own = lane == first + k ? largest : own;
+    }
+  }
+  of_block[lane] = own;
+}
+
+// A thread's words with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^39 elements, as a
+// warp has no more than one of kMostChunks * kChunkWarps parts of all blocks, and a block even of NaN less than 2^9
+// words.
+struct TriedSteps {
+  bool stochastic;
+  float inverses[kTriedSteps];
+  uint32_t words[kTriedSteps] = {};
+  uint32_t largest = 0;  // Of the blocks.
+
+  __device__ __forceinline__ TriedSteps(const StepRange& range, const codec::wire::Rounding& rounding)
+      : stochastic(rounding.stochastic) {
+    NARROWCAST_UNROLL
+    for (int i = 0; i < kTriedSteps; ++i) {
+      inverses[i] = inverse_of(range.tried(i));
+    }
+  }
+
+  // A block of this largest magnitude.
+  __device__ __forceinline__ void count(uint32_t magnitude) {
+    largest = magnitude > largest ? magnitude : largest;
+    NARROWCAST_UNROLL
+    for (int i = 0; i < kTriedSteps; ++i) {
+      words[i] += codec::wire::StepCodes{inverses[i], stochastic}.width(codec::float_of_bits(magnitude));
+    }
+  }
+};
+
+// Adds up what all threads of a block have, and writes it; the largest magnitude in the first round, as in later ones
+// others read it. Once in a kernel.
+__device__ __forceinline__ void send_counts(const TriedSteps& steps, int round, const VariableEncoding& encoding) {
+  __shared__ int64_t words[kChunkWarps][kTriedSteps];
+  __shared__ uint32_t largest[kChunkWarps];
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  NARROWCAST_UNROLL
+  for (int i = 0; i < kTriedSteps; ++i) {
+    const uint32_t of_warp = __reduce_add_sync(kAllLanes, steps.words[i]);
+    if (threadIdx.x % kWarpSize == 0) {
+      words[warp][i] = of_warp;
+    }
+  }
+  const uint32_t largest_of_warp = __reduce_max_sync(kAllLanes, steps.largest);
+  if (threadIdx.x % kWarpSize == 0) {
+    largest[warp] = largest_of_warp;
+  }
+  __syncthreads();
+  const auto i = static_cast<int>(threadIdx.x);
+  if (i < kTriedSteps) {
+    int64_t sum = 0;
+    for (int of = 0; of < kChunkWarps; ++of) {
+      sum += words[of][i];
+    }
+    encoding.search.words[(round * kTriedSteps + i) * encoding.chunks.count + blockIdx.x] = sum;
+  } else if (i == kTriedSteps && round == 0) {
+    uint32_t all = 0;
+    for (const uint32_t of_warp : largest) {
+      all = of_warp > all ? of_warp : all;
+    }
+    encoding.search.of_chunk[blockIdx.x] = all;
+  }
+}
+
+}  // namespace narrowcast::cuda

@@ -1,0 +1,248 @@
+// The bytes and floats of the variable formats' kernels, against the plain codec.
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <string>
+
+#include "ops/codec/variable_width.h"
+#include "tests/ops/cuda/wire/placed_array.h"
+#include "tests/ops/cuda/wire/variable_kernels_on_host.h"
+#include "tests/ops/wire_format/variable_inputs.h"
+
+namespace narrowcast::cuda_on_host {
+namespace {
+
+using codec::wire::Rounding;
+using test::Bytes;
+using test::Floats;
+using test::same_numbers;
+
+// Parts of blocks, whole ones, tiles and more.
+const std::vector<int64_t> kSizes{0, 1, 7, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1000, 1025, 4097, 9001};
+constexpr int64_t kLong = 100003;  // More than kLeastChunk tiles.
+
+// Another one at each call.
+Rounding next_rounding() {
+  static int64_t calls = 0;
+  const Rounding roundings[] = {{}, test::kAtRandom, {}, {true, 77, 3, uint64_t{1} << 40}, {}};
+  return roundings[++calls % 5];
+}
+
+// Where things begin, in bytes, and how a launch goes.
+struct Way {
+  int64_t array = 0;
+  int64_t message = 0;
+  int64_t least_chunk = cuda::kLeastChunk;  // In tiles.
+  Turns turns = Turns::kForward;
+};
+
+// Another one at each call.
+Way next_way() {
+  static int64_t calls = 0;
+  ++calls;
+  return {.array = calls % 3 * 8,
+          .message = calls % 17,
+          .least_chunk = calls % 4 == 0   ? 1
+                         : calls % 4 == 1 ? 3
+                                          : cuda::kLeastChunk,
+          .turns = calls % 2 == 0 ? Turns::kForward : Turns::kBackward};
+}
+
+class CudaVariable : public ::testing::TestWithParam<int> {
+ protected:
+  const int bits_ = GetParam();
+
+  int64_t size_of(int64_t n) const { return codec::wire::variable_layout(bits_, n).bytes; }
+
+  Bytes plain_encode(const Floats& x, const Rounding& rounding) const {
+    const auto n = static_cast<int64_t>(x.size());
+    Bytes bytes(static_cast<size_t>(size_of(n)));
+    codec::wire::encode_variable(bits_, x.data(), n, rounding, bytes.data());
+    return bytes;
+  }
+
+  Floats plain_decode(const Bytes& bytes, int64_t n) const {
+    Floats out(static_cast<size_t>(n));
+    codec::wire::decode_variable(bits_, bytes.data(), n, out.data());
+    return out;
+  }
+
+  template <class T>
+  Bytes encode(cuda::FloatType type, const std::vector<T>& x, const Rounding& rounding, const Way& way) const {
+    const auto n = static_cast<int64_t>(x.size());
+    test::PlacedArray<T> placed(x, way.array);
+    test::PlacedArray<uint8_t> message(size_of(n), way.message);
+    variable_encode({.bits_per_element = bits_,
+                     .type = type,
+                     .x = placed.data(),
+                     .n = n,
+                     .rounding = rounding,
+                     .message = message.data()},
+                    way.least_chunk, way.turns);
+    return message.values();
+  }
+
+  template <class T>
+  std::vector<T> decode(cuda::FloatType type, const Bytes& message, int64_t n, const Way& way) const {
+    test::PlacedArray<uint8_t> placed(message, way.message);
+    test::PlacedArray<T> out(n, way.array);
+    variable_decode({.bits_per_element = bits_, .message = placed.data(), .n = n, .type = type, .out = out.data()},
+                    way.least_chunk, way.turns);
+    return out.values();
+  }
+
+  void expect_encodes(const Floats& x, const Rounding& rounding, const Way& way) const {
+    SCOPED_TRACE(::testing::Message() << x.size() << " elements, chunks of " << way.least_chunk << ", message at "
+                                      << way.message << (rounding.stochastic ? ", at random" : ""));
+    const Bytes expected = plain_encode(x, rounding);
+    ASSERT_EQ(encode(cuda::FloatType::kFloat32, x, rounding, way), expected);
+  }
+
+  void expect_decodes(const Bytes& message, int64_t n, const Way& way) const {
+    SCOPED_TRACE(::testing::Message() << n << " elements, chunks of " << way.least_chunk << ", message at "
+                                      << way.message);
+    ASSERT_TRUE(same_numbers(decode<float>(cuda::FloatType::kFloat32, message, n, way), plain_decode(message, n)));
+  }
+
+  template <class T>
+  void expect_takes(cuda::FloatType type, const Floats& x) const {
+    const std::vector<T> narrow(x.begin(), x.end());
+    const Floats floats(narrow.begin(), narrow.end());
+    const Bytes message = plain_encode(floats, test::kAtRandom);
+    ASSERT_EQ(encode<T>(type, narrow, test::kAtRandom, next_way()), message);
+    const Floats expected = plain_decode(message, static_cast<int64_t>(x.size()));
+    const std::vector<T> rounded(expected.begin(), expected.end());
+    const std::vector<T> decoded = decode<T>(type, message, static_cast<int64_t>(x.size()), next_way());
+    ASSERT_TRUE(same_numbers(Floats(decoded.begin(), decoded.end()), Floats(rounded.begin(), rounded.end())));
+  }
+};
+
+// Each format half of the inputs at each size, and its neighbour the others.
+TEST_P(CudaVariable, GivesTheBytesAndFloatsOfThePlainCodec) {
+  int64_t number = bits_;
+  for (const int64_t n : kSizes) {
+    for (const auto& [name, x] : test::variable_inputs(n)) {
+      if (++number % 2 == 0) continue;
+      SCOPED_TRACE(name);
+      ASSERT_NO_FATAL_FAILURE(expect_encodes(x, next_rounding(), next_way()));
+      ASSERT_NO_FATAL_FAILURE(expect_decodes(plain_encode(x, {}), n, next_way()));
+    }
+  }
+}
+
+TEST_P(CudaVariable, TakesLongArrays) {
+  const auto inputs = test::all_variable_inputs(kLong);
+  for (const int64_t least_chunk : {int64_t{20}, cuda::kLeastChunk}) {
+    const Floats& x = inputs[least_chunk == 20 ? 1 : 0].second;
+    const Way way{.message = 1, .least_chunk = least_chunk};
+    ASSERT_NO_FATAL_FAILURE(expect_encodes(x, least_chunk == 20 ? test::kAtRandom : test::kNearest, way));
+    ASSERT_NO_FATAL_FAILURE(expect_decodes(plain_encode(x, {}), kLong, way));
+  }
+}
+
+TEST_P(CudaVariable, WritesAndReadsAtAnyAddress) {
+  const Floats x = test::all_variable_inputs(1321)[1].second;
+  const Bytes message = plain_encode(x, {});
+  for (int64_t shift = 0; shift < 16; ++shift) {
+    const Way way{.array = shift * 4,
+                  .message = shift,
+                  .least_chunk = 1,
+                  .turns = shift % 3 == 0 ? Turns::kBackward : Turns::kForward};
+    ASSERT_NO_FATAL_FAILURE(expect_encodes(x, {}, way));
+    ASSERT_NO_FATAL_FAILURE(expect_decodes(message, 1321, way));
+  }
+}
+
+TEST_P(CudaVariable, TakesTheOtherElementTypes) {
+  for (const auto& [name, x] : test::variable_inputs(1057)) {
+    SCOPED_TRACE(name);
+    ASSERT_NO_FATAL_FAILURE(expect_takes<double>(cuda::FloatType::kFloat64, x));
+    ASSERT_NO_FATAL_FAILURE(expect_takes<c10::BFloat16>(cuda::FloatType::kBfloat16, x));
+    ASSERT_NO_FATAL_FAILURE(expect_takes<c10::Half>(cuda::FloatType::kFloat16, x));
+  }
+}
+
+// Wherever it is: in any lane, warp, tile and chunk.
+TEST_P(CudaVariable, MakesNanOfAMessageWithWhatIsNoNumber) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kTooGreat = 0x1.FF0002p127F;
+  const float bad[] = {std::nanf(""), kInf, -kInf, kTooGreat, -kTooGreat};
+  constexpr size_t kSize = 5000;
+  for (size_t at = 0; at < kSize; at += test::kSanitized ? 997 : 197) {
+    Floats x(kSize, 0.25F);
+    x[at] = bad[at % 5];
+    Bytes expected(static_cast<size_t>(size_of(kSize)), 0);
+    expected[0] = 0xC0;
+    expected[1] = 0x7F;
+    ASSERT_EQ(encode(cuda::FloatType::kFloat32, x, next_rounding(), next_way()), expected);
+  }
+}
+
+// Bytes that no encoder wrote; and widths that reach the message's end early, at it, and behind it.
+TEST_P(CudaVariable, ReadsAnyBytes) {
+  std::mt19937 engine(5);
+  for (const int64_t n : {1, 40, 1024, 3001, 9000}) {
+    for (int turn = 0; turn < 8; ++turn) {
+      Bytes message(static_cast<size_t>(size_of(n)));
+      for (uint8_t& byte : message) byte = static_cast<uint8_t>(engine());
+      const int64_t first_word = codec::wire::variable_layout(bits_, n).first_word;
+      for (int64_t i = codec::wire::kStepBytes; i < first_word && turn < 6; ++i) {
+        const int of_block = turn == 5 ? bits_ - 2 : turn * 2;  // Most widths, less one.
+        message[static_cast<size_t>(i)] =
+            static_cast<uint8_t>(i % 50 == 0 ? message[static_cast<size_t>(i)] : of_block * 17);
+      }
+      ASSERT_NO_FATAL_FAILURE(expect_decodes(message, n, next_way()));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaVariable, ::testing::Values(6, 5, 4, 3),
+                         [](const auto& info) { return "var" + std::to_string(info.param); });
+
+TEST(CudaVariableChunks, HaveAllTiles) {
+  for (const int64_t n : {int64_t{1}, int64_t{1024}, int64_t{1} << 16, (int64_t{1} << 16) + 1, (int64_t{1} << 25) + 7,
+                          (int64_t{1} << 40) + 1025}) {
+    SCOPED_TRACE(n);
+    const cuda::VariableChunks chunks = cuda::variable_chunks(n);
+    EXPECT_EQ(chunks.tiles, (n + 1023) / 1024);
+    EXPECT_LE(chunks.count, cuda::kMostChunks);
+    EXPECT_EQ(chunks.end(chunks.count - 1), chunks.tiles);
+    EXPECT_LT(chunks.begin(chunks.count - 1), chunks.tiles);
+  }
+}
+
+// Wherever the first step that fits is, a search ends with it.
+TEST(CudaVariableSearch, FindsEveryStep) {
+  for (uint32_t least = codec::wire::kLeastStep; least <= codec::wire::kGreatestStep; ++least) {
+    cuda::StepRange range{codec::wire::kLeastStep, codec::wire::kGreatestStep};
+    for (int round = 0; round < cuda::kSearchRounds; ++round) {
+      int unfit = 0;
+      for (int i = 0; i < cuda::kTriedSteps; ++i) unfit += range.tried(i) < least ? 1 : 0;
+      range = range.narrowed(unfit);
+    }
+    ASSERT_EQ(range.low, least);
+    ASSERT_EQ(range.high, least);
+  }
+}
+
+// Launches check it before: a kernel must not go on as if nothing were to be done.
+TEST(CudaVariableKernels, FailForAnUnknownElementType) {
+  constexpr auto kUnknown = static_cast<cuda::FloatType>(4);
+  Bytes message(36);
+  float array = 0;
+  EXPECT_THROW(
+      variable_encode({.bits_per_element = 5, .type = kUnknown, .x = &array, .n = 1, .message = message.data()}, 1,
+                      Turns::kForward),
+      std::invalid_argument);
+  EXPECT_THROW(
+      variable_decode({.bits_per_element = 5, .message = message.data(), .n = 1, .type = kUnknown, .out = &array}, 1,
+                      Turns::kForward),
+      std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace narrowcast::cuda_on_host
