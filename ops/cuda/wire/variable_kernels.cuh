@@ -1,6 +1,6 @@
-// The kernels of variable_kernels.h. An encoder measures the blocks, searches the step (variable_search.cuh) and then
-// knows all widths; a decoder reads them. Of these both make the offsets of words, chunk by chunk; and then warps write
-// or read the codes, a tile each.
+// The kernels of variable_kernels.h, templates so that several files can have them. An encoder measures the blocks,
+// searches the step (variable_search.cuh) and then knows all widths; a decoder reads them. Of these both make the
+// offsets of words, chunk by chunk; and then warps write or read the codes, a tile each.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +23,22 @@ inline constexpr int kTileWarps = 4;
 inline constexpr int kTileThreads = kTileWarps * kWarpSize;
 
 // The largest magnitude of each block. A warp per tile.
-__global__ void __launch_bounds__(kTileThreads)
-    variable_measure_kernel(const __grid_constant__ VariableEncoding encoding) {
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) variable_measure_kernel(const __grid_constant__ VariableEncoding encoding) {
   const auto lane = static_cast<int>(threadIdx.x % kWarpSize);
   const int64_t tile = int64_t{blockIdx.x} * kTileWarps + threadIdx.x / kWarpSize;
   if (tile >= encoding.chunks.tiles) {
     return;
   }
-  const int64_t first = tile * kShardGrain;
   visit_float_type(encoding.arguments.type, [&](auto type) {
-    constexpr FloatType kType = decltype(type)::value;
-    const auto* const x = static_cast<const typename ArrayElement<kType>::Storage*>(encoding.arguments.x);
-    measure_tile<kType>(x + first, encoding.arguments.n - first, lane, encoding.search.of_block + tile * kTileBlocks);
+    const TileSource<decltype(type)::value> source(encoding.arguments, tile, lane);
+    measure_tile(source, encoding.search.of_block + tile * kTileBlocks);
   });
 }
 
 // A round of the search. A block of threads per chunk.
-__global__ void __launch_bounds__(kChunkThreads)
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
     variable_search_kernel(const __grid_constant__ VariableEncoding encoding, const int round) {
   const StepRange range = range_before(encoding, round);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -88,8 +87,8 @@ __device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const 
 }
 
 // The step and the widths of a message that is written. A block of threads per chunk.
-__global__ void __launch_bounds__(kChunkThreads)
-    variable_widths_kernel(const __grid_constant__ VariableEncoding encoding) {
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) variable_widths_kernel(const __grid_constant__ VariableEncoding encoding) {
   const uint32_t found = range_before(encoding, kSearchRounds).high;
   const bool is_nan = largest_of_all(encoding) > codec::wire::kGreatestMagnitudeBits;
   const uint32_t step = is_nan ? codec::wire::kNanScale : found;
@@ -111,17 +110,22 @@ __global__ void __launch_bounds__(kChunkThreads)
   });
 }
 
-// Reads the widths of a message. A block of threads per chunk.
-__global__ void __launch_bounds__(kChunkThreads)
-    variable_offsets_kernel(const __grid_constant__ VariableDecoding decoding) {
-  place_chunk(decoding.chunks, decoding.offsets, [&](int64_t tile, bool exists) {
+// Reads the widths of all ranks' messages. A row of blocks of threads per message, and of each one per chunk.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    variable_offsets_kernel(const __grid_constant__ VariableAveraging averaging) {
+  if (blockIdx.y == averaging.arguments.parts.own_rank) {
+    return;  // It has no message.
+  }
+  const uint8_t* const message = averaging.arguments.parts.message(blockIdx.y);
+  place_chunk(averaging.chunks, averaging.offsets.of(blockIdx.y), [&](int64_t tile, bool exists) {
     const int64_t block = tile * kTileBlocks + threadIdx.x % kWarpSize;
-    return width_at(decoding.arguments.message, block, exists ? decoding.layout.blocks : 0);
+    return width_at(message, block, exists ? averaging.layout.blocks : 0);
   });
 }
 
-// Where chunks begin, from the words that they have. One warp.
-__global__ void __launch_bounds__(kWarpSize) variable_chunks_kernel(const WordOffsets offsets, const int64_t chunks) {
+// Where a message's chunks begin, from the words that they have. All of a warp call it.
+__device__ __forceinline__ void place_chunks(const WordOffsets& offsets, int64_t chunks) {
   const auto lane = static_cast<int>(threadIdx.x);
   const int64_t each = (chunks + kWarpSize - 1) / kWarpSize;
   const int64_t begin = lane * each < chunks ? lane * each : chunks;
@@ -141,30 +145,50 @@ __global__ void __launch_bounds__(kWarpSize) variable_chunks_kernel(const WordOf
   }
 }
 
+// Of the message that is written. One warp.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) variable_chunks_kernel(const __grid_constant__ VariableEncoding encoding) {
+  place_chunks(encoding.offsets, encoding.chunks.count);
+}
+
+// Of all ranks' messages. A warp per message.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    variable_rank_chunks_kernel(const __grid_constant__ VariableAveraging averaging) {
+  if (blockIdx.y != averaging.arguments.parts.own_rank) {
+    place_chunks(averaging.offsets.of(blockIdx.y), averaging.chunks.count);
+  }
+}
+
+// A message's step.
+struct Step {
+  float value;
+  float inverse;
+};
+
 // The words of a tile, to a buffer.
 template <FloatType kType>
-__device__ __forceinline__ void encode_tile(const VariableEncoding& encoding, const VariableTile& tile,
+__device__ __forceinline__ void encode_tile(const VariableEncoding& encoding, const VariableTile& tile, Step step,
                                             uint32_t* words) {
   constexpr int kAtOnce = 8;
   const codec::wire::Rounding rounding = encoding.arguments.rounding.at(tile.first);
-  const codec::wire::StepCodes codes{inverse_of(step_of(encoding.arguments.message)), rounding.stochastic};
-  const auto* const x = static_cast<const typename ArrayElement<kType>::Storage*>(encoding.arguments.x) + tile.first;
+  const TileSource<kType> source(encoding.arguments, tile.first / kShardGrain, tile.lane);
   for (int first = 0; first < kTileBlocks; first += kAtOnce) {
     float values[kAtOnce];
     NARROWCAST_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
-      const int i = (first + k) * kWarpSize + tile.lane;
-      values[k] = i < tile.n ? ArrayElement<kType>::load(x[i]) : 0.0F;
+      values[k] = source.at(first + k);
     }
     for_blocks<kAtOnce>(tile, first, [&](int k, uint32_t width, uint32_t word) {
-      if (width == 0) {
-        return;
+      int32_t code = 0;
+      if (width > 0) {
+        const float y = values[k] * step.inverse;
+        const int i = (first + k) * kWarpSize + tile.lane;
+        code = rounding.stochastic ? codec::wire::variable_code(y, random_word_of(rounding, i))
+                                   : codec::wire::variable_code(y);
+        put_planes(code, width, tile.lane, words + word);
       }
-      const int i = (first + k) * kWarpSize + tile.lane;
-      const float y = values[k] * codes.inverse;
-      const int32_t code = rounding.stochastic ? codec::wire::variable_code(y, random_word_of(rounding, i))
-                                               : codec::wire::variable_code(y);
-      put_planes(code, width, tile.lane, words + word);
+      source.keep_lacking(first + k, values[k], step.value * static_cast<float>(code));
     });
   }
 }
@@ -178,10 +202,12 @@ __device__ __forceinline__ void clear(uint8_t* begin, int64_t bytes) {
 }
 
 // The codes of a message whose widths are known, and all behind them. A warp per tile.
-__global__ void __launch_bounds__(kTileThreads)
-    variable_encode_kernel(const __grid_constant__ VariableEncoding encoding) {
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_constant__ VariableEncoding encoding) {
   __shared__ WordBuffer buffers[kTileWarps];
   uint8_t* const message = encoding.arguments.message;
+  // First, as the division is a call, over which little can stay in registers.
+  const Step step{codec::wire::scale_value(step_of(message)), inverse_of(step_of(message))};
   uint8_t* const codes = message + encoding.layout.first_word;
   const int64_t written = encoding.offsets.of_chunk[encoding.chunks.count] * codec::wire::kWordBytes;
   clear(codes + written, encoding.layout.bytes - encoding.layout.first_word - written);
@@ -191,85 +217,154 @@ __global__ void __launch_bounds__(kTileThreads)
   }
   WordBuffer& buffer = buffers[threadIdx.x / kWarpSize];
   visit_float_type(encoding.arguments.type, [&](auto type) {
-    encode_tile<decltype(type)::value>(encoding, tile, reinterpret_cast<uint32_t*>(buffer.bytes()));
+    encode_tile<decltype(type)::value>(encoding, tile, step, reinterpret_cast<uint32_t*>(buffer.bytes()));
   });
   __syncwarp();
   send_words(buffer.bytes(), tile.words() * static_cast<int>(codec::wire::kWordBytes), tile.lane,
              codes + tile.first_word * codec::wire::kWordBytes);
 }
 
-// The elements of a tile, of whose words the message has the first `readable`, at words[phase]. A block that ends
-// behind them is NaN, and so are all behind it: where the message ends before the tile, `readable` is -1.
-template <FloatType kType>
-__device__ __forceinline__ void decode_tile(const VariableDecoding& decoding, const VariableTile& tile,
-                                            const uint8_t* words, int phase, int readable) {
-  using Element = ArrayElement<kType>;
-  constexpr int kAtOnce = 8;
-  const float step = codec::wire::scale_value(step_of(decoding.arguments.message));
-  auto* const out = static_cast<typename Element::Storage*>(decoding.arguments.out) + tile.first;
-  for (int first = 0; first < kTileBlocks; first += kAtOnce) {
-    for_blocks<kAtOnce>(tile, first, [&](int k, uint32_t width, uint32_t word) {
-      const bool is_whole = static_cast<int>(word + width) <= readable;
-      const bool has_word = is_whole && static_cast<uint32_t>(tile.lane) < width;
-      const int offset = phase + static_cast<int>(word + tile.lane) * static_cast<int>(codec::wire::kWordBytes);
-      const uint32_t own = has_word ? UnalignedWords<1>(words, offset).at[0] : 0U;
-      const int32_t code = code_of_planes(own, width, tile.lane);
-      const int i = (first + k) * kWarpSize + tile.lane;
-      if (i < tile.n) {
-        out[i] =
-            Element::store(is_whole ? step * static_cast<float>(code) : codec::float_of_bits(codec::kQuietNanBits));
-      }
-    });
-  }
-}
+// What the lane has of a tile: an element of each block.
+struct TileSums {
+  float at[kTileBlocks];
+};
 
-// A message whose words' offsets are known. A warp per tile.
-__global__ void __launch_bounds__(kTileThreads)
-    variable_decode_kernel(const __grid_constant__ VariableDecoding decoding) {
-  __shared__ WordBuffer buffers[kTileWarps];
-  const uint8_t* const message = decoding.arguments.message;
-  const VariableTile tile(message, decoding.arguments.n, decoding.layout.blocks, decoding.chunks, decoding.offsets);
-  if (tile.n == 0) {
-    return;
-  }
-  const int words = tile.words();
-  const int64_t left = decoding.layout.words - tile.first_word;
-  const auto readable = static_cast<int>(left < 0 ? -1 : left < words ? left : words);
-  const int bytes = readable > 0 ? readable * static_cast<int>(codec::wire::kWordBytes) : 0;
-  const int64_t first_byte = bytes > 0 ? tile.first_word * codec::wire::kWordBytes : 0;
-  uint8_t* const buffer = buffers[threadIdx.x / kWarpSize].bytes();
-  const IncomingBytes<kMostTileBytes> incoming(message + decoding.layout.first_word + first_byte, bytes, tile.lane,
-                                               buffer);
-  incoming.wait();
-  __syncwarp();
-  visit_float_type(decoding.arguments.type, [&](auto type) {
-    decode_tile<decltype(type)::value>(decoding, tile, buffer, incoming.lie.phase, readable);
+// sums += the elements of a tile, of whose words the message has the first `readable`, at words[phase]. A block that
+// ends behind them is NaN, and so are all behind it: where the message ends before the tile, `readable` is -1.
+__device__ __forceinline__ void add_tile(const VariableTile& tile, const uint8_t* words, int phase, int readable,
+                                         float step, TileSums& sums) {
+  for_blocks<kTileBlocks>(tile, 0, [&](int k, uint32_t width, uint32_t word) {
+    const bool is_whole = static_cast<int>(word + width) <= readable;
+    const bool has_word = is_whole && static_cast<uint32_t>(tile.lane) < width;
+    const int offset = phase + static_cast<int>(word + tile.lane) * static_cast<int>(codec::wire::kWordBytes);
+    const uint32_t own = has_word ? UnalignedWords<1>(words, offset).at[0] : 0U;
+    const int32_t code = code_of_planes(own, width, tile.lane);
+    sums.at[k] += is_whole ? step * static_cast<float>(code) : codec::float_of_bits(codec::kQuietNanBits);
   });
 }
 
-// Grids of blocks of threads.
-inline int64_t tile_blocks(const VariableChunks& chunks) { return (chunks.tiles + kTileWarps - 1) / kTileWarps; }
-
-// The launches of a message that is written, in order: calls launch(name, blocks, threads, kernel, arguments...).
-template <class Launch>
-void launch_encoding(const VariableEncoding& encoding, const Launch& launch) {
-  const VariableChunks& chunks = encoding.chunks;
-  launch("variable_measure_kernel", tile_blocks(chunks), kTileThreads, &variable_measure_kernel, encoding);
-  for (int round = 0; round < kSearchRounds; ++round) {
-    launch("variable_search_kernel", chunks.count, kChunkThreads, &variable_search_kernel, encoding, round);
-  }
-  launch("variable_widths_kernel", chunks.count, kChunkThreads, &variable_widths_kernel, encoding);
-  launch("variable_chunks_kernel", int64_t{1}, kWarpSize, &variable_chunks_kernel, encoding.offsets, chunks.count);
-  launch("variable_encode_kernel", tile_blocks(chunks), kTileThreads, &variable_encode_kernel, encoding);
+// sums += what a rank's message says of the calling warp's tile.
+__device__ __forceinline__ void add_message(const VariableAveraging& averaging, int64_t rank, WordBuffer& buffer,
+                                            TileSums& sums) {
+  const codec::wire::VariableLayout& layout = averaging.layout;
+  const uint8_t* const message = averaging.arguments.parts.message(rank);
+  const VariableTile tile(message, averaging.arguments.parts.n, layout.blocks, averaging.chunks,
+                          averaging.offsets.of(rank));
+  const int words = tile.words();
+  const int64_t left = layout.words - tile.first_word;
+  const auto readable = static_cast<int>(left < 0 ? -1 : left < words ? left : words);
+  const int bytes = readable > 0 ? readable * static_cast<int>(codec::wire::kWordBytes) : 0;
+  const int64_t first_byte = bytes > 0 ? tile.first_word * codec::wire::kWordBytes : 0;
+  __syncwarp();  // Nobody reads the buffer any more.
+  const IncomingBytes<kMostTileBytes> incoming(message + layout.first_word + first_byte, bytes, tile.lane,
+                                               buffer.bytes());
+  incoming.wait();
+  __syncwarp();
+  add_tile(tile, buffer.bytes(), incoming.lie.phase, readable, codec::wire::scale_value(step_of(message)), sums);
 }
 
-// Those of one that is read.
+// sums += the calling rank's own part and its residual, which becomes 0. `n` elements of the tile exist.
+template <FloatType kType>
+__device__ __forceinline__ void add_own(const VariableAverageArguments& arguments, int64_t tile, int n,
+                                        TileSums& sums) {
+  using Element = ArrayElement<kType>;
+  const auto* const own =
+      static_cast<const typename Element::Storage*>(arguments.parts.own) + arguments.own_places.element(tile);
+  float* const residual =
+      arguments.parts.own_residual == nullptr ? nullptr : arguments.parts.own_residual + tile * kShardGrain;
+  NARROWCAST_UNROLL
+  for (int k = 0; k < kTileBlocks; ++k) {
+    const int i = k * kWarpSize + static_cast<int>(threadIdx.x % kWarpSize);
+    if (i >= n) {
+      continue;
+    }
+    float value = Element::load(own[i]);
+    if (residual != nullptr) {
+      value += residual[i];
+      residual[i] = 0;
+    }
+    sums.at[k] += value;
+  }
+}
+
+// Writes the sums over the number of ranks.
+template <FloatType kType>
+__device__ __forceinline__ void store_means(const VariableAverageArguments& arguments, int64_t tile, int n,
+                                            const TileSums& sums) {
+  using Element = ArrayElement<kType>;
+  auto* const mean = static_cast<typename Element::Storage*>(arguments.mean) + arguments.mean_places.element(tile);
+  const auto ranks = static_cast<float>(arguments.parts.ranks);
+  NARROWCAST_UNROLL
+  for (int k = 0; k < kTileBlocks; ++k) {
+    const int i = k * kWarpSize + static_cast<int>(threadIdx.x % kWarpSize);
+    if (i < n) {
+      mean[i] = Element::store(sums.at[k] / ranks);
+    }
+  }
+}
+
+// The mean of what all ranks sent, in messages whose words' offsets are known. A warp per tile.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    variable_average_kernel(const __grid_constant__ VariableAveraging averaging) {
+  __shared__ WordBuffer buffers[kTileWarps];
+  const VariableAverageArguments& arguments = averaging.arguments;
+  const int64_t tile = int64_t{blockIdx.x} * kTileWarps + threadIdx.x / kWarpSize;
+  if (tile >= averaging.chunks.tiles) {
+    return;
+  }
+  const int64_t behind = arguments.parts.n - tile * kShardGrain;
+  const auto n = static_cast<int>(behind < kShardGrain ? behind : kShardGrain);
+  TileSums sums;
+  NARROWCAST_UNROLL
+  for (int k = 0; k < kTileBlocks; ++k) {
+    sums.at[k] = -0.0F;  // The number that changes no other, not even -0, when it is added.
+  }
+  for (int64_t rank = 0; rank < arguments.parts.ranks; ++rank) {
+    if (rank == arguments.parts.own_rank) {
+      visit_float_type(arguments.parts.type,
+                       [&](auto type) { add_own<decltype(type)::value>(arguments, tile, n, sums); });
+    } else {
+      add_message(averaging, rank, buffers[threadIdx.x / kWarpSize], sums);
+    }
+  }
+  visit_float_type(arguments.type, [&](auto type) { store_means<decltype(type)::value>(arguments, tile, n, sums); });
+}
+
+// What launches are given: rows of so many blocks of threads.
+struct LaunchGrid {
+  int64_t blocks;
+  int64_t rows;
+  int threads;
+};
+
+inline LaunchGrid grid_of_tiles(const VariableChunks& chunks) {
+  return {(chunks.tiles + kTileWarps - 1) / kTileWarps, 1, kTileThreads};
+}
+
+// The launches of a message that is written, in order: calls launch(name, grid, kernel, arguments...).
 template <class Launch>
-void launch_decoding(const VariableDecoding& decoding, const Launch& launch) {
-  const VariableChunks& chunks = decoding.chunks;
-  launch("variable_offsets_kernel", chunks.count, kChunkThreads, &variable_offsets_kernel, decoding);
-  launch("variable_chunks_kernel", int64_t{1}, kWarpSize, &variable_chunks_kernel, decoding.offsets, chunks.count);
-  launch("variable_decode_kernel", tile_blocks(chunks), kTileThreads, &variable_decode_kernel, decoding);
+void launch_encoding(const VariableEncoding& encoding, const Launch& launch) {
+  const LaunchGrid tiles = grid_of_tiles(encoding.chunks);
+  const LaunchGrid chunks{encoding.chunks.count, 1, kChunkThreads};
+  launch("variable_measure_kernel", tiles, &variable_measure_kernel<kTileThreads>, encoding);
+  for (int round = 0; round < kSearchRounds; ++round) {
+    launch("variable_search_kernel", chunks, &variable_search_kernel<kChunkThreads>, encoding, round);
+  }
+  launch("variable_widths_kernel", chunks, &variable_widths_kernel<kChunkThreads>, encoding);
+  launch("variable_chunks_kernel", LaunchGrid{1, 1, kWarpSize}, &variable_chunks_kernel<kWarpSize>, encoding);
+  launch("variable_encode_kernel", tiles, &variable_encode_kernel<kTileThreads>, encoding);
+}
+
+// Those of a mean.
+template <class Launch>
+void launch_averaging(const VariableAveraging& averaging, const Launch& launch) {
+  const int64_t ranks = averaging.arguments.parts.ranks;
+  launch("variable_offsets_kernel", LaunchGrid{averaging.chunks.count, ranks, kChunkThreads},
+         &variable_offsets_kernel<kChunkThreads>, averaging);
+  launch("variable_rank_chunks_kernel", LaunchGrid{1, ranks, kWarpSize}, &variable_rank_chunks_kernel<kWarpSize>,
+         averaging);
+  launch("variable_average_kernel", grid_of_tiles(averaging.chunks), &variable_average_kernel<kTileThreads>, averaging);
 }
 
 }  // namespace narrowcast::cuda

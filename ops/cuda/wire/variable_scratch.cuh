@@ -111,11 +111,23 @@ struct VariableEncoding {
   StepSearch search;
 };
 
-struct VariableDecoding {
-  VariableDecodeArguments arguments;
+// Of all ranks' messages.
+struct RankOffsets {
+  int64_t* first;
+  int64_t chunks;
+  int64_t tiles;
+
+  NARROWCAST_HOST_DEVICE int64_t stride() const { return chunks + 1 + tiles; }
+  NARROWCAST_HOST_DEVICE WordOffsets of(int64_t rank) const {
+    return {first + rank * stride(), first + rank * stride() + chunks + 1};
+  }
+};
+
+struct VariableAveraging {
+  VariableAverageArguments arguments;
   codec::wire::VariableLayout layout;
   VariableChunks chunks;
-  WordOffsets offsets;
+  RankOffsets offsets;
 };
 
 inline VariableEncoding encoding_of(const VariableEncodeArguments& arguments, const VariableChunks& chunks) {
@@ -125,9 +137,11 @@ inline VariableEncoding encoding_of(const VariableEncodeArguments& arguments, co
           scratch.take_search(chunks)};
 }
 
-inline VariableDecoding decoding_of(const VariableDecodeArguments& arguments, const VariableChunks& chunks) {
-  return {arguments, codec::wire::variable_layout(arguments.bits_per_element, arguments.n), chunks,
-          ScratchParts(arguments.scratch).take_offsets(chunks)};
+inline VariableAveraging averaging_of(const VariableAverageArguments& arguments, const VariableChunks& chunks) {
+  return {arguments,
+          codec::wire::variable_layout(arguments.bits_per_element, arguments.parts.n),
+          chunks,
+          {static_cast<int64_t*>(arguments.scratch), chunks.count, chunks.tiles}};
 }
 
 inline int64_t encode_scratch(const VariableChunks& chunks) {
@@ -137,10 +151,8 @@ inline int64_t encode_scratch(const VariableChunks& chunks) {
   return counted.bytes();
 }
 
-inline int64_t decode_scratch(const VariableChunks& chunks) {
-  ScratchParts counted(nullptr);
-  counted.take_offsets(chunks);
-  return counted.bytes();
+inline int64_t average_scratch(const VariableChunks& chunks, int64_t ranks) {
+  return ranks * RankOffsets{nullptr, chunks.count, chunks.tiles}.stride() * static_cast<int64_t>(sizeof(int64_t));
 }
 
 }  // namespace narrowcast::cuda

@@ -77,26 +77,59 @@ __device__ __forceinline__ StepRange range_before(const VariableEncoding& encodi
   return range.narrowed(static_cast<int>(__reduce_add_sync(kAllLanes, is_unfit ? 1U : 0U)));
 }
 
-// Writes the largest magnitudes of the blocks of a warp's tile, n elements from `x` on; 0 behind the last one.
+// A tile of what is written, n elements; the lane has one of each block.
 template <FloatType kType>
-__device__ __forceinline__ void measure_tile(const typename ArrayElement<kType>::Storage* x, int64_t n, int lane,
-                                             uint32_t* of_block) {
+struct TileSource {
+  const typename ArrayElement<kType>::Storage* x;
+  float* residual;  // Or null.
+  int n;
+  int lane;
+
+  __device__ __forceinline__ TileSource(const VariableEncodeArguments& arguments, int64_t tile, int of_lane)
+      : x(static_cast<const typename ArrayElement<kType>::Storage*>(arguments.x) + arguments.places.element(tile)),
+        residual(arguments.residual == nullptr ? nullptr : arguments.residual + tile * kShardGrain),
+        n(static_cast<int>(arguments.n - tile * kShardGrain < kShardGrain ? arguments.n - tile * kShardGrain
+                                                                          : kShardGrain)),
+        lane(of_lane) {}
+
+  // The lane's element of a block; 0 behind the last one.
+  __device__ __forceinline__ float at(int block) const {
+    const int i = block * kWarpSize + lane;
+    if (i >= n) {
+      return 0;
+    }
+    const float value = ArrayElement<kType>::load(x[i]);
+    return residual == nullptr ? value : value + residual[i];
+  }
+
+  // Replaces its residual, where there is any, by what `received` lacks of it, unless that is not finite.
+  __device__ __forceinline__ void keep_lacking(int block, float value, float received) const {
+    const int i = block * kWarpSize + lane;
+    const float lacking = value - received;
+    if (residual != nullptr && i < n && codec::magnitude_bits(lacking) < codec::kInfBits) {
+      residual[i] = lacking;
+    }
+  }
+};
+
+// Writes the largest magnitudes of a tile's blocks; 0 behind the last one.
+template <FloatType kType>
+__device__ __forceinline__ void measure_tile(const TileSource<kType>& source, uint32_t* of_block) {
   constexpr int kAtOnce = 8;
   uint32_t own = 0;
   for (int first = 0; first < kTileBlocks; first += kAtOnce) {
     uint32_t bits[kAtOnce];
     NARROWCAST_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
-      const int i = (first + k) * kWarpSize + lane;
-      bits[k] = i < n ? codec::magnitude_bits(ArrayElement<kType>::load(x[i])) : 0U;
+      bits[k] = codec::magnitude_bits(source.at(first + k));
     }
     NARROWCAST_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
       const uint32_t largest = __reduce_max_sync(kAllLanes, bits[k]);
-      own = lane == first + k ? largest : own;
+      own = source.lane == first + k ? largest : own;
     }
   }
-  of_block[lane] = own;
+  of_block[source.lane] = own;
 }
 
 // A thread's words with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^39 elements, as a

@@ -39,14 +39,13 @@ void encode_variable(WireFormat format, const EncodeArguments& arguments, at::De
 }
 
 void decode_variable(WireFormat format, const DecodeArguments& arguments, at::Device device) {
-  const at::Tensor scratch = scratch_on(device, variable_decode_scratch(arguments.n));
-  variable_decode({.bits_per_element = bits_of(format),
-                   .message = arguments.message,
-                   .n = arguments.n,
-                   .type = arguments.type,
-                   .out = arguments.out,
-                   .scratch = scratch.mutable_data_ptr()},
-                  c10::cuda::getCurrentCUDAStream());
+  const at::Tensor scratch = scratch_on(device, variable_average_scratch(arguments.n, 1));
+  variable_average({.bits_per_element = bits_of(format),
+                    .parts = only_message(arguments.message, arguments.n),
+                    .type = arguments.type,
+                    .mean = arguments.out,
+                    .scratch = scratch.mutable_data_ptr()},
+                   c10::cuda::getCurrentCUDAStream());
 }
 
 at::Tensor encode(const at::Tensor& x, std::string_view format_name, std::optional<int64_t> seed, int64_t step,

@@ -95,7 +95,7 @@ bool measure_all() {
   const Buffers b(absl::GetFlag(FLAGS_mebibytes) << 20);
   bool met = true;
   for (const WireFormat format : kWireFormats) {
-    if (codec::wire::is_variable(format)) continue;  // A GPU has no kernels for them.
+    if (codec::wire::is_variable(format)) continue;  // wire_kernels.h has none for them.
     const std::string name(to_string(format));
     met = measure(name, kernels_of(b, format)) && met;
     for (const Average& average : kAverages) {  // One after the other: their messages share a buffer.

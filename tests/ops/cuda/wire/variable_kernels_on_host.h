@@ -10,10 +10,11 @@
 
 namespace narrowcast::cuda_on_host {
 
-// What launches a kernel, as launch_encoding and launch_decoding want it.
+// What launches a kernel, as launch_encoding and launch_averaging want it.
 inline auto launch_in(Turns turns) {
-  return [turns](const char*, int64_t blocks, int threads, auto* kernel, const auto&... arguments) {
-    run_kernel({.blocks = blocks, .threads = threads, .turns = turns}, [&] { kernel(arguments...); });
+  return [turns](const char*, const cuda::LaunchGrid& grid, auto* kernel, const auto&... arguments) {
+    run_kernel({.blocks = grid.blocks, .rows = grid.rows, .threads = grid.threads, .turns = turns},
+               [&] { kernel(arguments...); });
   };
 }
 
@@ -26,12 +27,12 @@ inline void variable_encode(cuda::VariableEncodeArguments arguments, int64_t lea
   scratch.values();  // Looks at what is around them.
 }
 
-inline void variable_decode(cuda::VariableDecodeArguments arguments, int64_t least_chunk, Turns turns) {
-  if (arguments.n == 0) return;
-  const cuda::VariableChunks chunks = cuda::variable_chunks(arguments.n, least_chunk);
-  test::PlacedArray<uint8_t> scratch(cuda::decode_scratch(chunks), 0);
+inline void variable_average(cuda::VariableAverageArguments arguments, int64_t least_chunk, Turns turns) {
+  if (arguments.parts.n == 0) return;
+  const cuda::VariableChunks chunks = cuda::variable_chunks(arguments.parts.n, least_chunk);
+  test::PlacedArray<uint8_t> scratch(cuda::average_scratch(chunks, arguments.parts.ranks), 0);
   arguments.scratch = scratch.data();
-  cuda::launch_decoding(cuda::decoding_of(arguments, chunks), launch_in(turns));
+  cuda::launch_averaging(cuda::averaging_of(arguments, chunks), launch_in(turns));
   scratch.values();
 }
 

@@ -90,8 +90,9 @@ class CudaVariable : public ::testing::TestWithParam<int> {
   std::vector<T> decode(cuda::FloatType type, const Bytes& message, int64_t n, const Way& way) const {
     test::PlacedArray<uint8_t> placed(message, way.message);
     test::PlacedArray<T> out(n, way.array);
-    variable_decode({.bits_per_element = bits_, .message = placed.data(), .n = n, .type = type, .out = out.data()},
-                    way.least_chunk, way.turns);
+    variable_average(
+        {.bits_per_element = bits_, .parts = cuda::only_message(placed.data(), n), .type = type, .mean = out.data()},
+        way.least_chunk, way.turns);
     return out.values();
   }
 
@@ -239,8 +240,9 @@ TEST(CudaVariableKernels, FailForAnUnknownElementType) {
                       Turns::kForward),
       std::invalid_argument);
   EXPECT_THROW(
-      variable_decode({.bits_per_element = 5, .message = message.data(), .n = 1, .type = kUnknown, .out = &array}, 1,
-                      Turns::kForward),
+      variable_average(
+          {.bits_per_element = 5, .parts = cuda::only_message(message.data(), 1), .type = kUnknown, .mean = &array}, 1,
+          Turns::kForward),
       std::invalid_argument);
 }
 
