@@ -100,9 +100,8 @@ struct HopErrors {
 // `sum_over_ranks`. So they do for what a node sends, at most N / W times the sum of all ranks' magnitudes.
 //
 // Each segment of the layout, in the order in which the array travels (collectives::ElementOrder), goes its own route
-// between nodes; with one node nothing is lost. Where the route depends
-// on a link that the options do not give, two hops; in a variable format, the greater of one route's messages and the
-// other's.
+// between nodes; with one node nothing is lost. Where the route depends on a link that the options do not give, two
+// hops; in a variable format, the greater of one route's messages and the other's.
 HopErrors wire_error(const SentFormat& sent_format, const at::Tensor& magnitudes, const node::NodeLayout& layout,
                      const SumOverRanks& sum_over_ranks = {});
 
