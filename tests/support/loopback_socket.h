@@ -20,8 +20,10 @@ inline network::ListeningSocket loopback_socket(const std::string& address = "12
   return network::ListeningSocket::listen_at({*network::find_addresses(address, error), 0}, error).value();
 }
 
-// A port of 127.0.0.1 at which nobody listens just now.
-inline int64_t free_port() { return loopback_socket().port(); }
+// A port of 127.0.0.1 at which nobody listens, and which neither a test nor the kernel gives to somebody else while
+// this process lives: whoever is given it may listen there later, however many tests run beside it. Throws
+// std::system_error if there is none.
+int64_t free_port();
 
 // A port of 127.0.0.1 at which nobody listens, and which nobody else gets meanwhile: who connects is refused.
 class SilentPort {
