@@ -109,6 +109,23 @@ TEST_F(NarrowcastTrainCheckpointsTest, AKilledRankCostsNoBitsOfLocalSteps) {
   }
 }
 
+// The second one would remove what the first is writing, and resume from its past.
+TEST_F(NarrowcastTrainCheckpointsTest, ASecondJobLeavesTheFolderOfTheFirstAlone) {
+  const Words training = flags("killed", 1'000'000);
+  RunningProgram first(Words{kNarrowcastTrain} + training, alone());
+  wait_until([&] { return fs::exists(checkpoint(2)); });
+  const ProgramEnd second = train_alone(training);
+  EXPECT_EQ(second.exit_code, 2) << second.errors;
+  EXPECT_THAT(second.errors, HasSubstr("checkpoint_dir " + folder / "killed/checkpoints" + ": is in use by process " +
+                                       std::to_string(first.pid()) + " on "));
+  first.send(SIGKILL);
+  EXPECT_EQ(first.wait().signal, SIGKILL);
+  RunningProgram third(Words{kNarrowcastTrain} + training, alone());
+  third.wait_for_errors("resumes from " + folder / "killed/checkpoints/step-");
+  third.send(SIGKILL);
+  EXPECT_EQ(third.wait().signal, SIGKILL);
+}
+
 // Three ranks resume where two were in the middle of a round.
 TEST_F(NarrowcastTrainCheckpointsTest, AnotherWorldGoesOnWithLocalStepsFromTheOuterParameters) {
   ASSERT_EQ(train_on(2, local_flags("killed")).exit_code, 0);

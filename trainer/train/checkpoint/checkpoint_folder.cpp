@@ -81,10 +81,12 @@ std::string random_text() {
   return std::to_string(device()) + "-" + std::to_string(device());
 }
 
-void make_ready(const std::string& folder, Existing existing) {
+// Nothing is touched before it is ours: what is unfinished may be another job's, which is writing it.
+std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing existing, const std::string& job) {
   std::error_code error;
   fs::create_directories(folder, error);
   TORCH_CHECK_VALUE(!error, "cannot be made: ", error.message());
+  auto owner = std::make_unique<FolderOwner>(folder, this_writer(job));
   remove_unfinished(folder);
   for (const int64_t step : checkpoint_steps(folder)) {
     TORCH_CHECK_VALUE(existing != Existing::kRefuse, holds_checkpoints(step));
@@ -92,6 +94,7 @@ void make_ready(const std::string& folder, Existing existing) {
       remove_checkpoint(folder, step);
     }
   }
+  return owner;
 }
 
 void write_probe(const std::string& folder, const std::string& text) {
@@ -215,12 +218,14 @@ ReadCheckpoint read_checkpoint(const std::string& path, int64_t rank, int64_t wo
   return read;
 }
 
-void prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing) {
+std::unique_ptr<FolderOwner> prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing,
+                                            const std::string& job) {
   const bool is_rank_0 = group->getRank() == 0;
+  std::unique_ptr<FolderOwner> owner;
   const std::string text = from_rank_0(group, random_text());
   std::string failure = first_failure(group, [&] {
     if (is_rank_0) {
-      make_ready(folder, existing);
+      owner = make_ready(folder, existing, job);
       write_probe(folder, text);
     }
   });
@@ -232,6 +237,7 @@ void prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Exi
     fs::remove(folder + kProbeName, ignored);
   }
   TORCH_CHECK_VALUE(failure.empty(), "checkpoint_dir ", folder, ": ", failure);
+  return owner;
 }
 
 FoundCheckpoint find_newest(const ProcessGroupPtr& group, const std::string& folder, const Warn& warn) {

@@ -3,15 +3,18 @@
 //
 //   step-00000100/             a checkpoint of step 100: all its files and, written last, manifest.json
 //   step-00000200.unfinished/  one that is being written, or whose writer ended; never read
+//   owner.json                 who writes here (folder_owner.h)
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <narrowcast/process_group.h>
+#include "trainer/train/checkpoint/folder_owner.h"
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::checkpoint {
@@ -52,10 +55,12 @@ enum class Existing {
   kRemove,  // the user asked to replace them
 };
 
-// A collective: rank 0 makes the folder if it is not there, and removes what is unfinished. Every rank then reads what
-// rank 0 wrote there: ranks on several nodes need a folder that they share. Throws c10::ValueError, the same on all
-// ranks, naming the folder, if it cannot be made or written, is not shared, or holds checkpoints under kRefuse.
-void prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing);
+// A collective: rank 0 makes the folder if it is not there, becomes its owner, under the name of its `job`, and removes
+// what is unfinished. Every rank then reads what rank 0 wrote there: ranks on several nodes need a folder that they
+// share. Returns the ownership on rank 0, null on the others. Throws c10::ValueError, the same on all ranks, naming the
+// folder, if it cannot be made or written, another job owns it, it is not shared, or holds checkpoints under kRefuse.
+std::unique_ptr<FolderOwner> prepare_folder(const ProcessGroupPtr& group, const std::string& folder, Existing existing,
+                                            const std::string& job = "");
 
 // What was found in a folder.
 struct FoundCheckpoint {

@@ -69,16 +69,21 @@ void rename_folder(const std::string& from, const std::string& to) {
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(ProcessGroupPtr group, WriterOptions options, Description description,
-                                   const std::vector<int64_t>& invalid_steps)
+                                   const std::vector<int64_t>& invalid_steps, std::unique_ptr<FolderOwner> owner)
     : group_(std::move(group)),
       options_(std::move(options)),
       description_(std::move(description)),
+      owner_(std::move(owner)),
       invalid_steps_(invalid_steps.begin(), invalid_steps.end()) {
   TORCH_CHECK_VALUE(options_.keep >= 0, "keep_checkpoints: must be at least 0, but is ", options_.keep);
 }
 
 WriteReport CheckpointWriter::write(const Content& content) {
   step_ = content.step;
+  const std::string lost = on_rank_0([&] {
+    if (owner_) owner_->check();
+  });
+  NARROWCAST_CHECK_OUTPUT(lost.empty(), "the checkpoint of step ", step_, " cannot be written: ", lost);
   give_up_if(on_rank_0([&] { begin(); }));
   std::vector<ManifestFile> files = write_files(content);
   const int64_t bytes = std::accumulate(files.begin(), files.end(), int64_t{0},

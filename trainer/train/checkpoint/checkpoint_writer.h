@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <narrowcast/process_group.h>
+#include "trainer/train/checkpoint/folder_owner.h"
 #include "trainer/train/checkpoint/manifest.h"
 
 namespace narrowcast::checkpoint {
@@ -32,7 +34,8 @@ struct WriteReport {
 
 // Each write is a collective:
 //
-//   Before: every rank has its content, the same step on all. Rank 0 makes the folder step-S.unfinished.
+//   Before: every rank has its content, the same step on all. Rank 0 sees whether the folder is still the job's, and
+//           makes the folder step-S.unfinished.
 //   files:  every rank writes what is its own, rank 0 the replica as well, durably.
 //   whole:  all ranks learn the digests of all files. Rank 0 writes the manifest with them, durably, and renames the
 //           folder to step-S: from here on there is a checkpoint.
@@ -42,13 +45,14 @@ struct WriteReport {
 // Whoever ends in between, what was there before is as it was.
 class CheckpointWriter {
  public:
-  // The folder is prepared (prepare_folder). `invalid_steps`: checkpoints in it that are not valid; they do not count
-  // as kept ones, and go with the next write.
+  // The folder is prepared: `owner` is what prepare_folder returned. `invalid_steps`: checkpoints in it that are not
+  // valid; they do not count as kept ones, and go with the next write.
   CheckpointWriter(ProcessGroupPtr group, WriterOptions options, Description description,
-                   const std::vector<int64_t>& invalid_steps = {});
+                   const std::vector<int64_t>& invalid_steps = {}, std::unique_ptr<FolderOwner> owner = nullptr);
 
   // Throws OutputError, the same on all ranks, naming rank, file and reason, if a file cannot be written (what was
-  // written of the checkpoint is removed then) or an old checkpoint cannot be removed.
+  // written of the checkpoint is removed then), an old checkpoint cannot be removed, or another job has taken over the
+  // folder, which is not touched then.
   WriteReport write(const Content& content);
 
  private:
@@ -62,6 +66,7 @@ class CheckpointWriter {
   const ProcessGroupPtr group_;
   const WriterOptions options_;
   const Description description_;
+  const std::unique_ptr<FolderOwner> owner_;  // on rank 0
   std::set<int64_t> invalid_steps_;
   int64_t step_ = 0;  // of the write in progress
 };

@@ -51,6 +51,8 @@ constexpr KnownEntry kKnownEntries[] = {
     {.name = "eval_batches", .role = EntryRole::kFree},
     {.name = "early_stop", .role = EntryRole::kFree},
     {.name = "log_every", .role = EntryRole::kFree},
+    {.name = "max_skipped_steps", .role = EntryRole::kFree},
+    {.name = "check_replicas_every", .role = EntryRole::kFree},
     {.name = "data", .role = EntryRole::kFree},
     {.name = "init_from", .role = EntryRole::kFree},
     {.name = "init_from_context", .role = EntryRole::kFree},
@@ -301,9 +303,11 @@ void check_checkpoint_options(const TrainJob& job) {
 JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   const CheckpointOptions& options = agreed.job.checkpoints;
   JobCheckpoints checkpoints;
+  std::unique_ptr<checkpoint::FolderOwner> owner;
   const auto prepare = [&] {
     if (!options.folder.empty()) {
-      checkpoint::prepare_folder(agreed.group, options.folder, existing_ones(agreed.job));
+      owner = checkpoint::prepare_folder(agreed.group, options.folder, existing_ones(agreed.job),
+                                         agreed.context.env.run_id);
     }
   };
   if (options.resume) {
@@ -322,7 +326,7 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   if (!options.folder.empty()) {
     checkpoints.writer = std::make_unique<checkpoint::CheckpointWriter>(
         agreed.group, checkpoint::WriterOptions{.folder = options.folder, .keep = options.keep}, description,
-        invalid_steps);
+        invalid_steps, std::move(owner));
   }
   report(agreed, checkpoints);
   return checkpoints;

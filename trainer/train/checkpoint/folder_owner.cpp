@@ -1,0 +1,259 @@
+#include "trainer/train/checkpoint/folder_owner.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/time/clock.h>
+#include <absl/time/time.h>
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstdio>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include "trainer/base/files/json.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/base/files/text.h"
+
+namespace narrowcast::checkpoint {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Writer, job, host, machine, pid, since)
+
+namespace {
+
+using files::FileDescriptor;
+using nlohmann::json;
+
+// Every record is as long, so that one replaces another in place and needs no room on a full disk.
+constexpr size_t kRecordBytes = 4096;
+constexpr size_t kLongestName = 500;
+
+std::string owner_path(const std::string& folder) { return folder + "/" + FolderOwner::kFileName; }
+
+std::string to_text(const OwnerRecord& record) {
+  json object = record.writer;
+  object["beat"] = record.beat;
+  std::string text = object.dump(-1, ' ', false, json::error_handler_t::replace);
+  TORCH_INTERNAL_ASSERT(text.size() < kRecordBytes, "a record of ", text.size(), " bytes");
+  text.resize(kRecordBytes - 1, ' ');
+  return text + "\n";
+}
+
+std::optional<OwnerRecord> parse(const std::string& text) {
+  const files::ParsedJson parsed = files::try_parse_json(text);
+  if (!parsed.problem.empty()) return std::nullopt;
+  try {
+    return OwnerRecord{.writer = parsed.value.get<Writer>(), .beat = parsed.value.at("beat").get<int64_t>()};
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string describe(const Writer& writer) {
+  const std::string job = writer.job.empty() ? "" : absl::StrCat(" of the job ", in_quotes(writer.job));
+  return absl::StrCat("process ", writer.pid, " on ", printable(writer.host), job, " (since ", printable(writer.since),
+                      ")");
+}
+
+[[noreturn]] void refuse(const std::optional<OwnerRecord>& owner) {
+  TORCH_CHECK_VALUE(false, "is in use by ", owner ? describe(owner->writer) : "another process",
+                    "; give each job a folder of its own");
+}
+
+FileDescriptor open_owner_file(const std::string& path, int more) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | more, 0644));
+  TORCH_CHECK_VALUE(file.is_open(), path, ": cannot be made: ", files::reason(errno));
+  return file;
+}
+
+enum class Lock { kOurs, kTheirs, kNone };  // kNone: the file system has no locks.
+
+Lock lock(const FileDescriptor& file) {
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return Lock::kTheirs;
+    if (errno != EINTR) return Lock::kNone;
+  }
+  return Lock::kOurs;
+}
+
+// Whether the path still names the open file: its owner removes it when it ends.
+bool is_at(const FileDescriptor& file, const std::string& path) {
+  struct stat opened {};
+  struct stat named {};
+  return ::fstat(file.get(), &opened) == 0 && ::lstat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
+// Returns false, with errno set. As other machines must see it, it waits for the disk or the server.
+bool write_record(const FileDescriptor& file, const OwnerRecord& record) {
+  const std::string text = to_text(record);
+  return ::pwrite(file.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+         ::ftruncate(file.get(), kRecordBytes) == 0 && ::fdatasync(file.get()) == 0;
+}
+
+// Whether the owner of `record` counts on, or has ended or been replaced, within `silence`. It looks often enough to
+// tell soon.
+enum class Sign { kLives, kGone, kSilent };
+
+Sign watch(const std::string& folder, const OwnerRecord& record, std::chrono::milliseconds silence) {
+  constexpr int kLooks = 40;
+  for (int look = 0; look < kLooks; ++look) {
+    std::this_thread::sleep_for(silence / kLooks);
+    const std::optional<OwnerRecord> now = read_owner(folder);
+    if (!now.has_value()) return Sign::kGone;
+    if (*now != record) return Sign::kLives;
+  }
+  return Sign::kSilent;
+}
+
+// The file with this writer's record in it, locked if the file system has locks.
+class Taking {
+ public:
+  Taking(const std::string& folder, const Writer& self, const OwnerTimes& times)
+      : folder_(folder), path_(owner_path(folder)), self_(self), times_(times) {}
+
+  FileDescriptor take() {
+    for (;;) {
+      FileDescriptor file = open_owner_file(path_, 0);
+      const Lock state = lock(file);
+      if (!is_at(file, path_)) continue;
+      if (state == Lock::kTheirs ? may_replace() : may_have(state)) {
+        file = state == Lock::kTheirs ? replaced() : std::move(file);
+        TORCH_CHECK_VALUE(write_record(file, {.writer = self_}), path_, ": cannot be written: ", files::reason(errno));
+        return file;
+      }
+    }
+  }
+
+ private:
+  // With the lock in our hands, or none to be had: a record is of somebody who was killed, or of another machine's
+  // owner whose lock this one does not see. Whoever shares this kernel has no lock, so it is dead.
+  bool may_have(Lock state) {
+    const std::optional<OwnerRecord> owner = read_owner(folder_);
+    const bool is_dead = !owner || (state == Lock::kOurs && owner->writer.machine == self_.machine);
+    return is_dead || is_silent(*owner);
+  }
+
+  // Somebody else has the lock: it lives if it shares this kernel. The lock of another machine's process may outlive
+  // that machine on the server.
+  bool may_replace() {
+    std::optional<OwnerRecord> owner = read_owner(folder_);
+    if (!owner || owner->writer.machine == self_.machine) refuse(owner);
+    return is_silent(*owner);
+  }
+
+  // False if it has gone meanwhile: then all begins anew.
+  bool is_silent(const OwnerRecord& owner) {
+    const Sign sign = watch(folder_, owner, times_.silence);
+    if (sign == Sign::kLives) refuse(read_owner(folder_));
+    return sign == Sign::kSilent;
+  }
+
+  // A file of our own in the place of one that somebody else has locked.
+  FileDescriptor replaced() {
+    const std::string aside = absl::StrCat(path_, ".", self_.pid);
+    FileDescriptor file = open_owner_file(aside, O_TRUNC);
+    lock(file);
+    if (!write_record(file, {.writer = self_}) || ::rename(aside.c_str(), path_.c_str()) != 0) {
+      const int error = errno;
+      ::unlink(aside.c_str());
+      TORCH_CHECK_VALUE(false, path_, ": cannot be replaced: ", files::reason(error));
+    }
+    return file;
+  }
+
+  const std::string& folder_;
+  const std::string path_;
+  const Writer& self_;
+  const OwnerTimes& times_;
+};
+
+// So that it fits into the record, and comes out of it as it went in.
+std::string name_of(const std::string& text) { return printable(text, kLongestName); }
+
+}  // namespace
+
+Writer this_writer(const std::string& job) {
+  char host[256] = {};
+  if (::gethostname(host, sizeof(host) - 1) != 0) host[0] = '\0';
+  std::string machine = files::read_file("/proc/sys/kernel/random/boot_id");
+  machine.erase(machine.find_last_not_of('\n') + 1);
+  return {.job = name_of(job),
+          .host = name_of(host),
+          .machine = name_of(machine),
+          .pid = ::getpid(),
+          .since = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone())};
+}
+
+std::optional<OwnerRecord> read_owner(const std::string& folder) {
+  try {
+    return parse(files::read_file(owner_path(folder), {.links = files::Links::kRefuse, .most_bytes = kRecordBytes}));
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+// Counts on, on a thread of its own, as long as the file is this writer's.
+class FolderOwner::Beat {
+ public:
+  Beat(std::string folder, Writer self, std::chrono::milliseconds every, FileDescriptor file)
+      : folder_(std::move(folder)),
+        self_(std::move(self)),
+        file_(std::move(file)),
+        thread_([this, every](const std::stop_token& stop) { run(stop, every); }) {}
+
+  // The lock goes with the file.
+  ~Beat() {
+    thread_.request_stop();
+    thread_.join();
+    const std::optional<OwnerRecord> owner = read_owner(folder_);
+    if (owner.has_value() && owner->writer == self_) ::unlink(owner_path(folder_).c_str());
+  }
+  Beat(const Beat&) = delete;
+  Beat& operator=(const Beat&) = delete;
+
+ private:
+  void run(const std::stop_token& stop, std::chrono::milliseconds every) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (int64_t beat = 1;; ++beat) {
+      stopped_.wait_for(lock, stop, every, [] { return false; });
+      if (stop.stop_requested()) return;
+      const std::optional<OwnerRecord> owner = read_owner(folder_);
+      if (owner.has_value() && owner->writer != self_) return;  // check() says so before the next checkpoint.
+      // One that cannot be written looks to others like silence, as it should.
+      static_cast<void>(write_record(file_, {.writer = self_, .beat = beat}));
+    }
+  }
+
+  const std::string folder_;
+  const Writer self_;
+  const FileDescriptor file_;
+  std::mutex mutex_;
+  std::condition_variable_any stopped_;
+  std::jthread thread_;  // The last: it uses all that is above.
+};
+
+FolderOwner::FolderOwner(const std::string& folder, Writer self, const OwnerTimes& times)
+    : folder_(folder), self_(std::move(self)) {
+  FileDescriptor file = Taking(folder_, self_, times).take();
+  beat_ = std::make_unique<Beat>(folder_, self_, times.beat, std::move(file));
+}
+
+FolderOwner::~FolderOwner() = default;
+
+void FolderOwner::check() const {
+  const std::optional<OwnerRecord> owner = read_owner(folder_);
+  NARROWCAST_CHECK_OUTPUT(!owner.has_value() || owner->writer == self_, folder_, ": has been taken over by ",
+                          owner ? describe(owner->writer) : "", ", since this job showed no sign of life for a while");
+}
+
+}  // namespace narrowcast::checkpoint
