@@ -387,11 +387,27 @@ INSTANTIATE_TEST_SUITE_P(Victims, NarrowcastTrainKilledTest,
                                            LostRank{2, 4, {"--hook=int8", "--node_size=2"}}));
 
 TEST_F(NarrowcastTrainErrorsTest, ALossThatIsNotFinite) {
-  const ProgramEnd end =
-      train_alone(small_gpt() + Words{"--optimizer=sgd", "--learning_rate=1e30", "--log_every=2", "--clip_grad_norm=0",
-                                      "--schedule=constant", "--output_dir=" + folder / "run"});
+  const Words flags = small_gpt() + Words{"--optimizer=sgd",
+                                          "--learning_rate=1e30",
+                                          "--log_every=2",
+                                          "--clip_grad_norm=0",
+                                          "--schedule=constant",
+                                          "--overwrite",
+                                          "--output_dir=" + folder / "run"};
+  const ProgramEnd end = train_alone(flags + Words{"--noskip_nonfinite_steps"});
   EXPECT_EQ(end.exit_code, 1);
-  EXPECT_THAT(end.errors, HasSubstr("the loss is not finite by step 4"));
+  EXPECT_THAT(end.errors, HasSubstr("the loss is not finite by step 2: lower --learning_rate"));
+  // The first step ruins the parameters, and all others are skipped.
+  const ProgramEnd skipping = train_on(2, flags + Words{"--max_skipped_steps=3"});
+  EXPECT_EQ(skipping.exit_code, 1);
+  EXPECT_THAT(skipping.errors,
+              HasSubstr("3 steps in a row were skipped by step 4 (--max_skipped_steps=3): the gradients "
+                        "of ranks 0, 1 were not finite"));
+  for (const nlohmann::json& line : json_lines(folder / "run/metrics.jsonl")) {
+    if (line["event"] == "step") {
+      EXPECT_EQ(line.value("nonfinite_ranks", nlohmann::json()), (nlohmann::json{0, 1}));
+    }
+  }
   EXPECT_FALSE(std::filesystem::exists(folder / "run/model.safetensors"));
 }
 

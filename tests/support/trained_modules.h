@@ -79,4 +79,19 @@ inline torch::jit::Module averaging_digit_net() {
   return net;
 }
 
+// The same, that from its fifth pass in training on changes a parameter by numbers that every rank draws for itself.
+inline torch::jit::Module drifting_digit_net() {
+  torch::jit::Module net = trained_module(std::make_shared<torch::jit::CompilationUnit>(), "DriftingDigitNet");
+  net.register_module("net", digit_net());
+  net.register_buffer("passes", at::zeros({}, at::kLong));
+  net.define(
+      "def forward(self, images: Tensor) -> Tensor:\n"
+      "    if self.training:\n"
+      "        self.passes = self.passes + 1\n"
+      "        if int(self.passes) > 4:\n"
+      "            self.net.second.bias.detach().add_(torch.rand([10]) * 0.001)\n"
+      "    return self.net.forward(images)\n");
+  return net;
+}
+
 }  // namespace narrowcast::testing

@@ -21,7 +21,21 @@ class NARROWCAST_EXPORT OutputError : public c10::Error {
   using Error::Error;
 };
 
+// Ranks that must hold the same bits do not: what one of them computed with was corrupted, or is not the same program.
+class NARROWCAST_EXPORT ReplicasDifferError : public c10::Error {
+  using Error::Error;
+};
+
 }  // namespace narrowcast
+
+// Throws narrowcast::ReplicasDifferError with the concatenated arguments unless `condition` holds.
+#define NARROWCAST_CHECK_REPLICAS(condition, ...)                                                    \
+  do {                                                                                               \
+    if (!(condition)) {                                                                              \
+      throw ::narrowcast::ReplicasDifferError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, \
+                                              ::c10::str(__VA_ARGS__));                              \
+    }                                                                                                \
+  } while (false)
 
 // Throws narrowcast::OutputError with the concatenated arguments unless `condition` holds.
 #define NARROWCAST_CHECK_OUTPUT(condition, ...)                                                                        \

@@ -75,6 +75,8 @@ Failure classify() {
     return {kCorruptInput, error.what_without_backtrace()};
   } catch (const OutputError& error) {
     return {kOutputFailed, error.what_without_backtrace()};
+  } catch (const ReplicasDifferError& error) {
+    return {kCheckFailed, error.what_without_backtrace()};
   } catch (const c10::DistError& error) {
     return {kPeerFailed, error.what_without_backtrace()};
   } catch (const c10::ValueError& error) {

@@ -12,7 +12,7 @@ namespace narrowcast::program {
 // The code with which a program ends.
 enum ExitCode : int {
   kSuccess = 0,
-  kCheckFailed = 1,    // the program ran and its answer is "no", e.g. gradients differ
+  kCheckFailed = 1,    // the program ran and its answer is "no", e.g. gradients or replicas differ
   kWrongUse = 2,       // a flag, a name, a value or a combination of them; too little memory, too few open files
   kPeerFailed = 3,     // another rank or the network failed, or a collective timed out
   kCorruptInput = 4,   // a file or a message does not hold what it must

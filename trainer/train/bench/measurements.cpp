@@ -21,6 +21,7 @@
 #include "ops/median.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/evaluation.h"
+#include "trainer/train/training/replicas.h"
 
 namespace narrowcast::bench {
 namespace {

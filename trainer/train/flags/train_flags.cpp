@@ -75,6 +75,10 @@ ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of t
 ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
           "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
 
+ABSL_FLAG(
+    int64_t, max_skipped_steps, kTraining.max_skipped_steps,
+    "So many skipped steps in a row end the training with code 1, naming the ranks whose gradients were not finite.");
+
 ABSL_FLAG(std::string, precision, to_string(kTraining.precision),
           absl::StrCat("Of forward and backward passes: ", to_string(Precision::kFp32), ", ",
                        to_string(Precision::kBf16), " (autocast) or ", to_string(Precision::kFp16),
@@ -85,6 +89,10 @@ ABSL_FLAG(int64_t, eval_every, kTraining.eval_every,
 ABSL_FLAG(int64_t, eval_batches, kTraining.eval_batches, "Held-out batches of --batch_size in one look; 0: none.");
 ABSL_FLAG(int64_t, early_stop, 0, "End when so many looks in a row find no lower loss; 0: never. Needs --eval_every.");
 ABSL_FLAG(int64_t, log_every, kTraining.log_every, "Steps between reports to the progress line and the metrics.");
+ABSL_FLAG(
+    int64_t, check_replicas_every, kTraining.check_replicas_every,
+    "Steps between comparisons of the ranks' parameters and optimizers, bit for bit, which are also compared before "
+    "each checkpoint; 0: only then. Ranks that differ end the training with code 1.");
 ABSL_FLAG(int64_t, sample_length, kOutput.sample_length, "Characters that char_gpt or gpt writes at the end; 0: none.");
 ABSL_FLAG(std::string, output_dir, "",
           "Folder for model.safetensors, of a TorchScript module also model.pt, and metrics.jsonl; made if it is not "
@@ -129,12 +137,12 @@ using program::CommandLine;
 
 // Groups of the help. A verification takes one batch, and none of the rest of these.
 const std::vector<std::string> kTrainingFlags = {
-    "steps",    "batch_size",        "accumulation_steps",  "optimizer",   "learning_rate",
-    "schedule", "min_learning_rate", "warmup_steps",        "decay_steps", "weight_decay",
-    "momentum", "clip_grad_norm",    "skip_nonfinite_steps"};
-const std::vector<std::string> kOutputFlags = {"eval_every",      "eval_batches", "early_stop", "log_every",
-                                               "sample_length",   "output_dir",   "overwrite",  "prometheus_file",
-                                               "tensorboard_dir", "report",       "compare"};
+    "steps",    "batch_size",        "accumulation_steps",   "optimizer",        "learning_rate",
+    "schedule", "min_learning_rate", "warmup_steps",         "decay_steps",      "weight_decay",
+    "momentum", "clip_grad_norm",    "skip_nonfinite_steps", "max_skipped_steps"};
+const std::vector<std::string> kOutputFlags = {
+    "check_replicas_every", "eval_every", "eval_batches",    "early_stop",      "log_every", "sample_length",
+    "output_dir",           "overwrite",  "prometheus_file", "tensorboard_dir", "report",    "compare"};
 const std::vector<std::string> kCheckpointFlags = job::checkpoint_entry_names();
 
 // The hook that is asked for. By itself none where there is nobody to send to, nor ever will be: a launcher with a run
@@ -196,6 +204,12 @@ void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) 
   if (absl::GetFlag(FLAGS_eval_batches) == 0) {
     refuse(line, {"eval_every"}, "with --eval_batches=0");
   }
+  if (!hooks::hook_row(hook).keeps_replicas_equal) {
+    refuse(line, {"check_replicas_every"}, "with the hook '" + hook + "', which lets replicas differ");
+  }
+  if (!absl::GetFlag(FLAGS_skip_nonfinite_steps)) {
+    refuse(line, {"max_skipped_steps"}, "with --noskip_nonfinite_steps");
+  }
   refuse_other_hooks_options(line, hook);
   refuse_other_models_options(line);
   if (absl::GetFlag(FLAGS_output_dir).empty() && !line.given("checkpoint_dir")) {
@@ -238,11 +252,13 @@ training::TrainingOptions read_training(const CommandLine& line) {
   options.learning_rate = read_learning_rate(line, options.optimizer.kind);
   options.clip_grad_norm = absl::GetFlag(FLAGS_clip_grad_norm);
   options.skip_nonfinite_steps = absl::GetFlag(FLAGS_skip_nonfinite_steps);
+  options.max_skipped_steps = absl::GetFlag(FLAGS_max_skipped_steps);
   options.precision = training::parse_precision(absl::GetFlag(FLAGS_precision));
   options.eval_every = absl::GetFlag(FLAGS_eval_every);
   options.eval_batches = absl::GetFlag(FLAGS_eval_batches);
   options.early_stop = absl::GetFlag(FLAGS_early_stop);
   options.log_every = absl::GetFlag(FLAGS_log_every);
+  options.check_replicas_every = absl::GetFlag(FLAGS_check_replicas_every);
   options.seed = static_cast<uint64_t>(absl::GetFlag(FLAGS_seed));
   return options;
 }

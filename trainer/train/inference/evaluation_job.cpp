@@ -18,6 +18,7 @@
 #include "trainer/train/files/script_file.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/evaluation.h"
+#include "trainer/train/training/replicas.h"
 
 namespace narrowcast::inference {
 namespace {

@@ -85,11 +85,13 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["momentum"] = options.optimizer.momentum;
   plan["clip_grad_norm"] = options.clip_grad_norm;
   plan["skip_nonfinite_steps"] = options.skip_nonfinite_steps;
+  if (options.skip_nonfinite_steps) plan["max_skipped_steps"] = options.max_skipped_steps;
   plan["precision"] = to_string(options.precision);
   plan["eval_every"] = options.eval_every;
   plan["eval_batches"] = options.eval_batches;
   if (options.early_stop > 0) plan["early_stop"] = options.early_stop;
   plan["log_every"] = options.log_every;
+  if (keeps_replicas_equal(job)) plan["check_replicas_every"] = options.check_replicas_every;
 }
 
 // Adds those that have a value and are taken, under the names of their flags.
@@ -306,6 +308,10 @@ void add_data(nlohmann::json& plan, const JobInputs& inputs) {
 }
 
 }  // namespace
+
+bool keeps_replicas_equal(const TrainJob& job) {
+  return !job.outer.has_value() && hooks::hook_row(job.ddp.hook()).keeps_replicas_equal;
+}
 
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node) {
   if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {

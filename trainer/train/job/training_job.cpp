@@ -26,7 +26,7 @@
 #include "trainer/train/reporting/prometheus.h"
 #include "trainer/train/reporting/report.h"
 #include "trainer/train/reporting/tensorboard.h"
-#include "trainer/train/training/evaluation.h"
+#include "trainer/train/training/replicas.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::job {
@@ -253,17 +253,23 @@ void save(const AgreedJob& agreed) {
                                                     .vocabulary = agreed.inputs.vocabulary});
 }
 
-void report_divergence(const AgreedJob& agreed, int64_t step) {
-  if (agreed.context.env.rank == 0) {
-    agreed.context.progress << "the loss is not finite by step " << step
-                            << ": lower --learning_rate, or --clip_grad_norm" << std::endl;
+void report_divergence(const AgreedJob& agreed, const training::TrainingResult& result) {
+  if (agreed.context.env.rank != 0) {
+    return;
+  }
+  std::ostream& out = agreed.context.progress;
+  if (result.gave_up_after.has_value()) {
+    out << result.gave_up_after->in_a_row << " steps in a row were skipped by step " << *result.diverged_at
+        << " (--max_skipped_steps=" << agreed.job.training.max_skipped_steps
+        << "): " << reporting::blame_text(*result.gave_up_after) << std::endl;
+  } else {
+    out << "the loss is not finite by step " << *result.diverged_at << ": lower --learning_rate, or --clip_grad_norm"
+        << std::endl;
   }
 }
 
 // With an outer optimizer they meet at the end.
-bool replicas_must_match(const TrainJob& job) {
-  return job.outer.has_value() || hooks::hook_row(job.ddp.hook()).keeps_replicas_equal;
-}
+bool replicas_must_match(const TrainJob& job) { return job.outer.has_value() || keeps_replicas_equal(job); }
 
 // Steps after the last exchange would be lost in the outer parameters, and a training without any has none.
 void check_outer(const TrainJob& job) {
@@ -381,7 +387,7 @@ int run_training_job(const AgreedJob& agreed) {
     metrics->on_end(results_of(ended));  // Who finds the end also finds the model.
   }
   if (diverged) {
-    report_divergence(agreed, *ended.result.diverged_at);
+    report_divergence(agreed, ended.result);
     write_page(agreed);
     return program::kCheckFailed;
   }

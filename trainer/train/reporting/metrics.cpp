@@ -91,6 +91,9 @@ nlohmann::json step_json(const StepReport& report) {
   if (report.compression.has_value()) {
     line["compression"] = *report.compression;
   }
+  if (report.skipped.has_value()) {
+    line["nonfinite_ranks"] = report.skipped->nonfinite_ranks;
+  }
   if (report.exchange.has_value()) {
     line.update({{"exchange_seconds", report.exchange->seconds},
                  {"slowest_rank", report.exchange->slowest_rank},

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <iomanip>
+#include <set>
 #include <sstream>
 #include <utility>
 
+#include "trainer/base/files/text.h"
 #include "trainer/train/reporting/formatting.h"
 
 namespace narrowcast::reporting {
@@ -35,6 +37,11 @@ std::string exchange_text(const ExchangeReport& exchange) {
                   format_percent(exchange.waiting_share));
 }
 
+// `ranks`: whose gradients were not finite.
+std::string skipped_text(int64_t steps, const std::set<int64_t>& ranks) {
+  return c10::str(steps, " skipped", ranks.empty() ? "" : " (" + describe_ranks({ranks.begin(), ranks.end()}) + ")");
+}
+
 }  // namespace
 
 void Observers::own(std::unique_ptr<TrainingObserver> observer) {
@@ -58,6 +65,12 @@ void Observers::on_buckets(const BucketsReport& report) {
   std::ranges::for_each(observers_, [&](auto* observer) { observer->on_buckets(report); });
 }
 
+std::string blame_text(const SkippedReport& skipped) {
+  return skipped.nonfinite_ranks.empty()
+             ? "every rank's own gradients were finite, their mean was not"
+             : "the gradients of " + describe_ranks(skipped.nonfinite_ranks) + " were not finite";
+}
+
 void Observers::on_hook(const HookReport& report) {
   std::ranges::for_each(observers_, [&](auto* observer) { observer->on_hook(report); });
 }
@@ -71,6 +84,9 @@ Progress::~Progress() {
 }
 
 void Progress::on_step(const StepReport& report) {
+  if (report.skipped.has_value()) {
+    nonfinite_ranks_.insert(report.skipped->nonfinite_ranks.begin(), report.skipped->nonfinite_ranks.end());
+  }
   const bool last = report.step == options_.steps;
   if (!options_.terminal && !last && report.seconds < next_line_at_) {
     return;
@@ -83,7 +99,7 @@ void Progress::on_step(const StepReport& report) {
                format_learning_rate(report.learning_rate), "  ", format_count(report.units_per_second), " ",
                options_.unit, "/s  ", format_bytes(static_cast<double>(report.payload_bytes_sent)), " sent  ",
                exchange ? exchange_text(*exchange) + "  " : "",
-               report.skipped_steps > 0 ? c10::str(report.skipped_steps, " skipped  ") : "",
+               report.skipped_steps > 0 ? skipped_text(report.skipped_steps, nonfinite_ranks_) + "  " : "",
                format_duration(last ? report.seconds : seconds_left), last ? " in all" : " left");
   print_line(options_.terminal ? kCutLines + line + kWrapLines : line);
   next_line_at_ = report.seconds + options_.seconds_between_lines;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,15 @@ struct ExchangeReport {
   double waiting_share = 0;  // of the time, which the others, on average, wait for it
 };
 
+// Steps that were skipped since the previous report, because a gradient was not finite.
+struct SkippedReport {
+  std::vector<int64_t> nonfinite_ranks = {};  // whose own gradients were not, in any of them, in order
+  int64_t in_a_row = 0;                       // the last ones, also those before that report
+};
+
+// For people: "the gradients of ranks 1, 2 were not finite".
+std::string blame_text(const SkippedReport& skipped);
+
 // The state after some optimizer steps.
 struct StepReport {
   int64_t step = 0;          // optimizer steps done
@@ -42,6 +52,7 @@ struct StepReport {
   int64_t measuring_bytes_sent = 0;  // by this rank, to measure links and exchanges; since the process began
   std::optional<double> compression = std::nullopt;       // of the last step, see CommHook::compression
   int64_t skipped_steps = 0;                              // since the training began, because a gradient was not finite
+  std::optional<SkippedReport> skipped = std::nullopt;    // if any were since the previous report
   std::optional<ExchangeReport> exchange = std::nullopt;  // of several ranks, on the CPU, where all average every step
   std::optional<OuterReport> outer = std::nullopt;  // with an outer optimizer; its bytes are in payload_bytes_sent, too
 };
@@ -151,8 +162,9 @@ class Progress : public TrainingObserver {
 
   std::ostream& out_;
   ProgressOptions options_;
-  double next_line_at_ = 0;    // in seconds of the training
-  bool line_is_open_ = false;  // the terminal's cursor is at the end of a line to be overwritten
+  std::set<int64_t> nonfinite_ranks_;  // whose gradients were not finite in a step so far: not every report has a line
+  double next_line_at_ = 0;            // in seconds of the training
+  bool line_is_open_ = false;          // the terminal's cursor is at the end of a line to be overwritten
 };
 
 }  // namespace narrowcast::reporting

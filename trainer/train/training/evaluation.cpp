@@ -10,7 +10,6 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
-#include "trainer/base/files/hash.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 
@@ -83,15 +82,6 @@ std::vector<int64_t> samples_at(const data::SampleOrder& order, int64_t begin, i
   return samples;
 }
 
-uint64_t hash_bits(const std::vector<at::Tensor>& tensors) {
-  uint64_t hash = kHashStart;
-  for (const at::Tensor& tensor : tensors) {
-    const at::Tensor data = tensor.detach().cpu().contiguous();
-    hash = hash_of_content({static_cast<const char*>(data.const_data_ptr()), data.nbytes()}, hash);
-  }
-  return hash;
-}
-
 }  // namespace
 
 HeldOut evaluate_held_out(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
@@ -118,11 +108,6 @@ HeldOut evaluate_held_out(models::Model& model, const data::Dataset& dataset, co
     result.accuracy = of_all[1] / of_all[2];
   }
   return result;
-}
-
-bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
-  const std::vector<std::string> hashes = all_gather_text(group, std::to_string(hash_bits(tensors)));
-  return std::all_of(hashes.begin(), hashes.end(), [&](const std::string& hash) { return hash == hashes[0]; });
 }
 
 at::Tensor sum_over_ranks(const ProcessGroupPtr& group, at::Tensor term, const std::string& step) {

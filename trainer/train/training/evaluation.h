@@ -1,4 +1,4 @@
-// What all ranks find out together: a model's loss on held-out data, whether they hold the same bits, and sums.
+// What all ranks find out together: a model's loss on held-out data, and sums.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,10 +34,6 @@ struct HeldOut {
 // bits. Throws c10::ValueError for options below 1 and c10::DistBackendError if a peer failed.
 HeldOut evaluate_held_out(models::Model& model, const data::Dataset& dataset, const ProcessGroupPtr& group,
                           const EvaluationOptions& options);
-
-// A collective: each rank hashes its tensors and all gather the hashes, 8 bytes each; true on all ranks alike if every
-// rank's tensors have equal bits. Throws c10::DistBackendError if a peer failed.
-bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors);
 
 // A collective: returns `term`, alike in shape and dtype on all ranks, with the sum of all ranks' in it. Throws
 // c10::DistBackendError naming `step`, for which it is, if a peer failed.

@@ -33,6 +33,9 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
       measures_norm_first_(parameters_.at(0).is_cuda()),
       window_loss_(zero()),
       feed_(setup.dataset, parameters_.at(0).device()),
+      own_gradients_(options.skip_nonfinite_steps && setup.group->getSize() > 1
+                         ? std::make_unique<OwnGradients>(parameters_)
+                         : nullptr),
       exchange_clock_(parameters_.at(0).is_cpu() ? std::make_unique<ExchangeClock>(parameters_) : nullptr),
       ddp_(setup.model, setup.group, setup.ddp),
       optimizer_(make_optimizer(*setup.model, options.optimizer)) {
@@ -67,6 +70,9 @@ void OptimizerSteps::take_next(Counters& counters) {
   const int64_t step = ++counters.step;
   at::Tensor loss = zero();
   ddp_.zero_grad();
+  if (own_gradients_) {
+    own_gradients_->begin_step();
+  }
   for (int64_t micro_step = 0; micro_step + 1 < options_.accumulation_steps; ++micro_step) {
     const auto unsynchronized = ddp_.no_sync();
     loss += backward(step, micro_step);
@@ -74,14 +80,22 @@ void OptimizerSteps::take_next(Counters& counters) {
   loss += backward(step, options_.accumulation_steps - 1);
   ++counters.window_batches;
   if (!gradients_can_be_used()) {
-    ++counters.skipped_steps;
-    if (outer_) {
-      outer_->skip_step();
-    }
+    skip(counters);
     return;
   }
   window_loss_ += loss;
   update(counters);
+}
+
+void OptimizerSteps::skip(Counters& counters) {
+  ++counters.skipped_steps;
+  counters.skipped_in_a_row = counters.skipped_in_a_row.value_or(0) + 1;
+  if (!own_gradients_ || !own_gradients_->were_finite()) {
+    ++nonfinite_steps_;
+  }
+  if (outer_) {
+    outer_->skip_step();
+  }
 }
 
 at::Tensor OptimizerSteps::zero() const {
@@ -165,6 +179,7 @@ void OptimizerSteps::update(Counters& counters) {
     optimizer_->step();
   }
   ++counters.window_steps;
+  counters.skipped_in_a_row.reset();
 }
 
 }  // namespace narrowcast::training

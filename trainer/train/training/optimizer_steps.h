@@ -15,6 +15,7 @@
 #include "trainer/ddp/bucket_size.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
+#include "trainer/train/training/own_gradients.h"
 #include "trainer/train/training/precision.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/training/training_state.h"
@@ -68,6 +69,9 @@ class OptimizerSteps {
   // In seconds since the last call, as ExchangeClock has it; none on a GPU.
   std::optional<double> take_exchange_seconds();
 
+  // Of the skipped steps since the last call, those in which this rank's own gradients were not finite.
+  int64_t take_nonfinite_steps() { return std::exchange(nonfinite_steps_, 0); }
+
   // What Counters has under that name, kept on the device: asking for it waits for a GPU.
   double window_loss() const { return window_loss_.item<double>(); }
   void set_window_loss(double sum) { window_loss_.fill_(sum); }
@@ -77,6 +81,7 @@ class OptimizerSteps {
   at::Tensor backward(int64_t step, int64_t micro_step);
   at::Tensor forward(const models::Batch& batch);
   void prepare(int64_t step, int64_t micro_step);
+  void skip(Counters& counters);
   bool gradients_can_be_used();
   bool can_be_used_unscaled();
   bool unscale();
@@ -93,7 +98,9 @@ class OptimizerSteps {
   double norm_ = 0;                 // there: of the gradients of this step, if they are to be finite or to be clipped
   at::Tensor window_loss_;
   BatchFeed feed_;
-  std::unique_ptr<ExchangeClock> exchange_clock_;  // before ddp_, which has a Reducer; null on a GPU
+  int64_t nonfinite_steps_ = 0;
+  std::unique_ptr<OwnGradients> own_gradients_;    // before ddp_, which has a Reducer; null for a rank alone
+  std::unique_ptr<ExchangeClock> exchange_clock_;  // likewise; null on a GPU
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<OuterOptimizer> outer_;   // after ddp_, which makes the parameters equal

@@ -14,6 +14,7 @@
 #include <narrowcast/errors.h>
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/optimizer_steps.h"
+#include "trainer/train/training/replicas.h"
 
 namespace narrowcast::training {
 namespace {
@@ -46,6 +47,9 @@ class TrainingRun {
         if (is_over() && counters_.window_batches > 0) {
           report();  // What ended early has steps that are not reported yet.
         }
+      }
+      if (options_.check_replicas_every > 0 && is_due(options_.check_replicas_every)) {
+        check_replicas();
       }
       if (is_due(setup_.checkpoints.every)) {
         save();
@@ -95,19 +99,24 @@ class TrainingRun {
             .skipped_steps = counters_.skipped_steps,
             .outer = outer_report(),
             .diverged_at = diverged_at_,
+            .gave_up_after = gave_up_after_,
             .best_validation_loss = counters_.best_validation_loss,
             .stopped_early_at = ends_early ? std::optional(counters_.step) : std::nullopt};
   }
 
-  // Collective: all ranks learn the mean loss, and so whether to continue. If all steps were skipped there is none.
+  // Collective: all ranks learn the mean loss, whose gradients were not finite, and so whether to continue. If all
+  // steps were skipped there is no loss.
   void report() {
-    const std::vector<double> sums =
-        all_reduce_sum(setup_.group, {steps_.window_loss(), static_cast<double>(counters_.window_steps)});
+    const Window window = window_of_all_ranks();
     const double seconds = window_seconds();
     exchange_ = exchange_report(seconds);
+    skipped_ = window.skipped;
     counters_.seconds += seconds;
-    counters_.training_loss = sums[0] / sums[1];
-    if (!std::isfinite(counters_.training_loss)) {
+    counters_.training_loss = window.loss;
+    if (skipped_.has_value() && skipped_->in_a_row >= options_.max_skipped_steps) {
+      gave_up_after_ = skipped_;
+      diverged_at_ = counters_.step;
+    } else if (!std::isfinite(window.loss) && (window.has_loss || is_over())) {
       diverged_at_ = counters_.step;
     }
     if (setup_.observer != nullptr) {
@@ -118,6 +127,33 @@ class TrainingRun {
     counters_.window_batches = 0;
     counters_.window_seconds = 0;
     window_began_ = Clock::now();
+  }
+
+  // What ranks tell each other of the steps since the last report.
+  struct Window {
+    double loss = 0;  // a mean
+    bool has_loss = false;
+    std::optional<reporting::SkippedReport> skipped;
+  };
+
+  // Collective. With an outer optimizer ranks skip steps for themselves: those count that have skipped most.
+  Window window_of_all_ranks() {
+    const auto ranks = static_cast<size_t>(setup_.group->getSize());
+    const auto rank = static_cast<size_t>(setup_.group->getRank());
+    std::vector<double> sums(2 + 2 * ranks);
+    sums[0] = steps_.window_loss();
+    sums[1] = static_cast<double>(counters_.window_steps);
+    sums[2 + rank] = static_cast<double>(steps_.take_nonfinite_steps());
+    sums[2 + ranks + rank] = static_cast<double>(counters_.skipped_in_a_row.value_or(0));
+    sums = all_reduce_sum(setup_.group, sums);
+    reporting::SkippedReport skipped;
+    for (size_t other = 0; other < ranks; ++other) {
+      if (sums[2 + other] > 0) skipped.nonfinite_ranks.push_back(static_cast<int64_t>(other));
+      skipped.in_a_row = std::max(skipped.in_a_row, static_cast<int64_t>(sums[2 + ranks + other]));
+    }
+    const bool skips = skipped.in_a_row > 0 || !skipped.nonfinite_ranks.empty();
+    return {
+        .loss = sums[0] / sums[1], .has_loss = sums[1] > 0, .skipped = skips ? std::optional(skipped) : std::nullopt};
   }
 
   // Collective: every rank learns how long each has waited of these seconds. With an outer optimizer most steps wait
@@ -152,6 +188,7 @@ class TrainingRun {
             .measuring_bytes_sent = steps_.measuring_bytes_sent(),
             .compression = steps_.model().compression(),
             .skipped_steps = counters_.skipped_steps,
+            .skipped = skipped_,
             .exchange = exchange_,
             .outer = outer_report()};
   }
@@ -237,6 +274,16 @@ class TrainingRun {
     setup_.observer->on_buckets(report);
   }
 
+  // Collective. A replica that was corrupted is not to be trained further, nor kept.
+  void check_replicas() {
+    const bool must_be_equal = setup_.outer == std::nullopt && steps_.model().keeps_replicas_equal();
+    if (!must_be_equal || setup_.group->getSize() == 1 || checked_step_ == counters_.step) {
+      return;
+    }
+    training::check_replicas(setup_.group, replicated_state(steps_.parts()), counters_.step);
+    checked_step_ = counters_.step;
+  }
+
   // Collective. What has diverged is not worth keeping, and buckets that will change cannot be.
   void save() {
     if (setup_.checkpoints.writer == nullptr || diverged_at_.has_value()) {
@@ -247,6 +294,7 @@ class TrainingRun {
     if (!settled) {
       return;
     }
+    check_replicas();
     Counters counters = counters_;
     counters.window_loss = steps_.window_loss();
     counters.window_seconds = window_seconds();
@@ -265,10 +313,13 @@ class TrainingRun {
   OptimizerSteps steps_;
 
   Counters counters_;
+  int64_t checked_step_ = 0;  // After which the replicas were compared last.
   bool buckets_reported_ = false;
   std::optional<int64_t> diverged_at_;
   std::string decision_;  // That was reported last.
   std::optional<reporting::ExchangeReport> exchange_;
+  std::optional<reporting::SkippedReport> skipped_;  // Since the last report.
+  std::optional<reporting::SkippedReport> gave_up_after_;
   Clock::time_point window_began_;
 };
 

@@ -40,8 +40,9 @@ struct TrainingResult {
   int64_t skipped_steps = 0;               // for their gradients; the same on all ranks, but with an outer optimizer
   std::optional<reporting::OuterReport> outer;  // with an outer optimizer
   std::optional<int64_t> diverged_at;           // the step by which the loss was not finite, where training stopped
-  std::optional<double> best_validation_loss;   // with early_stop
-  std::optional<int64_t> stopped_early_at;      // the step, if early_stop ended the training before the last one
+  std::optional<reporting::SkippedReport> gave_up_after;  // where that was for skipped steps in a row: those
+  std::optional<double> best_validation_loss;             // with early_stop
+  std::optional<int64_t> stopped_early_at;  // the step, if early_stop ended the training before the last one
 };
 
 // How a training outlives its processes. Nothing is owned.
@@ -66,7 +67,8 @@ struct TrainingSetup {
 // A collective: trains the model in place and returns the same on all ranks, but for the time. Where it resumes from a
 // checkpoint of the same world, flags and threads it ends with the same bits as without the interruption. Throws
 // c10::ValueError as check_training_options does, c10::DistBackendError if a peer failed, CorruptInputError for a
-// checkpoint of something else, and OutputError if one cannot be written.
+// checkpoint of something else, OutputError if one cannot be written, and ReplicasDifferError if ranks that must hold
+// the same bits do not.
 TrainingResult train(const TrainingSetup& setup, const TrainingOptions& options);
 
 }  // namespace narrowcast::training

@@ -97,11 +97,13 @@ void check_training_options(const TrainingOptions& options, int64_t world_size) 
   TORCH_CHECK_VALUE(options.early_stop == 0 || (options.eval_every > 0 && options.eval_batches > 0),
                     "early_stop: needs eval_every, after how many steps to look at the held-out data");
   check_not_below("log_every", options.log_every, 1);
+  check_not_below("check_replicas_every", options.check_replicas_every, 0);
   TORCH_CHECK_VALUE(data::divides_evenly({.global_batch = options.batch_size,
                                           .world_size = world_size,
                                           .accumulation_steps = options.accumulation_steps}),
                     "batch_size: must be divisible by ranks * accumulation_steps (", world_size, " * ",
                     options.accumulation_steps, "), but is ", options.batch_size);
+  check_not_below("max_skipped_steps", options.max_skipped_steps, 1);
   TORCH_CHECK_VALUE(options.skip_nonfinite_steps || options.precision != Precision::kFp16,
                     "skip_nonfinite_steps: must be true with precision fp16, whose scale is found by such steps");
   TORCH_CHECK_VALUE(std::isfinite(options.clip_grad_norm) && options.clip_grad_norm >= 0,

@@ -78,12 +78,15 @@ struct TrainingOptions {
   LearningRateOptions learning_rate = {};
   double clip_grad_norm = 1;         // largest 2-norm of the averaged gradients; 0: no limit
   bool skip_nonfinite_steps = true;  // leave the parameters alone where a gradient is Inf or NaN; always with kFp16
+  int64_t max_skipped_steps = 100;   // so many of them in a row end the training, at the next report; >= 1
   Precision precision = Precision::kFp32;
   int64_t eval_every = 0;     // steps between evaluations; 0: only after the last step
   int64_t eval_batches = 16;  // held-out samples in one evaluation, in batches of batch_size; 0: no evaluation
   int64_t early_stop = 0;     // evaluations in a row without a lower loss that end the training; 0: none do
   int64_t log_every = 10;     // steps between reports, >= 1
-  uint64_t seed = 0;          // of the order of the data
+  // Steps between comparisons of all ranks' replicas, where the hook keeps them equal; 0: only before checkpoints.
+  int64_t check_replicas_every = 500;
+  uint64_t seed = 0;  // of the order of the data
 };
 
 // Throws c10::ValueError naming the flag and the value if training on `world_size` ranks could not start.

@@ -42,7 +42,8 @@ void put(TensorMap& tensors, const char* name, double value) {
 void put(TensorMap& tensors, const char* name, int64_t value) {
   tensors[counter(name)] = at::full({}, value, at::kLong);
 }
-void put(TensorMap& tensors, const char* name, const std::optional<double>& value) {
+template <class Number>
+void put(TensorMap& tensors, const char* name, const std::optional<Number>& value) {
   if (value.has_value()) {
     put(tensors, name, *value);
   }
@@ -64,9 +65,10 @@ void get(const TensorMap& tensors, const char* name, double& value) {
 void get(const TensorMap& tensors, const char* name, int64_t& value) {
   value = number_of<int64_t>(tensors, counter(name));
 }
-void get(const TensorMap& tensors, const char* name, std::optional<double>& value) {
+template <class Number>
+void get(const TensorMap& tensors, const char* name, std::optional<Number>& value) {
   if (tensors.count(counter(name)) > 0) {
-    value = number_of<double>(tensors, counter(name));
+    value = number_of<Number>(tensors, counter(name));
   }
 }
 
@@ -74,6 +76,7 @@ void get(const TensorMap& tensors, const char* name, std::optional<double>& valu
 template <class SomeCounters, class Field>
 void each_shared(SomeCounters& counters, const Field& field) {
   field("skipped_steps", counters.skipped_steps);
+  field("skipped_in_a_row", counters.skipped_in_a_row);
   field("seconds", counters.seconds);
   field("training_loss", counters.training_loss);
   field("validation_loss", counters.validation_loss);
@@ -275,6 +278,17 @@ Content save_training(const TrainingParts& parts, const Counters& counters) {
   add_prefixed(content.rank, kHook, reducer.hook.own());
   content.rank.merge(states_of_generators(device_of(module)));
   return content;
+}
+
+checkpoint::TensorMap replicated_state(const TrainingParts& parts) {
+  const torch::nn::Module& module = *parts.model.module();
+  TensorMap state;
+  for (const auto& parameter : module.named_parameters()) state[kModel + parameter.key()] = parameter.value();
+  add_prefixed(state, kOptimizer, optimizer_state(parts.optimizer, module));
+  if (parts.scaler != nullptr) {
+    add_prefixed(state, kScaler, parts.scaler->state());
+  }
+  return state;
 }
 
 Counters load_training(const Restored& restored, const TrainingParts& parts) {

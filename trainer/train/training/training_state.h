@@ -18,11 +18,12 @@ namespace narrowcast::training {
 
 // What a training counts.
 struct Counters {
-  int64_t step = 0;                       // optimizer steps done
-  int64_t skipped_steps = 0;              // of those, for their gradients
-  double seconds = 0;                     // of training, up to the last report
-  double training_loss = 0;               // of the last report
-  std::optional<double> validation_loss;  // of the last evaluation
+  int64_t step = 0;                         // optimizer steps done
+  int64_t skipped_steps = 0;                // of those, for their gradients
+  std::optional<int64_t> skipped_in_a_row;  // of those, the last ones; none if the last step was taken
+  double seconds = 0;                       // of training, up to the last report
+  double training_loss = 0;                 // of the last report
+  std::optional<double> validation_loss;    // of the last evaluation
   std::optional<double> validation_accuracy;
   std::optional<double> gradient_norm;  // of the last step that was taken, before clipping
   // Of a training that may end early (TrainingOptions::early_stop):
@@ -60,6 +61,10 @@ struct TrainingParts {
 // hook and of LibTorch's generators is each rank's own. Learning rate and data follow from the step; the position in
 // the data is in the manifest too. Tensors are the training's own, not copies.
 checkpoint::Content save_training(const TrainingParts& parts, const Counters& counters);
+
+// Of that what must have the same bits on all ranks between steps, where the hook keeps replicas equal: the parameters,
+// and the state of optimizer and scaler. Buffers may differ: those of batch norms follow each rank's own samples.
+checkpoint::TensorMap replicated_state(const TrainingParts& parts);
 
 // Restores a new training to the step of the checkpoint, and returns its counters. The world may have another size than
 // the one that wrote the checkpoint, whose ranks are the former ranks (hooks::FormerRanks). The hook's state is made of

@@ -14,6 +14,7 @@
 #include "ops/collectives/group.h"
 #include "trainer/train/files/safetensors.h"
 #include "trainer/train/training/evaluation.h"
+#include "trainer/train/training/replicas.h"
 
 namespace narrowcast::verification {
 namespace {

@@ -44,6 +44,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
     step.measuring_bytes_sent = 1024;
     step.skipped_steps = 2;
     metrics.on_step(step);
+    step.skipped = SkippedReport{.nonfinite_ranks = {1, 3}, .in_a_row = 1};
     step.gradient_norm = 0.75;
     step.compression = 3.5;
     step.exchange = ExchangeReport{.seconds = 0.0625, .share = 0.125, .slowest_rank = 3, .waiting_share = 0.25};
@@ -73,6 +74,7 @@ TEST(Metrics, WritesOneObjectPerReport) {
        {"payload_bytes_sent", 4096},
        {"measuring_bytes_sent", 1024},
        {"skipped_steps", 2},
+       {"nonfinite_ranks", {1, 3}},
        {"gradient_norm", 0.75},
        {"compression", 3.5},
        {"exchange_seconds", 0.0625},

@@ -47,6 +47,27 @@ TEST(Progress, PlainLineTellsWhatRanksWaitFor) {
   EXPECT_THAT(out.str(), HasSubstr("  3.10 MB sent  exchange 12%, wait for rank 3 5%  15 s left\n"));
 }
 
+// Also those of a report that had no line.
+TEST(Progress, NamesTheRanksForWhichStepsWereSkipped) {
+  std::ostringstream out;
+  Progress progress(out, {.steps = 400, .unit = "tokens", .seconds_between_lines = 2});
+  progress.on_step(report_at(99, 5));
+  StepReport report = report_at(100, 6);
+  report.skipped_steps = 2;
+  report.skipped = SkippedReport{.nonfinite_ranks = {3, 1}, .in_a_row = 2};
+  progress.on_step(report);
+  EXPECT_EQ(lines_in(out), 1);
+  report = report_at(110, 7);
+  report.skipped_steps = 2;
+  progress.on_step(report);
+  EXPECT_THAT(out.str(), HasSubstr("  3.10 MB sent  2 skipped (ranks 1, 3)  "));
+}
+
+TEST(Progress, BlamesTheMeanWhereNoRankIsToBlame) {
+  EXPECT_EQ(blame_text({.nonfinite_ranks = {1}, .in_a_row = 2}), "the gradients of rank 1 were not finite");
+  EXPECT_EQ(blame_text({.in_a_row = 2}), "every rank's own gradients were finite, their mean was not");
+}
+
 TEST(Observers, AllAreTold) {
   std::ostringstream own;
   std::ostringstream other;

@@ -15,6 +15,7 @@ Counters example_counters() {
   Counters counters;
   counters.step = 30;
   counters.skipped_steps = 2;
+  counters.skipped_in_a_row = 1;
   counters.seconds = 1.0 / 3;
   counters.training_loss = 0.1;
   counters.validation_accuracy = 1.0 / 7;
@@ -43,6 +44,7 @@ TEST(Counters, ComeBackToTheBit) {
   const Counters counters = load_counters(restored_from(example_counters(), 2), 2);
   EXPECT_EQ(counters.step, 30);
   EXPECT_EQ(counters.skipped_steps, 2);
+  EXPECT_EQ(counters.skipped_in_a_row, 1);
   EXPECT_EQ(counters.seconds, 1.0 / 3);
   EXPECT_EQ(counters.training_loss, 0.1);
   EXPECT_FALSE(counters.validation_loss.has_value());
@@ -54,6 +56,15 @@ TEST(Counters, ComeBackToTheBit) {
   EXPECT_EQ(counters.window_steps, 4);
   EXPECT_EQ(counters.window_batches, 5);
   EXPECT_EQ(counters.window_seconds, 0.7);
+}
+
+// As all that were written before it was counted.
+TEST(Counters, MayLackSkippedStepsInARow) {
+  Counters counters = example_counters();
+  counters.skipped_in_a_row.reset();
+  const checkpoint::Restored restored = restored_from(counters, 1);
+  EXPECT_EQ(restored.replica.count("counters.skipped_in_a_row"), 0u);
+  EXPECT_FALSE(load_counters(restored, 1).skipped_in_a_row.has_value());
 }
 
 // As those of trainings that cannot end early, and all that were written before trainings could.

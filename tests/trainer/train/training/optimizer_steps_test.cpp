@@ -2,6 +2,7 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,6 +16,7 @@
 namespace narrowcast::training {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::run_ranks;
 using testing::small_models;
 using testing::small_text;
@@ -105,13 +107,21 @@ TEST(OptimizerSteps, TellTheHookOfAnotherScale) {
   });
 }
 
-// A model whose third training step on rank 1 has a gradient of NaN.
+// Training steps.
+struct Steps {
+  int64_t first;
+  int64_t last;
+};
+
+// A model whose gradients are NaN on rank 1 in some steps.
 class PoisonedModel : public models::Model {
  public:
-  explicit PoisonedModel(int64_t rank) : rank_(rank), weight_(register_parameter("weight", at::ones({3}))) {}
+  PoisonedModel(int64_t rank, Steps poisoned)
+      : rank_(rank), poisoned_(poisoned), weight_(register_parameter("weight", at::ones({3}))) {}
 
   at::Tensor forward(const models::Batch& batch) override {
-    const bool poisoned = is_training() && ++passes_ == 3 && rank_ == 1;
+    const int64_t step = is_training() ? ++passes_ : 0;
+    const bool poisoned = rank_ == 1 && poisoned_.first <= step && step <= poisoned_.last;
     const double factor = poisoned ? std::numeric_limits<double>::quiet_NaN() : 1;
     return (weight_ * batch.inputs.to(at::kFloat).mean()).square().sum() * factor;
   }
@@ -121,35 +131,93 @@ class PoisonedModel : public models::Model {
 
  private:
   int64_t rank_;
+  Steps poisoned_;
   int64_t passes_ = 0;
   at::Tensor weight_;
 };
 
-std::vector<TrainingResult> train_poisoned(const TrainingOptions& options, std::vector<at::Tensor>& weights) {
-  std::vector<TrainingResult> results(2);
+// Keeps what is told of steps.
+struct StepRecorder : reporting::TrainingObserver {
+  void on_step(const reporting::StepReport& report) override { steps.push_back(report); }
+  void on_evaluation(const reporting::EvaluationReport& /*report*/) override {}
+  std::vector<reporting::StepReport> steps;
+};
+
+struct PoisonedTraining {
+  std::vector<TrainingResult> results = std::vector<TrainingResult>(2);
+  std::vector<at::Tensor> weights = std::vector<at::Tensor>(2);
+  StepRecorder recorder;  // of rank 0
+};
+
+PoisonedTraining train_poisoned(const TrainingOptions& options, Steps poisoned) {
+  PoisonedTraining training;
   const data::TextDataset dataset = small_text();
   run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
-    const auto model = std::make_shared<PoisonedModel>(rank);
-    results[rank] = train({.model = model, .dataset = dataset, .group = group}, options);
-    weights[rank] = model->weight();
+    const auto model = std::make_shared<PoisonedModel>(rank, poisoned);
+    training.results[rank] = train(
+        {.model = model, .dataset = dataset, .group = group, .observer = rank == 0 ? &training.recorder : nullptr},
+        options);
+    training.weights[rank] = model->weight();
   });
-  return results;
+  return training;
 }
 
 TEST(OptimizerSteps, AStepWhoseGradientIsNotFiniteIsSkippedOnAllRanks) {
-  std::vector<at::Tensor> weights(2);
   TrainingOptions options = small_training();
-  const auto results = train_poisoned(options, weights);
-  for (const TrainingResult& result : results) {
+  const PoisonedTraining training = train_poisoned(options, {3, 3});
+  for (const TrainingResult& result : training.results) {
     EXPECT_EQ(result.skipped_steps, 1);
     EXPECT_FALSE(result.diverged_at.has_value());
     EXPECT_TRUE(std::isfinite(result.training_loss));
   }
-  EXPECT_TRUE(weights[0].isfinite().all().item<bool>());
-  EXPECT_TRUE(weights[0].equal(weights[1]));
+  EXPECT_TRUE(training.weights[0].isfinite().all().item<bool>());
+  EXPECT_TRUE(training.weights[0].equal(training.weights[1]));
   options.skip_nonfinite_steps = false;
-  EXPECT_EQ(train_poisoned(options, weights)[0].diverged_at, 4);
-  EXPECT_TRUE(weights[0].isnan().all().item<bool>());
+  const PoisonedTraining ruined = train_poisoned(options, {3, 3});
+  EXPECT_EQ(ruined.results[0].diverged_at, 4);
+  EXPECT_TRUE(ruined.weights[0].isnan().all().item<bool>());
+}
+
+// The mean is NaN on both.
+TEST(OptimizerSteps, TellWhoseGradientsWereNotFinite) {
+  const PoisonedTraining training = train_poisoned(small_training(), {3, 3});
+  ASSERT_EQ(training.recorder.steps.size(), 3U);  // After steps 2, 4 and 6.
+  EXPECT_FALSE(training.recorder.steps[0].skipped.has_value());
+  ASSERT_TRUE(training.recorder.steps[1].skipped.has_value());
+  EXPECT_THAT(training.recorder.steps[1].skipped->nonfinite_ranks, ElementsAre(1));
+  EXPECT_EQ(training.recorder.steps[1].skipped->in_a_row, 0) << "step 4 was taken";
+  EXPECT_FALSE(training.recorder.steps[2].skipped.has_value());
+}
+
+TEST(OptimizerSteps, ATrainingGoesOnAfterAReportWithoutAnyStep) {
+  const PoisonedTraining training = train_poisoned(small_training(), {3, 4});
+  EXPECT_TRUE(std::isnan(training.recorder.steps.at(1).loss));
+  EXPECT_EQ(training.recorder.steps.at(1).skipped->in_a_row, 2);
+  for (const TrainingResult& result : training.results) {
+    EXPECT_EQ(result.skipped_steps, 2);
+    EXPECT_FALSE(result.diverged_at.has_value());
+    EXPECT_TRUE(std::isfinite(result.training_loss));
+  }
+}
+
+TEST(OptimizerSteps, SoManySkippedStepsInARowEndATraining) {
+  TrainingOptions options = small_training();
+  options.steps = 20;
+  options.max_skipped_steps = 4;
+  for (const TrainingResult& result : train_poisoned(options, {2, 20}).results) {
+    EXPECT_EQ(result.diverged_at, 6) << "at the report after the fifth";
+    ASSERT_TRUE(result.gave_up_after.has_value());
+    EXPECT_EQ(result.gave_up_after->in_a_row, 5);
+    EXPECT_THAT(result.gave_up_after->nonfinite_ranks, ElementsAre(1));
+  }
+  EXPECT_FALSE(train_poisoned(options, {2, 4}).results[0].diverged_at.has_value());
+}
+
+// Though the limit is not reached: nothing is known of what the last steps were worth.
+TEST(OptimizerSteps, ATrainingThatEndsWithSkippedStepsHasNoLoss) {
+  const PoisonedTraining training = train_poisoned(small_training(), {5, 6});
+  EXPECT_EQ(training.results[0].diverged_at, 6);
+  EXPECT_FALSE(training.results[0].gave_up_after.has_value());
 }
 
 }  // namespace

@@ -348,10 +348,12 @@ TEST(Training, StopsOnAllRanksWhenTheLossIsNotFinite) {
   options.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = Schedule::kConstant};
   options.clip_grad_norm = 0;
   // The first step ruins the parameters. All others are skipped, so that no loss is left for the second report.
+  options.max_skipped_steps = 3;
   const Outcome skipping = train_on(2, options);
   EXPECT_EQ(skipping.results[0].diverged_at, 4);
   EXPECT_EQ(skipping.results[1].diverged_at, 4);
   EXPECT_EQ(skipping.results[1].skipped_steps, 3);
+  EXPECT_THAT(skipping.results[1].gave_up_after->nonfinite_ranks, ElementsAre(0, 1));
   EXPECT_THAT(steps_of(skipping.recorder), ElementsAre(2, 4));
   options.skip_nonfinite_steps = false;
   const Outcome outcome = train_on(2, options);

@@ -161,6 +161,8 @@ TEST(CheckTrainingOptions, NamesTheOptionAndTheValue) {
   EXPECT_THAT(with([](auto& o) { o.eval_every = -1; }), HasSubstr("eval_every"));
   EXPECT_THAT(with([](auto& o) { o.eval_batches = -1; }), HasSubstr("eval_batches"));
   EXPECT_THAT(with([](auto& o) { o.log_every = 0; }), HasSubstr("log_every"));
+  EXPECT_THAT(with([](auto& o) { o.max_skipped_steps = 0; }), HasSubstr("max_skipped_steps: must be at least 1"));
+  EXPECT_THAT(with([](auto& o) { o.check_replicas_every = -1; }), HasSubstr("check_replicas_every"));
   EXPECT_THAT(with([](auto& o) { o.early_stop = -1; }), HasSubstr("early_stop: must be at least 0, but is -1"));
   EXPECT_THAT(with([](auto& o) { o.early_stop = 1; }), HasSubstr("early_stop: needs eval_every"));
   EXPECT_THAT(with([](auto& o) { o.clip_grad_norm = -1; }), HasSubstr("clip_grad_norm"));

@@ -1,0 +1,96 @@
+#include "trainer/train/training/replicas.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/errors.h>
+#include "trainer/base/files/hash.h"
+#include "trainer/base/files/text.h"
+
+namespace narrowcast::training {
+namespace {
+
+uint64_t hash_bits(const at::Tensor& tensor, uint64_t hash = kHashStart) {
+  const at::Tensor data = tensor.detach().cpu().contiguous();
+  return hash_of_content({static_cast<const char*>(data.const_data_ptr()), data.nbytes()}, hash);
+}
+
+std::vector<std::string> hashes_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
+  uint64_t hash = kHashStart;
+  for (const at::Tensor& tensor : tensors) hash = hash_bits(tensor, hash);
+  return all_gather_text(group, absl::StrCat(hash));
+}
+
+bool all_equal(const std::vector<std::string>& hashes) {
+  return std::ranges::all_of(hashes, [&](const std::string& hash) { return hash == hashes[0]; });
+}
+
+// The ranks by what they have, most of them first, and those with lower ranks before others of as many.
+std::vector<std::vector<int64_t>> ranks_that_agree(const std::vector<std::string>& hashes) {
+  std::map<std::string, std::vector<int64_t>> by_hash;
+  for (size_t rank = 0; rank < hashes.size(); ++rank) by_hash[hashes[rank]].push_back(static_cast<int64_t>(rank));
+  std::vector<std::vector<int64_t>> groups;
+  for (const auto& [hash, ranks] : by_hash) groups.push_back(ranks);
+  std::ranges::sort(groups, [](const auto& a, const auto& b) {
+    return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
+  });
+  return groups;
+}
+
+// Who differs from whom; where most agree, the others are to blame.
+std::string blame(const std::vector<std::string>& hashes) {
+  const std::vector<std::vector<int64_t>> groups = ranks_that_agree(hashes);
+  if (2 * groups[0].size() <= hashes.size()) {
+    const auto describe = [](std::string* out, const std::vector<int64_t>& ranks) {
+      absl::StrAppend(out, describe_ranks(ranks));
+    };
+    return absl::StrCat(absl::StrJoin(groups, " from ", describe), ", and no majority tells whose is right");
+  }
+  std::vector<int64_t> others;
+  for (size_t i = 1; i < groups.size(); ++i) others.insert(others.end(), groups[i].begin(), groups[i].end());
+  std::ranges::sort(others);
+  return absl::StrCat(describe_ranks(others), " from ", describe_ranks(groups[0]));
+}
+
+// A collective, among ranks of which some differ: where they do.
+std::string describe_difference(const ProcessGroupPtr& group, const checkpoint::TensorMap& replica) {
+  std::vector<uint64_t> own;
+  for (const auto& [name, tensor] : replica) own.push_back(hash_bits(tensor));
+  std::vector<std::vector<std::string>> of_ranks;
+  for (const std::string& text : all_gather_text(group, absl::StrJoin(own, ","))) {
+    of_ranks.push_back(absl::StrSplit(text, ','));
+    TORCH_CHECK_WITH(DistBackendError, of_ranks.back().size() == own.size(), "rank ", of_ranks.size() - 1, " sent ",
+                     of_ranks.back().size(), " hashes of ", own.size(), " tensors");
+  }
+  std::string first;
+  size_t count = 0;
+  for (auto [at, i] = std::pair(replica.begin(), size_t{0}); at != replica.end(); ++at, ++i) {
+    if (std::ranges::all_of(of_ranks, [&, i = i](const auto& hashes) { return hashes[i] == of_ranks[0][i]; })) continue;
+    if (count++ == 0) first = at->first;
+  }
+  return absl::StrCat(in_quotes(first), ", the first of ", count, " of ", own.size(), " tensors");
+}
+
+}  // namespace
+
+bool equal_on_all_ranks(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
+  return all_equal(hashes_on_all_ranks(group, tensors));
+}
+
+void check_replicas(const ProcessGroupPtr& group, const checkpoint::TensorMap& replica, int64_t after_step) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : replica) tensors.push_back(tensor);
+  const std::vector<std::string> hashes = hashes_on_all_ranks(group, tensors);
+  if (all_equal(hashes)) return;
+  const std::string where = describe_difference(group, replica);
+  NARROWCAST_CHECK_REPLICAS(false, "replicas differ after step ", after_step, ": ", blame(hashes), ", in ", where);
+}
+
+}  // namespace narrowcast::training
