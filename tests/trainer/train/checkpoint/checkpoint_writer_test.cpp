@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
+#include <memory>
+#include <utility>
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
@@ -93,6 +96,30 @@ TEST_F(CheckpointWriterTest, ADiskThatIsFullLeavesTheOlderOnes) {
   }
   EXPECT_EQ(folder.entries(), 1);
   EXPECT_NO_THROW(read_checkpoint(checkpoint_path(path, 10), 0, 1));
+}
+
+// Another machine's job took the folder when this one was silent, and is writing a checkpoint of the same step.
+TEST_F(CheckpointWriterTest, TouchesNothingInAFolderThatAnotherJobHasTakenOver) {
+  using namespace std::chrono_literals;
+  write({10}, 1);
+  const std::string others = folder.write("step-00000020.unfinished/replica.safetensors", "half");
+  std::vector<std::string> messages(2);
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    std::unique_ptr<FolderOwner> lost;
+    std::unique_ptr<FolderOwner> other;
+    if (rank == 0) {
+      lost = std::make_unique<FolderOwner>(path, Writer{.host = "a", .machine = "a"}, OwnerTimes{1h, 1h});
+      other = std::make_unique<FolderOwner>(path, Writer{.host = "b", .machine = "b", .pid = 7}, OwnerTimes{1h, 40ms});
+    }
+    CheckpointWriter writer(group, {.folder = path, .keep = 1}, {}, {}, std::move(lost));
+    messages[rank] = error_message<OutputError>([&] { writer.write(small_content(20, rank)); });
+  });
+  for (const std::string& message : messages) {
+    EXPECT_THAT(message, ::testing::StartsWith("the checkpoint of step 20 cannot be written: rank 0: " + path +
+                                               ": has been taken over by process 7 on b"));
+  }
+  EXPECT_EQ(files::read_file(others), "half");
+  EXPECT_THAT(checkpoint_steps(path), ElementsAre(10));
 }
 
 TEST_F(CheckpointWriterTest, RefusesANegativeNumberToKeep) {
