@@ -119,7 +119,11 @@ Sign watch(const std::string& folder, const OwnerRecord& record, std::chrono::mi
 class Taking {
  public:
   Taking(const std::string& folder, const Writer& self, const OwnerTimes& times)
-      : folder_(folder), path_(owner_path(folder)), self_(self), times_(times) {}
+      : folder_(folder),
+        path_(owner_path(folder)),
+        self_(self),
+        times_(times),
+        patient_until_(std::chrono::steady_clock::now() + times.own_job) {}
 
   FileDescriptor take() {
     for (;;) {
@@ -147,15 +151,25 @@ class Taking {
   // that machine on the server.
   bool may_replace() {
     std::optional<OwnerRecord> owner = read_owner(folder_);
-    if (!owner || owner->writer.machine == self_.machine) refuse(owner);
+    if (!owner || owner->writer.machine == self_.machine) return wait_or_refuse(owner);
     return is_silent(*owner);
   }
 
   // False if it has gone meanwhile: then all begins anew.
   bool is_silent(const OwnerRecord& owner) {
     const Sign sign = watch(folder_, owner, times_.silence);
-    if (sign == Sign::kLives) refuse(read_owner(folder_));
+    if (sign == Sign::kLives) return wait_or_refuse(read_owner(folder_));
     return sign == Sign::kSilent;
+  }
+
+  // False after a moment in which the owner, an earlier rank 0 of this job, may have ended: then all begins anew. A
+  // launcher that was given no name calls every job "none".
+  bool wait_or_refuse(const std::optional<OwnerRecord>& owner) const {
+    constexpr std::chrono::milliseconds kMoment{20};
+    const bool is_own = owner && owner->writer.job == self_.job && !self_.job.empty() && self_.job != "none";
+    if (!is_own || std::chrono::steady_clock::now() >= patient_until_) refuse(owner);
+    std::this_thread::sleep_for(kMoment);
+    return false;
   }
 
   // A file of our own in the place of one that somebody else has locked.
@@ -175,6 +189,7 @@ class Taking {
   const std::string path_;
   const Writer& self_;
   const OwnerTimes& times_;
+  const std::chrono::steady_clock::time_point patient_until_;
 };
 
 // So that it fits into the record, and comes out of it as it went in.

@@ -24,10 +24,13 @@ struct Writer {
 // This process, now.
 Writer this_writer(const std::string& job);
 
-// How a writer shows to other machines that it lives.
+// How a writer shows to other machines that it lives, and how long the next one is patient.
 struct OwnerTimes {
   std::chrono::milliseconds beat{3'000};      // how often it counts on in the file
   std::chrono::milliseconds silence{10'000};  // after which one that does not count on is dead; some beats long
+  // To wait for one of the same job: a launcher that starts a job again cannot see a node that it has lost, whose rank
+  // 0 may take a while to end.
+  std::chrono::milliseconds own_job{30'000};
 };
 
 // What the file of an owner holds.
@@ -47,8 +50,8 @@ class FolderOwner {
   static constexpr const char* kFileName = "owner.json";
 
   // Takes the folder, which is there. That of an owner that is dead is taken at once if it ran on this machine, else
-  // when it has been silent for so long. Throws c10::ValueError, with the owner but without the folder's name, if
-  // another process has it, or saying why the file cannot be written.
+  // when it has been silent for so long. One of the same job is waited for. Throws c10::ValueError, with the owner but
+  // without the folder's name, if another process has it, or saying why the file cannot be written.
   FolderOwner(const std::string& folder, Writer self, const OwnerTimes& times = {});
   ~FolderOwner();
   FolderOwner(const FolderOwner&) = delete;

@@ -27,6 +27,9 @@ bool OwnGradients::were_finite() const {
 void OwnGradients::look_at(size_t parameter) {
   const at::NoGradGuard no_grad;
   const at::Tensor& gradient = parameters_[parameter].grad();
+  if (!gradient.defined()) {
+    return;  // A pass may hand out none.
+  }
   if (gradient.is_cpu()) {
     if (!std::isfinite(gradient.sum().item<double>()) && !gradients_are_finite({parameters_[parameter]})) {
       found_ = true;

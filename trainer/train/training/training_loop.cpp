@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
+#include "hooks/hook_table.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/optimizer_steps.h"
 #include "trainer/train/training/replicas.h"
@@ -48,7 +49,7 @@ class TrainingRun {
           report();  // What ended early has steps that are not reported yet.
         }
       }
-      if (options_.check_replicas_every > 0 && is_due(options_.check_replicas_every)) {
+      if (!diverged_at_.has_value() && options_.check_replicas_every > 0 && is_due(options_.check_replicas_every)) {
         check_replicas();
       }
       if (is_due(setup_.checkpoints.every)) {
@@ -274,9 +275,13 @@ class TrainingRun {
     setup_.observer->on_buckets(report);
   }
 
-  // Collective. A replica that was corrupted is not to be trained further, nor kept.
+  // Collective. A replica that was corrupted is not to be trained further, nor kept. With PowerSGD's averaged memory
+  // ranks on different machines may differ in last bits (docs/hooks.md).
   void check_replicas() {
-    const bool must_be_equal = setup_.outer == std::nullopt && steps_.model().keeps_replicas_equal();
+    const bool may_round_differently = hooks::hook_row(setup_.ddp.hook()).approximates() &&
+                                       setup_.ddp.power_sgd().memory == hooks::PowerSgdMemory::kAveraged;
+    const bool must_be_equal =
+        setup_.outer == std::nullopt && steps_.model().keeps_replicas_equal() && !may_round_differently;
     if (!must_be_equal || setup_.group->getSize() == 1 || checked_step_ == counters_.step) {
       return;
     }

@@ -151,6 +151,20 @@ TEST_F(FolderOwnerTest, AnOwnerThatLostTheFolderLeavesItAlone) {
   EXPECT_EQ(owner(), on("here", 2));
 }
 
+// Whether the first ends before or after the second looks.
+TEST_F(FolderOwnerTest, WaitsForAnEarlierOneOfTheSameJob) {
+  Writer again = on("here", 2);
+  again.job = on("here", 1).job;
+  auto first = std::make_unique<FolderOwner>(name, on("here", 1), kNeverSilent);
+  EXPECT_THAT(error_of(again, {.beat = 1h, .silence = 1h, .own_job = 40ms}), HasSubstr("is in use by process 1"));
+  std::thread second([&] {
+    const FolderOwner owner_of_second(name, again, {.beat = 1h, .silence = 1h, .own_job = testing::kPatience});
+    EXPECT_EQ(owner(), again);
+  });
+  first.reset();
+  second.join();
+}
+
 TEST_F(FolderOwnerTest, SaysWhyItCannotWrite) {
   std::filesystem::create_directory(path());
   EXPECT_THAT(error_of(on("here", 1), kNeverSilent), HasSubstr(path() + ": cannot be made"));
