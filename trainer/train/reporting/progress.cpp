@@ -44,6 +44,12 @@ std::string skipped_text(int64_t steps, const std::set<int64_t>& ranks) {
 
 }  // namespace
 
+std::string blame_text(const SkippedReport& skipped) {
+  return skipped.nonfinite_ranks.empty()
+             ? "every rank's own gradients were finite, their mean was not"
+             : "the gradients of " + describe_ranks(skipped.nonfinite_ranks) + " were not finite";
+}
+
 void Observers::own(std::unique_ptr<TrainingObserver> observer) {
   add(*observer);
   owned_.push_back(std::move(observer));
@@ -63,12 +69,6 @@ void Observers::on_checkpoint(const CheckpointReport& report) {
 
 void Observers::on_buckets(const BucketsReport& report) {
   std::ranges::for_each(observers_, [&](auto* observer) { observer->on_buckets(report); });
-}
-
-std::string blame_text(const SkippedReport& skipped) {
-  return skipped.nonfinite_ranks.empty()
-             ? "every rank's own gradients were finite, their mean was not"
-             : "the gradients of " + describe_ranks(skipped.nonfinite_ranks) + " were not finite";
 }
 
 void Observers::on_hook(const HookReport& report) {
