@@ -1,6 +1,4 @@
 #include "trainer/train/checkpoint/checkpoint_writer.h"
-#include <narrowcast/consensus.h>
-#include "trainer/ddp/process_group/first_failure.h"
 
 #include <absl/strings/str_cat.h>
 #include <c10/util/Exception.h>
@@ -11,8 +9,10 @@
 #include <system_error>
 #include <utility>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/errors.h>
 #include "trainer/base/files/json.h"
+#include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/safetensors.h"
@@ -80,19 +80,24 @@ CheckpointWriter::CheckpointWriter(ProcessGroupPtr group, WriterOptions options,
 
 WriteReport CheckpointWriter::write(const Content& content) {
   step_ = content.step;
-  const std::string lost = on_rank_0([&] {
-    if (owner_) owner_->check();
-  });
-  NARROWCAST_CHECK_OUTPUT(lost.empty(), "the checkpoint of step ", step_, " cannot be written: ", lost);
+  stop_if_lost();
   give_up_if(on_rank_0([&] { begin(); }));
   std::vector<ManifestFile> files = write_files(content);
   const int64_t bytes = std::accumulate(files.begin(), files.end(), int64_t{0},
                                         [](int64_t sum, const ManifestFile& file) { return sum + file.digest.bytes; });
+  stop_if_lost();
   give_up_if(on_rank_0([&] { finish(content, std::move(files)); }));
   const std::string failure = on_rank_0([&] { remove_old(); });
   NARROWCAST_CHECK_OUTPUT(failure.empty(), "the checkpoint of step ", step_,
                           " is written, but an older one cannot be removed: ", failure);
   return {checkpoint_path(options_.folder, step_), bytes};
+}
+
+void CheckpointWriter::stop_if_lost() {
+  const std::string lost = on_rank_0([&] {
+    if (owner_) owner_->check();
+  });
+  NARROWCAST_CHECK_OUTPUT(lost.empty(), "the checkpoint of step ", step_, " cannot be written: ", lost);
 }
 
 // A checkpoint of this step that is there already was found invalid.

@@ -37,8 +37,9 @@ struct WriteReport {
 //   Before: every rank has its content, the same step on all. Rank 0 sees whether the folder is still the job's, and
 //           makes the folder step-S.unfinished.
 //   files:  every rank writes what is its own, rank 0 the replica as well, durably.
-//   whole:  all ranks learn the digests of all files. Rank 0 writes the manifest with them, durably, and renames the
-//           folder to step-S: from here on there is a checkpoint.
+//   whole:  all ranks learn the digests of all files. Rank 0 sees once more whose the folder is, since large files take
+//           long; writes the manifest with them, durably, and renames the folder to step-S: from here on there is a
+//           checkpoint.
 //   old:    rank 0 removes the checkpoints that are no longer among the newest `keep`.
 //   After:  all ranks know that it is there.
 //
@@ -56,6 +57,7 @@ class CheckpointWriter {
   WriteReport write(const Content& content);
 
  private:
+  void stop_if_lost();
   void begin();
   std::vector<ManifestFile> write_files(const Content& content);
   void finish(const Content& content, std::vector<ManifestFile> files);

@@ -11,8 +11,6 @@
 
 #include <cerrno>
 #include <condition_variable>
-#include <cstdio>
-#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <stop_token>
@@ -20,6 +18,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
@@ -100,19 +99,39 @@ bool write_record(const FileDescriptor& file, const OwnerRecord& record) {
          ::ftruncate(file.get(), kRecordBytes) == 0 && ::fdatasync(file.get()) == 0;
 }
 
-// Whether the owner of `record` counts on, or has ended or been replaced, within `silence`. It looks often enough to
-// tell soon.
-enum class Sign { kLives, kGone, kSilent };
+// What the file shows. Of a file that cannot be read now nothing follows, least of all that nobody owns it.
+struct Look {
+  std::string failure = {};                // why it cannot be read; empty if it can, or is not there
+  std::string text = {};                   // empty also if there is no such file
+  std::optional<OwnerRecord> record = {};  // what the text says, if an owner wrote it
+};
 
-Sign watch(const std::string& folder, const OwnerRecord& record, std::chrono::milliseconds silence) {
+Look look_at(const std::string& folder) {
+  // Opened anew each time, so that a client of a network file system asks its server.
+  const FileDescriptor file(::open(owner_path(folder).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.is_open()) return {.failure = errno == ENOENT ? "" : files::reason(errno)};
+  std::string text(kRecordBytes, '\0');
+  const ssize_t bytes = ::pread(file.get(), text.data(), text.size(), 0);
+  if (bytes < 0) return {.failure = files::reason(errno)};
+  text.resize(static_cast<size_t>(bytes));
+  return {.text = text, .record = parse(text)};
+}
+
+// What was seen of an owner for as long as others are patient with it.
+enum class Sign { kLives, kUnclear, kSilent };  // kUnclear: it has gone, or its file could not be read in the end.
+
+// Looks often enough to tell soon.
+Sign watch(const std::string& folder, const std::string& before, std::chrono::milliseconds silence) {
   constexpr int kLooks = 40;
+  Look now;
   for (int look = 0; look < kLooks; ++look) {
     std::this_thread::sleep_for(silence / kLooks);
-    const std::optional<OwnerRecord> now = read_owner(folder);
-    if (!now.has_value()) return Sign::kGone;
-    if (*now != record) return Sign::kLives;
+    now = look_at(folder);
+    if (!now.failure.empty()) continue;
+    if (now.text.empty()) return Sign::kUnclear;
+    if (now.text != before) return Sign::kLives;
   }
-  return Sign::kSilent;
+  return now.failure.empty() ? Sign::kSilent : Sign::kUnclear;
 }
 
 // The file with this writer's record in it, locked if the file system has locks.
@@ -140,32 +159,44 @@ class Taking {
 
  private:
   // With the lock in our hands, or none to be had: a record is of somebody who was killed, or of another machine's
-  // owner whose lock this one does not see. Whoever shares this kernel has no lock, so it is dead.
+  // owner whose lock this one does not see. Whoever shares this kernel has no lock, so it is dead. What no owner wrote
+  // may be half of a record where there are no locks.
   bool may_have(Lock state) {
-    const std::optional<OwnerRecord> owner = read_owner(folder_);
-    const bool is_dead = !owner || (state == Lock::kOurs && owner->writer.machine == self_.machine);
-    return is_dead || is_silent(*owner);
+    const Look look = look_at(folder_);
+    if (!look.failure.empty()) return wait_or_give_up(look.failure);
+    const bool has_no_lock = !look.record || look.record->writer.machine == self_.machine;
+    return look.text.empty() || (state == Lock::kOurs && has_no_lock) || is_silent(look);
   }
 
   // Somebody else has the lock: it lives if it shares this kernel. The lock of another machine's process may outlive
   // that machine on the server.
   bool may_replace() {
-    std::optional<OwnerRecord> owner = read_owner(folder_);
-    if (!owner || owner->writer.machine == self_.machine) return wait_or_refuse(owner);
-    return is_silent(*owner);
+    const Look look = look_at(folder_);
+    if (!look.failure.empty()) return wait_or_give_up(look.failure);
+    if (!look.record || look.record->writer.machine == self_.machine) return wait_or_refuse(look.record);
+    return is_silent(look);
   }
 
-  // False if it has gone meanwhile: then all begins anew.
-  bool is_silent(const OwnerRecord& owner) {
-    const Sign sign = watch(folder_, owner, times_.silence);
-    if (sign == Sign::kLives) return wait_or_refuse(read_owner(folder_));
+  // False if that cannot be told: then all begins anew.
+  bool is_silent(const Look& look) {
+    const Sign sign = watch(folder_, look.text, times_.silence);
+    if (sign == Sign::kLives) {
+      const Look now = look_at(folder_);
+      return now.failure.empty() ? wait_or_refuse(now.record) : wait_or_give_up(now.failure);
+    }
     return sign == Sign::kSilent;
+  }
+
+  // False after a moment in which a server may answer again.
+  bool wait_or_give_up(const std::string& failure) const {
+    TORCH_CHECK_VALUE(std::chrono::steady_clock::now() < patient_until_, path_, ": cannot be read: ", failure);
+    std::this_thread::sleep_for(kMoment);
+    return false;
   }
 
   // False after a moment in which the owner, an earlier rank 0 of this job, may have ended: then all begins anew. A
   // launcher that was given no name calls every job "none".
   bool wait_or_refuse(const std::optional<OwnerRecord>& owner) const {
-    constexpr std::chrono::milliseconds kMoment{20};
     const bool is_own = owner && owner->writer.job == self_.job && !self_.job.empty() && self_.job != "none";
     if (!is_own || std::chrono::steady_clock::now() >= patient_until_) refuse(owner);
     std::this_thread::sleep_for(kMoment);
@@ -174,7 +205,8 @@ class Taking {
 
   // A file of our own in the place of one that somebody else has locked.
   FileDescriptor replaced() {
-    const std::string aside = absl::StrCat(path_, ".", self_.pid);
+    // Other machines and containers have processes of the same number.
+    const std::string aside = absl::StrCat(path_, ".", absl::Hex(hash_of_content(to_text({.writer = self_}))));
     FileDescriptor file = open_owner_file(aside, O_TRUNC);
     lock(file);
     if (!write_record(file, {.writer = self_}) || ::rename(aside.c_str(), path_.c_str()) != 0) {
@@ -184,6 +216,8 @@ class Taking {
     }
     return file;
   }
+
+  static constexpr std::chrono::milliseconds kMoment{20};
 
   const std::string& folder_;
   const std::string path_;
@@ -209,13 +243,7 @@ Writer this_writer(const std::string& job) {
           .since = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone())};
 }
 
-std::optional<OwnerRecord> read_owner(const std::string& folder) {
-  try {
-    return parse(files::read_file(owner_path(folder), {.links = files::Links::kRefuse, .most_bytes = kRecordBytes}));
-  } catch (const c10::Error&) {
-    return std::nullopt;
-  }
-}
+std::optional<OwnerRecord> read_owner(const std::string& folder) { return look_at(folder).record; }
 
 // Counts on, on a thread of its own, as long as the file is this writer's.
 class FolderOwner::Beat {

@@ -50,8 +50,9 @@ class FolderOwner {
   static constexpr const char* kFileName = "owner.json";
 
   // Takes the folder, which is there. That of an owner that is dead is taken at once if it ran on this machine, else
-  // when it has been silent for so long. One of the same job is waited for. Throws c10::ValueError, with the owner but
-  // without the folder's name, if another process has it, or saying why the file cannot be written.
+  // when it has been silent for so long. One of the same job is waited for, and as long a file that cannot be read.
+  // Throws c10::ValueError, with the owner but without the folder's name, if another process has it, or saying why the
+  // file cannot be read or written. Assumes that the locks of processes that share a kernel meet.
   FolderOwner(const std::string& folder, Writer self, const OwnerTimes& times = {});
   ~FolderOwner();
   FolderOwner(const FolderOwner&) = delete;
@@ -69,8 +70,8 @@ class FolderOwner {
   std::unique_ptr<Beat> beat_;
 };
 
-// What is in the file, as it is now on the disk or on the server; nothing if there is no such file or it holds
-// something else.
+// What is in the file, as it is now on the disk or on the server; nothing if there is no such file, if it holds
+// something else or if it cannot be read.
 std::optional<OwnerRecord> read_owner(const std::string& folder);
 
 }  // namespace narrowcast::checkpoint

@@ -179,7 +179,7 @@ void OptimizerSteps::update(Counters& counters) {
     optimizer_->step();
   }
   ++counters.window_steps;
-  counters.skipped_in_a_row.reset();
+  counters.skipped_in_a_row = 0;
 }
 
 }  // namespace narrowcast::training

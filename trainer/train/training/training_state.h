@@ -20,7 +20,7 @@ namespace narrowcast::training {
 struct Counters {
   int64_t step = 0;                         // optimizer steps done
   int64_t skipped_steps = 0;                // of those, for their gradients
-  std::optional<int64_t> skipped_in_a_row;  // of those, the last ones; none if the last step was taken
+  std::optional<int64_t> skipped_in_a_row;  // of those, the last ones; none before the first step
   double seconds = 0;                       // of training, up to the last report
   double training_loss = 0;                 // of the last report
   std::optional<double> validation_loss;    // of the last evaluation
