@@ -50,12 +50,6 @@ std::string wire_format_names() {
   return names;
 }
 
-void check_travels(WireFormat format, c10::DeviceType device) {
-  TORCH_CHECK_VALUE(device == c10::kCPU || !codec::wire::is_variable(format), "format ", format,
-                    " is for CPU tensors, and there are no kernels for means in it on ",
-                    c10::DeviceTypeName(device, true));
-}
-
 int64_t encoded_size(int64_t numel, WireFormat format) {
   static const auto op = find_operator<EncodedSize>("narrowcast::encoded_size");
   return op.call(numel, to_string(format)).expect_int();

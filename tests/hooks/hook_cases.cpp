@@ -214,7 +214,7 @@ std::vector<HookCase> hook_cases() {
 
 std::vector<HookCase> gpu_hook_cases() {
   std::vector<HookCase> cases = hook_cases();
-  std::erase_if(cases, [](const HookCase& value) { return value.name == "auto" || value.name.starts_with("var"); });
+  std::erase_if(cases, [](const HookCase& value) { return value.name == "auto"; });
   return cases;
 }
 

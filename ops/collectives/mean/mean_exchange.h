@@ -192,6 +192,10 @@ std::vector<Segment> one_shot_means(int64_t numel, int64_t grain);
 // After:   every rank has decoded the same bytes.
 std::unique_ptr<MeanExchange> make_two_shot(const MeanOptions& options, std::shared_ptr<MessageMemory> memory);
 
+// Into how many chunks each of those shards is cut. In variable formats, whose messages have steps of their own,
+// whoever wants the same bits cuts them alike.
+int64_t two_shot_chunks(int64_t numel, int64_t world_size, WireFormat format);
+
 // As means_in_order.
 std::vector<Segment> two_shot_means(const MeanOptions& options);
 

@@ -40,7 +40,6 @@ void check_device(const Call& call) {
   TORCH_CHECK_VALUE(!device.is_cpu() || collectives::moves_cpu_tensors(call.group),
                     "x is on cpu, but process_group must have a backend for CPU tensors, and this one (",
                     call.group->getBackendName(), ") has none");
-  check_travels(call.format(), device.type());
 }
 
 void check_alone(const Call& call) {

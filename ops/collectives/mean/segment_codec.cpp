@@ -193,10 +193,15 @@ void for_slots(const ShardSlots& slots, const Segment& whole, const Body& body) 
   }
 }
 
+// One kernel serves all shards, but for those whose messages have steps of their own to be found.
+bool goes_in_one_launch(const ArraySegment& whole, WireFormat format) {
+  return whole.array.is_cuda() && !codec::wire::is_variable(format);
+}
+
 }  // namespace
 
 void encode_shards(const WireCoding& coding, const ArraySegment& whole, const ShardSlots& slots, uint8_t* messages) {
-  if (whole.array.is_cuda()) {
+  if (goes_in_one_launch(whole, coding.format)) {
     return gpu::encode_shards(coding, whole, slots, messages);
   }
   for_slots(slots, whole.range, [&](const Segment& shard, int64_t byte) {
@@ -206,7 +211,7 @@ void encode_shards(const WireCoding& coding, const ArraySegment& whole, const Sh
 }
 
 void decode_shards(WireFormat format, const uint8_t* messages, const ShardSlots& slots, const ArraySegment& whole) {
-  if (whole.array.is_cuda()) {
+  if (goes_in_one_launch(whole, format)) {
     return gpu::decode_shards(format, messages, slots, whole);
   }
   for_slots(slots, whole.range, [&](const Segment& shard, int64_t byte) {

@@ -70,10 +70,11 @@ void average_segments(WireFormat format, const RankMessages& messages, const Arr
 void average_and_encode_segments(const WireCoding& coding, const RankMessages& messages, const ArraySegment& segment,
                                  float* mean_residual, uint8_t* message);
 
-// The same for segments of CUDA tensors, each one shard or cut into several: the functions above call these. The same
-// bytes and, but for the bits of a NaN, the same numbers as on the CPU. Each enqueues one kernel on the current stream
-// of the tensor's device and does not wait: the caller keeps everything alive until the stream is there. In a build
-// without CUDA there are no such tensors, and the functions throw.
+// The same for segments of CUDA tensors, each one shard or, but in variable formats, cut into several: the functions
+// above call these. The same bytes and, but for the bits of a NaN, the same numbers as on the CPU. Each enqueues one
+// kernel, in variable formats several, on the current stream of the tensor's device and does not wait: the caller keeps
+// everything alive until the stream is there. In a build without CUDA there are no such tensors, and the functions
+// throw.
 namespace gpu {
 
 void encode_shards(const WireCoding& coding, const ArraySegment& segment, const ShardSlots& slots, uint8_t* messages);

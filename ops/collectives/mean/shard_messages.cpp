@@ -2,12 +2,23 @@
 
 #include <algorithm>
 
+#include "ops/collectives/mean/mean_exchange.h"
+
 namespace narrowcast::collectives {
+namespace {
+
+int64_t chunks_of(const ShardedArray& array, int64_t world_size) {
+  if (codec::wire::is_variable(array.format)) {
+    return two_shot_chunks(array.numel, world_size, array.format);
+  }
+  const int64_t grains_of_shard = array.numel / cpu::kWireGrain / world_size;
+  return chunk_count(encoded_size(array.numel, array.format), grains_of_shard, array.least_chunk_bytes);
+}
+
+}  // namespace
 
 ShardMessages::ShardMessages(const ShardedArray& array, int64_t world_size) : array_(array), world_size_(world_size) {
-  const int64_t grains_of_shard = array.numel / cpu::kWireGrain / world_size;
-  slot_bytes_.resize(static_cast<size_t>(
-      chunk_count(encoded_size(array.numel, array.format), grains_of_shard, array.least_chunk_bytes)));
+  slot_bytes_.resize(static_cast<size_t>(chunks_of(array, world_size)));
   for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
     int64_t& slot = slot_bytes_[static_cast<size_t>(chunk)];
     for (int64_t rank = 0; rank < world_size; ++rank) {

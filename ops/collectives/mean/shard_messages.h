@@ -38,8 +38,8 @@ constexpr int64_t chunk_count(int64_t bytes, int64_t grains, int64_t least_bytes
 struct ShardedArray {
   WireFormat format = WireFormat::kFp32;
   int64_t numel = 0;
-  int64_t exact_numel = 0;  // ExactElements, which travel with its first chunk.
-  int64_t least_chunk_bytes = kLeastChunkBytes;
+  int64_t exact_numel = 0;                       // ExactElements, which travel with its first chunk.
+  int64_t least_chunk_bytes = kLeastChunkBytes;  // Not in variable formats, which go in two_shot_chunks.
 };
 
 // Messages of two shots side by side: chunk after chunk, and of each chunk one for the shard of each rank, each in a

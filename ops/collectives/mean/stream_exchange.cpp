@@ -31,15 +31,22 @@ OneLevelStreamExchange::OneLevelStreamExchange(c10::intrusive_ptr<c10d::ProcessG
   }
 }
 
-// A codec of its own may need the whole array for its first element.
-std::vector<OneLevelStreamExchange::WholeChunk> OneLevelStreamExchange::whole_chunks() const {
+// A codec of its own may need the whole array for its first element. Messages of variable formats are the engine's.
+std::vector<Segment> OneLevelStreamExchange::ranges_of_one_shot() const {
+  if (!options_.codec && codec::wire::is_variable(options_.format)) {
+    return one_shot_means(options_.numel, codec_->grain());
+  }
   const Segment whole{0, options_.numel};
   const int64_t count = options_.codec ? 1
                                        : chunk_count(codec_->message_bytes(whole), options_.numel / cpu::kWireGrain,
                                                      options_.least_chunk_bytes);
+  return cut(whole, count, codec_->grain());
+}
+
+std::vector<OneLevelStreamExchange::WholeChunk> OneLevelStreamExchange::whole_chunks() const {
   std::vector<WholeChunk> chunks;
   int64_t begin = 0;
-  for (const Segment& range : cut(whole, count, codec_->grain())) {
+  for (const Segment& range : ranges_of_one_shot()) {
     const int64_t bytes = codec_->message_bytes(range);
     const int64_t exact_bytes = chunks.empty() ? encoded_size(exact_numel_, WireFormat::kFp32) : 0;
     chunks.push_back({range, begin, bytes, slot_bytes(bytes) + slot_bytes(exact_bytes), slot_bytes(bytes)});

@@ -98,6 +98,7 @@ class OneLevelStreamExchange final : public StreamExchange {
   int64_t world_size() const { return group_->getSize(); }
   Segment all_exact() const { return {0, exact_numel_}; }
   bool has_exact(int64_t chunk) const { return chunk == 0 && exact_numel_ > 0; }
+  std::vector<Segment> ranges_of_one_shot() const;
   std::vector<WholeChunk> whole_chunks() const;
   void one_shot(const Call& call, int64_t chunk) const;
   void exchange_parts(const Call& call, int64_t chunk) const;

@@ -271,9 +271,6 @@ QuantizedMeanOptions ordered(QuantizedMeanOptions options) {
 
 std::unique_ptr<StreamExchange> make_exchange(const StreamRanks& ranks, const QuantizedMeanOptions& options,
                                               at::Device device) {
-  if (!options.codec) {
-    check_travels(options.format, device.type());
-  }
   const CollectiveCalls collectives{options.rank, device, ranks.order};
   if (ranks.groups != nullptr && !options.codec && options.numel > 0) {
     return std::make_unique<TwoLevelStreamExchange>(ranks.groups, options, collectives);

@@ -10,15 +10,13 @@ namespace {
 
 // While one chunk of a shard is summed, the next one is on its way. Smaller messages cost more than they hide, and more
 // chunks take processors from the ranks that share a machine.
-constexpr int64_t kLeastChunkBytes = int64_t{256} << 10;
-constexpr int64_t kMostChunks = 2;
+constexpr int64_t kLeastMessageBytes = int64_t{256} << 10;
+constexpr int64_t kMostMessagesOfAShard = 2;
 
 std::vector<std::vector<Segment>> cut_shards(const MeanOptions& options) {
-  const std::vector<Segment> shards = cut(options.numel, options.world_size);
-  const int64_t shard_bytes = encoded_size(options.numel, options.format) / options.world_size;
-  const int64_t count = std::clamp<int64_t>(shard_bytes / kLeastChunkBytes, 1, kMostChunks);
+  const int64_t count = two_shot_chunks(options.numel, options.world_size, options.format);
   std::vector<std::vector<Segment>> chunks;
-  for (const Segment& shard : shards) {
+  for (const Segment& shard : cut(options.numel, options.world_size)) {
     chunks.push_back(cut(shard, count));
   }
   return chunks;
@@ -98,7 +96,7 @@ int64_t TwoShot::payload_bytes() const {
 }
 
 int64_t TwoShot::channel(int64_t hop, size_t chunk) const {
-  return options_.first_channel + hop * kMostChunks + static_cast<int64_t>(chunk);
+  return options_.first_channel + hop * kMostMessagesOfAShard + static_cast<int64_t>(chunk);
 }
 
 void TwoShot::start(engine::Transport& transport, MeanCall call) {
@@ -188,6 +186,11 @@ void TwoShot::decode_mean(int64_t rank, size_t chunk) const {
 }
 
 }  // namespace
+
+int64_t two_shot_chunks(int64_t numel, int64_t world_size, WireFormat format) {
+  const int64_t shard_bytes = encoded_size(numel, format) / world_size;
+  return std::clamp<int64_t>(shard_bytes / kLeastMessageBytes, 1, kMostMessagesOfAShard);
+}
 
 std::vector<Segment> two_shot_means(const MeanOptions& options) {
   const std::vector<std::vector<Segment>> shards = cut_shards(options);

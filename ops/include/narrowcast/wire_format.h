@@ -34,10 +34,6 @@ WireFormat parse_wire_format(std::string_view name);
 // All names, separated by ", ".
 std::string wire_format_names();
 
-// c10::ValueError, naming both, unless the mean of tensors on such a device can travel in the format: in the variable
-// formats only that of CPU tensors can. (encode and decode take them on GPUs, too.)
-void check_travels(WireFormat format, c10::DeviceType device);
-
 // How encode rounds.
 struct EncodeOptions {
   // Rounds up or down at random, with the number as the expected value; without a seed to the nearest.

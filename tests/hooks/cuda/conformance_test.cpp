@@ -74,8 +74,9 @@ at::Tensor late_result(CommHook& hook, c10::intrusive_ptr<c10::ivalue::Future> f
   return result;
 }
 
-// Where an event is missing, one stream reads before another has written, or writes before another has read; where the
-// allocator was not told of a stream, memory is given away that is still in use.
+// Where an event is missing, one stream reads before another has written, or writes before another has read. Buckets
+// are held by their futures until the current stream has waited: whether their memory would be given away before is
+// CudaHookStream's question.
 at::Tensor between_long_kernels(CommHook& hook, const at::Tensor& gradient) {
   at::Tensor result;
   for (int step = 0; step < 2; ++step) {

@@ -162,13 +162,6 @@ TEST_P(WireOperators, RefuseAMessageOfAnotherLength) {
   }
 }
 
-TEST(VariableFormats, TravelBetweenCpuTensors) {
-  EXPECT_EQ(error_message<c10::ValueError>([] { check_travels(WireFormat::kVar5, c10::kCUDA); }),
-            "format var5 is for CPU tensors, and there are no kernels for means in it on cuda");
-  EXPECT_NO_THROW(check_travels(WireFormat::kVar5, c10::kCPU));
-  EXPECT_NO_THROW(check_travels(WireFormat::kInt4B32, c10::kCUDA));
-}
-
 class WireOperatorsOfAFormat : public ::testing::TestWithParam<WireFormat> {
  protected:
   const WireFormat format_ = GetParam();

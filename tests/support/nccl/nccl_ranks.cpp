@@ -1,11 +1,13 @@
 #include "tests/support/nccl/nccl_ranks.h"
 
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -81,6 +83,15 @@ std::vector<int> spawn_nccl_ranks(int64_t world_size, const RankBody& body, cons
 
 std::vector<int> spawn_peer_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options) {
   return spawn(world_size, body, options, [](int64_t) { return variables_of_peers(); });
+}
+
+std::function<void()> recorded_as_graph(const std::function<void()>& body) {
+  c10::cuda::device_synchronize();
+  auto graph = std::make_shared<at::cuda::CUDAGraph>();
+  graph->capture_begin();
+  body();
+  graph->capture_end();
+  return [graph] { graph->replay(); };
 }
 
 }  // namespace narrowcast::testing

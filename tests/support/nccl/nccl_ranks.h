@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ std::string why_no_peer_ranks(int64_t world_size);
 
 // As spawn_nccl_ranks, but rank r is alone on GPU r, and ranks read and write each other's memory, as on one host.
 std::vector<int> spawn_peer_ranks(int64_t world_size, const RankBody& body, const RanksOptions& options = {});
+
+// Records what `body` enqueues on the current stream, one that is not the default one, as a CUDA graph. Returns what
+// replays it there.
+std::function<void()> recorded_as_graph(const std::function<void()>& body);
 
 // All of a test whose body needs ranks with NCCL. Every rank must pass.
 inline void run_nccl_ranks(int64_t world_size, const RankBody& body) {

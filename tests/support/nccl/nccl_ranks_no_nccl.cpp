@@ -17,4 +17,8 @@ std::vector<int> spawn_peer_ranks(int64_t /*world_size*/, const RankBody& /*body
   throw std::logic_error(why_no_nccl_ranks());
 }
 
+std::function<void()> recorded_as_graph(const std::function<void()>& /*body*/) {
+  throw std::logic_error(why_no_nccl_ranks());
+}
+
 }  // namespace narrowcast::testing

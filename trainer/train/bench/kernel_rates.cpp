@@ -120,8 +120,6 @@ Turns time_kernels(const Arrays& arrays, WireFormat format, const KernelOptions&
 
 }  // namespace
 
-bool travels_on(at::Device device, WireFormat format) { return device.is_cpu() || !codec::wire::is_variable(format); }
-
 KernelRates measure_kernels(const KernelOptions& options) {
   const OneThread one_thread;
   const Arrays arrays(options.elements, options.device);
@@ -129,9 +127,6 @@ KernelRates measure_kernels(const KernelOptions& options) {
   KernelRates rates{.device = options.device.type()};
   std::vector<double> memory;
   for (const WireFormat format : kWireFormats) {
-    if (!travels_on(options.device, format)) {
-      continue;
-    }
     const Turns seconds = time_kernels(arrays, format, options);
     memory.insert(memory.end(), seconds.memory.begin(), seconds.memory.end());
     rates.formats.push_back(

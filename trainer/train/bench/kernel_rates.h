@@ -19,11 +19,7 @@ struct KernelOptions {
   at::Device device = at::kCPU;  // takes three times the elements' memory
 };
 
-// Whether tensors on that device can travel in the format: what check_travels (narrowcast/wire_format.h) refuses
-// cannot.
-bool travels_on(at::Device device, WireFormat format);
-
-// Encodes float32 in every wire format of the device and decodes them again: on the CPU with one thread, on a GPU as
+// Encodes float32 in every wire format and decodes them again: on the CPU with one thread, on a GPU as
 // all of its multiprocessors do. Moving memory (KernelRates::memory) and the two kernels take turns; the median of the
 // turns counts.
 KernelRates measure_kernels(const KernelOptions& options = {});

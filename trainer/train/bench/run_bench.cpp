@@ -91,19 +91,6 @@ void check_choosing_hooks(const BenchOptions& options) {
   }
 }
 
-bool hook_travels_on(at::Device device, const std::string& hook, const hooks::WireOptions& wire) {
-  const std::optional<WireFormat> format = hooks::wire_format_of(hook, wire);
-  return !format.has_value() || travels_on(device, *format);
-}
-
-void check_formats(const BenchOptions& options, at::Device device) {
-  for (const std::string& name : options.hooks) {
-    if (!hook_travels_on(device, name, options.wire)) {
-      check_travels(hooks::wire_format_of(name, options.wire).value(), device.type());
-    }
-  }
-}
-
 // Values that differ may still be as many elements.
 void check_bucket_mib(const BenchOptions& options) {
   check_list("bucket_mib", options.bucket_mib, sizeof(float) / kBytesOfMib,
@@ -257,13 +244,11 @@ std::vector<std::string> measurable_hooks() {
   return names;
 }
 
-std::vector<std::string> hooks_to_measure(const BenchOptions& options, at::Device device) {
+std::vector<std::string> hooks_to_measure(const BenchOptions& options) {
   std::vector<std::string> hooks = options.hooks;
   if (hooks.empty()) {
     hooks = measurable_hooks();
-    std::erase_if(hooks, [&](const std::string& hook) {
-      return !is_worth_measuring(hook) || !hook_travels_on(device, hook, options.wire);
-    });
+    std::erase_if(hooks, [](const std::string& hook) { return !is_worth_measuring(hook); });
   }
   hooks.erase(std::remove(hooks.begin(), hooks.end(), kReference), hooks.end());
   hooks.insert(hooks.begin(), kReference);
@@ -285,7 +270,6 @@ std::vector<int64_t> bucket_sizes(const BenchOptions& options) {
 void check_options(const BenchOptions& options, int64_t world_size, at::Device device) {
   check_hooks(options.hooks);
   check_wire(options);
-  check_formats(options, device);
   if (!device.is_cpu()) {
     check_choosing_hooks(options);
   }
@@ -344,7 +328,7 @@ int run_bench(const BenchOptions& given, const job::JobContext& context) {
   job::set_threads(given.threads, context);
   check_options(given, context.env.world_size, device);
   BenchOptions options = given;
-  options.hooks = hooks_to_measure(given, device);
+  options.hooks = hooks_to_measure(given);
   const bool is_rank_0 = context.env.rank == 0;
   // Opened first, so that a path that cannot be written is known before anything is measured.
   const auto json_file =

@@ -75,9 +75,8 @@ struct BenchOptions {
 // The hooks that exchange gradients: every name of the table but "none".
 std::vector<std::string> measurable_hooks();
 
-// The hooks that a run with buckets on `device` measures: those asked for, or all that it can measure there, kReference
-// first and always among them.
-std::vector<std::string> hooks_to_measure(const BenchOptions& options, at::Device device = at::kCPU);
+// The hooks that a run measures: those asked for, or all that are worth it, kReference first and always among them.
+std::vector<std::string> hooks_to_measure(const BenchOptions& options);
 
 // The sizes of a bucket that a run measures, bytes of whole float32 elements.
 std::vector<int64_t> bucket_sizes(const BenchOptions& options);

@@ -126,19 +126,6 @@ const hooks::WireOptions* wire_of(const TrainJob& job) {
   return hooks::hook_row(job.ddp.hook()).takes(hooks::OptionKind::kLevels) ? &job.ddp.wire() : nullptr;
 }
 
-// The wire formats in which gradients or parameters travel.
-std::vector<WireFormat> wire_formats_of(const TrainJob& job) {
-  std::vector<WireFormat> formats;
-  const auto add = [&](const std::optional<WireFormat>& format) {
-    if (format.has_value()) {
-      formats.push_back(*format);
-    }
-  };
-  add(hooks::wire_format_of(job.ddp.hook(), job.ddp.wire()));
-  add(job.outer.has_value() ? job.outer->wire().format : std::nullopt);
-  return formats;
-}
-
 void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
   const hooks::HookRow& row = hooks::hook_row(ddp.hook());
   add_options(plan, hooks::named_options(hooks::effective_options(ddp.hook(), ddp.hook_options(nullptr))),
@@ -316,9 +303,6 @@ bool keeps_replicas_equal(const TrainJob& job) {
 nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node) {
   if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
     hooks::check_auto_on_gpus(job.ddp.wire());
-  }
-  for (const WireFormat format : wire_formats_of(job)) {
-    check_travels(format, inputs.device.type());
   }
   nlohmann::json plan;
   plan["version"] = job.version;

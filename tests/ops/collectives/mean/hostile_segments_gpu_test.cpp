@@ -120,7 +120,7 @@ TEST_P(CudaHostileSegments, AreAveragedFromAnyBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaHostileSegments, ::testing::ValuesIn(test::fixed_formats()),
+INSTANTIATE_TEST_SUITE_P(All, CudaHostileSegments, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 // More than 32 bits count. What is made of all of them must be what is made of each chunk.
@@ -183,7 +183,7 @@ TEST(CudaBillions, OfElementsAreEncodedAveragedAndDecoded) {
       all.expect_chunk(begin);
     }
   } catch (const c10::OutOfMemoryError&) {
-    GTEST_SKIP() << "2^31 elements take 20 GiB of a GPU's memory, which this one has not free";
+    NARROWCAST_NEEDS_GPU("2^31 elements take 20 GiB of a GPU's memory, which this one has not free");
   }
 }
 

@@ -61,21 +61,48 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CudaQuantizedAllReduce, ::testing::Values(2, 3)
 
 TEST_P(CudaQuantizedAllReduce, AveragesEveryFormatInEveryWay) {
   testing::run_nccl_ranks(GetParam(), [](int64_t, const Group& group) {
-    for (const WireFormat format : test::fixed_formats()) {
+    for (const WireFormat format : kWireFormats) {
       SCOPED_TRACE(to_string(format));
       expect_mean_in_every_way(format, group);
     }
   });
 }
 
-// Of 13.4 MB and 7.4 MB of messages: three chunks on two streams, and one.
+// Of 13.4 MB, 7.4 MB and 8.3 MB of messages: three chunks on two streams, one, and as many as the CPU sends. They are
+// filled behind long kernels, which the second stream is to wait for, and read at once.
 TEST_P(CudaQuantizedAllReduce, AveragesLargeArraysInChunks) {
   testing::run_nccl_ranks(GetParam(), [](int64_t rank, const Group& group) {
     const auto inputs = inputs_of(group, at::kFloat, 22'001);
-    for (const WireFormat format : {WireFormat::kInt8B128, WireFormat::kInt4B32}) {
-      const at::Tensor x = inputs[static_cast<size_t>(rank)].cuda();
+    const at::Tensor input = inputs[static_cast<size_t>(rank)].cuda();
+    for (const WireFormat format : {WireFormat::kInt8B128, WireFormat::kInt4B32, WireFormat::kVar5}) {
+      const at::Tensor x = at::full_like(input, 99);
+      test::keep_gpu_busy();
+      x.copy_(input);
       quantized_all_reduce_(x, format, group);
       EXPECT_TRUE(same_bits(x.cpu(), mean_of(format, inputs))) << to_string(format);
+    }
+  });
+}
+
+// After a first call of its size and format, for which the host waits. In one chunk, and in three on two streams.
+TEST_P(CudaQuantizedAllReduce, IsRecordedInACudaGraph) {
+  testing::run_nccl_ranks(GetParam(), [](int64_t rank, const Group& group) {
+    const c10::impl::VirtualGuardImpl implementation(at::kCUDA);
+    const c10::StreamGuard guard(implementation.getStreamFromGlobalPool(implementation.getDevice()));
+    for (const int64_t rows : {500, 22'001}) {
+      for (const WireFormat format : {WireFormat::kInt8B128, WireFormat::kVar5}) {
+        SCOPED_TRACE(::testing::Message() << rows << " rows in " << to_string(format));
+        auto inputs = inputs_of(group, at::kFloat, rows);
+        const at::Tensor x = at::ones_like(inputs[0], at::kCUDA);
+        quantized_all_reduce_(x, format, group);
+        const auto replay = testing::recorded_as_graph([&] { quantized_all_reduce_(x, format, group); });
+        for (int time = 0; time < 2; ++time) {
+          x.copy_(inputs[static_cast<size_t>(rank)]);
+          replay();
+          EXPECT_TRUE(same_bits(x.cpu(), mean_of(format, inputs))) << "replay " << time;
+          for (at::Tensor& input : inputs) input = input.flip(0);
+        }
+      }
     }
   });
 }

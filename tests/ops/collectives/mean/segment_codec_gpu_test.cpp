@@ -108,7 +108,7 @@ TEST_P(CudaSegmentCodec, EncodesAveragesAsTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaSegmentCodec, ::testing::ValuesIn(test::fixed_formats()),
+INSTANTIATE_TEST_SUITE_P(All, CudaSegmentCodec, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(codec::wire::name_of(info.param)); });
 
 }  // namespace

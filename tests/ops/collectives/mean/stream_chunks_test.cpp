@@ -68,8 +68,30 @@ TEST_P(StreamChunks, HaveTheBitsOfTheEngineInEveryStepOfEveryKind) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stream, StreamChunks, ::testing::ValuesIn(test::fixed_formats()),
+INSTANTIATE_TEST_SUITE_P(Stream, StreamChunks, ::testing::ValuesIn(kWireFormats),
                          [](const auto& info) { return std::string(to_string(info.param)); });
+
+// In variable formats each chunk has a step of its own: as many elements as the engine sends in two messages of each
+// shard, or in three of the array.
+TEST(StreamChunksOfVariableWidth, AreTheEngines) {
+  constexpr int64_t kNumel = 2'600'003;
+  const auto arrays = make_stream_arrays(3, kNumel);
+  for (const LinkCost& link : {kOneShotPays, kTwoShotPays}) {
+    run_ranks(3, [&](int64_t rank, const Group& group) {
+      BothWays ways(group, {.numel = kNumel, .format = WireFormat::kVar5, .exact = kExact, .link = link}, true);
+      ways.step(arrays[rank], {.stochastic = true, .seed = 42, .step = 1, .position = 0});
+    });
+  }
+}
+
+TEST(StreamChunksOfVariableWidth, AreTheEnginesBetweenNodes) {
+  constexpr int64_t kNumel = 3'600'003;  // Two segments, each sent in two messages.
+  const auto arrays = make_stream_arrays(4, kNumel);
+  run_ranks(4, [&](int64_t rank, const Group& group) {
+    BothWays ways(group, {.numel = kNumel, .format = WireFormat::kVar5, .exact = kExact}, true, 2);
+    ways.step(arrays[rank], {.stochastic = true, .seed = 42, .step = 1, .position = 0});
+  });
+}
 
 struct Exchanged {
   testing::CollectiveRecord collectives;

@@ -137,15 +137,6 @@ TEST(BenchOptions, OfHooksThatChooseHaveNoEffectOnGpus) {
   EXPECT_NO_THROW(check_options({.hooks = {"int8"}, .wire = {.link_gbit = 400}}, 2, gpu));
 }
 
-TEST(BenchOptions, FormatsWithoutKernelsOnGpusAreNotMeasuredThere) {
-  const at::Device gpu(at::kCUDA, 0);
-  EXPECT_THAT(hooks_to_measure({}), ::testing::IsSupersetOf({"int4", "var4"}));
-  EXPECT_THAT(hooks_to_measure({}, gpu), ::testing::AllOf(Contains("int4"), ::testing::Not(Contains("var4"))));
-  EXPECT_THAT(error_message<c10::ValueError>([&] { check_options({.hooks = {"var4"}}, 2, gpu); }),
-              HasSubstr("format var4 is for CPU tensors"));
-  EXPECT_NO_THROW(check_options({.hooks = {"var4"}}, 2));
-}
-
 // What rank 0 of `ranks` says before it joins the others.
 std::string refusal(const BenchOptions& options, int64_t ranks) {
   WorkerEnv env;
