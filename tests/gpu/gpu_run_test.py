@@ -82,6 +82,10 @@ class Steps(InAFolder):
             time.sleep(0.01)
         self.fail("the child lives")
 
+    def test_a_step_that_is_ended_says_how_far_it_came(self):
+        outcome = self.run_one("echo '[       OK ] A.B (1 ms)'; echo '[ RUN      ] A.C'; sleep 1000", limit=1)
+        self.assertEqual(outcome.why, "ended after its 1 s, 1 cases passed")
+
     def test_no_step_outlasts_its_phase(self):
         self.assertEqual(self.run_one("sleep 1000", limit=500, deadline=1.5).verdict, steps.FAILED)
         self.assertEqual(self.run_one("true", deadline=0.5).why, "not run: no time was left")
@@ -157,7 +161,7 @@ class Phases(unittest.TestCase):
         tools = plan.steps_of("sanitizers", SUITES, pathlib.Path("bin"))
         self.assertEqual([step.name for step in tools], ["memcheck", "racecheck", "synccheck", "initcheck"])
         for step in tools:
-            self.assertIn("--gtest_filter=*/WireOperators.*:*/CudaBillions.*-*Billions*", step.command)
+            self.assertIn("--gtest_filter=*/WireOperators.*:*/CudaBillions.*-*Billions*:*CudaConversions*", step.command)
 
     def test_no_phase_s_limits_are_longer_than_it(self):
         self.assertLessEqual(len(plan.TOOLS) * plan.TOOL_SECONDS, plan.PHASE_SECONDS)

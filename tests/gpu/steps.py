@@ -68,6 +68,11 @@ def judge(step, exit_code, cases):
     return Outcome(step.name, PASSED, f"{cases.run} cases" + (f", {cases.skipped} skipped" if cases.skipped else ""))
 
 
+def cases_passed(log):
+    """How many cases a GoogleTest program's log says have passed, if it does."""
+    return sum(line.startswith("[       OK ]") for line in log.read_text(errors="replace").splitlines())
+
+
 def end_group(process):
     """Ends a program that leads a process group, and what it started."""
     os.killpg(process.pid, signal.SIGKILL)
@@ -89,7 +94,8 @@ def run_step(step, results, deadline):
     if step.has_cases:
         environment["GTEST_OUTPUT"] = f"xml:{junit}"
     begin = time.monotonic()
-    with open(results / (file_name(step.name) + ".log"), "wb") as log:
+    log_path = results / (file_name(step.name) + ".log")
+    with open(log_path, "wb") as log:
         try:
             process = subprocess.Popen(step.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                        env=environment, start_new_session=True)
@@ -99,7 +105,9 @@ def run_step(step, results, deadline):
             exit_code = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
             end_group(process)
-            return Outcome(step.name, FAILED, f"ended after its {limit:.0f} s", limit)
+            passed = cases_passed(log_path)
+            return Outcome(step.name, FAILED, f"ended after its {limit:.0f} s" + (f", {passed} cases passed" if passed else ""),
+                           limit)
     outcome = judge(step, exit_code, read_cases(junit) if step.has_cases else None)
     outcome.seconds = time.monotonic() - begin
     return outcome

@@ -1,16 +1,19 @@
 // The operators of the reference tier on a GPU: bytes moved per second, as a part of
 // what a device-to-device copy moves in the same run; and the weight-only int8
-// linear layer beside the reference's expression linear(x, w.to(x.dtype)) * scales
-// and the dense layer in bfloat16. Everything takes turns, from a cold L2 cache.
+// linear layer beside the reference's expression linear(x, w.to(x.dtype)) * scales,
+// LibTorch's _weight_int8pack_mm and the dense layer in bfloat16, with the errors of
+// those that take codes. Everything takes turns, from a cold L2 cache.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <absl/flags/flag.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <narrowcast/affine_uint8.h>
@@ -113,12 +116,26 @@ struct Layers {
     }
   }
 
-  // Every one of them as a layer of the operator, as the reference's expression, and dense.
+  // Layer i of the operator, as the reference's expression, and as LibTorch's operator for such codes.
+  at::Tensor int8(size_t i) const { return weight_only_int8_linear(x, codes[i], scales[i]); }
+  at::Tensor reference(size_t i) const { return at::linear(x, codes[i].to(at::kBFloat16)) * scales[i]; }
+  at::Tensor libtorch(size_t i) const { return at::_weight_int8pack_mm(x, codes[i], scales[i]); }
+
+  // The root of the mean squared error of a layer's result, in parts of that of the exact result.
+  double error_of(const at::Tensor& result, size_t i) const {
+    const at::Tensor exact = at::linear(x.to(at::kDouble), codes[i].to(at::kDouble)) * scales[i];
+    return ((result - exact).norm() / exact.norm()).item<double>();
+  }
+
+  // Every one of them.
   void run_int8() const {
-    for (size_t i = 0; i < kLayers; ++i) weight_only_int8_linear(x, codes[i], scales[i]);
+    for (size_t i = 0; i < kLayers; ++i) int8(i);
   }
   void run_reference() const {
-    for (size_t i = 0; i < kLayers; ++i) at::linear(x, codes[i].to(at::kBFloat16)) * scales[i];
+    for (size_t i = 0; i < kLayers; ++i) reference(i);
+  }
+  void run_libtorch() const {
+    for (size_t i = 0; i < kLayers; ++i) libtorch(i);
   }
   void run_dense() const {
     for (size_t i = 0; i < kLayers; ++i) at::linear(x, dense[i]);
@@ -137,11 +154,17 @@ bool measure_linear(int64_t row_count) {
   const Layers layers(row_count);
   const double bytes = static_cast<double>(Layers::kLayers) * bytes_of(layers.codes.front());
   const at::Tensor from = at::zeros({absl::GetFlag(FLAGS_mebibytes) << 20}, kOnGpu.dtype(at::kByte));
+  for (const auto& [name, result] : {std::pair("weight_only_int8_linear", layers.int8(0)),
+                                     std::pair("linear(x, w.to(x.dtype)) * scales", layers.reference(0)),
+                                     std::pair("_weight_int8pack_mm", layers.libtorch(0))}) {
+    std::printf("%ld rows, error of %s: %.2e\n", row_count, name, layers.error_of(result, 0));
+  }
   return measure(
       "bf16 layers of 4096 x 4096, " + std::to_string(row_count) + " rows; bytes are those of int8 codes",
       {copy_of(from),
        {"weight_only_int8_linear", bytes, recorded([&] { layers.run_int8(); }), row_count == 1 ? kOneRowTarget : 0},
        {"linear(x, w.to(x.dtype)) * scales", bytes, recorded([&] { layers.run_reference(); })},
+       {"_weight_int8pack_mm", bytes, recorded([&] { layers.run_libtorch(); })},
        {"dense bf16 linear", bytes, recorded([&] { layers.run_dense(); })}});
 }
 
