@@ -53,6 +53,9 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
 
 // A launcher that was told something else: an error everywhere if nothing has begun, else its own alone.
 void Coordinator::admit(const NodeView& newcomer) {
+  if (!newcomer.unreadable.empty()) {
+    return;  // It is let go.
+  }
   const std::string contradiction = difference(own_, newcomer.node);
   if (contradiction.empty() || decision_.phase == Decision::Phase::kOver) {
     return;
@@ -67,7 +70,9 @@ void Coordinator::admit(const NodeView& newcomer) {
 // Nodes that are lost, or leave a job that goes on without them.
 void Coordinator::let_go(const Roster::Node& node) {
   const int64_t ticket = node.view.ticket;
-  if (node.lost) {
+  if (!node.view.unreadable.empty()) {
+    evict(ticket, "the host cannot read this launcher: " + node.view.unreadable, program::kCorruptInput);
+  } else if (node.lost) {
     evict(ticket, "the others gave this launcher up: " + lost_because(), program::kPeerFailed);
   } else if (wants_to_leave(node) && membership_->elastic() && ticket != kOwnTicket) {
     decision_.evicted.try_emplace(
@@ -147,7 +152,14 @@ const Member* Coordinator::lost_member() const {
   return nullptr;
 }
 
-std::string Coordinator::lost_because() const { return "no sign of life for " + seconds(timeouts_.silence); }
+std::string Coordinator::lost_because() const {
+  const Member* const lost = lost_member();
+  const std::string why = lost == nullptr ? "" : roster_.nodes().at(lost->ticket).view.unreadable;
+  if (!why.empty()) {
+    return why;
+  }
+  return "no sign of life for " + seconds(timeouts_.silence);
+}
 
 void Coordinator::look_at_newcomers() {
   const bool full = static_cast<int64_t>(decision_.members.size()) == own_.settings.max_nodes;

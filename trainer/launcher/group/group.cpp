@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include <narrowcast/errors.h>
+#include "ops/error_message.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
@@ -51,11 +54,93 @@ std::string dump(const T& value) {
   return json(value).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+void check_range(const char* what, int64_t value, int64_t least, int64_t most) {
+  NARROWCAST_CHECK_INPUT(least <= value && value <= most, what, " is ", value, ", not in ", least, "..", most);
+}
+
+template <class Enum>
+void check_enumerator(const char* what, Enum value, Enum last) {
+  check_range(what, static_cast<int64_t>(value), 0, static_cast<int64_t>(last));
+}
+
+constexpr int kMostSignal = 128;
+constexpr int kMostExitCode = 255;
+
+void check(const FailureRecord& failure) {
+  check_range("rank", failure.rank, 0, kMostLaunchers * kMostWorkersOfANode);
+  check_range("exit_code", failure.ending.exit_code, 0, kMostExitCode);
+  check_range("signal", failure.ending.signal, 0, kMostSignal);
+}
+
+// What both kinds of ends have.
+template <class End>
+void check_end(const End& end, bool has_failed) {
+  check_range("signal", end.signal, 0, kMostSignal);
+  check_range("stopped_ranks", end.stopped_ranks, 0, kMostLaunchers * kMostWorkersOfANode);
+  NARROWCAST_CHECK_INPUT(end.failure.has_value() || !has_failed, "failure is missing");
+  if (end.failure) {
+    check(*end.failure);
+  }
+}
+
+void check(const NodeReport& report) {
+  check_enumerator("end", report.end, NodeReport::End::kRefused);
+  check_end(report, report.end == NodeReport::End::kFailed);
+}
+
+void check(const GroupEnd& end) {
+  check_enumerator("cause", end.cause, GroupEnd::Cause::kAborted);
+  check_range("code", end.code, 0, kMostExitCode);
+  check_end(end, end.cause == GroupEnd::Cause::kFailed);
+}
+
+void check(const GroupSettings& settings) {
+  NARROWCAST_CHECK_INPUT(settings.backend == kStaticBackend || settings.backend == kElasticBackend, "backend is ",
+                         in_quotes(settings.backend));
+  check_range("min_nodes", settings.min_nodes, 1, kMostLaunchers);
+  check_range("max_nodes", settings.max_nodes, settings.min_nodes, kMostLaunchers);
+}
+
+void check(const NodeDescription& node) {
+  check_range("bytes of host and role", std::ssize(node.host) + std::ssize(node.role), 0, kLongestMessage);
+  check_range("nproc", node.nproc, 1, kMostWorkersOfANode);
+  check_range("node_rank", node.node_rank, 0, kMostLaunchers - 1);
+  check(node.settings);
+}
+
+void check(const RoundReport& report) {
+  check_range("round", report.round, -1, std::numeric_limits<int64_t>::max());
+  check(report.report);
+}
+
+void check(const Decision& decision) {
+  using Phase = Decision::Phase;
+  check_enumerator("phase", decision.phase, Phase::kOver);
+  check_range("round", decision.round, 0, std::numeric_limits<int64_t>::max());
+  const bool has_round = decision.phase == Phase::kRunning || decision.phase == Phase::kStopping;
+  check_range("members", std::ssize(decision.members), has_round ? 1 : 0, kMostLaunchers);
+  for (const Member& member : decision.members) {
+    check_range("ticket", member.ticket, 1, kMostLaunchers);
+    check_range("nproc", member.nproc, 1, kMostWorkersOfANode);
+  }
+  NARROWCAST_CHECK_INPUT(decision.end.has_value() || decision.phase != Phase::kOver, "end is missing");
+  if (decision.end) {
+    check(*decision.end);
+  }
+  for (const auto& [ticket, end] : decision.evicted) {
+    check_range("ticket", ticket, 1, kMostLaunchers);
+    check(end);
+  }
+}
+
 template <class T>
 T parse(const std::string& what, const std::string& text) {
   const std::string name = "the launchers' store does not hold " + what;
   try {
-    return files::parse_json(text, name).get<T>();
+    const T value = files::parse_json(text, name).get<T>();
+    const std::string problem = failure_of([&] { check(value); });
+    NARROWCAST_CHECK_INPUT(problem.empty(), name, ": ", problem);
+    return value;
   } catch (const json::exception& error) {
     NARROWCAST_CHECK_INPUT(false, name, ": ", printable(error.what(), 300));
   }

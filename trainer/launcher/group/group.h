@@ -79,6 +79,10 @@ GroupEnd end_of_report(const NodeReport& report);
 inline constexpr const char* kStaticBackend = "static";
 inline constexpr const char* kElasticBackend = "c10d";
 
+// As many as a job may have, of each; what exceeds it no launcher of ours has written.
+inline constexpr int64_t kMostLaunchers = 65'536;
+inline constexpr int64_t kMostWorkersOfANode = 65'536;
+
 // What all launchers of a job must have been told alike.
 struct GroupSettings {
   std::string backend = kStaticBackend;  // or kElasticBackend
@@ -112,7 +116,8 @@ struct NodeView {
   NodeDescription node = {};
   int64_t beats = 0;  // grows as long as it lives
   std::optional<RoundReport> report = {};
-  bool left = false;  // it has seen the end of the job
+  bool left = false;            // it has seen the end of the job
+  std::string unreadable = {};  // why what it wrote cannot be read; empty if it can
 };
 
 // A node's place in a round.
@@ -146,7 +151,8 @@ std::string to_text(const NodeDescription& node);
 std::string to_text(const RoundReport& report);
 std::string to_text(const Decision& decision);
 
-// Throw CorruptInputError for a text that is none.
+// Throw CorruptInputError, saying what is wrong, for a text that is none: also for values that no launcher writes, as
+// numbers out of their ranges, or a failure without what failed.
 NodeDescription parse_node(const std::string& text);
 RoundReport parse_report(const std::string& text);
 Decision parse_decision(const std::string& text);

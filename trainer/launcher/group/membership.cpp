@@ -132,7 +132,7 @@ std::vector<NodeView> Roster::look(Clock::time_point now, const std::vector<Node
       node.heard = now;
     }
     node.view = view;
-    node.lost = node.lost || (!view.left && now - node.heard > silence_);
+    node.lost = node.lost || !view.unreadable.empty() || (!view.left && now - node.heard > silence_);
   }
   return new_ones;
 }

@@ -20,7 +20,7 @@ class Roster {
     NodeView view;
     Clock::time_point came;
     Clock::time_point heard;  // when it last gave a sign of life
-    bool lost = false;        // none for too long; for good
+    bool lost = false;        // none for too long, or one that cannot be read; for good
   };
 
   // A node that gives no sign of life for longer than `silence` is lost.

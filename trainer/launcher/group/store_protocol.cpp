@@ -3,8 +3,11 @@
 #include <absl/strings/numbers.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include <narrowcast/errors.h>
+#include "ops/error_message.h"
 #include "trainer/base/files/text.h"
 #include "trainer/launcher/group/hosted_store.h"
 
@@ -28,12 +31,32 @@ int64_t number(const std::string& value) {
   return parsed;
 }
 
+constexpr std::array kNodeKeys = {"beat", "report", "left"};
+
+std::vector<std::string> keys_of_node(int64_t ticket) {
+  std::vector<std::string> keys;
+  for (const char* const name : kNodeKeys) {
+    keys.push_back(node_key(ticket, name));
+  }
+  return keys;
+}
+
+// `values`: those of kNodeKeys.
+void read(NodeView& node, const std::vector<uint8_t>* values) {
+  const std::string report = text(values[1]);
+  node.beats = number(text(values[0]));
+  node.report = report.empty() ? std::optional<RoundReport>() : parse_report(report);
+  node.left = text(values[2]) == "1";
+}
+
 }  // namespace
 
 bool StoreMember::has_host() const { return store_->check({key("decision")}); }
 
 void StoreMember::join(const NodeDescription& node) {
   ticket_ = store_->add(key("tickets"), 1);
+  NARROWCAST_CHECK_INPUT(0 < ticket_ && ticket_ <= kMostLaunchers, "the launchers' store says that ", ticket_,
+                         " launchers have come: somebody else writes there");
   beat();
   set(store_, own_key("report"), "");
   set(store_, own_key("left"), "0");
@@ -67,31 +90,47 @@ void StoreHost::step(Clock::time_point now) {
 std::vector<NodeView> StoreHost::look() {
   look_for_newcomers();
   std::vector<std::string> keys;
-  for (const NodeView& node : nodes_) {
-    for (const char* const name : {"beat", "report", "left"}) {
-      keys.push_back(node_key(node.ticket, name));
+  std::vector<NodeView*> readable;
+  for (NodeView& node : nodes_) {
+    if (node.unreadable.empty()) {
+      const std::vector<std::string> own = keys_of_node(node.ticket);
+      keys.insert(keys.end(), own.begin(), own.end());
+      readable.push_back(&node);
     }
   }
+  if (!store_->check(keys)) {  // To ask for what is not there would take as long as the store waits for it.
+    for (NodeView* const node : readable) {
+      node->unreadable = store_->check(keys_of_node(node->ticket)) ? "" : "the launchers' store has lost its entries";
+    }
+    return nodes_;
+  }
   const std::vector<std::vector<uint8_t>> values = store_->multiGet(keys);
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const std::string report = text(values[3 * i + 1]);
-    nodes_[i].beats = number(text(values[3 * i]));
-    nodes_[i].report = report.empty() ? std::optional<RoundReport>() : parse_report(report);
-    nodes_[i].left = text(values[3 * i + 2]) == "1";
+  for (size_t i = 0; i < readable.size(); ++i) {
+    readable[i]->unreadable = failure_of([&] { read(*readable[i], &values[kNodeKeys.size() * i]); });
   }
   return nodes_;
 }
 
-// Launchers that died between drawing a ticket and introducing themselves are passed over.
+// Launchers that died between drawing a ticket and introducing themselves are passed over. Whatever somebody else makes
+// of the counter, a look takes no longer than for so many.
 void StoreHost::look_for_newcomers() {
-  const int64_t tickets = store_->add(key("tickets"), 0);
-  for (int64_t ticket = 1; ticket <= tickets; ++ticket) {
-    const bool known =
-        std::any_of(nodes_.begin(), nodes_.end(), [ticket](const NodeView& node) { return node.ticket == ticket; });
-    const std::string description = node_key(ticket, "description");
-    if (!known && store_->check({description})) {
-      nodes_.push_back({.ticket = ticket, .node = parse_node(text(store_->get(description)))});
+  constexpr size_t kMostLookedFor = 256;
+  const int64_t tickets = std::min(store_->add(key("tickets"), 0), kMostLaunchers);
+  for (; tickets_ < tickets; ++tickets_) {
+    expected_.push_back(tickets_ + 1);
+  }
+  for (size_t left = std::min(expected_.size(), kMostLookedFor); left > 0; --left) {
+    const int64_t ticket = expected_.front();
+    expected_.pop_front();
+    std::vector<std::string> keys = keys_of_node(ticket);
+    keys.push_back(node_key(ticket, "description"));
+    if (!store_->check(keys)) {
+      expected_.push_back(ticket);
+      continue;
     }
+    NodeView node{.ticket = ticket};
+    node.unreadable = failure_of([&] { node.node = parse_node(text(store_->get(keys.back()))); });
+    nodes_.push_back(std::move(node));
   }
 }
 

@@ -22,6 +22,8 @@
 //   - the host also reads all nodes' keys, decides, and writes `decision` if it changed. Before a round begins it
 //     removes every key of the workers of the round before.
 //
+// Whatever cannot be read of what a launcher wrote turns that launcher away, as if it were lost, and nobody else.
+//
 // So a round begins on all nodes when they see it decided, and ends on all of them when one reports; the next is
 // decided when all members have reported or are lost. When the job is over each launcher writes `left`; the host stays
 // until all have, so that nobody finds it gone too early.
@@ -29,6 +31,8 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -86,6 +90,8 @@ class StoreHost {
   Coordinator coordinator_;
   const std::function<void()> before_round_;
   std::vector<NodeView> nodes_;
+  int64_t tickets_ = 0;           // that were drawn, as far as is known,
+  std::deque<int64_t> expected_;  // and those of them whose launchers have not introduced themselves
   std::string published_;
   int64_t prepared_round_ = -1;
 };

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
@@ -100,6 +102,38 @@ TEST(GroupJson, KeepsAReport) {
   EXPECT_EQ(failure.after, std::chrono::milliseconds(12345));
   EXPECT_EQ(failure.last_lines, record().last_lines);
   EXPECT_EQ(failure.log_file, "logs/5/stderr.log");
+}
+
+// As somebody else may write them: none gets so far that it is read.
+TEST(GroupJson, RefusesWhatNoLauncherWrites) {
+  const auto decision_with = [](const char* key, const nlohmann::json& value) {
+    nlohmann::json text = nlohmann::json::parse(to_text(Decision{}));
+    text[key] = value;
+    return text.dump();
+  };
+  const auto error_of = [](const std::string& text) {
+    return testing::error_message<CorruptInputError>([&] { parse_decision(text); });
+  };
+  const std::string kBegin = "the launchers' store does not hold the decision: ";
+  EXPECT_EQ(error_of(decision_with("phase", 4)), kBegin + "phase is 4, not in 0..3");
+  EXPECT_EQ(error_of(decision_with("phase", -1)), kBegin + "phase is -1, not in 0..3");
+  EXPECT_EQ(error_of(decision_with("phase", 3)), kBegin + "end is missing");
+  EXPECT_EQ(error_of(decision_with("phase", 1)), kBegin + "members is 0, not in 1..65536");
+  EXPECT_EQ(error_of(decision_with("round", -1)), kBegin + "round is -1, not in 0..9223372036854775807");
+  const nlohmann::json member = {{"ticket", 1}, {"name", "n"}, {"nproc", 1'000'000'000}, {"role", ""}};
+  EXPECT_EQ(error_of(decision_with("members", nlohmann::json::array({member}))),
+            kBegin + "nproc is 1000000000, not in 1..65536");
+  nlohmann::json failed = nlohmann::json::parse(
+      to_text(Decision{.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = record()}}))["end"];
+  failed["failure"] = nullptr;
+  EXPECT_EQ(error_of(decision_with("end", failed)), kBegin + "failure is missing");
+  failed["cause"] = 17;
+  EXPECT_EQ(error_of(decision_with("end", failed)), kBegin + "cause is 17, not in 0..4");
+  EXPECT_EQ(testing::error_message<CorruptInputError>(
+                [] { parse_report(to_text(RoundReport{.report = {.end = NodeReport::End::kFailed}})); }),
+            "the launchers' store does not hold a report: failure is missing");
+  EXPECT_EQ(testing::error_message<CorruptInputError>([] { parse_node(to_text(NodeDescription{.nproc = 0})); }),
+            "the launchers' store does not hold a node: nproc is 0, not in 1..65536");
 }
 
 TEST(GroupJson, KeepsADecision) {

@@ -2,9 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <iterator>
+#include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <utility>
+
 #include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
 #include "trainer/launcher/group/hosted_store.h"
 
 namespace narrowcast::launcher {
@@ -96,6 +102,81 @@ TEST_F(StoreProtocolTest, PassesOverWhoDiedWhileIntroducingItself) {
 TEST_F(StoreProtocolTest, RefusesAStoreThatHoldsSomethingElse) {
   store->set(kLauncherKeys + std::string("decision"), std::string("text"));
   EXPECT_THROW(other.decision(), CorruptInputError);
+}
+
+// What a stranger can write who reaches the store. The others go on.
+class StrangerInTheStoreTest : public StoreProtocolTest {
+ protected:
+  void write(const std::string& name, const std::string& value) { store->set(kLauncherKeys + name, value); }
+  // Another launcher's entries, of which one is the stranger's.
+  void join_with(const std::string& name, const std::string& value) {
+    const int64_t ticket = store->add(kLauncherKeys + std::string("tickets"), 1);
+    const std::string node = "node/" + std::to_string(ticket) + "/";
+    for (const auto& [key, good] : {std::pair("beat", "1"), std::pair("report", ""), std::pair("left", "0")}) {
+      write(node + key, good);
+    }
+    write(node + "description", to_text(describe("c", 1)));
+    write(node + name, value);
+  }
+};
+
+TEST_F(StrangerInTheStoreTest, WhoCannotBeReadIsTurnedAwayAlone) {
+  const std::pair<const char*, std::string> entries[] = {
+      {"description", "text"},
+      {"description", std::string(8 << 20, '{')},
+      {"description", R"({"host":"c","pid":7,"nproc":-1,"node_rank":1,"role":"r","settings":{}})"},
+      {"beat", "many"},
+      {"report", R"({"round":0,"report":{"end":9}})"},
+      {"report", "\xff"}};
+  for (const auto& [name, value] : entries) join_with(name, value);
+  own.join(describe("a", 0));
+  other.join(describe("b", 1));
+  const Decision decision = step(0);
+  EXPECT_EQ(decision.phase, Phase::kRunning);
+  ASSERT_EQ(decision.members.size(), 2);
+  EXPECT_EQ(decision.members[1].ticket, other.ticket());
+  ASSERT_EQ(decision.evicted.size(), std::size(entries));
+  for (const auto& [ticket, end] : decision.evicted) {
+    EXPECT_LE(ticket, static_cast<int64_t>(std::size(entries)));
+    EXPECT_EQ(end.code, 4);
+    EXPECT_NE(end.text.find("the host cannot read this launcher: the launchers' store does not hold "),
+              std::string::npos)
+        << end.text;
+  }
+}
+
+TEST_F(StrangerInTheStoreTest, AMemberWhoseEntriesAreSpoiltIsLost) {
+  own.join(describe("a", 0));
+  other.join(describe("b", 1));
+  ASSERT_EQ(step(0).phase, Phase::kRunning);
+  write("node/2/report", "{}");
+  EXPECT_EQ(step(100).phase, Phase::kStopping);
+  own.report({.round = 0, .report = {.end = NodeReport::End::kStopped}});
+  const Decision over = step(200);
+  EXPECT_EQ(over.phase, Phase::kOver);
+  EXPECT_NE(over.end->text.find("does not hold a report"), std::string::npos) << over.end->text;
+}
+
+TEST_F(StrangerInTheStoreTest, EntriesThatAreGoneAreNotWaitedFor) {
+  own.join(describe("a", 0));
+  other.join(describe("b", 1));
+  ASSERT_EQ(step(0).phase, Phase::kRunning);
+  store->deleteKey(kLauncherKeys + std::string("node/2/beat"));
+  EXPECT_EQ(step(100).phase, Phase::kStopping);
+  join_with("left", "0");
+  store->deleteKey(kLauncherKeys + std::string("node/3/left"));  // It has not introduced itself.
+  step(200);
+}
+
+// A look would take minutes, and a launcher could not tell whose the numbers are.
+TEST_F(StrangerInTheStoreTest, ACounterThatIsAddedToEndsWhoComesNextAndNotTheHost) {
+  own.join(describe("a", 0));
+  store->add(kLauncherKeys + std::string("tickets"), 1'000'000'000);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(step(0).phase, Phase::kForming);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(testing::error_message<CorruptInputError>([&] { other.join(describe("b", 1)); }),
+            "the launchers' store says that 1000000002 launchers have come: somebody else writes there");
 }
 
 }  // namespace
