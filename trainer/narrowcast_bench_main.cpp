@@ -4,7 +4,7 @@
 #include <absl/strings/str_join.h>
 #include <c10/util/Logging.h>
 
-#include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -64,30 +64,32 @@ namespace {
 using narrowcast::program::CommandLine;
 
 narrowcast::program::Description description() {
-  return {.name = "narrowcast-bench",
-          .version = NARROWCAST_VERSION,
-          .summary = "measures the network, the kernels and the communication hooks, and says which hook pays.",
-          .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
-          .groups = {{"What is measured",
-                      {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
-                       "warmup_iterations", "check", "link", "link_gbit", "link_us", "kernels", "list_hooks"}},
-                     {"How", {"device", "levels", "node_size", "json", "report", "threads", "timeout_seconds"}},
-                     {"Place in the job", narrowcast::worker_flags()}},
-          .examples = {{"every hook, between four processes of this machine",
-                        "narrowcast-run --nproc_per_node=4 narrowcast-bench"},
-                       {"one of eight machines, under torchrun",
-                        "torchrun --nnodes=8 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29400 "
-                        "--no-python narrowcast-bench"},
-                       {"two ranks that share this machine's first GPU",
-                        "narrowcast-run --nproc_per_node=2 narrowcast-bench --device=cuda:0"},
-                       {"some hooks, smaller buckets, on a link of 10 Gbit/s",
-                        "narrowcast-run --nproc_per_node=2 narrowcast-bench --hooks=bf16_compress,quantize_per_channel "
-                        "--bucket_mib=1,25 --buckets=1 --link_gbit=10"},
-                       {"sizes from 64 KiB to 64 MiB, each four times the one before",
-                        "narrowcast-run --nproc_per_node=2 narrowcast-bench --min_bytes=64K --max_bytes=64M --factor=4 "
-                        "--buckets=1"}},
-          .exit_codes = narrowcast::program::common_exit_codes(),
-          .exit_note = ""};
+  return {
+      .name = "narrowcast-bench",
+      .version = NARROWCAST_VERSION,
+      .summary = "measures the network, the kernels and the communication hooks, and says which hook pays.",
+      .usage = "narrowcast-run --nproc_per_node=N narrowcast-bench [flags]",
+      .groups = {{"What is measured",
+                  {"hooks", "bucket_mib", "min_bytes", "max_bytes", "factor", "buckets", "iterations",
+                   "warmup_iterations", "check", "link", "link_gbit", "link_us", "kernels", "list_hooks"}},
+                 {"How",
+                  {"device", "levels", "node_size", "json", "report", "threads", "timeout_seconds", "silence_seconds"}},
+                 {"Place in the job", narrowcast::worker_flags()}},
+      .examples = {{"every hook, between four processes of this machine",
+                    "narrowcast-run --nproc_per_node=4 narrowcast-bench"},
+                   {"one of eight machines, under torchrun",
+                    "torchrun --nnodes=8 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29400 "
+                    "--no-python narrowcast-bench"},
+                   {"two ranks that share this machine's first GPU",
+                    "narrowcast-run --nproc_per_node=2 narrowcast-bench --device=cuda:0"},
+                   {"some hooks, smaller buckets, on a link of 10 Gbit/s",
+                    "narrowcast-run --nproc_per_node=2 narrowcast-bench --hooks=bf16_compress,quantize_per_channel "
+                    "--bucket_mib=1,25 --buckets=1 --link_gbit=10"},
+                   {"sizes from 64 KiB to 64 MiB, each four times the one before",
+                    "narrowcast-run --nproc_per_node=2 narrowcast-bench --min_bytes=64K --max_bytes=64M --factor=4 "
+                    "--buckets=1"}},
+      .exit_codes = narrowcast::program::common_exit_codes(),
+      .exit_note = ""};
 }
 
 // The flag's value if the command line has it.
@@ -117,9 +119,16 @@ BenchOptions read_options(const CommandLine& line) {
   options.report_file = absl::GetFlag(FLAGS_report);
   narrowcast::check_file(line, "json", options.json_file);
   narrowcast::check_file(line, "report", options.report_file);
-  options.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
+  narrowcast::read_patience(line, options.group);
   options.threads = absl::GetFlag(FLAGS_threads);
   return options;
+}
+
+// Beside waits that nothing ends.
+void end_for_silence(const std::string& why) {
+  std::_Exit(
+      narrowcast::program::report_failure("narrowcast-bench", {narrowcast::program::kPeerFailed, why},
+                                          narrowcast::program::error_file_writer(narrowcast::worker_error_file())));
 }
 
 int run(const CommandLine& line) {
@@ -133,7 +142,8 @@ int run(const CommandLine& line) {
                                                            .session = narrowcast::SessionEnv::from_environment(),
                                                            .results = std::cout,
                                                            .progress = std::cerr,
-                                                           .progress_is_terminal = false});
+                                                           .progress_is_terminal = false,
+                                                           .on_silence = end_for_silence});
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include <c10/util/Logging.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <iostream>
+#include <string>
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
@@ -35,6 +37,13 @@ int compare(const narrowcast::Comparison& comparison, const narrowcast::WorkerEn
   return narrowcast::program::kSuccess;
 }
 
+// Beside waits that nothing ends.
+void end_for_silence(const std::string& why) {
+  std::_Exit(
+      narrowcast::program::report_failure("narrowcast-train", {narrowcast::program::kPeerFailed, why},
+                                          narrowcast::program::error_file_writer(narrowcast::worker_error_file())));
+}
+
 int run(const narrowcast::program::CommandLine& line) {
   keep_libtorch_quiet();
   const auto session = narrowcast::SessionEnv::from_environment();
@@ -42,7 +51,8 @@ int run(const narrowcast::program::CommandLine& line) {
                                                .session = session,
                                                .results = std::cout,
                                                .progress = std::cerr,
-                                               .progress_is_terminal = is_terminal(session)};
+                                               .progress_is_terminal = is_terminal(session),
+                                               .on_silence = end_for_silence};
   if (const auto comparison = narrowcast::read_comparison(line)) {
     return compare(*comparison, context.env);
   }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <string>
 
@@ -21,7 +22,8 @@ class NarrowcastTrainHangTest : public ::testing::TestWithParam<LostRank> {};
 // and says why; the rest may learn it from that one.
 TEST_P(NarrowcastTrainHangTest, TheTimeOutNamesRankAndCollectiveAndWhoDoesNotAnswer) {
   const LostRank& stopped = GetParam();
-  const EndlessRanks job(stopped.ranks, Words{"--hook=int8", "--timeout_seconds=10"} + stopped.flags);
+  const EndlessRanks job(stopped.ranks,
+                         Words{"--hook=int8", "--timeout_seconds=10", "--silence_seconds=0"} + stopped.flags);
   job.ranks[static_cast<size_t>(stopped.rank)]->send(SIGSTOP);
   std::string lines;
   for (const auto& [rank, end] : job.wait_for_all_but(stopped.rank)) {
@@ -41,6 +43,29 @@ INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainHangTest,
                          ::testing::Values(LostRank{0, 2, {"--levels=two"}}, LostRank{1, 2, {"--levels=two"}},
                                            LostRank{0, 2, {"--levels=one"}}, LostRank{1, 2, {"--levels=one"}},
                                            LostRank{1, 4, {"--node_size=2"}}, LostRank{2, 4, {"--node_size=2"}}));
+
+// Long before the time-out, and all blame the one that is stopped: also where it serves the store, and those that learn
+// of it last see others end.
+class NarrowcastTrainSilenceTest : public ::testing::TestWithParam<LostRank> {};
+
+TEST_P(NarrowcastTrainSilenceTest, EndsAllWithinTwiceItsLimit) {
+  const LostRank& stopped = GetParam();
+  const EndlessRanks job(stopped.ranks, Words{"--hook=int8", "--silence_seconds=6"} + stopped.flags);
+  const auto stop = std::chrono::steady_clock::now();
+  job.ranks[static_cast<size_t>(stopped.rank)]->send(SIGSTOP);
+  for (const auto& [rank, end] : job.wait_for_all_but(stopped.rank)) {
+    EXPECT_EQ(end.exit_code, 3) << end.errors;
+    EXPECT_THAT(end.errors,
+                ::testing::EndsWith("narrowcast-train: rank " + std::to_string(rank) + ": rank " +
+                                    std::to_string(stopped.rank) + " is lost: it has given no sign for 6 s\n"));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - stop, std::chrono::seconds(12));
+}
+
+INSTANTIATE_TEST_SUITE_P(Stopped, NarrowcastTrainSilenceTest,
+                         ::testing::Values(LostRank{0, 2, {"--levels=two"}}, LostRank{1, 2, {"--levels=one"}},
+                                           LostRank{0, 3, {"--node_size=1"}}, LostRank{1, 3, {"--node_size=1"}},
+                                           LostRank{2, 4, {"--node_size=2"}}));
 
 // Whoever is killed, the other one would wait for minutes.
 class NarrowcastTrainBeforeRendezvousTest : public ::testing::TestWithParam<int> {};

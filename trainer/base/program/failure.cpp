@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -126,21 +127,44 @@ bool write_new(const std::filesystem::path& path, std::string_view bytes) {
   return file.is_open() && file.close();
 }
 
+// A process reports one failure.
+std::atomic<bool> is_reported = false;
+
+void report(std::string_view program, const Failure& failure, const FailureListener& on_failure) {
+  std::cerr << program << ": " << failure.message << std::endl;
+  if (on_failure) {
+    on_failure(failure);
+  }
+}
+
+[[noreturn]] void wait_for_end() {
+  for (;;) ::pause();
+}
+
 }  // namespace
 
 int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure) {
   set_up_process();
+  is_reported = false;
   try {
     return body();
   } catch (const std::exception&) {
     Failure failure = blame_limits(classify());
     failure.message = printable(first_line(failure.message));  // What users need.
-    std::cerr << program << ": " << failure.message << std::endl;
-    if (on_failure) {
-      on_failure(failure);
+    if (is_reported.exchange(true)) {
+      wait_for_end();
     }
+    report(program, failure, on_failure);
     return failure.code;
   }
+}
+
+ExitCode report_failure(std::string_view program, const Failure& failure, const FailureListener& on_failure) {
+  if (is_reported.exchange(true)) {
+    wait_for_end();
+  }
+  report(program, {failure.code, printable(first_line(failure.message))}, on_failure);
+  return failure.code;
 }
 
 std::string read_error_message(const std::filesystem::path& file) {

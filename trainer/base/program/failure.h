@@ -34,6 +34,11 @@ using FailureListener = std::function<void(const Failure&)>;
 // and at most kLongestMessage bytes long (trainer/base/files/text.h).
 int run_program(std::string_view program, const std::function<int()>& body, const FailureListener& on_failure = {});
 
+// Reports a failure as run_program does, and returns the code with which to end the process at once: for a thread that
+// knows that the others wait for what will not come. If run_program is reporting another failure, that one counts, and
+// this never returns.
+ExitCode report_failure(std::string_view program, const Failure& failure, const FailureListener& on_failure = {});
+
 // The error file is where a failing process tells its launcher why, as torchrun and PyTorch's @record have it:
 //
 //     {"message": {"message": "M", "extraInfo": {"py_callstack": "text", "timestamp": "1700000000"}}}

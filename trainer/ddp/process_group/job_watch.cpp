@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -27,6 +28,10 @@ bool may_follow_from_a_loss(const std::exception& error) {
   return is_of_network || is_of_gpu || is_plain || is_of_gloo;
 }
 
+std::string loss_by_silence(int64_t rank, int64_t lost, std::chrono::milliseconds silence) {
+  return c10::str("rank ", rank, ": rank ", lost, " is lost: it has given no sign for ", silence.count() / 1000, " s");
+}
+
 }  // namespace
 
 JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::move(group)), options_(options) {
@@ -41,7 +46,15 @@ JobWatch::JobWatch(ProcessGroupPtr group, const Options& options) : group_(std::
     });
     of_ranks.watched = losses_->next();
     of_ranks.silence = options.silence;
-    of_ranks.on_silence = losses_->on_silence(options.silence);
+    of_ranks.on_silence = [tell = losses_->on_silence(options.silence)](int64_t /*next*/) { tell(); };
+  } else if (options.on_silence && options.silence.count() > 0) {
+    of_ranks.watched = (rank + 1) % group_->getSize();
+    of_ranks.silence = options.silence;
+    of_ranks.tells_all = true;
+    of_ranks.rank_0_serves = options.rank_0_serves;
+    of_ranks.on_silence = [rank, silence = options.silence, end = options.on_silence](int64_t lost) {
+      end(loss_by_silence(rank, lost, silence));
+    };
   }
   ranks_ = std::make_unique<RankWatch>(group_->getStore(), of_ranks);
 }
@@ -69,6 +82,11 @@ void JobWatch::throw_explained(const std::exception& error) const {
       losses_->wait_for_loss(options_.settling);  // A backend may notice first, and cannot tell who it was.
     }
     throw_if_broken_off();
+  }
+  if (options_.on_silence && losses_ == nullptr && may_follow_from_a_loss(error)) {
+    const std::optional<int64_t> lost = ranks_->silent_rank();  // Others may have ended for it.
+    TORCH_CHECK_WITH(DistBackendError, !lost.has_value(),
+                     loss_by_silence(group_->getRank(), lost.value_or(0), options_.silence));
   }
   TORCH_CHECK_WITH(DistBackendError, !is_time_out(error), error_message(error), "; ", ranks_->describe_others());
 }

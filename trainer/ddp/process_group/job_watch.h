@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include <narrowcast/process_group.h>
 #include "trainer/ddp/process_group/loss_watch.h"
@@ -18,7 +20,11 @@ class JobWatch {
     // Whether the group has collectives that do not end by themselves when a rank is lost: then they are broken off,
     // and those of all groups split off it.
     bool breaks_off = false;
-    std::chrono::milliseconds silence{30000};  // after so long without a sign a rank is lost
+    std::chrono::milliseconds silence{30000};  // after so long without a sign a rank is lost; 0: never
+    // Without breaks_off: is called on every rank, on a thread of its own, with "rank R: rank L is lost: REASON". It
+    // should end the process, whose collectives nothing else ends. Null: silence is not noticed.
+    std::function<void(const std::string& why)> on_silence = {};
+    bool rank_0_serves = false;  // RankWatch::Options
     std::chrono::milliseconds look_every = RankWatch::Options().look_every;
     std::chrono::milliseconds settling{2000};  // how long an error waits for the news of a loss that explains it
   };

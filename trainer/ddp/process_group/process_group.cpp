@@ -18,10 +18,21 @@
 namespace narrowcast {
 namespace {
 
+constexpr std::chrono::seconds kLeastSilence{3};  // Ranks give a sign each second.
+
+// None where the time-out comes as soon.
+std::chrono::milliseconds silence_of(const ProcessGroupOptions& options) {
+  const std::chrono::milliseconds silence = std::min(options.silence, options.timeout);
+  return silence < kLeastSilence ? std::chrono::milliseconds(0) : silence;
+}
+
 void check_options(const ProcessGroupOptions& options) {
   TORCH_CHECK_VALUE(is_known_backend(options.backend), "backend '", options.backend, "' is not known; known are ",
                     kGlooBackend, " and ", kNcclBackend);
   TORCH_CHECK_VALUE(options.timeout.count() > 0, "timeout of ", options.timeout.count(), " ms must be greater than 0");
+  TORCH_CHECK_VALUE(options.silence.count() == 0 || options.silence >= kLeastSilence, "silence of ",
+                    options.silence.count(), " ms must be 0 or at least ",
+                    std::chrono::milliseconds(kLeastSilence).count());
   TORCH_CHECK_VALUE(!options.group_name.empty(), "group_name must not be empty");
 }
 
@@ -111,10 +122,10 @@ void shutdown_process_group(const std::string& group_name) {
 ProcessGroupScope::ProcessGroupScope(const WorkerEnv& env, const ProcessGroupOptions& options)
     : group_(init_process_group(env, options)) {
   if (env.world_size > 1) {
-    const JobWatch::Options defaults;
-    watch_ =
-        std::make_unique<JobWatch>(group_, JobWatch::Options{.breaks_off = options.backend == kNcclBackend,
-                                                             .silence = std::min(defaults.silence, options.timeout)});
+    watch_ = std::make_unique<JobWatch>(group_, JobWatch::Options{.breaks_off = options.backend == kNcclBackend,
+                                                                  .silence = silence_of(options),
+                                                                  .on_silence = options.on_silence,
+                                                                  .rank_0_serves = !env.use_agent_store});
   }
 }
 

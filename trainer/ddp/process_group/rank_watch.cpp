@@ -1,7 +1,10 @@
 #include "trainer/ddp/process_group/rank_watch.h"
 
 #include <c10/util/StringUtil.h>
+
+#include <charconv>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <future>
 #include <map>
@@ -19,16 +22,30 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-constexpr milliseconds kPause{20};               // between two looks for answers
+constexpr milliseconds kPause{20};  // between two looks for answers
+constexpr milliseconds kPatienceWithALook{500};
 constexpr milliseconds kUnansweringStore{2000};  // more than this, and it is taken for dead
 
 std::string question_key(int64_t rank) { return c10::str("watch/question/", rank); }
 std::string answer_key(int64_t rank) { return c10::str("watch/answer/", rank); }
 std::string sign_key(int64_t rank) { return c10::str("watch/sign/", rank); }
+std::string farewell_key(int64_t rank) { return c10::str("watch/farewell/", rank); }
+constexpr const char* kSilentKey = "watch/silent";
+constexpr const char* kToldKey = "watch/told";  // how many know it
+constexpr int64_t kLeastLooks = 3;              // A sign may fall between two looks, and another one come late.
 
 // The key's value; empty if there is none.
 std::string read(const StorePtr& store, const std::string& key) {
   return store->check({key}) ? store->get_to_str(key) : "";
+}
+
+// Which rank somebody found silent.
+std::optional<int64_t> read_silent_rank(const StorePtr& store, int64_t world_size) {
+  const std::string text = read(store, kSilentKey);
+  int64_t rank = -1;
+  const char* const end = text.data() + text.size();
+  const bool is_number = std::from_chars(text.data(), end, rank).ptr == end;
+  return is_number && rank >= 0 && rank < world_size ? std::optional(rank) : std::nullopt;
 }
 
 // Answers are "NUMBER TEXT", so that each differs from the one before.
@@ -91,25 +108,21 @@ class Signs {
  public:
   explicit Signs(const RankWatch::Options& options) : options_(options) {}
 
-  void give_and_look_for(const StorePtr& store) {
-    if (options_.silence.count() == 0) {
-      return;
-    }
-    store->add(sign_key(options_.rank), 1);
+  void give(const StorePtr& store) const { store->add(sign_key(options_.rank), 1); }
+
+  // Whether the rank that is watched has fallen silent.
+  bool are_missing(const StorePtr& store) {
     const int64_t signs = store->add(sign_key(options_.watched), 0);
     unchanged_ = signs == last_ ? unchanged_ + 1 : 0;
     last_ = signs;
-    if (!is_told_ && signs > 0 && unchanged_ * options_.look_every >= options_.silence) {
-      is_told_ = true;
-      options_.on_silence();
-    }
+    return signs > 0 && unchanged_ >= kLeastLooks && unchanged_ * options_.look_every >= options_.silence &&
+           !store->check({farewell_key(options_.watched)});
   }
 
  private:
   const RankWatch::Options options_;
   int64_t last_ = 0;
   int64_t unchanged_ = 0;  // looks
-  bool is_told_ = false;
 };
 
 }  // namespace
@@ -119,20 +132,119 @@ struct RankWatch::Answering {
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false;
+  bool look_now = false;
+  bool has_failed = false;  // Then the others are to notice its silence, should it hang.
   bool ended = false;
+  std::optional<int64_t> silent = {};  // the rank that on_silence was told of
+  int64_t looks = 0;
+  int64_t unanswered = 0;  // looks of watch_store since the store has answered
 
+  // Also returns before if a look is wanted at once.
   bool stops_within(milliseconds time) {
     std::unique_lock<std::mutex> lock(mutex);
-    return changed.wait_for(lock, time, [&] { return stop; });
+    changed.wait_for(lock, time, [&] { return stop || look_now; });
+    look_now = false;
+    return stop;
+  }
+
+  // Whether on_silence is to be called: unless that was done or the watch has ended.
+  bool find(int64_t lost) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (stop || silent.has_value()) {
+      return false;
+    }
+    silent = lost;
+    return true;
+  }
+
+  bool has_told() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return silent.has_value();
+  }
+
+  // Tells the others. Whoever serves the store or has found a rank silent stays until all others know it, for some
+  // looks: after its end they could not ask, or would take it for the one that is lost.
+  void tell_others(int64_t lost, bool has_found, const StorePtr& store, const Options& options) {
+    try {
+      if (has_found) {
+        store->set(kSilentKey, c10::str(lost));
+      }
+      store->add(kToldKey, 1);
+      const bool stays = has_found || (options.rank == 0 && options.rank_0_serves);
+      const auto deadline = Clock::now() + kLeastLooks * options.look_every;
+      while (stays && store->add(kToldKey, 0) < options.world_size - 1 && Clock::now() < deadline &&
+             !stops_within(kPause)) {
+      }
+    } catch (const std::exception&) {
+      // Who serves it has ended, as all know.
+    }
+  }
+
+  void look_for_signs(Signs& signs, const StorePtr& store, const Options& options) {
+    signs.give(store);
+    if (has_told()) {
+      return;
+    }
+    const auto lost = options.tells_all ? read_silent_rank(store, options.world_size) : std::nullopt;
+    const bool has_found = !lost.has_value() && signs.are_missing(store);
+    if (lost == options.rank || (!lost.has_value() && !has_found)) {
+      return;
+    }
+    const int64_t rank = lost.value_or(options.watched);
+    if (find(rank)) {
+      if (options.tells_all) {
+        tell_others(rank, has_found, store, options);
+      }
+      options.on_silence(rank);
+    }
   }
 
   void answer_questions(const StorePtr& store, const Options& options) {
+    const bool looks_for_signs = options.silence.count() > 0;
     Signs signs(options);
+    if (looks_for_signs) {
+      signs.give(store);
+    }
     for (int64_t number = 0; !stops_within(options.look_every);) {
-      signs.give_and_look_for(store);
+      if (looks_for_signs) {
+        look_for_signs(signs, store, options);
+      }
       if (store->check({question_key(options.rank)})) {
         store->deleteKey(question_key(options.rank));
         store->set(answer_key(options.rank), c10::str(number++, " ", describe_current_step(options.rank)));
+      }
+      count_look();
+    }
+    if (looks_for_signs && !has_failed) {
+      store->set(farewell_key(options.rank), "");
+    }
+  }
+
+  void count_look() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ++looks;
+    changed.notify_all();
+  }
+
+  // Whether the other thread gets answers of the store: it waits for one however long that takes. Not by stops_within:
+  // that a look is wanted is said to the other thread.
+  void watch_store(const Options& options) {
+    std::unique_lock<std::mutex> lock(mutex);
+    int64_t last = -1;
+    for (;;) {
+      const bool has_answered =
+          changed.wait_for(lock, options.look_every, [&] { return stop || ended || looks != last; });
+      if (stop || ended) {
+        return;
+      }
+      unanswered = has_answered ? 0 : unanswered + 1;
+      last = looks;
+      if (unanswered >= kLeastLooks && unanswered * options.look_every >= options.silence) {
+        lock.unlock();
+        if (find(0)) {
+          options.on_silence(0);
+        }
+        return;
       }
     }
   }
@@ -152,11 +264,15 @@ struct RankWatch::Answering {
 RankWatch::RankWatch(const StorePtr& store, const Options& options)
     : store_(store), options_(options), answering_(std::make_shared<Answering>()) {
   std::thread([answering = answering_, own = store->clone(), options] { answering->run(own, options); }).detach();
+  if (options.rank_0_serves && options.rank != 0 && options.silence.count() > 0) {
+    std::thread([answering = answering_, options] { answering->watch_store(options); }).detach();
+  }
 }
 
 RankWatch::~RankWatch() {
   std::unique_lock<std::mutex> lock(answering_->mutex);
   answering_->stop = true;
+  answering_->has_failed = std::uncaught_exceptions() > 0;
   answering_->changed.notify_all();
   answering_->changed.wait_for(lock, kUnansweringStore, [&] { return answering_->ended; });
 }
@@ -173,6 +289,23 @@ std::string RankWatch::describe_others() const {
     return ask(store->clone(), others, patience);
   };
   return describe(others, within(options_.patience + kUnansweringStore, body, {}));
+}
+
+std::optional<int64_t> RankWatch::silent_rank() const {
+  Answering& watch = *answering_;
+  std::unique_lock<std::mutex> lock(watch.mutex);
+  if (watch.silent.has_value() || !options_.tells_all) {
+    return watch.silent;
+  }
+  if (watch.unanswered > 0 && watch.unanswered * options_.look_every >= options_.silence / 2) {
+    return 0;  // Others began to count a little earlier.
+  }
+  const int64_t looks = watch.looks;
+  watch.look_now = true;
+  watch.changed.notify_all();
+  watch.changed.wait_for(lock, kPatienceWithALook,
+                         [&] { return watch.silent.has_value() || watch.ended || watch.looks != looks; });
+  return watch.silent;
 }
 
 }  // namespace narrowcast

@@ -337,7 +337,7 @@ int run_bench(const BenchOptions& given, const job::JobContext& context) {
     files::check_replaceable("report", options.report_file);
   }
   training::use_device(device);
-  const ProcessGroupScope scope(context.env, job::group_options_on(device, options.group));
+  const ProcessGroupScope scope(context.env, job::group_options_on(device, options.group, context));
   const BenchResults results = scope.run([&] {
     check_equal_on_all_ranks(scope.group(), agreed_values(options));
     return Run(options, context, scope.group(), device).measure();

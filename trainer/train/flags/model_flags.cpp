@@ -92,7 +92,7 @@ namespace {
 std::vector<std::string> used_by_evaluation() {
   std::vector<std::string> flags = evaluation_flags();
   flags.insert(flags.end(), {"data", "seed", "model", "loss", "context", "batch_size", "backend", "timeout_seconds",
-                             "threads", "dry_run", "eval_batches", "vocabulary"});
+                             "silence_seconds", "threads", "dry_run", "eval_batches", "vocabulary"});
   return flags;
 }
 
@@ -247,7 +247,7 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const program::Comma
                     .prompt = absl::GetFlag(FLAGS_prompt),
                     .seed = absl::GetFlag(FLAGS_seed)};
   job.group.backend = training::choose_backend(absl::GetFlag(FLAGS_backend), at::kCPU);
-  job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
+  read_patience(line, job.group);
   job.threads = absl::GetFlag(FLAGS_threads);
   job.dry_run = absl::GetFlag(FLAGS_dry_run);
   return job;

@@ -313,7 +313,7 @@ void refuse(const CommandLine& line, const std::vector<std::string>& flags, cons
 
 program::Description train_description() {
   std::vector<std::string> exchange = exchange_flags();
-  exchange.insert(exchange.end(), {"backend", "timeout_seconds"});
+  exchange.insert(exchange.end(), {"backend", "timeout_seconds", "silence_seconds"});
   return {.name = "narrowcast-train",
           .version = NARROWCAST_VERSION,
           .summary = "trains a model on all ranks of a job, or verifies the gradients of the communication hooks.",
@@ -369,7 +369,7 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.device = absl::GetFlag(FLAGS_device);
   job.threads = absl::GetFlag(FLAGS_threads);
   job.group.backend = absl::GetFlag(FLAGS_backend);
-  job.group.timeout = std::chrono::seconds(absl::GetFlag(FLAGS_timeout_seconds));
+  read_patience(line, job.group);
   job.ddp = read_ddp(line, hook);
   job.outer = read_outer(line, job.ddp);
   job.training = read_training(line);

@@ -27,6 +27,10 @@ ABSL_FLAG(
 ABSL_FLAG(int64_t, timeout_seconds,
           std::chrono::duration_cast<std::chrono::seconds>(narrowcast::ProcessGroupOptions{}.timeout).count(),
           "Limit, in seconds, for joining the other ranks and for every collective.");
+ABSL_FLAG(int64_t, silence_seconds,
+          std::chrono::duration_cast<std::chrono::seconds>(narrowcast::ProcessGroupOptions{}.silence).count(),
+          "Seconds without a sign of its process after which a rank is lost and the job ends, at least 3; 0: only "
+          "--timeout_seconds counts.");
 ABSL_FLAG(int64_t, threads, 0,
           "Threads per rank; 0: OMP_NUM_THREADS, else the cores shared by the ranks of this node.");
 ABSL_FLAG(
@@ -75,6 +79,16 @@ std::string with_hooks_of(const std::string& option, const std::string& text) {
   const auto found = std::ranges::find(options, option, &hooks::NamedOption::name);
   TORCH_CHECK_VALUE(found != options.end(), "--", option, ": is no option of a hook");
   return with_hooks_that_take(found->kind, text);
+}
+
+void read_patience(const program::CommandLine& line, ProcessGroupOptions& options) {
+  const int64_t timeout = absl::GetFlag(FLAGS_timeout_seconds);
+  const int64_t silence = absl::GetFlag(FLAGS_silence_seconds);
+  TORCH_CHECK_VALUE(silence == 0 || silence >= 3, "--silence_seconds=", silence, ": must be 0 or at least 3");
+  TORCH_CHECK_VALUE(!line.given("silence_seconds") || silence <= timeout, "--silence_seconds=", silence,
+                    ": has no effect with --timeout_seconds=", timeout);
+  options.timeout = std::chrono::seconds(timeout);
+  options.silence = std::chrono::seconds(silence);
 }
 
 const std::vector<std::string>& worker_flags() {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include <narrowcast/hook_options.h>
+#include <narrowcast/process_group.h>
 #include <narrowcast/worker_env.h>
 #include "trainer/base/program/command_line.h"
 
-ABSL_DECLARE_FLAG(int64_t, timeout_seconds);
 ABSL_DECLARE_FLAG(int64_t, threads);
 ABSL_DECLARE_FLAG(std::string, device);
 
@@ -30,6 +30,10 @@ std::string with_hooks_that_take(hooks::OptionKind kind, const std::string& text
 
 // The same for the flag of a hook's option, which has its name.
 std::string with_hooks_of(const std::string& option, const std::string& text);
+
+// What --timeout_seconds and --silence_seconds say. Throws c10::ValueError for a silence that is too short for ranks to
+// give a sign, or longer than the time-out, so that it has no effect.
+void read_patience(const program::CommandLine& line, ProcessGroupOptions& options);
 
 // Throws c10::ValueError naming the flag of a file that is given without a name.
 void check_file(const program::CommandLine& line, const std::string& flag, const std::string& value);

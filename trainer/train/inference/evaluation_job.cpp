@@ -217,7 +217,7 @@ int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context)
     }
     return program::kSuccess;
   }
-  const ProcessGroupScope scope(context.env, job.group);
+  const ProcessGroupScope scope(context.env, job::group_options_on(at::kCPU, job.group, context));
   scope.run([&] {
     check_equal_on_all_ranks(scope.group(), job::plan_values(plan));
     run(evaluation, scope.group(), context);

@@ -247,7 +247,8 @@ models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t 
   return inputs.dataset->training_batch(plan.samples(order, rank, /*step=*/0, /*micro_step=*/0));
 }
 
-ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options) {
+ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options, const JobContext& context) {
+  options.on_silence = context.on_silence;
   options.backend = training::choose_backend(options.backend, device);
   if (device.is_cuda()) {
     options.gpu = device.index();
@@ -270,7 +271,7 @@ int run_job(const TrainJob& job, const JobContext& context) {
   set_threads(job.threads, context);
   check_alone(job, context.env);
   const at::Device device = training::choose_device(job.device, context.env);
-  const ProcessGroupOptions group = group_options_on(device, job.group);
+  const ProcessGroupOptions group = group_options_on(device, job.group, context);
   JobInputs inputs = make_inputs(job);
   inputs.device = device;
   check_targets(inputs);

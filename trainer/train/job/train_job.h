@@ -152,6 +152,8 @@ struct JobContext {
   std::ostream& results;      // written on rank 0
   std::ostream& progress;     // written on rank 0
   bool progress_is_terminal;  // one updated line instead of plain ones
+  // ProcessGroupOptions::on_silence, which ends the process. Null: silent ranks are noticed by the time-out.
+  std::function<void(const std::string& why)> on_silence = {};
 };
 
 // A job that all ranks have agreed on.
@@ -171,9 +173,9 @@ void check_verification_job(const TrainJob& job, int64_t world_size);
 // reference test's. Rank 0 prints the table. Returns kSuccess, or kCheckFailed if one hook did not pass.
 int run_verification_job(const AgreedJob& agreed);
 
-// The options of a group that moves tensors on `device`: its backend may be "auto" before (choose_backend), and its GPU
-// is that one. Throws as choose_backend does.
-ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options);
+// The options of a job's group that moves tensors on `device`: its backend may be "auto" before (choose_backend), its
+// GPU is that one, and on_silence is the context's. Throws as choose_backend does.
+ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options, const JobContext& context);
 
 // Sets the number of threads of this rank: `threads`, or for 0 OMP_NUM_THREADS if it is set, else the node's cores
 // shared by its ranks. Throws c10::ValueError for another value than 0..4096.

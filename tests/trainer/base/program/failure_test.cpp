@@ -8,13 +8,16 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <thread>
 
 #include <narrowcast/errors.h>
 #include "tests/support/temporary_folder.h"
@@ -50,6 +53,35 @@ TEST(ExitCode, NamesTheClassOfTheError) {
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK_WITH(DistBackendError, false, "rank 1"); }).first, kPeerFailed);
   EXPECT_EQ(outcome([]() -> int { TORCH_CHECK(false, "bug"); }).first, kInternalError);
   EXPECT_EQ(outcome([]() -> int { throw std::runtime_error("odd"); }).first, kInternalError);
+}
+
+// A death test's process runs the body by itself.
+TEST(ReportFailure, IsAsForTheBody) {
+  const testing::TemporaryFolder folder;
+  const std::string file = folder / "error.json";
+  const auto report = [&] {
+    return report_failure("prog", {kPeerFailed, "rank 1 is\x01 lost\nmore"}, error_file_writer(file));
+  };
+  EXPECT_EXIT(run_program("prog", [&]() -> int { std::_Exit(report()); }), ::testing::ExitedWithCode(kPeerFailed),
+              "^prog: rank 1 is.x01 lost\n$");
+  EXPECT_EQ(read_error_message(file), "rank 1 is\\x01 lost");
+}
+
+TEST(ReportFailure, ComesAfterNoOtherFailure) {
+  EXPECT_EXIT(
+      {
+        const int code = run_program("prog", []() -> int { throw std::runtime_error("odd"); });
+        std::promise<void> begun;
+        std::thread([&] {
+          begun.set_value();
+          report_failure("prog", {kPeerFailed, "late"});
+          std::_Exit(kSuccess);
+        }).detach();
+        begun.get_future().wait();
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // In which nothing may happen.
+        std::_Exit(code);
+      },
+      ::testing::ExitedWithCode(kInternalError), "^prog: odd\n$");
 }
 
 TEST(ExitCode, APathThatIsNotThereIsNoBug) {

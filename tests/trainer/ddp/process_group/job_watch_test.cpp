@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -166,6 +167,28 @@ TEST(JobWatchTest, ATimeOutOfABackendIsToldWithWhatTheOthersDo) {
                     [&] { watch.throw_explained(error_of<c10::DistBackendError>("NCCL communicator was aborted")); }),
                 "rank 0: a collective timed out; rank 1 is in no collective");
     }
+    testing::wait_for_ranks(group);
+  });
+}
+
+// Where nothing can be broken off the process is to end, and who sees another one end first blames the lost one, too.
+TEST(JobWatchTest, SilenceIsToldWhereNothingIsBrokenOff) {
+  run_ranks(2, [](int64_t rank, const auto& group) {
+    std::promise<std::string> told;
+    const JobWatch::Options options = {
+        .silence = 1s, .on_silence = [&](const std::string& why) { told.set_value(why); }, .look_every = 5ms};
+    if (rank == 1) {
+      group->getStore()->add("watch/sign/1", 1);
+      return testing::wait_for_ranks(group);
+    }
+    const JobWatch watch(group, options);
+    const std::string kSilence = "rank 0: rank 1 is lost: it has given no sign for 1 s";
+    EXPECT_EQ(told.get_future().get(), kSilence);
+    EXPECT_EQ(error_message<c10::DistBackendError>([&] {
+                watch.throw_explained(error_of<c10::DistBackendError>("rank 0: recv failed: Connection closed"));
+              }),
+              kSilence);
+    EXPECT_NO_THROW(watch.throw_explained(error_of<c10::ValueError>("--steps")));
     testing::wait_for_ranks(group);
   });
 }

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <optional>
+#include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -59,28 +62,149 @@ TEST(RankWatchTest, ADeadThreadAnswersNobody) {
   EXPECT_THAT(rank0.describe_others(), ::testing::StartsWith("rank 1 does not answer"));
 }
 
-// Rank 1 gives signs, stops, and is told of once; rank 2 has given none yet.
+// What a rank's watch found, once: a second time would throw.
+struct ToldOnce {
+  std::promise<int64_t> lost;
+  std::future<int64_t> future = lost.get_future();
+
+  bool is_told() const { return future.wait_for(0ms) == std::future_status::ready; }
+};
+
+RankWatch::Options watching(int64_t rank, int64_t watched, ToldOnce& told) {
+  RankWatch::Options options = rank_of_three(rank);
+  options.watched = watched;
+  options.silence = 1s;
+  options.on_silence = [&](int64_t lost) { told.lost.set_value(lost); };
+  return options;
+}
+
+RankWatch::Options watching_for_all(int64_t rank, int64_t watched, ToldOnce& told) {
+  RankWatch::Options options = watching(rank, watched, told);
+  options.tells_all = true;
+  return options;
+}
+
+// So many looks of a rank: more than a silence of 1 s has, if it is not told of before.
+void wait_for_looks(const StorePtr& store, int64_t rank, int64_t looks = 2 * 1s / 5ms) {
+  const std::string key = "watch/sign/" + std::to_string(rank);
+  const int64_t before = store->add(key, 0);
+  while (store->add(key, 0) < before + looks) std::this_thread::yield();
+}
+
+// Rank 1 has given a sign, as if it were stopped since; rank 2 has given none yet.
 TEST(RankWatchTest, TellsOfSilence) {
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
-  std::promise<void> silent;
-  RankWatch::Options watching = rank_of_three(0);
-  watching.watched = 1;
-  watching.silence = 1s;
-  watching.on_silence = [&] { silent.set_value(); };  // Twice would throw.
-  RankWatch::Options watching_rank_2 = rank_of_three(1);
-  watching_rank_2.watched = 2;
-  watching_rank_2.silence = 1s;
-  watching_rank_2.on_silence = [] { FAIL(); };
-  const RankWatch rank0(store, watching);
-  std::future<void> told = silent.get_future();
+  store->add("watch/sign/1", 1);
+  ToldOnce of_1;
+  ToldOnce of_2;
+  const RankWatch rank0(store, watching(0, 1, of_1));
+  const RankWatch other(store, watching(0, 2, of_2));
+  ASSERT_EQ(of_1.future.wait_for(testing::kPatience), std::future_status::ready);
+  EXPECT_EQ(of_1.future.get(), 1);
+  wait_for_looks(store, 0);
+  EXPECT_FALSE(of_2.is_told());
+}
+
+// Whatever its work is doing: here it is in a long step.
+TEST(RankWatchTest, ARankThatOnlyComputesLongIsNotSilent) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  ToldOnce of_0;
+  ToldOnce of_1;
+  const RankWatch rank0(store, watching_for_all(0, 1, of_1));
+  const RankWatch rank1(store, watching_for_all(1, 0, of_0));
+  const StepScope step(1, "forward pass");
+  wait_for_looks(store, 0);
+  wait_for_looks(store, 1);
+  EXPECT_FALSE(of_0.is_told());
+  EXPECT_FALSE(of_1.is_told());
+}
+
+TEST(RankWatchTest, ARankThatHasLeftIsNotSilent) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  ToldOnce of_0;
+  ToldOnce of_1;
+  const RankWatch rank0(store, watching_for_all(0, 1, of_1));
   {
-    const RankWatch rank1(store, watching_rank_2);
-    while (store->add("watch/sign/1", 0) < 3) {
-      std::this_thread::yield();
-    }
-    EXPECT_EQ(told.wait_for(0ms), std::future_status::timeout);
+    const RankWatch rank1(store, watching_for_all(1, 0, of_0));
+    while (store->add("watch/sign/1", 0) == 0) std::this_thread::yield();
   }
-  EXPECT_EQ(told.wait_for(testing::kPatience), std::future_status::ready);
+  wait_for_looks(store, 0);
+  EXPECT_FALSE(of_1.is_told());
+  EXPECT_EQ(rank0.silent_rank(), std::nullopt);
+}
+
+TEST(RankWatchTest, AllOthersLearnWhoIsSilent) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  store->add("watch/sign/1", 1);
+  ToldOnce of_rank_0;
+  ToldOnce of_rank_2;
+  // It serves the store: after its end no other could be told.
+  RankWatch::Options serving = watching_for_all(0, 1, of_rank_0);
+  serving.rank_0_serves = true;
+  serving.on_silence = [&, tell = serving.on_silence](int64_t lost) {
+    EXPECT_EQ(store->add("watch/told", 0), 2);
+    tell(lost);
+  };
+  const RankWatch rank0(store, serving);
+  const RankWatch rank2(store, watching_for_all(2, 0, of_rank_2));
+  for (ToldOnce* const told : {&of_rank_0, &of_rank_2}) {
+    ASSERT_EQ(told->future.wait_for(testing::kPatience), std::future_status::ready);
+    EXPECT_EQ(told->future.get(), 1);
+  }
+  EXPECT_EQ(rank0.silent_rank(), 1);
+  EXPECT_EQ(rank2.silent_rank(), 1);
+  ToldOnce of_rank_1;
+  const RankWatch rank1(store, watching_for_all(1, 2, of_rank_1));  // It goes on: that is no news of another.
+  wait_for_looks(store, 1);
+  EXPECT_FALSE(of_rank_1.is_told());
+}
+
+// What strangers or a mistake may leave there.
+TEST(RankWatchTest, WhatIsNoRankIsNotSilent) {
+  for (const char* const text : {"", "x", "-1", "3", "99999999999999999999", "1 2"}) {
+    const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+    store->set("watch/silent", text);
+    ToldOnce told;
+    const RankWatch rank0(store, watching_for_all(0, 1, told));
+    wait_for_looks(store, 0, 3);
+    EXPECT_FALSE(told.is_told()) << text;
+    EXPECT_EQ(rank0.silent_rank(), std::nullopt) << text;
+  }
+}
+
+// As that of a process that is stopped: connections stay, and no answer comes.
+class StuckStore final : public c10d::HashStore {
+ public:
+  int64_t add(const std::string& key, int64_t value) override {
+    while (is_stuck) is_stuck.wait(true);
+    return HashStore::add(key, value);
+  }
+  std::atomic<bool> is_stuck = false;
+};
+
+TEST(RankWatchTest, AStoreThatDoesNotAnswerIsTheSilenceOfWhoServesIt) {
+  for (const bool rank_0_serves : {true, false}) {
+    const auto store = c10::make_intrusive<StuckStore>();
+    ToldOnce told;
+    {
+      RankWatch::Options options = watching_for_all(1, 2, told);
+      options.rank_0_serves = rank_0_serves;
+      const RankWatch rank1(store, options);
+      while (store->HashStore::add("watch/sign/1", 0) == 0) std::this_thread::yield();
+      store->is_stuck = true;
+      if (rank_0_serves) {
+        ASSERT_EQ(told.future.wait_for(testing::kPatience), std::future_status::ready);
+        EXPECT_EQ(told.future.get(), 0);
+        EXPECT_EQ(rank1.silent_rank(), 0);
+      } else {
+        EXPECT_EQ(told.future.wait_for(1500ms), std::future_status::timeout) << "longer than the silence";
+      }
+      store->is_stuck = false;
+      store->is_stuck.notify_all();
+      wait_for_looks(store, 1);
+    }
+    EXPECT_EQ(told.future.valid() && told.is_told(), false);
+  }
 }
 
 }  // namespace

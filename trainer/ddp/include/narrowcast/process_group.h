@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,12 @@ using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 struct ProcessGroupOptions {
   std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors too
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of the rendezvous and of every collective
+  // After so long without a sign of its process a rank is lost, or after `timeout` if that is shorter; 0: never.
+  std::chrono::milliseconds silence = std::chrono::seconds(30);
+  // With "gloo", whose waits nothing but a time-out ends: a ProcessGroupScope calls it once, on a thread of its own,
+  // when a rank is lost so, with "rank R: rank L is lost: it has given no sign for 30 s". It should end the process.
+  // Not given: such a rank is noticed by the time-out.
+  std::function<void(const std::string& why)> on_silence = {};
   std::string interface = {};       // network interface, e.g. "eth0"; empty: WorkerEnv::socket_interface, else loopback
                                     // for a job on one node, else the one that reaches MASTER_ADDR (NCCL: its choice)
   std::optional<int64_t> gpu = {};  // of this rank, with "nccl"; none: the one whose number is the local rank
@@ -49,10 +56,10 @@ struct ProcessGroupOptions {
 // through this process's environment.
 //
 // Throws c10::ValueError for an unknown backend or one that this build lacks, a
-// timeout that is not positive, an unknown interface, a GLOO_DEVICE_TRANSPORT that does not work (TCP_TLS does not
-// encrypt), a limit of open files (RLIMIT_NOFILE) that is too low for this rank, or another backend than rank 0's;
-// c10::DistBackendError naming rank, address and port where the port is in use, the store cannot be reached or ranks,
-// which it names, do not join within the timeout.
+// timeout that is not positive, a silence below 0 or, but for 0, 3 s, an unknown interface, a GLOO_DEVICE_TRANSPORT
+// that does not work (TCP_TLS does not encrypt), a limit of open files (RLIMIT_NOFILE) that is too low for this rank,
+// or another backend than rank 0's; c10::DistBackendError naming rank, address and port where the port is in use, the
+// store cannot be reached or ranks, which it names, do not join within the timeout.
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
 
 // Takes the group of that name out of the registry, so that its connections close
@@ -65,7 +72,7 @@ void shutdown_process_group(const std::string& group_name = "0");
 // shutdown_process_group. When an exception passes, NCCL's collectives are broken off
 // instead of waited for: the other ranks may never join them. With "nccl" they are
 // broken off as well when a rank is lost: as soon as its connections close, or after it
-// has given no sign for 30 s (or the time limit, if that is shorter).
+// has given no sign (ProcessGroupOptions::silence).
 class ProcessGroupScope {
  public:
   // Joins the group as init_process_group does.
