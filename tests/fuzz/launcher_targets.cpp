@@ -1,0 +1,123 @@
+// What launchers tell each other through a store, and what they and batch systems are told.
+#include <c10/util/Exception.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/fuzz/target.h"
+#include "trainer/base/launchers.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/launcher/group/group.h"
+#include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/posix/last_lines.h"
+#include "trainer/launcher/posix/process_runner.h"
+#include "trainer/launcher/rendezvous_options.h"
+#include "trainer/launcher/store_rendezvous.h"
+
+namespace narrowcast::fuzz {
+namespace {
+
+using launcher::Decision;
+using launcher::FailureRecord;
+using launcher::GroupEnd;
+
+// A target that reads text.
+template <class Read>
+Target of_text(std::string name, const Read& read, std::vector<std::string> seeds) {
+  return {std::move(name), [read](std::string_view input) { read(std::string(input)); },
+          [seeds = std::move(seeds)] { return seeds; }};
+}
+
+// Whatever one of these texts says can be used: described, compared, and written again.
+void read_node(const std::string& text) {
+  const launcher::NodeDescription node = launcher::parse_node(text);
+  launcher::name_of(node);
+  launcher::difference(node, {});
+  launcher::parse_node(launcher::to_text(node));
+}
+
+void read_report(const std::string& text) {
+  const launcher::RoundReport report = launcher::parse_report(text);
+  launcher::parse_report(launcher::to_text(report));
+  launcher::end_of_report(launcher::bounded(report.report)).exit_code();
+}
+
+void read_decision(const std::string& text) {
+  const Decision decision = launcher::parse_decision(text);
+  launcher::parse_decision(launcher::to_text(decision));
+  for (const int64_t ticket : {1, 2, 3}) {
+    launcher::NodeState state;
+    state.ticket = ticket;
+    const launcher::Directive directive = launcher::directive_for(decision, state);
+    if (directive.end) directive.end->exit_code();
+  }
+}
+
+FailureRecord some_failure() {
+  FailureRecord failure;
+  failure.rank = 2;
+  failure.ending.exit_code = 3;
+  failure.message = "why";
+  failure.last_lines = {"line"};
+  return failure;
+}
+
+std::vector<std::string> decisions() {
+  Decision forming;
+  forming.note = "waits for 1 more node";
+  Decision running;
+  running.phase = Decision::Phase::kRunning;
+  running.round = 2;
+  running.run_id = "job";
+  running.members = {{.ticket = 1, .name = "node 0 (alpha)", .nproc = 2, .role = "default"},
+                     {.ticket = 3, .name = "node 1 (beta)", .nproc = 1, .role = "default"}};
+  Decision over = running;
+  over.phase = Decision::Phase::kOver;
+  over.end = GroupEnd{.cause = GroupEnd::Cause::kFailed, .failure = some_failure()};
+  over.evicted[2] = {.cause = GroupEnd::Cause::kAborted, .text = "differs", .code = 2};
+  return {launcher::to_text(forming), launcher::to_text(running), launcher::to_text(over)};
+}
+
+std::string failed_report() {
+  launcher::RoundReport report;
+  report.round = 3;
+  report.report.end = launcher::NodeReport::End::kFailed;
+  report.report.failure = some_failure();
+  return launcher::to_text(report);
+}
+
+}  // namespace
+
+std::vector<Target> launcher_targets() {
+  return {
+      of_text("store_node", read_node, {launcher::to_text(launcher::NodeDescription{.host = "alpha", .pid = 7})}),
+      of_text("store_report", read_report, {launcher::to_text(launcher::RoundReport{.round = 1}), failed_report()}),
+      of_text("store_decision", read_decision, decisions()),
+      of_text("nnodes", [](const std::string& text) { launcher::parse_nnodes(text); }, {"2", "1:4"}),
+      of_text("endpoint", [](const std::string& text) { launcher::parse_endpoint(text, 29400); },
+              {"host:29500", "[::1]:7", "host"}),
+      of_text("rdzv_conf",
+              [](const std::string& text) {
+                for (const char* const backend : {"static", "c10d"}) {
+                  try {
+                    launcher::parse_rendezvous_options(text, backend);
+                  } catch (const c10::ValueError&) {
+                    if (std::string(backend) == "c10d") throw;
+                  }
+                }
+              },
+              {"join_timeout=600,last_call_timeout=30.5,is_host=1", "keep_alive_interval=5,keep_alive_max_attempt=3"}),
+      of_text("local_ranks", [](const std::string& text) { launcher::parse_local_ranks("tee", text); }, {"0,2"}),
+      of_text("signals", [](const std::string& text) { launcher::parse_signals("signals", text); }, {"SIGTERM,SIGINT"}),
+      of_text("slurm_hosts", [](const std::string& text) { slurm::expand_host_list(text); },
+              {"a[01-03,7],b", "c[1-2]d[3]"}),
+      of_text("slurm_counts", [](const std::string& text) { slurm::expand_counts(text); }, {"2(x3),1"}),
+      {"last_lines", as_file("stderr.log", [](const std::string& path) { launcher::read_last_lines(path); }),
+       [] {
+         return std::vector<std::string>{"line\nlast\rover\n", std::string(100, 'x')};
+       }},
+  };
+}
+
+}  // namespace narrowcast::fuzz

@@ -1,0 +1,75 @@
+// Messages of other ranks in every wire format.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <narrowcast/wire_format.h>
+#include "ops/collectives/mean/segment_codec.h"
+#include "tests/fuzz/target.h"
+
+namespace narrowcast::fuzz {
+namespace {
+
+constexpr int64_t kMostElements = 4096;
+
+// The first two bytes say how many elements, the rest is the message, filled up with zeros or cut to its size: it ends
+// where its memory does.
+at::Tensor message_of(std::string_view input, int64_t numel, WireFormat format) {
+  at::Tensor message = at::empty({encoded_size(numel, format)}, at::kByte);
+  message.zero_();
+  const size_t size = std::min<size_t>(input.size(), static_cast<size_t>(message.numel()));
+  std::copy_n(input.data(), size, reinterpret_cast<char*>(message.mutable_data_ptr<uint8_t>()));
+  return message;
+}
+
+// Decoded, and averaged with itself and a rank's own numbers into the message of a mean.
+void read_message(std::string_view input, WireFormat format) {
+  if (input.size() < 2) return;
+  uint16_t number = 0;
+  std::memcpy(&number, input.data(), sizeof(number));
+  const int64_t numel = number % (kMostElements + 1);
+  const at::Tensor message = message_of(input.substr(2), numel, format);
+  const at::Tensor decoded = decode(message, format, numel);
+  if (numel == 0) return;
+  const uint8_t* const bytes = message.const_data_ptr<uint8_t>();
+  const at::Tensor mean = at::empty_like(message);
+  const collectives::ArraySegment segment{decoded, {0, numel}, nullptr};
+  collectives::average_and_encode_segments({format, {}}, {bytes, nullptr, bytes}, segment, nullptr,
+                                           mean.mutable_data_ptr<uint8_t>());
+  collectives::average_segments(format, {bytes, nullptr, bytes}, segment);
+  decode(mean, format, numel);
+}
+
+std::vector<std::string> messages(WireFormat format) {
+  std::vector<std::string> seeds;
+  for (const int64_t numel : {1, 33, 1000}) {
+    const at::Tensor message = encode(at::arange(numel, at::kFloat).mul(0.01), format);
+    const auto number = static_cast<uint16_t>(numel);
+    std::string seed(reinterpret_cast<const char*>(&number), sizeof(number));
+    seed.append(reinterpret_cast<const char*>(message.const_data_ptr<uint8_t>()), static_cast<size_t>(message.numel()));
+    seeds.push_back(std::move(seed));
+  }
+  return seeds;
+}
+
+}  // namespace
+
+std::vector<Target> wire_targets() {
+  std::vector<Target> list;
+  for (const WireFormat format : kWireFormats) {
+    list.push_back({"wire_" + std::string(to_string(format)),
+                    [format](std::string_view input) { read_message(input, format); },
+                    [format] { return messages(format); }});
+  }
+  return list;
+}
+
+}  // namespace narrowcast::fuzz
