@@ -251,21 +251,6 @@ TEST(Plan, RefusesOptionsThatAutoDoesNotTakeOnGpus) {
   EXPECT_NO_THROW(make_plan(job, inputs, 2));
 }
 
-TEST(Plan, RefusesFormatsForWhichGpusHaveNoKernels) {
-  const TemporaryFolder folder;
-  TrainJob job = small_job(folder);
-  JobInputs inputs = make_inputs(job);
-  for (const DdpOptions& ddp :
-       {DdpOptions().hook("var5"), DdpOptions().hook("quantized_allreduce").wire({.format = WireFormat::kVar5})}) {
-    job.ddp = ddp;
-    inputs.device = at::kCPU;
-    EXPECT_EQ(make_plan(job, inputs, 2)["hook_format"], "var5");
-    inputs.device = at::Device(at::kCUDA, 0);
-    EXPECT_THAT(testing::error_message<c10::ValueError>([&] { make_plan(job, inputs, 2); }),
-                HasSubstr("format var5 is for CPU tensors"));
-  }
-}
-
 TEST(PlanValues, AreOnePerKey) {
   const std::vector<NamedValue> values = plan_values({{"a", 1.5}, {"b", "text"}});
   ASSERT_EQ(values.size(), 2U);
