@@ -19,9 +19,9 @@ struct KernelOptions {
   at::Device device = at::kCPU;  // takes three times the elements' memory
 };
 
-// Encodes float32 in every wire format and decodes them again: on the CPU with one thread, on a GPU as
-// all of its multiprocessors do. Moving memory (KernelRates::memory) and the two kernels take turns; the median of the
-// turns counts.
+// Encodes float32 in every wire format and decodes them again: on the CPU with one thread, on a GPU as all of its
+// multiprocessors do. Moving memory (KernelRates::memory) and the two kernels take turns; the median of the turns
+// counts.
 KernelRates measure_kernels(const KernelOptions& options = {});
 
 }  // namespace narrowcast::bench

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-
 #include <utility>
 
 #include <narrowcast/errors.h>

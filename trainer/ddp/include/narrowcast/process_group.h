@@ -30,7 +30,8 @@ using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 struct ProcessGroupOptions {
   std::string backend = "gloo";                                  // "gloo" for CPU tensors, "nccl" for CUDA tensors too
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of the rendezvous and of every collective
-  // After so long without a sign of its process a rank is lost, or after `timeout` if that is shorter; 0: never.
+  // After so long without a sign of its process a rank is lost, or after `timeout` if that is shorter (below 3 s:
+  // by the time-out alone); 0: never.
   std::chrono::milliseconds silence = std::chrono::seconds(30);
   // With "gloo", whose waits nothing but a time-out ends: a ProcessGroupScope calls it once, on a thread of its own,
   // when a rank is lost so, with "rank R: rank L is lost: it has given no sign for 30 s". It should end the process.
