@@ -152,7 +152,7 @@ std::list<HookRow> rows_of_all_hooks() {
                              for_auto(wire_row("int4", WireFormat::kInt4B32)),
                              wire_row("fp8", WireFormat::kFp8E4M3B32),  // Sends more than int8 and rounds more.
                              wire_row("var6", WireFormat::kVar6),
-                             wire_row("var5", WireFormat::kVar5),
+                             for_auto(wire_row("var5", WireFormat::kVar5)),
                              wire_row("var4", WireFormat::kVar4),
                              wire_row("var3", WireFormat::kVar3),
                              for_auto(wire_row("fp32", WireFormat::kFp32)),

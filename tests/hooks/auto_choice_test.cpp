@@ -24,8 +24,10 @@ TEST(AutoCandidates, AreNeverNarrowerThanTheOptionsAllow) {
   EXPECT_THAT(candidate_names({}, flat), ElementsAre("allreduce", "bf16_compress", "int8"));
   EXPECT_THAT(candidate_names({.auto_bits = 7}, flat), ElementsAre("allreduce", "bf16_compress", "int8"));
   EXPECT_THAT(candidate_names({.auto_bits = 6}, flat), ElementsAre("allreduce", "bf16_compress", "int8", "int6"));
+  EXPECT_THAT(candidate_names({.auto_bits = 5}, flat),
+              ElementsAre("allreduce", "bf16_compress", "int8", "int6", "var5"));
   EXPECT_THAT(candidate_names({.auto_bits = 4}, flat),
-              ElementsAre("allreduce", "bf16_compress", "int8", "int6", "int4"));
+              ElementsAre("allreduce", "bf16_compress", "int8", "int6", "var5", "int4"));
 }
 
 TEST(AutoCandidates, HaveTwoLevelsWhereRanksShareANode) {

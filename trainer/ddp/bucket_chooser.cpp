@@ -26,15 +26,6 @@ int64_t bytes_of_all(const std::vector<at::Tensor>& parameters) {
   });
 }
 
-// Parameters in the order in which their gradients become ready.
-std::vector<size_t> order_of(const BackwardPass& pass) {
-  std::vector<size_t> order(pass.ready_seconds.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return pass.ready_seconds[a] < pass.ready_seconds[b]; });
-  return order;
-}
-
 // Whether each rank will be a group of its own, after steps in which all average.
 bool ends_alone(const hooks::CommHook& hook) {
   const std::vector<int64_t> groups = hook.groups();
@@ -87,7 +78,7 @@ ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) c
 BucketChooser::Result BucketChooser::choose(const hooks::CommHook* in_use) const {
   return with_network_errors(group_->getRank(), "choosing the size of buckets", [&] {
     const BackwardPass pass = slowest_pass();
-    const std::vector<size_t> order = order_of(pass);
+    const std::vector<size_t> order = ready_order(pass.ready_seconds);
     std::vector<BucketLayout> layouts;
     for (const double size : bucket_sizes(bytes_of_all(parameters_))) {
       const DdpOptions sized = DdpOptions(options_).bucket_cap_mb(size);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -31,6 +32,13 @@ std::vector<double> bucket_sizes(int64_t gradient_bytes) {
   std::erase_if(sizes, [=](double size) { return size >= whole; });
   sizes.push_back(std::max(1.0, whole));
   return sizes;
+}
+
+std::vector<size_t> ready_order(const std::vector<double>& ready_seconds) {
+  std::vector<size_t> order(ready_seconds.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t parameter) { return ready_seconds[parameter]; });
+  return order;
 }
 
 double seconds_until_averaged(const BucketIndices& buckets, const BackwardPass& pass, const ExchangeSeconds& exchange) {

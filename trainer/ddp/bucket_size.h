@@ -32,6 +32,9 @@ struct BackwardPass {
   double seconds() const;
 };
 
+// Parameters in the order in which their gradients become ready, given when; equal ones in their own.
+std::vector<size_t> ready_order(const std::vector<double>& ready_seconds);
+
 // The buckets that a size gives.
 struct BucketLayout {
   double cap_mb = 0;  // MiB

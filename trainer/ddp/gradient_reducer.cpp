@@ -14,6 +14,7 @@
 #include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
+#include "trainer/ddp/block_alignment.h"
 #include "trainer/ddp/bucket_chooser.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/reducer.h"
@@ -42,7 +43,8 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
                                {"gradient_as_bucket_view", on_off(options.gradient_as_bucket_view())},
                                {"static_graph", on_off(options.static_graph())},
                                {"broadcast_buffers", on_off(options.broadcast_buffers())},
-                               {"init_sync", on_off(options.init_sync())}});
+                               {"init_sync", on_off(options.init_sync())},
+                               {"order in buckets", rounds_in_blocks(options) ? "by blocks" : "as gradients come"}});
   return values;
 }
 
@@ -76,7 +78,12 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
   if (!first.bucket_cap_mb().has_value()) {
     chooser_ = std::make_unique<BucketChooser>(trainable_, group_, options_);
   }
-  reducer_ = make_reducer(trainable_, group_, first, first_buckets(trainable_, first));
+  aligns_ = group_->getSize() > 1 && rounds_in_blocks(options_);
+  const bool will_rebuild = options_.static_graph() || !options_.find_unused_parameters();
+  if (aligns_ && will_rebuild) {
+    first_pass_ = std::make_unique<GradientTimes>(tensors_of(trainable_));
+  }
+  reducer_ = make_reducer(trainable_, group_, first, aligned(first_buckets(trainable_, first)));
   if (options_.static_graph()) {
     reducer_->set_static_graph();
   }
@@ -105,10 +112,21 @@ void GradientReducer::broadcast(const std::vector<NamedTensor>& tensors) const {
   });
 }
 
-void GradientReducer::before_forward() {
+BucketIndices GradientReducer::aligned(BucketIndices buckets) const {
+  return aligns_ ? aligned_to_blocks(std::move(buckets), tensors_of(trainable_)) : std::move(buckets);
+}
+
+void GradientReducer::end_pass() {
   if (chooser_ != nullptr) {
     chooser_->end_pass();
   }
+  if (first_pass_ != nullptr) {
+    first_pass_->end_pass();
+  }
+}
+
+void GradientReducer::before_forward() {
+  end_pass();
   if (at::GradMode::is_enabled()) {
     TORCH_CHECK_VALUE(synchronise_ || !is_first_static_step(),
                       "static_graph learns from the first backward pass, which must reduce: "
@@ -127,6 +145,9 @@ void GradientReducer::before_forward() {
 // other is due then.
 void GradientReducer::rebuild() {
   const bool rebuilt = rebuild_buckets(*reducer_);
+  if (rebuilt && first_pass_ != nullptr) {
+    align_rebuilt_buckets();
+  }
   if (chooser_ != nullptr && (options_.static_graph() ? rebuilt : chooser_->is_due())) {
     choose_buckets();
   }
@@ -135,13 +156,22 @@ void GradientReducer::rebuild() {
   }
 }
 
+// The Reducer does not tell its order before it has used it.
+void GradientReducer::align_rebuilt_buckets() {
+  const std::vector<at::Tensor> parameters = tensors_of(trainable_);
+  const DdpOptions sized = with_first_bucket_size(options_, parameters, group_->getSize());
+  const std::vector<size_t> order = ready_order(all_reduce_max(group_, first_pass_->seconds()));
+  buckets_to_keep_ = aligned(fill_buckets(parameters, order, sized));
+  first_pass_.reset();
+}
+
 // A Reducer that has used its rebuilt buckets remembers which parameters were in each, and would tell the hook so. So
 // there is a new one, to which the hook goes with all that it has.
 void GradientReducer::choose_buckets() {
   BucketChooser::Result result = chooser_->choose(hook_.get());
   chooser_.reset();
   bucket_choice_ = std::move(result.choice);
-  buckets_to_keep_ = std::move(result.buckets);
+  buckets_to_keep_ = aligned(std::move(result.buckets));
   if (!options_.static_graph()) {
     const DdpOptions chosen = DdpOptions(options_).bucket_cap_mb(bucket_choice_->size().cap_mb);
     reducer_.reset();
@@ -154,9 +184,7 @@ void GradientReducer::choose_buckets() {
 
 bool GradientReducer::settle_buckets() {
   with_network_errors(group_->getRank(), "rebuilding buckets", [&] {
-    if (chooser_ != nullptr) {
-      chooser_->end_pass();
-    }
+    end_pass();
     rebuild();
     if (chooser_ != nullptr && chooser_->can_choose() && !options_.static_graph()) {
       choose_buckets();
@@ -183,6 +211,7 @@ void GradientReducer::load_state(const ReducerState& saved) {
     return;  // What was chosen for another world may not be right for this one.
   }
   chooser_.reset();
+  first_pass_.reset();
   reducer_->initialize_buckets(buckets);
   buckets_to_keep_ = std::move(buckets);
 }
@@ -202,6 +231,9 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
   reductions_->arm();
   if (chooser_ != nullptr) {
     chooser_->begin_pass();
+  }
+  if (first_pass_ != nullptr) {
+    first_pass_->begin_pass();
   }
   std::vector<at::Tensor> roots;  // From which the Reducer looks for unused parameters.
   if (options_.find_unused_parameters()) {

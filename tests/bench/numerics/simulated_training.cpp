@@ -3,6 +3,11 @@
 #include <ATen/ATen.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
+#include <utility>
+
+#include <narrowcast/module_state.h>
+#include "trainer/ddp/block_alignment.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/gradients.h"
 #include "trainer/train/training/optimizer.h"
@@ -44,21 +49,38 @@ job::TrainJob make_job(const SimulationOptions& options) {
   job::TrainJob job;
   job.data = options.data;
   job.seed = options.seed;
-  job.model_options = {{"layers", 2}, {"heads", 4}, {"width", 64}, {"context", 64}};
+  job.model = options.model;
+  job.model_options = options.model_options;
   return job;
+}
+
+// In the order in which they lie in their bucket: gradients come from the last parameter on.
+std::vector<NamedTensor> in_bucket(std::vector<NamedTensor> parameters, bool aligned) {
+  std::ranges::reverse(parameters);
+  if (!aligned) return parameters;
+  BucketIndices bucket(1);
+  for (size_t i = 0; i < parameters.size(); ++i) bucket[0].push_back(i);
+  bucket = aligned_to_blocks(std::move(bucket), tensors_of(parameters));
+  std::vector<NamedTensor> ordered;
+  for (const size_t i : bucket[0]) ordered.push_back(parameters[i]);
+  return ordered;
 }
 
 }  // namespace
 
 double simulate_training(const SimulationOptions& options, const Observer& observe) {
   const job::JobInputs inputs = job::make_inputs(make_job(options));
-  const std::vector<at::Tensor> parameters = inputs.model->parameters();
+  const std::vector<NamedTensor> named = in_bucket(module_state(inputs.model).parameters, options.aligned);
+  const std::vector<at::Tensor> parameters = tensors_of(named);
   const auto optimizer = training::make_optimizer(*inputs.model, {});
   const training::LearningRate rate({.peak = options.learning_rate}, options.steps);
   const data::BatchPlan plan({.global_batch = options.batch_size, .world_size = options.ranks});
   const data::SampleOrder order(inputs.dataset->training_size(), static_cast<uint64_t>(options.seed));
   StepGradients gradients;
-  for (const at::Tensor& parameter : parameters) gradients.sizes.push_back(parameter.numel());
+  for (const NamedTensor& parameter : named) {
+    gradients.names.push_back(parameter.name);
+    gradients.sizes.push_back(parameter.tensor.numel());
+  }
   for (gradients.step = 1; gradients.step <= options.steps; ++gradients.step) {
     gradients.by_rank.clear();
     for (int64_t rank = 0; rank < options.ranks; ++rank) {

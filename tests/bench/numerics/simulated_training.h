@@ -9,17 +9,23 @@
 #include <string>
 #include <vector>
 
+#include <narrowcast/char_gpt.h>
+#include <narrowcast/model.h>
 #include "tests/bench/numerics/simulated_hooks.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::bench {
 
 struct SimulationOptions {
-  std::vector<std::string> data;  // Text files; empty: the project's own.
+  std::string model = models::CharGpt::kName;
+  models::ModelOptions model_options = {};
+  std::vector<std::string> data = {};  // Empty: the project's own text.
   int64_t ranks = 4;
   int64_t steps = 700;
-  int64_t batch_size = 32;      // Sequences, over all ranks.
+  int64_t batch_size = 32;      // Samples, over all ranks.
   double learning_rate = 3e-3;  // Of AdamW, its peak.
+  // Whether parameters lie as in buckets of hooks that round in blocks (trainer/ddp/block_alignment.h). All are in one.
+  bool aligned = true;
   int64_t seed = 0;
   MeanOfRanks mean = exact_mean;
 };
@@ -28,12 +34,13 @@ struct SimulationOptions {
 struct StepGradients {
   int64_t step;                     // From 1.
   std::vector<at::Tensor> by_rank;  // float32 [parameters] each, parameter after parameter.
-  std::vector<int64_t> sizes;       // Elements of each parameter.
+  std::vector<int64_t> sizes;       // Elements of each parameter, in that order,
+  std::vector<std::string> names;   // and what it is called.
 };
 
 using Observer = std::function<void(const StepGradients&)>;
 
-// Trains a char_gpt of about 110,000 parameters and returns the loss on the held-out text.
+// Trains the model and returns the loss on the held-out samples.
 double simulate_training(const SimulationOptions& options, const Observer& observe);
 
 }  // namespace narrowcast::bench

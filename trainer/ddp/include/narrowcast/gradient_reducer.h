@@ -24,6 +24,8 @@ class Reducer;
 namespace narrowcast {
 
 class BucketChooser;
+class GradientTimes;
+class GradientTimes;
 class ReductionCounter;
 
 // The names of the parameters in each bucket, buckets in the order in which they are sent.
@@ -141,7 +143,10 @@ class NARROWCAST_EXPORT GradientReducer {
   void broadcast(const std::vector<NamedTensor>& tensors) const;
   std::function<void()> static_reduction() const;
   void use_hook(std::shared_ptr<hooks::CommHook> hook);
+  std::vector<std::vector<size_t>> aligned(std::vector<std::vector<size_t>> buckets) const;
+  void end_pass();
   void rebuild();
+  void align_rebuilt_buckets();
   void choose_buckets();
 
   const ModuleState state_;
@@ -149,7 +154,9 @@ class NARROWCAST_EXPORT GradientReducer {
   const DdpOptions options_;
   const std::vector<NamedTensor> trainable_;
   std::unique_ptr<ReductionCounter> reductions_;
-  std::unique_ptr<BucketChooser> chooser_;  // Until the size of buckets is chosen.
+  std::unique_ptr<BucketChooser> chooser_;     // Until the size of buckets is chosen.
+  bool aligns_ = false;                        // Whether parameters lie in buckets by the blocks that they fill,
+  std::unique_ptr<GradientTimes> first_pass_;  // which needs the order of gradients, until buckets are rebuilt.
   std::optional<BucketChoice> bucket_choice_;
   std::shared_ptr<hooks::CommHook> hook_;  // Outlives the Reducer.
   std::shared_ptr<c10d::Reducer> reducer_;
