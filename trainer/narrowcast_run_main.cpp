@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/base/program/job_secret.h"
 #include "trainer/launcher/launch.h"
 #include "trainer/launcher/launch_plan.h"
 
@@ -54,6 +56,11 @@ ABSL_FLAG(int32_t, node_rank, static_cast<int32_t>(kDefaults.group.node_rank),
 ABSL_FLAG(bool, standalone, false,
           "The job is on this machine alone, and its store on a free port of 127.0.0.1. The same as giving none of the "
           "other flags of this group, which it excludes.");
+ABSL_FLAG(
+    std::string, isolate, "auto",
+    "Whether a job on one node gets a network of its own, in which no other process of the machine reaches it: on, "
+    "off, or auto, where that is possible, no address is given and the program is one of narrowcast's that names no "
+    "interface.");
 ABSL_FLAG(std::string, master_addr, kDefaults.group.endpoint.host,
           "The address of node 0, under which the others know it; there the job's store is served.");
 ABSL_FLAG(int32_t, master_port, 0,
@@ -74,6 +81,11 @@ ABSL_FLAG(std::string, rdzv_conf, "",
                        ", heartbeat_timeout=", in_seconds(kRendezvous.heartbeat_timeout),
                        ", read_timeout=", in_seconds(kRendezvous.read_timeout),
                        ", close_timeout=", in_seconds(kRendezvous.close_timeout), ", is_host=BOOL."));
+ABSL_FLAG(
+    std::string, secret_file, "",
+    "A file with a secret of 16 bytes or more that all launchers of the job have, and nobody else: entries of the "
+    "launchers' store that do not prove to be theirs are ignored, and narrowcast-train's ranks prove to each other "
+    "that they know it. Default: what NARROWCAST_SECRET_FILE names.");
 ABSL_FLAG(std::string, local_addr, "",
           "For several nodes: the address or name of this one, for messages, and to listen at where it serves the "
           "store. Default: the host's name, and the address under which the others know it.");
@@ -204,6 +216,17 @@ void refuse_python(const program::CommandLine& line) {
                     ": workers are programs of their own, started as such; there is nothing to choose");
 }
 
+// Workers find it under the same name, from whichever folder they look.
+void read_secret(const program::CommandLine& line, launcher::LaunchRequest& wanted) {
+  const narrowcast::EnvironmentVariables environment = narrowcast::process_environment();
+  if (line.given("secret_file")) {
+    wanted.group.secret = program::JobSecret::read("--secret_file", absl::GetFlag(FLAGS_secret_file));
+    wanted.secret_file = std::filesystem::absolute(absl::GetFlag(FLAGS_secret_file));
+  } else {
+    wanted.group.secret = program::JobSecret::of_environment(environment);
+  }
+}
+
 void read_output(const program::CommandLine& line, launcher::LaunchRequest& wanted) {
   wanted.log_dir = absl::GetFlag(FLAGS_log_dir);
   TORCH_CHECK_VALUE(!line.given("log_dir") || !wanted.log_dir.empty(), "--log_dir= names no folder");
@@ -234,8 +257,8 @@ program::Description description() {
                   {"nproc_per_node", "role", "max_restarts", "monitor_interval", "shutdown_timeout",
                    "signals_to_handle"}},
                  {"Nodes",
-                  {"nnodes", "node_rank", "standalone", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint",
-                   "rdzv_id", "rdzv_conf", "local_addr"}},
+                  {"nnodes", "node_rank", "standalone", "isolate", "master_addr", "master_port", "rdzv_backend",
+                   "rdzv_endpoint", "rdzv_id", "rdzv_conf", "local_addr", "secret_file"}},
                  {"Output", {"prefix", "log_dir", "redirects", "tee", "local_ranks_filter"}},
                  {"For those who know torchrun", {"no_python", "module", "start_method"}}},
       .examples = {{"two ranks of the trainer",
@@ -265,6 +288,8 @@ launcher::LaunchRequest read_launch_request(const program::CommandLine& line) {
   TORCH_CHECK_VALUE(!line.rest().empty(), "no program to start: narrowcast-run [flags] PROGRAM [arguments]");
   refuse_python(line);
   wanted.group = read_group_request(line);
+  read_secret(line, wanted);
+  wanted.isolation = launcher::parse_isolation("--isolate", absl::GetFlag(FLAGS_isolate));
   read_output(line, wanted);
   wanted.command = line.rest();
   wanted.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from training import wait_until
+from training import Stuck, wait_until
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support/network"))
 import network_namespace  # noqa: E402 -- found by the line above
@@ -58,13 +58,121 @@ def kill_a_launcher(training, random):
     return f"the launcher of host {host}"
 
 
-_OF_PROCESSES = {"SIGKILL": kill_a_rank, "segfault": crash_a_rank, "hang": hang_a_rank, "launcher killed": kill_a_launcher}
+def pause_all(training, random):
+    """Launchers and ranks stand still for a while, as on a machine that sleeps."""
+    def signal_all(number):
+        launchers = [launcher.process.pid for launcher in training.launchers if not launcher.is_over()]
+        for pid in launchers + list(training.workers().values()):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+    seconds = random.choice(_CUTS)
+    signal_all(signal.SIGSTOP)
+    time.sleep(seconds)
+    signal_all(signal.SIGCONT)
+    return f"all stand still for {seconds} s"
+
+
+def damage_a_checkpoint(training, random):
+    """A byte of the newest one is another one now, as a disk may make it; a rank is killed, so that it is read."""
+    def flip_one():
+        newest = training.folder / "checkpoints" / f"step-{training.newest_step():08}"
+        try:
+            path = random.choice(sorted(newest.glob("*.safetensors")))
+            with open(path, "r+b") as file:
+                place = random.randrange(path.stat().st_size)
+                file.seek(place)
+                byte = file.read(1)[0]
+                file.seek(place)
+                file.write(bytes([byte ^ (1 << random.randrange(8))]))
+            return f"{newest.name[-5:]}/{path.stem}"
+        except (OSError, IndexError):
+            return None  # It has just been replaced by a newer one, or there is none yet.
+
+    victim = wait_until(flip_one, LIMIT_SECONDS, "there is a checkpoint")
+    kill_a_rank(training, random)
+    return victim
+
+
+def shift_clock(training, random):
+    """The time of day jumps, for a second, by an hour or a day."""
+    jump = random.choice((-86400, -3600, 3600, 86400))
+
+    def shift(seconds):
+        time.clock_settime(time.CLOCK_REALTIME, time.clock_gettime(time.CLOCK_REALTIME) + seconds)
+
+    shift(jump)
+    try:
+        time.sleep(1)
+    finally:
+        shift(-jump)
+    return f"by {jump:+} s for a second"
+
+
+# The last two leave no trace where nothing was being written or timed.
+_OF_PROCESSES = {"SIGKILL": kill_a_rank, "segfault": crash_a_rank, "hang": hang_a_rank, "launcher killed": kill_a_launcher,
+                 "checkpoint damaged": damage_a_checkpoint, "machine paused": pause_all}
+_MAY_PASS = ("machine paused", "clock shifted", "disk full", "folder read-only")
+
+
+class Disk:
+    """A small file system of its own for a folder, which can fill up and become read-only. Needs root; the folder's mount is
+    inherited by every namespace that is made later."""
+
+    _MEGABYTES = 64
+    # Writers must have met it; or not, if they were quick.
+    _SECONDS = (0.5, 3)
+
+    def __init__(self, folder):
+        self._folder = pathlib.Path(folder)
+        self.kinds = {"disk full": self.fill}
+
+    def __enter__(self):
+        self._folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self._MEGABYTES}m", "narrowcast-chaos", str(self._folder)],
+                       check=True)
+        (self._folder / "checkpoints").mkdir()
+        if self._set_immutable("+i") and self._set_immutable("-i"):  # Not every kernel's tmpfs has the attribute.
+            self.kinds["folder read-only"] = self.lock
+        return self
+
+    def __exit__(self, *_):
+        self._set_immutable("-i")
+        subprocess.run(["umount", "-l", str(self._folder)], check=False)
+
+    def fill(self, training, random):
+        seconds = random.choice(self._SECONDS)
+        filler = self._folder / "filler"
+        with open(filler, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+            except OSError:
+                pass  # It is full.
+        time.sleep(seconds)
+        filler.unlink()
+        return f"for {seconds} s"
+
+    def lock(self, training, random):
+        """Nothing can be made, renamed or removed in the folder of checkpoints: its root is told EPERM."""
+        seconds = random.choice(self._SECONDS)
+        if not self._set_immutable("+i"):
+            raise Stuck("the folder of checkpoints cannot be made immutable")
+        time.sleep(seconds)
+        self._set_immutable("-i")
+        return f"for {seconds} s"
+
+    def _set_immutable(self, how):
+        done = subprocess.run(["chattr", how, str(self._folder / "checkpoints")], check=False, stderr=subprocess.DEVNULL)
+        return done.returncode == 0
 
 
 class NoLink:
     """One host whose network cannot be touched."""
     kinds = _OF_PROCESSES
-    may_pass = ()
+    may_pass = _MAY_PASS
 
     def __init__(self, ranks):
         self._ranks = ranks
@@ -76,7 +184,8 @@ class NoLink:
         pass
 
     def hosts(self):
-        return [([], [f"--nproc_per_node={self._ranks}"])]
+        # Faults of the network are made from outside.
+        return [([], [f"--nproc_per_node={self._ranks}", "--isolate=off"])]
 
 
 def can_drop_links():
@@ -86,7 +195,7 @@ def can_drop_links():
 class Link(NoLink):
     """One host, whose network is a namespace with nothing but the loopback interface."""
 
-    may_pass = ("link dropped",)
+    may_pass = ("link dropped", *_MAY_PASS)
 
     def __init__(self, ranks):
         super().__init__(ranks)
@@ -117,11 +226,13 @@ class Link(NoLink):
 
 
 class Wires:
-    """Hosts with a launcher and `ranks` / `count` ranks each, joined by wires that can be cut, lossy and long."""
-    may_pass = ("wire cut", "packets lost", "wire long")
+    """Hosts with a launcher and `ranks` / `count` ranks each, joined by wires that can be cut, both ways or one, lossy and
+    long."""
+    may_pass = ("wire cut", "one way cut", "1% lost", "10% lost", "wire long", *_MAY_PASS)
 
     def __init__(self, count, ranks, wire):
-        self.kinds = {**_OF_PROCESSES, "wire cut": self.cut, "packets lost": self.lose, "wire long": self.delay}
+        self.kinds = {**_OF_PROCESSES, "wire cut": self.cut, "one way cut": self.cut_one_way, "1% lost": self.lose_few,
+                      "10% lost": self.lose_many, "wire long": self.delay}
         self._ranks_per_host = ranks // count
         self._network = network_namespace.Network(count, ranks_per_host=self._ranks_per_host, wire=wire)
 
@@ -144,8 +255,17 @@ class Wires:
         """Until launchers and ranks must have noticed, or a moment only: then the connections survive."""
         return self._for_a_while(random, random.choice(_CUTS), "cut", loss=1)
 
-    def lose(self, training, random):
-        return self._for_a_while(random, 1, "lossy", loss=0.05)
+    def cut_one_way(self, training, random):
+        """What the host sends is lost, or what is sent to it."""
+        to_host = random.choice((0, 1))
+        return self._for_a_while(random, random.choice(_CUTS), ("deaf" if to_host else "mute"), loss=1 - to_host,
+                                 loss_to_host=to_host)
+
+    def lose_few(self, training, random):
+        return self._for_a_while(random, 2, "1% lost, 10 ms longer", loss=0.01, delay_ms=10)
+
+    def lose_many(self, training, random):
+        return self._for_a_while(random, 2, "10% lost, 10 ms longer", loss=0.1, delay_ms=10)
 
     def delay(self, training, random):
         return self._for_a_while(random, 1, "long", delay_ms=100)

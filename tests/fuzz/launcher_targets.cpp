@@ -1,14 +1,21 @@
 // What launchers tell each other through a store, and what they and batch systems are told.
 #include <c10/util/Exception.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <utility>
 #include <vector>
 
 #include "tests/fuzz/target.h"
+#include "tests/support/job_secret.h"
+#include "trainer/base/files/json.h"
 #include "trainer/base/launchers.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/group.h"
+#include "trainer/launcher/group/sealed_entries.h"
 #include "trainer/launcher/launch_plan.h"
 #include "trainer/launcher/posix/last_lines.h"
 #include "trainer/launcher/posix/process_runner.h"
@@ -87,6 +94,30 @@ std::string failed_report() {
   return launcher::to_text(report);
 }
 
+launcher::SealedEntries sealed_entries() {
+  static const launcher::JobSeal seal{.secret = testing::secret_of("what only launchers know"), .job = "job"};
+  return {c10::make_intrusive<c10d::HashStore>(), seal};
+}
+
+// An entry as it is in the store. Always the same one: a fuzzer that finds another proof has found the secret.
+std::string sealed_entry() {
+  launcher::SealedEntries entries = sealed_entries();
+  entries.set("key", "text");
+  return entries.store().get_to_str("key");
+}
+
+void read_sealed_entry(const std::string& value) {
+  const std::optional<std::string> text = sealed_entries().open("key", value);
+  TORCH_INTERNAL_ASSERT(text.value_or("text") == "text", "a proof without the secret");
+}
+
+// What a rank sends where ranks compare what they were given, and whichever lists a writer of checkpoints gets.
+void read_list_of_rank(const std::string& text) {
+  files::parse_list({.text = text, .rank = 1, .what = "its values"}, [](const nlohmann::json& entry) {
+    return entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string();
+  });
+}
+
 }  // namespace
 
 std::vector<Target> launcher_targets() {
@@ -94,6 +125,18 @@ std::vector<Target> launcher_targets() {
       of_text("store_node", read_node, {launcher::to_text(launcher::NodeDescription{.host = "alpha", .pid = 7})}),
       of_text("store_report", read_report, {launcher::to_text(launcher::RoundReport{.round = 1}), failed_report()}),
       of_text("store_decision", read_decision, decisions()),
+      of_text("store_sealed", read_sealed_entry, {sealed_entry()}),
+      {"secret_file",
+       as_file("secret",
+               [](const std::string& path) {
+                 std::filesystem::permissions(path,
+                                              std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+                 program::JobSecret::read("secret_file", path).mac("text");
+               }),
+       [] {
+         return std::vector<std::string>{"sixteen bytes it\n", std::string(4096, 'x')};
+       }},
+      of_text("list_of_rank", read_list_of_rank, {R"([["hook","int8"],["seed","0"]])"}),
       of_text("nnodes", [](const std::string& text) { launcher::parse_nnodes(text); }, {"2", "1:4"}),
       of_text("endpoint", [](const std::string& text) { launcher::parse_endpoint(text, 29400); },
               {"host:29500", "[::1]:7", "host"}),

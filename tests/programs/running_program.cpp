@@ -130,9 +130,9 @@ void RunningProgram::wait_for_output(const std::string& text, int times) {
   }
 }
 
-void RunningProgram::wait_for_errors(const std::string& text) {
-  read_until([&] { return count_of(text, errors_) > 0; });
-  if (count_of(text, errors_) == 0) {
+void RunningProgram::wait_for_errors(const std::string& text, int times) {
+  read_until([&] { return count_of(text, errors_) >= times; });
+  if (count_of(text, errors_) < times) {
     throw std::runtime_error("ended without error output \"" + text + "\":\n" + errors_);
   }
 }

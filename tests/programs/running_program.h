@@ -38,7 +38,7 @@ class RunningProgram {
 
   // Waits until its standard output, or error, holds `text`, `times` times.
   void wait_for_output(const std::string& text, int times = 1);
-  void wait_for_errors(const std::string& text);
+  void wait_for_errors(const std::string& text, int times = 1);
   // Waits until its standard error or its standard output holds the text meant for it.
   void wait_for_either(const std::string& error_text, const std::string& output_text);
 

@@ -14,10 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Numbers of the sockets that this process has open.
-std::set<std::string> own_sockets() {
+// Numbers of the sockets that a process has open; `folder` is its own below /proc.
+std::set<std::string> sockets_of(const fs::path& folder) {
   std::set<std::string> inodes;
-  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+  for (const auto& entry : fs::directory_iterator(folder / "fd")) {
     std::error_code ended;
     const std::string target = fs::read_symlink(entry.path(), ended).string();
     if (target.starts_with("socket:[")) {
@@ -38,29 +38,43 @@ std::string as_number(const std::string& hex) {
   return text;
 }
 
-void add_listening(const std::string& table, std::vector<std::string>& addresses) {
-  const std::set<std::string> own = own_sockets();
-  std::ifstream file(table);
-  std::string line;
-  std::getline(file, line);  // the heading
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
-    words >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
-    if (state == "0A" && own.count(inode) != 0) {
-      addresses.push_back(as_number(local.substr(0, local.find(':'))));
+// "ADDRESS:PORT", in the kernel's hexadecimal, of the sockets on which it waits for connections.
+std::vector<std::string> listening_at(const fs::path& folder) {
+  const std::set<std::string> own = sockets_of(folder);
+  std::vector<std::string> places;
+  for (const char* const table : {"net/tcp", "net/tcp6"}) {
+    std::ifstream file(folder / table);
+    std::string line;
+    std::getline(file, line);  // the heading
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
+      words >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
+      if (state == "0A" && own.count(inode) != 0) {
+        places.push_back(local);
+      }
     }
   }
+  return places;
 }
 
 }  // namespace
 
 std::vector<std::string> listening_addresses() {
   std::vector<std::string> addresses;
-  add_listening("/proc/self/net/tcp", addresses);
-  add_listening("/proc/self/net/tcp6", addresses);
+  for (const std::string& place : listening_at("/proc/self")) {
+    addresses.push_back(as_number(place.substr(0, place.find(':'))));
+  }
   std::sort(addresses.begin(), addresses.end());
   return addresses;
+}
+
+std::vector<int64_t> listening_ports_of(pid_t process) {
+  std::vector<int64_t> ports;
+  for (const std::string& place : listening_at(fs::path("/proc") / std::to_string(process))) {
+    ports.push_back(std::stoll(place.substr(place.find(':') + 1), nullptr, 16));
+  }
+  return ports;
 }
 
 }  // namespace narrowcast::testing

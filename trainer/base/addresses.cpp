@@ -142,6 +142,16 @@ bool is_own_address(const std::string& host) {
   });
 }
 
+bool has_only_loopback() {
+  bool has_any = false;
+  bool has_others = false;
+  for_each_own_address([&](const std::string& /*interface*/, const std::string& address) {
+    has_any = true;
+    has_others = has_others || !is_loopback_address(address);
+  });
+  return has_any && !has_others;
+}
+
 std::string address_towards(const std::string& host) {
   int error = 0;
   const AddressList targets = find_addresses(host, error);

@@ -59,6 +59,10 @@ bool names_loopback(const std::string& host);
 // be resolved.
 bool is_own_address(const std::string& host);
 
+// Whether there is no network interface but the loopback: nobody beyond this machine, or the part of it that has this
+// network, is in reach.
+bool has_only_loopback();
+
 // The address from which this machine reaches `host`; empty if the name cannot be resolved or there is no route.
 std::string address_towards(const std::string& host);
 

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,12 @@ inline constexpr int64_t kLargestBlock =
     std::max_element(kWireFormatRows.begin(), kWireFormatRows.end(),
                      [](const WireFormatRow& a, const WireFormatRow& b) { return a.block < b.block; })
         ->block;
+
+static_assert(std::ranges::all_of(kWireFormatRows,
+                                  [](const WireFormatRow& row) {
+                                    return std::has_single_bit(static_cast<uint64_t>(row.block));
+                                  }),
+              "blocks must be powers of two to be aligned by them");
 
 // The greatest power of two, up to kLargestBlock, of which `numel` is a multiple.
 constexpr int64_t filled_block(int64_t numel) {

@@ -116,17 +116,10 @@ BucketIndices GradientReducer::aligned(BucketIndices buckets) const {
   return aligns_ ? aligned_to_blocks(std::move(buckets), tensors_of(trainable_)) : std::move(buckets);
 }
 
-void GradientReducer::end_pass() {
+void GradientReducer::before_forward() {
   if (chooser_ != nullptr) {
     chooser_->end_pass();
   }
-  if (first_pass_ != nullptr) {
-    first_pass_->end_pass();
-  }
-}
-
-void GradientReducer::before_forward() {
-  end_pass();
   if (at::GradMode::is_enabled()) {
     TORCH_CHECK_VALUE(synchronise_ || !is_first_static_step(),
                       "static_graph learns from the first backward pass, which must reduce: "
@@ -156,9 +149,11 @@ void GradientReducer::rebuild() {
   }
 }
 
-// The Reducer does not tell its order before it has used it.
+// The Reducer does not tell its order before it has used it. A forward pass without gradients may have been between the
+// pass that was watched and this.
 void GradientReducer::align_rebuilt_buckets() {
   const std::vector<at::Tensor> parameters = tensors_of(trainable_);
+  first_pass_->end_pass();
   const DdpOptions sized = with_first_bucket_size(options_, parameters, group_->getSize());
   const std::vector<size_t> order = ready_order(all_reduce_max(group_, first_pass_->seconds()));
   buckets_to_keep_ = aligned(fill_buckets(parameters, order, sized));
@@ -184,7 +179,9 @@ void GradientReducer::choose_buckets() {
 
 bool GradientReducer::settle_buckets() {
   with_network_errors(group_->getRank(), "rebuilding buckets", [&] {
-    end_pass();
+    if (chooser_ != nullptr) {
+      chooser_->end_pass();
+    }
     rebuild();
     if (chooser_ != nullptr && chooser_->can_choose() && !options_.static_graph()) {
       choose_buckets();

@@ -47,9 +47,17 @@ GroupEnd Agent::run() {
         options_.tell(line);
       }
       wait_to_leave();
+      tell_ignored();
       return *directive.end;
     }
     run_round(directive);
+  }
+}
+
+void Agent::tell_ignored() const {
+  if (const int64_t ignored = rendezvous_.ignored_entries(); ignored > 0) {
+    options_.tell("somebody else wrote into the launchers' store: " + std::to_string(ignored) +
+                  (ignored == 1 ? " entry was" : " entries were") + " not of this job, and ignored");
   }
 }
 

@@ -48,6 +48,7 @@ class Agent {
   void report(const Outcome& outcome, const std::vector<WorkerCommand>& workers, const Round& round);
   void tell_group(const NodeReport& report);
   FailureRecord record_of(const WorkerFailure& failure, const WorkerCommand& worker) const;
+  void tell_ignored() const;
   int idle();
   void wait_to_leave();
 

@@ -115,7 +115,8 @@ void JobRendezvous::join(const GroupRequest& request, const LaunchOptions& launc
                       .rendezvous = request.options,
                       .monitor_interval = monitor_interval,
                       .hosted = store_ ? &*store_ : nullptr,
-                      .run_id = new_run_id()};
+                      .run_id = new_run_id(),
+                      .seal = {.secret = request.secret, .job = request.rdzv_id}};
   rendezvous_ = std::make_unique<StoreRendezvous>(options);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "trainer/base/addresses.h"
+#include "trainer/base/program/job_secret.h"
 #include "trainer/launcher/group/hosted_store.h"
 #include "trainer/launcher/launch_plan.h"
 #include "trainer/launcher/rendezvous.h"
@@ -27,6 +28,7 @@ struct GroupRequest {
   std::string rdzv_id = {};                       // a name for the job; empty: made up
   RendezvousOptions options = {};
   int64_t max_restarts = 0;
+  std::optional<program::JobSecret> secret = {};  // that all launchers of the job know
 };
 
 // Whether the launcher that was asked so serves the store. With c10d it may have to find out; that is no.

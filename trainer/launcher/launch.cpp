@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 
+#include "trainer/base/addresses.h"
 #include "trainer/base/process_limits.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/agent.h"
@@ -38,6 +39,37 @@ LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariabl
   options.output = output_choices(request);
   check_local_ranks(options.output, options.nproc_per_node);
   return options;
+}
+
+// Before there are other threads: a process with several cannot leave its user namespace.
+void isolate(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
+  const bool is_asked = request.isolation == Isolation::kOn;
+  if (request.isolation == Isolation::kOff || request.group.nodes.several()) {
+    TORCH_CHECK_VALUE(!is_asked, "--isolate=on is for one node, but --nnodes=", request.group.nodes.most);
+    return;
+  }
+  std::vector<std::string> command = request.command;
+  command.front() = find_program(command.front(), environment, own_folder());
+  const GroupRequest fresh;
+  const bool is_local = request.group.endpoint.host == fresh.endpoint.host && request.group.endpoint.port == 0;
+  if (!is_asked && !(is_local && does_without_network(command, environment, own_folder()))) {
+    return;
+  }
+  TORCH_CHECK_VALUE(network::names_loopback(request.group.endpoint.host), "--isolate=on leaves no address but ",
+                    network::kLoopback, ", but ", request.group.endpoint_flags.address, " is ",
+                    request.group.endpoint.host);
+  const std::string why = enter_private_network();
+  TORCH_CHECK_VALUE(!is_asked || why.empty(), "--isolate=on: this process cannot have a network of its own: ", why);
+  if (is_asked) {
+    tell("this job has a network of its own");
+  }
+}
+
+EnvironmentVariables with_secret(EnvironmentVariables environment, const std::filesystem::path& file) {
+  if (!file.empty()) {
+    environment[program::kSecretVariable] = file;
+  }
+  return environment;
 }
 
 void announce(const LaunchOptions& options, const EnvironmentVariables& environment, const Tell& tell) {
@@ -107,6 +139,7 @@ int tell_end(const GroupEnd& end, const Tell& tell) {
 
 int launch(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
   open_missing_streams();
+  isolate(request, environment, tell);
   // Early: from here on signals are ours, and there is no second thread yet.
   ProcessRunner runner(
       {.prefix = request.prefix, .signals = parse_signals("--signals_to_handle", request.signals_to_handle)});
@@ -125,7 +158,7 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
   announce(options, environment, tell);
   Agent agent(runner, rendezvous->get(),
               {.launch = options,
-               .environment = environment,
+               .environment = with_secret(environment, request.secret_file),
                .shutdown_timeout = request.shutdown_timeout,
                .monitor_interval = request.monitor_interval,
                .tell = tell});

@@ -10,6 +10,7 @@
 
 #include <narrowcast/worker_env.h>
 #include "trainer/launcher/job_rendezvous.h"
+#include "trainer/launcher/posix/private_network.h"
 #include "trainer/launcher/supervisor.h"
 
 namespace narrowcast::launcher {
@@ -21,6 +22,8 @@ struct LaunchRequest {
   std::string role = "default";
 
   GroupRequest group;
+  Isolation isolation = Isolation::kAuto;  // of a job on one node
+  std::filesystem::path secret_file;       // of the job's secret, which workers are told; empty: there is none
 
   std::filesystem::path log_dir;   // empty: one for temporary files
   std::string redirects = "0";     // torchrun's syntax (launch_plan.h)

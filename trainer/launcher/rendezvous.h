@@ -60,6 +60,9 @@ class Rendezvous {
 
   // After kOver: whether nobody needs this launcher any more, so that it may end.
   virtual bool may_leave() = 0;
+
+  // How many entries of the group's store proved to be of somebody else.
+  virtual int64_t ignored_entries() const { return 0; }
 };
 
 }  // namespace narrowcast::launcher

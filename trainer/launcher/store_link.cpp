@@ -77,19 +77,22 @@ class StoreLink::Conversation {
     const StorePtr store = options_.hosted != nullptr ? options_.hosted->store()
                                                       : network::reach_tcp_store(options_.host, options_.port,
                                                                                  options_.rendezvous.read_timeout);
-    StoreMember member(store);
+    JobSeal seal = options_.seal;
+    if (options_.hosted != nullptr && seal.secret) {
+      seal.session = program::random_nonce();
+    }
+    StoreMember member(store, seal);
     std::optional<StoreHost> host;
     if (options_.hosted != nullptr) {
       member.join(options_.node);  // others wait for a host, whose ticket is the first
       const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,
                                    .last_call = options_.rendezvous.last_call_timeout,
                                    .silence = options_.rendezvous.silence()};
-      host.emplace(store, Coordinator(options_.node, timeouts, options_.run_id),
-                   [this] { options_.hosted->forget_workers(); });
-    }
-    if (!host) {
-      find_host(member);
-      member.join(options_.node);
+      host.emplace(
+          store, Coordinator(options_.node, timeouts, options_.run_id), [this] { options_.hosted->forget_workers(); },
+          seal, options_.monitor_interval);
+    } else if (!find_host(member)) {
+      return;
     }
     PatientClock clock;
     while (pause()) {
@@ -130,14 +133,17 @@ class StoreLink::Conversation {
     return true;
   }
 
-  void find_host(const StoreMember& member) {
+  // Waits until a host has let the member in. Returns false if told to stop.
+  bool find_host(StoreMember& member) {
     const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
-    while (!member.has_host()) {
-      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "a store, but not one of narrowcast-run");
+    while (!member.has_host() || !member.join(options_.node)) {
+      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "a store, but not one of narrowcast-run",
+                       options_.seal.secret ? " with this job's secret" : "");
       if (!pause()) {
-        return;
+        return false;
       }
     }
+    return true;
   }
 
   // Between two questions. Returns false if told to stop.
@@ -161,13 +167,16 @@ class StoreLink::Conversation {
     if (leaving) {
       member.leave();
     }
-    Decision decision = member.decision();
+    Decision decision = host ? host->decision() : member.decision();
+    const HostSign sign = host ? HostSign() : member.host_sign();
     const std::lock_guard lock(mutex_);
     state_.ticket = member.ticket();
     state_.decision = std::move(decision);
     state_.left = leaving;
     state_.others_left = !host || host->everyone_left();
-    ++state_.answers;
+    state_.rejected = member.rejected() + (host ? host->rejected() : 0);
+    state_.answers += host || sign != state_.host ? 1 : 0;
+    state_.host = sign;
   }
 
   std::optional<RoundReport> take_report() {

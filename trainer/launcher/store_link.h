@@ -48,16 +48,19 @@ struct LinkOptions {
   std::chrono::milliseconds monitor_interval;  // between two questions
   HostedStore* hosted = nullptr;               // if this launcher serves it, for as long as the link lives
   std::string run_id;                          // then: what to call the job if --rdzv_id does not
+  JobSeal seal = {};                           // of the launchers' entries
 };
 
 // What is known of the group.
 struct LinkState {
-  int64_t answers = 0;  // how many questions were answered
+  int64_t answers = 0;  // how many questions were answered while the host went on deciding
   int64_t ticket = 0;   // 0: not joined yet
   std::optional<Decision> decision = {};
   std::string broken = {};   // why nothing more will come; empty: it may
   bool others_left = false;  // nobody needs the store any more
   bool left = false;         // the store knows that this launcher has seen the end
+  int64_t rejected = 0;      // how many entries of the store were ignored
+  HostSign host = {};        // the last one of another launcher that serves it
 };
 
 // Talks from its construction on. Nothing here blocks.

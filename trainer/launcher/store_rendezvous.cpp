@@ -9,7 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kShortWait{1000};  // not worth a word
+constexpr milliseconds kShortWait{1000};                       // not worth a word
+constexpr milliseconds kLongestPause = std::chrono::hours(1);  // of a host between two decisions
 
 Directive over(const GroupEnd& end) { return {.kind = Directive::Kind::kOver, .end = end}; }
 
@@ -105,7 +106,8 @@ bool StoreRendezvous::host_is_silent(const LinkState& state) {
   const Clock::time_point now = clock_.now();
   heard_ = state.answers != answers_ ? now : heard_;
   answers_ = state.answers;
-  return options_.hosted == nullptr && now - heard_ > options_.rendezvous.heartbeat_timeout;
+  const milliseconds pauses = 2 * std::clamp(state.host.pause, milliseconds(0), kLongestPause);
+  return options_.hosted == nullptr && now - heard_ > options_.rendezvous.heartbeat_timeout + pauses;
 }
 
 // Something listens, else the link would have said so by now, but it does not speak as a store does.

@@ -18,6 +18,7 @@ class StoreRendezvous : public Rendezvous {
   void rank_succeeded(int64_t rank) override { link_.rank_succeeded(rank); }
   void report(const NodeReport& report) override;
   bool may_leave() override;
+  int64_t ignored_entries() const override { return link_.state().rejected; }
 
  private:
   Directive before_joining() const;

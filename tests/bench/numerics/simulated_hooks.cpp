@@ -47,6 +47,38 @@ MeanOfRanks on_the_wire(WireFormat format) {
   return [format](const std::vector<at::Tensor>& by_rank) { return wire_mean(by_rank, format); };
 }
 
+// The exact mean, but 0 where the format makes 0 of it: what of a format's effect comes from zeros alone.
+MeanOfRanks zeros_of(WireFormat format) {
+  return [format](const std::vector<at::Tensor>& by_rank) {
+    return exact_mean(by_rank).masked_fill_(wire_mean(by_rank, format).eq(0), 0);
+  };
+}
+
+// Error feedback on both hops, each message of which has all elements: what rounding leaves out is added in the next
+// step.
+class FedBack {
+ public:
+  explicit FedBack(WireFormat format) : format_(format) {}
+
+  at::Tensor operator()(const std::vector<at::Tensor>& by_rank) {
+    lacking_.resize(by_rank.size() + 1);
+    std::vector<at::Tensor> received;
+    for (size_t rank = 0; rank < by_rank.size(); ++rank) received.push_back(passed_on(by_rank[rank], lacking_[rank]));
+    return passed_on(exact_mean(received), lacking_.back());
+  }
+
+ private:
+  at::Tensor passed_on(const at::Tensor& x, at::Tensor& lacking) const {
+    const at::Tensor sent = lacking.defined() ? x + lacking : x.clone();
+    at::Tensor received = decode(encode(sent, format_), format_, sent.numel());
+    lacking = sent - received;
+    return received;
+  }
+
+  const WireFormat format_;
+  std::vector<at::Tensor> lacking_ = {};  // By rank, and last of the mean.
+};
+
 }  // namespace
 
 at::Tensor exact_mean(const std::vector<at::Tensor>& by_rank) { return collectives::mean_in_rank_order(by_rank); }
@@ -67,6 +99,12 @@ std::vector<SimulatedHook> simulated_hooks() {
                              : format == WireFormat::kVar4                                 ? 2e-3
                                                                                            : 1e-3;
     hooks.push_back({std::string(to_string(format)), on_the_wire(format), most_lost});
+  }
+  for (const WireFormat format : {WireFormat::kVar6, WireFormat::kVar5, WireFormat::kVar4}) {
+    hooks.push_back({"zeros_of_" + std::string(to_string(format)), zeros_of(format), INFINITY});
+  }
+  for (const WireFormat format : {WireFormat::kVar5, WireFormat::kVar4, WireFormat::kVar3, WireFormat::kInt4B32}) {
+    hooks.push_back({"fed_back_" + std::string(to_string(format)), FedBack(format), INFINITY});
   }
   return hooks;
 }

@@ -26,8 +26,9 @@ struct SimulatedHook {
   double most_lost = 0;  // The target: so much validation loss at most, more than with exact_mean.
 };
 
-// Every hook that loses something: the reference hooks, bit for bit but for the order in which fp16_compress and
-// bf16_compress sum, and quantized_allreduce in each format.
+// Every hook that loses something, what zeros alone do ("zeros_of_var5"), and feedback ("fed_back_var5"): the reference
+// hooks, bit for bit but for the order in which fp16_compress and bf16_compress sum, and quantized_allreduce in each
+// format.
 std::vector<SimulatedHook> simulated_hooks();
 
 }  // namespace narrowcast::bench

@@ -1,5 +1,6 @@
 // Several launchers of one job, as separate processes on this machine: fixed nodes.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -12,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class NarrowcastRunNodesTest : public NarrowcastRunNodesFixture {
  protected:
@@ -211,6 +213,56 @@ TEST_F(NarrowcastRunNodesTest, RefuseFlagsThatDoNotGoTogether) {
       {"--nnodes=2", "--master_addr=127.0.0.1", "--rdzv_conf=joint_timeout=3"},
       "--rdzv_conf: unknown key 'joint_timeout'; known are close_timeout, heartbeat_timeout, is_host, join_timeout, "
       "keep_alive_interval, keep_alive_max_attempt, last_call_timeout, read_timeout, store_type");
+}
+
+TEST_F(NarrowcastRunNodesTest, KnowEachOtherByASecret) {
+  const std::string secret = folder.write("secret", "what only this job knows");
+  chmod(secret.c_str(), 0600);
+  const std::string script = "echo $RANK is told of $NARROWCAST_SECRET_FILE";
+  RunningProgram second(node(2, 1, script, {"--secret_file=" + secret}));
+  const ProgramEnd first = run_to_end(node(2, 0, script, {"--secret_file=" + secret}));
+  EXPECT_EQ(first.exit_code, 0) << first.errors;
+  EXPECT_EQ(first.output, "[0]: 0 is told of " + secret + "\n");
+  EXPECT_EQ(second.wait().output, "[1]: 1 is told of " + secret + "\n");
+  EXPECT_THAT(first.errors, Not(HasSubstr("somebody else")));
+}
+
+// Ranks prove to each other that they know it before they train.
+TEST_F(NarrowcastRunNodesTest, TellTheTrainersRanksOfTheirSecret) {
+  const std::string secret = folder.write("secret", "what only this job knows");
+  chmod(secret.c_str(), 0600);
+  const auto train = [&](const std::string& before) {
+    return run_to_end({kRun, "--nproc_per_node=2", "--secret_file=" + secret, "sh", "-c",
+                       before + " exec " + kNarrowcastTrain +
+                           " --steps=2 --layers=1 --width=32 --context=16 --sample_length=0 --hook=int8"});
+  };
+  EXPECT_EQ(train("").exit_code, 0);
+  const ProgramEnd end = train("test $RANK = 1 && export NARROWCAST_SECRET_FILE=;");
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.errors, HasSubstr("NARROWCAST_SECRET_FILE differs between ranks: rank 0 has given, rank 1 has not "
+                                    "given"));
+}
+
+TEST_F(NarrowcastRunNodesTest, DoNotMeetWhereTheirSecretsDiffer) {
+  const auto with_secret = [&](int rank, const std::string& text) {
+    const std::string file = folder.write("secret" + std::to_string(rank), text);
+    chmod(file.c_str(), 0600);
+    return node(2, rank, "true", {"--secret_file=" + file, "--rdzv_conf=join_timeout=4,read_timeout=2"});
+  };
+  RunningProgram second(with_secret(1, "what another job knows"));
+  const ProgramEnd first = run_to_end(with_secret(0, "what only this job knows"));
+  EXPECT_EQ(first.exit_code, 3);
+  EXPECT_THAT(first.errors, HasSubstr("not complete within 4 s: 1 of 2 nodes are here"));
+  const ProgramEnd end = second.wait();
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("a store, but not one of narrowcast-run with this job's secret"));
+}
+
+TEST_F(NarrowcastRunNodesTest, RefuseASecretThatOthersCanRead) {
+  const std::string secret = folder.write("secret", "what only this job knows");
+  chmod(secret.c_str(), 0644);
+  expect_refused(run_to_end(node(2, 0, "true", {"--secret_file=" + secret})),
+                 "--secret_file: " + secret + ": others may read or write it; chmod 600 it");
 }
 
 }  // namespace

@@ -196,5 +196,47 @@ TEST_F(NarrowcastRunTest, NamesJobAndRole) {
   EXPECT_EQ(end.output, "[0]: job7 reader\n");
 }
 
+// The interfaces that a worker sees.
+constexpr const char* kInterfaces = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '";
+
+TEST_F(NarrowcastRunTest, GivesAJobANetworkOfItsOwnWhereItIsAsked) {
+  const ProgramEnd end = run(1, kInterfaces, {"--isolate=on"});
+  if (end.exit_code == 2) GTEST_SKIP() << end.errors;
+  EXPECT_EQ(end.output, "[0]: lo\n");
+  EXPECT_THAT(end.errors, HasSubstr("this job has a network of its own"));
+  EXPECT_EQ(run(2, "true", {"--isolate=on"}).exit_code, 0);
+  const std::string outside = run_to_end({"sh", "-c", kInterfaces}).output;
+  const std::string prefix = "[0]: ";
+  EXPECT_EQ(lines_with(prefix, run(1, kInterfaces, {"--isolate=off"}).output).size(), lines_with("", outside).size());
+  EXPECT_EQ(lines_with(prefix, run(1, kInterfaces).output).size(), lines_with("", outside).size())
+      << "a program of somebody else's may need the network";
+}
+
+TEST_F(NarrowcastRunTest, IsolatesTheTrainerByItself) {
+  const auto network_of = [&](const Words& flags, const Words& train_flags) {
+    Words words{kRun};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {kNarrowcastTrain, "--dry_run"});
+    words.insert(words.end(), train_flags.begin(), train_flags.end());
+    const ProgramEnd end = run_to_end(words);
+    EXPECT_EQ(end.exit_code, 0) << end.errors;
+    const Words found = lines_with("[0]: network ", end.output);
+    return found.empty() ? "" : found[0].substr(found[0].find_first_not_of(' '));
+  };
+  if (run(1, "true", {"--isolate=on"}).exit_code == 2) GTEST_SKIP() << "no network of its own here";
+  EXPECT_EQ(network_of({}, {}), "loopback alone");
+  EXPECT_EQ(network_of({"--standalone"}, {}), "loopback alone");
+  EXPECT_EQ(network_of({"--isolate=off"}, {}), "shared");
+  EXPECT_EQ(network_of({}, {"--interface=lo"}), "shared");
+}
+
+TEST_F(NarrowcastRunTest, RefusesANetworkOfItsOwnThatCannotBe) {
+  expect_refused(run(1, "true", {"--isolate=yes"}), "--isolate=yes: must be auto, on or off");
+  expect_refused(run(1, "true", {"--isolate=on", "--nnodes=2", "--master_addr=127.0.0.1"}),
+                 "--isolate=on is for one node, but --nnodes=2");
+  expect_refused(run(1, "true", {"--isolate=on", "--master_addr=192.0.2.1"}),
+                 "--isolate=on leaves no address but 127.0.0.1, but --master_addr is 192.0.2.1");
+}
+
 }  // namespace
 }  // namespace narrowcast::testing

@@ -117,10 +117,11 @@ class Network:
             counters["shaped_bytes"] = queue[0]["bytes"]
         return counters
 
-    def set_wire(self, host, delay_ms=0, loss=0):
+    def set_wire(self, host, delay_ms=0, loss=0, loss_to_host=None):
         """From now on what the host sends and what is sent to it arrives `delay_ms` later, but for a share `loss` of the
-        packets (1: the wire is cut)."""
-        self._wires[host].stdin.write(f"{round(1000 * delay_ms)} {loss}\n")
+        packets (1: the wire is cut). Of those that are sent to it a share `loss_to_host`, if that is given."""
+        back = loss if loss_to_host is None else loss_to_host
+        self._wires[host].stdin.write(f"{round(1000 * delay_ms)} {loss} {back}\n")
         self._wires[host].stdin.flush()
 
     def environment(self, rank):

@@ -5,7 +5,8 @@
 // hands every packet of one interface to the other, both ways and in order. Standard input says how, a line at a time,
 // each of which holds until the next one:
 //
-//   DELAY_US LOSS    packets arrive DELAY_US microseconds later, and a share LOSS of them, 0 to 1, does not arrive
+//   DELAY_US LOSS [BACK]   packets arrive DELAY_US microseconds later, and a share LOSS of them, 0 to 1, does not
+//                          arrive; of those from RIGHT to LEFT a share BACK, if that is given
 //
 // At its end the wire ends: it outlives nobody. A packet that TCP leaves to the interface to cut up travels whole, with
 // what the kernel says of it (PACKET_VNET_HDR), and is lost whole. Needs CAP_NET_RAW. Exit code 1 after an error.
@@ -91,7 +92,7 @@ class Interface {
 
 struct Quality {
   std::chrono::microseconds delay{0};
-  double loss = 0;
+  std::array<double, 2> loss{};  // By way: from left to right, and back.
 };
 
 // One way of the wire.
@@ -99,11 +100,11 @@ class Way {
  public:
   Way(Interface& from, Interface& to) : from_(from), to_(to) {}
 
-  void take(const Quality& quality, std::mt19937& random) {
+  void take(std::chrono::microseconds delay, double loss, std::mt19937& random) {
     const Clock::time_point now = Clock::now();
     for (std::vector<char> packet = from_.receive(); !packet.empty(); packet = from_.receive()) {
-      if (std::uniform_real_distribution<>()(random) >= quality.loss) {
-        under_way_.emplace_back(now + quality.delay, std::move(packet));
+      if (std::uniform_real_distribution<>()(random) >= loss) {
+        under_way_.emplace_back(now + delay, std::move(packet));
       }
     }
   }
@@ -141,9 +142,15 @@ bool read_quality(Quality& quality) {
   std::istringstream line(unread.substr(begin, end - begin));
   unread.erase(0, end + 1);
   int64_t delay = 0;
-  if (!(line >> delay >> quality.loss) || delay < 0 || quality.loss < 0 || quality.loss > 1) {
-    throw std::invalid_argument("expected DELAY_US LOSS, but got '" + line.str() + "'");
+  double loss = 0;
+  const bool has_both = static_cast<bool>(line >> delay >> loss);
+  double back = loss;
+  const bool ends = (line >> std::ws).eof() || ((line >> back) && (line >> std::ws).eof());
+  const auto is_share = [](double share) { return share >= 0 && share <= 1; };
+  if (!has_both || !ends || delay < 0 || !is_share(loss) || !is_share(back)) {
+    throw std::invalid_argument("expected DELAY_US LOSS [BACK], but got '" + line.str() + "'");
   }
+  quality.loss = {loss, back};
   quality.delay = std::chrono::microseconds(delay);
   return true;
 }
@@ -154,9 +161,9 @@ void run(Interface& left, Interface& right) {
   Quality quality;
   for (;;) {
     Clock::time_point next = Clock::now() + std::chrono::hours(1);
-    for (Way& way : ways) {
-      way.take(quality, random);
-      next = way.deliver(next);
+    for (size_t i = 0; i < ways.size(); ++i) {
+      ways[i].take(quality.delay, quality.loss[i], random);
+      next = ways[i].deliver(next);
     }
     const auto wait = std::max(next - Clock::now(), Clock::duration::zero());
     const timespec timeout = {.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(wait).count(),

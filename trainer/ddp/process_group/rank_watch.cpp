@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <charconv>
 #include <condition_variable>
 #include <exception>
@@ -32,6 +33,7 @@ std::string sign_key(int64_t rank) { return c10::str("watch/sign/", rank); }
 std::string farewell_key(int64_t rank) { return c10::str("watch/farewell/", rank); }
 constexpr const char* kSilentKey = "watch/silent";
 constexpr const char* kToldKey = "watch/told";  // how many know it
+constexpr int64_t kReconnects = 3;              // attempts to reach a store whose connection broke
 constexpr int64_t kLeastLooks = 3;              // A sign may fall between two looks, and another one come late.
 
 // The key's value; empty if there is none.
@@ -135,7 +137,9 @@ struct RankWatch::Answering {
   bool look_now = false;
   bool has_failed = false;  // Then the others are to notice its silence, should it hang.
   bool ended = false;
+  bool reconnects = false;  // The store's connection is broken, and nobody knows yet whether its server has ended.
   std::optional<int64_t> silent = {};  // the rank that on_silence was told of
+  int64_t answers = 0;                 // to questions, over all connections
   int64_t looks = 0;
   int64_t unanswered = 0;  // looks of watch_store since the store has answered
 
@@ -205,13 +209,13 @@ struct RankWatch::Answering {
     if (looks_for_signs) {
       signs.give(store);
     }
-    for (int64_t number = 0; !stops_within(options.look_every);) {
+    while (!stops_within(options.look_every)) {
       if (looks_for_signs) {
         look_for_signs(signs, store, options);
       }
       if (store->check({question_key(options.rank)})) {
         store->deleteKey(question_key(options.rank));
-        store->set(answer_key(options.rank), c10::str(number++, " ", describe_current_step(options.rank)));
+        store->set(answer_key(options.rank), c10::str(answers++, " ", describe_current_step(options.rank)));
       }
       count_look();
     }
@@ -237,7 +241,7 @@ struct RankWatch::Answering {
       if (stop || ended) {
         return;
       }
-      unanswered = has_answered ? 0 : unanswered + 1;
+      unanswered = has_answered || reconnects ? 0 : unanswered + 1;  // A server that hangs breaks no connection.
       last = looks;
       if (unanswered >= kLeastLooks && unanswered * options.look_every >= options.silence) {
         lock.unlock();
@@ -249,11 +253,48 @@ struct RankWatch::Answering {
     }
   }
 
-  void run(const StorePtr& store, const Options& options) {
-    try {
-      answer_questions(store, options);
-    } catch (const std::exception&) {
-      // The store is gone: whoever served it has ended, and nobody can ask any more.
+  void set_reconnects(bool value) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    reconnects = value;
+    changed.notify_all();
+  }
+
+  // A pause that only the end cuts short. Whether it has come.
+  bool stops_after(milliseconds time) {
+    std::unique_lock<std::mutex> lock(mutex);
+    return changed.wait_for(lock, time, [&] { return stop; });
+  }
+
+  // A connection in the place of a broken one; none if the store is gone: whoever served it has ended, and nobody can
+  // ask any more.
+  StorePtr reconnect(const StorePtr& broken, const Options& options) {
+    set_reconnects(true);
+    const milliseconds timeout = broken->getTimeout();
+    broken->setTimeout(std::max(options.look_every, kPatienceWithALook));  // Of each attempt.
+    StorePtr store;
+    for (int64_t attempt = 0; store == nullptr && attempt < kReconnects && !stops_after(options.look_every);
+         ++attempt) {
+      try {
+        StorePtr next = broken->clone();
+        next->check({sign_key(options.rank)});
+        next->setTimeout(timeout);
+        store = std::move(next);
+      } catch (const std::exception&) {
+        // Once more.
+      }
+    }
+    set_reconnects(false);
+    return store;
+  }
+
+  void run(StorePtr store, const Options& options) {
+    while (store != nullptr) {
+      try {
+        answer_questions(store, options);
+        store = nullptr;
+      } catch (const std::exception&) {
+        store = reconnect(store, options);
+      }
     }
     const std::lock_guard<std::mutex> lock(mutex);
     ended = true;
@@ -274,7 +315,7 @@ RankWatch::~RankWatch() {
   answering_->stop = true;
   answering_->has_failed = std::uncaught_exceptions() > 0;
   answering_->changed.notify_all();
-  answering_->changed.wait_for(lock, kUnansweringStore, [&] { return answering_->ended; });
+  answering_->changed.wait_for(lock, kUnansweringStore, [&] { return answering_->ended || answering_->reconnects; });
 }
 
 std::string RankWatch::describe_others() const {

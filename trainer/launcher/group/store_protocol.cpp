@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 #include <narrowcast/errors.h>
 #include "ops/error_message.h"
+#include "trainer/base/failpoint.h"
 #include "trainer/base/files/text.h"
 #include "trainer/launcher/group/hosted_store.h"
 
@@ -19,10 +21,7 @@ std::string node_key(int64_t ticket, const std::string& name) {
   return key("node/" + std::to_string(ticket) + "/" + name);
 }
 
-std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
-void set(const StorePtr& store, const std::string& key, const std::string& value) { store->set(key, bytes(value)); }
 
 int64_t number(const std::string& value) {
   int64_t parsed = 0;
@@ -41,40 +40,91 @@ std::vector<std::string> keys_of_node(int64_t ticket) {
   return keys;
 }
 
-// `values`: those of kNodeKeys.
-void read(NodeView& node, const std::vector<uint8_t>* values) {
-  const std::string report = text(values[1]);
-  node.beats = number(text(values[0]));
-  node.report = report.empty() ? std::optional<RoundReport>() : parse_report(report);
-  node.left = text(values[2]) == "1";
-}
+constexpr size_t kMostBytesOfADecision = size_t{16} << 20;
 
 }  // namespace
 
-bool StoreMember::has_host() const { return store_->check({key("decision")}); }
+bool StoreMember::has_host() {
+  return entries_.has_secret() ? entries_.read(key("decision")).has_value() : entries_.get(key("decision")).has_value();
+}
 
-void StoreMember::join(const NodeDescription& node) {
-  ticket_ = store_->add(key("tickets"), 1);
-  NARROWCAST_CHECK_INPUT(0 < ticket_ && ticket_ <= kMostLaunchers, "the launchers' store says that ", ticket_,
-                         " launchers have come: somebody else writes there");
+// Once the host has answered.
+bool StoreMember::knows_session() {
+  if (!entries_.has_secret() || !entries_.session().empty()) {
+    return true;
+  }
+  if (hello_.empty()) {
+    hello_ = program::random_nonce();
+    entries_.set_in("", own_key("hello"), hello_);
+  } else {
+    entries_.set_again(own_key("hello"));
+  }
+  if (const std::optional<std::string> session = entries_.get_in(hello_, own_key("welcome"))) {
+    entries_.begin_session(*session);
+  }
+  return !entries_.session().empty();
+}
+
+bool StoreMember::join(const NodeDescription& node) {
+  if (ticket_ == 0) {
+    ticket_ = entries_.store().add(key("tickets"), 1);
+    NARROWCAST_CHECK_INPUT(0 < ticket_ && ticket_ <= kMostLaunchers, "the launchers' store says that ", ticket_,
+                           " launchers have come: somebody else writes there");
+    pass(Failpoint::kTicketDrawn);
+  }
+  if (!knows_session()) {
+    return false;
+  }
   beat();
-  set(store_, own_key("report"), "");
-  set(store_, own_key("left"), "0");
-  set(store_, own_key("description"), to_text(node));
+  pass(Failpoint::kFirstBeatGiven);
+  entries_.set(own_key("report"), "");
+  entries_.set(own_key("left"), "0");
+  entries_.set(own_key("description"), to_text(node));
+  is_described_ = true;
+  pass(Failpoint::kNodeDescribed);
+  return true;
 }
 
 std::string StoreMember::own_key(const std::string& name) const { return node_key(ticket_, name); }
 
-void StoreMember::beat() { store_->add(own_key("beat"), 1); }
+void StoreMember::beat() {
+  entries_.set(own_key("beat"), std::to_string(++beats_));
+  if (entries_.has_secret() && is_described_) {
+    for (const char* const name : {"report", "left", "description"}) {
+      entries_.set_again(own_key(name));
+    }
+  }
+}
 
-void StoreMember::report(const RoundReport& report) { set(store_, own_key("report"), to_text(report)); }
+void StoreMember::report(const RoundReport& report) {
+  entries_.set(own_key("report"), to_text(report));
+  pass(Failpoint::kReportWritten);
+}
 
-void StoreMember::leave() { set(store_, own_key("left"), "1"); }
+void StoreMember::leave() {
+  entries_.set(own_key("left"), "1");
+  pass(Failpoint::kLeaveWritten);
+}
 
-Decision StoreMember::decision() const { return parse_decision(text(store_->get(key("decision")))); }
+Decision StoreMember::decision() {
+  const std::optional<std::string> decision = entries_.get(key("decision"), kMostBytesOfADecision);
+  NARROWCAST_CHECK_INPUT(decision.has_value(), "the launchers' store does not hold the decision");
+  return parse_decision(*decision);
+}
 
-StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round)
-    : store_(std::move(store)), coordinator_(std::move(coordinator)), before_round_(std::move(before_round)) {
+HostSign StoreMember::host_sign() {
+  const std::string sign = entries_.get(key("steps")).value_or("0 0");
+  const size_t space = std::min(sign.find(' '), sign.size());
+  return {.steps = number(sign.substr(0, space)), .pause = std::chrono::milliseconds(number(sign.substr(space)))};
+}
+
+StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round, const JobSeal& seal,
+                     std::chrono::milliseconds pause)
+    : entries_(std::move(store), seal),
+      coordinator_(std::move(coordinator)),
+      before_round_(std::move(before_round)),
+      pause_(pause) {
+  give_sign();
   publish(coordinator_.decision());
 }
 
@@ -83,63 +133,156 @@ void StoreHost::step(Clock::time_point now) {
   if (decision.phase == Decision::Phase::kRunning && decision.round != prepared_round_) {
     before_round_();
     prepared_round_ = decision.round;
+    pass(Failpoint::kRoundPrepared);
   }
   publish(decision);
+  give_sign();
 }
 
 std::vector<NodeView> StoreHost::look() {
   look_for_newcomers();
+  if (!entries_.has_secret()) {
+    look_at_plain();
+    return nodes_;
+  }
+  for (NodeView& node : nodes_) {
+    if (node.unreadable.empty()) {
+      node.unreadable = failure_of([&] { look_at_sealed(node); });
+    }
+  }
+  return nodes_;
+}
+
+// What is missing comes again, or the launcher falls silent.
+void StoreHost::look_at_sealed(NodeView& node) {
+  std::vector<std::optional<std::string>> texts;
+  for (const std::string& own : keys_of_node(node.ticket)) {
+    texts.push_back(entries_.get(own));
+  }
+  read(node, texts);
+}
+
+// In one question for all nodes. To ask for what is not there would take as long as the store waits for it.
+void StoreHost::look_at_plain() {
   std::vector<std::string> keys;
   std::vector<NodeView*> readable;
   for (NodeView& node : nodes_) {
+    const std::vector<std::string> own = keys_of_node(node.ticket);
     if (node.unreadable.empty()) {
-      const std::vector<std::string> own = keys_of_node(node.ticket);
       keys.insert(keys.end(), own.begin(), own.end());
       readable.push_back(&node);
     }
   }
-  if (!store_->check(keys)) {  // To ask for what is not there would take as long as the store waits for it.
+  c10d::Store& store = entries_.store();
+  if (!store.check(keys)) {
     for (NodeView* const node : readable) {
-      node->unreadable = store_->check(keys_of_node(node->ticket)) ? "" : "the launchers' store has lost its entries";
+      node->unreadable = store.check(keys_of_node(node->ticket)) ? "" : "the launchers' store has lost its entries";
     }
-    return nodes_;
+    return;
   }
-  const std::vector<std::vector<uint8_t>> values = store_->multiGet(keys);
+  const std::vector<std::vector<uint8_t>> values = store.multiGet(keys);
   for (size_t i = 0; i < readable.size(); ++i) {
-    readable[i]->unreadable = failure_of([&] { read(*readable[i], &values[kNodeKeys.size() * i]); });
+    std::vector<std::optional<std::string>> texts;
+    for (size_t name = 0; name < kNodeKeys.size(); ++name) {
+      texts.emplace_back(text(values[kNodeKeys.size() * i + name]));
+    }
+    readable[i]->unreadable = failure_of([&] { read(*readable[i], texts); });
   }
-  return nodes_;
+}
+
+// `texts`: those of kNodeKeys. What there is none of leaves the node as it was.
+void StoreHost::read(NodeView& node, const std::vector<std::optional<std::string>>& texts) {
+  if (texts[0]) {
+    node.beats = number(*texts[0]);
+  }
+  if (texts[1]) {
+    node.report = texts[1]->empty() ? std::optional<RoundReport>() : parse_report(*texts[1]);
+  }
+  if (texts[2]) {
+    node.left = *texts[2] == "1";
+  }
+}
+
+// With a secret the counter is put right where somebody has made it less, or no number; else that is an error of the
+// store, which ends the job.
+int64_t StoreHost::tickets_drawn() {
+  if (!entries_.has_secret()) {
+    return std::min(entries_.store().add(key("tickets"), 0), kMostLaunchers);
+  }
+  const std::string counter = entries_.read(key("tickets")).value_or("0");
+  int64_t tickets = 0;
+  if (!absl::SimpleAtoi(counter, &tickets) || tickets < tickets_) {
+    entries_.store().set(key("tickets"), std::to_string(tickets_));
+  }
+  return std::clamp(tickets, tickets_, kMostLaunchers);
+}
+
+// One that says hello is told the session. Another one that comes with the same ticket is not.
+void StoreHost::welcome(int64_t ticket) {
+  const std::string own_key = node_key(ticket, "welcome");
+  if (welcomed_.contains(ticket)) {
+    return entries_.set_again(own_key);
+  }
+  if (const std::optional<std::string> hello = entries_.get_in("", node_key(ticket, "hello"))) {
+    welcomed_[ticket] = *hello;
+    entries_.set_in(*hello, own_key, entries_.session());
+  }
+}
+
+// Nothing before the launcher has introduced itself.
+std::optional<NodeView> StoreHost::introduced(int64_t ticket) {
+  std::vector<std::string> keys = keys_of_node(ticket);
+  keys.push_back(node_key(ticket, "description"));
+  if (!entries_.store().check(keys)) {
+    return std::nullopt;
+  }
+  NodeView node{.ticket = ticket};
+  std::optional<std::string> description;
+  node.unreadable = failure_of([&] {
+    description = entries_.get(keys.back());
+    if (description.has_value()) {
+      node.node = parse_node(*description);
+    }
+  });
+  return description.has_value() || !node.unreadable.empty() ? std::optional(std::move(node)) : std::nullopt;
 }
 
 // Launchers that died between drawing a ticket and introducing themselves are passed over. Whatever somebody else makes
 // of the counter, a look takes no longer than for so many.
 void StoreHost::look_for_newcomers() {
   constexpr size_t kMostLookedFor = 256;
-  const int64_t tickets = std::min(store_->add(key("tickets"), 0), kMostLaunchers);
-  for (; tickets_ < tickets; ++tickets_) {
+  constexpr size_t kMostSealedLookedFor = 16;  // They are fetched each time, and may prove nothing.
+  for (const int64_t tickets = tickets_drawn(); tickets_ < tickets; ++tickets_) {
     expected_.push_back(tickets_ + 1);
   }
-  for (size_t left = std::min(expected_.size(), kMostLookedFor); left > 0; --left) {
+  for (size_t left = std::min(expected_.size(), entries_.has_secret() ? kMostSealedLookedFor : kMostLookedFor);
+       left > 0; --left) {
     const int64_t ticket = expected_.front();
     expected_.pop_front();
-    std::vector<std::string> keys = keys_of_node(ticket);
-    keys.push_back(node_key(ticket, "description"));
-    if (!store_->check(keys)) {
-      expected_.push_back(ticket);
-      continue;
+    if (entries_.has_secret()) {
+      welcome(ticket);
     }
-    NodeView node{.ticket = ticket};
-    node.unreadable = failure_of([&] { node.node = parse_node(text(store_->get(keys.back()))); });
-    nodes_.push_back(std::move(node));
+    if (std::optional<NodeView> node = introduced(ticket)) {
+      nodes_.push_back(std::move(*node));
+    } else {
+      expected_.push_back(ticket);  // It may still come, or prove that it is one.
+    }
   }
 }
 
 void StoreHost::publish(const Decision& decision) {
   const std::string now = to_text(decision);
   if (now != published_) {
-    set(store_, key("decision"), now);
+    entries_.set(key("decision"), now);
     published_ = now;
+    pass(Failpoint::kDecisionPublished);
+  } else if (entries_.has_secret()) {
+    entries_.set_again(key("decision"));
   }
+}
+
+void StoreHost::give_sign() {
+  entries_.set(key("steps"), std::to_string(++steps_) + " " + std::to_string(pause_.count()));
 }
 
 }  // namespace narrowcast::launcher

@@ -7,7 +7,8 @@
 //
 //   key                 written by      holds
 //   decision            the host        what the group is to do: phase, round, members, why the last round ended
-//   tickets             add, everybody  how many launchers came; the value after one's own add is one's ticket
+//   steps               the host        "STEPS MS": a counter that grows as long as it decides, and how long it may
+//   pause tickets             add, everybody  how many launchers came; the value after one's own add is one's ticket
 //   node/T/beat         launcher T      a counter that grows as long as it lives
 //   node/T/report       launcher T      how its workers ended in which round; empty before the first time
 //   node/T/left         launcher T      "0", then "1" when it has seen that the job is over
@@ -24,6 +25,14 @@
 //
 // Whatever cannot be read of what a launcher wrote turns that launcher away, as if it were lost, and nobody else.
 //
+// With a secret of the job all entries but the tickets are sealed (sealed_entries.h): then what a stranger writes is
+// ignored, and what he overwrote or removed is written again. A launcher that has drawn its ticket first learns the
+// session:
+//
+//   node/T/hello        launcher T      a number that nobody can foretell; sealed in no session
+//   node/T/welcome      the host        the session; sealed in one that is that number, so that it is an answer to it.
+//                                       Each ticket is answered once
+//
 // So a round begins on all nodes when they see it decided, and ends on all of them when one reports; the next is
 // decided when all members have reported or are lost. When the job is over each launcher writes `left`; the host stays
 // until all have, so that nobody finds it gone too early.
@@ -31,9 +40,11 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -41,52 +52,82 @@
 
 #include "trainer/launcher/group/coordinator.h"
 #include "trainer/launcher/group/group.h"
+#include "trainer/launcher/group/sealed_entries.h"
 
 namespace narrowcast::launcher {
 
-using StorePtr = c10::intrusive_ptr<c10d::Store>;
+// A sign of the host.
+struct HostSign {
+  int64_t steps = 0;                   // How often it has decided,
+  std::chrono::milliseconds pause{0};  // and how long it may pause between two times.
+  bool operator==(const HostSign&) const = default;
+};
 
 // A launcher's part. All functions throw what the store throws (c10::DistError) and
 // CorruptInputError if it holds something else.
 class StoreMember {
  public:
-  explicit StoreMember(StorePtr store) : store_(std::move(store)) {}
+  explicit StoreMember(StorePtr store, const JobSeal& seal = {}) : entries_(std::move(store), seal) {}
 
   // Whether a host serves this store: a store of something else has no decision.
-  bool has_host() const;
-  // Draws a ticket and introduces the node.
-  void join(const NodeDescription& node);
+  bool has_host();
+  // Draws a ticket and introduces the node; with a secret once a host that knows it has answered. To be called until it
+  // returns true.
+  bool join(const NodeDescription& node);
   int64_t ticket() const { return ticket_; }
 
   void beat();
   void report(const RoundReport& report);
   void leave();
-  Decision decision() const;
+  Decision decision();
+  // What the host says of itself; the same again where it has not gone on.
+  HostSign host_sign();
+
+  // How many entries were ignored: SealedEntries::rejected.
+  int64_t rejected() const { return entries_.rejected(); }
 
  private:
   std::string own_key(const std::string& name) const;
 
-  StorePtr store_;
+  bool knows_session();
+
+  SealedEntries entries_;
+  std::string hello_;
   int64_t ticket_ = 0;
+  int64_t beats_ = 0;
+  bool is_described_ = false;
 };
 
 // The part of the launcher that serves the store.
 class StoreHost {
  public:
-  // Writes the first decision. `before_round` is called before a round begins.
-  StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round);
+  // Writes the first decision. `before_round` is called before a round begins. A secret has a session.
+  StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round, const JobSeal& seal = {},
+            std::chrono::milliseconds pause = {});
+
+  const Decision& decision() const { return coordinator_.decision(); }
 
   // Looks at all nodes, decides, and tells.
   void step(Clock::time_point now);
 
   bool everyone_left() const { return coordinator_.everyone_left(); }
 
+  // As StoreMember's.
+  int64_t rejected() const { return entries_.rejected(); }
+
  private:
   std::vector<NodeView> look();
+  int64_t tickets_drawn();
   void look_for_newcomers();
+  void welcome(int64_t ticket);
+  std::optional<NodeView> introduced(int64_t ticket);
+  void look_at_sealed(NodeView& node);
+  void look_at_plain();
+  void read(NodeView& node, const std::vector<std::optional<std::string>>& texts);
   void publish(const Decision& decision);
+  void give_sign();
 
-  StorePtr store_;
+  SealedEntries entries_;
   Coordinator coordinator_;
   const std::function<void()> before_round_;
   std::vector<NodeView> nodes_;
@@ -94,6 +135,9 @@ class StoreHost {
   std::deque<int64_t> expected_;  // and those of them whose launchers have not introduced themselves
   std::string published_;
   int64_t prepared_round_ = -1;
+  const std::chrono::milliseconds pause_;
+  int64_t steps_ = 0;
+  std::map<int64_t, std::string> welcomed_;  // By ticket, the hello that was answered.
 };
 
 }  // namespace narrowcast::launcher

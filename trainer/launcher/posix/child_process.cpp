@@ -212,6 +212,18 @@ pid_t start_child(const WorkerCommand& command, ChildStreams streams, Guard& gua
   TORCH_CHECK(false, "the launcher's guard (process narrowcast-grd) was killed ", kMostGuards, " times");
 }
 
+int run_in_child(int (*body)()) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(body());
+  }
+  int status = 0;
+  pid_t ended = -1;
+  while (child > 0 && (ended = waitpid(child, &status, 0)) < 0 && errno == EINTR) {
+  }
+  return ended > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 void open_missing_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(stream, F_GETFD) == -1) {

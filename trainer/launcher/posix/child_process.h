@@ -74,6 +74,10 @@ struct AdoptedChild {
 // without, so that no other descriptor gets its number.
 void open_missing_streams();
 
+// Runs body() in a process of its own and waits for it. Returns what it returned, 0 to 255; -1 if there was no such
+// process, or a signal ended it. The caller has one thread.
+int run_in_child(int (*body)());
+
 // Makes this process the parent of orphans among its descendants. Throws c10::Error.
 void adopt_orphans();
 

@@ -25,6 +25,7 @@
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/results.h"
 #include "trainer/train/files/file_io.h"
+#include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/reporting/report.h"
 #include "trainer/train/training/device.h"
@@ -339,6 +340,7 @@ int run_bench(const BenchOptions& given, const job::JobContext& context) {
   training::use_device(device);
   const ProcessGroupScope scope(context.env, job::group_options_on(device, options.group, context));
   const BenchResults results = scope.run([&] {
+    job::prove_to_peers(scope.group(), process_environment());
     check_equal_on_all_ranks(scope.group(), agreed_values(options));
     return Run(options, context, scope.group(), device).measure();
   });

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "trainer/base/failpoint.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
 #include "trainer/ddp/process_group/first_failure.h"
@@ -192,6 +193,7 @@ void remove_checkpoint(const std::string& folder, int64_t step) {
   std::error_code error;
   fs::rename(path, aside, error);
   TORCH_CHECK_VALUE(!error, path, ": cannot be removed: ", error.message());
+  pass(Failpoint::kCheckpointSetAside);
   remove_whole(aside);
 }
 

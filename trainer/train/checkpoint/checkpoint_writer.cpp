@@ -11,6 +11,7 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/errors.h>
+#include "trainer/base/failpoint.h"
 #include "trainer/base/files/json.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
@@ -109,6 +110,7 @@ void CheckpointWriter::begin() {
     invalid_steps_.erase(step_);
   }
   make_folder(unfinished_path(options_.folder, step_));
+  pass(Failpoint::kCheckpointFolderMade);
 }
 
 // The replica, then the ranks in order.
@@ -132,14 +134,18 @@ std::vector<ManifestFile> CheckpointWriter::write_files(const Content& content) 
 
 void CheckpointWriter::finish(const Content& content, std::vector<ManifestFile> files) {
   const std::string folder = unfinished_path(options_.folder, step_);
+  pass(Failpoint::kCheckpointFilesWritten);
   write_manifest(folder, {.step = step_,
                           .world_size = group_->getSize(),
                           .files = std::move(files),
                           .settings = description_.settings,
                           .circumstances = description_.circumstances,
                           .training = content.training});
+  pass(Failpoint::kCheckpointManifestWritten);
   rename_folder(folder, checkpoint_path(options_.folder, step_));
+  pass(Failpoint::kCheckpointRenamed);
   files::sync_folder(options_.folder);
+  pass(Failpoint::kCheckpointSynced);
 }
 
 void CheckpointWriter::remove_old() {
@@ -153,6 +159,7 @@ void CheckpointWriter::remove_old() {
     }
   }
   invalid_steps_.clear();
+  pass(Failpoint::kCheckpointsRemoved);
 }
 
 std::string CheckpointWriter::on_rank_0(const std::function<void()>& body) {

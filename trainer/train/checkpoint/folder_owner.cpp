@@ -18,6 +18,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "trainer/base/failpoint.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
@@ -151,7 +152,9 @@ class Taking {
       if (!is_at(file, path_)) continue;
       if (state == Lock::kTheirs ? may_replace() : may_have(state)) {
         file = state == Lock::kTheirs ? replaced() : std::move(file);
+        pass(Failpoint::kOwnerFileLocked);
         TORCH_CHECK_VALUE(write_record(file, {.writer = self_}), path_, ": cannot be written: ", files::reason(errno));
+        pass(Failpoint::kOwnerRecorded);
         return file;
       }
     }

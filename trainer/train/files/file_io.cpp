@@ -16,6 +16,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
+#include "trainer/base/failpoint.h"
 #include "trainer/base/files/open_file.h"
 
 namespace narrowcast::files {
@@ -116,8 +117,11 @@ void AtomicFile::write(std::string_view bytes) {
 }
 
 FileDigest AtomicFile::commit() {
+  pass(Failpoint::kFileWritten);
   NARROWCAST_CHECK_OUTPUT(::fsync(descriptor_.get()) == 0, path_, ": cannot be written: ", reason(errno));
+  pass(Failpoint::kFileSynced);
   commit_unsynced();
+  pass(Failpoint::kFileRenamed);
   sync_folder(folder_of(path_));
   return {bytes_, hash_.hex()};
 }

@@ -16,6 +16,7 @@
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/job/peer_proof.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/replicas.h"
@@ -219,6 +220,7 @@ int run_evaluation_job(const EvaluationJob& job, const job::JobContext& context)
   }
   const ProcessGroupScope scope(context.env, job::group_options_on(at::kCPU, job.group, context));
   scope.run([&] {
+    job::prove_to_peers(scope.group(), process_environment());
     check_equal_on_all_ranks(scope.group(), job::plan_values(plan));
     run(evaluation, scope.group(), context);
   });

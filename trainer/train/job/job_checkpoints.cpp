@@ -56,6 +56,7 @@ constexpr KnownEntry kKnownEntries[] = {
     {.name = "data", .role = EntryRole::kFree},
     {.name = "init_from", .role = EntryRole::kFree},
     {.name = "init_from_context", .role = EntryRole::kFree},
+    {.name = "network", .role = EntryRole::kFree},
     {.name = "replicas", .role = EntryRole::kFree},
     {.name = "rounding", .role = EntryRole::kFree},
     {.name = "auto", .role = EntryRole::kFree},

@@ -19,6 +19,7 @@
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "hooks/post_local_sgd.h"
+#include "trainer/base/addresses.h"
 #include "trainer/ddp/bucket_chooser.h"
 #include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
@@ -307,6 +308,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
   nlohmann::json plan;
   plan["version"] = job.version;
   plan["ranks"] = world_size;
+  plan["network"] = network::has_only_loopback() ? "loopback alone" : "shared";
   add_model(plan, job, inputs);
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
   plan["seed"] = job.seed;

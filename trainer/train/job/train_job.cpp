@@ -14,9 +14,11 @@
 #include "models/script_model.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/base/program/job_secret.h"
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/device.h"
@@ -248,6 +250,7 @@ models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t 
 }
 
 ProcessGroupOptions group_options_on(at::Device device, ProcessGroupOptions options, const JobContext& context) {
+  program::JobSecret::of_environment(process_environment());  // If it is wrong, it is so before anybody is met.
   options.on_silence = context.on_silence;
   options.backend = training::choose_backend(options.backend, device);
   if (device.is_cuda()) {
@@ -288,6 +291,7 @@ int run_job(const TrainJob& job, const JobContext& context) {
   training::use_device(device);
   const ProcessGroupScope scope(context.env, group);
   return scope.run([&] {
+    prove_to_peers(scope.group(), process_environment());
     check_equal_on_all_ranks(scope.group(), plan_values(plan));
     nlohmann::json agreed_plan = plan;
     add_nodes(agreed_plan, job, inputs, scope.group());

@@ -5,10 +5,13 @@
 
 #include <atomic>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
 
 #include <narrowcast/network_errors.h>
 #include "tests/support/patience.h"
@@ -89,6 +92,50 @@ void wait_for_looks(const StorePtr& store, int64_t rank, int64_t looks = 2 * 1s 
   const std::string key = "watch/sign/" + std::to_string(rank);
   const int64_t before = store->add(key, 0);
   while (store->add(key, 0) < before + looks) std::this_thread::yield();
+}
+
+// Connections to a store that break: those that were made before break_all().
+class BreakingStore : public c10d::PrefixStore {
+ public:
+  static constexpr const char* kPrefix = "breaking";
+
+  struct Connections {
+    std::atomic<int64_t> made = 0;
+    std::atomic<int64_t> broken = 0;
+    void break_all() { broken = made.load(); }
+  };
+
+  BreakingStore(const StorePtr& store, std::shared_ptr<Connections> connections)
+      : PrefixStore(kPrefix, store),
+        store_(store),
+        connections_(std::move(connections)),
+        number_(++connections_->made) {}
+
+  StorePtr clone() override { return c10::make_intrusive<BreakingStore>(store_, connections_); }
+  int64_t add(const std::string& key, int64_t value) override {
+    TORCH_CHECK_WITH(DistNetworkError, number_ > connections_->broken, "the connection is broken");
+    return PrefixStore::add(key, value);
+  }
+
+ private:
+  const StorePtr store_;
+  const std::shared_ptr<Connections> connections_;
+  const int64_t number_;
+};
+
+TEST(RankWatchTest, GivesSignsOnANewConnectionWhereOneBroke) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  const StorePtr signs = c10::make_intrusive<c10d::PrefixStore>(BreakingStore::kPrefix, store);
+  const auto connections = std::make_shared<BreakingStore::Connections>();
+  ToldOnce told;
+  const RankWatch rank1(c10::make_intrusive<BreakingStore>(store, connections), watching(1, 2, told));
+  for (int64_t time = 0; time < 3; ++time) {
+    wait_for_looks(signs, 1, 3);
+    connections->break_all();
+  }
+  wait_for_looks(signs, 1, 3);
+  EXPECT_GE(connections->made, 4);
+  EXPECT_FALSE(told.is_told());
 }
 
 // Rank 1 has given a sign, as if it were stopped since; rank 2 has given none yet.

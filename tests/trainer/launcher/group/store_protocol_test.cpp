@@ -35,8 +35,11 @@ class StoreProtocolTest : public ::testing::Test {
 
   StorePtr store = c10::make_intrusive<c10d::HashStore>();
   int rounds_prepared = 0;
-  StoreHost host{store, Coordinator(describe("a", 0), {.silence = milliseconds(1000)}, "made-up"),
-                 [this] { ++rounds_prepared; }};
+  StoreHost host{store,
+                 Coordinator(describe("a", 0), {.silence = milliseconds(1000)}, "made-up"),
+                 [this] { ++rounds_prepared; },
+                 {},
+                 milliseconds(250)};
   StoreMember own{store};
   StoreMember other{store};
 };
@@ -176,6 +179,14 @@ TEST_F(StrangerInTheStoreTest, ACounterThatIsAddedToEndsWhoComesNextAndNotTheHos
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   EXPECT_EQ(testing::error_message<CorruptInputError>([&] { other.join(describe("b", 1)); }),
             "the launchers' store says that 1000000002 launchers have come: somebody else writes there");
+}
+
+TEST_F(StoreProtocolTest, TheHostGivesSigns) {
+  EXPECT_EQ(other.host_sign().steps, 1);
+  EXPECT_EQ(other.host_sign().pause, milliseconds(250));
+  own.join(describe("a", 0));
+  step(0);
+  EXPECT_EQ(other.host_sign().steps, 2);
 }
 
 }  // namespace

@@ -25,7 +25,6 @@ namespace narrowcast {
 
 class BucketChooser;
 class GradientTimes;
-class GradientTimes;
 class ReductionCounter;
 
 // The names of the parameters in each bucket, buckets in the order in which they are sent.
@@ -144,7 +143,6 @@ class NARROWCAST_EXPORT GradientReducer {
   std::function<void()> static_reduction() const;
   void use_hook(std::shared_ptr<hooks::CommHook> hook);
   std::vector<std::vector<size_t>> aligned(std::vector<std::vector<size_t>> buckets) const;
-  void end_pass();
   void rebuild();
   void align_rebuilt_buckets();
   void choose_buckets();

@@ -1,0 +1,29 @@
+// Secrets of jobs, which come out of files.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <string>
+
+#include "tests/support/temporary_folder.h"
+#include "trainer/base/program/job_secret.h"
+
+namespace narrowcast::testing {
+
+// A file with the secret `text`, as long as this lives.
+class SecretFile {
+ public:
+  explicit SecretFile(const std::string& text) : path_(folder_.write("secret", text)) { chmod(path_.c_str(), 0600); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const TemporaryFolder folder_;
+  const std::string path_;
+};
+
+// The secret `text`.
+inline program::JobSecret secret_of(const std::string& text) {
+  return program::JobSecret::read("secret", SecretFile(text).path());
+}
+
+}  // namespace narrowcast::testing

@@ -1,0 +1,76 @@
+#include "trainer/train/job/peer_proof.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/error_message.h"
+#include "tests/support/job_secret.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::job {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::SecretFile;
+
+const std::string kOurs = "what the ranks of the job know";
+
+TEST(ProveToPeers, PassesWhereAllKnowTheSecretOrNoneIsGiven) {
+  const SecretFile secret(kOurs);
+  const EnvironmentVariables told{{program::kSecretVariable, secret.path()}, {"TORCHELASTIC_RUN_ID", "job"}};
+  for (const int64_t world_size : {1, 2, 3, 5}) {
+    run_ranks(world_size, [&](int64_t, const ProcessGroupPtr& group) {
+      EXPECT_NO_THROW(prove_to_peers(group, told));
+      EXPECT_NO_THROW(prove_to_peers(group, told)) << "once more";
+      EXPECT_NO_THROW(prove_to_peers(group, {}));
+    });
+  }
+}
+
+// Whoever takes a rank's place has all that is told openly, but not the secret.
+TEST(ProveToPeers, NamesTheRankThatDoesNotKnowIt) {
+  for (const int64_t stranger : {0, 1, 2}) {
+    std::vector<std::string> messages(3);
+    run_ranks(3, [&](int64_t rank, const ProcessGroupPtr& group) {
+      const SecretFile secret(rank == stranger ? "what a stranger makes up" : kOurs);
+      messages[static_cast<size_t>(rank)] = testing::error_message<c10::DistBackendError>([&] {
+        prove_to_peers(group, {{program::kSecretVariable, secret.path()}});
+      });
+    });
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      const int64_t named = rank != stranger ? stranger : rank == 0 ? 1 : 0;
+      EXPECT_EQ(messages[static_cast<size_t>(rank)], "rank " + std::to_string(named) +
+                                                         " does not know the secret of NARROWCAST_SECRET_FILE, or "
+                                                         "somebody else is in its place");
+    }
+  }
+}
+
+// A rank of another job that has the same secret proves nothing to this one.
+TEST(ProveToPeers, IsOfTheJob) {
+  const SecretFile secret(kOurs);
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    const EnvironmentVariables told{{program::kSecretVariable, secret.path()},
+                                    {"TORCHELASTIC_RUN_ID", rank == 0 ? "job" : "another"}};
+    EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { prove_to_peers(group, told); }),
+                HasSubstr("does not know the secret"));
+  });
+}
+
+TEST(ProveToPeers, RefusesASecretOfSomeRanksAlone) {
+  run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+    const SecretFile secret(kOurs);
+    const EnvironmentVariables told{{program::kSecretVariable, rank == 0 ? secret.path() : ""}};
+    EXPECT_THAT(testing::error_message<c10::ValueError>([&] { prove_to_peers(group, told); }),
+                AllOf(HasSubstr("NARROWCAST_SECRET_FILE differs between ranks"), HasSubstr("not given")));
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::job
