@@ -23,6 +23,7 @@ LIMIT_SECONDS = 60
 def _hit(training, random, number):
     """Sends a signal to a rank that lives; says which."""
     def try_one():
+        training.start_lost()
         workers = training.workers()
         if not workers:
             return None
@@ -76,8 +77,11 @@ def pause_all(training, random):
 
 
 def damage_a_checkpoint(training, random):
-    """A byte of the newest one is another one now, as a disk may make it; a rank is killed, so that it is read."""
+    """A bit of the newest one is another one now, as a disk may make it; a rank is killed, so that it is read. There is an
+    older one: a training does not start anew by itself where it has lost its past."""
     def flip_one():
+        if len(list((training.folder / "checkpoints").glob("step-????????"))) < 2:
+            return None
         newest = training.folder / "checkpoints" / f"step-{training.newest_step():08}"
         try:
             path = random.choice(sorted(newest.glob("*.safetensors")))

@@ -82,6 +82,17 @@ std::string random_text() {
   return std::to_string(device()) + "-" + std::to_string(device());
 }
 
+// What is left of the probes of processes that were killed while they wrote one.
+void remove_probes(const std::string& folder) {
+  const std::string begin = fs::path(kProbeName).filename();
+  std::error_code ignored;  // What stays is hidden, and some bytes.
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().filename().string().starts_with(begin)) {
+      fs::remove(entry.path(), ignored);
+    }
+  }
+}
+
 // Nothing is touched before it is ours: what is unfinished may be another job's, which is writing it.
 std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing existing, const std::string& job) {
   std::error_code error;
@@ -89,6 +100,7 @@ std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing exis
   TORCH_CHECK_VALUE(!error, "cannot be made: ", error.message());
   auto owner = std::make_unique<FolderOwner>(folder, this_writer(job));
   remove_unfinished(folder);
+  remove_probes(folder);
   for (const int64_t step : checkpoint_steps(folder)) {
     TORCH_CHECK_VALUE(existing != Existing::kRefuse, holds_checkpoints(step));
     if (existing == Existing::kRemove) {
