@@ -84,7 +84,7 @@ class StoreLink::Conversation {
     StoreMember member(store, seal);
     std::optional<StoreHost> host;
     if (options_.hosted != nullptr) {
-      member.join(options_.node);  // others wait for a host, whose ticket is the first
+      member.join_as_host(options_.node);
       const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,
                                    .last_call = options_.rendezvous.last_call_timeout,
                                    .silence = options_.rendezvous.silence()};

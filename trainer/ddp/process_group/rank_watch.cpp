@@ -274,26 +274,36 @@ struct RankWatch::Answering {
     StorePtr store;
     for (int64_t attempt = 0; store == nullptr && attempt < kReconnects && !stops_after(options.look_every);
          ++attempt) {
-      try {
+      // A server that is stopped takes connections, and never answers.
+      const std::function<StorePtr()> connect = [=, key = sign_key(options.rank)] {
         StorePtr next = broken->clone();
-        next->check({sign_key(options.rank)});
+        next->check({key});
         next->setTimeout(timeout);
-        store = std::move(next);
-      } catch (const std::exception&) {
-        // Once more.
-      }
+        return next;
+      };
+      store = within<StorePtr>(2 * std::max(options.look_every, kPatienceWithALook), connect, nullptr);
     }
     set_reconnects(false);
     return store;
   }
 
+  // Whether there was a look since the last time, of which some in a row may be without one.
+  bool gets_on(int64_t& last_looks, int64_t& fruitless) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    fruitless = looks == last_looks ? fruitless + 1 : 0;
+    last_looks = looks;
+    return fruitless < kReconnects;
+  }
+
   void run(StorePtr store, const Options& options) {
+    int64_t last_looks = 0;
+    int64_t fruitless = 0;
     while (store != nullptr) {
       try {
         answer_questions(store, options);
         store = nullptr;
       } catch (const std::exception&) {
-        store = reconnect(store, options);
+        store = gets_on(last_looks, fruitless) ? reconnect(store, options) : nullptr;
       }
     }
     const std::lock_guard<std::mutex> lock(mutex);

@@ -40,7 +40,10 @@ std::vector<std::string> keys_of_node(int64_t ticket) {
   return keys;
 }
 
-constexpr size_t kMostBytesOfADecision = size_t{16} << 20;
+constexpr size_t kMostBytesOfADecision = size_t{8} << 20;  // What a store takes.
+
+// Who is not answered for so long draws another ticket: a stranger may have said an old hello with this one.
+constexpr std::chrono::seconds kPatienceWithATicket{10};
 
 }  // namespace
 
@@ -55,12 +58,16 @@ bool StoreMember::knows_session() {
   }
   if (hello_.empty()) {
     hello_ = program::random_nonce();
+    said_hello_ = Clock::now();
     entries_.set_in("", own_key("hello"), hello_);
   } else {
     entries_.set_again(own_key("hello"));
   }
   if (const std::optional<std::string> session = entries_.get_in(hello_, own_key("welcome"))) {
     entries_.begin_session(*session);
+  } else if (Clock::now() - said_hello_ > kPatienceWithATicket) {
+    ticket_ = 0;
+    hello_.clear();
   }
   return !entries_.session().empty();
 }
@@ -72,9 +79,22 @@ bool StoreMember::join(const NodeDescription& node) {
                            " launchers have come: somebody else writes there");
     pass(Failpoint::kTicketDrawn);
   }
-  if (!knows_session()) {
-    return false;
+  const bool is_let_in = knows_session();
+  if (!is_let_in || (entries_.has_secret() && !entries_.get(key("decision"), kMostBytesOfADecision))) {
+    return false;  // Until one is proven: from then on there is a last one.
   }
+  introduce(node);
+  return true;
+}
+
+void StoreMember::join_as_host(const NodeDescription& node) {
+  ticket_ = 1;
+  entries_.store().set(key("tickets"), "1");
+  pass(Failpoint::kTicketDrawn);
+  introduce(node);
+}
+
+void StoreMember::introduce(const NodeDescription& node) {
   beat();
   pass(Failpoint::kFirstBeatGiven);
   entries_.set(own_key("report"), "");
@@ -82,7 +102,6 @@ bool StoreMember::join(const NodeDescription& node) {
   entries_.set(own_key("description"), to_text(node));
   is_described_ = true;
   pass(Failpoint::kNodeDescribed);
-  return true;
 }
 
 std::string StoreMember::own_key(const std::string& name) const { return node_key(ticket_, name); }
@@ -203,18 +222,19 @@ void StoreHost::read(NodeView& node, const std::vector<std::optional<std::string
   }
 }
 
-// With a secret the counter is put right where somebody has made it less, or no number; else that is an error of the
-// store, which ends the job.
+// With a secret the counter is put right where somebody has made it less, too much, or no number; else that is an error
+// of the store, which ends the job.
 int64_t StoreHost::tickets_drawn() {
   if (!entries_.has_secret()) {
     return std::min(entries_.store().add(key("tickets"), 0), kMostLaunchers);
   }
   const std::string counter = entries_.read(key("tickets")).value_or("0");
   int64_t tickets = 0;
-  if (!absl::SimpleAtoi(counter, &tickets) || tickets < tickets_) {
-    entries_.store().set(key("tickets"), std::to_string(tickets_));
+  if (absl::SimpleAtoi(counter, &tickets) && tickets_ <= tickets && tickets <= kMostLaunchers) {
+    return tickets;
   }
-  return std::clamp(tickets, tickets_, kMostLaunchers);
+  entries_.store().set(key("tickets"), std::to_string(tickets_));
+  return tickets_;
 }
 
 // One that says hello is told the session. Another one that comes with the same ticket is not.

@@ -74,6 +74,8 @@ class StoreMember {
   // Draws a ticket and introduces the node; with a secret once a host that knows it has answered. To be called until it
   // returns true.
   bool join(const NodeDescription& node);
+  // The same for the launcher that serves the store, which has the first ticket. Before the others find a host.
+  void join_as_host(const NodeDescription& node);
   int64_t ticket() const { return ticket_; }
 
   void beat();
@@ -90,9 +92,11 @@ class StoreMember {
   std::string own_key(const std::string& name) const;
 
   bool knows_session();
+  void introduce(const NodeDescription& node);
 
   SealedEntries entries_;
   std::string hello_;
+  Clock::time_point said_hello_;
   int64_t ticket_ = 0;
   int64_t beats_ = 0;
   bool is_described_ = false;
