@@ -325,7 +325,7 @@ RankWatch::~RankWatch() {
   answering_->stop = true;
   answering_->has_failed = std::uncaught_exceptions() > 0;
   answering_->changed.notify_all();
-  answering_->changed.wait_for(lock, kUnansweringStore, [&] { return answering_->ended || answering_->reconnects; });
+  answering_->changed.wait_for(lock, kUnansweringStore, [&] { return answering_->ended; });
 }
 
 std::string RankWatch::describe_others() const {

@@ -7,8 +7,8 @@
 //
 //   key                 written by      holds
 //   decision            the host        what the group is to do: phase, round, members, why the last round ended
-//   steps               the host        "STEPS MS": a counter that grows as long as it decides, and how long it may
-//   pause tickets             add, everybody  how many launchers came; the value after one's own add is one's ticket
+//   steps               the host        "STEPS MS": a counter that grows as it decides, and its pause between two steps
+//   tickets             add, everybody  how many launchers came; the value after one's own add is one's ticket
 //   node/T/beat         launcher T      a counter that grows as long as it lives
 //   node/T/report       launcher T      how its workers ended in which round; empty before the first time
 //   node/T/left         launcher T      "0", then "1" when it has seen that the job is over

@@ -1,7 +1,6 @@
 #include "trainer/launcher/posix/private_network.h"
 
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <net/if.h>
 #include <sched.h>
