@@ -90,6 +90,19 @@ class Steps(InAFolder):
         self.assertEqual(self.run_one("sleep 1000", limit=500, deadline=1.5).verdict, steps.FAILED)
         self.assertEqual(self.run_one("true", deadline=0.5).why, "not run: no time was left")
 
+    def test_steps_run_at_a_time_and_those_that_measure_alone_after_them(self):
+        def meets(name, other):
+            return self.program(name, f"""touch {self.folder}/{name}.here
+while [ ! -e {self.folder}/{other}.here ]; do sleep 0.01; done
+echo {name} >> {self.folder}/ended""")
+
+        measures = steps.Step("measures", [self.program("measures", f"echo measures >> {self.folder}/ended")], 20,
+                              has_cases=False, alone=True)
+        pair = [steps.Step(name, [meets(name, other)], 20, has_cases=False) for name, other in (("a", "b"), ("b", "a"))]
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertTrue(steps.run_all([measures, *pair], self.folder / "results", 60, jobs=2))
+        self.assertEqual((self.folder / "ended").read_text().split()[-1], "measures")
+
     def test_all_steps_run_and_the_summary_comes_last(self):
         bad = steps.Step("bad one", [self.program("bad", "echo '[  FAILED  ] X'; exit 1")], 5)
         good = steps.Step("good", [self.program("good", "true")], 5, has_cases=False)
@@ -163,6 +176,11 @@ class Phases(unittest.TestCase):
         for step in tools:
             self.assertIn("--gtest_filter=*/WireOperators.*:*/CudaBillions.*-*Billions*:*CudaConversions*", step.command)
 
+    def test_tools_share_their_cases_out_over_the_steps_that_run_at_a_time(self):
+        tools = plan.steps_of("sanitizers", SUITES, pathlib.Path("bin"), jobs=9)
+        self.assertEqual([step.name for step in tools][:3], ["memcheck 1 of 2", "memcheck 2 of 2", "racecheck 1 of 2"])
+        self.assertEqual(tools[1].environment["GTEST_TOTAL_SHARDS"] + tools[1].environment["GTEST_SHARD_INDEX"], "21")
+
     def test_no_phase_s_limits_are_longer_than_it(self):
         self.assertLessEqual(len(plan.TOOLS) * plan.TOOL_SECONDS, plan.PHASE_SECONDS)
         self.assertLess(plan.PHASE_SECONDS, 10 * 60)
@@ -183,9 +201,9 @@ class Packs(InAFolder):
                         programs=["narrowcast_ops_tests"], suites=[SUITES[0].__dict__]).write(self.folder / "pack")
         self.program("nvidia-smi", "exit 9")
 
-    def run_phase(self, phase="operators"):
+    def run_phase(self, phase="operators", *flags):
         return subprocess.run([sys.executable, HERE / "run", f"--packed={self.folder}/pack", f"--phase={phase}",
-                               f"--torch={self.folder}/torch"], capture_output=True, text=True, check=False,
+                               f"--torch={self.folder}/torch", *flags], capture_output=True, text=True, check=False,
                               env=dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}"))
 
     def expect_refused(self, text):
@@ -218,16 +236,21 @@ class Packs(InAFolder):
         (self.folder / "pack/manifest.json").write_text(json.dumps({}))
         self.expect_refused("is no pack of tests/gpu/pack")
 
-    def test_with_a_gpu_the_phase_runs_and_leaves_its_results(self):
+    def test_a_phase_that_there_is_not_is_refused(self):
+        ended = self.run_phase("operators,nonsense")
+        self.assertEqual(ended.returncode, 2, ended)
+        self.assertIn("there is no phase 'nonsense'", ended.stderr)
+
+    def test_with_a_gpu_the_phases_run_and_leave_their_results(self):
         self.program("nvidia-smi", "echo GPU 0: made up")
         self.program("pack/bin/narrowcast_ops_tests", self.list_cases + f"""
 [ -z "$GTEST_OUTPUT" ] || echo '{REPORT.format("")}' > ${{GTEST_OUTPUT#xml:}}""")
         for name in plan.BENCHES:
             self.program("pack/bin/" + name, "exit 1")
-        ended = self.run_phase()
+        ended = self.run_phase("operators,benches", "--jobs=2", "--only=ops|cuda_wire")
         self.assertEqual(ended.returncode, 1, ended)
-        summary = (self.folder / "pack/results/operators/summary.txt").read_text()
-        self.assertRegex(summary, "passed .*ops.WireOperators.Cuda: 1 cases\nFAILED .*narrowcast_cuda_wire_bench: exit code 1")
+        summary = (self.folder / "pack/results/operators-benches/summary.txt").read_text()
+        self.assertRegex(summary, "passed .*ops.WireOperators.Cuda: 1 cases\nFAILED .*narrowcast_cuda_wire_bench: exit code 1\n$")
 
 
 class Packing(InAFolder):

@@ -26,7 +26,7 @@ PHASE_OF_SUITE = [
     ("rest", r"OfFour|OverNodes|Peers"),
     ("hooks", r"^(hooks|ddp|programs)\."),
 ]
-PHASES = ["operators", "sanitizers", "hooks", "rest"]
+PHASES = ["operators", "sanitizers", "hooks", "rest", "benches"]
 
 # For suites whose kernels run once more with every launch waited for: a failure is then reported where it happened.
 WAITED_FOR = r"^hooks\.(CudaConformanceOfTwo|CudaQuantizedAllReduceHook|CudaPowerSgd)$"
@@ -97,20 +97,32 @@ def tool_step(tool, suites, folder):
     cases = ":".join(suite.filter for suite in chosen) + "-" + LEFT_OUT_OF_TOOLS
     command = [sanitizer, "--tool", tool, "--kernel-name", "kernel_substring=narrowcast",
                "--error-exitcode", str(FOUND_ERRORS), str(folder / chosen[0].program), f"--gtest_filter={cases}"]
-    return Step(tool, command, TOOL_SECONDS, {"NARROWCAST_REQUIRE_GPU": "1", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+    environment = {"NARROWCAST_REQUIRE_GPU": "1", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    return Step(tool, command, TOOL_SECONDS, environment)
+
+
+def tool_steps(suites, folder, shards):
+    """Each tool's cases in `shards` processes, which may run at a time."""
+    for tool in TOOLS:
+        for shard in range(shards):
+            step = tool_step(tool, suites, folder)
+            if shards > 1:
+                step.name += f" {shard + 1} of {shards}"
+                step.environment.update(GTEST_TOTAL_SHARDS=str(shards), GTEST_SHARD_INDEX=str(shard))
+            yield step
 
 
 def bench_step(name, folder):
-    return Step(name, [str(folder / name)], BENCH_SECONDS, has_cases=False)
+    return Step(name, [str(folder / name)], BENCH_SECONDS, has_cases=False, alone=True)
 
 
-def steps_of(phase, suites, folder):
-    """The steps of a phase; `folder` has the programs."""
+def steps_of(phase, suites, folder, jobs=1):
+    """The steps of a phase, of which `jobs` are to run at a time; `folder` has the programs."""
     if phase == "sanitizers":
-        return [tool_step(tool, suites, folder) for tool in TOOLS]
+        return list(tool_steps(suites, folder, max(1, jobs // len(TOOLS))))
+    if phase == "benches":
+        return [bench_step(name, folder) for name in BENCHES]
     steps = [suite_step(suite, folder) for suite in suites if phase_of(suite) == phase]
-    if phase == "operators":
-        steps += [bench_step(name, folder) for name in BENCHES]
     if phase == "rest":
         steps += [waiting_step(suite, folder) for suite in suites if re.search(WAITED_FOR, suite.name)]
     return steps

@@ -1,4 +1,5 @@
 """Steps of a test run: each a program with a time limit, a log and, where it is a GoogleTest program, a JUnit file."""
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -16,12 +17,14 @@ SHOWN_LINES = 20
 
 @dataclasses.dataclass
 class Step:
-    """`limit`: seconds after which the program and all that it started are ended."""
+    """`limit`: seconds after which the program and all that it started are ended. `alone`: it measures, and wants the machine
+    for itself."""
     name: str
     command: list
     limit: float
     environment: dict = dataclasses.field(default_factory=dict)
     has_cases: bool = True  # A GoogleTest program, which is to write a JUnit file and to run at least one case.
+    alone: bool = False
 
 
 @dataclasses.dataclass
@@ -124,16 +127,22 @@ def what_failed(log):
     return telling[:SHOWN_LINES] if telling else lines[-SHOWN_LINES:]
 
 
-def run_all(steps, results, limit):
-    """Runs the steps one after the other within `limit` seconds together, each whatever became of the others. Prints what
-    failed and, last, a line for each, which are also in results/summary.txt. Returns whether none failed."""
+def run_all(steps, results, limit, jobs=1):
+    """Runs the steps in their order, `jobs` at a time, then those that want to be alone, within `limit` seconds together, each
+    whatever became of the others. Prints what failed and, last, a line for each, which are also in results/summary.txt.
+    Returns whether none failed."""
     results.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + limit
-    outcomes = []
-    for step in steps:
-        print(f"== {step.name}", flush=True)
-        outcomes.append(run_step(step, results, deadline))
-        print(line_of(outcomes[-1]), flush=True)
+
+    def run(step):
+        print(f"== {step.name}\n", end="", flush=True)
+        outcome = run_step(step, results, deadline)
+        print(f"{line_of(outcome)}\n", end="", flush=True)
+        return outcome
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        outcomes = list(pool.map(run, [step for step in steps if not step.alone]))
+    outcomes += [run(step) for step in steps if step.alone]
     failed = [outcome for outcome in outcomes if outcome.verdict == FAILED]
     for outcome in failed:
         print(f"\n-- {outcome.name}: {outcome.why}")

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
+#include "ops/cuda/wire/variable_kernels.h"
 #include "ops/cuda/wire/wire_kernels.h"
 #include "tests/bench/cuda/gpu_bench.h"
 
@@ -91,11 +92,57 @@ std::vector<Work> kernels_of(const Buffers& b, WireFormat format) {
           {"decode", plain + encoded, [=] { cuda::wire_decode(format, decode, nullptr); }, kDecodeTarget}};
 }
 
+// The kernels of a format of variable width, which have no targets. Messages are summed into float32: what a rank sends
+// is then encoded by itself, as the widths of all blocks must be known first.
+bool measure_variable(const Buffers& b, WireFormat format) {
+  const std::string name(to_string(format));
+  const auto plain = static_cast<double>(b.floats.size());
+  const auto encoded = static_cast<double>(encoded_size(b.n, format));
+  const DeviceMemory encode_scratch(cuda::variable_encode_scratch(b.n));
+  const cuda::VariableEncodeArguments nearest{.bits_per_element = static_cast<int>(codec::wire::code_bits(format)),
+                                              .x = b.floats.data(),
+                                              .n = b.n,
+                                              .message = b.message.data(),
+                                              .scratch = encode_scratch.data()};
+  cuda::VariableEncodeArguments random = nearest;
+  random.rounding = {true, 1, 2, 0};
+  bool met =
+      measure(name, {copy(b),
+                     {"encode", plain + encoded, [=] { cuda::variable_encode(nearest, nullptr); }},
+                     {"encode, rounding at random", plain + encoded, [=] { cuda::variable_encode(random, nullptr); }}});
+  for (const int64_t ranks : {1, 2, 4, 8, 16}) {
+    const int64_t n = elements_of_average(b, format, ranks);
+    const int64_t message_bytes = encoded_size(n, format);
+    const DeviceMemory scratch(cuda::variable_average_scratch(n, ranks));
+    cuda::VariableAverageArguments arguments{
+        .bits_per_element = nearest.bits_per_element, .mean = b.other.data(), .scratch = scratch.data()};
+    arguments.parts.n = n;
+    std::vector<const uint8_t*> messages;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      messages.push_back(b.messages.data() + rank * message_bytes);
+      cuda::VariableEncodeArguments encode = nearest;
+      encode.n = n;
+      encode.message = b.messages.data() + rank * message_bytes;
+      cuda::variable_encode(encode, nullptr);
+    }
+    cuda::place_messages(messages, arguments.parts);
+    const std::string what = ranks == 1 ? "decode" : "mean of " + std::to_string(ranks) + ", in float32";
+    met = measure(name, {copy(b),
+                         {what, static_cast<double>(ranks * message_bytes + 4 * n),
+                          [=] { cuda::variable_average(arguments, nullptr); }}}) &&
+          met;
+  }
+  return met;
+}
+
 bool measure_all() {
   const Buffers b(absl::GetFlag(FLAGS_mebibytes) << 20);
   bool met = true;
   for (const WireFormat format : kWireFormats) {
-    if (codec::wire::is_variable(format)) continue;  // wire_kernels.h has none for them.
+    if (codec::wire::is_variable(format)) {
+      met = measure_variable(b, format) && met;
+      continue;
+    }
     const std::string name(to_string(format));
     met = measure(name, kernels_of(b, format)) && met;
     for (const Average& average : kAverages) {  // One after the other: their messages share a buffer.

@@ -18,16 +18,18 @@ using nlohmann::json;
 
 // What a training is.
 json key_of(const SimulationOptions& options, const std::string& name) {
-  return {{"hook", name},
-          {"model", options.model},
-          {"model_options", options.model_options},
-          {"data", options.data},
-          {"ranks", options.ranks},
-          {"steps", options.steps},
-          {"batch_size", options.batch_size},
-          {"learning_rate", options.learning_rate},
-          {"aligned", options.aligned},
-          {"seed", options.seed}};
+  json key = {{"hook", name},
+              {"model", options.model},
+              {"model_options", options.model_options},
+              {"data", options.data},
+              {"ranks", options.ranks},
+              {"steps", options.steps},
+              {"batch_size", options.batch_size},
+              {"learning_rate", options.learning_rate},
+              {"aligned", options.aligned},
+              {"seed", options.seed}};
+  if (!options.device.is_cpu()) key["device"] = c10::DeviceTypeName(options.device.type(), /*lower_case=*/true);
+  return key;
 }
 
 std::optional<double> find_loss(const std::string& path, const json& key) {
@@ -62,23 +64,34 @@ SavedLosses::SavedLosses(std::string path) : path_(std::move(path)) {
   if (!path_.empty()) files::JsonLinesFile(path_, files::JsonLinesMode::kAppend);  // An error at once.
 }
 
-double SavedLosses::get(const SimulationOptions& options, const std::string& name,
-                        const std::function<double()>& train) const {
-  if (path_.empty()) return train();
-  json key = key_of(options, name);
+double SavedLosses::loss_of(const SimulationOptions& options, int64_t seed, const std::string& name,
+                            const MeanOfRanks& mean) const {
+  SimulationOptions training = options;
+  training.seed = seed;
+  training.mean = mean;
+  if (path_.empty()) return simulate_training(training, {});
+  json key = key_of(training, name);
   if (const std::optional<double> saved = find_loss(path_, key)) return *saved;
-  key["loss"] = train();
+  key["loss"] = simulate_training(training, {});
   files::JsonLinesFile(path_, files::JsonLinesMode::kAppend).append(key);
   return key["loss"].get<double>();
+}
+
+void train_part(const SimulationOptions& options, const std::vector<SimulatedHook>& hooks, int64_t seeds,
+                const Part& part, const SavedLosses& saved) {
+  std::vector<SimulatedHook> all{{"none", exact_mean}};
+  all.insert(all.end(), hooks.begin(), hooks.end());
+  const int64_t trainings = static_cast<int64_t>(all.size()) * seeds;
+  for (int64_t i = part.index; i < trainings; i += part.count) {
+    const SimulatedHook& hook = all[static_cast<size_t>(i % static_cast<int64_t>(all.size()))];
+    saved.loss_of(options, i / static_cast<int64_t>(all.size()), hook.name, hook.mean);
+  }
 }
 
 bool print_losses(const SimulationOptions& options, const std::vector<SimulatedHook>& hooks, int64_t seeds,
                   const SavedLosses& saved) {
   const auto loss_of = [&](int64_t seed, const std::string& name, const MeanOfRanks& mean) {
-    SimulationOptions training = options;
-    training.seed = seed;
-    training.mean = mean;
-    return saved.get(training, name, [&] { return simulate_training(training, {}); });
+    return saved.loss_of(options, seed, name, mean);
   };
   std::vector<double> plain;
   for (int64_t seed = 0; seed < seeds; ++seed) plain.push_back(loss_of(seed, "none", exact_mean));

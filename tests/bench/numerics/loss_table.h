@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,12 +16,23 @@ class SavedLosses {
   // Of the file of that name, one JSON object per line, which is made if it is not there; empty: nothing is kept.
   explicit SavedLosses(std::string path);
 
-  // The loss of hook `name` in such a training: as it is in the file, or train(), which is added to it then.
-  double get(const SimulationOptions& options, const std::string& name, const std::function<double()>& train) const;
+  // The loss of hook `name` in a training with that seed and mean: as it is in the file, or trained and added to it.
+  double loss_of(const SimulationOptions& options, int64_t seed, const std::string& name,
+                 const MeanOfRanks& mean) const;
 
  private:
   const std::string path_;
 };
+
+// Which of the trainings of a table a process does: those whose number is `index` modulo `count`.
+struct Part {
+  int64_t index = 0;
+  int64_t count = 1;
+};
+
+// Does a part of the trainings that print_losses needs.
+void train_part(const SimulationOptions& options, const std::vector<SimulatedHook>& hooks, int64_t seeds,
+                const Part& part, const SavedLosses& saved);
 
 // Prints, for each hook, the mean over the seeds 0 to `seeds` - 1 of the difference between its validation loss and
 // that of the exact mean, with the standard error. Whether all targets are met.

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "tests/bench/numerics/loss_table.h"
 #include "tests/bench/numerics/simulated_training.h"
 #include "trainer/base/program/command_line.h"
+#include "trainer/train/training/device.h"
 
 ABSL_FLAG(std::string, model, "char_gpt", "the model that is trained: char_gpt or mlp");
 ABSL_FLAG(std::vector<std::string>, model_options, {},
@@ -39,6 +41,9 @@ ABSL_FLAG(int64_t, seeds, 0, "trainings per hook and format for the validation l
 ABSL_FLAG(bool, aligned, true, "parameters lie as hooks of formats with blocks have them; else as gradients come");
 ABSL_FLAG(bool, errors, true, "measure errors, too");
 ABSL_FLAG(std::string, results, "", "a file that keeps the loss of each training, from which another run goes on");
+ABSL_FLAG(std::string, part, "",
+          "K/N: does only the K-th of N parts of the trainings, beside processes that do the others");
+ABSL_FLAG(std::string, device, "cpu", "where the trainings compute: cpu or cuda");
 
 namespace narrowcast::bench {
 namespace {
@@ -73,7 +78,22 @@ SimulationOptions simulation() {
           .steps = absl::GetFlag(FLAGS_steps),
           .batch_size = absl::GetFlag(FLAGS_batch_size),
           .learning_rate = absl::GetFlag(FLAGS_learning_rate),
-          .aligned = absl::GetFlag(FLAGS_aligned)};
+          .aligned = absl::GetFlag(FLAGS_aligned),
+          .device = training::choose_device(absl::GetFlag(FLAGS_device), {})};
+}
+
+// What --part says, if anything.
+std::optional<Part> chosen_part() {
+  const std::string given = absl::GetFlag(FLAGS_part);
+  if (given.empty()) return std::nullopt;
+  const std::vector<std::string> numbers = absl::StrSplit(given, '/');
+  Part part;
+  TORCH_CHECK_VALUE(numbers.size() == 2 && absl::SimpleAtoi(numbers[0], &part.index) &&
+                        absl::SimpleAtoi(numbers[1], &part.count) && 1 <= part.index && part.index <= part.count,
+                    "--part: '", given, "' is not K/N with 1 <= K <= N");
+  TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_results).empty(), "--part needs --results, where the parts meet");
+  --part.index;
+  return part;
 }
 
 // Student's t with 3 degrees of freedom: infinite fourth moment.
@@ -243,10 +263,16 @@ bool print_errors() {
 int run() {
   at::set_num_threads(1);  // The figures are the same for any number; small tensors are slower with more.
   const std::vector<SimulatedHook> hooks = chosen_hooks();  // A wrong name is an error at once.
+  const SimulationOptions options = simulation();           // And so are others.
+  const std::optional<Part> part = chosen_part();
   const SavedLosses saved(absl::GetFlag(FLAGS_results));
   const bool holds = !absl::GetFlag(FLAGS_errors) || print_errors();
   const int64_t seeds = absl::GetFlag(FLAGS_seeds);
-  const bool met = seeds == 0 || print_losses(simulation(), hooks, seeds, saved);
+  if (part.has_value()) {
+    train_part(options, hooks, seeds, *part, saved);
+    return holds ? 0 : 1;
+  }
+  const bool met = seeds == 0 || print_losses(options, hooks, seeds, saved);
   return holds && met ? 0 : 1;
 }
 
@@ -258,7 +284,7 @@ program::Description description() {
   description.usage = "narrowcast_numerics_bench [flags]";
   description.groups = {
       {"Workload", {"model", "model_options", "data", "ranks", "steps", "batch_size", "learning_rate", "aligned"}},
-      {"Measurement", {"errors", "every", "seeds", "hooks", "results"}}};
+      {"Measurement", {"errors", "every", "seeds", "hooks", "results", "part", "device"}}};
   description.examples = {
       {"with five paired trainings of each hook and format", "narrowcast_numerics_bench --seeds=5"},
       {"all losses on digits, in as many runs as it takes",

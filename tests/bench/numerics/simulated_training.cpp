@@ -9,6 +9,7 @@
 #include <narrowcast/module_state.h>
 #include "trainer/ddp/block_alignment.h"
 #include "trainer/train/data/dataset.h"
+#include "trainer/train/training/device.h"
 #include "trainer/train/training/gradients.h"
 #include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
@@ -35,14 +36,14 @@ void reset_gradients(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
 }
 
-double held_out_loss(models::Model& model, const data::Dataset& dataset) {
+double held_out_loss(models::Model& model, const data::Dataset& dataset, at::Device device) {
   constexpr int64_t kSamples = 512;
   const at::NoGradGuard no_grad;
   model.eval();
   const int64_t count = std::min(kSamples, dataset.held_out_size());
   std::vector<int64_t> indices(count);
   for (int64_t i = 0; i < count; ++i) indices[i] = i * dataset.held_out_size() / count;
-  return model.forward(dataset.held_out_batch(indices)).item<double>();
+  return model.forward(training::on_device(dataset.held_out_batch(indices), device)).item<double>();
 }
 
 job::TrainJob make_job(const SimulationOptions& options) {
@@ -69,7 +70,9 @@ std::vector<NamedTensor> in_bucket(std::vector<NamedTensor> parameters, bool ali
 }  // namespace
 
 double simulate_training(const SimulationOptions& options, const Observer& observe) {
+  training::use_device(options.device);
   const job::JobInputs inputs = job::make_inputs(make_job(options));
+  inputs.model->to(options.device);
   const std::vector<NamedTensor> named = in_bucket(module_state(inputs.model).parameters, options.aligned);
   const std::vector<at::Tensor> parameters = tensors_of(named);
   const auto optimizer = training::make_optimizer(*inputs.model, {});
@@ -85,8 +88,8 @@ double simulate_training(const SimulationOptions& options, const Observer& obser
     gradients.by_rank.clear();
     for (int64_t rank = 0; rank < options.ranks; ++rank) {
       reset_gradients(parameters);
-      inputs.model->forward(inputs.dataset->training_batch(plan.samples(order, rank, gradients.step - 1, 0)))
-          .backward();
+      const models::Batch batch = inputs.dataset->training_batch(plan.samples(order, rank, gradients.step - 1, 0));
+      inputs.model->forward(training::on_device(batch, options.device)).backward();
       gradients.by_rank.push_back(flat_gradients(parameters));
     }
     if (observe) observe(gradients);
@@ -95,7 +98,7 @@ double simulate_training(const SimulationOptions& options, const Observer& obser
     training::clip_gradient_norm(parameters, 1.0);
     optimizer->step();
   }
-  return held_out_loss(*inputs.model, *inputs.dataset);
+  return held_out_loss(*inputs.model, *inputs.dataset, options.device);
 }
 
 }  // namespace narrowcast::bench

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <functional>
@@ -27,6 +28,7 @@ struct SimulationOptions {
   // Whether parameters lie as in buckets of hooks that round in blocks (trainer/ddp/block_alignment.h). All are in one.
   bool aligned = true;
   int64_t seed = 0;
+  at::Device device = c10::kCPU;  // Where gradients and means are computed. The model is initialised on the CPU.
   MeanOfRanks mean = exact_mean;
 };
 
