@@ -246,11 +246,11 @@ class Packs(InAFolder):
         self.program("pack/bin/narrowcast_ops_tests", self.list_cases + f"""
 [ -z "$GTEST_OUTPUT" ] || echo '{REPORT.format("")}' > ${{GTEST_OUTPUT#xml:}}""")
         for name in plan.BENCHES:
-            self.program("pack/bin/" + name, "exit 1")
-        ended = self.run_phase("operators,benches", "--jobs=2", "--only=ops|cuda_wire")
+            self.program("pack/bin/" + name, "sleep 1000")
+        ended = self.run_phase("operators,benches", "--jobs=2", "--only=ops|cuda_wire", "--step_seconds=2")
         self.assertEqual(ended.returncode, 1, ended)
         summary = (self.folder / "pack/results/operators-benches/summary.txt").read_text()
-        self.assertRegex(summary, "passed .*ops.WireOperators.Cuda: 1 cases\nFAILED .*narrowcast_cuda_wire_bench: exit code 1\n$")
+        self.assertRegex(summary, "passed .*ops.WireOperators.Cuda: 1 cases\nFAILED .*narrowcast_cuda_wire_bench: ended after its 2 s\n$")
 
 
 class Packing(InAFolder):
