@@ -27,8 +27,8 @@ at::Tensor quantize_tensor(const at::Tensor& x, std::string_view qtype) {
   return q;
 }
 
-// What PyTorch's CUDA kernels make of a division by a number.
-float reciprocal(double quant_loss) { return 1.0F / static_cast<float>(quant_loss); }
+// What PyTorch's CUDA kernels make of a division by a number: a product with its reciprocal, rounded once.
+float reciprocal(double quant_loss) { return static_cast<float>(1.0 / quant_loss); }
 
 at::Tensor dequantize_tensor(const at::Tensor& q, std::string_view qtype, std::optional<double> quant_loss) {
   at::Tensor decoded = meta::dequantize_tensor(q, qtype, quant_loss);

@@ -181,6 +181,11 @@ class Phases(unittest.TestCase):
         self.assertEqual([step.name for step in tools][:3], ["memcheck 1 of 2", "memcheck 2 of 2", "racecheck 1 of 2"])
         self.assertEqual(tools[1].environment["GTEST_TOTAL_SHARDS"] + tools[1].environment["GTEST_SHARD_INDEX"], "21")
 
+    def test_suites_of_long_cases_are_parted_where_several_steps_run_at_a_time(self):
+        names = [step.name for step in plan.steps_of("rest", SUITES, pathlib.Path("bin"), jobs=2)]
+        self.assertEqual(names[:2], ["hooks.CudaConformanceOfFour 1 of 2", "hooks.CudaConformanceOfFour 2 of 2"])
+        self.assertEqual(names[2], "train.GradientScalerTest.Cuda")
+
     def test_no_phase_s_limits_are_longer_than_it(self):
         self.assertLessEqual(len(plan.TOOLS) * plan.TOOL_SECONDS, plan.PHASE_SECONDS)
         self.assertLess(plan.PHASE_SECONDS, 10 * 60)

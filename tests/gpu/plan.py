@@ -28,6 +28,10 @@ PHASE_OF_SUITE = [
 ]
 PHASES = ["operators", "sanitizers", "hooks", "rest", "benches"]
 
+# Suites of which each case takes seconds, and into how many processes they are parted where several run at a time.
+PARTED = {"ops.CudaAffineCodec": 4, "ops.CudaHostileSegments": 4, "ops.CudaSegmentCodec": 4, "hooks.CudaConformanceOfTwo": 4,
+          "hooks.CudaConformanceOfFour": 4}
+
 # For suites whose kernels run once more with every launch waited for: a failure is then reported where it happened.
 WAITED_FOR = r"^hooks\.(CudaConformanceOfTwo|CudaQuantizedAllReduceHook|CudaPowerSgd)$"
 
@@ -83,6 +87,19 @@ def suite_step(suite, folder):
                 limit_of(suite), {"NARROWCAST_REQUIRE_GPU": "1"})
 
 
+def parted(step, parts):
+    """The step's cases in so many processes, which may run at a time."""
+    if parts == 1:
+        return [step]
+    return [dataclasses.replace(step, name=f"{step.name} {part + 1} of {parts}",
+                                environment={**step.environment, "GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(part)})
+            for part in range(parts)]
+
+
+def suite_steps(suite, folder, jobs):
+    return parted(suite_step(suite, folder), min(jobs, PARTED.get(suite.name, 1)))
+
+
 def waiting_step(suite, folder):
     step = suite_step(suite, folder)
     step.name += ", each launch waited for"
@@ -101,17 +118,6 @@ def tool_step(tool, suites, folder):
     return Step(tool, command, TOOL_SECONDS, environment)
 
 
-def tool_steps(suites, folder, shards):
-    """Each tool's cases in `shards` processes, which may run at a time."""
-    for tool in TOOLS:
-        for shard in range(shards):
-            step = tool_step(tool, suites, folder)
-            if shards > 1:
-                step.name += f" {shard + 1} of {shards}"
-                step.environment.update(GTEST_TOTAL_SHARDS=str(shards), GTEST_SHARD_INDEX=str(shard))
-            yield step
-
-
 def bench_step(name, folder):
     return Step(name, [str(folder / name)], BENCH_SECONDS, has_cases=False, alone=True)
 
@@ -119,10 +125,10 @@ def bench_step(name, folder):
 def steps_of(phase, suites, folder, jobs=1):
     """The steps of a phase, of which `jobs` are to run at a time; `folder` has the programs."""
     if phase == "sanitizers":
-        return list(tool_steps(suites, folder, max(1, jobs // len(TOOLS))))
+        return [step for tool in TOOLS for step in parted(tool_step(tool, suites, folder), max(1, jobs // len(TOOLS)))]
     if phase == "benches":
         return [bench_step(name, folder) for name in BENCHES]
-    steps = [suite_step(suite, folder) for suite in suites if phase_of(suite) == phase]
+    steps = [step for suite in suites if phase_of(suite) == phase for step in suite_steps(suite, folder, jobs)]
     if phase == "rest":
         steps += [waiting_step(suite, folder) for suite in suites if re.search(WAITED_FOR, suite.name)]
     return steps

@@ -96,8 +96,9 @@ TEST_F(NarrowcastTrainCudaTest, GradientsOfTheReferenceTaskPass) {
 }
 
 TEST_F(NarrowcastTrainCudaTest, GradientsOfAGptPass) {
-  const ProgramEnd end = train_on_gpu({"--verify_gradients", "--layers=1", "--heads=2", "--width=32", "--context=64",
-                                       "--batch_size=6", "--bucket_cap_mb=0.05"});
+  const ProgramEnd end = train_on_gpu(Words{"--verify_gradients", "--layers=1", "--heads=2", "--width=32",
+                                            "--context=64", "--batch_size=6", "--bucket_cap_mb=0.05"} +
+                                      text_elsewhere());
   EXPECT_EQ(end.exit_code, 0) << end.output << end.errors;
   EXPECT_EQ(count_of("pass\n", end.output), static_cast<int>(hooks::comm_hook_names().size()));
 }

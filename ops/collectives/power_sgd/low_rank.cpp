@@ -26,7 +26,6 @@ constexpr int64_t kLanes = 8;        // Partial sums of a dot product, added up 
 constexpr int64_t kTile = 1024;      // Elements of a row that stay in the first cache.
 constexpr int64_t kGrain = 1 << 16;  // Elements that are worth a second thread.
 constexpr int kMostPasses = 4;       // Gram-Schmidt goes over a column at most so often.
-constexpr double kKeeps = 0.5;       // So much of a column's norm must stay, or the rest may be rounding alone.
 
 template <class Body>
 void dispatch(const at::Tensor& tensor, const Body& body) {
@@ -95,7 +94,7 @@ class Columns {
         subtract(column, other);
       }
       norm = norm_of(column);
-      if (norm > kKeeps * before) break;
+      if (norm > kKeepsOfNorm * before) break;
       before = pass + 1 < kMostPasses ? norm : 0;
       norm = before;
     }

@@ -37,6 +37,9 @@ enum class LowRankBits {
 // The least rank from which on kOfPyTorch makes columns orthonormal by a QR decomposition.
 constexpr int64_t kQrRank = 3;
 
+// So much of a column's norm must stay when what it has of others is subtracted, or the rest may be rounding alone.
+constexpr double kKeepsOfNorm = 0.5;
+
 // Random numbers of mean 0 and variance 1, one tensor after the other.
 //   kOfAnyMachine: nearly normal, by integers alone: the sum of twelve uniform numbers of 16 bits from
 //                  std::mt19937_64, less its mean, by 2^16. Float32 and float64 tensors get the same ones.
@@ -97,8 +100,9 @@ void replace_by_mean(const LowRankMatrix& of);
 
 // Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. A column's norm is increased by
 // `epsilon` before it divides. A column of norm 0 becomes that of `spare`, of the same sizes, made orthogonal to those
-// before it or, without a spare, 0.
-//   kOfAnyMachine: Gram-Schmidt in float64, twice over each column. The same bits on devices of one kind.
+// before it or, without a spare, 0; so does, but for kOfPyTorch with r <= 2, one that lies in the span of those before
+// it.
+//   kOfAnyMachine: Gram-Schmidt in float64, three times over each column. The same bits on devices of one kind.
 //   kOfPyTorch:    as orthogonalize for r <= 2, else as kOfAnyMachine: a QR decomposition would wait.
 void orthogonalize_on_stream(const at::Tensor& matrices, double epsilon, LowRankBits bits,
                              const at::Tensor& spare = {});

@@ -6,10 +6,15 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/where.h>
 
+#include <utility>
+
 namespace narrowcast::collectives {
 namespace {
 
-constexpr int kPasses = 2;  // Gram-Schmidt goes over a column twice: what a second pass leaves is orthogonal.
+// Gram-Schmidt goes over a column so often. What the first pass leaves of a column that lies in the span of those
+// before it is rounding, of which the second takes what lies there in turn; and if that was nearly all, there is
+// nothing else.
+constexpr int kPasses = 3;
 
 // The norm of each column: [k, 1, 1] of [k, n, 1].
 at::Tensor norm_of(const at::Tensor& column) {
@@ -19,6 +24,18 @@ at::Tensor norm_of(const at::Tensor& column) {
 // What each column has of orthonormal ones [k, n, i].
 at::Tensor part_within(const at::Tensor& columns, const at::Tensor& column) {
   return at::bmm(columns, at::bmm(columns.transpose(1, 2), column));
+}
+
+// Subtracts, several times, what the column has of orthonormal ones before it. Returns its norm then, as norm_of, but 0
+// where the last pass took most of it.
+at::Tensor make_orthogonal(const at::Tensor& before, const at::Tensor& column) {
+  at::Tensor norm;
+  at::Tensor last_norm;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    column.sub_(part_within(before, column));
+    last_norm = std::exchange(norm, norm_of(column));
+  }
+  return norm.masked_fill(norm <= kKeepsOfNorm * last_norm, 0);
 }
 
 // Subtracts once, from all columns behind that one, as PyTorch's hook does.
@@ -32,14 +49,11 @@ void subtract_from_rest(const at::Tensor& columns, int64_t i) {
 }
 
 void orthogonalize_columns(const at::Tensor& columns, double epsilon, LowRankBits bits, const at::Tensor& spare) {
-  const int passes = bits == LowRankBits::kOfPyTorch ? 0 : kPasses;
   for (int64_t i = 0; i < columns.size(2); ++i) {
     const at::Tensor column = columns.narrow(2, i, 1);
     const at::Tensor before = columns.narrow(2, 0, i);
-    for (int pass = 0; pass < passes && i > 0; ++pass) {
-      column.sub_(part_within(before, column));
-    }
-    at::Tensor norm = norm_of(column);
+    const bool is_orthogonal = i == 0 || bits == LowRankBits::kOfPyTorch;
+    at::Tensor norm = is_orthogonal ? norm_of(column) : make_orthogonal(before, column);
     if (spare.defined()) {
       at::Tensor other = spare.narrow(2, i, 1).to(columns.scalar_type());
       if (i > 0) {

@@ -44,6 +44,7 @@ ABSL_FLAG(std::string, results, "", "a file that keeps the loss of each training
 ABSL_FLAG(std::string, part, "",
           "K/N: does only the K-th of N parts of the trainings, beside processes that do the others");
 ABSL_FLAG(std::string, device, "cpu", "where the trainings compute: cpu or cuda");
+ABSL_FLAG(bool, tf32, false, "on a GPU, the trainings' matrix products in TensorFloat-32");
 
 namespace narrowcast::bench {
 namespace {
@@ -261,6 +262,8 @@ bool print_errors() {
 }
 
 int run() {
+  TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_tf32) || !simulation().device.is_cpu(), "--tf32 is for --device=cuda");
+  at::globalContext().setAllowTF32CuBLAS(absl::GetFlag(FLAGS_tf32));
   at::set_num_threads(1);  // The figures are the same for any number; small tensors are slower with more.
   const std::vector<SimulatedHook> hooks = chosen_hooks();  // A wrong name is an error at once.
   const SimulationOptions options = simulation();           // And so are others.
@@ -284,7 +287,7 @@ program::Description description() {
   description.usage = "narrowcast_numerics_bench [flags]";
   description.groups = {
       {"Workload", {"model", "model_options", "data", "ranks", "steps", "batch_size", "learning_rate", "aligned"}},
-      {"Measurement", {"errors", "every", "seeds", "hooks", "results", "part", "device"}}};
+      {"Measurement", {"errors", "every", "seeds", "hooks", "results", "part", "device", "tf32"}}};
   description.examples = {
       {"with five paired trainings of each hook and format", "narrowcast_numerics_bench --seeds=5"},
       {"all losses on digits, in as many runs as it takes",

@@ -15,8 +15,9 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 TEST(CudaHookLink, IsMeasuredWhereItIsNotGiven) {
   testing::run_nccl_ranks(3, [](int64_t, const Group& group) {
     const NodeLayout layout = NodeLayout::flat(3);
-    EXPECT_EQ(find_hook_link({group, {.link_gbit = 7, .link_us = 30}}, layout).between_nodes,
-              (collectives::LinkCost{30e-6, 8e-9 / 7}));
+    const auto given = find_hook_link({group, {.link_gbit = 7, .link_us = 30}}, layout).between_nodes;
+    EXPECT_DOUBLE_EQ(given->seconds_per_hop, 30e-6);
+    EXPECT_DOUBLE_EQ(given->seconds_per_byte, 8e-9 / 7);
     EXPECT_EQ(collectives::measuring_bytes_sent(group), 0) << "nothing was left to measure";
     const auto measured = find_hook_link({group}, layout).between_nodes;
     EXPECT_GT(collectives::measuring_bytes_sent(group), 0);

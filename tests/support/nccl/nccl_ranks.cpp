@@ -41,8 +41,8 @@ void add_nccl_backend(const Group& group, const RanksOptions& options) {
   auto backend =
       c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", group->getStore()),
                                                   group->getRank(), group->getSize(), nccl_options);
-  backend->setBoundDeviceId(c10::Device(c10::DeviceType::CUDA, gpu));
-  group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, std::move(backend));
+  group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL, backend);
+  backend->setBoundDeviceId(c10::Device(c10::DeviceType::CUDA, gpu));  // setBackend replaces it by the group's, none.
 }
 
 std::vector<int> spawn(int64_t world_size, const RankBody& body, const RanksOptions& options,

@@ -250,6 +250,23 @@ TEST(OrthogonalizeOnStream, MakesColumnsOrthonormalInTheSameSpan) {
   }
 }
 
+// Rounding is all that is left of a column in the span of others: made as long as 1, it would not be orthogonal to
+// them.
+TEST(OrthogonalizeOnStream, KeepsNoMoreColumnsThanThereAreDirections) {
+  constexpr int64_t kSide = 29;
+  constexpr int64_t kDirections = 20;
+  at::manual_seed(3);
+  const at::Tensor matrix = at::randn({1, kSide, kSide});
+  matrix.narrow(1, kDirections, kSide - kDirections).zero_();
+  for (const LowRankBits bits : {LowRankBits::kOfAnyMachine, LowRankBits::kOfPyTorch}) {
+    const at::Tensor columns = at::bmm(matrix, at::randn({1, kSide, kSide}));
+    orthogonalize_on_stream(columns, 0, bits);
+    const at::Tensor projected = at::bmm(columns, at::bmm(columns.transpose(1, 2), matrix));
+    EXPECT_LE((projected - matrix).abs().max().item<double>(), 1e-5);
+    EXPECT_EQ(columns.narrow(2, kDirections, kSide - kDirections).abs().max().item<double>(), 0);
+  }
+}
+
 TEST(OrthogonalizeOnStream, ReplacesColumnsOfZeros) {
   at::manual_seed(2);
   const at::Tensor spare = at::randn({1, 20, 3});
