@@ -61,11 +61,14 @@ __global__ void __launch_bounds__(kBlockThreads) for_each_part_kernel(RowParts p
 }
 
 // Calls operation(RowPart, Lane) on the device for every part, of which there are some, by every lane of the part's
-// team. Operation::kPart elements are what suits a block.
+// team. Operation::kPart elements are what suits a block. Shorter parts are a warp's where those are enough: a lane has
+// several packs then, for all of which it looks up the row's numbers once.
 template <class Operation>
 void launch_for_each_part(const Operation& operation, const RowParts& parts, Stream stream, const char* name) {
+  constexpr int64_t kManyParts = 1 << 14;  // Warps that keep any GPU busy.
+  const bool is_short = parts.row_size <= Operation::kPart / (parts.count() < kManyParts ? 4 : 1);
   checked_launch(name, [&] {
-    if (parts.row_size <= Operation::kPart / 4) {
+    if (is_short) {
       for_each_part_kernel<WarpTeam><<<grid_for<WarpTeam>(parts.count()), kBlockThreads, 0, stream>>>(parts, operation);
     } else {
       for_each_part_kernel<BlockTeam>

@@ -34,12 +34,20 @@ struct RowParts {
 
   // Part 0 <= index < count(), row by row.
   NARROWCAST_HOST_DEVICE RowPart at(int64_t index) const {
-    const int64_t row = index / per_row;
+    const int64_t row = row_of(index);
     const int64_t begin = (index - row * per_row) * part_size;
     const int64_t first = row * row_size + begin;
     const int64_t of_row = row_size - begin;
     const int64_t left = of_row < numel - first ? of_row : numel - first;
     return {row, first, static_cast<int>(left < 0 ? 0 : left < part_size ? left : part_size)};
+  }
+
+ private:
+  // A division of 64 bits takes a GPU a hundred instructions, as many as a lane may have for its elements.
+  NARROWCAST_HOST_DEVICE int64_t row_of(int64_t index) const {
+    if (per_row == 1) return index;
+    if ((index | per_row) >> 32 == 0) return static_cast<uint32_t>(index) / static_cast<uint32_t>(per_row);
+    return index / per_row;
   }
 };
 
@@ -83,17 +91,19 @@ NARROWCAST_HOST_DEVICE inline void visit_part(const T* x, int n, Lane lane, cons
     NARROWCAST_UNROLL
     for (int i = 0; i < kCount; ++i) visit(head + pack * kCount + i, loaded.values[i]);
   };
-  int pack = lane.rank;
-  for (; pack + (kLoads - 1) * lane.team < packs; pack += kLoads * lane.team) {
+  for (int first = lane.rank; first < packs; first += kLoads * lane.team) {
     Pack<T, kCount> loaded[kLoads];
     NARROWCAST_UNROLL
     for (int b = 0; b < kLoads; ++b) {
-      loaded[b] = load_pack<kCount, true>(x + head + (pack + b * lane.team) * kCount);
+      const int pack = first + b * lane.team;
+      if (pack < packs) loaded[b] = load_pack<kCount, true>(x + head + pack * kCount);
     }
     NARROWCAST_UNROLL
-    for (int b = 0; b < kLoads; ++b) visit_pack(pack + b * lane.team, loaded[b]);
+    for (int b = 0; b < kLoads; ++b) {
+      const int pack = first + b * lane.team;
+      if (pack < packs) visit_pack(pack, loaded[b]);
+    }
   }
-  for (; pack < packs; pack += lane.team) visit_pack(pack, load_pack<kCount, true>(x + head + pack * kCount));
 }
 
 // What this lane finds in its share of x[0..n). Partial is what some elements give: default-constructed for none,

@@ -135,6 +135,8 @@ def run_all(steps, results, limit, jobs=1):
     deadline = time.monotonic() + limit
 
     def run(step):
+        if not step.alone:  # Threads of several programs that spin for each other take many times as long.
+            step.environment.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // jobs)))
         print(f"== {step.name}\n", end="", flush=True)
         outcome = run_step(step, results, deadline)
         print(f"{line_of(outcome)}\n", end="", flush=True)

@@ -168,28 +168,31 @@ struct Step {
 
 // The words of a tile, to a buffer.
 template <FloatType kType>
-__device__ __forceinline__ void encode_tile(const VariableEncoding& encoding, const VariableTile& tile, Step step,
-                                            uint32_t* words) {
+__device__ __forceinline__ void encode_tile(const VariableEncoding& encoding, int64_t index, const VariableTile& tile,
+                                            Step step, uint32_t* words) {
   constexpr int kAtOnce = 8;
-  const codec::wire::Rounding rounding = encoding.arguments.rounding.at(tile.first);
-  const TileSource<kType> source(encoding.arguments, tile.first / kShardGrain, tile.lane);
+  const codec::wire::Rounding rounding = encoding.arguments.rounding.at(index * kShardGrain);
+  const TileSource<kType> source(encoding.arguments, index, tile.lane);
+  const BitSquare square(tile.lane);
+  const auto encoded = [&](int block, float value) {
+    const float y = step.inverse > 0 ? value * step.inverse : 0.0F;  // Where the step is NaN there is no code.
+    const int32_t code = rounding.stochastic
+                             ? codec::wire::variable_code(y, random_word_of(rounding, block * kWarpSize + tile.lane))
+                             : codec::wire::variable_code(y);
+    source.keep_lacking(block, value, step.value * static_cast<float>(code));
+    return code;
+  };
   for (int first = 0; first < kTileBlocks; first += kAtOnce) {
     float values[kAtOnce];
     NARROWCAST_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
       values[k] = source.at(first + k);
     }
-    for_blocks<kAtOnce>(tile, first, [&](int k, uint32_t width, uint32_t word) {
-      int32_t code = 0;
-      if (width > 0) {
-        const float y = values[k] * step.inverse;
-        const int i = (first + k) * kWarpSize + tile.lane;
-        code = rounding.stochastic ? codec::wire::variable_code(y, random_word_of(rounding, i))
-                                   : codec::wire::variable_code(y);
-        put_planes(code, width, tile.lane, words + word);
-      }
-      source.keep_lacking(first + k, values[k], step.value * static_cast<float>(code));
-    });
+    NARROWCAST_UNROLL
+    for (int k = 0; k < kAtOnce; k += 2) {
+      const int32_t even = encoded(first + k, values[k]);
+      put_codes(BlockPair(tile, first + k), square, even, encoded(first + k + 1, values[k + 1]), words);
+    }
   }
 }
 
@@ -211,13 +214,14 @@ __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_
   uint8_t* const codes = message + encoding.layout.first_word;
   const int64_t written = encoding.offsets.of_chunk[encoding.chunks.count] * codec::wire::kWordBytes;
   clear(codes + written, encoding.layout.bytes - encoding.layout.first_word - written);
-  const VariableTile tile(message, encoding.arguments.n, encoding.layout.blocks, encoding.chunks, encoding.offsets);
-  if (tile.n == 0) {
+  const int64_t index = int64_t{blockIdx.x} * kTileWarps + threadIdx.x / kWarpSize;
+  if (index >= encoding.chunks.tiles) {
     return;
   }
+  const VariableTile tile(TileHeader(message, index, encoding.layout.blocks, encoding.chunks, encoding.offsets));
   WordBuffer& buffer = buffers[threadIdx.x / kWarpSize];
   visit_float_type(encoding.arguments.type, [&](auto type) {
-    encode_tile<decltype(type)::value>(encoding, tile, step, reinterpret_cast<uint32_t*>(buffer.bytes()));
+    encode_tile<decltype(type)::value>(encoding, index, tile, step, reinterpret_cast<uint32_t*>(buffer.bytes()));
   });
   __syncwarp();
   send_words(buffer.bytes(), tile.words() * static_cast<int>(codec::wire::kWordBytes), tile.lane,
@@ -231,25 +235,28 @@ struct TileSums {
 
 // sums += the elements of a tile, of whose words the message has the first `readable`, at words[phase]. A block that
 // ends behind them is NaN, and so are all behind it: where the message ends before the tile, `readable` is -1.
-__device__ __forceinline__ void add_tile(const VariableTile& tile, const uint8_t* words, int phase, int readable,
-                                         float step, TileSums& sums) {
-  for_blocks<kTileBlocks>(tile, 0, [&](int k, uint32_t width, uint32_t word) {
-    const bool is_whole = static_cast<int>(word + width) <= readable;
-    const bool has_word = is_whole && static_cast<uint32_t>(tile.lane) < width;
-    const int offset = phase + static_cast<int>(word + tile.lane) * static_cast<int>(codec::wire::kWordBytes);
-    const uint32_t own = has_word ? UnalignedWords<1>(words, offset).at[0] : 0U;
-    const int32_t code = code_of_planes(own, width, tile.lane);
-    sums.at[k] += is_whole ? step * static_cast<float>(code) : codec::float_of_bits(codec::kQuietNanBits);
-  });
+__device__ __forceinline__ void add_tile(const VariableTile& tile, const BitSquare& square, const uint8_t* words,
+                                         int phase, int readable, float step, TileSums& sums) {
+  NARROWCAST_UNROLL
+  for (int k = 0; k < kTileBlocks; k += 2) {
+    const BlockPair pair(tile, k);
+    const bool is_whole = static_cast<int>(pair.word + pair.width) <= readable;
+    const uint32_t whole = __ballot_sync(kAllLanes, static_cast<int>(is_whole));
+    const CodePair codes = take_codes(pair, square, words, phase, is_whole);
+    const auto value_of = [&](int32_t code, uint32_t lane_of_block) {
+      return (whole & lane_of_block) != 0 ? step * static_cast<float>(code)
+                                          : codec::float_of_bits(codec::kQuietNanBits);
+    };
+    sums.at[k] += value_of(codes.first, 1U);
+    sums.at[k + 1] += value_of(codes.second, 1U << BlockPair::kPlanes);
+  }
 }
 
-// sums += what a rank's message says of the calling warp's tile.
-__device__ __forceinline__ void add_message(const VariableAveraging& averaging, int64_t rank, WordBuffer& buffer,
+// sums += what a rank's message says of a tile.
+__device__ __forceinline__ void add_message(const codec::wire::VariableLayout& layout, const uint8_t* message,
+                                            const TileHeader& header, const BitSquare& square, WordBuffer& buffer,
                                             TileSums& sums) {
-  const codec::wire::VariableLayout& layout = averaging.layout;
-  const uint8_t* const message = averaging.arguments.parts.message(rank);
-  const VariableTile tile(message, averaging.arguments.parts.n, layout.blocks, averaging.chunks,
-                          averaging.offsets.of(rank));
+  const VariableTile tile(header);
   const int words = tile.words();
   const int64_t left = layout.words - tile.first_word;
   const auto readable = static_cast<int>(left < 0 ? -1 : left < words ? left : words);
@@ -260,7 +267,7 @@ __device__ __forceinline__ void add_message(const VariableAveraging& averaging, 
                                                buffer.bytes());
   incoming.wait();
   __syncwarp();
-  add_tile(tile, buffer.bytes(), incoming.lie.phase, readable, codec::wire::scale_value(step_of(message)), sums);
+  add_tile(tile, square, buffer.bytes(), incoming.lie.phase, readable, codec::wire::scale_value(header.step), sums);
 }
 
 // sums += the calling rank's own part and its residual, which becomes 0. `n` elements of the tile exist.
@@ -294,18 +301,26 @@ __device__ __forceinline__ void store_means(const VariableAverageArguments& argu
   using Element = ArrayElement<kType>;
   auto* const mean = static_cast<typename Element::Storage*>(arguments.mean) + arguments.mean_places.element(tile);
   const auto ranks = static_cast<float>(arguments.parts.ranks);
-  NARROWCAST_UNROLL
-  for (int k = 0; k < kTileBlocks; ++k) {
-    const int i = k * kWarpSize + static_cast<int>(threadIdx.x % kWarpSize);
-    if (i < n) {
-      mean[i] = Element::store(sums.at[k] / ranks);
+  const auto store = [&](const auto& mean_of) {
+    NARROWCAST_UNROLL
+    for (int k = 0; k < kTileBlocks; ++k) {
+      const int i = k * kWarpSize + static_cast<int>(threadIdx.x % kWarpSize);
+      if (i < n) {
+        mean[i] = Element::store(mean_of(sums.at[k]));
+      }
     }
+  };
+  // A division takes ten times the instructions, and where the reciprocal is a number gives the same.
+  if ((arguments.parts.ranks & (arguments.parts.ranks - 1)) == 0) {
+    store([reciprocal = 1 / ranks](float sum) { return sum * reciprocal; });
+  } else {
+    store([ranks](float sum) { return sum / ranks; });
   }
 }
 
 // The mean of what all ranks sent, in messages whose words' offsets are known. A warp per tile.
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 6)
     variable_average_kernel(const __grid_constant__ VariableAveraging averaging) {
   __shared__ WordBuffer buffers[kTileWarps];
   const VariableAverageArguments& arguments = averaging.arguments;
@@ -320,12 +335,23 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = 0; k < kTileBlocks; ++k) {
     sums.at[k] = -0.0F;  // The number that changes no other, not even -0, when it is added.
   }
+  const BitSquare square(static_cast<int>(threadIdx.x % kWarpSize));
+  const auto header_of = [&](int64_t rank) {
+    const bool is_message = rank < arguments.parts.ranks && rank != arguments.parts.own_rank;
+    return is_message ? TileHeader(arguments.parts.message(rank), tile, averaging.layout.blocks, averaging.chunks,
+                                   averaging.offsets.of(rank))
+                      : TileHeader();
+  };
+  TileHeader next = header_of(0);
   for (int64_t rank = 0; rank < arguments.parts.ranks; ++rank) {
+    const TileHeader header = next;
+    next = header_of(rank + 1);  // It is on its way while this one's words are.
     if (rank == arguments.parts.own_rank) {
       visit_float_type(arguments.parts.type,
                        [&](auto type) { add_own<decltype(type)::value>(arguments, tile, n, sums); });
     } else {
-      add_message(averaging, rank, buffers[threadIdx.x / kWarpSize], sums);
+      add_message(averaging.layout, arguments.parts.message(rank), header, square, buffers[threadIdx.x / kWarpSize],
+                  sums);
     }
   }
   visit_float_type(arguments.type, [&](auto type) { store_means<decltype(type)::value>(arguments, tile, n, sums); });

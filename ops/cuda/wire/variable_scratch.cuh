@@ -10,7 +10,7 @@
 
 namespace narrowcast::cuda {
 
-inline constexpr int64_t kLeastChunk = 64;  // Tiles, so that short messages are one block's.
+inline constexpr int64_t kLeastChunk = 16;  // Tiles, so that short messages are one block's.
 inline constexpr int64_t kMostChunks = 512;
 inline constexpr int64_t kTileBlocks = kShardGrain / codec::wire::kVariableBlock;
 

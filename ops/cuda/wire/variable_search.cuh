@@ -16,7 +16,7 @@
 namespace narrowcast::cuda {
 
 // What launches over chunks have per block of threads.
-inline constexpr int kChunkWarps = 4;
+inline constexpr int kChunkWarps = 8;
 inline constexpr int kChunkThreads = kChunkWarps * kWarpSize;
 
 static_assert(kTriedSteps < kWarpSize, "a lane judges a step");
@@ -115,19 +115,16 @@ struct TileSource {
 // Writes the largest magnitudes of a tile's blocks; 0 behind the last one.
 template <FloatType kType>
 __device__ __forceinline__ void measure_tile(const TileSource<kType>& source, uint32_t* of_block) {
-  constexpr int kAtOnce = 8;
+  uint32_t bits[kTileBlocks];  // All are under way at a time.
+  NARROWCAST_UNROLL
+  for (int k = 0; k < kTileBlocks; ++k) {
+    bits[k] = codec::magnitude_bits(source.at(k));
+  }
   uint32_t own = 0;
-  for (int first = 0; first < kTileBlocks; first += kAtOnce) {
-    uint32_t bits[kAtOnce];
-    NARROWCAST_UNROLL
-    for (int k = 0; k < kAtOnce; ++k) {
-      bits[k] = codec::magnitude_bits(source.at(first + k));
-    }
-    NARROWCAST_UNROLL
-    for (int k = 0; k < kAtOnce; ++k) {
-      const uint32_t largest = __reduce_max_sync(kAllLanes, bits[k]);
-      own = source.lane == first + k ? largest : own;
-    }
+  NARROWCAST_UNROLL
+  for (int k = 0; k < kTileBlocks; ++k) {
+    const uint32_t largest = __reduce_max_sync(kAllLanes, bits[k]);
+    own = source.lane == k ? largest : own;
   }
   of_block[source.lane] = own;
 }

@@ -47,27 +47,34 @@ __device__ __forceinline__ uint16_t step_of(const uint8_t* message) {
   return static_cast<uint16_t>(message[0] | message[1] << 8);
 }
 
-// The tile that the calling warp works on.
+// What a message says of a tile, as it is read: a lane has the width of a block. Asked for before it is needed.
+struct TileHeader {
+  uint32_t width = 0;
+  int64_t words_before_chunk = 0;
+  int64_t words_before_tile = 0;  // Counted from the chunk's first.
+  uint16_t step = 0;
+
+  TileHeader() = default;
+  __device__ __forceinline__ TileHeader(const uint8_t* message, int64_t tile, int64_t blocks,
+                                        const VariableChunks& chunks, const WordOffsets& offsets)
+      : width(width_at(message, tile * kTileBlocks + threadIdx.x % kWarpSize, blocks)),
+        words_before_chunk(offsets.of_chunk[tile / chunks.each]),
+        words_before_tile(offsets.of_tile[tile]),
+        step(step_of(message)) {}
+};
+
+// Where the words of a tile's blocks are.
 struct VariableTile {
   int lane;
-  int64_t first;           // Element.
-  int n = 0;               // Elements, at most kShardGrain; 0 for warps behind the array.
-  uint32_t width = 0;      // Of the block that is the lane's.
-  uint32_t word = 0;       // Where that begins, counted from the tile's first,
-  int64_t first_word = 0;  // which is this one of the message.
+  uint32_t width;      // Of the block that is the lane's.
+  uint32_t word;       // Where that begins, counted from the tile's first,
+  int64_t first_word;  // which is this one of the message.
 
-  __device__ __forceinline__ VariableTile(const uint8_t* message, int64_t numel, int64_t blocks,
-                                          const VariableChunks& chunks, const WordOffsets& offsets)
-      : lane(static_cast<int>(threadIdx.x % kWarpSize)) {
-    const int64_t tile = int64_t{blockIdx.x} * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize;
-    first = tile * kShardGrain;
-    if (tile < chunks.tiles) {
-      n = static_cast<int>(numel - first < kShardGrain ? numel - first : kShardGrain);
-      width = width_at(message, tile * kTileBlocks + lane, blocks);
-      word = sum_before(width, lane);
-      first_word = offsets.of_chunk[tile / chunks.each] + offsets.of_tile[tile];
-    }
-  }
+  __device__ __forceinline__ explicit VariableTile(const TileHeader& header)
+      : lane(static_cast<int>(threadIdx.x % kWarpSize)),
+        width(header.width),
+        word(sum_before(header.width, lane)),
+        first_word(header.words_before_chunk + header.words_before_tile) {}
 
   // Of all its blocks.
   __device__ __forceinline__ int words() const {
@@ -75,14 +82,59 @@ struct VariableTile {
   }
 };
 
-// Calls body(k, width, word) for kCount of a tile's blocks, number `first` + k each.
-template <int kCount, class Body>
-__device__ __forceinline__ void for_blocks(const VariableTile& tile, int first, const Body& body) {
-  NARROWCAST_UNROLL
-  for (int k = 0; k < kCount; ++k) {
-    body(k, __shfl_sync(kAllLanes, tile.width, first + k), __shfl_sync(kAllLanes, tile.word, first + k));
+// A square of bits, of which each lane has a row.
+class BitSquare {
+ public:
+  __device__ __forceinline__ explicit BitSquare(int lane) {
+    constexpr uint32_t kOfLowerRows[kExchanges] = {0x0000FFFFU, 0x00FF00FFU, 0x0F0F0F0FU, 0x33333333U, 0x55555555U};
+    NARROWCAST_UNROLL
+    for (int i = 0; i < kExchanges; ++i) {
+      const bool is_upper_row = (lane & distance(i)) != 0;
+      kept_[i] = is_upper_row ? ~kOfLowerRows[i] : kOfLowerRows[i];
+      turn_[i] = static_cast<uint32_t>(is_upper_row ? distance(i) : kWarpSize - distance(i));
+    }
   }
-}
+
+  // Bit i of what lane j gets is bit j of what lane i gives: halves, quarters and so on are exchanged crosswise
+  // (H. Warren, "Hacker's Delight", 7-3). All of a warp call it.
+  __device__ __forceinline__ uint32_t transposed(uint32_t row) const {
+    NARROWCAST_UNROLL
+    for (int i = 0; i < kExchanges; ++i) {
+      const uint32_t other = __shfl_xor_sync(kAllLanes, row, distance(i));
+      row = (row & kept_[i]) | (__funnelshift_r(other, other, turn_[i]) & ~kept_[i]);
+    }
+    return row;
+  }
+
+ private:
+  static constexpr int kExchanges = 5;
+  static_assert(1 << kExchanges == kWarpSize);
+
+  __device__ static constexpr int distance(int exchange) { return kWarpSize / 2 >> exchange; }
+
+  uint32_t kept_[kExchanges];
+  uint32_t turn_[kExchanges];
+};
+
+// Two blocks next to each other, whose codes of 16 bits fill such a square. Half of the lanes have the first one's
+// planes, the others the second one's.
+struct BlockPair {
+  uint32_t width;  // Of the lane's block,
+  uint32_t word;   // and where it begins.
+  uint32_t plane;  // The lane's, the 1's first.
+
+  __device__ __forceinline__ BlockPair(const VariableTile& tile, int first) : plane(tile.lane % kPlanes) {
+    const int block = first + tile.lane / kPlanes;
+    width = __shfl_sync(kAllLanes, tile.width, block);
+    word = __shfl_sync(kAllLanes, tile.word, block);
+  }
+
+  // Which of the tile's words has that plane of a block; a block's first word is its highest plane, the sign's.
+  __device__ __forceinline__ uint32_t word_of(uint32_t of_plane) const { return word + width - 1 - of_plane; }
+
+  static constexpr int kPlanes = kWarpSize / 2;
+};
+static_assert(codec::wire::kMostWidth == BlockPair::kPlanes, "two blocks fill a square");
 
 // The random word of an element. A select instead of an index, which would put the words into local memory.
 __device__ __forceinline__ uint32_t random_word_of(const codec::wire::Rounding& rounding, int64_t i) {
@@ -93,27 +145,33 @@ __device__ __forceinline__ uint32_t random_word_of(const codec::wire::Rounding& 
   return position % 2 == 0 ? of_even : of_odd;
 }
 
-// Writes the words of a block of `width` > 0, of which the lane has a code, to words[0..width).
-__device__ __forceinline__ void put_planes(int32_t code, uint32_t width, int lane, uint32_t* words) {
-  uint32_t own = 0;
-  for (uint32_t plane = 0; plane < width; ++plane) {
-    const uint32_t word =
-        __ballot_sync(kAllLanes, static_cast<int>(static_cast<uint32_t>(code) >> (width - 1 - plane) & 1U));
-    own = static_cast<uint32_t>(lane) == plane ? word : own;
-  }
-  if (static_cast<uint32_t>(lane) < width) {
-    words[lane] = own;
+// Writes the words of two blocks, of each of which the lane has a code.
+__device__ __forceinline__ void put_codes(const BlockPair& pair, const BitSquare& square, int32_t first, int32_t second,
+                                          uint32_t* words) {
+  const uint32_t row =
+      square.transposed((static_cast<uint32_t>(first) & 0xFFFFU) | static_cast<uint32_t>(second) << 16);
+  if (pair.plane < pair.width) {
+    words[pair.word_of(pair.plane)] = row;
   }
 }
 
-// The lane's code of such a block, where lane i has word i.
-__device__ __forceinline__ int32_t code_of_planes(uint32_t own, uint32_t width, int lane) {
-  uint32_t code = 0;
-  for (uint32_t plane = 0; plane < width; ++plane) {
-    const uint32_t bit = __shfl_sync(kAllLanes, own, static_cast<int>(plane)) >> lane & 1U;
-    code = code << 1 | (plane == 0 ? 0U - bit : bit);  // The first plane is the sign's.
+// The lane's codes of two blocks.
+struct CodePair {
+  int32_t first;
+  int32_t second;
+};
+
+// Reads them from words[phase], those of blocks that the lane's half of the warp `may_read`. The others' are any.
+__device__ __forceinline__ CodePair take_codes(const BlockPair& pair, const BitSquare& square, const uint8_t* words,
+                                               int phase, bool may_read) {
+  uint32_t plane = 0;  // A block without words has codes of 0.
+  if (may_read && pair.width > 0) {
+    // Above the sign's plane there are more of it.
+    const uint32_t word = pair.word_of(pair.plane < pair.width ? pair.plane : pair.width - 1);
+    plane = UnalignedWords<1>(words, phase + static_cast<int>(word * codec::wire::kWordBytes)).at[0];
   }
-  return static_cast<int32_t>(code);
+  const uint32_t codes = square.transposed(plane);
+  return {static_cast<int16_t>(codes & 0xFFFFU), static_cast<int16_t>(codes >> 16)};
 }
 
 // Copies `size` bytes, whole words, from the beginning of a buffer to wherever they go.

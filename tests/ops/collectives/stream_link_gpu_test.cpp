@@ -21,11 +21,12 @@ void expect_same_on_all_ranks(const Group& group, const LinkCost& cost) {
   EXPECT_EQ(least_and_most[2], -least_and_most[3]);
 }
 
-// No link takes a millisecond for 16 bytes, nor is one as fast as a GPU's memory. Ranks that share a GPU go by sockets.
+// No link is as fast as a GPU's memory. Ranks that share a GPU go by sockets, and take turns of milliseconds on it with
+// each other and with whatever else runs there.
 void expect_plausible(const LinkCost& cost) {
   EXPECT_GT(cost.seconds_per_hop, 1e-7);
-  EXPECT_LT(cost.seconds_per_hop, 1e-2);
-  EXPECT_GT(cost.gbit(), 0.1);
+  EXPECT_LT(cost.seconds_per_hop, 1);
+  EXPECT_GT(cost.gbit(), 1e-3);
   EXPECT_LT(cost.gbit(), 1e5);
 }
 

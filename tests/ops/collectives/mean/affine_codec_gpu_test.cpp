@@ -40,26 +40,34 @@ class CudaAffineCodec : public ::testing::TestWithParam<at::ScalarType> {
   void SetUp() override { NARROWCAST_SKIP_WITHOUT(c10::DeviceType::CUDA); }
 };
 
+// The mean of messages that the codec has written, and reads.
+at::Tensor mean_by_codec(const std::vector<at::Tensor>& arrays, std::optional<int64_t> channel_size) {
+  const auto codec = affine_codec(channel_size)(at::kCUDA);
+  const Segment whole{0, arrays[0].numel()};
+  const int64_t slot = slot_bytes(codec->message_bytes(whole));
+  const auto ranks = static_cast<int64_t>(arrays.size());
+  const at::Tensor memory = at::empty({ranks * slot}, at::device(at::kCUDA).dtype(at::kByte));
+  std::vector<at::Tensor> messages;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    messages.push_back(memory.narrow(0, rank * slot, codec->message_bytes(whole)));
+    codec->encode({arrays[static_cast<size_t>(rank)], {}, {}}, whole, messages.back());
+  }
+  at::Tensor mean = at::empty_like(arrays[0]);
+  codec->average({mean, {}, {}}, whole, messages);
+  return mean;
+}
+
 TEST_P(CudaAffineCodec, HasTheBitsOfTheOperators) {
-  for (const std::optional<int64_t> channel_size : {std::optional<int64_t>(), {1}, {512}, {1'025}, {9'000}}) {
-    for (const int64_t numel : {1, 7, 127, 128, 129, 511, 513, 70'001, 1'000'003}) {
-      for (const int64_t ranks : {1, 2, 3, 5, 8}) {
+  for (const int64_t numel : {1, 7, 127, 128, 129, 511, 513, 70'001, 1'000'003}) {
+    std::vector<at::Tensor> inputs;
+    for (const auto& [name, of_cpu] : test::inputs(GetParam(), numel)) inputs.push_back(of_cpu.cuda());
+    for (const std::optional<int64_t> channel_size : {std::optional<int64_t>(), {1}, {512}, {1'025}, {9'000}}) {
+      for (const size_t ranks : {1, 2, 3, 5, 8}) {
         SCOPED_TRACE(::testing::Message() << channel_size.value_or(0) << " of " << numel << ", " << ranks << " ranks");
-        const auto codec = affine_codec(channel_size)(at::kCUDA);
-        const Segment whole{0, numel};
-        const int64_t slot = slot_bytes(codec->message_bytes(whole));
-        const at::Tensor memory = at::empty({ranks * slot}, at::device(at::kCUDA).dtype(at::kByte));
         std::vector<at::Tensor> arrays;
-        std::vector<at::Tensor> messages;
-        for (int64_t rank = 0; rank < ranks; ++rank) {
-          const auto inputs = test::inputs(GetParam(), numel);
-          arrays.push_back(inputs[static_cast<size_t>(rank) % inputs.size()].second.cuda());
-          messages.push_back(memory.narrow(0, rank * slot, codec->message_bytes(whole)));
-          codec->encode({arrays.back(), {}, {}}, whole, messages.back());
-        }
-        const at::Tensor mean = at::empty_like(arrays[0]);
-        codec->average({mean, {}, {}}, whole, messages);
-        EXPECT_TRUE(same_bits(mean.cpu(), mean_by_operators(arrays, channel_size).cpu()));
+        for (size_t rank = 0; rank < ranks; ++rank) arrays.push_back(inputs[rank % inputs.size()]);
+        EXPECT_TRUE(
+            same_bits(mean_by_codec(arrays, channel_size).cpu(), mean_by_operators(arrays, channel_size).cpu()));
       }
     }
   }
