@@ -14,7 +14,7 @@ namespace narrowcast::cuda {
 
 // An array to its message. With kFeedback there is a residual.
 template <class Format, bool kFeedback>
-__global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 5)
+__global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 6)
     wire_encode_kernel(const __grid_constant__ EncodeArguments arguments) {
   __shared__ StagingBuffer<Format> staging[kWarpsPerBlock];
   const WarpTile<Format> tile(arguments.n, arguments.shards);
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 5)
 
 // The mean's message. With kFeedback there may be residuals.
 template <class Format, bool kFeedback>
-__global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 5)
+__global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 6)
     wire_average_encode_kernel(const __grid_constant__ AverageEncodeArguments arguments) {
   __shared__ TwoStagingBuffers<Format> buffers[kWarpsPerBlock];
   const WarpTile<Format> tile(arguments.parts.n);
