@@ -91,19 +91,17 @@ NARROWCAST_HOST_DEVICE inline void visit_part(const T* x, int n, Lane lane, cons
     NARROWCAST_UNROLL
     for (int i = 0; i < kCount; ++i) visit(head + pack * kCount + i, loaded.values[i]);
   };
-  for (int first = lane.rank; first < packs; first += kLoads * lane.team) {
+  int pack = lane.rank;
+  for (; pack + (kLoads - 1) * lane.team < packs; pack += kLoads * lane.team) {
     Pack<T, kCount> loaded[kLoads];
     NARROWCAST_UNROLL
     for (int b = 0; b < kLoads; ++b) {
-      const int pack = first + b * lane.team;
-      if (pack < packs) loaded[b] = load_pack<kCount, true>(x + head + pack * kCount);
+      loaded[b] = load_pack<kCount, true>(x + head + (pack + b * lane.team) * kCount);
     }
     NARROWCAST_UNROLL
-    for (int b = 0; b < kLoads; ++b) {
-      const int pack = first + b * lane.team;
-      if (pack < packs) visit_pack(pack, loaded[b]);
-    }
+    for (int b = 0; b < kLoads; ++b) visit_pack(pack + b * lane.team, loaded[b]);
   }
+  for (; pack < packs; pack += lane.team) visit_pack(pack, load_pack<kCount, true>(x + head + pack * kCount));
 }
 
 // What this lane finds in its share of x[0..n). Partial is what some elements give: default-constructed for none,

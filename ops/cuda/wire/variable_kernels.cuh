@@ -30,10 +30,8 @@ __global__ void __launch_bounds__(kThreads) variable_measure_kernel(const __grid
   if (tile >= encoding.chunks.tiles) {
     return;
   }
-  visit_float_type(encoding.arguments.type, [&](auto type) {
-    const TileSource<decltype(type)::value> source(encoding.arguments, tile, lane);
-    measure_tile(source, encoding.search.of_block + tile * kTileBlocks);
-  });
+  visit_source(encoding.arguments, tile, lane,
+               [&](const auto& source) { measure_tile(source, encoding.search.of_block + tile * kTileBlocks); });
 }
 
 // A round of the search. A block of threads per chunk.
@@ -166,19 +164,16 @@ struct Step {
   float inverse;
 };
 
-// The words of a tile, to a buffer.
-template <FloatType kType>
-__device__ __forceinline__ void encode_tile(const VariableEncoding& encoding, int64_t index, const VariableTile& tile,
-                                            Step step, uint32_t* words) {
+// Writes the words of a tile to a buffer. code_of(y, i) is the code of element i of the tile, whose number over the
+// step is y.
+template <class Source, class CodeOf>
+__device__ __forceinline__ void encode_tile(const Source& source, const VariableTile& tile, Step step, uint32_t* words,
+                                            const CodeOf& code_of) {
   constexpr int kAtOnce = 8;
-  const codec::wire::Rounding rounding = encoding.arguments.rounding.at(index * kShardGrain);
-  const TileSource<kType> source(encoding.arguments, index, tile.lane);
   const BitSquare square(tile.lane);
   const auto encoded = [&](int block, float value) {
     const float y = step.inverse > 0 ? value * step.inverse : 0.0F;  // Where the step is NaN there is no code.
-    const int32_t code = rounding.stochastic
-                             ? codec::wire::variable_code(y, random_word_of(rounding, block * kWarpSize + tile.lane))
-                             : codec::wire::variable_code(y);
+    const int32_t code = code_of(y, block * kWarpSize + tile.lane);
     source.keep_lacking(block, value, step.value * static_cast<float>(code));
     return code;
   };
@@ -220,8 +215,15 @@ __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_
   }
   const VariableTile tile(TileHeader(message, index, encoding.layout.blocks, encoding.chunks, encoding.offsets));
   WordBuffer& buffer = buffers[threadIdx.x / kWarpSize];
-  visit_float_type(encoding.arguments.type, [&](auto type) {
-    encode_tile<decltype(type)::value>(encoding, index, tile, step, reinterpret_cast<uint32_t*>(buffer.bytes()));
+  visit_source(encoding.arguments, index, tile.lane, [&](const auto& source) {
+    auto* const words = reinterpret_cast<uint32_t*>(buffer.bytes());
+    const codec::wire::Rounding rounding = encoding.arguments.rounding.at(index * kShardGrain);
+    if (rounding.stochastic) {
+      encode_tile(source, tile, step, words,
+                  [&](float y, int i) { return codec::wire::variable_code(y, random_word_of(rounding, i)); });
+    } else {
+      encode_tile(source, tile, step, words, [](float y, int /*i*/) { return codec::wire::variable_code(y); });
+    }
   });
   __syncwarp();
   send_words(buffer.bytes(), tile.words() * static_cast<int>(codec::wire::kWordBytes), tile.lane,

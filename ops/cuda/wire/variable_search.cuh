@@ -78,16 +78,16 @@ __device__ __forceinline__ StepRange range_before(const VariableEncoding& encodi
 }
 
 // A tile of what is written, n elements; the lane has one of each block.
-template <FloatType kType>
+template <FloatType kType, bool kFeedback>
 struct TileSource {
   const typename ArrayElement<kType>::Storage* x;
-  float* residual;  // Or null.
+  float* residual;  // Of the tile, with kFeedback.
   int n;
   int lane;
 
   __device__ __forceinline__ TileSource(const VariableEncodeArguments& arguments, int64_t tile, int of_lane)
       : x(static_cast<const typename ArrayElement<kType>::Storage*>(arguments.x) + arguments.places.element(tile)),
-        residual(arguments.residual == nullptr ? nullptr : arguments.residual + tile * kShardGrain),
+        residual(kFeedback ? arguments.residual + tile * kShardGrain : nullptr),
         n(static_cast<int>(arguments.n - tile * kShardGrain < kShardGrain ? arguments.n - tile * kShardGrain
                                                                           : kShardGrain)),
         lane(of_lane) {}
@@ -99,22 +99,37 @@ struct TileSource {
       return 0;
     }
     const float value = ArrayElement<kType>::load(x[i]);
-    return residual == nullptr ? value : value + residual[i];
+    return kFeedback ? value + residual[i] : value;
   }
 
   // Replaces its residual, where there is any, by what `received` lacks of it, unless that is not finite.
   __device__ __forceinline__ void keep_lacking(int block, float value, float received) const {
     const int i = block * kWarpSize + lane;
     const float lacking = value - received;
-    if (residual != nullptr && i < n && codec::magnitude_bits(lacking) < codec::kInfBits) {
+    if (kFeedback && i < n && codec::magnitude_bits(lacking) < codec::kInfBits) {
       residual[i] = lacking;
     }
   }
 };
 
+// Calls body(source) for a tile. What all elements have in common is asked once: asked for each of them it would be a
+// branch between their loads.
+template <class Body>
+__device__ __forceinline__ void visit_source(const VariableEncodeArguments& arguments, int64_t tile, int lane,
+                                             const Body& body) {
+  visit_float_type(arguments.type, [&](auto type) {
+    constexpr FloatType kType = decltype(type)::value;
+    if (arguments.residual == nullptr) {
+      body(TileSource<kType, false>(arguments, tile, lane));
+    } else {
+      body(TileSource<kType, true>(arguments, tile, lane));
+    }
+  });
+}
+
 // Writes the largest magnitudes of a tile's blocks; 0 behind the last one.
-template <FloatType kType>
-__device__ __forceinline__ void measure_tile(const TileSource<kType>& source, uint32_t* of_block) {
+template <class Source>
+__device__ __forceinline__ void measure_tile(const Source& source, uint32_t* of_block) {
   uint32_t bits[kTileBlocks];  // All are under way at a time.
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {
