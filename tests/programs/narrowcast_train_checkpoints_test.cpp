@@ -3,15 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "tests/programs/train_commands.h"
 #include "tests/support/temporary_folder.h"
@@ -23,17 +19,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// Waits for what a program does to files, which nothing announces.
-void wait_until(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      throw std::runtime_error("timed out");
-    }
-    std::this_thread::yield();
-  }
-}
 
 class NarrowcastTrainCheckpointsTest : public ::testing::Test {
  protected:

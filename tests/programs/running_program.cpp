@@ -169,6 +169,14 @@ int count_of(const std::string& part, const std::string& text) {
   return count;
 }
 
+void wait_until(const std::function<bool()>& condition) {
+  const auto deadline = Clock::now() + kDeadline;
+  while (!condition()) {
+    if (Clock::now() > deadline) throw std::runtime_error("timed out");
+    std::this_thread::yield();
+  }
+}
+
 void wait_until_gone(pid_t pid) {
   for (const auto deadline = Clock::now() + kDeadline; Clock::now() < deadline; std::this_thread::yield()) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");

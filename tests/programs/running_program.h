@@ -69,6 +69,9 @@ ProgramEnd run_to_end(const std::vector<std::string>& arguments,
 // How often `text` holds `part`.
 int count_of(const std::string& part, const std::string& text);
 
+// Waits for what a program does and nothing announces, such as files. Gives up as RunningProgram does.
+void wait_until(const std::function<bool()>& condition);
+
 // Waits until process `pid` is gone, or is only waiting for its parent to notice.
 void wait_until_gone(pid_t pid);
 
