@@ -1,0 +1,83 @@
+"""A WireGuard tunnel between the hosts of a Network: the kernel's where it has one, else wireguard-go's, in user space."""
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+
+PORT = 51820
+SECONDS_TO_START = 20
+
+
+def missing_requirement():
+    """What this machine lacks, as a sentence; empty if nothing."""
+    if shutil.which("wg") is None:
+        return "needs the command 'wg' (Debian: apt-get install wireguard-tools)"
+    if _kernel_has_it():
+        return ""
+    if shutil.which("wireguard-go") is None:
+        return "this kernel has no WireGuard, and there is no wireguard-go (Debian: apt-get install wireguard-go)"
+    if not pathlib.Path("/dev/net/tun").exists():
+        return "this kernel has no WireGuard, and wireguard-go needs /dev/net/tun"
+    return ""
+
+
+def _kernel_has_it():
+    made = subprocess.run(["ip", "link", "add", "ncwg-try", "type", "wireguard"], stderr=subprocess.DEVNULL, check=False)
+    if made.returncode == 0:
+        subprocess.run(["ip", "link", "delete", "ncwg-try"], check=True)
+    return made.returncode == 0
+
+
+class Tunnel:
+    """Between all hosts of a network with its `hosts` hosts; goes with the context."""
+
+    def __init__(self, network, hosts):
+        self._network = network
+        self._hosts = range(hosts)
+        self._programs = []
+
+    def interface(self, host):
+        """Of another name on each host: wireguard-go's sockets are files, which hosts that are namespaces share."""
+        return f"ncwg{host}"
+
+    def address(self, host):
+        return f"10.88.0.{host + 1}"
+
+    def __enter__(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = [pathlib.Path(folder, str(host)) for host in self._hosts]
+            for host, file in zip(self._hosts, files):
+                file.write_text(self._run(host, ["wg", "genkey"]))
+                self._make_interface(host)
+                self._run(host, ["wg", "set", self.interface(host), "listen-port", str(PORT), "private-key", str(file)])
+            keys = [self._run(host, ["wg", "show", self.interface(host), "public-key"]).strip() for host in self._hosts]
+        for host in self._hosts:
+            for peer in self._hosts:
+                if peer != host:
+                    self._run(host, ["wg", "set", self.interface(host), "peer", keys[peer], "allowed-ips",
+                                     self.address(peer) + "/32", "endpoint", f"{self._network.address(peer)}:{PORT}"])
+            self._run(host, ["ip", "address", "add", self.address(host) + "/24", "dev", self.interface(host)])
+            self._run(host, ["ip", "link", "set", "dev", self.interface(host), "up"])
+        return self
+
+    def __exit__(self, *_):
+        for program in self._programs:
+            program.kill()
+            program.wait()
+
+    def _run(self, host, command):
+        return subprocess.run(self._network.command(host, command), check=True, capture_output=True, text=True).stdout
+
+    def _make_interface(self, host):
+        name = self.interface(host)
+        if _kernel_has_it():
+            self._run(host, ["ip", "link", "add", name, "type", "wireguard"])
+            return
+        self._programs.append(subprocess.Popen(self._network.command(host, ["wireguard-go", "--foreground", name]),
+                                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        deadline = time.monotonic() + SECONDS_TO_START
+        show = self._network.command(host, ["wg", "show", name, "listen-port"])
+        while subprocess.run(show, capture_output=True, check=False).returncode != 0:
+            if time.monotonic() > deadline or self._programs[-1].poll() is not None:
+                raise RuntimeError(f"wireguard-go made no interface {name}")
