@@ -164,21 +164,24 @@ constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, {36, 
                                          {HWY_AVX3, WireFormat::kInt4B32, {20, 21}},
                                          {HWY_AVX2, WireFormat::kInt8B128, {30}}};
 
-// Shares of int4_b32's rates that a variable format of as many bits must reach with AVX3. Their codes are planes of
-// bits, and what transposes them is most of the work; in DRAM memory is, which is read twice.
+// Shares of int4_b32's rates that a variable format of as many bits must reach with AVX3_DL, which transposes the
+// planes of its codes in one instruction; int4_b32 has the kernels of AVX3 there. In DRAM memory is the limit, which is
+// read twice.
 bool check_variable(const std::vector<Entry>& entries) {
   constexpr WireFormat kFormat = WireFormat::kVar4;
   const auto share = [&](const char* kernel) {
     return 100 * rate_of(entries, name_of(kernel, kFormat)) / rate_of(entries, name_of(kernel, WireFormat::kInt4B32));
   };
-  bool met = check("encode var4", share("encode"), {45, 60}, "% of int4_b32's rate");
-  met = check("decode var4", share("decode"), {38, 70}, "% of int4_b32's rate") && met;
-  return check("average var4", share("average"), {38, 60}, "% of int4_b32's rate") && met;
+  bool met = check("encode var4", share("encode"), {52, 60}, "% of int4_b32's rate");
+  met = check("decode var4", share("decode"), {65, 70}, "% of int4_b32's rate") && met;
+  return check("average var4", share("average"), {52, 60}, "% of int4_b32's rate") && met;
 }
 
-bool measure_in_cache(int64_t instruction_set) {
-  hwy::SetSupportedTargetsForTest(instruction_set);
-  hwy::GetChosenTarget().Update(instruction_set);
+// With the instruction sets of which bits are set, each kernel with the best that it is built for.
+bool measure_in_cache(int64_t instruction_sets) {
+  hwy::SetSupportedTargetsForTest(instruction_sets);
+  hwy::GetChosenTarget().Update(instruction_sets);
+  const int64_t instruction_set = instruction_sets & -instruction_sets;  // The best has the lowest bit.
   std::printf("second-level cache, %s\n", hwy::TargetName(instruction_set));
   Buffers buffers(kInCache);
   std::vector<Entry> entries;
@@ -196,7 +199,7 @@ bool measure_in_cache(int64_t instruction_set) {
     const std::string name = name_of("encode", target.format);
     met = check(name, rate_of(entries, name), target.rate, "GB/s") && met;
   }
-  met = (instruction_set != HWY_AVX3 || check_variable(entries)) && met;
+  met = (instruction_set != HWY_AVX3_DL || check_variable(entries)) && met;
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().DeInit();
   return met;
@@ -246,6 +249,7 @@ bool measure_in_dram() {
 int run() {
   const bench::MachineWatch watch;
   bool met = true;
+  if ((hwy::SupportedTargets() & HWY_AVX3_DL) != 0) met = measure_in_cache(HWY_AVX3_DL | HWY_AVX3);
   for (const int64_t instruction_set : hwy::SupportedAndGeneratedTargets())
     met = measure_in_cache(instruction_set) && met;
   met = measure_in_dram() && met;

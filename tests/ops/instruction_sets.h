@@ -35,4 +35,11 @@ inline std::vector<int64_t> instruction_sets() {
   return targets;
 }
 
+// Those and, if this machine has it, AVX3_DL, which only some kernels are built for, and the tests themselves are not.
+inline std::vector<int64_t> all_instruction_sets() {
+  std::vector<int64_t> targets = instruction_sets();
+  if ((hwy::SupportedTargets() & HWY_AVX3_DL) != 0) targets.push_back(HWY_AVX3_DL);
+  return targets;
+}
+
 }  // namespace narrowcast::test

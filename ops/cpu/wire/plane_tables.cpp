@@ -3,6 +3,8 @@
 namespace narrowcast::cpu {
 
 const PlaneTables kPlaneTables{.masks = {0x00AA00AA00AA00AAU, 0x0000CCCC0000CCCCU, 0x00000000F0F0F0F0U},
+                               .diagonal = 0x8040201008040201U,
+                               .reversed = {7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8},
                                .quads = {0, 2, 4, 6, 1, 3, 5, 7},
                                .quarters = {0, 2, 1, 3},
                                .by_plane = {7, 15, 6, 14, 5, 13, 4, 12, 3, 11, 2, 10, 1, 9, 0, 8},

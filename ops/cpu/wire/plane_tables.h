@@ -8,6 +8,8 @@ namespace narrowcast::cpu {
 
 struct PlaneTables {
   uint64_t masks[3];        // The bits that each of the three exchanges moves up.
+  uint64_t diagonal;        // Bit i of byte i: a square that is multiplied by it stays what it is.
+  uint8_t reversed[16];     // 8 bytes of either half from the last to the first.
   uint32_t quads[8];        // The order of 4 bytes each in which a vector of codes by 4 and 4 is one of elements.
   uint64_t quarters[4];     // A block's 8-byte quarters with the middle ones exchanged.
   uint8_t by_plane[16];     // From elements to planes: 8 bytes of either half by turns, the last ones first.

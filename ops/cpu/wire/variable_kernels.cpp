@@ -1,5 +1,7 @@
 #include "ops/cpu/wire/variable_kernels.h"
 
+// For GFNI (bit_planes-inl.h).
+#define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/wire/variable_kernels.cpp"
 // The next include compiles this file once per instruction set.
@@ -14,7 +16,13 @@
 #include "ops/cpu/wire/variable_lanes-inl.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
 
-HWY_BEFORE_NAMESPACE();
+#if NARROWCAST_HAS_GFNI
+namespace narrowcast::cpu::N_AVX3 {
+const VariableKernels* variable_kernels();
+}
+#endif
+
+NARROWCAST_BEFORE_PLANES;
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
 using codec::wire::VariableMessage;
@@ -336,6 +344,9 @@ const VariableKernels* variable_kernels() {
       &offsets,
       &decode,
       &average};
+#if NARROWCAST_HAS_GFNI
+  if (!__builtin_cpu_supports("gfni")) return N_AVX3::variable_kernels();
+#endif
   return &kKernels;
 }
 

@@ -16,7 +16,7 @@
 #include "ops/cpu/wire/element_lanes-inl.h"
 #include "ops/cpu/wire/tile_inputs-inl.h"
 
-HWY_BEFORE_NAMESPACE();
+NARROWCAST_BEFORE_PLANES;
 namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 

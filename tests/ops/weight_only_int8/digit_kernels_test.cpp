@@ -14,7 +14,7 @@ namespace narrowcast::cpu {
 namespace {
 
 TEST(WeightOnlyInt8DigitKernelTable, IsThereWithVnniOnly) {
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
     EXPECT_EQ(digit_kernels<float>() != nullptr, target == HWY_AVX3_DL);
     EXPECT_EQ(digit_kernels<c10::BFloat16>() != nullptr, target == HWY_AVX3_DL);

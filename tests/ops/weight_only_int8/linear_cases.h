@@ -13,13 +13,6 @@
 
 namespace narrowcast::test {
 
-// The instruction sets of this machine, the one with VNNI among them, which the tests themselves are not built for.
-inline std::vector<int64_t> linear_instruction_sets() {
-  std::vector<int64_t> targets = instruction_sets();
-  if ((hwy::SupportedTargets() & HWY_AVX3_DL) != 0) targets.push_back(HWY_AVX3_DL);
-  return targets;
-}
-
 struct Layer {
   at::Tensor weight;  // int8 [out, in]
   at::Tensor scales;  // float32 [out]

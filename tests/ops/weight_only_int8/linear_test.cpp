@@ -46,7 +46,7 @@ TEST_F(WeightOnlyInt8LinearOperator, IsExactWithinItsBoundOnEveryInstructionSet)
   struct Shape {
     int64_t inputs, outputs;
   };
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
     for (const auto& [inputs, outputs] : std::vector<Shape>{{1, 1}, {7, 5}, {64, 16}, {65, 17}, {257, 35}, {1100, 3}}) {
       test::expect_exact_within_bound(random_layer(outputs, inputs), {1, 2, 3, 4, 5, 6, 7, 16, 33, 64, 65, 70});
@@ -57,7 +57,7 @@ TEST_F(WeightOnlyInt8LinearOperator, IsExactWithinItsBoundOnEveryInstructionSet)
 // Rows whose values are so unequal that fixed point would not do, among others.
 TEST_F(WeightOnlyInt8LinearOperator, IsAsExactForRowsOfAnyMagnitudes) {
   const Layer layer{at::randint(-128, 128, {20, 300}, at::kChar), at::rand({20}) + 0.5};
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
     at::Tensor x = at::randn({12, 300});
     x[0] *= 1e-36;
@@ -82,7 +82,7 @@ TEST_F(WeightOnlyInt8LinearOperator, IsAsExactForRowsOfAnyMagnitudes) {
 
 TEST_F(WeightOnlyInt8LinearOperator, PassesInfAndNanOn) {
   const Layer layer = random_layer(19, 70);
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
     test::expect_passes_inf_and_nan_on(layer);
   }
@@ -90,7 +90,7 @@ TEST_F(WeightOnlyInt8LinearOperator, PassesInfAndNanOn) {
 
 TEST_F(WeightOnlyInt8LinearOperator, GivesEqualBitsOnAnyNumberOfThreads) {
   const Layer layer = random_layer(517, 1030);
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
     // Where the dense kernel serves many rows, the promise is for few only.
     const std::vector<int64_t> batches =

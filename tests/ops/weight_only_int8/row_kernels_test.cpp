@@ -40,7 +40,7 @@ std::vector<Row<float>> rows_of(const at::Tensor& x, const at::Tensor& y) {
 }
 
 TEST(WeightOnlyInt8RowKernels, MultiplyWholeNumbersExactly) {
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const UseInstructionSet use(target);
     for (const int64_t inputs : {0, 1, 7, 16, 33, 100}) {
       for (const int64_t outputs : {1, 4, 8, 19}) {
@@ -61,7 +61,7 @@ TEST(WeightOnlyInt8RowKernels, WriteTheGivenOutputsOnly) {
   const ExactLayer layer(19, 40);
   const at::Tensor x = at::randint(-9, 10, {3, 40}, at::kFloat);
   const at::Tensor expected = test::exact_linear(x, {layer.tensors.weight, layer.tensors.scales}).to(at::kFloat);
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const UseInstructionSet use(target);
     const at::Tensor y = at::full({3, 19}, kUntouched);
     multiply_few_rows(rows_of(x, y).data(), 3, layer.without_bias(), {2, 13});
@@ -79,7 +79,7 @@ void expect_widened(const at::Tensor& codes) {
 }
 
 TEST(WeightOnlyInt8RowKernels, WidenEveryCode) {
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const UseInstructionSet use(target);
     for (const int64_t first : {-128, -127, -121}) {
       expect_widened<float>(at::arange(first, 128).to(at::kChar));
@@ -103,7 +103,7 @@ void expect_scaled(const ExactLayer& layer, Range outputs) {
 
 TEST(WeightOnlyInt8RowKernels, ScaleProductsAndAddTheBias) {
   const ExactLayer layer(45, 1);
-  for (const int64_t target : test::linear_instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const UseInstructionSet use(target);
     for (const Range outputs : {Range{0, 45}, Range{3, 4}, Range{5, 38}}) {
       expect_scaled<float>(layer, outputs);

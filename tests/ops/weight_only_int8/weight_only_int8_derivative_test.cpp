@@ -76,7 +76,7 @@ TEST_F(WeightOnlyInt8LinearAutograd, WorksForManyRowsOnSeveralThreads) {
   const test::UseThreads several(2);
   const Layer layer = exact_layer(64, 6);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const int64_t target : test::linear_instruction_sets()) {
+    for (const int64_t target : test::all_instruction_sets()) {
       const test::UseInstructionSet use(target);
       const at::Tensor x = whole_numbers({70, 6}).to(dtype).requires_grad_();
       const at::Tensor y = run_linear(x, layer);

@@ -57,7 +57,7 @@ class WireAverage : public ::testing::TestWithParam<WireFormat> {
         for (int64_t own_rank = -1; own_rank < ranks; own_rank += 1 + ranks / 3) {
           SCOPED_TRACE(::testing::Message() << n << " elements of " << ranks << " ranks, own " << own_rank);
           const Contributions all(format_, ranks, own_rank, n);
-          for (const int64_t target : test::instruction_sets()) {
+          for (const int64_t target : test::all_instruction_sets()) {
             const test::UseInstructionSet use(target);
             body(all);
           }
@@ -94,7 +94,7 @@ TEST_P(WireAverage, MayReplaceTheOwnPart) {
 TEST_P(WireAverage, GoesAlikeToLongAlignedArrays) {
   constexpr int64_t kLong = (int64_t{1} << 18) + 77;
   const Contributions all(format_, 2, -1, kLong);
-  for (const int64_t target : test::instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
     const auto mean = hwy::AllocateAligned<float>(kLong);
     wire_average(format_, all.parts(), mean.get());

@@ -57,7 +57,7 @@ class WireFormats : public ::testing::TestWithParam<WireFormat> {
 
   template <class Body>
   static void on_each_instruction_set(const Body& body) {
-    for (const int64_t target : test::instruction_sets()) {
+    for (const int64_t target : test::all_instruction_sets()) {
       const test::UseInstructionSet use(target);
       body();
     }

@@ -86,7 +86,7 @@ Floats decode(int bits, const uint8_t* bytes, int64_t n, int64_t grains = 1 << 2
 
 template <class Body>
 void on_each_instruction_set(const Body& body) {
-  for (const int64_t target : test::instruction_sets()) {
+  for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
     body();
   }
