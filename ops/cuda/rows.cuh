@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kBlockThreads) for_each_part_kernel(RowParts p
 }
 
 // Calls operation(RowPart, Lane) on the device for every part, of which there are some, by every lane of the part's
-// team. Operation::kPart elements are what suits a block. Shorter parts are a warp's where those are enough: a lane has
-// several packs then, for all of which it looks up the row's numbers once.
+// team. Operation::kPart elements are what suits a block. Rows of up to a quarter of that are a warp's, and of up to
+// all of it where there are many: a lane has several packs then, for all of which it looks up the row's numbers once.
 template <class Operation>
 void launch_for_each_part(const Operation& operation, const RowParts& parts, Stream stream, const char* name) {
   constexpr int64_t kManyParts = 1 << 14;  // Warps that keep any GPU busy.

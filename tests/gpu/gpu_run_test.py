@@ -96,12 +96,14 @@ class Steps(InAFolder):
 while [ ! -e {self.folder}/{other}.here ]; do sleep 0.01; done
 echo {name} >> {self.folder}/ended""")
 
-        measures = steps.Step("measures", [self.program("measures", f"echo measures >> {self.folder}/ended")], 20,
-                              has_cases=False, alone=True)
+        def says(name, **when):
+            return steps.Step(name, [self.program(name, f"echo {name} >> {self.folder}/ended")], 20, has_cases=False, alone=True, **when)
+
         pair = [steps.Step(name, [meets(name, other)], 20, has_cases=False) for name, other in (("a", "b"), ("b", "a"))]
         with contextlib.redirect_stdout(io.StringIO()):
-            self.assertTrue(steps.run_all([measures, *pair], self.folder / "results", 60, jobs=2))
-        self.assertEqual((self.folder / "ended").read_text().split()[-1], "measures")
+            self.assertTrue(steps.run_all([says("measures"), *pair, says("tests", first=True)], self.folder / "results", 60, jobs=2))
+        ended = (self.folder / "ended").read_text().split()
+        self.assertEqual((ended[0], ended[-1]), ("tests", "measures"))
 
     def test_all_steps_run_and_the_summary_comes_last(self):
         bad = steps.Step("bad one", [self.program("bad", "echo '[  FAILED  ] X'; exit 1")], 5)
@@ -240,10 +242,15 @@ class Packs(InAFolder):
         (self.folder / "pack/manifest.json").write_text(json.dumps({}))
         self.expect_refused("is no pack of tests/gpu/pack")
 
-    def test_a_phase_that_there_is_not_is_refused(self):
-        ended = self.run_phase("operators,nonsense")
-        self.assertEqual(ended.returncode, 2, ended)
-        self.assertIn("there is no phase 'nonsense'", ended.stderr)
+    def test_a_phase_or_a_step_that_there_is_not_is_refused(self):
+        self.program("nvidia-smi", "echo GPU 0: made up")
+        for phase, flag, text in (("operators,nonsense", "--jobs=1", "there is no phase 'nonsense'"),
+                                  ("operators", "--only=nonsense", "no step has such a name; there are ops.WireOperators.Cuda"),
+                                  ("operators", "--only=(", "is no regular expression"),
+                                  ("operators", "--seconds=0", "is not above 0")):
+            ended = self.run_phase(phase, flag)
+            self.assertEqual(ended.returncode, 2, ended)
+            self.assertIn(text, ended.stderr)
 
     def test_with_a_gpu_the_phases_run_and_leave_their_results(self):
         self.program("nvidia-smi", "echo GPU 0: made up")

@@ -98,8 +98,8 @@ def parted(step, parts):
             for part in range(parts)]
 
 
-def suite_steps(suite, folder, jobs):
-    return parted(suite_step(suite, folder), min(jobs, PARTED.get(suite.name, 1)))
+def parts_of(suite, jobs):
+    return min(jobs, PARTED.get(suite.name, 1))
 
 
 def waiting_step(suite, folder):
@@ -127,10 +127,15 @@ def bench_step(name, folder):
 def steps_of(phase, suites, folder, jobs=1):
     """The steps of a phase, of which `jobs` are to run at a time; `folder` has the programs."""
     if phase == "sanitizers":
-        return [step for tool in TOOLS for step in parted(tool_step(tool, suites, folder), max(1, jobs // len(TOOLS)))]
+        # All may run at a time where there are as many jobs, and then have the whole phase.
+        parts = max(1, jobs // len(TOOLS))
+        limit = min(PHASE_SECONDS, TOOL_SECONDS * min(jobs, len(TOOLS)))
+        return [dataclasses.replace(step, limit=limit) for tool in TOOLS
+                for step in parted(tool_step(tool, suites, folder), parts)]
     if phase == "benches":
         return [bench_step(name, folder) for name in BENCHES]
-    steps = [step for suite in suites if phase_of(suite) == phase for step in suite_steps(suite, folder, jobs)]
+    steps = [step for suite in suites if phase_of(suite) == phase for step in parted(suite_step(suite, folder), parts_of(suite, jobs))]
     if phase == "rest":
-        steps += [waiting_step(suite, folder) for suite in suites if re.search(WAITED_FOR, suite.name)]
+        steps += [step for suite in suites if re.search(WAITED_FOR, suite.name)
+                  for step in parted(waiting_step(suite, folder), parts_of(suite, jobs))]
     return steps

@@ -17,14 +17,15 @@ SHOWN_LINES = 20
 
 @dataclasses.dataclass
 class Step:
-    """`limit`: seconds after which the program and all that it started are ended. `alone`: it measures, and wants the machine
-    for itself."""
+    """`limit`: seconds after which the program and all that it started are ended. `alone`: it wants the machine for itself,
+    before all others if it is `first`, else after them."""
     name: str
     command: list
     limit: float
     environment: dict = dataclasses.field(default_factory=dict)
     has_cases: bool = True  # A GoogleTest program, which is to write a JUnit file and to run at least one case.
     alone: bool = False
+    first: bool = False
 
 
 @dataclasses.dataclass
@@ -128,23 +129,25 @@ def what_failed(log):
 
 
 def run_all(steps, results, limit, jobs=1):
-    """Runs the steps in their order, `jobs` at a time, then those that want to be alone, within `limit` seconds together, each
+    """Runs the steps in their order, `jobs` at a time but for those that want to be alone, within `limit` seconds together, each
     whatever became of the others. Prints what failed and, last, a line for each, which are also in results/summary.txt.
     Returns whether none failed."""
     results.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + limit
 
     def run(step):
-        if not step.alone:  # Threads of several programs that spin for each other take many times as long.
-            step.environment.setdefault("OMP_NUM_THREADS", str(max(1, os.cpu_count() // jobs)))
+        if jobs > 1 and not step.alone:  # Threads of several programs that spin for each other take many times as long.
+            shared_out = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // jobs)), "OMP_WAIT_POLICY": "passive"}
+            step.environment.update({name: value for name, value in shared_out.items() if name not in os.environ})
         print(f"== {step.name}\n", end="", flush=True)
         outcome = run_step(step, results, deadline)
         print(f"{line_of(outcome)}\n", end="", flush=True)
         return outcome
 
+    outcomes = [run(step) for step in steps if step.first]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        outcomes = list(pool.map(run, [step for step in steps if not step.alone]))
-    outcomes += [run(step) for step in steps if step.alone]
+        outcomes += pool.map(run, [step for step in steps if not step.alone])
+    outcomes += [run(step) for step in steps if step.alone and not step.first]
     failed = [outcome for outcome in outcomes if outcome.verdict == FAILED]
     for outcome in failed:
         print(f"\n-- {outcome.name}: {outcome.why}")

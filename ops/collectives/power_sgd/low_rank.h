@@ -100,8 +100,8 @@ void replace_by_mean(const LowRankMatrix& of);
 
 // Makes the columns of each of matrices [k, n, r], r <= n, orthonormal, in place. A column's norm is increased by
 // `epsilon` before it divides. A column of norm 0 becomes that of `spare`, of the same sizes, made orthogonal to those
-// before it or, without a spare, 0; so does, but for kOfPyTorch with r <= 2, one that lies in the span of those before
-// it.
+// before it or, without a spare, 0. So does, but for kOfPyTorch with r <= 2, one of which, made orthogonal to those
+// before it, nothing is left but rounding within their span; rounding that leads out of it is kept, as a direction.
 //   kOfAnyMachine: Gram-Schmidt in float64, three times over each column. The same bits on devices of one kind.
 //   kOfPyTorch:    as orthogonalize for r <= 2, else as kOfAnyMachine: a QR decomposition would wait.
 void orthogonalize_on_stream(const at::Tensor& matrices, double epsilon, LowRankBits bits,

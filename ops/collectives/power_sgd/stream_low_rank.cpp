@@ -33,7 +33,7 @@ at::Tensor make_orthogonal(const at::Tensor& before, const at::Tensor& column) {
   at::Tensor last_norm;
   for (int pass = 0; pass < kPasses; ++pass) {
     column.sub_(part_within(before, column));
-    last_norm = std::exchange(norm, norm_of(column));
+    if (pass + 2 >= kPasses) last_norm = std::exchange(norm, norm_of(column));
   }
   return norm.masked_fill(norm <= kKeepsOfNorm * last_norm, 0);
 }

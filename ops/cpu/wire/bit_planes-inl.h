@@ -1,11 +1,10 @@
 // Blocks of 32 codes as planes of their bits, each a word of 32 bits, and back (ops/codec/variable_width.h). Included
 // once per instruction set that has vectors, by files that use hwy/foreach_target.h.
 //
-// Bytes are 8 planes: seen as a square of 8 by 8 bits, 8 bytes are transposed by three exchanges (H. Warren, "Hacker's
-// Delight", 7-3) or, where the processor has GFNI, by one product of matrices of bits, which is the same both ways, and
-// then their bytes are sorted by planes. All 8 planes of a byte are
-// written or read whatever the width, so that nothing branches on it: the planes behind a block's width are overwritten
-// by the next block, or shifted out.
+// Bytes are 8 planes: seen as a square of 8 by 8 bits, 8 bytes are transposed, which is the same both ways, and then
+// their bytes are sorted by planes. That takes three exchanges (H. Warren, "Hacker's Delight", 7-3) or, where the
+// processor has GFNI, one product of matrices of bits. All 8 planes of a byte are written or read whatever the width,
+// so that nothing branches on it: the planes behind a block's width are overwritten by the next block, or shifted out.
 #if defined(NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_
@@ -53,9 +52,11 @@ inline constexpr int64_t kPlaneVectors = kPlanesBytes / kPlaneLanes;
 class BitPlanes {
  public:
   HWY_INLINE BitPlanes() {
+#if !NARROWCAST_HAS_GFNI
     for (int i = 0; i < 3; ++i) {
       masks_[i] = hn::Set(Squares(), kPlaneTables.masks[i]);
     }
+#endif
   }
 
   // Writes the planes of a block of bytes, that of bit 7 first.
@@ -85,6 +86,14 @@ class BitPlanes {
 
   static HWY_INLINE PlaneVector order(const uint8_t (&places)[16]) { return hn::LoadDup128(PlaneBytes(), places); }
 
+#if NARROWCAST_HAS_GFNI
+  // Bit j of byte i becomes bit i of byte j, in each 8 bytes: bit j of byte i of the product is what byte i of the
+  // first has in common with row 7 - j of the second.
+  HWY_INLINE PlaneVector transposed(PlaneVector bytes) const {
+    const PlaneVector rows = hn::TableLookupBytes(bytes, reversed_);
+    return PlaneVector{_mm256_gf2p8affine_epi64_epi8(diagonal_.raw, rows.raw, 0)};
+  }
+#else
   // Exchanges the bits that are marked in `mask` with those that lie kDistance above them.
   template <int kDistance>
   static HWY_INLINE hn::Vec<Squares> exchange_bits(hn::Vec<Squares> x, hn::Vec<Squares> mask) {
@@ -94,14 +103,10 @@ class BitPlanes {
 
   // Bit j of byte i becomes bit i of byte j, in each 8 bytes.
   HWY_INLINE PlaneVector transposed(PlaneVector bytes) const {
-#if NARROWCAST_HAS_GFNI
-    // Bit j of byte i of the product is what row 7 - j of the first has in common with byte i of the second.
-    const PlaneVector rows = hn::TableLookupBytes(bytes, reversed_);
-    return PlaneVector{_mm256_gf2p8affine_epi64_epi8(diagonal_.raw, rows.raw, 0)};
-#endif
     const auto pairs = exchange_bits<7>(hn::BitCast(Squares(), bytes), masks_[0]);
     return hn::BitCast(PlaneBytes(), exchange_bits<28>(exchange_bits<14>(pairs, masks_[1]), masks_[2]));
   }
+#endif
 
   template <class D = Squares>
   HWY_INLINE void exchange_quarters(PlaneVector (&block)[kPlaneVectors]) const {
@@ -117,10 +122,11 @@ class BitPlanes {
     }
   }
 
-  hn::Vec<Squares> masks_[3];
 #if NARROWCAST_HAS_GFNI
   const PlaneVector diagonal_ = hn::BitCast(PlaneBytes(), hn::Set(Squares(), kPlaneTables.diagonal));
   const PlaneVector reversed_ = order(kPlaneTables.reversed);
+#else
+  hn::Vec<Squares> masks_[3];
 #endif
   const PlaneVector by_plane_ = order(kPlaneTables.by_plane);
   const PlaneVector join_halves_ = order(kPlaneTables.join_halves);

@@ -16,7 +16,7 @@
 #include "ops/cpu/wire/variable_lanes-inl.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
 
-#if NARROWCAST_HAS_GFNI
+#if NARROWCAST_HAS_GFNI && (HWY_TARGETS & HWY_AVX3)
 namespace narrowcast::cpu::N_AVX3 {
 const VariableKernels* variable_kernels();
 }
@@ -344,7 +344,7 @@ const VariableKernels* variable_kernels() {
       &offsets,
       &decode,
       &average};
-#if NARROWCAST_HAS_GFNI
+#if NARROWCAST_HAS_GFNI && (HWY_TARGETS & HWY_AVX3)
   if (!__builtin_cpu_supports("gfni")) return N_AVX3::variable_kernels();
 #endif
   return &kKernels;

@@ -312,7 +312,7 @@ __device__ __forceinline__ void store_means(const VariableAverageArguments& argu
       }
     }
   };
-  // A division takes ten times the instructions, and where the reciprocal is a number gives the same.
+  // A division takes ten times the instructions; a power of two has an exact reciprocal, whose product is the same.
   if ((arguments.parts.ranks & (arguments.parts.ranks - 1)) == 0) {
     store([reciprocal = 1 / ranks](float sum) { return sum * reciprocal; });
   } else {
@@ -320,7 +320,8 @@ __device__ __forceinline__ void store_means(const VariableAverageArguments& argu
   }
 }
 
-// The mean of what all ranks sent, in messages whose words' offsets are known. A warp per tile.
+// The mean of what all ranks sent, in messages whose words' offsets are known. A warp per tile. Six blocks of threads
+// per multiprocessor leave a thread 80 registers, which suffice without spills.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 6)
     variable_average_kernel(const __grid_constant__ VariableAveraging averaging) {

@@ -144,7 +144,7 @@ __device__ __forceinline__ void measure_tile(const Source& source, uint32_t* of_
   of_block[source.lane] = own;
 }
 
-// A thread's words with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^39 elements, as a
+// A thread's words with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^40 elements, as a
 // warp has no more than one of kMostChunks * kChunkWarps parts of all blocks, and a block even of NaN less than 2^9
 // words.
 struct TriedSteps {

@@ -28,6 +28,7 @@ json key_of(const SimulationOptions& options, const std::string& name) {
               {"learning_rate", options.learning_rate},
               {"aligned", options.aligned},
               {"seed", options.seed}};
+  if (options.tf32) key["tf32"] = true;
   if (!options.device.is_cpu()) key["device"] = c10::DeviceTypeName(options.device.type(), /*lower_case=*/true);
   return key;
 }

@@ -71,6 +71,7 @@ std::vector<NamedTensor> in_bucket(std::vector<NamedTensor> parameters, bool ali
 
 double simulate_training(const SimulationOptions& options, const Observer& observe) {
   training::use_device(options.device);
+  at::globalContext().setAllowTF32CuBLAS(options.tf32);
   const job::JobInputs inputs = job::make_inputs(make_job(options));
   inputs.model->to(options.device);
   const std::vector<NamedTensor> named = in_bucket(module_state(inputs.model).parameters, options.aligned);

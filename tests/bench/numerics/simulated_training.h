@@ -29,6 +29,7 @@ struct SimulationOptions {
   bool aligned = true;
   int64_t seed = 0;
   at::Device device = c10::kCPU;  // Where gradients and means are computed. The model is initialised on the CPU.
+  bool tf32 = false;              // On a GPU, matrix products in TensorFloat-32.
   MeanOfRanks mean = exact_mean;
 };
 

@@ -16,6 +16,7 @@ TEST(CudaHookLink, IsMeasuredWhereItIsNotGiven) {
   testing::run_nccl_ranks(3, [](int64_t, const Group& group) {
     const NodeLayout layout = NodeLayout::flat(3);
     const auto given = find_hook_link({group, {.link_gbit = 7, .link_us = 30}}, layout).between_nodes;
+    ASSERT_TRUE(given.has_value());
     EXPECT_DOUBLE_EQ(given->seconds_per_hop, 30e-6);
     EXPECT_DOUBLE_EQ(given->seconds_per_byte, 8e-9 / 7);
     EXPECT_EQ(collectives::measuring_bytes_sent(group), 0) << "nothing was left to measure";

@@ -48,6 +48,12 @@ TEST(RowParts, CountBeyondInt32) {
   const RowParts parts = share_rows(3, int64_t{1} << 40, 4096);
   EXPECT_EQ(parts.count(), 3 * (int64_t{1} << 28));
   EXPECT_EQ(parts.at(parts.count() - 1).first, 3 * (int64_t{1} << 40) - 4096);
+  // Indices on both sides of 2^32, where the division is another one.
+  const RowParts more = share_rows(3, int64_t{1} << 45, 4096);
+  for (const int64_t index : {(int64_t{1} << 32) - 1, int64_t{1} << 32, more.count() - 1}) {
+    EXPECT_EQ(more.at(index).row, index / more.per_row);
+    EXPECT_EQ(more.at(index).first, 4096 * index);
+  }
 }
 
 TEST(RowParts, OfReductionsAreFewEvenOfLongRows) {

@@ -24,11 +24,12 @@ class NarrowcastRunCorruptionTest : public NarrowcastRunFixture {
   // Three ranks, whose pids are in files. The learning rate is so small that weights never change, and their bytes are
   // known; the optimizer's moments do change.
   Words training(const std::string& name) const {
-    const std::string train = std::string(kNarrowcastTrain) +
-                              " --model=char_gpt --layers=1 --heads=2 --width=16 --context=16 --batch_size=12"
-                              " --eval_batches=1 --sample_length=0 --log_every=1 --hook=int8 --learning_rate=1e-30"
-                              " --steps=600 --check_replicas_every=5 --checkpoint_every=40 --resume --checkpoint_dir=" +
-                              folder / (name + "-checkpoints") + " --output_dir=" + folder / name;
+    const std::string train =
+        std::string(kNarrowcastTrain) +
+        " --model=char_gpt --layers=1 --heads=2 --width=16 --context=16 --batch_size=12"
+        " --eval_batches=1 --sample_length=0 --log_every=1 --hook=int8 --learning_rate=1e-30"
+        " --steps=600 --check_replicas_every=5 --checkpoint_every=40 --keep_checkpoints=0 --resume --checkpoint_dir=" +
+        folder / (name + "-checkpoints") + " --output_dir=" + folder / name;
     const std::string pid = folder / (name + "-pid");
     return command(3, "echo $$ > " + pid + "-$TORCHELASTIC_RESTART_COUNT-$RANK; exec " + train, {"--max_restarts=1"});
   }
@@ -56,13 +57,15 @@ class NarrowcastRunCorruptionTest : public NarrowcastRunFixture {
 TEST_F(NarrowcastRunCorruptionTest, TheRankIsNamedAndTheJobGoesBackToItsLastCheckpoint) {
   const ProgramEnd whole = run_to_end(training("whole"));
   ASSERT_EQ(whole.exit_code, 0) << whole.errors;
+  const std::string bytes = bytes_of_a_weight("whole");
   RunningProgram launcher(training("flipped"));
   launcher.wait_for_errors("step   1/600");
   wait_until([&] { return std::filesystem::exists(folder / "flipped-checkpoints/step-00000040"); });
   const pid_t rank1 = pid_of_rank_1();
+  ASSERT_GT(rank1, 0);
   ASSERT_EQ(::kill(rank1, SIGSTOP), 0);
   try {
-    EXPECT_GT(flip_a_bit_of(bytes_of_a_weight("whole"), rank1), 0) << "its weights are elsewhere";
+    EXPECT_GT(flip_a_bit_of(bytes, rank1), 0) << "its weights are elsewhere";
   } catch (const std::system_error& error) {
     GTEST_SKIP() << "no memory of another process can be written: " << error.what();
   }
@@ -73,7 +76,9 @@ TEST_F(NarrowcastRunCorruptionTest, TheRankIsNamedAndTheJobGoesBackToItsLastChec
                                 HasSubstr("restart 1"), ContainsRegex("resumes from .*step-000")));
   for (const char* const file : {"replica.safetensors", "rank-00001.safetensors"}) {
     const auto expected = last_checkpoint("whole", file);
-    for (const auto& [name, tensor] : last_checkpoint("flipped", file)) {
+    const auto flipped = last_checkpoint("flipped", file);
+    EXPECT_EQ(flipped.size(), expected.size());
+    for (const auto& [name, tensor] : flipped) {
       EXPECT_TRUE(at::equal(tensor, expected.at(name))) << file << ": " << name;
     }
   }

@@ -19,23 +19,29 @@ PORT = 29612
 narrowcast_run = None
 narrowcast_train = None
 
-# Prints of what kind the IPv4 packets are that a host's interface sees until its standard input ends, one line each.
+# Prints of what kind the packets are that a host's interface sends and receives until standard input ends, one line each:
+# Ethernet's type and, of IPv4, protocol and ports.
 WATCH = """
 import select, socket, struct, sys
-packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+ALL, IPV4 = 0x0003, 0x0800
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
 packets.bind(("eth0", 0))
 print("watches", flush=True)
 seen = {}
-while not select.select([sys.stdin], [], [], 0)[0]:
-    if select.select([packets], [], [], 0.1)[0]:
-        packet = packets.recv(65536)[14:]
-        ports = struct.unpack("!HH", packet[packet[0] % 16 * 4:][:4])
-        kind = (packet[9], *ports)
+waits = True
+while waits or select.select([packets], [], [], 0)[0]:
+    waits = waits and not select.select([sys.stdin], [], [], 0)[0]
+    if select.select([packets], [], [], 0.1 if waits else 0)[0]:
+        packet = packets.recv(65536)
+        kind = struct.unpack("!H", packet[12:14])
+        if kind[0] == IPV4:
+            packet = packet[14:]
+            kind += (packet[9], *struct.unpack("!HH", packet[packet[0] % 16 * 4:][:4]))
         seen[kind] = seen.get(kind, 0) + len(packet)
-for (protocol, source, target), size in sorted(seen.items()):
-    print(protocol, source, target, size)
+for kind, size in sorted(seen.items()):
+    print(*kind, size)
 """
-UDP = 17
+ARP, IPV4, IPV6, UDP = 0x0806, 0x0800, 0x86DD, 17
 
 
 def training(folder, more=()):
@@ -45,17 +51,19 @@ def training(folder, more=()):
 
 
 class Watch:
-    """What goes over the wire of a host."""
+    """What goes over the wire of a host, but for questions who has which address, which are the kernel's."""
 
-    def __init__(self, network, host):
+    def __init__(self, test, network, host):
         self._program = subprocess.Popen(network.command(host, [sys.executable, "-c", WATCH]), stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
+        test.addCleanup(self._program.kill)
         self._program.stdout.readline()
 
     def packets(self):
-        """(protocol, source port, target port) -> bytes."""
+        """(Ethernet's type, and of IPv4 protocol, source port, target port) -> bytes."""
         lines = self._program.communicate(timeout=LIMIT_SECONDS)[0].splitlines()
-        return {tuple(map(int, line.split()[:3])): int(line.split()[3]) for line in lines}
+        kinds = [tuple(map(int, line.split())) for line in lines]
+        return {kind[:-1]: kind[-1] for kind in kinds if kind[0] not in (ARP, IPV6)}
 
 
 class WireguardTest(unittest.TestCase):
@@ -72,7 +80,7 @@ class WireguardTest(unittest.TestCase):
     def test_two_hosts_train_as_one_does_and_nothing_travels_outside_the_tunnel(self):
         with Network(hosts=2) as network, Tunnel(network, hosts=2) as tunnel, tempfile.TemporaryDirectory() as folder:
             self.expect_success(self.start(network, 0, ["--nproc_per_node=2"], training(folder + "/one")))
-            watch = Watch(network, 0)
+            watch = Watch(self, network, 0)
             hosts = [self.start(network, host, ["--nnodes=2", f"--node_rank={host}", f"--master_addr={tunnel.address(0)}",
                                                 f"--master_port={PORT}"],
                                 training(folder + "/two", [f"--interface={tunnel.interface(host)}"])) for host in (0, 1)]
@@ -81,17 +89,18 @@ class WireguardTest(unittest.TestCase):
             packets = watch.packets()
             one, two = (pathlib.Path(folder, name, "model.safetensors").read_bytes() for name in ("one", "two"))
         self.assertEqual(one, two)
-        self.assertEqual(set(packets), {(UDP, wireguard.PORT, wireguard.PORT)})
-        self.assertGreater(packets[UDP, wireguard.PORT, wireguard.PORT], 10_000)
+        of_the_tunnel = (IPV4, UDP, wireguard.PORT, wireguard.PORT)
+        self.assertEqual(set(packets), {of_the_tunnel})
+        self.assertGreater(packets[of_the_tunnel], 10_000)
 
     def test_without_the_tunnel_the_watch_sees_the_job(self):
         with Network(hosts=2) as network, tempfile.TemporaryDirectory() as folder:
-            watch = Watch(network, 0)
+            watch = Watch(self, network, 0)
             hosts = [self.start(network, host, ["--nnodes=2", f"--node_rank={host}", f"--master_addr={network.address(0)}",
                                                 f"--master_port={PORT}"], training(folder)) for host in (0, 1)]
             for host in hosts:
                 self.expect_success(host)
-            self.assertTrue(any(PORT in ports for _, *ports in watch.packets()))
+            self.assertTrue(any(PORT in kind for kind in watch.packets()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
 """A WireGuard tunnel between the hosts of a Network: the kernel's where it has one, else wireguard-go's, in user space."""
+import functools
+import os
 import pathlib
 import shutil
 import subprocess
@@ -22,11 +24,11 @@ def missing_requirement():
     return ""
 
 
+@functools.cache
 def _kernel_has_it():
-    made = subprocess.run(["ip", "link", "add", "ncwg-try", "type", "wireguard"], stderr=subprocess.DEVNULL, check=False)
-    if made.returncode == 0:
-        subprocess.run(["ip", "link", "delete", "ncwg-try"], check=True)
-    return made.returncode == 0
+    """Tried in a namespace that goes with the process."""
+    command = ["unshare", "--net", "ip", "link", "add", "wg-try", "type", "wireguard"]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 class Tunnel:
@@ -38,20 +40,28 @@ class Tunnel:
         self._programs = []
 
     def interface(self, host):
-        """Of another name on each host: wireguard-go's sockets are files, which hosts that are namespaces share."""
-        return f"ncwg{host}"
+        """Of another name on each host and in each process: wireguard-go's sockets are files, which namespaces share."""
+        return f"nc{os.getpid()}w{host}"
 
     def address(self, host):
         return f"10.88.0.{host + 1}"
 
     def __enter__(self):
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _make(self):
         with tempfile.TemporaryDirectory() as folder:
             files = [pathlib.Path(folder, str(host)) for host in self._hosts]
             for host, file in zip(self._hosts, files):
                 file.write_text(self._run(host, ["wg", "genkey"]))
                 self._make_interface(host)
                 self._run(host, ["wg", "set", self.interface(host), "listen-port", str(PORT), "private-key", str(file)])
-            keys = [self._run(host, ["wg", "show", self.interface(host), "public-key"]).strip() for host in self._hosts]
+        keys = [self._run(host, ["wg", "show", self.interface(host), "public-key"]).strip() for host in self._hosts]
         for host in self._hosts:
             for peer in self._hosts:
                 if peer != host:
@@ -59,11 +69,11 @@ class Tunnel:
                                      self.address(peer) + "/32", "endpoint", f"{self._network.address(peer)}:{PORT}"])
             self._run(host, ["ip", "address", "add", self.address(host) + "/24", "dev", self.interface(host)])
             self._run(host, ["ip", "link", "set", "dev", self.interface(host), "up"])
-        return self
 
     def __exit__(self, *_):
         for program in self._programs:
-            program.kill()
+            program.terminate()  # It takes its socket with it.
+        for program in self._programs:
             program.wait()
 
     def _run(self, host, command):
@@ -74,10 +84,12 @@ class Tunnel:
         if _kernel_has_it():
             self._run(host, ["ip", "link", "add", name, "type", "wireguard"])
             return
-        self._programs.append(subprocess.Popen(self._network.command(host, ["wireguard-go", "--foreground", name]),
-                                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        program = ["setpriv", "--pdeathsig", "KILL", "wireguard-go", "--foreground", name]
+        self._programs.append(subprocess.Popen(self._network.command(host, program), stdin=subprocess.DEVNULL,
+                                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         deadline = time.monotonic() + SECONDS_TO_START
         show = self._network.command(host, ["wg", "show", name, "listen-port"])
         while subprocess.run(show, capture_output=True, check=False).returncode != 0:
             if time.monotonic() > deadline or self._programs[-1].poll() is not None:
                 raise RuntimeError(f"wireguard-go made no interface {name}")
+            time.sleep(0.05)

@@ -137,7 +137,7 @@ TEST_P(CudaVariable, GivesTheBytesAndFloatsOfThePlainCodec) {
 
 TEST_P(CudaVariable, TakesLongArrays) {
   const auto inputs = test::all_variable_inputs(kLong);
-  for (const int64_t least_chunk : {int64_t{20}, cuda::kLeastChunk}) {
+  for (const int64_t least_chunk : {20, 64}) {
     const Floats& x = inputs[least_chunk == 20 ? 1 : 0].second;
     const Way way{.message = 1, .least_chunk = least_chunk};
     ASSERT_NO_FATAL_FAILURE(expect_encodes(x, least_chunk == 20 ? test::kAtRandom : test::kNearest, way));
