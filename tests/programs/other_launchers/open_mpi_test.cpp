@@ -24,8 +24,10 @@ TEST_F(OpenMpiLauncherTest, TrainsAsNarrowcastRunDoes) { expect_parameters_of_na
 TEST_F(OpenMpiLauncherTest, TwoJobsAtOnceDoNotMeet) {
   RunningProgram first(mpirun + Words{kNarrowcastTrain} + flags_into("first"), alone());
   RunningProgram second(mpirun + Words{kNarrowcastTrain} + flags_into("second"), alone());
-  EXPECT_EQ(first.wait().exit_code, 0);
-  EXPECT_EQ(second.wait().exit_code, 0);
+  for (RunningProgram* const job : {&first, &second}) {
+    const ProgramEnd end = job->wait();
+    EXPECT_EQ(end.exit_code, 0) << end.errors;
+  }
   compare_parameters("first");
 }
 
