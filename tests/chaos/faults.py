@@ -3,6 +3,7 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -100,25 +101,52 @@ def damage_a_checkpoint(training, random):
     return victim
 
 
-def shift_clock(training, random):
-    """The time of day jumps, for a second, by an hour or a day."""
-    jump = random.choice((-86400, -3600, 3600, 86400))
-
-    def shift(seconds):
-        time.clock_settime(time.CLOCK_REALTIME, time.clock_gettime(time.CLOCK_REALTIME) + seconds)
-
-    shift(jump)
-    try:
-        time.sleep(1)
-    finally:
-        shift(-jump)
-    return f"by {jump:+} s for a second"
-
-
 # The last two leave no trace where nothing was being written or timed.
 _OF_PROCESSES = {"SIGKILL": kill_a_rank, "segfault": crash_a_rank, "hang": hang_a_rank, "launcher killed": kill_a_launcher,
                  "checkpoint damaged": damage_a_checkpoint, "machine paused": pause_all}
 _MAY_PASS = ("machine paused", "clock shifted", "disk full", "folder read-only")
+
+
+class Clock:
+    """The time of day of the disturbed training, which can jump: shifted_clock.cpp, preloaded."""
+
+    _JUMPS = (-86400, -3600, 3600, 86400)  # seconds
+
+    def __init__(self, bin_folder, folder):
+        self._library = pathlib.Path(bin_folder) / "narrowcast_test_clock.so"
+        self._file = pathlib.Path(folder) / "clock"
+        self._seconds = 0
+        self.kinds = {"clock shifted": self.shift}
+        if not self._library.exists():
+            raise FileNotFoundError(f"there is no {self._library}")
+        self._file.write_bytes(struct.pack("=q", 0))
+
+    def environment(self):
+        return {"LD_PRELOAD": str(self._library), "NARROWCAST_TEST_CLOCK": str(self._file)}
+
+    def _is_preloaded(self, pid):
+        try:
+            return str(self._file) in pathlib.Path(f"/proc/{pid}/maps").read_text()
+        except OSError:
+            return False  # It has ended.
+
+    def _set(self, seconds):
+        with open(self._file, "r+b", buffering=0) as file:
+            file.write(struct.pack("=q", seconds))
+
+    def shift(self, training, random):
+        """For a second, or for good."""
+        wait_until(lambda: any(self._is_preloaded(pid) for pid in training.workers().values()), LIMIT_SECONDS,
+                   "a rank has the clock that can be shifted")
+        jump = random.choice(self._JUMPS)
+        if random.choice((True, False)):
+            self._seconds += jump
+            self._set(self._seconds)
+            return f"by {jump:+} s"
+        self._set(self._seconds + jump)
+        time.sleep(1)
+        self._set(self._seconds)
+        return f"by {jump:+} s for a second"
 
 
 class Disk:

@@ -39,8 +39,9 @@ NODE_LOST = 3
 class Launcher:
     """narrowcast-run on one host, and what it and its ranks say on standard error."""
 
-    def __init__(self, command):
+    def __init__(self, command, environment):
         self.command = command
+        self.environment = environment
         self.process = None
         self.killed = False
         self.said = []  # (time, line)
@@ -49,7 +50,7 @@ class Launcher:
     def start(self):
         self.killed = False
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                                        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **self.environment})
         self.reader = threading.Thread(target=self._read, args=(self.process.stderr,), daemon=True)
         self.reader.start()
 
@@ -68,15 +69,16 @@ class Launcher:
 
 class Training:
     """narrowcast-run with narrowcast-train in `folder`, one launcher on each of the hosts, as a job whose owner starts its
-    launchers again with the same commands. `hosts`: of each, what comes before its command and its launcher's flags."""
+    launchers again with the same commands. `hosts`: of each, what comes before its command and its launcher's flags.
+    `environment`: variables of them all."""
 
-    def __init__(self, bin_folder, folder, flags, hosts):
+    def __init__(self, bin_folder, folder, flags, hosts, environment=None):
         self.folder = pathlib.Path(folder)
         self.identity = f"chaos-{os.getpid()}-{self.folder.name}"
         self.launchers = [Launcher(list(prefix) + [
             str(bin_folder / "narrowcast-run"), *launcher_flags, "--max_restarts=1000", f"--rdzv_id={self.identity}",
             str(bin_folder / "narrowcast-train"), f"--output_dir={self.folder / 'run'}",
-            f"--checkpoint_dir={self.folder / 'checkpoints'}", "--resume"] + flags) for prefix, launcher_flags in hosts]
+            f"--checkpoint_dir={self.folder / 'checkpoints'}", "--resume"] + flags, environment or {}) for prefix, launcher_flags in hosts]
 
     def start(self):
         for launcher in self.launchers:

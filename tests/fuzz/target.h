@@ -21,9 +21,10 @@ struct Target {
 std::vector<Target> file_targets();
 std::vector<Target> data_targets();
 std::vector<Target> launcher_targets();
+std::vector<Target> host_targets();
 std::vector<Target> wire_targets();
 
-// Those of a file above, as "file", "data", "launcher" and "wire".
+// Those of a file above, as "file", "data", "launcher", "host" and "wire".
 struct Group {
   std::string name;
   std::vector<Target> targets;

@@ -1,8 +1,9 @@
-// Messages of other ranks in every wire format.
+// Messages of other ranks in every wire format, and what comes before them.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
+#include "ops/collectives/mean/announced_call.h"
 #include "ops/collectives/mean/segment_codec.h"
 #include "tests/fuzz/target.h"
 
@@ -60,10 +62,36 @@ std::vector<std::string> messages(WireFormat format) {
   return seeds;
 }
 
+// What three ranks tell of their calls: the input is the first one's, the others' are as they should be.
+void read_call_header(std::string_view input) {
+  using collectives::CallHeader;
+  std::vector<CallHeader> headers(3, collectives::header_of_call(at::empty({7}), WireFormat::kInt8B128));
+  std::memcpy(headers.data(), input.data(), std::min(input.size(), sizeof(CallHeader)));
+  const bool same = collectives::are_same_call(headers);
+  try {
+    collectives::check_same_call("call", 1, headers);
+    TORCH_INTERNAL_ASSERT(same, "ranks go on that have made different calls");
+  } catch (const c10::TypeError& error) {
+    TORCH_CHECK_VALUE(false,
+                      error.what_without_backtrace());  // What another rank was given, as what it was given wrong.
+  }
+}
+
+std::vector<std::string> call_headers() {
+  std::vector<std::string> seeds;
+  const auto add = [&](const collectives::CallHeader& header) {
+    seeds.emplace_back(reinterpret_cast<const char*>(&header), sizeof(header));
+  };
+  add(collectives::header_of_call(at::empty({7}), WireFormat::kInt8B128));
+  add(collectives::header_of_refusal({.wrong_type = false, .reason = "x is sparse"}));
+  add(collectives::header_of_refusal({.wrong_type = true, .reason = std::string(2000, 'x')}));
+  return seeds;
+}
+
 }  // namespace
 
 std::vector<Target> wire_targets() {
-  std::vector<Target> list;
+  std::vector<Target> list{{"call_header", read_call_header, call_headers}};
   for (const WireFormat format : kWireFormats) {
     list.push_back({"wire_" + std::string(to_string(format)),
                     [format](std::string_view input) { read_message(input, format); },

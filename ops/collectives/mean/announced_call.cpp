@@ -40,6 +40,13 @@ std::string name_of_device(int64_t number) {
              : "device number " + std::to_string(number);
 }
 
+// Whether a rank can have sent it: behind what it says there is nothing.
+bool is_header(const CallHeader& header) {
+  const bool is_call = !read_refusal(header.refusal.data()).has_value();
+  return header.mark == CallHeader::kMark &&
+         (!is_call || std::ranges::all_of(header.refusal, [](uint8_t byte) { return byte == 0; }));
+}
+
 }  // namespace
 
 CallHeader header_of_call(const at::Tensor& array, WireFormat format) {
@@ -56,14 +63,14 @@ CallHeader header_of_refusal(const Refusal& refusal) {
 
 bool are_same_call(const std::vector<CallHeader>& headers) {
   const CallHeader& first = headers.front();
-  return first.mark == CallHeader::kMark && !read_refusal(first.refusal.data()).has_value() &&
+  return is_header(first) && !read_refusal(first.refusal.data()).has_value() &&
          std::all_of(headers.begin(), headers.end(),
                      [&](const CallHeader& header) { return std::memcmp(&header, &first, sizeof(CallHeader)) == 0; });
 }
 
 void check_same_call(const std::string& call, int64_t rank, const std::vector<CallHeader>& headers) {
   for (size_t sender = 0; sender < headers.size(); ++sender) {
-    if (headers[sender].mark != CallHeader::kMark) {
+    if (!is_header(headers[sender])) {
       throw_backend_error(rank, call,
                           c10::str("rank ", sender, " sent something else than what such a call begins with"));
     }

@@ -63,7 +63,7 @@ void Coordinator::admit(const NodeView& newcomer) {
   if (decision_.members.empty()) {
     give_up("launchers disagree: " + contradiction, program::kWrongUse);
   } else {
-    evict(newcomer.ticket, "launchers disagree: " + contradiction, program::kWrongUse);
+    turn_away(newcomer.ticket, "launchers disagree: " + contradiction, program::kWrongUse);
   }
 }
 
@@ -71,21 +71,32 @@ void Coordinator::admit(const NodeView& newcomer) {
 void Coordinator::let_go(const Roster::Node& node) {
   const int64_t ticket = node.view.ticket;
   if (!node.view.unreadable.empty()) {
-    evict(ticket, "the host cannot read this launcher: " + node.view.unreadable, program::kCorruptInput);
+    turn_away(ticket, "the host cannot read this launcher: " + node.view.unreadable, program::kCorruptInput);
   } else if (node.lost) {
-    evict(ticket, "the others gave this launcher up: " + lost_because(), program::kPeerFailed);
+    turn_away(ticket, "the others gave this launcher up: " + lost_because(), program::kPeerFailed);
   } else if (wants_to_leave(node) && membership_->elastic() && ticket != kOwnTicket) {
-    decision_.evicted.try_emplace(
-        ticket, GroupEnd{.cause = GroupEnd::Cause::kInterrupted, .signal = node.view.report->report.signal});
+    evict(ticket, {.cause = GroupEnd::Cause::kInterrupted, .signal = node.view.report->report.signal});
   }
 }
 
-void Coordinator::evict(int64_t ticket, const std::string& reason, int code) {
-  decision_.evicted.try_emplace(ticket, GroupEnd{.cause = GroupEnd::Cause::kAborted, .text = reason, .code = code});
+void Coordinator::evict(int64_t ticket, GroupEnd end) {
+  if (!turned_away_.insert(ticket).second) {
+    return;
+  }
+  decision_.evicted.emplace(ticket, std::move(end));
+  told_.push_back(ticket);
+  if (told_.size() > kMostTold) {
+    decision_.evicted.erase(told_.front());
+    told_.pop_front();
+  }
+}
+
+void Coordinator::turn_away(int64_t ticket, const std::string& reason, int code) {
+  evict(ticket, {.cause = GroupEnd::Cause::kAborted, .text = reason, .code = code});
 }
 
 bool Coordinator::present(const Roster::Node& node) const {
-  return !node.view.left && !decision_.evicted.contains(node.view.ticket);
+  return !node.view.left && !turned_away_.contains(node.view.ticket);
 }
 
 Applicants Coordinator::applicants() {
@@ -168,12 +179,12 @@ void Coordinator::look_at_newcomers() {
       continue;
     }
     if (!membership_->elastic()) {
-      evict(ticket, "the job runs already, with all of its nodes", program::kWrongUse);
+      turn_away(ticket, "the job runs already, with all of its nodes", program::kWrongUse);
     } else if (!full) {
       newcomer_ = name_of(node.view.node);
       decision_.phase = Decision::Phase::kStopping;
     } else if (now_ - node.came > timeouts_.join) {
-      evict(ticket, "no place became free within " + seconds(timeouts_.join), program::kPeerFailed);
+      turn_away(ticket, "no place became free within " + seconds(timeouts_.join), program::kPeerFailed);
     }
   }
 }

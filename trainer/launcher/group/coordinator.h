@@ -13,8 +13,10 @@
 // take its own pause for everybody else's silence: who calls step() passes a clock that leaves such pauses out.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,10 @@ namespace narrowcast::launcher {
 // The state of the job, and the decision that follows from it.
 class Coordinator {
  public:
+  // Of how many launchers that have no part in the job a decision tells: strangers may come as often as they like, and
+  // all launchers read it. Those before them were told in earlier decisions.
+  static constexpr size_t kMostTold = 256;
+
   // `own` is the launcher that it is in; `run_id` names the job if --rdzv_id does not.
   Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const std::string& run_id);
 
@@ -41,7 +47,8 @@ class Coordinator {
  private:
   void admit(const NodeView& newcomer);
   void let_go(const Roster::Node& node);
-  void evict(int64_t ticket, const std::string& reason, int code);
+  void evict(int64_t ticket, GroupEnd end);
+  void turn_away(int64_t ticket, const std::string& reason, int code);
   bool cannot_form(const Applicants& found);
   void form();
   void look_at_members();
@@ -65,7 +72,9 @@ class Coordinator {
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
   int64_t failures_ = 0;
-  std::string newcomer_;  // for whom the round is stopped
+  std::string newcomer_;           // for whom the round is stopped
+  std::set<int64_t> turned_away_;  // all tickets of launchers that have no part in the job any more,
+  std::deque<int64_t> told_;       // and the last of them, which the decision tells of, in their order
   Decision decision_;
 };
 

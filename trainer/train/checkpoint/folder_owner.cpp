@@ -36,6 +36,7 @@ using nlohmann::json;
 // Every record is as long, so that one replaces another in place and needs no room on a full disk.
 constexpr size_t kRecordBytes = 4096;
 constexpr size_t kLongestName = 500;
+constexpr std::chrono::milliseconds kMoment{20};  // until a file is looked at again
 
 std::string owner_path(const std::string& folder) { return folder + "/" + FolderOwner::kFileName; }
 
@@ -116,6 +117,17 @@ Look look_at(const std::string& folder) {
   if (bytes < 0) return {.failure = files::reason(errno)};
   text.resize(static_cast<size_t>(bytes));
   return {.text = text, .record = parse(text)};
+}
+
+// As look_at, but a file that cannot be read is looked at again for so long: a server may answer again.
+Look look_patiently(const std::string& folder, std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  Look look = look_at(folder);
+  while (!look.failure.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kMoment);
+    look = look_at(folder);
+  }
+  return look;
 }
 
 // What was seen of an owner for as long as others are patient with it.
@@ -220,8 +232,6 @@ class Taking {
     return file;
   }
 
-  static constexpr std::chrono::milliseconds kMoment{20};
-
   const std::string& folder_;
   const std::string path_;
   const Writer& self_;
@@ -289,7 +299,7 @@ class FolderOwner::Beat {
 };
 
 FolderOwner::FolderOwner(const std::string& folder, Writer self, const OwnerTimes& times)
-    : folder_(folder), self_(std::move(self)) {
+    : folder_(folder), self_(std::move(self)), patience_(times.silence) {
   FileDescriptor file = Taking(folder_, self_, times).take();
   beat_ = std::make_unique<Beat>(folder_, self_, times.beat, std::move(file));
 }
@@ -297,9 +307,14 @@ FolderOwner::FolderOwner(const std::string& folder, Writer self, const OwnerTime
 FolderOwner::~FolderOwner() = default;
 
 void FolderOwner::check() const {
-  const std::optional<OwnerRecord> owner = read_owner(folder_);
-  NARROWCAST_CHECK_OUTPUT(!owner.has_value() || owner->writer == self_, folder_, ": has been taken over by ",
-                          owner ? describe(owner->writer) : "", ", since this job showed no sign of life for a while");
+  const Look look = look_patiently(folder_, patience_);
+  const std::string path = owner_path(folder_);
+  NARROWCAST_CHECK_OUTPUT(look.failure.empty(), path,
+                          ": cannot be read, so that another job may have taken the folder: ", look.failure);
+  NARROWCAST_CHECK_OUTPUT(!look.text.empty(), path, ": is gone: another job may have had the folder meanwhile");
+  NARROWCAST_CHECK_OUTPUT(!look.record || look.record->writer == self_, folder_, ": has been taken over by ",
+                          look.record ? describe(look.record->writer) : "",
+                          ", since this job showed no sign of life for a while");
 }
 
 }  // namespace narrowcast::checkpoint

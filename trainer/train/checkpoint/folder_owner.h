@@ -59,7 +59,8 @@ class FolderOwner {
   FolderOwner& operator=(const FolderOwner&) = delete;
 
   // Throws OutputError naming the other one if another machine's process has taken the folder, because this one was
-  // silent for too long (stopped, or its file system did not answer). Nothing may be written there any more.
+  // silent for too long (stopped, or its file system did not answer); also if that cannot be told, because the file is
+  // gone or, for OwnerTimes::silence, cannot be read. Nothing may be written there any more.
   void check() const;
 
  private:
@@ -67,6 +68,7 @@ class FolderOwner {
 
   std::string folder_;
   Writer self_;
+  std::chrono::milliseconds patience_;
   std::unique_ptr<Beat> beat_;
 };
 

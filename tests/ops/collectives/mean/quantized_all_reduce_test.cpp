@@ -195,15 +195,16 @@ TEST(QuantizedAllReduce, WritesToAnyTensorWithoutOverlap) {
   });
 }
 
-// A peer whose message is no header of a call.
+// A peer whose message is no header of a call, or has something behind one.
 TEST(QuantizedAllReduce, DoesNotTakeOtherBytesForACall) {
   class OtherBytes final : public engine::Job {
    public:
+    explicit OtherBytes(at::Tensor sent) : sent_(std::move(sent)) {}
     std::string name() const override { return "other bytes"; }
     void start(engine::Transport& transport) override {
       received_ = at::empty({collectives::kCallHeaderBytes}, at::kByte);
       receive_ = transport.post_receive({received_, 0, engine::Transport::kChannels - 1});
-      transport.send({at::full_like(received_, 0x7F), 0, engine::Transport::kChannels - 1});
+      transport.send({sent_, 0, engine::Transport::kChannels - 1});
     }
     at::Tensor finish(engine::Transport& transport) override {
       transport.wait_receive(receive_);
@@ -211,18 +212,25 @@ TEST(QuantizedAllReduce, DoesNotTakeOtherBytesForACall) {
     }
 
    private:
+    const at::Tensor sent_;
     at::Tensor received_;
     int64_t receive_ = 0;
   };
-  run_ranks(2, [](int64_t rank, const Group& group) {
-    if (rank == 1) {
-      engine::Engine::for_group(group)->submit(std::make_shared<OtherBytes>())->waitAndThrow();
-      return;
-    }
-    EXPECT_THAT(
-        error_message<c10::DistBackendError>([&] { quantized_all_reduce(at::ones({5}), WireFormat::kFp32, group); }),
-        HasSubstr("rank 0: quantized_all_reduce failed: rank 1 sent something else"));
-  });
+  const at::Tensor x = at::ones({5});
+  const collectives::CallHeader header = collectives::header_of_call(x, WireFormat::kFp32);
+  const at::Tensor call = at::from_blob(const_cast<collectives::CallHeader*>(&header), {sizeof(header)}, at::kByte);
+  const at::Tensor with_more = call.clone();
+  with_more[-1] = 1;
+  for (const at::Tensor& bytes : {at::full_like(call, 0x7F), with_more}) {
+    run_ranks(2, [&](int64_t rank, const Group& group) {
+      if (rank == 1) {
+        engine::Engine::for_group(group)->submit(std::make_shared<OtherBytes>(bytes))->waitAndThrow();
+        return;
+      }
+      EXPECT_THAT(error_message<c10::DistBackendError>([&] { quantized_all_reduce(x, WireFormat::kFp32, group); }),
+                  HasSubstr("rank 0: quantized_all_reduce failed: rank 1 sent something else"));
+    });
+  }
 }
 
 TEST(QuantizedAllReduce, RefusesArgumentsBeforeDataIsSent) {

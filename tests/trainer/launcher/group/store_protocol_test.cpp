@@ -147,6 +147,24 @@ TEST_F(StrangerInTheStoreTest, WhoCannotBeReadIsTurnedAwayAlone) {
   }
 }
 
+// However many there are, what all launchers read stays short, and they stay turned away.
+TEST_F(StrangerInTheStoreTest, TheDecisionTellsOfTheLastStrangersOnly) {
+  constexpr int64_t kStrangers = 1000;
+  own.join(describe("a", 0));
+  for (int64_t stranger = 0; stranger < kStrangers; ++stranger) join_with("description", std::string(1000, '{'));
+  for (int64_t time = 0; time < 8; ++time) {
+    own.beat();
+    const Decision decision = step(time);
+    EXPECT_EQ(decision.phase, Phase::kForming);
+    EXPECT_LE(to_text(decision).size(), size_t{1} << 20);
+  }
+  const Decision decision = own.decision();
+  EXPECT_EQ(decision.evicted.size(), Coordinator::kMostTold);
+  EXPECT_TRUE(decision.evicted.contains(kStrangers + 1));
+  other.join(describe("b", 1));
+  EXPECT_EQ(step(8).phase, Phase::kRunning);
+}
+
 TEST_F(StrangerInTheStoreTest, AMemberWhoseEntriesAreSpoiltIsLost) {
   own.join(describe("a", 0));
   other.join(describe("b", 1));

@@ -151,6 +151,25 @@ TEST_F(FolderOwnerTest, AnOwnerThatLostTheFolderLeavesItAlone) {
   EXPECT_EQ(owner(), on("here", 2));
 }
 
+// Another one may have had the folder, and be gone again.
+TEST_F(FolderOwnerTest, TellsAnOwnerWhoseFileIsGone) {
+  const FolderOwner first(name, on("here", 1), kSoonSilent);
+  std::filesystem::remove(path());
+  EXPECT_THAT(error_message<OutputError>([&] { first.check(); }), HasSubstr(path() + ": is gone"));
+}
+
+// A link cannot be opened: as a file whose server does not answer.
+TEST_F(FolderOwnerTest, WaitsForAFileThatCannotBeRead) {
+  const FolderOwner first(name, on("here", 1), kSoonSilent);
+  const std::string aside = path() + ".aside";
+  std::filesystem::rename(path(), aside);
+  std::filesystem::create_symlink(aside, path());
+  EXPECT_THAT(error_message<OutputError>([&] { first.check(); }),
+              HasSubstr(path() + ": cannot be read, so that another job may have taken the folder: "));
+  std::filesystem::rename(aside, path());
+  EXPECT_NO_THROW(first.check());
+}
+
 // Whether the first ends before or after the second looks.
 TEST_F(FolderOwnerTest, WaitsForAnEarlierOneOfTheSameJob) {
   Writer again = on("here", 2);

@@ -1,0 +1,120 @@
+// The launcher that serves the store, while strangers write there.
+#include <absl/strings/str_split.h>
+#include <c10/util/Exception.h>
+
+#include <charconv>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
+
+#include "tests/fuzz/target.h"
+#include "tests/support/job_secret.h"
+#include "trainer/launcher/group/store_protocol.h"
+#include "trainer/launcher/store_rendezvous.h"
+
+namespace narrowcast::fuzz {
+namespace {
+
+using launcher::JobSeal;
+
+constexpr std::chrono::milliseconds kSilence{1000};
+constexpr int64_t kMostTickets = 20;
+
+launcher::NodeDescription described(const std::string& host, int64_t node_rank) {
+  return {.host = host,
+          .pid = 7,
+          .node_rank = node_rank,
+          .settings = {.backend = launcher::kElasticBackend, .min_nodes = 1, .max_nodes = 2, .max_restarts = 1}};
+}
+
+// A job of one host and whoever else comes. An input is lines, each one thing that somebody does who can write into the
+// store, where only other launchers' entries are, and not the host's own:
+//   +NUMBER        so many tickets are drawn, modulo kMostTickets: more only take longer
+//   T/NAME VALUE   the entry NAME of the launcher with ticket T, 2 or more, becomes VALUE
+//   anything else  half a silence passes, and the host beats and decides
+class AttackedHost {
+ public:
+  explicit AttackedHost(const JobSeal& seal)
+      : host_(
+            store_, launcher::Coordinator(described("alpha", 0), {.silence = kSilence}, "made-up"), [] {}, seal),
+        own_(store_, seal) {
+    own_.join_as_host(described("alpha", 0));
+  }
+
+  void suffer(std::string_view line) {
+    const size_t space = line.find(' ');
+    int64_t number = 0;
+    const std::string_view digits = line.substr(line.starts_with('+') ? 1 : 0);
+    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    if (line.starts_with('+') && parsed.ec == std::errc() && number > 0) {
+      store_->add(launcher::kLauncherKeys + std::string("tickets"), number % kMostTickets);
+    } else if (parsed.ec == std::errc() && number >= 2 && space != std::string_view::npos && *parsed.ptr == '/') {
+      const std::string key = launcher::kLauncherKeys + std::string("node/") + std::string(line.substr(0, space));
+      store_->set(key, std::string(line.substr(space + 1)));
+    } else {
+      step();
+    }
+  }
+
+  // What strangers do is never an error of the host, and it has a part in its job whatever they say.
+  void step() {
+    now_ += kSilence / 2;
+    own_.beat();
+    try {
+      host_.step(now_);
+      const launcher::Decision decision = own_.decision();
+      TORCH_INTERNAL_ASSERT(!decision.evicted.contains(1), "the host has turned itself away");
+      TORCH_INTERNAL_ASSERT(decision.evicted.size() <= launcher::Coordinator::kMostTold);
+    } catch (const std::exception& error) {
+      TORCH_INTERNAL_ASSERT(false, "the host has ended: ", error.what());
+    }
+  }
+
+ private:
+  const launcher::StorePtr store_ = c10::make_intrusive<c10d::HashStore>();
+  launcher::StoreHost host_;
+  launcher::StoreMember own_;
+  launcher::Clock::time_point now_{};
+};
+
+void attack(std::string_view input, const JobSeal& seal) {
+  AttackedHost host(seal);
+  const std::string text(input);
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  for (const std::string& line : lines) host.suffer(line);
+  host.step();
+}
+
+const JobSeal& some_seal() {
+  static const JobSeal seal{
+      .secret = testing::secret_of("what only launchers know"), .job = "job", .session = "session"};
+  return seal;
+}
+
+// What a launcher would write that joins, runs, fails and leaves.
+std::vector<std::string> attacks() {
+  const std::string node = to_text(described("beta", 1));
+  const std::string introduced = "+1\n2/beat 1\n2/report \n2/left 0\n2/description " + node + "\n.\n";
+  launcher::RoundReport report;
+  report.round = 0;
+  report.report.end = launcher::NodeReport::End::kInterrupted;
+  report.report.signal = 15;
+  return {introduced + "2/beat 2\n.\n2/report " + to_text(report) + "\n.\n2/left 1\n.\n",
+          introduced + "2/report {}\n.\n2/beat x\n.\n+1000000000\n.\n3/hello x\n3/beat 1\n.\n.\n.\n.\n",
+          "+3\n4/hello y\n2/welcome z\n.\n4/beat 1\n4/report \n4/left 0\n4/description {}\n.\n"};
+}
+
+Target host_target(std::string name, const JobSeal& seal) {
+  return {std::move(name), [&seal](std::string_view input) { attack(input, seal); }, attacks};
+}
+
+}  // namespace
+
+std::vector<Target> host_targets() {
+  static const JobSeal no_secret;
+  return {host_target("host", no_secret), host_target("sealed_host", some_seal())};
+}
+
+}  // namespace narrowcast::fuzz
