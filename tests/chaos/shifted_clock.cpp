@@ -40,7 +40,7 @@ bool is_time_of_day(clockid_t clock) { return clock == CLOCK_REALTIME || clock =
 
 extern "C" {
 
-int clock_gettime(clockid_t clock, timespec* time) noexcept {
+[[gnu::visibility("default")]] int clock_gettime(clockid_t clock, timespec* time) noexcept {
   static const auto of_the_machine = reinterpret_cast<int (*)(clockid_t, timespec*)>(dlsym(RTLD_NEXT, "clock_gettime"));
   const int result = of_the_machine(clock, time);
   if (result == 0 && is_time_of_day(clock)) {
@@ -49,14 +49,14 @@ int clock_gettime(clockid_t clock, timespec* time) noexcept {
   return result;
 }
 
-int gettimeofday(timeval* time, void* /*zone*/) noexcept {
+[[gnu::visibility("default")]] int gettimeofday(timeval* time, void* /*zone*/) noexcept {
   timespec now{};
   const int result = clock_gettime(CLOCK_REALTIME, &now);
   *time = {.tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000};
   return result;
 }
 
-time_t time(time_t* result) noexcept {
+[[gnu::visibility("default")]] time_t time(time_t* result) noexcept {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   if (result != nullptr) {

@@ -13,7 +13,9 @@
 
 #include "tests/programs/train_commands.h"
 #include "tests/support/listening_sockets.h"
+#include "tests/support/patience.h"
 #include "trainer/base/files/open_file.h"
+#include "trainer/base/tcp_store.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -43,6 +45,12 @@ FileDescriptor stranger_at(int64_t port, const std::string& bytes) {
   return socket;
 }
 
+// Until the job has got so much further.
+void wait_for_steps_of(const EndlessRanks& job) {
+  RunningProgram& first = *job.ranks[0];
+  first.wait_for_errors("step ", count_of("step ", first.errors()) + 4);  // It tells of its steps about once a second.
+}
+
 // To each store and rank: some say nothing, some eight bytes, some more than that.
 TEST(NarrowcastTrainStrangersTest, ChangeNothingWhileTheyStay) {
   if (!may_open(kStrangers + 100)) GTEST_SKIP() << "RLIMIT_NOFILE: no " << kStrangers << " connections";
@@ -58,12 +66,35 @@ TEST(NarrowcastTrainStrangersTest, ChangeNothingWhileTheyStay) {
   for (size_t i = 0; i < kStrangers; ++i) {
     strangers.push_back(stranger_at(ports[i % ports.size()], said[i / ports.size() % said.size()]));
   }
-  RunningProgram& first = *job.ranks[0];
-  // It tells of its steps about once a second.
-  const auto train_on = [&] { first.wait_for_errors("step ", count_of("step ", first.errors()) + 4); };
-  train_on();
+  wait_for_steps_of(job);
   strangers.clear();
-  train_on();
+  wait_for_steps_of(job);
+  for (const auto& rank : job.ranks) EXPECT_EQ(kill(rank->pid(), 0), 0);
+}
+
+// The largest value that a store takes, and somewhat more than that.
+constexpr size_t kLargestValue = size_t{8} << 20;
+constexpr size_t kTooLarge = size_t{9} << 20;
+
+network::TcpStorePtr stranger_in_the_store(const EndlessRanks& job) {
+  return network::reach_tcp_store("127.0.0.1", job.port, kPatience);
+}
+
+void fill(const network::TcpStorePtr& store, int64_t number, size_t bytes = kLargestValue) {
+  store->set("stranger/" + std::to_string(number), std::vector<uint8_t>(bytes, 'x'));
+}
+
+TEST(NarrowcastTrainStrangersTest, MayStoreWhatMemoryHolds) {
+  constexpr int64_t kValues = 40;
+  const EndlessRanks job(2, {"--hook=int8"});
+  const network::TcpStorePtr stranger = stranger_in_the_store(job);
+  for (int64_t value = 0; value < kValues; ++value) fill(stranger, value);
+  wait_for_steps_of(job);
+  EXPECT_ANY_THROW({
+    fill(stranger, kValues, kTooLarge);
+    stranger->check({"stranger/0"});
+  }) << "a connection that says too much is closed";
+  wait_for_steps_of(job);
   for (const auto& rank : job.ranks) EXPECT_EQ(kill(rank->pid(), 0), 0);
 }
 

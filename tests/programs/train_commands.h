@@ -69,7 +69,6 @@ inline std::map<std::string, std::string> one_of_two(int rank, int64_t port) { r
 // Ranks without a launcher, which would end them all. They train for ever.
 struct EndlessRanks {
   EndlessRanks(int count, const Words& flags) {
-    const int64_t port = free_port();
     const Words command =
         Words{kNarrowcastTrain} + small_gpt() + Words{"--steps=1000000", "--log_every=1", "--eval_batches=0"} + flags;
     for (int rank = 0; rank < count; ++rank) {
@@ -87,6 +86,7 @@ struct EndlessRanks {
     return ends;
   }
 
+  const int64_t port = free_port();  // of the store, which rank 0 serves
   std::vector<std::unique_ptr<RunningProgram>> ranks;
 };
 
