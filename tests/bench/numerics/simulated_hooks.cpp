@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include <narrowcast/affine_uint8.h>
@@ -27,30 +28,31 @@ at::Tensor per_channel_round_trip(const at::Tensor& x) {
 }
 
 MeanOfRanks gathered(at::Tensor (*round_trip)(const at::Tensor&)) {
-  return [round_trip](const std::vector<at::Tensor>& by_rank) {
+  return [round_trip](const StepGradients& step) {
     std::vector<at::Tensor> decoded;
-    for (const at::Tensor& gradients : by_rank) decoded.push_back(round_trip(gradients));
+    for (const at::Tensor& gradients : step.by_rank) decoded.push_back(round_trip(gradients));
     return exact_mean(decoded);
   };
 }
 
 // Divided before they are summed, both in `dtype`.
 MeanOfRanks compressed(at::ScalarType dtype) {
-  return [dtype](const std::vector<at::Tensor>& by_rank) {
-    at::Tensor sum = at::zeros_like(by_rank[0], dtype);
-    for (const at::Tensor& gradients : by_rank) sum += gradients.to(dtype) / static_cast<int64_t>(by_rank.size());
+  return [dtype](const StepGradients& step) {
+    const auto ranks = static_cast<int64_t>(step.by_rank.size());
+    at::Tensor sum = at::zeros_like(step.by_rank[0], dtype);
+    for (const at::Tensor& gradients : step.by_rank) sum += gradients.to(dtype) / ranks;
     return sum.to(at::kFloat);
   };
 }
 
 MeanOfRanks on_the_wire(WireFormat format) {
-  return [format](const std::vector<at::Tensor>& by_rank) { return wire_mean(by_rank, format); };
+  return [format](const StepGradients& step) { return wire_mean(step.by_rank, format); };
 }
 
 // The exact mean, but 0 where the format makes 0 of it: what of a format's effect comes from zeros alone.
 MeanOfRanks zeros_of(WireFormat format) {
-  return [format](const std::vector<at::Tensor>& by_rank) {
-    return exact_mean(by_rank).masked_fill_(wire_mean(by_rank, format).eq(0), 0);
+  return [format](const StepGradients& step) {
+    return exact_mean(step.by_rank).masked_fill_(wire_mean(step.by_rank, format).eq(0), 0);
   };
 }
 
@@ -60,7 +62,8 @@ class FedBack {
  public:
   explicit FedBack(WireFormat format) : format_(format) {}
 
-  at::Tensor operator()(const std::vector<at::Tensor>& by_rank) {
+  at::Tensor operator()(const StepGradients& step) {
+    const std::vector<at::Tensor>& by_rank = step.by_rank;
     lacking_.resize(by_rank.size() + 1);
     std::vector<at::Tensor> received;
     for (size_t rank = 0; rank < by_rank.size(); ++rank) received.push_back(passed_on(by_rank[rank], lacking_[rank]));
@@ -79,9 +82,46 @@ class FedBack {
   std::vector<at::Tensor> lacking_ = {};  // By rank, and last of the mean.
 };
 
+// Each parameter is multiplied before it is encoded, and divided after, by a power of two near (root mean square of all
+// / its own)^power, as they were in the last mean, which all ranks know: with a power of 1 the step is as large beside
+// the small gradients of a parameter as beside the large ones of another.
+class Weighted {
+ public:
+  Weighted(WireFormat format, double power) : format_(format), power_(power) {}
+
+  at::Tensor operator()(const StepGradients& step) {
+    if (!weights_.defined()) weights_ = at::ones_like(step.by_rank[0]);
+    std::vector<at::Tensor> weighted;
+    for (const at::Tensor& gradients : step.by_rank) weighted.push_back(gradients * weights_);
+    at::Tensor mean = wire_mean(weighted, format_) / weights_;
+    weigh(mean, step.sizes);
+    return mean;
+  }
+
+ private:
+  void weigh(const at::Tensor& mean, const std::vector<int64_t>& sizes) {
+    const auto size_of = [](const at::Tensor& x) { return x.square().mean().sqrt().item<double>(); };
+    const double of_all = size_of(mean);
+    int64_t begin = 0;
+    for (const int64_t size : sizes) {
+      const double own = size_of(mean.narrow(0, begin, size));
+      const double exponent = own > 0 && of_all > 0 ? std::round(power_ * std::log2(of_all / own)) : kMostOf;
+      weights_.narrow(0, begin, size).fill_(std::exp2(std::clamp(exponent, -kMostOf, kMostOf)));
+      begin += size;
+    }
+  }
+
+  static constexpr double kMostOf = 12;
+  const WireFormat format_;
+  const double power_;
+  at::Tensor weights_ = {};
+};
+
 }  // namespace
 
 at::Tensor exact_mean(const std::vector<at::Tensor>& by_rank) { return collectives::mean_in_rank_order(by_rank); }
+
+at::Tensor no_hook(const StepGradients& gradients) { return exact_mean(gradients.by_rank); }
 
 at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format) {
   const auto ranks = static_cast<int64_t>(by_rank.size());
@@ -105,6 +145,11 @@ std::vector<SimulatedHook> simulated_hooks() {
   }
   for (const WireFormat format : {WireFormat::kVar5, WireFormat::kVar4, WireFormat::kVar3, WireFormat::kInt4B32}) {
     hooks.push_back({"fed_back_" + std::string(to_string(format)), FedBack(format), INFINITY});
+  }
+  for (const WireFormat format : {WireFormat::kVar5, WireFormat::kVar4, WireFormat::kVar3}) {
+    const std::string name(to_string(format));
+    hooks.push_back({"weighted_" + name, Weighted(format, 1), INFINITY});
+    hooks.push_back({"half_weighted_" + name, Weighted(format, 0.5), INFINITY});
   }
   return hooks;
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -11,11 +12,20 @@
 
 namespace narrowcast::bench {
 
+// What one step's gradients are, before the optimizer uses them.
+struct StepGradients {
+  int64_t step = 0;                      // From 1.
+  std::vector<at::Tensor> by_rank = {};  // float32 [parameters] each, parameter after parameter.
+  std::vector<int64_t> sizes = {};       // Elements of each parameter, in that order,
+  std::vector<std::string> names = {};   // and what it is called.
+};
+
 // float32 [parameters] of each rank -> their mean.
-using MeanOfRanks = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+using MeanOfRanks = std::function<at::Tensor(const StepGradients&)>;
 
 // Without a hook: the sum in the order of ranks.
 at::Tensor exact_mean(const std::vector<at::Tensor>& by_rank);
+at::Tensor no_hook(const StepGradients& gradients);
 
 // quantized_allreduce, bit for bit (tests/hooks compare the two).
 at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format);
@@ -26,9 +36,9 @@ struct SimulatedHook {
   double most_lost = 0;  // The target: so much validation loss at most, more than with exact_mean.
 };
 
-// Every hook that loses something, what zeros alone do ("zeros_of_var5"), and feedback ("fed_back_var5"): the reference
-// hooks, bit for bit but for the order in which fp16_compress and bf16_compress sum, and quantized_allreduce in each
-// format.
+// Every hook that loses something, what zeros alone do ("zeros_of_var5"), feedback ("fed_back_var5"), and parameters
+// that are weighted by their sizes ("weighted_var4"): the reference hooks, bit for bit but for the order in which
+// fp16_compress and bf16_compress sum, and quantized_allreduce in each format.
 std::vector<SimulatedHook> simulated_hooks();
 
 }  // namespace narrowcast::bench

@@ -94,7 +94,7 @@ double simulate_training(const SimulationOptions& options, const Observer& obser
       gradients.by_rank.push_back(flat_gradients(parameters));
     }
     if (observe) observe(gradients);
-    set_gradients(parameters, options.mean(gradients.by_rank));
+    set_gradients(parameters, options.mean(gradients));
     training::set_learning_rate(*optimizer, rate.at(gradients.step - 1));
     training::clip_gradient_norm(parameters, 1.0);
     optimizer->step();

@@ -30,15 +30,7 @@ struct SimulationOptions {
   int64_t seed = 0;
   at::Device device = c10::kCPU;  // Where gradients and means are computed. The model is initialised on the CPU.
   bool tf32 = false;              // On a GPU, matrix products in TensorFloat-32.
-  MeanOfRanks mean = exact_mean;
-};
-
-// What one step's gradients are, before the optimizer uses them.
-struct StepGradients {
-  int64_t step;                     // From 1.
-  std::vector<at::Tensor> by_rank;  // float32 [parameters] each, parameter after parameter.
-  std::vector<int64_t> sizes;       // Elements of each parameter, in that order,
-  std::vector<std::string> names;   // and what it is called.
+  MeanOfRanks mean = no_hook;
 };
 
 using Observer = std::function<void(const StepGradients&)>;

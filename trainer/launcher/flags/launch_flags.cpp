@@ -1,0 +1,160 @@
+#include "trainer/launcher/flags/launch_flags.h"
+
+#include <absl/flags/flag.h>
+#include <absl/strings/str_cat.h>
+#include <absl/time/time.h>
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "trainer/base/program/command_line.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/launcher/flags/node_flags.h"
+
+namespace {
+
+namespace launcher = narrowcast::launcher;
+
+const launcher::LaunchRequest kDefaults;
+
+}  // namespace
+
+ABSL_FLAG(std::string, nproc_per_node, kDefaults.nproc_per_node,
+          "How many workers to start: a number, cpu (one for each CPU this process may use), gpu (one for each GPU) or "
+          "auto (gpu if there is one, else cpu).");
+ABSL_FLAG(std::string, role, kDefaults.role, "A name for what the workers do; they find it in ROLE_NAME.");
+ABSL_FLAG(int32_t, max_restarts, static_cast<int32_t>(kDefaults.group.max_restarts),
+          "How often all workers are started again after one has failed.");
+ABSL_FLAG(double, monitor_interval, absl::ToDoubleSeconds(absl::FromChrono(kDefaults.monitor_interval)),
+          "Seconds between two looks at what the other nodes do. This node's own workers need none: their end is "
+          "noticed at once.");
+ABSL_FLAG(double, shutdown_timeout, absl::ToDoubleSeconds(absl::FromChrono(kDefaults.shutdown_timeout)),
+          "Seconds from telling the workers to end until SIGKILL ends those that have not.");
+ABSL_FLAG(std::string, signals_to_handle, kDefaults.signals_to_handle,
+          "Signals that are passed on to the workers before the launcher ends. The others do what they always do.");
+
+ABSL_FLAG(bool, prefix, kDefaults.prefix,
+          "Show the workers' output line by line, each line after its rank: \"[1]: text\". With --noprefix the workers "
+          "write to the launcher's streams themselves.");
+ABSL_FLAG(std::string, log_dir, "",
+          absl::StrCat("A folder for output files: ",
+                       (launcher::worker_folder("DIR/RUN", "N", "RANK") / launcher::kOutputLog).string(), " and ",
+                       launcher::kErrorLog,
+                       ". Without --redirects and --tee all output goes there instead of being shown."));
+ABSL_FLAG(std::string, redirects, "",
+          "Which output goes to files instead of being shown: 0 none, 1 standard output, 2 standard error, 3 both, or "
+          "a list by local rank such as 0:3,1:2. Default: 3 with --log_dir, else 0.");
+ABSL_FLAG(std::string, tee, kDefaults.tee, "Which output goes to files and is shown too, written like --redirects.");
+ABSL_FLAG(std::string, local_ranks_filter, "", "Show the output of these local ranks alone, e.g. 0,2.");
+
+ABSL_FLAG(bool, no_python, true, "The program is started as it is. That is always so.");
+ABSL_FLAG(bool, module, false, "Refused: write `python3 -m MODULE` as the program.");
+ABSL_FLAG(std::string, start_method, "", "Refused: workers are programs of their own; nothing is forked or spawned.");
+
+namespace narrowcast::launcher {
+namespace {
+
+constexpr size_t kLongestName = 255;
+
+std::chrono::milliseconds seconds(const std::string& flag, double value, double least) {
+  TORCH_CHECK_VALUE(value >= least && value <= kLongestSeconds, "--", flag, "=", value, ": must be from ", least,
+                    " to ", kLongestSeconds, " s");
+  return std::chrono::milliseconds(std::llround(value * 1000));
+}
+
+// Names are in many messages of the launchers to each other, whose size is bounded.
+void check_name(const std::string& flag, const std::string& name) {
+  TORCH_CHECK_VALUE(name.size() <= kLongestName, "--", flag, ": has ", name.size(), " bytes, but may have ",
+                    kLongestName, " at most");
+}
+
+void refuse_python(const program::CommandLine& line) {
+  TORCH_CHECK_VALUE(absl::GetFlag(FLAGS_no_python),
+                    "--nono_python: programs are always started as they are; write `python3 SCRIPT` as the program");
+  TORCH_CHECK_VALUE(!line.given("module"),
+                    "--module: programs are started as they are; write `python3 -m MODULE` as the program");
+  TORCH_CHECK_VALUE(!line.given("start_method"), "--start_method=", absl::GetFlag(FLAGS_start_method),
+                    ": workers are programs of their own, started as such; there is nothing to choose");
+}
+
+void read_output(const program::CommandLine& line, LaunchRequest& wanted) {
+  wanted.log_dir = absl::GetFlag(FLAGS_log_dir);
+  TORCH_CHECK_VALUE(!line.given("log_dir") || !wanted.log_dir.empty(), "--log_dir= names no folder");
+  const bool chosen = line.given("redirects") || line.given("tee");
+  const bool all_to_files = line.given("log_dir") && !chosen;
+  TORCH_CHECK_VALUE(!all_to_files || !line.given("prefix"),
+                    "--prefix and --log_dir exclude each other: output in files is never prefixed");
+  TORCH_CHECK_VALUE(!all_to_files || !line.given("local_ranks_filter"),
+                    "--local_ranks_filter chooses what is shown, but --log_dir alone shows nothing; give --tee too");
+  wanted.redirects = line.given("redirects") ? absl::GetFlag(FLAGS_redirects) : all_to_files ? "3" : "0";
+  wanted.tee = absl::GetFlag(FLAGS_tee);
+  wanted.local_ranks_filter = absl::GetFlag(FLAGS_local_ranks_filter);
+  TORCH_CHECK_VALUE(!line.given("local_ranks_filter") || !wanted.local_ranks_filter.empty(),
+                    "--local_ranks_filter= names no rank");
+  wanted.prefix = absl::GetFlag(FLAGS_prefix);
+}
+
+}  // namespace
+
+program::Description launch_description() {
+  return {
+      .name = "narrowcast-run",
+      .version = NARROWCAST_VERSION,
+      .summary =
+          "starts the ranks of a job on this machine, shows what they write, and ends them all, or starts them all "
+          "again, when one fails; on several machines together with its like there. Arguments after the program's name "
+          "are the program's own.",
+      .usage = "narrowcast-run [flags] PROGRAM [arguments]",
+      .groups = {{"Workers",
+                  {"nproc_per_node", "role", "max_restarts", "monitor_interval", "shutdown_timeout",
+                   "signals_to_handle"}},
+                 {"Nodes",
+                  {"nnodes", "node_rank", "standalone", "isolate", "master_addr", "master_port", "rdzv_backend",
+                   "rdzv_endpoint", "rdzv_id", "rdzv_conf", "local_addr", "secret_file"}},
+                 {"Output", {"prefix", "log_dir", "redirects", "tee", "local_ranks_filter"}},
+                 {"For those who know torchrun", {"no_python", "module", "start_method"}}},
+      .examples = {{"two ranks of the trainer",
+                    "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --hook=int8"},
+                   {"a rank for each GPU, their output in files",
+                    "narrowcast-run --nproc-per-node=gpu --log_dir=logs ./my_trainer"},
+                   {"the first of two machines; the other has --node_rank=1",
+                    "narrowcast-run --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --nproc_per_node=8 ./my_trainer"},
+                   {"two to four machines that may come and go; the same on each",
+                    "narrowcast-run --nnodes=2:4 --rdzv_backend=c10d --rdzv_endpoint=10.0.0.1:29400 --max_restarts=3 "
+                    "./my_trainer"}},
+      .exit_codes = {{program::kSuccess, "every rank succeeded"},
+                     {program::kWrongUse,
+                      "wrong use: a flag, a program that cannot be executed, a port in use; no rank did anything"},
+                     {program::kPeerFailed, "another node was lost, or could not be reached"},
+                     {program::kInternalError, "an internal error: please report it"}},
+      .exit_note =
+          "Otherwise that of the rank that failed first: its own, or 128 + N if signal N ended it. Also 128 + N if "
+          "signal N stopped the job.",
+      .positionals = program::Positionals::kEndTheFlags};
+}
+
+LaunchRequest read_launch_request(const program::CommandLine& line) {
+  LaunchRequest wanted;
+  TORCH_CHECK_VALUE(!line.rest().empty(), "no program to start: narrowcast-run [flags] PROGRAM [arguments]");
+  refuse_python(line);
+  read_node_flags(line, wanted);
+  read_output(line, wanted);
+  wanted.command = line.rest();
+  wanted.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);
+  wanted.role = absl::GetFlag(FLAGS_role);
+  check_name("role", wanted.role);
+  check_name("local_addr", wanted.group.local_addr);
+  check_name("rdzv_id", wanted.group.rdzv_id);
+  wanted.group.max_restarts = absl::GetFlag(FLAGS_max_restarts);
+  TORCH_CHECK_VALUE(wanted.group.max_restarts >= 0, "--max_restarts=", wanted.group.max_restarts,
+                    ": must be 0 or more");
+  wanted.signals_to_handle = absl::GetFlag(FLAGS_signals_to_handle);
+  wanted.monitor_interval = seconds("monitor_interval", absl::GetFlag(FLAGS_monitor_interval), 0.01);
+  wanted.shutdown_timeout = seconds("shutdown_timeout", absl::GetFlag(FLAGS_shutdown_timeout), 0);
+  return wanted;
+}
+
+}  // namespace narrowcast::launcher

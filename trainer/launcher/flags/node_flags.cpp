@@ -1,0 +1,169 @@
+#include "trainer/launcher/flags/node_flags.h"
+
+#include <absl/flags/flag.h>
+#include <absl/strings/str_cat.h>
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <narrowcast/worker_env.h>
+#include "trainer/base/addresses.h"
+#include "trainer/base/program/job_secret.h"
+#include "trainer/launcher/launch_plan.h"
+
+namespace {
+
+const narrowcast::launcher::GroupRequest kGroupDefaults;
+const narrowcast::launcher::RendezvousOptions& kRendezvous = kGroupDefaults.options;
+
+constexpr int64_t kStaticPort = 29500;  // torchrun's
+constexpr int64_t kElasticPort = 29400;
+
+double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+ABSL_FLAG(std::string, nnodes, "1", "How many nodes the job has: a number, or MIN:MAX with --rdzv_backend=c10d.");
+ABSL_FLAG(int32_t, node_rank, static_cast<int32_t>(kGroupDefaults.node_rank),
+          "With --rdzv_backend=static: which of them this one is, from 0.");
+ABSL_FLAG(bool, standalone, false,
+          "The job is on this machine alone, and its store on a free port of 127.0.0.1. The same as giving none of the "
+          "other flags of this group, which it excludes.");
+ABSL_FLAG(
+    std::string, isolate, "auto",
+    "Whether a job on one node gets a network of its own, in which no other process of the machine reaches it: on, "
+    "off, or auto, where that is possible, no address is given and the program is one of narrowcast's that names no "
+    "interface.");
+ABSL_FLAG(std::string, master_addr, kGroupDefaults.endpoint.host,
+          "The address of node 0, under which the others know it; there the job's store is served.");
+ABSL_FLAG(int32_t, master_port, 0,
+          absl::StrCat("The TCP port there. 0 is any free one, for one node; for several it is ", kStaticPort, "."));
+ABSL_FLAG(std::string, rdzv_backend, kGroupDefaults.backend,
+          "How several nodes meet: static, each has its --node_rank; c10d, they come and go, and ranks are assigned.");
+ABSL_FLAG(std::string, rdzv_endpoint, "",
+          "HOST[:PORT] where they meet: with c10d the one of them that serves the store. Another way to write "
+          "--master_addr and --master_port otherwise.");
+ABSL_FLAG(std::string, rdzv_id, "",
+          "A name for the job, the same on all nodes; workers find it in TORCHELASTIC_RUN_ID. Else one is made up.");
+ABSL_FLAG(std::string, rdzv_conf, "",
+          absl::StrCat("KEY=VALUE,... for several nodes, times in seconds: join_timeout=",
+                       in_seconds(kRendezvous.join_timeout),
+                       ", last_call_timeout=", in_seconds(kRendezvous.last_call_timeout),
+                       ", keep_alive_interval=", in_seconds(kRendezvous.keep_alive_interval),
+                       ", keep_alive_max_attempt=", kRendezvous.keep_alive_max_attempt,
+                       ", heartbeat_timeout=", in_seconds(kRendezvous.heartbeat_timeout),
+                       ", read_timeout=", in_seconds(kRendezvous.read_timeout),
+                       ", close_timeout=", in_seconds(kRendezvous.close_timeout), ", is_host=BOOL."));
+ABSL_FLAG(
+    std::string, secret_file, "",
+    "A file with a secret of 16 bytes or more that all launchers of the job have, and nobody else: entries of the "
+    "launchers' store that do not prove to be theirs are ignored, and narrowcast-train's ranks prove to each other "
+    "that they know it. Default: what NARROWCAST_SECRET_FILE names.");
+ABSL_FLAG(std::string, local_addr, "",
+          "For several nodes: the address or name of this one, for messages, and to listen at where it serves the "
+          "store. Default: the host's name, and the address under which the others know it.");
+
+namespace narrowcast::launcher {
+namespace {
+
+using network::kLargestPort;
+
+void check_excluded(const program::CommandLine& line, const std::string& flag, const std::vector<std::string>& others) {
+  for (const std::string& other : others) {
+    TORCH_CHECK_VALUE(!line.given(flag) || !line.given(other), "--", flag, " and --", other,
+                      " exclude each other: both say where the nodes meet");
+  }
+}
+
+void refuse_for(const program::CommandLine& line, const std::vector<std::string>& flags, const std::string& reason) {
+  for (const std::string& flag : flags) {
+    TORCH_CHECK_VALUE(!line.given(flag), "--", flag, " has no effect with ", reason);
+  }
+}
+
+void check_one_node(const program::CommandLine& line) {
+  refuse_for(line, {"rdzv_conf", "local_addr"}, "one node");
+  TORCH_CHECK_VALUE(!line.given("rdzv_endpoint") || !line.given("standalone"),
+                    "--standalone chooses address and port: give it, or --rdzv_endpoint");
+  TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_standalone) || !(line.given("master_addr") || line.given("master_port")),
+                    "--standalone chooses address and port: give it, or --master_addr and --master_port");
+}
+
+void check_several_nodes(const program::CommandLine& line, const GroupRequest& request) {
+  TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_standalone),
+                    "--standalone means one node, but --nnodes=", absl::GetFlag(FLAGS_nnodes));
+  if (request.backend == kElasticBackend) {
+    refuse_for(line, {"node_rank", "master_addr", "master_port"}, "--rdzv_backend=c10d; it wants --rdzv_endpoint");
+    TORCH_CHECK_VALUE(line.given("rdzv_endpoint"), "--rdzv_backend=c10d with --nnodes=", absl::GetFlag(FLAGS_nnodes),
+                      " needs --rdzv_endpoint=HOST:PORT, the same on all nodes");
+    return;
+  }
+  TORCH_CHECK_VALUE(request.nodes.least == request.nodes.most, "--nnodes=", absl::GetFlag(FLAGS_nnodes),
+                    ": a changing number of nodes needs --rdzv_backend=c10d");
+  TORCH_CHECK_VALUE(line.given("master_addr") || line.given("rdzv_endpoint"), "--nnodes=", absl::GetFlag(FLAGS_nnodes),
+                    " needs --master_addr, the address under which the other nodes know node 0");
+}
+
+// The port that is meant if none is written.
+int64_t default_port(const GroupRequest& request) {
+  if (!request.nodes.several()) {
+    return 0;
+  }
+  return request.backend == kElasticBackend ? kElasticPort : kStaticPort;
+}
+
+void read_endpoint(const program::CommandLine& line, GroupRequest& request) {
+  if (line.given("rdzv_endpoint")) {
+    request.endpoint = parse_endpoint(absl::GetFlag(FLAGS_rdzv_endpoint), default_port(request));
+    request.endpoint_flags = {.address = "--rdzv_endpoint", .port = "--rdzv_endpoint"};
+  } else {
+    const int64_t port = absl::GetFlag(FLAGS_master_port);
+    request.endpoint = {.host = absl::GetFlag(FLAGS_master_addr), .port = port == 0 ? default_port(request) : port};
+  }
+  TORCH_CHECK_VALUE(!request.nodes.several() || (request.endpoint.port >= 1 && request.endpoint.port <= kLargestPort),
+                    request.endpoint_flags.port, ": port ", request.endpoint.port, " must be from 1 to ", kLargestPort,
+                    " for several nodes");
+}
+
+// What the flags about nodes say.
+GroupRequest read_group_request(const program::CommandLine& line) {
+  GroupRequest request;
+  request.nodes = parse_nnodes(absl::GetFlag(FLAGS_nnodes));
+  request.backend = absl::GetFlag(FLAGS_rdzv_backend);
+  TORCH_CHECK_VALUE(request.backend == kStaticBackend || request.backend == kElasticBackend,
+                    "--rdzv_backend=", request.backend, ": must be ", kStaticBackend, " or ", kElasticBackend);
+  check_excluded(line, "rdzv_endpoint", {"master_addr", "master_port"});
+  request.node_rank = absl::GetFlag(FLAGS_node_rank);
+  TORCH_CHECK_VALUE(request.node_rank >= 0 && request.node_rank < request.nodes.most, "--node_rank=", request.node_rank,
+                    ": must be from 0 to ", request.nodes.most - 1, " with --nnodes=", absl::GetFlag(FLAGS_nnodes));
+  request.nodes.several() ? check_several_nodes(line, request) : check_one_node(line);
+  read_endpoint(line, request);
+  request.local_addr = absl::GetFlag(FLAGS_local_addr);
+  request.rdzv_id = absl::GetFlag(FLAGS_rdzv_id);
+  request.options = parse_rendezvous_options(absl::GetFlag(FLAGS_rdzv_conf), request.backend);
+  return request;
+}
+
+// Workers find it under the same name, from whichever folder they look.
+void read_secret(const program::CommandLine& line, LaunchRequest& wanted) {
+  const EnvironmentVariables environment = process_environment();
+  if (line.given("secret_file")) {
+    wanted.group.secret = program::JobSecret::read("--secret_file", absl::GetFlag(FLAGS_secret_file));
+    wanted.secret_file = std::filesystem::absolute(absl::GetFlag(FLAGS_secret_file));
+  } else {
+    wanted.group.secret = program::JobSecret::of_environment(environment);
+  }
+}
+
+}  // namespace
+
+void read_node_flags(const program::CommandLine& line, LaunchRequest& wanted) {
+  wanted.group = read_group_request(line);
+  read_secret(line, wanted);
+  wanted.isolation = parse_isolation("--isolate", absl::GetFlag(FLAGS_isolate));
+}
+
+}  // namespace narrowcast::launcher
