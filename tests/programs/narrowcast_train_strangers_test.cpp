@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/programs/train_commands.h"
@@ -96,6 +97,21 @@ TEST(NarrowcastTrainStrangersTest, MayStoreWhatMemoryHolds) {
   }) << "a connection that says too much is closed";
   wait_for_steps_of(job);
   for (const auto& rank : job.ranks) EXPECT_EQ(kill(rank->pid(), 0), 0);
+}
+
+// What docs/security.md says of him: the ranks believe the store, and the job ends as if one were lost.
+TEST(NarrowcastTrainStrangersTest, EndTheJobByTellingOfASilentRank) {
+  constexpr std::string_view kSign = "watch/sign/0";
+  const EndlessRanks job(2, {"--hook=int8"});
+  const network::TcpStorePtr stranger = stranger_in_the_store(job);
+  const std::vector<std::string> keys = stranger->listKeys();
+  const auto sign = std::ranges::find_if(keys, [&](const std::string& key) { return key.ends_with(kSign); });
+  ASSERT_NE(sign, keys.end());
+  stranger->set(sign->substr(0, sign->size() - kSign.size()) + "watch/silent", std::vector<uint8_t>{'1'});
+  const ProgramEnd end = job.ranks[0]->wait();
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, ::testing::HasSubstr("rank 0: rank 1 is lost"));
+  EXPECT_EQ(job.ranks[1]->wait().exit_code, 3);
 }
 
 }  // namespace
