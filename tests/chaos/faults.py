@@ -104,49 +104,60 @@ def damage_a_checkpoint(training, random):
 # The last two leave no trace where nothing was being written or timed.
 _OF_PROCESSES = {"SIGKILL": kill_a_rank, "segfault": crash_a_rank, "hang": hang_a_rank, "launcher killed": kill_a_launcher,
                  "checkpoint damaged": damage_a_checkpoint, "machine paused": pause_all}
-_MAY_PASS = ("machine paused", "clock shifted", "disk full", "folder read-only")
+_MAY_PASS = ("machine paused", "disk full", "folder read-only")
+# What no launcher may ever take for a loss.
+MUST_PASS = ("clock shifted",)
 
 
 class Clock:
-    """The time of day of the disturbed training, which can jump: shifted_clock.cpp, preloaded."""
+    """The times of day of the hosts of the disturbed training, which can jump: shifted_clock.cpp, preloaded."""
 
     _JUMPS = (-86400, -3600, 3600, 86400)  # seconds
 
-    def __init__(self, bin_folder, folder):
-        self._library = pathlib.Path(bin_folder) / "narrowcast_test_clock.so"
-        self._file = pathlib.Path(folder) / "clock"
-        self._seconds = 0
+    @staticmethod
+    def library(bin_folder):
+        return pathlib.Path(bin_folder) / "narrowcast_test_clock.so"
+
+    def __init__(self, bin_folder, folder, hosts):
+        self._library = self.library(bin_folder)
+        self._files = [pathlib.Path(folder) / f"clock-{host}" for host in range(hosts)]
+        self._seconds = [0] * hosts
         self.kinds = {"clock shifted": self.shift}
-        if not self._library.exists():
-            raise FileNotFoundError(f"there is no {self._library}")
-        self._file.write_bytes(struct.pack("=q", 0))
+        for file in self._files:
+            file.write_bytes(struct.pack("=q", 0))
 
-    def environment(self):
-        return {"LD_PRELOAD": str(self._library), "NARROWCAST_TEST_CLOCK": str(self._file)}
+    def environments(self):
+        """Of each host's launcher."""
+        return [{"LD_PRELOAD": str(self._library), "NARROWCAST_TEST_CLOCK": str(file)} for file in self._files]
 
-    def _is_preloaded(self, pid):
+    def _is_preloaded(self, host, pid):
         try:
-            return str(self._file) in pathlib.Path(f"/proc/{pid}/maps").read_text()
+            return str(self._files[host]) in pathlib.Path(f"/proc/{pid}/maps").read_text()
         except OSError:
             return False  # It has ended.
 
-    def _set(self, seconds):
-        with open(self._file, "r+b", buffering=0) as file:
+    def _set(self, host, seconds):
+        with open(self._files[host], "r+b", buffering=0) as file:
             file.write(struct.pack("=q", seconds))
 
     def shift(self, training, random):
-        """For a second, or for good."""
-        wait_until(lambda: any(self._is_preloaded(pid) for pid in training.workers().values()), LIMIT_SECONDS,
-                   "a rank has the clock that can be shifted")
+        """For a second, or for good, on one host."""
+        host = random.randrange(len(self._files))
+
+        def has_it():
+            training.start_lost()
+            return any(self._is_preloaded(host, pid) for pid in training.workers().values())
+
+        wait_until(has_it, LIMIT_SECONDS, "a rank has the clock that can be shifted")
         jump = random.choice(self._JUMPS)
         if random.choice((True, False)):
-            self._seconds += jump
-            self._set(self._seconds)
-            return f"by {jump:+} s"
-        self._set(self._seconds + jump)
+            self._seconds[host] += jump
+            self._set(host, self._seconds[host])
+            return f"host {host}: by {jump:+} s"
+        self._set(host, self._seconds[host] + jump)
         time.sleep(1)
-        self._set(self._seconds)
-        return f"by {jump:+} s for a second"
+        self._set(host, self._seconds[host])
+        return f"host {host}: by {jump:+} s for a second"
 
 
 class Disk:

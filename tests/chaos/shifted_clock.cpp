@@ -1,11 +1,12 @@
 // A library to preload: the time of day that a process sees, without that of the machine.
 //
 // The file that NARROWCAST_TEST_CLOCK names holds a number of seconds, 8 bytes, by which it is wrong; whoever changes
-// the file moves the clocks of all processes that have it, while they run. What the kernel itself does by its time of
-// day is not moved: a wait until a point of it, as of a lock, ends too early, or late by as much as the clock jumped,
-// so that nothing may depend on one.
+// the file moves the clocks of all processes that have it, while they run. A wait for a condition until a time of day,
+// which is how LibTorch waits for a while, begins after a jump as it should; one that is under way when the clock jumps
+// goes on as if it had not, where a machine's would end early or late.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
@@ -63,6 +64,19 @@ extern "C" {
     *result = now.tv_sec;
   }
   return now.tv_sec;
+}
+
+// Until a time of day, unless it is one that only a clock which begins with the machine can show.
+[[gnu::visibility("default")]] int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                                                          const timespec* until) {
+  using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*, const timespec*);
+  constexpr time_t kThirtyYears = 1'000'000'000;  // s; no machine runs for so long
+  static const auto of_the_machine = reinterpret_cast<Wait>(dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2"));
+  timespec there = *until;
+  if (there.tv_sec > kThirtyYears) {
+    there.tv_sec -= shift();
+  }
+  return of_the_machine(condition, mutex, &there);
 }
 
 }  // extern "C"

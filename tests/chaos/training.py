@@ -70,15 +70,16 @@ class Launcher:
 class Training:
     """narrowcast-run with narrowcast-train in `folder`, one launcher on each of the hosts, as a job whose owner starts its
     launchers again with the same commands. `hosts`: of each, what comes before its command and its launcher's flags.
-    `environment`: variables of them all."""
+    `environments`: of each, variables."""
 
-    def __init__(self, bin_folder, folder, flags, hosts, environment=None):
+    def __init__(self, bin_folder, folder, flags, hosts, environments=None):
         self.folder = pathlib.Path(folder)
         self.identity = f"chaos-{os.getpid()}-{self.folder.name}"
         self.launchers = [Launcher(list(prefix) + [
             str(bin_folder / "narrowcast-run"), *launcher_flags, "--max_restarts=1000", f"--rdzv_id={self.identity}",
             str(bin_folder / "narrowcast-train"), f"--output_dir={self.folder / 'run'}",
-            f"--checkpoint_dir={self.folder / 'checkpoints'}", "--resume"] + flags, environment or {}) for prefix, launcher_flags in hosts]
+            f"--checkpoint_dir={self.folder / 'checkpoints'}", "--resume"] + flags, environment)
+            for (prefix, launcher_flags), environment in zip(hosts, environments or [{}] * len(hosts))]
 
     def start(self):
         for launcher in self.launchers:

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include <narrowcast/errors.h>
 #include "ops/error_message.h"
 #include "trainer/base/tcp_store.h"
 
@@ -27,6 +28,8 @@ class StoreLink::Conversation {
   void run() {
     try {
       talk();
+    } catch (const CorruptInputError& error) {
+      break_off(first_line(error_message(error)));
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
       // What c10d says of a connection that ended is about its own functions.
@@ -36,6 +39,11 @@ class StoreLink::Conversation {
     const std::lock_guard lock(mutex_);
     ended_ = true;
     changed_.notify_all();
+  }
+
+  void break_off(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    state_.broken = why;
   }
 
   LinkState state() const {

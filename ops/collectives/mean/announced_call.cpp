@@ -40,11 +40,11 @@ std::string name_of_device(int64_t number) {
              : "device number " + std::to_string(number);
 }
 
-// Whether a rank can have sent it: behind what it says there is nothing.
+// Whether a rank can have sent it: a call has nothing where refusals are, and a refusal is as ranks write them.
 bool is_header(const CallHeader& header) {
-  const bool is_call = !read_refusal(header.refusal.data()).has_value();
-  return header.mark == CallHeader::kMark &&
-         (!is_call || std::ranges::all_of(header.refusal, [](uint8_t byte) { return byte == 0; }));
+  std::array<uint8_t, kRefusalBytes> refusal{};
+  write_refusal(read_refusal(header.refusal.data()), refusal.data());
+  return header.mark == CallHeader::kMark && header.refusal == refusal;
 }
 
 }  // namespace

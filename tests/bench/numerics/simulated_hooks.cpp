@@ -84,7 +84,8 @@ class FedBack {
 
 // Each parameter is multiplied before it is encoded, and divided after, by a power of two near (root mean square of all
 // / its own)^power, as they were in the last mean, which all ranks know: with a power of 1 the step is as large beside
-// the small gradients of a parameter as beside the large ones of another.
+// the small gradients of a parameter as beside the large ones of another. Weights are from 2^-kMostOf to 2^kMostOf, and
+// 1 for a parameter whose mean was 0 or no number.
 class Weighted {
  public:
   Weighted(WireFormat format, double power) : format_(format), power_(power) {}
@@ -105,7 +106,8 @@ class Weighted {
     int64_t begin = 0;
     for (const int64_t size : sizes) {
       const double own = size_of(mean.narrow(0, begin, size));
-      const double exponent = own > 0 && of_all > 0 ? std::round(power_ * std::log2(of_all / own)) : kMostOf;
+      const double ratio = own > 0 ? of_all / own : 1;
+      const double exponent = std::isfinite(ratio) ? std::round(power_ * std::log2(ratio)) : 0;
       weights_.narrow(0, begin, size).fill_(std::exp2(std::clamp(exponent, -kMostOf, kMostOf)));
       begin += size;
     }

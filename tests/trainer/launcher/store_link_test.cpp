@@ -1,12 +1,16 @@
 #include "trainer/launcher/store_link.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/trainer/launcher/store_fixture.h"
 #include "trainer/base/tcp_store.h"
+#include "trainer/launcher/group/store_protocol.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -81,6 +85,15 @@ TEST_F(StoreLinkTest, SaysWhyAHostCannotBeReached) {
   wanted.port = silent.port();
   const StoreLink other(wanted);
   EXPECT_EQ(wait_for(other, is_broken).broken, "cannot be reached: Connection refused");
+}
+
+TEST_F(StoreLinkTest, SaysWhatItCannotReadOfADecision) {
+  const StoreLink host(options(0));
+  const StoreLink other(options(1));
+  wait_for(other, [](const LinkState& state) { return state.decision.has_value(); });
+  store->store()->set(kLauncherKeys + std::string("decision"), std::vector<uint8_t>{'t'});
+  EXPECT_THAT(wait_for(other, is_broken).broken,
+              ::testing::HasSubstr("the launchers' store does not hold the decision: "));
 }
 
 TEST_F(StoreLinkTest, RefusesAStoreOfSomethingElse) {

@@ -9,6 +9,7 @@
 
 #include "tests/trainer/launcher/store_fixture.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/launcher/group/store_protocol.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -124,6 +125,23 @@ TEST_F(StoreRendezvousTest, NoticesThatTheHostIsGone) {
   EXPECT_THAT(directive.end->text, HasSubstr("the launcher that served it has ended or was killed"));
   EXPECT_EQ(directive.end->exit_code(), program::kPeerFailed);
   EXPECT_TRUE(other.may_leave());
+}
+
+// Its store answers on: only the one that decides stands still.
+TEST_F(StoreRendezvousTest, NoticesThatTheHostDecidesNoMore) {
+  const StorePtr served = store->store();
+  StoreHost host(
+      served, Coordinator(options(0).node, {.silence = testing::kPatience}, "made-up"), [] {}, {}, milliseconds(5));
+  StoreMember own(served);
+  own.join_as_host(options(0).node);
+  StoreRendezvous other(options(1, milliseconds(1000)));
+  for (Clock::time_point now{}; other.directive().kind != Kind::kRun; now += milliseconds(1)) {
+    own.beat();
+    host.step(now);
+  }
+  const Directive directive = wait_for(other, Kind::kOver);
+  EXPECT_THAT(directive.end->text, HasSubstr("no answer; the launcher that serves it hangs"));
+  EXPECT_EQ(directive.end->exit_code(), program::kPeerFailed);
 }
 
 TEST_F(StoreRendezvousTest, NoticesThatANodeIsGone) {

@@ -13,6 +13,9 @@
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/flags/node_flags.h"
+#include "trainer/launcher/group/group.h"
+#include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/rendezvous_options.h"
 
 namespace {
 
@@ -57,8 +60,6 @@ ABSL_FLAG(std::string, start_method, "", "Refused: workers are programs of their
 namespace narrowcast::launcher {
 namespace {
 
-constexpr size_t kLongestName = 255;
-
 std::chrono::milliseconds seconds(const std::string& flag, double value, double least) {
   TORCH_CHECK_VALUE(value >= least && value <= kLongestSeconds, "--", flag, "=", value, ": must be from ", least,
                     " to ", kLongestSeconds, " s");
@@ -67,7 +68,7 @@ std::chrono::milliseconds seconds(const std::string& flag, double value, double 
 
 // Names are in many messages of the launchers to each other, whose size is bounded.
 void check_name(const std::string& flag, const std::string& name) {
-  TORCH_CHECK_VALUE(name.size() <= kLongestName, "--", flag, ": has ", name.size(), " bytes, but may have ",
+  TORCH_CHECK_VALUE(std::ssize(name) <= kLongestName, "--", flag, ": has ", name.size(), " bytes, but may have ",
                     kLongestName, " at most");
 }
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <sstream>
 
+#include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 
 namespace narrowcast::launcher {
 namespace {
 
 constexpr int64_t kOwnTicket = 1;
+constexpr size_t kLongestReason = 1024;  // bytes
 
 std::string seconds(std::chrono::milliseconds time) {
   std::ostringstream text;
@@ -84,6 +86,9 @@ void Coordinator::evict(int64_t ticket, GroupEnd end) {
     return;
   }
   decision_.evicted.emplace(ticket, std::move(end));
+  if (is_member(ticket)) {
+    return;
+  }
   told_.push_back(ticket);
   if (told_.size() > kMostTold) {
     decision_.evicted.erase(told_.front());
@@ -92,7 +97,7 @@ void Coordinator::evict(int64_t ticket, GroupEnd end) {
 }
 
 void Coordinator::turn_away(int64_t ticket, const std::string& reason, int code) {
-  evict(ticket, {.cause = GroupEnd::Cause::kAborted, .text = reason, .code = code});
+  evict(ticket, {.cause = GroupEnd::Cause::kAborted, .text = printable(reason, kLongestReason), .code = code});
 }
 
 bool Coordinator::present(const Roster::Node& node) const {

@@ -99,6 +99,7 @@ void check(const GroupSettings& settings) {
                          in_quotes(settings.backend));
   check_range("min_nodes", settings.min_nodes, 1, kMostLaunchers);
   check_range("max_nodes", settings.max_nodes, settings.min_nodes, kMostLaunchers);
+  check_range("bytes of rdzv_id", std::ssize(settings.rdzv_id), 0, kLongestName);
 }
 
 void check(const NodeDescription& node) {

@@ -83,6 +83,9 @@ inline constexpr const char* kElasticBackend = "c10d";
 inline constexpr int64_t kMostLaunchers = 65'536;
 inline constexpr int64_t kMostWorkersOfANode = 65'536;
 
+// Bytes of the longest --rdzv_id and other names.
+inline constexpr int64_t kLongestName = 255;
+
 // What all launchers of a job must have been told alike.
 struct GroupSettings {
   std::string backend = kStaticBackend;  // or kElasticBackend

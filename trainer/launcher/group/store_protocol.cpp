@@ -222,16 +222,17 @@ void StoreHost::read(NodeView& node, const std::vector<std::optional<std::string
   }
 }
 
-// With a secret the counter is put right where somebody has made it less, too much, or no number; else that is an error
-// of the store, which ends the job.
+// With a secret the counter is put right where somebody has made it less, too much, or no number: two launchers that
+// then draw the same ticket are told apart. Without, whoever comes after that ends.
 int64_t StoreHost::tickets_drawn() {
-  if (!entries_.has_secret()) {
-    return std::min(entries_.store().add(key("tickets"), 0), kMostLaunchers);
-  }
   const std::string counter = entries_.read(key("tickets")).value_or("0");
   int64_t tickets = 0;
-  if (absl::SimpleAtoi(counter, &tickets) && tickets_ <= tickets && tickets <= kMostLaunchers) {
+  const bool is_number = absl::SimpleAtoi(counter, &tickets);
+  if (is_number && tickets_ <= tickets && tickets <= kMostLaunchers) {
     return tickets;
+  }
+  if (!entries_.has_secret()) {
+    return is_number && tickets > kMostLaunchers ? kMostLaunchers : tickets_;
   }
   entries_.store().set(key("tickets"), std::to_string(tickets_));
   return tickets_;

@@ -119,14 +119,17 @@ Look look_at(const std::string& folder) {
   return {.text = text, .record = parse(text)};
 }
 
-// As look_at, but a file that cannot be read is looked at again for so long: a server may answer again.
+// As look_at, but a file that cannot be read, or is no owner's, is looked at again for so long: a server may answer
+// again, and a record may become whole where there are no locks. In the end that is a failure.
 Look look_patiently(const std::string& folder, std::chrono::milliseconds patience) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto is_clear = [](const Look& look) { return look.failure.empty() && (look.text.empty() || look.record); };
   Look look = look_at(folder);
-  while (!look.failure.empty() && std::chrono::steady_clock::now() < deadline) {
+  while (!is_clear(look) && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kMoment);
     look = look_at(folder);
   }
+  if (!is_clear(look) && look.failure.empty()) look.failure = "it holds something else";
   return look;
 }
 
@@ -166,6 +169,7 @@ class Taking {
         file = state == Lock::kTheirs ? replaced() : std::move(file);
         pass(Failpoint::kOwnerFileLocked);
         TORCH_CHECK_VALUE(write_record(file, {.writer = self_}), path_, ": cannot be written: ", files::reason(errno));
+        if (!is_at(file, path_)) continue;  // An owner whose lock this machine does not see has ended just now.
         pass(Failpoint::kOwnerRecorded);
         return file;
       }
@@ -311,10 +315,11 @@ void FolderOwner::check() const {
   const std::string path = owner_path(folder_);
   NARROWCAST_CHECK_OUTPUT(look.failure.empty(), path,
                           ": cannot be read, so that another job may have taken the folder: ", look.failure);
-  NARROWCAST_CHECK_OUTPUT(!look.text.empty(), path, ": is gone: another job may have had the folder meanwhile");
-  NARROWCAST_CHECK_OUTPUT(!look.record || look.record->writer == self_, folder_, ": has been taken over by ",
-                          look.record ? describe(look.record->writer) : "",
-                          ", since this job showed no sign of life for a while");
+  NARROWCAST_CHECK_OUTPUT(!look.text.empty(), path,
+                          ": is gone, so that another job may have had the folder meanwhile; nobody but its owner "
+                          "may remove it");
+  NARROWCAST_CHECK_OUTPUT(look.record->writer == self_, folder_, ": has been taken over by ",
+                          describe(look.record->writer), ", since this job showed no sign of life for a while");
 }
 
 }  // namespace narrowcast::checkpoint

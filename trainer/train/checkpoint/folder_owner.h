@@ -60,7 +60,7 @@ class FolderOwner {
 
   // Throws OutputError naming the other one if another machine's process has taken the folder, because this one was
   // silent for too long (stopped, or its file system did not answer); also if that cannot be told, because the file is
-  // gone or, for OwnerTimes::silence, cannot be read. Nothing may be written there any more.
+  // gone or, for OwnerTimes::silence, cannot be read or is no owner's. Nothing may be written there any more.
   void check() const;
 
  private:

@@ -151,8 +151,13 @@ TEST_F(StrangerInTheStoreTest, WhoCannotBeReadIsTurnedAwayAlone) {
 TEST_F(StrangerInTheStoreTest, TheDecisionTellsOfTheLastStrangersOnly) {
   constexpr int64_t kStrangers = 1000;
   own.join(describe("a", 0));
-  for (int64_t stranger = 0; stranger < kStrangers; ++stranger) join_with("description", std::string(1000, '{'));
-  for (int64_t time = 0; time < 8; ++time) {
+  NodeDescription other_job = describe(std::string(500, '\x01'), 1);
+  other_job.settings.rdzv_id = std::string(kLongestName, '\x01');
+  for (int64_t stranger = 0; stranger < kStrangers; ++stranger) {
+    join_with("description", std::string(1000, '{'));
+    join_with("beat", std::string(1000, '\x01'));
+  }
+  for (int64_t time = 0; time < 10; ++time) {
     own.beat();
     const Decision decision = step(time);
     EXPECT_EQ(decision.phase, Phase::kForming);
@@ -160,9 +165,37 @@ TEST_F(StrangerInTheStoreTest, TheDecisionTellsOfTheLastStrangersOnly) {
   }
   const Decision decision = own.decision();
   EXPECT_EQ(decision.evicted.size(), Coordinator::kMostTold);
-  EXPECT_TRUE(decision.evicted.contains(kStrangers + 1));
+  EXPECT_TRUE(decision.evicted.contains(2 * kStrangers + 1));
   other.join(describe("b", 1));
-  EXPECT_EQ(step(8).phase, Phase::kRunning);
+  EXPECT_EQ(step(10).phase, Phase::kRunning);
+  for (int64_t stranger = 0; stranger < kStrangers; ++stranger) join_with("description", to_text(other_job));
+  for (int64_t time = 11; time < 16; ++time) {
+    own.beat();
+    other.beat();
+    const Decision running = step(time);
+    EXPECT_EQ(running.phase, Phase::kRunning);
+    EXPECT_LE(to_text(running).size(), size_t{4} << 20);
+  }
+}
+
+TEST_F(StrangerInTheStoreTest, ACounterThatIsNoNumberEndsNoHost) {
+  own.join(describe("a", 0));
+  other.join(describe("b", 1));
+  ASSERT_EQ(step(0).phase, Phase::kRunning);
+  store->set(kLauncherKeys + std::string("tickets"), std::string("many"));
+  EXPECT_EQ(step(100).phase, Phase::kRunning);
+}
+
+// Well made, and by no host: the job ends as it says. Only a secret helps.
+TEST_F(StrangerInTheStoreTest, AForgedDecisionIsBelieved) {
+  own.join(describe("a", 0));
+  other.join(describe("b", 1));
+  ASSERT_EQ(step(0).phase, Phase::kRunning);
+  Decision forged = other.decision();
+  forged.phase = Phase::kOver;
+  forged.end = GroupEnd{.cause = GroupEnd::Cause::kAborted, .text = "forged", .code = 3};
+  write("decision", to_text(forged));
+  EXPECT_EQ(other.decision().end->text, "forged");
 }
 
 TEST_F(StrangerInTheStoreTest, AMemberWhoseEntriesAreSpoiltIsLost) {
