@@ -132,7 +132,7 @@ class Clock:
 
     def _is_preloaded(self, host, pid):
         try:
-            return str(self._files[host]) in pathlib.Path(f"/proc/{pid}/maps").read_text()
+            return f"{self._files[host]}\n" in pathlib.Path(f"/proc/{pid}/maps").read_text()
         except OSError:
             return False  # It has ended.
 

@@ -90,7 +90,7 @@ TEST_F(StoreLinkTest, SaysWhyAHostCannotBeReached) {
 TEST_F(StoreLinkTest, SaysWhatItCannotReadOfADecision) {
   const StoreLink host(options(0));
   const StoreLink other(options(1));
-  wait_for(other, [](const LinkState& state) { return state.decision.has_value(); });
+  wait_for(other, phase_is(Decision::Phase::kRunning));  // The host has no more to say.
   store->store()->set(kLauncherKeys + std::string("decision"), std::vector<uint8_t>{'t'});
   EXPECT_THAT(wait_for(other, is_broken).broken,
               ::testing::HasSubstr("the launchers' store does not hold the decision: "));

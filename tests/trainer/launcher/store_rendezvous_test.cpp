@@ -134,11 +134,14 @@ TEST_F(StoreRendezvousTest, NoticesThatTheHostDecidesNoMore) {
       served, Coordinator(options(0).node, {.silence = testing::kPatience}, "made-up"), [] {}, {}, milliseconds(5));
   StoreMember own(served);
   own.join_as_host(options(0).node);
-  StoreRendezvous other(options(1, milliseconds(1000)));
-  for (Clock::time_point now{}; other.directive().kind != Kind::kRun; now += milliseconds(1)) {
+  StoreRendezvous other(options(1, milliseconds(3000)));
+  Kind kind = Kind::kWait;
+  for (Clock::time_point now{}; kind == Kind::kWait; now += milliseconds(1)) {
     own.beat();
     host.step(now);
+    kind = other.directive().kind;
   }
+  ASSERT_EQ(kind, Kind::kRun);
   const Directive directive = wait_for(other, Kind::kOver);
   EXPECT_THAT(directive.end->text, HasSubstr("no answer; the launcher that serves it hangs"));
   EXPECT_EQ(directive.end->exit_code(), program::kPeerFailed);

@@ -86,13 +86,11 @@ void Coordinator::evict(int64_t ticket, GroupEnd end) {
     return;
   }
   decision_.evicted.emplace(ticket, std::move(end));
-  if (is_member(ticket)) {
-    return;
-  }
-  told_.push_back(ticket);
-  if (told_.size() > kMostTold) {
-    decision_.evicted.erase(told_.front());
-    told_.pop_front();
+  std::deque<int64_t>& told = is_member(ticket) ? members_told_ : told_;
+  told.push_back(ticket);
+  if (told.size() > kMostTold) {
+    decision_.evicted.erase(told.front());
+    told.pop_front();
   }
 }
 

@@ -29,9 +29,9 @@ namespace narrowcast::launcher {
 // The state of the job, and the decision that follows from it.
 class Coordinator {
  public:
-  // Of how many launchers that were turned away, and never were members, a decision tells: strangers may come as often
-  // as they like, and all launchers read it. Those before them were told in earlier decisions; where more come at once,
-  // some wait in vain, until the job is over.
+  // Of how many launchers that were turned away a decision tells, and of as many that were members: strangers may come
+  // as often as they like, and all launchers read it. Those before them were told in earlier decisions; where more come
+  // at once, some wait in vain, until the job is over.
   static constexpr size_t kMostTold = 256;
 
   // `own` is the launcher that it is in; `run_id` names the job if --rdzv_id does not.
@@ -73,9 +73,10 @@ class Coordinator {
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
   int64_t failures_ = 0;
-  std::string newcomer_;           // for whom the round is stopped
-  std::set<int64_t> turned_away_;  // all tickets of launchers that have no part in the job any more,
-  std::deque<int64_t> told_;       // and the last of them, but for members, in their order: the decision tells of these
+  std::string newcomer_;              // for whom the round is stopped
+  std::set<int64_t> turned_away_;     // all tickets of launchers that have no part in the job any more,
+  std::deque<int64_t> told_;          // and the last of them, in their order, of which the decision tells,
+  std::deque<int64_t> members_told_;  // and those of them that were members
   Decision decision_;
 };
 

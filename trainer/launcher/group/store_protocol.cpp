@@ -223,7 +223,8 @@ void StoreHost::read(NodeView& node, const std::vector<std::optional<std::string
 }
 
 // With a secret the counter is put right where somebody has made it less, too much, or no number: two launchers that
-// then draw the same ticket are told apart. Without, whoever comes after that ends.
+// then draw the same ticket are told apart. Without, whoever comes after one too large or no number ends, and after one
+// made less newcomers draw tickets that others have.
 int64_t StoreHost::tickets_drawn() {
   const std::string counter = entries_.read(key("tickets")).value_or("0");
   int64_t tickets = 0;
