@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/collectives/split_check.h"
+
 namespace narrowcast::collectives {
 namespace {
 
@@ -127,7 +129,9 @@ void forget_broken_off(const Group& group) {
   groups().broken_off.erase(group.get());
 }
 
-SplitGroup::SplitGroup(const Group& parent, Group group) : group_(std::move(group)) {
+// By another constructor first, so that the destructor ends what the check refuses.
+SplitGroup::SplitGroup(const Group& parent, Group group) : SplitGroup() {
+  group_ = std::move(group);
   {
     const std::lock_guard<std::mutex> lock(groups().mutex);
     groups().splits.push_back({.parent = parent.get(), .group = group_});
@@ -135,6 +139,7 @@ SplitGroup::SplitGroup(const Group& parent, Group group) : group_(std::move(grou
   if (const std::string why = why_broken_off(parent); !why.empty()) {
     break_off(group_, why);
   }
+  run_split_check(parent, group_);
 }
 
 SplitGroup& SplitGroup::operator=(SplitGroup&& other) noexcept {

@@ -38,7 +38,7 @@ class NARROWCAST_EXPORT SplitGroup {
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
   SplitGroup() = default;
-  // Breaks `group` off if `parent` is broken off.
+  // Breaks `group` off if `parent` is broken off, and throws what its check does (check_splits).
   SplitGroup(const Group& parent, Group group);
   ~SplitGroup();
   SplitGroup(const SplitGroup&) = delete;

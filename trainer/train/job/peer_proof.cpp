@@ -10,6 +10,7 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
+#include "ops/collectives/split_check.h"
 #include "ops/libtorch_versions.h"
 
 namespace narrowcast::job {
@@ -38,7 +39,7 @@ std::vector<std::string> exchange_texts(const ProcessGroupPtr& group, at::Device
 }
 
 struct Proof {
-  const program::JobSecret& secret;
+  program::JobSecret secret;
   std::string context;  // The job's name and number of ranks, and which connections they are.
 
   // What `prover` answers to `asker`, who asked that, having been asked `own`.
@@ -68,6 +69,17 @@ void prove_on(const ProcessGroupPtr& group, at::Device device, const Proof& proo
   }
 }
 
+// On the connections of all devices that the group has.
+void prove_in(const ProcessGroupPtr& group, const program::JobSecret& secret, const std::string& job) {
+  if (group->getSize() == 1) {
+    return;
+  }
+  for (const c10::Device& type : group->getDeviceTypes()) {
+    const at::Device device = type.is_cpu() ? type : c10::impl::VirtualGuardImpl(type.type()).getDevice();
+    prove_on(group, device, {secret, c10::str(job.size(), ":", job, " ", group->getSize(), " ", type.type())});
+  }
+}
+
 }  // namespace
 
 void prove_to_peers(const ProcessGroupPtr& group, const EnvironmentVariables& environment) {
@@ -81,10 +93,9 @@ void prove_to_peers(const ProcessGroupPtr& group, const EnvironmentVariables& en
   }
   const auto job = environment.find("TORCHELASTIC_RUN_ID");
   const std::string name = job == environment.end() ? "" : job->second;
-  for (const c10::Device& type : group->getDeviceTypes()) {
-    const at::Device device = type.is_cpu() ? type : c10::impl::VirtualGuardImpl(type.type()).getDevice();
-    prove_on(group, device, {*secret, c10::str(name.size(), ":", name, " ", group->getSize(), " ", type.type())});
-  }
+  prove_in(group, *secret, name);
+  collectives::check_splits(group,
+                            [secret = *secret, name](const ProcessGroupPtr& split) { prove_in(split, secret, name); });
 }
 
 }  // namespace narrowcast::job

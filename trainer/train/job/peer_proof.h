@@ -4,7 +4,8 @@
 // connections. So each pair of ranks tells each other a number that nobody can foretell, over the connections on which
 // their tensors travel later (of the CPU's and of a GPU's, where the group has both), and answers with the
 // HMAC-SHA-256, by the secret, of both numbers, both ranks and the job's name: who does not know the secret cannot, and
-// an answer from elsewhere or before is none. What travels after that is not protected: who is on the wire can still
+// an answer from elsewhere or before is none. So do the ranks of each group that is split off theirs later, which has
+// connections of its own. What travels after that is not protected: who is on the wire can still
 // read and change it.
 #pragma once
 

@@ -1,5 +1,6 @@
 #include "trainer/train/job/peer_proof.h"
 
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "hooks/post_local_sgd.h"
+#include "ops/collectives/split_check.h"
+#include "ops/libtorch_versions.h"
 #include "tests/support/error_message.h"
 #include "tests/support/job_secret.h"
 #include "tests/support/ranks.h"
@@ -50,6 +54,33 @@ TEST(ProveToPeers, NamesTheRankThatDoesNotKnowIt) {
                                                          "somebody else is in its place");
     }
   }
+}
+
+// Which has connections of its own: the rank's place is taken there, by somebody who knows no secret.
+TEST(ProveToPeers, IsAskedAgainInGroupsOfSomeRanks) {
+  const SecretFile secret(kOurs);
+  const EnvironmentVariables told{{program::kSecretVariable, secret.path()}};
+  const node::NodeLayout parts = node::NodeLayout::of_size(4, 2);
+  run_ranks(4, [&](int64_t rank, const ProcessGroupPtr& group) {
+    prove_to_peers(group, told);
+    const hooks::GroupPart part(group, parts);
+    if (rank == 3) {
+      collectives::check_splits(group, [](const ProcessGroupPtr& split) {
+        for (int time = 0; time < 2; ++time) {  // A question, and an answer.
+          at::Tensor sent = at::full({split->getSize() * 64}, 'x', at::kByte);
+          at::Tensor received = at::empty_like(sent);
+          std::vector<int64_t> digits(static_cast<size_t>(split->getSize()), 64);
+          libtorch::all_to_all_single(split, received, sent, digits, digits)->wait();
+        }
+      });
+    }
+    if (rank == 2) {
+      EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { const hooks::GroupPart again(group, parts); }),
+                  HasSubstr("rank 1 does not know the secret of NARROWCAST_SECRET_FILE"));
+    } else {
+      EXPECT_NO_THROW(hooks::GroupPart(group, parts));
+    }
+  });
 }
 
 // A rank of another job that has the same secret proves nothing to this one.
