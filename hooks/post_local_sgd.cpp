@@ -87,7 +87,7 @@ GroupPart::GroupPart(const Group& all, const NodeLayout& parts) {
     return make_part(all, store, static_cast<int>(parts.local_rank_of(rank)), size);
   });
   if (made) {
-    group_ = collectives::SplitGroup(all, std::move(made));
+    group_ = collectives::SplitGroup(all, std::move(made), parts.ranks_of(part));
   }
 }
 

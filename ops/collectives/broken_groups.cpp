@@ -130,7 +130,7 @@ void forget_broken_off(const Group& group) {
 }
 
 // By another constructor first, so that the destructor ends what the check refuses.
-SplitGroup::SplitGroup(const Group& parent, Group group) : SplitGroup() {
+SplitGroup::SplitGroup(const Group& parent, Group group, const std::vector<int64_t>& ranks) : SplitGroup() {
   group_ = std::move(group);
   {
     const std::lock_guard<std::mutex> lock(groups().mutex);
@@ -138,8 +138,9 @@ SplitGroup::SplitGroup(const Group& parent, Group group) : SplitGroup() {
   }
   if (const std::string why = why_broken_off(parent); !why.empty()) {
     break_off(group_, why);
+    return;  // Nothing is to be sent there any more.
   }
-  run_split_check(parent, group_);
+  run_split_check(parent, group_, ranks);
 }
 
 SplitGroup& SplitGroup::operator=(SplitGroup&& other) noexcept {

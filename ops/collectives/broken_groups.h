@@ -7,8 +7,10 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
 
 #include <narrowcast/export.h>
 
@@ -38,8 +40,9 @@ class NARROWCAST_EXPORT SplitGroup {
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
   SplitGroup() = default;
-  // Breaks `group` off if `parent` is broken off, and throws what its check does (check_splits).
-  SplitGroup(const Group& parent, Group group);
+  // `group` consists of these `ranks` of `parent`; without ranks, of all. Breaks it off if `parent` is broken off; else
+  // throws what the check of its splits does (check_splits).
+  SplitGroup(const Group& parent, Group group, const std::vector<int64_t>& ranks = {});
   ~SplitGroup();
   SplitGroup(const SplitGroup&) = delete;
   SplitGroup& operator=(const SplitGroup&) = delete;

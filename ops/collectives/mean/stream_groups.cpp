@@ -7,6 +7,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
+#include <vector>
 
 #include "ops/backend_errors.h"
 #include "ops/collectives/group.h"
@@ -35,16 +36,23 @@ StreamGroups::StreamGroups(const Group& group, node::NodeLayout layout, const Ma
   const int64_t node = layout_.node_of(rank);
   const int64_t local_rank = layout_.local_rank_of(rank);
   const int64_t number = next_number(group);
-  const auto split = [&](const std::string& name, int64_t place, int64_t size) {
+  const auto split = [&](const std::string& name, int64_t place, const std::vector<int64_t>& ranks) {
     auto store =
         c10::make_intrusive<c10d::PrefixStore>(c10::str("narrowcast/groups/", number, "/", name), group->getStore());
-    return SplitGroup(group, with_backend_errors(rank, "splitting a group", [&] {
-                        return make(std::move(store), static_cast<int>(place), static_cast<int>(size));
-                      }));
+    return SplitGroup(
+        group,
+        with_backend_errors(
+            rank, "splitting a group",
+            [&] { return make(std::move(store), static_cast<int>(place), static_cast<int>(ranks.size())); }),
+        ranks);
   };
-  node_ = split(c10::str("node", node), local_rank, static_cast<int64_t>(layout_.ranks_of(node).size()));
+  node_ = split(c10::str("node", node), local_rank, layout_.ranks_of(node));
   if (local_rank < layout_.segments() && layout_.nodes() > 1) {
-    owners_ = split(c10::str("owners", local_rank), node, layout_.nodes());
+    std::vector<int64_t> owners;
+    for (int64_t other = 0; other < layout_.nodes(); ++other) {
+      owners.push_back(layout_.ranks_of(other)[static_cast<size_t>(local_rank)]);
+    }
+    owners_ = split(c10::str("owners", local_rank), node, owners);
   }
 }
 

@@ -6,6 +6,8 @@
 #include <c10/util/StringUtil.h>
 
 #include <cstring>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include <narrowcast/consensus.h>
@@ -28,8 +30,7 @@ std::vector<std::string> exchange_texts(const ProcessGroupPtr& group, at::Device
   sent = sent.to(device);
   at::Tensor received = at::zeros_like(sent);
   std::vector<int64_t> digits(texts.size(), kDigits);
-  with_network_errors(group->getRank(), "proof of the job's secret",
-                      [&] { libtorch::all_to_all_single(group, received, sent, digits, digits)->wait(); });
+  libtorch::all_to_all_single(group, received, sent, digits, digits)->wait();
   const at::Tensor bytes = received.cpu();
   std::vector<std::string> own;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
@@ -38,45 +39,54 @@ std::vector<std::string> exchange_texts(const ProcessGroupPtr& group, at::Device
   return own;
 }
 
+// What proves what, to whom.
 struct Proof {
   program::JobSecret secret;
-  std::string context;  // The job's name and number of ranks, and which connections they are.
+  std::string context;         // The job's name, the ranks of the group, and which connections they are:
+  std::vector<int64_t> ranks;  // those of the job, in the order of the group's.
 
-  // What `prover` answers to `asker`, who asked that, having been asked `own`.
-  std::string answer(int64_t prover, int64_t asker, const std::string& question, const std::string& own) const {
-    return secret.mac(c10::str("narrowcast-peer-1 ", context, " ", prover, " to ", asker, " ", question, " ", own));
+  // What `prover` answers to `asker`, places in the group, who asked that, having been asked `own`.
+  std::string answer(size_t prover, size_t asker, const std::string& question, const std::string& own) const {
+    return secret.mac(
+        c10::str("narrowcast-peer-2 ", context, " ", ranks[prover], " to ", ranks[asker], " ", question, " ", own));
   }
 };
 
 void prove_on(const ProcessGroupPtr& group, at::Device device, const Proof& proof) {
-  const int64_t rank = group->getRank();
+  const auto own = static_cast<size_t>(group->getRank());
+  const size_t size = proof.ranks.size();
+  const auto exchange = [&](const std::vector<std::string>& texts) {
+    return with_network_errors(proof.ranks[own], "proof of the job's secret",
+                               [&] { return exchange_texts(group, device, texts); });
+  };
   std::vector<std::string> questions;
-  for (int64_t peer = 0; peer < group->getSize(); ++peer) {
+  for (size_t peer = 0; peer < size; ++peer) {
     questions.push_back(program::random_nonce());
   }
-  const std::vector<std::string> asked = exchange_texts(group, device, questions);
+  const std::vector<std::string> asked = exchange(questions);
   std::vector<std::string> answers;
-  for (int64_t peer = 0; peer < group->getSize(); ++peer) {
-    const auto place = static_cast<size_t>(peer);
-    answers.push_back(proof.answer(rank, peer, asked[place], questions[place]));
+  for (size_t peer = 0; peer < size; ++peer) {
+    answers.push_back(proof.answer(own, peer, asked[peer], questions[peer]));
   }
-  const std::vector<std::string> answered = exchange_texts(group, device, answers);
-  for (int64_t peer = 0; peer < group->getSize(); ++peer) {
-    const auto place = static_cast<size_t>(peer);
-    const std::string expected = proof.answer(peer, rank, questions[place], asked[place]);
-    TORCH_CHECK_WITH(DistBackendError, program::equal_in_constant_time(answered[place], expected), "rank ", peer,
-                     " does not know the secret of ", program::kSecretVariable, ", or somebody else is in its place");
+  const std::vector<std::string> answered = exchange(answers);
+  for (size_t peer = 0; peer < size; ++peer) {
+    const std::string expected = proof.answer(peer, own, questions[peer], asked[peer]);
+    TORCH_CHECK_WITH(DistBackendError, program::equal_in_constant_time(answered[peer], expected), "rank ",
+                     proof.ranks[peer], " does not know the secret of ", program::kSecretVariable,
+                     ", or somebody else is in its place");
   }
 }
 
-// On the connections of all devices that the group has.
-void prove_in(const ProcessGroupPtr& group, const program::JobSecret& secret, const std::string& job) {
+// On the connections of all devices that the group has. `ranks`: the job's, in the order of the group's.
+void prove_in(const ProcessGroupPtr& group, const std::vector<int64_t>& ranks, const program::JobSecret& secret,
+              const std::string& job) {
   if (group->getSize() == 1) {
     return;
   }
   for (const c10::Device& type : group->getDeviceTypes()) {
     const at::Device device = type.is_cpu() ? type : c10::impl::VirtualGuardImpl(type.type()).getDevice();
-    prove_on(group, device, {secret, c10::str(job.size(), ":", job, " ", group->getSize(), " ", type.type())});
+    prove_on(group, device,
+             {secret, c10::str(job.size(), ":", job, " ranks ", c10::Join(",", ranks), " ", type.type()), ranks});
   }
 }
 
@@ -93,9 +103,13 @@ void prove_to_peers(const ProcessGroupPtr& group, const EnvironmentVariables& en
   }
   const auto job = environment.find("TORCHELASTIC_RUN_ID");
   const std::string name = job == environment.end() ? "" : job->second;
-  prove_in(group, *secret, name);
+  std::vector<int64_t> all(static_cast<size_t>(group->getSize()));
+  std::iota(all.begin(), all.end(), 0);
+  prove_in(group, all, *secret, name);
   collectives::check_splits(group,
-                            [secret = *secret, name](const ProcessGroupPtr& split) { prove_in(split, secret, name); });
+                            [secret = *secret, name](const ProcessGroupPtr& split, const std::vector<int64_t>& ranks) {
+                              prove_in(split, ranks, secret, name);
+                            });
 }
 
 }  // namespace narrowcast::job

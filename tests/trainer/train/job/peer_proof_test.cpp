@@ -65,7 +65,7 @@ TEST(ProveToPeers, IsAskedAgainInGroupsOfSomeRanks) {
     prove_to_peers(group, told);
     const hooks::GroupPart part(group, parts);
     if (rank == 3) {
-      collectives::check_splits(group, [](const ProcessGroupPtr& split) {
+      collectives::check_splits(group, [](const ProcessGroupPtr& split, const std::vector<int64_t>&) {
         for (int time = 0; time < 2; ++time) {  // A question, and an answer.
           at::Tensor sent = at::full({split->getSize() * 64}, 'x', at::kByte);
           at::Tensor received = at::empty_like(sent);
@@ -76,7 +76,7 @@ TEST(ProveToPeers, IsAskedAgainInGroupsOfSomeRanks) {
     }
     if (rank == 2) {
       EXPECT_THAT(testing::error_message<c10::DistBackendError>([&] { const hooks::GroupPart again(group, parts); }),
-                  HasSubstr("rank 1 does not know the secret of NARROWCAST_SECRET_FILE"));
+                  HasSubstr("rank 3 does not know the secret of NARROWCAST_SECRET_FILE"));
     } else {
       EXPECT_NO_THROW(hooks::GroupPart(group, parts));
     }
