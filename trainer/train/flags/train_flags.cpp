@@ -76,8 +76,7 @@ ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
           "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
 
 ABSL_FLAG(int64_t, max_skipped_steps, kTraining.max_skipped_steps,
-          "So many skipped steps in a row end the training with code 1 at its next report (--log_every), naming the "
-          "ranks whose "
+          "So many skipped steps in a row end the training with code 1 at its next report, naming the ranks whose "
           "gradients were not finite.");
 
 ABSL_FLAG(std::string, precision, to_string(kTraining.precision),
