@@ -119,36 +119,56 @@ def decode(message, name, numel):
     return values
 
 
-def blocks_of(values):
-    return [values[i:i + 32] for i in range(0, len(values), 32)]
+def parts_of(values, size):
+    return [values[i:i + size] for i in range(0, len(values), size)]
 
 
 def variable_size(numel, bits):
     return max(4 * bits * -(-numel // 32), 36) if numel else 0
 
 
-def greatest_code(largest, step, stochastic):
-    """Of a block with that largest magnitude; None if there is none of 16 bits."""
-    y = float32(largest * float32(1 / float_of(step << 16))) if largest else 0.0
-    code = math.ceil(y) if stochastic else round(y)
-    return code if code <= 32767 else None
+def inverse_of(scale):
+    """1 / scale rounded to float32, or down where its product with the scale would be above 1."""
+    inverse = float32(1 / scale)
+    return inverse if float32(inverse * scale) <= 1 else float_of(bits_of(inverse) - 1)
 
 
-def width_of(code):
-    return 1 + code.bit_length() if code else 0
+class Step:
+    """What a step's 16 bits make of blocks, of that format; stochastic: of codes that are rounded at random."""
+
+    def __init__(self, bits, stochastic, name):
+        self.farthest = 4 if name == "var3" and not stochastic else 254
+        self.scale, self.first_bits, self.stochastic = float_of(bits << 16), bits >> 5, stochastic
+        self.inverse = float32(1 / self.scale)
+
+    def greatest_code(self, largest):
+        y = float32(largest * self.inverse)  # The product of two float32 is exact in a double.
+        return math.ceil(y) if self.stochastic else round(y)  # Python rounds half to even.
+
+    def block(self, largest):
+        """Of a block with that largest magnitude: width, the bytes of its scale, and the scale's inverse."""
+        code = self.greatest_code(largest)
+        if code >= 2:
+            return 1 + code.bit_length(), b"", self.inverse
+        own = -(-bits_of(largest) // 2**21) if self.stochastic else bits_of(largest) // 2**21
+        if own < max(104, self.first_bits - self.farthest):
+            return 0, b"", self.inverse
+        if own > self.first_bits:
+            return 2, b"\xFF", self.inverse
+        return 2, bytes([self.first_bits - own]), inverse_of(float_of(own << 21))
+
+    def fits(self, largest, space):
+        blocks = [self.block(m) for m in largest]
+        return self.greatest_code(max(largest)) <= 32767 and \
+            sum(4 * width + len(scale) for width, scale, _ in blocks) <= space
 
 
-def fits(largest, step, stochastic, words):
-    codes = [greatest_code(x, step, stochastic) for x in largest]
-    return None not in codes and sum(map(width_of, codes)) <= words
-
-
-def least_step(largest, stochastic, words):
+def least_step(largest, stochastic, name, space):
     """The bits of the least bfloat16 with which all codes fit, by search."""
     low, high = bits_of(2.0**-100) >> 16, GREATEST_STEP
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if fits(largest, middle, stochastic, words) else (middle + 1, high)
+        low, high = (low, middle) if Step(middle, stochastic, name).fits(largest, space) else (middle + 1, high)
     return low
 
 
@@ -159,46 +179,65 @@ def variable_code(y, word):
     return below + ((math.trunc(float32(y - below) * 2**24) + (word >> 8)) >> 24)
 
 
+def variable_words(codes, width):
+    planes = [sum((code >> plane & 1) << k for k, code in enumerate(codes)) for plane in range(width - 1, -1, -1)]
+    return b"".join(plane.to_bytes(4, "little") for plane in planes)
+
+
 def encode_variable(x, name, seed=None, step=0, offset=0):
-    size, blocks = variable_size(len(x), VARIABLE_FORMATS[name]), blocks_of(x)
+    size, blocks = variable_size(len(x), VARIABLE_FORMATS[name]), parts_of(x, 32)
     if not x:
         return b""
     if not all(abs(value) <= float_of(GREATEST_STEP << 16) for value in x):  # NaN is not, either.
         return struct.pack("<H", NAN_SCALE) + bytes(size - 2)
-    stochastic, header = seed is not None, 2 + (len(blocks) + 1) // 2
+    header = 2 + (len(blocks) + 1) // 2
     largest = [max(map(abs, block)) for block in blocks]
-    bits = least_step(largest, stochastic, (size - header) // 4)
-    inverse = float32(1 / float_of(bits << 16))
-    widths = [width_of(greatest_code(m, bits, stochastic)) for m in largest]
-    nibbles, words = 0, b""
-    for i, (block, width) in enumerate(zip(blocks, widths)):
-        nibbles |= max(width - 1, 0) << (4 * i)
+    bits = least_step(largest, seed is not None, name, size - header)
+    of_blocks = [Step(bits, seed is not None, name).block(m) for m in largest]
+    words = []
+    for i, (block, (width, _, inverse)) in enumerate(zip(blocks, of_blocks)):
         codes = [variable_code(float32(value * inverse),
-                               random_word(seed % 2**64, step, offset + 32 * i + k) if stochastic else None)
+                               None if seed is None else random_word(seed % 2**64, step, offset + 32 * i + k))
                  for k, value in enumerate(block)]
-        for plane in range(width - 1, -1, -1):
-            words += sum((code >> plane & 1) << k for k, code in enumerate(codes)).to_bytes(4, "little")
-    message = struct.pack("<H", bits) + nibbles.to_bytes(header - 2, "little") + words
+        words.append(variable_words(codes, width))
+    groups = zip(parts_of(words, 32), parts_of([scale for _, scale, _ in of_blocks], 32))
+    nibbles = sum(max(width - 1, 0) << (4 * i) for i, (width, _, _) in enumerate(of_blocks))
+    message = struct.pack("<H", bits) + nibbles.to_bytes(header - 2, "little") + b"".join(
+        b"".join(of_words) + b"".join(scales) for of_words, scales in groups)
     return message + bytes(size - len(message))
+
+
+def faint_scale(step, distance):
+    """Of a faint block, from the step's bits and the byte."""
+    return float_of(step << 16) if distance == 255 else float_of(max((step >> 5) - distance, 0) << 21)
+
+
+def block_values(words, width, scale):
+    planes = struct.unpack(f"<{width}I", words)
+    codes = [sum((plane >> k & 1) << (width - 1 - j) for j, plane in enumerate(planes)) for k in range(32)]
+    return [scale * (code - 2**width if width and code >> (width - 1) else code) for code in codes]
 
 
 def decode_variable(message, name, numel):
     if not numel:
         return []
     count = -(-numel // 32)
-    step, header = float_of(struct.unpack("<H", message[:2])[0] << 16), 2 + (count + 1) // 2
-    nibbles, word, values = int.from_bytes(message[2:header], "little"), 0, []
-    for i in range(count):
-        nibble = nibbles >> (4 * i) & 15
-        width = nibble + 1 if nibble else 0
-        planes = struct.unpack_from(f"<{width}I", message, header + 4 * word) if word + width <= (len(message) - header) // 4 else None
-        word += width
-        for k in range(32):
-            if planes is None:
-                values.append(math.nan)
+    step, header = message[0] | message[1] << 8, 2 + (count + 1) // 2
+    nibbles = [message[2 + i // 2] >> (4 * (i % 2)) & 15 for i in range(count)]
+    begin, values = header, []
+    for widths in parts_of([nibble + 1 if nibble else 0 for nibble in nibbles], 32):
+        scales = begin + 4 * sum(widths)
+        end = scales + widths.count(2)
+        for width in widths:
+            if end > len(message):
+                values += [math.nan] * 32
                 continue
-            code = sum((plane >> k & 1) << (width - 1 - j) for j, plane in enumerate(planes))
-            values.append(step * (code - 2**width if planes and code >> (width - 1) else code))
+            scale = float_of(step << 16)
+            if width == 2:
+                scale, scales = faint_scale(step, message[scales]), scales + 1
+            values += block_values(message[begin:begin + 4 * width], width, scale)
+            begin += 4 * width
+        begin = end
     return values[:numel]
 
 
@@ -241,11 +280,21 @@ class BlockFormats(ExactTestCase):
                 self.assertEqual(ops.encoded_size(numel, name), 2 * -(-numel // block) + -(-numel * bits // 8))
 
 
+def faint_blocks(numel):
+    """Blocks of very different sizes, most of them far below the largest."""
+    block = torch.arange(numel).div(32, rounding_mode="floor")
+    normal = torch.randn(numel, generator=torch.Generator().manual_seed(5))
+    return normal * 2.0**torch.where(block % 9 == 4, 0, -(block * 11 % 80))
+
+
 class VariableFormats(ExactTestCase):
     def for_each_input(self, check):
         sizes = torch.arange(20).repeat_interleave(33)
+        different = torch.randn(660, generator=torch.Generator().manual_seed(3)) * 2.0**(sizes * 7 % 23)
+        least = different * 2.0**-108
+        greatest = torch.full((96,), 1.5 * 2.0**127)
         for name in VARIABLE_FORMATS:
-            for x in (*inputs(), torch.randn(660, generator=torch.Generator().manual_seed(3)) * 2.0**(sizes * 7 % 23)):
+            for x in (*inputs(), different, least, greatest, faint_blocks(100), faint_blocks(2100)):
                 with self.subTest(format=name, size=x.numel()):
                     check(name, x)
 
@@ -267,10 +316,15 @@ class VariableFormats(ExactTestCase):
 
     def test_any_bytes_are_decoded(self):
         generator = torch.Generator().manual_seed(4)
+        read = 0
         for name, bits in VARIABLE_FORMATS.items():
-            for numel in (1, 33, 300):
-                message = torch.randint(0, 256, (variable_size(numel, bits),), dtype=torch.uint8, generator=generator)
-                self.assert_decodes(message, name, numel)
+            for numel in (1, 33, 300, 2100):
+                for widths in (0xFF, 0x77, 0x33, 0x11):  # From such that do not fit to faint blocks alone.
+                    message = torch.randint(0, 256, (variable_size(numel, bits),), dtype=torch.uint8, generator=generator)
+                    message[2:][:(numel + 63) // 64] &= widths
+                    self.assert_decodes(message, name, numel)
+                    read += sum(not math.isnan(x) for x in decode_variable(bytes(message.tolist()), name, numel))
+        self.assertGreater(read, 0)
 
     def test_sizes(self):
         for name, bits in VARIABLE_FORMATS.items():

@@ -14,7 +14,8 @@
 namespace narrowcast::cpu {
 
 // Blocks in a grain.
-inline constexpr int64_t kGrainBlocks = kWireGrain / codec::wire::kVariableBlock;
+inline constexpr int64_t kGrainBlocks = codec::wire::kGroupBlocks;
+static_assert(kWireGrain == codec::wire::kVariableGroup, "parts are whole groups");
 
 // Arrays of a number for each block have room for, and are read as, whole grains.
 inline constexpr int64_t whole_grains(int64_t blocks) { return (blocks + kGrainBlocks - 1) / kGrainBlocks; }
@@ -23,30 +24,32 @@ inline constexpr int64_t whole_grains(int64_t blocks) { return (blocks + kGrainB
 template <class T>
 void variable_largest(WireInput<T> input, uint32_t* largest);
 
-// The sum of the widths of `blocks` blocks. largest: whole grains, zero behind the last block; all have a code.
-int64_t variable_words(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes);
+// The bytes of the codes of `blocks` blocks. largest: whole grains, zero behind the last block; all have a code.
+int64_t variable_bytes(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes);
 
 // Writes the nibbles of the widths of `blocks` blocks, ceil(blocks / 2) bytes.
 void variable_widths(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes, uint8_t* nibbles);
 
-// Writes the first word of each grain, and behind them that behind the last: whole_grains(blocks) + 1 numbers.
-void variable_offsets(const uint8_t* nibbles, int64_t blocks, int64_t* word_of_grain);
+// Writes the first byte of each grain's codes, and behind them that behind the last: whole_grains(blocks) + 1 numbers.
+void variable_offsets(const uint8_t* nibbles, int64_t blocks, int64_t* byte_of_grain);
 
-// Where a part's codes go: its blocks' nibbles, and the bytes from its first word to behind its last.
-struct VariableWords {
+// Where a part's codes go: its blocks' nibbles and largest magnitudes, and for each grain its first byte, counted from
+// `codes`, and behind the last one where it ends.
+struct VariableGrains {
   const uint8_t* nibbles;
-  uint8_t* begin;
-  const uint8_t* end;
+  const uint32_t* largest;
+  const int64_t* bytes;
+  uint8_t* codes;
 };
 
 template <class T>
 void variable_codes(WireInput<T> input, const codec::wire::StepCodes& codes, const Rounding& rounding,
-                    const VariableWords& words);
+                    const VariableGrains& grains);
 
-// A message, and the first word of each of its grains.
+// A message, and the first byte of each of its grains.
 struct VariableSource {
   codec::wire::VariableMessage message;
-  const int64_t* word_of_grain;
+  const int64_t* byte_of_grain;
 };
 
 // out[i] = element first + i of the message.
@@ -68,7 +71,7 @@ void variable_average(const VariableParts& parts, float* mean);
 #define NARROWCAST_DECLARE_VARIABLE(T)                                                              \
   extern template void variable_largest(WireInput<T>, uint32_t*);                                   \
   extern template void variable_codes(WireInput<T>, const codec::wire::StepCodes&, const Rounding&, \
-                                      const VariableWords&);
+                                      const VariableGrains&);
 NARROWCAST_DECLARE_VARIABLE(float)
 NARROWCAST_DECLARE_VARIABLE(double)
 NARROWCAST_DECLARE_VARIABLE(c10::BFloat16)
@@ -78,7 +81,7 @@ NARROWCAST_DECLARE_VARIABLE(c10::Half)
 template <class T>
 using VariableLargest = void (*)(WireInput<T>, uint32_t*);
 template <class T>
-using VariableCodes = void (*)(WireInput<T>, const codec::wire::StepCodes&, const Rounding&, const VariableWords&);
+using VariableCodes = void (*)(WireInput<T>, const codec::wire::StepCodes&, const Rounding&, const VariableGrains&);
 
 // What an instruction set offers: the functions above.
 struct VariableKernels {
@@ -86,7 +89,7 @@ struct VariableKernels {
              VariableLargest<c10::Half>>
       largest;
   std::tuple<VariableCodes<float>, VariableCodes<double>, VariableCodes<c10::BFloat16>, VariableCodes<c10::Half>> codes;
-  int64_t (*words)(const uint32_t*, int64_t, const codec::wire::StepCodes&);
+  int64_t (*bytes)(const uint32_t*, int64_t, const codec::wire::StepCodes&);
   void (*widths)(const uint32_t*, int64_t, const codec::wire::StepCodes&, uint8_t*);
   void (*offsets)(const uint8_t*, int64_t, int64_t*);
   void (*decode)(const VariableSource&, int64_t, int64_t, float*);

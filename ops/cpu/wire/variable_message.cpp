@@ -18,34 +18,34 @@ using codec::wire::StepCodes;
 // From one step to the next, in the bits of a float32.
 constexpr uint32_t kUnit = codec::wire::kScaleUnit;
 
-// The words of a message whose largest magnitude has no code.
+// The bytes of a message whose largest magnitude has no code.
 constexpr int64_t kNoCodes = std::numeric_limits<int64_t>::max();
 
-// A step and the words that it takes.
+// A step and the bytes that it takes.
 struct Tried {
   int64_t step;
-  int64_t words;
+  int64_t bytes;
 };
 
-// As least_step for steps that take at most `words`, where counting them costs much. From one step to the next they
-// fall by about `words_per_step` at first, then as between the last two that were tried; where they do not, the range
+// As least_step for steps that take at most `bytes`, where counting them costs much. From one step to the next they
+// fall by about `bytes_per_step` at first, then as between the last two that were tried; where they do not, the range
 // is halved.
 template <class Count>
-uint16_t least_step_by_words(int64_t low, int64_t high, int64_t words, double words_per_step, const Count& count) {
+uint16_t least_step_by_bytes(int64_t low, int64_t high, int64_t bytes, double bytes_per_step, const Count& count) {
   constexpr int kMostGuesses = 8;
   int64_t guess = low + (high - low) / 2;
   std::optional<Tried> before;
   for (int guesses = 0; low < high; ++guesses) {
     const Tried tried{guess, count(static_cast<uint16_t>(guess))};
-    (tried.words <= words ? high : low) = tried.words <= words ? guess : guess + 1;
-    const bool is_known = tried.words != kNoCodes;
-    if (is_known && before.has_value() && before->words != tried.words) {
-      words_per_step =
-          static_cast<double>(before->words - tried.words) / static_cast<double>(tried.step - before->step);
+    (tried.bytes <= bytes ? high : low) = tried.bytes <= bytes ? guess : guess + 1;
+    const bool is_known = tried.bytes != kNoCodes;
+    if (is_known && before.has_value() && before->bytes != tried.bytes) {
+      bytes_per_step =
+          static_cast<double>(before->bytes - tried.bytes) / static_cast<double>(tried.step - before->step);
     }
     before = is_known ? tried : before;
-    const bool guessing = is_known && words_per_step > 0 && guesses < kMostGuesses;
-    const double distance = guessing ? std::ceil(static_cast<double>(tried.words - words) / words_per_step) : 0;
+    const bool guessing = is_known && bytes_per_step > 0 && guesses < kMostGuesses;
+    const double distance = guessing ? std::ceil(static_cast<double>(tried.bytes - bytes) / bytes_per_step) : 0;
     guess = guessing ? guess + static_cast<int64_t>(std::clamp(distance, -65536.0, 65536.0)) : low + (high - low) / 2;
     guess = std::clamp(guess, low, std::max(low, high - 1));
   }
@@ -55,11 +55,14 @@ uint16_t least_step_by_words(int64_t low, int64_t high, int64_t words, double wo
 }  // namespace
 
 VariableWriter::VariableWriter(int bits_per_element, const Rounding& rounding, int64_t n, uint8_t* bytes)
-    : layout_(codec::wire::variable_layout(bits_per_element, n)), rounding_(rounding), bytes_(bytes) {
+    : bits_per_element_(bits_per_element),
+      layout_(codec::wire::variable_layout(bits_per_element, n)),
+      rounding_(rounding),
+      bytes_(bytes) {
   const int64_t grains = whole_grains(layout_.blocks);
   largest_.reset(new uint32_t[static_cast<size_t>(grains * kGrainBlocks)]);  // Not set: all but the last are measured.
   std::fill(largest_.get() + layout_.blocks, largest_.get() + grains * kGrainBlocks, 0U);
-  word_of_grain_.resize(static_cast<size_t>(grains) + 1);
+  byte_of_grain_.resize(static_cast<size_t>(grains) + 1);
 }
 
 uint16_t VariableWriter::find_step() const {
@@ -68,7 +71,7 @@ uint16_t VariableWriter::find_step() const {
   if (largest > codec::wire::kGreatestMagnitudeBits) {
     return codec::wire::kNanScale;
   }
-  // Steps below have no code for the largest magnitude; with this one and those above all codes are 0, 1 and -1.
+  // Steps below have no code for the largest magnitude; with this one and those above all blocks are faint.
   const auto pattern = [](double value) { return codec::float_bits(static_cast<float>(value)) / kUnit; };
   const double magnitude = codec::float_of_bits(largest);
   const auto bounded = [](uint32_t step) {
@@ -77,10 +80,10 @@ uint16_t VariableWriter::find_step() const {
   const uint16_t high = bounded(largest / kUnit + 2);
   const uint16_t low = std::min(high, bounded(pattern(magnitude / 0x1p16)));
   // A step of twice the size, 2^7 patterns behind, takes a word less for each block that has any.
-  const double words_per_step = static_cast<double>(layout_.blocks) * codec::wire::kScaleStep;
-  return least_step_by_words(low, high, layout_.words, words_per_step, [&](uint16_t step) {
-    const StepCodes codes{codec::wire::inverse_scale(step), rounding_.stochastic};
-    return codes.has_code(codec::float_of_bits(largest) * codes.inverse) ? variable_words(all, layout_.blocks, codes)
+  const double bytes_per_step = static_cast<double>(layout_.blocks * kWordBytes) * codec::wire::kScaleStep;
+  return least_step_by_bytes(low, high, layout_.code_bytes, bytes_per_step, [&](uint16_t step) {
+    const StepCodes codes = StepCodes::of(step, rounding_.stochastic, bits_per_element_);
+    return codes.has_code(codec::float_of_bits(largest) * codes.inverse) ? variable_bytes(all, layout_.blocks, codes)
                                                                          : kNoCodes;
   });
 }
@@ -95,20 +98,17 @@ void VariableWriter::settle() {
   bytes_[1] = static_cast<uint8_t>(step >> 8);
   int64_t written = kStepBytes;
   if (!is_nan_) {
-    codes_ = {codec::wire::inverse_scale(step), rounding_.stochastic};
+    codes_ = StepCodes::of(step, rounding_.stochastic, bits_per_element_);
     variable_widths(largest_.get(), layout_.blocks, codes_, bytes_ + kStepBytes);
-    variable_offsets(bytes_ + kStepBytes, layout_.blocks, word_of_grain_.data());
-    written = layout_.first_word + word_of_grain_.back() * kWordBytes;
+    variable_offsets(bytes_ + kStepBytes, layout_.blocks, byte_of_grain_.data());
+    written = layout_.first_code + byte_of_grain_.back();
   }
   std::fill(bytes_ + written, bytes_ + layout_.bytes, uint8_t{0});
 }
 
-VariableWords VariableWriter::words_of(int64_t first, int64_t n) const {
-  const auto grain = static_cast<size_t>(first / kWireGrain);
-  const auto behind = static_cast<size_t>((first + n + kWireGrain - 1) / kWireGrain);
-  uint8_t* const codes = bytes_ + layout_.first_word;
-  return {bytes_ + kStepBytes + first / kVariableBlock / 2, codes + word_of_grain_[grain] * kWordBytes,
-          codes + word_of_grain_[behind] * kWordBytes};
+VariableGrains VariableWriter::grains_from(int64_t first) const {
+  return {bytes_ + kStepBytes + first / kVariableBlock / 2, largest_.get() + first / kVariableBlock,
+          byte_of_grain_.data() + first / kWireGrain, bytes_ + layout_.first_code};
 }
 
 void VariableWriter::read_back(int64_t first, int64_t n, float* out) const {
@@ -117,16 +117,16 @@ void VariableWriter::read_back(int64_t first, int64_t n, float* out) const {
   }
   const auto step = static_cast<uint16_t>(bytes_[0] | bytes_[1] << 8);
   const codec::wire::VariableMessage message{codec::wire::scale_value(step), bytes_ + kStepBytes,
-                                             bytes_ + layout_.first_word, layout_.words};
-  variable_decode({message, word_of_grain_.data()}, first, n, out);
+                                             bytes_ + layout_.first_code, layout_.code_bytes};
+  variable_decode({message, byte_of_grain_.data()}, first, n, out);
 }
 
 VariableReader::VariableReader(int bits_per_element, const uint8_t* bytes, int64_t n) {
   if (n > 0) {
     const int64_t blocks = codec::wire::variable_layout(bits_per_element, n).blocks;
     message_ = codec::wire::variable_message(bits_per_element, bytes, n);
-    word_of_grain_.resize(static_cast<size_t>(whole_grains(blocks)) + 1);
-    variable_offsets(message_.widths, blocks, word_of_grain_.data());
+    byte_of_grain_.resize(static_cast<size_t>(whole_grains(blocks)) + 1);
+    variable_offsets(message_.widths, blocks, byte_of_grain_.data());
   }
 }
 

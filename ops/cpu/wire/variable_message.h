@@ -1,6 +1,6 @@
 // Messages in a variable format (ops/codec/variable_width.h), written and read in parts, which may be on several
 // threads at a time. No element can be written before the step is known, which all elements determine; and none be read
-// before its word is known, which the widths of all blocks before it determine.
+// before its byte is known, which the widths of all blocks before it determine.
 //
 // Parts begin at a multiple of kWireGrain elements. Which parts there are changes no bit.
 #pragma once
@@ -34,7 +34,7 @@ class VariableWriter {
   template <class T>
   void write(int64_t first, WireInput<T> part) const {
     if (part.n > 0 && !is_nan_) {
-      variable_codes(part, codes_, rounding_.at(first), words_of(first, part.n));
+      variable_codes(part, codes_, rounding_.at(first), grains_from(first));
     }
   }
 
@@ -42,14 +42,15 @@ class VariableWriter {
   void read_back(int64_t first, int64_t n, float* out) const;
 
  private:
-  VariableWords words_of(int64_t first, int64_t n) const;
+  VariableGrains grains_from(int64_t first) const;
   uint16_t find_step() const;
 
+  const int bits_per_element_;
   const codec::wire::VariableLayout layout_;
   const Rounding rounding_;
   uint8_t* const bytes_;
   std::unique_ptr<uint32_t[]> largest_;  // Of each block, and zeros up to a whole grain.
-  std::vector<int64_t> word_of_grain_;
+  std::vector<int64_t> byte_of_grain_;
   codec::wire::StepCodes codes_{};
   bool is_nan_ = false;
 };
@@ -59,11 +60,11 @@ class VariableReader {
  public:
   VariableReader(int bits_per_element, const uint8_t* bytes, int64_t n);
 
-  VariableSource source() const { return {message_, word_of_grain_.data()}; }
+  VariableSource source() const { return {message_, byte_of_grain_.data()}; }
 
  private:
   codec::wire::VariableMessage message_{};
-  std::vector<int64_t> word_of_grain_;
+  std::vector<int64_t> byte_of_grain_;
 };
 
 }  // namespace narrowcast::cpu

@@ -1,6 +1,6 @@
 // The kernels of variable_kernels.h, templates so that several files can have them. An encoder measures the blocks,
 // searches the step (variable_search.cuh) and then knows all widths; a decoder reads them. Of these both make the
-// offsets of words, chunk by chunk; and then warps write or read the codes, a tile each.
+// offsets of codes, chunk by chunk; and then warps write or read the codes, a tile each.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "ops/cuda/vectors.h"
 #include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
+#include "ops/cuda/wire/variable_encode_tile.cuh"
 #include "ops/cuda/wire/variable_kernels.h"
 #include "ops/cuda/wire/variable_scratch.cuh"
 #include "ops/cuda/wire/variable_search.cuh"
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     encoding.search.ranges[round] = range;
   }
-  TriedSteps steps(range, encoding.arguments.rounding);
+  TriedSteps steps(range, encoding.arguments);
   const int64_t end = encoding.chunks.end(blockIdx.x) * kTileBlocks;  // Behind the last block there are zeros.
   for (int64_t i = encoding.chunks.begin(blockIdx.x) * kTileBlocks + threadIdx.x; i < end; i += kChunkThreads) {
     steps.count(encoding.search.of_block[i]);
@@ -50,29 +51,29 @@ __global__ void __launch_bounds__(kThreads)
   send_counts(steps, round, encoding);
 }
 
-// Writes where the tiles of a chunk begin, and how many words it has. width_of(tile, exists) is called by all lanes of
+// Writes where the tiles of a chunk begin, and how many bytes it has. width_of(tile, exists) is called by all lanes of
 // a warp for each of its tiles, and where there is none with `exists` false, and gives each lane a block's width. Once
 // in a kernel.
 template <class WidthOf>
-__device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const WordOffsets& offsets,
+__device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const CodeOffsets& offsets,
                                             const WidthOf& width_of) {
-  __shared__ uint32_t words[2][kChunkWarps];  // Of the tiles of this turn and the last, which slow warps still read.
+  __shared__ uint32_t bytes[2][kChunkWarps];  // Of the tiles of this turn and the last, which slow warps still read.
   const auto warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t end = chunks.end(blockIdx.x);
   int64_t sum = 0;
   int turn = 0;
   for (int64_t first = chunks.begin(blockIdx.x); first < end; first += kChunkWarps) {
     const int64_t tile = first + warp;
-    const uint32_t of_tile = __reduce_add_sync(kAllLanes, width_of(tile, tile < end));
+    const uint32_t of_tile = __reduce_add_sync(kAllLanes, codec::wire::bytes_of_width(width_of(tile, tile < end)));
     if (threadIdx.x % kWarpSize == 0) {
-      words[turn][warp] = of_tile;
+      bytes[turn][warp] = of_tile;
     }
     __syncthreads();
     int64_t before = sum;
     NARROWCAST_UNROLL
     for (int i = 0; i < kChunkWarps; ++i) {
-      before += i < warp ? words[turn][i] : 0U;
-      sum += words[turn][i];
+      before += i < warp ? bytes[turn][i] : 0U;
+      sum += bytes[turn][i];
     }
     if (threadIdx.x % kWarpSize == 0 && tile < end) {
       offsets.of_tile[tile] = before;
@@ -94,11 +95,11 @@ __global__ void __launch_bounds__(kThreads) variable_widths_kernel(const __grid_
   if (blockIdx.x == 0 && threadIdx.x < codec::wire::kStepBytes) {
     message[threadIdx.x] = static_cast<uint8_t>(step >> (8 * threadIdx.x));
   }
-  const codec::wire::StepCodes codes{inverse_of(step), encoding.arguments.rounding.stochastic};
+  const codec::wire::StepCodes codes = codes_of(step, encoding.arguments);
   place_chunk(encoding.chunks, encoding.offsets, [&](int64_t tile, bool exists) {
     const int64_t block = tile * kTileBlocks + threadIdx.x % kWarpSize;
     const bool has_width = exists && !is_nan;
-    const uint32_t width = has_width ? codes.width(codec::float_of_bits(encoding.search.of_block[block])) : 0U;
+    const uint32_t width = has_width ? codes.width(encoding.search.of_block[block]) : 0U;
     const uint32_t nibble = codec::wire::nibble_of_width(width);
     const uint32_t next = __shfl_down_sync(kAllLanes, nibble, 1U);
     if (exists && block < encoding.layout.blocks && block % 2 == 0) {
@@ -122,19 +123,19 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Where a message's chunks begin, from the words that they have. All of a warp call it.
-__device__ __forceinline__ void place_chunks(const WordOffsets& offsets, int64_t chunks) {
+// Where a message's chunks begin, from the bytes that they have. All of a warp call it.
+__device__ __forceinline__ void place_chunks(const CodeOffsets& offsets, int64_t chunks) {
   const auto lane = static_cast<int>(threadIdx.x);
   const int64_t each = (chunks + kWarpSize - 1) / kWarpSize;
   const int64_t begin = lane * each < chunks ? lane * each : chunks;
   const int64_t end = begin + each < chunks ? begin + each : chunks;
-  int64_t words = 0;
+  int64_t bytes = 0;
   for (int64_t chunk = begin; chunk < end; ++chunk) {
-    words += offsets.of_chunk[chunk];
+    bytes += offsets.of_chunk[chunk];
   }
-  int64_t first = sum_before(words, lane);
+  int64_t first = sum_before(bytes, lane);
   if (lane == kWarpSize - 1) {
-    offsets.of_chunk[chunks] = first + words;
+    offsets.of_chunk[chunks] = first + bytes;
   }
   for (int64_t chunk = begin; chunk < end; ++chunk) {
     const int64_t of_chunk = offsets.of_chunk[chunk];
@@ -158,39 +159,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A message's step.
-struct Step {
-  float value;
-  float inverse;
-};
-
-// Writes the words of a tile to a buffer. code_of(y, i) is the code of element i of the tile, whose number over the
-// step is y.
-template <class Source, class CodeOf>
-__device__ __forceinline__ void encode_tile(const Source& source, const VariableTile& tile, Step step, uint32_t* words,
-                                            const CodeOf& code_of) {
-  constexpr int kAtOnce = 8;
-  const BitSquare square(tile.lane);
-  const auto encoded = [&](int block, float value) {
-    const float y = step.inverse > 0 ? value * step.inverse : 0.0F;  // Where the step is NaN there is no code.
-    const int32_t code = code_of(y, block * kWarpSize + tile.lane);
-    source.keep_lacking(block, value, step.value * static_cast<float>(code));
-    return code;
-  };
-  for (int first = 0; first < kTileBlocks; first += kAtOnce) {
-    float values[kAtOnce];
-    NARROWCAST_UNROLL
-    for (int k = 0; k < kAtOnce; ++k) {
-      values[k] = source.at(first + k);
-    }
-    NARROWCAST_UNROLL
-    for (int k = 0; k < kAtOnce; k += 2) {
-      const int32_t even = encoded(first + k, values[k]);
-      put_codes(BlockPair(tile, first + k), square, even, encoded(first + k + 1, values[k + 1]), words);
-    }
-  }
-}
-
 // Zeros from `begin` on, from all threads of the grid.
 __device__ __forceinline__ void clear(uint8_t* begin, int64_t bytes) {
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;
@@ -202,19 +170,19 @@ __device__ __forceinline__ void clear(uint8_t* begin, int64_t bytes) {
 // The codes of a message whose widths are known, and all behind them. A warp per tile.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_constant__ VariableEncoding encoding) {
-  __shared__ WordBuffer buffers[kTileWarps];
+  __shared__ CodeBuffer buffers[kTileWarps];
   uint8_t* const message = encoding.arguments.message;
-  // First, as the division is a call, over which little can stay in registers.
-  const Step step{codec::wire::scale_value(step_of(message)), inverse_of(step_of(message))};
-  uint8_t* const codes = message + encoding.layout.first_word;
-  const int64_t written = encoding.offsets.of_chunk[encoding.chunks.count] * codec::wire::kWordBytes;
-  clear(codes + written, encoding.layout.bytes - encoding.layout.first_word - written);
+  uint8_t* const codes = message + encoding.layout.first_code;
+  const int64_t written = encoding.offsets.of_chunk[encoding.chunks.count];
+  clear(codes + written, encoding.layout.code_bytes - written);
   const int64_t index = int64_t{blockIdx.x} * kTileWarps + threadIdx.x / kWarpSize;
   if (index >= encoding.chunks.tiles) {
     return;
   }
   const VariableTile tile(TileHeader(message, index, encoding.layout.blocks, encoding.chunks, encoding.offsets));
-  WordBuffer& buffer = buffers[threadIdx.x / kWarpSize];
+  CodeBuffer& buffer = buffers[threadIdx.x / kWarpSize];
+  // Before the elements, as divisions are calls, over which little can stay in registers.
+  const BlockStep step = step_of_lane(encoding, tile, index, buffer.bytes());
   visit_source(encoding.arguments, index, tile.lane, [&](const auto& source) {
     auto* const words = reinterpret_cast<uint32_t*>(buffer.bytes());
     const codec::wire::Rounding rounding = encoding.arguments.rounding.at(index * kShardGrain);
@@ -226,8 +194,7 @@ __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_
     }
   });
   __syncwarp();
-  send_words(buffer.bytes(), tile.words() * static_cast<int>(codec::wire::kWordBytes), tile.lane,
-             codes + tile.first_word * codec::wire::kWordBytes);
+  send_codes(buffer.bytes(), tile.bytes, tile.lane, codes + tile.first_byte);
 }
 
 // What the lane has of a tile: an element of each block.
@@ -235,41 +202,33 @@ struct TileSums {
   float at[kTileBlocks];
 };
 
-// sums += the elements of a tile, of whose words the message has the first `readable`, at words[phase]. A block that
-// ends behind them is NaN, and so are all behind it: where the message ends before the tile, `readable` is -1.
-__device__ __forceinline__ void add_tile(const VariableTile& tile, const BitSquare& square, const uint8_t* words,
-                                         int phase, int readable, float step, TileSums& sums) {
+// sums += the elements of a tile, whose codes lie from codes[phase] on. Lanes bring the steps of their blocks.
+__device__ __forceinline__ void add_tile(const VariableTile& tile, const BitSquare& square, const uint8_t* codes,
+                                         int phase, float of_lane, TileSums& sums) {
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; k += 2) {
-    const BlockPair pair(tile, k);
-    const bool is_whole = static_cast<int>(pair.word + pair.width) <= readable;
-    const uint32_t whole = __ballot_sync(kAllLanes, static_cast<int>(is_whole));
-    const CodePair codes = take_codes(pair, square, words, phase, is_whole);
-    const auto value_of = [&](int32_t code, uint32_t lane_of_block) {
-      return (whole & lane_of_block) != 0 ? step * static_cast<float>(code)
-                                          : codec::float_of_bits(codec::kQuietNanBits);
-    };
-    sums.at[k] += value_of(codes.first, 1U);
-    sums.at[k + 1] += value_of(codes.second, 1U << BlockPair::kPlanes);
+    const CodePair pair = take_codes(BlockPair(tile, k), square, codes, phase);
+    sums.at[k] += __shfl_sync(kAllLanes, of_lane, k) * static_cast<float>(pair.first);
+    sums.at[k + 1] += __shfl_sync(kAllLanes, of_lane, k + 1) * static_cast<float>(pair.second);
   }
 }
 
 // sums += what a rank's message says of a tile.
 __device__ __forceinline__ void add_message(const codec::wire::VariableLayout& layout, const uint8_t* message,
-                                            const TileHeader& header, const BitSquare& square, WordBuffer& buffer,
+                                            const TileHeader& header, const BitSquare& square, CodeBuffer& buffer,
                                             TileSums& sums) {
   const VariableTile tile(header);
-  const int words = tile.words();
-  const int64_t left = layout.words - tile.first_word;
-  const auto readable = static_cast<int>(left < 0 ? -1 : left < words ? left : words);
-  const int bytes = readable > 0 ? readable * static_cast<int>(codec::wire::kWordBytes) : 0;
-  const int64_t first_byte = bytes > 0 ? tile.first_word * codec::wire::kWordBytes : 0;
+  // A tile that would end behind the message is NaN, whatever there is in the buffer.
+  const bool is_whole = tile.first_byte + tile.bytes <= layout.code_bytes;
   __syncwarp();  // Nobody reads the buffer any more.
-  const IncomingBytes<kMostTileBytes> incoming(message + layout.first_word + first_byte, bytes, tile.lane,
-                                               buffer.bytes());
+  const IncomingBytes<kMostTileBytes> incoming(message + layout.first_code + (is_whole ? tile.first_byte : 0),
+                                               is_whole ? tile.bytes : 0, tile.lane, buffer.bytes());
   incoming.wait();
   __syncwarp();
-  add_tile(tile, square, buffer.bytes(), incoming.lie.phase, readable, codec::wire::scale_value(header.step), sums);
+  const int phase = incoming.lie.phase;
+  const codec::wire::StepCodes codes{codec::wire::scale_value(header.step), 0, false};
+  const float step = tile.is_faint() ? codes.faint(buffer.bytes()[phase + tile.distance]).step : codes.step;
+  add_tile(tile, square, buffer.bytes(), phase, is_whole ? step : codec::float_of_bits(codec::kQuietNanBits), sums);
 }
 
 // sums += the calling rank's own part and its residual, which becomes 0. `n` elements of the tile exist.
@@ -320,12 +279,12 @@ __device__ __forceinline__ void store_means(const VariableAverageArguments& argu
   }
 }
 
-// The mean of what all ranks sent, in messages whose words' offsets are known. A warp per tile. Six blocks of threads
+// The mean of what all ranks sent, in messages whose codes' offsets are known. A warp per tile. Six blocks of threads
 // per multiprocessor leave a thread 80 registers, which suffice without spills.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads, 6)
     variable_average_kernel(const __grid_constant__ VariableAveraging averaging) {
-  __shared__ WordBuffer buffers[kTileWarps];
+  __shared__ CodeBuffer buffers[kTileWarps];
   const VariableAverageArguments& arguments = averaging.arguments;
   const int64_t tile = int64_t{blockIdx.x} * kTileWarps + threadIdx.x / kWarpSize;
   if (tile >= averaging.chunks.tiles) {
@@ -348,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 6)
   TileHeader next = header_of(0);
   for (int64_t rank = 0; rank < arguments.parts.ranks; ++rank) {
     const TileHeader header = next;
-    next = header_of(rank + 1);  // It is on its way while this one's words are.
+    next = header_of(rank + 1);  // It is on its way while this one's codes are.
     if (rank == arguments.parts.own_rank) {
       visit_float_type(arguments.parts.type,
                        [&](auto type) { add_own<decltype(type)::value>(arguments, tile, n, sums); });

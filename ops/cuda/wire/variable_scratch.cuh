@@ -13,6 +13,7 @@ namespace narrowcast::cuda {
 inline constexpr int64_t kLeastChunk = 16;  // Tiles, so that short messages are one block's.
 inline constexpr int64_t kMostChunks = 512;
 inline constexpr int64_t kTileBlocks = kShardGrain / codec::wire::kVariableBlock;
+static_assert(kTileBlocks == codec::wire::kGroupBlocks, "a tile's codes lie together");
 
 // Blocks of threads have a chunk of a message each: neighbouring tiles of kShardGrain elements, on which warps work.
 struct VariableChunks {
@@ -33,9 +34,9 @@ inline VariableChunks variable_chunks(int64_t n, int64_t least = kLeastChunk) {
   return {tiles, each, (tiles + each - 1) / each};
 }
 
-// Where a message's codes lie, in words from the first one: int64_t, as the widths of a message may be any.
-struct WordOffsets {
-  int64_t* of_chunk;  // At first how many words a chunk has, then where they begin; behind the last one their sum.
+// Where a message's codes lie, in bytes from the first one: int64_t, as the widths of a message may be any.
+struct CodeOffsets {
+  int64_t* of_chunk;  // At first how many bytes a chunk has, then where they begin; behind the last one their sum.
   int64_t* of_tile;   // Counted from its chunk's first.
 };
 
@@ -64,7 +65,7 @@ static_assert((codec::wire::kGreatestStep - codec::wire::kLeastStep) >> (4 * kSe
 
 // What the search has found.
 struct StepSearch {
-  int64_t* words;      // Of all codes in [round][tried step][chunk].
+  int64_t* bytes;      // Of all codes in [round][tried step][chunk].
   StepRange* ranges;   // By round.
   uint32_t* of_chunk;  // The bits of a chunk's largest magnitude,
   uint32_t* of_block;  // and of a block's.
@@ -83,16 +84,16 @@ class ScratchParts {
     return part;
   }
 
-  WordOffsets take_offsets(const VariableChunks& chunks) {
+  CodeOffsets take_offsets(const VariableChunks& chunks) {
     int64_t* const of_chunk = take<int64_t>(chunks.count + 1);
     return {of_chunk, take<int64_t>(chunks.tiles)};
   }
 
   StepSearch take_search(const VariableChunks& chunks) {
-    int64_t* const words = take<int64_t>(kSearchRounds * kTriedSteps * chunks.count);
+    int64_t* const of_codes = take<int64_t>(kSearchRounds * kTriedSteps * chunks.count);
     auto* const ranges = take<StepRange>(kSearchRounds);
     auto* const of_chunk = take<uint32_t>(chunks.count);
-    return {words, ranges, of_chunk, take<uint32_t>(chunks.tiles * kTileBlocks)};
+    return {of_codes, ranges, of_chunk, take<uint32_t>(chunks.tiles * kTileBlocks)};
   }
 
   int64_t bytes() const { return bytes_; }
@@ -107,7 +108,7 @@ struct VariableEncoding {
   VariableEncodeArguments arguments;
   codec::wire::VariableLayout layout;
   VariableChunks chunks;
-  WordOffsets offsets;
+  CodeOffsets offsets;
   StepSearch search;
 };
 
@@ -118,7 +119,7 @@ struct RankOffsets {
   int64_t tiles;
 
   NARROWCAST_HOST_DEVICE int64_t stride() const { return chunks + 1 + tiles; }
-  NARROWCAST_HOST_DEVICE WordOffsets of(int64_t rank) const {
+  NARROWCAST_HOST_DEVICE CodeOffsets of(int64_t rank) const {
     return {first + rank * stride(), first + rank * stride() + chunks + 1};
   }
 };
@@ -132,7 +133,7 @@ struct VariableAveraging {
 
 inline VariableEncoding encoding_of(const VariableEncodeArguments& arguments, const VariableChunks& chunks) {
   ScratchParts scratch(arguments.scratch);
-  const WordOffsets offsets = scratch.take_offsets(chunks);
+  const CodeOffsets offsets = scratch.take_offsets(chunks);
   return {arguments, codec::wire::variable_layout(arguments.bits_per_element, arguments.n), chunks, offsets,
           scratch.take_search(chunks)};
 }

@@ -1,5 +1,5 @@
-// A warp's tile of a variable format: where the words of its blocks are, and how codes become words and back. A lane
-// has an element of each block, and of the tile's widths that of one block.
+// A warp's tile of a variable format: where the words and the own scales of its blocks are, and how codes become words
+// and back. A lane has an element of each block, and of the tile's widths and scales those of one block.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,10 @@ namespace narrowcast::cuda {
 
 static_assert(codec::wire::kVariableBlock == kWarpSize && kTileBlocks == kWarpSize, "a lane has an element, a block");
 
-// A tile's words at most, in bytes.
-inline constexpr int kMostTileBytes = static_cast<int>(kTileBlocks * codec::wire::kMostWidth * codec::wire::kWordBytes);
+inline constexpr int kMostTileBytes = static_cast<int>(codec::wire::kMostGroupBytes);
 
-// A warp's words: up to 15 bytes before them, and a word behind.
-struct WordBuffer {
+// A tile's codes: up to 15 bytes before them, and a word behind.
+struct CodeBuffer {
   Granule granules[kMostTileBytes / kGranule + 2];
 
   __device__ __forceinline__ uint8_t* bytes() { return reinterpret_cast<uint8_t*>(granules); }
@@ -50,36 +49,44 @@ __device__ __forceinline__ uint16_t step_of(const uint8_t* message) {
 // What a message says of a tile, as it is read: a lane has the width of a block. Asked for before it is needed.
 struct TileHeader {
   uint32_t width = 0;
-  int64_t words_before_chunk = 0;
-  int64_t words_before_tile = 0;  // Counted from the chunk's first.
+  int64_t bytes_before_chunk = 0;
+  int64_t bytes_before_tile = 0;  // Counted from the chunk's first.
   uint16_t step = 0;
 
   TileHeader() = default;
   __device__ __forceinline__ TileHeader(const uint8_t* message, int64_t tile, int64_t blocks,
-                                        const VariableChunks& chunks, const WordOffsets& offsets)
+                                        const VariableChunks& chunks, const CodeOffsets& offsets)
       : width(width_at(message, tile * kTileBlocks + threadIdx.x % kWarpSize, blocks)),
-        words_before_chunk(offsets.of_chunk[tile / chunks.each]),
-        words_before_tile(offsets.of_tile[tile]),
+        bytes_before_chunk(offsets.of_chunk[tile / chunks.each]),
+        bytes_before_tile(offsets.of_tile[tile]),
         step(step_of(message)) {}
 };
 
-// Where the words of a tile's blocks are.
+// Where a tile's codes are: the words of all its blocks, and behind them a byte for each that is faint.
 struct VariableTile {
   int lane;
   uint32_t width;      // Of the block that is the lane's.
-  uint32_t word;       // Where that begins, counted from the tile's first,
-  int64_t first_word;  // which is this one of the message.
+  uint32_t word;       // Where that begins, counted from the tile's first.
+  int distance;        // Which byte of the tile says how far its scale is below the step, if it is faint.
+  int bytes;           // Of the tile,
+  int64_t first_byte;  // from this one of the message's codes on.
 
   __device__ __forceinline__ explicit VariableTile(const TileHeader& header)
       : lane(static_cast<int>(threadIdx.x % kWarpSize)),
         width(header.width),
-        word(sum_before(header.width, lane)),
-        first_word(header.words_before_chunk + header.words_before_tile) {}
-
-  // Of all its blocks.
-  __device__ __forceinline__ int words() const {
-    return static_cast<int>(__shfl_sync(kAllLanes, word + width, kWarpSize - 1));
+        first_byte(header.bytes_before_chunk + header.bytes_before_tile) {
+    constexpr uint32_t kOneFaint = uint32_t{1} << 16;  // Above all words, so that one sum is of both.
+    static_assert(kMostTileBytes / codec::wire::kWordBytes < kOneFaint);
+    const uint32_t own = width | (is_faint() ? kOneFaint : 0U);
+    const uint32_t before = sum_before(own, lane);
+    const uint32_t all = __shfl_sync(kAllLanes, before + own, kWarpSize - 1);
+    const auto of_words = static_cast<int>(all % kOneFaint * codec::wire::kWordBytes);
+    word = before % kOneFaint;
+    distance = of_words + static_cast<int>(before / kOneFaint);
+    bytes = of_words + static_cast<int>(all / kOneFaint);
   }
+
+  __device__ __forceinline__ bool is_faint() const { return width == codec::wire::kFaintWidth; }
 };
 
 // A square of bits, of which each lane has a row.
@@ -124,9 +131,11 @@ struct BlockPair {
   uint32_t plane;  // The lane's, the 1's first.
 
   __device__ __forceinline__ BlockPair(const VariableTile& tile, int first) : plane(tile.lane % kPlanes) {
+    constexpr uint32_t kOneWord = 2 * codec::wire::kMostWidth;  // Above all widths.
     const int block = first + tile.lane / kPlanes;
-    width = __shfl_sync(kAllLanes, tile.width, block);
-    word = __shfl_sync(kAllLanes, tile.word, block);
+    const uint32_t both = __shfl_sync(kAllLanes, tile.word * kOneWord + tile.width, block);
+    width = both % kOneWord;
+    word = both / kOneWord;
   }
 
   // Which of the tile's words has that plane of a block; a block's first word is its highest plane, the sign's.
@@ -161,11 +170,11 @@ struct CodePair {
   int32_t second;
 };
 
-// Reads them from words[phase], those of blocks that the lane's half of the warp `may_read`. The others' are any.
+// Reads them from words[phase].
 __device__ __forceinline__ CodePair take_codes(const BlockPair& pair, const BitSquare& square, const uint8_t* words,
-                                               int phase, bool may_read) {
+                                               int phase) {
   uint32_t plane = 0;  // A block without words has codes of 0.
-  if (may_read && pair.width > 0) {
+  if (pair.width > 0) {
     // Above the sign's plane there are more of it.
     const uint32_t word = pair.word_of(pair.plane < pair.width ? pair.plane : pair.width - 1);
     plane = UnalignedWords<1>(words, phase + static_cast<int>(word * codec::wire::kWordBytes)).at[0];
@@ -174,12 +183,12 @@ __device__ __forceinline__ CodePair take_codes(const BlockPair& pair, const BitS
   return {static_cast<int16_t>(codes & 0xFFFFU), static_cast<int16_t>(codes >> 16)};
 }
 
-// Copies `size` bytes, whole words, from the beginning of a buffer to wherever they go.
-__device__ __forceinline__ void send_words(const uint8_t* words, int size, int lane, uint8_t* bytes) {
+// Copies `size` bytes from the beginning of a buffer, which has a word behind them, to wherever they go.
+__device__ __forceinline__ void send_codes(const uint8_t* codes, int size, int lane, uint8_t* bytes) {
   const Granules lie(bytes, size);
   for (int granule = lane; granule < lie.whole; granule += kWarpSize) {
     const int offset = lie.head + granule * kGranule;
-    const UnalignedWords<kGranule / 4> read(words, offset);
+    const UnalignedWords<kGranule / 4> read(codes, offset);
     Granule granule_words;
     NARROWCAST_UNROLL
     for (int i = 0; i < kGranule / 4; ++i) {
@@ -189,7 +198,7 @@ __device__ __forceinline__ void send_words(const uint8_t* words, int size, int l
   }
   const int mine = lie.edge(lane);
   if (mine >= 0) {
-    bytes[mine] = words[mine];
+    bytes[mine] = codes[mine];
   }
 }
 

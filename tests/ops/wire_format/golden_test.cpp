@@ -112,5 +112,46 @@ TEST(GoldenBytesOfWhatIsRare, AreAsDocumented) {
             "c13c70000001000000000000000000000000000000000000000000000000000000010000");
 }
 
+// Counted by hand. Of three blocks the first and the last are faint, at random far below the step.
+TEST(GoldenBytesOfFaintBlocks, AreAsDocumented) {
+  test::Floats x(71, 0.0F);
+  x[40] = -3;      // 220 / 256 is the least step of which no more than 3 are needed.
+  x[5] = 0.5F;     // 2 quarters of a power of two below the step.
+  x[66] = -0.45F;  // 0.4375, 3 of them,
+  x[70] = 0.4F;    // which this is nearer to than 0.
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, x, {})),
+            "5c3f2101"                  // Widths of 2, 3 and 2.
+            "0000000020000000"          // Signs, and magnitudes.
+            "000100000000000000010000"  // -3 is 101.
+            "0400000044000000"
+            "02030000");
+  x[5] = 0.01F;
+  x[66] = -1.2e-19F;
+  x[70] = 1.1e-19F;
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, x, kRandom)),
+            "803f2101"  // 1: at random nothing above 3 steps can be.
+            "0000000020000000"
+            "000100000000000000010000"
+            "0400000044000000"
+            "1afb0000");  // 1.5 * 2^-7, and 1.25 * 2^-63.
+}
+
+// Also counted by hand: the scales of a group follow its own words.
+TEST(GoldenBytesOfTwoGroups, AreAsDocumented) {
+  test::Floats x(1056, 0.0F);
+  x[0] = 1;
+  x[40] = 0x1p-40F;
+  x[1030] = -0x1p-41F;
+  const auto zeros = [](size_t bytes) { return std::string(2 * bytes, '0'); };
+  const std::string expected = "01381f" + zeros(15) + "01" +  // A step of 129 / 2^22, of which 1 is 0x7F02.
+                               zeros(4) + "01000000010000000100000001000000010000000100000001000000" + zeros(24) +
+                               "01000000" + zeros(4) +  //
+                               zeros(4) + "00010000" +  // Element 8 of block 1.
+                               "64" +                   // 100 quarters of a power of two below the step.
+                               "4000000040000000" + "68";
+  const std::string bytes = hex(test::plain_encode(WireFormat::kVar4, x, {}));
+  EXPECT_EQ(bytes, expected + zeros((bytes.size() - expected.size()) / 2));
+}
+
 }  // namespace
 }  // namespace narrowcast

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/codec/host_device.h"
 #include "ops/codec/wire_rounding.h"
 #include "tests/support/sanitized.h"
 
@@ -25,6 +26,38 @@ inline Floats generate(int64_t n, const auto& value) {
   Floats x;
   for (int64_t i = 0; i < n; ++i) x.push_back(value(i));
   return x;
+}
+
+// Of blocks of which every ninth is large, and the others are up to 2^80 times smaller.
+inline float size_of_faint(int64_t block) {
+  return block % 9 == 4 ? 1.0F : std::ldexp(1.0F, -static_cast<int>(block * 11 % 80));
+}
+
+// Blocks whose largest elements are numbers of three digits or float32 beside them, down to 2^-70 and so beyond what a
+// faint block can say: every eighth is large.
+inline float about_a_scale(int64_t i) {
+  const int64_t block = i / 32;
+  if (block % 8 == 7) return i % 2 == 0 ? 1.0F : -0.3F;
+  const float scale = std::ldexp(static_cast<float>(4 + block % 4), -static_cast<int>(block * 5 % 70));
+  const auto bits = codec::float_bits(scale) + static_cast<uint32_t>(block % 3) - 1;
+  const float magnitude = std::ldexp(codec::float_of_bits(bits), -static_cast<int>(i % 3));
+  return i % 5 == 0 ? -magnitude : magnitude;
+}
+
+// Blocks from twice the least step down to a quarter of it, and so to below what a faint block can have.
+inline float least_scales(int64_t i) {
+  const float largest = std::ldexp(1 + static_cast<float>(i / 32 % 5) / 4, -99 - static_cast<int>(i / 32 % 4));
+  return i % 7 == 0 ? largest : -largest / static_cast<float>(1 + i % 3);
+}
+
+// Blocks whose largest codes have 15 digits, 14 and so on, then a faint block, and zeros. Of a random word.
+inline float of_all_widths(int64_t i, uint32_t random) {
+  constexpr int64_t kWidest = 15;
+  const auto block = static_cast<int>(i / 32);
+  if (block >= kWidest) return 0;
+  const float largest = block == kWidest - 1 ? 0x1p-30F : std::ldexp(1.0F, -block);
+  if (i % 32 == 0) return -largest;
+  return largest * std::ldexp(static_cast<float>(random % 255) - 127, -7 - static_cast<int>(i % 6));
 }
 
 // Arrays of one length, by what is difficult about them.
@@ -48,7 +81,15 @@ inline std::vector<std::pair<std::string, Floats>> all_variable_inputs(int64_t n
                                   return i % 3 == 0 ? -kGreatestBfloat16
                                                     : kGreatestBfloat16 / static_cast<float>(1 + i % 5);
                                 })},
-          {"ties", generate(n, [](int64_t i) { return i == 0 ? 7.0F : 0.5F * static_cast<float>(i % 15 - 7); })}};
+          {"ties", generate(n, [](int64_t i) { return i == 0 ? 7.0F : 0.5F * static_cast<float>(i % 15 - 7); })},
+          {"greatest everywhere", generate(n, [](int64_t) { return kGreatestBfloat16; })},
+          {"faint blocks", random([](int64_t i) { return size_of_faint(i / 32); })},
+          {"faint blocks about the limits of scales", generate(n, [](int64_t i) { return about_a_scale(i); })},
+          {"wide codes", random([](int64_t i) { return i / 32 % 9 == 0 ? std::ldexp(1.0F, -(i / 288 % 8)) : 0.0F; })},
+          {"few large elements",
+           random([](int64_t i) { return i / 32 % 2 == 0 ? 3.0F : (i % 32 == i / 64 % 32 ? 1.0F : 0.03F); })},
+          {"faint at the least step", generate(n, [](int64_t i) { return least_scales(i); })},
+          {"all widths", generate(n, [&](int64_t i) { return of_all_widths(i, engine()); })}};
 }
 
 // Under sanitizers some of them, others at each call.

@@ -131,12 +131,15 @@ TEST_P(VariableMessages, AreTheFloatsOfThePlainCodec) {
 }
 
 TEST_P(VariableMessages, OfLongArraysHaveTheSameStep) {
+  bool stochastic = false;
   for (const auto& [name, x] : test::variable_inputs(kLong)) {
     SCOPED_TRACE(name);
-    const Bytes expected = plain_encode(bits_, x, kToNearest);
+    const Rounding& rounding = stochastic ? test::kAtRandom : kToNearest;
+    stochastic = !stochastic;
+    const Bytes expected = plain_encode(bits_, x, rounding);
     const Floats decoded = plain_decode(bits_, expected.data(), kLong);
     on_each_instruction_set([&, &x = x] {
-      EXPECT_EQ(encode(bits_, x, kToNearest, 7), expected);
+      EXPECT_EQ(encode(bits_, x, rounding, 7), expected);
       EXPECT_TRUE(same(decode(bits_, expected.data(), kLong, 100), decoded));
       const auto aligned = hwy::AllocateAligned<float>(kLong);  // Written past the caches.
       variable_decode(VariableReader(bits_, expected.data(), kLong).source(), 0, kLong, aligned.get());
@@ -202,12 +205,33 @@ TEST_P(VariableMessages, LieAtAnyAddress) {
 TEST_P(VariableMessages, OfAnyBytesAreReadAlike) {
   std::mt19937 engine(7);
   for (const int64_t n : test::kLengths) {
+    const auto first_code = static_cast<size_t>(codec::wire::variable_layout(bits_, n).first_code);
     test::EndOfPage message(size_of(bits_, n));
-    for (int round = 0; round < 20; ++round) {
-      std::generate_n(message.data(), size_of(bits_, n), [&] { return static_cast<uint8_t>(engine()); });
-      for (size_t i = 2; round % 2 == 1 && i < size_of(bits_, n); ++i) message.data()[i] &= 0x33;  // Widths that fit.
-      const Floats expected = plain_decode(bits_, message.data(), n);
-      on_each_instruction_set([&] { ASSERT_TRUE(same(decode(bits_, message.data(), n, 1), expected)); });
+    for (const uint8_t widths : {0xFF, 0x33, 0x77, 0x13, 0x11}) {  // From such that do not fit to faint blocks alone.
+      for (int round = 0; round < 8; ++round) {
+        std::generate_n(message.data(), size_of(bits_, n), [&] { return static_cast<uint8_t>(engine()); });
+        for (size_t i = 2; i < first_code; ++i) message.data()[i] &= widths;
+        const Floats expected = plain_decode(bits_, message.data(), n);
+        on_each_instruction_set([&] { ASSERT_TRUE(same(decode(bits_, message.data(), n, 1), expected)); });
+      }
+    }
+  }
+}
+
+// One more bit for a block than there is room for, in each of the last blocks: the last group is NaN or, where it has
+// free bytes, something else.
+TEST_P(VariableMessages, ThatAreAlmostFullAreReadAlike) {
+  for (const auto& [name, x] : test::variable_inputs(1500)) {
+    SCOPED_TRACE(name);
+    const Bytes encoded = plain_encode(bits_, x, test::kAtRandom);
+    test::EndOfPage message(encoded.size());
+    for (size_t block = 0; block < 47; ++block) {
+      std::copy(encoded.begin(), encoded.end(), message.data());
+      for (int more = 1; more < 16; ++more) {
+        message.data()[2 + block / 2] = static_cast<uint8_t>(message.data()[2 + block / 2] + (block % 2 == 0 ? 1 : 16));
+        const Floats expected = plain_decode(bits_, message.data(), length(x));
+        on_each_instruction_set([&] { ASSERT_TRUE(same(decode(bits_, message.data(), length(x), 1), expected)); });
+      }
     }
   }
 }
@@ -219,8 +243,9 @@ struct RankMessages {
   Floats mean;
 
   RankMessages(int bits, int64_t ranks, int64_t own_rank, int64_t n) : mean(static_cast<size_t>(n)) {
+    constexpr size_t kInputs[] = {0, 1, 12};  // Of one size, of many, and faint.
     for (int64_t r = 0; r < ranks; ++r) {
-      const Floats x = test::all_variable_inputs(n)[static_cast<size_t>(r % 2)].second;
+      const Floats x = test::all_variable_inputs(n)[kInputs[r % 3]].second;
       messages.push_back(r == own_rank ? Bytes() : plain_encode(bits, x, kToNearest));
       const Floats part = r == own_rank ? x : plain_decode(bits, messages.back().data(), n);
       for (size_t i = 0; i < mean.size(); ++i) mean[i] = r == 0 ? part[i] : mean[i] + part[i];
@@ -263,6 +288,44 @@ TEST_P(VariableMessages, AreAveragedInTheOrderOfRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, VariableMessages, ::testing::Values(3, 4, 5, 6));
+
+// What is counted and said of blocks with these largest magnitudes, whole grains of them.
+void expect_counts(const std::vector<uint32_t>& largest, int64_t blocks, const codec::wire::StepCodes& step) {
+  const auto half = static_cast<size_t>((blocks + 1) / 2);
+  Bytes nibbles(half, 0);
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const uint32_t width = step.width(largest[static_cast<size_t>(i)]);
+    bytes += codec::wire::bytes_of_width(width);
+    uint8_t& pair = nibbles[static_cast<size_t>(i / 2)];
+    pair = static_cast<uint8_t>(pair | codec::wire::nibble_of_width(width) << (4 * (i % 2)));
+  }
+  ASSERT_EQ(variable_bytes(largest.data(), blocks, step), bytes) << step.step;
+  Bytes written(half + 1, kGuard);
+  variable_widths(largest.data(), blocks, step, written.data());
+  ASSERT_EQ(written.back(), kGuard);
+  written.pop_back();
+  ASSERT_EQ(written, nibbles) << step.step;
+  std::vector<int64_t> offsets(largest.size() / 32 + 1);
+  variable_offsets(nibbles.data(), blocks, offsets.data());
+  ASSERT_EQ(offsets.front(), 0);
+  ASSERT_EQ(offsets.back(), bytes);
+}
+
+TEST(VariableCounts, AreThoseOfThePlainCodecWithAnyStep) {
+  for (const auto& [name, x] : test::variable_inputs(2050)) {
+    std::vector<uint32_t> largest(96, 0);
+    for (int64_t i = 0; i < 65; ++i) largest[static_cast<size_t>(i)] = codec::wire::largest_of_block(x.data(), 2050, i);
+    const float most = codec::float_of_bits(*std::max_element(largest.begin(), largest.end()));
+    for (const bool stochastic : {false, true}) {
+      for (uint32_t bits = codec::wire::kLeastStep; bits <= codec::wire::kGreatestStep; bits += 61) {
+        const auto step = codec::wire::StepCodes::of(static_cast<uint16_t>(bits), stochastic, 4);
+        if (!step.has_code(most * step.inverse)) continue;
+        on_each_instruction_set([&] { expect_counts(largest, 65, step); });
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace narrowcast::cpu

@@ -2,6 +2,7 @@
 // with error feedback, and the mean over ranks; against the CPU's segment codec.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 #include <string>
 
@@ -20,24 +21,29 @@ using test::Bytes;
 using test::Floats;
 using test::same_numbers;
 
-// An array in the order in which it travels, and a segment of it.
+// An array in the order in which it travels, a segment of it, and about how large the numbers are.
 struct Case {
   int64_t numel;
   Segment segment;
   at::ScalarType dtype = at::kFloat;
+  float size = 1;
 };
 
 const std::vector<Case> kCases{{700, {0, 700}},
                                {9300, {0, 9300}},
+                               {3000, {0, 3000}, at::kFloat, 0x1p-102F},  // About the least step.
                                {9300, {2048, 5120}, at::kBFloat16},
                                {9300, {8192, 1108}, at::kDouble},
                                {5120, {1024, 3072}, at::kHalf}};
 
-// Blocks of different size; with a NaN the message is one.
-Floats numbers(int64_t n, uint64_t seed) {
+// Blocks of different size, some of them faint; with a NaN the message is one.
+Floats numbers(int64_t n, uint64_t seed, float size) {
+  constexpr std::array kExponents{0, 5, -30, 2, -9, 7, 1, -75, -4, 6, -17};
   std::mt19937 engine(static_cast<uint32_t>(seed));
   std::normal_distribution<float> normal;
-  return test::generate(n, [&](int64_t i) { return normal(engine) * std::ldexp(1.0F, static_cast<int>(i / 32 % 9)); });
+  return test::generate(n, [&](int64_t i) {
+    return normal(engine) * std::ldexp(size, kExponents[static_cast<size_t>(i / 32) % kExponents.size()]);
+  });
 }
 
 class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
@@ -57,10 +63,10 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
   Bytes messages(const Case& c, int64_t ranks) const {
     Bytes all;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      Floats x = numbers(c.segment.numel, static_cast<uint64_t>(10 + rank));
+      Floats x = numbers(c.segment.numel, static_cast<uint64_t>(10 + rank), c.size);
       if (rank == 2) x[5] = std::nanf("");
       Bytes message = test::plain_encode(format_, x, test::kNearest);
-      // Blocks so wide that the message ends before their words do; of the next one all is read.
+      // Blocks so wide that the message ends before their tiles do; of the next one all is read.
       if (rank == 3) std::fill_n(message.begin() + codec::wire::kStepBytes, c.segment.numel / 64, uint8_t{0xFF});
       all.insert(all.end(), message.begin(), message.end());
     }
@@ -77,7 +83,7 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
       const int64_t byte = rank * test::size_of(format_, c.segment.numel);
       pointers.push_back(rank == own_rank ? nullptr : placed.data() + byte);
     }
-    const at::Tensor expected = at::tensor(numbers(c.numel, 1)).to(c.dtype);
+    const at::Tensor expected = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
     const at::Tensor mean = expected.clone();
     collectives::average_segments(format_, pointers, {expected, c.segment, nullptr, order(c)});
     cuda::RankParts parts{.type = cuda::float_type_of(c.dtype), .own = mean.const_data_ptr(), .n = c.segment.numel};
@@ -102,9 +108,9 @@ TEST_P(CudaVariableSegment, IsWrittenWithItsResidual) {
   for (const Case& c : kCases) {
     for (const bool has_nan : {false, true}) {
       SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.segment.begin);
-      const at::Tensor array = at::tensor(numbers(c.numel, 2)).to(c.dtype);
+      const at::Tensor array = at::tensor(numbers(c.numel, 2, c.size)).to(c.dtype);
       if (has_nan) array[order(c).element(c.segment.begin) + 3].fill_(std::nanf(""));
-      Floats expected_residual = numbers(c.segment.numel, 3);
+      Floats expected_residual = numbers(c.segment.numel, 3, c.size);
       test::PlacedArray<float> residual(expected_residual, 4);
       Bytes expected(static_cast<size_t>(test::size_of(format_, c.segment.numel)));
       collectives::encode_segment({format_, test::kStochastic}, {array, c.segment, expected_residual.data(), order(c)},
@@ -140,9 +146,9 @@ TEST_P(CudaVariableSegment, BecomesAMeanThatIsSent) {
     const int64_t n = c.segment.numel;
     const Bytes bytes = messages(c, 2);
     const collectives::RankMessages pointers{bytes.data(), nullptr, bytes.data() + test::size_of(format_, n)};
-    const at::Tensor array = at::tensor(numbers(c.numel, 1)).to(c.dtype);
-    Floats own_residual = numbers(n, 4);
-    Floats mean_residual = numbers(n, 5);
+    const at::Tensor array = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
+    Floats own_residual = numbers(n, 4, c.size);
+    Floats mean_residual = numbers(n, 5, c.size);
     cuda::RankParts parts{.type = cuda::float_type_of(c.dtype), .own = array.const_data_ptr(), .n = n};
     cuda::place_messages(pointers, parts);
     test::PlacedArray<float> own(own_residual, 0);

@@ -3,10 +3,13 @@
 #include <c10/util/Half.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ops/codec/variable_width.h"
 #include "tests/ops/cuda/wire/placed_array.h"
@@ -50,6 +53,25 @@ Way next_way() {
                          : calls % 4 == 1 ? 3
                                           : cuda::kLeastChunk,
           .turns = calls % 2 == 0 ? Turns::kForward : Turns::kBackward};
+}
+
+// Arrays in whose tiles many blocks are faint, and of very different size: far below the step and just about it, from
+// what a scale of its own can say on down to nothing, and where the step is one of the least and of the greatest.
+std::vector<std::pair<std::string, Floats>> faint_inputs(int64_t n) {
+  std::mt19937 engine(static_cast<uint32_t>(n) + 7);
+  std::normal_distribution<float> normal;
+  const auto sizes = [&](int exponent, auto exponent_of) {
+    return test::generate(n, [&](int64_t i) {
+      return std::ldexp(normal(engine), exponent + exponent_of(static_cast<int>(i / codec::wire::kVariableBlock)));
+    });
+  };
+  const auto far_below = [](int block) { return block % 5 < 3 ? 0 : -8 - block * 7 % 80; };
+  const auto about_the_step = [](int block) { return block % 2 == 0 ? 0 : -block * 3 % 16; };
+  const auto about_the_least = [](int block) { return -(block % 7); };
+  return {{"far below the step", sizes(0, far_below)},
+          {"about the step", sizes(-3, about_the_step)},
+          {"far below a great step", sizes(124, far_below)},
+          {"about the least step", sizes(-98, about_the_least)}};
 }
 
 class CudaVariable : public ::testing::TestWithParam<int> {
@@ -135,6 +157,33 @@ TEST_P(CudaVariable, GivesTheBytesAndFloatsOfThePlainCodec) {
   }
 }
 
+TEST_P(CudaVariable, TakesFaintBlocks) {
+  for (const int64_t n : kSizes) {
+    for (const auto& [name, x] : test::some_of(faint_inputs(n))) {
+      SCOPED_TRACE(name);
+      for (const Rounding& rounding : {test::kNearest, test::kAtRandom}) {
+        ASSERT_NO_FATAL_FAILURE(expect_encodes(x, rounding, next_way()));
+      }
+      ASSERT_NO_FATAL_FAILURE(expect_decodes(plain_encode(x, next_rounding()), n, next_way()));
+    }
+  }
+}
+
+// What the test above is of: otherwise it would say little.
+TEST_P(CudaVariable, HasFaintInputs) {
+  constexpr int64_t kSize = 9001;
+  for (const auto& [name, x] : faint_inputs(kSize)) {
+    SCOPED_TRACE(name);
+    const Bytes message = plain_encode(x, test::kAtRandom);
+    int64_t faint = 0;
+    for (int64_t i = 0; i < codec::wire::variable_layout(bits_, kSize).blocks; ++i) {
+      const uint32_t nibble = codec::wire::nibble_at(message.data() + codec::wire::kStepBytes, i);
+      faint += codec::wire::width_of_nibble(nibble) == codec::wire::kFaintWidth ? 1 : 0;
+    }
+    EXPECT_GT(faint, 30);
+  }
+}
+
 TEST_P(CudaVariable, TakesLongArrays) {
   const auto inputs = test::all_variable_inputs(kLong);
   for (const int64_t least_chunk : {20, 64}) {
@@ -187,15 +236,56 @@ TEST_P(CudaVariable, MakesNanOfAMessageWithWhatIsNoNumber) {
 TEST_P(CudaVariable, ReadsAnyBytes) {
   std::mt19937 engine(5);
   for (const int64_t n : {1, 40, 1024, 3001, 9000}) {
-    for (int turn = 0; turn < 8; ++turn) {
+    for (int turn = 0; turn < 9; ++turn) {
       Bytes message(static_cast<size_t>(size_of(n)));
       for (uint8_t& byte : message) byte = static_cast<uint8_t>(engine());
-      const int64_t first_word = codec::wire::variable_layout(bits_, n).first_word;
-      for (int64_t i = codec::wire::kStepBytes; i < first_word && turn < 6; ++i) {
-        const int of_block = turn == 5 ? bits_ - 2 : turn * 2;  // Most widths, less one.
-        message[static_cast<size_t>(i)] =
-            static_cast<uint8_t>(i % 50 == 0 ? message[static_cast<size_t>(i)] : of_block * 17);
+      const int most_nibbles[] = {0, 1, 2, 4, 6, 8, bits_ - 2};  // In later turns all are any.
+      const int64_t first_code = codec::wire::variable_layout(bits_, n).first_code;
+      for (int64_t i = codec::wire::kStepBytes; i < first_code && turn < 7; ++i) {
+        if (i % 50 != 0) message[static_cast<size_t>(i)] = static_cast<uint8_t>(most_nibbles[turn] * 17);
       }
+      ASSERT_NO_FATAL_FAILURE(expect_decodes(message, n, next_way()));
+    }
+  }
+}
+
+// Nibbles of widths, of many faint blocks and others in any order, whose codes are so many bytes.
+std::vector<uint32_t> nibbles_of(int64_t blocks, int64_t bytes, std::mt19937& engine) {
+  const int64_t of_faint = codec::wire::bytes_of_width(codec::wire::kFaintWidth);
+  std::vector<uint32_t> nibbles;
+  // So many that what is left are words.
+  for (int64_t faint = bytes % codec::wire::kWordBytes + blocks / 12 * codec::wire::kWordBytes; faint > 0; --faint) {
+    nibbles.push_back(codec::wire::nibble_of_width(codec::wire::kFaintWidth));
+    bytes -= of_faint;
+  }
+  for (int64_t words = bytes / codec::wire::kWordBytes; words > 0;) {
+    const int64_t most = words < 2 * codec::wire::kMostWidth ? words / 2 : codec::wire::kMostWidth;
+    const int64_t width = words <= codec::wire::kMostWidth ? words : most;
+    nibbles.push_back(codec::wire::nibble_of_width(static_cast<uint32_t>(width)));
+    words -= width;
+  }
+  EXPECT_LE(static_cast<int64_t>(nibbles.size()), blocks);
+  nibbles.resize(static_cast<size_t>(blocks), 0);
+  std::shuffle(nibbles.begin(), nibbles.end(), engine);
+  return nibbles;
+}
+
+// A last tile that ends a byte before the message does, with it, and up to four behind it.
+TEST_P(CudaVariable, ReadsATileIfItIsWhole) {
+  std::mt19937 engine(6);
+  for (const int64_t n : {1000, 1024, 3001, 9000}) {
+    const codec::wire::VariableLayout layout = codec::wire::variable_layout(bits_, n);
+    for (int64_t missing = -1; missing <= 4; ++missing) {
+      SCOPED_TRACE(::testing::Message() << missing << " bytes missing");
+      Bytes message(static_cast<size_t>(layout.bytes));
+      for (uint8_t& byte : message) byte = static_cast<uint8_t>(engine());
+      message[1] = 0x3F;  // A step that is a number.
+      const std::vector<uint32_t> nibbles = nibbles_of(layout.blocks, layout.code_bytes + missing, engine);
+      for (size_t i = 0; i < nibbles.size(); ++i) {
+        uint8_t& pair = message[codec::wire::kStepBytes + i / 2];
+        pair = static_cast<uint8_t>(i % 2 == 0 ? nibbles[i] : pair | nibbles[i] << 4);
+      }
+      ASSERT_EQ(std::isnan(plain_decode(message, n).back()), missing > 0);
       ASSERT_NO_FATAL_FAILURE(expect_decodes(message, n, next_way()));
     }
   }

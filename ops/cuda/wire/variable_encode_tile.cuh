@@ -1,0 +1,65 @@
+// The numbers of a warp's tile become the codes of a message whose widths are known.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/codec/variable_width.h"
+#include "ops/cuda/vectors.h"
+#include "ops/cuda/wire/array_tile.cuh"
+#include "ops/cuda/wire/variable_scratch.cuh"
+#include "ops/cuda/wire/variable_search.cuh"
+#include "ops/cuda/wire/variable_tile.cuh"
+
+namespace narrowcast::cuda {
+
+// The step of the block that is the lane's, and its inverse: 0 where the block has no words, so that even at random no
+// code is another than 0.
+struct BlockStep {
+  float value;
+  float inverse;
+};
+
+// It, from the message's step. Writes how far that of a faint block is below to the tile's codes.
+__device__ __forceinline__ BlockStep step_of_lane(const VariableEncoding& encoding, const VariableTile& tile,
+                                                  int64_t index, uint8_t* codes) {
+  const codec::wire::StepCodes step = codes_of(step_of(encoding.arguments.message), encoding.arguments);
+  const uint32_t largest = encoding.search.of_block[index * kTileBlocks + tile.lane];
+  if (tile.is_faint()) {
+    codes[tile.distance] = static_cast<uint8_t>(step.distance_of(step.own_scale(largest)));
+  }
+  const codec::wire::StepCodes own = step.of_block(tile.width, largest);
+  return {own.step, tile.width > 0 ? own.inverse : 0.0F};
+}
+
+// Writes the words of a tile to a buffer. code_of(y, i) is the code of element i of the tile, whose number over its
+// block's step is y. Lanes bring the steps of their blocks.
+template <class Source, class CodeOf>
+__device__ __forceinline__ void encode_tile(const Source& source, const VariableTile& tile, const BlockStep& of_lane,
+                                            uint32_t* words, const CodeOf& code_of) {
+  constexpr int kAtOnce = 8;
+  const BitSquare square(tile.lane);
+  const auto encoded = [&](int block, float value) {
+    const float inverse = __shfl_sync(kAllLanes, of_lane.inverse, block);
+    const float y = inverse > 0 ? value * inverse : 0.0F;  // In a message of NaN the value may be one, too.
+    const int32_t code = code_of(y, block * kWarpSize + tile.lane);
+    if constexpr (Source::kHasResidual) {
+      const float step = __shfl_sync(kAllLanes, of_lane.value, block);
+      source.keep_lacking(block, value, step * static_cast<float>(code));
+    }
+    return code;
+  };
+  for (int first = 0; first < kTileBlocks; first += kAtOnce) {
+    float values[kAtOnce];
+    NARROWCAST_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      values[k] = source.at(first + k);
+    }
+    NARROWCAST_UNROLL
+    for (int k = 0; k < kAtOnce; k += 2) {
+      const int32_t even = encoded(first + k, values[k]);
+      put_codes(BlockPair(tile, first + k), square, even, encoded(first + k + 1, values[k + 1]), words);
+    }
+  }
+}
+
+}  // namespace narrowcast::cuda
