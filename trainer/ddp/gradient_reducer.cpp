@@ -44,8 +44,7 @@ std::vector<NamedValue> describe(const DdpOptions& options) {
                                {"static_graph", on_off(options.static_graph())},
                                {"broadcast_buffers", on_off(options.broadcast_buffers())},
                                {"init_sync", on_off(options.init_sync())},
-                               {"order in buckets", rounds_in_blocks(options) ? "by blocks" : "as gradients come"},
-                               {"variable formats", "with scales of faint blocks"}});  // Before there were none.
+                               {"order in buckets", rounds_in_blocks(options) ? "by blocks" : "as gradients come"}});
   return values;
 }
 
