@@ -111,14 +111,13 @@ double unit_of(const SentFormat& sent_format) {
 double step_of(const SentFormat& sent_format, const at::Tensor& magnitudes) {
   const at::Tensor bytes = encode((magnitudes * (1 + std::ldexp(1, -23))).to(at::kFloat).cpu(), sent_format.format,
                                   {.seed = sent_format.options.stochastic_rounding_seed});
-  const auto* const step = bytes.const_data_ptr<uint8_t>();
-  return codec::wire::scale_value(static_cast<uint16_t>(step[0] | step[1] << 8));
+  return codec::wire::scale_value(codec::wire::step_of_message(bytes.const_data_ptr<uint8_t>()));
 }
 
 // e(x) of the header, where nodes send the messages of a route.
 at::Tensor variable_hop_error(const SentFormat& sent_format, Route route, const at::Tensor& magnitudes,
                               const node::NodeLayout& layout) {
-  at::Tensor error = magnitudes * std::ldexp(1, -22);
+  at::Tensor error = magnitudes * std::ldexp(1, -21);
   const collectives::MeanOptions mean{
       .rank = 0, .world_size = layout.nodes(), .numel = magnitudes.numel(), .format = sent_format.format};
   for (const collectives::Segment& message : collectives::means_in_order(route, mean)) {

@@ -94,10 +94,12 @@ struct HopErrors {
 // Second hop. The mean's blocks are encoded again. Mean and largest magnitude are at most the mean over ranks of
 // |x| + e and of m + e(m, m), and e is linear: e(|x| + e, m + e(m, m)) / W is this rank's term.
 //
-// Variable formats. e(x) = t s + 2^-22 |x|, where s is the step that a message of these magnitudes has: found by the
-// encoder, so it is the actual one where the magnitudes are, and no less where they are bounds. A step is no linear
-// function of the magnitudes, so all ranks find that of the mean, at most the mean over ranks of |x| + e, together, by
-// `sum_over_ranks`. So they do for what a node sends, at most N / W times the sum of all ranks' magnitudes.
+// Variable formats. e(x) = t s + 2^-21 |x|, as inverses of steps may be subnormal, where s is the step that a message
+// of these magnitudes has: found by the encoder, so it is the actual one where the magnitudes are, and no less where
+// they are bounds, as greater magnitudes need no smaller step. No block's own step is above it, and blocks of zeros are
+// below half of it. It is no linear function of the magnitudes, so all ranks find that of the mean, at most the mean
+// over ranks of |x| + e, together, by `sum_over_ranks`. So they do for what a node sends, at most N / W times the sum
+// of all ranks' magnitudes.
 //
 // Each segment of the layout, in the order in which the array travels (collectives::ElementOrder), goes its own route
 // between nodes; with one node nothing is lost. Where the route depends on a link that the options do not give, two

@@ -1,12 +1,13 @@
-// Messages of integers whose width each block chooses, in all of which one step holds: written and read one element
-// after another. This is the definition; the kernels of ops/cpu/wire do the same many elements at a time.
+// Messages of integers whose width each block chooses, with a step for all of them: written and read one element after
+// another. This is the definition; the kernels of ops/cpu/wire do the same many elements at a time.
 // docs/wire_format.md describes the bytes.
 //
 // The least squared error for a number of bits is reached when all blocks have the same step and each as many bits as
 // its largest number then needs (reverse water-filling: T. Cover and J. Thomas, "Elements of Information Theory",
 // 10.3.3). So the encoder takes the least step with which the codes of all blocks fit the message, whose size is that
-// of its number of elements alone. Blocks below the step would be lost, which costs trainings more than their share of
-// the error says: they have a scale of their own, and codes of -1, 0 and 1. Compile users with FMA contraction off.
+// of its number of elements alone. Bits are whole: what a block's leave free above its largest number a finer step of
+// its own takes. Blocks below the step would be lost, which costs trainings more than their share of the error says:
+// they are faint, with codes of -1, 0 and 1 and a step that may be far below. Compile users with FMA contraction off.
 #pragma once
 
 #include <cmath>
@@ -18,23 +19,15 @@
 
 namespace narrowcast::codec::wire {
 
-inline constexpr int64_t kVariableBlock = 32;  // Elements that share a width; a plane of their bits is a word.
-inline constexpr int64_t kGroupBlocks = 32;    // Blocks whose codes lie together, behind those of the group before.
+inline constexpr int64_t kVariableBlock = 32;  // Elements that share a header; a plane of their bits is a word.
+inline constexpr int64_t kGroupBlocks = 32;    // Blocks that are read as a whole or not at all.
 inline constexpr int64_t kVariableGroup = kGroupBlocks * kVariableBlock;
 inline constexpr int64_t kStepBytes = 2;
 inline constexpr int64_t kWordBytes = 4;
 inline constexpr int64_t kLeastVariableBytes = 36;  // So that a message of one block has codes of 8 bits.
-inline constexpr int kMostWidth = 16;
-inline constexpr uint32_t kFaintWidth = 2;     // Of blocks that have a scale of their own.
-inline constexpr int kOwnScaleShift = 21;      // That is the exponent of a float32 and two digits behind the 1,
-inline constexpr uint32_t kStepItself = 0xFF;  // and travels as a byte: how far below the step, or this.
-
-// How far below the step an own scale is at most. With 3 bits there is no room for blocks far below: as faint ones they
-// would take three quarters of their share, at the expense of all others. At random they must not become zeros.
-NARROWCAST_HOST_DEVICE constexpr uint32_t farthest_own_scale(int bits_per_element, bool stochastic) {
-  return bits_per_element > 3 || stochastic ? kStepItself - 1 : 4;
-}
-inline constexpr float kGreatestVariableCode = 32767;
+inline constexpr uint32_t kMostWidth = 15;
+inline constexpr uint32_t kFaintWidth = 2;  // Of blocks with codes of -1, 0 and 1.
+inline constexpr float kGreatestVariableCode = 16383;
 
 // Steps are bfloat16. No inverse of one overflows, and the greatest leaves no block more than the codes of a faint one,
 // so that some step fits always.
@@ -42,58 +35,82 @@ inline constexpr uint16_t kLeastStep = kLeastScaleBits >> 16;
 inline constexpr uint16_t kGreatestStep = 0x7F7F;
 inline constexpr uint32_t kGreatestMagnitudeBits = uint32_t{kGreatestStep} << 16;  // Beyond it a message is NaN.
 
+// Of n elements.
+NARROWCAST_HOST_DEVICE constexpr int64_t blocks_of(int64_t n) { return (n + kVariableBlock - 1) / kVariableBlock; }
+
 // Where a message of n elements has what.
 struct VariableLayout {
   int64_t blocks;      // The last one may be shorter.
-  int64_t first_code;  // The byte where the codes begin, behind the step and the widths.
+  int64_t first_code;  // The byte where the codes begin, behind the step and the headers.
   int64_t code_bytes;  // From there on.
   int64_t bytes;       // In all.
 };
 
 NARROWCAST_HOST_DEVICE constexpr VariableLayout variable_layout(int bits_per_element, int64_t n) {
-  const int64_t blocks = (n + kVariableBlock - 1) / kVariableBlock;
+  const int64_t blocks = blocks_of(n);
   if (blocks == 0) {
     return {0, 0, 0, 0};
   }
   const int64_t wanted = blocks * bits_per_element * kVariableBlock / 8;
   const int64_t bytes = wanted < kLeastVariableBytes ? kLeastVariableBytes : wanted;
-  const int64_t first_code = kStepBytes + (blocks + 1) / 2;
+  const int64_t first_code = kStepBytes + blocks;
   return {blocks, first_code, bytes - first_code, bytes};
 }
 
-// Widths travel as 4 bits: 0, or the width less one. A width of 1 could say 0 and -1, and is never needed.
-NARROWCAST_HOST_DEVICE constexpr uint32_t width_of_nibble(uint32_t nibble) { return nibble == 0 ? 0 : nibble + 1; }
-NARROWCAST_HOST_DEVICE constexpr uint32_t nibble_of_width(uint32_t width) { return width == 0 ? 0 : width - 1; }
+// A block's header is a byte. Its lower half is the width, 0 of a block of zeros, or 1 of a faint block that is far
+// below the step: a width of 1 could say 0 and -1, and is never needed. Its upper half says how far the block's own
+// step is below that of the message, in parts of an octave; an octave is 2^23 in the bits of a float32.
+inline constexpr uint32_t kFarFaint = 1;
+inline constexpr int kFractionShift = 19;  // Of a sixteenth of an octave,
+inline constexpr int kFaintShift = 21;     // and of a quarter, for faint blocks.
+inline constexpr uint32_t kHeaderSteps = 16;
+inline constexpr uint32_t kMostFraction = kHeaderSteps - 1;
+inline constexpr uint32_t kMostFaint = 2 * kHeaderSteps - 1;
 
-// Bytes of a block's codes, and of a scale of its own.
-NARROWCAST_HOST_DEVICE constexpr uint32_t bytes_of_width(uint32_t width) {
-  return width * static_cast<uint32_t>(kWordBytes) + (width == kFaintWidth ? 1U : 0U);
+NARROWCAST_HOST_DEVICE constexpr uint32_t width_of_header(uint32_t header) {
+  const uint32_t lower = header & 15U;
+  return lower == kFarFaint ? kFaintWidth : lower;
 }
-inline constexpr int64_t kMostGroupBytes = kGroupBlocks * bytes_of_width(kMostWidth);
 
-// The nibble of block i of those that begin at `widths`.
-NARROWCAST_HOST_DEVICE inline uint32_t nibble_at(const uint8_t* widths, int64_t i) {
-  return uint32_t{widths[i / 2]} >> (4 * (i % 2)) & 15U;
+// How far the block's step is below that of the message, in the bits of a float32.
+NARROWCAST_HOST_DEVICE constexpr uint32_t distance_of_header(uint32_t header) {
+  const uint32_t lower = header & 15U;
+  const uint32_t upper = header >> 4;
+  return lower > kFaintWidth ? upper << kFractionShift
+                             : (upper + (lower == kFarFaint ? kHeaderSteps : 0U)) << kFaintShift;
 }
 
-// How numbers become codes. A number y is one already multiplied with the step's inverse.
+// The step of a block. The message's and the header may be any; 0 is below all.
+NARROWCAST_HOST_DEVICE inline float step_of_block(uint16_t step, uint32_t header) {
+  const uint32_t bits = uint32_t{step} << 16;
+  const uint32_t distance = distance_of_header(header);
+  return float_of_bits(bits > distance ? bits - distance : 0U);
+}
+
+// The least step that a faint block can have.
+inline constexpr uint32_t kLeastFaintBits = kLeastScaleBits - (uint32_t{1} << 23);
+
+// How a message's numbers become codes.
 struct StepCodes {
-  float step;
-  float inverse;
+  uint16_t step;  // bfloat16.
   bool stochastic;
-  uint32_t farthest = kStepItself - 1;  // farthest_own_scale of the format.
+  float inverse;         // Of the step.
+  uint32_t least_faint;  // The least magnitude that leaves a block more than zeros, in its bits.
 
-  // Of a step's bfloat16 bits.
-  NARROWCAST_HOST_DEVICE static StepCodes of(uint16_t bits, bool stochastic, int bits_per_element) {
-    return {scale_value(bits), inverse_scale(bits), stochastic, farthest_own_scale(bits_per_element, stochastic)};
+  // To nearest, blocks that are farther below than a header can say are zeros. At random no block must be.
+  NARROWCAST_HOST_DEVICE static StepCodes of(uint16_t step, bool stochastic) {
+    constexpr uint32_t kFarthest = kMostFaint << kFaintShift;
+    const uint32_t bits = uint32_t{step} << 16;
+    const bool is_limited = !stochastic && bits > kLeastFaintBits + kFarthest;
+    return {step, stochastic, inverse_scale(step), is_limited ? bits - kFarthest : kLeastFaintBits};
   }
 
-  // Whether the largest y of a message has a code.
+  // Whether the largest magnitude of a message, over the step, has a code.
   NARROWCAST_HOST_DEVICE bool has_code(float largest) const {
     return stochastic ? largest <= kGreatestVariableCode : largest < kGreatestVariableCode + 0.5F;
   }
 
-  // Bits for the codes of a block whose largest magnitude has these bits; has_code(its y).
+  // Bits for the codes of a block whose largest magnitude has these bits, and over the step has_code().
   NARROWCAST_HOST_DEVICE uint32_t width(uint32_t largest) const {
     constexpr float kRounder = 0x1p23F;
     const float y = float_of_bits(largest) * inverse;
@@ -101,53 +118,44 @@ struct StepCodes {
     if (code >= 2) {
       return (float_bits(code) >> 23) - 125;  // 1 and the number of its digits.
     }
-    return own_scale(largest) < least_own_scale() ? 0 : kFaintWidth;
+    return largest < least_faint ? 0 : kFaintWidth;
   }
 
-  // The own scale of a faint block is made of the first bits of its largest magnitude, or at random the least that is
-  // not below, so that its codes are at most 1.
-  NARROWCAST_HOST_DEVICE uint32_t own_scale(uint32_t largest) const {
-    return (largest + own_scale_carry()) >> kOwnScaleShift;
-  }
-  NARROWCAST_HOST_DEVICE uint32_t own_scale_carry() const {
-    return stochastic ? (uint32_t{1} << kOwnScaleShift) - 1 : 0U;
+  // How far below 2 to the number of a width's digits a number must be to have a code of that width; a 64th farther, so
+  // that no rounding matters.
+  NARROWCAST_HOST_DEVICE static float beyond_codes(bool stochastic) {
+    return stochastic ? 1 + 0x1p-6F : 0.5F + 0x1p-6F;
   }
 
-  // The least one that there is: half of the least step, or the farthest from the step. Blocks below are zeros.
-  NARROWCAST_HOST_DEVICE uint32_t least_own_scale() const {
-    constexpr uint32_t kLeast = (kLeastScaleBits - (uint32_t{1} << 23)) >> kOwnScaleShift;
-    return first_bits() > kLeast + farthest ? first_bits() - farthest : kLeast;
+  // What the largest element of a block of that width may be over the block's step.
+  NARROWCAST_HOST_DEVICE float most_of_step(uint32_t width) const {
+    return float_of_bits((126 + width) << 23) - beyond_codes(stochastic);
   }
 
-  // How far an own scale is below the step's first bits. A block just above the step has the step itself.
-  NARROWCAST_HOST_DEVICE uint32_t distance_of(uint32_t own) const {
-    return own > first_bits() ? kStepItself : first_bits() - own;
-  }
-
-  // What the codes of a faint block with that distance are multiplied with.
-  NARROWCAST_HOST_DEVICE float own_step(uint32_t distance) const {
-    const uint32_t own = distance < first_bits() ? first_bits() - distance : 0U;
-    return distance == kStepItself ? step : float_of_bits(own << kOwnScaleShift);
-  }
-
-  // The codes of a faint block with that distance.
-  NARROWCAST_HOST_DEVICE StepCodes faint(uint32_t distance) const {
-    if (distance == kStepItself) {
-      return *this;
+  // The header of such a block: the least step with which the largest element has a code of its width, or if none
+  // below the message's does, that.
+  NARROWCAST_HOST_DEVICE uint32_t header(uint32_t largest) const {
+    const uint32_t digits = width(largest);
+    if (digits == 0) {
+      return 0;
     }
-    const float scale = own_step(distance);
-    const float inverse = 1.0F / scale;
-    // That of 1.5 * 2^127 is subnormal and rounded up, and would make more than 1 of it.
-    return {scale, float_of_bits(float_bits(inverse) - (scale * inverse > 1 ? 1U : 0U)), stochastic, farthest};
+    const uint32_t bits = uint32_t{step} << 16;
+    const uint32_t needed = float_bits(float_of_bits(largest) / most_of_step(digits));
+    const uint32_t distance = bits > needed ? bits - needed : 0;
+    if (digits > kFaintWidth) {
+      const uint32_t sixteenths = distance >> kFractionShift;
+      return digits | (sixteenths < kMostFraction ? sixteenths : kMostFraction) << 4;
+    }
+    const uint32_t quarters = distance >> kFaintShift;
+    const uint32_t upper = quarters < most_faint() ? quarters : most_faint();
+    return upper < kHeaderSteps ? kFaintWidth | upper << 4 : kFarFaint | (upper - kHeaderSteps) << 4;
   }
 
-  // The codes of a block of this width, whose largest magnitude has these bits.
-  NARROWCAST_HOST_DEVICE StepCodes of_block(uint32_t block_width, uint32_t largest) const {
-    return block_width == kFaintWidth ? faint(distance_of(own_scale(largest))) : *this;
+  // How many quarters of an octave the step of a faint block is below at most.
+  NARROWCAST_HOST_DEVICE uint32_t most_faint() const {
+    const uint32_t quarters = ((uint32_t{step} << 16) - kLeastFaintBits) >> kFaintShift;
+    return quarters < kMostFaint ? quarters : kMostFaint;
   }
-
-  // Of the step, as many as an own scale has.
-  NARROWCAST_HOST_DEVICE uint32_t first_bits() const { return float_bits(step) >> kOwnScaleShift; }
 };
 
 // The nearest code, ties to even.
@@ -198,31 +206,30 @@ inline uint16_t variable_step(int bits_per_element, const float* x, int64_t n, b
     return kNanScale;
   }
   return least_step(kLeastStep, kGreatestStep, [&](uint16_t step) {
-    const StepCodes codes = StepCodes::of(step, stochastic, bits_per_element);
+    const StepCodes codes = StepCodes::of(step, stochastic);
     int64_t bytes = 0;
     bool fits = codes.has_code(float_of_bits(largest) * codes.inverse);
     for (int64_t i = 0; fits && i < layout.blocks; ++i) {
-      bytes += bytes_of_width(codes.width(largest_of_block(x, n, i)));
+      bytes += codes.width(largest_of_block(x, n, i)) * kWordBytes;
       fits = bytes <= layout.code_bytes;
     }
     return fits;
   });
 }
 
-// The code of x, which is number i of what `rounding` begins with.
-inline int32_t variable_code(float x, const StepCodes& codes, const Rounding& rounding, int64_t i) {
-  const float y = x * codes.inverse;
+// The code of y, which is number i of what `rounding` begins with.
+inline int32_t variable_code(float y, const Rounding& rounding, int64_t i) {
   return rounding.stochastic ? variable_code(y, random_word(rounding, i)) : variable_code(y);
 }
 
-// The `width` words of a block of n <= kVariableBlock elements.
-inline void encode_variable_block(const float* x, int64_t n, uint32_t width, const StepCodes& codes,
-                                  const Rounding& rounding, uint8_t* words) {
+// The `width` words of a block of n <= kVariableBlock elements, over whose step they are y = x * inverse.
+inline void encode_variable_block(const float* x, int64_t n, uint32_t width, float inverse, const Rounding& rounding,
+                                  uint8_t* words) {
   for (uint32_t i = 0; i < width * kWordBytes; ++i) {
     words[i] = 0;
   }
   for (int64_t k = 0; width > 0 && k < n; ++k) {
-    const auto code = static_cast<uint32_t>(variable_code(x[k], codes, rounding, k));
+    const auto code = static_cast<uint32_t>(variable_code(x[k] * inverse, rounding, k));
     for (uint32_t plane = 0; plane < width; ++plane) {
       uint8_t& byte = words[plane * kWordBytes + k / 8];
       byte = static_cast<uint8_t>(byte | (code >> (width - 1 - plane) & 1U) << (k % 8));
@@ -240,10 +247,15 @@ inline int32_t variable_code_at(const uint8_t* words, uint32_t width, int64_t k)
   return static_cast<int32_t>(code);
 }
 
+// What a message begins with.
+NARROWCAST_HOST_DEVICE inline uint16_t step_of_message(const uint8_t* bytes) {
+  return static_cast<uint16_t>(bytes[0] | bytes[1] << 8);
+}
+
 // A message to be read.
 struct VariableMessage {
-  float step;
-  const uint8_t* widths;  // Nibbles.
+  uint16_t step;
+  const uint8_t* headers;
   const uint8_t* codes;
   int64_t code_bytes;  // That can be read from there on.
 };
@@ -251,67 +263,44 @@ struct VariableMessage {
 // Of bytes that may be anything; variable_layout(bits_per_element, n).bytes of them, n > 0.
 inline VariableMessage variable_message(int bits_per_element, const uint8_t* bytes, int64_t n) {
   const VariableLayout layout = variable_layout(bits_per_element, n);
-  return {scale_value(static_cast<uint16_t>(bytes[0] | bytes[1] << 8)), bytes + kStepBytes, bytes + layout.first_code,
-          layout.code_bytes};
+  return {step_of_message(bytes), bytes + kStepBytes, bytes + layout.first_code, layout.code_bytes};
 }
 
-// Where a group's own scales are, behind the words of all its blocks, and where it ends.
-struct GroupSize {
+// The bytes of the codes of `blocks` blocks.
+inline int64_t bytes_of_headers(const uint8_t* headers, int64_t blocks) {
   int64_t words = 0;
-  int64_t faint = 0;
-
-  void add(uint32_t width) {
-    words += width;
-    faint += width == kFaintWidth ? 1 : 0;
+  for (int64_t i = 0; i < blocks; ++i) {
+    words += width_of_header(headers[i]);
   }
-  int64_t bytes() const { return words * kWordBytes + faint; }
+  return words * kWordBytes;
+}
 
-  // That of n elements from block `first` on.
-  static GroupSize of(const uint8_t* widths, int64_t first, int64_t n) {
-    GroupSize size;
-    for (int64_t i = 0; i * kVariableBlock < n; ++i) {
-      size.add(width_of_nibble(nibble_at(widths, first + i)));
-    }
-    return size;
-  }
-};
-
-// Elements of the group that begins with block `first`, at byte `begin` of the codes, to out[0..n), n <=
-// kVariableGroup. Where it would end behind the message it is NaN.
-inline void decode_variable_group(const VariableMessage& message, int64_t first, int64_t begin, int64_t n, float* out) {
-  const GroupSize size = GroupSize::of(message.widths, first, n);
-  if (begin + size.bytes() > message.code_bytes) {
-    for (int64_t k = 0; k < n; ++k) {
-      out[k] = float_of_bits(kQuietNanBits);
-    }
-    return;
-  }
-  const uint8_t* words = message.codes + begin;
-  const uint8_t* distance = words + size.words * kWordBytes;
-  const StepCodes codes{message.step, 0, false};
+// Elements of a group that has these headers, from byte `begin` of the codes on, to out[0..n), n <= kVariableGroup.
+// Where it would end behind the message it is NaN.
+inline void decode_variable_group(const VariableMessage& message, const uint8_t* headers, int64_t begin, int64_t n,
+                                  float* out) {
+  const bool is_whole = begin + bytes_of_headers(headers, blocks_of(n)) <= message.code_bytes;
+  const uint8_t* words = message.codes + (is_whole ? begin : 0);
   for (int64_t i = 0; i < n; i += kVariableBlock) {
-    const uint32_t width = width_of_nibble(nibble_at(message.widths, first + i / kVariableBlock));
-    const float step = width == kFaintWidth ? codes.faint(*distance++).step : message.step;
+    const uint32_t header = headers[i / kVariableBlock];
+    const float step = step_of_block(message.step, header);
+    const uint32_t width = width_of_header(header);
     for (int64_t k = i; k < n && k < i + kVariableBlock; ++k) {
-      out[k] = step * static_cast<float>(variable_code_at(words, width, k - i));
+      out[k] =
+          is_whole ? step * static_cast<float>(variable_code_at(words, width, k - i)) : float_of_bits(kQuietNanBits);
     }
-    words += width * kWordBytes;
+    words += is_whole ? width * kWordBytes : 0;
   }
 }
 
-// x[0..n), n <= kVariableGroup, whose widths are the nibbles from block `first` on, to bytes.
-inline void encode_variable_group(const float* x, int64_t n, const StepCodes& step, const Rounding& rounding,
-                                  const uint8_t* widths, int64_t first, uint8_t* bytes) {
-  uint8_t* words = bytes;
-  uint8_t* distance = bytes + GroupSize::of(widths, first, n).words * kWordBytes;
+// x[0..n), n <= kVariableGroup, of a message with this step, to the codes of a group that has these headers.
+inline void encode_variable_group(const float* x, int64_t n, uint16_t step, const uint8_t* headers,
+                                  const Rounding& rounding, uint8_t* words) {
   for (int64_t i = 0; i < n; i += kVariableBlock) {
-    const uint32_t width = width_of_nibble(nibble_at(widths, first + i / kVariableBlock));
-    const uint32_t largest = largest_of_block(x, n, i / kVariableBlock);
-    if (width == kFaintWidth) {
-      *distance++ = static_cast<uint8_t>(step.distance_of(step.own_scale(largest)));
-    }
-    encode_variable_block(x + i, n - i < kVariableBlock ? n - i : kVariableBlock, width, step.of_block(width, largest),
-                          rounding.at(i), words);
+    const uint32_t header = headers[i / kVariableBlock];
+    const uint32_t width = width_of_header(header);
+    encode_variable_block(x + i, n - i < kVariableBlock ? n - i : kVariableBlock, width,
+                          1.0F / step_of_block(step, header), rounding.at(i), words);
     words += width * kWordBytes;
   }
 }
@@ -331,18 +320,17 @@ inline void encode_variable(int bits_per_element, const float* x, int64_t n, con
   if (step == kNanScale) {
     return;
   }
-  const StepCodes codes = StepCodes::of(step, rounding.stochastic, bits_per_element);
-  uint8_t* const widths = bytes + kStepBytes;
+  const StepCodes codes = StepCodes::of(step, rounding.stochastic);
+  uint8_t* const headers = bytes + kStepBytes;
   for (int64_t i = 0; i < layout.blocks; ++i) {
-    const uint32_t nibble = nibble_of_width(codes.width(largest_of_block(x, n, i)));
-    widths[i / 2] = static_cast<uint8_t>(widths[i / 2] | nibble << (4 * (i % 2)));
+    headers[i] = static_cast<uint8_t>(codes.header(largest_of_block(x, n, i)));
   }
   uint8_t* to = bytes + layout.first_code;
   for (int64_t i = 0; i < n; i += kVariableGroup) {
     const int64_t elements = n - i < kVariableGroup ? n - i : kVariableGroup;
-    const int64_t first = i / kVariableBlock;
-    encode_variable_group(x + i, elements, codes, rounding.at(i), widths, first, to);
-    to += GroupSize::of(widths, first, elements).bytes();
+    const uint8_t* const of_group = headers + i / kVariableBlock;
+    encode_variable_group(x + i, elements, step, of_group, rounding.at(i), to);
+    to += bytes_of_headers(of_group, blocks_of(elements));
   }
 }
 
@@ -356,8 +344,9 @@ inline void decode_variable(int bits_per_element, const uint8_t* bytes, int64_t 
   int64_t begin = 0;
   for (int64_t i = 0; i < n; i += kVariableGroup) {
     const int64_t elements = n - i < kVariableGroup ? n - i : kVariableGroup;
-    decode_variable_group(message, i / kVariableBlock, begin, elements, out + i);
-    begin += GroupSize::of(message.widths, i / kVariableBlock, elements).bytes();
+    const uint8_t* const of_group = message.headers + i / kVariableBlock;
+    decode_variable_group(message, of_group, begin, elements, out + i);
+    begin += bytes_of_headers(of_group, blocks_of(elements));
   }
 }
 

@@ -59,8 +59,8 @@ struct FloatFormat {
   static constexpr int64_t kBlockBytes = sizeof(typename Element::Code);
 };
 
-// One step for a message, and a width for each block of codes: kBits bits per element, all included. The half step is
-// that of x over the step. A part of a message is none.
+// A step for a message, and for each block of codes a width and how far its own step is below: kBits bits per element,
+// all included. The half step is that of x over the step. A part of a message is none.
 template <class ElementType>
 struct VariableFormat {
   using Element = ElementType;

@@ -1,4 +1,5 @@
 """docs/wire_format.md, followed word by word in Python's own numbers, gives the operators' bytes and values."""
+import itertools
 import math
 import struct
 import unittest
@@ -13,6 +14,7 @@ BLOCK_FORMATS = {"int8_b32": (8, 32, 127), "int8_b128": (8, 128, 127), "int8_b25
 FLOAT_FORMATS = {"bf16": 2, "fp16": 2, "fp32": 4}
 VARIABLE_FORMATS = {"var6": 6, "var5": 5, "var4": 4, "var3": 3}
 GREATEST_STEP = 0x7F7F
+GREATEST_FLOAT = 0x7F7FFFFF
 LEAST_SCALE = Fraction(1, 2**100)
 NAN_SCALE = 0x7FC0
 
@@ -127,48 +129,62 @@ def variable_size(numel, bits):
     return max(4 * bits * -(-numel // 32), 36) if numel else 0
 
 
-def inverse_of(scale):
-    """1 / scale rounded to float32, or down where its product with the scale would be above 1."""
-    inverse = float32(1 / scale)
-    return inverse if float32(inverse * scale) <= 1 else float_of(bits_of(inverse) - 1)
+LEAST_FAINT = bits_of(2.0**-101)
+
+
+def width_of(header):
+    """Of a block, from its header."""
+    return {1: 2}.get(header % 16, header % 16)
+
+
+def own_step(step, header):
+    """Of a block, from the message's 16 bits and the block's header."""
+    lower, upper = header % 16, header // 16
+    distance = {0: upper * 2**21, 1: (16 + upper) * 2**21, 2: upper * 2**21}.get(lower, upper * 2**19)
+    return float_of(max(step * 2**16 - distance, 0))
 
 
 class Step:
-    """What a step's 16 bits make of blocks, of that format; stochastic: of codes that are rounded at random."""
+    """What a step's 16 bits make of blocks; stochastic: of codes that are rounded at random."""
 
-    def __init__(self, bits, stochastic, name):
-        self.farthest = 4 if name == "var3" and not stochastic else 254
-        self.scale, self.first_bits, self.stochastic = float_of(bits << 16), bits >> 5, stochastic
+    def __init__(self, bits, stochastic):
+        self.bits, self.scale, self.stochastic = bits, float_of(bits << 16), stochastic
         self.inverse = float32(1 / self.scale)
+        self.least_faint = LEAST_FAINT if stochastic else max(LEAST_FAINT, bits * 2**16 - 31 * 2**21)
 
     def greatest_code(self, largest):
         y = float32(largest * self.inverse)  # The product of two float32 is exact in a double.
         return math.ceil(y) if self.stochastic else round(y)  # Python rounds half to even.
 
-    def block(self, largest):
-        """Of a block with that largest magnitude: width, the bytes of its scale, and the scale's inverse."""
+    def width(self, largest):
+        """Of a block with that largest magnitude."""
         code = self.greatest_code(largest)
         if code >= 2:
-            return 1 + code.bit_length(), b"", self.inverse
-        own = -(-bits_of(largest) // 2**21) if self.stochastic else bits_of(largest) // 2**21
-        if own < max(104, self.first_bits - self.farthest):
-            return 0, b"", self.inverse
-        if own > self.first_bits:
-            return 2, b"\xFF", self.inverse
-        return 2, bytes([self.first_bits - own]), inverse_of(float_of(own << 21))
+            return 1 + code.bit_length()
+        return 0 if bits_of(largest) < self.least_faint else 2
+
+    def header(self, largest):
+        """Of such a block: that of the least step which is not too small, by search."""
+        width = self.width(largest)
+        if width == 0:
+            return 0
+        least = largest / (2**(width - 1) - (1 if self.stochastic else 0.5) - 1 / 64)
+        least = float32(min(least, float_of(GREATEST_FLOAT)))  # As good as Inf: no step is so large.
+        least = least if width > 2 else max(least, 2.0**-101)
+        headers = [upper * 16 + lower for lower in ((1, 2) if width == 2 else (width,)) for upper in range(16)]
+        large_enough = [header for header in headers if own_step(self.bits, header) >= least]
+        return min(large_enough, key=lambda header: own_step(self.bits, header), default=width)
 
     def fits(self, largest, space):
-        blocks = [self.block(m) for m in largest]
-        return self.greatest_code(max(largest)) <= 32767 and \
-            sum(4 * width + len(scale) for width, scale, _ in blocks) <= space
+        return self.greatest_code(max(largest)) <= 16383 and 4 * sum(map(self.width, largest)) <= space
 
 
-def least_step(largest, stochastic, name, space):
+def least_step(largest, stochastic, space):
     """The bits of the least bfloat16 with which all codes fit, by search."""
     low, high = bits_of(2.0**-100) >> 16, GREATEST_STEP
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if Step(middle, stochastic, name).fits(largest, space) else (middle + 1, high)
+        low, high = (low, middle) if Step(middle, stochastic).fits(largest, space) else (middle + 1, high)
     return low
 
 
@@ -190,26 +206,17 @@ def encode_variable(x, name, seed=None, step=0, offset=0):
         return b""
     if not all(abs(value) <= float_of(GREATEST_STEP << 16) for value in x):  # NaN is not, either.
         return struct.pack("<H", NAN_SCALE) + bytes(size - 2)
-    header = 2 + (len(blocks) + 1) // 2
     largest = [max(map(abs, block)) for block in blocks]
-    bits = least_step(largest, seed is not None, name, size - header)
-    of_blocks = [Step(bits, seed is not None, name).block(m) for m in largest]
-    words = []
-    for i, (block, (width, _, inverse)) in enumerate(zip(blocks, of_blocks)):
+    bits = least_step(largest, seed is not None, size - 2 - len(blocks))
+    headers = [Step(bits, seed is not None).header(m) for m in largest]
+    message = struct.pack("<H", bits) + bytes(headers)
+    for i, (block, header) in enumerate(zip(blocks, headers)):
+        inverse = float32(1 / own_step(bits, header))
         codes = [variable_code(float32(value * inverse),
                                None if seed is None else random_word(seed % 2**64, step, offset + 32 * i + k))
                  for k, value in enumerate(block)]
-        words.append(variable_words(codes, width))
-    groups = zip(parts_of(words, 32), parts_of([scale for _, scale, _ in of_blocks], 32))
-    nibbles = sum(max(width - 1, 0) << (4 * i) for i, (width, _, _) in enumerate(of_blocks))
-    message = struct.pack("<H", bits) + nibbles.to_bytes(header - 2, "little") + b"".join(
-        b"".join(of_words) + b"".join(scales) for of_words, scales in groups)
+        message += variable_words(codes, width_of(header))
     return message + bytes(size - len(message))
-
-
-def faint_scale(step, distance):
-    """Of a faint block, from the step's bits and the byte."""
-    return float_of(step << 16) if distance == 255 else float_of(max((step >> 5) - distance, 0) << 21)
 
 
 def block_values(words, width, scale):
@@ -221,22 +228,15 @@ def block_values(words, width, scale):
 def decode_variable(message, name, numel):
     if not numel:
         return []
-    count = -(-numel // 32)
-    step, header = message[0] | message[1] << 8, 2 + (count + 1) // 2
-    nibbles = [message[2 + i // 2] >> (4 * (i % 2)) & 15 for i in range(count)]
-    begin, values = header, []
-    for widths in parts_of([nibble + 1 if nibble else 0 for nibble in nibbles], 32):
-        scales = begin + 4 * sum(widths)
-        end = scales + widths.count(2)
-        for width in widths:
+    step, begin, values = message[0] | message[1] << 8, 2 + -(-numel // 32), []
+    for headers in parts_of(message[2:begin], 32):
+        end = begin + 4 * sum(map(width_of, headers))
+        for header in headers:
             if end > len(message):
                 values += [math.nan] * 32
                 continue
-            scale = float_of(step << 16)
-            if width == 2:
-                scale, scales = faint_scale(step, message[scales]), scales + 1
-            values += block_values(message[begin:begin + 4 * width], width, scale)
-            begin += 4 * width
+            words, begin = message[begin:begin + 4 * width_of(header)], begin + 4 * width_of(header)
+            values += block_values(words, width_of(header), own_step(step, header))
         begin = end
     return values[:numel]
 
@@ -287,16 +287,39 @@ def faint_blocks(numel):
     return normal * 2.0**torch.where(block % 9 == 4, 0, -(block * 11 % 80))
 
 
+def falling_blocks(parts):
+    """Blocks of which each is smaller by that part of an octave, from the greatest code down to zeros."""
+    sizes = torch.arange(23 * parts, dtype=torch.float64).neg().div(parts).exp2().repeat_interleave(32)
+    return (torch.rand(sizes.numel(), generator=torch.Generator().manual_seed(6)) - 0.5).sign() * sizes.float()
+
+
+def variable_inputs():
+    sizes = torch.arange(20).repeat_interleave(33)
+    different = torch.randn(660, generator=torch.Generator().manual_seed(3)) * 2.0**(sizes * 7 % 23)
+    greatest = float_of(GREATEST_STEP << 16)
+    least = falling_blocks(1) * 2.0**-86  # Steps that end at half of the least one.
+    alone = torch.arange(256).eq(40).float()  # With a step of 1 the greatest code, or what is beyond all.
+    return (*inputs(), alone * 16383, alone * 16383.5, different, different * 2.0**-108, least,
+            torch.full((96,), 1.5 * 2.0**127), torch.full((96,), greatest), falling_blocks(1) * greatest,
+            falling_blocks(19), faint_blocks(100), faint_blocks(2100))
+
+
 class VariableFormats(ExactTestCase):
     def for_each_input(self, check):
-        sizes = torch.arange(20).repeat_interleave(33)
-        different = torch.randn(660, generator=torch.Generator().manual_seed(3)) * 2.0**(sizes * 7 % 23)
-        least = different * 2.0**-108
-        greatest = torch.full((96,), 1.5 * 2.0**127)
         for name in VARIABLE_FORMATS:
-            for x in (*inputs(), different, least, greatest, faint_blocks(100), faint_blocks(2100)):
+            for x in variable_inputs():
                 with self.subTest(format=name, size=x.numel()):
                     check(name, x)
+
+    def test_inputs_have_all_headers(self):
+        expected = {0, 15} | {16 * upper + lower for upper in range(16) for lower in range(1, 15)}
+        headers = {seed: set() for seed in (None, 0)}
+        for name, seed in itertools.product(VARIABLE_FORMATS, headers):
+            for x in variable_inputs():
+                headers[seed].update(encode_variable(x.tolist(), name, seed)[2:][:(x.numel() + 31) // 32])
+        for seed, found in headers.items():
+            with self.subTest(seed=seed):
+                self.assertEqual(expected - found, set())
 
     def test_nearest(self):
         self.for_each_input(lambda name, x: self.assertEqual(
@@ -316,15 +339,19 @@ class VariableFormats(ExactTestCase):
 
     def test_any_bytes_are_decoded(self):
         generator = torch.Generator().manual_seed(4)
-        read = 0
-        for name, bits in VARIABLE_FORMATS.items():
-            for numel in (1, 33, 300, 2100):
-                for widths in (0xFF, 0x77, 0x33, 0x11):  # From such that do not fit to faint blocks alone.
-                    message = torch.randint(0, 256, (variable_size(numel, bits),), dtype=torch.uint8, generator=generator)
-                    message[2:][:(numel + 63) // 64] &= widths
-                    self.assert_decodes(message, name, numel)
-                    read += sum(not math.isnan(x) for x in decode_variable(bytes(message.tolist()), name, numel))
-        self.assertGreater(read, 0)
+        steps = (None, None, 0, 1, 0x80, 0x7F7F, 0x7F80, NAN_SCALE, 0x8000, 0xBF80, 0xFFFF)  # None: at random.
+        fit = []
+        for (name, bits), numel, step in itertools.product(VARIABLE_FORMATS.items(), (1, 33, 300, 2100), steps):
+            for headers in (0xFF, 0xF7, 0xF3, 0xF1):  # From such that do not fit to faint blocks and zeros alone.
+                message = torch.randint(0, 256, (variable_size(numel, bits),), dtype=torch.uint8, generator=generator)
+                message[2:][:(numel + 31) // 32] &= headers
+                if step is not None:
+                    message[0], message[1] = step % 256, step // 256
+                self.assert_decodes(message, name, numel)
+                if step == 0:  # What is there is 0.
+                    fit.append(not any(map(math.isnan, decode_variable(bytes(message.tolist()), name, numel))))
+        self.assertTrue(any(fit))
+        self.assertFalse(all(fit))
 
     def test_sizes(self):
         for name, bits in VARIABLE_FORMATS.items():

@@ -3,8 +3,9 @@
 //
 // Bytes are 8 planes: seen as a square of 8 by 8 bits, 8 bytes are transposed, which is the same both ways, and then
 // their bytes are sorted by planes. That takes three exchanges (H. Warren, "Hacker's Delight", 7-3) or, where the
-// processor has GFNI, one product of matrices of bits. All 8 planes of a byte are written or read whatever the width,
-// so that nothing branches on it: the planes behind a block's width are overwritten by the next block, or shifted out.
+// processor has GFNI, one product of matrices of bits between two orders of bytes. All 8 planes of a byte are written
+// or read whatever the width, so that nothing branches on it: the planes behind a block's width are overwritten by the
+// next block, or left out. Where kTakesWidths is false codes are as wide as a byte, by a shift.
 #if defined(NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_
 #undef NARROWCAST_OPS_CPU_WIRE_BIT_PLANES_INL_H_
@@ -48,19 +49,56 @@ using PlaneVector = hn::Vec<PlaneBytes>;
 inline constexpr int64_t kPlaneLanes = hn::MaxLanes(PlaneBytes());
 inline constexpr int64_t kPlaneVectors = kPlanesBytes / kPlaneLanes;
 
+#if NARROWCAST_HAS_GFNI
+
+// A vector's bytes in any order.
+HWY_INLINE PlaneVector ordered(PlaneVector bytes, const uint8_t (&places)[kPlanesBytes]) {
+  return PlaneVector{_mm256_permutexvar_epi8(hn::Load(PlaneBytes(), places).raw, bytes.raw)};
+}
+
 // To be made before the loop over blocks.
 class BitPlanes {
  public:
+  static constexpr bool kTakesWidths = true;
+
+  HWY_INLINE BitPlanes() {}
+
+  // Writes the planes of a block of codes of `width` bits as rows (PlaneOrders), and behind them anything.
+  HWY_INLINE void store(PlaneVector (&block)[1], uint32_t width, uint8_t* words) const {
+    hn::StoreU(ordered(transposed(block[0]), kPlaneOrders.planes_of_rows[width]), PlaneBytes(), words);
+  }
+
+  // Reads the planes of such a block as bytes, whatever is behind them.
+  HWY_INLINE void load(const uint8_t* words, uint32_t width, PlaneVector (&block)[1]) const {
+    block[0] = transposed(ordered(hn::LoadU(PlaneBytes(), words), kPlaneOrders.rows_of_planes[width]));
+  }
+
+ private:
+  // Bit j of byte i becomes bit i of row j, in each 8 bytes: bit j of byte i of the product is what byte i of the first
+  // has in common with byte 7 - j of the second.
+  HWY_INLINE PlaneVector transposed(PlaneVector rows) const {
+    return PlaneVector{_mm256_gf2p8affine_epi64_epi8(diagonal_.raw, rows.raw, 0)};
+  }
+
+  const PlaneVector diagonal_ =
+      hn::BitCast(PlaneBytes(), hn::Set(hn::Repartition<uint64_t, PlaneBytes>(), kPlaneTables.diagonal));
+};
+
+#else
+
+// To be made before the loop over blocks.
+class BitPlanes {
+ public:
+  static constexpr bool kTakesWidths = false;
+
   HWY_INLINE BitPlanes() {
-#if !NARROWCAST_HAS_GFNI
     for (int i = 0; i < 3; ++i) {
       masks_[i] = hn::Set(Squares(), kPlaneTables.masks[i]);
     }
-#endif
   }
 
   // Writes the planes of a block of bytes, that of bit 7 first.
-  HWY_INLINE void store(PlaneVector (&block)[kPlaneVectors], uint8_t* words) const {
+  HWY_INLINE void store(PlaneVector (&block)[kPlaneVectors], uint32_t /*width*/, uint8_t* words) const {
     for (PlaneVector& bytes : block) {
       bytes = hn::TableLookupBytes(transposed(bytes), by_plane_);
     }
@@ -71,7 +109,7 @@ class BitPlanes {
   }
 
   // Reads 8 planes as a block of bytes.
-  HWY_INLINE void load(const uint8_t* words, PlaneVector (&block)[kPlaneVectors]) const {
+  HWY_INLINE void load(const uint8_t* words, uint32_t /*width*/, PlaneVector (&block)[kPlaneVectors]) const {
     for (int64_t i = 0; i < kPlaneVectors; ++i) {
       block[i] = hn::TableLookupBytes(hn::LoadU(PlaneBytes(), words + i * kPlaneLanes), part_halves_);
     }
@@ -86,14 +124,6 @@ class BitPlanes {
 
   static HWY_INLINE PlaneVector order(const uint8_t (&places)[16]) { return hn::LoadDup128(PlaneBytes(), places); }
 
-#if NARROWCAST_HAS_GFNI
-  // Bit j of byte i becomes bit i of byte j, in each 8 bytes: bit j of byte i of the product is what byte i of the
-  // first has in common with row 7 - j of the second.
-  HWY_INLINE PlaneVector transposed(PlaneVector bytes) const {
-    const PlaneVector rows = hn::TableLookupBytes(bytes, reversed_);
-    return PlaneVector{_mm256_gf2p8affine_epi64_epi8(diagonal_.raw, rows.raw, 0)};
-  }
-#else
   // Exchanges the bits that are marked in `mask` with those that lie kDistance above them.
   template <int kDistance>
   static HWY_INLINE hn::Vec<Squares> exchange_bits(hn::Vec<Squares> x, hn::Vec<Squares> mask) {
@@ -106,7 +136,6 @@ class BitPlanes {
     const auto pairs = exchange_bits<7>(hn::BitCast(Squares(), bytes), masks_[0]);
     return hn::BitCast(PlaneBytes(), exchange_bits<28>(exchange_bits<14>(pairs, masks_[1]), masks_[2]));
   }
-#endif
 
   template <class D = Squares>
   HWY_INLINE void exchange_quarters(PlaneVector (&block)[kPlaneVectors]) const {
@@ -122,17 +151,14 @@ class BitPlanes {
     }
   }
 
-#if NARROWCAST_HAS_GFNI
-  const PlaneVector diagonal_ = hn::BitCast(PlaneBytes(), hn::Set(Squares(), kPlaneTables.diagonal));
-  const PlaneVector reversed_ = order(kPlaneTables.reversed);
-#else
   hn::Vec<Squares> masks_[3];
-#endif
   const PlaneVector by_plane_ = order(kPlaneTables.by_plane);
   const PlaneVector join_halves_ = order(kPlaneTables.join_halves);
   const PlaneVector part_halves_ = order(kPlaneTables.part_halves);
   const PlaneVector by_element_ = order(kPlaneTables.by_element);
 };
+
+#endif
 
 // Calls body(first element, the codes of a vector of int32) for all of a block of bytes with a sign.
 template <class Body, class D = hn::ScalableTag<int32_t>>

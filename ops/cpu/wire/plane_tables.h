@@ -18,6 +18,15 @@ struct PlaneTables {
   uint8_t by_element[16];   // and of by_plane.
 };
 
+// All that goes before a product of matrices of bits, or after it, as one order of the 32 bytes of a vector. Rows are 8
+// bytes each from the last to the first. Planes are those of codes of so many bits, 8 at most.
+struct PlaneOrders {
+  alignas(32) uint8_t rows_of_codes[32];      // From a vector of codes by 4 and 4.
+  alignas(32) uint8_t planes_of_rows[9][32];  // To the first planes, what is behind them being anything.
+  alignas(32) uint8_t rows_of_planes[9][32];  // From the first planes, whose first one is that of all missing bits.
+};
+
 extern const PlaneTables kPlaneTables;
+extern const PlaneOrders kPlaneOrders;
 
 }  // namespace narrowcast::cpu

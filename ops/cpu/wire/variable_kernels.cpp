@@ -40,32 +40,32 @@ void largest(WireInput<T> input, uint32_t* largest) {
   });
 }
 
-void widths(const uint32_t* largest, int64_t blocks, const StepCodes& codes, uint8_t* nibbles) {
+void headers(const uint32_t* largest, int64_t blocks, const StepCodes& codes, uint8_t* headers) {
   for (int64_t i = 0; i < blocks; i += kGrainBlocks) {
-    uint8_t of_grain[kGrainNibbles];
-    widths_of_grain(largest + i, codes, of_grain);
-    std::memcpy(nibbles + i / 2, of_grain, static_cast<size_t>(std::min(kGrainNibbles, (blocks - i + 1) / 2)));
+    uint8_t of_grain[kGrainBlocks];
+    headers_of_grain(largest + i, codes, of_grain);
+    std::memcpy(headers + i, of_grain, static_cast<size_t>(std::min(kGrainBlocks, blocks - i)));
   }
 }
 
-void offsets(const uint8_t* nibbles, int64_t blocks, int64_t* byte_of_grain) {
+void offsets(const uint8_t* headers, int64_t blocks, int64_t* byte_of_grain) {
   int64_t byte = 0;
   for (int64_t i = 0; i < blocks; i += kGrainBlocks) {
     *byte_of_grain++ = byte;
-    byte += blocks - i >= kGrainBlocks ? size_of_grain(nibbles + i / 2).bytes()
-                                       : GroupSize::of(nibbles, i, (blocks - i) * kVariableBlock).bytes();
+    byte += blocks - i >= kGrainBlocks ? bytes_of_grain(headers + i)
+                                       : codec::wire::bytes_of_headers(headers + i, blocks - i);
   }
   *byte_of_grain = byte;
 }
 
 template <class T>
-void codes(WireInput<T> input, const StepCodes& codes, const Rounding& rounding, const VariableGrains& grains) {
+void codes(WireInput<T> input, const Rounding& rounding, const VariableGrains& grains) {
   alignas(64) float tile[kTile];
   for_each_grain(input.n, [&](int64_t begin, int64_t n) {
     const int64_t grain = begin / kTile;
-    const VariableGrain one{grains.nibbles + grain * kGrainNibbles, grains.largest + grain * kGrainBlocks,
-                            grains.codes + grains.bytes[grain], grains.codes + grains.bytes[grain + 1]};
-    encode_grain(source_of(input.x + begin, n, tile).x, n, codes, rounding.at(begin), one);
+    const VariableGrain one{grains.headers + grain * kGrainBlocks, grains.codes + grains.bytes[grain],
+                            grains.codes + grains.bytes[grain + 1]};
+    encode_grain(source_of(input.x + begin, n, tile).x, n, grains.step, rounding.at(begin), one);
   });
 }
 
@@ -97,14 +97,15 @@ HWY_INLINE void take_part(const VariableParts& parts, int64_t r, int64_t begin, 
 
 void average(const VariableParts& parts, float* mean) {
   const bool is_long = is_streamed(mean, parts.n);
+  const Quotient quotient(parts.ranks);
   alignas(64) float tile[kTile] = {};
   for_each_grain(parts.n, [&](int64_t begin, int64_t n) {
     take_part<Assign>(parts, 0, begin, n, tile);
     for (int64_t r = 1; r < parts.ranks; ++r) {
       take_part<Accumulate>(parts, r, begin, n, tile);
     }
-    divide(tile, n, parts.ranks);
-    is_long ? put_all<Stream>(tile, n, mean + begin) : put_all<Assign>(tile, n, mean + begin);
+    is_long ? put_quotients<Stream>(tile, n, quotient, mean + begin)
+            : put_quotients<Assign>(tile, n, quotient, mean + begin);
   });
   hwy::FlushStream();
 }
@@ -114,7 +115,7 @@ const VariableKernels* variable_kernels() {
       {&largest<float>, &largest<double>, &largest<c10::BFloat16>, &largest<c10::Half>},
       {&codes<float>, &codes<double>, &codes<c10::BFloat16>, &codes<c10::Half>},
       &bytes_of_widths,
-      &widths,
+      &headers,
       &offsets,
       &decode,
       &average};
@@ -146,18 +147,17 @@ int64_t variable_bytes(const uint32_t* largest, int64_t blocks, const codec::wir
   return kernels().bytes(largest, blocks, codes);
 }
 
-void variable_widths(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes, uint8_t* nibbles) {
-  kernels().widths(largest, blocks, codes, nibbles);
+void variable_headers(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes, uint8_t* headers) {
+  kernels().headers(largest, blocks, codes, headers);
 }
 
-void variable_offsets(const uint8_t* nibbles, int64_t blocks, int64_t* byte_of_grain) {
-  kernels().offsets(nibbles, blocks, byte_of_grain);
+void variable_offsets(const uint8_t* headers, int64_t blocks, int64_t* byte_of_grain) {
+  kernels().offsets(headers, blocks, byte_of_grain);
 }
 
 template <class T>
-void variable_codes(WireInput<T> input, const codec::wire::StepCodes& codes, const Rounding& rounding,
-                    const VariableGrains& grains) {
-  std::get<VariableCodes<T>>(kernels().codes)(input, codes, rounding, grains);
+void variable_codes(WireInput<T> input, const Rounding& rounding, const VariableGrains& grains) {
+  std::get<VariableCodes<T>>(kernels().codes)(input, rounding, grains);
 }
 
 void variable_decode(const VariableSource& source, int64_t first, int64_t n, float* out) {
@@ -168,7 +168,7 @@ void variable_average(const VariableParts& parts, float* mean) { kernels().avera
 
 #define NARROWCAST_INSTANTIATE(T)                             \
   template void variable_largest<T>(WireInput<T>, uint32_t*); \
-  template void variable_codes<T>(WireInput<T>, const codec::wire::StepCodes&, const Rounding&, const VariableGrains&);
+  template void variable_codes<T>(WireInput<T>, const Rounding&, const VariableGrains&);
 
 NARROWCAST_INSTANTIATE(float)
 NARROWCAST_INSTANTIATE(double)

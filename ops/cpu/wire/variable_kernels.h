@@ -27,24 +27,23 @@ void variable_largest(WireInput<T> input, uint32_t* largest);
 // The bytes of the codes of `blocks` blocks. largest: whole grains, zero behind the last block; all have a code.
 int64_t variable_bytes(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes);
 
-// Writes the nibbles of the widths of `blocks` blocks, ceil(blocks / 2) bytes.
-void variable_widths(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes, uint8_t* nibbles);
+// Writes the headers of `blocks` blocks.
+void variable_headers(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes, uint8_t* headers);
 
 // Writes the first byte of each grain's codes, and behind them that behind the last: whole_grains(blocks) + 1 numbers.
-void variable_offsets(const uint8_t* nibbles, int64_t blocks, int64_t* byte_of_grain);
+void variable_offsets(const uint8_t* headers, int64_t blocks, int64_t* byte_of_grain);
 
-// Where a part's codes go: its blocks' nibbles and largest magnitudes, and for each grain its first byte, counted from
+// Where a part's codes go: the message's step, its blocks' headers, and for each grain its first byte, counted from
 // `codes`, and behind the last one where it ends.
 struct VariableGrains {
-  const uint8_t* nibbles;
-  const uint32_t* largest;
+  uint16_t step;
+  const uint8_t* headers;
   const int64_t* bytes;
   uint8_t* codes;
 };
 
 template <class T>
-void variable_codes(WireInput<T> input, const codec::wire::StepCodes& codes, const Rounding& rounding,
-                    const VariableGrains& grains);
+void variable_codes(WireInput<T> input, const Rounding& rounding, const VariableGrains& grains);
 
 // A message, and the first byte of each of its grains.
 struct VariableSource {
@@ -68,10 +67,9 @@ struct VariableParts {
 // As wire_average. May be written to `own`.
 void variable_average(const VariableParts& parts, float* mean);
 
-#define NARROWCAST_DECLARE_VARIABLE(T)                                                              \
-  extern template void variable_largest(WireInput<T>, uint32_t*);                                   \
-  extern template void variable_codes(WireInput<T>, const codec::wire::StepCodes&, const Rounding&, \
-                                      const VariableGrains&);
+#define NARROWCAST_DECLARE_VARIABLE(T)                            \
+  extern template void variable_largest(WireInput<T>, uint32_t*); \
+  extern template void variable_codes(WireInput<T>, const Rounding&, const VariableGrains&);
 NARROWCAST_DECLARE_VARIABLE(float)
 NARROWCAST_DECLARE_VARIABLE(double)
 NARROWCAST_DECLARE_VARIABLE(c10::BFloat16)
@@ -81,7 +79,7 @@ NARROWCAST_DECLARE_VARIABLE(c10::Half)
 template <class T>
 using VariableLargest = void (*)(WireInput<T>, uint32_t*);
 template <class T>
-using VariableCodes = void (*)(WireInput<T>, const codec::wire::StepCodes&, const Rounding&, const VariableGrains&);
+using VariableCodes = void (*)(WireInput<T>, const Rounding&, const VariableGrains&);
 
 // What an instruction set offers: the functions above.
 struct VariableKernels {
@@ -90,7 +88,7 @@ struct VariableKernels {
       largest;
   std::tuple<VariableCodes<float>, VariableCodes<double>, VariableCodes<c10::BFloat16>, VariableCodes<c10::Half>> codes;
   int64_t (*bytes)(const uint32_t*, int64_t, const codec::wire::StepCodes&);
-  void (*widths)(const uint32_t*, int64_t, const codec::wire::StepCodes&, uint8_t*);
+  void (*headers)(const uint32_t*, int64_t, const codec::wire::StepCodes&, uint8_t*);
   void (*offsets)(const uint8_t*, int64_t, int64_t*);
   void (*decode)(const VariableSource&, int64_t, int64_t, float*);
   void (*average)(const VariableParts&, float*);

@@ -24,10 +24,6 @@ using codec::wire::kVariableBlock;
 using codec::wire::kWordBytes;
 using codec::wire::StepCodes;
 
-HWY_INLINE uint32_t width_at(const uint8_t* nibbles, int64_t block) {
-  return codec::wire::width_of_nibble(codec::wire::nibble_at(nibbles, block));
-}
-
 #if HWY_TARGET != HWY_SCALAR
 
 // Vectors of codes on their way to bytes. Two of the widest, or four of others become a vector of bytes.
@@ -62,13 +58,18 @@ HWY_INLINE hn::Vec<hn::Repartition<int16_t, D>> join_words(D, const hn::Vec<D> (
                               hn::BitCast(d_int, codes[1]));
 }
 
-// What join_words made, as bytes in order. No number is beyond a byte.
+// What join_words made, as bytes in order, or the rows of a product. No number is beyond a byte.
 template <class D>
-HWY_INLINE PlaneVector order_bytes(D d_wide, hn::Vec<D> numbers) {
+HWY_INLINE PlaneVector order_bytes(D, hn::Vec<D> numbers) {
   const hn::Rebind<int8_t, D> d_bytes;
+  const auto bytes = hn::DemoteTo(d_bytes, numbers);
+#if NARROWCAST_HAS_GFNI
+  return ordered(hn::BitCast(PlaneBytes(), bytes), kPlaneOrders.rows_of_codes);
+#else
   const hn::Repartition<uint32_t, decltype(d_bytes)> d_quads;
-  const auto quads = hn::BitCast(d_quads, hn::DemoteTo(d_bytes, numbers));
-  return hn::BitCast(PlaneBytes(), hn::TableLookupLanes(quads, hn::SetTableIndices(d_quads, kPlaneTables.quads)));
+  const auto in_order = hn::SetTableIndices(d_quads, kPlaneTables.quads);
+  return hn::BitCast(PlaneBytes(), hn::TableLookupLanes(hn::BitCast(d_quads, bytes), in_order));
+#endif
 }
 
 // The bytes of a vector's codes, shifted left by `shift`: the low ones, and if it is wide those above them.
@@ -76,7 +77,8 @@ template <bool kIsWide, class D>
 HWY_INLINE void bytes_of(D d, hn::Vec<D> (&codes)[kCodeVectors], int shift, PlaneVector& low, PlaneVector& high) {
   if constexpr (hn::MaxLanes(D()) == 16) {
     const hn::Repartition<int16_t, D> d_wide;
-    const auto shifted = hn::ShiftLeftSame(join_words(d, codes), shift);
+    const auto joined = join_words(d, codes);
+    const auto shifted = kIsWide || !BitPlanes::kTakesWidths ? hn::ShiftLeftSame(joined, shift) : joined;
     low = order_bytes(d_wide, kIsWide ? hn::ShiftRight<8>(hn::ShiftLeft<8>(shifted)) : shifted);
     high = kIsWide ? order_bytes(d_wide, hn::ShiftRight<8>(shifted)) : low;
   } else {
@@ -89,8 +91,9 @@ HWY_INLINE void bytes_of(D d, hn::Vec<D> (&codes)[kCodeVectors], int shift, Plan
 
 // Writes the codes of a block, and behind its words anything up to 64 bytes from its first one on.
 template <bool kIsWide, class... Random>
-HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, int shift, uint8_t* words,
+HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, uint32_t width, uint8_t* words,
                              Random... random) {
+  constexpr uint32_t kBits = kIsWide ? 2 * kPlanes : kPlanes;
   PlaneVector low[kPlaneVectors];
   PlaneVector high[kPlaneVectors];
   for (int64_t i = 0; i < kPlaneVectors; ++i) {
@@ -99,26 +102,27 @@ HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inve
       const int64_t first = i * kPlaneLanes + j * kCodeLanes;
       codes[j] = code_lanes(x + first, inverse, random + first...);
     }
-    bytes_of<kIsWide>(CodeLanes(), codes, shift, low[i], high[i]);
+    bytes_of<kIsWide>(CodeLanes(), codes, static_cast<int>(kBits - width), low[i], high[i]);
   }
   if constexpr (kIsWide) {
-    planes.store(high, words);
-    words += kPlanesBytes;
+    planes.store(high, kPlanes, words);
+    planes.store(low, kPlanes, words + kPlanesBytes);
+  } else {
+    planes.store(low, width, words);
   }
-  planes.store(low, words);
 }
 
 template <class... Random>
 HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width, uint8_t* words,
                              Random... random) {
   if (HWY_LIKELY(width <= kPlanes)) {
-    encode_codes<false>(planes, x, inverse, static_cast<int>(kPlanes - width), words, random...);
+    encode_codes<false>(planes, x, inverse, width, words, random...);
   } else {
-    encode_codes<true>(planes, x, inverse, static_cast<int>(2 * kPlanes - width), words, random...);
+    encode_codes<true>(planes, x, inverse, width, words, random...);
   }
 }
 
-// Decodes codes of 9 to 16 bits from the 64 bytes from a block's first word on.
+// Decodes codes of more than 8 bits from the 64 bytes from a block's first word on.
 template <class Sink>
 HWY_NOINLINE void decode_wide_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, float step,
                                     float* out) {
@@ -127,8 +131,8 @@ HWY_NOINLINE void decode_wide_words(const BitPlanes& planes, const uint8_t* word
   const int shift = static_cast<int>(2 * kPlanes - width);
   PlaneVector high[kPlaneVectors];
   PlaneVector low[kPlaneVectors];
-  planes.load(words, high);
-  planes.load(words + kPlanesBytes, low);
+  planes.load(words, kPlanes, high);
+  planes.load(words + kPlanesBytes, kPlanes, low);
   alignas(64) int32_t upper[kVariableBlock];
   for_each_vector(high, [&](int64_t i, auto bytes) { hn::Store(hn::ShiftLeft<kPlanes>(bytes), d_int, upper + i); });
   for_each_vector(low, [&](int64_t i, auto bytes) {
@@ -147,9 +151,10 @@ HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint
   const auto scale = hn::Set(d, step);
   const int shift = static_cast<int>(kPlanes - width);
   PlaneVector block[kPlaneVectors];
-  planes.load(words, block);
+  planes.load(words, width, block);
   for_each_vector(block, [&](int64_t i, auto bytes) {
-    Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, hn::ShiftRightSame(bytes, shift))), out + i);
+    const auto codes = BitPlanes::kTakesWidths ? bytes : hn::ShiftRightSame(bytes, shift);
+    Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, codes)), out + i);
   });
 }
 

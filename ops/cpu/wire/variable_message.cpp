@@ -55,10 +55,7 @@ uint16_t least_step_by_bytes(int64_t low, int64_t high, int64_t bytes, double by
 }  // namespace
 
 VariableWriter::VariableWriter(int bits_per_element, const Rounding& rounding, int64_t n, uint8_t* bytes)
-    : bits_per_element_(bits_per_element),
-      layout_(codec::wire::variable_layout(bits_per_element, n)),
-      rounding_(rounding),
-      bytes_(bytes) {
+    : layout_(codec::wire::variable_layout(bits_per_element, n)), rounding_(rounding), bytes_(bytes) {
   const int64_t grains = whole_grains(layout_.blocks);
   largest_.reset(new uint32_t[static_cast<size_t>(grains * kGrainBlocks)]);  // Not set: all but the last are measured.
   std::fill(largest_.get() + layout_.blocks, largest_.get() + grains * kGrainBlocks, 0U);
@@ -71,7 +68,7 @@ uint16_t VariableWriter::find_step() const {
   if (largest > codec::wire::kGreatestMagnitudeBits) {
     return codec::wire::kNanScale;
   }
-  // Steps below have no code for the largest magnitude; with this one and those above all blocks are faint.
+  // Steps below have no code for the largest magnitude; with this one and those above all blocks are faint or zeros.
   const auto pattern = [](double value) { return codec::float_bits(static_cast<float>(value)) / kUnit; };
   const double magnitude = codec::float_of_bits(largest);
   const auto bounded = [](uint32_t step) {
@@ -82,7 +79,7 @@ uint16_t VariableWriter::find_step() const {
   // A step of twice the size, 2^7 patterns behind, takes a word less for each block that has any.
   const double bytes_per_step = static_cast<double>(layout_.blocks * kWordBytes) * codec::wire::kScaleStep;
   return least_step_by_bytes(low, high, layout_.code_bytes, bytes_per_step, [&](uint16_t step) {
-    const StepCodes codes = StepCodes::of(step, rounding_.stochastic, bits_per_element_);
+    const StepCodes codes = StepCodes::of(step, rounding_.stochastic);
     return codes.has_code(codec::float_of_bits(largest) * codes.inverse) ? variable_bytes(all, layout_.blocks, codes)
                                                                          : kNoCodes;
   });
@@ -98,8 +95,8 @@ void VariableWriter::settle() {
   bytes_[1] = static_cast<uint8_t>(step >> 8);
   int64_t written = kStepBytes;
   if (!is_nan_) {
-    codes_ = StepCodes::of(step, rounding_.stochastic, bits_per_element_);
-    variable_widths(largest_.get(), layout_.blocks, codes_, bytes_ + kStepBytes);
+    const StepCodes codes = StepCodes::of(step, rounding_.stochastic);
+    variable_headers(largest_.get(), layout_.blocks, codes, bytes_ + kStepBytes);
     variable_offsets(bytes_ + kStepBytes, layout_.blocks, byte_of_grain_.data());
     written = layout_.first_code + byte_of_grain_.back();
   }
@@ -107,17 +104,16 @@ void VariableWriter::settle() {
 }
 
 VariableGrains VariableWriter::grains_from(int64_t first) const {
-  return {bytes_ + kStepBytes + first / kVariableBlock / 2, largest_.get() + first / kVariableBlock,
-          byte_of_grain_.data() + first / kWireGrain, bytes_ + layout_.first_code};
+  return {step(), bytes_ + kStepBytes + first / kVariableBlock, byte_of_grain_.data() + first / kWireGrain,
+          bytes_ + layout_.first_code};
 }
 
 void VariableWriter::read_back(int64_t first, int64_t n, float* out) const {
   if (n == 0) {
     return;  // A message of nothing has no step.
   }
-  const auto step = static_cast<uint16_t>(bytes_[0] | bytes_[1] << 8);
-  const codec::wire::VariableMessage message{codec::wire::scale_value(step), bytes_ + kStepBytes,
-                                             bytes_ + layout_.first_code, layout_.code_bytes};
+  const codec::wire::VariableMessage message{step(), bytes_ + kStepBytes, bytes_ + layout_.first_code,
+                                             layout_.code_bytes};
   variable_decode({message, byte_of_grain_.data()}, first, n, out);
 }
 
@@ -126,7 +122,7 @@ VariableReader::VariableReader(int bits_per_element, const uint8_t* bytes, int64
     const int64_t blocks = codec::wire::variable_layout(bits_per_element, n).blocks;
     message_ = codec::wire::variable_message(bits_per_element, bytes, n);
     byte_of_grain_.resize(static_cast<size_t>(whole_grains(blocks)) + 1);
-    variable_offsets(message_.widths, blocks, byte_of_grain_.data());
+    variable_offsets(message_.headers, blocks, byte_of_grain_.data());
   }
 }
 

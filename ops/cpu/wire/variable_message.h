@@ -34,7 +34,7 @@ class VariableWriter {
   template <class T>
   void write(int64_t first, WireInput<T> part) const {
     if (part.n > 0 && !is_nan_) {
-      variable_codes(part, codes_, rounding_.at(first), grains_from(first));
+      variable_codes(part, rounding_.at(first), grains_from(first));
     }
   }
 
@@ -44,14 +44,13 @@ class VariableWriter {
  private:
   VariableGrains grains_from(int64_t first) const;
   uint16_t find_step() const;
+  uint16_t step() const { return codec::wire::step_of_message(bytes_); }  // Once it is settled.
 
-  const int bits_per_element_;
   const codec::wire::VariableLayout layout_;
   const Rounding rounding_;
   uint8_t* const bytes_;
   std::unique_ptr<uint32_t[]> largest_;  // Of each block, and zeros up to a whole grain.
   std::vector<int64_t> byte_of_grain_;
-  codec::wire::StepCodes codes_{};
   bool is_nan_ = false;
 };
 

@@ -103,6 +103,21 @@ class Quotient {
   const float inverse_;
 };
 
+// Quotients of sums[0..n) to a sink.
+template <class Sink>
+HWY_INLINE void put_quotients(const float* sums, int64_t n, const Quotient& quotient, float* out) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> d_one;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    Sink::put(d, quotient.of(d, hn::LoadU(d, sums + i)), out + i);
+  }
+  for (; i < n; ++i) {
+    Sink::put(d_one, quotient.of(d_one, hn::LoadU(d_one, sums + i)), out + i);
+  }
+}
+
 HWY_INLINE void divide(float* sums, int64_t n, int64_t ranks) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

@@ -1,4 +1,4 @@
-// The numbers of a warp's tile become the codes of a message whose widths are known.
+// The numbers of a warp's tile become the codes of a message whose headers are known.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,6 @@
 #include "ops/codec/variable_width.h"
 #include "ops/cuda/vectors.h"
 #include "ops/cuda/wire/array_tile.cuh"
-#include "ops/cuda/wire/variable_scratch.cuh"
-#include "ops/cuda/wire/variable_search.cuh"
 #include "ops/cuda/wire/variable_tile.cuh"
 
 namespace narrowcast::cuda {
@@ -17,19 +15,10 @@ namespace narrowcast::cuda {
 struct BlockStep {
   float value;
   float inverse;
-};
 
-// It, from the message's step. Writes how far that of a faint block is below to the tile's codes.
-__device__ __forceinline__ BlockStep step_of_lane(const VariableEncoding& encoding, const VariableTile& tile,
-                                                  int64_t index, uint8_t* codes) {
-  const codec::wire::StepCodes step = codes_of(step_of(encoding.arguments.message), encoding.arguments);
-  const uint32_t largest = encoding.search.of_block[index * kTileBlocks + tile.lane];
-  if (tile.is_faint()) {
-    codes[tile.distance] = static_cast<uint8_t>(step.distance_of(step.own_scale(largest)));
-  }
-  const codec::wire::StepCodes own = step.of_block(tile.width, largest);
-  return {own.step, tile.width > 0 ? own.inverse : 0.0F};
-}
+  __device__ __forceinline__ explicit BlockStep(const TileHeader& header)
+      : value(header.block_step()), inverse(codec::wire::width_of_header(header.of_block) > 0 ? 1.0F / value : 0.0F) {}
+};
 
 // Writes the words of a tile to a buffer. code_of(y, i) is the code of element i of the tile, whose number over its
 // block's step is y. Lanes bring the steps of their blocks.

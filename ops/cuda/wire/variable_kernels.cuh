@@ -1,6 +1,6 @@
 // The kernels of variable_kernels.h, templates so that several files can have them. An encoder measures the blocks,
-// searches the step (variable_search.cuh) and then knows all widths; a decoder reads them. Of these both make the
-// offsets of codes, chunk by chunk; and then warps write or read the codes, a tile each.
+// searches the step (variable_search.cuh) and then knows all headers; a decoder reads them. Of their widths both make
+// the offsets of codes, chunk by chunk; and then warps write or read the codes, a tile each.
 #pragma once
 
 #include <cstdint>
@@ -51,12 +51,11 @@ __global__ void __launch_bounds__(kThreads)
   send_counts(steps, round, encoding);
 }
 
-// Writes where the tiles of a chunk begin, and how many bytes it has. width_of(tile, exists) is called by all lanes of
-// a warp for each of its tiles, and where there is none with `exists` false, and gives each lane a block's width. Once
-// in a kernel.
-template <class WidthOf>
-__device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const CodeOffsets& offsets,
-                                            const WidthOf& width_of) {
+// Writes where the tiles of a chunk begin, and how many bytes it has. header_of(block) is the header of one of the
+// message's `blocks`, for each of which a lane calls it. Once in a kernel.
+template <class HeaderOf>
+__device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const CodeOffsets& offsets, int64_t blocks,
+                                            const HeaderOf& header_of) {
   __shared__ uint32_t bytes[2][kChunkWarps];  // Of the tiles of this turn and the last, which slow warps still read.
   const auto warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t end = chunks.end(blockIdx.x);
@@ -64,9 +63,12 @@ __device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const 
   int turn = 0;
   for (int64_t first = chunks.begin(blockIdx.x); first < end; first += kChunkWarps) {
     const int64_t tile = first + warp;
-    const uint32_t of_tile = __reduce_add_sync(kAllLanes, codec::wire::bytes_of_width(width_of(tile, tile < end)));
+    const int64_t block = tile * kTileBlocks + threadIdx.x % kWarpSize;
+    const bool exists = tile < end && block < blocks;
+    const uint32_t width = exists ? codec::wire::width_of_header(header_of(block)) : 0U;
+    const uint32_t words = __reduce_add_sync(kAllLanes, width);
     if (threadIdx.x % kWarpSize == 0) {
-      bytes[turn][warp] = of_tile;
+      bytes[turn][warp] = words * static_cast<uint32_t>(codec::wire::kWordBytes);
     }
     __syncthreads();
     int64_t before = sum;
@@ -85,9 +87,9 @@ __device__ __forceinline__ void place_chunk(const VariableChunks& chunks, const 
   }
 }
 
-// The step and the widths of a message that is written. A block of threads per chunk.
+// The step and the headers of a message that is written. A block of threads per chunk.
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads) variable_widths_kernel(const __grid_constant__ VariableEncoding encoding) {
+__global__ void __launch_bounds__(kThreads) variable_headers_kernel(const __grid_constant__ VariableEncoding encoding) {
   const uint32_t found = range_before(encoding, kSearchRounds).high;
   const bool is_nan = largest_of_all(encoding) > codec::wire::kGreatestMagnitudeBits;
   const uint32_t step = is_nan ? codec::wire::kNanScale : found;
@@ -96,20 +98,14 @@ __global__ void __launch_bounds__(kThreads) variable_widths_kernel(const __grid_
     message[threadIdx.x] = static_cast<uint8_t>(step >> (8 * threadIdx.x));
   }
   const codec::wire::StepCodes codes = codes_of(step, encoding.arguments);
-  place_chunk(encoding.chunks, encoding.offsets, [&](int64_t tile, bool exists) {
-    const int64_t block = tile * kTileBlocks + threadIdx.x % kWarpSize;
-    const bool has_width = exists && !is_nan;
-    const uint32_t width = has_width ? codes.width(encoding.search.of_block[block]) : 0U;
-    const uint32_t nibble = codec::wire::nibble_of_width(width);
-    const uint32_t next = __shfl_down_sync(kAllLanes, nibble, 1U);
-    if (exists && block < encoding.layout.blocks && block % 2 == 0) {
-      message[codec::wire::kStepBytes + block / 2] = static_cast<uint8_t>(nibble | next << 4);
-    }
-    return width;
+  place_chunk(encoding.chunks, encoding.offsets, encoding.layout.blocks, [&](int64_t block) {
+    const uint32_t header = is_nan ? 0U : codes.header(encoding.search.of_block[block]);
+    message[codec::wire::kStepBytes + block] = static_cast<uint8_t>(header);
+    return header;
   });
 }
 
-// Reads the widths of all ranks' messages. A row of blocks of threads per message, and of each one per chunk.
+// Reads the headers of all ranks' messages. A row of blocks of threads per message, and of each one per chunk.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     variable_offsets_kernel(const __grid_constant__ VariableAveraging averaging) {
@@ -117,10 +113,8 @@ __global__ void __launch_bounds__(kThreads)
     return;  // It has no message.
   }
   const uint8_t* const message = averaging.arguments.parts.message(blockIdx.y);
-  place_chunk(averaging.chunks, averaging.offsets.of(blockIdx.y), [&](int64_t tile, bool exists) {
-    const int64_t block = tile * kTileBlocks + threadIdx.x % kWarpSize;
-    return width_at(message, block, exists ? averaging.layout.blocks : 0);
-  });
+  place_chunk(averaging.chunks, averaging.offsets.of(blockIdx.y), averaging.layout.blocks,
+              [&](int64_t block) { return uint32_t{message[codec::wire::kStepBytes + block]}; });
 }
 
 // Where a message's chunks begin, from the bytes that they have. All of a warp call it.
@@ -167,7 +161,7 @@ __device__ __forceinline__ void clear(uint8_t* begin, int64_t bytes) {
   }
 }
 
-// The codes of a message whose widths are known, and all behind them. A warp per tile.
+// The codes of a message whose headers are known, and all behind them. A warp per tile.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_constant__ VariableEncoding encoding) {
   __shared__ CodeBuffer buffers[kTileWarps];
@@ -179,10 +173,11 @@ __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_
   if (index >= encoding.chunks.tiles) {
     return;
   }
-  const VariableTile tile(TileHeader(message, index, encoding.layout.blocks, encoding.chunks, encoding.offsets));
-  CodeBuffer& buffer = buffers[threadIdx.x / kWarpSize];
+  const TileHeader header(message, index, encoding.layout.blocks, encoding.chunks, encoding.offsets);
+  const VariableTile tile(header);
   // Before the elements, as divisions are calls, over which little can stay in registers.
-  const BlockStep step = step_of_lane(encoding, tile, index, buffer.bytes());
+  const BlockStep step(header);
+  CodeBuffer& buffer = buffers[threadIdx.x / kWarpSize];
   visit_source(encoding.arguments, index, tile.lane, [&](const auto& source) {
     auto* const words = reinterpret_cast<uint32_t*>(buffer.bytes());
     const codec::wire::Rounding rounding = encoding.arguments.rounding.at(index * kShardGrain);
@@ -220,15 +215,14 @@ __device__ __forceinline__ void add_message(const codec::wire::VariableLayout& l
   const VariableTile tile(header);
   // A tile that would end behind the message is NaN, whatever there is in the buffer.
   const bool is_whole = tile.first_byte + tile.bytes <= layout.code_bytes;
+  // Before the wait, over which it takes a register less than what it is made of.
+  const float step = is_whole ? header.block_step() : codec::float_of_bits(codec::kQuietNanBits);
   __syncwarp();  // Nobody reads the buffer any more.
   const IncomingBytes<kMostTileBytes> incoming(message + layout.first_code + (is_whole ? tile.first_byte : 0),
                                                is_whole ? tile.bytes : 0, tile.lane, buffer.bytes());
   incoming.wait();
   __syncwarp();
-  const int phase = incoming.lie.phase;
-  const codec::wire::StepCodes codes{codec::wire::scale_value(header.step), 0, false};
-  const float step = tile.is_faint() ? codes.faint(buffer.bytes()[phase + tile.distance]).step : codes.step;
-  add_tile(tile, square, buffer.bytes(), phase, is_whole ? step : codec::float_of_bits(codec::kQuietNanBits), sums);
+  add_tile(tile, square, buffer.bytes(), incoming.lie.phase, step, sums);
 }
 
 // sums += the calling rank's own part and its residual, which becomes 0. `n` elements of the tile exist.
@@ -339,7 +333,7 @@ void launch_encoding(const VariableEncoding& encoding, const Launch& launch) {
   for (int round = 0; round < kSearchRounds; ++round) {
     launch("variable_search_kernel", chunks, &variable_search_kernel<kChunkThreads>, encoding, round);
   }
-  launch("variable_widths_kernel", chunks, &variable_widths_kernel<kChunkThreads>, encoding);
+  launch("variable_headers_kernel", chunks, &variable_headers_kernel<kChunkThreads>, encoding);
   launch("variable_chunks_kernel", LaunchGrid{1, 1, kWarpSize}, &variable_chunks_kernel<kWarpSize>, encoding);
   launch("variable_encode_kernel", tiles, &variable_encode_kernel<kTileThreads>, encoding);
 }

@@ -1,7 +1,7 @@
 // Messages in the variable formats (ops/codec/variable_width.h, docs/wire_format.md) over arrays in device memory: the
 // same bytes and, but for the bits of a NaN, the same floats as the codec.
 //
-// All elements determine the step, without which none can be written; and the widths of all blocks before it where a
+// All elements determine the step, without which none can be written; and the headers of all blocks before it where a
 // block is. So each function launches several kernels, one behind the other, that leave what they have found in
 // scratch memory. They go to `stream`, of the device that is current, and nobody waits. All pointers are to device
 // memory, need the alignment of their elements and no more, and may be null where n is 0. std::invalid_argument for a

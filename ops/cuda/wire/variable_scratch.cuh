@@ -13,7 +13,7 @@ namespace narrowcast::cuda {
 inline constexpr int64_t kLeastChunk = 16;  // Tiles, so that short messages are one block's.
 inline constexpr int64_t kMostChunks = 512;
 inline constexpr int64_t kTileBlocks = kShardGrain / codec::wire::kVariableBlock;
-static_assert(kTileBlocks == codec::wire::kGroupBlocks, "a tile's codes lie together");
+static_assert(kTileBlocks == codec::wire::kGroupBlocks, "a tile is read as a whole or not at all");
 
 // Blocks of threads have a chunk of a message each: neighbouring tiles of kShardGrain elements, on which warps work.
 struct VariableChunks {
@@ -34,7 +34,7 @@ inline VariableChunks variable_chunks(int64_t n, int64_t least = kLeastChunk) {
   return {tiles, each, (tiles + each - 1) / each};
 }
 
-// Where a message's codes lie, in bytes from the first one: int64_t, as the widths of a message may be any.
+// Where a message's codes lie, in bytes from the first one; in one that is read they may end far behind it.
 struct CodeOffsets {
   int64_t* of_chunk;  // At first how many bytes a chunk has, then where they begin; behind the last one their sum.
   int64_t* of_tile;   // Counted from its chunk's first.
@@ -65,7 +65,7 @@ static_assert((codec::wire::kGreatestStep - codec::wire::kLeastStep) >> (4 * kSe
 
 // What the search has found.
 struct StepSearch {
-  int64_t* bytes;      // Of all codes in [round][tried step][chunk].
+  int64_t* words;      // Of all codes in [round][tried step][chunk].
   StepRange* ranges;   // By round.
   uint32_t* of_chunk;  // The bits of a chunk's largest magnitude,
   uint32_t* of_block;  // and of a block's.
@@ -90,10 +90,10 @@ class ScratchParts {
   }
 
   StepSearch take_search(const VariableChunks& chunks) {
-    int64_t* const of_codes = take<int64_t>(kSearchRounds * kTriedSteps * chunks.count);
+    auto* const words = take<int64_t>(kSearchRounds * kTriedSteps * chunks.count);
     auto* const ranges = take<StepRange>(kSearchRounds);
     auto* const of_chunk = take<uint32_t>(chunks.count);
-    return {of_codes, ranges, of_chunk, take<uint32_t>(chunks.tiles * kTileBlocks)};
+    return {words, ranges, of_chunk, take<uint32_t>(chunks.tiles * kTileBlocks)};
   }
 
   int64_t bytes() const { return bytes_; }

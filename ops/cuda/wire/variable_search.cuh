@@ -1,7 +1,7 @@
 // The least step with which the codes of all blocks fit their message: the codec's (ops/codec/variable_width.h).
 //
 // The largest magnitude of each block is found first. Then there are kSearchRounds rounds, each a launch: they try
-// kTriedSteps steps that divide the range that is left. A block of threads counts for each of them the bytes of the
+// kTriedSteps steps that divide the range that is left. A block of threads counts for each of them the words of the
 // codes of its chunk; the next launch adds the chunks up, and knows which sixteenth of the range is left.
 #pragma once
 
@@ -32,8 +32,7 @@ __device__ __forceinline__ int64_t sum_of_lanes(int64_t value) {
 
 // What a step's bits say.
 __device__ __forceinline__ codec::wire::StepCodes codes_of(uint32_t step, const VariableEncodeArguments& arguments) {
-  return codec::wire::StepCodes::of(static_cast<uint16_t>(step), arguments.rounding.stochastic,
-                                    arguments.bits_per_element);
+  return codec::wire::StepCodes::of(static_cast<uint16_t>(step), arguments.rounding.stochastic);
 }
 
 // The bits of the largest magnitude of all, for all lanes. Behind the first round.
@@ -46,36 +45,37 @@ __device__ __forceinline__ uint32_t largest_of_all(const VariableEncoding& encod
   return __reduce_max_sync(kAllLanes, largest);
 }
 
-// Whether the codes fit if this step, number `tried` of the round, has so many bytes.
-__device__ __forceinline__ bool fits(const VariableEncoding& encoding, uint32_t step, uint32_t largest, int64_t bytes) {
+// Whether the codes fit if with this step they have so many words.
+__device__ __forceinline__ bool fits(const VariableEncoding& encoding, uint32_t step, uint32_t largest, int64_t words) {
   const codec::wire::StepCodes codes = codes_of(step, encoding.arguments);
-  return codes.has_code(codec::float_of_bits(largest) * codes.inverse) && bytes <= encoding.layout.code_bytes;
+  return codes.has_code(codec::float_of_bits(largest) * codes.inverse) &&
+         words * codec::wire::kWordBytes <= encoding.layout.code_bytes;
 }
 
 // The steps that are left before round `round`, from those before the last one and what that has counted. All threads
 // of a block call it, once in a kernel.
 __device__ __forceinline__ StepRange range_before(const VariableEncoding& encoding, int round) {
-  __shared__ int64_t bytes[kTriedSteps];
+  __shared__ int64_t words[kTriedSteps];
   if (round == 0) {
     return {codec::wire::kLeastStep, codec::wire::kGreatestStep};
   }
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int64_t chunks = encoding.chunks.count;
   for (int i = static_cast<int>(threadIdx.x) / kWarpSize; i < kTriedSteps; i += kChunkWarps) {
-    const int64_t* const of_chunk = encoding.search.bytes + ((round - 1) * kTriedSteps + i) * chunks;
+    const int64_t* const of_chunk = encoding.search.words + ((round - 1) * kTriedSteps + i) * chunks;
     int64_t sum = 0;
     for (int64_t chunk = lane; chunk < chunks; chunk += kWarpSize) {
       sum += of_chunk[chunk];
     }
     sum = sum_of_lanes(sum);
     if (lane == 0) {
-      bytes[i] = sum;
+      words[i] = sum;
     }
   }
   __syncthreads();
   const StepRange range = encoding.search.ranges[round - 1];
   const uint32_t largest = largest_of_all(encoding);
-  const bool is_unfit = lane < kTriedSteps && !fits(encoding, range.tried(lane), largest, bytes[lane]);
+  const bool is_unfit = lane < kTriedSteps && !fits(encoding, range.tried(lane), largest, words[lane]);
   return range.narrowed(static_cast<int>(__reduce_add_sync(kAllLanes, is_unfit ? 1U : 0U)));
 }
 
@@ -148,12 +148,12 @@ __device__ __forceinline__ void measure_tile(const Source& source, uint32_t* of_
   of_block[source.lane] = own;
 }
 
-// A thread's bytes with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^39 elements, as a
+// A thread's words with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^41 elements, as a
 // warp has no more than one of kMostChunks * kChunkWarps parts of all blocks, and a block, be its width never so far
-// beyond kMostWidth, less than 2^10 bytes.
+// beyond kMostWidth, less than 2^8 words.
 struct TriedSteps {
   codec::wire::StepCodes codes[kTriedSteps];
-  uint32_t bytes[kTriedSteps] = {};
+  uint32_t words[kTriedSteps] = {};
   uint32_t largest = 0;  // Of the blocks.
 
   __device__ __forceinline__ TriedSteps(const StepRange& range, const VariableEncodeArguments& arguments) {
@@ -168,7 +168,7 @@ struct TriedSteps {
     largest = magnitude > largest ? magnitude : largest;
     NARROWCAST_UNROLL
     for (int i = 0; i < kTriedSteps; ++i) {
-      bytes[i] += codec::wire::bytes_of_width(codes[i].width(magnitude));
+      words[i] += codes[i].width(magnitude);
     }
   }
 };
@@ -176,14 +176,14 @@ struct TriedSteps {
 // Adds up what all threads of a block have, and writes it; the largest magnitude in the first round, as in later ones
 // others read it. Once in a kernel.
 __device__ __forceinline__ void send_counts(const TriedSteps& steps, int round, const VariableEncoding& encoding) {
-  __shared__ int64_t bytes[kChunkWarps][kTriedSteps];
+  __shared__ int64_t words[kChunkWarps][kTriedSteps];
   __shared__ uint32_t largest[kChunkWarps];
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   NARROWCAST_UNROLL
   for (int i = 0; i < kTriedSteps; ++i) {
-    const uint32_t of_warp = __reduce_add_sync(kAllLanes, steps.bytes[i]);
+    const uint32_t of_warp = __reduce_add_sync(kAllLanes, steps.words[i]);
     if (threadIdx.x % kWarpSize == 0) {
-      bytes[warp][i] = of_warp;
+      words[warp][i] = of_warp;
     }
   }
   const uint32_t largest_of_warp = __reduce_max_sync(kAllLanes, steps.largest);
@@ -195,9 +195,9 @@ __device__ __forceinline__ void send_counts(const TriedSteps& steps, int round, 
   if (i < kTriedSteps) {
     int64_t sum = 0;
     for (int of = 0; of < kChunkWarps; ++of) {
-      sum += bytes[of][i];
+      sum += words[of][i];
     }
-    encoding.search.bytes[(round * kTriedSteps + i) * encoding.chunks.count + blockIdx.x] = sum;
+    encoding.search.words[(round * kTriedSteps + i) * encoding.chunks.count + blockIdx.x] = sum;
   } else if (i == kTriedSteps && round == 0) {
     uint32_t all = 0;
     for (const uint32_t of_warp : largest) {

@@ -1,5 +1,5 @@
-// A warp's tile of a variable format: where the words and the own scales of its blocks are, and how codes become words
-// and back. A lane has an element of each block, and of the tile's widths and scales those of one block.
+// A warp's tile of a variable format: where the words of its blocks are, and how codes become words and back. A lane
+// has an element of each block, and of the tile's headers that of one block.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace narrowcast::cuda {
 
 static_assert(codec::wire::kVariableBlock == kWarpSize && kTileBlocks == kWarpSize, "a lane has an element, a block");
 
-inline constexpr int kMostTileBytes = static_cast<int>(codec::wire::kMostGroupBytes);
+inline constexpr int kMostTileBytes = static_cast<int>(kTileBlocks * codec::wire::kMostWidth * codec::wire::kWordBytes);
 
 // A tile's codes: up to 15 bytes before them, and a word behind.
 struct CodeBuffer {
@@ -36,19 +36,14 @@ __device__ __forceinline__ T sum_before(T value, int lane) {
   return sum - value;
 }
 
-// The width of a block of a message, 0 where it has no such block.
-__device__ __forceinline__ uint32_t width_at(const uint8_t* message, int64_t block, int64_t blocks) {
-  return block < blocks ? codec::wire::width_of_nibble(codec::wire::nibble_at(message + codec::wire::kStepBytes, block))
-                        : 0U;
+// The header of a block of a message; 0, as of zeros, where it has no such block.
+__device__ __forceinline__ uint32_t header_at(const uint8_t* message, int64_t block, int64_t blocks) {
+  return block < blocks ? message[codec::wire::kStepBytes + block] : 0U;
 }
 
-__device__ __forceinline__ uint16_t step_of(const uint8_t* message) {
-  return static_cast<uint16_t>(message[0] | message[1] << 8);
-}
-
-// What a message says of a tile, as it is read: a lane has the width of a block. Asked for before it is needed.
+// What a message says of a tile, as it is read: a lane has the header of a block. Asked for before it is needed.
 struct TileHeader {
-  uint32_t width = 0;
+  uint32_t of_block = 0;
   int64_t bytes_before_chunk = 0;
   int64_t bytes_before_tile = 0;  // Counted from the chunk's first.
   uint16_t step = 0;
@@ -56,37 +51,29 @@ struct TileHeader {
   TileHeader() = default;
   __device__ __forceinline__ TileHeader(const uint8_t* message, int64_t tile, int64_t blocks,
                                         const VariableChunks& chunks, const CodeOffsets& offsets)
-      : width(width_at(message, tile * kTileBlocks + threadIdx.x % kWarpSize, blocks)),
+      : of_block(header_at(message, tile * kTileBlocks + threadIdx.x % kWarpSize, blocks)),
         bytes_before_chunk(offsets.of_chunk[tile / chunks.each]),
         bytes_before_tile(offsets.of_tile[tile]),
-        step(step_of(message)) {}
+        step(codec::wire::step_of_message(message)) {}
+
+  // The step of that block.
+  __device__ __forceinline__ float block_step() const { return codec::wire::step_of_block(step, of_block); }
 };
 
-// Where a tile's codes are: the words of all its blocks, and behind them a byte for each that is faint.
+// Where a tile's codes are.
 struct VariableTile {
   int lane;
   uint32_t width;      // Of the block that is the lane's.
   uint32_t word;       // Where that begins, counted from the tile's first.
-  int distance;        // Which byte of the tile says how far its scale is below the step, if it is faint.
   int bytes;           // Of the tile,
   int64_t first_byte;  // from this one of the message's codes on.
 
   __device__ __forceinline__ explicit VariableTile(const TileHeader& header)
       : lane(static_cast<int>(threadIdx.x % kWarpSize)),
-        width(header.width),
-        first_byte(header.bytes_before_chunk + header.bytes_before_tile) {
-    constexpr uint32_t kOneFaint = uint32_t{1} << 16;  // Above all words, so that one sum is of both.
-    static_assert(kMostTileBytes / codec::wire::kWordBytes < kOneFaint);
-    const uint32_t own = width | (is_faint() ? kOneFaint : 0U);
-    const uint32_t before = sum_before(own, lane);
-    const uint32_t all = __shfl_sync(kAllLanes, before + own, kWarpSize - 1);
-    const auto of_words = static_cast<int>(all % kOneFaint * codec::wire::kWordBytes);
-    word = before % kOneFaint;
-    distance = of_words + static_cast<int>(before / kOneFaint);
-    bytes = of_words + static_cast<int>(all / kOneFaint);
-  }
-
-  __device__ __forceinline__ bool is_faint() const { return width == codec::wire::kFaintWidth; }
+        width(codec::wire::width_of_header(header.of_block)),
+        word(sum_before(width, lane)),
+        bytes(static_cast<int>(__shfl_sync(kAllLanes, word + width, kWarpSize - 1) * codec::wire::kWordBytes)),
+        first_byte(header.bytes_before_chunk + header.bytes_before_tile) {}
 };
 
 // A square of bits, of which each lane has a row.
@@ -123,15 +110,15 @@ class BitSquare {
   uint32_t turn_[kExchanges];
 };
 
-// Two blocks next to each other, whose codes of 16 bits fill such a square. Half of the lanes have the first one's
-// planes, the others the second one's.
+// Two blocks next to each other, whose codes fit such a square as halves of its rows. Half of the lanes have the first
+// one's planes, the others the second one's.
 struct BlockPair {
   uint32_t width;  // Of the lane's block,
   uint32_t word;   // and where it begins.
   uint32_t plane;  // The lane's, the 1's first.
 
   __device__ __forceinline__ BlockPair(const VariableTile& tile, int first) : plane(tile.lane % kPlanes) {
-    constexpr uint32_t kOneWord = 2 * codec::wire::kMostWidth;  // Above all widths.
+    constexpr uint32_t kOneWord = codec::wire::kMostWidth + 1;  // Above all widths.
     const int block = first + tile.lane / kPlanes;
     const uint32_t both = __shfl_sync(kAllLanes, tile.word * kOneWord + tile.width, block);
     width = both % kOneWord;
@@ -143,7 +130,7 @@ struct BlockPair {
 
   static constexpr int kPlanes = kWarpSize / 2;
 };
-static_assert(codec::wire::kMostWidth == BlockPair::kPlanes, "two blocks fill a square");
+static_assert(codec::wire::kMostWidth <= BlockPair::kPlanes, "two blocks fit a square");
 
 // The random word of an element. A select instead of an index, which would put the words into local memory.
 __device__ __forceinline__ uint32_t random_word_of(const codec::wire::Rounding& rounding, int64_t i) {

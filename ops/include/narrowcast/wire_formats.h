@@ -34,7 +34,7 @@ enum class WireElement {
   kBfloat16,  // These have no scale.
   kBinary16,
   kBinary32,
-  kVariable6,  // An integer times the step of its message, of as many bits as its block needs: 6 on average.
+  kVariable6,  // An integer of as many bits as its block needs, 6 on average, times a step not above the message's.
   kVariable5,
   kVariable4,
   kVariable3,

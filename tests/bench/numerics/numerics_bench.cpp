@@ -209,10 +209,10 @@ constexpr Target kTargets[] = {{WireFormat::kInt8B32, 1e-4, 2e-4},
                                {WireFormat::kFp8E4M3B32, 1e-3, 1.5e-3},
                                {WireFormat::kInt6B32, 1.1e-3, 2e-3},
                                {WireFormat::kInt4B32, 0.024, 0.035, 0.05, 0.02},
-                               {WireFormat::kVar6, 3.2e-4, 6e-4, INFINITY, 1.2e-4},
-                               {WireFormat::kVar5, 1.4e-3, 2.6e-3, INFINITY, 4e-4},
-                               {WireFormat::kVar4, 6.5e-3, 0.012, INFINITY, 1.5e-3},
-                               {WireFormat::kVar3, 0.014, 0.025, INFINITY, 7e-3}};
+                               {WireFormat::kVar6, 1.6e-4, 3e-4, INFINITY, 1.2e-4},
+                               {WireFormat::kVar5, 7e-4, 1.3e-3, INFINITY, 4e-4},
+                               {WireFormat::kVar4, 3.2e-3, 6e-3, INFINITY, 1.5e-3},
+                               {WireFormat::kVar3, 9e-3, 0.018, INFINITY, 7e-3}};
 
 bool print_real(double loss, const std::map<WireFormat, Errors>& errors) {
   std::printf("\nsquared error of means of real gradients (%s, %d steps, validation loss %.4f)\n",

@@ -47,14 +47,14 @@ const Golden kGolden[] = {
      "35bf5555553f555515bf5555753fabaaeabeabaa8a3fabaaaabeabaa9a3f555555beabaaaa3fabaaaabdabaaba3fabaa2a3d"
      "0000b0bfabaa2a3e0000a0bf5555953e000090bf5555d53e000080bfabaa0a3f000060bfabaa2a3f"},
     {WireFormat::kVar6,
-     "2e3e45555555aa00d4ff00d42bf5aa696958f03173c6cc52bd4a55020000000500000004000000010000000200000000",
-     "343e45555555aa00d5ff00d42ad5aa697878f0316666cc570098fb020000000500000000000000040000000700000000"},
-    {WireFormat::kVar5, "b43e34555555aa00d5ff00d52ad5ea787878b06666668c0200000005000000040000000300000000",
-     "c03e34555555aa00d5ff80d52ad56a787c7838655356260200000005000000000000000600000000"},
-    {WireFormat::kVar4, "163f33555515aa00fcbf00f003bfe80dc3b0960200000002000000050000000500000000",
-     "203f33555555aa00fdff00f002fce88dd2d3b20200000000000000070000000600000000"},
-    {WireFormat::kVar3, "163f33555515aa00fcbf00f003bfe80dc3b0960200000002000000050000000500000000",
-     "203f33555555aa00fdff00f002fce88dd2d3b20200000000000000070000000600000000"}};
+     "2e3e3605555555aa00f0ff00c00ffce03ccfd39a730ce31cb43c2d650200000005000000040000000100000002000000",
+     "343e4605555555aa00f0ff00c00ffce03ccfd318b11ce39e722cace70200000005000000000000000400000007000000"},
+    {WireFormat::kVar5, "b43e4504555555aa00f0ff00c00ffce03ccff39ef33ccf1802000000050000000400000003000000",
+     "c03e5504555555aa00fcff00d003fce02cc3d39ae311e32c02000000050000000000000006000000"},
+    {WireFormat::kVar4, "163f04c4555515aa00fcbf00f003bfe80dc3b09602000000050000000400000003000000",
+     "203f04b4555555aa00fdff00f002fce88dd2d3b202000000050000000000000006000000"},
+    {WireFormat::kVar3, "163f04c4555515aa00fcbf00f003bfe80dc3b09602000000050000000400000003000000",
+     "203f04b4555555aa00fdff00f002fce88dd2d3b202000000050000000000000006000000"}};
 
 constexpr codec::wire::Rounding kRandom{true, 0x0123456789ABCDEF, 3, 5};
 
@@ -109,46 +109,48 @@ TEST(GoldenBytesOfWhatIsRare, AreAsDocumented) {
   test::Floats one_of_many(71, 0.0F);
   one_of_many[40] = -3;
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, one_of_many, {})),
-            "c13c70000001000000000000000000000000000000000000000000000000000000010000");
+            "423d00070000010000000000000000000000000000000000000000000000010000000000");
 }
 
 // Counted by hand. Of three blocks the first and the last are faint, at random far below the step.
 TEST(GoldenBytesOfFaintBlocks, AreAsDocumented) {
   test::Floats x(71, 0.0F);
   x[40] = -3;      // 220 / 256 is the least step of which no more than 3 are needed.
-  x[5] = 0.5F;     // 2 quarters of a power of two below the step.
-  x[66] = -0.45F;  // 0.4375, 3 of them,
+  x[5] = 0.5F;     // 0.34 is needed: 5 quarters of an octave below the step are 0.367,
+  x[66] = -0.45F;  // and 6 are 0.305, where 0.303 is needed,
   x[70] = 0.4F;    // which this is nearer to than 0.
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, x, {})),
-            "5c3f2101"                  // Widths of 2, 3 and 2.
+            "5c3f520362"                // Widths of 2, 3 and 2.
             "0000000020000000"          // Signs, and magnitudes.
             "000100000000000000010000"  // -3 is 101.
             "0400000044000000"
-            "02030000");
-  x[5] = 0.01F;
-  x[66] = -1.2e-19F;
+            "000000");
+  x[5] = 0.01F;     // 26 quarters, 16 of which the lower half of the header says, are 1.5 * 2^-7.
+  x[66] = -0.004F;  // 31 are 1.25 * 2^-8.
   x[70] = 1.1e-19F;
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, x, kRandom)),
-            "803f2101"  // 1: at random nothing above 3 steps can be.
+            "803fa103f1"  // 1: at random nothing above 3 steps can be.
             "0000000020000000"
             "000100000000000000010000"
-            "0400000044000000"
-            "1afb0000");  // 1.5 * 2^-7, and 1.25 * 2^-63.
+            "0400000004000000"
+            "000000");
 }
 
-// Also counted by hand: the scales of a group follow its own words.
+// Also counted by hand: the words of a group follow those of the group before, and zeros have none.
 TEST(GoldenBytesOfTwoGroups, AreAsDocumented) {
   test::Floats x(1056, 0.0F);
-  x[0] = 1;
-  x[40] = 0x1p-40F;
-  x[1030] = -0x1p-41F;
+  x[0] = 1;             // 129 / 2^21 is the least step of which no more than 16383 are needed: 0x3F81 of them.
+  x[40] = 0x1p-14F;     // 2 quarters of an octave below the step.
+  x[100] = 0x1p-12F;    // 4 steps, but 7 of one that is 15 sixteenths of an octave below.
+  x[200] = 0x1p-22F;    // More than 31 quarters below.
+  x[1030] = -0x1p-20F;  // 26 quarters, 16 of which the lower half of the header says.
   const auto zeros = [](size_t bytes) { return std::string(2 * bytes, '0'); };
-  const std::string expected = "01381f" + zeros(15) + "01" +  // A step of 129 / 2^22, of which 1 is 0x7F02.
+  const std::string expected = "81380f2200f4" + zeros(28) + "a1" +  // The step and the headers.
                                zeros(4) + "01000000010000000100000001000000010000000100000001000000" + zeros(24) +
-                               "01000000" + zeros(4) +  //
-                               zeros(4) + "00010000" +  // Element 8 of block 1.
-                               "64" +                   // 100 quarters of a power of two below the step.
-                               "4000000040000000" + "68";
+                               "01000000" +                             // Element 0 of block 0.
+                               zeros(4) + "00010000" +                  // Element 8 of block 1.
+                               zeros(4) + "100000001000000010000000" +  // Element 4 of block 3.
+                               "4000000040000000";                      // Element 6 of block 32.
   const std::string bytes = hex(test::plain_encode(WireFormat::kVar4, x, {}));
   EXPECT_EQ(bytes, expected + zeros((bytes.size() - expected.size()) / 2));
 }

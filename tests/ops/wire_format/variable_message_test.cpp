@@ -21,7 +21,7 @@ using test::Bytes;
 using test::Floats;
 
 constexpr uint8_t kGuard = 0xA5;
-constexpr int64_t kLong = (int64_t{1} << 18) + 5 * kWireGrain + 77;  // The step is guessed from a sample.
+constexpr int64_t kLong = (int64_t{1} << 18) + 5 * kWireGrain + 77;  // What is decoded goes past the caches.
 const Rounding kToNearest{};
 
 int64_t length(const Floats& x) { return static_cast<int64_t>(x.size()); }
@@ -207,10 +207,10 @@ TEST_P(VariableMessages, OfAnyBytesAreReadAlike) {
   for (const int64_t n : test::kLengths) {
     const auto first_code = static_cast<size_t>(codec::wire::variable_layout(bits_, n).first_code);
     test::EndOfPage message(size_of(bits_, n));
-    for (const uint8_t widths : {0xFF, 0x33, 0x77, 0x13, 0x11}) {  // From such that do not fit to faint blocks alone.
+    for (const uint8_t headers : {0xFF, 0xF3, 0x77, 0xF1, 0x12}) {  // From such that do not fit to faint blocks alone.
       for (int round = 0; round < 8; ++round) {
         std::generate_n(message.data(), size_of(bits_, n), [&] { return static_cast<uint8_t>(engine()); });
-        for (size_t i = 2; i < first_code; ++i) message.data()[i] &= widths;
+        for (size_t i = 2; i < first_code; ++i) message.data()[i] &= headers;
         const Floats expected = plain_decode(bits_, message.data(), n);
         on_each_instruction_set([&] { ASSERT_TRUE(same(decode(bits_, message.data(), n, 1), expected)); });
       }
@@ -228,7 +228,7 @@ TEST_P(VariableMessages, ThatAreAlmostFullAreReadAlike) {
     for (size_t block = 0; block < 47; ++block) {
       std::copy(encoded.begin(), encoded.end(), message.data());
       for (int more = 1; more < 16; ++more) {
-        message.data()[2 + block / 2] = static_cast<uint8_t>(message.data()[2 + block / 2] + (block % 2 == 0 ? 1 : 16));
+        ++message.data()[2 + block];
         const Floats expected = plain_decode(bits_, message.data(), length(x));
         on_each_instruction_set([&] { ASSERT_TRUE(same(decode(bits_, message.data(), length(x), 1), expected)); });
       }
@@ -291,23 +291,20 @@ INSTANTIATE_TEST_SUITE_P(All, VariableMessages, ::testing::Values(3, 4, 5, 6));
 
 // What is counted and said of blocks with these largest magnitudes, whole grains of them.
 void expect_counts(const std::vector<uint32_t>& largest, int64_t blocks, const codec::wire::StepCodes& step) {
-  const auto half = static_cast<size_t>((blocks + 1) / 2);
-  Bytes nibbles(half, 0);
+  Bytes headers;
   int64_t bytes = 0;
   for (int64_t i = 0; i < blocks; ++i) {
-    const uint32_t width = step.width(largest[static_cast<size_t>(i)]);
-    bytes += codec::wire::bytes_of_width(width);
-    uint8_t& pair = nibbles[static_cast<size_t>(i / 2)];
-    pair = static_cast<uint8_t>(pair | codec::wire::nibble_of_width(width) << (4 * (i % 2)));
+    bytes += step.width(largest[static_cast<size_t>(i)]) * codec::wire::kWordBytes;
+    headers.push_back(static_cast<uint8_t>(step.header(largest[static_cast<size_t>(i)])));
   }
   ASSERT_EQ(variable_bytes(largest.data(), blocks, step), bytes) << step.step;
-  Bytes written(half + 1, kGuard);
-  variable_widths(largest.data(), blocks, step, written.data());
+  Bytes written(headers.size() + 1, kGuard);
+  variable_headers(largest.data(), blocks, step, written.data());
   ASSERT_EQ(written.back(), kGuard);
   written.pop_back();
-  ASSERT_EQ(written, nibbles) << step.step;
+  ASSERT_EQ(written, headers) << step.step;
   std::vector<int64_t> offsets(largest.size() / 32 + 1);
-  variable_offsets(nibbles.data(), blocks, offsets.data());
+  variable_offsets(headers.data(), blocks, offsets.data());
   ASSERT_EQ(offsets.front(), 0);
   ASSERT_EQ(offsets.back(), bytes);
 }
@@ -319,7 +316,7 @@ TEST(VariableCounts, AreThoseOfThePlainCodecWithAnyStep) {
     const float most = codec::float_of_bits(*std::max_element(largest.begin(), largest.end()));
     for (const bool stochastic : {false, true}) {
       for (uint32_t bits = codec::wire::kLeastStep; bits <= codec::wire::kGreatestStep; bits += 61) {
-        const auto step = codec::wire::StepCodes::of(static_cast<uint16_t>(bits), stochastic, 4);
+        const auto step = codec::wire::StepCodes::of(static_cast<uint16_t>(bits), stochastic);
         if (!step.has_code(most * step.inverse)) continue;
         on_each_instruction_set([&] { expect_counts(largest, 65, step); });
       }

@@ -1,4 +1,4 @@
-// The plain codec of the variable formats against what docs/wire_format.md says of them: sizes, widths, the least
+// The plain codec of the variable formats against what docs/wire_format.md says of them: sizes, headers, the least
 // step that fits, the error of every element, and messages of any bytes.
 #include "ops/codec/variable_width.h"
 
@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <random>
 #include <set>
@@ -25,11 +24,10 @@ namespace {
 
 using test::Bytes;
 using test::Floats;
+using test::kInf;
 using test::kLengths;
 using test::ModelBlock;
 using test::ModelStep;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 Bytes encode(int bits, const Floats& x, const Rounding& rounding) {
   const auto n = static_cast<int64_t>(x.size());
@@ -57,9 +55,8 @@ class VariableWidth : public ::testing::TestWithParam<int> {
  protected:
   const int bits_ = GetParam();
 
-  // Of var3 to nearest, blocks of less than half a step are zeros.
-  ModelStep model_of(uint32_t step, bool stochastic) const {
-    return {scale_value(static_cast<uint16_t>(step)), stochastic, bits_ == 3 && !stochastic ? 4 : 254};
+  static ModelStep model_of(uint32_t step, bool stochastic) {
+    return {scale_value(static_cast<uint16_t>(step)), stochastic};
   }
 
   // Calls body(x, whether it is rounded at random, how).
@@ -81,10 +78,10 @@ TEST_P(VariableWidth, TakesItsBitsPerElementOfWholeBlocks) {
     EXPECT_EQ(layout.bytes, blocks == 0 ? 0 : std::max<int64_t>(36, 4 * bits_ * blocks));
     EXPECT_EQ(layout.blocks, blocks);
     EXPECT_EQ(layout.first_code + layout.code_bytes, layout.bytes);
-    EXPECT_GE(layout.code_bytes, 9 * blocks);  // So that faint blocks fit.
+    EXPECT_GE(layout.code_bytes, 8 * blocks);  // So that faint blocks fit.
     if (blocks > 0) {
       EXPECT_EQ(variable_layout(bits_, 32 * blocks - 31).bytes, layout.bytes);
-      EXPECT_EQ(layout.first_code, 2 + (blocks + 1) / 2);
+      EXPECT_EQ(layout.first_code, 2 + blocks);
     }
   }
 }
@@ -103,8 +100,8 @@ TEST_P(VariableWidth, HasTheLeastStepWithWhichAllCodesFit) {
   });
 }
 
-TEST_P(VariableWidth, SaysTheWidthsOfBlocksAndEndsWithZeros) {
-  std::set<int> nibbles;
+TEST_P(VariableWidth, SaysTheHeadersOfBlocksAndEndsWithZeros) {
+  std::set<int> headers;
   for_each_input([&](const Floats& x, bool stochastic, const Rounding& rounding) {
     if (x.empty()) return;
     const VariableLayout layout = variable_layout(bits_, static_cast<int64_t>(x.size()));
@@ -112,49 +109,25 @@ TEST_P(VariableWidth, SaysTheWidthsOfBlocksAndEndsWithZeros) {
     const ModelStep step = model_of(step_of(bytes), stochastic);
     const std::vector<ModelBlock> blocks = test::model_blocks(x, step);
     for (int64_t i = 0; i < layout.blocks; ++i) {
-      const int nibble = blocks[static_cast<size_t>(i)].nibble;
-      ASSERT_EQ(nibble_at(bytes.data() + 2, i), static_cast<uint32_t>(nibble)) << i;
-      nibbles.insert(nibble);
-    }
-    if (layout.blocks % 2 == 1) {
-      EXPECT_EQ(nibble_at(bytes.data() + 2, layout.blocks), 0);
+      const int header = blocks[static_cast<size_t>(i)].header();
+      ASSERT_EQ(bytes[static_cast<size_t>(2 + i)], header) << i;
+      headers.insert(header);
     }
     const auto behind = bytes.begin() + layout.first_code + test::model_bytes(x, step);
     EXPECT_EQ(std::count(behind, bytes.end(), 0), bytes.end() - behind);
   });
-  if (!test::kSanitized) {
-    EXPECT_EQ(nibbles.size(), 16);  // The inputs have them all.
+  if (test::kSanitized) return;
+  EXPECT_TRUE(headers.contains(0));  // The inputs have all widths and all distances.
+  for (int half = 0; half < 16; ++half) {
+    const auto of_wide = [&](int header) { return header % 16 > 2 && header / 16 == half; };
+    EXPECT_TRUE(headers.contains(16 * half + 1)) << half;
+    EXPECT_TRUE(headers.contains(16 * half + 2)) << half;
+    EXPECT_TRUE(std::any_of(headers.begin(), headers.end(), of_wide)) << half;
+    EXPECT_TRUE(std::any_of(headers.begin(), headers.end(), [&](int header) { return header % 16 == half; })) << half;
   }
 }
 
-// Each group's follow its words, whose number the widths say.
-TEST_P(VariableWidth, SaysTheScalesOfFaintBlocksBehindTheWordsOfTheirGroup) {
-  std::set<int> distances;
-  for_each_input([&](const Floats& x, bool stochastic, const Rounding& rounding) {
-    if (x.empty()) return;
-    const VariableLayout layout = variable_layout(bits_, static_cast<int64_t>(x.size()));
-    const Bytes bytes = encode(bits_, x, rounding);
-    const std::vector<ModelBlock> blocks = test::model_blocks(x, model_of(step_of(bytes), stochastic));
-    auto byte = static_cast<size_t>(layout.first_code);
-    for (size_t group = 0; group < blocks.size(); group += 32) {
-      const size_t end = std::min(group + 32, blocks.size());
-      for (size_t i = group; i < end; ++i) byte += blocks[i].nibble == 0 ? 0 : 4U * (blocks[i].nibble + 1U);
-      for (size_t i = group; i < end; ++i) {
-        if (blocks[i].nibble != 1) continue;
-        ASSERT_EQ(bytes[byte++], blocks[i].distance) << i;
-        distances.insert(blocks[i].distance);
-      }
-    }
-  });
-  if (!test::kSanitized) {
-    EXPECT_TRUE(distances.contains(0));
-    EXPECT_TRUE(distances.contains(255));
-    EXPECT_GT(distances.size(), 30);                 // At random in var3, too.
-    EXPECT_GT(*std::prev(distances.end(), 2), 240);  // Of 254 that there are.
-  }
-}
-
-TEST_P(VariableWidth, HasAStepAndWidthsOfTheLargestElementsAlone) {
+TEST_P(VariableWidth, HasAStepAndHeadersOfTheLargestElementsAlone) {
   for_each_input([&](const Floats& x, bool, const Rounding& rounding) {
     Floats largest = x;
     for (size_t i = 0; i < x.size(); ++i) {
@@ -165,15 +138,34 @@ TEST_P(VariableWidth, HasAStepAndWidthsOfTheLargestElementsAlone) {
     }
     const Bytes bytes = encode(bits_, x, rounding);
     const Bytes other = encode(bits_, largest, rounding);
-    const auto header = variable_layout(bits_, static_cast<int64_t>(x.size())).first_code;
-    EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + header, other.begin()));
+    const auto codes = variable_layout(bits_, static_cast<int64_t>(x.size())).first_code;
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + codes, other.begin()));
   });
 }
 
-// Half a step, a whole one at random; rounding the product with the inverse moves a tie by 2^-23 of it, or by 2^-22
-// where the inverse is subnormal. Of faint blocks with their own scale, which is not above the step. What is lost is
-// below the least scale: half of the least step, half of the step in var3 to nearest, or 254 quarters of a power of two
-// below the step's, of whose second digits may then be two more.
+TEST_P(VariableWidth, HasTheCodesOfEveryElementOverItsBlocksStep) {
+  for_each_input([&](const Floats& x, bool stochastic, const Rounding& rounding) {
+    if (x.empty()) return;
+    const Bytes bytes = encode(bits_, x, rounding);
+    const Floats decoded = decode(bits_, bytes, static_cast<int64_t>(x.size()));
+    const std::vector<ModelBlock> blocks = test::model_blocks(x, model_of(step_of(bytes), stochastic));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const ModelBlock& block = blocks[i / 32];
+      if (block.width == 0) continue;
+      const double code = test::model_code(test::over(x[i], block.own_step), rounding, static_cast<int64_t>(i));
+      const double number = block.own_step * code;
+      ASSERT_EQ(decoded[i], std::abs(number) < 0x1p128 ? number : std::copysign(kInf, number)) << i << " " << x[i];
+    }
+  });
+}
+
+// What a number over a step is off by, relative to itself: two roundings of 2^-24 of it. The inverse of a step above
+// 2^126 is subnormal, and itself off by up to 2^-22.
+double error_over(double step) { return step > 0x1p126 ? 0x1.4p-22 : 0x1.000001p-23; }
+
+// Half of the block's own step, which is not above that of the message, a whole one at random; and what x over it is
+// off by. What is lost is below half of the least step, or to nearest 31 quarters of an octave below the step: at
+// most 1.25 * 2^-8 of it, as they go on evenly from 1.25 * 2^-8 to 2^-7 and to 1.25 * 2^-7.
 TEST_P(VariableWidth, IsWithinHalfAStepOfEveryElement) {
   for_each_input([&](const Floats& x, bool stochastic, const Rounding& rounding) {
     const Bytes bytes = encode(bits_, x, rounding);
@@ -181,52 +173,64 @@ TEST_P(VariableWidth, IsWithinHalfAStepOfEveryElement) {
     if (x.empty()) return;
     const std::vector<ModelBlock> blocks = test::model_blocks(x, model_of(step_of(bytes), stochastic));
     const double step = scale_value(step_of(bytes));
+    const double lost = std::max(0x1p-101, stochastic ? 0 : step * 0x1.4p-8);
     for (size_t i = 0; i < x.size(); ++i) {
       const ModelBlock& block = blocks[i / 32];
-      EXPECT_LE(block.scale, step);
-      if (std::isinf(decoded[i]) && std::abs(x[i]) + step / 2 * (stochastic ? 2 : 1) >= 0x1p128) continue;
-      const double bound = block.scale * (stochastic ? 1.0 : 0.5) + std::abs(x[i]) * 0x1p-22;
-      if (block.nibble == 0) {
+      if (block.width == 0) {
         ASSERT_EQ(float_bits(decoded[i]), 0) << i << " " << x[i];
-        ASSERT_LT(std::abs(x[i]), std::max(0x1p-101, step * (bits_ == 3 && !stochastic ? 0.5 : 0x1.8p-64))) << i;
-      } else {
-        ASSERT_LE(std::abs(double{decoded[i]} - x[i]), bound) << i << " " << x[i];
+        ASSERT_LT(std::abs(x[i]), lost) << i;
+        continue;
       }
+      ASSERT_LE(block.own_step, step);
+      const double error = block.own_step * (stochastic ? 1.0 : 0.5) + std::abs(x[i]) * error_over(block.own_step);
+      if (std::isinf(decoded[i]) && std::abs(x[i]) + error >= 0x1p128) continue;
+      ASSERT_LE(std::abs(double{decoded[i]} - x[i]), error) << i << " " << x[i];
     }
   });
 }
 
-// To nearest a faint block's largest element m becomes its scale: of m's first three digits, and so above 0.8 m, or the
-// step, if m is above it and below one and a half. At random either that or 0, of a scale less than 1.25 m.
+// To nearest a faint block's largest element m becomes its step, at random that or 0. m over it is at most 1.484375, or
+// 0.984375 at random, and less than a quarter of an octave below that, which is at most a factor of 1.25. But with the
+// message's step it may be all that has no code of 2; and with the least that there is, any that is not lost.
 TEST_P(VariableWidth, KeepsBlocksBelowTheStep) {
-  int64_t own_scales = 0;
-  int64_t of_the_step = 0;
+  int64_t own_steps = 0;
+  int64_t of_the_message = 0;
+  int64_t farthest = 0;
   for_each_input([&](const Floats& x, bool stochastic, const Rounding& rounding) {
     if (x.empty()) return;
     const Bytes bytes = encode(bits_, x, rounding);
     const Floats decoded = decode(bits_, bytes, static_cast<int64_t>(x.size()));
     const std::vector<ModelBlock> blocks = test::model_blocks(x, model_of(step_of(bytes), stochastic));
+    const double most = stochastic ? 0.984375 : 1.484375;
     for (size_t i = 0; i < blocks.size(); ++i) {
-      if (blocks[i].nibble != 1) continue;
+      const ModelBlock& block = blocks[i];
+      if (!block.is_faint()) continue;
       const auto* const begin = x.data() + 32 * i;
       const auto less = [](float a, float b) { return std::abs(a) < std::abs(b); };
       const auto* const end = x.data() + std::min(x.size(), 32 * i + 32);
       const auto at = static_cast<size_t>(std::max_element(begin, end, less) - x.data());
-      const double ratio = double{decoded[at]} / x[at];
-      const bool is_own = blocks[i].distance != 255;
-      (is_own ? own_scales : of_the_step) += 1;
-      if (stochastic) {
-        ASSERT_TRUE(ratio == 0 || std::abs(decoded[at]) == blocks[i].scale) << at;
-        ASSERT_LT(ratio, 1.25) << at;
+      if (!stochastic || decoded[at] != 0) {
+        ASSERT_EQ(double{decoded[at]}, std::copysign(block.own_step, x[at])) << at;
+      }
+      const double over_step = block.largest / block.own_step;
+      const bool is_of_the_message = block.own_step == scale_value(step_of(bytes));
+      (is_of_the_message ? of_the_message : block.is_farthest ? farthest : own_steps) += 1;
+      if (is_of_the_message) {
+        ASSERT_LE(over_step, (stochastic ? 1.0 : 1.5) * (1 + 0x1.5p-22)) << at;
       } else {
-        ASSERT_GT(ratio, is_own ? 0.8 : 1 / 1.5 - 0x1p-22) << at;
-        ASSERT_LE(ratio, 1) << at;
+        ASSERT_LE(over_step, most * (1 + 0x1p-24)) << at;
+      }
+      if (!block.is_farthest) {
+        ASSERT_GT(over_step, most / 1.25 * (1 - 0x1p-24)) << at;
+      } else if (!stochastic) {  // The one of 2^-101 and more is less than a quarter of an octave above it.
+        ASSERT_GE(over_step, block.own_step < 0x1.4p-101 ? 0.8 : 1) << at;
       }
     }
   });
   if (!test::kSanitized) {
-    EXPECT_GT(own_scales, 0);
-    EXPECT_GT(of_the_step, 0);
+    EXPECT_GT(own_steps, 0);
+    EXPECT_GT(of_the_message, 0);
+    EXPECT_GT(farthest, 0);
   }
 }
 
@@ -247,7 +251,7 @@ TEST_P(VariableWidth, IsNanAsAWholeWithANumberThatNoStepReaches) {
 }
 
 TEST_P(VariableWidth, SaysZeroWithTheLeastStep) {
-  for (const float zero : {0.0F, -0.0F, 0x1p-102F, -0x1p-149F, 0x1.bfp-102F}) {
+  for (const float zero : {0.0F, -0.0F, 0x1p-102F, -0x1p-149F, 0x1.fffffep-102F}) {
     Bytes expected(static_cast<size_t>(variable_layout(bits_, 70).bytes), 0);
     expected[0] = 0x80;
     expected[1] = 0x0D;
@@ -257,15 +261,20 @@ TEST_P(VariableWidth, SaysZeroWithTheLeastStep) {
   }
 }
 
+// As it is to nearest. At random its step is 3 quarters of an octave below the least, as the next leaves it less than a
+// 64th below 1.
 TEST_P(VariableWidth, KeepsHalfOfTheLeastStep) {
   const Floats x(70, -0x1p-101F);
-  for (const Rounding& rounding : {Rounding{}, test::kAtRandom}) {
-    const Bytes bytes = encode(bits_, x, rounding);
-    EXPECT_EQ(step_of(bytes), kLeastStep);
-    EXPECT_EQ(decode(bits_, bytes, 70), x);
-  }
-  const Bytes below = encode(bits_, Floats(70, 0x1.fffffep-102F), {});
-  EXPECT_EQ(decode(bits_, below, 70), Floats(70, 0));
+  const Bytes nearest = encode(bits_, x, {});
+  EXPECT_EQ(step_of(nearest), kLeastStep);
+  EXPECT_EQ(nearest[2], 0x42);
+  EXPECT_EQ(decode(bits_, nearest, 70), x);
+  const Bytes at_random = encode(bits_, x, test::kAtRandom);
+  EXPECT_EQ(step_of(at_random), kLeastStep);
+  EXPECT_EQ(at_random[2], 0x32);
+  const Floats decoded = decode(bits_, at_random, 70);
+  EXPECT_GT(std::count(decoded.begin(), decoded.end(), -0x1.4p-101F), 0);
+  for (const float value : decoded) EXPECT_TRUE(value == 0 || value == -0x1.4p-101F) << value;
 }
 
 // A message in memory behind which there is nothing: its numbers are what they say, or from the first group on that
@@ -279,16 +288,16 @@ TEST_P(VariableWidth, ReadsNothingBehindAMessageOfAnyBytes) {
       std::generate_n(message.data(), layout.bytes, [&] { return static_cast<uint8_t>(round == 0 ? 0xFF : engine()); });
       const bool is_finite = round % 3 > 0 && n > 0;
       if (is_finite) {
-        message.data()[1] = 0x3F;  // With which no scale is NaN; and widths some of which fit.
-        for (int64_t i = 2; i < layout.first_code; ++i) message.data()[i] &= round % 3 == 1 ? 0x33 : 0x77;
+        message.data()[1] = 0x3F;  // With which no step is NaN; and widths some of which fit.
+        for (int64_t i = 2; i < layout.first_code; ++i) message.data()[i] &= round % 3 == 1 ? 0xF3 : 0xF7;
       }
       Floats out(static_cast<size_t>(n));
       decode_variable(bits_, message.data(), n, out.data());
       int64_t end = 0;
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t k = i; i % 1024 == 0 && k < std::min(n, i + 1024); k += 32) {
-          const uint32_t nibble = nibble_at(message.data() + 2, k / 32);
-          end += nibble == 0 ? 0 : 4 * (nibble + 1) + (nibble == 1 ? 1 : 0);
+          const int lower = message.data()[2 + k / 32] % 16;
+          end += lower == 1 ? 8 : 4 * lower;
         }
         if (end > layout.code_bytes) {
           ASSERT_EQ(float_bits(out[static_cast<size_t>(i)]), kQuietNanBits) << i;
@@ -304,7 +313,7 @@ TEST_P(VariableWidth, IsNanFromTheGroupThatEndsBehindIt) {
   const Floats x = test::all_variable_inputs(3000)[0].second;
   Bytes bytes = encode(bits_, x, {});
   const Floats decoded = decode(bits_, bytes, 3000);
-  std::fill_n(bytes.begin() + 2 + 16, 16, uint8_t{0xFF});  // Widths of 16 for the second one.
+  std::fill_n(bytes.begin() + 2 + 32, 32, uint8_t{0xFF});  // Widths of 15 for the second one.
   const Floats nan = decode(bits_, bytes, 3000);
   for (size_t i = 0; i < 3000; ++i) {
     if (i < 1024) {
@@ -315,7 +324,8 @@ TEST_P(VariableWidth, IsNanFromTheGroupThatEndsBehindIt) {
   }
 }
 
-// The mean of independent numbers in an interval of one step: Hoeffding's inequality, for but one case in 10^9.
+// The mean of independent numbers in an interval of one step of their block: Hoeffding's inequality, for but one case
+// in 10^9.
 TEST_P(VariableWidth, HasNoBiasAtRandom) {
   constexpr int64_t kSize = 200;
   constexpr int64_t kMessages = test::kSanitized ? 64 : 4096;
@@ -333,9 +343,9 @@ TEST_P(VariableWidth, HasNoBiasAtRandom) {
     const auto hoeffding = [](double values, double tests) { return std::sqrt(std::log(2e9 * tests) / (2 * values)); };
     double mean = 0;
     for (size_t k = 0; k < x.size(); ++k) {
-      if (blocks[k / 32].nibble == 0) continue;
-      const double bias = (sum[k] / kMessages - x[k]) / blocks[k / 32].scale;
-      EXPECT_LE(std::abs(bias), hoeffding(kMessages, kSize) + 0x1p-9) << k;  // 15 digits of 24 are before the point.
+      if (blocks[k / 32].width == 0) continue;
+      const double bias = (sum[k] / kMessages - x[k]) / blocks[k / 32].own_step;
+      EXPECT_LE(std::abs(bias), hoeffding(kMessages, kSize) + 0x1p-9) << k;  // Rounding the greatest codes' numbers.
       mean += bias / kSize;
     }
     EXPECT_LE(std::abs(mean), hoeffding(kMessages * kSize, 1) + 0x1p-9);
@@ -344,38 +354,59 @@ TEST_P(VariableWidth, HasNoBiasAtRandom) {
 
 INSTANTIATE_TEST_SUITE_P(All, VariableWidth, ::testing::Values(3, 4, 5, 6));
 
-// Two blocks in 36 bytes have 33 for their codes: 9 of a faint block, and 24 of 6 bits. All of it is read, and no more.
+// Two blocks in 36 bytes have 32 for their codes: 8 of a faint block, and 24 of 6 bits. All of it is read, and no more.
 TEST(VariableMessage, MayBeFullToItsLastByte) {
   Bytes bytes(36, 0);
-  bytes[1] = 0x40;  // The step is 2.
-  bytes[2] = 0x51;
-  bytes[3 + 4] = 2;  // Element 1 of the faint block is 1, and its scale 3 quarters of a power of two below 2.
-  bytes[3 + 8] = 1;  // Element 0 of the other one is -32.
-  bytes[3 + 32] = 3;
+  bytes[1] = 0x40;      // The step is 2.
+  bytes[2] = 0x32;      // That of the faint block is 3 quarters of an octave below,
+  bytes[3] = 0x46;      // and of the other one 4 sixteenths.
+  bytes[4 + 4] = 2;     // Element 1 of the faint block is 1.
+  bytes[4 + 8] = 1;     // Element 0 of the other one is -32.
+  bytes[4 + 31] = 128;  // Its last one is 1.
   const Floats out = decode(3, bytes, 64);
-  for (size_t i = 0; i < 64; ++i) ASSERT_EQ(out[i], i == 1 ? 1.25F : (i == 32 ? -64.0F : 0.0F)) << i;
-  for (const uint8_t widths : {0x61, 0x52}) {
-    bytes[2] = widths;
+  for (size_t i = 0; i < 64; ++i) {
+    ASSERT_EQ(out[i], i == 1 ? 1.25F : i == 32 ? -56.0F : i == 63 ? 1.75F : 0.0F) << i;
+  }
+  bytes[2] = 0x31;  // 16 quarters more.
+  EXPECT_EQ(decode(3, bytes, 64)[1], 0x1.4p-4F);
+  for (const auto& [faint, wide] : {std::pair{0x32, 0x47}, {0x31, 0x47}, {0x33, 0x46}}) {
+    bytes[2] = static_cast<uint8_t>(faint);
+    bytes[3] = static_cast<uint8_t>(wide);
     for (const float value : decode(3, bytes, 64)) ASSERT_TRUE(std::isnan(value));
   }
 }
 
-// A byte may be more than there is of the step's first bits, and these have its sign.
-TEST(VariableMessage, OfAnyStepHasScalesFromItsFirstBits) {
+// A header may say more than there is of the step, whose bits may be any. The code of element 0 is 1 with a width of 2,
+// and with one of 3 it is 2.
+TEST(VariableMessage, OfAnyStepHasBlocksBelowItAndNotBelowZero) {
   Bytes bytes(36, 0);
-  bytes[2] = 1;
   bytes[3 + 4] = 1;
-  for (const auto& [step, distance, scale] : {std::tuple{0x0100, 8, 0.0F},
-                                              {0x0100, 9, 0.0F},
-                                              {0x0100, 7, 0x1p-128F},
-                                              {0x0100, 255, 0x1p-125F},
-                                              {0xBF80, 4, -0.5F},
-                                              {0x8000, 16, 0x1p125F},
-                                              {0x7F80, 1, 0x1.Cp127F}}) {
+  for (const auto& [step, header, value] : {std::tuple{0x0100, 0x82, 0.0F},
+                                            {0x0100, 0x92, 0.0F},
+                                            {0x0100, 0x01, 0.0F},
+                                            {0x0100, 0xF1, 0.0F},
+                                            {0x0100, 0x72, 0x1p-128F},
+                                            {0x0100, 0xF3, 0x1.1p-125F},
+                                            {0x0008, 0x13, 0.0F},
+                                            {0x0000, 0x03, 0.0F},
+                                            {0xBF80, 0x42, -0.5F},
+                                            {0xBF80, 0x02, -1.0F},
+                                            {0x8000, 0x01, 0x1p125F},
+                                            {0x7F80, 0x02, kInf},
+                                            {0x7F80, 0x12, 0x1.Cp127F},
+                                            {0x7FC0, 0x22, kInf},
+                                            {0x7FC0, 0x32, 0x1.Cp127F},
+                                            {0x3F80, 0x50, 0.0F}}) {
     bytes[0] = static_cast<uint8_t>(step);
     bytes[1] = static_cast<uint8_t>(step >> 8);
-    bytes[3 + 8] = static_cast<uint8_t>(distance);
-    EXPECT_EQ(decode(3, bytes, 20)[0], scale) << step << " " << distance;
+    bytes[2] = static_cast<uint8_t>(header);
+    EXPECT_EQ(decode(3, bytes, 20)[0], value) << step << " " << header;
+  }
+  for (const int header : {0x00, 0x02, 0x12, 0x0F, 0xF3}) {  // All of these steps are NaN.
+    bytes[0] = 0xFF;
+    bytes[1] = 0x7F;
+    bytes[2] = static_cast<uint8_t>(header);
+    EXPECT_TRUE(std::isnan(decode(3, bytes, 20)[0])) << header;
   }
 }
 

@@ -67,7 +67,7 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
       if (rank == 2) x[5] = std::nanf("");
       Bytes message = test::plain_encode(format_, x, test::kNearest);
       // Blocks so wide that the message ends before their tiles do; of the next one all is read.
-      if (rank == 3) std::fill_n(message.begin() + codec::wire::kStepBytes, c.segment.numel / 64, uint8_t{0xFF});
+      if (rank == 3) std::fill_n(message.begin() + codec::wire::kStepBytes, c.segment.numel / 32, uint8_t{0xFF});
       all.insert(all.end(), message.begin(), message.end());
     }
     return all;

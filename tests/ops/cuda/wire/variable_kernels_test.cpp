@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <stdexcept>
@@ -56,7 +57,7 @@ Way next_way() {
 }
 
 // Arrays in whose tiles many blocks are faint, and of very different size: far below the step and just about it, from
-// what a scale of its own can say on down to nothing, and where the step is one of the least and of the greatest.
+// what a header can say on down to nothing, and where the step is one of the least and of the greatest.
 std::vector<std::pair<std::string, Floats>> faint_inputs(int64_t n) {
   std::mt19937 engine(static_cast<uint32_t>(n) + 7);
   std::normal_distribution<float> normal;
@@ -172,16 +173,20 @@ TEST_P(CudaVariable, TakesFaintBlocks) {
 // What the test above is of: otherwise it would say little.
 TEST_P(CudaVariable, HasFaintInputs) {
   constexpr int64_t kSize = 9001;
+  constexpr uint8_t kFarthest = 0xF0 | codec::wire::kFarFaint;
+  int64_t farthest = 0;
   for (const auto& [name, x] : faint_inputs(kSize)) {
     SCOPED_TRACE(name);
     const Bytes message = plain_encode(x, test::kAtRandom);
-    int64_t faint = 0;
-    for (int64_t i = 0; i < codec::wire::variable_layout(bits_, kSize).blocks; ++i) {
-      const uint32_t nibble = codec::wire::nibble_at(message.data() + codec::wire::kStepBytes, i);
-      faint += codec::wire::width_of_nibble(nibble) == codec::wire::kFaintWidth ? 1 : 0;
-    }
-    EXPECT_GT(faint, 30);
+    const auto headers = message.begin() + codec::wire::kStepBytes;
+    const auto behind = headers + codec::wire::blocks_of(kSize);
+    EXPECT_GT(
+        std::count_if(headers, behind,
+                      [](uint8_t header) { return codec::wire::width_of_header(header) == codec::wire::kFaintWidth; }),
+        30);
+    farthest += std::count(headers, behind, kFarthest);
   }
+  EXPECT_GT(farthest, 30);
 }
 
 TEST_P(CudaVariable, TakesLongArrays) {
@@ -236,55 +241,56 @@ TEST_P(CudaVariable, MakesNanOfAMessageWithWhatIsNoNumber) {
 TEST_P(CudaVariable, ReadsAnyBytes) {
   std::mt19937 engine(5);
   for (const int64_t n : {1, 40, 1024, 3001, 9000}) {
-    for (int turn = 0; turn < 9; ++turn) {
+    for (size_t turn = 0; turn < 10; ++turn) {
       Bytes message(static_cast<size_t>(size_of(n)));
       for (uint8_t& byte : message) byte = static_cast<uint8_t>(engine());
-      const int most_nibbles[] = {0, 1, 2, 4, 6, 8, bits_ - 2};  // In later turns all are any.
+      // The lower halves of most headers; in later turns all are any.
+      const int most[] = {0, codec::wire::kFarFaint, codec::wire::kFaintWidth, 3, 5, 7, 9, bits_ - 1};
       const int64_t first_code = codec::wire::variable_layout(bits_, n).first_code;
-      for (int64_t i = codec::wire::kStepBytes; i < first_code && turn < 7; ++i) {
-        if (i % 50 != 0) message[static_cast<size_t>(i)] = static_cast<uint8_t>(most_nibbles[turn] * 17);
+      for (int64_t i = codec::wire::kStepBytes; i < first_code && turn < std::size(most); ++i) {
+        uint8_t& header = message[static_cast<size_t>(i)];
+        if (i % 50 != 0) header = static_cast<uint8_t>((header & 0xF0) | most[turn]);
       }
       ASSERT_NO_FATAL_FAILURE(expect_decodes(message, n, next_way()));
     }
   }
 }
 
-// Nibbles of widths, of many faint blocks and others in any order, whose codes are so many bytes.
-std::vector<uint32_t> nibbles_of(int64_t blocks, int64_t bytes, std::mt19937& engine) {
-  const int64_t of_faint = codec::wire::bytes_of_width(codec::wire::kFaintWidth);
-  std::vector<uint32_t> nibbles;
-  // So many that what is left are words.
-  for (int64_t faint = bytes % codec::wire::kWordBytes + blocks / 12 * codec::wire::kWordBytes; faint > 0; --faint) {
-    nibbles.push_back(codec::wire::nibble_of_width(codec::wire::kFaintWidth));
-    bytes -= of_faint;
+// Headers of many faint blocks and others in any order, whose codes are so many words.
+Bytes headers_of(int64_t blocks, int64_t words, std::mt19937& engine) {
+  constexpr auto kMost = int64_t{codec::wire::kMostWidth};
+  const auto any_step = [&](int64_t lower) { return static_cast<uint8_t>((engine() & 0xF0) | lower); };
+  Bytes headers;
+  for (int64_t faint = blocks / 3; faint > 0; --faint) {
+    headers.push_back(any_step(faint % 2 == 0 ? codec::wire::kFarFaint : codec::wire::kFaintWidth));
+    words -= codec::wire::kFaintWidth;
   }
-  for (int64_t words = bytes / codec::wire::kWordBytes; words > 0;) {
-    const int64_t most = words < 2 * codec::wire::kMostWidth ? words / 2 : codec::wire::kMostWidth;
-    const int64_t width = words <= codec::wire::kMostWidth ? words : most;
-    nibbles.push_back(codec::wire::nibble_of_width(static_cast<uint32_t>(width)));
+  while (words > 0) {
+    const int64_t width = words <= kMost ? words : std::min(words / 2, kMost);
+    headers.push_back(any_step(width));
     words -= width;
   }
-  EXPECT_LE(static_cast<int64_t>(nibbles.size()), blocks);
-  nibbles.resize(static_cast<size_t>(blocks), 0);
-  std::shuffle(nibbles.begin(), nibbles.end(), engine);
-  return nibbles;
+  EXPECT_LE(static_cast<int64_t>(headers.size()), blocks);
+  while (static_cast<int64_t>(headers.size()) < blocks) headers.push_back(any_step(0));
+  std::shuffle(headers.begin(), headers.end(), engine);
+  return headers;
 }
 
-// A last tile that ends a byte before the message does, with it, and up to four behind it.
+// A last tile that ends a word before the last that is whole, with that, and a word behind it. That one begins in the
+// message or with its end: behind the last whole word there are 0, 1, 2 or 3 bytes, by the number of blocks.
 TEST_P(CudaVariable, ReadsATileIfItIsWhole) {
   std::mt19937 engine(6);
-  for (const int64_t n : {1000, 1024, 3001, 9000}) {
+  for (const int64_t n : {1000, 1024, 1050, 3001, 3009, 9000}) {
     const codec::wire::VariableLayout layout = codec::wire::variable_layout(bits_, n);
-    for (int64_t missing = -1; missing <= 4; ++missing) {
-      SCOPED_TRACE(::testing::Message() << missing << " bytes missing");
+    const int64_t whole_words = layout.code_bytes / codec::wire::kWordBytes;
+    for (int64_t missing = -1; missing <= 1; ++missing) {
+      SCOPED_TRACE(::testing::Message() << n << " elements, " << layout.code_bytes % codec::wire::kWordBytes
+                                        << " bytes that fill no word, " << missing << " words missing");
       Bytes message(static_cast<size_t>(layout.bytes));
       for (uint8_t& byte : message) byte = static_cast<uint8_t>(engine());
       message[1] = 0x3F;  // A step that is a number.
-      const std::vector<uint32_t> nibbles = nibbles_of(layout.blocks, layout.code_bytes + missing, engine);
-      for (size_t i = 0; i < nibbles.size(); ++i) {
-        uint8_t& pair = message[codec::wire::kStepBytes + i / 2];
-        pair = static_cast<uint8_t>(i % 2 == 0 ? nibbles[i] : pair | nibbles[i] << 4);
-      }
+      const Bytes headers = headers_of(layout.blocks, whole_words + missing, engine);
+      std::copy(headers.begin(), headers.end(), message.begin() + codec::wire::kStepBytes);
       ASSERT_EQ(std::isnan(plain_decode(message, n).back()), missing > 0);
       ASSERT_NO_FATAL_FAILURE(expect_decodes(message, n, next_way()));
     }
