@@ -1,18 +1,22 @@
-// Messages of other ranks in every wire format, and what comes before them.
+// Messages of other ranks in every wire format, and what comes before them; and numbers that become such messages.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <narrowcast/wire_format.h>
+#include "ops/codec/variable_width.h"
+#include "ops/codec/wire_format.h"
 #include "ops/collectives/mean/announced_call.h"
 #include "ops/collectives/mean/segment_codec.h"
 #include "tests/fuzz/target.h"
@@ -62,6 +66,33 @@ std::vector<std::string> messages(WireFormat format) {
   return seeds;
 }
 
+// Numbers of any bits in a variable format: the bytes of the plain codec, to nearest and at random, of which no decoder
+// makes anything but numbers or a message of NaN.
+void write_numbers(std::string_view input, WireFormat format) {
+  const auto numel = std::min(kMostElements, static_cast<int64_t>(input.size() / sizeof(float)));
+  const at::Tensor numbers = at::empty({numel}, at::kFloat);
+  std::memcpy(numbers.mutable_data_ptr<float>(), input.data(), static_cast<size_t>(numbers.nbytes()));
+  for (const bool stochastic : {false, true}) {
+    constexpr int64_t kSeed = 7;
+    const at::Tensor message = encode(numbers, format, {.seed = stochastic ? std::make_optional(kSeed) : std::nullopt});
+    std::vector<uint8_t> plain(static_cast<size_t>(message.numel()));
+    codec::wire::encode_variable(static_cast<int>(codec::wire::code_bits(format)), numbers.const_data_ptr<float>(),
+                                 numel, {stochastic, static_cast<uint64_t>(kSeed), 0, 0}, plain.data());
+    TORCH_INTERNAL_ASSERT(std::equal(plain.begin(), plain.end(), message.const_data_ptr<uint8_t>()));
+    const at::Tensor is_nan = decode(message, format, numel).isnan();
+    TORCH_INTERNAL_ASSERT(is_nan.all().item<bool>() || !is_nan.any().item<bool>());
+  }
+}
+
+std::vector<std::string> numbers() {
+  std::vector<std::string> seeds;
+  for (const int64_t numel : {1, 33, 1100}) {
+    const at::Tensor x = at::arange(numel, at::kFloat).mul(-0.07).exp().mul(at::arange(numel).remainder(3).sub(1));
+    seeds.emplace_back(reinterpret_cast<const char*>(x.const_data_ptr<float>()), x.nbytes());
+  }
+  return seeds;
+}
+
 // What three ranks tell of their calls: the input is the first one's, the others' are as they should be.
 void read_call_header(std::string_view input) {
   using collectives::CallHeader;
@@ -102,6 +133,10 @@ std::vector<Target> wire_targets() {
     list.push_back({"wire_" + std::string(to_string(format)),
                     [format](std::string_view input) { read_message(input, format); },
                     [format] { return messages(format); }});
+    if (codec::wire::is_variable(format)) {
+      list.push_back({"numbers_" + std::string(to_string(format)),
+                      [format](std::string_view input) { write_numbers(input, format); }, numbers});
+    }
   }
   return list;
 }

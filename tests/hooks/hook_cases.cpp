@@ -203,6 +203,7 @@ std::vector<HookCase> hook_cases() {
           quantized_case("int8", WireFormat::kInt8B128, 2),
           quantized_case("int4", WireFormat::kInt4B32, 3),
           quantized_case("var5", WireFormat::kVar5, 2),
+          quantized_case("var3", WireFormat::kVar3, 3),
           quantized_case("fp32", WireFormat::kFp32, 2),
           auto_case(),
           post_local_sgd_case(),

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
 #include <tuple>
 
 #include <narrowcast/errors.h>
@@ -178,27 +179,33 @@ TEST_P(QuantizedAllReduceOverNodes, GoesOnFromItsStateWithTheSameBits) {
   const auto gradients = make_gradients(kNumel, ranks_);
   run_ranks(ranks_, [&](int64_t rank, const Group& group) {
     const auto step = [&](CommHook& hook) { return run(hook, make_parameters_bucket({parameter}, {gradients[rank]})); };
-    const auto whole = create_comm_hook("int4", with(group, wire));
-    const at::Tensor first = step(*whole);
-    HookState state;
-    for (const auto& [name, tensor] : whole->state(parameters)) state.emplace(name, tensor.clone());
-    const auto resumed = create_comm_hook("int4", with(group, wire));
-    resumed->load_state({.world_size = ranks_, .states = {state}, .first = {}}, parameters);
-    const at::Tensor expected = step(*whole);
-    EXPECT_FALSE(at::equal(expected, first));
-    EXPECT_TRUE(at::equal(step(*resumed), expected));
-    EXPECT_EQ(resumed->payload_bytes_sent(), whole->payload_bytes_sent());
+    for (const std::string name : {"int4", "var4"}) {
+      SCOPED_TRACE(name);
+      const auto whole = create_comm_hook(name, with(group, wire));
+      const at::Tensor first = step(*whole);
+      HookState state;
+      for (const auto& [key, tensor] : whole->state(parameters)) state.emplace(key, tensor.clone());
+      const auto resumed = create_comm_hook(name, with(group, wire));
+      resumed->load_state({.world_size = ranks_, .states = {state}, .first = {}}, parameters);
+      const at::Tensor expected = step(*whole);
+      EXPECT_FALSE(at::equal(expected, first));
+      EXPECT_TRUE(at::equal(step(*resumed), expected));
+      EXPECT_EQ(resumed->payload_bytes_sent(), whole->payload_bytes_sent());
+    }
   });
 }
 
 TEST_P(QuantizedAllReduceOverNodes, ForgetsAStepThatWasNotFinite) {
   auto gradients = make_gradients(kNumel, ranks_);
   run_ranks(ranks_, [&](int64_t rank, const Group& group) {
-    const auto hook = create_comm_hook("int4", with(group, {.error_feedback = true, .node_size = node_size_}));
-    at::Tensor bad = gradients[rank].clone();
-    if (rank == 1) bad.fill_(std::numeric_limits<float>::quiet_NaN());
-    EXPECT_TRUE(run(*hook, make_bucket(bad)).isnan().all().item<bool>());
-    EXPECT_TRUE(run(*hook, make_bucket(gradients[rank].clone())).isfinite().all().item<bool>());
+    for (const std::string name : {"int4", "var4"}) {
+      SCOPED_TRACE(name);
+      const auto hook = create_comm_hook(name, with(group, {.error_feedback = true, .node_size = node_size_}));
+      const at::Tensor bad = gradients[rank].clone();
+      if (rank == 1) bad.fill_(std::numeric_limits<float>::quiet_NaN());
+      EXPECT_TRUE(run(*hook, make_bucket(bad)).isnan().all().item<bool>());
+      EXPECT_TRUE(run(*hook, make_bucket(gradients[rank].clone())).isfinite().all().item<bool>());
+    }
   });
 }
 

@@ -1,9 +1,9 @@
 // Where in their buckets parameters lie whose gradients are rounded in blocks.
 //
-// A block has one scale or one width, that of its largest number: a bias that shares it with a weight of much larger
+// A block has one scale or one header, that of its largest number: a bias that shares it with a weight of much larger
 // gradients is rounded by the weight's step. So the parameters of a bucket lie in it by the size of the blocks that
-// they fill, the largest first: of those that fill whole blocks none shares one with another, and its blocks are the
-// same whichever bucket it is in. What is left are neighbours at the bucket's end: biases and norms, mostly.
+// they fill, the largest first: of those that fill whole blocks none shares one with another, and its blocks hold the
+// same numbers whichever bucket it is in. What is left are neighbours at the bucket's end: biases and norms, mostly.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -72,7 +72,8 @@ void check_same_call(const std::string& call, int64_t rank, const std::vector<Ca
   for (size_t sender = 0; sender < headers.size(); ++sender) {
     if (!is_header(headers[sender])) {
       throw_backend_error(rank, call,
-                          c10::str("rank ", sender, " sent something else than what such a call begins with"));
+                          c10::str("rank ", sender, " sent something else than what such a call begins with",
+                                   ", or has a narrowcast of other formats"));
     }
   }
   for (size_t sender = 0; sender < headers.size(); ++sender) {

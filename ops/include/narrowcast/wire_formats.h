@@ -45,7 +45,7 @@ struct WireFormatRow {
   WireFormat format;      // Its number.
   std::string_view name;  // On command lines and in operators.
   WireElement element;    // What each of its elements is.
-  int64_t block;          // Elements that share a scale, or in variable formats a width; 1 where there is none.
+  int64_t block;          // Elements that share a scale, or in variable formats a header; 1 where there is none.
 };
 
 // All of them, in the order of the documentation. A format of these elements is added by its number above and its row.

@@ -170,6 +170,7 @@ std::vector<Case> cases() {
       {"auto", small_buckets().hook("auto").wire({.error_feedback = true, .node_size = 1})},
       {"fp16", small_buckets().hook("int8").wire({.node_size = 1}), OptimizerKind::kAdamW, 1, 16, Precision::kFp16},
       {"int4_feedback_two_levels", small_buckets().hook("int4").wire(feedback(true, 2))},
+      {"var4_feedback_two_levels", small_buckets().hook("var4").wire(feedback(true, 2))},
       // Buckets that go in two hops on three ranks.
       {"int4_feedback_two_hops", DdpOptions().hook("int4").wire(feedback(true)), OptimizerKind::kSgd, 1, 128},
       // More than 2 MiB, for which a size is chosen: by what is measured until the first checkpoint.
