@@ -71,7 +71,8 @@ std::vector<std::string> messages(WireFormat format) {
 void write_numbers(std::string_view input, WireFormat format) {
   const auto numel = std::min(kMostElements, static_cast<int64_t>(input.size() / sizeof(float)));
   const at::Tensor numbers = at::empty({numel}, at::kFloat);
-  std::memcpy(numbers.mutable_data_ptr<float>(), input.data(), static_cast<size_t>(numbers.nbytes()));
+  // Not memcpy, which takes no null pointer, as the one of no numbers is.
+  std::copy_n(input.data(), numbers.nbytes(), reinterpret_cast<char*>(numbers.mutable_data_ptr<float>()));
   for (const bool stochastic : {false, true}) {
     constexpr int64_t kSeed = 7;
     const at::Tensor message = encode(numbers, format, {.seed = stochastic ? std::make_optional(kSeed) : std::nullopt});
