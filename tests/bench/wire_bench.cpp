@@ -1,8 +1,10 @@
 // The kernels of the wire formats on one core, in bytes of float32 per second
 // that they read (encode) or write (decode): from the second-level cache, with
-// each instruction set, and from DRAM, beside the memory's read rate. Everything
-// takes turns, the best quarter of the turns counts. Exit code 1 if a target is
-// missed.
+// each instruction set, and from DRAM, beside the memory's read rate; and of the
+// segments of a bucket, as hooks call them. Everything takes turns, the best
+// quarter of the turns counts. Exit code 1 if a target is missed.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <absl/flags/flag.h>
 #include <hwy/aligned_allocator.h>
 #include <hwy/highway.h>
@@ -15,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/collectives/mean/element_order.h"
+#include "ops/collectives/mean/segment_codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
 #include "tests/bench/machine_watch.h"
 #include "trainer/base/program/command_line.h"
@@ -248,13 +252,66 @@ bool measure_in_dram() {
   return check_dram(entries, read);
 }
 
+// A shard of one of several buckets, which together no cache holds, with its messages of two ranks.
+struct BucketShard {
+  static constexpr int64_t kNumel = 6553600;  // 25 MiB, DDP's buckets.
+
+  explicit BucketShard(WireFormat format)
+      : array(at::randn({kNumel})),
+        segment{array, collectives::cut(kNumel, 2)[1], nullptr, collectives::ElementOrder::of(format, kNumel)},
+        sent(encoded_size(segment.range.numel, format)),
+        received(encoded_size(segment.range.numel, format)) {
+    collectives::encode_segment({format, {}}, segment, sent.data());
+    std::copy_n(sent.data(), sent.size(), received.data());
+  }
+
+  at::Tensor array;
+  collectives::ArraySegment segment;
+  Array<uint8_t> sent;
+  Array<uint8_t> received;
+};
+
+// What hooks do with a bucket between two ranks: each encodes a shard, makes the mean of the other, and decodes means.
+// Variable formats deal out an array's pages.
+void measure_segments() {
+  constexpr int64_t kBuckets = 6;
+  std::vector<Entry> entries;
+  for (const WireFormat format : kWireFormats) {
+    std::vector<BucketShard> shards;
+    for (int64_t i = 0; i < kBuckets; ++i) shards.emplace_back(format);
+    std::vector<Entry> of_format;
+    const auto add = [&](const char* kernel, const std::function<void(BucketShard&)>& run) {
+      const double gigabytes = 4e-9 * static_cast<double>(kBuckets * shards[0].segment.range.numel);
+      of_format.push_back({name_of(kernel, format), gigabytes, [&shards, run] { std::ranges::for_each(shards, run); }});
+    };
+    add("encode", [=](BucketShard& shard) {
+      collectives::encode_segment({format, {}}, shard.segment, shard.sent.data());
+    });
+    add("encode at random", [=](BucketShard& shard) {
+      collectives::encode_segment({format, {true, 1, 2, 0}}, shard.segment, shard.sent.data());
+    });
+    add("average", [=](BucketShard& shard) {
+      collectives::average_and_encode_segments({format, {}}, {shard.received.data(), nullptr}, shard.segment, nullptr,
+                                               shard.sent.data());
+    });
+    add("decode",
+        [=](BucketShard& shard) { collectives::decode_segment(format, shard.received.data(), shard.segment); });
+    take_turns(of_format);
+    entries.insert(entries.end(), of_format.begin(), of_format.end());
+  }
+  std::printf("shards of buckets of 25 MiB between two ranks, on a thread\n");
+  print_table(entries);
+}
+
 int run() {
+  at::set_num_threads(1);
   const bench::MachineWatch watch;
   bool met = true;
   if ((hwy::SupportedTargets() & HWY_AVX3_DL) != 0) met = measure_in_cache(HWY_AVX3_DL | HWY_AVX3);
   for (const int64_t instruction_set : hwy::SupportedAndGeneratedTargets())
     met = measure_in_cache(instruction_set) && met;
   met = measure_in_dram() && met;
+  measure_segments();
   return bench::exit_code(met, watch);
 }
 

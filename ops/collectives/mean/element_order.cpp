@@ -30,27 +30,27 @@ int64_t stride_of(int64_t grains) {
 ElementOrder ElementOrder::of(WireFormat format, int64_t numel) {
   ElementOrder order;
   if (codec::wire::is_variable(format) && numel >= kWireGrain) {
-    order.grains_ = numel / kWireGrain;
-    order.stride_ = stride_of(order.grains_);
+    order.order_.grains = numel / kWireGrain;
+    order.order_.stride = stride_of(order.order_.grains);
   }
   return order;
 }
 
 ElementOrder::Parts ElementOrder::parts_of(const Segment& places) const {
   const int64_t end = places.begin + places.numel;
-  const int64_t dealt_end = std::clamp(grains_ * kWireGrain, places.begin, end);
+  const int64_t dealt_end = std::clamp(order_.grains * kWireGrain, places.begin, end);
   return {{places.begin / kWireGrain, (dealt_end - places.begin) / kWireGrain}, {dealt_end, end - dealt_end}};
 }
 
 // The array's grains that are dealt out, a row each.
 at::Tensor ElementOrder::grains_of(const at::Tensor& array) const {
-  return array.narrow(0, 0, grains_ * kWireGrain).view({grains_, kWireGrain});
+  return array.narrow(0, 0, order_.grains * kWireGrain).view({order_.grains, kWireGrain});
 }
 
 // By place, which of the array's grains they are.
 at::Tensor ElementOrder::grain_indices(const Segment& grains, at::Device device) const {
   const auto options = at::TensorOptions(at::kLong).device(device);
-  return at::arange(grains.begin, grains.begin + grains.numel, options).mul_(stride_).remainder_(grains_);
+  return at::arange(grains.begin, grains.begin + grains.numel, options).mul_(order_.stride).remainder_(order_.grains);
 }
 
 at::Tensor ElementOrder::take(const at::Tensor& array, const Segment& places) const {
@@ -86,18 +86,18 @@ std::vector<Segment> ElementOrder::places_of(const std::vector<Segment>& element
   if (is_arrays_own()) {
     return elements;
   }
-  std::vector<int64_t> place_of_grain(static_cast<size_t>(grains_));
-  for (int64_t place = 0; place < grains_; ++place) {
-    place_of_grain[static_cast<size_t>(place * stride_ % grains_)] = place;
+  std::vector<int64_t> place_of_grain(static_cast<size_t>(order_.grains));
+  for (int64_t place = 0; place < order_.grains; ++place) {
+    place_of_grain[static_cast<size_t>(place * order_.stride % order_.grains)] = place;
   }
   std::vector<Segment> places;
   for (const Segment& segment : elements) {
     const int64_t end = segment.begin + segment.numel;
     for (int64_t begin = segment.begin; begin < end;) {
       const int64_t grain = begin / kWireGrain;
-      const int64_t next = std::min(end, grain < grains_ ? (grain + 1) * kWireGrain : end);
+      const int64_t next = std::min(end, grain < order_.grains ? (grain + 1) * kWireGrain : end);
       const int64_t first =
-          grain < grains_ ? place_of_grain[static_cast<size_t>(grain)] * kWireGrain : grain * kWireGrain;
+          grain < order_.grains ? place_of_grain[static_cast<size_t>(grain)] * kWireGrain : grain * kWireGrain;
       places.push_back({first + begin % kWireGrain, next - begin});
       begin = next;
     }

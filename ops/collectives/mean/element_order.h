@@ -31,13 +31,13 @@ class NARROWCAST_EXPORT ElementOrder {
   // In which an array of so many elements travels in that format.
   static ElementOrder of(WireFormat format, int64_t numel);
 
-  bool is_arrays_own() const { return grains_ == 0; }
+  bool is_arrays_own() const { return order_.grains == 0; }
+
+  // As kernels take it.
+  const cpu::GrainOrder& of_grains() const { return order_; }
 
   // Where the element lies that has that place, a multiple of cpu::kWireGrain. The rest of its grain follows it.
-  int64_t element(int64_t place) const {
-    const int64_t grain = place / cpu::kWireGrain;
-    return grain < grains_ ? grain * stride_ % grains_ * cpu::kWireGrain : place;
-  }
+  int64_t element(int64_t place) const { return order_.element(place); }
 
   // The numbers at these places of an array, in this order: a view where that is the array's own. Places begin at such
   // a multiple, here and below, and end at one or with the array, which may be on any device.
@@ -60,8 +60,7 @@ class NARROWCAST_EXPORT ElementOrder {
   at::Tensor grains_of(const at::Tensor& array) const;
   at::Tensor grain_indices(const Segment& grains, at::Device device) const;
 
-  int64_t grains_ = 0;  // That are dealt out.
-  int64_t stride_ = 1;
+  cpu::GrainOrder order_ = {};
 };
 
 }  // namespace narrowcast::collectives

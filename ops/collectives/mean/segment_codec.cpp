@@ -1,5 +1,7 @@
 #include "ops/collectives/mean/segment_codec.h"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,25 +34,49 @@ void for_grains(int64_t n, const Body& body) {
   });
 }
 
-// Calls body(first element, elements) for parts of the segment whose elements are neighbours in the array.
+// Calls body(first element, elements) for parts of the segment that a kernel of the format takes. Only those of
+// variable formats take elements that are dealt out; others travel so between the ranks of a node.
 template <class Body>
-void for_neighbours(const ArraySegment& segment, const Body& body) {
-  if (segment.order.is_arrays_own()) {
+void for_segment_parts(WireFormat format, const ArraySegment& segment, const Body& body) {
+  if (segment.order.is_arrays_own() || codec::wire::is_variable(format)) {
     for_wire_parts(segment.range.numel, body);
   } else {
     for_grains(segment.range.numel, body);
   }
 }
 
-// Where element `first` of the segment is, and the rest of its grain.
+// Elements of the segment.
 template <class T>
-T* elements_of(const ArraySegment& segment, int64_t first) {
-  return static_cast<T*>(segment.array.mutable_data_ptr()) + segment.order.element(segment.range.begin + first);
+cpu::WireElements<T> elements_of(const ArraySegment& segment, int64_t first, int64_t n) {
+  auto* const array = static_cast<T*>(segment.array.mutable_data_ptr());
+  return {array, n, segment.order.of_grains(), segment.range.begin + first};
 }
 
-// x and its residual as float32: where they are, or in `tile`.
+// Where element `first` is, and the rest of its grain.
 template <class T>
-const float* load(const T* x, const float* residual, int64_t n, Tile& tile) {
+T* grain_of(const ArraySegment& segment, int64_t first) {
+  return elements_of<T>(segment, first, 0).grain(0);
+}
+
+// Asks for a later grain of an array that is dealt out; of another the processor itself does.
+template <class T>
+void ask_for_upcoming(const ArraySegment& segment, int64_t first) {
+  const int64_t upcoming = first + cpu::kGrainsAhead * kWireGrain;
+  if (segment.order.is_arrays_own() || upcoming >= segment.range.numel) {
+    return;
+  }
+  constexpr int64_t kInCacheLine = 64 / static_cast<int64_t>(sizeof(T));
+  const T* const elements = grain_of<const T>(segment, upcoming);
+  for (int64_t i = 0; i < kWireGrain; i += kInCacheLine) {
+    hwy::Prefetch(elements + i);
+  }
+}
+
+// Elements `first` and on with their residuals, unless those are null, as float32: where they are, or in `tile`.
+template <class T>
+const float* load(const ArraySegment& segment, int64_t first, const float* residual, int64_t n, Tile& tile) {
+  ask_for_upcoming<T>(segment, first);
+  const T* const x = grain_of<const T>(segment, first);
   if constexpr (std::is_same_v<T, float>) {
     if (residual == nullptr) {
       return x;
@@ -90,7 +116,7 @@ void encode_with_residual(cpu::MessageWriter& writer, const ArraySegment& segmen
   const auto for_sums = [&](const auto& body) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       Tile tile;
-      body(first, n, load(elements_of<T>(segment, first), segment.residual + first, n, tile));
+      body(first, n, load<T>(segment, first, segment.residual + first, n, tile));
     });
   };
   if (writer.measures()) {
@@ -108,7 +134,7 @@ void average_grain(const cpu::RankReader& ranks, const ArraySegment& segment, co
                    int64_t n, float* sum) {
   Tile own;
   float* const own_residual = from(segment.residual, first);
-  ranks.average(first, n, load(elements_of<T>(segment, first), own_residual, n, own), sum);
+  ranks.average(first, {load<T>(segment, first, own_residual, n, own), n}, {sum, n});
   if (own_residual != nullptr) {
     std::fill_n(own_residual, n, 0.0F);
   }
@@ -117,28 +143,43 @@ void average_grain(const cpu::RankReader& ranks, const ArraySegment& segment, co
   }
 }
 
-// Where the message needs to be measured first, the means wait in an array.
 template <class T>
-void average_and_encode_grains(cpu::MessageWriter& writer, const cpu::RankReader& ranks, const ArraySegment& segment,
-                               float* mean_residual) {
-  const int64_t numel = segment.range.numel;
-  if (!writer.measures()) {
-    for_grains(numel, [&](int64_t first, int64_t n) {
-      Tile sum;
-      average_grain<T>(ranks, segment, mean_residual, first, n, sum.data());
-      write_grain(writer, first, sum.data(), n, from(mean_residual, first));
+void average_and_encode_grains(const cpu::MessageWriter& writer, const cpu::RankReader& ranks,
+                               const ArraySegment& segment, float* mean_residual) {
+  for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
+    Tile sum;
+    average_grain<T>(ranks, segment, mean_residual, first, n, sum.data());
+    write_grain(writer, first, sum.data(), n, from(mean_residual, first));
+  });
+}
+
+// For a message that must be measured first: the means wait in an array.
+template <class T>
+void average_and_measure(cpu::MessageWriter& writer, const cpu::RankReader& ranks, const ArraySegment& segment,
+                         float* mean_residual, float* sums) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (segment.residual == nullptr && mean_residual == nullptr) {
+      for_wire_parts(segment.range.numel, [&](int64_t first, int64_t n) {
+        ranks.average_and_measure(writer, first, elements_of<const T>(segment, first, n), {sums + first, n});
+      });
+      return;
+    }
+  }
+  for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
+    average_grain<T>(ranks, segment, mean_residual, first, n, sums + first);
+    writer.measure(first, cpu::WireInput<float>{sums + first, n});
+  });
+}
+
+void write_sums(const cpu::MessageWriter& writer, const float* sums, int64_t numel, float* mean_residual) {
+  if (mean_residual == nullptr) {
+    for_wire_parts(numel, [&](int64_t first, int64_t n) {
+      writer.write(first, cpu::WireInput<float>{sums + first, n});
     });
     return;
   }
-  const std::unique_ptr<float[]> sums(new float[static_cast<size_t>(numel)]);
-  for_grains(numel, [&](int64_t first, int64_t n) {
-    average_grain<T>(ranks, segment, mean_residual, first, n, sums.get() + first);
-    writer.measure(first, cpu::WireInput<float>{sums.get() + first, n});
-  });
-  writer.settle();
-  for_grains(numel, [&](int64_t first, int64_t n) {
-    write_grain(writer, first, sums.get() + first, n, from(mean_residual, first));
-  });
+  for_grains(numel,
+             [&](int64_t first, int64_t n) { write_grain(writer, first, sums + first, n, mean_residual + first); });
 }
 
 }  // namespace
@@ -154,9 +195,9 @@ void encode_segment(const WireCoding& coding, const ArraySegment& segment, uint8
       encode_with_residual<T>(writer, segment);
       return;
     }
-    const auto input = [&](int64_t first, int64_t n) { return cpu::WireInput<T>{elements_of<T>(segment, first), n}; };
     cpu::write_parts(
-        writer, [&](const auto& body) { for_neighbours(segment, body); }, input);
+        writer, [&](const auto& body) { for_segment_parts(coding.format, segment, body); },
+        [&](int64_t first, int64_t n) { return elements_of<const T>(segment, first, n); });
   });
 }
 
@@ -166,15 +207,15 @@ void decode_segment(WireFormat format, const uint8_t* message, const ArraySegmen
   }
   const cpu::MessageReader reader(format, message, segment.range.numel);
   if (segment.array.scalar_type() == at::kFloat) {
-    for_neighbours(segment,
-                   [&](int64_t first, int64_t n) { reader.decode(first, n, elements_of<float>(segment, first)); });
+    for_segment_parts(format, segment,
+                      [&](int64_t first, int64_t n) { reader.decode(first, elements_of<float>(segment, first, n)); });
     return;
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
       Tile tile;
-      reader.decode(first, n, tile.data());
-      store(tile, n, elements_of<decltype(zero)>(segment, first));
+      reader.decode(first, {tile.data(), n});
+      store(tile, n, grain_of<decltype(zero)>(segment, first));
     });
   });
 }
@@ -225,19 +266,18 @@ void average_segments(WireFormat format, const RankMessages& messages, const Arr
   }
   const cpu::RankReader ranks(format, messages, segment.range.numel);
   if (segment.array.scalar_type() == at::kFloat) {
-    for_neighbours(segment, [&](int64_t first, int64_t n) {
-      float* const elements = elements_of<float>(segment, first);
-      ranks.average(first, n, elements, elements);
+    for_segment_parts(format, segment, [&](int64_t first, int64_t n) {
+      ranks.average(first, elements_of<const float>(segment, first, n), elements_of<float>(segment, first, n));
     });
     return;
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
     for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
-      auto* const elements = elements_of<decltype(zero)>(segment, first);
+      using T = decltype(zero);
       Tile own;
       Tile mean;
-      ranks.average(first, n, load(elements, nullptr, n, own), mean.data());
-      store(mean, n, elements);
+      ranks.average(first, {load<T>(segment, first, nullptr, n, own), n}, {mean.data(), n});
+      store(mean, n, grain_of<T>(segment, first));
     });
   });
 }
@@ -252,13 +292,20 @@ void average_and_encode_segments(const WireCoding& coding, const RankMessages& m
   cpu::MessageWriter writer(coding.format, coding.rounding, numel, message);
   const bool is_plain = segment.array.scalar_type() == at::kFloat && segment.residual == nullptr;
   if (is_plain && mean_residual == nullptr && !writer.measures()) {  // In one pass, without tiles.
-    for_neighbours(segment, [&](int64_t first, int64_t n) {
-      ranks.average_to(writer, first, n, elements_of<float>(segment, first));
+    for_segment_parts(coding.format, segment, [&](int64_t first, int64_t n) {
+      ranks.average_to(writer, first, n, grain_of<const float>(segment, first));
     });
     return;
   }
   meta::visit_float(segment.array.scalar_type(), [&](auto zero) {
-    average_and_encode_grains<decltype(zero)>(writer, ranks, segment, mean_residual);
+    using T = decltype(zero);
+    if (!writer.measures()) {
+      return average_and_encode_grains<T>(writer, ranks, segment, mean_residual);
+    }
+    const std::unique_ptr<float[]> sums(new float[static_cast<size_t>(numel)]);
+    average_and_measure<T>(writer, ranks, segment, mean_residual, sums.get());
+    writer.settle();
+    write_sums(writer, sums.get(), numel, mean_residual);
   });
 }
 

@@ -72,15 +72,19 @@ struct BlockScales {
   alignas(64) float inverse[kRoom];
 };
 
-template <int64_t kBlock>
+// How often a tile is read. What is upcoming is asked for in equal parts.
+enum class Passes { kOne = 1, kTwo = 2 };
+
+template <int64_t kBlock, Passes kPasses>
 HWY_INLINE void find_largest(const TileSource& source, int64_t blocks, int32_t* largest) {
+  constexpr auto kShare = static_cast<int64_t>(kPasses);
   const float* const x = source.x;
   const hn::Full128<int32_t> d;
   int64_t i = 0;
   for (; i + 4 <= blocks; i += 4) {
     const float* const four = x + i * kBlock;
     if (source.upcoming != nullptr) {
-      prefetch(source.upcoming + i * kBlock / 2, 0, kBlock * 8);  // The first half.
+      prefetch(source.upcoming + i * kBlock / kShare, 0, 4 * kBlock * static_cast<int64_t>(sizeof(float)) / kShare);
     }
     hn::StoreU(
         largest_of_each(largest_of_block<kBlock>(four), largest_of_block<kBlock>(four + kBlock),
@@ -112,7 +116,7 @@ HWY_INLINE bool find_scales(const TileSource& source, int64_t blocks, BlockScale
   const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> d_bits;
   const hn::RebindToSigned<decltype(d)> d_int;
-  find_largest<Format::kBlock>(source, blocks, scales.largest);
+  find_largest<Format::kBlock, Passes::kTwo>(source, blocks, scales.largest);
   hn::StoreU(hn::Zero(d_int), d_int, scales.largest + blocks);
   auto most = hn::Zero(d_int);
   for (int64_t i = 0; i < blocks; i += static_cast<int64_t>(hn::Lanes(d))) {

@@ -28,9 +28,9 @@ MessageReader::MessageReader(WireFormat format, const uint8_t* bytes, int64_t n)
   }
 }
 
-void MessageReader::decode(int64_t first, int64_t n, float* out) const {
-  variable_ ? variable_decode(variable_->source(), first, n, out)
-            : wire_decode(format_, bytes_ + first_byte(format_, first), n, out);
+void MessageReader::decode(int64_t first, WireOutput out) const {
+  variable_ ? variable_decode(variable_->source(), first, out)
+            : wire_decode(format_, bytes_ + first_byte(format_, first), out.n, out.grain(0));
 }
 
 RankReader::RankReader(WireFormat format, const std::vector<const uint8_t*>& messages, int64_t n)
@@ -55,12 +55,23 @@ std::vector<const uint8_t*> RankReader::parts_from(int64_t first) const {
   return parts;
 }
 
-void RankReader::average(int64_t first, int64_t n, const float* own, float* mean) const {
-  const auto ranks = static_cast<int64_t>(messages_.size());
+VariableParts RankReader::variable_parts(int64_t first, WireInput<float> own) const {
+  return {source_of_rank_.data(), static_cast<int64_t>(messages_.size()), own, first};
+}
+
+void RankReader::average(int64_t first, WireInput<float> own, WireOutput mean) const {
   if (!source_of_rank_.empty()) {
-    return variable_average({source_of_rank_.data(), ranks, own, first, n}, mean);
+    return variable_average(variable_parts(first, own), mean);
   }
-  wire_average(format_, {parts_from(first).data(), ranks, own, n}, mean);
+  wire_average(format_,
+               {parts_from(first).data(), static_cast<int64_t>(messages_.size()),
+                own.x == nullptr ? nullptr : own.grain(0), mean.n},
+               mean.grain(0));
+}
+
+void RankReader::average_and_measure(MessageWriter& writer, int64_t first, WireInput<float> own,
+                                     WireOutput mean) const {
+  writer.variable_->measure_mean(first, variable_parts(first, own), mean);
 }
 
 void RankReader::average_to(const MessageWriter& writer, int64_t first, int64_t n, const float* own) const {

@@ -32,11 +32,13 @@ class MessageWriter {
   // Writes what does not belong to one element. Needs measures().
   void settle() { variable_->settle(); }
 
-  // Writes elements `first` and on, which are those that were measured.
+  // Writes elements `first` and on, which are those that were measured. Formats whose parts are messages need
+  // neighbours, as those of a grain are.
   template <class T>
   void write(int64_t first, WireInput<T> part) const {
-    variable_ ? variable_->write(first, part)
-              : wire_encode(format_, part, rounding_.at(first), bytes_ + first_byte(format_, first));
+    variable_
+        ? variable_->write(first, part)
+        : wire_encode<T>(format_, {part.grain(0), part.n}, rounding_.at(first), bytes_ + first_byte(format_, first));
   }
 
   // out[i] = what element first + i, which was written, decodes to.
@@ -74,8 +76,8 @@ class MessageReader {
  public:
   MessageReader(WireFormat format, const uint8_t* bytes, int64_t n);
 
-  // out[i] = element first + i.
-  void decode(int64_t first, int64_t n, float* out) const;
+  // Number i of `out` is element first + i. Formats whose parts are messages need neighbours, as those of a grain are.
+  void decode(int64_t first, WireOutput out) const;
 
  private:
   const WireFormat format_;
@@ -88,15 +90,20 @@ class RankReader {
  public:
   RankReader(WireFormat format, const std::vector<const uint8_t*>& messages, int64_t n);
 
-  // mean[i] = element first + i of the mean, as wire_average. `own` is the part of the rank without message from
-  // element `first` on, and may be where the mean is written to.
-  void average(int64_t first, int64_t n, const float* own, float* mean) const;
+  // Number i of `mean` is element first + i of the mean, as wire_average. `own` is the part of the rank without message
+  // from element `first` on, as long as the mean, and may be where that is written to. Formats whose parts are messages
+  // need neighbours, as those of a grain are.
+  void average(int64_t first, WireInput<float> own, WireOutput mean) const;
+
+  // As average(), for a writer that measures: it measures the mean, as its elements from `first` on, too.
+  void average_and_measure(MessageWriter& writer, int64_t first, WireInput<float> own, WireOutput mean) const;
 
   // Writes that mean, in one pass over memory, where the writer does not measure.
   void average_to(const MessageWriter& writer, int64_t first, int64_t n, const float* own) const;
 
  private:
   std::vector<const uint8_t*> parts_from(int64_t first) const;
+  VariableParts variable_parts(int64_t first, WireInput<float> own) const;
 
   const WireFormat format_;
   const std::vector<const uint8_t*> messages_;

@@ -35,9 +35,7 @@ struct TileSource {
   const float* upcoming;
 };
 
-// A tile takes less time than memory takes to answer: measured, 2 tiles ahead were too few and 6 too many; 3 and 4 were
-// alike.
-inline constexpr int64_t kTilesAhead = 3;
+inline constexpr int64_t kTilesAhead = kGrainsAhead;
 
 // Asks for memory that lies `ahead` bytes behind `begin`, whether it is there or not: of a later tile, while this one
 // is worked on. The processor itself asks for more only while memory is read, and not beyond a page.

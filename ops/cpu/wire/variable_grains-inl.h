@@ -35,9 +35,9 @@ struct VariableGrain {
 
 // Without vectors, the plain codec.
 
-HWY_INLINE void largest_of_grain(const float* x, int64_t n, uint32_t* largest) {
+HWY_INLINE void largest_of_grain(const TileSource& source, int64_t n, uint32_t* largest) {
   for (int64_t i = 0; i * kVariableBlock < n; ++i) {
-    largest[i] = codec::wire::largest_of_block(x, n, i);
+    largest[i] = codec::wire::largest_of_block(source.x, n, i);
   }
 }
 
@@ -59,8 +59,9 @@ HWY_INLINE int64_t bytes_of_grain(const uint8_t* headers) {
   return codec::wire::bytes_of_headers(headers, kGrainBlocks);
 }
 
-void encode_grain(const float* x, int64_t n, uint16_t step, const Rounding& rounding, const VariableGrain& grain) {
-  codec::wire::encode_variable_group(x, n, step, grain.headers, rounding, grain.begin);
+void encode_grain(const TileSource& source, int64_t n, uint16_t step, const Rounding& rounding,
+                  const VariableGrain& grain) {
+  codec::wire::encode_variable_group(source.x, n, step, grain.headers, rounding, grain.begin);
 }
 
 template <class Sink>
@@ -72,11 +73,11 @@ void decode_grain(const VariableMessage& message, int64_t block, int64_t begin, 
 
 #else
 
-HWY_INLINE void largest_of_grain(const float* x, int64_t n, uint32_t* largest) {
+HWY_INLINE void largest_of_grain(const TileSource& source, int64_t n, uint32_t* largest) {
   const int64_t blocks = n / kVariableBlock;
-  find_largest<kVariableBlock>({x, nullptr}, blocks, reinterpret_cast<int32_t*>(largest));
+  find_largest<kVariableBlock, Passes::kOne>(source, blocks, reinterpret_cast<int32_t*>(largest));
   if (n % kVariableBlock != 0) {
-    largest[blocks] = codec::wire::largest_of_block(x, n, blocks);
+    largest[blocks] = codec::wire::largest_of_block(source.x, n, blocks);
   }
 }
 
@@ -243,13 +244,19 @@ constexpr int64_t kReach = 2 * kPlanesBytes;
 
 // Writes the words of whole blocks, and from a block on that near the grain's end not beyond it.
 template <class... Random>
-HWY_INLINE void encode_blocks(const float* x, int64_t n, uint16_t step, const VariableGrain& grain, Random... random) {
+HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step, const VariableGrain& grain,
+                              Random... random) {
+  constexpr int64_t kBlockBytes = kVariableBlock * static_cast<int64_t>(sizeof(float));
+  const float* const x = source.x;
   const BitPlanes planes;
   const GrainInverses inverses(step, grain.headers);
   uint8_t* to = grain.begin;
   for (int64_t i = 0; i < n; i += kVariableBlock) {
     const uint32_t width = codec::wire::width_of_header(grain.headers[i / kVariableBlock]);
     const float inverse = inverses.at[i / kVariableBlock];
+    if (source.upcoming != nullptr) {
+      prefetch(source.upcoming + i, 0, kBlockBytes);
+    }
     if (HWY_LIKELY(grain.end - to >= kReach)) {
       encode_block(planes, x + i, inverse, width, to, random + i...);
     } else {  // What lies behind is another thread's, or nobody's.
@@ -261,26 +268,26 @@ HWY_INLINE void encode_blocks(const float* x, int64_t n, uint16_t step, const Va
   }
 }
 
-HWY_INLINE void encode_blocks(const float* x, int64_t n, uint16_t step, const Rounding& rounding,
+HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step, const Rounding& rounding,
                               const VariableGrain& grain) {
   if (!rounding.stochastic) {
-    return encode_blocks(x, n, step, grain);
+    return encode_blocks(source, n, step, grain);
   }
   RandomWords<kTile> random;
-  encode_blocks(x, n, step, grain, random.fill(rounding, n));
+  encode_blocks(source, n, step, grain, random.fill(rounding, n));
 }
 
-HWY_NOINLINE void encode_grain(const float* x, int64_t n, uint16_t step, const Rounding& rounding,
+HWY_NOINLINE void encode_grain(const TileSource& source, int64_t n, uint16_t step, const Rounding& rounding,
                                const VariableGrain& grain) {
   if (n == kTile) {
-    return encode_blocks(x, n, step, rounding, grain);
+    return encode_blocks(source, n, step, rounding, grain);
   }
   const WholeHeaders headers(grain.headers, n);
   const int64_t whole = codec::wire::blocks_of(n) * kVariableBlock;
   alignas(64) float padded[kTile];
-  std::copy_n(x, n, padded);
+  std::copy_n(source.x, n, padded);
   std::fill_n(padded + n, whole - n, 0.0F);
-  encode_blocks(padded, whole, step, rounding, {headers.at, grain.begin, grain.end});
+  encode_blocks({padded, nullptr}, whole, step, rounding, {headers.at, grain.begin, grain.end});
 }
 
 // The words of a grain's blocks, from which all that kernels read can be read.
@@ -317,6 +324,15 @@ HWY_NOINLINE void decode_grain(const VariableMessage& message, int64_t block, in
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
+
+// What largest_of_grain makes of quotients of these sums: as they grow with the sums, those of the largest.
+HWY_INLINE void largest_quotients(const float* sums, int64_t n, const Quotient& quotient, uint32_t* largest) {
+  const hn::CappedTag<float, 1> d;
+  largest_of_grain({sums, nullptr}, n, largest);
+  for (int64_t i = 0; i < codec::wire::blocks_of(n); ++i) {
+    largest[i] = codec::float_bits(hn::GetLane(quotient.of(d, hn::Set(d, codec::float_of_bits(largest[i])))));
+  }
+}
 
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 
 #include "ops/cpu/wire/variable_grains-inl.h"
 
@@ -32,11 +33,27 @@ HWY_INLINE void for_each_grain(int64_t n, const Body& body) {
   }
 }
 
+// A grain as float32, and where memory must be asked for it one of those behind it, meanwhile.
+template <class T>
+HWY_INLINE TileSource grain_of(const WireInput<T>& input, int64_t begin, int64_t n, float* tile) {
+  TileSource source = source_of(input.grain(begin), n, tile);
+  source.upcoming = nullptr;
+  if (is_long(input.n)) {
+    const T* const upcoming = input.grain(begin + kTilesAhead * kTile);
+    if constexpr (std::is_same_v<T, float>) {
+      source.upcoming = upcoming;
+    } else {
+      prefetch(upcoming, 0, n * static_cast<int64_t>(sizeof(T)));
+    }
+  }
+  return source;
+}
+
 template <class T>
 void largest(WireInput<T> input, uint32_t* largest) {
   alignas(64) float tile[kTile];
   for_each_grain(input.n, [&](int64_t begin, int64_t n) {
-    largest_of_grain(source_of(input.x + begin, n, tile).x, n, largest + begin / kVariableBlock);
+    largest_of_grain(grain_of(input, begin, n, tile), n, largest + begin / kVariableBlock);
   });
 }
 
@@ -65,47 +82,58 @@ void codes(WireInput<T> input, const Rounding& rounding, const VariableGrains& g
     const int64_t grain = begin / kTile;
     const VariableGrain one{grains.headers + grain * kGrainBlocks, grains.codes + grains.bytes[grain],
                             grains.codes + grains.bytes[grain + 1]};
-    encode_grain(source_of(input.x + begin, n, tile).x, n, grains.step, rounding.at(begin), one);
+    encode_grain(grain_of(input, begin, n, tile), n, grains.step, rounding.at(begin), one);
   });
+}
+
+// The grain of a message that begins at element `first`.
+template <class Sink>
+HWY_INLINE void decode_one(const VariableSource& source, int64_t first, int64_t n, float* out) {
+  const int64_t grain = first / kTile;
+  decode_grain<Sink>(source.message, grain * kGrainBlocks, source.byte_of_grain[grain], n, out);
 }
 
 template <class Sink>
-HWY_INLINE void decode_to(const VariableSource& source, int64_t first, int64_t n, float* out) {
-  for_each_grain(n, [&](int64_t begin, int64_t part) {
-    const int64_t grain = (first + begin) / kTile;
-    decode_grain<Sink>(source.message, grain * kGrainBlocks, source.byte_of_grain[grain], part, out + begin);
-  });
+HWY_INLINE void decode_to(const VariableSource& source, int64_t first, const WireOutput& out) {
+  for_each_grain(out.n,
+                 [&](int64_t begin, int64_t n) { decode_one<Sink>(source, first + begin, n, out.grain(begin)); });
 }
 
-void decode(const VariableSource& source, int64_t first, int64_t n, float* out) {
-  if (is_streamed(out, n)) {
-    decode_to<Stream>(source, first, n, out);
+void decode(const VariableSource& source, int64_t first, WireOutput out) {
+  if (is_streamed(out.x, out.n)) {
+    decode_to<Stream>(source, first, out);
     hwy::FlushStream();
   } else {
-    decode_to<Assign>(source, first, n, out);
+    decode_to<Assign>(source, first, out);
   }
 }
 
 template <class Sink>
 HWY_INLINE void take_part(const VariableParts& parts, int64_t r, int64_t begin, int64_t n, float* out) {
   if (parts.messages[r] == nullptr) {
-    put_all<Sink>(parts.own + begin, n, out);
+    if (is_long(parts.own.n)) {
+      prefetch(parts.own.grain(begin + kTilesAhead * kTile), 0, kTileBytes);
+    }
+    put_all<Sink>(parts.own.grain(begin), n, out);
   } else {
-    decode_to<Sink>(*parts.messages[r], parts.first + begin, n, out);
+    decode_one<Sink>(*parts.messages[r], parts.first + begin, n, out);
   }
 }
 
-void average(const VariableParts& parts, float* mean) {
-  const bool is_long = is_streamed(mean, parts.n);
+void average(const VariableParts& parts, WireOutput mean, uint32_t* largest) {
+  const bool streams = largest == nullptr && is_streamed(mean.x, mean.n);  // Else it is read again soon.
   const Quotient quotient(parts.ranks);
   alignas(64) float tile[kTile] = {};
-  for_each_grain(parts.n, [&](int64_t begin, int64_t n) {
+  for_each_grain(mean.n, [&](int64_t begin, int64_t n) {
     take_part<Assign>(parts, 0, begin, n, tile);
     for (int64_t r = 1; r < parts.ranks; ++r) {
       take_part<Accumulate>(parts, r, begin, n, tile);
     }
-    is_long ? put_quotients<Stream>(tile, n, quotient, mean + begin)
-            : put_quotients<Assign>(tile, n, quotient, mean + begin);
+    float* const out = mean.grain(begin);
+    streams ? put_quotients<Stream>(tile, n, quotient, out) : put_quotients<Assign>(tile, n, quotient, out);
+    if (largest != nullptr) {
+      largest_quotients(tile, n, quotient, largest + begin / kVariableBlock);
+    }
   });
   hwy::FlushStream();
 }
@@ -160,11 +188,13 @@ void variable_codes(WireInput<T> input, const Rounding& rounding, const Variable
   std::get<VariableCodes<T>>(kernels().codes)(input, rounding, grains);
 }
 
-void variable_decode(const VariableSource& source, int64_t first, int64_t n, float* out) {
-  kernels().decode(source, first, n, out);
+void variable_decode(const VariableSource& source, int64_t first, WireOutput out) {
+  kernels().decode(source, first, out);
 }
 
-void variable_average(const VariableParts& parts, float* mean) { kernels().average(parts, mean); }
+void variable_average(const VariableParts& parts, WireOutput mean, uint32_t* largest) {
+  kernels().average(parts, mean, largest);
+}
 
 #define NARROWCAST_INSTANTIATE(T)                             \
   template void variable_largest<T>(WireInput<T>, uint32_t*); \

@@ -51,21 +51,21 @@ struct VariableSource {
   const int64_t* byte_of_grain;
 };
 
-// out[i] = element first + i of the message.
-void variable_decode(const VariableSource& source, int64_t first, int64_t n, float* out);
+// Number i of `out` is element first + i of the message.
+void variable_decode(const VariableSource& source, int64_t first, WireOutput out);
 
-// Elements first to first + n of a sum. Rank r's message is messages[r], or where that is null its part is `own`, the
-// float32 of these elements.
+// Elements of a sum, from `first` on. Rank r's message is messages[r], or where that is null its part is `own`, the
+// float32 of these elements. `own` is as long as the mean, or begins at null where there is none.
 struct VariableParts {
   const VariableSource* const* messages;
   int64_t ranks;
-  const float* own;
+  WireInput<float> own;
   int64_t first;
-  int64_t n;
 };
 
-// As wire_average. May be written to `own`.
-void variable_average(const VariableParts& parts, float* mean);
+// As wire_average. May be written to `own`. What variable_largest makes of the mean goes to `largest` unless it is
+// null.
+void variable_average(const VariableParts& parts, WireOutput mean, uint32_t* largest = nullptr);
 
 #define NARROWCAST_DECLARE_VARIABLE(T)                            \
   extern template void variable_largest(WireInput<T>, uint32_t*); \
@@ -90,8 +90,8 @@ struct VariableKernels {
   int64_t (*bytes)(const uint32_t*, int64_t, const codec::wire::StepCodes&);
   void (*headers)(const uint32_t*, int64_t, const codec::wire::StepCodes&, uint8_t*);
   void (*offsets)(const uint8_t*, int64_t, int64_t*);
-  void (*decode)(const VariableSource&, int64_t, int64_t, float*);
-  void (*average)(const VariableParts&, float*);
+  void (*decode)(const VariableSource&, int64_t, WireOutput);
+  void (*average)(const VariableParts&, WireOutput, uint32_t*);
 };
 
 }  // namespace narrowcast::cpu

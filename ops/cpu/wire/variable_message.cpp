@@ -114,7 +114,7 @@ void VariableWriter::read_back(int64_t first, int64_t n, float* out) const {
   }
   const codec::wire::VariableMessage message{step(), bytes_ + kStepBytes, bytes_ + layout_.first_code,
                                              layout_.code_bytes};
-  variable_decode({message, byte_of_grain_.data()}, first, n, out);
+  variable_decode({message, byte_of_grain_.data()}, first, {out, n});
 }
 
 VariableReader::VariableReader(int bits_per_element, const uint8_t* bytes, int64_t n) {

@@ -27,6 +27,11 @@ class VariableWriter {
     variable_largest(part, largest_.get() + first / codec::wire::kVariableBlock);
   }
 
+  // Makes a mean of these parts, and takes note of it as elements `first` and on.
+  void measure_mean(int64_t first, const VariableParts& parts, WireOutput mean) {
+    variable_average(parts, mean, largest_.get() + first / codec::wire::kVariableBlock);
+  }
+
   // Writes all but codes, when all elements were measured.
   void settle();
 

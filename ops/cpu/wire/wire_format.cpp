@@ -37,7 +37,7 @@ at::Tensor decode(const at::Tensor& bytes, std::string_view format_name, c10::Sy
   const auto* const message = source.const_data_ptr<uint8_t>();
   auto* const out = decoded.mutable_data_ptr<float>();
   const MessageReader reader(format, message, decoded.numel());
-  for_wire_parts(decoded.numel(), [&](int64_t first, int64_t n) { reader.decode(first, n, out + first); });
+  for_wire_parts(decoded.numel(), [&](int64_t first, int64_t n) { reader.decode(first, {out + first, n}); });
   return decoded;
 }
 

@@ -199,7 +199,7 @@ void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding
 
 void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out) {
   if (codec::wire::is_variable(format)) {
-    return MessageReader(format, bytes, n).decode(0, n, out);
+    return MessageReader(format, bytes, n).decode(0, {out, n});
   }
   kernels(format).decode(bytes, n, out);
 }
@@ -207,7 +207,7 @@ void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out)
 void wire_average(WireFormat format, const RankParts& parts, float* mean) {
   if (codec::wire::is_variable(format)) {
     return RankReader(format, {parts.messages, parts.messages + parts.ranks}, parts.n)
-        .average(0, parts.n, parts.own, mean);
+        .average(0, {parts.own, parts.n}, {mean, parts.n});
   }
   kernels(format).average(parts, mean);
 }
@@ -219,11 +219,7 @@ void wire_average_encode(WireFormat format, const RankParts& parts, const Roundi
   const RankReader ranks(format, {parts.messages, parts.messages + parts.ranks}, parts.n);
   MessageWriter writer(format, rounding, parts.n, bytes);
   const std::unique_ptr<float[]> mean(new float[static_cast<size_t>(parts.n)]);
-  for (int64_t first = 0; first < parts.n; first += kWireGrain) {
-    const int64_t n = std::min(kWireGrain, parts.n - first);
-    ranks.average(first, n, parts.own == nullptr ? nullptr : parts.own + first, mean.get() + first);
-    writer.measure(first, WireInput<float>{mean.get() + first, n});
-  }
+  ranks.average_and_measure(writer, 0, {parts.own, parts.n}, {mean.get(), parts.n});
   writer.settle();
   writer.write(0, WireInput<float>{mean.get(), parts.n});
 }

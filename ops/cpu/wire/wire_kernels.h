@@ -17,14 +17,14 @@
 
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
+#include "ops/cpu/wire/grain_order.h"
 
 namespace narrowcast::cpu {
 
 using codec::wire::Rounding;
 
-// Elements at whose multiples an array can be split: each begins a block, and in all but variable formats the parts'
-// messages are the parts of its message.
-inline constexpr int64_t kWireGrain = 1024;
+// Elements at multiples of kWireGrain begin a block, and in all but variable formats the messages of parts that begin
+// there are the parts of an array's message.
 static_assert(std::all_of(kWireFormatRows.begin(), kWireFormatRows.end(),
                           [](const WireFormatRow& row) { return kWireGrain % row.block == 0; }),
               "kWireGrain must begin a block in every format");
@@ -49,13 +49,6 @@ void for_wire_parts(int64_t n, const Body& body) {
     body(first, std::min(end * kWireGrain, n) - first);
   });
 }
-
-// An array to encode: T is float, double, c10::BFloat16 or c10::Half, rounded to float32 first.
-template <class T>
-struct WireInput {
-  const T* x;
-  int64_t n;
-};
 
 // What all ranks contribute to a sum of n elements: rank r's message is messages[r]; null for the one rank whose part
 // is given as float32 in `own`, or for none. ranks >= 1.

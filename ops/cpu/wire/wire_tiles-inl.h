@@ -79,11 +79,13 @@ HWY_INLINE void put_all(const float* values, int64_t n, float* out) {
   }
 }
 
-// Whether an array is too long for caches, and lies where vectors can be streamed to.
+// Whether an array is too long for caches: from 1 MiB of float32 on.
+HWY_INLINE bool is_long(int64_t n) { return n >= int64_t{1} << 18; }
+
+// Whether it lies where vectors can be streamed to, too.
 HWY_INLINE bool is_streamed(const void* out, int64_t n) {
-  constexpr int64_t kLeast = int64_t{1} << 18;  // 1 MiB of float32.
   constexpr uintptr_t kAlignment = 64;
-  return n >= kLeast && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
+  return is_long(n) && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
 }
 
 // By a number of ranks. The quotient by a power of two is the product with its inverse, which is faster.

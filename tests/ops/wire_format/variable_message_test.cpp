@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/ops/instruction_sets.h"
+#include "tests/ops/wire_format/plain_variable.h"
 #include "tests/ops/wire_format/variable_inputs.h"
 #include "tests/support/end_of_page.h"
 
@@ -19,32 +20,16 @@ namespace {
 
 using test::Bytes;
 using test::Floats;
+using test::length;
+using test::on_each_instruction_set;
+using test::plain_decode;
+using test::plain_encode;
+using test::same;
+using test::size_of;
 
 constexpr uint8_t kGuard = 0xA5;
 constexpr int64_t kLong = (int64_t{1} << 18) + 5 * kWireGrain + 77;  // What is decoded goes past the caches.
 const Rounding kToNearest{};
-
-int64_t length(const Floats& x) { return static_cast<int64_t>(x.size()); }
-
-bool same(const Floats& a, const Floats& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) {
-    return codec::float_bits(x) == codec::float_bits(y) || (std::isnan(x) && std::isnan(y));
-  });
-}
-
-size_t size_of(int bits, int64_t n) { return static_cast<size_t>(codec::wire::variable_layout(bits, n).bytes); }
-
-Bytes plain_encode(int bits, const Floats& x, const Rounding& rounding) {
-  Bytes bytes(size_of(bits, length(x)));
-  codec::wire::encode_variable(bits, x.data(), length(x), rounding, bytes.data());
-  return bytes;
-}
-
-Floats plain_decode(int bits, const uint8_t* bytes, int64_t n) {
-  Floats out(static_cast<size_t>(n));
-  codec::wire::decode_variable(bits, bytes, n, out.data());
-  return out;
-}
 
 // Calls body(first element, elements) for parts of so many grains, the last one first.
 template <class Body>
@@ -77,19 +62,11 @@ Floats decode(int bits, const uint8_t* bytes, int64_t n, int64_t grains = 1 << 2
   Floats out(static_cast<size_t>(n) + 1, 4711);
   const VariableReader reader(bits, bytes, n);
   for_parts(n, grains, [&](int64_t first, int64_t part) {
-    if (part > 0) variable_decode(reader.source(), first, part, out.data() + first);
+    if (part > 0) variable_decode(reader.source(), first, {out.data() + first, part});
   });
   EXPECT_EQ(out.back(), 4711);
   out.pop_back();
   return out;
-}
-
-template <class Body>
-void on_each_instruction_set(const Body& body) {
-  for (const int64_t target : test::all_instruction_sets()) {
-    const test::UseInstructionSet use(target);
-    body();
-  }
 }
 
 class VariableMessages : public ::testing::TestWithParam<int> {
@@ -142,7 +119,7 @@ TEST_P(VariableMessages, OfLongArraysHaveTheSameStep) {
       EXPECT_EQ(encode(bits_, x, rounding, 7), expected);
       EXPECT_TRUE(same(decode(bits_, expected.data(), kLong, 100), decoded));
       const auto aligned = hwy::AllocateAligned<float>(kLong);  // Written past the caches.
-      variable_decode(VariableReader(bits_, expected.data(), kLong).source(), 0, kLong, aligned.get());
+      variable_decode(VariableReader(bits_, expected.data(), kLong).source(), 0, {aligned.get(), kLong});
       EXPECT_TRUE(same(Floats(aligned.get(), aligned.get() + kLong), decoded));
     });
   }
@@ -195,7 +172,7 @@ TEST_P(VariableMessages, LieAtAnyAddress) {
       writer.settle();
       writer.write(0, WireInput<float>{shifted.data() + shift, 3000});
       EXPECT_TRUE(std::equal(expected.begin(), expected.end(), bytes.begin() + static_cast<int64_t>(shift)));
-      variable_decode(VariableReader(bits_, bytes.data() + shift, 3000).source(), 0, 3000, shifted.data() + shift);
+      variable_decode(VariableReader(bits_, bytes.data() + shift, 3000).source(), 0, {shifted.data() + shift, 3000});
       EXPECT_TRUE(same(Floats(shifted.begin() + static_cast<int64_t>(shift), shifted.end()), decoded));
     }
   });
@@ -268,7 +245,7 @@ void expect_average(int bits, const RankMessages& all, int64_t grains) {
   Floats mean = all.own.empty() ? Floats(all.mean.size()) : all.own;
   for_parts(n, grains, [&](int64_t first, int64_t part) {
     const auto ranks = static_cast<int64_t>(pointers.size());
-    variable_average({pointers.data(), ranks, mean.data() + first, first, part}, mean.data() + first);
+    variable_average({pointers.data(), ranks, {mean.data() + first, part}, first}, {mean.data() + first, part});
   });
   EXPECT_TRUE(same(mean, all.mean));
 }

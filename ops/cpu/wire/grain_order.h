@@ -1,0 +1,46 @@
+// Elements of arrays in the order in which they travel, for the kernels that read and write them.
+#pragma once
+
+#include <cstdint>
+
+namespace narrowcast::cpu {
+
+// Elements at whose multiples an array can be split (wire_kernels.h).
+inline constexpr int64_t kWireGrain = 1024;
+
+// How many grains before a grain is used memory is asked for it: it takes less time than memory takes to answer.
+// Measured, 2 were too few and 6 too many; 3 and 4 were alike.
+inline constexpr int64_t kGrainsAhead = 3;
+
+// The first `grains` grains of an array dealt out: place p has grain p * stride mod grains. Without any, its own order.
+struct GrainOrder {
+  int64_t grains = 0;
+  int64_t stride = 1;
+
+  // Where the element lies that has that place, a multiple of kWireGrain. The rest of its grain follows it.
+  int64_t element(int64_t place) const {
+    const int64_t grain = place / kWireGrain;
+    return grain < grains ? grain * stride % grains * kWireGrain : place;
+  }
+};
+
+// n elements of an array that begins at `x`, from place `place` on, a multiple of kWireGrain. In the array's own order
+// they can be given as an array by themselves.
+template <class T>
+struct WireElements {
+  T* x;
+  int64_t n;
+  GrainOrder order = {};
+  int64_t place = 0;
+
+  // Where number i of them is, a multiple of kWireGrain, and behind it the rest of its grain.
+  T* grain(int64_t i) const { return x + order.element(place + i); }
+};
+
+// Elements to encode: T is float, double, c10::BFloat16 or c10::Half, rounded to float32 first.
+template <class T>
+using WireInput = WireElements<const T>;
+
+using WireOutput = WireElements<float>;
+
+}  // namespace narrowcast::cpu

@@ -1,0 +1,37 @@
+// Messages of variable formats as the plain codec writes and reads them, and tests of all that must do the same.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/codec/variable_width.h"
+#include "tests/ops/instruction_sets.h"
+#include "tests/ops/wire_format/variable_inputs.h"
+#include "tests/ops/wire_format/wire_inputs.h"
+
+namespace narrowcast::test {
+
+inline int64_t length(const Floats& x) { return static_cast<int64_t>(x.size()); }
+
+inline size_t size_of(int bits, int64_t n) { return static_cast<size_t>(codec::wire::variable_layout(bits, n).bytes); }
+
+inline Bytes plain_encode(int bits, const Floats& x, const codec::wire::Rounding& rounding) {
+  Bytes bytes(size_of(bits, length(x)));
+  codec::wire::encode_variable(bits, x.data(), length(x), rounding, bytes.data());
+  return bytes;
+}
+
+inline Floats plain_decode(int bits, const uint8_t* bytes, int64_t n) {
+  Floats out(static_cast<size_t>(n));
+  codec::wire::decode_variable(bits, bytes, n, out.data());
+  return out;
+}
+
+template <class Body>
+void on_each_instruction_set(const Body& body) {
+  for (const int64_t target : all_instruction_sets()) {
+    const UseInstructionSet use(target);
+    body();
+  }
+}
+
+}  // namespace narrowcast::test
