@@ -243,10 +243,9 @@ struct WholeHeaders {
 constexpr int64_t kReach = 2 * kPlanesBytes;
 
 // Writes the words of whole blocks, and from a block on that near the grain's end not beyond it.
-template <class... Random>
+template <bool kFetchesAhead, class... Random>
 HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step, const VariableGrain& grain,
                               Random... random) {
-  constexpr int64_t kBlockBytes = kVariableBlock * static_cast<int64_t>(sizeof(float));
   const float* const x = source.x;
   const BitPlanes planes;
   const GrainInverses inverses(step, grain.headers);
@@ -254,8 +253,8 @@ HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step
   for (int64_t i = 0; i < n; i += kVariableBlock) {
     const uint32_t width = codec::wire::width_of_header(grain.headers[i / kVariableBlock]);
     const float inverse = inverses.at[i / kVariableBlock];
-    if (source.upcoming != nullptr) {
-      prefetch(source.upcoming + i, 0, kBlockBytes);
+    if constexpr (kFetchesAhead) {
+      prefetch(source.upcoming + i, 0, kVariableBlock * static_cast<int64_t>(sizeof(float)));
     }
     if (HWY_LIKELY(grain.end - to >= kReach)) {
       encode_block(planes, x + i, inverse, width, to, random + i...);
@@ -268,26 +267,28 @@ HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step
   }
 }
 
+template <bool kFetchesAhead>
 HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step, const Rounding& rounding,
                               const VariableGrain& grain) {
   if (!rounding.stochastic) {
-    return encode_blocks(source, n, step, grain);
+    return encode_blocks<kFetchesAhead>(source, n, step, grain);
   }
   RandomWords<kTile> random;
-  encode_blocks(source, n, step, grain, random.fill(rounding, n));
+  encode_blocks<kFetchesAhead>(source, n, step, grain, random.fill(rounding, n));
 }
 
 HWY_NOINLINE void encode_grain(const TileSource& source, int64_t n, uint16_t step, const Rounding& rounding,
                                const VariableGrain& grain) {
   if (n == kTile) {
-    return encode_blocks(source, n, step, rounding, grain);
+    return source.upcoming == nullptr ? encode_blocks<false>(source, n, step, rounding, grain)
+                                      : encode_blocks<true>(source, n, step, rounding, grain);
   }
   const WholeHeaders headers(grain.headers, n);
   const int64_t whole = codec::wire::blocks_of(n) * kVariableBlock;
   alignas(64) float padded[kTile];
   std::copy_n(source.x, n, padded);
   std::fill_n(padded + n, whole - n, 0.0F);
-  encode_blocks({padded, nullptr}, whole, step, rounding, {headers.at, grain.begin, grain.end});
+  encode_blocks<false>({padded, nullptr}, whole, step, rounding, {headers.at, grain.begin, grain.end});
 }
 
 // The words of a grain's blocks, from which all that kernels read can be read.
