@@ -29,6 +29,7 @@ json key_of(const SimulationOptions& options, const std::string& name) {
               {"aligned", options.aligned},
               {"seed", options.seed}};
   if (options.tf32) key["tf32"] = true;
+  if (!options.held_out) key["held_out"] = false;
   if (!options.device.is_cpu()) key["device"] = c10::DeviceTypeName(options.device.type(), /*lower_case=*/true);
   return key;
 }
@@ -96,8 +97,9 @@ bool print_losses(const SimulationOptions& options, const std::vector<SimulatedH
   };
   std::vector<double> plain;
   for (int64_t seed = 0; seed < seeds; ++seed) plain.push_back(loss_of(seed, "none", no_hook));
-  std::printf("\nvalidation loss less that of none (%.4f), over %d seeds (x 1e-3)\n%-20s %8s %8s\n",
-              spread_of(plain).mean, static_cast<int>(seeds), "hook or format", "mean", "s.e.");
+  std::printf("\n%s loss less that of none (%.4f), over %d seeds (x 1e-3)\n%-20s %8s %8s\n",
+              options.held_out ? "validation" : "training", spread_of(plain).mean, static_cast<int>(seeds),
+              "hook or format", "mean", "s.e.");
   bool met = true;
   for (const SimulatedHook& hook : hooks) {
     std::vector<double> gaps;

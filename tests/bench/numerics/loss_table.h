@@ -34,7 +34,7 @@ struct Part {
 void train_part(const SimulationOptions& options, const std::vector<SimulatedHook>& hooks, int64_t seeds,
                 const Part& part, const SavedLosses& saved);
 
-// Prints, for each hook, the mean over the seeds 0 to `seeds` - 1 of the difference between its validation loss and
+// Prints, for each hook, the mean over the seeds 0 to `seeds` - 1 of the difference between its loss and
 // that of the exact mean, with the standard error. Whether all targets are met.
 bool print_losses(const SimulationOptions& options, const std::vector<SimulatedHook>& hooks, int64_t seeds,
                   const SavedLosses& saved);

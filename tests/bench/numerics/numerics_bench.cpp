@@ -39,6 +39,7 @@ ABSL_FLAG(int64_t, every, 5, "steps between those whose gradients are measured")
 ABSL_FLAG(std::vector<std::string>, hooks, {}, "hooks and formats whose losses are measured; without it all");
 ABSL_FLAG(int64_t, seeds, 0, "trainings per hook and format for the validation losses; 0: none");
 ABSL_FLAG(bool, aligned, true, "parameters lie as hooks of formats with blocks have them; else as gradients come");
+ABSL_FLAG(bool, held_out, true, "the losses are of samples that were held out; else of those trained on");
 ABSL_FLAG(bool, errors, true, "measure errors, too");
 ABSL_FLAG(std::string, results, "", "a file that keeps the loss of each training, from which another run goes on");
 ABSL_FLAG(std::string, part, "",
@@ -81,7 +82,8 @@ SimulationOptions simulation() {
           .learning_rate = absl::GetFlag(FLAGS_learning_rate),
           .aligned = absl::GetFlag(FLAGS_aligned),
           .device = training::choose_device(absl::GetFlag(FLAGS_device), {}),
-          .tf32 = absl::GetFlag(FLAGS_tf32)};
+          .tf32 = absl::GetFlag(FLAGS_tf32),
+          .held_out = absl::GetFlag(FLAGS_held_out)};
 }
 
 // What --part says, if anything.
@@ -288,7 +290,7 @@ program::Description description() {
   description.usage = "narrowcast_numerics_bench [flags]";
   description.groups = {
       {"Workload", {"model", "model_options", "data", "ranks", "steps", "batch_size", "learning_rate", "aligned"}},
-      {"Measurement", {"errors", "every", "seeds", "hooks", "results", "part", "device", "tf32"}}};
+      {"Measurement", {"errors", "every", "seeds", "hooks", "held_out", "results", "part", "device", "tf32"}}};
   description.examples = {
       {"with five paired trainings of each hook and format", "narrowcast_numerics_bench --seeds=5"},
       {"all losses on digits, in as many runs as it takes",

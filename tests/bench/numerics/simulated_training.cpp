@@ -36,14 +36,17 @@ void reset_gradients(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
 }
 
-double held_out_loss(models::Model& model, const data::Dataset& dataset, at::Device device) {
+// Of samples that lie evenly over all.
+double mean_loss(models::Model& model, const data::Dataset& dataset, bool held_out, at::Device device) {
   constexpr int64_t kSamples = 512;
   const at::NoGradGuard no_grad;
   model.eval();
-  const int64_t count = std::min(kSamples, dataset.held_out_size());
+  const int64_t size = held_out ? dataset.held_out_size() : dataset.training_size();
+  const int64_t count = std::min(kSamples, size);
   std::vector<int64_t> indices(count);
-  for (int64_t i = 0; i < count; ++i) indices[i] = i * dataset.held_out_size() / count;
-  return model.forward(training::on_device(dataset.held_out_batch(indices), device)).item<double>();
+  for (int64_t i = 0; i < count; ++i) indices[i] = i * size / count;
+  const models::Batch batch = held_out ? dataset.held_out_batch(indices) : dataset.training_batch(indices);
+  return model.forward(training::on_device(batch, device)).item<double>();
 }
 
 job::TrainJob make_job(const SimulationOptions& options) {
@@ -99,7 +102,7 @@ double simulate_training(const SimulationOptions& options, const Observer& obser
     training::clip_gradient_norm(parameters, 1.0);
     optimizer->step();
   }
-  return held_out_loss(*inputs.model, *inputs.dataset, options.device);
+  return mean_loss(*inputs.model, *inputs.dataset, options.held_out, options.device);
 }
 
 }  // namespace narrowcast::bench

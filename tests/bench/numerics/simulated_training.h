@@ -30,12 +30,13 @@ struct SimulationOptions {
   int64_t seed = 0;
   at::Device device = c10::kCPU;  // Where gradients and means are computed. The model is initialised on the CPU.
   bool tf32 = false;              // On a GPU, matrix products in TensorFloat-32.
+  bool held_out = true;           // Whether the loss is of samples that were held out, or of those trained on.
   MeanOfRanks mean = no_hook;
 };
 
 using Observer = std::function<void(const StepGradients&)>;
 
-// Trains the model and returns the loss on the held-out samples.
+// Trains the model and returns its loss.
 double simulate_training(const SimulationOptions& options, const Observer& observe);
 
 }  // namespace narrowcast::bench
