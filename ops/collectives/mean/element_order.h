@@ -34,7 +34,7 @@ class NARROWCAST_EXPORT ElementOrder {
   bool is_arrays_own() const { return order_.grains == 0; }
 
   // As kernels take it.
-  const cpu::GrainOrder& of_grains() const { return order_; }
+  const cpu::GrainOrder& grain_order() const { return order_; }
 
   // Where the element lies that has that place, a multiple of cpu::kWireGrain. The rest of its grain follows it.
   int64_t element(int64_t place) const { return order_.element(place); }

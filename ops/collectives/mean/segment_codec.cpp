@@ -49,7 +49,7 @@ void for_segment_parts(WireFormat format, const ArraySegment& segment, const Bod
 template <class T>
 cpu::WireElements<T> elements_of(const ArraySegment& segment, int64_t first, int64_t n) {
   auto* const array = static_cast<T*>(segment.array.mutable_data_ptr());
-  return {array, n, segment.order.of_grains(), segment.range.begin + first};
+  return {array, n, segment.order.grain_order(), segment.range.begin + first};
 }
 
 // Where element `first` is, and the rest of its grain.
@@ -58,7 +58,7 @@ T* grain_of(const ArraySegment& segment, int64_t first) {
   return elements_of<T>(segment, first, 0).grain(0);
 }
 
-// Asks for a later grain of an array that is dealt out; of another the processor itself does.
+// Asks for a later grain of an array that is dealt out. In another the processor sees a stream.
 template <class T>
 void ask_for_upcoming(const ArraySegment& segment, int64_t first) {
   const int64_t upcoming = first + cpu::kGrainsAhead * kWireGrain;

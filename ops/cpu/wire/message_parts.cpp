@@ -29,6 +29,7 @@ MessageReader::MessageReader(WireFormat format, const uint8_t* bytes, int64_t n)
 }
 
 void MessageReader::decode(int64_t first, WireOutput out) const {
+  TORCH_INTERNAL_ASSERT_DEBUG_ONLY(variable_ || out.is_neighbours());
   variable_ ? variable_decode(variable_->source(), first, out)
             : wire_decode(format_, bytes_ + first_byte(format_, first), out.n, out.grain(0));
 }
@@ -63,6 +64,7 @@ void RankReader::average(int64_t first, WireInput<float> own, WireOutput mean) c
   if (!source_of_rank_.empty()) {
     return variable_average(variable_parts(first, own), mean);
   }
+  TORCH_INTERNAL_ASSERT_DEBUG_ONLY(own.is_neighbours() && mean.is_neighbours());
   wire_average(format_,
                {parts_from(first).data(), static_cast<int64_t>(messages_.size()),
                 own.x == nullptr ? nullptr : own.grain(0), mean.n},

@@ -3,6 +3,8 @@
 // part is written or read by itself, at no cost; where they are not, what all parts have in common is found first.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -36,6 +38,7 @@ class MessageWriter {
   // neighbours, as those of a grain are.
   template <class T>
   void write(int64_t first, WireInput<T> part) const {
+    TORCH_INTERNAL_ASSERT_DEBUG_ONLY(variable_ || part.is_neighbours());
     variable_
         ? variable_->write(first, part)
         : wire_encode<T>(format_, {part.grain(0), part.n}, rounding_.at(first), bytes_ + first_byte(format_, first));

@@ -33,18 +33,28 @@ HWY_INLINE void for_each_grain(int64_t n, const Body& body) {
   }
 }
 
-// A grain as float32, and where memory must be asked for it one of those behind it, meanwhile.
+// Elements of the array, as far as can be told: a thread's part of one that is dealt out lies all over it.
+template <class T>
+HWY_INLINE int64_t array_length(const WireElements<T>& part) {
+  return std::max(part.n, part.order.grains * kTile);
+}
+
+// The grain to be asked for while that at `begin` is worked on; null if there is none, or it may be in a cache already.
+template <class T>
+HWY_INLINE const T* upcoming_of(const WireInput<T>& input, int64_t begin) {
+  const int64_t upcoming = begin + kTilesAhead * kTile;
+  return upcoming < input.n && is_long(array_length(input)) ? input.grain(upcoming) : nullptr;
+}
+
+// A grain as float32, and the one to be asked for meanwhile.
 template <class T>
 HWY_INLINE TileSource grain_of(const WireInput<T>& input, int64_t begin, int64_t n, float* tile) {
+  const T* const upcoming = upcoming_of(input, begin);
   TileSource source = source_of(input.grain(begin), n, tile);
-  source.upcoming = nullptr;
-  if (is_long(input.n)) {
-    const T* const upcoming = input.grain(begin + kTilesAhead * kTile);
-    if constexpr (std::is_same_v<T, float>) {
-      source.upcoming = upcoming;
-    } else {
-      prefetch(upcoming, 0, n * static_cast<int64_t>(sizeof(T)));
-    }
+  if constexpr (std::is_same_v<T, float>) {
+    source.upcoming = upcoming;
+  } else if (upcoming != nullptr) {
+    prefetch(upcoming, 0, n * static_cast<int64_t>(sizeof(T)));
   }
   return source;
 }
@@ -100,7 +110,7 @@ HWY_INLINE void decode_to(const VariableSource& source, int64_t first, const Wir
 }
 
 void decode(const VariableSource& source, int64_t first, WireOutput out) {
-  if (is_streamed(out.x, out.n)) {
+  if (is_streamed(out.x, array_length(out))) {
     decode_to<Stream>(source, first, out);
     hwy::FlushStream();
   } else {
@@ -111,8 +121,8 @@ void decode(const VariableSource& source, int64_t first, WireOutput out) {
 template <class Sink>
 HWY_INLINE void take_part(const VariableParts& parts, int64_t r, int64_t begin, int64_t n, float* out) {
   if (parts.messages[r] == nullptr) {
-    if (is_long(parts.own.n)) {
-      prefetch(parts.own.grain(begin + kTilesAhead * kTile), 0, kTileBytes);
+    if (const float* const upcoming = upcoming_of(parts.own, begin); upcoming != nullptr) {
+      prefetch(upcoming, 0, kTileBytes);
     }
     put_all<Sink>(parts.own.grain(begin), n, out);
   } else {
@@ -121,7 +131,8 @@ HWY_INLINE void take_part(const VariableParts& parts, int64_t r, int64_t begin, 
 }
 
 void average(const VariableParts& parts, WireOutput mean, uint32_t* largest) {
-  const bool streams = largest == nullptr && is_streamed(mean.x, mean.n);  // Else it is read again soon.
+  const bool streams =
+      largest == nullptr && is_streamed(mean.x, array_length(mean));  // What is measured is read again soon.
   const Quotient quotient(parts.ranks);
   alignas(64) float tile[kTile] = {};
   for_each_grain(mean.n, [&](int64_t begin, int64_t n) {

@@ -131,11 +131,11 @@ void average_numbers(const RankParts& parts, float* mean) {
 
 template <class Format>
 void average(const RankParts& parts, float* mean) {
-  const bool is_long = is_streamed(mean, parts.n);
+  const bool streams = is_streamed(mean, parts.n);
   alignas(64) float tile[kTile] = {};
   for_each_tile<Format>(parts.n, [&](int64_t begin, int64_t n, int64_t byte) {
     average_tile<Format>(parts, begin, byte, tile);
-    is_long ? put_all<Stream>(tile, n, mean + begin) : put_all<Assign>(tile, n, mean + begin);
+    streams ? put_all<Stream>(tile, n, mean + begin) : put_all<Assign>(tile, n, mean + begin);
   });
   hwy::FlushStream();
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/cpu/wire/wire_kernels.h"
+#include "tests/ops/affine_uint8_reference.h"
 
 namespace narrowcast::collectives {
 namespace {
@@ -51,6 +52,47 @@ TEST_P(WireCodecOf, OwnElementsAddsAndKeepsTheResidualOfItsPlace) {
   EXPECT_TRUE(at::equal(message, encode(sum, format_)));
   EXPECT_TRUE(at::equal(in_second_grain(residual), sum - decoded(message)));
   EXPECT_TRUE(at::equal(residual.narrow(0, 0, kSecondGrain.begin), before.narrow(0, 0, kSecondGrain.begin)));
+}
+
+// On several threads, each of which has a part of the shard, which lies all over the array.
+TEST_P(WireCodecOf, ElementsThatAreDealtOutAreThoseOfAnArrayInTheirOrder) {
+  const test::UseThreads threads(3);
+  constexpr int64_t kLong = 300 * cpu::kWireGrain + 33;
+  const ElementOrder order = ElementOrder::of(WireFormat::kVar4, kLong);
+  const Segment shard = shard_of(1, 2, kLong);
+  at::manual_seed(5);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool has_residual : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << dtype << (has_residual ? " with residual" : ""));
+      const at::Tensor dealt = at::randn({kLong}).to(dtype);
+      const at::Tensor ordered = order.take(dealt, {0, kLong}).clone();
+      std::vector<at::Tensor> residuals(2, at::randn({shard.numel}));
+      residuals[1] = residuals[0].clone();
+      const ArraySegment segments[] = {
+          {dealt, shard, has_residual ? residuals[0].mutable_data_ptr<float>() : nullptr, order},
+          {ordered, shard, has_residual ? residuals[1].mutable_data_ptr<float>() : nullptr}};
+      std::vector<at::Tensor> sent;
+      for (const ArraySegment& segment : segments) {
+        sent.push_back(message_of(shard));
+        encode_segment({format_, {}}, segment, sent.back().mutable_data_ptr<uint8_t>());
+      }
+      EXPECT_TRUE(at::equal(sent[0], sent[1]));
+      const RankMessages by_rank{sent[0].const_data_ptr<uint8_t>(), nullptr};
+      std::vector<at::Tensor> means;
+      for (const ArraySegment& segment : segments) {
+        means.push_back(message_of(shard));
+        average_and_encode_segments({format_, {}}, by_rank, segment, nullptr, means.back().mutable_data_ptr<uint8_t>());
+        average_segments(format_, by_rank, segment);
+      }
+      EXPECT_TRUE(at::equal(means[0], means[1]));
+      EXPECT_TRUE(at::equal(residuals[0], residuals[1]));
+      EXPECT_TRUE(at::equal(order.take(dealt, {0, kLong}), ordered));
+      for (const ArraySegment& segment : segments) {
+        decode_segment(format_, means[0].const_data_ptr<uint8_t>(), segment);
+      }
+      EXPECT_TRUE(at::equal(order.take(dealt, {0, kLong}), ordered));
+    }
+  }
 }
 
 // Rank 1 of two owns what begins at the second grain.
