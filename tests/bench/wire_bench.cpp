@@ -274,8 +274,8 @@ struct BucketShard {
 };
 
 // What hooks do with a bucket between two ranks: each encodes a shard, makes the mean of the other, and decodes means.
-// Variable formats deal out an array's grains. On two quiet cores of an AMD EPYC var5 encoded at 38 to 40%, averaged at
-// 31 to 33% and decoded at 65 to 80% of int8_b128's rates, and before memory was asked for grains ahead of time at 17,
+// Variable formats deal out an array's grains. On two quiet cores of an AMD EPYC var5 encoded at 38 to 41%, averaged at
+// 31 to 35% and decoded at 65 to 80% of int8_b128's rates, and before memory was asked for grains ahead of time at 17,
 // 23 and 34%: a tenth below the least must be reached.
 bool measure_segments() {
   constexpr int64_t kBuckets = 6;
