@@ -8,6 +8,7 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/levels.h"
 #include "ops/codec/affine_uint8.h"
+#include "ops/codec/variable_width.h"
 #include "ops/codec/wire_message.h"
 #include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/mean_exchange.h"
@@ -27,13 +28,18 @@ at::Tensor hop_error(const FormatError& format, double unit, const at::Tensor& m
          (unit * format.absolute + flushed);
 }
 
-// The largest magnitude of each element's block.
-at::Tensor largest_of_blocks(const at::Tensor& magnitudes, int64_t block) {
+// The largest magnitude of each block, in a row of its own.
+at::Tensor largest_by_block(const at::Tensor& magnitudes, int64_t block) {
   const int64_t blocks = (magnitudes.numel() + block - 1) / block;
   at::Tensor padded = at::zeros({blocks * block}, magnitudes.options());
   padded.narrow(0, 0, magnitudes.numel()).copy_(magnitudes);
-  const at::Tensor largest = padded.view({blocks, block}).amax(/*dim=*/1, /*keepdim=*/true);
-  return largest.expand({blocks, block}).reshape({-1}).narrow(0, 0, magnitudes.numel());
+  return padded.view({blocks, block}).amax(/*dim=*/1, /*keepdim=*/true);
+}
+
+// That of each element's block.
+at::Tensor largest_of_blocks(const at::Tensor& magnitudes, int64_t block) {
+  const at::Tensor largest = largest_by_block(magnitudes, block);
+  return largest.expand({largest.numel(), block}).reshape({-1}).narrow(0, 0, magnitudes.numel());
 }
 
 const double kFloat32Relative = std::ldexp(1, -24);
@@ -107,10 +113,17 @@ double unit_of(const SentFormat& sent_format) {
   return sent_format.options.stochastic_rounding_seed.has_value() ? 2 : 1;
 }
 
-// The step of the message of these magnitudes. They are rounded to float32 upwards.
-double step_of(const SentFormat& sent_format, const at::Tensor& magnitudes) {
-  const at::Tensor bytes = encode((magnitudes * (1 + std::ldexp(1, -23))).to(at::kFloat).cpu(), sent_format.format,
-                                  {.seed = sent_format.options.stochastic_rounding_seed});
+// The step of a message of numbers that have at most these magnitudes. It grows with what the positive and the negative
+// numbers of a block reach to: so it is at most that of a message in which both reach to the largest of the block.
+// Magnitudes are rounded to float32 upwards.
+double greatest_step(const SentFormat& sent_format, const at::Tensor& magnitudes) {
+  using codec::wire::kVariableBlock;
+  const at::Tensor largest = largest_by_block(magnitudes, kVariableBlock) * (1 + std::ldexp(1, -23));
+  at::Tensor numbers = at::zeros({largest.numel(), kVariableBlock}, magnitudes.options());
+  numbers.narrow(1, 0, 1).copy_(largest);
+  numbers.narrow(1, 1, 1).copy_(-largest);
+  const at::Tensor bytes = encode(numbers.reshape({-1}).narrow(0, 0, magnitudes.numel()).to(at::kFloat).cpu(),
+                                  sent_format.format, {.seed = sent_format.options.stochastic_rounding_seed});
   return codec::wire::scale_value(codec::wire::step_of_message(bytes.const_data_ptr<uint8_t>()));
 }
 
@@ -122,7 +135,7 @@ at::Tensor variable_hop_error(const SentFormat& sent_format, Route route, const 
       .rank = 0, .world_size = layout.nodes(), .numel = magnitudes.numel(), .format = sent_format.format};
   for (const collectives::Segment& message : collectives::means_in_order(route, mean)) {
     if (message.numel > 0) {
-      const double step = step_of(sent_format, magnitudes.narrow(0, message.begin, message.numel));
+      const double step = greatest_step(sent_format, magnitudes.narrow(0, message.begin, message.numel));
       error.narrow(0, message.begin, message.numel).add_(unit_of(sent_format) * step / 2);
     }
   }

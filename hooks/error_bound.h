@@ -94,10 +94,10 @@ struct HopErrors {
 // Second hop. The mean's blocks are encoded again. Mean and largest magnitude are at most the mean over ranks of
 // |x| + e and of m + e(m, m), and e is linear: e(|x| + e, m + e(m, m)) / W is this rank's term.
 //
-// Variable formats. e(x) = t s + 2^-21 |x|, as inverses of steps may be subnormal, where s is the step that a message
-// of these magnitudes has: found by the encoder, so it is the actual one where the magnitudes are, and no less where
-// they are bounds, as greater magnitudes need no smaller step. No block's own step is above it, and blocks of zeros are
-// below half of it. It is no linear function of the magnitudes, so all ranks find that of the mean, at most the mean
+// Variable formats. e(x) = t s + 2^-21 |x|, as inverses of steps may be subnormal, where s is the step that the
+// encoder finds for a message whose blocks reach to these magnitudes on both sides of 0: no less than that of one whose
+// numbers they are or bound, as numbers that reach farther on either side need no smaller step. No block's own step is
+// above it, and blocks of zeros are below half of it. It is no linear function of the magnitudes, so all ranks find that of the mean, at most the mean
 // over ranks of |x| + e, together, by `sum_over_ranks`. So they do for what a node sends, at most N / W times the sum
 // of all ranks' magnitudes.
 //

@@ -5,9 +5,11 @@
 // The least squared error for a number of bits is reached when all blocks have the same step and each as many bits as
 // its largest number then needs (reverse water-filling: T. Cover and J. Thomas, "Elements of Information Theory",
 // 10.3.3). So the encoder takes the least step with which the codes of all blocks fit the message, whose size is that
-// of its number of elements alone. Bits are whole: what a block's leave free above its largest number a finer step of
-// its own takes. Blocks below the step would be lost, which costs trainings more than their share of the error says:
-// they are faint, with codes of -1, 0 and 1 and a step that may be far below. Compile users with FMA contraction off.
+// of its number of elements alone. Bits are whole: what a block's leave free beyond its largest numbers a finer step of
+// its own takes. Its codes reach as far to either side as its numbers do, as nearly as a sign of the step and a zero
+// point can say: largest numbers of one sign alone would leave the codes of the other unused. Blocks below the step
+// would be lost, which costs trainings more than their share of the error says: they are faint, with codes of 2 bits
+// and a step that may be far below. Compile users with FMA contraction off.
 #pragma once
 
 #include <cmath>
@@ -26,14 +28,15 @@ inline constexpr int64_t kStepBytes = 2;
 inline constexpr int64_t kWordBytes = 4;
 inline constexpr int64_t kLeastVariableBytes = 36;  // So that a message of one block has codes of 8 bits.
 inline constexpr uint32_t kMostWidth = 15;
-inline constexpr uint32_t kFaintWidth = 2;  // Of blocks with codes of -1, 0 and 1.
-inline constexpr float kGreatestVariableCode = 16383;
+inline constexpr uint32_t kFaintWidth = 2;
+inline constexpr uint32_t kMostOwnWidth = 8;        // Of blocks with a step of their own.
+inline constexpr uint32_t kMostZeroPointWidth = 7;  // Of those that may have a zero point.
 
 // Steps are bfloat16. No inverse of one overflows, and the greatest leaves no block more than the codes of a faint one,
-// so that some step fits always.
+// not even at random and with the greatest magnitude on both sides, so that some step fits always.
 inline constexpr uint16_t kLeastStep = kLeastScaleBits >> 16;
 inline constexpr uint16_t kGreatestStep = 0x7F7F;
-inline constexpr uint32_t kGreatestMagnitudeBits = uint32_t{kGreatestStep} << 16;  // Beyond it a message is NaN.
+inline constexpr uint32_t kGreatestMagnitudeBits = 0x7F7D0000U;  // Beyond it a message is NaN.
 
 // Of n elements.
 NARROWCAST_HOST_DEVICE constexpr int64_t blocks_of(int64_t n) { return (n + kVariableBlock - 1) / kVariableBlock; }
@@ -57,35 +60,79 @@ NARROWCAST_HOST_DEVICE constexpr VariableLayout variable_layout(int bits_per_ele
   return {blocks, first_code, bytes - first_code, bytes};
 }
 
-// A block's header is a byte. Its lower half is the width, 0 of a block of zeros, or 1 of a faint block that is far
-// below the step: a width of 1 could say 0 and -1, and is never needed. Its upper half says how far the block's own
-// step is below that of the message, in parts of an octave; an octave is 2^23 in the bits of a float32.
-inline constexpr uint32_t kFarFaint = 1;
-inline constexpr int kFractionShift = 19;  // Of a sixteenth of an octave,
+// A block's header is a byte: 0 of a block of zeros; below kFirstFaint a width above kMostOwnWidth, with the message's
+// step; then faint blocks; from kFirstOwn on the width in the upper 3 bits. The lowest bit of the two latter says that
+// the step is negative, the others how far it is below the message's in parts of an octave, 2^23 in the bits of a
+// float32; and bit 1 of the last that there is a zero point.
+inline constexpr uint32_t kFirstFaint = 8;
+inline constexpr uint32_t kFirstOwn = 64;
+inline constexpr int kWidthShift = 5;
+inline constexpr uint32_t kZeroPointBit = 2;
+inline constexpr int kFractionShift = 20;  // Of an eighth of an octave,
 inline constexpr int kFaintShift = 21;     // and of a quarter, for faint blocks.
-inline constexpr uint32_t kHeaderSteps = 16;
-inline constexpr uint32_t kMostFraction = kHeaderSteps - 1;
-inline constexpr uint32_t kMostFaint = 2 * kHeaderSteps - 1;
+inline constexpr uint32_t kMostFraction = 7;
+inline constexpr uint32_t kMostFaint = (kFirstOwn - kFirstFaint) / 2 - 1;
 
 NARROWCAST_HOST_DEVICE constexpr uint32_t width_of_header(uint32_t header) {
-  const uint32_t lower = header & 15U;
-  return lower == kFarFaint ? kFaintWidth : lower;
+  if (header >= kFirstOwn) {
+    return (header >> kWidthShift) + 1;
+  }
+  if (header >= kFirstFaint) {
+    return kFaintWidth;
+  }
+  return header == 0 ? 0 : kMostOwnWidth + header;
 }
 
 // How far the block's step is below that of the message, in the bits of a float32.
 NARROWCAST_HOST_DEVICE constexpr uint32_t distance_of_header(uint32_t header) {
-  const uint32_t lower = header & 15U;
-  const uint32_t upper = header >> 4;
-  return lower > kFaintWidth ? upper << kFractionShift
-                             : (upper + (lower == kFarFaint ? kHeaderSteps : 0U)) << kFaintShift;
+  if (header >= kFirstOwn) {
+    return (header / 4 & kMostFraction) << kFractionShift;
+  }
+  return header >= kFirstFaint ? (header - kFirstFaint) / 2 << kFaintShift : 0;
+}
+
+// A quarter of what the codes' sign bit counts, of a block that has a zero point; 0 of a width without.
+NARROWCAST_HOST_DEVICE constexpr int32_t zero_point_of_width(uint32_t width) {
+  return width <= kMostZeroPointWidth ? int32_t{1} << width >> 3 : 0;
+}
+
+// The code of 0.
+NARROWCAST_HOST_DEVICE constexpr int32_t zero_point_of_header(uint32_t header) {
+  const bool has_one = header >= kFirstOwn && (header & kZeroPointBit) != 0;
+  return has_one ? zero_point_of_width(width_of_header(header)) : 0;
 }
 
 // The step of a block. The message's and the header may be any; 0 is below all.
 NARROWCAST_HOST_DEVICE inline float step_of_block(uint16_t step, uint32_t header) {
   const uint32_t bits = uint32_t{step} << 16;
   const uint32_t distance = distance_of_header(header);
-  return float_of_bits(bits > distance ? bits - distance : 0U);
+  const uint32_t sign = header >= kFirstFaint ? header << 31 : 0U;
+  return float_of_bits((bits > distance ? bits - distance : 0U) ^ sign);
 }
+
+// The bfloat16 that is next to a magnitude and not below it; that of Inf for all that is not finite.
+NARROWCAST_HOST_DEVICE constexpr uint32_t bfloat16_above(uint32_t magnitude) {
+  return ((magnitude < kInfBits ? magnitude : kInfBits) + (kScaleUnit - 1)) >> 16;
+}
+
+// How far the numbers of a block reach to either side of 0, as far as headers depend on them: the larger of the two
+// bfloat16 in the upper half, the smaller in the lower one, and at the top whether the larger is of the positive ones.
+struct BlockExtent {
+  uint32_t bits = 0;
+
+  static constexpr uint32_t kPositive = uint32_t{1} << 31;
+
+  // Of the bits of the largest positive number, and of the largest magnitude of a negative one; 0 where there is none.
+  NARROWCAST_HOST_DEVICE static constexpr BlockExtent of(uint32_t positive, uint32_t negative) {
+    const uint32_t p = bfloat16_above(positive);
+    const uint32_t n = bfloat16_above(negative);
+    return {p > n ? kPositive | p << 16 | n : n << 16 | p};
+  }
+
+  NARROWCAST_HOST_DEVICE constexpr uint32_t larger() const { return bits & ~kPositive & ~(kScaleUnit - 1); }
+  NARROWCAST_HOST_DEVICE constexpr uint32_t smaller() const { return bits << 16; }
+  NARROWCAST_HOST_DEVICE constexpr bool is_positive() const { return (bits & kPositive) != 0; }
+};
 
 // The least step that a faint block can have.
 inline constexpr uint32_t kLeastFaintBits = kLeastScaleBits - (uint32_t{1} << 23);
@@ -105,50 +152,91 @@ struct StepCodes {
     return {step, stochastic, inverse_scale(step), is_limited ? bits - kFarthest : kLeastFaintBits};
   }
 
+  // How far beyond the outermost code a number over the step may be to get it; by a 128th less, so that no rounding of
+  // products and quotients matters.
+  NARROWCAST_HOST_DEVICE static constexpr float reach(bool stochastic) {
+    return stochastic ? -0x1p-7F : 0.5F - 0x1p-7F;
+  }
+
+  // With B the half of the number of codes of a width and z the zero point or 0, codes over the step go from -(B + z),
+  // on the side of the larger numbers, to B - 1 - z. Of numbers in units of the step these are the least B that holds
+  // both sides, without and with a zero point of B / 4; and one that holds the larger on either side.
+  NARROWCAST_HOST_DEVICE static float half_range(float larger, float smaller, float reach) {
+    const float a = larger - reach;
+    const float c = smaller + (1 - reach);
+    return a > c ? a : c;
+  }
+  NARROWCAST_HOST_DEVICE static float half_range_about_zero_point(float larger, float smaller, float reach) {
+    const float a = (larger - reach) * kPerLarger;
+    const float c = (smaller + (1 - reach)) * kPerSmaller;
+    return a > c ? a : c;
+  }
+  static constexpr float kPerLarger = 0.8F;          // 1 / (1 + 1/4)
+  static constexpr float kPerSmaller = 4.0F / 3.0F;  // 1 / (1 - 1/4)
+  // The greatest B of widths, and the least that is above that of faint blocks.
+  static constexpr float kMostOwn = uint32_t{1} << (kMostOwnWidth - 1);
+  static constexpr float kMostAboutZeroPoint = uint32_t{1} << (kMostZeroPointWidth - 1);
+  static constexpr float kMostFaintRange = uint32_t{1} << (kFaintWidth - 1);
+  static constexpr float kAboveFaint = 0x1.000002p1F;
+  static constexpr float kMostRange = uint32_t{1} << (kMostWidth - 1);
+
   // Whether the largest magnitude of a message, over the step, has a code.
-  NARROWCAST_HOST_DEVICE bool has_code(float largest) const {
-    return stochastic ? largest <= kGreatestVariableCode : largest < kGreatestVariableCode + 0.5F;
-  }
+  NARROWCAST_HOST_DEVICE bool has_code(float largest) const { return largest + (1 - reach(stochastic)) <= kMostRange; }
 
-  // Bits for the codes of a block whose largest magnitude has these bits, and over the step has_code().
-  NARROWCAST_HOST_DEVICE uint32_t width(uint32_t largest) const {
-    constexpr float kRounder = 0x1p23F;
-    const float y = float_of_bits(largest) * inverse;
-    const float code = stochastic ? std::ceil(y) : (y + kRounder) - kRounder;
-    if (code >= 2) {
-      return (float_bits(code) >> 23) - 125;  // 1 and the number of its digits.
-    }
-    return largest < least_faint ? 0 : kFaintWidth;
-  }
-
-  // How far below 2 to the number of a width's digits a number must be to have a code of that width; a 64th farther, so
-  // that no rounding matters.
-  NARROWCAST_HOST_DEVICE static float beyond_codes(bool stochastic) {
-    return stochastic ? 1 + 0x1p-6F : 0.5F + 0x1p-6F;
-  }
-
-  // What the largest element of a block of that width may be over the block's step.
-  NARROWCAST_HOST_DEVICE float most_of_step(uint32_t width) const {
-    return float_of_bits((126 + width) << 23) - beyond_codes(stochastic);
-  }
-
-  // The header of such a block: the least step with which the largest element has a code of its width, or if none
-  // below the message's does, that.
-  NARROWCAST_HOST_DEVICE uint32_t header(uint32_t largest) const {
-    const uint32_t digits = width(largest);
-    if (digits == 0) {
+  // Bits for the codes of a block whose larger number over the step has_code().
+  NARROWCAST_HOST_DEVICE uint32_t width(BlockExtent extent) const {
+    if (extent.larger() < least_faint) {
       return 0;
     }
-    const uint32_t bits = uint32_t{step} << 16;
-    const uint32_t needed = float_bits(float_of_bits(largest) / most_of_step(digits));
-    const uint32_t distance = bits > needed ? bits - needed : 0;
-    if (digits > kFaintWidth) {
-      const uint32_t sixteenths = distance >> kFractionShift;
-      return digits | (sixteenths < kMostFraction ? sixteenths : kMostFraction) << 4;
+    const float e = reach(stochastic);
+    const float larger = float_of_bits(extent.larger()) * inverse;
+    const float smaller = float_of_bits(extent.smaller()) * inverse;
+    float range = half_range(larger, smaller, e);
+    const float about = half_range_about_zero_point(larger, smaller, e);
+    if (about <= kMostAboutZeroPoint && about < range && range > kMostFaintRange) {
+      range = about > kAboveFaint ? about : kAboveFaint;
     }
-    const uint32_t quarters = distance >> kFaintShift;
-    const uint32_t upper = quarters < most_faint() ? quarters : most_faint();
-    return upper < kHeaderSteps ? kFaintWidth | upper << 4 : kFarFaint | (upper - kHeaderSteps) << 4;
+    if (range > kMostOwn) {
+      range = larger + (1 - e);
+    }
+    return range > kMostFaintRange ? ((float_bits(range) + 0x7FFFFFU) >> 23) - 126 : kFaintWidth;
+  }
+
+  // The header of such a block: the least step with which its numbers have codes of its width, or if none below the
+  // message's does, that.
+  NARROWCAST_HOST_DEVICE uint32_t header(BlockExtent extent) const {
+    const uint32_t digits = width(extent);
+    if (digits == 0 || digits > kMostOwnWidth) {
+      return digits == 0 ? 0 : digits - kMostOwnWidth;
+    }
+    const float without = least_step_of(extent, digits, 0);
+    const float about = least_step_of(extent, digits, zero_point_of_width(digits));
+    const uint32_t bits = uint32_t{step} << 16;
+    const uint32_t needed = float_bits(about < without ? about : without);
+    const uint32_t distance = bits > needed ? bits - needed : 0;
+    const uint32_t sign = extent.is_positive() ? 1 : 0;
+    if (digits == kFaintWidth) {
+      const uint32_t quarters = distance >> kFaintShift;
+      return kFirstFaint + 2 * (quarters < most_faint() ? quarters : most_faint()) + sign;
+    }
+    const uint32_t eighths = distance >> kFractionShift;
+    return (digits - 1) << kWidthShift | (eighths < kMostFraction ? eighths : kMostFraction) << 2 |
+           (about < without ? kZeroPointBit : 0U) | sign;
+  }
+
+  // One over what the larger and the smaller number of a block may be over its step.
+  NARROWCAST_HOST_DEVICE static constexpr float per_larger(uint32_t width, int32_t zero_point, bool stochastic) {
+    return 1 / (static_cast<float>((int32_t{1} << (width - 1)) + zero_point) + reach(stochastic));
+  }
+  NARROWCAST_HOST_DEVICE static constexpr float per_smaller(uint32_t width, int32_t zero_point, bool stochastic) {
+    return 1 / (static_cast<float>((int32_t{1} << (width - 1)) - 1 - zero_point) + reach(stochastic));
+  }
+
+  // The least step with which such a block's numbers have codes.
+  NARROWCAST_HOST_DEVICE float least_step_of(BlockExtent extent, uint32_t width, int32_t zero_point) const {
+    const float of_larger = float_of_bits(extent.larger()) * per_larger(width, zero_point, stochastic);
+    const float of_smaller = float_of_bits(extent.smaller()) * per_smaller(width, zero_point, stochastic);
+    return of_larger > of_smaller ? of_larger : of_smaller;
   }
 
   // How many quarters of an octave the step of a faint block is below at most.
@@ -186,21 +274,22 @@ uint16_t least_step(uint16_t low, uint16_t high, const Fits& fits) {
   return high;
 }
 
-// The bits of the largest magnitude of block i.
-inline uint32_t largest_of_block(const float* x, int64_t n, int64_t i) {
-  uint32_t largest = 0;
+inline BlockExtent extent_of_block(const float* x, int64_t n, int64_t i) {
+  uint32_t side[2] = {};  // Of the positive numbers, and of the others.
   for (int64_t k = i * kVariableBlock; k < n && k < (i + 1) * kVariableBlock; ++k) {
+    uint32_t& largest = side[float_bits(x[k]) >> 31];
     largest = magnitude_bits(x[k]) > largest ? magnitude_bits(x[k]) : largest;
   }
-  return largest;
+  return BlockExtent::of(side[0], side[1]);
 }
 
-// The step that a message of x has; kNanScale where a number is NaN, Inf or beyond the greatest bfloat16.
+// The step that a message of x has; kNanScale where a magnitude is above the greatest, or NaN.
 inline uint16_t variable_step(int bits_per_element, const float* x, int64_t n, bool stochastic) {
   const VariableLayout layout = variable_layout(bits_per_element, n);
   uint32_t largest = 0;
   for (int64_t i = 0; i < layout.blocks; ++i) {
-    largest = largest_of_block(x, n, i) > largest ? largest_of_block(x, n, i) : largest;
+    const uint32_t of_block = extent_of_block(x, n, i).larger();
+    largest = of_block > largest ? of_block : largest;
   }
   if (largest > kGreatestMagnitudeBits) {
     return kNanScale;
@@ -210,7 +299,7 @@ inline uint16_t variable_step(int bits_per_element, const float* x, int64_t n, b
     int64_t bytes = 0;
     bool fits = codes.has_code(float_of_bits(largest) * codes.inverse);
     for (int64_t i = 0; fits && i < layout.blocks; ++i) {
-      bytes += codes.width(largest_of_block(x, n, i)) * kWordBytes;
+      bytes += codes.width(extent_of_block(x, n, i)) * kWordBytes;
       fits = bytes <= layout.code_bytes;
     }
     return fits;
@@ -222,14 +311,17 @@ inline int32_t variable_code(float y, const Rounding& rounding, int64_t i) {
   return rounding.stochastic ? variable_code(y, random_word(rounding, i)) : variable_code(y);
 }
 
-// The `width` words of a block of n <= kVariableBlock elements, over whose step they are y = x * inverse.
-inline void encode_variable_block(const float* x, int64_t n, uint32_t width, float inverse, const Rounding& rounding,
+// The words of a block of n <= kVariableBlock elements that has this header, over whose step they are y = x * inverse.
+// What is behind the last one is 0.
+inline void encode_variable_block(const float* x, int64_t n, uint32_t header, float inverse, const Rounding& rounding,
                                   uint8_t* words) {
+  const uint32_t width = width_of_header(header);
   for (uint32_t i = 0; i < width * kWordBytes; ++i) {
     words[i] = 0;
   }
-  for (int64_t k = 0; width > 0 && k < n; ++k) {
-    const auto code = static_cast<uint32_t>(variable_code(x[k] * inverse, rounding, k));
+  for (int64_t k = 0; width > 0 && k < kVariableBlock; ++k) {
+    const int32_t from_zero = k < n ? variable_code(x[k] * inverse, rounding, k) : 0;
+    const auto code = static_cast<uint32_t>(from_zero + zero_point_of_header(header));
     for (uint32_t plane = 0; plane < width; ++plane) {
       uint8_t& byte = words[plane * kWordBytes + k / 8];
       byte = static_cast<uint8_t>(byte | (code >> (width - 1 - plane) & 1U) << (k % 8));
@@ -285,9 +377,10 @@ inline void decode_variable_group(const VariableMessage& message, const uint8_t*
     const uint32_t header = headers[i / kVariableBlock];
     const float step = step_of_block(message.step, header);
     const uint32_t width = width_of_header(header);
+    const int32_t zero_point = zero_point_of_header(header);
     for (int64_t k = i; k < n && k < i + kVariableBlock; ++k) {
-      out[k] =
-          is_whole ? step * static_cast<float>(variable_code_at(words, width, k - i)) : float_of_bits(kQuietNanBits);
+      out[k] = is_whole ? step * static_cast<float>(variable_code_at(words, width, k - i) - zero_point)
+                        : float_of_bits(kQuietNanBits);
     }
     words += is_whole ? width * kWordBytes : 0;
   }
@@ -298,10 +391,9 @@ inline void encode_variable_group(const float* x, int64_t n, uint16_t step, cons
                                   const Rounding& rounding, uint8_t* words) {
   for (int64_t i = 0; i < n; i += kVariableBlock) {
     const uint32_t header = headers[i / kVariableBlock];
-    const uint32_t width = width_of_header(header);
-    encode_variable_block(x + i, n - i < kVariableBlock ? n - i : kVariableBlock, width,
+    encode_variable_block(x + i, n - i < kVariableBlock ? n - i : kVariableBlock, header,
                           1.0F / step_of_block(step, header), rounding.at(i), words);
-    words += width * kWordBytes;
+    words += width_of_header(header) * kWordBytes;
   }
 }
 
@@ -323,7 +415,7 @@ inline void encode_variable(int bits_per_element, const float* x, int64_t n, con
   const StepCodes codes = StepCodes::of(step, rounding.stochastic);
   uint8_t* const headers = bytes + kStepBytes;
   for (int64_t i = 0; i < layout.blocks; ++i) {
-    headers[i] = static_cast<uint8_t>(codes.header(largest_of_block(x, n, i)));
+    headers[i] = static_cast<uint8_t>(codes.header(extent_of_block(x, n, i)));
   }
   uint8_t* to = bytes + layout.first_code;
   for (int64_t i = 0; i < n; i += kVariableGroup) {

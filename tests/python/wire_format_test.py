@@ -1,4 +1,5 @@
 """docs/wire_format.md, followed word by word in Python's own numbers, gives the operators' bytes and values."""
+import functools
 import itertools
 import math
 import struct
@@ -14,7 +15,7 @@ BLOCK_FORMATS = {"int8_b32": (8, 32, 127), "int8_b128": (8, 128, 127), "int8_b25
 FLOAT_FORMATS = {"bf16": 2, "fp16": 2, "fp32": 4}
 VARIABLE_FORMATS = {"var6": 6, "var5": 5, "var4": 4, "var3": 3}
 GREATEST_STEP = 0x7F7F
-GREATEST_FLOAT = 0x7F7FFFFF
+GREATEST_MAGNITUDE = 253 * 2.0**120
 LEAST_SCALE = Fraction(1, 2**100)
 NAN_SCALE = 0x7FC0
 
@@ -130,61 +131,104 @@ def variable_size(numel, bits):
 
 
 LEAST_FAINT = bits_of(2.0**-101)
+ZERO_POINT_WIDTHS = range(3, 8)
 
 
 def width_of(header):
     """Of a block, from its header."""
-    return {1: 2}.get(header % 16, header % 16)
+    if header >= 64:
+        return header // 32 + 1
+    return 2 if header >= 8 else 8 + header if header else 0
+
+
+def zero_point_of(header):
+    width = width_of(header)
+    return 2**(width - 3) if header >= 64 and header & 2 and width in ZERO_POINT_WIDTHS else 0
 
 
 def own_step(step, header):
     """Of a block, from the message's 16 bits and the block's header."""
-    lower, upper = header % 16, header // 16
-    distance = {0: upper * 2**21, 1: (16 + upper) * 2**21, 2: upper * 2**21}.get(lower, upper * 2**19)
-    return float_of(max(step * 2**16 - distance, 0))
+    distance = header // 4 % 8 * 2**20 if header >= 64 else (header - 8) // 2 * 2**21 if header >= 8 else 0
+    is_negative = header >= 8 and header % 2 == 1
+    return float_of(max(step * 2**16 - distance, 0) ^ is_negative << 31)
+
+
+WRITTEN_HEADERS = [header for header in range(256) if width_of(header) != 8 or not header & 2]
+
+
+@functools.cache
+def headers_with(width, zero_point, sign):
+    return [header for header in WRITTEN_HEADERS
+            if (width_of(header), zero_point_of(header), header % 2) == (width, zero_point, sign)]
+
+
+def bfloat16_above(magnitude):
+    return float_of(-(-bits_of(magnitude) // 2**16) * 2**16)
+
+
+class Extent:
+    """How far a block's numbers reach to either side of 0."""
+
+    def __init__(self, block):
+        positive = bfloat16_above(max((x for x in block if x > 0), default=0.0))
+        negative = bfloat16_above(max((-x for x in block if x < 0), default=0.0))
+        self.larger, self.smaller = max(positive, negative), min(positive, negative)
+        self.is_positive = positive > negative
 
 
 class Step:
     """What a step's 16 bits make of blocks; stochastic: of codes that are rounded at random."""
 
     def __init__(self, bits, stochastic):
-        self.bits, self.scale, self.stochastic = bits, float_of(bits << 16), stochastic
-        self.inverse = float32(1 / self.scale)
-        self.least_faint = LEAST_FAINT if stochastic else max(LEAST_FAINT, bits * 2**16 - 31 * 2**21)
+        self.bits, self.inverse = bits, float32(1 / float_of(bits << 16))
+        self.beyond = -1 / 128 if stochastic else 63 / 128
+        self.least_faint = LEAST_FAINT if stochastic else max(LEAST_FAINT, bits * 2**16 - 27 * 2**21)
 
-    def greatest_code(self, largest):
-        y = float32(largest * self.inverse)  # The product of two float32 is exact in a double.
-        return math.ceil(y) if self.stochastic else round(y)  # Python rounds half to even.
-
-    def width(self, largest):
-        """Of a block with that largest magnitude."""
-        code = self.greatest_code(largest)
-        if code >= 2:
-            return 1 + code.bit_length()
-        return 0 if bits_of(largest) < self.least_faint else 2
-
-    def header(self, largest):
-        """Of such a block: that of the least step which is not too small, by search."""
-        width = self.width(largest)
-        if width == 0:
+    def width(self, extent):
+        """Of a block, by search; None if no width will do."""
+        if bits_of(extent.larger) < self.least_faint:
             return 0
-        least = largest / (2**(width - 1) - (1 if self.stochastic else 0.5) - 1 / 64)
-        least = float32(min(least, float_of(GREATEST_FLOAT)))  # As good as Inf: no step is so large.
-        least = least if width > 2 else max(least, 2.0**-101)
-        headers = [upper * 16 + lower for lower in ((1, 2) if width == 2 else (width,)) for upper in range(16)]
-        large_enough = [header for header in headers if own_step(self.bits, header) >= least]
-        return min(large_enough, key=lambda header: own_step(self.bits, header), default=width)
+        # Products and sums of two float32, rounded to double first, become the same float32.
+        larger, smaller = float32(extent.larger * self.inverse), float32(extent.smaller * self.inverse)
+        a, c = float32(larger - self.beyond), float32(smaller + (1 - self.beyond))
+        without = max(a, c)
+        about = max(float32(a * float32(0.8)), float32(c * float32(4 / 3)))
 
-    def fits(self, largest, space):
-        return self.greatest_code(max(largest)) <= 16383 and 4 * sum(map(self.width, largest)) <= space
+        def holds(width):
+            half = 2**(width - 1)
+            if width > 8:
+                return float32(larger + (1 - self.beyond)) <= half
+            return without <= half or width in ZERO_POINT_WIDTHS and about <= half
+        return next(filter(holds, range(2, 16)), None)
+
+    def header(self, extent):
+        """Of such a block: that of the least step which is not too small, by search."""
+        width = self.width(extent)
+        if width == 0 or width > 8:
+            return max(width - 8, 0)
+        half = 2**(width - 1)
+
+        def least(zero_point):
+            return max(float32(extent.larger * float32(1 / (half + zero_point + self.beyond))),
+                       float32(extent.smaller * float32(1 / (half - 1 - zero_point + self.beyond))))
+        zero_points = (0, half // 4) if width in ZERO_POINT_WIDTHS else (0,)
+        zero_point = min(zero_points, key=least)  # The first of two that are equal.
+        enough = max(least(zero_point), 2.0**-101 if width == 2 else 0)
+        headers = headers_with(width, zero_point, int(extent.is_positive))
+        steps = {abs(own_step(self.bits, header)): header for header in headers}
+        return steps[min((step for step in steps if step >= enough), default=max(steps))]
+
+    def fits(self, extents, space):
+        widths = [self.width(extent) for extent in extents]
+        return None not in widths and 4 * sum(widths) <= space
 
 
-def least_step(largest, stochastic, space):
+def least_step(extents, stochastic, space):
     """The bits of the least bfloat16 with which all codes fit, by search."""
     low, high = bits_of(2.0**-100) >> 16, GREATEST_STEP
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if Step(middle, stochastic).fits(largest, space) else (middle + 1, high)
+        low, high = (low, middle) if Step(middle, stochastic).fits(extents, space) else (middle + 1, high)
     return low
 
 
@@ -204,25 +248,27 @@ def encode_variable(x, name, seed=None, step=0, offset=0):
     size, blocks = variable_size(len(x), VARIABLE_FORMATS[name]), parts_of(x, 32)
     if not x:
         return b""
-    if not all(abs(value) <= float_of(GREATEST_STEP << 16) for value in x):  # NaN is not, either.
+    if not all(abs(value) <= GREATEST_MAGNITUDE for value in x):  # NaN is not, either.
         return struct.pack("<H", NAN_SCALE) + bytes(size - 2)
-    largest = [max(map(abs, block)) for block in blocks]
-    bits = least_step(largest, seed is not None, size - 2 - len(blocks))
-    headers = [Step(bits, seed is not None).header(m) for m in largest]
+    extents = [Extent(block) for block in blocks]
+    bits = least_step(extents, seed is not None, size - 2 - len(blocks))
+    headers = [Step(bits, seed is not None).header(extent) for extent in extents]
     message = struct.pack("<H", bits) + bytes(headers)
     for i, (block, header) in enumerate(zip(blocks, headers)):
         inverse = float32(1 / own_step(bits, header))
         codes = [variable_code(float32(value * inverse),
                                None if seed is None else random_word(seed % 2**64, step, offset + 32 * i + k))
-                 for k, value in enumerate(block)]
-        message += variable_words(codes, width_of(header))
+                 for k, value in enumerate(block)] + [0] * (32 - len(block))
+        message += variable_words([code + zero_point_of(header) for code in codes], width_of(header))
     return message + bytes(size - len(message))
 
 
-def block_values(words, width, scale):
+def block_values(words, header, scale):
+    width = width_of(header)
     planes = struct.unpack(f"<{width}I", words)
     codes = [sum((plane >> k & 1) << (width - 1 - j) for j, plane in enumerate(planes)) for k in range(32)]
-    return [scale * (code - 2**width if width and code >> (width - 1) else code) for code in codes]
+    codes = [code - 2**width if width and code >> (width - 1) else code for code in codes]
+    return [scale * (code - zero_point_of(header)) for code in codes]
 
 
 def decode_variable(message, name, numel):
@@ -236,7 +282,7 @@ def decode_variable(message, name, numel):
                 values += [math.nan] * 32
                 continue
             words, begin = message[begin:begin + 4 * width_of(header)], begin + 4 * width_of(header)
-            values += block_values(words, width_of(header), own_step(step, header))
+            values += block_values(words, header, own_step(step, header))
         begin = end
     return values[:numel]
 
@@ -293,15 +339,27 @@ def falling_blocks(parts):
     return (torch.rand(sizes.numel(), generator=torch.Generator().manual_seed(6)) - 0.5).sign() * sizes.float()
 
 
+def lopsided_blocks(parts):
+    """Falling blocks that reach from 0 to 1 times as far to one side as to the other."""
+    block = torch.arange(13 * parts)
+    far = block.double().neg().div(parts).exp2()
+    near = far * block.remainder(13) / 12
+    up, down = torch.where(block % 2 == 0, torch.stack([far, near]), torch.stack([near, far])).unsqueeze(2)
+    within = torch.rand(13 * parts, 32, generator=torch.Generator().manual_seed(7))
+    within[:, 3:5] = 1  # One of each sign, so that the sides are these.
+    return torch.where(torch.arange(32) % 2 == 0, within * up, -within * down).float().flatten()
+
+
 def variable_inputs():
     sizes = torch.arange(20).repeat_interleave(33)
     different = torch.randn(660, generator=torch.Generator().manual_seed(3)) * 2.0**(sizes * 7 % 23)
-    greatest = float_of(GREATEST_STEP << 16)
     least = falling_blocks(1) * 2.0**-86  # Steps that end at half of the least one.
-    alone = torch.arange(256).eq(40).float()  # With a step of 1 the greatest code, or what is beyond all.
-    return (*inputs(), alone * 16383, alone * 16383.5, different, different * 2.0**-108, least,
-            torch.full((96,), 1.5 * 2.0**127), torch.full((96,), greatest), falling_blocks(1) * greatest,
-            falling_blocks(19), faint_blocks(100), faint_blocks(2100))
+    greatest = torch.tensor([1.0, -1.0]).repeat(48) * GREATEST_MAGNITUDE
+    alone = torch.arange(256).eq(40).float()  # 16256 fits a step below 1. 16257, which is rounded up to 16320, does not.
+    return (*inputs(), alone * 16256, -alone * 16257, -different, different.abs(), different * 2.0**-108, least, -least,
+            torch.full((96,), 1.5 * 2.0**127), greatest, greatest.abs(), greatest * (1 + 2.0**-20),
+            falling_blocks(1) * GREATEST_MAGNITUDE, falling_blocks(19), lopsided_blocks(90),
+            faint_blocks(100), faint_blocks(2100))
 
 
 class VariableFormats(ExactTestCase):
@@ -312,7 +370,7 @@ class VariableFormats(ExactTestCase):
                     check(name, x)
 
     def test_inputs_have_all_headers(self):
-        expected = {0, 15} | {16 * upper + lower for upper in range(16) for lower in range(1, 15)}
+        expected = set(WRITTEN_HEADERS)
         headers = {seed: set() for seed in (None, 0)}
         for name, seed in itertools.product(VARIABLE_FORMATS, headers):
             for x in variable_inputs():
@@ -342,7 +400,7 @@ class VariableFormats(ExactTestCase):
         steps = (None, None, 0, 1, 0x80, 0x7F7F, 0x7F80, NAN_SCALE, 0x8000, 0xBF80, 0xFFFF)  # None: at random.
         fit = []
         for (name, bits), numel, step in itertools.product(VARIABLE_FORMATS.items(), (1, 33, 300, 2100), steps):
-            for headers in (0xFF, 0xF7, 0xF3, 0xF1):  # From such that do not fit to faint blocks and zeros alone.
+            for headers in (0xFF, 0x7F, 0x3F, 0x38):  # From such that do not fit to faint blocks and zeros alone.
                 message = torch.randint(0, 256, (variable_size(numel, bits),), dtype=torch.uint8, generator=generator)
                 message[2:][:(numel + 31) // 32] &= headers
                 if step is not None:

@@ -26,7 +26,7 @@ namespace narrowcast::collectives {
 // What a rank tells of its call, as it travels. All ranks of a job have the same byte order.
 struct CallHeader {
   // Its last byte changes with the bytes of a format, so that ranks whose libraries write others refuse each other.
-  static constexpr int64_t kMark = 0x6E63617374726503;
+  static constexpr int64_t kMark = 0x6E63617374726504;
 
   int64_t mark = kMark;
   int64_t numel = 0;        // The array's.

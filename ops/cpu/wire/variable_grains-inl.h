@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/cpu/wire/block_extents-inl.h"
 #include "ops/cpu/wire/variable_kernels.h"
 #include "ops/cpu/wire/variable_lanes-inl.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
@@ -35,23 +36,27 @@ struct VariableGrain {
 
 // Without vectors, the plain codec.
 
-HWY_INLINE void largest_of_grain(const TileSource& source, int64_t n, uint32_t* largest) {
-  for (int64_t i = 0; i * kVariableBlock < n; ++i) {
-    largest[i] = codec::wire::largest_of_block(source.x, n, i);
+uint32_t largest_of_extents(const BlockExtent* extents, int64_t blocks) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < blocks; ++i) {
+    largest = std::max(largest, extents[i].larger());
   }
+  return largest;
 }
 
-int64_t bytes_of_widths(const uint32_t* largest, int64_t blocks, const StepCodes& codes) {
+int64_t bytes_of_widths(const BlockExtent* extents, int64_t blocks, int64_t stride, const StepCodes& codes) {
   int64_t words = 0;
-  for (int64_t i = 0; i < blocks; ++i) {
-    words += codes.width(largest[i]);
+  for (int64_t begin = 0; begin < blocks; begin += stride * kGrainBlocks) {
+    for (int64_t i = begin; i < std::min(begin + kGrainBlocks, blocks); ++i) {
+      words += codes.width(extents[i]);
+    }
   }
   return words * kWordBytes;
 }
 
-HWY_INLINE void headers_of_grain(const uint32_t* largest, const StepCodes& codes, uint8_t* headers) {
+HWY_INLINE void headers_of_grain(const BlockExtent* extents, const StepCodes& codes, uint8_t* headers) {
   for (int64_t i = 0; i < kGrainBlocks; ++i) {
-    headers[i] = static_cast<uint8_t>(codes.header(largest[i]));
+    headers[i] = static_cast<uint8_t>(codes.header(extents[i]));
   }
 }
 
@@ -73,120 +78,273 @@ void decode_grain(const VariableMessage& message, int64_t block, int64_t begin, 
 
 #else
 
-HWY_INLINE void largest_of_grain(const TileSource& source, int64_t n, uint32_t* largest) {
-  const int64_t blocks = n / kVariableBlock;
-  find_largest<kVariableBlock, Passes::kOne>(source, blocks, reinterpret_cast<int32_t*>(largest));
-  if (n % kVariableBlock != 0) {
-    largest[blocks] = codec::wire::largest_of_block(source.x, n, blocks);
-  }
-}
-
 using BlockFloats = hn::ScalableTag<float>;  // Lanes are blocks.
 using BlockInts = hn::RebindToSigned<BlockFloats>;
 using BlockBits = hn::RebindToUnsigned<BlockFloats>;
 
-// Magnitudes, as float32's bits.
-HWY_INLINE hn::Vec<BlockInts> load_magnitudes(const uint32_t* largest) {
-  return hn::LoadU(BlockInts(), reinterpret_cast<const int32_t*>(largest));
+HWY_INLINE hn::Vec<BlockInts> set_ints(uint32_t number) { return hn::Set(BlockInts(), static_cast<int32_t>(number)); }
+
+// BlockExtents of blocks.
+struct ExtentLanes {
+  hn::Vec<BlockInts> bits;
+
+  HWY_INLINE explicit ExtentLanes(const BlockExtent* extents)
+      : bits(hn::LoadU(BlockInts(), reinterpret_cast<const int32_t*>(extents))) {}
+
+  HWY_INLINE hn::Vec<BlockInts> larger() const {
+    return hn::And(bits, set_ints(~BlockExtent::kPositive & ~(codec::wire::kScaleUnit - 1)));
+  }
+  HWY_INLINE hn::Vec<BlockInts> smaller() const { return hn::ShiftLeft<16>(bits); }
+  HWY_INLINE hn::Vec<BlockInts> is_positive() const {  // 1 or 0.
+    return hn::BitCast(BlockInts(), hn::ShiftRight<31>(hn::BitCast(BlockBits(), bits)));
+  }
+};
+
+uint32_t largest_of_extents(const BlockExtent* extents, int64_t blocks) {
+  const BlockInts d;
+  auto largest = hn::Zero(d);
+  for (int64_t i = 0; i < blocks; i += static_cast<int64_t>(hn::Lanes(d))) {  // Zeros are behind the last one.
+    largest = hn::Max(largest, ExtentLanes(extents + i).larger());
+  }
+  return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest)));
 }
 
-// StepCodes::width of the largest magnitudes of blocks.
+// StepCodes::width of blocks.
 class WidthLanes {
  public:
   HWY_INLINE explicit WidthLanes(const StepCodes& codes)
       : inverse_(hn::Set(BlockFloats(), codes.inverse)),
-        below_faint_(hn::Set(BlockInts(), static_cast<int32_t>(codes.least_faint) - 1)),
-        stochastic_(codes.stochastic) {}
+        reach_(hn::Set(BlockFloats(), StepCodes::reach(codes.stochastic))),
+        rest_(hn::Set(BlockFloats(), 1 - StepCodes::reach(codes.stochastic))),
+        below_faint_(set_ints(codes.least_faint - 1)) {}
 
-  // Of a block that is neither zeros nor faint the digits of the greatest code, and a sign.
-  HWY_INLINE hn::Vec<BlockInts> of(hn::Vec<BlockInts> largest) const {
+  HWY_INLINE hn::Vec<BlockInts> of(const ExtentLanes& extents) const {
     const BlockFloats d;
     const BlockInts d_int;
-    const auto y = hn::Mul(hn::BitCast(d, largest), inverse_);
-    const auto rounder = hn::Set(d, 0x1p23F);
-    const auto code = hn::BitCast(d_int, stochastic_ ? hn::Ceil(y) : hn::Sub(hn::Add(y, rounder), rounder));
-    const auto digits = hn::Sub(hn::ShiftRight<23>(code), hn::Set(d_int, 125));
-    const auto faint = hn::Set(d_int, static_cast<int32_t>(codec::wire::kFaintWidth));
-    return hn::IfThenElseZero(hn::Gt(largest, below_faint_), hn::Max(digits, faint));
+    const auto larger = hn::Mul(hn::BitCast(d, extents.larger()), inverse_);
+    const auto smaller = hn::Mul(hn::BitCast(d, extents.smaller()), inverse_);
+    const auto a = hn::Sub(larger, reach_);
+    const auto c = hn::Add(smaller, rest_);
+    const auto without = hn::Max(a, c);
+    const auto about =
+        hn::Max(hn::Mul(a, hn::Set(d, StepCodes::kPerLarger)), hn::Mul(c, hn::Set(d, StepCodes::kPerSmaller)));
+    // Not below that of faint blocks, which have no zero point.
+    const auto taken = hn::IfThenElse(hn::Le(about, hn::Set(d, StepCodes::kMostAboutZeroPoint)),
+                                      hn::Max(about, hn::Set(d, StepCodes::kAboveFaint)), without);
+    const auto own = hn::Max(hn::Min(without, taken), hn::Set(d, StepCodes::kMostFaintRange));
+    const auto range = hn::IfThenElse(hn::Gt(own, hn::Set(d, StepCodes::kMostOwn)), hn::Add(larger, rest_), own);
+    const auto digits = hn::ShiftRight<23>(hn::Add(hn::BitCast(d_int, range), set_ints(0x7FFFFF)));
+    return hn::IfThenElseZero(hn::Gt(extents.larger(), below_faint_), hn::Sub(digits, set_ints(126)));
   }
 
  private:
   hn::Vec<BlockFloats> inverse_;
+  hn::Vec<BlockFloats> reach_;
+  hn::Vec<BlockFloats> rest_;
   hn::Vec<BlockInts> below_faint_;
-  bool stochastic_;
 };
 
-int64_t bytes_of_widths(const uint32_t* largest, int64_t blocks, const StepCodes& codes) {
+int64_t bytes_of_widths(const BlockExtent* extents, int64_t blocks, int64_t stride, const StepCodes& codes) {
   const BlockInts d;
   constexpr int64_t kAtOnce = int64_t{1} << 22;  // A lane holds the sum of so many.
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const WidthLanes widths(codes);
   int64_t words = 0;
-  for (int64_t begin = 0; begin < blocks; begin += kAtOnce) {
-    const int64_t end = std::min(begin + kAtOnce, blocks);
+  for (int64_t first = 0; first < blocks; first += kAtOnce * stride) {
+    const int64_t end = std::min(first + kAtOnce * stride, blocks);
     auto sums0 = hn::Zero(d);
     auto sums1 = hn::Zero(d);
-    for (int64_t i = begin; i < end; i += 2 * lanes) {  // Zeros are behind the last one.
-      sums0 = hn::Add(sums0, widths.of(load_magnitudes(largest + i)));
-      sums1 = hn::Add(sums1, widths.of(load_magnitudes(largest + i + lanes)));
+    for (int64_t begin = first; begin < end; begin += stride * kGrainBlocks) {
+      for (int64_t i = begin; i < begin + kGrainBlocks; i += 2 * lanes) {  // Zeros are behind the last one.
+        sums0 = hn::Add(sums0, widths.of(ExtentLanes(extents + i)));
+        sums1 = hn::Add(sums1, widths.of(ExtentLanes(extents + i + lanes)));
+      }
     }
     words += hn::GetLane(hn::SumOfLanes(d, hn::Add(sums0, sums1)));
   }
   return words * kWordBytes;
 }
 
+// StepCodes::least_step_of blocks.
+HWY_INLINE hn::Vec<BlockFloats> least_steps_of(const ExtentLanes& extents, hn::Vec<BlockFloats> per_larger,
+                                               hn::Vec<BlockFloats> per_smaller) {
+  const BlockFloats d;
+  return hn::Max(hn::Mul(hn::BitCast(d, extents.larger()), per_larger),
+                 hn::Mul(hn::BitCast(d, extents.smaller()), per_smaller));
+}
+
+// Numbers for each width up to kMostOwnWidth: those of others are any.
+struct ByWidth {
+  static constexpr uint32_t kNumbers = 8;
+  static_assert(codec::wire::kMostOwnWidth - codec::wire::kFaintWidth < kNumbers, "each must have a place");
+
+  alignas(64) float at[kNumbers * 2];  // A vector of 16 is read.
+
+  template <class OfWidth>
+  static constexpr ByWidth made(const OfWidth& of_width) {
+    ByWidth numbers{};
+    for (uint32_t width = codec::wire::kFaintWidth; width <= codec::wire::kMostOwnWidth; ++width) {
+      numbers.at[width % kNumbers] = of_width(width);
+    }
+    return numbers;
+  }
+
+  HWY_INLINE hn::Vec<BlockFloats> of(hn::Vec<BlockInts> widths) const {
+    const BlockFloats d;
+    const auto places = hn::And(widths, set_ints(kNumbers - 1));
+    if constexpr (hn::MaxLanes(BlockFloats()) >= kNumbers) {
+      return hn::TableLookupLanes(hn::Load(d, at), hn::IndicesFromVec(d, places));
+    } else {
+      return hn::GatherIndex(d, at, places);
+    }
+  }
+};
+
+// What StepCodes::header multiplies extents with, without a zero point and about one.
+struct StepReciprocals {
+  ByWidth larger;
+  ByWidth smaller;
+  ByWidth larger_about;
+  ByWidth smaller_about;
+
+  static constexpr StepReciprocals made(bool stochastic) {
+    constexpr auto kZeroPoint = &codec::wire::zero_point_of_width;
+    return {ByWidth::made([=](uint32_t w) { return StepCodes::per_larger(w, 0, stochastic); }),
+            ByWidth::made([=](uint32_t w) { return StepCodes::per_smaller(w, 0, stochastic); }),
+            ByWidth::made([=](uint32_t w) { return StepCodes::per_larger(w, kZeroPoint(w), stochastic); }),
+            ByWidth::made([=](uint32_t w) { return StepCodes::per_smaller(w, kZeroPoint(w), stochastic); })};
+  }
+};
+
+inline constexpr StepReciprocals kReciprocals[] = {StepReciprocals::made(false), StepReciprocals::made(true)};
+
 // StepCodes::header of each block.
-HWY_INLINE void headers_of_grain(const uint32_t* largest, const StepCodes& codes, uint8_t* headers) {
+HWY_INLINE void headers_of_grain(const BlockExtent* extents, const StepCodes& codes, uint8_t* headers) {
   const BlockFloats d;
   const BlockInts d_int;
   const hn::Rebind<uint8_t, BlockFloats> d_bytes;
-  const auto set = [&](uint32_t number) { return hn::Set(d_int, static_cast<int32_t>(number)); };
-  const auto step = set(uint32_t{codes.step} << 16);
-  const auto beyond = hn::Set(d, StepCodes::beyond_codes(codes.stochastic));
-  const auto faint_width = set(codec::wire::kFaintWidth);
-  const auto most_fraction = set(codec::wire::kMostFraction);  // Of a half, too, beyond which faint blocks are far.
-  const auto most_faint = set(codes.most_faint());
-  const auto far = set((codec::wire::kHeaderSteps << 4) + codec::wire::kFaintWidth - codec::wire::kFarFaint);
+  const auto step = set_ints(uint32_t{codes.step} << 16);
+  const StepReciprocals& per = kReciprocals[codes.stochastic ? 1 : 0];
+  const auto faint_width = set_ints(codec::wire::kFaintWidth);
+  const auto most_own_width = set_ints(codec::wire::kMostOwnWidth);
+  const auto most_faint = set_ints(codes.most_faint());
   const WidthLanes widths(codes);
   for (int64_t i = 0; i < kGrainBlocks; i += static_cast<int64_t>(hn::Lanes(d))) {
-    const auto bits = load_magnitudes(largest + i);
-    const auto width = widths.of(bits);
-    const auto most = hn::Sub(hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(width, set(126)))), beyond);
-    const auto needed = hn::BitCast(d_int, hn::Div(hn::BitCast(d, bits), most));
+    const ExtentLanes of_blocks(extents + i);
+    const auto width = widths.of(of_blocks);
+    const auto is_own = hn::Gt(width, faint_width);
+    const auto without = least_steps_of(of_blocks, per.larger.of(width), per.smaller.of(width));
+    const auto about = least_steps_of(of_blocks, per.larger_about.of(width), per.smaller_about.of(width));
+    const auto needed = hn::BitCast(d_int, hn::Min(about, without));
     const auto distance = hn::Max(hn::Sub(step, needed), hn::Zero(d_int));
-    const auto sixteenths = hn::Min(hn::ShiftRight<codec::wire::kFractionShift>(distance), most_fraction);
+    const auto eighths =
+        hn::Min(hn::ShiftRight<codec::wire::kFractionShift>(distance), set_ints(codec::wire::kMostFraction));
+    const auto zero_point_bit =
+        hn::IfThenElseZero(hn::RebindMask(d_int, hn::Lt(about, without)), set_ints(codec::wire::kZeroPointBit));
+    const auto width_bits = hn::ShiftLeft<codec::wire::kWidthShift>(hn::Sub(width, set_ints(1)));
+    const auto own = hn::Or(hn::Or(width_bits, zero_point_bit), hn::ShiftLeft<2>(eighths));
     const auto quarters = hn::Min(hn::ShiftRight<codec::wire::kFaintShift>(distance), most_faint);
-    const auto upper = hn::IfThenElse(hn::Gt(width, faint_width), sixteenths, quarters);
-    const auto header = hn::Add(width, hn::ShiftLeft<4>(upper));
-    const auto in_byte = hn::Sub(header, hn::IfThenElseZero(hn::Gt(upper, most_fraction), far));
+    const auto faint = hn::Add(hn::Add(quarters, quarters), set_ints(codec::wire::kFirstFaint));
+    const auto narrow = hn::Or(hn::IfThenElse(is_own, own, faint), of_blocks.is_positive());
+    const auto any = hn::IfThenElse(hn::Gt(width, most_own_width), hn::Sub(width, most_own_width), narrow);
     const auto of_zeros = hn::Eq(width, hn::Zero(d_int));
-    hn::StoreU(hn::DemoteTo(d_bytes, hn::IfThenZeroElse(of_zeros, in_byte)), d_bytes, headers + i);
+    hn::StoreU(hn::DemoteTo(d_bytes, hn::IfThenZeroElse(of_zeros, any)), d_bytes, headers + i);
   }
 }
 
-// The widths of 16 blocks: the lower halves of their headers, and one more of those that are 1.
-HWY_INLINE hn::Vec<Bytes16> widths_of_headers(const uint8_t* headers) {
-  const Bytes16 d;
-  const auto far = hn::Set(d, static_cast<uint8_t>(codec::wire::kFarFaint));
-  const auto lower = hn::And(hn::LoadU(d, headers), hn::Set(d, uint8_t{15}));
-  return hn::Add(lower, hn::IfThenElseZero(hn::Eq(lower, far), far));
-}
+// Tables of bytes by the upper or the lower half of a header.
+struct HeaderTables {
+  alignas(16) uint8_t widths_by_upper[16];
+  alignas(16) uint8_t widths_by_lower[16];  // Where the upper half is 0.
+  alignas(16) uint8_t zero_points_by_upper[16];
+};
 
-static_assert(kGrainBlocks == 32, "a grain's headers are two vectors");
+inline constexpr HeaderTables kHeaderTables = [] {
+  HeaderTables tables{};
+  for (uint32_t half = 0; half < 16; ++half) {
+    tables.widths_by_upper[half] = static_cast<uint8_t>(codec::wire::width_of_header(half << 4));
+    tables.widths_by_lower[half] = static_cast<uint8_t>(codec::wire::width_of_header(half));
+    tables.zero_points_by_upper[half] =
+        static_cast<uint8_t>(codec::wire::zero_point_of_header(half << 4 | codec::wire::kZeroPointBit));
+  }
+  return tables;
+}();
+
+using HeaderBytes = hn::CappedTag<uint8_t, kGrainBlocks>;
+using HeaderVector = hn::Vec<HeaderBytes>;
+inline constexpr int64_t kHeaderLanes = hn::MaxLanes(HeaderBytes());
+
+// What the headers of kHeaderLanes blocks say of their codes.
+struct HeaderLanes {
+  HeaderVector header;
+  HeaderVector upper;
+
+  HWY_INLINE explicit HeaderLanes(const uint8_t* headers)
+      : header(hn::LoadU(HeaderBytes(), headers)), upper(lower_half(upper_half_below(header))) {}
+
+  HWY_INLINE HeaderVector widths() const {
+    const auto is_low = hn::Eq(upper, hn::Zero(HeaderBytes()));
+    return hn::IfThenElse(is_low, looked_up(kHeaderTables.widths_by_lower, lower_half(header)),
+                          looked_up(kHeaderTables.widths_by_upper, upper));
+  }
+
+  HWY_INLINE HeaderVector zero_points() const {
+    const auto bit = hn::Set(HeaderBytes(), static_cast<uint8_t>(codec::wire::kZeroPointBit));
+    return hn::IfThenElseZero(hn::TestBit(header, bit), looked_up(kHeaderTables.zero_points_by_upper, upper));
+  }
+
+ private:
+  static HWY_INLINE HeaderVector lower_half(HeaderVector bytes) {
+    return hn::And(bytes, hn::Set(HeaderBytes(), uint8_t{15}));
+  }
+
+  // And above it what is the lower half of the next.
+  static HWY_INLINE HeaderVector upper_half_below(HeaderVector bytes) {
+    const hn::Repartition<uint16_t, HeaderBytes> d_pairs;
+    return hn::BitCast(HeaderBytes(), hn::ShiftRight<4>(hn::BitCast(d_pairs, bytes)));
+  }
+
+  static HWY_INLINE HeaderVector looked_up(const uint8_t (&table)[16], HeaderVector places) {
+    return hn::TableLookupBytes(hn::LoadDup128(HeaderBytes(), table), places);
+  }
+};
 
 HWY_INLINE int64_t bytes_of_grain(const uint8_t* headers) {
-  const hn::Repartition<uint64_t, Bytes16> d_sums;
-  const auto widths = hn::Add(widths_of_headers(headers), widths_of_headers(headers + 16));
+  const hn::Repartition<uint64_t, HeaderBytes> d_sums;
+  auto widths = HeaderLanes(headers).widths();
+  for (int64_t i = kHeaderLanes; i < kGrainBlocks; i += kHeaderLanes) {
+    widths = hn::Add(widths, HeaderLanes(headers + i).widths());
+  }
   return static_cast<int64_t>(hn::GetLane(hn::SumOfLanes(d_sums, hn::SumsOf8(widths)))) * kWordBytes;
 }
 
 // Of a grain's blocks.
 struct GrainWidths {
-  alignas(16) uint8_t at[kGrainBlocks];
+  alignas(32) uint8_t at[kGrainBlocks];
 
   HWY_INLINE explicit GrainWidths(const uint8_t* headers) {
-    hn::Store(widths_of_headers(headers), Bytes16(), at);
-    hn::Store(widths_of_headers(headers + 16), Bytes16(), at + 16);
+    for (int64_t i = 0; i < kGrainBlocks; i += kHeaderLanes) {
+      hn::Store(HeaderLanes(headers + i).widths(), HeaderBytes(), at + i);
+    }
+  }
+};
+
+// What the codes of a grain's blocks are taken together with (variable_lanes-inl.h), ready to be spread over lanes.
+struct GrainZeroPoints {
+  alignas(64) int32_t at[kGrainBlocks];
+
+  // first + factor * zero point
+  HWY_INLINE GrainZeroPoints(const uint8_t* headers, int32_t first, int32_t factor) {
+    const BlockInts d;
+    const hn::Rebind<uint8_t, BlockInts> d_bytes;
+    alignas(32) uint8_t zero_points[kGrainBlocks];
+    for (int64_t i = 0; i < kGrainBlocks; i += kHeaderLanes) {
+      hn::Store(HeaderLanes(headers + i).zero_points(), HeaderBytes(), zero_points + i);
+    }
+    for (int64_t i = 0; i < kGrainBlocks; i += static_cast<int64_t>(hn::Lanes(d))) {
+      const auto of_blocks = hn::PromoteTo(d, hn::Load(d_bytes, zero_points + i));
+      hn::Store(hn::Add(hn::Set(d, first), hn::Mul(of_blocks, hn::Set(d, factor))), d, at + i);
+    }
   }
 };
 
@@ -201,20 +359,26 @@ struct GrainSteps {
   // Calls body(first block, steps).
   template <class Body>
   static HWY_INLINE void for_each_vector(uint16_t step, const uint8_t* headers, const Body& body) {
+    constexpr uint32_t kHalfOfFirstFaint = codec::wire::kFirstFaint / 2;
     const BlockBits d;
+    const BlockInts d_int;
     const hn::Rebind<uint8_t, BlockBits> d_bytes;
     const auto message = hn::Set(d, uint32_t{step} << 16);
-    const auto far = hn::Set(d, codec::wire::kFarFaint);
-    const auto faint = hn::Set(d, codec::wire::kFaintWidth);
     for (int64_t i = 0; i < kGrainBlocks; i += static_cast<int64_t>(hn::Lanes(d))) {
       const auto header = hn::PromoteTo(d, hn::LoadU(d_bytes, headers + i));
-      const auto lower = hn::And(header, hn::Set(d, 15U));
-      const auto upper = hn::ShiftRight<4>(header);
-      const auto more = hn::IfThenElseZero(hn::Eq(lower, far), hn::Set(d, codec::wire::kHeaderSteps));
-      const auto of_faint = hn::ShiftLeft<codec::wire::kFaintShift>(hn::Add(upper, more));
-      const auto of_others = hn::ShiftLeft<codec::wire::kFractionShift>(upper);
-      const auto distance = hn::IfThenElse(hn::Gt(lower, faint), of_others, of_faint);
-      body(i, hn::BitCast(BlockFloats(), hn::Sub(hn::Max(message, distance), distance)));  // Not below 0.
+      const auto is_above = [&](uint32_t least) {
+        return hn::RebindMask(d, hn::Gt(hn::BitCast(d_int, header), set_ints(least - 1)));
+      };
+      const auto eighths = hn::And(hn::ShiftRight<2>(header), hn::Set(d, codec::wire::kMostFraction));
+      const auto halved =
+          hn::BitCast(d, hn::Max(hn::BitCast(d_int, hn::ShiftRight<1>(header)), set_ints(kHalfOfFirstFaint)));
+      const auto quarters = hn::Sub(halved, hn::Set(d, kHalfOfFirstFaint));  // None where the message's step is taken.
+      const auto distance =
+          hn::IfThenElse(is_above(codec::wire::kFirstOwn), hn::ShiftLeft<codec::wire::kFractionShift>(eighths),
+                         hn::ShiftLeft<codec::wire::kFaintShift>(quarters));
+      const auto sign = hn::IfThenElseZero(is_above(codec::wire::kFirstFaint), hn::ShiftLeft<31>(header));
+      const auto magnitude = hn::Sub(hn::Max(message, distance), distance);  // Not below 0.
+      body(i, hn::BitCast(BlockFloats(), hn::Xor(magnitude, sign)));
     }
   }
 };
@@ -242,29 +406,35 @@ struct WholeHeaders {
 // Kernels write two planes' bytes behind a block's first word, and read as many.
 constexpr int64_t kReach = 2 * kPlanesBytes;
 
-// Writes the words of whole blocks, and from a block on that near the grain's end not beyond it.
+// Writes the words of whole blocks, and nothing behind the grain's end: that is another thread's, or nobody's.
 template <bool kFetchesAhead, class... Random>
 HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step, const VariableGrain& grain,
                               Random... random) {
-  const float* const x = source.x;
   const BitPlanes planes;
+  const GrainWidths widths(grain.headers);
+  const GrainZeroPoints zero_points(grain.headers, kRounderBits, -1);
   const GrainInverses inverses(step, grain.headers);
-  uint8_t* to = grain.begin;
-  for (int64_t i = 0; i < n; i += kVariableBlock) {
-    const uint32_t width = codec::wire::width_of_header(grain.headers[i / kVariableBlock]);
-    const float inverse = inverses.at[i / kVariableBlock];
+  int64_t i = 0;
+  const auto encode_next = [&](uint8_t* words) HWY_ATTR {
+    const int64_t block = i / kVariableBlock;
     if constexpr (kFetchesAhead) {
       prefetch(source.upcoming + i, 0, kVariableBlock * static_cast<int64_t>(sizeof(float)));
     }
-    if (HWY_LIKELY(grain.end - to >= kReach)) {
-      encode_block(planes, x + i, inverse, width, to, random + i...);
-    } else {  // What lies behind is another thread's, or nobody's.
-      alignas(64) uint8_t block[kReach];
-      encode_block(planes, x + i, inverse, width, block, random + i...);
-      std::memcpy(to, block, width * kWordBytes);
-    }
-    to += width * kWordBytes;
+    encode_block(planes, source.x + i, inverses.at[block], widths.at[block], zero_points.at[block], words,
+                 random + i...);
+    i += kVariableBlock;
+    return words + widths.at[block] * kWordBytes;
+  };
+  uint8_t* to = grain.begin;
+  while (i < n && grain.end - to >= kReach) {
+    to = encode_next(to);
   }
+  alignas(64) uint8_t rest[2 * kReach];
+  uint8_t* end_of_rest = rest;
+  while (i < n) {
+    end_of_rest = encode_next(end_of_rest);
+  }
+  std::memcpy(to, rest, static_cast<size_t>(end_of_rest - rest));
 }
 
 template <bool kFetchesAhead>
@@ -291,15 +461,25 @@ HWY_NOINLINE void encode_grain(const TileSource& source, int64_t n, uint16_t ste
   encode_blocks<false>({padded, nullptr}, whole, step, rounding, {headers.at, grain.begin, grain.end});
 }
 
+// A grain's blocks, as they are read.
+struct GrainBlocks {
+  GrainWidths widths;
+  GrainZeroPoints zero_points;
+  GrainSteps steps;
+
+  HWY_INLINE GrainBlocks(uint16_t step, const uint8_t* headers)
+      : widths(headers), zero_points(headers, 0, kZeroPointUnit), steps(step, headers) {}
+};
+
 // The words of a grain's blocks, from which all that kernels read can be read.
 template <class Sink>
-HWY_INLINE void decode_blocks(const GrainWidths& widths, const GrainSteps& steps, const uint8_t* words, int64_t n,
-                              float* out) {
+HWY_INLINE void decode_blocks(const GrainBlocks& blocks, const uint8_t* words, int64_t n, float* out) {
   alignas(64) static constexpr uint8_t kZeros[kReach] = {};
   const BitPlanes planes;
   for (int64_t k = 0; k < n / kVariableBlock; ++k) {
-    const uint32_t width = widths.at[k];
-    decode_words<Sink>(planes, width == 0 ? kZeros : words, width, steps.at[k], out + k * kVariableBlock);
+    const uint32_t width = blocks.widths.at[k];
+    decode_words<Sink>(planes, width == 0 ? kZeros : words, width, blocks.zero_points.at[k], blocks.steps.at[k],
+                       out + k * kVariableBlock);
     words += width * kWordBytes;
   }
 }
@@ -307,11 +487,10 @@ HWY_INLINE void decode_blocks(const GrainWidths& widths, const GrainSteps& steps
 template <class Sink>
 HWY_NOINLINE void decode_grain(const VariableMessage& message, int64_t block, int64_t begin, int64_t n, float* out) {
   const WholeHeaders headers(message.headers + block, n);
-  const GrainWidths widths(headers.at);
-  const GrainSteps steps(message.step, headers.at);
+  const GrainBlocks blocks(message.step, headers.at);
   const int64_t bytes = bytes_of_grain(headers.at);
   if (HWY_LIKELY(n == kTile && begin + bytes + kReach <= message.code_bytes)) {
-    return decode_blocks<Sink>(widths, steps, message.codes + begin, kTile, out);
+    return decode_blocks<Sink>(blocks, message.codes + begin, kTile, out);
   }
   alignas(64) float values[kTile];
   if (begin + bytes > message.code_bytes) {
@@ -319,21 +498,12 @@ HWY_NOINLINE void decode_grain(const VariableMessage& message, int64_t block, in
   } else {  // At the message's end.
     alignas(64) uint8_t copied[kGrainBlocks * codec::wire::kMostWidth * kWordBytes + kReach];
     std::memcpy(copied, message.codes + begin, static_cast<size_t>(bytes));
-    decode_blocks<Assign>(widths, steps, copied, codec::wire::blocks_of(n) * kVariableBlock, values);
+    decode_blocks<Assign>(blocks, copied, codec::wire::blocks_of(n) * kVariableBlock, values);
   }
   put_all<Sink>(values, n, out);
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
-
-// What largest_of_grain makes of quotients of these sums: as they grow with the sums, those of the largest.
-HWY_INLINE void largest_quotients(const float* sums, int64_t n, const Quotient& quotient, uint32_t* largest) {
-  const hn::CappedTag<float, 1> d;
-  largest_of_grain({sums, nullptr}, n, largest);
-  for (int64_t i = 0; i < codec::wire::blocks_of(n); ++i) {
-    largest[i] = codec::float_bits(hn::GetLane(quotient.of(d, hn::Set(d, codec::float_of_bits(largest[i])))));
-  }
-}
 
 }  // namespace narrowcast::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -60,17 +60,17 @@ HWY_INLINE TileSource grain_of(const WireInput<T>& input, int64_t begin, int64_t
 }
 
 template <class T>
-void largest(WireInput<T> input, uint32_t* largest) {
+void extents(WireInput<T> input, BlockExtent* extents) {
   alignas(64) float tile[kTile];
   for_each_grain(input.n, [&](int64_t begin, int64_t n) {
-    largest_of_grain(grain_of(input, begin, n, tile), n, largest + begin / kVariableBlock);
+    extents_of_tile(grain_of(input, begin, n, tile), n, extents + begin / kVariableBlock);
   });
 }
 
-void headers(const uint32_t* largest, int64_t blocks, const StepCodes& codes, uint8_t* headers) {
+void headers(const BlockExtent* extents, int64_t blocks, const StepCodes& codes, uint8_t* headers) {
   for (int64_t i = 0; i < blocks; i += kGrainBlocks) {
     uint8_t of_grain[kGrainBlocks];
-    headers_of_grain(largest + i, codes, of_grain);
+    headers_of_grain(extents + i, codes, of_grain);
     std::memcpy(headers + i, of_grain, static_cast<size_t>(std::min(kGrainBlocks, blocks - i)));
   }
 }
@@ -130,9 +130,9 @@ HWY_INLINE void take_part(const VariableParts& parts, int64_t r, int64_t begin, 
   }
 }
 
-void average(const VariableParts& parts, WireOutput mean, uint32_t* largest) {
+void average(const VariableParts& parts, WireOutput mean, BlockExtent* extents) {
   const bool streams =
-      largest == nullptr && is_streamed(mean.x, array_length(mean));  // What is measured is read again soon.
+      extents == nullptr && is_streamed(mean.x, array_length(mean));  // What is measured is read again soon.
   const Quotient quotient(parts.ranks);
   alignas(64) float tile[kTile] = {};
   for_each_grain(mean.n, [&](int64_t begin, int64_t n) {
@@ -142,8 +142,8 @@ void average(const VariableParts& parts, WireOutput mean, uint32_t* largest) {
     }
     float* const out = mean.grain(begin);
     streams ? put_quotients<Stream>(tile, n, quotient, out) : put_quotients<Assign>(tile, n, quotient, out);
-    if (largest != nullptr) {
-      largest_quotients(tile, n, quotient, largest + begin / kVariableBlock);
+    if (extents != nullptr) {
+      extents_of_tile({out, nullptr}, n, extents + begin / kVariableBlock);
     }
   });
   hwy::FlushStream();
@@ -151,8 +151,9 @@ void average(const VariableParts& parts, WireOutput mean, uint32_t* largest) {
 
 const VariableKernels* variable_kernels() {
   static constexpr VariableKernels kKernels{
-      {&largest<float>, &largest<double>, &largest<c10::BFloat16>, &largest<c10::Half>},
+      {&extents<float>, &extents<double>, &extents<c10::BFloat16>, &extents<c10::Half>},
       {&codes<float>, &codes<double>, &codes<c10::BFloat16>, &codes<c10::Half>},
+      &largest_of_extents,
       &bytes_of_widths,
       &headers,
       &offsets,
@@ -178,16 +179,20 @@ const VariableKernels& kernels() { return *HWY_DYNAMIC_DISPATCH(variable_kernels
 }  // namespace
 
 template <class T>
-void variable_largest(WireInput<T> input, uint32_t* largest) {
-  std::get<VariableLargest<T>>(kernels().largest)(input, largest);
+void variable_extents(WireInput<T> input, BlockExtent* extents) {
+  std::get<VariableExtents<T>>(kernels().extents)(input, extents);
 }
 
-int64_t variable_bytes(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes) {
-  return kernels().bytes(largest, blocks, codes);
+uint32_t variable_largest(const BlockExtent* extents, int64_t blocks) { return kernels().largest(extents, blocks); }
+
+int64_t variable_bytes(const BlockExtent* extents, int64_t blocks, int64_t stride,
+                       const codec::wire::StepCodes& codes) {
+  return kernels().bytes(extents, blocks, stride, codes);
 }
 
-void variable_headers(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes, uint8_t* headers) {
-  kernels().headers(largest, blocks, codes, headers);
+void variable_headers(const BlockExtent* extents, int64_t blocks, const codec::wire::StepCodes& codes,
+                      uint8_t* headers) {
+  kernels().headers(extents, blocks, codes, headers);
 }
 
 void variable_offsets(const uint8_t* headers, int64_t blocks, int64_t* byte_of_grain) {
@@ -203,12 +208,12 @@ void variable_decode(const VariableSource& source, int64_t first, WireOutput out
   kernels().decode(source, first, out);
 }
 
-void variable_average(const VariableParts& parts, WireOutput mean, uint32_t* largest) {
-  kernels().average(parts, mean, largest);
+void variable_average(const VariableParts& parts, WireOutput mean, BlockExtent* extents) {
+  kernels().average(parts, mean, extents);
 }
 
-#define NARROWCAST_INSTANTIATE(T)                             \
-  template void variable_largest<T>(WireInput<T>, uint32_t*); \
+#define NARROWCAST_INSTANTIATE(T)                                \
+  template void variable_extents<T>(WireInput<T>, BlockExtent*); \
   template void variable_codes<T>(WireInput<T>, const Rounding&, const VariableGrains&);
 
 NARROWCAST_INSTANTIATE(float)

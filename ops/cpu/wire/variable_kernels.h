@@ -13,6 +13,8 @@
 
 namespace narrowcast::cpu {
 
+using codec::wire::BlockExtent;
+
 // Blocks in a grain.
 inline constexpr int64_t kGrainBlocks = codec::wire::kGroupBlocks;
 static_assert(kWireGrain == codec::wire::kVariableGroup, "parts are whole groups");
@@ -20,15 +22,20 @@ static_assert(kWireGrain == codec::wire::kVariableGroup, "parts are whole groups
 // Arrays of a number for each block have room for, and are read as, whole grains.
 inline constexpr int64_t whole_grains(int64_t blocks) { return (blocks + kGrainBlocks - 1) / kGrainBlocks; }
 
-// Writes the bits of the largest magnitude of each block of the part.
+// Writes the extent of each block of the part.
 template <class T>
-void variable_largest(WireInput<T> input, uint32_t* largest);
+void variable_extents(WireInput<T> input, BlockExtent* extents);
 
-// The bytes of the codes of `blocks` blocks. largest: whole grains, zero behind the last block; all have a code.
-int64_t variable_bytes(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes);
+// The bits of the largest magnitude of `blocks` blocks, as their extents have it. extents: whole grains, of zeros
+// behind the last block.
+uint32_t variable_largest(const BlockExtent* extents, int64_t blocks);
+
+// The bytes of the codes of such blocks, or of one grain of each `stride` of them; all have a code.
+int64_t variable_bytes(const BlockExtent* extents, int64_t blocks, int64_t stride, const codec::wire::StepCodes& codes);
 
 // Writes the headers of `blocks` blocks.
-void variable_headers(const uint32_t* largest, int64_t blocks, const codec::wire::StepCodes& codes, uint8_t* headers);
+void variable_headers(const BlockExtent* extents, int64_t blocks, const codec::wire::StepCodes& codes,
+                      uint8_t* headers);
 
 // Writes the first byte of each grain's codes, and behind them that behind the last: whole_grains(blocks) + 1 numbers.
 void variable_offsets(const uint8_t* headers, int64_t blocks, int64_t* byte_of_grain);
@@ -63,12 +70,12 @@ struct VariableParts {
   int64_t first;
 };
 
-// As wire_average. May be written to `own`. What variable_largest makes of the mean goes to `largest` unless it is
+// As wire_average. May be written to `own`. What variable_extents makes of the mean goes to `extents` unless it is
 // null.
-void variable_average(const VariableParts& parts, WireOutput mean, uint32_t* largest = nullptr);
+void variable_average(const VariableParts& parts, WireOutput mean, BlockExtent* extents = nullptr);
 
-#define NARROWCAST_DECLARE_VARIABLE(T)                            \
-  extern template void variable_largest(WireInput<T>, uint32_t*); \
+#define NARROWCAST_DECLARE_VARIABLE(T)                               \
+  extern template void variable_extents(WireInput<T>, BlockExtent*); \
   extern template void variable_codes(WireInput<T>, const Rounding&, const VariableGrains&);
 NARROWCAST_DECLARE_VARIABLE(float)
 NARROWCAST_DECLARE_VARIABLE(double)
@@ -77,21 +84,22 @@ NARROWCAST_DECLARE_VARIABLE(c10::Half)
 #undef NARROWCAST_DECLARE_VARIABLE
 
 template <class T>
-using VariableLargest = void (*)(WireInput<T>, uint32_t*);
+using VariableExtents = void (*)(WireInput<T>, BlockExtent*);
 template <class T>
 using VariableCodes = void (*)(WireInput<T>, const Rounding&, const VariableGrains&);
 
 // What an instruction set offers: the functions above.
 struct VariableKernels {
-  std::tuple<VariableLargest<float>, VariableLargest<double>, VariableLargest<c10::BFloat16>,
-             VariableLargest<c10::Half>>
-      largest;
+  std::tuple<VariableExtents<float>, VariableExtents<double>, VariableExtents<c10::BFloat16>,
+             VariableExtents<c10::Half>>
+      extents;
   std::tuple<VariableCodes<float>, VariableCodes<double>, VariableCodes<c10::BFloat16>, VariableCodes<c10::Half>> codes;
-  int64_t (*bytes)(const uint32_t*, int64_t, const codec::wire::StepCodes&);
-  void (*headers)(const uint32_t*, int64_t, const codec::wire::StepCodes&, uint8_t*);
+  uint32_t (*largest)(const BlockExtent*, int64_t);
+  int64_t (*bytes)(const BlockExtent*, int64_t, int64_t, const codec::wire::StepCodes&);
+  void (*headers)(const BlockExtent*, int64_t, const codec::wire::StepCodes&, uint8_t*);
   void (*offsets)(const uint8_t*, int64_t, int64_t*);
   void (*decode)(const VariableSource&, int64_t, WireOutput);
-  void (*average)(const VariableParts&, WireOutput, uint32_t*);
+  void (*average)(const VariableParts&, WireOutput, BlockExtent*);
 };
 
 }  // namespace narrowcast::cpu

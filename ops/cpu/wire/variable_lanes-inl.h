@@ -34,19 +34,28 @@ inline constexpr int64_t kCodeLanes = hn::MaxLanes(CodeFloats());
 inline constexpr int64_t kCodeVectors = kPlaneLanes / kCodeLanes;
 static_assert(kCodeVectors == (kHasWidest ? 2 : 4), "codes must fill a vector of bytes");
 
-// Codes of kCodeLanes elements, all bits of them. Random words are those of the block's elements; without, to nearest.
+// The low bits of what is added to it are a whole number, and the rest these.
+inline constexpr float kRounder = 0x1.8p23F;
+inline constexpr int32_t kRounderBits = 0x4B400000;
+
+// Codes of kCodeLanes elements, all bits of them. `origin` is kRounderBits less the zero point. Random words are those
+// of the block's elements; without, to nearest.
 template <class... Random>
-HWY_INLINE hn::Vec<CodeLanes> code_lanes(const float* x, float inverse, Random... random) {
+HWY_INLINE hn::Vec<CodeLanes> code_lanes(const float* x, float inverse, int32_t origin, Random... random) {
   const CodeFloats d;
   const hn::RebindToSigned<CodeFloats> d_int;
   const auto y = hn::Mul(hn::LoadU(d, x), hn::Set(d, inverse));
+  const auto whole = [&](hn::Vec<CodeFloats> number) HWY_ATTR {
+    const auto sum = hn::BitCast(d_int, hn::Add(number, hn::Set(d, kRounder)));
+    return hn::Sub(sum, hn::Set(d_int, origin));
+  };
   if constexpr (sizeof...(Random) == 0) {
-    return hn::BitCast(CodeLanes(), hn::NearestInt(y));
+    return hn::BitCast(CodeLanes(), whole(y));
   } else {
     const auto below = hn::Floor(y);
     const auto fraction = hn::ConvertTo(d_int, hn::Mul(hn::Sub(y, below), hn::Set(d, 0x1p24F)));
     const auto sum = hn::Add(fraction, hn::BitCast(d_int, hn::ShiftRight<8>(hn::LoadU(CodeLanes(), random...))));
-    return hn::BitCast(CodeLanes(), hn::Add(hn::ConvertTo(d_int, below), hn::ShiftRight<24>(sum)));
+    return hn::BitCast(CodeLanes(), hn::Add(whole(below), hn::ShiftRight<24>(sum)));
   }
 }
 
@@ -91,8 +100,8 @@ HWY_INLINE void bytes_of(D d, hn::Vec<D> (&codes)[kCodeVectors], int shift, Plan
 
 // Writes the codes of a block, and behind its words anything up to 64 bytes from its first one on.
 template <bool kIsWide, class... Random>
-HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, uint32_t width, uint8_t* words,
-                             Random... random) {
+HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, uint32_t width, int32_t origin,
+                             uint8_t* words, Random... random) {
   constexpr uint32_t kBits = kIsWide ? 2 * kPlanes : kPlanes;
   PlaneVector low[kPlaneVectors];
   PlaneVector high[kPlaneVectors];
@@ -100,7 +109,7 @@ HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inve
     hn::Vec<CodeLanes> codes[kCodeVectors];
     for (int64_t j = 0; j < kCodeVectors; ++j) {
       const int64_t first = i * kPlaneLanes + j * kCodeLanes;
-      codes[j] = code_lanes(x + first, inverse, random + first...);
+      codes[j] = code_lanes(x + first, inverse, origin, random + first...);
     }
     bytes_of<kIsWide>(CodeLanes(), codes, static_cast<int>(kBits - width), low[i], high[i]);
   }
@@ -112,13 +121,14 @@ HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inve
   }
 }
 
+// `origin` as code_lanes wants it.
 template <class... Random>
-HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width, uint8_t* words,
-                             Random... random) {
+HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width, int32_t origin,
+                             uint8_t* words, Random... random) {
   if (HWY_LIKELY(width <= kPlanes)) {
-    encode_codes<false>(planes, x, inverse, width, words, random...);
+    encode_codes<false>(planes, x, inverse, width, origin, words, random...);
   } else {
-    encode_codes<true>(planes, x, inverse, width, words, random...);
+    encode_codes<true>(planes, x, inverse, width, origin, words, random...);
   }
 }
 
@@ -141,19 +151,32 @@ HWY_NOINLINE void decode_wide_words(const BitPlanes& planes, const uint8_t* word
   });
 }
 
-// Reads the 32 bytes from a block's first word on, or 64 if its codes have more than 8 bits.
+// What decode_words wants of a zero point: it, or the same in each byte.
+inline constexpr int32_t kZeroPointUnit = BitPlanes::kTakesWidths ? 0x01010101 : 1;
+
+// Reads the 32 bytes from a block's first word on, or 64 if its codes have more than 8 bits. `zero_points` is the zero
+// point times kZeroPointUnit.
 template <class Sink>
-HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, float step, float* out) {
+HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, int32_t zero_points,
+                             float step, float* out) {
   if (HWY_UNLIKELY(width > kPlanes)) {
     return decode_wide_words<Sink>(planes, words, width, step, out);
   }
   const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> d_int;
   const auto scale = hn::Set(d, step);
   const int shift = static_cast<int>(kPlanes - width);
   PlaneVector block[kPlaneVectors];
   planes.load(words, width, block);
+  if constexpr (BitPlanes::kTakesWidths) {  // No difference is beyond a byte, as codes of 8 bits have no zero point.
+    const hn::Repartition<int32_t, PlaneBytes> d_pattern;
+    for (auto& bytes : block) {
+      bytes = hn::Sub(bytes, hn::BitCast(PlaneBytes(), hn::Set(d_pattern, zero_points)));
+    }
+  }
   for_each_vector(block, [&](int64_t i, auto bytes) {
-    const auto codes = BitPlanes::kTakesWidths ? bytes : hn::ShiftRightSame(bytes, shift);
+    const auto codes =
+        BitPlanes::kTakesWidths ? bytes : hn::Sub(hn::ShiftRightSame(bytes, shift), hn::Set(d_int, zero_points));
     Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, codes)), out + i);
   });
 }

@@ -17,6 +17,11 @@ using codec::wire::StepCodes;
 
 // From one step to the next, in the bits of a float32.
 constexpr uint32_t kUnit = codec::wire::kScaleUnit;
+constexpr int64_t kPatternsOfOctave = (int64_t{1} << 23) / kUnit;
+
+// A message of so many blocks has its step guessed from one of each kSampleStride grains of them.
+constexpr int64_t kSampledBlocks = 8192;
+constexpr int64_t kSampleStride = 16;
 
 // The bytes of a message whose largest magnitude has no code.
 constexpr int64_t kNoCodes = std::numeric_limits<int64_t>::max();
@@ -27,62 +32,77 @@ struct Tried {
   int64_t bytes;
 };
 
-// As least_step for steps that take at most `bytes`, where counting them costs much. From one step to the next they
-// fall by about `bytes_per_step` at first, then as between the last two that were tried; where they do not, the range
-// is halved.
-template <class Count>
-uint16_t least_step_by_bytes(int64_t low, int64_t high, int64_t bytes, double bytes_per_step, const Count& count) {
-  constexpr int kMostGuesses = 8;
-  int64_t guess = low + (high - low) / 2;
-  std::optional<Tried> before;
-  for (int guesses = 0; low < high; ++guesses) {
-    const Tried tried{guess, count(static_cast<uint16_t>(guess))};
-    (tried.bytes <= bytes ? high : low) = tried.bytes <= bytes ? guess : guess + 1;
-    const bool is_known = tried.bytes != kNoCodes;
-    if (is_known && before.has_value() && before->bytes != tried.bytes) {
-      bytes_per_step =
-          static_cast<double>(before->bytes - tried.bytes) / static_cast<double>(tried.step - before->step);
+// Where the search for a step stands.
+struct StepSearch {
+  int64_t low;
+  int64_t high;  // Fits.
+  int64_t guess;
+  double bytes_per_step;  // By which they fall from one step to the next.
+
+  // Goes on until the step is found: as least_step for steps that take at most `bytes`, where counting them costs much.
+  // They fall as between the last two that were tried; where they do not, the range is halved.
+  template <class Count>
+  uint16_t least(int64_t bytes, const Count& count) {
+    constexpr int kMostGuesses = 8;
+    std::optional<Tried> before;
+    for (int guesses = 0; low < high; ++guesses) {
+      guess = std::clamp(guess, low, high - 1);
+      const Tried tried{guess, count(static_cast<uint16_t>(guess))};
+      (tried.bytes <= bytes ? high : low) = tried.bytes <= bytes ? guess : guess + 1;
+      const bool is_known = tried.bytes != kNoCodes;
+      if (is_known && before.has_value() && before->bytes != tried.bytes) {
+        bytes_per_step =
+            static_cast<double>(before->bytes - tried.bytes) / static_cast<double>(tried.step - before->step);
+      }
+      before = is_known ? tried : before;
+      const bool guessing = is_known && bytes_per_step > 0 && guesses < kMostGuesses;
+      const double distance = guessing ? std::ceil(static_cast<double>(tried.bytes - bytes) / bytes_per_step) : 0;
+      guess = guessing ? guess + static_cast<int64_t>(std::clamp(distance, -65536.0, 65536.0)) : low + (high - low) / 2;
     }
-    before = is_known ? tried : before;
-    const bool guessing = is_known && bytes_per_step > 0 && guesses < kMostGuesses;
-    const double distance = guessing ? std::ceil(static_cast<double>(tried.bytes - bytes) / bytes_per_step) : 0;
-    guess = guessing ? guess + static_cast<int64_t>(std::clamp(distance, -65536.0, 65536.0)) : low + (high - low) / 2;
-    guess = std::clamp(guess, low, std::max(low, high - 1));
+    return static_cast<uint16_t>(high);
   }
-  return static_cast<uint16_t>(high);
-}
+};
 
 }  // namespace
 
 VariableWriter::VariableWriter(int bits_per_element, const Rounding& rounding, int64_t n, uint8_t* bytes)
     : layout_(codec::wire::variable_layout(bits_per_element, n)), rounding_(rounding), bytes_(bytes) {
   const int64_t grains = whole_grains(layout_.blocks);
-  largest_.reset(new uint32_t[static_cast<size_t>(grains * kGrainBlocks)]);  // Not set: all but the last are measured.
-  std::fill(largest_.get() + layout_.blocks, largest_.get() + grains * kGrainBlocks, 0U);
+  // Not set: all but the last are measured.
+  extents_ = std::make_unique_for_overwrite<BlockExtent[]>(static_cast<size_t>(grains * kGrainBlocks));
+  std::fill(extents_.get() + layout_.blocks, extents_.get() + grains * kGrainBlocks, BlockExtent{});
   byte_of_grain_.resize(static_cast<size_t>(grains) + 1);
 }
 
 uint16_t VariableWriter::find_step() const {
-  const uint32_t* const all = largest_.get();
-  const uint32_t largest = *std::max_element(all, all + layout_.blocks);
+  const uint32_t largest = variable_largest(extents_.get(), layout_.blocks);
   if (largest > codec::wire::kGreatestMagnitudeBits) {
     return codec::wire::kNanScale;
   }
   // Steps below have no code for the largest magnitude; with this one and those above all blocks are faint or zeros.
   const auto pattern = [](double value) { return codec::float_bits(static_cast<float>(value)) / kUnit; };
   const double magnitude = codec::float_of_bits(largest);
-  const auto bounded = [](uint32_t step) {
-    return static_cast<uint16_t>(std::clamp<uint32_t>(step, kLeastStep, kGreatestStep));
-  };
-  const uint16_t high = bounded(largest / kUnit + 2);
-  const uint16_t low = std::min(high, bounded(pattern(magnitude / 0x1p16)));
-  // A step of twice the size, 2^7 patterns behind, takes a word less for each block that has any.
-  const double bytes_per_step = static_cast<double>(layout_.blocks * kWordBytes) * codec::wire::kScaleStep;
-  return least_step_by_bytes(low, high, layout_.code_bytes, bytes_per_step, [&](uint16_t step) {
+  const auto bounded = [](uint32_t step) { return std::clamp<uint32_t>(step, kLeastStep, kGreatestStep); };
+  const int64_t high = bounded(largest / kUnit + 3);
+  const int64_t low = std::min<int64_t>(high, bounded(pattern(magnitude / 0x1p16)));
+  const auto bytes_of = [&](uint16_t step, int64_t stride) {
     const StepCodes codes = StepCodes::of(step, rounding_.stochastic);
-    return codes.has_code(codec::float_of_bits(largest) * codes.inverse) ? variable_bytes(all, layout_.blocks, codes)
-                                                                         : kNoCodes;
-  });
+    return codes.has_code(codec::float_of_bits(largest) * codes.inverse)
+               ? variable_bytes(extents_.get(), layout_.blocks, stride, codes)
+               : kNoCodes;
+  };
+  // A step of twice the size, kPatternsOfOctave behind, takes a word less for each block that has any. Gradients' steps
+  // are mostly about 2 octaves farther below their largest number than a block has words.
+  const auto bytes_per_step = static_cast<double>(layout_.blocks * kWordBytes) / kPatternsOfOctave;
+  const int64_t words = layout_.code_bytes / (layout_.blocks * kWordBytes);
+  StepSearch search{low, high, high - (words + 3) * kPatternsOfOctave, bytes_per_step};
+  if (layout_.blocks >= kSampledBlocks) {
+    StepSearch in_sample{low, high, search.guess, bytes_per_step / kSampleStride};
+    search.guess = in_sample.least(layout_.code_bytes / kSampleStride,
+                                   [&](uint16_t step) { return bytes_of(step, kSampleStride); });
+    search.bytes_per_step = in_sample.bytes_per_step * kSampleStride;
+  }
+  return search.least(layout_.code_bytes, [&](uint16_t step) { return bytes_of(step, 1); });
 }
 
 void VariableWriter::settle() {
@@ -96,7 +116,7 @@ void VariableWriter::settle() {
   int64_t written = kStepBytes;
   if (!is_nan_) {
     const StepCodes codes = StepCodes::of(step, rounding_.stochastic);
-    variable_headers(largest_.get(), layout_.blocks, codes, bytes_ + kStepBytes);
+    variable_headers(extents_.get(), layout_.blocks, codes, bytes_ + kStepBytes);
     variable_offsets(bytes_ + kStepBytes, layout_.blocks, byte_of_grain_.data());
     written = layout_.first_code + byte_of_grain_.back();
   }

@@ -24,12 +24,12 @@ class VariableWriter {
   // Takes note of elements `first` and on.
   template <class T>
   void measure(int64_t first, WireInput<T> part) {
-    variable_largest(part, largest_.get() + first / codec::wire::kVariableBlock);
+    variable_extents(part, extents_.get() + first / codec::wire::kVariableBlock);
   }
 
   // Makes a mean of these parts, and takes note of it as elements `first` and on.
   void measure_mean(int64_t first, const VariableParts& parts, WireOutput mean) {
-    variable_average(parts, mean, largest_.get() + first / codec::wire::kVariableBlock);
+    variable_average(parts, mean, extents_.get() + first / codec::wire::kVariableBlock);
   }
 
   // Writes all but codes, when all elements were measured.
@@ -54,7 +54,7 @@ class VariableWriter {
   const codec::wire::VariableLayout layout_;
   const Rounding rounding_;
   uint8_t* const bytes_;
-  std::unique_ptr<uint32_t[]> largest_;  // Of each block, and zeros up to a whole grain.
+  std::unique_ptr<BlockExtent[]> extents_;  // Of each block, and zeros up to a whole grain.
   std::vector<int64_t> byte_of_grain_;
   bool is_nan_ = false;
 };

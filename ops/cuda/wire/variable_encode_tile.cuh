@@ -29,7 +29,7 @@ __device__ __forceinline__ void encode_tile(const Source& source, const Variable
   const BitSquare square(tile.lane);
   const auto encoded = [&](int block, float value) {
     const float inverse = __shfl_sync(kAllLanes, of_lane.inverse, block);
-    const float y = inverse > 0 ? value * inverse : 0.0F;  // In a message of NaN the value may be one, too.
+    const float y = inverse != 0 ? value * inverse : 0.0F;  // In a message of NaN the value may be one, too.
     const int32_t code = code_of(y, block * kWarpSize + tile.lane);
     if constexpr (Source::kHasResidual) {
       const float step = __shfl_sync(kAllLanes, of_lane.value, block);

@@ -23,7 +23,7 @@ namespace narrowcast::cuda {
 inline constexpr int kTileWarps = 4;
 inline constexpr int kTileThreads = kTileWarps * kWarpSize;
 
-// The largest magnitude of each block. A warp per tile.
+// The extent of each block. A warp per tile.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_measure_kernel(const __grid_constant__ VariableEncoding encoding) {
   const auto lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -35,6 +35,16 @@ __global__ void __launch_bounds__(kThreads) variable_measure_kernel(const __grid
                [&](const auto& source) { measure_tile(source, encoding.search.of_block + tile * kTileBlocks); });
 }
 
+// The largest of each chunk. A block of threads per chunk.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) variable_largest_kernel(const __grid_constant__ VariableEncoding encoding) {
+  uint32_t largest = 0;
+  visit_extents(encoding, [&](codec::wire::BlockExtent extent) {
+    largest = extent.larger() > largest ? extent.larger() : largest;
+  });
+  send_largest(largest, encoding.search.of_chunk);
+}
+
 // A round of the search. A block of threads per chunk.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
@@ -44,10 +54,7 @@ __global__ void __launch_bounds__(kThreads)
     encoding.search.ranges[round] = range;
   }
   TriedSteps steps(range, encoding.arguments);
-  const int64_t end = encoding.chunks.end(blockIdx.x) * kTileBlocks;  // Behind the last block there are zeros.
-  for (int64_t i = encoding.chunks.begin(blockIdx.x) * kTileBlocks + threadIdx.x; i < end; i += kChunkThreads) {
-    steps.count(encoding.search.of_block[i]);
-  }
+  visit_extents(encoding, [&](codec::wire::BlockExtent extent) { steps.count(extent); });
   send_counts(steps, round, encoding);
 }
 
@@ -99,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) variable_headers_kernel(const __grid
   }
   const codec::wire::StepCodes codes = codes_of(step, encoding.arguments);
   place_chunk(encoding.chunks, encoding.offsets, encoding.layout.blocks, [&](int64_t block) {
-    const uint32_t header = is_nan ? 0U : codes.header(encoding.search.of_block[block]);
+    const uint32_t header = is_nan ? 0U : codes.header({encoding.search.of_block[block]});
     message[codec::wire::kStepBytes + block] = static_cast<uint8_t>(header);
     return header;
   });
@@ -330,6 +337,7 @@ void launch_encoding(const VariableEncoding& encoding, const Launch& launch) {
   const LaunchGrid tiles = grid_of_tiles(encoding.chunks);
   const LaunchGrid chunks{encoding.chunks.count, 1, kChunkThreads};
   launch("variable_measure_kernel", tiles, &variable_measure_kernel<kTileThreads>, encoding);
+  launch("variable_largest_kernel", chunks, &variable_largest_kernel<kChunkThreads>, encoding);
   for (int round = 0; round < kSearchRounds; ++round) {
     launch("variable_search_kernel", chunks, &variable_search_kernel<kChunkThreads>, encoding, round);
   }

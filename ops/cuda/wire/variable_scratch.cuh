@@ -41,13 +41,29 @@ struct CodeOffsets {
 };
 
 // The search for the least step (variable_search.cuh) goes in rounds, each of which tries so many.
-inline constexpr int kTriedSteps = 15;
-inline constexpr int kSearchRounds = 4;
+inline constexpr int kTriedSteps = 12;
+inline constexpr int kSearchRounds = 3;
 
 // The bit patterns of steps that are left: the least that fits is one of them, and `high` does.
 struct StepRange {
   uint32_t low;
   uint32_t high;
+
+  // How far below the largest number of a message its step can be, and above it, in bit patterns: farther below that
+  // has no code, and twice as large a step leaves no block more than the codes of a faint one.
+  static constexpr uint32_t kOctave = (uint32_t{1} << 23) / codec::wire::kScaleUnit;
+  static constexpr uint32_t kFarthestBelow = (codec::wire::kMostWidth - 1) * kOctave;
+  static constexpr uint32_t kFarthestAbove = kOctave;
+
+  // All that are possible where the largest of all blocks' BlockExtent::larger() is this.
+  NARROWCAST_HOST_DEVICE static StepRange of(uint32_t largest) {
+    using codec::wire::kGreatestStep;
+    using codec::wire::kLeastStep;
+    const uint32_t number = largest / codec::wire::kScaleUnit;
+    const uint32_t low = number > kLeastStep + kFarthestBelow ? number - kFarthestBelow : kLeastStep;
+    const uint32_t high = number + kFarthestAbove > kLeastStep ? number + kFarthestAbove : kLeastStep;
+    return {low, high < kGreatestStep ? high : kGreatestStep};
+  }
 
   // The steps of a round, i < kTriedSteps, in order: below `high`, unless that is `low`.
   NARROWCAST_HOST_DEVICE uint32_t tried(int i) const {
@@ -60,15 +76,18 @@ struct StepRange {
   }
 };
 
-static_assert((codec::wire::kGreatestStep - codec::wire::kLeastStep) >> (4 * kSearchRounds) == 0 && kTriedSteps == 15,
-              "each round must leave a sixteenth of the steps, and the last one a single one");
+// Each round leaves a part of so many, rounded down, of what `high` is above `low`.
+inline constexpr int kStepParts = kTriedSteps + 1;
+static_assert(kSearchRounds == 3 &&
+                  (StepRange::kFarthestBelow + StepRange::kFarthestAbove) / (kStepParts * kStepParts * kStepParts) == 0,
+              "the last round must leave a single step");
 
 // What the search has found.
 struct StepSearch {
   int64_t* words;      // Of all codes in [round][tried step][chunk].
   StepRange* ranges;   // By round.
-  uint32_t* of_chunk;  // The bits of a chunk's largest magnitude,
-  uint32_t* of_block;  // and of a block's.
+  uint32_t* of_chunk;  // A chunk's largest BlockExtent::larger(),
+  uint32_t* of_block;  // and all of a block's extent: the bits of a BlockExtent.
 };
 
 // Parts of memory, one behind the other; with null it counts bytes.

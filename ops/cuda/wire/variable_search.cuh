@@ -1,8 +1,8 @@
 // The least step with which the codes of all blocks fit their message: the codec's (ops/codec/variable_width.h).
 //
-// The largest magnitude of each block is found first. Then there are kSearchRounds rounds, each a launch: they try
-// kTriedSteps steps that divide the range that is left. A block of threads counts for each of them the words of the
-// codes of its chunk; the next launch adds the chunks up, and knows which sixteenth of the range is left.
+// The extent of each block is found first, then the largest of each chunk. Then there are kSearchRounds rounds, each a
+// launch: they try kTriedSteps steps that divide the range that is left. A block of threads counts for each of them the
+// words of the codes of its chunk; the next launch adds the chunks up, and knows which part of the range is left.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ __device__ __forceinline__ codec::wire::StepCodes codes_of(uint32_t step, const 
   return codec::wire::StepCodes::of(static_cast<uint16_t>(step), arguments.rounding.stochastic);
 }
 
-// The bits of the largest magnitude of all, for all lanes. Behind the first round.
+// The largest BlockExtent::larger() of all, for all lanes. Behind the launch that finds those of chunks.
 __device__ __forceinline__ uint32_t largest_of_all(const VariableEncoding& encoding) {
   uint32_t largest = 0;
   for (int64_t chunk = threadIdx.x % kWarpSize; chunk < encoding.chunks.count; chunk += kWarpSize) {
@@ -56,8 +56,9 @@ __device__ __forceinline__ bool fits(const VariableEncoding& encoding, uint32_t 
 // of a block call it, once in a kernel.
 __device__ __forceinline__ StepRange range_before(const VariableEncoding& encoding, int round) {
   __shared__ int64_t words[kTriedSteps];
+  const uint32_t largest = largest_of_all(encoding);
   if (round == 0) {
-    return {codec::wire::kLeastStep, codec::wire::kGreatestStep};
+    return StepRange::of(largest);
   }
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int64_t chunks = encoding.chunks.count;
@@ -74,7 +75,6 @@ __device__ __forceinline__ StepRange range_before(const VariableEncoding& encodi
   }
   __syncthreads();
   const StepRange range = encoding.search.ranges[round - 1];
-  const uint32_t largest = largest_of_all(encoding);
   const bool is_unfit = lane < kTriedSteps && !fits(encoding, range.tried(lane), largest, words[lane]);
   return range.narrowed(static_cast<int>(__reduce_add_sync(kAllLanes, is_unfit ? 1U : 0U)));
 }
@@ -131,53 +131,114 @@ __device__ __forceinline__ void visit_source(const VariableEncodeArguments& argu
   });
 }
 
-// Writes the largest magnitudes of a tile's blocks; 0 behind the last one.
+// Writes the extents of a tile's blocks; that of zeros behind the last one.
 template <class Source>
 __device__ __forceinline__ void measure_tile(const Source& source, uint32_t* of_block) {
   uint32_t bits[kTileBlocks];  // All are under way at a time.
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {
-    bits[k] = codec::magnitude_bits(source.at(k));
+    bits[k] = codec::float_bits(source.at(k));
   }
-  uint32_t own = 0;
+  // As signed integers the largest bits are those of the largest positive number, as unsigned ones those of the
+  // negative number of the largest magnitude; if there are any.
+  int32_t most = 0;
+  uint32_t least = 0;
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {
-    const uint32_t largest = __reduce_max_sync(kAllLanes, bits[k]);
-    own = source.lane == k ? largest : own;
+    const int32_t most_of_block = __reduce_max_sync(kAllLanes, static_cast<int32_t>(bits[k]));
+    const uint32_t least_of_block = __reduce_max_sync(kAllLanes, bits[k]);
+    most = source.lane == k ? most_of_block : most;
+    least = source.lane == k ? least_of_block : least;
   }
-  of_block[source.lane] = own;
+  const uint32_t positive = most > 0 ? static_cast<uint32_t>(most) : 0U;
+  const uint32_t negative = least > codec::kSignBit ? least - codec::kSignBit : 0U;
+  of_block[source.lane] = codec::wire::BlockExtent::of(positive, negative).bits;
 }
+
+// Calls count(extent) for the blocks of a chunk that are the thread's.
+template <class Count>
+__device__ __forceinline__ void visit_extents(const VariableEncoding& encoding, const Count& count) {
+  const int64_t end = encoding.chunks.end(blockIdx.x) * kTileBlocks;  // Behind the last block there are zeros.
+  for (int64_t i = encoding.chunks.begin(blockIdx.x) * kTileBlocks + threadIdx.x; i < end; i += kChunkThreads) {
+    count(codec::wire::BlockExtent{encoding.search.of_block[i]});
+  }
+}
+
+// Writes the largest of a chunk from the largest that each thread of a block has. Once in a kernel.
+__device__ __forceinline__ void send_largest(uint32_t of_thread, uint32_t* of_chunk) {
+  __shared__ uint32_t of_warps[kChunkWarps];
+  const uint32_t of_warp = __reduce_max_sync(kAllLanes, of_thread);
+  if (threadIdx.x % kWarpSize == 0) {
+    of_warps[threadIdx.x / kWarpSize] = of_warp;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t all = 0;
+    for (const uint32_t largest : of_warps) {
+      all = largest > all ? largest : all;
+    }
+    of_chunk[blockIdx.x] = all;
+  }
+}
+
+// What StepCodes::width() takes of a step.
+struct TriedStep {
+  float inverse;
+  uint32_t least_faint;
+
+  // StepCodes::width() without a branch: the least of several widths is that of the least range, as width_of_range()
+  // never falls. Where a zero point makes the range less, 3 bits are the least; where the range is above kMostOwn, it
+  // is so with one, too.
+  __device__ __forceinline__ uint32_t width(codec::wire::BlockExtent extent, float reach) const {
+    using Codes = codec::wire::StepCodes;
+    const float larger = codec::float_of_bits(extent.larger()) * inverse;
+    const float smaller = codec::float_of_bits(extent.smaller()) * inverse;
+    const float of_larger = larger - reach;
+    const float of_smaller = smaller + (1 - reach);
+    const float without = fmaxf(fmaxf(of_larger, of_smaller), Codes::kMostFaintRange);
+    const float about =
+        fmaxf(fmaxf(of_larger * Codes::kPerLarger, of_smaller * Codes::kPerSmaller), Codes::kAboveFaint);
+    const float own = fminf(without, about);
+    const float range = without > Codes::kMostOwn ? larger + (1 - reach) : own;
+    return extent.larger() < least_faint ? 0U : width_of_range(range);
+  }
+
+  // The bits of codes of which half are so many, at least 2.
+  __device__ static __forceinline__ uint32_t width_of_range(float range) {
+    return (codec::float_bits(range) + (0x7FFFFFU - (uint32_t{126} << 23))) >> 23;
+  }
+};
 
 // A thread's words with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^41 elements, as a
 // warp has no more than one of kMostChunks * kChunkWarps parts of all blocks, and a block, be its width never so far
 // beyond kMostWidth, less than 2^8 words.
 struct TriedSteps {
-  codec::wire::StepCodes codes[kTriedSteps];
+  TriedStep tried[kTriedSteps];
+  float reach;
   uint32_t words[kTriedSteps] = {};
-  uint32_t largest = 0;  // Of the blocks.
 
-  __device__ __forceinline__ TriedSteps(const StepRange& range, const VariableEncodeArguments& arguments) {
+  // All of a warp call it: a lane divides for one of the steps.
+  __device__ __forceinline__ TriedSteps(const StepRange& range, const VariableEncodeArguments& arguments)
+      : reach(codec::wire::StepCodes::reach(arguments.rounding.stochastic)) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const codec::wire::StepCodes codes = codes_of(range.tried(lane < kTriedSteps ? lane : 0), arguments);
     NARROWCAST_UNROLL
     for (int i = 0; i < kTriedSteps; ++i) {
-      codes[i] = codes_of(range.tried(i), arguments);
+      tried[i] = {__shfl_sync(kAllLanes, codes.inverse, i), __shfl_sync(kAllLanes, codes.least_faint, i)};
     }
   }
 
-  // A block of this largest magnitude.
-  __device__ __forceinline__ void count(uint32_t magnitude) {
-    largest = magnitude > largest ? magnitude : largest;
+  __device__ __forceinline__ void count(codec::wire::BlockExtent extent) {
     NARROWCAST_UNROLL
     for (int i = 0; i < kTriedSteps; ++i) {
-      words[i] += codes[i].width(magnitude);
+      words[i] += tried[i].width(extent, reach);
     }
   }
 };
 
-// Adds up what all threads of a block have, and writes it; the largest magnitude in the first round, as in later ones
-// others read it. Once in a kernel.
+// Adds up what all threads of a block have, and writes it. Once in a kernel.
 __device__ __forceinline__ void send_counts(const TriedSteps& steps, int round, const VariableEncoding& encoding) {
   __shared__ int64_t words[kChunkWarps][kTriedSteps];
-  __shared__ uint32_t largest[kChunkWarps];
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   NARROWCAST_UNROLL
   for (int i = 0; i < kTriedSteps; ++i) {
@@ -185,10 +246,6 @@ __device__ __forceinline__ void send_counts(const TriedSteps& steps, int round, 
     if (threadIdx.x % kWarpSize == 0) {
       words[warp][i] = of_warp;
     }
-  }
-  const uint32_t largest_of_warp = __reduce_max_sync(kAllLanes, steps.largest);
-  if (threadIdx.x % kWarpSize == 0) {
-    largest[warp] = largest_of_warp;
   }
   __syncthreads();
   const auto i = static_cast<int>(threadIdx.x);
@@ -198,12 +255,6 @@ __device__ __forceinline__ void send_counts(const TriedSteps& steps, int round, 
       sum += words[of][i];
     }
     encoding.search.words[(round * kTriedSteps + i) * encoding.chunks.count + blockIdx.x] = sum;
-  } else if (i == kTriedSteps && round == 0) {
-    uint32_t all = 0;
-    for (const uint32_t of_warp : largest) {
-      all = of_warp > all ? of_warp : all;
-    }
-    encoding.search.of_chunk[blockIdx.x] = all;
   }
 }
 

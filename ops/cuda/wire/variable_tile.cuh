@@ -60,19 +60,46 @@ struct TileHeader {
   __device__ __forceinline__ float block_step() const { return codec::wire::step_of_block(step, of_block); }
 };
 
+// What lanes tell each other of their blocks, in a word: the width, where the block begins, and the zero points of it
+// and the block that it makes a pair with.
+struct BlockWord {
+  uint32_t bits;
+
+  static __device__ __forceinline__ BlockWord of(uint32_t header, uint32_t word, int lane) {
+    const auto zero_point = static_cast<uint32_t>(codec::wire::zero_point_of_header(header));
+    const uint32_t both = zero_point << (lane % 2 == 0 ? kEven : kOdd);
+    return {both | __shfl_xor_sync(kAllLanes, both, 1) | word << kWord | codec::wire::width_of_header(header)};
+  }
+
+  __device__ __forceinline__ uint32_t width() const { return bits & ((1U << kWord) - 1); }
+  __device__ __forceinline__ uint32_t word() const { return bits >> kWord & ((1U << (kEven - kWord)) - 1); }
+  // Of the pair's blocks.
+  __device__ __forceinline__ int32_t first_zero_point() const {
+    return static_cast<int32_t>(bits >> kEven & ((1U << (kOdd - kEven)) - 1));
+  }
+  __device__ __forceinline__ int32_t second_zero_point() const { return static_cast<int32_t>(bits >> kOdd); }
+
+  // Where parts begin.
+  static constexpr int kWord = 4;
+  static constexpr int kEven = 16;
+  static constexpr int kOdd = 24;
+  static_assert(codec::wire::kMostWidth < 1U << kWord);
+  static_assert((kTileBlocks * codec::wire::kMostWidth) >> (kEven - kWord) == 0);
+  static_assert(codec::wire::zero_point_of_width(codec::wire::kMostZeroPointWidth) >> (kOdd - kEven) == 0);
+};
+
 // Where a tile's codes are.
 struct VariableTile {
   int lane;
-  uint32_t width;      // Of the block that is the lane's.
-  uint32_t word;       // Where that begins, counted from the tile's first.
+  BlockWord of_lane;   // Words are counted from the tile's first.
   int bytes;           // Of the tile,
   int64_t first_byte;  // from this one of the message's codes on.
 
   __device__ __forceinline__ explicit VariableTile(const TileHeader& header)
       : lane(static_cast<int>(threadIdx.x % kWarpSize)),
-        width(codec::wire::width_of_header(header.of_block)),
-        word(sum_before(width, lane)),
-        bytes(static_cast<int>(__shfl_sync(kAllLanes, word + width, kWarpSize - 1) * codec::wire::kWordBytes)),
+        of_lane(BlockWord::of(header.of_block, sum_before(codec::wire::width_of_header(header.of_block), lane), lane)),
+        bytes(static_cast<int>(__shfl_sync(kAllLanes, of_lane.word() + of_lane.width(), kWarpSize - 1) *
+                               codec::wire::kWordBytes)),
         first_byte(header.bytes_before_chunk + header.bytes_before_tile) {}
 };
 
@@ -113,17 +140,17 @@ class BitSquare {
 // Two blocks next to each other, whose codes fit such a square as halves of its rows. Half of the lanes have the first
 // one's planes, the others the second one's.
 struct BlockPair {
-  uint32_t width;  // Of the lane's block,
-  uint32_t word;   // and where it begins.
-  uint32_t plane;  // The lane's, the 1's first.
+  BlockWord of_block;  // The lane's.
+  uint32_t width;      // Of that block,
+  uint32_t word;       // and where it begins.
+  uint32_t plane;      // The lane's, the 1's first.
 
-  __device__ __forceinline__ BlockPair(const VariableTile& tile, int first) : plane(tile.lane % kPlanes) {
-    constexpr uint32_t kOneWord = codec::wire::kMostWidth + 1;  // Above all widths.
-    const int block = first + tile.lane / kPlanes;
-    const uint32_t both = __shfl_sync(kAllLanes, tile.word * kOneWord + tile.width, block);
-    width = both % kOneWord;
-    word = both / kOneWord;
-  }
+  // `first` is even.
+  __device__ __forceinline__ BlockPair(const VariableTile& tile, int first)
+      : of_block{__shfl_sync(kAllLanes, tile.of_lane.bits, first + tile.lane / kPlanes)},
+        width(of_block.width()),
+        word(of_block.word()),
+        plane(tile.lane % kPlanes) {}
 
   // Which of the tile's words has that plane of a block; a block's first word is its highest plane, the sign's.
   __device__ __forceinline__ uint32_t word_of(uint32_t of_plane) const { return word + width - 1 - of_plane; }
@@ -141,17 +168,18 @@ __device__ __forceinline__ uint32_t random_word_of(const codec::wire::Rounding& 
   return position % 2 == 0 ? of_even : of_odd;
 }
 
-// Writes the words of two blocks, of each of which the lane has a code.
+// Writes the words of two blocks, of each of which the lane has a code: zero points are added here.
 __device__ __forceinline__ void put_codes(const BlockPair& pair, const BitSquare& square, int32_t first, int32_t second,
                                           uint32_t* words) {
-  const uint32_t row =
-      square.transposed((static_cast<uint32_t>(first) & 0xFFFFU) | static_cast<uint32_t>(second) << 16);
+  const auto stored_first = static_cast<uint32_t>(first + pair.of_block.first_zero_point());
+  const auto stored_second = static_cast<uint32_t>(second + pair.of_block.second_zero_point());
+  const uint32_t row = square.transposed((stored_first & 0xFFFFU) | stored_second << 16);
   if (pair.plane < pair.width) {
     words[pair.word_of(pair.plane)] = row;
   }
 }
 
-// The lane's codes of two blocks.
+// The lane's codes of two blocks, without zero points.
 struct CodePair {
   int32_t first;
   int32_t second;
@@ -167,7 +195,8 @@ __device__ __forceinline__ CodePair take_codes(const BlockPair& pair, const BitS
     plane = UnalignedWords<1>(words, phase + static_cast<int>(word * codec::wire::kWordBytes)).at[0];
   }
   const uint32_t codes = square.transposed(plane);
-  return {static_cast<int16_t>(codes & 0xFFFFU), static_cast<int16_t>(codes >> 16)};
+  return {static_cast<int16_t>(codes & 0xFFFFU) - pair.of_block.first_zero_point(),
+          static_cast<int16_t>(codes >> 16) - pair.of_block.second_zero_point()};
 }
 
 // Copies `size` bytes from the beginning of a buffer, which has a word behind them, to wherever they go.

@@ -47,14 +47,14 @@ const Golden kGolden[] = {
      "35bf5555553f555515bf5555753fabaaeabeabaa8a3fabaaaabeabaa9a3f555555beabaaaa3fabaaaabdabaaba3fabaa2a3d"
      "0000b0bfabaa2a3e0000a0bf5555953e000090bf5555d53e000080bfabaa0a3f000060bfabaa2a3f"},
     {WireFormat::kVar6,
-     "2e3e3605555555aa00f0ff00c00ffce03ccfd39a730ce31cb43c2d650200000005000000040000000100000002000000",
-     "343e4605555555aa00f0ff00c00ffce03ccfd318b11ce39e722cace70200000005000000000000000400000007000000"},
-    {WireFormat::kVar5, "b43e4504555555aa00f0ff00c00ffce03ccff39ef33ccf1802000000050000000400000003000000",
-     "c03e5504555555aa00fcff00d003fce02cc3d39ae311e32c02000000050000000000000006000000"},
-    {WireFormat::kVar4, "163f04c4555515aa00fcbf00f003bfe80dc3b09602000000050000000400000003000000",
-     "203f04b4555555aa00fdff00f002fce88dd2d3b202000000050000000000000006000000"},
-    {WireFormat::kVar3, "163f04c4555515aa00fcbf00f003bfe80dc3b09602000000050000000400000003000000",
-     "203f04b4555555aa00fdff00f002fce88dd2d3b202000000050000000000000006000000"}};
+     "233ea480555555aa00f0ff00c00ffce03ccff318b30cc39e703c0ec70200000005000000040000000100000004000000",
+     "293ea480555555aa00f4ff00d00bfce02c4bd39ae198e30c2789047d0200000005000000040000000000000001000000"},
+    {WireFormat::kVar5, "9f3e8060555555aa00f4ff00d00bfde86d4bd2962699643202000000050000000400000001000000",
+     "a93e8460555555aa00fcff00d003fce82dc3d392e211e32402000000050000000400000001000000"},
+    {WireFormat::kVar4, "163f6040555515aa00fcbf00f003bfe80dc3b09602000000050000000500000000000000",
+     "213f607c555555aa00fdff00f002fce88dd2d3b202000000050000000400000000000000"},
+    {WireFormat::kVar3, "163f6040555515aa00fcbf00f003bfe80dc3b09602000000050000000500000000000000",
+     "213f607c555555aa00fdff00f002fce88dd2d3b202000000050000000400000000000000"}};
 
 constexpr codec::wire::Rounding kRandom{true, 0x0123456789ABCDEF, 3, 5};
 
@@ -104,34 +104,35 @@ TEST(GoldenBytesOfWhatIsRare, AreAsDocumented) {
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kFp32, {nan, -inf}, {})), "0000c07f000080ff");
   const std::string zeros(68, '0');
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar4, {1, nan}, {})), "c07f" + zeros);
-  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, {3.4e38F}, kRandom)), "c07f" + zeros);
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, {0x1.fa0002p127F}, kRandom)), "c07f" + zeros);
+  EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, {-0x1.fap127F}, {})), "fd7be001" + zeros.substr(4));
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar5, {0x1p-120F, -0x1p-149F}, {})), "800d" + zeros);
   test::Floats one_of_many(71, 0.0F);
   one_of_many[40] = -3;
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, one_of_many, {})),
-            "423d00070000010000000000000000000000000000000000000000000000010000000000");
+            "193d00c2000001000000000000fffeffff00000000000000000000000000000000000000");
 }
 
 // Counted by hand. Of three blocks the first and the last are faint, at random far below the step.
 TEST(GoldenBytesOfFaintBlocks, AreAsDocumented) {
   test::Floats x(71, 0.0F);
-  x[40] = -3;      // 220 / 256 is the least step of which no more than 3 are needed.
-  x[5] = 0.5F;     // 0.34 is needed: 5 quarters of an octave below the step are 0.367,
-  x[66] = -0.45F;  // and 6 are 0.305, where 0.303 is needed,
-  x[70] = 0.4F;    // which this is nearer to than 0.
+  x[40] = -3;      // 140 / 256 is the least step of which it is no more than 5.49: 3 bits and a zero point of 1.
+  x[5] = 0.5F;     // A step of 0.201 is needed: 5 quarters of an octave below the message's are 0.230, and 6 are 0.199.
+  x[66] = -0.45F;  // 0.181 is needed for this,
+  x[70] = 0.4F;    // and 0.268 for this on the other side: 4 quarters are 0.273.
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, x, {})),
-            "5c3f520362"                // Widths of 2, 3 and 2.
-            "0000000020000000"          // Signs, and magnitudes.
-            "000100000000000000010000"  // -3 is 101.
-            "0400000044000000"
+            "0c3f134210"                // 2 bits and a negative step; 3 and a zero point; 2.
+            "2000000000000000"          // 0.5 is -2 negative steps.
+            "0001000000000000fffeffff"  // -3 is -5, so its code is -4; 0 has a code of 1.
+            "0400000040000000"          // -2 and 1.
             "000000");
-  x[5] = 0.01F;     // 26 quarters, 16 of which the lower half of the header says, are 1.5 * 2^-7.
-  x[66] = -0.004F;  // 31 are 1.25 * 2^-8.
+  x[5] = 0.02F;     // 0.01005: 23 quarters are 0.0114, and 24 are 0.0094.
+  x[66] = -0.005F;  // 0.0025 is farther than the 27 quarters that a header can say.
   x[70] = 1.1e-19F;
   EXPECT_EQ(hex(test::plain_encode(WireFormat::kVar3, x, kRandom)),
-            "803fa103f1"  // 1: at random nothing above 3 steps can be.
-            "0000000020000000"
-            "000100000000000000010000"
+            "1a3f37423e"  // 154 / 256: at random -3 must be no more than 4.99.
+            "2000000000000000"
+            "0001000000000000fffeffff"
             "0400000004000000"
             "000000");
 }
@@ -139,18 +140,18 @@ TEST(GoldenBytesOfFaintBlocks, AreAsDocumented) {
 // Also counted by hand: the words of a group follow those of the group before, and zeros have none.
 TEST(GoldenBytesOfTwoGroups, AreAsDocumented) {
   test::Floats x(1056, 0.0F);
-  x[0] = 1;             // 129 / 2^21 is the least step of which no more than 16383 are needed: 0x3F81 of them.
-  x[40] = 0x1p-14F;     // 2 quarters of an octave below the step.
-  x[100] = 0x1p-12F;    // 4 steps, but 7 of one that is 15 sixteenths of an octave below.
-  x[200] = 0x1p-22F;    // More than 31 quarters below.
-  x[1030] = -0x1p-20F;  // 26 quarters, 16 of which the lower half of the header says.
+  x[0] = 1;             // 129 / 2^21 is the least step of which it is no more than 16383.49: 0x3F81 of them.
+  x[40] = 0x1p-14F;     // Has a code of -2 down to 0.40 * 2^-14; 5 quarters of an octave below the step are 0.44.
+  x[100] = 0x1p-12F;    // 4 steps; -5, for which they may be 0.728 * 2^-14, of one that is 4 eighths below: 0.754.
+  x[200] = 0x1p-22F;    // More than 27 quarters below.
+  x[1030] = -0x1p-20F;  // -2 of one that is 27 quarters below.
   const auto zeros = [](size_t bytes) { return std::string(2 * bytes, '0'); };
-  const std::string expected = "81380f2200f4" + zeros(28) + "a1" +  // The step and the headers.
+  const std::string expected = "813807130053" + zeros(28) + "3e" +  // The step and the headers.
                                zeros(4) + "01000000010000000100000001000000010000000100000001000000" + zeros(24) +
-                               "01000000" +                             // Element 0 of block 0.
-                               zeros(4) + "00010000" +                  // Element 8 of block 1.
-                               zeros(4) + "100000001000000010000000" +  // Element 4 of block 3.
-                               "4000000040000000";                      // Element 6 of block 32.
+                               "01000000" +                          // Element 0 of block 0.
+                               "00010000" + zeros(4) +               // Element 8 of block 1.
+                               "10000000" + zeros(4) + "efffffff" +  // Element 4 of block 3; its zero point is 1.
+                               "40000000" + zeros(4);                // Element 6 of block 32.
   const std::string bytes = hex(test::plain_encode(WireFormat::kVar4, x, {}));
   EXPECT_EQ(bytes, expected + zeros((bytes.size() - expected.size()) / 2));
 }

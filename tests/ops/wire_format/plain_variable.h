@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "ops/codec/variable_width.h"
 #include "tests/ops/instruction_sets.h"
@@ -24,6 +25,21 @@ inline Floats plain_decode(int bits, const uint8_t* bytes, int64_t n) {
   Floats out(static_cast<size_t>(n));
   codec::wire::decode_variable(bits, bytes, n, out.data());
   return out;
+}
+
+inline std::vector<uint32_t> bits_of(const std::vector<codec::wire::BlockExtent>& extents) {
+  std::vector<uint32_t> bits;
+  for (const codec::wire::BlockExtent extent : extents) bits.push_back(extent.bits);
+  return bits;
+}
+
+// Of the blocks of x.
+inline std::vector<uint32_t> plain_extents(const Floats& x) {
+  std::vector<uint32_t> bits;
+  for (int64_t i = 0; i < codec::wire::blocks_of(length(x)); ++i) {
+    bits.push_back(codec::wire::extent_of_block(x.data(), length(x), i).bits);
+  }
+  return bits;
 }
 
 template <class Body>

@@ -22,7 +22,7 @@ inline const codec::wire::Rounding kAtRandom{true, 0x0123456789ABCDEF, uint64_t{
 
 inline constexpr int64_t kLengths[] = {0, 1, 7, 31, 32, 33, 63, 64, 65, 96, 97, 1023, 1024, 1025, 3000};
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
-inline constexpr float kGreatestBfloat16 = 0x1.FEp127F;  // Of bfloat16.
+inline constexpr float kGreatestMagnitude = 0x1.FAp127F;  // Of messages that are not NaN.
 
 inline Floats generate(int64_t n, const auto& value) {
   Floats x;
@@ -52,7 +52,7 @@ inline float about_the_least_step(int64_t i) {
   return i % 7 == 0 ? largest : -largest / static_cast<float>(1 + i % 3);
 }
 
-// Blocks whose largest codes have 14 digits, 13 and so on, then a faint block, and zeros. Of a random word.
+// Blocks whose widths are 15, 14 and so on, then a faint block, and zeros. Of a random word.
 inline float of_all_widths(int64_t i, uint32_t random) {
   constexpr int64_t kBlocks = 15;
   const auto block = static_cast<int>(i / 32);
@@ -62,23 +62,86 @@ inline float of_all_widths(int64_t i, uint32_t random) {
   return largest * std::ldexp(static_cast<float>(random % 255) - 127, -7 - static_cast<int>(i % 6));
 }
 
-// The first block gives 3000 elements the step 0x1.02p-14, as no code is above 16383. In those behind it the largest
-// element is the most, to nearest or at random, that has a code of the block's width over a step that a header can say,
-// or the float32 below, or the one above what it is over the next such step: faint ones of all distances, and then some
-// with codes of 3 bits.
-inline float about_headers(int64_t i) {
+// The most that the numbers of a block may be over a step if it is to have a header, in bfloat16 or the float32 beside
+// it, on the side of the larger ones and on the other.
+struct HeaderLimit {
+  float larger = 0;
+  float smaller = 0;
+  bool larger_is_positive = false;
+
+  // Those that a message can have behind a largest number that gives it kStep: faint ones, all of 3 to 8 bits, and six.
+  static constexpr int64_t kHeaders = 56 + 160 + 16 + 6;
+  static constexpr int64_t kVariations = 2 * 4 * 3;
+  static constexpr float kStep = 0x1.02p-14F;  // Of a message whose largest number is 1: no code is above 16383.
+
+  static uint32_t header(int64_t number) {
+    const auto h = static_cast<uint32_t>(number);
+    if (h < 216) return 8 + h;
+    return h < 232 ? 224 + (h - 216) / 2 * 4 + h % 2 : h - 231;
+  }
+
+  // To nearest or at random; with both sides at the limit, the larger one with half of the other or nothing on it, or
+  // the smaller one; and the float32 below, it, or the one above.
+  static HeaderLimit of(uint32_t header, int64_t variation) {
+    const double reach = (variation % 2 == 0 ? 0.5 : 0) - 1.0 / 128;
+    const int64_t kind = variation / 2 % 4;
+    const auto beside = static_cast<uint32_t>(variation / 8 % 3);
+    const uint32_t width = header < 8 ? 8 + header : header < 64 ? 2 : header / 32 + 1;
+    const double half = std::ldexp(1, static_cast<int>(width) - 1);
+    const double zero_point = header >= 64 && header / 2 % 2 == 1 ? half / 4 : 0;
+    const double less = kind == 2 ? (zero_point > 0 ? zero_point / 2 : 0.5) : 0;
+    const double step = step_of(header);
+    const double larger = step * (half + zero_point - less + reach - (header < 8 ? 1 : 0));
+    const double smaller = step * (half - 1 - zero_point + reach) * (kind == 1 ? 0.5 : kind == 3 ? 0 : 1);
+    return {beside_bfloat16(larger, kind == 2 ? 1 : beside), beside_bfloat16(smaller, kind == 2 ? beside : 1),
+            header % 2 == 1};
+  }
+
+ private:
+  static double step_of(uint32_t header) {
+    const uint32_t eighths = header < 8 ? 0 : header < 64 ? (header - 8) / 2 * 2 : header / 4 % 8;
+    return codec::float_of_bits(codec::float_bits(kStep) - (eighths << 20));
+  }
+
+  // The bfloat16 that is not above the number, or the float32 below or above it.
+  static float beside_bfloat16(double number, uint32_t beside) {
+    const uint32_t bits = codec::float_bits(static_cast<float>(number)) & 0xFFFF0000U;
+    return codec::float_of_bits(bits == 0 ? 0 : bits + beside - 1);
+  }
+};
+
+// Two of five blocks are about the limits of a header, every time of another; the others are zeros, so that there is
+// room for them also with 3 bits an element.
+inline float about_headers(int64_t i, int64_t first) {
   const int64_t block = i / 32;
-  if (block == 0) return i % 2 == 0 ? 1.0F : -0.3F;
-  constexpr int64_t kFaint = 32;
-  constexpr int64_t kHeaders = kFaint + 16;
-  const int64_t header = block % kHeaders;
-  const bool is_faint = header < kFaint;
-  const auto beside = static_cast<uint32_t>((block + block / 3) % 3);
-  const auto parts = static_cast<uint32_t>(is_faint ? header : header - kFaint) + beside / 2;
-  const float step = codec::float_of_bits(codec::float_bits(0x1.02p-14F) - (parts << (is_faint ? 21 : 19)));
-  const float most = (is_faint ? 2.0F : 4.0F) - (block / kHeaders % 2 == 0 ? 0x1.08p-1F : 0x1.04p0F);
-  const float largest = codec::float_of_bits(codec::float_bits(step * most) + beside - 1);
-  return (i % 3 == 0 ? -largest : largest) / static_cast<float>(1 + i % 5);
+  const int64_t element = i % 32;
+  if (block == 0) return element % 2 == 0 ? 1.0F : -0.3F;
+  if (block % 5 % 2 == 0) return 0;
+  const int64_t turn = block / 5 * 2 + block % 5 / 2 + first;
+  const HeaderLimit limit = HeaderLimit::of(HeaderLimit::header(turn * 47 % HeaderLimit::kHeaders),
+                                            (turn + turn / HeaderLimit::kHeaders) % HeaderLimit::kVariations);
+  const float sign = limit.larger_is_positive == (element % 2 == 0) ? 1.0F : -1.0F;
+  return sign * (element % 2 == 0 ? limit.larger : limit.smaller) / static_cast<float>(1 + element / 2 % 7);
+}
+
+// With each variation of the limits of all headers.
+inline Floats about_all_headers() {
+  constexpr int64_t kBlocks = HeaderLimit::kHeaders * HeaderLimit::kVariations * 5 / 2;
+  return generate(32 * kBlocks, [](int64_t i) { return about_headers(i, 0); });
+}
+
+// Blocks that reach to one side, and so far as a fifth of it, two fifths and so on to the other one, made of a number.
+inline float to_one_side(int64_t i, float number) {
+  const int64_t block = i / 32;
+  const float part = i % 2 == 0 ? 1.0F : -static_cast<float>(block % 6) / 5;
+  const float magnitude = std::ldexp(std::abs(number), -static_cast<int>(block * 3 % 8));
+  return (block % 4 < 2 ? part : -part) * magnitude;
+}
+
+// Blocks that reach as far to either side.
+inline float to_both_sides(int64_t i) {
+  const float magnitude = std::ldexp(static_cast<float>(17 + i / 2 % 16), -static_cast<int>(i / 32 * 3 % 8));
+  return i % 2 == 0 ? magnitude : -magnitude;
 }
 
 // Arrays of one length, by what is difficult about them.
@@ -99,11 +162,11 @@ inline std::vector<std::pair<std::string, Floats>> all_variable_inputs(int64_t n
           {"about the least step", random([](int64_t) { return 0x1p-99F; })},
           {"greatest", generate(n,
                                 [](int64_t i) {
-                                  return i % 3 == 0 ? -kGreatestBfloat16
-                                                    : kGreatestBfloat16 / static_cast<float>(1 + i % 5);
+                                  return i % 3 == 0 ? -kGreatestMagnitude
+                                                    : kGreatestMagnitude / static_cast<float>(1 + i % 5);
                                 })},
           {"ties", generate(n, [](int64_t i) { return i == 0 ? 7.0F : 0.5F * static_cast<float>(i % 15 - 7); })},
-          {"greatest everywhere", generate(n, [](int64_t) { return kGreatestBfloat16; })},
+          {"greatest everywhere", generate(n, [](int64_t) { return kGreatestMagnitude; })},
           {"faint blocks", random([](int64_t i) { return size_of_faint(i / 32); })},
           {"faint blocks about quarters of an octave", generate(n, [](int64_t i) { return about_a_quarter(i); })},
           {"wide codes", random([](int64_t i) { return i / 32 % 9 == 0 ? std::ldexp(1.0F, -(i / 288 % 8)) : 0.0F; })},
@@ -111,7 +174,9 @@ inline std::vector<std::pair<std::string, Floats>> all_variable_inputs(int64_t n
            random([](int64_t i) { return i / 32 % 2 == 0 ? 3.0F : (i % 32 == i / 64 % 32 ? 1.0F : 0.03F); })},
           {"faint at the least step", generate(n, [](int64_t i) { return about_the_least_step(i); })},
           {"all widths", generate(n, [&](int64_t i) { return of_all_widths(i, engine()); })},
-          {"about the limits of headers", generate(n, [](int64_t i) { return about_headers(i); })}};
+          {"about the limits of headers", generate(n, [&](int64_t i) { return about_headers(i, n); })},
+          {"farther to one side", generate(n, [&](int64_t i) { return to_one_side(i, normal(engine)); })},
+          {"as far to either side", generate(n, [](int64_t i) { return to_both_sides(i); })}};
 }
 
 // Under sanitizers some of them, others at each call.

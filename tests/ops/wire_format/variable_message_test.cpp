@@ -266,21 +266,53 @@ TEST_P(VariableMessages, AreAveragedInTheOrderOfRanks) {
 
 INSTANTIATE_TEST_SUITE_P(All, VariableMessages, ::testing::Values(3, 4, 5, 6));
 
-// What is counted and said of blocks with these largest magnitudes, whole grains of them.
-void expect_counts(const std::vector<uint32_t>& largest, int64_t blocks, const codec::wire::StepCodes& step) {
+// The same numbers with one of another kind in each of some blocks, of either sign.
+Floats with_all_kinds(Floats x) {
+  constexpr uint32_t kKinds[] = {0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF,
+                                 0x7F7F0001, 0xFF7FFFFF, 0x80000000, 0x00000001, 0x80000001, 0x7F800001};
+  size_t at = 0;
+  for (const uint32_t kind : kKinds) {
+    if (at >= x.size()) break;
+    x[at] = codec::float_of_bits(kind);
+    at += 33;
+  }
+  return x;
+}
+
+TEST(VariableExtents, AreThoseOfThePlainCodec) {
+  for (const int64_t n : {1, 31, 32, 33, 1024, 2050}) {
+    for (const auto& [name, regular] : test::variable_inputs(n)) {
+      for (const Floats& x : {regular, with_all_kinds(regular)}) {
+        SCOPED_TRACE(::testing::Message() << name << " of " << n);
+        on_each_instruction_set([&] {
+          std::vector<BlockExtent> extents(static_cast<size_t>(codec::wire::blocks_of(n)));
+          variable_extents(WireInput<float>{x.data(), n}, extents.data());
+          ASSERT_EQ(test::bits_of(extents), test::plain_extents(x));
+        });
+      }
+    }
+  }
+}
+
+// What is counted and said of blocks with these extents, whole grains of them.
+void expect_counts(const std::vector<BlockExtent>& extents, int64_t blocks, const codec::wire::StepCodes& step) {
   Bytes headers;
   int64_t bytes = 0;
+  int64_t sampled = 0;
   for (int64_t i = 0; i < blocks; ++i) {
-    bytes += step.width(largest[static_cast<size_t>(i)]) * codec::wire::kWordBytes;
-    headers.push_back(static_cast<uint8_t>(step.header(largest[static_cast<size_t>(i)])));
+    const int64_t of_block = step.width(extents[static_cast<size_t>(i)]) * codec::wire::kWordBytes;
+    bytes += of_block;
+    sampled += i / kGrainBlocks % 2 == 0 ? of_block : 0;
+    headers.push_back(static_cast<uint8_t>(step.header(extents[static_cast<size_t>(i)])));
   }
-  ASSERT_EQ(variable_bytes(largest.data(), blocks, step), bytes) << step.step;
+  ASSERT_EQ(variable_bytes(extents.data(), blocks, 1, step), bytes) << step.step;
+  ASSERT_EQ(variable_bytes(extents.data(), blocks, 2, step), sampled) << step.step;
   Bytes written(headers.size() + 1, kGuard);
-  variable_headers(largest.data(), blocks, step, written.data());
+  variable_headers(extents.data(), blocks, step, written.data());
   ASSERT_EQ(written.back(), kGuard);
   written.pop_back();
   ASSERT_EQ(written, headers) << step.step;
-  std::vector<int64_t> offsets(largest.size() / 32 + 1);
+  std::vector<int64_t> offsets(extents.size() / 32 + 1);
   variable_offsets(headers.data(), blocks, offsets.data());
   ASSERT_EQ(offsets.front(), 0);
   ASSERT_EQ(offsets.back(), bytes);
@@ -288,14 +320,16 @@ void expect_counts(const std::vector<uint32_t>& largest, int64_t blocks, const c
 
 TEST(VariableCounts, AreThoseOfThePlainCodecWithAnyStep) {
   for (const auto& [name, x] : test::variable_inputs(2050)) {
-    std::vector<uint32_t> largest(96, 0);
-    for (int64_t i = 0; i < 65; ++i) largest[static_cast<size_t>(i)] = codec::wire::largest_of_block(x.data(), 2050, i);
-    const float most = codec::float_of_bits(*std::max_element(largest.begin(), largest.end()));
+    std::vector<BlockExtent> extents(96);
+    for (int64_t i = 0; i < 65; ++i) extents[static_cast<size_t>(i)] = codec::wire::extent_of_block(x.data(), 2050, i);
+    uint32_t most = 0;
+    for (const BlockExtent extent : extents) most = std::max(most, extent.larger());
+    on_each_instruction_set([&] { ASSERT_EQ(variable_largest(extents.data(), 65), most); });
     for (const bool stochastic : {false, true}) {
       for (uint32_t bits = codec::wire::kLeastStep; bits <= codec::wire::kGreatestStep; bits += 61) {
         const auto step = codec::wire::StepCodes::of(static_cast<uint16_t>(bits), stochastic);
-        if (!step.has_code(most * step.inverse)) continue;
-        on_each_instruction_set([&] { expect_counts(largest, 65, step); });
+        if (!step.has_code(codec::float_of_bits(most) * step.inverse)) continue;
+        on_each_instruction_set([&] { expect_counts(extents, 65, step); });
       }
     }
   }

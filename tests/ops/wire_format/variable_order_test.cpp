@@ -100,7 +100,7 @@ TEST_P(DealtElements, AreDecodedToTheirPlaces) {
   }
 }
 
-// By three ranks, so that no quotient is a product, in place and with the largest magnitudes of the mean's blocks.
+// By three ranks, so that no quotient is a product, in place and with the extents of the mean's blocks.
 TEST_P(DealtElements, AreAveragedInPlace) {
   for (const int64_t grains : kGrains) {
     const Dealt dealt(grains);
@@ -112,13 +112,11 @@ TEST_P(DealtElements, AreAveragedInPlace) {
     const VariableSource* const by_rank[] = {&sources[0], nullptr, &sources[1]};
     Floats mean = test::plain_decode(bits_, messages[0].data(), dealt.length());
     const Floats of_last = test::plain_decode(bits_, messages[1].data(), dealt.length());
-    std::vector<uint32_t> largest(static_cast<size_t>(codec::wire::blocks_of(dealt.length())));
     for (int64_t i = 0; i < dealt.length(); ++i) {
       float& number = mean[static_cast<size_t>(i)];
       number = (number + own[static_cast<size_t>(dealt.index(i))] + of_last[static_cast<size_t>(i)]) / 3;
-      uint32_t& of_block = largest[static_cast<size_t>(i / codec::wire::kVariableBlock)];
-      of_block = std::max(of_block, codec::magnitude_bits(number));
     }
+    const std::vector<uint32_t> extents = test::plain_extents(mean);
     test::on_each_instruction_set([&] {
       const auto array = hwy::AllocateAligned<float>(static_cast<size_t>(dealt.numel));
       const VariableParts parts{by_rank, 3, dealt.of<const float>(array.get()), 0};
@@ -126,10 +124,10 @@ TEST_P(DealtElements, AreAveragedInPlace) {
       variable_average(parts, dealt.of(array.get()));
       EXPECT_TRUE(test::same(dealt.taken(array.get()), mean));
       std::copy(own.begin(), own.end(), array.get());
-      std::vector<uint32_t> measured(largest.size());
+      std::vector<BlockExtent> measured(extents.size());
       variable_average(parts, dealt.of(array.get()), measured.data());
       EXPECT_TRUE(test::same(dealt.taken(array.get()), mean));
-      EXPECT_EQ(measured, largest);
+      EXPECT_EQ(test::bits_of(measured), extents);
     });
   }
 }

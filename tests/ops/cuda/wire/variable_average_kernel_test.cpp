@@ -36,13 +36,16 @@ const std::vector<Case> kCases{{700, {0, 700}},
                                {9300, {8192, 1108}, at::kDouble},
                                {5120, {1024, 3072}, at::kHalf}};
 
-// Blocks of different size, some of them faint; with a NaN the message is one.
+// Blocks of different size, some of them faint, and some of numbers of one sign alone; with a NaN the message is one.
 Floats numbers(int64_t n, uint64_t seed, float size) {
   constexpr std::array kExponents{0, 5, -30, 2, -9, 7, 1, -75, -4, 6, -17};
   std::mt19937 engine(static_cast<uint32_t>(seed));
   std::normal_distribution<float> normal;
   return test::generate(n, [&](int64_t i) {
-    return normal(engine) * std::ldexp(size, kExponents[static_cast<size_t>(i / 32) % kExponents.size()]);
+    const int64_t block = i / codec::wire::kVariableBlock;
+    const float number = normal(engine) * std::ldexp(size, kExponents[static_cast<size_t>(block) % kExponents.size()]);
+    if (block % 4 < 2) return number;
+    return block % 4 == 2 ? std::fabs(number) : -std::fabs(number);
   });
 }
 
@@ -67,7 +70,8 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
       if (rank == 2) x[5] = std::nanf("");
       Bytes message = test::plain_encode(format_, x, test::kNearest);
       // Blocks so wide that the message ends before their tiles do; of the next one all is read.
-      if (rank == 3) std::fill_n(message.begin() + codec::wire::kStepBytes, c.segment.numel / 32, uint8_t{0xFF});
+      constexpr uint8_t kWidest = codec::wire::kMostWidth - codec::wire::kMostOwnWidth;
+      if (rank == 3) std::fill_n(message.begin() + codec::wire::kStepBytes, c.segment.numel / 32, kWidest);
       all.insert(all.end(), message.begin(), message.end());
     }
     return all;

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -73,6 +74,33 @@ std::vector<std::pair<std::string, Floats>> faint_inputs(int64_t n) {
           {"about the step", sizes(-3, about_the_step)},
           {"far below a great step", sizes(124, far_below)},
           {"about the least step", sizes(-98, about_the_least)}};
+}
+
+// Blocks of all widths, whose numbers reach as far to both sides, farther to one of them, or to that one alone. What is
+// between them is zeros, so that there is room for wide codes.
+Floats sided_input(int64_t n) {
+  constexpr float kOtherSides[] = {1, 0.6F, 0.25F, 0};
+  std::mt19937 engine(static_cast<uint32_t>(n) + 11);
+  std::uniform_real_distribution<float> part;
+  return test::generate(n, [&](int64_t i) {
+    const int64_t block = i / codec::wire::kVariableBlock;
+    const auto sided = static_cast<int>(block / 5);
+    if (block % 5 != 0) return 0.0F;
+    const float largest = std::ldexp(1.0F, -(sided % 16));
+    const float other = largest * kOtherSides[sided / 16 % 4];
+    const int64_t k = i % codec::wire::kVariableBlock;
+    const float size = k < 2 ? 1.0F : part(engine);
+    return ((sided + sided / 16) % 2 == 0 ? size : -size) * (k % 2 == 0 ? largest : -other);
+  });
+}
+
+// A header of that width, of those that there are.
+uint8_t any_header(int64_t width, std::mt19937& engine) {
+  using namespace codec::wire;
+  if (width == 0 || width > kMostOwnWidth) return static_cast<uint8_t>(width == 0 ? 0 : width - kMostOwnWidth);
+  const uint32_t random = static_cast<uint32_t>(engine());
+  if (width == kFaintWidth) return static_cast<uint8_t>(kFirstFaint + random % (kFirstOwn - kFirstFaint));
+  return static_cast<uint8_t>(static_cast<uint32_t>(width - 1) << kWidthShift | random % (1U << kWidthShift));
 }
 
 class CudaVariable : public ::testing::TestWithParam<int> {
@@ -173,8 +201,8 @@ TEST_P(CudaVariable, TakesFaintBlocks) {
 // What the test above is of: otherwise it would say little.
 TEST_P(CudaVariable, HasFaintInputs) {
   constexpr int64_t kSize = 9001;
-  constexpr uint8_t kFarthest = 0xF0 | codec::wire::kFarFaint;
-  int64_t farthest = 0;
+  constexpr uint8_t kFarthest = codec::wire::kFirstFaint + 2 * codec::wire::kMostFaint;  // With a positive step.
+  int64_t farthest[2] = {};
   for (const auto& [name, x] : faint_inputs(kSize)) {
     SCOPED_TRACE(name);
     const Bytes message = plain_encode(x, test::kAtRandom);
@@ -184,9 +212,36 @@ TEST_P(CudaVariable, HasFaintInputs) {
         std::count_if(headers, behind,
                       [](uint8_t header) { return codec::wire::width_of_header(header) == codec::wire::kFaintWidth; }),
         30);
-    farthest += std::count(headers, behind, kFarthest);
+    for (const int sign : {0, 1}) farthest[sign] += std::count(headers, behind, kFarthest + sign);
   }
-  EXPECT_GT(farthest, 30);
+  EXPECT_GT(farthest[0], 10);
+  EXPECT_GT(farthest[1], 10);
+}
+
+TEST_P(CudaVariable, TakesBlocksOfAllWidthsAndSides) {
+  for (const int64_t n : kSizes) {
+    const Floats x = sided_input(n);
+    for (const Rounding& rounding : {test::kNearest, test::kAtRandom}) {
+      ASSERT_NO_FATAL_FAILURE(expect_encodes(x, rounding, next_way()));
+      ASSERT_NO_FATAL_FAILURE(expect_decodes(plain_encode(x, rounding), n, next_way()));
+    }
+  }
+}
+
+TEST_P(CudaVariable, HasInputOfAllWidthsAndSides) {
+  using namespace codec::wire;
+  constexpr int64_t kSize = 9001;
+  std::set<uint32_t> widths, negative, about_zero_points;
+  const Bytes message = plain_encode(sided_input(kSize), test::kNearest);
+  for (int64_t i = kStepBytes; i < kStepBytes + blocks_of(kSize); ++i) {
+    const uint32_t header = message[static_cast<size_t>(i)];
+    widths.insert(width_of_header(header));
+    if (step_of_block(kLeastStep, header) < 0) negative.insert(width_of_header(header));
+    if (zero_point_of_header(header) != 0) about_zero_points.insert(width_of_header(header));
+  }
+  EXPECT_EQ(widths, (std::set<uint32_t>{0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(negative, (std::set<uint32_t>{2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(about_zero_points, (std::set<uint32_t>{3, 4, 5, 6, 7}));
 }
 
 TEST_P(CudaVariable, TakesLongArrays) {
@@ -224,7 +279,7 @@ TEST_P(CudaVariable, TakesTheOtherElementTypes) {
 // Wherever it is: in any lane, warp, tile and chunk.
 TEST_P(CudaVariable, MakesNanOfAMessageWithWhatIsNoNumber) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  constexpr float kTooGreat = 0x1.FF0002p127F;
+  const float kTooGreat = codec::float_of_bits(codec::wire::kGreatestMagnitudeBits + 1);
   const float bad[] = {std::nanf(""), kInf, -kInf, kTooGreat, -kTooGreat};
   constexpr size_t kSize = 5000;
   for (size_t at = 0; at < kSize; at += test::kSanitized ? 997 : 197) {
@@ -244,12 +299,12 @@ TEST_P(CudaVariable, ReadsAnyBytes) {
     for (size_t turn = 0; turn < 10; ++turn) {
       Bytes message(static_cast<size_t>(size_of(n)));
       for (uint8_t& byte : message) byte = static_cast<uint8_t>(engine());
-      // The lower halves of most headers; in later turns all are any.
-      const int most[] = {0, codec::wire::kFarFaint, codec::wire::kFaintWidth, 3, 5, 7, 9, bits_ - 1};
+      // The width of most blocks; in later turns all headers are any.
+      const int64_t most[] = {0, codec::wire::kFaintWidth, 3, 5, 7, 8, 9, bits_ - 1};
       const int64_t first_code = codec::wire::variable_layout(bits_, n).first_code;
       for (int64_t i = codec::wire::kStepBytes; i < first_code && turn < std::size(most); ++i) {
         uint8_t& header = message[static_cast<size_t>(i)];
-        if (i % 50 != 0) header = static_cast<uint8_t>((header & 0xF0) | most[turn]);
+        if (i % 50 != 0) header = any_header(most[turn], engine);
       }
       ASSERT_NO_FATAL_FAILURE(expect_decodes(message, n, next_way()));
     }
@@ -259,19 +314,18 @@ TEST_P(CudaVariable, ReadsAnyBytes) {
 // Headers of many faint blocks and others in any order, whose codes are so many words.
 Bytes headers_of(int64_t blocks, int64_t words, std::mt19937& engine) {
   constexpr auto kMost = int64_t{codec::wire::kMostWidth};
-  const auto any_step = [&](int64_t lower) { return static_cast<uint8_t>((engine() & 0xF0) | lower); };
   Bytes headers;
   for (int64_t faint = blocks / 3; faint > 0; --faint) {
-    headers.push_back(any_step(faint % 2 == 0 ? codec::wire::kFarFaint : codec::wire::kFaintWidth));
+    headers.push_back(any_header(codec::wire::kFaintWidth, engine));
     words -= codec::wire::kFaintWidth;
   }
   while (words > 0) {
     const int64_t width = words <= kMost ? words : std::min(words / 2, kMost);
-    headers.push_back(any_step(width));
+    headers.push_back(any_header(width, engine));
     words -= width;
   }
   EXPECT_LE(static_cast<int64_t>(headers.size()), blocks);
-  while (static_cast<int64_t>(headers.size()) < blocks) headers.push_back(any_step(0));
+  while (static_cast<int64_t>(headers.size()) < blocks) headers.push_back(any_header(0, engine));
   std::shuffle(headers.begin(), headers.end(), engine);
   return headers;
 }
@@ -312,17 +366,61 @@ TEST(CudaVariableChunks, HaveAllTiles) {
   }
 }
 
+// Below the steps that a search begins with the largest number has no code, and with the last of them all blocks are
+// faint or zeros.
+TEST(CudaVariableSearch, BeginsWithAllThatIsPossible) {
+  using codec::wire::StepCodes;
+  for (uint32_t number = 0; number <= codec::wire::kGreatestMagnitudeBits >> 16; ++number) {
+    const cuda::StepRange range = cuda::StepRange::of(number << 16);
+    const codec::wire::BlockExtent extent{number << 16 | number};
+    const auto over = [&](const StepCodes& codes) { return codec::float_of_bits(number << 16) * codes.inverse; };
+    ASSERT_GE(range.low, codec::wire::kLeastStep);
+    ASSERT_LE(range.high, codec::wire::kGreatestStep);
+    ASSERT_LE(range.low, range.high);
+    for (const bool stochastic : {false, true}) {
+      const StepCodes last = StepCodes::of(static_cast<uint16_t>(range.high), stochastic);
+      ASSERT_TRUE(last.has_code(over(last))) << number;
+      ASSERT_LE(last.width(extent), codec::wire::kFaintWidth) << number;
+      const StepCodes below = StepCodes::of(static_cast<uint16_t>(range.low - 1), stochastic);
+      ASSERT_TRUE(range.low == codec::wire::kLeastStep || !below.has_code(over(below))) << number;
+    }
+  }
+}
+
 // Wherever the first step that fits is, a search ends with it.
 TEST(CudaVariableSearch, FindsEveryStep) {
-  for (uint32_t least = codec::wire::kLeastStep; least <= codec::wire::kGreatestStep; ++least) {
-    cuda::StepRange range{codec::wire::kLeastStep, codec::wire::kGreatestStep};
-    for (int round = 0; round < cuda::kSearchRounds; ++round) {
-      int unfit = 0;
-      for (int i = 0; i < cuda::kTriedSteps; ++i) unfit += range.tried(i) < least ? 1 : 0;
-      range = range.narrowed(unfit);
+  for (const uint32_t number : {0U, 0x0D00U, 0x1400U, 0x3F80U, 0x7F00U, 0x7F7DU}) {
+    const cuda::StepRange first = cuda::StepRange::of(number << 16);
+    for (uint32_t least = first.low; least <= first.high; ++least) {
+      cuda::StepRange range = first;
+      for (int round = 0; round < cuda::kSearchRounds; ++round) {
+        int unfit = 0;
+        for (int i = 0; i < cuda::kTriedSteps; ++i) unfit += range.tried(i) < least ? 1 : 0;
+        range = range.narrowed(unfit);
+      }
+      ASSERT_EQ(range.low, least);
+      ASSERT_EQ(range.high, least);
     }
-    ASSERT_EQ(range.low, least);
-    ASSERT_EQ(range.high, least);
+  }
+}
+
+// Of each number from far below a step to the most that has a code, with any that is not larger on the other side.
+TEST(CudaVariableSearch, CountsTheWidthsOfTheCodec) {
+  using codec::wire::StepCodes;
+  constexpr uint32_t kOctave = cuda::StepRange::kOctave;
+  std::mt19937 engine(8);
+  for (uint32_t step = 0x3F80; step < 0x3F80 + kOctave; step += test::kSanitized ? 9 : 1) {
+    for (const bool stochastic : {false, true}) {
+      const StepCodes codes = StepCodes::of(static_cast<uint16_t>(step), stochastic);
+      const cuda::TriedStep tried{codes.inverse, codes.least_faint};
+      for (uint32_t larger = step - 9 * kOctave; larger < step + 14 * kOctave; ++larger) {
+        const uint32_t octaves = engine() % 3;
+        const uint32_t smaller = octaves == 2 ? 0 : larger - engine() % (octaves * 3 * kOctave + 40);
+        const codec::wire::BlockExtent extent{larger << 16 | smaller};
+        ASSERT_EQ(tried.width(extent, StepCodes::reach(stochastic)), codes.width(extent))
+            << step << " " << larger << " " << smaller;
+      }
+    }
   }
 }
 
