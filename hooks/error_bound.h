@@ -97,9 +97,9 @@ struct HopErrors {
 // Variable formats. e(x) = t s + 2^-21 |x|, as inverses of steps may be subnormal, where s is the step that the
 // encoder finds for a message whose blocks reach to these magnitudes on both sides of 0: no less than that of one whose
 // numbers they are or bound, as numbers that reach farther on either side need no smaller step. No block's own step is
-// above it, and blocks of zeros are below half of it. It is no linear function of the magnitudes, so all ranks find that of the mean, at most the mean
-// over ranks of |x| + e, together, by `sum_over_ranks`. So they do for what a node sends, at most N / W times the sum
-// of all ranks' magnitudes.
+// above it, and blocks of zeros are below half of it. It is no linear function of the magnitudes, so all ranks find
+// that of the mean, at most the mean over ranks of |x| + e, together, by `sum_over_ranks`. So they do for what a node
+// sends, at most N / W times the sum of all ranks' magnitudes.
 //
 // Each segment of the layout, in the order in which the array travels (collectives::ElementOrder), goes its own route
 // between nodes; with one node nothing is lost. Where the route depends on a link that the options do not give, two
