@@ -159,25 +159,13 @@ struct StepCodes {
   }
 
   // With B the half of the number of codes of a width and z the zero point or 0, codes over the step go from -(B + z),
-  // on the side of the larger numbers, to B - 1 - z. Of numbers in units of the step these are the least B that holds
-  // both sides, without and with a zero point of B / 4; and one that holds the larger on either side.
-  NARROWCAST_HOST_DEVICE static float half_range(float larger, float smaller, float reach) {
-    const float a = larger - reach;
-    const float c = smaller + (1 - reach);
-    return a > c ? a : c;
-  }
-  NARROWCAST_HOST_DEVICE static float half_range_about_zero_point(float larger, float smaller, float reach) {
-    const float a = (larger - reach) * kPerLarger;
-    const float c = (smaller + (1 - reach)) * kPerSmaller;
-    return a > c ? a : c;
-  }
+  // on the side of the larger numbers, to B - 1 - z, and numbers beyond them as far as reach(). The least B that holds
+  // both sides without a zero point, and with one of B / 4; in wide blocks, one that holds the larger on either side.
   static constexpr float kPerLarger = 0.8F;          // 1 / (1 + 1/4)
   static constexpr float kPerSmaller = 4.0F / 3.0F;  // 1 / (1 - 1/4)
-  // The greatest B of widths, and the least that is above that of faint blocks.
-  static constexpr float kMostOwn = uint32_t{1} << (kMostOwnWidth - 1);
-  static constexpr float kMostAboutZeroPoint = uint32_t{1} << (kMostZeroPointWidth - 1);
-  static constexpr float kMostFaintRange = uint32_t{1} << (kFaintWidth - 1);
-  static constexpr float kAboveFaint = 0x1.000002p1F;
+  static constexpr float kMostOwnRange = uint32_t{1} << (kMostOwnWidth - 1);
+  static constexpr float kFaintRange = uint32_t{1} << (kFaintWidth - 1);
+  static constexpr float kAboveFaintRange = 0x1.000002p1F;
   static constexpr float kMostRange = uint32_t{1} << (kMostWidth - 1);
 
   // Whether the largest magnitude of a message, over the step, has a code.
@@ -185,22 +173,30 @@ struct StepCodes {
 
   // Bits for the codes of a block whose larger number over the step has_code().
   NARROWCAST_HOST_DEVICE uint32_t width(BlockExtent extent) const {
-    if (extent.larger() < least_faint) {
-      return 0;
-    }
-    const float e = reach(stochastic);
+    return width_of(extent, inverse, least_faint, reach(stochastic));
+  }
+
+  // The same of a step's inverse and so on, without a branch: the least of several widths is that of the least range.
+  // With a zero point 3 bits are the least. With one and 8 bits there is none, and then 8 are what it takes without,
+  // too.
+  NARROWCAST_HOST_DEVICE static uint32_t width_of(BlockExtent extent, float inverse, uint32_t least_faint,
+                                                  float reach) {
     const float larger = float_of_bits(extent.larger()) * inverse;
     const float smaller = float_of_bits(extent.smaller()) * inverse;
-    float range = half_range(larger, smaller, e);
-    const float about = half_range_about_zero_point(larger, smaller, e);
-    if (about <= kMostAboutZeroPoint && about < range && range > kMostFaintRange) {
-      range = about > kAboveFaint ? about : kAboveFaint;
-    }
-    if (range > kMostOwn) {
-      range = larger + (1 - e);
-    }
-    return range > kMostFaintRange ? ((float_bits(range) + 0x7FFFFFU) >> 23) - 126 : kFaintWidth;
+    const float a = larger - reach;
+    const float c = smaller + (1 - reach);
+    const float without = std::fmax(std::fmax(a, c), kFaintRange);
+    const float about = std::fmax(std::fmax(a * kPerLarger, c * kPerSmaller), kAboveFaintRange);
+    const float range = without > kMostOwnRange ? larger + (1 - reach) : std::fmin(without, about);
+    return extent.larger() < least_faint ? 0 : width_of_range(range);
   }
+
+  // The bits of codes of which half are so many, at least kFaintRange.
+  NARROWCAST_HOST_DEVICE static uint32_t width_of_range(float range) {
+    return (float_bits(range) + kWidthOfRange) >> 23;
+  }
+  static constexpr uint32_t kWidthOfRange =
+      0x7FFFFFU - (uint32_t{126} << 23);  // Rounds up, and takes the exponent's bias.
 
   // The header of such a block: the least step with which its numbers have codes of its width, or if none below the
   // message's does, that.

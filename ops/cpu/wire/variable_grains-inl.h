@@ -125,16 +125,14 @@ class WidthLanes {
     const auto smaller = hn::Mul(hn::BitCast(d, extents.smaller()), inverse_);
     const auto a = hn::Sub(larger, reach_);
     const auto c = hn::Add(smaller, rest_);
-    const auto without = hn::Max(a, c);
-    const auto about =
+    const auto without = hn::Max(hn::Max(a, c), hn::Set(d, StepCodes::kFaintRange));
+    const auto of_sides =
         hn::Max(hn::Mul(a, hn::Set(d, StepCodes::kPerLarger)), hn::Mul(c, hn::Set(d, StepCodes::kPerSmaller)));
-    // Not below that of faint blocks, which have no zero point.
-    const auto taken = hn::IfThenElse(hn::Le(about, hn::Set(d, StepCodes::kMostAboutZeroPoint)),
-                                      hn::Max(about, hn::Set(d, StepCodes::kAboveFaint)), without);
-    const auto own = hn::Max(hn::Min(without, taken), hn::Set(d, StepCodes::kMostFaintRange));
-    const auto range = hn::IfThenElse(hn::Gt(own, hn::Set(d, StepCodes::kMostOwn)), hn::Add(larger, rest_), own);
-    const auto digits = hn::ShiftRight<23>(hn::Add(hn::BitCast(d_int, range), set_ints(0x7FFFFF)));
-    return hn::IfThenElseZero(hn::Gt(extents.larger(), below_faint_), hn::Sub(digits, set_ints(126)));
+    const auto about = hn::Max(of_sides, hn::Set(d, StepCodes::kAboveFaintRange));
+    const auto range = hn::IfThenElse(hn::Gt(without, hn::Set(d, StepCodes::kMostOwnRange)), hn::Add(larger, rest_),
+                                      hn::Min(without, about));
+    const auto digits = hn::ShiftRight<23>(hn::Add(hn::BitCast(d_int, range), set_ints(StepCodes::kWidthOfRange)));
+    return hn::IfThenElseZero(hn::Gt(extents.larger(), below_faint_), digits);
   }
 
  private:

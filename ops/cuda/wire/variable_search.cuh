@@ -181,32 +181,10 @@ __device__ __forceinline__ void send_largest(uint32_t of_thread, uint32_t* of_ch
   }
 }
 
-// What StepCodes::width() takes of a step.
+// What StepCodes::width_of() takes of a step.
 struct TriedStep {
   float inverse;
   uint32_t least_faint;
-
-  // StepCodes::width() without a branch: the least of several widths is that of the least range, as width_of_range()
-  // never falls. Where a zero point makes the range less, 3 bits are the least; where the range is above kMostOwn, it
-  // is so with one, too.
-  __device__ __forceinline__ uint32_t width(codec::wire::BlockExtent extent, float reach) const {
-    using Codes = codec::wire::StepCodes;
-    const float larger = codec::float_of_bits(extent.larger()) * inverse;
-    const float smaller = codec::float_of_bits(extent.smaller()) * inverse;
-    const float of_larger = larger - reach;
-    const float of_smaller = smaller + (1 - reach);
-    const float without = fmaxf(fmaxf(of_larger, of_smaller), Codes::kMostFaintRange);
-    const float about =
-        fmaxf(fmaxf(of_larger * Codes::kPerLarger, of_smaller * Codes::kPerSmaller), Codes::kAboveFaint);
-    const float own = fminf(without, about);
-    const float range = without > Codes::kMostOwn ? larger + (1 - reach) : own;
-    return extent.larger() < least_faint ? 0U : width_of_range(range);
-  }
-
-  // The bits of codes of which half are so many, at least 2.
-  __device__ static __forceinline__ uint32_t width_of_range(float range) {
-    return (codec::float_bits(range) + (0x7FFFFFU - (uint32_t{126} << 23))) >> 23;
-  }
 };
 
 // A thread's words with the steps of a round. The sum of a warp's threads stays below 2^32 up to 2^41 elements, as a
@@ -231,7 +209,7 @@ struct TriedSteps {
   __device__ __forceinline__ void count(codec::wire::BlockExtent extent) {
     NARROWCAST_UNROLL
     for (int i = 0; i < kTriedSteps; ++i) {
-      words[i] += tried[i].width(extent, reach);
+      words[i] += codec::wire::StepCodes::width_of(extent, tried[i].inverse, tried[i].least_faint, reach);
     }
   }
 };

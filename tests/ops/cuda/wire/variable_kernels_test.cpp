@@ -404,26 +404,6 @@ TEST(CudaVariableSearch, FindsEveryStep) {
   }
 }
 
-// Of each number from far below a step to the most that has a code, with any that is not larger on the other side.
-TEST(CudaVariableSearch, CountsTheWidthsOfTheCodec) {
-  using codec::wire::StepCodes;
-  constexpr uint32_t kOctave = cuda::StepRange::kOctave;
-  std::mt19937 engine(8);
-  for (uint32_t step = 0x3F80; step < 0x3F80 + kOctave; step += test::kSanitized ? 9 : 1) {
-    for (const bool stochastic : {false, true}) {
-      const StepCodes codes = StepCodes::of(static_cast<uint16_t>(step), stochastic);
-      const cuda::TriedStep tried{codes.inverse, codes.least_faint};
-      for (uint32_t larger = step - 9 * kOctave; larger < step + 14 * kOctave; ++larger) {
-        const uint32_t octaves = engine() % 3;
-        const uint32_t smaller = octaves == 2 ? 0 : larger - engine() % (octaves * 3 * kOctave + 40);
-        const codec::wire::BlockExtent extent{larger << 16 | smaller};
-        ASSERT_EQ(tried.width(extent, StepCodes::reach(stochastic)), codes.width(extent))
-            << step << " " << larger << " " << smaller;
-      }
-    }
-  }
-}
-
 // Launches check it before: a kernel must not go on as if nothing were to be done.
 TEST(CudaVariableKernels, FailForAnUnknownElementType) {
   constexpr auto kUnknown = static_cast<cuda::FloatType>(4);
