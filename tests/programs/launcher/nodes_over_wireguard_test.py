@@ -24,8 +24,8 @@ narrowcast_train = None
 WATCH = """
 import select, socket, struct, sys
 ALL, IPV4 = 0x0003, 0x0800
-packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
-packets.bind(("eth0", 0))
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+packets.bind(("eth0", ALL))
 print("watches", flush=True)
 seen = {}
 waits = True

@@ -35,10 +35,11 @@ inline at::Tensor passed_on(const Reference& how, const at::Tensor& part, int64_
   return decode(encode(part, how.format, options), how.format, part.numel());
 }
 
+// A quotient on GPUs too, where PyTorch divides by a number by multiplying with its reciprocal, but not by a tensor there.
 inline at::Tensor mean_in_rank_order(const std::vector<at::Tensor>& parts) {
   at::Tensor sum = parts[0].to(at::kFloat).clone();
   for (size_t rank = 1; rank < parts.size(); ++rank) sum.add_(parts[rank].to(at::kFloat));
-  return sum.div_(static_cast<double>(parts.size()));
+  return sum.div_(at::full({}, static_cast<int64_t>(parts.size()), sum.options()));
 }
 
 // The segments that are messages of their own.
