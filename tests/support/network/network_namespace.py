@@ -170,7 +170,8 @@ class Network:
 
     def _make_switch(self):
         _output(["ip", "netns", "add", self._switch])
-        self._ip(self._switch, "link add name bridge type bridge")
+        # A switch that learns who listens to which multicasts joins a group itself, and says so to all hosts.
+        self._ip(self._switch, "link add name bridge type bridge mcast_snooping 0")
         self._ip(self._switch, "link set dev bridge up")
 
     def _make_host(self, host):

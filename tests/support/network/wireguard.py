@@ -85,11 +85,14 @@ class Tunnel:
             self._run(host, ["ip", "link", "add", name, "type", "wireguard"])
             return
         program = ["setpriv", "--pdeathsig", "KILL", "wireguard-go", "--foreground", name]
-        self._programs.append(subprocess.Popen(self._network.command(host, program), stdin=subprocess.DEVNULL,
-                                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        deadline = time.monotonic() + SECONDS_TO_START
-        show = self._network.command(host, ["wg", "show", name, "listen-port"])
-        while subprocess.run(show, capture_output=True, check=False).returncode != 0:
-            if time.monotonic() > deadline or self._programs[-1].poll() is not None:
-                raise RuntimeError(f"wireguard-go made no interface {name}")
-            time.sleep(0.05)
+        with tempfile.TemporaryFile("w+") as errors:
+            self._programs.append(subprocess.Popen(self._network.command(host, program), stdin=subprocess.DEVNULL,
+                                                   stdout=subprocess.DEVNULL, stderr=errors))
+            deadline = time.monotonic() + SECONDS_TO_START
+            show = self._network.command(host, ["wg", "show", name, "listen-port"])
+            while subprocess.run(show, capture_output=True, check=False).returncode != 0:
+                ended = self._programs[-1].poll()
+                if time.monotonic() > deadline or ended is not None:
+                    errors.seek(0)
+                    raise RuntimeError(f"wireguard-go made no interface {name} (exit code {ended}):\n{errors.read()}")
+                time.sleep(0.05)
