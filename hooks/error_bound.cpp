@@ -8,7 +8,7 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/levels.h"
 #include "ops/codec/affine_uint8.h"
-#include "ops/codec/variable_width.h"
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/wire_message.h"
 #include "ops/collectives/mean/element_order.h"
 #include "ops/collectives/mean/mean_exchange.h"

@@ -19,7 +19,7 @@
 
 #include <narrowcast/wire_formats.h>
 #include "ops/codec/host_device.h"
-#include "ops/codec/variable_width.h"
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/wire_elements.h"
 
 namespace narrowcast {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ops/codec/host_device.h"
+#include "ops/codec/variable_width.h"
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
 #include "ops/codec/wire_scale.h"

@@ -61,14 +61,13 @@ T* grain_of(const ArraySegment& segment, int64_t first) {
 // Asks for a later grain of an array that is dealt out. In another the processor sees a stream.
 template <class T>
 void ask_for_upcoming(const ArraySegment& segment, int64_t first) {
-  const int64_t upcoming = first + cpu::kGrainsAhead * kWireGrain;
-  if (segment.order.is_arrays_own() || upcoming >= segment.range.numel) {
+  if (segment.order.is_arrays_own()) {
     return;
   }
   constexpr int64_t kInCacheLine = 64 / static_cast<int64_t>(sizeof(T));
-  const T* const elements = grain_of<const T>(segment, upcoming);
-  for (int64_t i = 0; i < kWireGrain; i += kInCacheLine) {
-    hwy::Prefetch(elements + i);
+  const T* const upcoming = elements_of<const T>(segment, 0, segment.range.numel).upcoming(first);
+  for (int64_t i = 0; upcoming != nullptr && i < kWireGrain; i += kInCacheLine) {
+    hwy::Prefetch(upcoming + i);
   }
 }
 

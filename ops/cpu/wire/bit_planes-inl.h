@@ -17,7 +17,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/variable_width.h"
+#include "ops/codec/variable_headers.h"
 #include "ops/cpu/wire/plane_tables.h"
 
 // Processors with AVX3_DL have GFNI, but Highway 1.0 neither enables it there nor asks for it.

@@ -1,4 +1,4 @@
-// How far the numbers of blocks reach to either side of 0 (ops/codec/variable_width.h). Included once per instruction
+// How far the numbers of blocks reach to either side of 0 (ops/codec/variable_headers.h). Included once per instruction
 // set by files that use hwy/foreach_target.h.
 #if defined(NARROWCAST_OPS_CPU_WIRE_BLOCK_EXTENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWCAST_OPS_CPU_WIRE_BLOCK_EXTENTS_INL_H_
@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/codec/variable_width.h"
+#include "ops/codec/variable_headers.h"
 #include "ops/cpu/wire/tile_inputs-inl.h"
 #include "ops/cpu/wire/variable_kernels.h"
 

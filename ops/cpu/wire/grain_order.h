@@ -37,6 +37,12 @@ struct WireElements {
   // Where number i of them is, a multiple of kWireGrain, and behind it the rest of its grain.
   T* grain(int64_t i) const { return x + order.element(place + i); }
 
+  // The grain to be asked for while that of number i is worked on; null if there is none.
+  T* upcoming(int64_t i) const {
+    const int64_t later = i + kGrainsAhead * kWireGrain;
+    return later < n ? grain(later) : nullptr;
+  }
+
   // Whether they certainly lie one behind the other.
   bool is_neighbours() const { return order.grains == 0 || n <= kWireGrain; }
 };

@@ -14,7 +14,9 @@
 #include <tuple>
 #include <type_traits>
 
+#include "ops/cpu/wire/block_extents-inl.h"
 #include "ops/cpu/wire/variable_grains-inl.h"
+#include "ops/cpu/wire/variable_headers-inl.h"
 
 #if NARROWCAST_HAS_GFNI && (HWY_TARGETS & HWY_AVX3)
 namespace narrowcast::cpu::N_AVX3 {
@@ -42,8 +44,7 @@ HWY_INLINE int64_t array_length(const WireElements<T>& part) {
 // The grain to be asked for while that at `begin` is worked on; null if there is none, or it may be in a cache already.
 template <class T>
 HWY_INLINE const T* upcoming_of(const WireInput<T>& input, int64_t begin) {
-  const int64_t upcoming = begin + kTilesAhead * kTile;
-  return upcoming < input.n && is_long(array_length(input)) ? input.grain(upcoming) : nullptr;
+  return is_long(array_length(input)) ? input.upcoming(begin) : nullptr;
 }
 
 // A grain as float32, and the one to be asked for meanwhile.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <tuple>
 
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/variable_width.h"
 #include "ops/cpu/wire/wire_kernels.h"
 

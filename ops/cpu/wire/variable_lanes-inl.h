@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/variable_width.h"
+#include "ops/codec/variable_headers.h"
 #include "ops/cpu/wire/bit_planes-inl.h"
 #include "ops/cpu/wire/element_lanes-inl.h"
 #include "ops/cpu/wire/tile_inputs-inl.h"
@@ -21,8 +21,6 @@ namespace narrowcast::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using codec::wire::kVariableBlock;
-using codec::wire::kWordBytes;
-using codec::wire::StepCodes;
 
 #if HWY_TARGET != HWY_SCALAR
 

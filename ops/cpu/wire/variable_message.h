@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/variable_width.h"
 #include "ops/cpu/wire/variable_kernels.h"
 #include "ops/cpu/wire/wire_kernels.h"

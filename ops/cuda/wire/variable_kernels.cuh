@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/variable_width.h"
 #include "ops/codec/wire_scale.h"
 #include "ops/cuda/launch_arguments.h"

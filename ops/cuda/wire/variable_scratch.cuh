@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/codec/variable_width.h"
+#include "ops/codec/variable_headers.h"
 #include "ops/cuda/wire/variable_kernels.h"
 #include "ops/cuda/wire/wire_kernels.h"
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/variable_width.h"
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/wire_rounding.h"
 #include "ops/codec/wire_scale.h"
 #include "ops/cuda/wire/array_tile.cuh"

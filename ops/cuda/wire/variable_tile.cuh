@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/codec/variable_width.h"
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/wire_rounding.h"
 #include "ops/cuda/vectors.h"
 #include "ops/cuda/wire/array_tile.cuh"

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/variable_width.h"
 #include "tests/ops/instruction_sets.h"
 #include "tests/ops/wire_format/variable_inputs.h"

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/variable_width.h"
 #include "tests/ops/wire_format/variable_inputs.h"
 #include "tests/ops/wire_format/variable_model.h"

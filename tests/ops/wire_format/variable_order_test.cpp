@@ -50,6 +50,15 @@ struct Dealt {
 // odd number of grains, which the stride has no divisor in common with.
 constexpr int64_t kGrains[] = {7, 261};
 
+TEST(WireElements, HaveAnUpcomingGrainAsLongAsThereIsOne) {
+  const Dealt dealt(7);
+  const Floats array(static_cast<size_t>(dealt.numel));
+  const WireElements<const float> elements = dealt.of(array.data());
+  EXPECT_EQ(elements.upcoming(0), array.data() + dealt.index(3 * kWireGrain));
+  EXPECT_EQ(elements.upcoming(2 * kWireGrain), array.data() + dealt.index(5 * kWireGrain));  // The rest.
+  EXPECT_EQ(elements.upcoming(3 * kWireGrain), nullptr);
+}
+
 class DealtElements : public ::testing::TestWithParam<int> {
  protected:
   const int bits_ = GetParam();

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "ops/codec/variable_headers.h"
 #include "tests/ops/wire_format/variable_inputs.h"
 #include "tests/ops/wire_format/variable_model.h"
 #include "tests/support/sanitized.h"

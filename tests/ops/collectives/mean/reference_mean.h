@@ -35,7 +35,7 @@ inline at::Tensor passed_on(const Reference& how, const at::Tensor& part, int64_
   return decode(encode(part, how.format, options), how.format, part.numel());
 }
 
-// A quotient on GPUs too, where PyTorch divides by a number by multiplying with its reciprocal, but not by a tensor there.
+// A quotient on GPUs too: there PyTorch multiplies with the reciprocal of a number, but divides by a tensor.
 inline at::Tensor mean_in_rank_order(const std::vector<at::Tensor>& parts) {
   at::Tensor sum = parts[0].to(at::kFloat).clone();
   for (size_t rank = 1; rank < parts.size(); ++rank) sum.add_(parts[rank].to(at::kFloat));

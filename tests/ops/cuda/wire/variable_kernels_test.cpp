@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/codec/variable_headers.h"
 #include "ops/codec/variable_width.h"
 #include "tests/ops/cuda/wire/placed_array.h"
 #include "tests/ops/cuda/wire/variable_kernels_on_host.h"
