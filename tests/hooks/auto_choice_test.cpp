@@ -23,11 +23,11 @@ TEST(AutoCandidates, AreNeverNarrowerThanTheOptionsAllow) {
   const NodeLayout flat = NodeLayout::flat(4);
   EXPECT_THAT(candidate_names({}, flat), ElementsAre("allreduce", "bf16_compress", "int8"));
   EXPECT_THAT(candidate_names({.auto_bits = 7}, flat), ElementsAre("allreduce", "bf16_compress", "int8"));
-  EXPECT_THAT(candidate_names({.auto_bits = 6}, flat), ElementsAre("allreduce", "bf16_compress", "int8", "int6"));
+  EXPECT_THAT(candidate_names({.auto_bits = 6}, flat), ElementsAre("allreduce", "bf16_compress", "int8", "var6"));
   EXPECT_THAT(candidate_names({.auto_bits = 5}, flat),
-              ElementsAre("allreduce", "bf16_compress", "int8", "int6", "var5"));
+              ElementsAre("allreduce", "bf16_compress", "int8", "var6", "var5"));
   EXPECT_THAT(candidate_names({.auto_bits = 4}, flat),
-              ElementsAre("allreduce", "bf16_compress", "int8", "int6", "var5", "int4"));
+              ElementsAre("allreduce", "bf16_compress", "int8", "var6", "var5", "var4"));
 }
 
 TEST(AutoCandidates, HaveTwoLevelsWhereRanksShareANode) {
@@ -41,7 +41,7 @@ TEST(AutoCandidates, HaveTwoLevelsWhereRanksShareANode) {
 TEST(CandidateOptions, AreTheHooksOwnWhereItTakesThem) {
   const HookOptions options{nullptr, {.error_feedback = true, .node_size = 2, .auto_bits = 4}};
   EXPECT_EQ(candidate_options("bf16_compress", options).wire, WireOptions{});
-  EXPECT_EQ(candidate_options("int4", options).wire, (WireOptions{.error_feedback = true, .node_size = 2}));
+  EXPECT_EQ(candidate_options("var4", options).wire, (WireOptions{.error_feedback = true, .node_size = 2}));
 }
 
 // Returns what is taken where a million elements cost so many seconds.

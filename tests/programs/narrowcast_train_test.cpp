@@ -284,8 +284,8 @@ TEST_F(NarrowcastTrainTest, DecidesForTheFastestHookByItself) {
   const Words flags = small_gpt() + Words{"--node_size=1", "--auto_bits=6", "--output_dir=" + folder / "run"};
   const ProgramEnd end = train_on(3, flags);
   ASSERT_EQ(end.exit_code, 0) << end.errors;
-  EXPECT_THAT(end.errors, AllOf(HasSubstr("hook auto: "), HasSubstr("25 MiB: allreduce"), HasSubstr("int6"),
-                                Not(HasSubstr("int4")), HasSubstr("between nodes, measured")));
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("hook auto: "), HasSubstr("25 MiB: allreduce"), HasSubstr("var6"),
+                                Not(HasSubstr("var4")), HasSubstr("between nodes, measured")));
   const auto lines = json_lines(folder / "run/metrics.jsonl");
   EXPECT_EQ(lines[0]["hook"], "auto");
   EXPECT_GT(lines[0]["link"]["between_nodes"]["gbit_per_second"], 0);
