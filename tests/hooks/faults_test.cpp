@@ -22,12 +22,17 @@ using testing::kRankPassed;
 using testing::wait_for_ranks;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-class HookFaults : public ::testing::TestWithParam<std::string> {};
+struct FaultCase {
+  std::string hook;
+  WireOptions wire = {};  // Without options all ranks are on one node, where no format is sent.
+};
+
+class HookFaults : public ::testing::TestWithParam<FaultCase> {};
 
 TEST_P(HookFaults, ADeadPeerFailsTheFutureLongBeforeTheTimeout) {
   const auto begin = std::chrono::steady_clock::now();
   const auto codes = fork_ranks(3, [](int64_t rank, const Group& group) {
-    const auto hook = create_comm_hook(GetParam(), {group});
+    const auto hook = create_comm_hook(GetParam().hook, {group, GetParam().wire});
     auto bucket = make_bucket(at::ones({100'000}));
     hook->runHook(bucket)->waitAndThrow();
     wait_for_ranks(group);
@@ -39,16 +44,24 @@ TEST_P(HookFaults, ADeadPeerFailsTheFutureLongBeforeTheTimeout) {
       EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank " + std::to_string(rank)));
       // Where rank 0 has given up before this rank began, the node's memory refuses the exchange, whoever wants it.
       EXPECT_THAT(error.what_without_backtrace(),
-                  AnyOf(HasSubstr(GetParam()), HasSubstr("an exchange in the node's memory")));
+                  AnyOf(HasSubstr(GetParam().hook), HasSubstr("an exchange in the node's memory")));
     }
   });
   EXPECT_THAT(codes, ElementsAre(kRankPassed, 42, kRankPassed));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience / 2) << "half of the group's timeout";
 }
 
+const WireOptions kBetweenNodes{.node_size = 1, .link_gbit = 10, .link_us = 50};
+
 INSTANTIATE_TEST_SUITE_P(Hooks, HookFaults,
-                         ::testing::Values("allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor",
-                                           "quantize_per_channel", "int8", "int4"));
+                         ::testing::Values(FaultCase{"allreduce"}, FaultCase{"fp16_compress"},
+                                           FaultCase{"bf16_compress"}, FaultCase{"quantize_per_tensor"},
+                                           FaultCase{"quantize_per_channel"}, FaultCase{"int8"},
+                                           FaultCase{"int8", kBetweenNodes}, FaultCase{"int4", kBetweenNodes},
+                                           FaultCase{"var5", kBetweenNodes}),
+                         [](const auto& info) {
+                           return info.param.hook + (info.param.wire == kBetweenNodes ? "_between_nodes" : "");
+                         });
 
 }  // namespace
 }  // namespace narrowcast::hooks

@@ -40,6 +40,8 @@ BFLOAT16 = 2.0**-8
 DIFFERENCE = "ValueError: quantized_all_reduce: format is bf16 on rank 1 but int8_b128 on rank 0"
 # Of the integer formats: the elements of a block, and its greatest code.
 BLOCKS = {"int8_b32": (32, 127), "int8_b128": (128, 127), "int8_b256": (256, 127), "int6_b32": (32, 31), "int4_b32": (32, 7)}
+# Of variable ones: bits of an element.
+VARIABLE = {"var5": 5}
 
 
 class Network(nn.Module):
@@ -87,14 +89,37 @@ def learns(test, program, *flags):
     test.assertLess(losses[-1], 3, output)
 
 
+def in_blocks(numbers, size):
+    """[..., n] as [..., blocks, size], with zeros behind the last one."""
+    return nn.functional.pad(numbers, (0, -numbers.shape[-1] % size)).unflatten(-1, (-1, size))
+
+
+def most_step(numbers, bits):
+    """No less than the step of a variable format's message of `numbers` [..., n], or of such as are no larger in magnitude:
+    [..., 1]. One with which the codes of all blocks fit, if each has its largest magnitude on both sides."""
+    largest = in_blocks(numbers.abs(), 32).amax(-1)
+    blocks = largest.shape[-1]
+    words = (max(4 * bits * blocks, 36) - 2 - blocks) // 4  # A block has as many as a code has bits.
+    high = largest.amax(-1, keepdim=True)  # 2 bits for each block.
+    low = high / 2**13
+    for _ in range(16):
+        step = (low + high) / 2
+        widths = 1 + (largest / step + .51).log2().ceil().clamp(min=1)
+        fit = widths.sum(-1, keepdim=True) <= words
+        low, high = torch.where(fit, low, step), torch.where(fit, step, high)
+    return (1 + 2**-7)**2 * high  # Extents and steps are bfloat16, rounded up.
+
+
 def half_steps(numbers, wire_format):
     """The most by which the format rounds each of `numbers` [..., n], or such as are no larger in magnitude."""
     if wire_format == "fp32":
         return torch.zeros_like(numbers)
     if wire_format == "bf16":
         return BFLOAT16 * numbers.abs()
+    if wire_format in VARIABLE:
+        return most_step(numbers, VARIABLE[wire_format]) / 2 + 4 * FLOAT * numbers.abs()
     size, greatest = BLOCKS[wire_format]
-    padded = nn.functional.pad(numbers.abs(), (0, -numbers.shape[-1] % size)).unflatten(-1, (-1, size))
+    padded = in_blocks(numbers.abs(), size)
     largest = padded.amax(-1, keepdim=True).expand_as(padded).flatten(-2)[..., :numbers.shape[-1]]
     return (1 + 2**-7) * largest / greatest / 2  # A scale is the least bfloat16 that makes the largest fit.
 
@@ -126,7 +151,7 @@ class OnEachRank(ExactTestCase):
                 getattr(self, check)()
 
     def means(self):
-        for wire_format in ("fp32", "bf16", *BLOCKS):
+        for wire_format in ("fp32", "bf16", *BLOCKS, *VARIABLE):
             with self.subTest(wire_format=wire_format):
                 self.means_of(wire_format, torch.float32)
 

@@ -7,18 +7,31 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from ddp_from_python_test import BLOCKS, FLOAT, ROOT, STEPS, Network, gathered, imported, learns, loss_of, own_gradients
+from ddp_from_python_test import FLOAT, ROOT, STEPS, Network, gathered, half_steps, imported, learns, loss_of, own_gradients
 from support.ranks import run_on_ranks
 
 EXAMPLE = ROOT / "docs/examples/fsdp_from_python.py"
 example = imported(EXAMPLE)
 
 
-def tolerance(own, half_steps):
-    """Of means of `own` [ranks, elements], each sent with an error of at most its rank's of `half_steps` [ranks]."""
+def tolerance(own, errors):
+    """Of means of `own` [ranks, elements], each sent with an error of at most its rank's of `errors` [ranks]."""
     world_size = own.shape[0]
-    magnitudes = own.abs() + half_steps[:, None]
-    return half_steps.mean() + (world_size + 2) * FLOAT * magnitudes.mean(0)
+    magnitudes = own.abs() + errors[:, None]
+    return errors.mean() + (world_size + 2) * FLOAT * magnitudes.mean(0)
+
+
+class Recording(example.QuantizedReduceScatter):
+    """Appends to `errors` by how much the format may round what this rank sends of its gradients, at most."""
+
+    def __init__(self, wire_format, errors):
+        super().__init__(wire_format)
+        self.wire_format, self.errors = wire_format, errors
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        parts = input_tensor.unflatten(0, (group.size(), -1))
+        self.errors.append(half_steps(parts, self.wire_format).max())
+        return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 
 class OnEachRank(unittest.TestCase):
@@ -26,7 +39,7 @@ class OnEachRank(unittest.TestCase):
 
     def runTest(self):
         torch.set_num_threads(1)
-        for wire_format in ("fp32", "int8_b128", "int4_b32"):
+        for wire_format in ("fp32", "int8_b128", "int4_b32", "var5"):
             with self.subTest(wire_format=wire_format):
                 self.check_means(wire_format)
 
@@ -34,25 +47,25 @@ class OnEachRank(unittest.TestCase):
         torch.manual_seed(0)
         whole = Network()
         sharded = copy.deepcopy(whole)
+        errors = []
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for part in (sharded.layers[2], sharded):
             fully_shard(part, mesh=mesh)
-            part.set_custom_reduce_scatter(example.QuantizedReduceScatter(wire_format))
+            part.set_custom_reduce_scatter(Recording(wire_format, errors))
         for step in range(STEPS):
+            errors.clear()
             sharded.zero_grad()
             loss_of(sharded, step).backward()
-            self.check_gradients(dict(sharded.named_parameters()), own_gradients(whole, step), wire_format)
+            self.assertEqual(len(errors), 2)
+            of_ranks = gathered(torch.stack(errors)).amax(1)
+            self.check_gradients(dict(sharded.named_parameters()), own_gradients(whole, step), of_ranks)
 
-    def check_gradients(self, sharded, own, wire_format):
-        half_steps = torch.zeros(dist.get_world_size(), dtype=torch.float64)
-        if wire_format in BLOCKS:  # No block of a rank has more than its largest gradient.
-            largest = gathered(torch.stack([each.abs().max() for each in own.values()])).amax(1)
-            half_steps = (1 + 2**-7) * largest / BLOCKS[wire_format][1] / 2
+    def check_gradients(self, sharded, own, errors):
         used = 0
         for name, each in own.items():
             of_ranks = gathered(each)
             error = (sharded[name].grad.full_tensor().flatten().double() - of_ranks.mean(0)).abs()
-            used = max(used, (error / tolerance(of_ranks, half_steps)).max().item())
+            used = max(used, (error / tolerance(of_ranks, errors)).max().item())
         self.assertLessEqual(used, 1)
         self.assertGreater(used, .1)  # Rounding to a format leaves a trace.
 

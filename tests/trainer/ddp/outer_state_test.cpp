@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-OuterOptions streaming_options() {
+OuterOptions streaming_options(WireFormat format = WireFormat::kInt4B32) {
   return OuterOptions()
       .sync_every(6)
       .optimizer(OuterKind::kNesterov)
@@ -24,7 +24,7 @@ OuterOptions streaming_options() {
       .overlap_steps(2)
       .mix(0.5)
       .warmup_steps(2)
-      .wire(outer_wire(WireFormat::kInt4B32));
+      .wire(outer_wire(format));
 }
 
 // What one rank leaves of a training.
@@ -52,10 +52,15 @@ void take_step(SmallTraining& training, OuterOptimizer& outer) {
 // At every step: in the warm-up, in the middle of a round, with an exchange under way and right after one.
 TEST(OuterState, AResumedTrainingGoesOnWithTheSameBits) {
   constexpr int64_t kSteps = 20;
-  for (const int64_t world : {1, 2, 3, 5}) {
+  struct Case {
+    int64_t world;
+    WireFormat format;
+  };
+  for (const auto& [world, format] : {Case{1, WireFormat::kInt4B32}, Case{2, WireFormat::kInt4B32},
+                                      Case{3, WireFormat::kVar5}, Case{5, WireFormat::kInt4B32}}) {
     run_ranks(world, [&](int64_t rank, const auto& group) {
       SmallTraining whole(rank);
-      OuterOptimizer outer(*whole.inner, group, streaming_options());
+      OuterOptimizer outer(*whole.inner, group, streaming_options(format));
       std::vector<SavedRank> states;
       for (int64_t step = 0; step < kSteps; ++step) {
         states.push_back(saved(whole, outer));
@@ -64,7 +69,7 @@ TEST(OuterState, AResumedTrainingGoesOnWithTheSameBits) {
       for (int64_t from = 0; from < kSteps; ++from) {
         const SavedRank& state = states[static_cast<size_t>(from)];
         SmallTraining resumed(rank);
-        OuterOptimizer other(*resumed.inner, group, streaming_options());
+        OuterOptimizer other(*resumed.inner, group, streaming_options(format));
         other.load_state(state.outer);
         resumed.set(state.parameters);
         for (int64_t step = from; step < kSteps; ++step) take_step(resumed, other);
