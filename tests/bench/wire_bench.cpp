@@ -171,7 +171,7 @@ constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, {36, 
 // Shares of int4_b32's rates that a variable format of as many bits must reach. With AVX3_DL the planes of its codes
 // are transposed in one instruction (of GFNI, which processors have then, and GCC) between two orders of bytes, while
 // int4_b32 has the kernels of AVX3. In DRAM memory is the limit, which is read twice. On two quiet cores of an AMD EPYC
-// encode came to 60 to 61%, decode to 73 to 77%, average to 67 to 69% with it, and to 42 to 43%, 35 to 36% and 40 to
+// encode came to 60 to 62%, decode to 70 to 80%, average to 65 to 69% with it, and to 42 to 44%, 35 to 36% and 38 to
 // 42% without; a tenth below must be reached.
 bool check_variable(const std::vector<Entry>& entries, bool has_gfni) {
   constexpr WireFormat kFormat = WireFormat::kVar4;

@@ -125,9 +125,9 @@ at::Tensor exact_mean(const std::vector<at::Tensor>& by_rank) { return collectiv
 
 at::Tensor no_hook(const StepGradients& gradients) { return exact_mean(gradients.by_rank); }
 
-at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format) {
+at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format, const collectives::LinkCost& link) {
   const auto ranks = static_cast<int64_t>(by_rank.size());
-  const bool two_shots = collectives::choose_route(by_rank[0].numel(), ranks, format) == Route::kTwoShot;
+  const bool two_shots = collectives::choose_route(by_rank[0].numel(), ranks, format, link) == Route::kTwoShot;
   return two_shots ? collectives::two_shot_mean({format}, by_rank) : collectives::one_shot_mean({format}, by_rank);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/codec/wire_format.h"
+#include "ops/collectives/mean/mean_exchange.h"
 
 namespace narrowcast::bench {
 
@@ -27,8 +28,8 @@ using MeanOfRanks = std::function<at::Tensor(const StepGradients&)>;
 at::Tensor exact_mean(const std::vector<at::Tensor>& by_rank);
 at::Tensor no_hook(const StepGradients& gradients);
 
-// quantized_allreduce, bit for bit (tests/hooks compare the two).
-at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format);
+// quantized_allreduce, bit for bit (tests/hooks compare the two), by the route that it takes on such a link.
+at::Tensor wire_mean(const std::vector<at::Tensor>& by_rank, WireFormat format, const collectives::LinkCost& link = {});
 
 struct SimulatedHook {
   std::string name;  // As docs/hooks.md has it, or the format of quantized_allreduce.

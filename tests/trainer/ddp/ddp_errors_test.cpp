@@ -8,7 +8,9 @@
 #include <functional>
 #include <string>
 
+#include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
+#include <narrowcast/version.h>
 #include "tests/support/ranks.h"
 #include "tests/trainer/ddp/ddp_fixtures.h"
 
@@ -99,6 +101,21 @@ TEST(DdpErrorsTest, NamesTheNodesThatDiffer) {
   expect_value_error(2,
                      uses([&](int64_t rank) { return rank == 0 ? with({.levels = hooks::Levels::kOne}) : with({}); }),
                      Eq("levels differs between ranks: rank 0 has one, rank 1 has auto"));
+}
+
+// A rank of another version, which may write other bytes and lay buckets out in another order, compares other values.
+TEST(DdpErrorsTest, NamesWhatARankOfAnotherVersionDoesOtherwise) {
+  const auto beside = [](const NamedValue& other) {
+    return [=](int64_t rank, const ProcessGroupPtr& group) {
+      if (rank == 1) return check_equal_on_all_ranks(group, {other});
+      DistributedDataParallel ddp(SmallNet(), group, DdpOptions().hook("var5"));
+    };
+  };
+  expect_value_error(
+      2, beside({"narrowcast version", "0.3.0"}),
+      Eq("narrowcast version differs between ranks: rank 0 has " + std::string(version()) + ", rank 1 has 0.3.0"));
+  expect_value_error(2, beside({"order in buckets", "as gradients come"}),
+                     Eq("order in buckets differs between ranks: rank 0 has by blocks, rank 1 has as gradients come"));
 }
 
 TEST(DdpErrorsTest, SaysThatNothingCanBeTrained) {
