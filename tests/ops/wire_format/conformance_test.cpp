@@ -95,8 +95,8 @@ TEST_P(WireFormats, DecodeTheFloatsOfThePlainCodec) {
 // Bytes that no encoder wrote, as a damaged message holds them: decoded alike, but for which NaN.
 TEST_P(WireFormats, DecodeAnyBytesAlike) {
   constexpr int64_t kSize = 1027;
-  // Blocks of any headers need more than the bits of most formats, and are NaN: those of 2 to 4 bits each, then 2
-  // and 3.
+  // Blocks of any headers need more bits than most variable formats have, and are NaN. So others have 2 to 4, or 2 and
+  // 3, which all formats have room for: a third of the rounds decodes to numbers.
   constexpr std::pair<uint8_t, uint8_t> kHeaderBits[] = {{0xFF, 0}, {0x7F, 8}, {0x5F, 8}};
   const auto make_narrow = [](const auto& bits, Bytes& bytes) {
     for (int64_t i = 0; i < codec::wire::blocks_of(kSize); ++i) {
