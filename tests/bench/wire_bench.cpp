@@ -171,16 +171,16 @@ constexpr CacheTarget kCacheTargets[] = {{HWY_AVX3, WireFormat::kInt8B128, {36, 
 // Shares of int4_b32's rates that a variable format of as many bits must reach. With AVX3_DL the planes of its codes
 // are transposed in one instruction (of GFNI, which processors have then, and GCC) between two orders of bytes, while
 // int4_b32 has the kernels of AVX3. In DRAM memory is the limit, which is read twice. On two quiet cores of an AMD EPYC
-// encode came to 60 to 61%, decode to 66 to 69%, average to 61 to 64% with it, and to 43 to 44%, 31 to 32% and 37 to
+// encode came to 62 to 63%, decode to 74 to 75%, average to 64 to 66% with it, and to 45 to 46%, 31 to 32% and 37 to
 // 38% without; a tenth below must be reached.
 bool check_variable(const std::vector<Entry>& entries, bool has_gfni) {
   constexpr WireFormat kFormat = WireFormat::kVar4;
   const auto share = [&](const char* kernel) {
     return 100 * rate_of(entries, name_of(kernel, kFormat)) / rate_of(entries, name_of(kernel, WireFormat::kInt4B32));
   };
-  bool met = check("encode var4", share("encode"), {has_gfni ? 54.0 : 38.0, 60}, "% of int4_b32's rate");
-  met = check("decode var4", share("decode"), {has_gfni ? 59.0 : 28.0, 70}, "% of int4_b32's rate") && met;
-  return check("average var4", share("average"), {has_gfni ? 55.0 : 33.0, 60}, "% of int4_b32's rate") && met;
+  bool met = check("encode var4", share("encode"), {has_gfni ? 56.0 : 40.0, 60}, "% of int4_b32's rate");
+  met = check("decode var4", share("decode"), {has_gfni ? 66.0 : 28.0, 70}, "% of int4_b32's rate") && met;
+  return check("average var4", share("average"), {has_gfni ? 57.0 : 33.0, 60}, "% of int4_b32's rate") && met;
 }
 
 // With the instruction sets of which bits are set, each kernel with the best that it is built for.
@@ -311,7 +311,7 @@ bool measure_segments() {
     return 100 * rate_of(entries, name_of(kernel, WireFormat::kVar5)) /
            rate_of(entries, name_of(kernel, WireFormat::kInt8B128));
   };
-  bool met = check("encode var5", share("encode"), {34}, "% of int8_b128's rate");
+  bool met = check("encode var5", share("encode"), {31}, "% of int8_b128's rate");
   met = check("average var5", share("average"), {28}, "% of int8_b128's rate") && met;
   return check("decode var5", share("decode"), {58}, "% of int8_b128's rate") && met;
 }

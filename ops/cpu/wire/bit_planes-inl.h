@@ -56,6 +56,12 @@ HWY_INLINE PlaneVector ordered(PlaneVector bytes, const uint8_t (&places)[kPlane
   return PlaneVector{_mm256_permutexvar_epi8(hn::Load(PlaneBytes(), places).raw, bytes.raw)};
 }
 
+// The low bytes of two vectors as the rows of a product.
+HWY_INLINE PlaneVector rows_of_codes(hn::Vec512<uint32_t> first, hn::Vec512<uint32_t> second) {
+  const auto places = hn::Load(hn::Full512<uint8_t>(), kPlaneOrders.rows_of_codes);
+  return PlaneVector{_mm512_castsi512_si256(_mm512_permutex2var_epi8(first.raw, places.raw, second.raw))};
+}
+
 // To be made before the loop over blocks.
 class BitPlanes {
  public:

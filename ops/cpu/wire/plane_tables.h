@@ -10,7 +10,7 @@ struct PlaneTables {
   uint64_t masks[3];        // The bits that each of the three exchanges moves up.
   uint64_t diagonal;        // Bit i of byte i: a square that is multiplied by it stays what it is.
   uint8_t reversed[16];     // 8 bytes of either half from the last to the first.
-  uint32_t quads[8];        // The order of 4 bytes each in which a vector of codes by 4 and 4 is one of elements.
+  uint32_t quads[16];       // Words of 4 bytes in order, if 16 bytes have one of each of two vectors first; 8 of them.
   uint64_t quarters[4];     // A block's 8-byte quarters with the middle ones exchanged.
   uint8_t by_plane[16];     // From elements to planes: 8 bytes of either half by turns, the last ones first.
   uint8_t join_halves[16];  // Then two bytes of either half by turns.
@@ -21,7 +21,7 @@ struct PlaneTables {
 // All that goes before a product of matrices of bits, or after it, as one order of the 32 bytes of a vector. Rows are 8
 // bytes each from the last to the first. Planes are those of codes of so many bits, 8 at most.
 struct PlaneOrders {
-  alignas(32) uint8_t rows_of_codes[32];      // From a vector of codes by 4 and 4.
+  alignas(64) uint8_t rows_of_codes[64];      // From the low bytes of two vectors of 16 words of 4 bytes; half as many.
   alignas(32) uint8_t planes_of_rows[9][32];  // To the first planes, what is behind them being anything.
   alignas(32) uint8_t rows_of_planes[9][32];  // From the first planes, whose first one is that of all missing bits.
 };

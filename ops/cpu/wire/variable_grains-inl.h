@@ -70,8 +70,9 @@ inline constexpr HeaderTables kHeaderTables = [] {
   for (uint32_t half = 0; half < 16; ++half) {
     tables.widths_by_upper[half] = static_cast<uint8_t>(codec::wire::width_of_header(half << 4));
     tables.widths_by_lower[half] = static_cast<uint8_t>(codec::wire::width_of_header(half));
-    tables.zero_points_by_upper[half] =
-        static_cast<uint8_t>(codec::wire::zero_point_of_header(half << 4 | codec::wire::kZeroPointBit));
+    const uint32_t header = half << 4 | codec::wire::kZeroPointBit;
+    tables.zero_points_by_upper[half] = static_cast<uint8_t>(
+        zero_point_of_planes(codec::wire::zero_point_of_header(header), codec::wire::width_of_header(header)));
   }
   return tables;
 }();
@@ -135,21 +136,13 @@ struct GrainWidths {
   }
 };
 
-// What the codes of a grain's blocks are taken together with (variable_lanes-inl.h), ready to be spread over lanes.
+// zero_point_of_planes of a grain's blocks.
 struct GrainZeroPoints {
-  alignas(64) int32_t at[kGrainBlocks];
+  alignas(32) uint8_t at[kGrainBlocks];
 
-  // first + factor * zero point
-  HWY_INLINE GrainZeroPoints(const uint8_t* headers, int32_t first, int32_t factor) {
-    const BlockInts d;
-    const hn::Rebind<uint8_t, BlockInts> d_bytes;
-    alignas(32) uint8_t zero_points[kGrainBlocks];
+  HWY_INLINE explicit GrainZeroPoints(const uint8_t* headers) {
     for (int64_t i = 0; i < kGrainBlocks; i += kHeaderLanes) {
-      hn::Store(HeaderLanes(headers + i).zero_points(), HeaderBytes(), zero_points + i);
-    }
-    for (int64_t i = 0; i < kGrainBlocks; i += static_cast<int64_t>(hn::Lanes(d))) {
-      const auto of_blocks = hn::PromoteTo(d, hn::Load(d_bytes, zero_points + i));
-      hn::Store(hn::Add(hn::Set(d, first), hn::Mul(of_blocks, hn::Set(d, factor))), d, at + i);
+      hn::Store(HeaderLanes(headers + i).zero_points(), HeaderBytes(), at + i);
     }
   }
 };
@@ -218,7 +211,7 @@ HWY_INLINE void encode_blocks(const TileSource& source, int64_t n, uint16_t step
                               Random... random) {
   const BitPlanes planes;
   const GrainWidths widths(grain.headers);
-  const GrainZeroPoints zero_points(grain.headers, kRounderBits, -1);
+  const GrainZeroPoints zero_points(grain.headers);
   const GrainInverses inverses(step, grain.headers);
   int64_t i = 0;
   const auto encode_next = [&](uint8_t* words) HWY_ATTR {
@@ -274,7 +267,7 @@ struct GrainBlocks {
   GrainSteps steps;
 
   HWY_INLINE GrainBlocks(uint16_t step, const uint8_t* headers)
-      : widths(headers), zero_points(headers, 0, kZeroPointUnit), steps(step, headers) {}
+      : widths(headers), zero_points(headers), steps(step, headers) {}
 };
 
 // The words of a grain's blocks, from which all that kernels read can be read.
@@ -290,23 +283,30 @@ HWY_INLINE void decode_blocks(const GrainBlocks& blocks, const uint8_t* words, i
   }
 }
 
+// What decode_grain does where a grain has fewer elements, or its message ends with it or before.
 template <class Sink>
-HWY_NOINLINE void decode_grain(const VariableMessage& message, int64_t block, int64_t begin, int64_t n, float* out) {
+HWY_NOINLINE void decode_end(const VariableMessage& message, int64_t block, int64_t begin, int64_t n, float* out) {
   const WholeHeaders headers(message.headers + block, n);
-  const GrainBlocks blocks(message.step, headers.at);
   const int64_t bytes = bytes_of_grain(headers.at);
-  if (HWY_LIKELY(n == kTile && begin + bytes + kReach <= message.code_bytes)) {
-    return decode_blocks<Sink>(blocks, message.codes + begin, kTile, out);
-  }
   alignas(64) float values[kTile];
   if (begin + bytes > message.code_bytes) {
     std::fill_n(values, n, codec::float_of_bits(codec::kQuietNanBits));
-  } else {  // At the message's end.
-    alignas(64) uint8_t copied[kGrainBlocks * codec::wire::kMostWidth * kWordBytes + kReach];
-    std::memcpy(copied, message.codes + begin, static_cast<size_t>(bytes));
-    decode_blocks<Assign>(blocks, copied, codec::wire::blocks_of(n) * kVariableBlock, values);
+  } else {
+    alignas(64) uint8_t words[kGrainBlocks * codec::wire::kMostWidth * kWordBytes + kReach];
+    std::memcpy(words, message.codes + begin, static_cast<size_t>(bytes));
+    decode_blocks<Assign>({message.step, headers.at}, words, codec::wire::blocks_of(n) * kVariableBlock, values);
   }
   put_all<Sink>(values, n, out);
+}
+
+template <class Sink>
+HWY_INLINE void decode_grain(const VariableMessage& message, int64_t block, int64_t begin, int64_t n, float* out) {
+  const uint8_t* const headers = message.headers + block;
+  if (HWY_LIKELY(n == kTile && begin + bytes_of_grain(headers) + kReach <= message.code_bytes)) {
+    decode_blocks<Sink>({message.step, headers}, message.codes + begin, kTile, out);
+  } else {
+    decode_end<Sink>(message, block, begin, n, out);
+  }
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR

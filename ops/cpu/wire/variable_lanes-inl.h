@@ -32,84 +32,71 @@ inline constexpr int64_t kCodeLanes = hn::MaxLanes(CodeFloats());
 inline constexpr int64_t kCodeVectors = kPlaneLanes / kCodeLanes;
 static_assert(kCodeVectors == (kHasWidest ? 2 : 4), "codes must fill a vector of bytes");
 
-// The low bits of what is added to it are a whole number, and the rest these.
-inline constexpr float kRounder = 0x1.8p23F;
-inline constexpr int32_t kRounderBits = 0x4B400000;
+// The zero point of codes of this width as it is taken together with a byte of which BitPlanes makes planes.
+constexpr int32_t zero_point_of_planes(int32_t zero_point, uint32_t width) {
+  return BitPlanes::kTakesWidths || zero_point == 0 ? zero_point : zero_point << (kPlanes - width);
+}
 
-// Codes of kCodeLanes elements, all bits of them. `origin` is kRounderBits less the zero point. Random words are those
-// of the block's elements; without, to nearest.
+// In the low 22 bits the codes of kCodeLanes elements, less the zero point. Random words are those of the block's
+// elements; without, to nearest.
 template <class... Random>
-HWY_INLINE hn::Vec<CodeLanes> code_lanes(const float* x, float inverse, int32_t origin, Random... random) {
+HWY_INLINE hn::Vec<CodeLanes> rounded_lanes(const float* x, float inverse, Random... random) {
+  constexpr float kRounder = 0x1.8p23F;  // The low bits of the sum are the whole number.
   const CodeFloats d;
   const hn::RebindToSigned<CodeFloats> d_int;
   const auto y = hn::Mul(hn::LoadU(d, x), hn::Set(d, inverse));
-  const auto whole = [&](hn::Vec<CodeFloats> number) HWY_ATTR {
-    const auto sum = hn::BitCast(d_int, hn::Add(number, hn::Set(d, kRounder)));
-    return hn::Sub(sum, hn::Set(d_int, origin));
-  };
+  const auto rounded = [&](hn::Vec<CodeFloats> number)
+                           HWY_ATTR { return hn::BitCast(d_int, hn::Add(number, hn::Set(d, kRounder))); };
   if constexpr (sizeof...(Random) == 0) {
-    return hn::BitCast(CodeLanes(), whole(y));
+    return hn::BitCast(CodeLanes(), rounded(y));
   } else {
     const auto below = hn::Floor(y);
     const auto fraction = hn::ConvertTo(d_int, hn::Mul(hn::Sub(y, below), hn::Set(d, 0x1p24F)));
     const auto sum = hn::Add(fraction, hn::BitCast(d_int, hn::ShiftRight<8>(hn::LoadU(CodeLanes(), random...))));
-    return hn::BitCast(CodeLanes(), hn::Add(whole(below), hn::ShiftRight<24>(sum)));
+    return hn::BitCast(CodeLanes(), hn::Add(rounded(below), hn::ShiftRight<24>(sum)));
   }
 }
 
-// Two of the widest vectors as one of int16, by 4 and 4 of either.
+// The low bytes of a vector's codes: as rows of a product where planes are made by one, else in order.
 template <class D>
-HWY_INLINE hn::Vec<hn::Repartition<int16_t, D>> join_words(D, const hn::Vec<D> (&codes)[2]) {
-  const hn::RebindToSigned<D> d_int;
-  return hn::ReorderDemote2To(hn::Repartition<int16_t, D>(), hn::BitCast(d_int, codes[0]),
-                              hn::BitCast(d_int, codes[1]));
-}
-
-// What join_words made, as bytes in order, or the rows of a product. No number is beyond a byte.
-template <class D>
-HWY_INLINE PlaneVector order_bytes(D, hn::Vec<D> numbers) {
-  const hn::Rebind<int8_t, D> d_bytes;
-  const auto bytes = hn::DemoteTo(d_bytes, numbers);
+HWY_INLINE PlaneVector low_bytes_of(D d, const hn::Vec<D> (&codes)[kCodeVectors]) {
 #if NARROWCAST_HAS_GFNI
-  return ordered(hn::BitCast(PlaneBytes(), bytes), kPlaneOrders.rows_of_codes);
+  (void)d;
+  return rows_of_codes(codes[0], codes[1]);
 #else
-  const hn::Repartition<uint32_t, decltype(d_bytes)> d_quads;
-  const auto in_order = hn::SetTableIndices(d_quads, kPlaneTables.quads);
-  return hn::BitCast(PlaneBytes(), hn::TableLookupLanes(hn::BitCast(d_quads, bytes), in_order));
-#endif
-}
-
-// The bytes of a vector's codes, shifted left by `shift`: the low ones, and if it is wide those above them.
-template <bool kIsWide, class D>
-HWY_INLINE void bytes_of(D d, hn::Vec<D> (&codes)[kCodeVectors], int shift, PlaneVector& low, PlaneVector& high) {
-  if constexpr (hn::MaxLanes(D()) == 16) {
-    const hn::Repartition<int16_t, D> d_wide;
-    const auto joined = join_words(d, codes);
-    const auto shifted = kIsWide || !BitPlanes::kTakesWidths ? hn::ShiftLeftSame(joined, shift) : joined;
-    low = order_bytes(d_wide, kIsWide ? hn::ShiftRight<8>(hn::ShiftLeft<8>(shifted)) : shifted);
-    high = kIsWide ? order_bytes(d_wide, hn::ShiftRight<8>(shifted)) : low;
+  if constexpr (kHasWidest) {
+    const auto halves = hn::BitCast(d, hn::Or(low_bytes<0>(d, codes[0]), low_bytes<1>(d, codes[1])));
+    const auto quads = hn::TableLookupLanes(halves, hn::SetTableIndices(d, kPlaneTables.quads));
+    return hn::BitCast(PlaneBytes(), hn::LowerHalf(quads));
   } else {
-    for (auto& code : codes) code = hn::ShiftLeftSame(code, shift);
-    low = join_low_bytes(d, codes);
-    for (auto& code : codes) code = hn::ShiftRight<8>(code);
-    high = kIsWide ? join_low_bytes(d, codes) : low;
+    return join_low_bytes(d, codes);
   }
+#endif
 }
 
 // Writes the codes of a block, and behind its words anything up to 64 bytes from its first one on.
 template <bool kIsWide, class... Random>
-HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, uint32_t width, int32_t origin,
-                             uint8_t* words, Random... random) {
+HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, uint32_t width,
+                             const uint8_t& zero_point, uint8_t* words, Random... random) {
   constexpr uint32_t kBits = kIsWide ? 2 * kPlanes : kPlanes;
+  const CodeLanes d;
+  const int shift = static_cast<int>(kBits - width);
   PlaneVector low[kPlaneVectors];
   PlaneVector high[kPlaneVectors];
   for (int64_t i = 0; i < kPlaneVectors; ++i) {
     hn::Vec<CodeLanes> codes[kCodeVectors];
     for (int64_t j = 0; j < kCodeVectors; ++j) {
       const int64_t first = i * kPlaneLanes + j * kCodeLanes;
-      codes[j] = code_lanes(x + first, inverse, origin, random + first...);
+      const auto rounded = rounded_lanes(x + first, inverse, random + first...);
+      codes[j] = kIsWide || !BitPlanes::kTakesWidths ? hn::ShiftLeftSame(rounded, shift) : rounded;
     }
-    bytes_of<kIsWide>(CodeLanes(), codes, static_cast<int>(kBits - width), low[i], high[i]);
+    low[i] = low_bytes_of(d, codes);
+    if constexpr (kIsWide) {
+      for (auto& code : codes) code = hn::ShiftRight<8>(code);
+      high[i] = low_bytes_of(d, codes);
+    } else {
+      low[i] = hn::Add(low[i], hn::Set(PlaneBytes(), zero_point));
+    }
   }
   if constexpr (kIsWide) {
     planes.store(high, kPlanes, words);
@@ -119,14 +106,15 @@ HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inve
   }
 }
 
-// `origin` as code_lanes wants it.
+// Blocks with codes of more than 8 bits have no zero point, and `zero_point` is zero_point_of_planes of others; a
+// reference, so that the broadcast loads it.
 template <class... Random>
-HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width, int32_t origin,
-                             uint8_t* words, Random... random) {
+HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width,
+                             const uint8_t& zero_point, uint8_t* words, Random... random) {
   if (HWY_LIKELY(width <= kPlanes)) {
-    encode_codes<false>(planes, x, inverse, width, origin, words, random...);
+    encode_codes<false>(planes, x, inverse, width, zero_point, words, random...);
   } else {
-    encode_codes<true>(planes, x, inverse, width, origin, words, random...);
+    encode_codes<true>(planes, x, inverse, width, zero_point, words, random...);
   }
 }
 
@@ -149,14 +137,11 @@ HWY_NOINLINE void decode_wide_words(const BitPlanes& planes, const uint8_t* word
   });
 }
 
-// What decode_words wants of a zero point: it, or the same in each byte.
-inline constexpr int32_t kZeroPointUnit = BitPlanes::kTakesWidths ? 0x01010101 : 1;
-
-// Reads the 32 bytes from a block's first word on, or 64 if its codes have more than 8 bits. `zero_points` is the zero
-// point times kZeroPointUnit.
+// Reads the 32 bytes from a block's first word on, or 64 if its codes have more than 8 bits. `zero_point` is
+// zero_point_of_planes; references, so that broadcasts load them.
 template <class Sink>
-HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, int32_t zero_points,
-                             float step, float* out) {
+HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, const uint8_t& zero_point,
+                             const float& step, float* out) {
   if (HWY_UNLIKELY(width > kPlanes)) {
     return decode_wide_words<Sink>(planes, words, width, step, out);
   }
@@ -167,14 +152,12 @@ HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint
   PlaneVector block[kPlaneVectors];
   planes.load(words, width, block);
   if constexpr (BitPlanes::kTakesWidths) {  // No difference is beyond a byte, as codes of 8 bits have no zero point.
-    const hn::Repartition<int32_t, PlaneBytes> d_pattern;
-    for (auto& bytes : block) {
-      bytes = hn::Sub(bytes, hn::BitCast(PlaneBytes(), hn::Set(d_pattern, zero_points)));
-    }
+    for (auto& bytes : block) bytes = hn::Sub(bytes, hn::Set(PlaneBytes(), zero_point));
   }
   for_each_vector(block, [&](int64_t i, auto bytes) {
-    const auto codes =
-        BitPlanes::kTakesWidths ? bytes : hn::Sub(hn::ShiftRightSame(bytes, shift), hn::Set(d_int, zero_points));
+    const auto codes = BitPlanes::kTakesWidths
+                           ? bytes
+                           : hn::ShiftRightSame(hn::Sub(bytes, hn::Set(d_int, int32_t{zero_point})), shift);
     Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, codes)), out + i);
   });
 }
