@@ -274,8 +274,8 @@ struct BucketShard {
 };
 
 // What hooks do with a bucket between two ranks: each encodes a shard, makes the mean of the other, and decodes means.
-// Variable formats deal out an array's grains. On two quiet cores of an AMD EPYC var5 encoded at 38 to 41%, averaged at
-// 31 to 35% and decoded at 65 to 80% of int8_b128's rates, and before memory was asked for grains ahead of time at 17,
+// Variable formats deal out an array's grains. On two quiet cores of an AMD EPYC var5 encoded at 35 to 41%, averaged at
+// 30 to 35% and decoded at 65 to 89% of int8_b128's rates, and before memory was asked for grains ahead of time at 17,
 // 23 and 34%: a tenth below the least must be reached.
 bool measure_segments() {
   constexpr int64_t kBuckets = 6;
@@ -312,7 +312,7 @@ bool measure_segments() {
            rate_of(entries, name_of(kernel, WireFormat::kInt8B128));
   };
   bool met = check("encode var5", share("encode"), {31}, "% of int8_b128's rate");
-  met = check("average var5", share("average"), {28}, "% of int8_b128's rate") && met;
+  met = check("average var5", share("average"), {27}, "% of int8_b128's rate") && met;
   return check("decode var5", share("decode"), {58}, "% of int8_b128's rate") && met;
 }
 

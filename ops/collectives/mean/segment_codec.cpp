@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
+#include "ops/cpu/wire/element_copy.h"
 #include "ops/cpu/wire/message_parts.h"
 #include "ops/cuda/wire/wire_kernels.h"
 #include "ops/meta/meta.h"
@@ -35,7 +36,8 @@ void for_grains(int64_t n, const Body& body) {
 }
 
 // Calls body(first element, elements) for parts of the segment that a kernel of the format takes. Only those of
-// variable formats take elements that are dealt out; others travel so between the ranks of a node.
+// variable formats take elements that are dealt out; in others the ranks of a node exchange arrays of other dtypes than
+// float32 so.
 template <class Body>
 void for_segment_parts(WireFormat format, const ArraySegment& segment, const Body& body) {
   if (segment.order.is_arrays_own() || codec::wire::is_variable(format)) {
@@ -216,6 +218,12 @@ void decode_segment(WireFormat format, const uint8_t* message, const ArraySegmen
       reader.decode(first, {tile.data(), n});
       store(tile, n, grain_of<decltype(zero)>(segment, first));
     });
+  });
+}
+
+void copy_segment(const ArraySegment& from, const ArraySegment& to) {
+  for_wire_parts(from.range.numel, [&](int64_t first, int64_t n) {
+    cpu::copy_elements(elements_of<const float>(from, first, n), elements_of<float>(to, first, n));
   });
 }
 

@@ -27,12 +27,6 @@ const uint8_t* bytes_of(const at::Tensor& floats) {
   return reinterpret_cast<const uint8_t*>(floats.const_data_ptr<float>());
 }
 
-// Long arrays past the caches: they are read once, by another rank or much later, and the memory that they go to is not
-// read before it is written. It takes three quarters of the time of at::Tensor::copy_.
-void copy_floats(const at::Tensor& from, const ArraySegment& to) {
-  decode_segment(WireFormat::kFp32, bytes_of(from), to);
-}
-
 class TwoLevels final : public MeanExchange {
  public:
   TwoLevels(const TwoLevelOptions& options, std::shared_ptr<MessageMemory> memory)
@@ -155,6 +149,9 @@ class TwoLevels final : public MeanExchange {
 
   at::Tensor of_array(const Segment& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
 
+  // A segment of the array.
+  ArraySegment ordered(const Segment& segment) const { return {call_.array, segment, nullptr, order_}; }
+
   // Nobody else reads what this rank has of its own segment before the mean is there: unless it is changed on its way
   // to the staging buffer, or its elements are no neighbours, it stays in the array.
   bool stages_own() const {
@@ -167,18 +164,21 @@ class TwoLevels final : public MeanExchange {
   }
 
   void copy_from_array(const Segment& segment, const at::Tensor& buffer) const {
-    if (!order_.is_arrays_own()) {
-      encode_segment({}, {call_.array, segment, nullptr, order_},
-                     reinterpret_cast<uint8_t*>(buffer.mutable_data_ptr()));
-    } else if (call_.array.scalar_type() == at::kFloat) {
-      copy_floats(of_array(segment), {buffer, {0, segment.numel}});
-    } else {
+    if (call_.array.scalar_type() == at::kFloat) {
+      copy_segment(ordered(segment), {buffer, {0, segment.numel}});
+    } else if (order_.is_arrays_own()) {
       buffer.copy_(of_array(segment));
+    } else {
+      encode_segment({}, ordered(segment), reinterpret_cast<uint8_t*>(buffer.mutable_data_ptr()));
     }
   }
 
   void copy_to_array(const at::Tensor& buffer, const Segment& segment) const {
-    copy_floats(buffer, {call_.array, segment, nullptr, order_});
+    if (call_.array.scalar_type() == at::kFloat) {
+      copy_segment({buffer, {0, segment.numel}}, ordered(segment));
+    } else {
+      decode_segment(WireFormat::kFp32, bytes_of(buffer), ordered(segment));
+    }
   }
 
   void stage() {

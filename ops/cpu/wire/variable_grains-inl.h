@@ -283,7 +283,7 @@ HWY_INLINE void decode_blocks(const GrainBlocks& blocks, const uint8_t* words, i
   }
 }
 
-// What decode_grain does where a grain has fewer elements, or its message ends with it or before.
+// What decode_grain does where a grain has fewer elements, or its message ends before, or less than kReach behind it.
 template <class Sink>
 HWY_NOINLINE void decode_end(const VariableMessage& message, int64_t block, int64_t begin, int64_t n, float* out) {
   const WholeHeaders headers(message.headers + block, n);

@@ -27,26 +27,6 @@ const VariableKernels* variable_kernels();
 NARROWCAST_BEFORE_PLANES;
 namespace narrowcast::cpu::HWY_NAMESPACE {
 
-// Calls body(first element, elements) for each grain of an array of n.
-template <class Body>
-HWY_INLINE void for_each_grain(int64_t n, const Body& body) {
-  for (int64_t i = 0; i < n; i += kTile) {
-    body(i, std::min(kTile, n - i));
-  }
-}
-
-// Elements of the array, as far as can be told: a thread's part of one that is dealt out lies all over it.
-template <class T>
-HWY_INLINE int64_t array_length(const WireElements<T>& part) {
-  return std::max(part.n, part.order.grains * kTile);
-}
-
-// The grain to be asked for while that at `begin` is worked on; null if there is none, or it may be in a cache already.
-template <class T>
-HWY_INLINE const T* upcoming_of(const WireInput<T>& input, int64_t begin) {
-  return is_long(array_length(input)) ? input.upcoming(begin) : nullptr;
-}
-
 // A grain as float32, and the one to be asked for meanwhile.
 template <class T>
 HWY_INLINE TileSource grain_of(const WireInput<T>& input, int64_t begin, int64_t n, float* tile) {

@@ -88,6 +88,26 @@ HWY_INLINE bool is_streamed(const void* out, int64_t n) {
   return is_long(n) && reinterpret_cast<uintptr_t>(out) % kAlignment == 0;
 }
 
+// Calls body(first element, elements) for each grain of an array of n.
+template <class Body>
+HWY_INLINE void for_each_grain(int64_t n, const Body& body) {
+  for (int64_t i = 0; i < n; i += kTile) {
+    body(i, std::min(kTile, n - i));
+  }
+}
+
+// Elements of the array, as far as can be told: a thread's part of one that is dealt out lies all over it.
+template <class T>
+HWY_INLINE int64_t array_length(const WireElements<T>& part) {
+  return std::max(part.n, part.order.grains * kTile);
+}
+
+// The grain to be asked for while that at `begin` is worked on; null if there is none, or it may be in a cache already.
+template <class T>
+HWY_INLINE const T* upcoming_of(const WireInput<T>& input, int64_t begin) {
+  return is_long(array_length(input)) ? input.upcoming(begin) : nullptr;
+}
+
 // By a number of ranks. The quotient by a power of two is the product with its inverse, which is faster.
 class Quotient {
  public:
