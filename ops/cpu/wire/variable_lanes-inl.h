@@ -59,9 +59,8 @@ HWY_INLINE hn::Vec<CodeLanes> rounded_lanes(const float* x, float inverse, Rando
 
 // The low bytes of a vector's codes: as rows of a product where planes are made by one, else in order.
 template <class D>
-HWY_INLINE PlaneVector low_bytes_of(D d, const hn::Vec<D> (&codes)[kCodeVectors]) {
+HWY_INLINE PlaneVector low_bytes_of([[maybe_unused]] D d, const hn::Vec<D> (&codes)[kCodeVectors]) {
 #if NARROWCAST_HAS_GFNI
-  (void)d;
   return rows_of_codes(codes[0], codes[1]);
 #else
   if constexpr (kHasWidest) {

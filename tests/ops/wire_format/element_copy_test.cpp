@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "ops/cpu/wire/element_copy.h"
 #include "tests/ops/instruction_sets.h"
