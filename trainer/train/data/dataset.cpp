@@ -45,13 +45,13 @@ void check_below(const char* name, int64_t value, int64_t limit) {
 }
 
 ReadData read_text(const DataRequest& request, const FitModel& fit) {
-  const bool own = request.paths.empty();
-  TextCorpus corpus = TextCorpus::from_paths(own ? own_text_paths() : request.paths);
+  const bool is_default = request.paths.empty();
+  TextCorpus corpus = TextCorpus::from_paths(is_default ? std::vector{default_text_path()} : request.paths);
   if (!request.vocabulary.empty()) {
     corpus = corpus.in_vocabulary(Vocabulary(request.vocabulary));
   }
   const int64_t context = fit({{"vocabulary_size", corpus.vocabulary().size()}});
-  ReadData read = {.name = own ? "narrowcast's own sources and documents" : corpus.name(),
+  ReadData read = {.name = is_default ? kDefaultTextFile : corpus.name(),
                    .hash = corpus.content_hash(),
                    .vocabulary = corpus.vocabulary().entries(),
                    .bigram_entropy = bigram_entropy(corpus.tokens())};

@@ -69,10 +69,9 @@ bool holds_tokens(const std::vector<std::string>& paths);
 // the samples of a text; of images what it returns is of no account.
 using FitModel = std::function<int64_t(const models::ModelOptions& sizes)>;
 
-// Reads what a model learns from, which files of tokens and tensors are as they are used. Without paths, a text is the
-// project's own sources and documents, beside the program
-// (../share/narrowcast/text) or where it was built. Throws c10::ValueError naming what is wrong with a name, a path or
-// a character that is not in the vocabulary, and CorruptInputError for data that is not what it should be.
+// Reads what a model learns from, which files of tokens and tensors are as they are used. Without paths, the
+// text is the file at default_text_path() (text_corpus.h). Throws c10::ValueError naming what is wrong with a name, a
+// path or a character that is not in the vocabulary, and CorruptInputError for data that is not what it should be.
 ReadData read_data(const DataRequest& request, const FitModel& fit);
 
 // Position k of a run's global order of samples is sample at(k): each epoch of `size` positions is a

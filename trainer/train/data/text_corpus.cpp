@@ -99,14 +99,10 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& paths) 
   return files;
 }
 
-std::vector<std::string> own_text_paths() {
-  const fs::path installed = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "share/narrowcast/text";
-  const fs::path root = fs::is_directory(installed) ? installed : fs::path(kSourceFolder);
-  std::vector<std::string> paths;
-  for (const char* name : {"README.md", "docs", "ops", "hooks", "models", "trainer"}) {
-    paths.push_back((root / name).string());
-  }
-  return paths;
+std::string default_text_path() {
+  const fs::path prefix = fs::read_symlink("/proc/self/exe").parent_path().parent_path();
+  const fs::path installed = prefix / "share/narrowcast/data" / kDefaultTextFile;
+  return fs::exists(installed) ? installed : fs::path(kSourceFolder) / "data" / kDefaultTextFile;
 }
 
 Vocabulary::Vocabulary(std::vector<std::string> entries) : entries_(std::move(entries)) {

@@ -22,11 +22,14 @@ const std::vector<std::string_view>& text_suffixes();
 // file, or if there are no paths.
 std::vector<std::string> list_text_files(const std::vector<std::string>& paths);
 
-// narrowcast's own sources and documents, the text that is surely there: beside the running program, if it is an
-// installed one (../share/narrowcast/text), else where it was built.
-std::vector<std::string> own_text_paths();
+// The text that is used where none is given: 1,115,394 characters of plays by William Shakespeare (data/README.md).
+inline constexpr const char* kDefaultTextFile = "tinyshakespeare.txt";
 
-// The absolute path of the project's folder, as of the build: it may be gone since. source_folder.cpp.in has it.
+// The path of that file: ../share/narrowcast/data beside an installed program, else the project's folder `data`.
+std::string default_text_path();
+
+// The absolute path of the project's folder at the time of the build. The folder may be gone. source_folder.cpp.in
+// defines it.
 extern const char* const kSourceFolder;
 
 // Token i stands for the i-th character (code point).

@@ -43,7 +43,7 @@ constexpr double kSgdMomentum = 0.9;
 ABSL_FLAG(std::vector<std::string>, data, {},
           "char_gpt, gpt: text files or folders of them, separated by commas, or a folder of token files (train.bin, "
           "val.bin). mlp: a folder of MNIST-style IDX files, or of inputs and targets (train*.safetensors, "
-          "train_inputs.npy). A TorchScript module: any. Without it a text is narrowcast's own sources and documents.");
+          "train_inputs.npy). A TorchScript module: any. Without it the text is Tiny Shakespeare, which comes with narrowcast.");
 ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data, dropout and the sample.");
 
 ABSL_FLAG(int64_t, steps, kTraining.steps, "Optimizer steps.");

@@ -11,12 +11,14 @@
 #include "tests/support/error_message.h"
 #include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/trainer/train/files/file_digest.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
 
 namespace narrowcast::data {
 namespace {
 
+using testing::digest_of_file;
 using testing::error_message;
 using testing::TemporaryFolder;
 
@@ -165,6 +167,14 @@ TEST(TextCorpus, RealTextComesBackByteForByte) {
   const TextCorpus corpus = TextCorpus::from_paths({license});
   EXPECT_EQ(text_of(corpus), files::read_file(license));
   EXPECT_GT(corpus.characters(), 1000);
+}
+
+// Documented losses are of this very file.
+TEST(TextCorpus, TheDefaultTextNeverChanges) {
+  const files::FileDigest digest = digest_of_file(default_text_path());
+  EXPECT_EQ(digest.bytes, 1'115'394);
+  EXPECT_EQ(digest.sha256, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed");
+  EXPECT_EQ(TextCorpus::from_paths({default_text_path()}).vocabulary().size(), 65);
 }
 
 TEST(TextCorpus, FilesFollowEachOtherSortedByPathWithNothingBetween) {

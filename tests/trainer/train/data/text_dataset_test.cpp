@@ -167,9 +167,8 @@ TEST(TextDataset, AShortestTextHasOneSampleEach) {
   EXPECT_EQ(dataset.held_out_size(), 1);
 }
 
-TEST(TextDataset, RealSourcesMakeAData) {
-  const std::string source = kSourceFolder;
-  const TextDataset dataset(TextCorpus::from_paths({source + "/trainer", source + "/LICENSE"}), 64);
+TEST(TextDataset, HoldsOutATenthOfRealText) {
+  const TextDataset dataset(TextCorpus::from_paths({default_text_path()}), 64);
   // A tenth of the text is held out, in blocks; the last stretch is in either part.
   const double share =
       static_cast<double>(dataset.held_out_size() * 64) / static_cast<double>(dataset.corpus().characters());
