@@ -13,14 +13,20 @@ endif()
 set(NARROWCAST_GPU_DRIVER /dev/nvidiactl)  # Where NVIDIA's driver is.
 if(NARROWCAST_CUDA STREQUAL "AUTO")
   set(NARROWCAST_CUDA OFF)
-  if(EXISTS "${NARROWCAST_GPU_DRIVER}")
+  execute_process(COMMAND "${PROJECT_SOURCE_DIR}/third_party/cuda_usable"
+    RESULT_VARIABLE _no_cuda OUTPUT_VARIABLE _found OUTPUT_STRIP_TRAILING_WHITESPACE)
+  narrowcast_libtorch_folder(_libtorch cuda)
+  if(NOT _no_cuda AND NOT EXISTS "${_libtorch}/lib/libtorch_cuda.so")
+    string(APPEND _found ", but ${_libtorch} has no libtorch_cuda.so: third_party/setup --cuda gets it")
+  elseif(NOT _no_cuda)
     check_language(CUDA)
     if(CMAKE_CUDA_COMPILER)
       set(NARROWCAST_CUDA ON)
     endif()
   endif()
+  set(_found " (${_found})")
 endif()
-message(STATUS "narrowcast: CUDA build ${NARROWCAST_CUDA}")
+message(STATUS "narrowcast: CUDA build ${NARROWCAST_CUDA}${_found}")
 
 if(NARROWCAST_CUDA)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # The one runtime that LibTorch uses.

@@ -8,23 +8,13 @@
 # has them, libtorch::c10_cuda and libtorch::cuda. LibTorch's own package file
 # is not used: it refuses C++20 and demands a CUDA toolkit even for a CPU build.
 include(FindPackageHandleStandardArgs)
+include("${CMAKE_CURRENT_LIST_DIR}/LibTorchFolder.cmake")
 
-set(_lt_root "${NARROWCAST_LIBTORCH}")
-if(NOT _lt_root)
-  set(_lt_cache "$ENV{XDG_CACHE_HOME}")
-  if(NOT _lt_cache)
-    set(_lt_cache "$ENV{HOME}/.cache")
-  endif()
-  set(_lt_variant cpu)
-  if(NARROWCAST_CUDA)
-    set(_lt_variant cuda)
-  endif()
-  set(_lt_version "${NARROWCAST_LIBTORCH_VERSION}")
-  if(NOT _lt_version)
-    set(_lt_version "${LibTorch_FIND_VERSION}")
-  endif()
-  set(_lt_root "${_lt_cache}/narrowcast/libtorch-${_lt_version}.0-${_lt_variant}/torch")
+set(_lt_variant cpu)
+if(NARROWCAST_CUDA)
+  set(_lt_variant cuda)
 endif()
+narrowcast_libtorch_folder(_lt_root ${_lt_variant})
 
 set(LibTorch_PREFIX "${_lt_root}")
 find_path(LibTorch_INCLUDE_DIR torch/library.h HINTS "${_lt_root}/include" NO_DEFAULT_PATH)
