@@ -9,20 +9,29 @@ install(EXPORT narrowcast-targets NAMESPACE narrowcast:: DESTINATION ${_package_
 foreach(folder IN LISTS NARROWCAST_PUBLIC_HEADERS)
   install(DIRECTORY "${folder}/narrowcast" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endforeach()
+# LibTorch as a whole, its headers and licences too: what is built against an installation needs nothing else.
+if(NARROWCAST_INSTALL_LIBTORCH)
+  cmake_path(GET LibTorch_PREFIX PARENT_PATH _libtorch)
+  install(CODE "message(STATUS \"LibTorch: copied from ${_libtorch} to \${CMAKE_INSTALL_PREFIX}/${NARROWCAST_LIBTORCH_INSTALL_DIR}\")")
+  install(DIRECTORY "${_libtorch}/" DESTINATION ${NARROWCAST_LIBTORCH_INSTALL_DIR} USE_SOURCE_PERMISSIONS MESSAGE_NEVER)
+  cmake_path(GET LibTorch_PREFIX FILENAME _torch)
+  set(_installed_libtorch "${NARROWCAST_LIBTORCH_INSTALL_DIR}/${_torch}")
+else()
+  install(CODE "message(STATUS \"LibTorch: used where it is, in ${LibTorch_PREFIX}\")")
+  set(_installed_libtorch "${LibTorch_PREFIX}")
+endif()
 configure_package_config_file(cmake/narrowcast-config.cmake.in narrowcast-config.cmake
-  INSTALL_DESTINATION ${_package_dir})
+  INSTALL_DESTINATION ${_package_dir} PATH_VARS _installed_libtorch)
 write_basic_package_version_file(narrowcast-config-version.cmake COMPATIBILITY SameMinorVersion)
 # For builds without CMake: `pkg-config narrowcast-ddp`.
 file(RELATIVE_PATH _prefix_from_pc "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+cmake_path(ABSOLUTE_PATH _installed_libtorch BASE_DIRECTORY "\${prefix}" OUTPUT_VARIABLE _libtorch_from_pc)
 configure_file(cmake/narrowcast-ddp.pc.in narrowcast-ddp.pc @ONLY)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-ddp.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(FILES third_party/FindLibTorch.cmake
+install(FILES third_party/FindLibTorch.cmake third_party/LibTorchFolder.cmake
   "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-config.cmake"
   "${CMAKE_CURRENT_BINARY_DIR}/narrowcast-config-version.cmake"
   DESTINATION ${_package_dir})
 
-# The text that narrowcast-train trains on when it is given none: our own.
-install(FILES README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/text)
-install(DIRECTORY docs ops hooks models trainer
-  DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/text
-  FILES_MATCHING PATTERN "*.md" PATTERN "*.h" PATTERN "*.cpp")
+# The text that narrowcast-train uses if it is given none.
+install(FILES data/README.md data/tinyshakespeare.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/narrowcast/data)
