@@ -102,6 +102,7 @@ function(narrowcast_program name)
   target_compile_definitions(${target} PRIVATE NARROWCAST_VERSION="${PROJECT_VERSION}")
   target_link_libraries(${target} PRIVATE narrowcast_options narrowcast_program ${arg_DEPS})
   install(TARGETS ${target})
+  set_property(GLOBAL APPEND PROPERTY NARROWCAST_PROGRAMS ${target})
 endfunction()
 
 # narrowcast_parallel_sources(<file>...): files that call at::parallel_for, which is serial unless its caller is

@@ -2,8 +2,12 @@
 # `find_package(narrowcast)` reads.
 include(CMakePackageConfigHelpers)
 
-set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/narrowcast")
+# All that is installed, without the tests: `cmake --build --preset release --target narrowcast`.
+get_property(_programs GLOBAL PROPERTY NARROWCAST_PROGRAMS)
 get_property(_targets GLOBAL PROPERTY NARROWCAST_INSTALLED_TARGETS)
+add_custom_target(narrowcast DEPENDS ${_programs} ${_targets})
+
+set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/narrowcast")
 install(TARGETS ${_targets} EXPORT narrowcast-targets)
 install(EXPORT narrowcast-targets NAMESPACE narrowcast:: DESTINATION ${_package_dir})
 foreach(folder IN LISTS NARROWCAST_PUBLIC_HEADERS)
