@@ -1,4 +1,5 @@
 #include "trainer/train/flags/train_flags.h"
+#include "trainer/ddp/optimization/default_shares.h"
 
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
@@ -26,13 +27,13 @@ ABSL_DECLARE_FLAG(std::string, model);
 
 namespace {
 
+using narrowcast::ScheduleKind;
 using narrowcast::training::Precision;
-using narrowcast::training::Schedule;
 const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
-const narrowcast::training::LearningRateOptions kLearningRate;
-const narrowcast::training::LearningRate kFilledIn(kLearningRate, kTraining.steps);
-const narrowcast::training::LearningRate kOfWsd({.schedule = Schedule::kWsd}, kTraining.steps);
+const narrowcast::LearningRateOptions kLearningRate;
+const narrowcast::LearningRateSchedule kFilledIn(kLearningRate, kTraining.steps);
+const narrowcast::LearningRateSchedule kOfWsd({.schedule = ScheduleKind::kWsd}, kTraining.steps);
 const narrowcast::job::OutputOptions kOutput;
 const narrowcast::job::CheckpointOptions kCheckpoints;
 constexpr double kSgdLearningRate = 0.1;
@@ -57,18 +58,19 @@ ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind),
 ABSL_FLAG(double, learning_rate, kLearningRate.peak,
           absl::StrCat("Peak learning rate, above 0 (sgd: ", kSgdLearningRate, " if not given)."));
 ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
-          absl::StrCat("After the warm-up: ", to_string(Schedule::kCosine), " or ", to_string(Schedule::kLinear),
-                       " (both down to --min_learning_rate), ", to_string(Schedule::kConstant), ", or ",
-                       to_string(Schedule::kWsd), " (--decay_steps)."));
+          absl::StrCat("After the warm-up: ", to_string(ScheduleKind::kCosine), " or ",
+                       to_string(ScheduleKind::kLinear), " (both down to --min_learning_rate), ",
+                       to_string(ScheduleKind::kConstant), ", or ", to_string(ScheduleKind::kWsd),
+                       " (--decay_steps)."));
 ABSL_FLAG(double, min_learning_rate, kFilledIn.minimum(),
-          absl::StrCat("Where the schedule ends; ", narrowcast::training::kMinimumOfPeak.text,
+          absl::StrCat("Where the schedule ends; ", narrowcast::kMinimumOfPeak.text,
                        " of --learning_rate if not given."));
 ABSL_FLAG(int64_t, warmup_steps, kFilledIn.warmup_steps(),
-          absl::StrCat("Steps of linear warm-up; ", narrowcast::training::kWarmupOfSteps.text,
-                       " of --steps if not given."));
+          absl::StrCat("Steps of linear warm-up; ", narrowcast::kWarmupOfSteps.text, " of --steps if not given."));
 ABSL_FLAG(int64_t, decay_steps, kOfWsd.decay_steps(),
-          absl::StrCat("Last steps, in which ", to_string(Schedule::kWsd), " falls in a line after it was constant; ",
-                       narrowcast::training::kDecayOfSteps.text, " of --steps if not given."));
+          absl::StrCat("Last steps, in which ", to_string(ScheduleKind::kWsd),
+                       " falls in a line after it was constant; ", narrowcast::kDecayOfSteps.text,
+                       " of --steps if not given."));
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
 ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd, 0 to below 1.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
@@ -228,11 +230,11 @@ training::OptimizerOptions read_optimizer() {
   return options;
 }
 
-training::LearningRateOptions read_learning_rate(const CommandLine& line, training::OptimizerKind optimizer) {
-  training::LearningRateOptions options;
+LearningRateOptions read_learning_rate(const CommandLine& line, training::OptimizerKind optimizer) {
+  LearningRateOptions options;
   const bool sgd_default = optimizer == training::OptimizerKind::kSgd && !line.given("learning_rate");
   options.peak = sgd_default ? kSgdLearningRate : absl::GetFlag(FLAGS_learning_rate);
-  options.schedule = training::parse_schedule(absl::GetFlag(FLAGS_schedule));
+  options.schedule = parse_schedule_kind(absl::GetFlag(FLAGS_schedule));
   if (line.given("min_learning_rate")) {
     options.minimum = absl::GetFlag(FLAGS_min_learning_rate);
   }

@@ -129,7 +129,7 @@ json complete_settings(json saved) {
 bool decays_later(const json& settings, int64_t step) {
   const json steps = settings.value("steps", json());
   const json decay = settings.value("decay_steps", json());
-  return settings.value("schedule", json()) == to_string(training::Schedule::kWsd) && steps.is_number_integer() &&
+  return settings.value("schedule", json()) == to_string(ScheduleKind::kWsd) && steps.is_number_integer() &&
          decay.is_number_integer() && step <= steps.get<int64_t>() - decay.get<int64_t>();
 }
 
@@ -150,8 +150,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
 bool warmed_up_for_good(const json& settings, int64_t step) {
   const json warmup = settings.value("warmup_steps", json());
   const json schedule = settings.value("schedule", json());
-  const bool is_forgotten =
-      schedule == to_string(training::Schedule::kConstant) || schedule == to_string(training::Schedule::kWsd);
+  const bool is_forgotten = schedule == to_string(ScheduleKind::kConstant) || schedule == to_string(ScheduleKind::kWsd);
   return is_forgotten && warmup.is_number_integer() && warmup.get<int64_t>() <= step;
 }
 
@@ -276,7 +275,7 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   }
   settings.update(plan.at("model_options"));
   settings.erase("model_options");
-  if (job.training.learning_rate.schedule == training::Schedule::kConstant) {
+  if (job.training.learning_rate.schedule == ScheduleKind::kConstant) {
     settings.erase("steps");
   }
   settings["bucket_cap_mb"] = job.ddp.bucket_cap_mb() ? json(*job.ddp.bucket_cap_mb()) : json(kAuto);

@@ -72,7 +72,7 @@ void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
 
 void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
   const training::TrainingOptions& options = job.training;
-  const training::LearningRate rate(options.learning_rate, options.steps);
+  const LearningRateSchedule rate(options.learning_rate, options.steps);
   plan["steps"] = options.steps;
   plan["accumulation_steps"] = options.accumulation_steps;
   plan[inputs.unit + "_per_step"] = options.batch_size * inputs.units_per_sample;
@@ -81,7 +81,7 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["schedule"] = to_string(options.learning_rate.schedule);
   plan["min_learning_rate"] = rate.minimum();
   plan["warmup_steps"] = rate.warmup_steps();
-  if (options.learning_rate.schedule == training::Schedule::kWsd) plan["decay_steps"] = rate.decay_steps();
+  if (options.learning_rate.schedule == ScheduleKind::kWsd) plan["decay_steps"] = rate.decay_steps();
   plan["weight_decay"] = options.optimizer.weight_decay;
   plan["momentum"] = options.optimizer.momentum;
   plan["clip_grad_norm"] = options.clip_grad_norm;

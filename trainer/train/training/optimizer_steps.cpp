@@ -3,7 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "ops/collectives/link.h"
-#include "trainer/train/training/gradients.h"
+#include "trainer/ddp/optimization/gradients.h"
 
 namespace narrowcast::training {
 namespace {
@@ -105,7 +105,7 @@ at::Tensor OptimizerSteps::zero() const {
 // Returns the loss, a scalar on the device. Nothing here waits for a GPU, which computes while the next batch is made.
 at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
   const at::Tensor loss = forward(feed_.take()) / static_cast<double>(options_.accumulation_steps);
-  ddp_.backward(scaler_ ? scaler_->scaled(loss) : loss);
+  ddp_.backward(scaler_ ? scaler_->scale(loss) : loss);
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
   if (is_last && exchange_clock_) {
     exchange_clock_->end_pass();
@@ -154,7 +154,7 @@ bool OptimizerSteps::unscale() {
   if (!measures_norm_first_) {
     return scaler_->unscale(parameters_);
   }
-  const GradientScaler::Unscaled unscaled = scaler_->unscale_and_measure(parameters_);
+  const GradScaler::Unscaled unscaled = scaler_->unscale_and_measure(parameters_);
   norm_ = unscaled.norm;
   return unscaled.are_finite;
 }

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <narrowcast/grad_scaler.h>
+#include <narrowcast/learning_rate.h>
 #include <narrowcast/outer_optimizer.h>
 #include "trainer/ddp/bucket_size.h"
 #include "trainer/train/data/dataset.h"
@@ -92,7 +94,7 @@ class OptimizerSteps {
   int64_t rank_;
   data::BatchPlan plan_;
   data::SampleOrder order_;
-  LearningRate learning_rate_;
+  LearningRateSchedule learning_rate_;
   std::vector<at::Tensor> parameters_;
   const bool measures_norm_first_;  // on a GPU, which is waited for once in a step
   double norm_ = 0;                 // there: of the gradients of this step, if they are to be finite or to be clipped
@@ -103,8 +105,8 @@ class OptimizerSteps {
   std::unique_ptr<ExchangeClock> exchange_clock_;  // likewise; null on a GPU
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::optional<OuterOptimizer> outer_;   // after ddp_, which makes the parameters equal
-  std::optional<GradientScaler> scaler_;  // with Precision::kFp16
+  std::optional<OuterOptimizer> outer_;  // after ddp_, which makes the parameters equal
+  std::optional<GradScaler> scaler_;     // with Precision::kFp16
 };
 
 }  // namespace narrowcast::training

@@ -161,7 +161,7 @@ void draw_alone(int64_t rank, int64_t step, at::Device device) {
 
 at::Device device_of(const torch::nn::Module& module) { return module.parameters().at(0).device(); }
 
-void load_scaler(const TensorMap& saved, GradientScaler* scaler) {
+void load_scaler(const TensorMap& saved, GradScaler* scaler) {
   if (scaler != nullptr) {
     scaler->load_state(saved);
   } else {

@@ -129,7 +129,7 @@ TEST(Plan, HoldsSomeOptionsOnlyWhereTheyHaveAnEffect) {
     EXPECT_FALSE(plan().contains(name)) << name;
   }
   job.training.steps = 20;
-  job.training.learning_rate.schedule = training::Schedule::kWsd;
+  job.training.learning_rate.schedule = ScheduleKind::kWsd;
   job.training.early_stop = 3;
   EXPECT_EQ(plan()["schedule"], "wsd");
   EXPECT_EQ(plan()["decay_steps"], 4);

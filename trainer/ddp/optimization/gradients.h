@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace narrowcast::training {
+namespace narrowcast {
 
 // Those of `parameters` that have one.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
@@ -32,4 +32,4 @@ void clip_gradients(const std::vector<at::Tensor>& parameters, double norm, doub
 // after the gradients are averaged, so every rank finds the same norm.
 double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm);
 
-}  // namespace narrowcast::training
+}  // namespace narrowcast
