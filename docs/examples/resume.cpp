@@ -49,7 +49,7 @@ struct Training {
                  .link_us = 50})),  // ranks or more it decides how gradients are rounded.
         optimizer(network->parameters(), torch::optim::AdamWOptions(0)),
         schedule({.peak = 1e-2, .warmup_steps = 20}, kSteps),
-        scaler(at::kCPU, {.growth_interval = 50}) {}
+        scaler(at::kCPU, {.growth_interval = 20}) {}
 
   const narrowcast::ProcessGroupPtr& group() const { return ddp.process_group(); }
 };
@@ -110,14 +110,13 @@ void save(Training& training, const std::filesystem::path& folder, int64_t step)
   }
 }
 
-// Returns the step from which to go on: 0 without a checkpoint.
-int64_t resume(Training& training, const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder / "latest")) {
-    return 0;
-  }
-  const int64_t step = read_file(folder / "latest").toInt();
-  const std::filesystem::path checkpoint = folder / std::to_string(step);
-  torch::load(training.network, (checkpoint / "model.pt").string());
+// The step of the newest checkpoint, or 0 without one.
+int64_t newest_checkpoint(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / "latest") ? read_file(folder / "latest").toInt() : 0;
+}
+
+// Everything but the model's parameters, which are loaded before DistributedDataParallel is made.
+void load(Training& training, const std::filesystem::path& checkpoint) {
   torch::load(training.optimizer, (checkpoint / "optimizer.pt").string());
   training.scaler.load_state(read_state(checkpoint / "scaler.pkl"));
 
@@ -134,7 +133,6 @@ int64_t resume(Training& training, const std::filesystem::path& folder) {
     saved.hook.first = read_state(checkpoint / rank_file(0));
   }
   training.ddp.load_state(saved);
-  return step;
 }
 
 // Matrix products are in float16 from here to the end of the scope.
@@ -158,7 +156,7 @@ at::Tensor loss_at(Training& training, int64_t step) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(step));
   const at::Tensor all = torch::randn({kBatch, 8}, generator);
   const at::Tensor inputs = all.chunk(training.group()->getSize())[training.group()->getRank()];
-  const at::Tensor targets = inputs.square().sum(1, /*keepdim=*/true) / 8;
+  const at::Tensor targets = inputs.mean(1, /*keepdim=*/true).sin();
   const Float16Scope float16;
   return (training.ddp.forward(inputs).to(at::kFloat) - targets).square().mean();
 }
@@ -182,10 +180,19 @@ void train(const narrowcast::ProcessGroupPtr& group, const std::filesystem::path
   TORCH_CHECK_VALUE(kBatch % group->getSize() == 0, "the number of ranks must divide ", kBatch, ", but is ",
                     group->getSize());
   torch::manual_seed(0);
-  Training training(Network(torch::nn::Linear(8, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64), torch::nn::Tanh(),
-                            torch::nn::Linear(64, 1)),
-                    group);
-  const int64_t first = resume(training, folder);
+  Network network(torch::nn::Linear(8, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64), torch::nn::Tanh(),
+                  torch::nn::Linear(64, 1));
+  const int64_t first = newest_checkpoint(folder);
+  const std::filesystem::path checkpoint = folder / std::to_string(first);
+  if (first > 0) {
+    // Before DistributedDataParallel is made: torch::load replaces the parameters' gradient accumulators, by which it
+    // notices that a gradient is there.
+    torch::load(network, (checkpoint / "model.pt").string());
+  }
+  Training training(network, group);
+  if (first > 0) {
+    load(training, checkpoint);
+  }
   const int64_t last_rank = group->getSize() - 1;
   int64_t skipped = 0;
   for (int64_t step = first; step < kSteps; ++step) {
