@@ -1,7 +1,11 @@
 // A training that resumes: killed at any time and started again, it ends with the same parameters, bit for bit.
+//
 //   narrowcast-run --standalone --nproc_per_node=2 ./resume FOLDER
-// To try it, the last rank kills itself before step 130, and the launcher starts all ranks again:
+//
+// With a number behind FOLDER, the last rank kills itself before that step. The launcher then starts all ranks again.
+//
 //   narrowcast-run --standalone --nproc_per_node=2 --max_restarts=1 ./resume FOLDER 130
+//
 // FOLDER is shared by all ranks. It may be resumed by another number of ranks.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
@@ -44,9 +48,9 @@ struct Training {
         ddp(network, group,
             narrowcast::DdpOptions().hook("int8").wire(
                 {.error_feedback = true,
-                 .node_size = 1,    // One machine plays several: else nothing would be rounded.
-                 .link_gbit = 1,    // Given, not measured: what is measured differs from run to run, and with three
-                 .link_us = 50})),  // ranks or more it decides how gradients are rounded.
+                 .node_size = 1,    // Each rank counts as a node; within a node nothing would be rounded.
+                 .link_gbit = 1,    // If the link were measured, its figures would differ from run to run. With three
+                 .link_us = 50})),  // ranks or more they select the algorithm, and with it the rounding.
         optimizer(network->parameters(), torch::optim::AdamWOptions(0)),
         schedule({.peak = 1e-2, .warmup_steps = 20}, kSteps),
         scaler(at::kCPU, {.growth_interval = 20}) {}
@@ -86,8 +90,8 @@ narrowcast::hooks::HookState read_state(const std::filesystem::path& file) {
 
 std::string rank_file(int64_t rank) { return "rank-" + std::to_string(rank) + ".pkl"; }
 
-// A collective. What all ranks have in common is written by rank 0, the hook's state by each rank. The file `latest`
-// names the checkpoint once all of it is written: a process that is killed before leaves the one before in use.
+// A collective. Rank 0 writes all that the ranks have in common, and each rank its state of the hook. The file `latest`
+// names a checkpoint once it is complete: if a process is killed before, the former checkpoint stays in use.
 void save(Training& training, const std::filesystem::path& folder, int64_t step) {
   training.ddp.settle_buckets();
   const narrowcast::ReducerState reducer = training.ddp.state();

@@ -9,7 +9,7 @@
 
 #include <narrowcast/export.h>
 
-namespace narrowcast {
+namespace NARROWCAST_EXPORT narrowcast {
 
 // The shape of a schedule after the warm-up.
 enum class ScheduleKind {
@@ -20,10 +20,10 @@ enum class ScheduleKind {
 };
 
 // "constant", "cosine", "linear" or "wsd"; anything else throws c10::ValueError.
-NARROWCAST_EXPORT ScheduleKind parse_schedule_kind(const std::string& name);
+ScheduleKind parse_schedule_kind(const std::string& name);
 
 // The inverse of parse_schedule_kind. c10::ValueError for a number that is not a ScheduleKind.
-NARROWCAST_EXPORT std::string to_string(ScheduleKind kind);
+std::string to_string(ScheduleKind kind);
 
 // Options of LearningRateSchedule. Errors name them as narrowcast-train's flags: learning_rate, min_learning_rate,
 // warmup_steps, decay_steps, schedule.
@@ -36,7 +36,7 @@ struct LearningRateOptions {
   ScheduleKind schedule = ScheduleKind::kCosine;
 };
 
-// The learning rate as a pure function of the step, so that a training that resumes needs only its step:
+// The learning rate as a pure function of the step: a training that resumes needs only its step.
 //
 //   const LearningRateSchedule schedule({.peak = 1e-3, .warmup_steps = 100}, /*steps=*/5000);
 //   for (int64_t step = 0; step < 5000; ++step) {
@@ -47,7 +47,7 @@ struct LearningRateOptions {
 //
 // Step s of w warm-up steps (from 0) has peak * (s + 1) / w; then `schedule` holds. docs/training.md has the
 // formulas.
-class NARROWCAST_EXPORT LearningRateSchedule {
+class LearningRateSchedule {
  public:
   // `steps`: optimizer steps of the whole training, >= 1. Throws c10::ValueError naming an option that is out of range,
   // a minimum with kConstant, or decay steps with any kind except kWsd.
@@ -72,6 +72,6 @@ class NARROWCAST_EXPORT LearningRateSchedule {
 };
 
 // Sets the learning rate of all parameter groups.
-NARROWCAST_EXPORT void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
+void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
 
 }  // namespace narrowcast
