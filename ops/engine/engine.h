@@ -89,11 +89,12 @@ class NARROWCAST_EXPORT Engine {
   struct Key {};  // Only for_group makes engines.
 
  public:
-  // The engine of `group`'s CPU backend: all callers share one, and its thread ends
-  // with its last user. c10::ValueError if the group has no backend for CPU tensors.
+  // The engine of `group`'s CPU backend: all callers share one, also those of other
+  // groups with that backend, and its thread ends with its last user. c10::ValueError if the group has no backend for
+  // CPU tensors.
   static std::shared_ptr<Engine> for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  // `exchanges`: of this group so far; its engines count them alike on all ranks.
+  // `exchanges`: of this backend so far; its engines count them alike on all ranks.
   Engine(Key, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<std::atomic<int64_t>> exchanges);
 
   // Gives up what is unfinished (those futures fail) and ends the thread. Never waits
