@@ -15,14 +15,13 @@
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
 #include "trainer/ddp/block_alignment.h"
+#include "trainer/ddp/broadcast.h"
 #include "trainer/ddp/bucket_chooser.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/reducer.h"
 
 namespace narrowcast {
 namespace {
-
-constexpr size_t kBroadcastChunkBytes = size_t{250} << 20;
 
 DdpOptions checked_options(const DdpOptions& options) {
   options.validate();
@@ -103,13 +102,7 @@ void GradientReducer::compare_between_ranks() const {
 }
 
 void GradientReducer::broadcast(const std::vector<NamedTensor>& tensors) const {
-  if (tensors.empty()) {
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  with_network_errors(group_->getRank(), "broadcast of parameters and buffers", [&] {
-    c10d::broadcast_coalesced(group_, tensors_of(tensors), kBroadcastChunkBytes, /*rank=*/0);
-  });
+  broadcast_from_rank_0(group_, tensors_of(tensors), "broadcast of parameters and buffers");
 }
 
 BucketIndices GradientReducer::aligned(BucketIndices buckets) const {

@@ -34,10 +34,10 @@ struct ModuleState {
 // The tensors without their names, in the same order; they are shared, not copied.
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
-// The state of a torch::nn module. Throws c10::ValueError for no module, and for an embedding that makes sparse
-// gradients, which buckets cannot hold.
+// The state of a torch::nn module. Throws c10::ValueError for no module, for an embedding that makes sparse gradients,
+// which buckets cannot hold, and naming a parameter or buffer that is sparse or quantised, which cannot be broadcast.
 ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module);
-// The state of a TorchScript module.
+// The state of a TorchScript module. Throws c10::ValueError naming a parameter or buffer that is sparse or quantised.
 ModuleState module_state(const torch::jit::Module& module);
 
 // Names, dtypes, shapes, strides and kinds of device, for check_equal_on_all_ranks.
