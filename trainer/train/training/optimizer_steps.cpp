@@ -45,6 +45,9 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
   if (options.precision == Precision::kFp16) {
     scaler_.emplace(parameters_.at(0).device());
   }
+  if (options.skip_nonfinite_steps) {
+    before_.emplace(*setup.model);
+  }
 }
 
 TrainingParts OptimizerSteps::parts() {
@@ -73,6 +76,9 @@ void OptimizerSteps::take_next(Counters& counters) {
   if (own_gradients_) {
     own_gradients_->begin_step();
   }
+  if (before_) {
+    before_->save();
+  }
   for (int64_t micro_step = 0; micro_step + 1 < options_.accumulation_steps; ++micro_step) {
     const auto unsynchronized = ddp_.no_sync();
     loss += backward(step, micro_step);
@@ -87,7 +93,10 @@ void OptimizerSteps::take_next(Counters& counters) {
   update(counters);
 }
 
+// The forward passes have written the buffers. Each rank restores its own: which ranks have equal buffers is the same
+// as before the step.
 void OptimizerSteps::skip(Counters& counters) {
+  before_->restore();
   ++counters.skipped_steps;
   counters.skipped_in_a_row = counters.skipped_in_a_row.value_or(0) + 1;
   if (!own_gradients_ || !own_gradients_->were_finite()) {

@@ -77,7 +77,7 @@ struct TrainingOptions {
   OptimizerOptions optimizer = {};
   LearningRateOptions learning_rate = {};
   double clip_grad_norm = 1;         // largest 2-norm of the averaged gradients; 0: no limit
-  bool skip_nonfinite_steps = true;  // leave the parameters alone where a gradient is Inf or NaN; always with kFp16
+  bool skip_nonfinite_steps = true;  // leave the model as it was where a gradient is Inf or NaN; always with kFp16
   int64_t max_skipped_steps = 100;   // so many of them in a row end the training, at the next report; >= 1
   Precision precision = Precision::kFp32;
   int64_t eval_every = 0;     // steps between evaluations; 0: only after the last step

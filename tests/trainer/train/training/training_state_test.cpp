@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -16,7 +17,9 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/training/small_text.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
+#include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::training {
@@ -346,6 +349,26 @@ TEST(Resume, RefusesTheCheckpointOfSomethingElse) {
   EXPECT_THAT(complaint({"sgd", {}, OptimizerKind::kSgd}), HasSubstr("step-00000003"));
   EXPECT_THAT(complaint({"int8", DdpOptions().hook("int8").wire({.node_size = 1})}),
               HasSubstr("the hook's state lacks"));
+}
+
+// Of a manifest whose sum is right; in our words, not in those of the JSON library.
+TEST(Resume, EntriesOfAnotherKindAreNamed) {
+  const Case value = {"none"};
+  const TemporaryFolder folder;
+  train_on(models_of(1, value, 1), {value, folder.path()});
+  const std::string path = checkpoint::checkpoint_path(folder.path(), 3) + "/" + checkpoint::kManifestName;
+  const checkpoint::Manifest good = checkpoint::parse_manifest(files::read_file(path), path);
+  const auto complaint = [&](const char* key, const nlohmann::json& entry) {
+    checkpoint::Manifest changed = good;
+    changed.training[key] = entry;
+    std::ofstream(path) << checkpoint::format_manifest(changed);
+    return error_message<CorruptInputError>([&] { train_on(models_of(1, value, 1), {value, folder.path(), 3}); });
+  };
+  EXPECT_THAT(complaint("buckets", nullptr), HasSubstr("its 'buckets' must be lists of names, but are 'null'"));
+  EXPECT_THAT(complaint("buckets", {{"a", 7}}), HasSubstr("its 'buckets' must be lists of names, but are '{\"a\":7}'"));
+  EXPECT_THAT(complaint("buckets", {{"a"}, {7}}),
+              HasSubstr("its 'buckets' must be lists of names, but are '[[\"a\"],[7]]'"));
+  EXPECT_THAT(complaint("reductions", "x"), HasSubstr("its 'reductions' must be an integer, but is '\"x\"'"));
 }
 
 }  // namespace
