@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/models.h>
+#include "models/fixed_modes.h"
 #include "models/model_table.h"
 #include "models/script_model.h"
 #include "trainer/base/files/text.h"
@@ -18,6 +21,7 @@
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/files/weight_files.h"
 #include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/reporting/formatting.h"
@@ -59,9 +63,13 @@ void load_module(const TrainJob& job, JobInputs& inputs) {
     options.loss = models::parse_loss(job.loss);
   }
   inputs.script = std::make_shared<const files::SavedScript>(files::load_script(job.model));
-  inputs.script_hash = files::hash_of_file(job.model);
+  inputs.script_hash = files::hash_of_files({job.model});
   inputs.model = std::make_shared<models::ScriptModel>(inputs.script->module, options);
   inputs.model->train();
+  if (const std::string fixed = models::describe_fixed_modes(inputs.script->module); !fixed.empty()) {
+    inputs.warnings.push_back(absl::StrCat("model: ", job.model, " computes in one mode, as traced modules do: ", fixed,
+                                           "; torch.jit.script(net) makes a module that follows train() and eval()"));
+  }
 }
 
 // The length of a text's samples. A module does not say it.
@@ -124,6 +132,19 @@ void check_targets(JobInputs& inputs) {
   }
 }
 
+void warn_of_kept_buffers(const TrainJob& job, const std::vector<std::string>& names, JobInputs& inputs) {
+  if (names.empty()) {
+    return;
+  }
+  constexpr size_t kMostNames = 5;
+  const size_t named = std::min(names.size(), kMostNames);
+  const std::string list = absl::StrJoin(names.begin(), names.begin() + static_cast<int64_t>(named), "', '");
+  const size_t others = names.size() - named;
+  inputs.warnings.push_back(absl::StrCat("init_from: ", job.init_from, " lacks the buffer", names.size() > 1 ? "s" : "",
+                                         " '", list, "'", others > 0 ? absl::StrCat(" and ", others, " more") : "",
+                                         ": the values in ", job.model, " are kept"));
+}
+
 // Puts into `inputs` what was read, and the model that fits it.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
@@ -150,8 +171,8 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
   inputs.bigram_entropy = read.bigram_entropy;
   expect_classes(inputs);
   if (initial) {
-    files::load_initial_state(*initial, *inputs.model);
-    inputs.init_hash = files::hash_of_file(job.init_from);
+    warn_of_kept_buffers(job, files::load_initial_state(*initial, *inputs.model), inputs);
+    inputs.init_hash = files::hash_of_files(initial->files);
     inputs.init_context = longer_context(*initial, *inputs.model);
   }
 }
@@ -185,6 +206,15 @@ std::string nodes_text(const nlohmann::json& plan) {
     return nodes + " (one level)";
   }
   return nodes + (plan.contains("rounding") ? " (" + plan["rounding"].get<std::string>() + ")" : "");
+}
+
+void print_warnings(const JobInputs& inputs, const JobContext& context) {
+  if (context.env.rank != 0) {
+    return;
+  }
+  for (const std::string& warning : inputs.warnings) {
+    context.progress << "warning: " << printable(warning) << std::endl;
+  }
 }
 
 // Which of several ranks share nodes, and what sending costs.
@@ -277,6 +307,7 @@ int run_job(const TrainJob& job, const JobContext& context) {
   const ProcessGroupOptions group = group_options_on(device, job.group, context);
   JobInputs inputs = make_inputs(job);
   inputs.device = device;
+  print_warnings(inputs, context);
   check_targets(inputs);
   try_module(job, inputs, context.env);
   // Nodes may have different numbers of ranks, but the plan must be the same on all that are to meet.

@@ -104,6 +104,7 @@ struct JobInputs {
   std::optional<double> bigram_entropy;              // of a text, in nats
   std::string unit = "samples";                      // what a training is measured in: tokens or samples
   int64_t units_per_sample = 1;
+  std::vector<std::string> warnings;  // a line each: what is allowed, but may not be meant
 };
 
 // Reads the data and makes the model, freshly initialised from the seed, or loads the TorchScript module, and gives it
