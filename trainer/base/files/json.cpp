@@ -48,6 +48,19 @@ ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits) {
   }
 }
 
+json with_utf8_strings(json value) {
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    if (decode_utf8(text).first_bad_byte.has_value()) {
+      constexpr size_t kMostPerByte = 6;  // "\u202e"
+      value = printable(text, kMostPerByte * text.size());
+    }
+  } else if (value.is_structured()) {
+    for (json& element : value) element = with_utf8_strings(std::move(element));
+  }
+  return value;
+}
+
 json parse_list(const ListOfRank& list, bool (*is_entry)(const json&)) {
   json parsed = try_parse_json(list.text, {.bytes = list.most_bytes}).value;
   TORCH_CHECK_WITH(DistBackendError, parsed.is_array() && std::all_of(parsed.begin(), parsed.end(), is_entry), "rank ",

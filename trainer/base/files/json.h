@@ -38,4 +38,8 @@ nlohmann::json parse_list(const ListOfRank& list, bool (*is_entry)(const nlohman
 // Throws CorruptInputError with `name`, what it is that holds the text, and the problem.
 nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
 
+// The value with each string that is not UTF-8, as a path may be, replaced by what messages show of it (printable in
+// text.h: "caf\xe9"), whole. Keys stay as they are. JSON cannot hold other strings: dump() throws.
+nlohmann::json with_utf8_strings(nlohmann::json value);
+
 }  // namespace narrowcast::files

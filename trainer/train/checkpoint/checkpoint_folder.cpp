@@ -95,9 +95,8 @@ void remove_probes(const std::string& folder) {
 
 // Nothing is touched before it is ours: what is unfinished may be another job's, which is writing it.
 std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing existing, const std::string& job) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  TORCH_CHECK_VALUE(!error, "cannot be made: ", error.message());
+  const std::string reason = files::try_to_make_folder(folder);
+  TORCH_CHECK_VALUE(reason.empty(), "cannot be made: ", reason);
   auto owner = std::make_unique<FolderOwner>(folder, this_writer(job));
   remove_unfinished(folder);
   remove_probes(folder);

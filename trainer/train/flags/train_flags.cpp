@@ -15,6 +15,7 @@
 #include <narrowcast/hooks.h>
 #include "hooks/hook_table.h"
 #include "models/model_table.h"
+#include "trainer/base/program/path_list.h"
 #include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(double, dropout);
@@ -40,8 +41,9 @@ constexpr double kSgdMomentum = 0.9;
 
 }  // namespace
 
-ABSL_FLAG(std::vector<std::string>, data, {},
-          "char_gpt, gpt: text files or folders of them, separated by commas, or a folder of token files (train.bin, "
+ABSL_FLAG(narrowcast::program::PathList, data, {},
+          "char_gpt, gpt: text files or folders of them, separated by commas (\\, is a comma in a path), or a folder "
+          "of token files (train.bin, "
           "val.bin). mlp: a folder of MNIST-style IDX files, or of inputs and targets (train*.safetensors, "
           "train_inputs.npy). A TorchScript module: any. Without it a text is narrowcast's own sources and documents.");
 ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data, dropout and the sample.");
@@ -73,7 +75,7 @@ ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters wi
 ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd, 0 to below 1.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
 ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
-          "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
+          "A step with a gradient that is Inf or NaN leaves parameters and buffers as they were; all ranks do alike.");
 
 ABSL_FLAG(int64_t, max_skipped_steps, kTraining.max_skipped_steps,
           "So many skipped steps in a row end the training with code 1 at its next report, naming the ranks whose "
@@ -103,7 +105,7 @@ ABSL_FLAG(std::string, tensorboard_dir, "",
 ABSL_FLAG(
     std::string, report, "",
     "Page (NAME.html) of the curves and numbers in --output_dir's metrics.jsonl, written at checkpoints and the end.");
-ABSL_FLAG(std::vector<std::string>, compare, {},
+ABSL_FLAG(narrowcast::program::PathList, compare, {},
           "Instead of training, write --report of these: folders with a metrics.jsonl, or such files.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
 
@@ -186,7 +188,7 @@ void refuse_with_verification(const CommandLine& line, const std::string& hook) 
 
 void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) {
   refuse(line, evaluation_flags(), "without --evaluate");
-  const models::ModelRow& model = models::any_model_row(absl::GetFlag(FLAGS_model));
+  const models::ModelRow& model = given_model();
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse_with_verification(line, hook);
   } else {
@@ -291,7 +293,7 @@ std::optional<verification::VerificationOptions> read_verification(const Command
   options.hooks = line.given("hook") ? std::vector<std::string>{hook} : hooks::comm_hook_names();
   options.dump_folder = absl::GetFlag(FLAGS_dump_gradients);
   options.tolerance_scale = absl::GetFlag(FLAGS_tolerance_scale);
-  options.reference_task = !models::any_model_row(absl::GetFlag(FLAGS_model)).learns();
+  options.reference_task = !given_model().learns();
   return options;
 }
 
@@ -363,7 +365,7 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.init_from = absl::GetFlag(FLAGS_init_from);
   job.regularization = {.dropout = absl::GetFlag(FLAGS_dropout),
                         .label_smoothing = absl::GetFlag(FLAGS_label_smoothing)};
-  job.data = absl::GetFlag(FLAGS_data);
+  job.data = absl::GetFlag(FLAGS_data).paths;
   job.vocabulary_size = given_vocabulary_size(line);
   job.seed = absl::GetFlag(FLAGS_seed);
   job.device = absl::GetFlag(FLAGS_device);
@@ -396,7 +398,7 @@ std::optional<Comparison> read_comparison(const CommandLine& line) {
     return std::nullopt;
   }
   refuse_all_but(line, {"compare", "report"}, "with --compare");
-  const std::vector<std::string> trainings = absl::GetFlag(FLAGS_compare);
+  const std::vector<std::string> trainings = absl::GetFlag(FLAGS_compare).paths;
   TORCH_CHECK_VALUE(!trainings.empty() && std::ranges::find(trainings, "") == trainings.end(),
                     "--compare: must name folders with a metrics.jsonl, or such files");
   TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_report).empty(), "--compare: needs --report, the page to write");

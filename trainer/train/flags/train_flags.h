@@ -8,6 +8,7 @@
 
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/worker_env.h>
+#include "models/model_table.h"
 #include "trainer/base/program/command_line.h"
 #include "trainer/train/inference/evaluation_job.h"
 #include "trainer/train/job/train_job.h"
@@ -36,6 +37,10 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const program::Comma
 
 // The names of the flags that say what model it is.
 const std::vector<std::string>& model_flags();
+
+// The row of --model. Throws c10::ValueError for an unknown name; where that is the path of a file, it says what the
+// file is (files::describe_foreign_model).
+const models::ModelRow& given_model();
 
 // Refuses flags that have no effect with the model that is given. Throws c10::ValueError naming the flag, or for an
 // unknown model.

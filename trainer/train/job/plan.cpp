@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "hooks/levels.h"
 #include "hooks/post_local_sgd.h"
 #include "trainer/base/addresses.h"
+#include "trainer/base/files/json.h"
 #include "trainer/ddp/bucket_chooser.h"
 #include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
@@ -335,7 +337,7 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     add_payload(plan, job, gradients, {.exchange = layout, .gradients = job.outer.has_value() ? nodes : layout});
     add_expected_nodes(plan, job, inputs, layout);
   }
-  return plan;
+  return files::with_utf8_strings(std::move(plan));  // Paths may be anything.
 }
 
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group) {

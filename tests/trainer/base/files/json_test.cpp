@@ -80,5 +80,18 @@ TEST(ParseList, TakesAListOfWhatItAsksForAndNothingElse) {
   }
 }
 
+// As messages show them; what is UTF-8 stays, control characters too.
+TEST(WithUtf8Strings, ReplacesWhatJsonCannotHold) {
+  const std::string long_path(5000, '\xe9');
+  const json value =
+      with_utf8_strings({{"a", "caf\xe9"}, {"b", {1, "caf\xc3\xa9\n", {{"c", "\xff"}}}}, {"d", long_path}});
+  EXPECT_EQ(value["a"], "caf\\xe9");
+  EXPECT_EQ(value["b"], (json{1, "caf\xc3\xa9\n", {{"c", "\\xff"}}}));
+  EXPECT_EQ(value["d"].get<std::string>().size(), 4 * long_path.size()) << "whole";
+  EXPECT_NO_THROW(value.dump());
+  EXPECT_EQ(with_utf8_strings("\xff"), "\\xff");
+  EXPECT_EQ(with_utf8_strings(7), 7);
+}
+
 }  // namespace
 }  // namespace narrowcast::files
