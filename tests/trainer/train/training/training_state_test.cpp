@@ -366,8 +366,8 @@ TEST(Resume, EntriesOfAnotherKindAreNamed) {
   };
   EXPECT_THAT(complaint("buckets", nullptr), HasSubstr("its 'buckets' must be lists of names, but are 'null'"));
   EXPECT_THAT(complaint("buckets", {{"a", 7}}), HasSubstr("its 'buckets' must be lists of names, but are '{\"a\":7}'"));
-  EXPECT_THAT(complaint("buckets", {{"a"}, {7}}),
-              HasSubstr("its 'buckets' must be lists of names, but are '[[\"a\"],[7]]'"));
+  EXPECT_THAT(complaint("buckets", nlohmann::json::array({nlohmann::json::array({7})})),
+              HasSubstr("its 'buckets' must be lists of names, but are '[[7]]'"));
   EXPECT_THAT(complaint("reductions", "x"), HasSubstr("its 'reductions' must be an integer, but is '\"x\"'"));
 }
 
