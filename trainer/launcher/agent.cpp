@@ -126,6 +126,7 @@ void Agent::tell_restart(const Directive& directive) const {
 Outcome Agent::supervise_round(const std::vector<WorkerCommand>& workers) {
   SupervisorOptions supervision;
   supervision.shutdown_timeout = options_.shutdown_timeout;
+  supervision.signal_timeout = options_.signal_timeout;
   supervision.monitor_interval = options_.monitor_interval;
   supervision.stop_wanted = [this] { return rendezvous_.directive().kind != Directive::Kind::kRun; };
   supervision.succeeded = [this](int64_t rank) { rendezvous_.rank_succeeded(rank); };

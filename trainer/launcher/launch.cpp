@@ -142,7 +142,7 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
   isolate(request, environment, tell);
   // Early: from here on signals are ours, and there is no second thread yet.
   ProcessRunner runner(
-      {.prefix = request.prefix, .signals = parse_signals("--signals_to_handle", request.signals_to_handle)});
+      {.prefix = request.prefix, .signals = parse_handled_signals("--signals_to_handle", request.signals_to_handle)});
   LaunchOptions options = options_for(request, environment);
   check_open_files(request, options);
   const RunFolder folder(request.log_dir, new_run_id(),
@@ -160,6 +160,7 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
               {.launch = options,
                .environment = with_secret(environment, request.secret_file),
                .shutdown_timeout = request.shutdown_timeout,
+               .signal_timeout = request.signal_timeout,
                .monitor_interval = request.monitor_interval,
                .tell = tell});
   const GroupEnd end = agent.run();

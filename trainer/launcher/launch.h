@@ -33,6 +33,7 @@ struct LaunchRequest {
 
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
   std::chrono::milliseconds shutdown_timeout = SupervisorOptions().shutdown_timeout;
+  std::chrono::milliseconds signal_timeout = SupervisorOptions().signal_timeout;
   std::chrono::milliseconds monitor_interval = SupervisorOptions().monitor_interval;
 };
 

@@ -35,7 +35,10 @@ ABSL_FLAG(double, monitor_interval, absl::ToDoubleSeconds(absl::FromChrono(kDefa
           "Seconds between two looks at what the other nodes do. This node's own workers need none: their end is "
           "noticed at once.");
 ABSL_FLAG(double, shutdown_timeout, absl::ToDoubleSeconds(absl::FromChrono(kDefaults.shutdown_timeout)),
-          "Seconds from telling the workers to end until SIGKILL ends those that have not.");
+          absl::StrCat("Seconds from telling the workers to end until SIGKILL ends those that have not. After a signal "
+                       "that is passed on, workers may write a checkpoint first: ",
+                       absl::ToDoubleSeconds(absl::FromChrono(kDefaults.signal_timeout)),
+                       " s, unless this flag is given."));
 ABSL_FLAG(std::string, signals_to_handle, kDefaults.signals_to_handle,
           "Signals that are passed on to the workers before the launcher ends. The others do what they always do.");
 
@@ -155,6 +158,9 @@ LaunchRequest read_launch_request(const program::CommandLine& line) {
   wanted.signals_to_handle = absl::GetFlag(FLAGS_signals_to_handle);
   wanted.monitor_interval = seconds("monitor_interval", absl::GetFlag(FLAGS_monitor_interval), 0.01);
   wanted.shutdown_timeout = seconds("shutdown_timeout", absl::GetFlag(FLAGS_shutdown_timeout), 0);
+  if (line.given("shutdown_timeout")) {
+    wanted.signal_timeout = wanted.shutdown_timeout;
+  }
   return wanted;
 }
 

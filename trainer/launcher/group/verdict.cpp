@@ -1,5 +1,6 @@
 #include "trainer/launcher/group/verdict.h"
 
+#include <algorithm>
 #include <cstring>
 #include <ctime>
 #include <iomanip>
@@ -7,6 +8,7 @@
 
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/base/signals.h"
 #include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {
@@ -34,7 +36,17 @@ const MemberResult* find_lost(const Results& results) {
 
 bool blames_a_peer(const FailureRecord& failure) { return failure.ending.exit_code == program::kPeerFailed; }
 
-std::optional<FailureRecord> first_failure(const Results& results, bool (*wanted)(const FailureRecord&)) {
+// Whether the rank ended for a signal that a launcher of the job was sent, with the exit code of that signal: ranks of
+// narrowcast-train all do, on all nodes, once one of them is asked to.
+bool follows_a_signal(const Results& results, const FailureRecord& failure) {
+  return std::ranges::any_of(results, [&](const MemberResult& result) {
+    return result.report && result.report->signal != 0 && failure.ending.signal == 0 &&
+           failure.ending.exit_code == 128 + result.report->signal;
+  });
+}
+
+template <class Wanted>
+std::optional<FailureRecord> first_failure(const Results& results, const Wanted& wanted) {
   std::optional<FailureRecord> first;
   for (const auto& [member, report] : results) {
     const bool counts = report && report->failure && wanted(*report->failure);
@@ -57,12 +69,6 @@ GroupEnd end_with(const Results& results, GroupEnd::Cause cause, const std::stri
     }
   }
   return end;
-}
-
-// "SIGTERM"; for a signal without a name, `prefix` and its number.
-std::string signal_name(int signal, const std::string& prefix = "") {
-  const char* const name = sigabbrev_np(signal);
-  return name == nullptr ? prefix + std::to_string(signal) : std::string("SIG") + name;
 }
 
 // The launcher, if one is, whose signal ends the job.
@@ -114,7 +120,10 @@ Verdict lost(const Results& results, const RoundRules& rules, const std::string&
 }
 
 Verdict judge_workers(const Results& results, const RoundRules& rules) {
-  if (const auto failure = first_failure(results, [](const FailureRecord& record) { return !blames_a_peer(record); })) {
+  const auto is_a_cause = [&](const FailureRecord& failure) {
+    return !blames_a_peer(failure) && !follows_a_signal(results, failure);
+  };
+  if (const auto failure = first_failure(results, is_a_cause)) {
     return failed(results, *failure);
   }
   if (const MemberResult* const gone = find_lost(results)) {
@@ -123,7 +132,7 @@ Verdict judge_workers(const Results& results, const RoundRules& rules) {
   if (const MemberResult* const leaver = find(results, NodeReport::End::kInterrupted)) {
     return changed(results, leaver->member.name + " left: " + signal_name(leaver->report->signal, "signal "));
   }
-  if (const auto failure = first_failure(results, blames_a_peer)) {
+  if (const auto failure = first_failure(results, [](const FailureRecord&) { return true; })) {
     return failed(results, *failure);
   }
   const MemberResult* const stopped = find(results, NodeReport::End::kStopped);

@@ -1,6 +1,5 @@
 #include "trainer/launcher/posix/process_runner.h"
 
-#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/signalfd.h>
@@ -10,26 +9,14 @@
 #include <cerrno>
 #include <cstring>
 
+#include "trainer/base/signals.h"
+
 namespace narrowcast::launcher {
 namespace {
-
-// SIGKILL and SIGSTOP cannot be handled; the others have another meaning here.
-constexpr int kReserved[] = {SIGKILL, SIGSTOP, SIGCHLD, SIGPIPE};
 
 bool is_ignored(int signal) {
   struct sigaction action {};
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
-// 0 if there is no such signal.
-int signal_named(const std::string& name) {
-  for (int signal = 1; signal < NSIG; ++signal) {
-    const char* const abbreviation = sigabbrev_np(signal);
-    if (abbreviation != nullptr && name == std::string("SIG") + abbreviation) {
-      return signal;
-    }
-  }
-  return 0;
 }
 
 constexpr std::chrono::milliseconds kOutputPatience{2000};
@@ -55,16 +42,9 @@ int milliseconds_until(std::optional<Clock::time_point> deadline) {
 
 }  // namespace
 
-std::vector<int> parse_signals(const std::string& flag, const std::string& names) {
-  std::vector<int> signals;
-  for (const std::string& name : std::vector<std::string>(absl::StrSplit(names, ','))) {
-    const int signal = signal_named(name);
-    TORCH_CHECK_VALUE(signal != 0, flag, "=", names, ": '", name, "' is no signal; an example is SIGTERM,SIGINT");
-    TORCH_CHECK_VALUE(std::count(std::begin(kReserved), std::end(kReserved), signal) == 0, flag, "=", names, ": ", name,
-                      " cannot be handled by a launcher");
-    signals.push_back(signal);
-  }
-  return signals;
+// SIGKILL and SIGSTOP cannot be handled; the others have another meaning here.
+std::vector<int> parse_handled_signals(const std::string& flag, const std::string& names) {
+  return parse_signals(flag, names, {.reserved = {SIGKILL, SIGSTOP, SIGCHLD, SIGPIPE}, .owner = "a launcher"});
 }
 
 SignalDescriptor::SignalDescriptor(const std::vector<int>& handled) {

@@ -19,7 +19,7 @@ namespace narrowcast::launcher {
 
 // The numbers of signals named like "SIGTERM,SIGINT", as torchrun's --signals_to_handle has them. Throws
 // c10::ValueError naming `flag` and the name for one that does not exist or that a launcher cannot handle.
-std::vector<int> parse_signals(const std::string& flag, const std::string& names);
+std::vector<int> parse_handled_signals(const std::string& flag, const std::string& names);
 
 // While it exists, `handled` signals come to a descriptor and do nothing else, unless the process was told to ignore
 // them, and so does SIGCHLD. To be made before the process has a second thread. SIGPIPE is held back too, so that

@@ -34,7 +34,6 @@ const narrowcast::training::LearningRateOptions kLearningRate;
 const narrowcast::training::LearningRate kFilledIn(kLearningRate, kTraining.steps);
 const narrowcast::training::LearningRate kOfWsd({.schedule = Schedule::kWsd}, kTraining.steps);
 const narrowcast::job::OutputOptions kOutput;
-const narrowcast::job::CheckpointOptions kCheckpoints;
 constexpr double kSgdLearningRate = 0.1;
 constexpr double kSgdMomentum = 0.9;
 
@@ -106,19 +105,6 @@ ABSL_FLAG(
 ABSL_FLAG(std::vector<std::string>, compare, {},
           "Instead of training, write --report of these: folders with a metrics.jsonl, or such files.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
-
-ABSL_FLAG(std::string, checkpoint_dir, "",
-          "Folder for checkpoints, made if it is not there; nodes must share it. Without it none are written.");
-ABSL_FLAG(int64_t, checkpoint_every, kCheckpoints.every,
-          "Steps between checkpoints; there is one after the last step, too.");
-ABSL_FLAG(int64_t, keep_checkpoints, kCheckpoints.keep,
-          "Newest checkpoints that are kept; older ones are removed when a new one is whole. 0: all.");
-ABSL_FLAG(
-    bool, resume, false,
-    "Resume from the newest valid checkpoint in --checkpoint_dir, or start anew if there is none: the same command "
-    "line starts a training and resumes it.");
-ABSL_FLAG(std::string, resume_from, "",
-          "Resume from this checkpoint, a folder step-N; with --resume only if there is none in --checkpoint_dir.");
 
 ABSL_FLAG(std::string, backend, "auto", "gloo (tensors on the CPU), nccl (on GPUs), or auto: what --device needs.");
 
@@ -263,26 +249,6 @@ training::TrainingOptions read_training(const CommandLine& line) {
   return options;
 }
 
-void check_folder(const CommandLine& line, const std::string& flag, const std::string& value) {
-  TORCH_CHECK_VALUE(!line.given(flag) || !value.empty(), "--", flag, ": must name a folder");
-}
-
-job::CheckpointOptions read_checkpoints(const CommandLine& line) {
-  check_folder(line, "checkpoint_dir", absl::GetFlag(FLAGS_checkpoint_dir));
-  check_folder(line, "resume_from", absl::GetFlag(FLAGS_resume_from));
-  if (absl::GetFlag(FLAGS_checkpoint_dir).empty()) {
-    refuse(line, {"checkpoint_every", "keep_checkpoints", "resume"}, "without --checkpoint_dir");
-  }
-  if (absl::GetFlag(FLAGS_resume)) {
-    refuse(line, {"overwrite"}, "with --resume, which resumes from what is there");
-  }
-  return {.folder = absl::GetFlag(FLAGS_checkpoint_dir),
-          .every = absl::GetFlag(FLAGS_checkpoint_every),
-          .keep = absl::GetFlag(FLAGS_keep_checkpoints),
-          .resume = absl::GetFlag(FLAGS_resume),
-          .resume_from = absl::GetFlag(FLAGS_resume_from)};
-}
-
 std::optional<verification::VerificationOptions> read_verification(const CommandLine& line, const std::string& hook) {
   if (!absl::GetFlag(FLAGS_verify_gradients)) {
     return std::nullopt;
@@ -349,7 +315,7 @@ program::Description train_description() {
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=ddp_comm_hook_task "
                         "--verify_gradients"}},
           .exit_codes = program::common_exit_codes(),
-          .exit_note = ""};
+          .exit_note = "128 + N if signal N ended the training, after a checkpoint (--preemption_signals)."};
 }
 
 job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {

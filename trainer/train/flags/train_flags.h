@@ -1,5 +1,6 @@
-// The command line of narrowcast-train: train_flags.cpp, its flags of the exchange in exchange_flags.cpp, and those of
-// models, new and trained ones, in model_flags.cpp. worker_flags.h has what it shares with other programs.
+// The command line of narrowcast-train: train_flags.cpp, its flags of the exchange in exchange_flags.cpp, those of
+// checkpoints in checkpoint_flags.cpp, and those of models, new and trained ones, in model_flags.cpp. worker_flags.h
+// has what it shares with other programs.
 #pragma once
 
 #include <optional>
@@ -73,6 +74,13 @@ std::optional<OuterOptions> read_outer(const program::CommandLine& line, const D
 // What exchange_flags() say of gradients, with that hook. Throws c10::ValueError for a format that is none, and
 // for a size of buckets that is neither a number nor auto; the rest is checked where it is used.
 DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook);
+
+// The flags of checkpoints. Throws c10::ValueError naming a flag that has no effect with the others; values are checked
+// where they are used.
+job::CheckpointOptions read_checkpoints(const program::CommandLine& line);
+
+// Throws c10::ValueError naming `flag` if it was given without a value.
+void check_folder(const program::CommandLine& line, const std::string& flag, const std::string& value);
 
 // Throws c10::ValueError "--FLAG: has no effect REASON" if one of `flags` was given.
 void refuse(const program::CommandLine& line, const std::vector<std::string>& flags, const std::string& reason);

@@ -19,6 +19,7 @@
 #include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/job/early_end.h"
 
 namespace narrowcast::job {
 namespace {
@@ -291,6 +292,9 @@ void check_checkpoint_options(const TrainJob& job) {
   TORCH_CHECK_VALUE(options.every >= 1, "checkpoint_every: must be at least 1, but is ", options.every);
   TORCH_CHECK_VALUE(options.keep >= 0, "keep_checkpoints: must be at least 0, but is ", options.keep);
   TORCH_CHECK_VALUE(!options.folder.empty() || !options.resume, "resume: needs checkpoint_dir, where to resume from");
+  TORCH_CHECK_VALUE(!options.folder.empty() || options.preemption_signals.empty(),
+                    "preemption_signals: need checkpoint_dir, where the training is saved");
+  preemption_signals(options);  // Throws for one that cannot be caught.
   if (options.folder.empty()) {
     return;
   }

@@ -42,11 +42,12 @@ struct OutputOptions {
 
 // How a training outlives its processes.
 struct CheckpointOptions {
-  std::string folder = {};       // of the checkpoints; empty: none are written
-  int64_t every = 100;           // steps between them, >= 1
-  int64_t keep = 2;              // newest ones that stay, >= 0; 0: all
-  bool resume = false;           // from the newest valid one, if there is one
-  std::string resume_from = {};  // the path of one from which to resume otherwise
+  std::string folder = {};              // of the checkpoints; empty: none are written
+  int64_t every = 100;                  // steps between them, >= 1
+  int64_t keep = 2;                     // newest ones that stay, >= 0; 0: all
+  bool resume = false;                  // from the newest valid one, if there is one
+  std::string resume_from = {};         // the path of one from which to resume otherwise
+  std::string preemption_signals = {};  // like "SIGTERM,SIGUSR1": write one and end; empty: their actions stay
 };
 
 // What one of CheckpointOptions is called, as a flag and as an entry of a plan.
@@ -56,12 +57,13 @@ struct CheckpointEntry {
 };
 
 // All of them.
-inline constexpr std::array<CheckpointEntry, 5> kCheckpointEntries = {
+inline constexpr std::array<CheckpointEntry, 6> kCheckpointEntries = {
     {{"checkpoint_dir", &CheckpointOptions::folder},
      {"checkpoint_every", &CheckpointOptions::every},
      {"keep_checkpoints", &CheckpointOptions::keep},
      {"resume", &CheckpointOptions::resume},
-     {"resume_from", &CheckpointOptions::resume_from}}};
+     {"resume_from", &CheckpointOptions::resume_from},
+     {"preemption_signals", &CheckpointOptions::preemption_signals}}};
 
 // The names of all.
 std::vector<std::string> checkpoint_entry_names();
@@ -154,6 +156,9 @@ struct JobContext {
   bool progress_is_terminal;  // one updated line instead of plain ones
   // ProcessGroupOptions::on_silence, which ends the process. Null: silent ranks are noticed by the time-out.
   std::function<void(const std::string& why)> on_silence = {};
+  // Ends the process at a second signal of CheckpointOptions::preemption_signals (CaughtSignals). Null: that signal's
+  // default action does.
+  void (*end_for_signal)(int signal) = nullptr;
 };
 
 // A job that all ranks have agreed on.
@@ -183,7 +188,8 @@ void set_threads(int64_t threads, const JobContext& context);
 
 // Checks and reads all that one rank can by itself, joins the other ranks, compares the plans, and trains or verifies.
 // Returns kSuccess, or kCheckFailed if gradients are not as they should be, the loss is not finite or the replicas
-// differ at the end. Throws the classes of errors that docs/errors.md tells apart.
+// differ at the end, or 128 plus the signal that ended the training with a checkpoint. Throws the classes of errors
+// that docs/errors.md tells apart.
 int run_job(const TrainJob& job, const JobContext& context);
 
 }  // namespace narrowcast::job

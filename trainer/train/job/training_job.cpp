@@ -20,6 +20,7 @@
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/job/early_end.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"
@@ -145,6 +146,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
   }
   training::TrainingOptions options = agreed.job.training;
   options.seed = static_cast<uint64_t>(agreed.job.seed);
+  const std::unique_ptr<CaughtSignals> caught = catch_preemption_signals(agreed);
   return training::train({.model = agreed.inputs.model,
                           .dataset = *agreed.inputs.dataset,
                           .group = agreed.group,
@@ -154,7 +156,8 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
                           .observer = is_rank_0 ? &observers : nullptr,
                           .checkpoints = {.writer = checkpoints.writer.get(),
                                           .every = agreed.job.checkpoints.every,
-                                          .restored = checkpoints.restored ? &*checkpoints.restored : nullptr}},
+                                          .restored = checkpoints.restored ? &*checkpoints.restored : nullptr,
+                                          .asked_to_stop = asked_by(caught.get())}},
                          options);
 }
 
@@ -251,21 +254,6 @@ void save(const AgreedJob& agreed) {
   files::save_model(model_path(agreed.job.output), {.name = is_script ? models::kScript : agreed.job.model,
                                                     .model = agreed.inputs.model,
                                                     .vocabulary = agreed.inputs.vocabulary});
-}
-
-void report_divergence(const AgreedJob& agreed, const training::TrainingResult& result) {
-  if (agreed.context.env.rank != 0) {
-    return;
-  }
-  std::ostream& out = agreed.context.progress;
-  if (result.gave_up_after.has_value()) {
-    out << result.gave_up_after->in_a_row << " steps in a row were skipped by step " << *result.diverged_at
-        << " (--max_skipped_steps=" << agreed.job.training.max_skipped_steps
-        << "): " << reporting::blame_text(*result.gave_up_after) << std::endl;
-  } else {
-    out << "the loss is not finite by step " << *result.diverged_at << ": lower --learning_rate, or --clip_grad_norm"
-        << std::endl;
-  }
 }
 
 // With an outer optimizer they meet at the end.
@@ -375,8 +363,13 @@ int run_training_job(const AgreedJob& agreed) {
   prepare_places(agreed);
   JobCheckpoints checkpoints = open_checkpoints(agreed);
   const std::unique_ptr<Metrics> metrics = prepare_output(agreed, checkpoints);
+  const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get());
+  if (result.preempted.has_value()) {
+    write_page(agreed);
+    return report_preemption(agreed, *result.preempted);
+  }
   const Ended ended = {
-      .result = train_with_reports(agreed, checkpoints, metrics.get()),
+      .result = result,
       .replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters())};
   const bool diverged = ended.result.diverged_at.has_value();
   agreed.inputs.model->to(at::kCPU);

@@ -110,6 +110,22 @@ TEST(Verdict, LetsANodeLeaveAnElasticJobButNotItsHost) {
   EXPECT_EQ(judge({interrupted(1), done(2, NodeReport::End::kStopped)}, rules(true)).kind, Kind::kOver);
 }
 
+// Ranks of all nodes stop with a checkpoint where those of one node are asked to: that is no failure of the others.
+TEST(Verdict, LetsANodeLeaveThoughRanksOfOtherNodesEndWithItsSignalsCode) {
+  const MemberResult follows = failed(1, {.exit_code = 128 + SIGTERM}, 1000);
+  const Verdict verdict = judge({follows, interrupted(2)}, rules(true));
+  EXPECT_EQ(verdict.kind, Kind::kRestart);
+  EXPECT_EQ(verdict.end.text, "node 1 (b) left: SIGTERM");
+  EXPECT_EQ(judge({follows, interrupted(2)}, rules(false)).end.exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(judge({failed(1, {.exit_code = 128 + SIGUSR1}, 1000), interrupted(2)}, rules(true)).kind,
+            Kind::kCountedRestart)
+      << "nobody was sent that signal";
+  EXPECT_EQ(judge({failed(1, {.signal = SIGSEGV}, 1000), interrupted(2)}, rules(true)).kind, Kind::kCountedRestart);
+  const Verdict alone = judge({follows, done(2, NodeReport::End::kStopped)}, rules(true));
+  EXPECT_EQ(alone.kind, Kind::kCountedRestart) << "no launcher was sent a signal";
+  EXPECT_EQ(alone.end.failure->rank, 10);
+}
+
 TEST(Verdict, RestartsForANewcomer) {
   RoundRules with_newcomer = rules(true);
   with_newcomer.newcomer = "c (pid 7)";
