@@ -26,7 +26,20 @@ OutputChoices output_choices(const LaunchRequest& request) {
   return {.redirects = StreamChoices::parse("--redirects", request.redirects),
           .tee = StreamChoices::parse("--tee", request.tee),
           .shown_ranks = parse_local_ranks("--local_ranks_filter", request.local_ranks_filter),
+          .output_filters = request.output_filters,
+          .error_filters = request.error_filters,
           .run_folder = {}};
+}
+
+// The processors of each worker. GPUs are looked for only if they matter: asking the driver can take a second.
+std::vector<std::vector<int64_t>> processors_for(NumaBinding binding, int64_t workers) {
+  if (binding == NumaBinding::kNone) {
+    return {};
+  }
+  constexpr const char* kSys = "/sys";
+  return bind_workers(binding, workers,
+                      {.usable = read_processors(kSys, usable_processors()),
+                       .nodes_of_gpus = read_nodes_of_devices(kSys, pci_addresses_of_gpus())});
 }
 
 LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariables& environment) {
@@ -38,6 +51,11 @@ LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariabl
   options.signals_to_handle = request.signals_to_handle;
   options.output = output_choices(request);
   check_local_ranks(options.output, options.nproc_per_node);
+  options.line_prefix = request.line_prefix;
+  options.host = host_name();
+  options.virtual_local_rank = request.virtual_local_rank;
+  options.processors = processors_for(request.numa_binding, options.nproc_per_node);
+  check_workers(options, environment);
   return options;
 }
 

@@ -93,6 +93,7 @@ ProcessRunner::~ProcessRunner() {
 void ProcessRunner::begin_group() {
   if (!group_lives_) {
     relay_.forget();
+    filtered_logs_.clear();
     group_lives_ = true;
   }
 }
@@ -122,8 +123,21 @@ ProcessRunner::Stream ProcessRunner::open_stream(const WorkerCommand& command, O
   Pipe pipe = make_pipe();
   tap.pipe = std::move(pipe.read_end);
   tap.copy = std::move(file);
-  tap.prefix = prefix_ ? c10::str("[", command.rank, "]: ") : "";
+  tap.prefix = prefix_ ? command.prefix : "";
+  tap.filtered = filtered_log(target.filter);
   return {std::move(pipe.write_end), std::move(tap)};
+}
+
+// All workers that are started together share it.
+std::shared_ptr<FilteredLog> ProcessRunner::filtered_log(const LineFilter& filter) {
+  if (filter.file.empty()) {
+    return nullptr;
+  }
+  std::shared_ptr<FilteredLog>& log = filtered_logs_[filter.file];
+  if (log == nullptr) {
+    log = std::make_shared<FilteredLog>(filter, open_log(filter.file));
+  }
+  return log;
 }
 
 Event ProcessRunner::wait(std::optional<Clock::time_point> deadline) {
