@@ -9,6 +9,7 @@
 #include <atomic>
 #include <limits>
 #include <string>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <unordered_map>
 #include <utility>
 
@@ -30,6 +31,22 @@ std::unordered_map<size_t, std::string> names_by_index(const std::vector<NamedTe
 
 std::vector<size_t> limits_of(const DdpOptions& options) {
   return {static_cast<size_t>(options.first_bucket_bytes_cap()), static_cast<size_t>(options.bucket_bytes_cap())};
+}
+
+// The Reducer calls its Logger without asking whether there is one, as soon as the set of unused parameters changes. It
+// holds the Logger weakly, because the Logger owns the Reducer. The Logger reads the Reducer in its destructor, so it
+// is destroyed first: members are destroyed in reverse order.
+struct LoggedReducer {
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;
+};
+
+// A pointer to the Reducer that owns both.
+std::shared_ptr<c10d::Reducer> with_logger(std::shared_ptr<c10d::Reducer> reducer) {
+  auto logger = std::make_shared<c10d::Logger>(reducer);
+  reducer->set_logger(logger);
+  const auto both = std::make_shared<LoggedReducer>(LoggedReducer{std::move(reducer), std::move(logger)});
+  return {both, both->reducer.get()};
 }
 
 // A Reducer owns its hook: this one, which calls the other.
@@ -87,12 +104,12 @@ BucketIndices first_buckets(const std::vector<NamedTensor>& parameters, const Dd
 // The only call of the Reducer's constructor, whose arguments change between versions of LibTorch.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
                                             const DdpOptions& options, const BucketIndices& buckets) {
-  return std::make_shared<c10d::Reducer>(
+  return with_logger(std::make_shared<c10d::Reducer>(
       tensors_of(parameters), buckets, group,
       /*expect_sparse_gradients=*/std::vector<bool>(parameters.size(), false), options.bucket_bytes_cap(),
       options.find_unused_parameters(), options.gradient_as_bucket_view(), names_by_index(parameters),
       options.first_bucket_bytes_cap(), /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-      /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+      /*bucket_bytes_cap_list=*/std::vector<int64_t>{}));
 }
 
 // What c10d leaves open is the order of buckets that no cap has closed, one per dtype.
