@@ -6,7 +6,6 @@
 #include <torch/custom_class.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <string>
 #include <torch/csrc/distributed/c10d/logger.hpp>
@@ -48,18 +47,6 @@ std::shared_ptr<c10d::Reducer> with_logger(std::shared_ptr<c10d::Reducer> reduce
   const auto both = std::make_shared<LoggedReducer>(LoggedReducer{std::move(reducer), std::move(logger)});
   return {both, both->reducer.get()};
 }
-
-// A Reducer owns its hook: this one, which calls the other.
-class SharedHook final : public c10d::CommHookInterface {
- public:
-  explicit SharedHook(std::shared_ptr<hooks::CommHook> hook) : hook_(std::move(hook)) {}
-
-  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override { return hook_->runHook(bucket); }
-  at::Tensor parseHookResult(const c10::IValue& result) override { return hook_->parseHookResult(result); }
-
- private:
-  const std::shared_ptr<hooks::CommHook> hook_;
-};
 
 // Carries a function in an IValue.
 struct Callback : torch::CustomClassHolder {
@@ -130,25 +117,6 @@ BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std:
   return buckets;
 }
 
-void register_shared_hook(c10d::Reducer& reducer, std::shared_ptr<hooks::CommHook> hook) {
-  reducer.register_comm_hook(std::make_unique<SharedHook>(std::move(hook)));
-}
-
-// The Reducer notices here that its last reduction is unfinished, and says so in
-// terms of PyTorch's Python interface.
-bool rebuild_buckets(c10d::Reducer& reducer) {
-  try {
-    return reducer.rebuild_buckets();
-  } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    TORCH_CHECK_VALUE(message.rfind("Expected to have finished reduction", 0) != 0,
-                      "in the last backward pass some parameters got no gradient: let the loss use all outputs of the "
-                      "module and the module all its parameters, or set find_unused_parameters; with static_graph "
-                      "every step must use the same parameters");
-    throw;
-  }
-}
-
 BucketNames bucket_names(const c10d::Reducer& reducer, const std::vector<NamedTensor>& parameters) {
   std::unordered_map<const void*, std::string> names;
   for (const NamedTensor& parameter : parameters) {
@@ -183,24 +151,6 @@ BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTe
   NARROWCAST_CHECK_INPUT(left.empty(), "parameter '", left.begin()->first, "' is in no bucket");
   return buckets;
 }
-
-struct ReductionCounter::State {
-  std::atomic<bool> armed = false;
-  std::atomic<int64_t> count = 0;
-};
-
-ReductionCounter::ReductionCounter(const std::vector<at::Tensor>& parameters)
-    : state_(std::make_shared<State>()), hooks_(parameters, [state = state_](size_t /*parameter*/) {
-        if (state->armed.exchange(false)) {
-          ++state->count;
-        }
-      }) {}
-
-void ReductionCounter::arm() { state_->armed = true; }
-
-int64_t ReductionCounter::count() const { return state_->count; }
-
-void ReductionCounter::set_count(int64_t count) { state_->count = count; }
 
 std::vector<at::Tensor> pass_through_sink(const std::vector<at::Tensor>& outputs,
                                           const std::function<void()>& on_backward) {
