@@ -142,15 +142,25 @@ void GradientReducer::before_forward() {
   }
 }
 
-// The Reducer counts these calls. It learns a static graph in backward passes between the first and the second one, so
-// passes before the one that reduces must not be counted, and all passes after it must be.
+// The Reducer learns a static graph by counting how often each parameter is reached until its first reduction. Passes
+// inside no_sync before that would be counted as well, so a Reducer that has seen some is replaced by a new one.
 void GradientReducer::prepare_for_forward() {
   TORCH_CHECK_VALUE(!static_graph_->is_learning, kFailedPass);
-  const bool counts = is_first_static_step() ? synchronise_ && !std::exchange(static_graph_->is_prepared, true)
-                                             : synchronise_ || options_.static_graph();
-  if (counts) {
-    reducer_->prepare_for_forward();
+  if (!synchronise_) {
+    static_graph_->has_local_passes = is_first_static_step();
+    return;
   }
+  if (std::exchange(static_graph_->has_local_passes, false)) {
+    const BucketIndices buckets = bucket_indices(bucket_names(*reducer_, trainable_), trainable_);
+    reducer_.reset();
+    reducer_ = make_reducer(trainable_, group_,
+                            with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize()), buckets);
+    reducer_->set_static_graph();
+    if (exchanges_ != nullptr) {
+      exchanges_->register_with(*reducer_);
+    }
+  }
+  reducer_->prepare_for_forward();
 }
 
 // A static graph's Reducer has not used its own buckets yet when it rebuilds them, so that it can be given others. No

@@ -12,6 +12,7 @@
 #include <narrowcast/models.h>
 #include "models/model_table.h"
 #include "models/script_model.h"
+#include "trainer/base/files/names.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"
@@ -213,10 +214,15 @@ void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& e
   training::use_device(inputs.device);
   model->to(inputs.device);
   const models::Batch batch = training::on_device(first_batch(job, inputs, env.rank, env.world_size), inputs.device);
+  std::vector<std::string> unused;
   training::on_trial(*model, [&] {
     const training::Autocast autocast(inputs.device.type(), job.training.precision);
-    model->check_trains(batch);
+    unused = model->check_trains(batch);
   });
+  // These options find unused parameters themselves.
+  TORCH_CHECK_VALUE(unused.empty() || job.ddp.find_unused_parameters() || job.ddp.static_graph(), job.model,
+                    ": the loss of the first batch does not depend on parameters ", describe_names(unused),
+                    ": if the module is meant to leave parameters unused, set --find_unused_parameters");
 }
 
 // What a model draws in training, for dropout, each rank draws for itself.

@@ -49,9 +49,9 @@ class DistributedDataParallel {
   // Returns what the module's forward does for these arguments. With gradients enabled
   // and outside no_sync, the next backward pass through the result averages the
   // gradients. A torch::jit::Module takes anything that converts to c10::IValue.
-  // Throws what the module's forward throws; c10::ValueError naming parameters that got no gradient in the last backward
-  // pass, if the options do not allow for it, and after a backward pass through which an exception passed: then make
-  // another DistributedDataParallel; c10::DistBackendError naming this rank if a peer or the network fails.
+  // Throws what the module's forward throws; c10::ValueError naming parameters that got no gradient in the last
+  // backward pass, if the options do not allow for it, and after a backward pass through which an exception passed:
+  // then make another DistributedDataParallel; c10::DistBackendError naming this rank if a peer or the network fails.
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_.before_forward();
@@ -78,11 +78,11 @@ class DistributedDataParallel {
   // Makes all gradients undefined, as the optimizer's zero_grad does; also with gradient_as_bucket_view.
   void zero_grad() { reducer_.zero_grad(); }
 
-  // Uses a custom hook: with the hook "none", before the first backward pass, once. Throws c10::ValueError for null, and
-  // where bucket_cap_mb is to be chosen, which needs a hook known by its name; c10::Error where there is a hook already.
-  // The hook must return a future for each bucket. Once the gradients are there, the futures are waited for in the order
-  // of the buckets, each at most for the time-out of the group: after that backward() throws c10::DistBackendError,
-  // which names hook and bucket.
+  // Uses a custom hook: with the hook "none", before the first backward pass, once. Throws c10::ValueError for null,
+  // and where bucket_cap_mb is to be chosen, which needs a hook known by its name; c10::Error where there is a hook
+  // already. The hook must return a future for each bucket. Once the gradients are there, the futures are waited for in
+  // the order of the buckets, each at most for the time-out of the group: after that backward() throws
+  // c10::DistBackendError, which names hook and bucket.
   void register_comm_hook(std::unique_ptr<hooks::CommHook> hook) { reducer_.register_comm_hook(std::move(hook)); }
 
   // The module; its forward does not communicate.

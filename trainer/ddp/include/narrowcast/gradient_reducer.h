@@ -141,8 +141,8 @@ class NARROWCAST_EXPORT GradientReducer {
  private:
   // A static graph, from its first forward on.
   struct StaticGraph {
-    bool is_prepared = false;  // The Reducer will learn it in the next backward pass.
-    bool is_learning = false;  // That pass has begun, and has not ended so far.
+    bool has_local_passes = false;  // The Reducer has seen passes inside no_sync before it could learn.
+    bool is_learning = false;       // The pass from which it learns has begun, and has not ended so far.
     bool is_known = false;
   };
 
