@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -34,9 +35,14 @@ int signal_named(const std::string& name) {
 
 constexpr std::chrono::milliseconds kOutputPatience{2000};
 
+// Others may write into a folder of logs, too. Without O_NONBLOCK, opening a pipe of theirs would wait for ever.
 files::FileDescriptor open_log(const std::filesystem::path& path) {
-  files::FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  TORCH_CHECK_VALUE(file.is_open(), path.string(), ": cannot be written: ", std::strerror(errno));
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  files::FileDescriptor file(open(path.c_str(), flags, 0644));
+  TORCH_CHECK_VALUE(file.is_open() || errno == ENXIO, path.string(), ": cannot be written: ", std::strerror(errno));
+  struct stat status = {};
+  TORCH_CHECK_VALUE(file.is_open() && fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), path.string(),
+                    ": cannot be written: it is not a regular file");
   return file;
 }
 
