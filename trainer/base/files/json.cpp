@@ -14,6 +14,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kLongestProblem = 300;  // bytes
+
 struct TooDeep {};
 
 json parse_within(std::string_view text, int64_t most_depth) {
@@ -59,6 +61,24 @@ json parse_json(std::string_view text, const std::string& name, const JsonLimits
   ParsedJson parsed = try_parse_json(text, limits);
   NARROWCAST_CHECK_INPUT(parsed.problem.empty(), name, ": ", parsed.problem);
   return std::move(parsed.value);
+}
+
+// The library's texts are "[json.exception.out_of_range.403] key 'round' not found" and
+// "[json.exception.type_error.302] type must be number, but is string".
+std::string problem_with(const json::exception& error) {
+  constexpr int kMissingKey = 403;
+  constexpr std::string_view kType = "type ";
+  std::string text = error.what();
+  text.erase(0, text.find("] ") + 2);
+  if (error.id == kMissingKey) {
+    const size_t begin = text.find('\'');
+    const size_t end = text.rfind('\'');
+    return printable(text.substr(begin, end + 1 - begin), kLongestProblem) + " is missing";
+  }
+  if (text.starts_with(kType)) {
+    text.replace(0, kType.size(), "a value ");
+  }
+  return printable(text, kLongestProblem);
 }
 
 }  // namespace narrowcast::files

@@ -38,4 +38,8 @@ nlohmann::json parse_list(const ListOfRank& list, bool (*is_entry)(const nlohman
 // Throws CorruptInputError with `name`, what it is that holds the text, and the problem.
 nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
 
+// What is wrong with parsed JSON of which a part was asked for, in words for users: "'round' is missing" or "a value
+// must be number, but is string".
+std::string problem_with(const nlohmann::json::exception& error);
+
 }  // namespace narrowcast::files

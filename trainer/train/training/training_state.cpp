@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
+#include "trainer/base/files/json.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/optimizer.h"
@@ -193,7 +194,7 @@ ReducerState reducer_state_of(const Restored& restored) {
     saved.buckets = restored.training.at("buckets").get<BucketNames>();
     saved.reductions = restored.training.at("reductions").get<int64_t>();
   } catch (const json::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, "its buckets are not as they must be: ", error.what());
+    NARROWCAST_CHECK_INPUT(false, "its buckets are not as they must be: ", files::problem_with(error));
   }
   saved.hook = hooks::part_of(restored.former, kHook);
   return saved;

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+#include <string>
+
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 #include "trainer/base/files/text.h"
@@ -65,6 +69,24 @@ TEST(ParseJson, SizeIsLimited) {
   EXPECT_EQ(problem_of("[1,2,3]", {.bytes = 6}), "has 7 bytes of JSON, above the limit of 6");
   EXPECT_EQ(problem_of(std::string((size_t{16} << 20) + 1, ' ')),
             "has 16777217 bytes of JSON, above the limit of 16777216");
+}
+
+// In no message are the library's own words.
+TEST(ProblemWith, SaysWhatIsMissingOrOfAnotherType) {
+  const auto problem = [](const std::function<void(const json&)>& ask) {
+    try {
+      ask(json{{"round", "seven"}, {"list", {1}}});
+    } catch (const json::exception& error) {
+      return problem_with(error);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(problem([](const json& value) { value.at("phase\n"); }), "'phase\\x0a' is missing");
+  EXPECT_EQ(problem([](const json& value) { value.at("round").get<int64_t>(); }),
+            "a value must be number, but is string");
+  EXPECT_EQ(problem([](const json& value) { value.at("list").get<std::string>(); }),
+            "a value must be string, but is array");
+  EXPECT_EQ(problem([](const json& value) { value.at("list").at(1); }), "array index 1 is out of range");
 }
 
 TEST(ParseList, TakesAListOfWhatItAsksForAndNothingElse) {
