@@ -148,6 +148,7 @@ void Agent::report(const Outcome& outcome, const std::vector<WorkerCommand>& wor
 void Agent::tell_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
 
 FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand& worker) const {
+  program::WorkerError told = program::read_error_file(worker.error_file);
   const bool only_in_file = !worker.error.shown && !worker.error.file.empty();
   return {.rank = failure.rank,
           .pid = failure.pid,
@@ -155,7 +156,8 @@ FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand
           .ending = failure.ending,
           .time_ms = milliseconds_since_1970(round_began_ + failure.after),
           .after = failure.after,
-          .message = program::read_error_message(worker.error_file),
+          .message = std::move(told.message),
+          .is_final = told.is_final,
           .log_file = worker.error.file,
           .last_lines = only_in_file ? read_last_lines(worker.error.file) : runner_.last_error_lines(failure.rank)};
 }

@@ -88,9 +88,10 @@ void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environmen
   if (end.cause != GroupEnd::Cause::kFailed || error_file == environment.end() || error_file->second.empty()) {
     return;
   }
-  const std::string& message = end.failure->message;
-  if (!program::write_error_file(error_file->second, message.empty() ? describe_end(end).front() : message,
-                                 end.failure->time_ms / 1000)) {
+  const FailureRecord& failure = end.root();
+  const program::WorkerError error = {failure.message.empty() ? describe_end(end).front() : failure.message,
+                                      failure.is_final};
+  if (!program::write_error_file(error_file->second, error, failure.time_ms / 1000)) {
     tell("TORCHELASTIC_ERROR_FILE=" + error_file->second + ": cannot be written");
   }
 }

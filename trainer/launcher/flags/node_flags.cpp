@@ -121,11 +121,20 @@ void read_endpoint(const program::CommandLine& line, GroupRequest& request) {
     request.endpoint_flags = {.address = "--rdzv_endpoint", .port = "--rdzv_endpoint"};
   } else {
     const int64_t port = absl::GetFlag(FLAGS_master_port);
-    request.endpoint = {.host = absl::GetFlag(FLAGS_master_addr), .port = port == 0 ? default_port(request) : port};
+    request.endpoint = parse_master(absl::GetFlag(FLAGS_master_addr), port == 0 ? std::nullopt : std::optional(port),
+                                    default_port(request));
   }
   TORCH_CHECK_VALUE(!request.nodes.several() || (request.endpoint.port >= 1 && request.endpoint.port <= kLargestPort),
                     request.endpoint_flags.port, ": port ", request.endpoint.port, " must be from 1 to ", kLargestPort,
                     " for several nodes");
+}
+
+// An address of this node, which has no port.
+std::string read_local_addr() {
+  const std::string text = absl::GetFlag(FLAGS_local_addr);
+  const std::optional<network::HostAndPort> read = network::parse_host_and_port(text);
+  TORCH_CHECK_VALUE(text.empty() || (read && !read->port), "--local_addr=", text, ": must be a name or an address");
+  return text.empty() ? "" : read->host;
 }
 
 // What the flags about nodes say.
@@ -141,7 +150,7 @@ GroupRequest read_group_request(const program::CommandLine& line) {
                     ": must be from 0 to ", request.nodes.most - 1, " with --nnodes=", absl::GetFlag(FLAGS_nnodes));
   request.nodes.several() ? check_several_nodes(line, request) : check_one_node(line);
   read_endpoint(line, request);
-  request.local_addr = absl::GetFlag(FLAGS_local_addr);
+  request.local_addr = read_local_addr();
   request.rdzv_id = absl::GetFlag(FLAGS_rdzv_id);
   request.options = parse_rendezvous_options(absl::GetFlag(FLAGS_rdzv_conf), request.backend);
   return request;

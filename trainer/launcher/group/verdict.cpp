@@ -162,19 +162,17 @@ std::string ending_of_others(const GroupEnd& end) {
          " that ran" + (end.killed ? ", with SIGKILL" : "");
 }
 
-std::string headline(const GroupEnd& end) {
-  const FailureRecord& failure = *end.failure;
+std::string headline(const FailureRecord& failure, const std::string& others) {
   return "rank " + std::to_string(failure.rank) + (failure.node.empty() ? "" : " on " + failure.node) + " (pid " +
          std::to_string(failure.pid) + ") failed first: " + describe(failure.ending) + ", " +
-         seconds_text(failure.after) + " after the start, at " + local_time(failure.time_ms) + ending_of_others(end);
+         seconds_text(failure.after) + " after the start, at " + local_time(failure.time_ms) + others;
 }
 
 // What a worker wrote, as a terminal only shows it. Its texts are cut already; escaped they may be longer.
 std::string shown(const std::string& text) { return printable(text, 2 * kLongestText); }
 
-std::vector<std::string> failure_lines(const GroupEnd& end) {
-  const FailureRecord& failure = *end.failure;
-  std::vector<std::string> lines = {headline(end)};
+std::vector<std::string> failure_lines(const FailureRecord& failure, const std::string& others) {
+  std::vector<std::string> lines = {headline(failure, others)};
   if (!failure.message.empty()) {
     lines.push_back("its error: " + shown(failure.message));
   }
@@ -186,6 +184,19 @@ std::vector<std::string> failure_lines(const GroupEnd& end) {
   }
   for (const std::string& line : failure.last_lines) {
     lines.push_back("    " + shown(line));
+  }
+  return lines;
+}
+
+std::vector<std::string> lines_of_failures(const GroupEnd& end) {
+  std::vector<std::string> lines = failure_lines(*end.failure, ending_of_others(end));
+  if (end.before) {
+    lines.push_back("the failure that this restart was to mend, of which the job ends:");
+    const std::vector<std::string> before = failure_lines(*end.before, "");
+    lines.insert(lines.end(), before.begin(), before.end());
+  }
+  if (!end.text.empty()) {
+    lines.push_back(end.text);
   }
   return lines;
 }
@@ -214,7 +225,7 @@ std::string describe(const Ending& ending) {
 std::vector<std::string> describe_end(const GroupEnd& end) {
   switch (end.cause) {
     case GroupEnd::Cause::kFailed:
-      return failure_lines(end);
+      return lines_of_failures(end);
     case GroupEnd::Cause::kInterrupted:
       return {"stopped by " + signal_name(end.signal) + (end.text.empty() ? "" : " on " + end.text) +
               ending_of_others(end)};

@@ -209,6 +209,17 @@ void remove_checkpoint(const std::string& folder, int64_t step) {
   remove_whole(aside);
 }
 
+bool has_checkpoint_of(const std::string& folder, const std::string& run_id) {
+  return std::ranges::any_of(checkpoint_steps(folder), [&](int64_t step) {
+    const std::string path = checkpoint_path(folder, step) + "/" + kManifestName;
+    try {
+      return parse_manifest(files::read_file(path, {.most_bytes = kLargestManifest}), path).run_id == run_id;
+    } catch (const c10::Error&) {
+      return false;  // Who resumes tells what is wrong with it.
+    }
+  });
+}
+
 ReadCheckpoint read_checkpoint(const std::string& path, int64_t rank, int64_t world_size) {
   const std::string manifest_path = path + "/" + kManifestName;
   ReadCheckpoint read = {

@@ -187,6 +187,8 @@ void report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
     out << "resumes from " << printable(describe(agreed.job, *checkpoints.restored)) << "\n";
   } else if (agreed.job.checkpoints.resume) {
     out << "starts anew: there is no checkpoint in " << printable(agreed.job.checkpoints.folder) << "\n";
+  } else if (!agreed.job.output.restarted_run.empty()) {
+    out << "starts anew: the start before this one left no checkpoint (--checkpoint_dir)\n";
   }
   if (!checkpoints.changes.empty()) {
     out << "warning: cannot give the same bits as without the interruption: " << printable(checkpoints.changes) << "\n";
@@ -314,7 +316,8 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   if (options.resume) {
     prepare();
   }
-  const checkpoint::Description description = describe_job(agreed.job, agreed.plan);
+  checkpoint::Description description = describe_job(agreed.job, agreed.plan);
+  description.run_id = run_of(agreed.context.env);
   std::vector<int64_t> invalid_steps;
   if (auto read = find(agreed, checkpoints, invalid_steps)) {
     check_fits(agreed.job, *read, description);

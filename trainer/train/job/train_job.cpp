@@ -270,7 +270,8 @@ void set_threads(int64_t threads, const JobContext& context) {
   at::set_num_threads(static_cast<int>(threads > 0 ? threads : share));
 }
 
-int run_job(const TrainJob& job, const JobContext& context) {
+int run_job(const TrainJob& wanted, const JobContext& context) {
+  const TrainJob job = as_restarted(wanted, context.env);
   set_threads(job.threads, context);
   check_alone(job, context.env);
   const at::Device device = training::choose_device(job.device, context.env);

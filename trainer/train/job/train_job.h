@@ -34,6 +34,7 @@ namespace narrowcast::job {
 struct OutputOptions {
   std::string folder = {};           // for the model's files and metrics.jsonl; empty: nothing is written
   bool overwrite = false;            // replace the files of an earlier training, and its checkpoints
+  std::string restarted_run = {};    // the launcher's job that starts again, whose own files may be replaced; or empty
   int64_t sample_length = 300;       // tokens that a text model writes at the end; 0: none
   std::string prometheus_file = {};  // that rank 0 keeps up to date (reporting::PrometheusFile); empty: none
   std::string tensorboard_dir = {};  // to which rank 0 adds an event file (reporting::TensorBoardEvents); likewise

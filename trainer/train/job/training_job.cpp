@@ -98,7 +98,11 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
   auto metrics =
       std::make_unique<Metrics>(path, resumes ? files::JsonLinesMode::kAppend : files::JsonLinesMode::kReplace);
   if (!resumes) {
-    metrics->on_start(agreed.plan);
+    nlohmann::json start = agreed.plan;
+    if (const std::string run = run_of(agreed.context.env); !run.empty()) {
+      start["run_id"] = run;
+    }
+    metrics->on_start(start);
   }
   if (checkpoints.restored.has_value()) {
     metrics->on_resume(
@@ -253,21 +257,6 @@ void save(const AgreedJob& agreed) {
                                                     .vocabulary = agreed.inputs.vocabulary});
 }
 
-void report_divergence(const AgreedJob& agreed, const training::TrainingResult& result) {
-  if (agreed.context.env.rank != 0) {
-    return;
-  }
-  std::ostream& out = agreed.context.progress;
-  if (result.gave_up_after.has_value()) {
-    out << result.gave_up_after->in_a_row << " steps in a row were skipped by step " << *result.diverged_at
-        << " (--max_skipped_steps=" << agreed.job.training.max_skipped_steps
-        << "): " << reporting::blame_text(*result.gave_up_after) << std::endl;
-  } else {
-    out << "the loss is not finite by step " << *result.diverged_at << ": lower --learning_rate, or --clip_grad_norm"
-        << std::endl;
-  }
-}
-
 // With an outer optimizer they meet at the end.
 bool replicas_must_match(const TrainJob& job) { return job.outer.has_value() || keeps_replicas_equal(job); }
 
@@ -315,9 +304,15 @@ void check_output(const TrainJob& job) {
   if (!output.report.empty()) {
     reporting::check_page_name(output.report);
   }
-  if (!output.folder.empty() && !output.overwrite && !job.checkpoints.resume) {
-    check_models_absent(job);
-    check_absent(metrics_path(output));
+  if (output.folder.empty() || output.overwrite || job.checkpoints.resume) {
+    return;
+  }
+  check_models_absent(job);
+  const std::string metrics = metrics_path(output);
+  const bool is_own = !output.restarted_run.empty() && reporting::metrics_are_of(metrics, output.restarted_run) &&
+                      !reporting::metrics_have_ended(metrics);
+  if (!is_own) {
+    check_absent(metrics);
   }
 }
 

@@ -192,6 +192,20 @@ TEST(FailureReport, ShowsMessageLogAndLastLines) {
                    "its last lines on standard error:", "    one", "    two"}));
 }
 
+TEST(FailureReport, TellsOfTheFailureThatARestartWasToMend) {
+  GroupEnd end = failed(exit_seven());
+  end.before = FailureRecord{.rank = 3, .pid = 9, .node = "", .ending = {.signal = SIGKILL}};
+  end.before->last_lines = {"one"};
+  end.text = "not started again: it would fail in the same way";
+  const Lines lines = describe_end(end);
+  ASSERT_EQ(lines.size(), 6);
+  EXPECT_THAT(lines[0], HasSubstr("rank 1 (pid 4321) failed first: exit code 7"));
+  EXPECT_EQ(lines[1], "the failure that this restart was to mend, of which the job ends:");
+  EXPECT_THAT(lines[2], HasSubstr("rank 3 (pid 9) failed first: signal SIGKILL (Killed)"));
+  EXPECT_EQ(lines[4], "    one");
+  EXPECT_EQ(lines[5], end.text);
+}
+
 TEST(FailureReport, ShowsWhatATerminalWouldObey) {
   FailureRecord failure = exit_seven();
   failure.message = "red \x1b[31m\nsecond line";
