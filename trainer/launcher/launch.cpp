@@ -4,6 +4,7 @@
 
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "trainer/base/addresses.h"
@@ -43,6 +44,12 @@ LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariabl
 
 // Before there are other threads: a process with several cannot leave its user namespace.
 void isolate(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
+  if (request.simulated) {
+    const std::string why = enter_private_network();
+    TORCH_CHECK_VALUE(why.empty(), "--simulate_gbit=", request.simulated->gbit,
+                      ": this process cannot have a network of its own: ", why);
+    return;
+  }
   const bool is_asked = request.isolation == Isolation::kOn;
   if (request.isolation == Isolation::kOff || request.group.nodes.several()) {
     TORCH_CHECK_VALUE(!is_asked, "--isolate=on is for one node, but --nnodes=", request.group.nodes.most);
@@ -65,6 +72,20 @@ void isolate(const LaunchRequest& request, const EnvironmentVariables& environme
   }
 }
 
+// Tells the workers in `options` about the network, and lets `group` meet in it.
+std::optional<SimulatedNetwork> simulate_network(const LaunchRequest& request, LaunchOptions& options,
+                                                 GroupRequest& group) {
+  if (!request.simulated) {
+    return std::nullopt;
+  }
+  SimulatedNetwork network(*request.simulated, options.nproc_per_node);
+  options.networks = {.text = shape_text(*request.simulated),
+                      .interface = SimulatedNetwork::kInterface,
+                      .namespaces = network.namespaces()};
+  group.endpoint.host = SimulatedNetwork::kStoreAddress;
+  return network;
+}
+
 EnvironmentVariables with_secret(EnvironmentVariables environment, const std::filesystem::path& file) {
   if (!file.empty()) {
     environment[program::kSecretVariable] = file;
@@ -75,6 +96,9 @@ EnvironmentVariables with_secret(EnvironmentVariables environment, const std::fi
 void announce(const LaunchOptions& options, const EnvironmentVariables& environment, const Tell& tell) {
   if (limits_threads(options, environment)) {
     tell("OMP_NUM_THREADS is not set: each worker gets 1 thread; set it for more");
+  }
+  if (!options.networks.text.empty()) {
+    tell("the network is simulated: each rank has an interface of " + options.networks.text);
   }
   if (options.output.writes_files()) {
     tell("output goes to " + (worker_folder(options.output.run_folder, "0", "RANK") / kOutputLog).string() + " and " +
@@ -110,12 +134,11 @@ void check_open_files(const LaunchRequest& request, const LaunchOptions& options
 // for the thread as long as it may take to reach the store: c10d must not run on while main returns and static objects
 // go. A thread that looks names up for longer than that is left behind, to end with the process. None then, and the
 // signal.
-std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const LaunchRequest& request,
-                                               const LaunchOptions& options, int& signal) {
+std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const GroupRequest& group,
+                                               std::chrono::milliseconds interval, const LaunchOptions& options,
+                                               int& signal) {
   std::packaged_task<std::unique_ptr<JobRendezvous>()> task(
-      [group = request.group, options, interval = request.monitor_interval] {
-        return std::make_unique<JobRendezvous>(group, options, interval);
-      });
+      [group, options, interval] { return std::make_unique<JobRendezvous>(group, options, interval); });
   auto made = task.get_future();
   std::thread(std::move(task)).detach();
   signal = wait_unless_interrupted(
@@ -145,12 +168,14 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
       {.prefix = request.prefix, .signals = parse_signals("--signals_to_handle", request.signals_to_handle)});
   LaunchOptions options = options_for(request, environment);
   check_open_files(request, options);
+  GroupRequest group = request.group;
+  const std::optional<SimulatedNetwork> network = simulate_network(request, options, group);
   const RunFolder folder(request.log_dir, new_run_id(),
                          options.output.writes_files() ? RunFolder::Fate::kKept : RunFolder::Fate::kTemporary,
                          environment);
   options.output.run_folder = folder.path();
   int signal = 0;
-  const auto rendezvous = open_rendezvous(runner, request, options, signal);
+  const auto rendezvous = open_rendezvous(runner, group, request.monitor_interval, options, signal);
   if (rendezvous == nullptr) {
     return tell_end({.cause = GroupEnd::Cause::kInterrupted, .signal = signal}, tell);
   }

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <narrowcast/worker_env.h>
 #include "trainer/launcher/job_rendezvous.h"
 #include "trainer/launcher/posix/private_network.h"
+#include "trainer/launcher/posix/simulated_network.h"
 #include "trainer/launcher/supervisor.h"
 
 namespace narrowcast::launcher {
@@ -23,6 +25,7 @@ struct LaunchRequest {
 
   GroupRequest group;
   Isolation isolation = Isolation::kAuto;  // of a job on one node
+  std::optional<NetworkShape> simulated;   // between the ranks of a job on one node, at the group's default endpoint
   std::filesystem::path secret_file;       // of the job's secret, which workers are told; empty: there is none
 
   std::filesystem::path log_dir;   // empty: one for temporary files

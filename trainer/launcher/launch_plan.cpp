@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "trainer/base/job_network.h"
+
 namespace narrowcast::launcher {
 namespace {
 
@@ -58,6 +60,19 @@ EnvironmentVariables node_environment(const LaunchOptions& options, const Round&
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", options.signals_to_handle},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},  // a launcher serves the store
   };
+}
+
+// What makes the workers of a simulated network use it.
+EnvironmentVariables network_environment(const WorkerNetworks& networks) {
+  if (networks.text.empty()) {
+    return {};
+  }
+  return {{network::kSimulatedVariable, networks.text},
+          {"GLOO_SOCKET_IFNAME", networks.interface},
+          {"NCCL_SOCKET_IFNAME", networks.interface},
+          {"NCCL_NET", "Socket"},
+          {"NCCL_P2P_DISABLE", "1"},
+          {"NCCL_SHM_DISABLE", "1"}};
 }
 
 // What differs between the workers of this node.
@@ -144,12 +159,13 @@ bool limits_threads(const LaunchOptions& options, const EnvironmentVariables& in
 int64_t open_files_needed(const LaunchOptions& options, int64_t served_workers) {
   constexpr int64_t kOwn = 32;
   const int64_t for_output = options.output.writes_files() ? 4 : 2;
-  return kOwn + for_output * options.nproc_per_node + 2 * served_workers;
+  return kOwn + for_output * options.nproc_per_node + std::ssize(options.networks.namespaces) + 2 * served_workers;
 }
 
 std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Round& round,
                                         const EnvironmentVariables& inherited) {
   EnvironmentVariables environment = node_environment(options, round);
+  environment.merge(network_environment(options.networks));
   if (limits_threads(options, inherited)) {
     environment.emplace("OMP_NUM_THREADS", "1");
   }
@@ -159,7 +175,16 @@ std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Roun
 
   std::vector<WorkerCommand> workers;
   for (int64_t local_rank = 0; local_rank < options.nproc_per_node; ++local_rank) {
-    WorkerCommand worker{round.first_rank + local_rank, local_rank, options.command, environment, {}, {}, {}};
+    WorkerCommand worker{.rank = round.first_rank + local_rank,
+                         .local_rank = local_rank,
+                         .arguments = options.command,
+                         .environment = environment,
+                         .error_file = {},
+                         .output = {},
+                         .error = {}};
+    if (!options.networks.namespaces.empty()) {
+      worker.network = options.networks.namespaces.at(static_cast<size_t>(local_rank));
+    }
     add_own_part(options, round, worker);
     workers.push_back(std::move(worker));
   }

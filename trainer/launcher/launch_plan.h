@@ -72,6 +72,13 @@ struct WorkerTargets {
 // Says where the streams of the worker with that local rank go.
 WorkerTargets targets_for(const OutputChoices& choices, int64_t local_rank, const std::filesystem::path& folder);
 
+// The simulated network of the job's workers (posix/simulated_network.h).
+struct WorkerNetworks {
+  std::string text = {};             // a description for workers, "1 Gbit/s"; empty: the network is not simulated
+  std::string interface = {};        // what its interface is called in each namespace
+  std::vector<int> namespaces = {};  // by local rank: the descriptor of the namespace that the worker enters
+};
+
 // What all workers of this node have in common.
 struct LaunchOptions {
   std::vector<std::string> command;    // the program's path, then its arguments; the same for every worker
@@ -79,11 +86,13 @@ struct LaunchOptions {
   std::string role = {};               // a name for what they do
   std::string signals_to_handle = {};  // as the workers are told
   OutputChoices output = {};           // its run_folder holds error files too
+  WorkerNetworks networks = {};
 };
 
 // One command for each worker of this node in a round, in rank order, with the environment that torchrun gives
 // (docs/launcher.md has the table) on top of `inherited`. OMP_NUM_THREADS is set to 1 for several workers unless the
-// user chose a number.
+// user chose a number. In a simulated network each worker enters its namespace, and Gloo and NCCL are told to use its
+// interface, NCCL also between GPUs of this machine.
 std::vector<WorkerCommand> plan_workers(const LaunchOptions& options, const Round& round,
                                         const EnvironmentVariables& inherited);
 

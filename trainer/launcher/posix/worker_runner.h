@@ -32,6 +32,7 @@ struct WorkerCommand {
   std::filesystem::path error_file;    // where a failing worker may say why
   StreamTarget output;                 // its standard output
   StreamTarget error;                  // its standard error
+  int network = -1;                    // descriptor of the network namespace that it enters; -1: the launcher's
 };
 
 // How a process ended: by itself with an exit code, or by a signal.
