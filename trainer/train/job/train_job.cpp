@@ -13,6 +13,7 @@
 #include "models/model_table.h"
 #include "models/script_model.h"
 #include "trainer/base/files/text.h"
+#include "trainer/base/job_network.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"
 #include "trainer/train/data/checked_targets.h"
@@ -219,6 +220,11 @@ void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& e
   });
 }
 
+// As far as one rank knows, from its launcher.
+int64_t ranks_of_a_node(const WorkerEnv& env) {
+  return network::is_simulated(process_environment()) ? 1 : env.local_world_size;
+}
+
 // What a model draws in training, for dropout, each rank draws for itself.
 void seed_draws(const TrainJob& job, const JobInputs& inputs, int64_t rank) {
   if (inputs.script != nullptr || job.regularization.dropout > 0) {
@@ -279,8 +285,8 @@ int run_job(const TrainJob& job, const JobContext& context) {
   inputs.device = device;
   check_targets(inputs);
   try_module(job, inputs, context.env);
-  // Nodes may have different numbers of ranks, but the plan must be the same on all that are to meet.
-  const int64_t ranks_per_node = job.dry_run ? context.env.local_world_size : 1;
+  const std::optional<int64_t> ranks_per_node =
+      job.dry_run ? std::optional(ranks_of_a_node(context.env)) : std::nullopt;
   const nlohmann::json plan = make_plan(job, inputs, context.env.world_size, ranks_per_node);
   if (job.dry_run) {
     if (context.env.rank == 0) {

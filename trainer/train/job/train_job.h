@@ -115,9 +115,11 @@ JobInputs make_inputs(const TrainJob& job);
 models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t rank, int64_t world_size);
 
 // What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists
-// its keys. For groups that are those of nodes, which only ranks that have met know, every `ranks_per_node` consecutive
-// ranks count as one: of what is the same on all ranks that can only be 1.
-nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node = 1);
+// its keys. Which ranks share a node is known only after they have met. A plan for one rank alone, as of a dry run, can
+// take every `ranks_per_node` consecutive ranks for a node. A plan that must be equal on all ranks leaves it out: nodes
+// may have different numbers of ranks. Then each rank is a node in the numbers of bytes.
+nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
+                         std::optional<int64_t> ranks_per_node = std::nullopt);
 
 // Whether all ranks hold the same bits after every step.
 bool keeps_replicas_equal(const TrainJob& job);
