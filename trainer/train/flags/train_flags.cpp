@@ -328,9 +328,9 @@ program::Description train_description() {
                      {"Exchange of gradients", exchange},
                      {"Place in the job", worker_flags()},
                      {"Checks", {"verify_gradients", "dump_gradients", "tolerance_scale", "dry_run"}}},
-          .examples = {{"train on two processes with 8-bit gradients",
-                        "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
-                        "--hook=int8 --output_dir=runs/book"},
+          .examples = {{"train on two processes with 8-bit gradients, over a simulated network of 1 Gbit/s",
+                        "narrowcast-run --nproc_per_node=2 --simulate_gbit=1 narrowcast-train --model=char_gpt "
+                        "--data=book.txt --hook=int8 --output_dir=runs/book"},
                        {"train a TorchScript module of your own (docs/your_model.md)",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=net.pt --loss=cross_entropy "
                         "--data=digits --output_dir=runs/net"},
