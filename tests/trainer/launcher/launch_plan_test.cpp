@@ -113,6 +113,20 @@ Round two_ranks() {
   return round;
 }
 
+TEST(LaunchPlan, LetsWorkersUseTheirSimulatedNetwork) {
+  LaunchOptions simulated = options(2);
+  simulated.networks = {.text = "1 Gbit/s", .interface = "eth0", .namespaces = {7, 9}};
+  const auto workers = plan_workers(simulated, two_ranks(), {{"GLOO_SOCKET_IFNAME", "eth7"}, {"NCCL_NET", "IB"}});
+  EXPECT_EQ(workers[0].network, 7);
+  EXPECT_EQ(workers[1].network, 9);
+  EXPECT_THAT(workers[1].environment,
+              IsSupersetOf({Pair("NARROWCAST_SIMULATED_NETWORK", "1 Gbit/s"), Pair("GLOO_SOCKET_IFNAME", "eth0"),
+                            Pair("NCCL_SOCKET_IFNAME", "eth0"), Pair("NCCL_NET", "Socket"),
+                            Pair("NCCL_P2P_DISABLE", "1"), Pair("NCCL_SHM_DISABLE", "1")}));
+  EXPECT_EQ(open_files_needed(simulated, 0), open_files_needed(options(2), 0) + 2);
+  EXPECT_EQ(plan_workers(options(2), two_ranks(), {})[1].network, -1);
+}
+
 TEST(LaunchPlan, GivesWorkersWhatTorchrunGives) {
   const auto workers = plan_workers(options(2), two_ranks(), {{"HOME", "/home/me"}});
   ASSERT_EQ(workers.size(), 2U);
