@@ -127,10 +127,12 @@ bool Worker::wait_for_job() {
   return !in_flight_.empty() || !queued_.empty();
 }
 
-// Moves the next job from the queue to those in flight, if there is one and fewer than kMaxInFlight are.
+// Moves the next job from the queue to those in flight, if there is one, fewer than kMaxInFlight are, and none of these
+// holds it back.
 std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (queued_.empty() || in_flight_.size() >= kMaxInFlight) return nullptr;
+  if (!in_flight_.empty() && !in_flight_.back()->job->lets_next_start()) return nullptr;
   TransportOptions options{backend_, queued_.front().job->name(), (*started_)++, [this] { start_queued(); }};
   in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
   queued_.pop_front();

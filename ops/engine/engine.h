@@ -60,6 +60,10 @@ class Job {
   // Whether the next advance would find all that it waits for. False where that cannot be told without waiting.
   virtual bool is_ready() { return false; }
 
+  // Whether the next exchange may start before this one has finished. False keeps all later ones from sending anything
+  // until it is known that this one did not fail.
+  virtual bool lets_next_start() const { return true; }
+
   // Waits for messages and decodes them. Returns the value of the exchange's future.
   virtual at::Tensor finish(Transport& transport) = 0;
 };

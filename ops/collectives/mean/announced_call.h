@@ -37,6 +37,9 @@ struct CallHeader {
 
 inline constexpr auto kCallHeaderBytes = static_cast<int64_t>(sizeof(CallHeader));
 
+// The channel on which headers travel: one of the exact elements' channels, which these jobs do not use.
+inline constexpr int64_t kHeaderChannel = engine::Transport::kChannels - 1;
+
 CallHeader header_of_call(const at::Tensor& array, WireFormat format);
 CallHeader header_of_refusal(const Refusal& refusal);
 
