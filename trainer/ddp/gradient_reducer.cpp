@@ -16,6 +16,8 @@
 #include "hooks/hook_table.h"
 #include "trainer/ddp/block_alignment.h"
 #include "trainer/ddp/bucket_chooser.h"
+#include "trainer/ddp/parameter_watch.h"
+#include "trainer/ddp/pass_check.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/reducer.h"
 
@@ -73,6 +75,8 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
     broadcast(state_.parameters);
     broadcast(state_.buffers);
   }
+  parameters_ = std::make_unique<ParameterWatch>(state_);
+  passes_ = std::make_unique<PassCheck>(trainable_, group_);
   reductions_ = std::make_unique<ReductionCounter>(tensors_of(trainable_));
   const DdpOptions first = with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize());
   if (!first.bucket_cap_mb().has_value()) {
@@ -121,6 +125,7 @@ void GradientReducer::before_forward() {
     chooser_->end_pass();
   }
   if (at::GradMode::is_enabled()) {
+    begin_pass();
     TORCH_CHECK_VALUE(synchronise_ || !is_first_static_step(),
                       "static_graph learns from the first backward pass, which must reduce: "
                       "do not start inside no_sync");
@@ -132,6 +137,21 @@ void GradientReducer::before_forward() {
   if (buffers_due_) {
     broadcast(state_.buffers);
   }
+}
+
+// Ranks that average in smaller groups, or not at all, must not wait for all others to hear why this one fails. The
+// others must hear it before they wait for this one in a collective of c10d, as the Reducer's rebuilding is.
+void GradientReducer::begin_pass() {
+  passes_->count();
+  const std::string difference = synchronise_ ? parameters_->difference() : "";
+  if (keeps_replicas_equal()) {
+    if (!difference.empty()) {
+      passes_->refuse(difference);
+    } else if (reducer_->should_rebuild_buckets() || (chooser_ != nullptr && chooser_->is_due())) {
+      passes_->compare();
+    }
+  }
+  TORCH_CHECK_VALUE(difference.empty(), difference);
 }
 
 // A static graph's Reducer has not used its own buckets yet when it rebuilds them, so that it can be given others. No
@@ -172,7 +192,7 @@ void GradientReducer::choose_buckets() {
     reducer_.reset();
     reducer_ = make_reducer(trainable_, group_, chosen, *buckets_to_keep_);
     if (hook_ != nullptr) {
-      register_shared_hook(*reducer_, hook_);
+      register_shared_hook(*reducer_, passes_->checked(hook_));
     }
   }
 }
@@ -226,6 +246,9 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
     return outputs;
   }
   reductions_->arm();
+  if (keeps_replicas_equal()) {
+    passes_->arm();
+  }
   if (chooser_ != nullptr) {
     chooser_->begin_pass();
   }
@@ -263,7 +286,7 @@ void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) 
 }
 
 void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook) {
-  register_shared_hook(*reducer_, hook);
+  register_shared_hook(*reducer_, passes_->checked(hook));
   hook_ = std::move(hook);
 }
 

@@ -76,11 +76,13 @@ ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module) {
     check_dense<torch::nn::EmbeddingImpl>(item.key(), item.value());
     check_dense<torch::nn::EmbeddingBagImpl>(item.key(), item.value());
   }
-  return {to_list(module->named_parameters()), to_list(module->named_buffers())};
+  return {to_list(module->named_parameters()), to_list(module->named_buffers()),
+          [module] { return to_list(module->named_parameters()); }};
 }
 
 ModuleState module_state(const torch::jit::Module& module) {
-  return {to_list(module.named_parameters()), to_list(module.named_buffers())};
+  return {to_list(module.named_parameters()), to_list(module.named_buffers()),
+          [module] { return to_list(module.named_parameters()); }};
 }
 
 std::vector<NamedValue> describe(const ModuleState& state) {

@@ -25,6 +25,8 @@ namespace narrowcast {
 
 class BucketChooser;
 class GradientTimes;
+class ParameterWatch;
+class PassCheck;
 class ReductionCounter;
 
 // The names of the parameters in each bucket, buckets in the order in which they are sent.
@@ -139,6 +141,7 @@ class NARROWCAST_EXPORT GradientReducer {
  private:
   bool is_first_static_step() const;
   void compare_between_ranks() const;
+  void begin_pass();
   void broadcast(const std::vector<NamedTensor>& tensors) const;
   std::function<void()> static_reduction() const;
   void use_hook(std::shared_ptr<hooks::CommHook> hook);
@@ -151,6 +154,8 @@ class NARROWCAST_EXPORT GradientReducer {
   const ProcessGroupPtr group_;
   const DdpOptions options_;
   const std::vector<NamedTensor> trainable_;
+  std::unique_ptr<ParameterWatch> parameters_;
+  std::unique_ptr<PassCheck> passes_;
   std::unique_ptr<ReductionCounter> reductions_;
   std::unique_ptr<BucketChooser> chooser_;     // Until the size of buckets is chosen.
   bool aligns_ = false;                        // Whether parameters lie in buckets by the blocks that they fill,

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ using NamedTensor = hooks::NamedParameter;
 struct ModuleState {
   std::vector<NamedTensor> parameters;  // those that get no gradients, too
   std::vector<NamedTensor> buffers;     // of any dtype
+  // Returns what `parameters` would be if the state was taken now; empty: they never change.
+  std::function<std::vector<NamedTensor>()> parameters_now = nullptr;
 
   // The parameters that get gradients.
   std::vector<NamedTensor> trainable() const;
