@@ -13,7 +13,6 @@
 #include <type_traits>
 
 #include "ops/backend_errors.h"
-#include "ops/collectives/mean/announced_call.h"
 #include "ops/node/find_nodes.h"
 
 namespace narrowcast::collectives {
@@ -22,7 +21,6 @@ namespace {
 constexpr auto kTagBytes = static_cast<int64_t>(sizeof(PassTag));
 
 static_assert(std::is_trivially_copyable_v<PassTag> && std::has_unique_object_representations_v<PassTag>);
-static_assert(kTagBytes == kCallHeaderBytes);
 
 std::string text_of_pass(const PassTag& tag) { return c10::str("backward pass ", tag.pass, " of model ", tag.model); }
 

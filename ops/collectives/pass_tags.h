@@ -18,6 +18,10 @@
 
 namespace narrowcast::collectives {
 
+// The channel on which ranks tell each other what they are about to exchange: tags, and the headers of operators' calls
+// (mean/announced_call.h). Jobs that send them do not use the exact elements' channels, of which it is one.
+inline constexpr int64_t kHeaderChannel = engine::Transport::kChannels - 1;
+
 // The backward pass in which a rank is, as the tag is sent. All ranks of a job have the same byte order. A tag is as
 // long as a CallHeader and uses the same channel, so that a rank which mixes both up reads a wrong mark.
 struct PassTag {

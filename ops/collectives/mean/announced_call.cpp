@@ -22,6 +22,7 @@ namespace {
 
 using c10d::ProcessGroup;
 
+static_assert(sizeof(CallHeader) == sizeof(PassTag));
 static_assert(std::is_trivially_copyable_v<CallHeader> && std::has_unique_object_representations_v<CallHeader>);
 
 std::string name_of_format(int64_t number) {

@@ -19,6 +19,7 @@
 #include <narrowcast/wire_formats.h>
 #include "ops/collectives/arguments.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/pass_tags.h"
 #include "ops/engine/engine.h"
 
 namespace narrowcast::collectives {
@@ -36,9 +37,6 @@ struct CallHeader {
 };
 
 inline constexpr auto kCallHeaderBytes = static_cast<int64_t>(sizeof(CallHeader));
-
-// The channel on which headers travel: one of the exact elements' channels, which these jobs do not use.
-inline constexpr int64_t kHeaderChannel = engine::Transport::kChannels - 1;
 
 CallHeader header_of_call(const at::Tensor& array, WireFormat format);
 CallHeader header_of_refusal(const Refusal& refusal);

@@ -47,8 +47,8 @@ class DistributedDataParallel {
   // gradients. A torch::jit::Module takes anything that converts to c10::IValue.
   // Throws what the module's forward throws; c10::ValueError if parameters got no gradient in the last backward pass
   // and the options do not allow for it, if the first pass with static_graph is inside no_sync, or, on all ranks, if a
-  // parameter of one has another dtype, device or shape than when this wrapper was made, or requires a gradient only now;
-  // c10::DistBackendError naming this rank if a peer or the network fails.
+  // parameter of one has another dtype, device or shape than when this wrapper was made, or requires a gradient only
+  // now; c10::DistBackendError naming this rank if a peer or the network fails.
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_.before_forward();
@@ -65,8 +65,9 @@ class DistributedDataParallel {
     return output;
   }
 
-  // loss.backward(), with failures of peers as c10::DistBackendErrors that name this rank. loss.backward() and this throw
-  // c10::ValueError on all ranks if they do not run the same backward pass; then the group is not usable any more.
+  // loss.backward(), with failures of peers as c10::DistBackendErrors that name this rank. loss.backward() and this
+  // throw c10::ValueError on all ranks if they do not run the same backward pass; then the group is not usable any
+  // more.
   void backward(const at::Tensor& loss) const { reducer_.backward(loss); }
 
   // While the guard lives, forward and backward passes accumulate gradients locally;
