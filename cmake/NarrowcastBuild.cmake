@@ -101,8 +101,17 @@ function(narrowcast_program name)
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_compile_definitions(${target} PRIVATE NARROWCAST_VERSION="${PROJECT_VERSION}")
   target_link_libraries(${target} PRIVATE narrowcast_options narrowcast_program ${arg_DEPS})
+  narrowcast_steers(${target})
   install(TARGETS ${target})
   set_property(GLOBAL APPEND PROPERTY NARROWCAST_PROGRAMS ${target})
+endfunction()
+
+# narrowcast_steers(<target>...): targets that compute nothing themselves but call what does, LibTorch and ops. They are
+# optimised less: it takes a third off the time to compile them, and no step of a training is slower.
+function(narrowcast_steers)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endforeach()
 endfunction()
 
 # narrowcast_parallel_sources(<file>...): files that call at::parallel_for, which is serial unless its caller is

@@ -182,9 +182,11 @@ void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vec
 
 void QuantizedAllReduceHook::rescale_state(double factor) {
   const at::Tensor any = feedback_.any();
-  if (any.defined()) {
-    run_between_steps(any, [&] { feedback_.rescale(factor); });
+  if (!any.defined()) {
+    feedback_.rescale(factor);  // Residuals that were loaded for buckets that have not come yet are on no stream.
+    return;
   }
+  run_between_steps(any, [&] { feedback_.rescale(factor); });
 }
 
 collectives::MeanCall QuantizedAllReduceHook::make_call(const c10d::GradBucket& bucket, const Layout& layout) {

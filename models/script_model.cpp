@@ -206,7 +206,7 @@ Evaluated ScriptModel::evaluate(const Batch& batch) {
           .accuracy = rows.logits.argmax(1).eq(rows.targets).to(at::kDouble).mean()};
 }
 
-void ScriptModel::check_trains(const Batch& batch) {
+std::vector<std::string> ScriptModel::check_trains(const Batch& batch) {
   std::vector<std::string> names;
   std::vector<at::Tensor> trained;
   for (const auto& parameter : named_parameters()) {
@@ -226,11 +226,16 @@ void ScriptModel::check_trains(const Batch& batch) {
   } catch (const std::exception& error) {
     TORCH_CHECK_VALUE(false, options_.name, ": its backward pass failed: ", reason_of(error));
   }
+  std::vector<std::string> without_gradient;
   for (size_t i = 0; i < gradients.size(); ++i) {
     TORCH_CHECK_VALUE(!gradients[i].defined() || gradients[i].layout() == at::kStrided, options_.name, ": parameter '",
                       names[i], "' gets sparse gradients, which cannot be exchanged; make its embedding with ",
                       "sparse=False");
+    if (!gradients[i].defined()) {
+      without_gradient.push_back(names[i]);
+    }
   }
+  return without_gradient;
 }
 
 }  // namespace narrowcast::models

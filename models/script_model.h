@@ -78,10 +78,10 @@ class ScriptModel : public Model {
   // itself; to ask a GPU would be to wait for it, so those that go there are to be looked at before.
   void check_targets(const at::Tensor& targets) const;
 
-  // Runs forward and backward passes without keeping gradients. Throws c10::ValueError naming the module if it cannot
-  // be trained: no parameter requires a gradient or the loss depends on none, one that does is not float32 or its
-  // gradient is sparse, or a pass fails.
-  void check_trains(const Batch& batch);
+  // Runs forward and backward passes without keeping gradients. Returns the names of the parameters that require a
+  // gradient and got none. Throws c10::ValueError naming the module if it cannot be trained: no parameter requires a
+  // gradient or the loss depends on none, one that does is not float32 or its gradient is sparse, or a pass fails.
+  std::vector<std::string> check_trains(const Batch& batch);
 
  private:
   // Logits by rows, and the target of each.

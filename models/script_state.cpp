@@ -1,10 +1,12 @@
 #include "models/script_state.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/ir/ir.h>
 
+#include <algorithm>
 #include <memory>
 
 namespace narrowcast::models {
@@ -23,11 +25,30 @@ std::vector<Function*> functions_of(const c10::ClassType& type) {
   return functions;
 }
 
+// The attribute's tensor. If it is expanded (one place in memory for several elements), nothing can be copied into it:
+// then the script gets a copy without that.
+at::Tensor writable_tensor(const torch::jit::Module& script, const std::string& attribute) {
+  const at::Tensor tensor = script.attr(attribute).toTensor();
+  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) {
+    return tensor;
+  }
+  const at::Tensor copy = tensor.detach().contiguous();
+  script._ivalue()->setSlot(script.type()->getAttributeSlot(attribute), copy);
+  return copy;
+}
+
 bool becomes_other_numbers(const at::Tensor& from, const at::Tensor& to) {
   return from.scalar_type() != to.scalar_type() && !(from.is_floating_point() && to.is_floating_point());
 }
 
+constexpr at::ScalarType kSavedDtypes[] = {at::kFloat,       at::kDouble,        at::kHalf,         at::kBFloat16,
+                                           at::kFloat8_e5m2, at::kFloat8_e4m3fn, at::kComplexFloat, at::kBool,
+                                           at::kByte,        at::kChar,          at::kUInt16,       at::kShort,
+                                           at::kUInt32,      at::kInt,           at::kUInt64,       at::kLong};
+
 }  // namespace
+
+bool can_be_saved(at::ScalarType dtype) { return std::ranges::find(kSavedDtypes, dtype) != std::end(kSavedDtypes); }
 
 ScriptState::ScriptState(const torch::jit::Module& script, torch::nn::Module& module, const std::string& name)
     : name_(name) {
@@ -82,6 +103,13 @@ at::Tensor ScriptState::own_tensor(const torch::jit::Module& script, const std::
   return buffers_.back().registered;
 }
 
+void ScriptState::check_can_be_saved(const char* kind, const std::string& name, const at::Tensor& tensor) const {
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, name_, ": ", kind, " '", name, "' has the layout ",
+                    tensor.layout(), ", but only dense tensors can be saved and sent to other ranks");
+  TORCH_CHECK_VALUE(can_be_saved(tensor.scalar_type()), name_, ": ", kind, " '", name, "' is ", tensor.scalar_type(),
+                    ", which model files (safetensors) cannot hold");
+}
+
 void ScriptState::register_tensors(torch::nn::Module& module, const torch::jit::Module& script,
                                    const std::string& prefix) {
   const auto is_assigned = [&](const std::string& attribute) {
@@ -91,14 +119,18 @@ void ScriptState::register_tensors(torch::nn::Module& module, const torch::jit::
     const std::string name = prefix + parameter.name;
     TORCH_CHECK_VALUE(!is_assigned(parameter.name), name_, ": its code assigns the parameter '", name,
                       "', which would be trained no more then; change it in place, or make it a buffer");
-    if (parameter.value.defined() && is_new(parameter.value, name)) {
+    if (!parameter.value.defined()) continue;
+    check_can_be_saved("parameter", name, parameter.value);
+    if (is_new(parameter.value, name)) {
       module.register_parameter(parameter.name, parameter.value, parameter.value.requires_grad());
     }
   }
   for (const auto& buffer : script.named_buffers(/*recurse=*/false)) {
     if (!buffer.value.defined()) continue;
     const std::string name = prefix + buffer.name;
-    const at::Tensor tensor = is_assigned(buffer.name) ? own_tensor(script, buffer.name, name) : buffer.value;
+    check_can_be_saved("buffer", name, buffer.value);
+    const at::Tensor tensor =
+        is_assigned(buffer.name) ? own_tensor(script, buffer.name, name) : writable_tensor(script, buffer.name);
     if (is_new(tensor, name)) {
       module.register_buffer(buffer.name, tensor);
     }

@@ -14,13 +14,19 @@
 
 namespace narrowcast::models {
 
+// Whether model files (safetensors) can hold a tensor of the dtype. They cannot hold complex128, quantised types and
+// the float8 types of AMD's GPUs (fnuz).
+bool can_be_saved(at::ScalarType dtype);
+
 // The tensors are shared with the script, whose slots hold them between passes. Only buffers that the script's own code
 // assigns (`self.average = ...`) become copies, which no other slot shares: an assignment would part them.
 class ScriptState {
  public:
   // Registers the script's parameters and buffers in `module` under their names, in modules that do nothing but hold
-  // them; of a tensor with several names under the first. `name` is the script's for messages. Throws c10::ValueError
-  // naming a parameter that the code assigns: what it was would be trained no more.
+  // them; of a tensor with several names under the first. An expanded buffer, which cannot be written, is replaced in
+  // the script by a copy. `name` is the script's for messages. Throws c10::ValueError naming a parameter that the code
+  // assigns: what it was would be trained no more. Throws c10::ValueError naming a parameter or buffer that is not
+  // dense or has a dtype that model files cannot hold (can_be_saved).
   ScriptState(const torch::jit::Module& script, torch::nn::Module& module, const std::string& name);
 
   // Every further name of a tensor, with the first.
@@ -59,6 +65,7 @@ class ScriptState {
   void register_tensors(torch::nn::Module& module, const torch::jit::Module& script, const std::string& prefix);
   at::Tensor own_tensor(const torch::jit::Module& script, const std::string& attribute, const std::string& name);
   bool is_new(const at::Tensor& tensor, const std::string& name);
+  void check_can_be_saved(const char* kind, const std::string& name, const at::Tensor& tensor) const;
 
   const std::string name_;
   std::set<Attribute> assigned_;  // by all methods and hooks of the script

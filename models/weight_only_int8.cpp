@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,15 @@ struct Layers {
   std::vector<torch::nn::SequentialImpl*> sequentials;  // which have torch::nn::Linear children
 };
 
-bool is_plain_linear(torch::nn::Module& module) {
-  return module.as<torch::nn::LinearImpl>() != nullptr && module.as<LinearImpl>() == nullptr;
+bool is_plain_linear(const torch::nn::Module& module) { return typeid(module) == typeid(torch::nn::LinearImpl); }
+
+// Throws for a class that derives from torch::nn::Linear, because its own forward would be lost. A class that derives
+// from models::LinearImpl keeps its forward, which calls LinearImpl::forward.
+void check_not_derived(const std::string& name, const torch::nn::Module& module) {
+  const bool is_derived = module.as<torch::nn::LinearImpl>() != nullptr && module.as<LinearImpl>() == nullptr;
+  TORCH_CHECK_VALUE(!is_derived || is_plain_linear(module), name.empty() ? "the module" : "submodule '" + name + "'",
+                    " is a ", module.name(), ", which derives from torch::nn::Linear: what it adds would be lost in ",
+                    "int8; derive it from narrowcast::models::LinearImpl, and call that class's forward");
 }
 
 // Throws if a plain Linear is the child `name` of anything but a Sequential.
@@ -39,6 +47,7 @@ void check_replaceable(torch::nn::Module* parent, const std::string& name) {
 }
 
 void find_layers(torch::nn::Module* parent, const std::string& name, torch::nn::Module& module, Layers& layers) {
+  check_not_derived(name, module);
   if (auto* ours = module.as<LinearImpl>()) {
     layers.of_ours.push_back(ours);
   } else if (is_plain_linear(module)) {
@@ -147,6 +156,7 @@ StateDict WeightOnlyInt8QuantHandler::create_quantized_state_dict() const {
     }
   }
   for (const auto& item : module_->named_modules()) {
+    check_not_derived(item.key(), *item.value());
     const auto* linear = item.value()->as<torch::nn::LinearImpl>();
     if (linear != nullptr && linear->weight.is_floating_point()) quantize_entry(item.key(), linear->weight, state);
   }

@@ -83,7 +83,9 @@ TORCH_MODULE(WeightOnlyInt8Linear);
 // Parameters and buffers by name.
 using StateDict = std::map<std::string, at::Tensor>;
 
-// Quantises the Linear layers of torch::nn modules.
+// Quantises the Linear layers of torch::nn modules: torch::nn::Linear, models::Linear and classes derived from
+// models::LinearImpl whose forward calls LinearImpl::forward. Both functions throw c10::ValueError, naming the
+// submodule and before anything is changed, for any other class derived from torch::nn::Linear.
 class WeightOnlyInt8QuantHandler {
  public:
   // Throws c10::ValueError for no module.
@@ -96,7 +98,7 @@ class WeightOnlyInt8QuantHandler {
 
   // Converts the module's Linear layers where they are and returns the module: a models::Linear becomes int8 itself, a
   // torch::nn::Linear in a Sequential is replaced by a WeightOnlyInt8Linear. Names are those of the state dict above.
-  // Throws c10::ValueError, naming it and before anything is changed, if there is a torch::nn::Linear anywhere else.
+  // Throws c10::ValueError likewise if there is a torch::nn::Linear anywhere else.
   std::shared_ptr<torch::nn::Module> convert_for_runtime();
 
  private:

@@ -50,9 +50,10 @@ TORCH_LIBRARY(narrowcast, m) {
   // how. The group is the one registered as group_name; its ranks call the same collectives in the same order. Tensors:
   // the dtypes of quantize_tensor, dense, all on one device, any strides; outputs are written in place, rounded to
   // their own dtype. Errors: TypeError for a dtype; ValueError for the rest, and for ranks whose sizes, qtypes or
-  // collectives differ: on all ranks the same, before data is sent (but on one rank alone for an unknown group_name or
-  // a tensor on the meta device); DistBackendError if a peer or the network fails. Then the outputs are unchanged.
-  // async_op=True is an error. Backward through an output throws.
+  // collectives differ: on all ranks the same, before data is sent; DistBackendError if a peer or the network fails.
+  // Then the outputs are unchanged. An unknown group_name is an error on one rank alone. For tensors on the meta device
+  // a rank checks its arguments, and communicates nothing. async_op=True is an error. Backward through an output
+  // throws.
 
   // outputs: W tensors; outputs[r] becomes rank r's input. Inputs may differ in size from rank to rank.
   m.def(

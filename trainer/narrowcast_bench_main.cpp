@@ -75,16 +75,16 @@ narrowcast::program::Description description() {
                  {"How",
                   {"device", "levels", "node_size", "json", "report", "threads", "timeout_seconds", "silence_seconds"}},
                  {"Place in the job", narrowcast::worker_flags()}},
-      .examples = {{"every hook, between four processes of this machine",
-                    "narrowcast-run --nproc_per_node=4 narrowcast-bench"},
+      .examples = {{"every hook, between four processes that a simulated network of 1 Gbit/s connects",
+                    "narrowcast-run --nproc_per_node=4 --simulate_gbit=1 narrowcast-bench"},
                    {"one of eight machines, under torchrun",
                     "torchrun --nnodes=8 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=HOST:29400 "
                     "--no-python narrowcast-bench"},
                    {"two ranks that share this machine's first GPU",
                     "narrowcast-run --nproc_per_node=2 narrowcast-bench --device=cuda:0"},
-                   {"some hooks, smaller buckets, on a link of 10 Gbit/s",
-                    "narrowcast-run --nproc_per_node=2 narrowcast-bench --hooks=bf16_compress,quantize_per_channel "
-                    "--bucket_mib=1,25 --buckets=1 --link_gbit=10"},
+                   {"some hooks, smaller buckets, on a simulated network of 10 Gbit/s",
+                    "narrowcast-run --nproc_per_node=2 --simulate_gbit=10 narrowcast-bench "
+                    "--hooks=bf16_compress,quantize_per_channel --bucket_mib=1,25 --buckets=1"},
                    {"sizes from 64 KiB to 64 MiB, each four times the one before",
                     "narrowcast-run --nproc_per_node=2 narrowcast-bench --min_bytes=64K --max_bytes=64M --factor=4 "
                     "--buckets=1"}},

@@ -44,6 +44,9 @@ void end_for_silence(const std::string& why) {
                                           narrowcast::program::error_file_writer(narrowcast::worker_error_file())));
 }
 
+// In a signal handler.
+void end_for_signal(int signal) { std::_Exit(128 + signal); }
+
 int run(const narrowcast::program::CommandLine& line) {
   keep_libtorch_quiet();
   const auto session = narrowcast::SessionEnv::from_environment();
@@ -52,7 +55,8 @@ int run(const narrowcast::program::CommandLine& line) {
                                                .results = std::cout,
                                                .progress = std::cerr,
                                                .progress_is_terminal = is_terminal(session),
-                                               .on_silence = end_for_silence};
+                                               .on_silence = end_for_silence,
+                                               .end_for_signal = end_for_signal};
   if (const auto comparison = narrowcast::read_comparison(line)) {
     return compare(*comparison, context.env);
   }

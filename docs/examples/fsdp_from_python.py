@@ -20,6 +20,7 @@ class QuantizedReduceScatter:
 
     def __init__(self, wire_format):
         self._wire_format = wire_format
+        self._compared = False
 
     def allocate(self, size, *, dtype, device):
         return torch.empty(*size, dtype=dtype, device=device)
@@ -28,6 +29,8 @@ class QuantizedReduceScatter:
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise ValueError(f"no mean and no sum, but {op}: what set_gradient_divide_factor asks for is not supported")
         world_size = dist.get_world_size(group)
+        if not self._compared:  # Messages of other sizes would abort the process inside Gloo.
+            self._compare_formats(group)
         parts = input_tensor.chunk(world_size)
         messages = torch.stack([torch.ops.narrowcast.encode(part, self._wire_format) for part in parts])
         received = torch.empty_like(messages)
@@ -36,6 +39,16 @@ class QuantizedReduceScatter:
         total = torch.stack(decoded).sum(0)
         # fully_shard asks for the mean of float32 and bfloat16, and for a sum, which it divides itself, of float16.
         output_tensor.copy_(total / world_size if op == dist.ReduceOp.AVG else total)
+
+    def _compare_formats(self, group):
+        """Raises a ValueError on all ranks of the group if their formats differ."""
+        formats = [None] * dist.get_world_size(group)
+        dist.all_gather_object(formats, self._wire_format, group=group)
+        for rank, wire_format in enumerate(formats):
+            if wire_format != formats[0]:
+                first, other = (dist.get_global_rank(group or dist.group.WORLD, each) for each in (0, rank))
+                raise ValueError(f"QuantizedReduceScatter: format is {wire_format} on rank {other} but {formats[0]} on rank {first}")
+        self._compared = True
 
 
 def train(arguments):

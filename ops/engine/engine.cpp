@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "ops/engine/worker.h"
 #include "ops/error_message.h"
@@ -25,31 +26,42 @@ c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::Pro
   return group->getBackend(c10::DeviceType::CPU);
 }
 
+// All groups with one backend share this.
+struct KnownBackend {
+  // Groups hold their backend. A weak reference keeps a group's address from being another group's; a weak reference
+  // to the backend would keep the backend's threads.
+  std::vector<c10::weak_intrusive_ptr<c10d::ProcessGroup>> groups = {};
+  std::weak_ptr<Engine> engine = {};  // An engine holds its backend, too.
+  // The next engine continues the count, because ranks may make new engines at different times.
+  std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
+
+  // Whether its address may be another backend's.
+  bool may_be_gone() const {
+    return engine.expired() &&
+           std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.expired(); });
+  }
+
+  void add(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    std::erase_if(groups, [](const auto& known) { return known.expired(); });
+    const c10::weak_intrusive_ptr<c10d::ProcessGroup> weak(group);
+    if (std::find(groups.begin(), groups.end(), weak) == groups.end()) groups.push_back(weak);
+  }
+};
+
 }  // namespace
 
 std::shared_ptr<Engine> Engine::for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  // Exchanges of a group are counted on from engine to engine, as it may depend on the time which ranks make a new one.
-  // The weak reference keeps the group's address from being another one's. (One to the backend would keep the backend's
-  // threads until it goes.)
-  struct Count {
-    c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
-    std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
-  };
   static std::mutex mutex;
-  // An engine keeps its backend alive, so that a live entry's address names that backend and no other.
-  static std::unordered_map<const c10d::Backend*, std::weak_ptr<Engine>> engines;
-  static std::unordered_map<const c10d::ProcessGroup*, Count> counts;
+  static std::unordered_map<const c10d::Backend*, KnownBackend> backends;
   auto backend = cpu_backend(group);
   const std::lock_guard<std::mutex> lock(mutex);
-  std::erase_if(engines, [](const auto& entry) { return entry.second.expired(); });
-  std::erase_if(counts, [](const auto& entry) { return entry.second.group.expired(); });
-  auto& known = engines[backend.get()];
-  auto engine = known.lock();
+  std::erase_if(backends, [](const auto& entry) { return entry.second.may_be_gone(); });
+  KnownBackend& known = backends[backend.get()];
+  known.add(group);
+  auto engine = known.engine.lock();
   if (!engine) {
-    const Count& count =
-        counts.try_emplace(group.get(), Count{c10::weak_intrusive_ptr<c10d::ProcessGroup>(group)}).first->second;
-    engine = std::make_shared<Engine>(Key{}, std::move(backend), count.exchanges);
-    known = engine;
+    engine = std::make_shared<Engine>(Key{}, std::move(backend), known.exchanges);
+    known.engine = engine;
   }
   return engine;
 }
@@ -127,10 +139,12 @@ bool Worker::wait_for_job() {
   return !in_flight_.empty() || !queued_.empty();
 }
 
-// Moves the next job from the queue to those in flight, if there is one and fewer than kMaxInFlight are.
+// Moves the next job from the queue to those in flight, if there is one, fewer than kMaxInFlight are, and none of these
+// holds it back.
 std::shared_ptr<Worker::InFlight> Worker::take_queued() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (queued_.empty() || in_flight_.size() >= kMaxInFlight) return nullptr;
+  if (!in_flight_.empty() && !in_flight_.back()->job->lets_next_start()) return nullptr;
   TransportOptions options{backend_, queued_.front().job->name(), (*started_)++, [this] { start_queued(); }};
   in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
   queued_.pop_front();

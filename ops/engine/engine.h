@@ -60,6 +60,10 @@ class Job {
   // Whether the next advance would find all that it waits for. False where that cannot be told without waiting.
   virtual bool is_ready() { return false; }
 
+  // Whether the next exchange may start before this one has finished. False keeps all later ones from sending anything
+  // until it is known that this one did not fail.
+  virtual bool lets_next_start() const { return true; }
+
   // Waits for messages and decodes them. Returns the value of the exchange's future.
   virtual at::Tensor finish(Transport& transport) = 0;
 };
@@ -89,11 +93,12 @@ class NARROWCAST_EXPORT Engine {
   struct Key {};  // Only for_group makes engines.
 
  public:
-  // The engine of `group`'s CPU backend: all callers share one, and its thread ends
-  // with its last user. c10::ValueError if the group has no backend for CPU tensors.
+  // The engine of `group`'s CPU backend: all callers share one, also those of other
+  // groups with that backend, and its thread ends with its last user. c10::ValueError if the group has no backend for
+  // CPU tensors.
   static std::shared_ptr<Engine> for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  // `exchanges`: of this group so far; its engines count them alike on all ranks.
+  // `exchanges`: of this backend so far; its engines count them alike on all ranks.
   Engine(Key, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<std::atomic<int64_t>> exchanges);
 
   // Gives up what is unfinished (those futures fail) and ends the thread. Never waits

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ops/backend_errors.h"
+#include "ops/backend_timeout.h"
 #include "ops/error_message.h"
 
 namespace narrowcast::engine {
@@ -26,14 +27,6 @@ constexpr int64_t kExchanges = 8192;
 
 // A wake that comes just before a wait is missed: so long at most. Also how soon a peer's end is noticed.
 constexpr std::chrono::milliseconds kWaitSlice{5};
-
-std::chrono::milliseconds timeout_of(c10d::Backend& backend) {
-  try {
-    return backend.getBackendOptions()->timeout;
-  } catch (const c10::Error&) {  // Not every backend has them.
-    return kBackendDefaultTimeout;
-  }
-}
 
 // What the end of a receive's memory holds until a message has replaced it.
 using Tail = std::array<uint32_t, Transport::kLeastBytes / sizeof(uint32_t)>;

@@ -146,12 +146,24 @@ float* NodeMemory::staging_buffer(const Turn& turn, int64_t local_rank, int64_t 
 }
 
 void NodeMemory::reach(Moment moment, const Turn& turn, uint32_t step) {
+  if (moment == Moment::kFinished) {
+    complete_skipped_moments(turn);
+  }
   Word& own = word(moment, turn, own_);
   own.store(steps_until(turn, step), std::memory_order_release);
   futex_wake_all(own);
 }
 
-// Numbers may go round: what counts is which of two is ahead.
+// A word that stayed behind for 32,768 turns would seem to be ahead. No rank waits for a moment that another one skips,
+// so that nobody needs to be woken.
+void NodeMemory::complete_skipped_moments(const Turn& turn) {
+  for (Word& own : words_of(own_).moments[turn.array][turn.slot]) {
+    own.store(steps_until(turn, kAllSteps), std::memory_order_release);
+  }
+}
+
+// Numbers wrap around, so their difference decides which of two is ahead. Words are at most one turn behind
+// (complete_skipped_moments), and ranks at most kSlots turns apart.
 bool NodeMemory::has_reached(Moment moment, const Turn& turn, int64_t local_rank, uint32_t step) const {
   const uint32_t reached = word(moment, turn, local_rank).load(std::memory_order_acquire);
   return static_cast<int32_t>(reached - steps_until(turn, step)) >= 0;

@@ -75,6 +75,8 @@ class NodeMemory {
   float* staging_buffer(const Turn& turn, int64_t local_rank, int64_t numel) const;
 
   // Tells the others. What was written before is there for whoever learns of it. 1 <= step <= kAllSteps.
+  // kFinished ends the rank's turn: it also reaches all moments that the rank has skipped, such as kPublished on a rank
+  // without a segment.
   void reach(Moment moment, const Turn& turn, uint32_t step = kAllSteps);
 
   // Whether that rank has come so far.
@@ -116,6 +118,7 @@ class NodeMemory {
     int64_t recent = 0;  // The most that a turn since the last trim took.
   };
   class Wait;
+  void complete_skipped_moments(const Turn& turn);
   void trim(int64_t array);
   Words& words_of(int64_t local_rank) const;
   Word& word(Moment moment, const Turn& turn, int64_t local_rank) const;

@@ -176,10 +176,10 @@ Target json() {
 }
 
 Target error_file() {
-  return {"error_file", as_file("error.json", [](const std::string& path) { program::read_error_message(path); }), [] {
+  return {"error_file", as_file("error.json", [](const std::string& path) { program::read_error_file(path); }), [] {
             return std::vector<std::string>{
                 R"({"message": {"message": "rank 1", "extraInfo": {"py_callstack": "x", "timestamp": "1"}}})",
-                R"({"message": "text"})"};
+                R"({"message": "text", "restart": false})"};
           }};
 }
 

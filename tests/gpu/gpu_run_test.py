@@ -123,7 +123,7 @@ def suite(name):
 
 SUITES = [suite(name) for name in ("ops.WireOperators.Cuda", "ops.CudaBillions", "ops.CudaQuantizedAllReduce",
                                    "hooks.CudaConformanceOfTwo", "hooks.CudaConformanceOfFour",
-                                   "programs.NarrowcastTrainCudaTest", "train.GradientScalerTest.Cuda")]
+                                   "programs.NarrowcastTrainCudaTest", "train.BatchFeedTest.Cuda")]
 
 
 class Cases(InAFolder):
@@ -185,7 +185,7 @@ class Phases(unittest.TestCase):
     def test_suites_of_long_cases_are_parted_where_several_steps_run_at_a_time(self):
         names = [step.name for step in plan.steps_of("rest", SUITES, pathlib.Path("bin"), jobs=2)]
         self.assertEqual(names[:2], ["hooks.CudaConformanceOfFour 1 of 2", "hooks.CudaConformanceOfFour 2 of 2"])
-        self.assertEqual(names[2], "train.GradientScalerTest.Cuda")
+        self.assertEqual(names[2], "train.BatchFeedTest.Cuda")
 
     def test_no_phase_s_limits_are_longer_than_it(self):
         self.assertLessEqual(len(plan.TOOLS) * plan.TOOL_SECONDS, plan.PHASE_SECONDS)

@@ -240,16 +240,20 @@ TEST(PowerSgdState, IsAHooksOwn) {
 }
 
 // With the loss scaled by powers of two, which change between steps, means are the same but for the scale.
+// The hooks that keep residuals.
+std::vector<std::pair<std::string, HookOptions>> hooks_with_residuals() {
+  return {{"power_sgd_rank2", {.process_group = {}, .power_sgd = {.start = 0}}},
+          {"batched_power_sgd", {.process_group = {}, .power_sgd = {.start = 0}}},
+          {"int8", {.process_group = {}, .wire = {.error_feedback = true, .node_size = 1}}},
+          {"var4", {.process_group = {}, .wire = {.error_feedback = true, .node_size = 1}}},
+          {"auto",
+           {.process_group = {}, .wire = {.error_feedback = true, .node_size = 1, .link_gbit = 1e-4, .link_us = 50}}}};
+}
+
 TEST(RescaleState, KeepsResidualsInTheUnitsOfGradients) {
   const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
   const std::vector<double> scales{1, 0.5, 2, 2};
-  const std::vector<std::pair<std::string, HookOptions>> hooks{
-      {"power_sgd_rank2", {.process_group = {}, .power_sgd = {.start = 0}}},
-      {"batched_power_sgd", {.process_group = {}, .power_sgd = {.start = 0}}},
-      {"int8", {.process_group = {}, .wire = {.error_feedback = true, .node_size = 1}}},
-      {"auto",
-       {.process_group = {}, .wire = {.error_feedback = true, .node_size = 1, .link_gbit = 1e-4, .link_us = 50}}}};
-  for (const auto& [name, usual] : hooks) {
+  for (const auto& [name, usual] : hooks_with_residuals()) {
     testing::run_ranks(2, [&](int64_t rank, const Group& group) {
       HookOptions options = usual;
       options.process_group = group;
@@ -264,6 +268,58 @@ TEST(RescaleState, KeepsResidualsInTheUnitsOfGradients) {
             << name << " step " << step;
       }
     });
+  }
+}
+
+// The residuals among a state's tensors, which the hook goes on to change.
+HookState residuals_in(const HookState& state) {
+  HookState residuals;
+  for (const auto& [name, tensor] : state) {
+    if (tensor.is_floating_point() &&
+        (name.find("residual.") != std::string::npos || name.find("shared.") != std::string::npos)) {
+      residuals.emplace(name, tensor.clone());
+    }
+  }
+  return residuals;
+}
+
+// In a world of another size the residuals wait for their first bucket.
+TEST(RescaleState, AlsoRescalesWhatNoBucketHasTakenUp) {
+  constexpr int64_t kFormerRanks = 3;
+  const auto gradients = random_gradients(kOfTwoMatrices, at::kFloat);
+  const std::vector<at::Tensor> parameters{at::zeros({60, 40}), at::zeros({30, 50})};
+  for (const auto& [name, usual] : hooks_with_residuals()) {
+    const auto make = [name = name, usual = usual](const Group& group) {
+      HookOptions options = usual;
+      options.process_group = group;
+      return create_comm_hook(name, options);
+    };
+    std::vector<HookState> states(kFormerRanks);
+    testing::run_ranks(kFormerRanks, [&](int64_t rank, const Group& group) {
+      const auto hook = make(group);
+      average_step(*hook, parameters, gradients(rank, 0));
+      states[static_cast<size_t>(rank)] = hook->state(named(parameters));
+      testing::wait_for_ranks(group);
+    });
+    for (const int64_t world_size : {1, 2, 3, 4}) {
+      testing::run_ranks(world_size, [&, name = name](int64_t rank, const Group& group) {
+        const auto hook = make(group);
+        FormerRanks saved{.world_size = kFormerRanks, .states = {}, .first = states[0]};
+        for (int64_t former = rank; former < kFormerRanks; former += world_size) {
+          saved.states.push_back(states[static_cast<size_t>(former)]);
+        }
+        hook->load_state(saved, named(parameters));
+        const HookState before = residuals_in(hook->state(named(parameters)));
+        // On one rank auto averages nothing, so that no hook takes the residuals up.
+        const bool has_none = rank >= kFormerRanks || (name == "auto" && world_size == 1);
+        EXPECT_EQ(before.empty(), has_none) << name << ", rank " << rank << " of " << world_size;
+        hook->rescale_state(0.5);
+        const HookState after = residuals_in(hook->state(named(parameters)));
+        for (const auto& [key, residual] : before) {
+          EXPECT_TRUE(at::equal(after.at(key), residual * 0.5)) << name << " " << key << " of " << world_size;
+        }
+      });
+    }
   }
 }
 

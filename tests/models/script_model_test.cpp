@@ -23,6 +23,7 @@ using testing::digit_net;
 using ::testing::ElementsAre;
 using testing::error_message;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::kGivesLoss;
 using testing::save_and_load;
 
@@ -274,10 +275,21 @@ TEST(ScriptModel, ADeviceThatIsNotThereIsOneLine) {
 
 TEST(ScriptModel, TrainsWhatHasGradients) {
   ScriptModel model = classifier();
-  EXPECT_NO_THROW(model.check_trains(some_digits()));
+  EXPECT_THAT(model.check_trains(some_digits()), IsEmpty());
   for (const at::Tensor& parameter : model.parameters()) {
     EXPECT_FALSE(parameter.grad().defined());
   }
+}
+
+TEST(ScriptModel, ParametersWithoutAGradientAreNamed) {
+  torch::jit::Module net("Net");
+  for (const char* const name : {"w", "aside", "other"}) {
+    net.register_parameter(name, at::ones({3}).requires_grad_(), /*is_buffer=*/false);
+  }
+  net.register_parameter("frozen", at::ones({3}).requires_grad_(false), /*is_buffer=*/false);
+  net.define("def forward(self, x: Tensor) -> Tensor:\n    return x * self.w + self.other.detach() + self.frozen\n");
+  ScriptModel model(net, {.name = "m.pt", .loss = Loss::kMse});
+  EXPECT_THAT(model.check_trains({at::ones({3}), at::zeros({3})}), ElementsAre("aside", "other"));
 }
 
 TEST(ScriptModel, WhatCannotBeTrainedIsNamed) {

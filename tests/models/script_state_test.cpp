@@ -123,5 +123,57 @@ TEST(ScriptState, FurtherNamesAreKnown) {
                           Pair("tied.weight", "first.weight")));
 }
 
+torch::jit::Module module_with(const std::string& name, const at::Tensor& tensor, bool is_buffer = true) {
+  torch::jit::Module part("Part");
+  if (is_buffer) {
+    part.register_buffer(name, tensor);
+  } else {
+    part.register_parameter(name, tensor, /*is_buffer=*/false);
+  }
+  torch::jit::Module module("Module");
+  module.register_parameter("w", at::ones({2}).requires_grad_(), /*is_buffer=*/false);
+  module.register_module("part", part);
+  module.define("def forward(self, x: Tensor) -> Tensor:\n    return x * self.w\n");
+  return save_and_load(module);
+}
+
+TEST(ScriptState, BuffersMayHaveEveryDtypeOfModelFiles) {
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kComplexFloat, at::kBool, at::kByte, at::kChar,
+        at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32, at::kUInt64, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+    const ScriptModel model = model_of(module_with("extra", at::ones({3}).to(dtype)));
+    EXPECT_EQ(model.named_buffers()["part.extra"].scalar_type(), dtype);
+  }
+}
+
+TEST(ScriptState, TensorsThatCannotBeSavedAreNamed) {
+  const auto message = [](const at::Tensor& tensor, bool is_buffer = true) {
+    const torch::jit::Module module = module_with("extra", tensor, is_buffer);
+    return error_message<c10::ValueError>([&] { model_of(module); });
+  };
+  EXPECT_EQ(message(at::ones({3}, at::kComplexDouble)),
+            "m.pt: buffer 'part.extra' is ComplexDouble, which model files (safetensors) cannot hold");
+  EXPECT_EQ(message(at::ones({3}).to(at::kFloat8_e4m3fnuz)),
+            "m.pt: buffer 'part.extra' is Float8_e4m3fnuz, which model files (safetensors) cannot hold");
+  EXPECT_EQ(message(at::ones({3}).to(at::kFloat8_e5m2fnuz)),
+            "m.pt: buffer 'part.extra' is Float8_e5m2fnuz, which model files (safetensors) cannot hold");
+  EXPECT_EQ(message(at::quantize_per_tensor(at::ones({3}), 0.5, 0, at::kQInt8)),
+            "m.pt: buffer 'part.extra' is QInt8, which model files (safetensors) cannot hold");
+  EXPECT_EQ(message(at::ones({3}).to_sparse()),
+            "m.pt: buffer 'part.extra' has the layout Sparse, but only dense tensors can be saved and sent to other "
+            "ranks");
+  EXPECT_EQ(message(at::ones({3}, at::kComplexDouble), /*is_buffer=*/false),
+            "m.pt: parameter 'part.extra' is ComplexDouble, which model files (safetensors) cannot hold");
+}
+
+// One place in memory stands for all rows.
+TEST(ScriptState, AnExpandedBufferCanBeWritten) {
+  const ScriptModel model = model_of(module_with("mask", at::arange(3, at::kLong).expand({4, 3})));
+  const at::Tensor mask = model.named_buffers()["part.mask"];
+  EXPECT_TRUE(mask.equal(at::arange(3, at::kLong).expand({4, 3})));
+  mask.copy_(at::arange(12, at::kLong).view({4, 3}));  // As rank 0's values or a checkpoint's.
+  EXPECT_TRUE(mask.equal(at::arange(12, at::kLong).view({4, 3})));
+}
+
 }  // namespace
 }  // namespace narrowcast::models

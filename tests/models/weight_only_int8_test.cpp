@@ -171,6 +171,45 @@ TEST(WeightOnlyInt8Conversion, ReplacesLayersOfNestedSequentials) {
   EXPECT_NE(net->ptr(0)->as<WeightOnlyInt8Linear>(), nullptr);
 }
 
+// What scaled outputs, low-rank adapters and the like do, on either Linear.
+template <class Base>
+struct Doubled : Base {
+  using Base::Base;
+  at::Tensor forward(const at::Tensor& x) { return 2 * Base::forward(x); }
+};
+
+TEST(WeightOnlyInt8ConversionErrors, NameClassesDerivedFromLinearAndChangeNothing) {
+  const auto derived = std::make_shared<Doubled<torch::nn::LinearImpl>>(2, 2);
+  Sequential outer(torch::nn::Linear(2, 2), std::make_shared<Inner>(derived));
+  const StateDict before = state_of(*outer);
+  const at::Tensor x = at::randn({3, 2});
+  const at::Tensor output = outer->forward(x);
+  WeightOnlyInt8QuantHandler handler(outer.ptr());
+  for (const std::string& message : {error_message<c10::ValueError>([&] { handler.convert_for_runtime(); }),
+                                     error_message<c10::ValueError>([&] { handler.create_quantized_state_dict(); })}) {
+    EXPECT_EQ(message.find("submodule '1.0' is a "), 0) << message;
+    EXPECT_NE(message.find("Doubled"), std::string::npos) << message;
+    EXPECT_NE(message.find("derives from torch::nn::Linear"), std::string::npos) << message;
+  }
+  expect_equal(state_of(*outer), before);
+  EXPECT_TRUE(outer->forward(x).equal(output));
+  EXPECT_EQ(error_message<c10::ValueError>([&] {
+              WeightOnlyInt8QuantHandler(derived).convert_for_runtime();
+            }).find("the module is a "),
+            0);
+}
+
+TEST(WeightOnlyInt8Conversion, KeepsWhatClassesDerivedFromOursAdd) {
+  Sequential net(std::make_shared<Doubled<LinearImpl>>(6, 3));
+  const at::Tensor x = at::randn({4, 6});
+  WeightOnlyInt8QuantHandler handler(net.ptr());
+  const StateDict state = handler.create_quantized_state_dict();
+  handler.convert_for_runtime();
+  expect_equal(state_of(*net), state);
+  const at::Tensor product = weight_only_int8_linear(x, state.at("0.weight"), state.at("0.scales"), state.at("0.bias"));
+  EXPECT_TRUE(net->forward(x).equal(2 * product));
+}
+
 struct Net : torch::nn::Module {
   Net() {
     body = register_module("body", Sequential(Linear(2, 2)));

@@ -39,6 +39,7 @@ TEST(NarrowcastBench, MeasuresHooksAndWritesThem) {
       bench_on_two({"--hooks=bf16_compress,quantize_per_tensor", "--bucket_mib=0.0625,1", "--buckets=1,2",
                     "--iterations=3", "--nokernels", "--link_gbit=10", "--json=" + folder / "bench.json"});
   ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.output, StartsWith("One node: this measures its memory, and nothing is sent in wire formats. To "));
   EXPECT_EQ(count_of("Ranks: 2 on one node; two levels.\n", end.output), 1) << end.output;
   EXPECT_EQ(count_of("Link: ", end.output), 1) << end.output;
   EXPECT_EQ(count_of("\nquantize_per_tensor ", end.output), 4 + 2) << end.output;  // cases, and sizes checked

@@ -159,6 +159,30 @@ TEST_F(NarrowcastTrainCheckpointsTest, TheLauncherRestartsAKilledTraining) {
   EXPECT_EQ(model("killed"), model("whole"));
 }
 
+// Without --resume: the launcher's restart resumes from what the same run has written, or, before the first checkpoint,
+// replaces what its former start left.
+TEST_F(NarrowcastTrainCheckpointsTest, ARestartNeedsNoFlagToResume) {
+  ASSERT_EQ(train_on(2, flags("whole")).exit_code, 0);
+  const auto restarted = [&](const std::string& killed_when) {
+    std::string script =
+        "echo worker $$; test $TORCHELASTIC_RESTART_COUNT$RANK = 01 && (" + killed_when + "; kill -KILL $$) & exec";
+    for (const std::string& word : Words{kNarrowcastTrain} + flags("killed")) {
+      script += word == "--resume" ? "" : " '" + word + "'";
+    }
+    return run_to_end({kNarrowcastRun, "--nproc_per_node=2", "--max_restarts=1", "sh", "-c", script}, alone());
+  };
+  const ProgramEnd late = restarted("while ! test -e " + checkpoint(6) + "; do sleep 0.01; done");
+  EXPECT_EQ(late.exit_code, 0) << late.errors;
+  EXPECT_THAT(late.errors, HasSubstr("resumes from " + folder / "killed/checkpoints/step-"));
+  EXPECT_EQ(model("killed"), model("whole"));
+  EXPECT_EQ(restarted("sleep 60").exit_code, 2) << "another run's files are in the way";
+  fs::remove_all(folder / "killed");
+  const ProgramEnd early =
+      restarted("while ! test -s " + folder / "killed/run/metrics.jsonl" + "; do sleep 0.01; done");
+  EXPECT_EQ(early.exit_code, 0) << early.errors;
+  EXPECT_EQ(model("killed"), model("whole"));
+}
+
 // Stops rank 0 while there is an unfinished checkpoint after that of step 6, and returns whether it got one.
 bool stop_while_writing(const RunningProgram& program, const fs::path& checkpoints) {
   const auto unfinished = [&] {

@@ -219,6 +219,30 @@ TEST_F(NarrowcastTrainErrorsTest, FilesOfAnEarlierTrainingAreKept) {
 TEST_F(NarrowcastTrainErrorsTest, AFolderThatCannotBeMade) {
   const std::string file = folder.write("file", "");
   expect_one_line(train_alone(small_gpt() + Words{"--output_dir=" + file + "/run"}), 2, "output_dir");
+  std::filesystem::create_symlink("nowhere", folder / "link");
+  const std::string reason = folder / "link is a link to nowhere, which does not exist";
+  for (const std::string flag : {"--output_dir=", "--checkpoint_dir=", "--tensorboard_dir="}) {
+    expect_one_line(train_alone(small_gpt() + Words{flag + folder / "link"}), 2, reason);
+  }
+}
+
+// Names of files may be any bytes; the metrics have the name as messages show it.
+TEST_F(NarrowcastTrainErrorsTest, DataWithANameThatIsNotUtf8) {
+  const std::string book = folder.write("caf\xe9,1.txt", files::read_file(kBook));
+  std::filesystem::copy_file(book, folder / "other.txt");
+  const std::string escaped = folder / "caf\xe9\\,1.txt";
+  const ProgramEnd end = train_on(
+      2, small_gpt() + Words{"--data=" + escaped + "," + folder / "other.txt", "--output_dir=" + folder / "run",
+                             "--checkpoint_dir=" + folder / "run\xff/checkpoints"});
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  const std::vector<nlohmann::json> lines = json_lines(folder / "run/metrics.jsonl");
+  EXPECT_EQ(lines.front()["data"], folder / "caf\\xe9,1.txt and 1 more");
+  EXPECT_EQ(lines.front()["checkpoint_dir"], folder / "run\\xff/checkpoints");
+}
+
+TEST_F(NarrowcastTrainErrorsTest, PathsAreSeparatedByCommas) {
+  expect_one_line(train_alone(small_gpt() + Words{"--data=" + folder / "a,b"}), 2,
+                  folder / "a: does not exist; a comma within a path is written \\,");
 }
 
 // One rank is told something that ends it before it joins: the others do not wait for it until the time-out.
@@ -251,7 +275,8 @@ class NarrowcastTrainLimitsTest : public NarrowcastTrainErrorsTest {
 };
 
 TEST_F(NarrowcastTrainLimitsTest, TooManyOpenFiles) {
-  const ProgramEnd end = train_under("ulimit -n 4", {"--output_dir=" + folder / "run"});
+  folder.write("texts/of/one/author.txt", "A folder is open while those in it are read.");
+  const ProgramEnd end = train_under("ulimit -n 4", {"--data=" + folder / "texts", "--output_dir=" + folder / "run"});
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("Too many open files (RLIMIT_NOFILE: at most 4 files may be open)\n"));
 }

@@ -1,4 +1,5 @@
 // TorchScript modules that narrowcast-train trains: real processes, files and sockets.
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/serialization/import.h>
@@ -164,6 +165,85 @@ TEST_F(NarrowcastTrainModuleTest, RanksDrawForThemselves) {
   EXPECT_FALSE(generator_of(0).equal(generator_of(1)));
 }
 
+constexpr at::ScalarType kSavedDtypes[] = {at::kFloat,       at::kDouble,        at::kHalf,         at::kBFloat16,
+                                           at::kFloat8_e5m2, at::kFloat8_e4m3fn, at::kComplexFloat, at::kBool,
+                                           at::kByte,        at::kChar,          at::kUInt16,       at::kShort,
+                                           at::kUInt32,      at::kInt,           at::kUInt64,       at::kLong};
+
+std::string buffer_name(at::ScalarType dtype) { return std::string("buffer_") + c10::toString(dtype); }
+
+at::Tensor values_of(at::ScalarType dtype) { return at::arange(6, at::kFloat).view({2, 3}).to(dtype); }
+
+// A buffer of each dtype that model files hold, and one whose rows are one.
+torch::jit::Module net_with_buffers() {
+  torch::jit::Module net = digit_net();
+  for (const at::ScalarType dtype : kSavedDtypes) net.register_buffer(buffer_name(dtype), values_of(dtype));
+  net.register_buffer("expanded", at::arange(3, at::kLong).expand({4, 3}));
+  return net;
+}
+
+void expect_buffers(const std::string& file) {
+  const auto tensors = files::read_safetensors(file).tensors;
+  for (const at::ScalarType dtype : kSavedDtypes) {
+    const at::Tensor& saved = tensors.at(buffer_name(dtype));
+    EXPECT_EQ(saved.scalar_type(), dtype);
+    EXPECT_TRUE(saved.view(at::kByte).equal(values_of(dtype).view(at::kByte))) << dtype;
+  }
+  EXPECT_TRUE(tensors.at("expanded").equal(at::arange(3, at::kLong).expand({4, 3})));
+}
+
+TEST_F(NarrowcastTrainModuleTest, BuffersOfEveryDtypeAreSentSavedAndRead) {
+  net_with_buffers().save(folder / "net.pt");
+  const Words common = flags("net.pt", {"--loss=cross_entropy", "--steps=4", "--hook=allreduce", "--bucket_cap_mb=25"});
+  const Words whole = common + Words{"--checkpoint_dir=" + folder / "checkpoints", "--checkpoint_every=2",
+                                     "--keep_checkpoints=0", "--output_dir=" + folder / "whole"};
+  const ProgramEnd end = train_on(2, whole);
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.output, HasSubstr("identical on all ranks"));
+  expect_buffers(folder / "whole/model.safetensors");
+  const ProgramEnd resumed = train_on(
+      2, common + Words{"--resume_from=" + folder / "checkpoints/step-00000002", "--output_dir=" + folder / "resumed"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.errors;
+  EXPECT_EQ(written("resumed"), written("whole"));
+  const ProgramEnd evaluated =
+      train_on(2, {"--evaluate=" + folder / "whole/model.pt", "--data=" + folder.path().string(), "--batch_size=20"});
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.errors;
+  EXPECT_THAT(end.output, HasSubstr(evaluated.output));
+  const ProgramEnd begun = train_alone(
+      common + Words{"--init_from=" + folder / "whole/model.safetensors", "--output_dir=" + folder / "begun"});
+  EXPECT_EQ(begun.exit_code, 0) << begun.errors;
+  expect_buffers(folder / "begun/model.safetensors");
+}
+
+// Also where nothing would be written, so that it is known before a training that takes days.
+TEST_F(NarrowcastTrainModuleTest, ABufferThatCannotBeSavedIsOneLineBeforeTheTraining) {
+  torch::jit::Module net = digit_net();
+  net.register_buffer("table", at::ones({2}, at::kComplexDouble));
+  net.save(folder / "net.pt");
+  const std::string line =
+      folder / "net.pt: buffer 'table' is ComplexDouble, which model files (safetensors) cannot hold";
+  expect_one_line(flags("net.pt", {"--loss=cross_entropy"}), 2, line);
+  expect_one_line(flags("net.pt", {"--loss=cross_entropy", "--dry_run"}), 2, line);
+  expect_one_line({"--evaluate=" + folder / "net.pt", "--data=" + folder.path().string()}, 2, line);
+}
+
+// As traced modules have; each mode is named once.
+TEST_F(NarrowcastTrainModuleTest, OperatorsWithAFixedModeAreNamed) {
+  digit_net(
+      "def forward(self, images: Tensor) -> Tensor:\n"
+      "    return torch.dropout(self.logits(images), 0.5, False)\n")
+      .save(folder / "traced.pt");
+  const ProgramEnd end = train_on(2, flags("traced.pt", {"--loss=cross_entropy", "--steps=1", "--dry_run"}));
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_EQ(
+      count_of("warning: model: " + folder / "traced.pt computes in one mode, as traced modules do: aten::dropout in "
+                                             "evaluation mode (once, in the module itself)",
+               end.errors),
+      1)
+      << end.errors;
+  EXPECT_THAT(train_alone(flags("net.pt", {"--loss=cross_entropy", "--dry_run"})).errors, Not(HasSubstr("traced")));
+}
+
 TEST_F(NarrowcastTrainModuleTest, WhatCannotBeTrainedIsOneLine) {
   torch::jit::Module frozen = digit_net();
   frozen.eval();
@@ -179,6 +259,8 @@ TEST_F(NarrowcastTrainModuleTest, WhatCannotBeTrainedIsOneLine) {
   expect_one_line(flags("cuda.pt", loss), 2, "cuda.pt: its forward failed on inputs of shape [20, 8, 8]: ");
   expect_one_line(flags("text.pt", loss), 4, "text.pt: is no TorchScript module");
   expect_one_line(flags("none.pt", loss), 2, "none.pt");
+  fs::copy(folder / "net.pt", folder / "net.pth");
+  expect_one_line(flags("net.pth", loss), 2, "net.pth is not named *.pt, as a TorchScript module is");
   expect_one_line(flags("net.pt"), 2, "loss: must say what to make of the predictions of ");
   expect_one_line(flags("loss.pt", loss), 2, "loss: has no effect with ");
   expect_one_line(flags("net.pt", {"--loss=hinge"}), 2, "loss: must be cross_entropy, mse or bce_with_logits");

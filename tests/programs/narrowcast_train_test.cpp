@@ -176,6 +176,19 @@ TEST_F(NarrowcastTrainTest, HelpNamesEveryHookAndFormat) {
   EXPECT_THAT(help, HasSubstr("--channel_size (integer; default: 512)"));
 }
 
+// The launcher says which ranks share a node; ranks that never meet cannot ask each other.
+TEST_F(NarrowcastTrainTest, DryRunCountsWhatIsSentBetweenNodes) {
+  const auto bytes = [](const Words& flags) {
+    const ProgramEnd end = train_on(2, small_gpt() + Words{"--dry_run", "--hook=int8"} + flags);
+    EXPECT_EQ(end.exit_code, 0) << end.errors;
+    const std::string name = "payload_bytes_per_step_and_rank ";
+    return std::stoll(end.output.substr(end.output.find(name) + name.size()));
+  };
+  EXPECT_EQ(bytes({}), 0);
+  EXPECT_GT(bytes({"--node_size=1"}), 0);
+  EXPECT_GT(bytes({"--levels=one"}), 0);
+}
+
 TEST_F(NarrowcastTrainTest, SendsWhatThePlanSaysForPowerSgd) {
   const Words flags = small_gpt() + Words{"--hook=power_sgd", "--power_sgd_rank=2", "--power_sgd_start=0",
                                           "--power_sgd_wire=int8_b128", "--bucket_cap_mb=25"};

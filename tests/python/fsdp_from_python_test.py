@@ -85,6 +85,22 @@ class OneRank(unittest.TestCase):
                 reduce_scatter(mean, gradients, dist.group.WORLD, op)
 
 
+class OtherFormats(unittest.TestCase):
+    """The last rank has another format. All ranks get the error, and their group is still of use; not a test by itself."""
+
+    def runTest(self):
+        last = dist.get_world_size() - 1
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        model = Network()
+        fully_shard(model, mesh=mesh)
+        model.set_custom_reduce_scatter(
+            example.QuantizedReduceScatter("int4_b32" if dist.get_rank() == last else "int8_b128"))
+        with self.assertRaisesRegex(ValueError, f"format is int4_b32 on rank {last} but int8_b128 on rank 0"):
+            loss_of(model, 0).backward()
+        ranks = gathered(torch.tensor([dist.get_rank()])).flatten().tolist()
+        self.assertEqual(ranks, list(range(dist.get_world_size())))
+
+
 class FsdpFromPython(unittest.TestCase):
     def test_what_is_no_mean_is_refused(self):
         self.assertEqual(run_on_ranks(1, OneRank()), [0])
@@ -92,6 +108,10 @@ class FsdpFromPython(unittest.TestCase):
     def test_means_are_those_of_the_format(self):
         for world_size in (2, 3):
             self.assertEqual(run_on_ranks(world_size, OnEachRank()), [0] * world_size)
+
+    def test_formats_that_differ_are_an_error_on_all_ranks(self):
+        for world_size in (2, 3):
+            self.assertEqual(run_on_ranks(world_size, OtherFormats()), [0] * world_size)
 
     def test_the_training_learns(self):
         learns(self, EXAMPLE)

@@ -1,6 +1,7 @@
 """The page of trainings and of measurements, opened in a headless Chromium."""
 import html.parser
 import json
+import math
 import os
 import pathlib
 import re
@@ -10,14 +11,17 @@ import sys
 import tempfile
 import unittest
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench/network"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/bench/network"))
 import page as network_page  # noqa: E402 -- found by the line above
+
+PAGE = ROOT / "trainer/train/reporting/report.html.in"
 
 BROWSER = shutil.which("chromium-headless-shell")
 SMALL = ["--layers=1", "--heads=2", "--width=16", "--context=16", "--batch_size=12", "--eval_batches=1", "--sample_length=0",
          "--log_every=2", "--eval_every=3", "--bucket_cap_mb=25", "--steps=8"]
 # Measures the page, once it is drawn, in a window of a phone's width, from a page around it.
-PHONE = """<!doctype html><title>wait</title><iframe id=f src="{page}" style="border:0;width:390px;height:20000px"></iframe>
+PHONE = """<!doctype html><title>wait</title><iframe id=f src="{page}" style="border:0;width:390px;height:40000px"></iframe>
 <script>
 function measure() {{
   const root = document.getElementById("f").contentDocument.documentElement;
@@ -28,6 +32,37 @@ function measure() {{
 }}
 document.getElementById("f").onload = measure;
 </script>"""
+
+
+# The same in a window of 1,200 pixels, for the summary: the part of it that is seen without scrolling, and the whole.
+DESKTOP = """<!doctype html><title>wait</title><iframe id=f src="{page}" style="border:0;width:1200px;height:20000px"></iframe>
+<script>
+function measure() {{
+  const table = document.getElementById("f").contentDocument.querySelector(".wide");
+  if (!table) return requestAnimationFrame(measure);
+  const cells = [...table.querySelectorAll("th, td")].map((cell) => cell.getBoundingClientRect());
+  const rows = [...table.querySelectorAll("tr")].map((row) => row.getBoundingClientRect().height);
+  document.body.append(`<summary ${{table.scrollWidth}} of ${{table.clientWidth}}, right ${{Math.max(...cells.map((box) => box.right))}}, ` +
+    `tallest ${{Math.max(...rows)}}>`);
+}}
+document.getElementById("f").onload = measure;
+</script>"""
+
+
+def made_up(name, hook, step_seconds, unit="nats", steps=700):
+    """The lines of a training whose loss falls in the same way with every hook, some faster."""
+    loss = lambda step: 1.5 + 2.5 * math.exp(-step / 120)  # noqa: E731 -- a formula
+    counts = {"measuring_bytes_sent": 27262976, "skipped_steps": 12, "compression": 3.938}
+    lines = [{"event": "start", "hook": hook, "ranks": 128, "samples_per_step": 1024, "loss": unit}]
+    for step in range(10, steps + 1, 10):
+        at = {"step": step, "seconds": step * step_seconds}
+        lines.append({"event": "step", "loss": loss(step), "learning_rate": 1e-3, "units_per_second": 1024 / step_seconds,
+                      "payload_bytes_sent": 123456789 * step, "gradient_norm": 1, **at, **counts})
+        if step % 100 == 0:
+            lines.append({"event": "evaluation", "validation_loss": loss(step), "validation_accuracy": 0.9137, **at})
+    return {"name": name, "events": [*lines, {"event": "end", "training_loss": loss(steps), "validation_loss": loss(steps),
+                                              "validation_accuracy": 0.9137, "payload_bytes_sent": 123456789 * steps,
+                                              "payload_bytes_without_hook": 672000000000, "seconds": steps * step_seconds, **counts}]}
 
 
 def run(*command):
@@ -100,6 +135,19 @@ class ReportTest(unittest.TestCase):
         around.write_text(PHONE.format(page=page.as_uri()))
         self.assertIn("width 390 of 390, 0 texts cut", self.browse(around, "--allow-file-access-from-files"))
 
+    def made_up_page(self, *trainings):
+        page = self.folder / "page.html"
+        document = json.dumps({"title": "made up", "trainings": trainings}).replace("<", "\\u003c")
+        page.write_text(PAGE.read_text().replace("{{DATA}}", document))
+        return page
+
+    def summary_in_1200_pixels(self, page):
+        """(width of the summary, width in which it is shown, right end of its cells, height of its tallest row)."""
+        around = self.folder / "desktop.html"
+        around.write_text(DESKTOP.format(page=page.as_uri()))
+        dom = self.browse(around, "--allow-file-access-from-files", "--window-size=1600,900")
+        return tuple(map(float, re.search(r"&lt;summary (\d+) of (\d+), right ([\d.]+), tallest ([\d.]+)&gt;", dom).groups()))
+
     def train(self, name, ranks, *flags):
         run(os.environ["NARROWCAST_RUN"], f"--nproc_per_node={ranks}", os.environ["NARROWCAST_TRAIN"], *SMALL,
             f"--output_dir={self.folder / name}", *flags)
@@ -147,6 +195,39 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(shown.bars, 6)
         self.assertEqual(shown.tables[-1]["learning_rate"]["<-script><b>"][0], "0.01")
         self.expect_fits_a_phone(page)
+
+    def test_the_summary_fits_1200_pixels(self):
+        hooks = ("none", "quantize_per_channel", "quantized_allreduce", "batched_power_sgd_2", "post_local_sgd", "bf16_compress")
+        pages = {"three": [made_up(f"quickstart-{hook}", hook, 0.2) for hook in ("none", "bf16_compress", "int8")],
+                 "many": [made_up(f"experiment-2026-11-{i:02}-of-a-model-with-a-long-name-{'x' * 3 * i}", hooks[i % 6], 2.5, "the module's own")
+                          for i in range(24)],
+                 "one word": [made_up(60 * "x", "quantize_per_channel", 100)]}
+        for name, trainings in pages.items():
+            with self.subTest(name):
+                page = self.made_up_page(*trainings)
+                whole, shown, right, tallest = self.summary_in_1200_pixels(page)
+                self.assertEqual(whole, shown)
+                self.assertLessEqual(right, 1200)
+                self.assertLess(tallest, 250, "a name is a dozen lines at most")
+                self.expect_fits_a_phone(page)
+
+    def test_loss_over_time_of_several_hooks(self):
+        """Of three trainings that take as many steps, the one with the fastest steps ends first in the chart over time alone."""
+        seconds = {"none": 0.2, "bf16_compress": 0.1, "int8": 0.05}
+        page = self.made_up_page(*(made_up(hook, hook, each) for hook, each in seconds.items()))
+        figures = {re.match("[^<]*", figure)[0]: figure for figure in self.browse(page).split("<figure><figcaption>")[1:]}
+        ends = {}
+        for title in ("Loss over steps", "Loss over time"):
+            curves = re.findall(r'<polyline[^>]*points="([^"]*)"', figures[title])
+            self.assertEqual(len(curves), 2 * 3, "training and validation of each")
+            ends[title] = [float(points.split()[-1].split(",")[0]) for points in curves[::2]]
+            legend = re.search(r'<div class="legend">(.*?)</div>', figures[title])[1]
+            self.assertEqual(re.findall(r">([^<>]+)</span>", legend), [*seconds, "validation"])
+        self.assertEqual(len(set(ends["Loss over steps"])), 1)
+        self.assertEqual(ends["Loss over time"], sorted(ends["Loss over time"], reverse=True))
+        left = 140 * (ends["Loss over time"][1] - ends["Loss over time"][2]) / (ends["Loss over time"][0] - ends["Loss over time"][2])
+        self.assertAlmostEqual(left, 140 * 0.05 / 0.15, delta=1, msg="times are in proportion")
+        self.assertIn(">1 min 00 s</text>", figures["Loss over time"])
 
     def captions(self, page):
         """Of the charts that name their curves: in what they are, by title."""

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
@@ -84,6 +85,45 @@ class YourModel(unittest.TestCase):
         for run in ("net", "smooth", "ring", "language", "curve"):
             files = {path.name for path in (self.folder / "runs" / run).iterdir()}
             self.assertEqual(files, {"model.pt", "model.safetensors", "metrics.jsonl"})
+
+    def test_buffers_that_the_class_does_not_save(self):
+        """There with FILE of save_file(net.state_dict()), and back with the call that the document names."""
+        call = re.search(r"`(net\.load_state_dict\(trained\.state_dict\(\), strict=False\))`", DOCUMENT)[1]
+        self.run_block("python", "# rotary.py\n" + textwrap.dedent("""
+            import torch
+            from safetensors.torch import save_file
+            from torch import nn
+
+            class Rotary(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = nn.Linear(784, 10)
+                    self.register_buffer("angles", torch.linspace(0, 1, 10), persistent=False)
+
+                def forward(self, images):
+                    return self.layer(images.flatten(1).float() / 255) * torch.cos(self.angles)
+
+            if __name__ == "__main__":
+                net = Rotary()
+                torch.jit.script(net).save("rotary.pt")
+                save_file(net.state_dict(), "weights.safetensors")
+            """))
+        train = "narrowcast-train --model=rotary.pt --loss=cross_entropy --data=mnist --steps=4 --init_from=weights.safetensors"
+        lines = self.run_block("sh", f"{train} --output_dir=rotary 2>&1")
+        self.assertIn("warning: init_from: weights.safetensors lacks the buffer 'angles': the values in rotary.pt are kept\n",
+                      lines)
+        self.run_block("python", "# back.py\n" + textwrap.dedent(f"""
+            import torch
+            from rotary import Rotary
+            from safetensors.torch import load_file
+
+            trained = torch.jit.load("rotary/model.pt")
+            net = Rotary()
+            keys = {call}
+            assert keys.missing_keys == [] and keys.unexpected_keys == ["angles"], keys
+            assert torch.equal(net.layer.weight, load_file("rotary/model.safetensors")["layer.weight"])
+            assert torch.equal(net.angles, trained.angles)
+            """))
 
     def start_node(self, line, address, port):
         """One of the document's lines, with this machine for both of its, and a port that is free."""

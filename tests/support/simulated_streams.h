@@ -39,6 +39,9 @@ class SimulatedStreams {
   }
   static bool has_high_priority(const std::string& work) { return state().stream_of.at(work) % 2 == 1; }
 
+  // From now on, until reset, streams cannot be ordered: as after an error that a device keeps.
+  static void break_events() { state().events_are_broken = true; }
+
   // Forgets all work.
   static void reset() { state() = {}; }
 
@@ -62,6 +65,7 @@ class SimulatedStreams {
     std::map<c10::StreamId, Works> done;  // By stream, what is done once all that it has is.
     std::map<std::string, Works> before;
     std::map<std::string, c10::StreamId> stream_of;
+    bool events_are_broken = false;
   };
   static State& state() {
     static State state;
@@ -90,6 +94,7 @@ class SimulatedGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    if (SimulatedStreams::state().events_are_broken) throw std::runtime_error("no event can be recorded");
     delete static_cast<Works*>(*event);
     *event = std::make_unique<Works>(SimulatedStreams::state().done[stream.id()]).release();
   }

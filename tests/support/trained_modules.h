@@ -94,4 +94,31 @@ inline torch::jit::Module drifting_digit_net() {
   return net;
 }
 
+// The same, with a layer of its own for batches whose pixels add up to an even number.
+inline torch::jit::Module branching_digit_net() {
+  torch::jit::Module net = trained_module(std::make_shared<torch::jit::CompilationUnit>(), "BranchingDigitNet");
+  net.register_module("net", digit_net());
+  net.register_parameter("even", initial_weight({10, 10}), /*is_buffer=*/false);
+  net.define(
+      "def forward(self, images: Tensor) -> Tensor:\n"
+      "    logits = self.net.forward(images)\n"
+      "    if int(images.long().sum()) % 2 == 0:\n"
+      "        logits = logits + torch.linear(logits, self.even)\n"
+      "    return logits\n");
+  return net;
+}
+
+// The same, with parameters that nothing uses.
+inline torch::jit::Module leftover_digit_net() {
+  torch::jit::Module net = trained_module(std::make_shared<torch::jit::CompilationUnit>(), "LeftoverDigitNet");
+  net.register_module("net", digit_net());
+  for (int i = 1; i <= 7; ++i) {
+    net.register_parameter("leftover" + std::to_string(i), initial_weight({10}), /*is_buffer=*/false);
+  }
+  net.define(
+      "def forward(self, images: Tensor) -> Tensor:\n"
+      "    return self.net.forward(images)\n");
+  return net;
+}
+
 }  // namespace narrowcast::testing

@@ -1,6 +1,7 @@
 #include "trainer/base/addresses.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -9,9 +10,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
+#include <system_error>
 
 #include "trainer/base/files/open_file.h"
 
@@ -140,6 +144,33 @@ bool is_own_address(const std::string& host) {
   return std::any_of(addresses.begin(), addresses.end(), [&](const std::string& address) {
     return is_loopback_address(address) || std::find(own.begin(), own.end(), address) != own.end();
   });
+}
+
+std::optional<HostAndPort> parse_host_and_port(const std::string& text) {
+  const bool in_brackets = text.starts_with('[');
+  const size_t bracket = text.find(']');
+  const bool is_number = !in_brackets && std::ranges::count(text, ':') > 1;  // IPv6
+  if (in_brackets && bracket == std::string::npos) {
+    return std::nullopt;
+  }
+  const size_t end = in_brackets ? bracket + 1 : is_number ? text.size() : std::min(text.find(':'), text.size());
+  HostAndPort found{.host = in_brackets ? text.substr(1, bracket - 1) : text.substr(0, end)};
+  int64_t port = 0;
+  const std::string rest = text.substr(end);
+  if (!rest.empty()) {
+    const char* const end_of_text = rest.data() + rest.size();
+    const auto number = std::from_chars(rest.data() + 1, end_of_text, port);
+    const bool is_port = rest.front() == ':' && number.ec == std::errc() && number.ptr == end_of_text;
+    if (!is_port || port < 0 || port > kLargestPort) {
+      return std::nullopt;
+    }
+    found.port = port;
+  }
+  return found.host.empty() ? std::nullopt : std::optional(found);
+}
+
+std::string host_and_port(const std::string& host, int64_t port) {
+  return host.find(':') == std::string::npos ? c10::str(host, ":", port) : c10::str("[", host, "]:", port);
 }
 
 bool has_only_loopback() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,19 @@ bool names_loopback(const std::string& host);
 // this machine that is up has it. False of 0.0.0.0 and ::, which are no machine's addresses, and of a name that cannot
 // be resolved.
 bool is_own_address(const std::string& host);
+
+// A host and perhaps a port, as users write them.
+struct HostAndPort {
+  std::string host;  // without brackets
+  std::optional<int64_t> port = {};
+};
+
+// Reads "HOST", "HOST:PORT", "[IPV6]", "[IPV6]:PORT" or an IPv6 address without brackets, which has no port. Returns
+// nothing for other texts, such as an empty host or a port that is not from 0 to 65535.
+std::optional<HostAndPort> parse_host_and_port(const std::string& text);
+
+// "HOST:PORT", or "[HOST]:PORT" for an IPv6 address.
+std::string host_and_port(const std::string& host, int64_t port);
 
 // Whether there is no network interface but the loopback: nobody beyond this machine, or the part of it that has this
 // network, is in reach.

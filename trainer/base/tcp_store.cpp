@@ -6,11 +6,15 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
+
+#include "trainer/base/answering_store.h"
 
 namespace narrowcast::network {
 namespace {
 
 constexpr int kWaitingConnections = 4096;
+constexpr std::chrono::milliseconds kToGiveUpByItself{1000};  // where nobody listens, naming the reason
 
 SocketAddress own_address(const files::FileDescriptor& socket) {
   SocketAddress own;
@@ -72,7 +76,14 @@ TcpStorePtr serve_tcp_store(const std::string& address, const ListeningSocket& s
 }
 
 TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout) {
-  return c10::make_intrusive<c10d::TCPStore>(host, store_options(port, timeout));
+  // Its constructor waits for an answer without limit.
+  const std::function<TcpStorePtr()> reach = [=] {
+    return c10::make_intrusive<c10d::TCPStore>(host, store_options(port, timeout));
+  };
+  std::optional<TcpStorePtr> store = within(timeout + kToGiveUpByItself, reach);
+  TORCH_CHECK_WITH(DistNetworkError, store.has_value(),
+                   "it does not answer as a store: another service listens there, or the process that serves it hangs");
+  return *std::move(store);
 }
 
 }  // namespace narrowcast::network

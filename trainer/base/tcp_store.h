@@ -49,7 +49,8 @@ TcpStorePtr serve_tcp_store(const std::string& address, const ListeningSocket& s
                             std::chrono::milliseconds timeout);
 
 // A client of the store that is served at `host`, a name or a number, and `port`. Tries again until `timeout`, which is
-// also that of waiting for a key later, and throws c10::Error then.
+// also that of waiting for a key later, and throws c10::Error then. A server that takes the connection and does not
+// speak as a store does, another service or a process that is stopped, is a c10::DistNetworkError, 1 s later at most.
 TcpStorePtr reach_tcp_store(const std::string& host, int64_t port, std::chrono::milliseconds timeout);
 
 }  // namespace narrowcast::network

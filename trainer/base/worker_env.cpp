@@ -67,9 +67,17 @@ void read_ranks(const Place& place, WorkerEnv& env) {
 
 void read_master(const Place& place, WorkerEnv& env) {
   if (env.world_size > 1) {
-    env.master_addr = required(place, place.master_addr).text;
-    env.master_port = parse_integer(required(place, place.master_port), {.least = 1, .most = network::kLargestPort});
-    TORCH_CHECK_VALUE(!env.master_addr.empty(), place.master_addr.setting->described(), " names no host");
+    const Setting& address = required(place, place.master_addr);
+    TORCH_CHECK_VALUE(!address.text.empty(), address.described(), " names no host");
+    const std::optional<network::HostAndPort> read = network::parse_host_and_port(address.text);
+    TORCH_CHECK_VALUE(read && read->port != 0, address.described(), " must be a name or an address");
+    env.master_addr = read->host;
+    const Place::Value& port = place.master_port;
+    env.master_port = read->port && !port.setting
+                          ? *read->port
+                          : parse_integer(required(place, port), {.least = 1, .most = network::kLargestPort});
+    TORCH_CHECK_VALUE(!read->port || read->port == env.master_port, address.described(), " contradicts ",
+                      port.setting ? port.setting->described() : "");
   }
 }
 

@@ -14,15 +14,24 @@
 #include <narrowcast/version.h>
 #include <narrowcast/wire_format.h>
 #include "hooks/hook_table.h"
+#include "ops/backend_timeout.h"
+#include "trainer/base/files/names.h"
+#include "trainer/ddp/backward_watch.h"
 #include "trainer/ddp/block_alignment.h"
+#include "trainer/ddp/broadcast.h"
 #include "trainer/ddp/bucket_chooser.h"
+#include "trainer/ddp/bucket_exchanges.h"
+#include "trainer/ddp/parameter_watch.h"
+#include "trainer/ddp/pass_check.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/reducer.h"
 
 namespace narrowcast {
 namespace {
 
-constexpr size_t kBroadcastChunkBytes = size_t{250} << 20;
+constexpr const char* kFailedPass =
+    "the last backward pass did not end, because an exception passed through it: this DistributedDataParallel "
+    "cannot be used any more; destroy it on all ranks and make another one";
 
 DdpOptions checked_options(const DdpOptions& options) {
   options.validate();
@@ -63,7 +72,7 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
       group_(checked_group(std::move(group))),
       options_(checked_options(options)),
       trainable_(state_.trainable()),
-      static_graph_known_(std::make_shared<bool>(false)) {
+      static_graph_(std::make_shared<StaticGraph>()) {
   compare_between_ranks();
   std::shared_ptr<hooks::CommHook> hook =
       with_network_errors(group_->getRank(), "making the hook " + options_.hook(),
@@ -73,7 +82,9 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
     broadcast(state_.parameters);
     broadcast(state_.buffers);
   }
-  reductions_ = std::make_unique<ReductionCounter>(tensors_of(trainable_));
+  parameters_ = std::make_unique<ParameterWatch>(state_);
+  passes_ = std::make_unique<PassCheck>(trainable_, group_);
+  backward_ = std::make_unique<BackwardWatch>(tensors_of(trainable_));
   const DdpOptions first = with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize());
   if (!first.bucket_cap_mb().has_value()) {
     chooser_ = std::make_unique<BucketChooser>(trainable_, group_, options_);
@@ -88,11 +99,15 @@ GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const
     reducer_->set_static_graph();
   }
   if (hook != nullptr) {
-    use_hook(std::move(hook));
+    use_hook(std::move(hook), /*limit=*/std::nullopt);
   }
 }
 
-GradientReducer::~GradientReducer() = default;
+GradientReducer::~GradientReducer() {
+  if (exchanges_ != nullptr) {
+    exchanges_->drain();
+  }
+}
 
 void GradientReducer::compare_between_ranks() const {
   std::vector<NamedValue> values = describe(options_);
@@ -103,13 +118,7 @@ void GradientReducer::compare_between_ranks() const {
 }
 
 void GradientReducer::broadcast(const std::vector<NamedTensor>& tensors) const {
-  if (tensors.empty()) {
-    return;
-  }
-  const at::NoGradGuard no_grad;
-  with_network_errors(group_->getRank(), "broadcast of parameters and buffers", [&] {
-    c10d::broadcast_coalesced(group_, tensors_of(tensors), kBroadcastChunkBytes, /*rank=*/0);
-  });
+  broadcast_from_rank_0(group_, tensors_of(tensors), "broadcast of parameters and buffers");
 }
 
 BucketIndices GradientReducer::aligned(BucketIndices buckets) const {
@@ -121,12 +130,8 @@ void GradientReducer::before_forward() {
     chooser_->end_pass();
   }
   if (at::GradMode::is_enabled()) {
-    TORCH_CHECK_VALUE(synchronise_ || !is_first_static_step(),
-                      "static_graph learns from the first backward pass, which must reduce: "
-                      "do not start inside no_sync");
-    if (synchronise_) {
-      reducer_->prepare_for_forward();
-    }
+    begin_pass();
+    prepare_for_forward();
     with_network_errors(group_->getRank(), "rebuilding buckets", [&] { rebuild(); });
   }
   if (buffers_due_) {
@@ -134,10 +139,46 @@ void GradientReducer::before_forward() {
   }
 }
 
+// Ranks that average in smaller groups, or not at all, must not wait for all others to hear why this one fails. The
+// others must hear it before they wait for this one in a collective of c10d, as the Reducer's rebuilding is.
+void GradientReducer::begin_pass() {
+  passes_->count();
+  const std::string difference = synchronise_ ? parameters_->difference() : "";
+  if (keeps_replicas_equal()) {
+    if (!difference.empty()) {
+      passes_->refuse(difference);
+    } else if (reducer_->should_rebuild_buckets() || (chooser_ != nullptr && chooser_->is_due())) {
+      passes_->compare();
+    }
+  }
+  TORCH_CHECK_VALUE(difference.empty(), difference);
+}
+
+// The Reducer learns a static graph by counting how often each parameter is reached until its first reduction. Passes
+// inside no_sync before that would be counted as well, so a Reducer that has seen some is replaced by a new one.
+void GradientReducer::prepare_for_forward() {
+  TORCH_CHECK_VALUE(!static_graph_->is_learning, kFailedPass);
+  if (!synchronise_) {
+    static_graph_->has_local_passes = is_first_static_step();
+    return;
+  }
+  if (std::exchange(static_graph_->has_local_passes, false)) {
+    const BucketIndices buckets = bucket_indices(bucket_names(*reducer_, trainable_), trainable_);
+    reducer_.reset();
+    reducer_ = make_reducer(trainable_, group_,
+                            with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize()), buckets);
+    reducer_->set_static_graph();
+    if (exchanges_ != nullptr) {
+      exchanges_->register_with(*reducer_);
+    }
+  }
+  reducer_->prepare_for_forward();
+}
+
 // A static graph's Reducer has not used its own buckets yet when it rebuilds them, so that it can be given others. No
 // other is due then.
 void GradientReducer::rebuild() {
-  const bool rebuilt = rebuild_buckets(*reducer_);
+  const bool rebuilt = rebuild_reducer();
   if (rebuilt && first_pass_ != nullptr) {
     align_rebuilt_buckets();
   }
@@ -171,10 +212,34 @@ void GradientReducer::choose_buckets() {
     const DdpOptions chosen = DdpOptions(options_).bucket_cap_mb(bucket_choice_->size().cap_mb);
     reducer_.reset();
     reducer_ = make_reducer(trainable_, group_, chosen, *buckets_to_keep_);
-    if (hook_ != nullptr) {
-      register_shared_hook(*reducer_, hook_);
+    if (exchanges_ != nullptr) {
+      exchanges_->register_with(*reducer_);
     }
   }
+}
+
+// The Reducer notices here that it still waits for gradients, and complains in terms of PyTorch's Python interface.
+bool GradientReducer::rebuild_reducer() {
+  try {
+    return reducer_->rebuild_buckets();
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(!backward_->has_not_ended(), kFailedPass);
+    const std::string message = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(!message.starts_with("Expected to have finished reduction"), unused_parameters(),
+                      " got no gradient in the last backward pass: let the loss use all outputs of the module and the "
+                      "module all its parameters, or set find_unused_parameters; with static_graph every step must use "
+                      "the same parameters");
+    throw;
+  }
+}
+
+// The parameters that the last backward pass should have reached.
+std::string GradientReducer::unused_parameters() const {
+  std::vector<std::string> names;
+  for (const size_t index : backward_->unreached()) {
+    names.push_back(trainable_[index].name);
+  }
+  return names.empty() ? "some parameters" : c10::str("parameters ", describe_names(names));
 }
 
 bool GradientReducer::settle_buckets() {
@@ -192,7 +257,7 @@ bool GradientReducer::settle_buckets() {
 
 ReducerState GradientReducer::state() const {
   return {.buckets = bucket_names(*reducer_, trainable_),
-          .reductions = reductions_->count(),
+          .reductions = backward_->count(),
           .hook = {.world_size = group_->getSize(),
                    .states = {hook_ == nullptr ? hooks::HookState{} : hook_->state(trainable_)},
                    .first = {}}};
@@ -203,7 +268,7 @@ void GradientReducer::load_state(const ReducerState& saved) {
   if (hook_ != nullptr) {
     hook_->load_state(saved.hook, trainable_);
   }
-  reductions_->set_count(saved.reductions);
+  backward_->set_count(saved.reductions);
   if (chooser_ != nullptr && saved.hook.world_size != group_->getSize()) {
     return;  // What was chosen for another world may not be right for this one.
   }
@@ -213,7 +278,7 @@ void GradientReducer::load_state(const ReducerState& saved) {
   buckets_to_keep_ = std::move(buckets);
 }
 
-bool GradientReducer::is_first_static_step() const { return options_.static_graph() && !*static_graph_known_; }
+bool GradientReducer::is_first_static_step() const { return options_.static_graph() && !static_graph_->is_known; }
 
 bool GradientReducer::wants_outputs() const {
   return at::GradMode::is_enabled() && synchronise_ && (options_.find_unused_parameters() || is_first_static_step());
@@ -225,7 +290,10 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
   if (!reduces) {
     return outputs;
   }
-  reductions_->arm();
+  backward_->arm();
+  if (keeps_replicas_equal()) {
+    passes_->arm();
+  }
   if (chooser_ != nullptr) {
     chooser_->begin_pass();
   }
@@ -244,14 +312,25 @@ std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> o
   return pass_through_sink(outputs, is_first_static_step() ? static_reduction() : nullptr);
 }
 
-// The Reducer learns a static graph by watching the first backward pass, and so
-// can reduce only when that has ended.
+// The Reducer learns a static graph by watching the first backward pass, and so can reduce only when that has ended. A
+// graph that outlives this object keeps none of it.
 std::function<void()> GradientReducer::static_reduction() const {
-  return [known = static_graph_known_, weak_reducer = std::weak_ptr<c10d::Reducer>(reducer_)] {
+  return [graph = static_graph_, weak_reducer = std::weak_ptr<c10d::Reducer>(reducer_),
+          weak_exchanges = std::weak_ptr<BucketExchanges>(exchanges_),
+          weak_watch = std::weak_ptr<BackwardWatch>(backward_)] {
     const auto reducer = weak_reducer.lock();
-    if (reducer != nullptr && !std::exchange(*known, true)) {
-      torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
+    if (reducer == nullptr || graph->is_known) {
+      return;
     }
+    graph->is_learning = true;
+    const auto reduce = [graph, reducer, exchanges = weak_exchanges.lock(), watch = weak_watch.lock()] {
+      if (!std::exchange(graph->is_known, true)) {
+        exchanges != nullptr ? exchanges->reduce_delayed(*reducer) : reducer->delay_all_reduce();
+        watch->expect_reached();
+        graph->is_learning = false;
+      }
+    };
+    torch::autograd::Engine::get_default_engine().queue_callback(reduce);
   };
 }
 
@@ -259,11 +338,15 @@ void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) 
   TORCH_CHECK_VALUE(hook != nullptr, "hook must not be null");
   TORCH_CHECK_VALUE(options_.bucket_cap_mb().has_value(), "bucket_cap_mb: auto cannot measure hook ", hook->name(),
                     ", which is one of your own; give the size of buckets");
-  use_hook(std::move(hook));
+  use_hook(std::move(hook), timeout_of(*group_->getBackend(trainable_[0].tensor.device().type())));
 }
 
-void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook) {
-  register_shared_hook(*reducer_, hook);
+// The hooks of the library end every exchange at the time-out of the group, and need no limit.
+void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit) {
+  auto exchanges =
+      std::make_shared<BucketExchanges>(passes_->checked(hook), BucketExchanges::Options{group_->getRank(), limit});
+  exchanges->register_with(*reducer_);
+  exchanges_ = std::move(exchanges);
   hook_ = std::move(hook);
 }
 
@@ -294,7 +377,7 @@ int64_t GradientReducer::payload_bytes_sent() const {
 }
 
 int64_t GradientReducer::payload_bytes_without_hook() const {
-  return reductions_->count() * hooks::ring_all_reduce_bytes(gradient_bytes(trainable_), group_->getSize());
+  return backward_->count() * hooks::ring_all_reduce_bytes(gradient_bytes(trainable_), group_->getSize());
 }
 
 std::optional<double> GradientReducer::compression() const {

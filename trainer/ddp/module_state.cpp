@@ -47,6 +47,21 @@ void check_dense(const std::string& name, const std::shared_ptr<torch::nn::Modul
                     "' makes sparse gradients, which cannot be bucketed; create it with sparse(false)");
 }
 
+void check_strided(const char* kind, const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& named : tensors) {
+    TORCH_CHECK_VALUE(named.tensor.layout() == at::kStrided, kind, " '", named.name, "' has the layout ",
+                      named.tensor.layout(), ", but only dense tensors can be broadcast");
+    TORCH_CHECK_VALUE(!named.tensor.is_quantized(), kind, " '", named.name, "' is ", named.tensor.scalar_type(),
+                      ", but quantised tensors cannot be broadcast");
+  }
+}
+
+ModuleState checked(ModuleState state) {
+  check_strided("parameter", state.parameters);
+  check_strided("buffer", state.buffers);
+  return state;
+}
+
 std::string describe(const at::Tensor& tensor) {
   return c10::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes(), " strides ", tensor.strides(), " on ",
                   c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true),
@@ -76,11 +91,13 @@ ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module) {
     check_dense<torch::nn::EmbeddingImpl>(item.key(), item.value());
     check_dense<torch::nn::EmbeddingBagImpl>(item.key(), item.value());
   }
-  return {to_list(module->named_parameters()), to_list(module->named_buffers())};
+  return checked({to_list(module->named_parameters()), to_list(module->named_buffers()),
+                  [module] { return to_list(module->named_parameters()); }});
 }
 
 ModuleState module_state(const torch::jit::Module& module) {
-  return {to_list(module.named_parameters()), to_list(module.named_buffers())};
+  return checked({to_list(module.named_parameters()), to_list(module.named_buffers()),
+                  [module] { return to_list(module.named_parameters()); }});
 }
 
 std::vector<NamedValue> describe(const ModuleState& state) {

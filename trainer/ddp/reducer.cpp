@@ -6,9 +6,9 @@
 #include <torch/custom_class.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <string>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <unordered_map>
 #include <utility>
 
@@ -32,17 +32,21 @@ std::vector<size_t> limits_of(const DdpOptions& options) {
   return {static_cast<size_t>(options.first_bucket_bytes_cap()), static_cast<size_t>(options.bucket_bytes_cap())};
 }
 
-// A Reducer owns its hook: this one, which calls the other.
-class SharedHook final : public c10d::CommHookInterface {
- public:
-  explicit SharedHook(std::shared_ptr<hooks::CommHook> hook) : hook_(std::move(hook)) {}
-
-  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override { return hook_->runHook(bucket); }
-  at::Tensor parseHookResult(const c10::IValue& result) override { return hook_->parseHookResult(result); }
-
- private:
-  const std::shared_ptr<hooks::CommHook> hook_;
+// The Reducer calls its Logger without asking whether there is one, as soon as the set of unused parameters changes. It
+// holds the Logger weakly, because the Logger owns the Reducer. The Logger reads the Reducer in its destructor, so it
+// is destroyed first: members are destroyed in reverse order.
+struct LoggedReducer {
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;
 };
+
+// A pointer to the Reducer that owns both.
+std::shared_ptr<c10d::Reducer> with_logger(std::shared_ptr<c10d::Reducer> reducer) {
+  auto logger = std::make_shared<c10d::Logger>(reducer);
+  reducer->set_logger(logger);
+  const auto both = std::make_shared<LoggedReducer>(LoggedReducer{std::move(reducer), std::move(logger)});
+  return {both, both->reducer.get()};
+}
 
 // Carries a function in an IValue.
 struct Callback : torch::CustomClassHolder {
@@ -87,12 +91,12 @@ BucketIndices first_buckets(const std::vector<NamedTensor>& parameters, const Dd
 // The only call of the Reducer's constructor, whose arguments change between versions of LibTorch.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
                                             const DdpOptions& options, const BucketIndices& buckets) {
-  return std::make_shared<c10d::Reducer>(
+  return with_logger(std::make_shared<c10d::Reducer>(
       tensors_of(parameters), buckets, group,
       /*expect_sparse_gradients=*/std::vector<bool>(parameters.size(), false), options.bucket_bytes_cap(),
       options.find_unused_parameters(), options.gradient_as_bucket_view(), names_by_index(parameters),
       options.first_bucket_bytes_cap(), /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-      /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+      /*bucket_bytes_cap_list=*/std::vector<int64_t>{}));
 }
 
 // What c10d leaves open is the order of buckets that no cap has closed, one per dtype.
@@ -111,25 +115,6 @@ BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std:
   std::sort(buckets.begin(), buckets.end(),
             [&](const auto& a, const auto& b) { return place[a.back()] < place[b.back()]; });
   return buckets;
-}
-
-void register_shared_hook(c10d::Reducer& reducer, std::shared_ptr<hooks::CommHook> hook) {
-  reducer.register_comm_hook(std::make_unique<SharedHook>(std::move(hook)));
-}
-
-// The Reducer notices here that its last reduction is unfinished, and says so in
-// terms of PyTorch's Python interface.
-bool rebuild_buckets(c10d::Reducer& reducer) {
-  try {
-    return reducer.rebuild_buckets();
-  } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
-    TORCH_CHECK_VALUE(message.rfind("Expected to have finished reduction", 0) != 0,
-                      "in the last backward pass some parameters got no gradient: let the loss use all outputs of the "
-                      "module and the module all its parameters, or set find_unused_parameters; with static_graph "
-                      "every step must use the same parameters");
-    throw;
-  }
 }
 
 BucketNames bucket_names(const c10d::Reducer& reducer, const std::vector<NamedTensor>& parameters) {
@@ -166,24 +151,6 @@ BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTe
   NARROWCAST_CHECK_INPUT(left.empty(), "parameter '", left.begin()->first, "' is in no bucket");
   return buckets;
 }
-
-struct ReductionCounter::State {
-  std::atomic<bool> armed = false;
-  std::atomic<int64_t> count = 0;
-};
-
-ReductionCounter::ReductionCounter(const std::vector<at::Tensor>& parameters)
-    : state_(std::make_shared<State>()), hooks_(parameters, [state = state_](size_t /*parameter*/) {
-        if (state->armed.exchange(false)) {
-          ++state->count;
-        }
-      }) {}
-
-void ReductionCounter::arm() { state_->armed = true; }
-
-int64_t ReductionCounter::count() const { return state_->count; }
-
-void ReductionCounter::set_count(int64_t count) { state_->count = count; }
 
 std::vector<at::Tensor> pass_through_sink(const std::vector<at::Tensor>& outputs,
                                           const std::function<void()>& on_backward) {

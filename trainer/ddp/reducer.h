@@ -33,36 +33,10 @@ std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& para
 BucketIndices fill_buckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
                            const DdpOptions& options);
 
-// Lets the Reducer use a hook that can outlive it, once and before its first backward pass.
-void register_shared_hook(c10d::Reducer& reducer, std::shared_ptr<hooks::CommHook> hook);
-
-// A collective, which changes the buckets once: see GradientReducer::before_forward. True if they changed. Throws
-// c10::ValueError if the last backward pass left gradients out.
-bool rebuild_buckets(c10d::Reducer& reducer);
-
 // The Reducer's buckets by names, and such names as indices. Throws CorruptInputError naming a parameter that is in no
 // bucket or in two, or a name that is no parameter's.
 BucketNames bucket_names(const c10d::Reducer& reducer, const std::vector<NamedTensor>& parameters);
 BucketIndices bucket_indices(const BucketNames& names, const std::vector<NamedTensor>& parameters);
-
-// Counts backward passes whose gradients are reduced. The Reducer does not say when it reduces without a hook; this
-// watches the same events as it does. Safe to read while a backward pass runs.
-class ReductionCounter {
- public:
-  explicit ReductionCounter(const std::vector<at::Tensor>& parameters);
-
-  // The next backward pass that reaches any of the parameters counts, once.
-  void arm();
-
-  int64_t count() const;
-  // Goes on counting from there.
-  void set_count(int64_t count);
-
- private:
-  struct State;
-  std::shared_ptr<State> state_;
-  AccumulatorHooks hooks_;
-};
 
 // Copies of `outputs` (only of those with a gradient; others stay as they are) whose backward
 //  - calls `on_backward` first, if there is one, on the thread of the backward pass;

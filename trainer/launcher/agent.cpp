@@ -126,6 +126,7 @@ void Agent::tell_restart(const Directive& directive) const {
 Outcome Agent::supervise_round(const std::vector<WorkerCommand>& workers) {
   SupervisorOptions supervision;
   supervision.shutdown_timeout = options_.shutdown_timeout;
+  supervision.signal_timeout = options_.signal_timeout;
   supervision.monitor_interval = options_.monitor_interval;
   supervision.stop_wanted = [this] { return rendezvous_.directive().kind != Directive::Kind::kRun; };
   supervision.succeeded = [this](int64_t rank) { rendezvous_.rank_succeeded(rank); };
@@ -148,6 +149,7 @@ void Agent::report(const Outcome& outcome, const std::vector<WorkerCommand>& wor
 void Agent::tell_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
 
 FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand& worker) const {
+  program::WorkerError told = program::read_error_file(worker.error_file);
   const bool only_in_file = !worker.error.shown && !worker.error.file.empty();
   return {.rank = failure.rank,
           .pid = failure.pid,
@@ -155,7 +157,8 @@ FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand
           .ending = failure.ending,
           .time_ms = milliseconds_since_1970(round_began_ + failure.after),
           .after = failure.after,
-          .message = program::read_error_message(worker.error_file),
+          .message = std::move(told.message),
+          .is_final = told.is_final,
           .log_file = worker.error.file,
           .last_lines = only_in_file ? read_last_lines(worker.error.file) : runner_.last_error_lines(failure.rank)};
 }

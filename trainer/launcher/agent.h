@@ -21,7 +21,8 @@ namespace narrowcast::launcher {
 struct AgentOptions {
   LaunchOptions launch;
   EnvironmentVariables environment;              // what workers inherit
-  std::chrono::milliseconds shutdown_timeout;    // from the first signal to SIGKILL
+  std::chrono::milliseconds shutdown_timeout;    // SupervisorOptions::shutdown_timeout
+  std::chrono::milliseconds signal_timeout;      // SupervisorOptions::signal_timeout
   std::chrono::milliseconds monitor_interval;    // how often the group is asked what to do
   std::function<void(const std::string&)> tell;  // prints a line for the user
   std::function<std::chrono::system_clock::time_point()> wall_clock = std::chrono::system_clock::now;

@@ -45,7 +45,10 @@ bool may_serve_at(const std::string& host) {
 
 LocalRendezvous::LocalRendezvous(Round first, std::function<void()> before_round,
                                  std::function<void(int64_t)> succeeded)
-    : round_(std::move(first)), before_round_(std::move(before_round)), succeeded_(std::move(succeeded)) {
+    : round_(std::move(first)),
+      before_round_(std::move(before_round)),
+      succeeded_(std::move(succeeded)),
+      restarts_(round_.max_restarts) {
   before_round_();
 }
 
@@ -56,7 +59,7 @@ Directive LocalRendezvous::directive() {
 void LocalRendezvous::report(const NodeReport& report) {
   end_ = end_of_report(report);
   const bool may_restart = report.end == NodeReport::End::kFailed && report.signal == 0 && !report.left_behind;
-  over_ = !may_restart || round_.restart_count == round_.max_restarts;
+  over_ = !may_restart || !restarts_.allows(*end_);
   if (!over_) {
     ++round_.restart_count;
     before_round_();
@@ -92,7 +95,7 @@ void JobRendezvous::serve(const GroupRequest& request) {
     flags.address = "--local_addr";
   }
   socket_ = open_store_socket(own_address(request), request.endpoint.port, flags);
-  store_.emplace(own_address(request), *socket_);
+  store_ = std::make_shared<HostedStore>(own_address(request), *socket_);
 }
 
 // Several launchers may run on the endpoint's machine; the first to listen is the host.
@@ -114,7 +117,7 @@ void JobRendezvous::join(const GroupRequest& request, const LaunchOptions& launc
                       .node = describe(request, launch),
                       .rendezvous = request.options,
                       .monitor_interval = monitor_interval,
-                      .hosted = store_ ? &*store_ : nullptr,
+                      .hosted = store_,
                       .run_id = new_run_id(),
                       .seal = {.secret = request.secret, .job = request.rdzv_id}};
   rendezvous_ = std::make_unique<StoreRendezvous>(options);

@@ -11,6 +11,7 @@
 #include "trainer/base/addresses.h"
 #include "trainer/base/program/job_secret.h"
 #include "trainer/launcher/group/hosted_store.h"
+#include "trainer/launcher/group/restart_rule.h"
 #include "trainer/launcher/launch_plan.h"
 #include "trainer/launcher/rendezvous.h"
 #include "trainer/launcher/rendezvous_options.h"
@@ -50,6 +51,7 @@ class LocalRendezvous : public Rendezvous {
   Round round_;
   const std::function<void()> before_round_;
   const std::function<void(int64_t)> succeeded_;
+  RestartRule restarts_;
   std::optional<GroupEnd> end_;  // of the round before
   bool over_ = false;
 };
@@ -70,7 +72,7 @@ class JobRendezvous {
   void join(const GroupRequest& request, const LaunchOptions& launch, std::chrono::milliseconds monitor_interval);
 
   std::optional<network::ListeningSocket> socket_;
-  std::optional<HostedStore> store_;
+  std::shared_ptr<HostedStore> store_;  // none: another launcher's
   std::unique_ptr<Rendezvous> rendezvous_;
 };
 

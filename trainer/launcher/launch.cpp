@@ -4,6 +4,7 @@
 
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "trainer/base/addresses.h"
@@ -26,7 +27,20 @@ OutputChoices output_choices(const LaunchRequest& request) {
   return {.redirects = StreamChoices::parse("--redirects", request.redirects),
           .tee = StreamChoices::parse("--tee", request.tee),
           .shown_ranks = parse_local_ranks("--local_ranks_filter", request.local_ranks_filter),
+          .output_filters = request.output_filters,
+          .error_filters = request.error_filters,
           .run_folder = {}};
+}
+
+// The processors of each worker. GPUs are looked for only if they matter: asking the driver can take a second.
+std::vector<std::vector<int64_t>> processors_for(NumaBinding binding, int64_t workers) {
+  if (binding == NumaBinding::kNone) {
+    return {};
+  }
+  constexpr const char* kSys = "/sys";
+  return bind_workers(binding, workers,
+                      {.usable = read_processors(kSys, usable_processors()),
+                       .nodes_of_gpus = read_nodes_of_devices(kSys, pci_addresses_of_gpus())});
 }
 
 LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariables& environment) {
@@ -38,11 +52,22 @@ LaunchOptions options_for(const LaunchRequest& request, const EnvironmentVariabl
   options.signals_to_handle = request.signals_to_handle;
   options.output = output_choices(request);
   check_local_ranks(options.output, options.nproc_per_node);
+  options.line_prefix = request.line_prefix;
+  options.host = host_name();
+  options.virtual_local_rank = request.virtual_local_rank;
+  options.processors = processors_for(request.numa_binding, options.nproc_per_node);
+  check_workers(options, environment);
   return options;
 }
 
 // Before there are other threads: a process with several cannot leave its user namespace.
 void isolate(const LaunchRequest& request, const EnvironmentVariables& environment, const Tell& tell) {
+  if (request.simulated) {
+    const std::string why = enter_private_network();
+    TORCH_CHECK_VALUE(why.empty(), "--simulate_gbit=", request.simulated->gbit,
+                      ": this process cannot have a network of its own: ", why);
+    return;
+  }
   const bool is_asked = request.isolation == Isolation::kOn;
   if (request.isolation == Isolation::kOff || request.group.nodes.several()) {
     TORCH_CHECK_VALUE(!is_asked, "--isolate=on is for one node, but --nnodes=", request.group.nodes.most);
@@ -65,6 +90,20 @@ void isolate(const LaunchRequest& request, const EnvironmentVariables& environme
   }
 }
 
+// Tells the workers in `options` about the network, and lets `group` meet in it.
+std::optional<SimulatedNetwork> simulate_network(const LaunchRequest& request, LaunchOptions& options,
+                                                 GroupRequest& group) {
+  if (!request.simulated) {
+    return std::nullopt;
+  }
+  SimulatedNetwork network(*request.simulated, options.nproc_per_node);
+  options.networks = {.text = shape_text(*request.simulated),
+                      .interface = SimulatedNetwork::kInterface,
+                      .namespaces = network.namespaces()};
+  group.endpoint.host = SimulatedNetwork::kStoreAddress;
+  return network;
+}
+
 EnvironmentVariables with_secret(EnvironmentVariables environment, const std::filesystem::path& file) {
   if (!file.empty()) {
     environment[program::kSecretVariable] = file;
@@ -75,6 +114,9 @@ EnvironmentVariables with_secret(EnvironmentVariables environment, const std::fi
 void announce(const LaunchOptions& options, const EnvironmentVariables& environment, const Tell& tell) {
   if (limits_threads(options, environment)) {
     tell("OMP_NUM_THREADS is not set: each worker gets 1 thread; set it for more");
+  }
+  if (!options.networks.text.empty()) {
+    tell("the network is simulated: each rank has an interface of " + options.networks.text);
   }
   if (options.output.writes_files()) {
     tell("output goes to " + (worker_folder(options.output.run_folder, "0", "RANK") / kOutputLog).string() + " and " +
@@ -88,9 +130,10 @@ void pass_failure_on(const GroupEnd& end, const EnvironmentVariables& environmen
   if (end.cause != GroupEnd::Cause::kFailed || error_file == environment.end() || error_file->second.empty()) {
     return;
   }
-  const std::string& message = end.failure->message;
-  if (!program::write_error_file(error_file->second, message.empty() ? describe_end(end).front() : message,
-                                 end.failure->time_ms / 1000)) {
+  const FailureRecord& failure = end.root();
+  const program::WorkerError error = {failure.message.empty() ? describe_end(end).front() : failure.message,
+                                      failure.is_final};
+  if (!program::write_error_file(error_file->second, error, failure.time_ms / 1000)) {
     tell("TORCHELASTIC_ERROR_FILE=" + error_file->second + ": cannot be written");
   }
 }
@@ -110,12 +153,11 @@ void check_open_files(const LaunchRequest& request, const LaunchOptions& options
 // for the thread as long as it may take to reach the store: c10d must not run on while main returns and static objects
 // go. A thread that looks names up for longer than that is left behind, to end with the process. None then, and the
 // signal.
-std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const LaunchRequest& request,
-                                               const LaunchOptions& options, int& signal) {
+std::unique_ptr<JobRendezvous> open_rendezvous(WorkerRunner& runner, const GroupRequest& group,
+                                               std::chrono::milliseconds interval, const LaunchOptions& options,
+                                               int& signal) {
   std::packaged_task<std::unique_ptr<JobRendezvous>()> task(
-      [group = request.group, options, interval = request.monitor_interval] {
-        return std::make_unique<JobRendezvous>(group, options, interval);
-      });
+      [group, options, interval] { return std::make_unique<JobRendezvous>(group, options, interval); });
   auto made = task.get_future();
   std::thread(std::move(task)).detach();
   signal = wait_unless_interrupted(
@@ -142,15 +184,17 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
   isolate(request, environment, tell);
   // Early: from here on signals are ours, and there is no second thread yet.
   ProcessRunner runner(
-      {.prefix = request.prefix, .signals = parse_signals("--signals_to_handle", request.signals_to_handle)});
+      {.prefix = request.prefix, .signals = parse_handled_signals("--signals_to_handle", request.signals_to_handle)});
   LaunchOptions options = options_for(request, environment);
   check_open_files(request, options);
+  GroupRequest group = request.group;
+  const std::optional<SimulatedNetwork> network = simulate_network(request, options, group);
   const RunFolder folder(request.log_dir, new_run_id(),
                          options.output.writes_files() ? RunFolder::Fate::kKept : RunFolder::Fate::kTemporary,
                          environment);
   options.output.run_folder = folder.path();
   int signal = 0;
-  const auto rendezvous = open_rendezvous(runner, request, options, signal);
+  const auto rendezvous = open_rendezvous(runner, group, request.monitor_interval, options, signal);
   if (rendezvous == nullptr) {
     return tell_end({.cause = GroupEnd::Cause::kInterrupted, .signal = signal}, tell);
   }
@@ -160,6 +204,7 @@ int launch(const LaunchRequest& request, const EnvironmentVariables& environment
               {.launch = options,
                .environment = with_secret(environment, request.secret_file),
                .shutdown_timeout = request.shutdown_timeout,
+               .signal_timeout = request.signal_timeout,
                .monitor_interval = request.monitor_interval,
                .tell = tell});
   const GroupEnd end = agent.run();

@@ -96,20 +96,19 @@ NodeCount parse_nnodes(const std::string& text) {
 }
 
 Endpoint parse_endpoint(const std::string& text, int64_t default_port) {
-  const size_t colon = text.rfind(':');
-  const bool bracketed = !text.empty() && text.back() == ']';
-  const bool has_port = colon != std::string::npos && !bracketed;
-  Endpoint endpoint{.host = text.substr(0, has_port ? colon : text.size()), .port = default_port};
-  const bool good_port = !has_port || (absl::SimpleAtoi(text.substr(colon + 1), &endpoint.port) && endpoint.port >= 0 &&
-                                       endpoint.port <= network::kLargestPort);
-  if (endpoint.host.starts_with('[') && endpoint.host.ends_with(']')) {
-    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
-  } else if (endpoint.host.find(':') != std::string::npos) {
-    endpoint.host.clear();  // An IPv6 address without brackets: nobody can tell where its port begins.
-  }
-  TORCH_CHECK_VALUE(good_port && !endpoint.host.empty(), "--rdzv_endpoint=", text,
-                    ": must be HOST:PORT; an IPv6 address stands in brackets");
-  return endpoint;
+  const std::optional<network::HostAndPort> read = network::parse_host_and_port(text);
+  // Without brackets nobody can tell where the port of an IPv6 address begins.
+  const bool is_good = read && (text.starts_with('[') || read->host.find(':') == std::string::npos);
+  TORCH_CHECK_VALUE(is_good, "--rdzv_endpoint=", text, ": must be HOST:PORT; an IPv6 address stands in brackets");
+  return {.host = read->host, .port = read->port.value_or(default_port)};
+}
+
+Endpoint parse_master(const std::string& address, std::optional<int64_t> port, int64_t default_port) {
+  const std::optional<network::HostAndPort> read = network::parse_host_and_port(address);
+  TORCH_CHECK_VALUE(read.has_value(), "--master_addr=", address, ": must be a name or an address");
+  TORCH_CHECK_VALUE(!read->port || !port || read->port == port, "--master_addr=", address,
+                    " contradicts --master_port=", port.value_or(0));
+  return {.host = read->host, .port = read->port.value_or(port.value_or(default_port))};
 }
 
 RendezvousOptions parse_rendezvous_options(const std::string& text, const std::string& backend) {

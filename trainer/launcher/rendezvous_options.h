@@ -31,6 +31,10 @@ struct Endpoint {
 // "HOST:PORT", "[IPV6]:PORT", or a host alone, whose port is `default_port`. Throws c10::ValueError for anything else.
 Endpoint parse_endpoint(const std::string& text, int64_t default_port);
 
+// --master_addr: a host, perhaps with its port, and --master_port, if it was given. Throws c10::ValueError if `address`
+// is none, or they name two ports.
+Endpoint parse_master(const std::string& address, std::optional<int64_t> port, int64_t default_port);
+
 // What --rdzv_conf says, with torchrun's names.
 struct RendezvousOptions {
   std::chrono::milliseconds join_timeout{600'000};       // until a round is complete

@@ -183,7 +183,9 @@ class StoreLink::Conversation {
     state_.left = leaving;
     state_.others_left = !host || host->everyone_left();
     state_.rejected = member.rejected() + (host ? host->rejected() : 0);
-    state_.answers += host || sign != state_.host ? 1 : 0;
+    const bool has_answered = host || sign.steps != state_.host.steps;
+    state_.answers += has_answered ? 1 : 0;
+    state_.host_is_spoiled = !has_answered && (state_.host_is_spoiled || sign.spoiled > state_.host.spoiled);
     state_.host = sign;
   }
 

@@ -46,7 +46,7 @@ struct LinkOptions {
   NodeDescription node;
   RendezvousOptions rendezvous;
   std::chrono::milliseconds monitor_interval;  // between two questions
-  HostedStore* hosted = nullptr;               // if this launcher serves it, for as long as the link lives
+  std::shared_ptr<HostedStore> hosted = {};    // if this launcher serves it: also a thread left behind may need it
   std::string run_id;                          // then: what to call the job if --rdzv_id does not
   JobSeal seal = {};                           // of the launchers' entries
 };
@@ -56,11 +56,12 @@ struct LinkState {
   int64_t answers = 0;  // how many questions were answered while the host went on deciding
   int64_t ticket = 0;   // 0: not joined yet
   std::optional<Decision> decision = {};
-  std::string broken = {};   // why nothing more will come; empty: it may
-  bool others_left = false;  // nobody needs the store any more
-  bool left = false;         // the store knows that this launcher has seen the end
-  int64_t rejected = 0;      // how many entries of the store were ignored
-  HostSign host = {};        // the last one of another launcher that serves it
+  std::string broken = {};       // why nothing more will come; empty: it may
+  bool others_left = false;      // nobody needs the store any more
+  bool left = false;             // the store knows that this launcher has seen the end
+  int64_t rejected = 0;          // how many entries of the store were ignored
+  HostSign host = {};            // the last one of another launcher that serves it
+  bool host_is_spoiled = false;  // somebody has overwritten or removed its signs since the last one
 };
 
 // Talks from its construction on. Nothing here blocks.

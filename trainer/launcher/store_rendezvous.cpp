@@ -60,7 +60,7 @@ Directive directive_for(const Decision& decision, const NodeState& state) {
 
 StoreRendezvous::StoreRendezvous(const LinkOptions& options)
     : options_(options),
-      place_("the store at " + options.host + ":" + std::to_string(options.port)),
+      place_("the store at " + network::host_and_port(options.host, options.port)),
       link_(options),
       began_(Clock::now()) {}
 
@@ -69,8 +69,10 @@ Directive StoreRendezvous::directive() {
   if (lost_.empty()) {
     const bool silent = state.decision ? host_is_silent(state) : never_spoke();
     lost_ = !state.broken.empty() ? state.broken
-            : silent              ? "no answer; the launcher that serves it hangs, or the network is gone"
-                                  : "";
+            : !silent             ? ""
+            : state.host_is_spoiled
+                ? "no sign of the launcher that serves it, and somebody else overwrites or removes its entries there"
+                : "no answer; the launcher that serves it hangs, or the network is gone";
   }
   if (!lost_.empty()) {
     return over({.cause = GroupEnd::Cause::kAborted, .text = place_ + ": " + lost_, .code = program::kPeerFailed});

@@ -109,6 +109,7 @@ class Supervisor {
     }
     if (job_goes_on()) {
       stop(signal == SIGPIPE ? SIGTERM : signal);  // SIGPIPE: the launcher's own output was closed
+      deadline_ = stopped_ + options_.signal_timeout;
     } else if (phase_ == Phase::kStopping && runner_.now() - stopped_ >= options_.repeat_window) {
       kill();
     }

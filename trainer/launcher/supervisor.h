@@ -1,7 +1,7 @@
 // What the launcher does about each event; nothing here touches a process.
 //
 //   running ──── a worker fails ──> stopping: SIGTERM to all ── shutdown_timeout ──> SIGKILL to all
-//      │ └────── INT/TERM/HUP/QUIT ──> stopping: that signal to all; a second one later: SIGKILL at once
+//      │ └────── INT/TERM/HUP/QUIT ──> stopping: that signal to all ── signal_timeout, or a second one ──> SIGKILL
 //      ├──────── all workers end ──> stopping: SIGTERM to what they left running
 //      └──────── the group wants it (another node's worker failed, ...) ──> stopping: SIGTERM to all
 //
@@ -23,12 +23,13 @@ namespace narrowcast::launcher {
 
 // How patient the launcher is with its workers.
 struct SupervisorOptions {
-  std::chrono::milliseconds shutdown_timeout{3000};  // from the first signal to SIGKILL
-  std::chrono::milliseconds blame_window{500};       // how long to wait for the rank that others blame
-  std::chrono::milliseconds repeat_window{500};      // signals this close count as one (timeout(1) sends two)
-  std::chrono::milliseconds kill_timeout{1000};      // how long SIGKILL may take
-  std::function<bool()> stop_wanted = nullptr;       // whether the group wants this node's workers to end; may be none
-  std::chrono::milliseconds monitor_interval{100};   // how often that is asked
+  std::chrono::milliseconds shutdown_timeout{3000};  // from SIGTERM after a failure to SIGKILL
+  std::chrono::milliseconds signal_timeout{30000};  // from a signal that is passed on to SIGKILL: time for a checkpoint
+  std::chrono::milliseconds blame_window{500};      // how long to wait for the rank that others blame
+  std::chrono::milliseconds repeat_window{500};     // signals this close count as one (timeout(1) sends two)
+  std::chrono::milliseconds kill_timeout{1000};     // how long SIGKILL may take
+  std::function<bool()> stop_wanted = nullptr;      // whether the group wants this node's workers to end; may be none
+  std::chrono::milliseconds monitor_interval{100};  // how often that is asked
   std::function<void(int64_t)> succeeded = nullptr;  // is told of each rank that ends well, by itself; may be none
 };
 

@@ -55,4 +55,10 @@ NARROWCAST_EXPORT HookOptions effective_options(const std::string& hook, HookOpt
 // c10::DistBackendError if a peer fails.
 NARROWCAST_EXPORT std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options);
 
+// A hook around `hook`, as PyTorch's fp16_compress_wrapper and bf16_compress_wrapper: it rounds each bucket to
+// `format`, "fp16" or "bf16", gives it to `hook`, and casts the result back to the bucket's dtype. All ranks wrap
+// alike. State, counts and answers are those of `hook`; the name is "FORMAT(NAME)". The error feedback of `hook` does
+// not have what the format rounds off. c10::ValueError for null and for other formats.
+NARROWCAST_EXPORT std::unique_ptr<CommHook> wrap_in_format(std::unique_ptr<CommHook> hook, const std::string& format);
+
 }  // namespace narrowcast::hooks

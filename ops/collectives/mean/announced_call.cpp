@@ -22,9 +22,7 @@ namespace {
 
 using c10d::ProcessGroup;
 
-// One of the exact elements' channels: these jobs have none.
-constexpr int64_t kHeaderChannel = engine::Transport::kChannels - 1;
-
+static_assert(sizeof(CallHeader) == sizeof(PassTag));
 static_assert(std::is_trivially_copyable_v<CallHeader> && std::has_unique_object_representations_v<CallHeader>);
 
 std::string name_of_format(int64_t number) {

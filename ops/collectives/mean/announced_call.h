@@ -19,6 +19,7 @@
 #include <narrowcast/wire_formats.h>
 #include "ops/collectives/arguments.h"
 #include "ops/collectives/mean/quantized_mean_job.h"
+#include "ops/collectives/pass_tags.h"
 #include "ops/engine/engine.h"
 
 namespace narrowcast::collectives {

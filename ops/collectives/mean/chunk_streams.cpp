@@ -3,9 +3,9 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <exception>
 
 namespace narrowcast::collectives {
 namespace {
@@ -44,11 +44,27 @@ void ChunkStreams::run(c10::Device device, int64_t chunks, const std::vector<Ste
     second_ = streams.getStreamFromGlobalPool(device, /*isHighPriority=*/true);
   }
   order(first, *second_);
-  const auto join = c10::make_scope_exit([&] { order(*second_, first); });
-  for_pairs(chunks, steps, [&](int64_t chunk, const Step& step) {
-    const c10::StreamGuard guard(chunk % kStreams == 0 ? first : *second_);
-    step(chunk);
-  });
+  std::exception_ptr error;
+  try {
+    for_pairs(chunks, steps, [&](int64_t chunk, const Step& step) {
+      const c10::StreamGuard guard(chunk % kStreams == 0 ? first : *second_);
+      step(chunk);
+    });
+  } catch (...) {
+    error = std::current_exception();
+  }
+  join(first, error);
+}
+
+// This is no destructor, which must not throw: if a step has failed by an error that the device keeps, ordering the
+// streams fails, too.
+void ChunkStreams::join(const c10::Stream& first, const std::exception_ptr& error) const {
+  try {
+    order(*second_, first);
+  } catch (...) {
+    if (error == nullptr) throw;  // Else the step's error is the cause.
+  }
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 }  // namespace narrowcast::collectives

@@ -5,6 +5,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -23,10 +24,13 @@ class ChunkStreams {
   // chunk's are under way while the stream of the other one computes.
   //
   // What is enqueued on the current stream before this call comes before all of it, and what is enqueued there after it
-  // comes after all of it, also if a step throws. On the CPU, and for a single chunk, there is no other stream.
+  // comes after all of it, also if a step throws. On the CPU, and for a single chunk, there is no other stream. Throws
+  // what a step throws, or c10::Error where the device orders no streams any more.
   void run(c10::Device device, int64_t chunks, const std::vector<Step>& steps);
 
  private:
+  void join(const c10::Stream& first, const std::exception_ptr& error) const;
+
   std::optional<c10::Stream> second_;  // On the device of the last call.
 };
 

@@ -96,21 +96,40 @@ void store(const Tile& tile, int64_t n, T* x) {
   }
 }
 
-// Writes a grain that begins at element `first`, and replaces its residual, unless null, by what its message lacks.
-void write_grain(const cpu::MessageWriter& writer, int64_t first, const float* sent, int64_t n, float* residual) {
+float* from(float* residual, int64_t first) { return residual == nullptr ? nullptr : residual + first; }
+
+// The residuals that are in the elements of a message. Where the message is not finite they stay.
+struct SentResiduals {
+  float* kept = nullptr;   // Null, or replaced by what the message lacks.
+  float* spent = nullptr;  // Null, or replaced by 0.
+
+  bool are_none() const { return kept == nullptr && spent == nullptr; }
+  SentResiduals at(int64_t first) const { return {from(kept, first), from(spent, first)}; }
+};
+
+// Writes a grain that begins at element `first`, and then its residuals.
+void write_grain(const cpu::MessageWriter& writer, int64_t first, const float* sent, int64_t n,
+                 const SentResiduals& residuals) {
   writer.write(first, cpu::WireInput<float>{sent, n});
-  if (residual == nullptr) {
+  if (residuals.are_none()) {
     return;
   }
-  Tile received;
-  writer.read_back(first, n, received.data());
+  Tile lacking;
+  writer.read_back(first, n, lacking.data());
   for (int64_t i = 0; i < n; ++i) {
-    const float lacking = sent[i] - received[i];
-    residual[i] = std::isfinite(lacking) ? lacking : residual[i];
+    lacking[i] = sent[i] - lacking[i];
+  }
+  if (residuals.kept != nullptr) {
+    for (int64_t i = 0; i < n; ++i) {
+      residuals.kept[i] = std::isfinite(lacking[i]) ? lacking[i] : residuals.kept[i];
+    }
+  }
+  if (residuals.spent != nullptr) {
+    for (int64_t i = 0; i < n; ++i) {
+      residuals.spent[i] = std::isfinite(lacking[i]) ? 0.0F : residuals.spent[i];
+    }
   }
 }
-
-float* from(float* residual, int64_t first) { return residual == nullptr ? nullptr : residual + first; }
 
 template <class T>
 void encode_with_residual(cpu::MessageWriter& writer, const ArraySegment& segment) {
@@ -125,20 +144,17 @@ void encode_with_residual(cpu::MessageWriter& writer, const ArraySegment& segmen
     writer.settle();
   }
   for_sums([&](int64_t first, int64_t n, const float* sum) {
-    write_grain(writer, first, sum, n, segment.residual + first);
+    write_grain(writer, first, sum, n, {.kept = segment.residual + first});
   });
 }
 
-// The mean of a grain and its residual, where that is not null, to `sum`.
+// The mean of a grain, of its own part with the segment's residual, and `mean_residual` where that is not null: to
+// `sum`.
 template <class T>
 void average_grain(const cpu::RankReader& ranks, const ArraySegment& segment, const float* mean_residual, int64_t first,
                    int64_t n, float* sum) {
   Tile own;
-  float* const own_residual = from(segment.residual, first);
-  ranks.average(first, {load<T>(segment, first, own_residual, n, own), n}, {sum, n});
-  if (own_residual != nullptr) {
-    std::fill_n(own_residual, n, 0.0F);
-  }
+  ranks.average(first, {load<T>(segment, first, from(segment.residual, first), n, own), n}, {sum, n});
   for (int64_t i = 0; mean_residual != nullptr && i < n; ++i) {
     sum[i] += mean_residual[first + i];
   }
@@ -150,7 +166,7 @@ void average_and_encode_grains(const cpu::MessageWriter& writer, const cpu::Rank
   for_grains(segment.range.numel, [&](int64_t first, int64_t n) {
     Tile sum;
     average_grain<T>(ranks, segment, mean_residual, first, n, sum.data());
-    write_grain(writer, first, sum.data(), n, from(mean_residual, first));
+    write_grain(writer, first, sum.data(), n, SentResiduals{mean_residual, segment.residual}.at(first));
   });
 }
 
@@ -172,15 +188,15 @@ void average_and_measure(cpu::MessageWriter& writer, const cpu::RankReader& rank
   });
 }
 
-void write_sums(const cpu::MessageWriter& writer, const float* sums, int64_t numel, float* mean_residual) {
-  if (mean_residual == nullptr) {
+void write_sums(const cpu::MessageWriter& writer, const float* sums, int64_t numel, const SentResiduals& residuals) {
+  if (residuals.are_none()) {
     for_wire_parts(numel, [&](int64_t first, int64_t n) {
       writer.write(first, cpu::WireInput<float>{sums + first, n});
     });
     return;
   }
   for_grains(numel,
-             [&](int64_t first, int64_t n) { write_grain(writer, first, sums + first, n, mean_residual + first); });
+             [&](int64_t first, int64_t n) { write_grain(writer, first, sums + first, n, residuals.at(first)); });
 }
 
 }  // namespace
@@ -312,7 +328,7 @@ void average_and_encode_segments(const WireCoding& coding, const RankMessages& m
     const std::unique_ptr<float[]> sums(new float[static_cast<size_t>(numel)]);
     average_and_measure<T>(writer, ranks, segment, mean_residual, sums.get());
     writer.settle();
-    write_sums(writer, sums.get(), numel, mean_residual);
+    write_sums(writer, sums.get(), numel, {mean_residual, segment.residual});
   });
 }
 

@@ -25,8 +25,8 @@ struct ArraySegment {
   at::Tensor array;
   Segment range;  // It is of the array's elements, in `order`.
   // Error feedback: null, or range.numel numbers that are added to the elements when they are sent, and then replaced
-  // by what the receivers lack: the sum minus what its message says, or 0 where no message is made of it. Where that is
-  // not finite they stay: one NaN in a gradient is no NaN in all later ones.
+  // by what the receivers lack: the sum minus what its message says, or 0 where the segment goes into the message of a
+  // mean. Where that message is not finite they stay: one NaN in a gradient is no NaN in all later ones.
   float* residual = nullptr;
   ElementOrder order = {};  // On a GPU, and of messages of shards, the array's own.
 };

@@ -119,9 +119,12 @@ void average_and_encode_segments(const WireCoding& coding, const RankMessages& m
     // All means are there before the first of them can be written.
     const at::Tensor means = scratch_of(segment, segment.range.numel, at::kFloat);
     average_variable(coding.format, parts, segment, cuda::FloatType::kFloat32, means.mutable_data_ptr());
-    return encode_variable(
-        coding.format, segment,
-        {.x = means.const_data_ptr(), .residual = mean_residual, .rounding = coding.rounding, .message = message});
+    return encode_variable(coding.format, segment,
+                           {.x = means.const_data_ptr(),
+                            .residual = mean_residual,
+                            .spent = segment.residual,
+                            .rounding = coding.rounding,
+                            .message = message});
   }
   cuda::wire_average_encode(
       coding.format, {.parts = parts, .mean_residual = mean_residual, .rounding = coding.rounding, .message = message},

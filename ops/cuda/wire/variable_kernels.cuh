@@ -169,6 +169,22 @@ __device__ __forceinline__ void clear(uint8_t* begin, int64_t bytes) {
   }
 }
 
+// Sets to 0 what is spent of a tile, unless the message is NaN. The step of the tile's first block shows whether it is.
+__device__ __forceinline__ void clear_spent(const VariableEncodeArguments& arguments, int64_t tile,
+                                            const BlockStep& of_lane) {
+  const float step = __shfl_sync(kAllLanes, of_lane.value, 0);
+  if (arguments.spent == nullptr || codec::magnitude_bits(step) > codec::kInfBits) {
+    return;
+  }
+  NARROWCAST_UNROLL
+  for (int k = 0; k < kTileBlocks; ++k) {
+    const int64_t i = tile * kShardGrain + k * kWarpSize + threadIdx.x % kWarpSize;
+    if (i < arguments.n) {
+      arguments.spent[i] = 0;
+    }
+  }
+}
+
 // The codes of a message whose headers are known, and all behind them. A warp per tile.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_constant__ VariableEncoding encoding) {
@@ -185,6 +201,7 @@ __global__ void __launch_bounds__(kThreads) variable_encode_kernel(const __grid_
   const VariableTile tile(header);
   // Before the elements, as divisions are calls, over which little can stay in registers.
   const BlockStep step(header);
+  clear_spent(encoding.arguments, index, step);
   CodeBuffer& buffer = buffers[threadIdx.x / kWarpSize];
   visit_source(encoding.arguments, index, tile.lane, [&](const auto& source) {
     auto* const words = reinterpret_cast<uint32_t*>(buffer.bytes());
@@ -233,14 +250,14 @@ __device__ __forceinline__ void add_message(const codec::wire::VariableLayout& l
   add_tile(tile, square, buffer.bytes(), incoming.lie.phase, step, sums);
 }
 
-// sums += the calling rank's own part and its residual, which becomes 0. `n` elements of the tile exist.
+// sums += the calling rank's own part and its residual. `n` elements of the tile exist.
 template <FloatType kType>
 __device__ __forceinline__ void add_own(const VariableAverageArguments& arguments, int64_t tile, int n,
                                         TileSums& sums) {
   using Element = ArrayElement<kType>;
   const auto* const own =
       static_cast<const typename Element::Storage*>(arguments.parts.own) + arguments.own_places.element(tile);
-  float* const residual =
+  const float* const residual =
       arguments.parts.own_residual == nullptr ? nullptr : arguments.parts.own_residual + tile * kShardGrain;
   NARROWCAST_UNROLL
   for (int k = 0; k < kTileBlocks; ++k) {
@@ -248,12 +265,8 @@ __device__ __forceinline__ void add_own(const VariableAverageArguments& argument
     if (i >= n) {
       continue;
     }
-    float value = Element::load(own[i]);
-    if (residual != nullptr) {
-      value += residual[i];
-      residual[i] = 0;
-    }
-    sums.at[k] += value;
+    const float value = Element::load(own[i]);
+    sums.at[k] += residual == nullptr ? value : value + residual[i];
   }
 }
 

@@ -39,6 +39,7 @@ struct VariableEncodeArguments {
   VariablePlaces places = {};            // from there on are written.
   int64_t n = 0;
   float* residual = nullptr;  // As EncodeArguments::residual, in the order in which the segment travels.
+  float* spent = nullptr;     // Null, or n numbers that are set to 0 unless the message is NaN: those that are in x.
   Rounding rounding = {};
   uint8_t* message = nullptr;
   void* scratch = nullptr;  // variable_encode_scratch(n) bytes, aligned to 8.
@@ -47,7 +48,7 @@ struct VariableEncodeArguments {
 // What all ranks contribute to the mean of a segment, and where that goes.
 struct VariableAverageArguments {
   int bits_per_element = 0;
-  RankParts parts = {};                  // Messages of any bytes. At most 65,535 ranks.
+  RankParts parts = {};                  // Messages of any bytes. At most 65,535 ranks. The own residual stays.
   VariablePlaces own_places = {};        // Of the segment in parts.own, which is the array.
   FloatType type = FloatType::kFloat32;  // mean's.
   void* mean = nullptr;                  // An array; may be parts.own, if the places are the same.

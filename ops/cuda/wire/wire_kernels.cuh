@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 5)
   visit_float_type(arguments.type, [&](auto type) { store(values, tile.of(type, arguments.out)); });
 }
 
-// sum += the calling rank's own part and its residual, which becomes 0.
+// sum += the calling rank's own part and its residual.
 template <FloatType kType, class Format>
 __device__ __forceinline__ void add_own_with_residual(const RankParts& parts, const WarpTile<Format>& tile,
                                                       TileValues& sum) {
@@ -64,7 +64,6 @@ __device__ __forceinline__ void add_own_with_residual(const RankParts& parts, co
     float lacking[kColumns];
     own.template load_row<kWhole>(row, part);
     residual.template load_row<kWhole>(row, lacking);
-    residual.template store_row<kWhole>(row, {});
     NARROWCAST_UNROLL
     for (int column = 0; column < kColumns; ++column) {
       sum.at[row][column] += part[column] + lacking[column];
@@ -185,6 +184,22 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 5)
   visit_float_type(arguments.parts.type, [&](auto type) { store(mean, tile.of(type, arguments.mean)); });
 }
 
+// Sends the mean and its residual. Then it replaces that residual by what the message lacks, and the own one, which is
+// in the mean, by 0.
+template <class Format>
+__device__ __forceinline__ void send_mean_with_residuals(TileValues& mean, const Outgoing<Format>& to,
+                                                         const AverageEncodeArguments& arguments) {
+  const RankParts& parts = arguments.parts;
+  if (arguments.mean_residual != nullptr) {
+    add(to.tile.of_float32(arguments.mean_residual), mean);
+  }
+  send_tile(mean, to);
+  const TileMask finite = keep_residual(mean, to, arguments.mean_residual);
+  if (parts.own_residual != nullptr && parts.own_rank < parts.ranks) {
+    clear(to.tile.of_float32(parts.own_residual), finite);
+  }
+}
+
 // The mean's message. With kFeedback there may be residuals.
 template <class Format, bool kFeedback>
 __global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 6)
@@ -202,8 +217,8 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kFeedback ? 3 : 6)
   }
   __syncwarp();  // All have read the buffers.
   const Outgoing<Format> to{tile, arguments.rounding, arguments.message, staging[0]};
-  if (kFeedback && arguments.mean_residual != nullptr) {
-    send_with_residual(mean, to, arguments.mean_residual);
+  if constexpr (kFeedback) {
+    send_mean_with_residuals(mean, to, arguments);
   } else {
     send_tile(mean, to);
   }

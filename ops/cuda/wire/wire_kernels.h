@@ -126,7 +126,9 @@ struct RankParts {
   int64_t own_rank = 0;                  // Whose part is `own` and whose message is not read; `ranks` if nobody's.
   FloatType type = FloatType::kFloat32;  // own's.
   const void* own = nullptr;             // n elements.
-  float* own_residual = nullptr;         // Null, or n numbers that are added to `own` and then set to 0.
+  // Null, or n numbers that are added to `own`. wire_average_encode sets them to 0 where the message of the mean is
+  // finite.
+  float* own_residual = nullptr;
   int64_t n = 0;
 
   NARROWCAST_HOST_DEVICE const uint8_t* message(int64_t rank) const {

@@ -93,17 +93,55 @@ __device__ __forceinline__ void send_tile(const TileValues& x, const Outgoing<Fo
   send<Tile::kUnit>(to.staging.bytes(), to.tile.bytes(), to.tile.lane, to.bytes());
 }
 
-// Replaces the tile's residuals by what its message, which is staged, lacks of x, where that is finite.
+// A bit for each of the lane's elements of a tile.
+struct TileMask {
+  uint32_t bits = 0;
+  static_assert(kRows * kColumns == 32);
+
+  __device__ __forceinline__ void set(int row, int column) { bits |= 1U << (row * kColumns + column); }
+  __device__ __forceinline__ bool has(int row, int column) const {
+    return (bits >> (row * kColumns + column) & 1U) != 0;
+  }
+  __device__ __forceinline__ bool has_row(int row) const {
+    constexpr uint32_t kRow = (1U << kColumns) - 1;
+    return (bits >> (row * kColumns) & kRow) == kRow;
+  }
+};
+
+// Replaces the tile's residuals, unless they are null, by what its message, which is staged, lacks of x, where that is
+// finite. Returns where it is.
 template <class Format>
-__device__ __forceinline__ void keep_residual(const TileValues& x, const Outgoing<Format>& to, float* residual) {
+__device__ __forceinline__ TileMask keep_residual(const TileValues& x, const Outgoing<Format>& to, float* residual) {
   const WarpTile<Format>& tile = to.tile;
+  TileMask finite;
   WireTile<Format>::decode(to.staging.bytes(), to.offset(), tile.lane, [&](int row, int column, float received) {
     const int i = row * kRowElements + kColumns * tile.lane + column;
     const float lacking = x.at[row][column] - received;
     if (i < tile.n && codec::magnitude_bits(lacking) < codec::kInfBits) {
-      residual[tile.first + i] = lacking;
+      finite.set(row, column);
+      if (residual != nullptr) {
+        residual[tile.first + i] = lacking;
+      }
     }
   });
+  return finite;
+}
+
+// Sets those elements of a tile of float32 to 0.
+__device__ __forceinline__ void clear(const ArrayTile<FloatType::kFloat32>& tile, const TileMask& elements) {
+  NARROWCAST_UNROLL
+  for (int row = 0; row < kRows; ++row) {
+    if (tile.whole && elements.has_row(row)) {
+      tile.store_row<true>(row, {});
+      continue;
+    }
+    NARROWCAST_UNROLL
+    for (int column = 0; column < kColumns; ++column) {
+      if (elements.has(row, column)) {
+        tile.mine[row * kRowElements + column] = 0;
+      }
+    }
+  }
 }
 
 // Sends x + residual and keeps what the message lacks of it.

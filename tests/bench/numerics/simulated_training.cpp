@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include <narrowcast/learning_rate.h>
 #include <narrowcast/module_state.h>
 #include "trainer/ddp/block_alignment.h"
+#include "trainer/ddp/optimization/gradients.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
-#include "trainer/train/training/gradients.h"
 #include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
 
@@ -80,7 +81,7 @@ double simulate_training(const SimulationOptions& options, const Observer& obser
   const std::vector<NamedTensor> named = in_bucket(module_state(inputs.model).parameters, options.aligned);
   const std::vector<at::Tensor> parameters = tensors_of(named);
   const auto optimizer = training::make_optimizer(*inputs.model, {});
-  const training::LearningRate rate({.peak = options.learning_rate}, options.steps);
+  const LearningRateSchedule rate({.peak = options.learning_rate}, options.steps);
   const data::BatchPlan plan({.global_batch = options.batch_size, .world_size = options.ranks});
   const data::SampleOrder order(inputs.dataset->training_size(), static_cast<uint64_t>(options.seed));
   StepGradients gradients;
@@ -98,8 +99,8 @@ double simulate_training(const SimulationOptions& options, const Observer& obser
     }
     if (observe) observe(gradients);
     set_gradients(parameters, options.mean(gradients));
-    training::set_learning_rate(*optimizer, rate.at(gradients.step - 1));
-    training::clip_gradient_norm(parameters, 1.0);
+    set_learning_rate(*optimizer, rate.at(gradients.step - 1));
+    clip_gradient_norm(parameters, 1.0);
     optimizer->step();
   }
   return mean_loss(*inputs.model, *inputs.dataset, options.held_out, options.device);

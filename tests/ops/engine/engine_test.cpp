@@ -205,6 +205,25 @@ TEST(Engine, IsSharedByTheUsersOfAGroupAndEndsWithTheLast) {
   });
 }
 
+// Messages have the backend's exchange numbers. A group that goes takes none of them along, whichever rank still has an
+// engine by then.
+TEST(Engine, CountsTheExchangesOfAllGroupsWithItsBackend) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    Group other = c10::make_intrusive<c10d::ProcessGroup>(group->getRank(), group->getSize());
+    other->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                      group->getBackend(c10::DeviceType::CPU));
+    auto first = Engine::for_group(other);
+    EXPECT_EQ(first, Engine::for_group(group));
+    first->submit(std::make_shared<TwoHops>(0, 100))->waitAndThrow();
+    other.reset();
+    if (rank == 0) first.reset();
+    const auto second = Engine::for_group(group);
+    const auto future = second->submit(std::make_shared<TwoHops>(1, 100));
+    future->waitAndThrow();
+    EXPECT_EQ(future->value().toTensor().item<int64_t>(), expected_sum(1, 100, rank, 2));
+  });
+}
+
 TEST(Engine, RunsBesideCollectivesOfTheSameGroup) {
   run_ranks(3, [](int64_t rank, const Group& group) {
     const auto engine = Engine::for_group(group);

@@ -154,6 +154,29 @@ TEST_F(NodeMemoryTest, MomentsAreReachedInSteps) {
   }
 }
 
+// An owner without elements publishes nothing for as long as arrays are small: then comes a large one.
+TEST_F(NodeMemoryTest, AMomentSkippedInEveryTurnNeverSeemsReachedEarly) {
+  for (int64_t number = 0; number < 2 * 100'000; ++number) {  // Two slots, so that each has 100,000 turns.
+    const Turn turn = first_->take_turn(0);
+    ASSERT_EQ(second_->take_turn(0).number, turn.number);
+    for (const Moment moment : {Moment::kStaged, Moment::kPublished, Moment::kFinished}) {
+      ASSERT_FALSE(second_->has_reached(moment, turn, 0, 1)) << "moment " << static_cast<int>(moment) << ", " << number;
+    }
+    first_->reach(Moment::kFinished, turn);
+    second_->reach(Moment::kFinished, turn);
+  }
+}
+
+TEST_F(NodeMemoryTest, WhoHasFinishedHasReachedEveryMoment) {
+  const Turn turn = first_->take_turn(1);
+  first_->reach(Moment::kPublished, turn, 7);
+  first_->reach(Moment::kFinished, turn);
+  for (const Moment moment : {Moment::kStaged, Moment::kPublished, Moment::kFinished}) {
+    EXPECT_TRUE(second_->has_reached(moment, turn, 0)) << static_cast<int>(moment);
+    EXPECT_FALSE(second_->has_reached(moment, {turn.array, turn.slot, turn.number + 1}, 0, 1));
+  }
+}
+
 TEST_F(NodeMemoryTest, RefusesWhatItCannotHold) {
   const Turn turn = first_->take_turn(0);
   // A page of words, and then whole pages for each of two buffers of two arrays of two ranks.

@@ -9,7 +9,8 @@
 
 int main() {
   const auto env = narrowcast::WorkerEnv::from_environment();
-  const auto group = narrowcast::init_process_group(env);
+  const narrowcast::ProcessGroupScope scope(env);  // Closes the group when main ends, also by an exception.
+  const auto& group = scope.group();
 
   torch::manual_seed(env.rank);  // Ranks start differently; DDP copies rank 0's parameters to all.
   narrowcast::DistributedDataParallel ddp(torch::nn::Linear(1, 1), group,
@@ -31,6 +32,5 @@ int main() {
     std::cout << "y = " << weight.item<float>() << " x + " << ddp.module()->bias.item<float>() << '\n'
               << (equal ? "all " : "NOT all ") << env.world_size << " ranks hold the same parameters\n";
   }
-  narrowcast::shutdown_process_group();
   return equal ? 0 : 1;
 }

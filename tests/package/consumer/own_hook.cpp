@@ -55,7 +55,8 @@ class GatherBf16 : public narrowcast::hooks::CommHook {
 
 int main() {
   const auto env = narrowcast::WorkerEnv::from_environment();
-  const auto group = narrowcast::init_process_group(env);
+  const narrowcast::ProcessGroupScope scope(env);
+  const auto& group = scope.group();
 
   torch::manual_seed(env.rank);
   narrowcast::DistributedDataParallel ddp(torch::nn::Linear(1, 1), group, narrowcast::DdpOptions());
@@ -73,6 +74,5 @@ int main() {
     std::cout << "y = " << weight << " x + " << ddp.module()->bias.item<float>() << " by " << ddp.hook_name() << ", "
               << ddp.payload_bytes_sent() << " bytes sent\n";
   }
-  narrowcast::shutdown_process_group();
   return std::abs(weight - 3) < 0.1 ? 0 : 1;
 }

@@ -3,9 +3,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "tests/programs/launcher/node_commands.h"
+#include "tests/support/patience.h"
+#include "trainer/base/tcp_store.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -45,6 +51,61 @@ TEST_F(NarrowcastRunNodesTest, GiveEachWorkerItsPlace) {
   EXPECT_EQ(lines_with("[0]: ", first.output), Words{"0/3 0/2 0/2"});
   EXPECT_EQ(lines_with("[1]: ", first.output), Words{"1/3 1/2 0/2"});
   EXPECT_EQ(second.wait().output, "[2]: 2/3 0/1 1/2\n");
+}
+
+TEST_F(NarrowcastRunNodesTest, MeetAtAnIPv6Address) {
+  const std::string script = "echo $RANK at $MASTER_ADDR";
+  const Words at_endpoint = {"--nnodes=2:2", "--rdzv_backend=c10d", "--rdzv_endpoint=[::1]:" + port};
+  for (const auto& [node0, node1] :
+       {std::pair(Words{"--nnodes=2", "--master_addr=[::1]:" + port, "--node_rank=0"},
+                  Words{"--nnodes=2", "--master_addr=[::1]", "--master_port=" + port, "--node_rank=1"}),
+        std::pair(at_endpoint, at_endpoint)}) {
+    RunningProgram second(launcher(node1, script, {}));
+    const ProgramEnd first = run_to_end(launcher(node0, script, {}));
+    EXPECT_EQ(first.exit_code, 0) << first.errors;
+    EXPECT_THAT(first.output + second.wait().output, AllOf(HasSubstr("[0]: 0 at ::1\n"), HasSubstr("[1]: 1 at ::1\n")));
+  }
+}
+
+// The store of a launcher, and of rank 0.
+TEST_F(NarrowcastRunNodesTest, RanksMeetAtAnIPv6Address) {
+  const Words train = {kNarrowcastTrain, "--steps=2",         "--layers=1",  "--width=32",
+                       "--context=16",   "--sample_length=0", "--hook=int8", "--node_size=1"};
+  Words one_node = {kRun, "--nproc_per_node=2", "--master_addr=[::1]"};
+  one_node.insert(one_node.end(), train.begin(), train.end());
+  const ProgramEnd launched = run_to_end(one_node);
+  EXPECT_EQ(launched.exit_code, 0) << launched.errors;
+  const auto rank = [&](const std::string& number, const Words& master) {
+    Words words = train;
+    words.insert(words.end(), {"--rank=" + number, "--world_size=2"});
+    words.insert(words.end(), master.begin(), master.end());
+    return words;
+  };
+  RunningProgram second(rank("1", {"--master_addr=[::1]", "--master_port=" + port}));
+  const ProgramEnd first = run_to_end(rank("0", {"--master_addr=[::1]:" + port}));
+  EXPECT_EQ(first.exit_code, 0) << first.errors;
+  EXPECT_EQ(second.wait().exit_code, 0);
+}
+
+// Another service has the port of the master, or the process that serves the store is stopped.
+TEST_F(NarrowcastRunNodesTest, ARankThatFindsNoStoreEndsWithinItsTimeOut) {
+  const network::ListeningSocket silent = loopback_socket();
+  const ProgramEnd end =
+      run_to_end({kNarrowcastTrain, "--steps=2", "--rank=1", "--world_size=2", "--master_addr=127.0.0.1",
+                  "--master_port=" + std::to_string(silent.port()), "--timeout_seconds=1"});
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("narrowcast-train: rank 1: reaching the store at 127.0.0.1:" +
+                                    std::to_string(silent.port()) + " failed: it does not answer as a store"));
+}
+
+TEST_F(NarrowcastRunNodesTest, ALauncherThatFindsNoStoreEnds) {
+  const network::ListeningSocket silent = loopback_socket();
+  const std::string place = std::to_string(silent.port());
+  const ProgramEnd end =
+      run_to_end(launcher({"--nnodes=2", "--node_rank=1", "--master_addr=127.0.0.1", "--master_port=" + place}, "true",
+                          {"--rdzv_conf=read_timeout=0.3"}));
+  EXPECT_EQ(end.exit_code, 3);
+  EXPECT_THAT(end.errors, HasSubstr("the store at 127.0.0.1:" + place + ": it does not answer as a store"));
 }
 
 TEST_F(NarrowcastRunNodesTest, RestartTogetherWhenAWorkerOfOneFails) {
@@ -241,6 +302,27 @@ TEST_F(NarrowcastRunNodesTest, TellTheTrainersRanksOfTheirSecret) {
   EXPECT_EQ(end.exit_code, 2);
   EXPECT_THAT(end.errors, HasSubstr("NARROWCAST_SECRET_FILE differs between ranks: rank 0 has given, rank 1 has not "
                                     "given"));
+}
+
+// As fast as the store takes it, for longer than the silence that ends a job, until the workers end by themselves.
+TEST_F(NarrowcastRunNodesTest, AStrangerWhoOverwritesTheirSignsEndsNothing) {
+  const std::string secret = folder.write("secret", "what only this job knows");
+  chmod(secret.c_str(), 0600);
+  const std::string script = "echo pid $$; while ! test -e " + folder / "end" + "; do sleep 0.05; done";
+  const Words flags = {"--secret_file=" + secret, quick().at(0)};
+  WaitingNodes nodes(node(2, 0, script, flags), node(2, 1, script, flags));
+  const network::TcpStorePtr stranger = network::reach_tcp_store("127.0.0.1", std::stol(port), kPatience);
+  const auto end_of_attack = std::chrono::steady_clock::now() + 3 * kSilence / 2;
+  while (std::chrono::steady_clock::now() < end_of_attack) {
+    for (const char* const name : {"node/1/beat", "node/2/beat", "steps"}) {
+      stranger->set("narrowcast-run/" + std::string(name), std::vector<uint8_t>{'7'});
+    }
+  }
+  folder.write("end", "");
+  const ProgramEnd first = nodes.first.wait();
+  EXPECT_EQ(first.exit_code, 0) << first.errors;
+  EXPECT_THAT(first.errors, HasSubstr("somebody else wrote into the launchers' store"));
+  EXPECT_EQ(nodes.second.wait().exit_code, 0);
 }
 
 TEST_F(NarrowcastRunNodesTest, DoNotMeetWhereTheirSecretsDiffer) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "tests/programs/launcher/run_commands.h"
@@ -30,6 +31,55 @@ TEST_F(NarrowcastRunOutputTest, PutsTheRankBeforeEachLine) {
   EXPECT_EQ(lines_with("[0]: ", end.output), (Words{"out 0", "no newline"}));
   EXPECT_EQ(lines_with("[1]: ", end.output), (Words{"out 1", "no newline"}));
   EXPECT_EQ(lines_with("[1]: ", end.errors), Words{"err 1"});
+}
+
+TEST_F(NarrowcastRunOutputTest, PutsATemplateBeforeEachLine) {
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
+  const Words flags = {"--log_line_prefix_template=${hostname} ${role_name}${rank}/$local_rank$$ ", "--role=x"};
+  const ProgramEnd end = run(2, "echo out $RANK; echo err $RANK >&2", flags);
+  EXPECT_EQ(lines_with(std::string(host) + " x1/1$ ", end.output), Words{"out 1"});
+  EXPECT_EQ(lines_with(std::string(host) + " x0/0$ ", end.errors), Words{"err 0"});
+  EXPECT_EQ(run(1, "echo out", {"--log_line_prefix_template="}).output, "out\n");
+}
+
+TEST_F(NarrowcastRunOutputTest, ReadsTorchrunsVariableForTheTemplate) {
+  const std::map<std::string, std::string> variable = {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${rank}> "}};
+  EXPECT_EQ(run_to_end(command(1, "echo out"), variable).output, "<0> out\n");
+  EXPECT_EQ(run_to_end(command(1, "echo out", {"--log_line_prefix_template=$rank "}), variable).output, "0 out\n");
+  EXPECT_EQ(run_to_end(command(1, "echo out", {"--noprefix"}), variable).output, "out\n");
+  const ProgramEnd end = run_to_end(command(1, "echo out"), {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "${x}"}});
+  EXPECT_EQ(end.exit_code, 2);
+  EXPECT_THAT(end.errors, HasSubstr("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=${x}: '${x}' is no variable"));
+}
+
+TEST_F(NarrowcastRunOutputTest, RefusesATemplateWhereNothingHasAPrefix) {
+  expect_refused(run(1, "echo x", {"--noprefix", "--log_line_prefix_template=$rank"}),
+                 "--log_line_prefix_template has no effect with --noprefix");
+  expect_refused(run(1, "echo x", {"--log_dir=" + folder / "logs", "--log_line_prefix_template=$rank"}),
+                 "--log_line_prefix_template has no effect with --log_dir alone: output in files is never prefixed");
+}
+
+// torchrun's files: of all workers of an attempt, with the prefix.
+TEST_F(NarrowcastRunOutputTest, CopiesLinesThatHoldATextToOneFile) {
+  const ProgramEnd end =
+      run(2, "echo loss 1 of $RANK; echo other; echo pear, >&2; echo pear >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ]",
+          {"--log_dir=" + folder / "logs", "--tee=3", "--duplicate_stdout_filters=loss,acc",
+           "--duplicate_stderr_filters=pear,,", "--max_restarts=1"});
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_GE(count_of("other", end.output), 2) << "all is shown";
+  const std::filesystem::path run_folder = std::filesystem::directory_iterator(folder / "logs")->path();
+  const std::string lines = content(run_folder / "attempt_1/filtered_stdout.log");
+  EXPECT_EQ(lines_with("[0]: ", lines), Words{"loss 1 of 0"});
+  EXPECT_EQ(lines_with("[1]: ", lines), Words{"loss 1 of 1"});
+  EXPECT_EQ(count_of("\n", lines), 2);
+  EXPECT_EQ(count_of("]: pear,\n", content(run_folder / "attempt_1/filtered_stderr.log")), 2);
+  EXPECT_EQ(content(run_folder / "attempt_1/1/stdout.log"), "loss 1 of 1\nother\n");
+  EXPECT_TRUE(std::filesystem::exists(run_folder / "attempt_0/filtered_stdout.log"));
+  expect_refused(
+      run(1, "echo x", {"--tee=2", "--duplicate_stdout_filters=x"}),
+      "--duplicate_stdout_filters copies lines that --tee writes to files and shows, but --tee has that stream "
+      "of no local rank that is shown");
 }
 
 TEST_F(NarrowcastRunOutputTest, NeverMixesLines) {

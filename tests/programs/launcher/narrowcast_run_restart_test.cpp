@@ -37,6 +37,26 @@ TEST_F(NarrowcastRunRestartTest, EndsWithTheLastFailure) {
   EXPECT_EQ(count_of("restart ", end.errors), 2);
 }
 
+// Of ours, by its error file; of others, after the second time.
+TEST_F(NarrowcastRunRestartTest, DoesNotRestartWhatWouldFailAlike) {
+  const ProgramEnd ours =
+      run_to_end({kRun, "--nproc_per_node=2", "--max_restarts=8", kNarrowcastTrain, "--no_such_flag"});
+  EXPECT_EQ(ours.exit_code, 2);
+  EXPECT_THAT(ours.errors, AllOf(HasSubstr("--no_such_flag"), Not(HasSubstr("restart 1")),
+                                 HasSubstr("narrowcast-run: not started again: it would fail in the same way\n")));
+  const ProgramEnd other = run(2, "echo unknown flag $$ >&2; exit 2", {"--max_restarts=8"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.errors, AllOf(HasSubstr("restart 1 "), Not(HasSubstr("restart 2 ")),
+                                  HasSubstr("not started again: it would fail in the same way")));
+}
+
+TEST_F(NarrowcastRunRestartTest, EndsWithWhatTheRestartWasToMend) {
+  const ProgramEnd end = run(1, "test $TORCHELASTIC_RESTART_COUNT = 0 && kill -KILL $$; exit 2", {"--max_restarts=8"});
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(end.errors, AllOf(HasSubstr("restart 2 "), Not(HasSubstr("restart 3 ")),
+                                HasSubstr("the failure that this restart was to mend, of which the job ends:")));
+}
+
 TEST_F(NarrowcastRunRestartTest, DoesNotRestartAtASignal) {
   RunningProgram launcher(command(2, "echo ready; sleep 1000", {"--max_restarts=3"}));
   launcher.wait_for_output("ready", 2);

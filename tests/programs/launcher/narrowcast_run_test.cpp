@@ -47,6 +47,28 @@ TEST_F(NarrowcastRunTest, PassesArgumentsOnUntouched) {
   EXPECT_EQ(end.output, "[0]: --nproc_per_node=3|--|a b||\n");
 }
 
+TEST_F(NarrowcastRunTest, BindsWorkersToProcessorsAsAsked) {
+  const Words flags = {"--numa_binding=core-complex"};
+  const ProgramEnd end = run(2, "grep Cpus_allowed_list /proc/self/status", flags);
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_EQ(count_of("Cpus_allowed_list", end.output), 2);
+  expect_refused(run(1, "echo", {"--numa_binding=socks"}),
+                 "--numa_binding=socks: must be node, socket, exclusive or core-complex");
+  const ProgramEnd crowd = run(4096, "echo", {"--numa_binding=exclusive"});
+  EXPECT_EQ(crowd.exit_code, 2);
+  EXPECT_THAT(crowd.errors, HasSubstr("--numa_binding=exclusive: local rank 0: NUMA node "));
+}
+
+TEST_F(NarrowcastRunTest, HidesAllGpusButOneIfAsked) {
+  const ProgramEnd end = run_to_end(
+      command(2, "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE sees $CUDA_VISIBLE_DEVICES", {"--virtual_local_rank"}),
+      {{"CUDA_VISIBLE_DEVICES", "3,5"}});
+  EXPECT_EQ(lines_with("[0]: ", end.output), Words{"0 of 2 sees 3"});
+  EXPECT_EQ(lines_with("[1]: ", end.output), Words{"0 of 2 sees 5"});
+  expect_refused(run_to_end(command(2, "echo", {"--virtual-local-rank"}), {{"CUDA_VISIBLE_DEVICES", "3"}}),
+                 "--virtual_local_rank: local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=3");
+}
+
 TEST_F(NarrowcastRunTest, RefusesAPortInUseBeforeAnyWorkerStarts) {
   const network::ListeningSocket other = loopback_socket();
   const std::string port = std::to_string(other.port());

@@ -1,6 +1,7 @@
 // Launchers of several nodes, as processes on this machine.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "tests/programs/launcher/run_commands.h"
@@ -21,6 +22,7 @@ class NarrowcastRunNodesFixture : public NarrowcastRunFixture {
 
   // A lost node is noticed after 4 seconds: sooner than by default, and longer than a launcher on a busy machine may
   // have to wait for a processor.
+  static constexpr std::chrono::seconds kSilence{4};
   static Words quick() { return {"--rdzv_conf=keep_alive_interval=0.1,keep_alive_max_attempt=40,heartbeat_timeout=4"}; }
 
   const std::string port = std::to_string(free_port());

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "tests/programs/other_launchers/launched_training.h"
+#include "trainer/train/checkpoint/checkpoint_folder.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -43,6 +44,29 @@ TEST_F(SlurmTest, TheBatchScriptOfTheDocumentsTrains) {
   EXPECT_EQ(end.exit_code, 0) << files::read_file(log);
   EXPECT_THAT(files::read_file(log), HasSubstr("identical on all ranks"));
   EXPECT_TRUE(std::filesystem::exists(folder / "batch/model.safetensors"));
+}
+
+// Slurm sends the signal before the time limit that the script asks for; here scancel does.
+TEST_F(SlurmTest, TheBatchScriptOfTheDocumentsIsQueuedAgainAfterACheckpoint) {
+  const std::string log = folder / "job.log";
+  folder.write("book.txt", files::read_file(kBook));
+  const std::string programs = std::filesystem::path(kNarrowcastTrain).parent_path().string();
+  const std::string script = R"(job=$(sbatch --parsable "$@") || exit
+                                until grep -q "step " "$LOG" 2>/dev/null; do sleep 0.2; done
+                                scancel --signal=USR1 "$job"
+                                until scontrol show job "$job" | grep -q "Restarts=1"; do sleep 0.2; done
+                                scancel "$job")";
+  const ProgramEnd end =
+      launch(cluster +
+                 Words{"sh", "-c", script, "sh", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1",
+                       "--overcommit", "--chdir=" + folder.path().string(), "--output=" + log, kSbatchExample} +
+                 small_gpt() + Words{"--steps=1000000", "--log_every=1", "--eval_batches=0"},
+             {{"PATH", programs + ":" + std::getenv("PATH")}, {"LOG", log}});
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  ASSERT_TRUE(std::filesystem::exists(log)) << end.errors;
+  EXPECT_THAT(files::read_file(log), HasSubstr("SIGUSR1: stopped after step "));
+  const auto job = std::filesystem::directory_iterator(folder / "runs")->path();
+  EXPECT_EQ(checkpoint::checkpoint_steps(job / "checkpoints").size(), 1U);
 }
 
 }  // namespace

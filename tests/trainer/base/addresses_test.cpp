@@ -28,6 +28,34 @@ TEST(FindAddresses, SaysWhyThereAreNone) {
   EXPECT_NE(error, 0);
 }
 
+TEST(HostAndPort, IsReadAndWrittenAlike) {
+  struct Case {
+    std::string text;
+    std::string host;
+    std::optional<int64_t> port;
+  };
+  for (const auto& [text, host, port] : std::vector<Case>{{"alpha", "alpha", std::nullopt},
+                                                          {"10.0.0.1:29400", "10.0.0.1", 29400},
+                                                          {"[::1]", "::1", std::nullopt},
+                                                          {"[fe80::1%lo]:0", "fe80::1%lo", 0},
+                                                          {"::1", "::1", std::nullopt},
+                                                          {"[alpha]:65535", "alpha", 65535}}) {
+    const std::optional<HostAndPort> read = parse_host_and_port(text);
+    ASSERT_TRUE(read.has_value()) << text;
+    EXPECT_EQ(read->host, host);
+    EXPECT_EQ(read->port, port);
+  }
+  EXPECT_EQ(host_and_port("10.0.0.1", 7), "10.0.0.1:7");
+  EXPECT_EQ(host_and_port("::1", 7), "[::1]:7");
+}
+
+TEST(HostAndPort, RefusesOtherTexts) {
+  for (const char* const text : {"", ":7", "[]", "[]:7", "[::1", "[::1]7", "[::1]:", "[::1]:65536", "alpha:-1",
+                                 "alpha:", "alpha:7x", "[::1]:7:8"}) {
+    EXPECT_FALSE(parse_host_and_port(text).has_value()) << text;
+  }
+}
+
 TEST(SocketAddress, CarriesThePort) {
   int error = 0;
   const AddressList four = find_addresses("127.0.0.1", error);

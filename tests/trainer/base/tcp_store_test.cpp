@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/error_message.h"
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/support/patience.h"
@@ -117,6 +118,14 @@ TEST(TcpStore, WaitsForAKeyNoLongerThanAskedFor) {
 
 TEST(TcpStore, CannotBeReachedWhereNobodyServes) {
   EXPECT_THROW(reach_tcp_store("127.0.0.1", testing::free_port(), 100ms), c10::DistError);
+}
+
+// The kernel takes the connection, and nobody answers.
+TEST(TcpStore, CannotBeReachedWhereSomethingElseListens) {
+  const ListeningSocket silent = loopback_socket();
+  EXPECT_THAT(
+      testing::error_message<c10::DistNetworkError>([&] { reach_tcp_store("127.0.0.1", silent.port(), 100ms); }),
+      ::testing::HasSubstr("does not answer as a store"));
 }
 
 }  // namespace

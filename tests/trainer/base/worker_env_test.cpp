@@ -61,6 +61,24 @@ EnvironmentVariables torchrun_variables() {
           {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"}};
 }
 
+TEST(WorkerEnvTest, AnIPv6AddressMayStandInBracketsAndHaveAPort) {
+  const EnvironmentVariables job = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
+  for (const auto& [address, port] : {std::pair("[::1]", "29500"), std::pair("::1", "29500"),
+                                      std::pair("[::1]:29500", ""), std::pair("[::1]:29500", "29500")}) {
+    const WorkerEnv env =
+        WorkerEnv::from_variables(job + EnvironmentVariables{{"MASTER_ADDR", address}, {"MASTER_PORT", port}});
+    EXPECT_EQ(env.master_addr, "::1") << address;
+    EXPECT_EQ(env.master_port, 29500) << address;
+  }
+  const WorkerEnv flags =
+      WorkerEnv::from_variables({}, {.rank = 0, .world_size = 2, .master_addr = "[::1]", .master_port = 29500});
+  EXPECT_EQ(flags.master_addr, "::1");
+  EXPECT_THAT(error_of(job + EnvironmentVariables{{"MASTER_ADDR", "[::1]:1"}, {"MASTER_PORT", "2"}}),
+              HasSubstr("MASTER_ADDR=[::1]:1 contradicts MASTER_PORT=2"));
+  EXPECT_THAT(error_of(job + EnvironmentVariables{{"MASTER_ADDR", "[::1"}, {"MASTER_PORT", "2"}}),
+              HasSubstr("MASTER_ADDR=[::1 must be a name or an address"));
+}
+
 TEST(WorkerEnvTest, IsOneProcessAloneWithoutALauncher) {
   const WorkerEnv env = WorkerEnv::from_variables({{"HOME", "/root"}, {"MASTER_ADDR", "left.over"}});
   EXPECT_EQ(env.rank, 0);

@@ -98,6 +98,40 @@ TEST(DdpHooksTest, OnlyOneHookCanBeRegistered) {
   });
 }
 
+// The bits of the hook that casts by itself, through rebuilt buckets and in every mode.
+TEST(DdpHooksTest, TakesAHookThatIsWrappedInAFormat) {
+  for (const DdpOptions& mode :
+       {DdpOptions(), DdpOptions().gradient_as_bucket_view(true), DdpOptions().static_graph(true)}) {
+    run_ranks(2, [&](int64_t rank, const ProcessGroupPtr& group) {
+      const auto trained_by = [&](DistributedDataParallel<SmallNet>& ddp) {
+        const std::vector<at::Tensor> parameters = ddp.module()->parameters();
+        {
+          const at::NoGradGuard no_grad;
+          for (size_t i = 0; i < parameters.size(); ++i) {
+            parameters[i].copy_(seeded_randn(i, parameters[i].sizes()));
+          }
+        }
+        for (int64_t step = 0; step < 5; ++step) {
+          const Sample sample = sample_of(step, rank);
+          ddp.zero_grad();
+          ddp.backward(loss_of(ddp.forward(sample.x), sample));
+          descend(parameters, 0.05);
+        }
+        EXPECT_TRUE(same_on_all_ranks(group, parameters));
+        return bytes_of(parameters);
+      };
+      DistributedDataParallel compressing(SmallNet(), group,
+                                          DdpOptions(mode).hook("bf16_compress").bucket_cap_mb(0.0005));
+      DistributedDataParallel wrapped(SmallNet(), group, DdpOptions(mode).bucket_cap_mb(0.0005));
+      wrapped.register_comm_hook(
+          hooks::wrap_in_format(hooks::create_comm_hook("allreduce", {.process_group = group}), "bf16"));
+      EXPECT_EQ(wrapped.hook_name(), "bf16(allreduce)");
+      EXPECT_EQ(trained_by(wrapped), trained_by(compressing));
+      EXPECT_EQ(wrapped.payload_bytes_sent(), compressing.payload_bytes_sent());
+    });
+  }
+}
+
 class DdpEveryHookTest : public ::testing::TestWithParam<std::tuple<std::string, int64_t>> {};
 
 TEST_P(DdpEveryHookTest, ReplicasAreTheSameBitsAfterFiftySteps) {

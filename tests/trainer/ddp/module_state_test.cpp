@@ -85,6 +85,26 @@ TEST(ModuleStateTest, RejectsSparseGradients) {
   EXPECT_THROW(module_state(std::shared_ptr<torch::nn::Module>()), c10::ValueError);
 }
 
+std::string error_of_buffer(const at::Tensor& buffer) {
+  torch::jit::Module script("Script");
+  script.register_parameter("weight", at::ones({2, 2}).requires_grad_(), /*is_buffer=*/false);
+  script.register_buffer("extra", buffer);
+  try {
+    module_state(script);
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing";
+}
+
+TEST(ModuleStateTest, NamesWhatCannotBeBroadcast) {
+  EXPECT_EQ(error_of_buffer(at::ones({2}).to_sparse()),
+            "buffer 'extra' has the layout Sparse, but only dense tensors can be broadcast");
+  EXPECT_EQ(error_of_buffer(at::quantize_per_tensor(at::ones({2}), 0.5, 0, at::kQInt8)),
+            "buffer 'extra' is QInt8, but quantised tensors cannot be broadcast");
+  EXPECT_EQ(error_of_buffer(at::ones({2}, at::kComplexDouble)), "nothing");
+}
+
 TEST(ModuleStateTest, DescribesWhatMustBeEqual) {
   torch::nn::Linear linear(2, 3);
   linear->bias.requires_grad_(false);

@@ -50,6 +50,7 @@ class AgentTest : public ::testing::Test {
     wanted.launch.nproc_per_node = nproc;
     wanted.launch.output.run_folder = "/no/such/run";
     wanted.shutdown_timeout = SupervisorOptions().shutdown_timeout;
+    wanted.signal_timeout = SupervisorOptions().signal_timeout;
     wanted.monitor_interval = SupervisorOptions().monitor_interval;
     wanted.tell = [this](const std::string& line) { told.push_back(line); };
     wanted.wall_clock = [] { return std::chrono::system_clock::time_point(std::chrono::hours(500000)); };

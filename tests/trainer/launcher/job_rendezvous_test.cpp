@@ -51,6 +51,14 @@ TEST_F(LocalRendezvousTest, RestartsAsOftenAsIsAllowed) {
   EXPECT_EQ(rendezvous.directive().end->exit_code(), 7);
 }
 
+TEST_F(LocalRendezvousTest, DoesNotRestartWhatWouldFailAlike) {
+  NodeReport report = failure();
+  report.failure->is_final = true;
+  rendezvous.report(report);
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 7);
+}
+
 TEST_F(LocalRendezvousTest, DoesNotRestartWhatASignalStopped) {
   rendezvous.report({.end = NodeReport::End::kInterrupted, .signal = SIGINT});
   EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);

@@ -93,6 +93,24 @@ TEST(WorkerTargets, AreHiddenByTheFilter) {
   EXPECT_EQ(hidden.error.file, "run/stderr.log");
 }
 
+TEST(Filters, AreListed) {
+  EXPECT_THAT(parse_filters("--f", "apple,orange"), ElementsAre("apple", "orange"));
+  EXPECT_THAT(parse_filters("--f", "a,,b,c,,"), ElementsAre("a,b", "c,"));
+  for (const char* const list : {"", "a,", ",a", "a,b,"}) {
+    EXPECT_EQ(choice_refusal([&] { parse_filters("--f", list); }),
+              std::string("--f=") + list + ": has an empty text, which every line holds");
+  }
+}
+
+TEST(WorkerTargets, CopyLinesOfTeedStreamsThatAreShown) {
+  const OutputChoices choices{.tee = parse("0:1,1:1"), .shown_ranks = {0}, .output_filters = {"loss"}};
+  const WorkerTargets zero = targets_for(choices, 0, "run/attempt_0/0");
+  EXPECT_EQ(zero.output.filter.file, "run/attempt_0/filtered_stdout.log");
+  EXPECT_THAT(zero.output.filter.texts, ElementsAre("loss"));
+  EXPECT_THAT(zero.error.filter.texts, IsEmpty());
+  EXPECT_THAT(targets_for(choices, 1, "run/attempt_0/1").output.filter.texts, IsEmpty()) << "it is not shown";
+}
+
 LaunchOptions options(int64_t nproc) {
   LaunchOptions wanted;
   wanted.command = {"/bin/train", "--steps=3"};
@@ -111,6 +129,20 @@ Round two_ranks() {
   round.world_size = 2;
   round.role_world_size = 2;
   return round;
+}
+
+TEST(LaunchPlan, LetsWorkersUseTheirSimulatedNetwork) {
+  LaunchOptions simulated = options(2);
+  simulated.networks = {.text = "1 Gbit/s", .interface = "eth0", .namespaces = {7, 9}};
+  const auto workers = plan_workers(simulated, two_ranks(), {{"GLOO_SOCKET_IFNAME", "eth7"}, {"NCCL_NET", "IB"}});
+  EXPECT_EQ(workers[0].network, 7);
+  EXPECT_EQ(workers[1].network, 9);
+  EXPECT_THAT(workers[1].environment,
+              IsSupersetOf({Pair("NARROWCAST_SIMULATED_NETWORK", "1 Gbit/s"), Pair("GLOO_SOCKET_IFNAME", "eth0"),
+                            Pair("NCCL_SOCKET_IFNAME", "eth0"), Pair("NCCL_NET", "Socket"),
+                            Pair("NCCL_P2P_DISABLE", "1"), Pair("NCCL_SHM_DISABLE", "1")}));
+  EXPECT_EQ(open_files_needed(simulated, 0), open_files_needed(options(2), 0) + 2);
+  EXPECT_EQ(plan_workers(options(2), two_ranks(), {})[1].network, -1);
 }
 
 TEST(LaunchPlan, GivesWorkersWhatTorchrunGives) {
@@ -139,6 +171,54 @@ TEST(LaunchPlan, GivesWorkersWhatTorchrunGives) {
                                          {"OMP_NUM_THREADS", "1"}};
   EXPECT_EQ(workers[1].environment, expected);
   EXPECT_THAT(workers[0].environment, Contains(Pair("RANK", "0")));
+}
+
+TEST(LaunchPlan, RefusesFiltersThatCopyNothing) {
+  LaunchOptions wanted = options(2);
+  wanted.output.error_filters = {"x"};
+  wanted.output.tee = StreamChoices::parse("--tee", "1");
+  EXPECT_EQ(
+      choice_refusal([&] { check_workers(wanted, {}); }),
+      "--duplicate_stderr_filters copies lines that --tee writes to files and shows, but --tee has that stream of "
+      "no local rank that is shown");
+  wanted.output.tee = StreamChoices::parse("--tee", "1:2");
+  check_workers(wanted, {});
+  wanted.output.shown_ranks = {0};
+  EXPECT_NE(choice_refusal([&] { check_workers(wanted, {}); }), "nothing was thrown");
+}
+
+TEST(LaunchPlan, HidesAllGpusButOneIfAsked) {
+  LaunchOptions wanted = options(2);
+  wanted.virtual_local_rank = true;
+  const auto workers = plan_workers(wanted, two_ranks(), {});
+  EXPECT_THAT(workers[1].environment, IsSupersetOf({Pair("LOCAL_RANK", "0"), Pair("CUDA_VISIBLE_DEVICES", "1")}));
+  EXPECT_THAT(workers[1].environment, IsSupersetOf({Pair("RANK", "1"), Pair("LOCAL_WORLD_SIZE", "2")}));
+  const EnvironmentVariables some = {{"CUDA_VISIBLE_DEVICES", "GPU-8f, 5,7"}};
+  const auto chosen = plan_workers(wanted, two_ranks(), some);
+  EXPECT_EQ(chosen[0].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-8f");
+  EXPECT_EQ(chosen[1].environment.at("CUDA_VISIBLE_DEVICES"), "5");
+  check_workers(wanted, some);
+  EXPECT_EQ(choice_refusal([&] {
+              check_workers(wanted, {{"CUDA_VISIBLE_DEVICES", "3"}});
+            }),
+            "--virtual_local_rank: local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=3");
+}
+
+TEST(LaunchPlan, PutsTheTemplateBeforeLines) {
+  LaunchOptions wanted = options(2);
+  EXPECT_EQ(plan_workers(wanted, two_ranks(), {})[1].prefix, "[1]: ");
+  wanted.line_prefix = "${hostname}/${role_name}/${local_rank}/${rank} ";
+  wanted.host = "alpha";
+  Round third = two_ranks();
+  third.first_rank = 4;
+  EXPECT_EQ(plan_workers(wanted, third, {})[1].prefix, "alpha/default/1/5 ");
+}
+
+TEST(LaunchPlan, BindsWorkersToProcessors) {
+  LaunchOptions wanted = options(2);
+  EXPECT_THAT(plan_workers(wanted, two_ranks(), {})[1].processors, IsEmpty());
+  wanted.processors = {{0}, {1, 2}};
+  EXPECT_THAT(plan_workers(wanted, two_ranks(), {})[1].processors, ElementsAre(1, 2));
 }
 
 TEST(LaunchPlan, KnowsHowManyFilesAreOpen) {

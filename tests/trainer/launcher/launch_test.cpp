@@ -60,7 +60,7 @@ TEST_F(LaunchTest, TellsALauncherThatStartedItWhyItFailed) {
   const std::string error_file = results / "error.json";
   environment["TORCHELASTIC_ERROR_FILE"] = error_file;
   EXPECT_EQ(run(shell("exit 7")), 7);
-  EXPECT_THAT(program::read_error_message(error_file), HasSubstr("failed first: exit code 7"));
+  EXPECT_THAT(program::read_error_file(error_file).message, HasSubstr("failed first: exit code 7"));
 }
 
 TEST_F(LaunchTest, TellsWhereTheOutputGoes) {

@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "tests/support/error_message.h"
 
 namespace narrowcast::launcher {
@@ -42,6 +47,31 @@ TEST(Endpoint, RefusesTheRest) {
     EXPECT_THAT(testing::error_message<c10::ValueError>([&] { parse_endpoint(text, 5); }),
                 StartsWith(std::string("--rdzv_endpoint=") + text + ": must be HOST:PORT"));
   }
+}
+
+TEST(Master, HasItsPortWithItOrBesideIt) {
+  struct Case {
+    std::string address;
+    std::optional<int64_t> port;
+    std::string host;
+    int64_t expected;
+  };
+  for (const auto& [address, port, host, expected] : std::vector<Case>{{"node0", std::nullopt, "node0", 5},
+                                                                       {"node0", 7, "node0", 7},
+                                                                       {"::1", 7, "::1", 7},
+                                                                       {"[::1]", 7, "::1", 7},
+                                                                       {"[::1]:7", std::nullopt, "::1", 7},
+                                                                       {"[::1]:7", 7, "::1", 7},
+                                                                       {"10.0.0.1:7", std::nullopt, "10.0.0.1", 7}}) {
+    const Endpoint read = parse_master(address, port, 5);
+    EXPECT_EQ(read.host, host) << address;
+    EXPECT_EQ(read.port, expected) << address;
+  }
+  const auto error_of = [](const std::string& address) {
+    return testing::error_message<c10::ValueError>([&] { parse_master(address, 7, 5); });
+  };
+  EXPECT_EQ(error_of("[::1]:8"), "--master_addr=[::1]:8 contradicts --master_port=7");
+  EXPECT_EQ(error_of("[::1"), "--master_addr=[::1: must be a name or an address");
 }
 
 std::string refusal(const std::string& text, const std::string& backend = "c10d") {

@@ -4,10 +4,12 @@
 
 #include <chrono>
 #include <csignal>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/loopback_socket.h"
@@ -49,7 +51,7 @@ const LauncherDeath kLauncherDeaths[] = {
 };
 
 // One node is enough, and two are better.
-LinkOptions link_options(int64_t rank, int64_t port, HostedStore* hosted) {
+LinkOptions link_options(int64_t rank, int64_t port, std::shared_ptr<HostedStore> hosted) {
   LinkOptions options;
   options.host = "127.0.0.1";
   options.port = port;
@@ -65,7 +67,7 @@ LinkOptions link_options(int64_t rank, int64_t port, HostedStore* hosted) {
   options.rendezvous.read_timeout = milliseconds(5000);
   options.rendezvous.close_timeout = milliseconds(3000);
   options.monitor_interval = milliseconds(5);
-  options.hosted = hosted;
+  options.hosted = std::move(hosted);
   options.run_id = "made-up";
   return options;
 }
@@ -92,14 +94,14 @@ GroupEnd run_rounds(StoreRendezvous& rendezvous) {
 
 GroupEnd run_launcher(int64_t rank, const Group& group) {
   std::optional<network::ListeningSocket> socket;
-  std::optional<HostedStore> store;
+  std::shared_ptr<HostedStore> store;
   if (rank == 0) {
     socket = testing::loopback_socket();
-    store.emplace("127.0.0.1", *socket);
+    store = std::make_shared<HostedStore>("127.0.0.1", *socket);
   }
   std::vector<at::Tensor> port{at::full({1}, rank == 0 ? socket->port() : 0, at::kLong)};
   group->broadcast(port)->wait();
-  StoreRendezvous rendezvous(link_options(rank, port[0].item<int64_t>(), rank == 0 ? &*store : nullptr));
+  StoreRendezvous rendezvous(link_options(rank, port[0].item<int64_t>(), store));
   return run_rounds(rendezvous);
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
 #include <optional>
 
 #include "tests/support/loopback_socket.h"
@@ -31,13 +32,13 @@ class StoreFixture : public ::testing::Test {
     wanted.rendezvous.heartbeat_timeout = silence;
     wanted.rendezvous.read_timeout = read_timeout;
     wanted.monitor_interval = std::chrono::milliseconds(5);
-    wanted.hosted = node_rank == 0 ? &*store : nullptr;
+    wanted.hosted = node_rank == 0 ? store : nullptr;
     wanted.run_id = "made-up";
     return wanted;
   }
 
   std::optional<network::ListeningSocket> socket = testing::loopback_socket();
-  std::optional<HostedStore> store{std::in_place, "127.0.0.1", *socket};
+  std::shared_ptr<HostedStore> store = std::make_shared<HostedStore>("127.0.0.1", *socket);
 };
 
 }  // namespace narrowcast::launcher

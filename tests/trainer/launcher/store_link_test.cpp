@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/support/job_secret.h"
 #include "tests/trainer/launcher/store_fixture.h"
 #include "trainer/base/tcp_store.h"
 #include "trainer/launcher/group/store_protocol.h"
@@ -69,6 +71,20 @@ TEST_F(StoreLinkTest, CarriesReportsAndWhoHasLeft) {
   wait_for(host, [](const LinkState& state) { return state.others_left; });
 }
 
+// Its thread may be left behind, in a request, when all else is gone.
+TEST_F(StoreLinkTest, KeepsTheStoreThatItServes) {
+  const std::weak_ptr<HostedStore> watched = store;
+  {
+    const StoreLink host(options(0));
+    store.reset();
+    wait_for(host, [](const LinkState& state) { return state.answers > 2; });
+    EXPECT_FALSE(watched.expired());
+  }
+  const Clock::time_point deadline = Clock::now() + testing::kPatience;
+  while (!watched.expired() && Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(watched.expired()) << "the thread has ended";
+}
+
 TEST_F(StoreLinkTest, TellsRanksWhoHasEnded) {
   const StoreLink host(options(0));
   StoreLink other(options(1));
@@ -94,6 +110,26 @@ TEST_F(StoreLinkTest, SaysWhatItCannotReadOfADecision) {
   store->store()->set(kLauncherKeys + std::string("decision"), std::vector<uint8_t>{'t'});
   EXPECT_THAT(wait_for(other, is_broken).broken,
               ::testing::HasSubstr("the launchers' store does not hold the decision: "));
+}
+
+// Each of them many times between two looks of its reader, for more than three times the silence that ends a job.
+TEST_F(StoreLinkTest, ASecretKeepsAJobAliveWhoseSignsAStrangerOverwrites) {
+  constexpr milliseconds kSilence{300};
+  LinkOptions ours = options(0, kSilence);
+  LinkOptions theirs = options(1, kSilence);
+  ours.seal = {.secret = testing::secret_of("what the launchers know"), .job = "job"};
+  theirs.seal = ours.seal;
+  const StoreLink host(ours);
+  const StoreLink other(theirs);
+  const int64_t before = wait_for(other, phase_is(Phase::kRunning)).answers;
+  const network::TcpStorePtr stranger = network::reach_tcp_store("127.0.0.1", socket->port(), testing::kPatience);
+  wait_for(other, [&](const LinkState& state) {
+    for (const char* const name : {"node/2/beat", "steps"})
+      stranger->set(kLauncherKeys + std::string(name), std::vector<uint8_t>{7});
+    return state.answers > before + 3 * kSilence / ours.monitor_interval;
+  });
+  EXPECT_EQ(host.state().decision->phase, Phase::kRunning);
+  EXPECT_GT(host.state().rejected + other.state().rejected, 0);
 }
 
 TEST_F(StoreLinkTest, RefusesAStoreOfSomethingElse) {

@@ -143,6 +143,20 @@ TEST_P(SupervisorSignalTest, KillsAtTheSecond) {
   EXPECT_EQ(runner.log.back(), "send SIGKILL at 1050");
 }
 
+// As long as Slurm and Kubernetes wait by default.
+TEST_P(SupervisorSignalTest, GivesWorkersTimeForACheckpoint) {
+  FakeRunner runner;
+  runner.ignored[0] = {GetParam()};
+  runner.user_sends(GetParam(), milliseconds(50));
+  EXPECT_TRUE(supervise(runner, ranks(2)).killed);
+  EXPECT_EQ(runner.log.back(), "send SIGKILL at 30050");
+  FakeRunner hurried;
+  hurried.ignored[0] = {GetParam()};
+  hurried.user_sends(GetParam(), milliseconds(50));
+  supervise(hurried, ranks(2), {.shutdown_timeout = milliseconds(5000), .signal_timeout = milliseconds(1000)});
+  EXPECT_EQ(hurried.log.back(), "send SIGKILL at 1050");
+}
+
 TEST_P(SupervisorSignalTest, CountsOnceIfItComesTwiceAtOnce) {
   FakeRunner runner;
   runner.reaction = milliseconds(1000);

@@ -14,6 +14,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kLongestProblem = 300;  // bytes
+
 struct TooDeep {};
 
 json parse_within(std::string_view text, int64_t most_depth) {
@@ -48,6 +50,19 @@ ParsedJson try_parse_json(std::string_view text, const JsonLimits& limits) {
   }
 }
 
+json with_utf8_strings(json value) {
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    if (decode_utf8(text).first_bad_byte.has_value()) {
+      constexpr size_t kMostPerByte = 6;  // "\u202e"
+      value = printable(text, kMostPerByte * text.size());
+    }
+  } else if (value.is_structured()) {
+    for (json& element : value) element = with_utf8_strings(std::move(element));
+  }
+  return value;
+}
+
 json parse_list(const ListOfRank& list, bool (*is_entry)(const json&)) {
   json parsed = try_parse_json(list.text, {.bytes = list.most_bytes}).value;
   TORCH_CHECK_WITH(DistBackendError, parsed.is_array() && std::all_of(parsed.begin(), parsed.end(), is_entry), "rank ",
@@ -59,6 +74,24 @@ json parse_json(std::string_view text, const std::string& name, const JsonLimits
   ParsedJson parsed = try_parse_json(text, limits);
   NARROWCAST_CHECK_INPUT(parsed.problem.empty(), name, ": ", parsed.problem);
   return std::move(parsed.value);
+}
+
+// The library's texts are "[json.exception.out_of_range.403] key 'round' not found" and
+// "[json.exception.type_error.302] type must be number, but is string".
+std::string problem_with(const json::exception& error) {
+  constexpr int kMissingKey = 403;
+  constexpr std::string_view kType = "type ";
+  std::string text = error.what();
+  text.erase(0, text.find("] ") + 2);
+  if (error.id == kMissingKey) {
+    const size_t begin = text.find('\'');
+    const size_t end = text.rfind('\'');
+    return printable(text.substr(begin, end + 1 - begin), kLongestProblem) + " is missing";
+  }
+  if (text.starts_with(kType)) {
+    text.replace(0, kType.size(), "a value ");
+  }
+  return printable(text, kLongestProblem);
 }
 
 }  // namespace narrowcast::files

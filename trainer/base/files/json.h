@@ -38,4 +38,12 @@ nlohmann::json parse_list(const ListOfRank& list, bool (*is_entry)(const nlohman
 // Throws CorruptInputError with `name`, what it is that holds the text, and the problem.
 nlohmann::json parse_json(std::string_view text, const std::string& name, const JsonLimits& limits = {});
 
+// The value with each string that is not UTF-8, as a path may be, replaced by what messages show of it (printable in
+// text.h: "caf\xe9"), whole. Keys stay as they are. JSON cannot hold other strings: dump() throws.
+nlohmann::json with_utf8_strings(nlohmann::json value);
+
+// What is wrong with parsed JSON of which a part was asked for, in words for users: "'round' is missing" or "a value
+// must be number, but is string".
+std::string problem_with(const nlohmann::json::exception& error);
+
 }  // namespace narrowcast::files

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "trainer/base/program/failure.h"
+#include "trainer/base/program/path_list.h"
 
 namespace narrowcast::program {
 namespace {
@@ -90,7 +91,7 @@ std::string flag_type(const std::string& name) {
   if (flag->IsOfType<std::string>()) {
     return "text";
   }
-  if (flag->IsOfType<std::vector<std::string>>()) {
+  if (flag->IsOfType<std::vector<std::string>>() || flag->IsOfType<PathList>()) {
     return "list";
   }
   return flag->IsOfType<absl::Duration>() ? "duration" : "value";

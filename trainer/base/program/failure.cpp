@@ -60,9 +60,11 @@ Failure blame_limits(Failure failure) {
     const std::string limit = limit_of_open_files(failure);
     failure.code = kWrongUse;
     failure.message = first_line(failure.message) + limit;
+    failure.is_final = false;
   } else if (const size_t allocator = failure.message.find("DefaultCPUAllocator: can't allocate memory");
              allocator != std::string::npos) {
     failure.code = kWrongUse;
+    failure.is_final = false;
     failure.message = "not enough memory: " + failure.message.substr(allocator);
   }
   return failure;
@@ -81,9 +83,9 @@ Failure classify() {
   } catch (const c10::DistError& error) {
     return {kPeerFailed, error.what_without_backtrace()};
   } catch (const c10::ValueError& error) {
-    return {kWrongUse, error.what_without_backtrace()};
+    return {kWrongUse, error.what_without_backtrace(), /*is_final=*/true};
   } catch (const c10::TypeError& error) {
-    return {kWrongUse, error.what_without_backtrace()};
+    return {kWrongUse, error.what_without_backtrace(), /*is_final=*/true};
   } catch (const c10::OutOfMemoryError& error) {
     return {kWrongUse, error.what_without_backtrace()};
   } catch (const c10::Error& error) {
@@ -163,30 +165,34 @@ ExitCode report_failure(std::string_view program, const Failure& failure, const 
   if (is_reported.exchange(true)) {
     wait_for_end();
   }
-  report(program, {failure.code, printable(first_line(failure.message))}, on_failure);
+  report(program, {failure.code, printable(first_line(failure.message)), failure.is_final}, on_failure);
   return failure.code;
 }
 
-std::string read_error_message(const std::filesystem::path& file) {
+WorkerError read_error_file(const std::filesystem::path& file) {
   const nlohmann::json json = files::try_parse_json(text_of(file)).value;
   if (!json.is_object() || !json.contains("message")) {
-    return "";
+    return {};
   }
-  const auto& message = json["message"];
-  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    return message["message"];
+  const auto& told = json["message"];
+  const nlohmann::json message = told.is_object() && told.contains("message") ? told["message"] : told;
+  if (!message.is_string()) {
+    return {};
   }
-  return message.is_string() ? std::string(message) : "";
+  return {.message = message.get<std::string>(), .is_final = json.value("restart", nlohmann::json()) == false};
 }
 
-bool write_error_file(const std::filesystem::path& file, const std::string& message, int64_t seconds) {
+bool write_error_file(const std::filesystem::path& file, const WorkerError& written, int64_t seconds) {
   std::error_code error;
   const auto status = std::filesystem::symlink_status(file, error);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     return false;  // What is renamed over a device takes it away, for all programs.
   }
-  const nlohmann::json details = {{"py_callstack", message}, {"timestamp", std::to_string(seconds)}};
-  const nlohmann::json content = {{"message", {{"message", message}, {"extraInfo", details}}}};
+  const nlohmann::json details = {{"py_callstack", written.message}, {"timestamp", std::to_string(seconds)}};
+  nlohmann::json content = {{"message", {{"message", written.message}, {"extraInfo", details}}}};
+  if (written.is_final) {
+    content["restart"] = false;
+  }
   std::filesystem::path unfinished = file;
   unfinished += ".tmp";
   std::filesystem::remove(unfinished, error);  // What is there is none of ours: another process, or a pipe to wait for.
@@ -204,7 +210,7 @@ bool write_error_file(const std::filesystem::path& file, const std::string& mess
 FailureListener error_file_writer(const std::filesystem::path& file) {
   return [file](const Failure& failure) {
     if (!file.empty()) {
-      write_error_file(file, failure.message, seconds_of(failure));
+      write_error_file(file, {failure.message, failure.is_final}, seconds_of(failure));
     }
   };
 }

@@ -23,7 +23,8 @@ enum ExitCode : int {
 // What ended a program.
 struct Failure {
   ExitCode code = kInternalError;
-  std::string message;  // one line without the program's name, as printable() makes it: of text and bounded
+  std::string message;    // one line without the program's name, as printable() makes it: of text and bounded
+  bool is_final = false;  // the same program would fail alike if it were started again
 };
 
 // Is told of a failure once it has been reported on standard error.
@@ -43,15 +44,21 @@ ExitCode report_failure(std::string_view program, const Failure& failure, const 
 //
 //     {"message": {"message": "M", "extraInfo": {"py_callstack": "text", "timestamp": "1700000000"}}}
 //
-// or, from older writers, {"message": "M"}.
+// or, from older writers, {"message": "M"}. "restart": false beside "message" says that a restart would fail alike.
 
-// The message of a worker's error file, as it is there (printable() makes it fit for a terminal). Empty if the file is
-// not there, is a link or no regular file, or holds something else; a failure is reported anyway.
-std::string read_error_message(const std::filesystem::path& file);
+// What an error file tells.
+struct WorkerError {
+  std::string message;    // as it is there: printable() makes it fit for a terminal
+  bool is_final = false;  // as Failure's
+};
 
-// Writes `message`, at `seconds` since 1970, whole or not at all: false if it cannot be written, or if there is a
+// What a worker's error file tells. Nothing if the file is not there, is a link or no regular file, or holds something
+// else; a failure is reported anyway.
+WorkerError read_error_file(const std::filesystem::path& file);
+
+// Writes an error, at `seconds` since 1970, whole or not at all: false if it cannot be written, or if there is a
 // link, a device, a pipe or a folder in its place, which stays. Bytes that are no UTF-8 are replaced.
-bool write_error_file(const std::filesystem::path& file, const std::string& message, int64_t seconds);
+bool write_error_file(const std::filesystem::path& file, const WorkerError& error, int64_t seconds);
 
 // Returns what run_main can call with a failure: it writes `file`, which the launcher named. With an empty path it does
 // nothing; if the file cannot be written, neither, because nobody is left to be told.

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <typeinfo>
@@ -32,8 +33,9 @@ struct Steps {
   std::map<std::pair<int64_t, int64_t>, Step> current;
 };
 
+// Never destroyed: threads that wait for a store that hangs are left behind, and may run while static objects go.
 Steps& steps() {
-  static Steps instance;
+  static Steps& instance = *std::make_unique<Steps>().release();
   return instance;
 }
 

@@ -75,6 +75,19 @@ void add_backend(const ProcessGroupPtr& group, const GroupBackend& created) {
   group->setDefaultBackend(created.type);
 }
 
+// Null for a group whose last reference is gone: c10d's registry holds groups weakly, and then has only the name left.
+ProcessGroupPtr registered_group(const std::string& name) {
+  try {
+    return c10d::resolve_process_group(name);
+  } catch (const c10::Error& error) {
+    const std::string message = error.what_without_backtrace();
+    if (message.find("has already been destroyed") == std::string::npos) {
+      throw;
+    }
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 ProcessGroupPtr checked_group(ProcessGroupPtr group) {
@@ -112,9 +125,9 @@ ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptio
 }
 
 void shutdown_process_group(const std::string& group_name) {
-  const auto group = c10d::resolve_process_group(group_name);
+  const auto group = registered_group(group_name);
   c10d::unregister_process_group(group_name);
-  if (group->getBackendName() == kNcclBackend) {
+  if (group.defined() && group->getBackendName() == kNcclBackend) {
     group->shutdown();
   }
 }

@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
-#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include <narrowcast/network_errors.h>
+#include "trainer/base/answering_store.h"
 
 namespace narrowcast {
 namespace {
@@ -94,11 +94,8 @@ std::string describe(const std::vector<int64_t>& ranks, const std::map<int64_t, 
 // long that takes.
 template <class Result>
 Result within(milliseconds limit, const std::function<Result()>& body, Result otherwise) {
-  auto task = std::make_shared<std::packaged_task<Result()>>(body);
-  std::future<Result> result = task->get_future();
-  std::thread([task] { (*task)(); }).detach();
   try {
-    return result.wait_for(limit) == std::future_status::ready ? result.get() : otherwise;
+    return network::within(limit, body).value_or(otherwise);
   } catch (const std::exception&) {
     return otherwise;
   }

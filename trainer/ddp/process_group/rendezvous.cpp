@@ -9,6 +9,7 @@
 #include <cstring>
 #include <iomanip>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 
 #include <narrowcast/network_errors.h>
 #include "trainer/base/addresses.h"
+#include "trainer/base/answering_store.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/tcp_store.h"
 
@@ -29,9 +31,10 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-constexpr const char* kAttempt = "attempt";  // the name of the newest attempt
-constexpr milliseconds kLookAgain{500};      // for a newer attempt, and for ranks that ended
-constexpr milliseconds kPause{20};           // between two looks
+constexpr const char* kAttempt = "attempt";          // the name of the newest attempt
+constexpr milliseconds kLookAgain{500};              // for a newer attempt, and for ranks that ended
+constexpr milliseconds kPause{20};                   // between two looks
+constexpr milliseconds kPatienceWithAnAnswer{1000};  // of the store, at least
 
 std::string drawn_name() {
   std::random_device device;  // Not a seeded generator: equal seeds are what restarts have.
@@ -69,10 +72,28 @@ void check_none_ended(const StorePtr& store, int64_t world_size) {
   }
 }
 
-// Whether all of `keys` are there before the deadline. Throws c10::DistStoreError if a rank ended instead.
-bool arrive_in_time(const StorePtr& store, const std::vector<std::string>& keys, const RollCall& call) {
+// An entry that this rank has written, for the others.
+struct OwnEntry {
+  std::string key;
+  std::string value;
+};
+
+// Throws if somebody has written another one there: nobody would meet this rank.
+void check_intact(const StorePtr& store, const RollCall& call, const OwnEntry& own) {
+  const bool is_intact = store->check({own.key}) && store->get_to_str(own.key) == own.value;
+  TORCH_CHECK_WITH(DistStoreError, is_intact, "somebody else has written the entry of rank ", call.rank,
+                   " in the store: another process has the same rank, or is none of this job");
+}
+
+// Whether all of `keys` are there before the deadline. Throws c10::DistStoreError if a rank ended instead, or the own
+// entry is not what it was.
+bool arrive_in_time(const StorePtr& store, const std::vector<std::string>& keys, const RollCall& call,
+                    const std::optional<OwnEntry>& own = std::nullopt) {
   while (!arrive(store, keys, std::min(kLookAgain, left_until(call.deadline)))) {
     check_none_ended(store, call.world_size);
+    if (own) {
+      check_intact(store, call, *own);
+    }
     if (Clock::now() >= call.deadline) {
       return false;
     }
@@ -103,7 +124,7 @@ std::string lead(const StorePtr& store, const RollCall& call) {
   for (int64_t rank = 0; rank < call.world_size; ++rank) {
     keys.push_back(presence_key(attempt, rank));
   }
-  if (!arrive_in_time(store, keys, call)) {
+  if (!arrive_in_time(store, keys, call, OwnEntry{.key = kAttempt, .value = attempt})) {
     throw_missing(missing_ranks(store, attempt, call.world_size));
   }
   std::vector<std::string> numbers;
@@ -143,6 +164,7 @@ class Follower {
       store_->set(presence_key(attempt_, call_.rank), number_);
     }
     has_ended_ = arrive(store_, {complete_key(attempt_)}, std::min(kLookAgain, left_until(call_.deadline)));
+    check_intact(store_, call_, {.key = presence_key(attempt_, call_.rank), .value = number_});
     return has_ended_ && counts_this_rank(store_->get_to_str(complete_key(attempt_)));
   }
 
@@ -207,10 +229,14 @@ network::TcpStorePtr serve(const WorkerEnv& env, const JobStoreOptions& options,
   return network::serve_tcp_store(address, socket, options.timeout);
 }
 
-network::TcpStorePtr reach(const WorkerEnv& env, const JobStoreOptions& options) {
+using AnsweringStorePtr = c10::intrusive_ptr<network::AnsweringStore>;
+
+AnsweringStorePtr reach(const WorkerEnv& env, const JobStoreOptions& options, Clock::time_point deadline) {
   const bool served_at_loopback = env.on_one_node() && !env.use_agent_store;
-  return network::reach_tcp_store(served_at_loopback ? network::kLoopback : env.master_addr, env.master_port,
-                                  options.timeout);
+  const std::string host = served_at_loopback ? network::kLoopback : env.master_addr;
+  const network::TcpStorePtr store = network::reach_tcp_store(host, env.master_port, options.timeout);
+  return c10::make_intrusive<network::AnsweringStore>(store, network::host_and_port(host, env.master_port),
+                                                      std::max(kPatienceWithAnAnswer, left_until(deadline)));
 }
 
 }  // namespace
@@ -226,15 +252,24 @@ StorePtr join_job_store(const WorkerEnv& env, const JobStoreOptions& options) {
   }
   const auto deadline = Clock::now() + options.timeout;
   const bool serves = env.rank == 0 && !env.use_agent_store;
-  const std::string place = c10::str(env.master_addr, ":", env.master_port);
-  const StorePtr everything =
-      with_network_errors(env.rank, c10::str(serves ? "serving the store at " : "reaching the store at ", place),
-                          [&] { return serves ? serve(env, options, deadline) : reach(env, options); });
+  const std::string place = network::host_and_port(env.master_addr, env.master_port);
+  AnsweringStorePtr reached;  // The own one answers as long as this process lives.
+  const StorePtr everything = with_network_errors(
+      env.rank, c10::str(serves ? "serving the store at " : "reaching the store at ", place), [&]() -> StorePtr {
+        if (serves) {
+          return serve(env, options, deadline);
+        }
+        reached = reach(env, options, deadline);
+        return reached;
+      });
   const auto of_run = c10::make_intrusive<c10d::PrefixStore>(job_prefix(env.run_id), everything);
   const auto store = with_network_errors(env.rank, c10::str("joining the job at ", place), [&] {
     return call_roll(of_run, {.rank = env.rank, .world_size = env.world_size, .deadline = deadline});
   });
   store->setTimeout(options.timeout);
+  if (reached.defined()) {
+    reached->set_patience(options.timeout);
+  }
   return store;
 }
 

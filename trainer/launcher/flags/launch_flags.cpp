@@ -13,6 +13,7 @@
 #include "trainer/base/program/command_line.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/flags/node_flags.h"
+#include "trainer/launcher/flags/output_flags.h"
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/launch_plan.h"
 #include "trainer/launcher/rendezvous_options.h"
@@ -35,23 +36,18 @@ ABSL_FLAG(double, monitor_interval, absl::ToDoubleSeconds(absl::FromChrono(kDefa
           "Seconds between two looks at what the other nodes do. This node's own workers need none: their end is "
           "noticed at once.");
 ABSL_FLAG(double, shutdown_timeout, absl::ToDoubleSeconds(absl::FromChrono(kDefaults.shutdown_timeout)),
-          "Seconds from telling the workers to end until SIGKILL ends those that have not.");
+          absl::StrCat("Seconds from telling the workers to end until SIGKILL ends those that have not. After a signal "
+                       "that is passed on, workers may write a checkpoint first: ",
+                       absl::ToDoubleSeconds(absl::FromChrono(kDefaults.signal_timeout)),
+                       " s, unless this flag is given."));
 ABSL_FLAG(std::string, signals_to_handle, kDefaults.signals_to_handle,
           "Signals that are passed on to the workers before the launcher ends. The others do what they always do.");
-
-ABSL_FLAG(bool, prefix, kDefaults.prefix,
-          "Show the workers' output line by line, each line after its rank: \"[1]: text\". With --noprefix the workers "
-          "write to the launcher's streams themselves.");
-ABSL_FLAG(std::string, log_dir, "",
-          absl::StrCat("A folder for output files: ",
-                       (launcher::worker_folder("DIR/RUN", "N", "RANK") / launcher::kOutputLog).string(), " and ",
-                       launcher::kErrorLog,
-                       ". Without --redirects and --tee all output goes there instead of being shown."));
-ABSL_FLAG(std::string, redirects, "",
-          "Which output goes to files instead of being shown: 0 none, 1 standard output, 2 standard error, 3 both, or "
-          "a list by local rank such as 0:3,1:2. Default: 3 with --log_dir, else 0.");
-ABSL_FLAG(std::string, tee, kDefaults.tee, "Which output goes to files and is shown too, written like --redirects.");
-ABSL_FLAG(std::string, local_ranks_filter, "", "Show the output of these local ranks alone, e.g. 0,2.");
+ABSL_FLAG(bool, virtual_local_rank, kDefaults.virtual_local_rank,
+          "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES names its GPU alone.");
+ABSL_FLAG(std::string, numa_binding, "",
+          "Which processors a worker may use: node, all of the NUMA node near its GPU; socket, all of that node's "
+          "socket; exclusive, its own part of the node's cores; core-complex, those of the node that share a cache. "
+          "Workers without a GPU are divided among the nodes.");
 
 ABSL_FLAG(bool, no_python, true, "The program is started as it is. That is always so.");
 ABSL_FLAG(bool, module, false, "Refused: write `python3 -m MODULE` as the program.");
@@ -81,23 +77,6 @@ void refuse_python(const program::CommandLine& line) {
                     ": workers are programs of their own, started as such; there is nothing to choose");
 }
 
-void read_output(const program::CommandLine& line, LaunchRequest& wanted) {
-  wanted.log_dir = absl::GetFlag(FLAGS_log_dir);
-  TORCH_CHECK_VALUE(!line.given("log_dir") || !wanted.log_dir.empty(), "--log_dir= names no folder");
-  const bool chosen = line.given("redirects") || line.given("tee");
-  const bool all_to_files = line.given("log_dir") && !chosen;
-  TORCH_CHECK_VALUE(!all_to_files || !line.given("prefix"),
-                    "--prefix and --log_dir exclude each other: output in files is never prefixed");
-  TORCH_CHECK_VALUE(!all_to_files || !line.given("local_ranks_filter"),
-                    "--local_ranks_filter chooses what is shown, but --log_dir alone shows nothing; give --tee too");
-  wanted.redirects = line.given("redirects") ? absl::GetFlag(FLAGS_redirects) : all_to_files ? "3" : "0";
-  wanted.tee = absl::GetFlag(FLAGS_tee);
-  wanted.local_ranks_filter = absl::GetFlag(FLAGS_local_ranks_filter);
-  TORCH_CHECK_VALUE(!line.given("local_ranks_filter") || !wanted.local_ranks_filter.empty(),
-                    "--local_ranks_filter= names no rank");
-  wanted.prefix = absl::GetFlag(FLAGS_prefix);
-}
-
 }  // namespace
 
 program::Description launch_description() {
@@ -111,21 +90,24 @@ program::Description launch_description() {
       .usage = "narrowcast-run [flags] PROGRAM [arguments]",
       .groups = {{"Workers",
                   {"nproc_per_node", "role", "max_restarts", "monitor_interval", "shutdown_timeout",
-                   "signals_to_handle"}},
+                   "signals_to_handle", "virtual_local_rank", "numa_binding"}},
                  {"Nodes",
-                  {"nnodes", "node_rank", "standalone", "isolate", "master_addr", "master_port", "rdzv_backend",
-                   "rdzv_endpoint", "rdzv_id", "rdzv_conf", "local_addr", "secret_file"}},
-                 {"Output", {"prefix", "log_dir", "redirects", "tee", "local_ranks_filter"}},
+                  {"nnodes", "node_rank", "standalone", "isolate", "simulate_gbit", "simulate_us", "master_addr",
+                   "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "local_addr",
+                   "secret_file"}},
+                 {"Output", output_flags()},
                  {"For those who know torchrun", {"no_python", "module", "start_method"}}},
-      .examples = {{"two ranks of the trainer",
-                    "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --hook=int8"},
-                   {"a rank for each GPU, their output in files",
-                    "narrowcast-run --nproc-per-node=gpu --log_dir=logs ./my_trainer"},
-                   {"the first of two machines; the other has --node_rank=1",
-                    "narrowcast-run --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --nproc_per_node=8 ./my_trainer"},
-                   {"two to four machines that may come and go; the same on each",
-                    "narrowcast-run --nnodes=2:4 --rdzv_backend=c10d --rdzv_endpoint=10.0.0.1:29400 --max_restarts=3 "
-                    "./my_trainer"}},
+      .examples =
+          {{"two ranks of the trainer", "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt"},
+           {"the same as on two machines that a network of 1 Gbit/s connects",
+            "narrowcast-run --nproc_per_node=2 --simulate_gbit=1 narrowcast-train --model=char_gpt --hook=int8"},
+           {"a rank for each GPU, their output in files",
+            "narrowcast-run --nproc-per-node=gpu --log_dir=logs ./my_trainer"},
+           {"the first of two machines; the other has --node_rank=1",
+            "narrowcast-run --nnodes=2 --node_rank=0 --master_addr=10.0.0.1 --nproc_per_node=8 ./my_trainer"},
+           {"two to four machines that may come and go; the same on each",
+            "narrowcast-run --nnodes=2:4 --rdzv_backend=c10d --rdzv_endpoint=10.0.0.1:29400 --max_restarts=3 "
+            "./my_trainer"}},
       .exit_codes = {{program::kSuccess, "every rank succeeded"},
                      {program::kWrongUse,
                       "wrong use: a flag, a program that cannot be executed, a port in use; no rank did anything"},
@@ -142,8 +124,12 @@ LaunchRequest read_launch_request(const program::CommandLine& line) {
   TORCH_CHECK_VALUE(!line.rest().empty(), "no program to start: narrowcast-run [flags] PROGRAM [arguments]");
   refuse_python(line);
   read_node_flags(line, wanted);
-  read_output(line, wanted);
+  read_output_flags(line, wanted);
   wanted.command = line.rest();
+  wanted.virtual_local_rank = absl::GetFlag(FLAGS_virtual_local_rank);
+  if (line.given("numa_binding")) {
+    wanted.numa_binding = parse_numa_binding("--numa_binding", absl::GetFlag(FLAGS_numa_binding));
+  }
   wanted.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);
   wanted.role = absl::GetFlag(FLAGS_role);
   check_name("role", wanted.role);
@@ -155,6 +141,9 @@ LaunchRequest read_launch_request(const program::CommandLine& line) {
   wanted.signals_to_handle = absl::GetFlag(FLAGS_signals_to_handle);
   wanted.monitor_interval = seconds("monitor_interval", absl::GetFlag(FLAGS_monitor_interval), 0.01);
   wanted.shutdown_timeout = seconds("shutdown_timeout", absl::GetFlag(FLAGS_shutdown_timeout), 0);
+  if (line.given("shutdown_timeout")) {
+    wanted.signal_timeout = wanted.shutdown_timeout;
+  }
   return wanted;
 }
 

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,12 @@ ABSL_FLAG(
     "Whether a job on one node gets a network of its own, in which no other process of the machine reaches it: on, "
     "off, or auto, where that is possible, no address is given and the program is one of narrowcast's that names no "
     "interface.");
+ABSL_FLAG(double, simulate_gbit, 0,
+          "Simulates a network of several machines on this one: each worker is a node of its own, with an interface of "
+          "so many Gbit/s in each direction.");
+ABSL_FLAG(double, simulate_us, 0,
+          "With --simulate_gbit: microseconds that a packet takes from one worker to another, beyond what this machine "
+          "takes. Needs a kernel with sch_netem.");
 ABSL_FLAG(std::string, master_addr, kGroupDefaults.endpoint.host,
           "The address of node 0, under which the others know it; there the job's store is served.");
 ABSL_FLAG(int32_t, master_port, 0,
@@ -121,11 +128,20 @@ void read_endpoint(const program::CommandLine& line, GroupRequest& request) {
     request.endpoint_flags = {.address = "--rdzv_endpoint", .port = "--rdzv_endpoint"};
   } else {
     const int64_t port = absl::GetFlag(FLAGS_master_port);
-    request.endpoint = {.host = absl::GetFlag(FLAGS_master_addr), .port = port == 0 ? default_port(request) : port};
+    request.endpoint = parse_master(absl::GetFlag(FLAGS_master_addr), port == 0 ? std::nullopt : std::optional(port),
+                                    default_port(request));
   }
   TORCH_CHECK_VALUE(!request.nodes.several() || (request.endpoint.port >= 1 && request.endpoint.port <= kLargestPort),
                     request.endpoint_flags.port, ": port ", request.endpoint.port, " must be from 1 to ", kLargestPort,
                     " for several nodes");
+}
+
+// An address of this node, which has no port.
+std::string read_local_addr() {
+  const std::string text = absl::GetFlag(FLAGS_local_addr);
+  const std::optional<network::HostAndPort> read = network::parse_host_and_port(text);
+  TORCH_CHECK_VALUE(text.empty() || (read && !read->port), "--local_addr=", text, ": must be a name or an address");
+  return text.empty() ? "" : read->host;
 }
 
 // What the flags about nodes say.
@@ -141,10 +157,30 @@ GroupRequest read_group_request(const program::CommandLine& line) {
                     ": must be from 0 to ", request.nodes.most - 1, " with --nnodes=", absl::GetFlag(FLAGS_nnodes));
   request.nodes.several() ? check_several_nodes(line, request) : check_one_node(line);
   read_endpoint(line, request);
-  request.local_addr = absl::GetFlag(FLAGS_local_addr);
+  request.local_addr = read_local_addr();
   request.rdzv_id = absl::GetFlag(FLAGS_rdzv_id);
   request.options = parse_rendezvous_options(absl::GetFlag(FLAGS_rdzv_conf), request.backend);
   return request;
+}
+
+// The network is simulated between the workers of this launcher, which therefore chooses where they meet.
+std::optional<NetworkShape> read_simulated_network(const program::CommandLine& line, const GroupRequest& group) {
+  if (!line.given("simulate_gbit")) {
+    TORCH_CHECK_VALUE(!line.given("simulate_us"), "--simulate_us=", absl::GetFlag(FLAGS_simulate_us),
+                      ": needs --simulate_gbit, the rate of the simulated network");
+    return std::nullopt;
+  }
+  const NetworkShape shape = {.gbit = absl::GetFlag(FLAGS_simulate_gbit), .us = absl::GetFlag(FLAGS_simulate_us)};
+  check_shape(shape);
+  TORCH_CHECK_VALUE(!group.nodes.several(),
+                    "--simulate_gbit is for one node, but --nnodes=", absl::GetFlag(FLAGS_nnodes));
+  for (const char* const flag : {"master_addr", "rdzv_backend", "rdzv_endpoint"}) {
+    TORCH_CHECK_VALUE(!line.given(flag), "--simulate_gbit and --", flag,
+                      " exclude each other: in a simulated network the launcher chooses where the workers meet");
+  }
+  TORCH_CHECK_VALUE(absl::GetFlag(FLAGS_isolate) != "off",
+                    "--simulate_gbit and --isolate=off exclude each other: a simulated network is the job's own");
+  return shape;
 }
 
 // Workers find it under the same name, from whichever folder they look.
@@ -164,6 +200,7 @@ void read_node_flags(const program::CommandLine& line, LaunchRequest& wanted) {
   wanted.group = read_group_request(line);
   read_secret(line, wanted);
   wanted.isolation = parse_isolation("--isolate", absl::GetFlag(FLAGS_isolate));
+  wanted.simulated = read_simulated_network(line, wanted.group);
 }
 
 }  // namespace narrowcast::launcher

@@ -23,7 +23,11 @@ bool wants_to_leave(const Roster::Node& node) { return node.view.report && node.
 }  // namespace
 
 Coordinator::Coordinator(const NodeDescription& own, const GroupTimeouts& timeouts, const std::string& run_id)
-    : own_(own), timeouts_(timeouts), membership_(make_membership(own.settings, timeouts)), roster_(timeouts.silence) {
+    : own_(own),
+      timeouts_(timeouts),
+      membership_(make_membership(own.settings, timeouts)),
+      roster_(timeouts.silence),
+      restarts_(own.settings.max_restarts) {
   decision_.run_id = own.settings.rdzv_id.empty() ? run_id : own.settings.rdzv_id;
 }
 
@@ -75,7 +79,7 @@ void Coordinator::let_go(const Roster::Node& node) {
   if (!node.view.unreadable.empty()) {
     turn_away(ticket, "the host cannot read this launcher: " + node.view.unreadable, program::kCorruptInput);
   } else if (node.lost) {
-    turn_away(ticket, "the others gave this launcher up: " + lost_because(), program::kPeerFailed);
+    turn_away(ticket, "the others gave this launcher up: " + lost_because(node), program::kPeerFailed);
   } else if (wants_to_leave(node) && membership_->elastic() && ticket != kOwnTicket) {
     evict(ticket, {.cause = GroupEnd::Cause::kInterrupted, .signal = node.view.report->report.signal});
   }
@@ -129,7 +133,8 @@ bool Coordinator::cannot_form(const Applicants& found) {
   if (!conflict.empty()) {
     give_up(conflict, program::kWrongUse);
   } else if (!membership_->elastic() && lost_member() != nullptr) {
-    give_up(lost_member()->name + " was lost: " + lost_because(), program::kPeerFailed);
+    const Member& lost = *lost_member();
+    give_up(lost.name + " was lost: " + lost_because(roster_.nodes().at(lost.ticket)), program::kPeerFailed);
   } else if (!enough_since_ && now_ - *forming_since_ > timeouts_.join) {
     give_up("not complete within " + seconds(timeouts_.join) + ": " + membership_->missing(found),
             program::kPeerFailed);
@@ -166,13 +171,13 @@ const Member* Coordinator::lost_member() const {
   return nullptr;
 }
 
-std::string Coordinator::lost_because() const {
-  const Member* const lost = lost_member();
-  const std::string why = lost == nullptr ? "" : roster_.nodes().at(lost->ticket).view.unreadable;
-  if (!why.empty()) {
-    return why;
+std::string Coordinator::lost_because(const Roster::Node& node) const {
+  if (!node.view.unreadable.empty()) {
+    return node.view.unreadable;
   }
-  return "no sign of life for " + seconds(timeouts_.silence);
+  const std::string silence = "no sign of life for " + seconds(timeouts_.silence);
+  return node.was_tampered_with() ? silence + ", and somebody else overwrites or removes its entries in the store"
+                                  : silence;
 }
 
 void Coordinator::look_at_newcomers() {
@@ -215,19 +220,19 @@ void Coordinator::conclude() {
       return;
     }
   }
+  const Member* const lost = lost_member();
   restart(judge(results, {.elastic = membership_->elastic(),
                           .host_ticket = kOwnTicket,
-                          .lost_because = lost_because(),
+                          .lost_because = lost == nullptr ? "" : lost_because(roster_.nodes().at(lost->ticket)),
                           .newcomer = newcomer_}));
 }
 
-void Coordinator::restart(const Verdict& verdict) {
+void Coordinator::restart(Verdict verdict) {
   const bool counts = verdict.kind == Verdict::Kind::kCountedRestart;
-  if (verdict.kind == Verdict::Kind::kOver || (counts && failures_ == own_.settings.max_restarts)) {
-    return finish(verdict.end);
+  if (verdict.kind == Verdict::Kind::kOver || (counts && !restarts_.allows(verdict.end))) {
+    return finish(std::move(verdict.end));
   }
-  failures_ += counts ? 1 : 0;
-  decision_.end = verdict.end;
+  decision_.end = std::move(verdict.end);
   decision_.phase = Decision::Phase::kForming;
   ++decision_.round;
   newcomer_.clear();

@@ -22,6 +22,7 @@
 
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/membership.h"
+#include "trainer/launcher/group/restart_rule.h"
 #include "trainer/launcher/group/verdict.h"
 
 namespace narrowcast::launcher {
@@ -55,7 +56,7 @@ class Coordinator {
   void look_at_members();
   void look_at_newcomers();
   void conclude();
-  void restart(const Verdict& verdict);
+  void restart(Verdict verdict);
   void finish(GroupEnd end);
   void give_up(const std::string& text, int code);
 
@@ -63,7 +64,7 @@ class Coordinator {
   bool is_member(int64_t ticket) const;
   const Member* lost_member() const;
   Applicants applicants();
-  std::string lost_because() const;
+  std::string lost_because(const Roster::Node& node) const;
 
   const NodeDescription own_;
   const GroupTimeouts timeouts_;
@@ -72,7 +73,7 @@ class Coordinator {
   Clock::time_point now_;
   std::optional<Clock::time_point> forming_since_;
   std::optional<Clock::time_point> enough_since_;
-  int64_t failures_ = 0;
+  RestartRule restarts_;
   std::string newcomer_;              // for whom the round is stopped
   std::set<int64_t> turned_away_;     // all tickets of launchers that have no part in the job any more,
   std::deque<int64_t> told_;          // and the last of them, in their order, of which the decision tells,

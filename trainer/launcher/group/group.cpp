@@ -92,6 +92,9 @@ void check(const GroupEnd& end) {
   check_enumerator("cause", end.cause, GroupEnd::Cause::kAborted);
   check_range("code", end.code, 0, kMostExitCode);
   check_end(end, end.cause == GroupEnd::Cause::kFailed);
+  if (end.before) {
+    check(*end.before);
+  }
 }
 
 void check(const GroupSettings& settings) {
@@ -143,7 +146,7 @@ T parse(const std::string& what, const std::string& text) {
     NARROWCAST_CHECK_INPUT(problem.empty(), name, ": ", problem);
     return value;
   } catch (const json::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, name, ": ", printable(error.what(), 300));
+    NARROWCAST_CHECK_INPUT(false, name, ": ", files::problem_with(error));
   }
 }
 
@@ -165,7 +168,7 @@ NodeReport bounded(NodeReport report) {
 int GroupEnd::exit_code() const {
   switch (cause) {
     case Cause::kFailed:
-      return failure->ending.code();
+      return root().ending.code();
     case Cause::kInterrupted:
       return 128 + signal;
     case Cause::kMembership:
@@ -224,9 +227,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeDescription, host, pid, nproc, node_rank,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Member, ticket, name, nproc, role)
 
 void to_json(json& j, const FailureRecord& record) {
-  j = {{"rank", record.rank},       {"pid", record.pid},           {"node", record.node},
-       {"ending", record.ending},   {"time_ms", record.time_ms},   {"after_ms", record.after.count()},
-       {"message", record.message}, {"log_file", record.log_file}, {"last_lines", record.last_lines}};
+  j = {{"rank", record.rank},        {"pid", record.pid},           {"node", record.node},
+       {"ending", record.ending},    {"time_ms", record.time_ms},   {"after_ms", record.after.count()},
+       {"message", record.message},  {"log_file", record.log_file}, {"last_lines", record.last_lines},
+       {"is_final", record.is_final}};
 }
 
 void from_json(const json& j, FailureRecord& record) {
@@ -239,11 +243,13 @@ void from_json(const json& j, FailureRecord& record) {
   j.at("message").get_to(record.message);
   j.at("log_file").get_to(record.log_file);
   j.at("last_lines").get_to(record.last_lines);
+  j.at("is_final").get_to(record.is_final);
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeReport, end, failure, signal, text, stopped_ranks, killed, left_behind)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RoundReport, round, report)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEnd, cause, failure, signal, text, code, stopped_ranks, killed, left_behind)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GroupEnd, cause, failure, before, signal, text, code, stopped_ranks, killed,
+                                   left_behind)
 
 void to_json(json& j, const Decision& decision) {
   j = {{"phase", decision.phase},     {"round", decision.round}, {"run_id", decision.run_id},

@@ -23,6 +23,7 @@ struct FailureRecord {
   int64_t time_ms = 0;                       // since 1970, by the node's clock
   std::chrono::milliseconds after{0};        // since its round began
   std::string message = {};                  // what the worker wrote to its error file
+  bool is_final = false;                     // the worker says that it would fail alike if it were started again
   std::string log_file = {};                 // that has its standard error; empty: none
   std::vector<std::string> last_lines = {};  // of its standard error
 };
@@ -60,14 +61,18 @@ struct GroupEnd {
   };
   Cause cause = Cause::kSucceeded;
   std::optional<FailureRecord> failure = {};
+  std::optional<FailureRecord> before = {};  // the failure that the last restart was to mend, where it failed at once
   int signal = 0;
-  std::string text = {};  // also on which node a signal arrived; empty where there is only one
+  std::string text = {};  // also on which node a signal arrived, empty where there is only one; why there is no restart
   int code = 0;
   int64_t stopped_ranks = 0;  // this and what follows: of all nodes, as in NodeReport
   bool killed = false;
   bool left_behind = false;
 
-  // The launcher's exit code if the job ends so: 0, the failed rank's, 128 + signal, or `code`.
+  // Of kFailed: the failure to report to others, `before` if there is one.
+  const FailureRecord& root() const { return before ? *before : *failure; }
+
+  // The launcher's exit code if the job ends so: 0, that of the rank in root(), 128 + signal, or `code`.
   int exit_code() const;
 };
 
@@ -117,7 +122,8 @@ struct RoundReport {
 struct NodeView {
   int64_t ticket = 0;  // its number in the order of arrival, from 1
   NodeDescription node = {};
-  int64_t beats = 0;  // grows as long as it lives
+  int64_t beats = 0;    // grows as long as it lives
+  int64_t spoiled = 0;  // how many looks found its sign of life overwritten or removed
   std::optional<RoundReport> report = {};
   bool left = false;            // it has seen the end of the job
   std::string unreadable = {};  // why what it wrote cannot be read; empty if it can

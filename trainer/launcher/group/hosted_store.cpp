@@ -58,7 +58,7 @@ int64_t addresses_from(const addrinfo* entry) {
 }
 
 network::TcpStorePtr serve(const std::string& address, const network::ListeningSocket& socket) {
-  const std::string place = c10::str(address, ":", socket.port());
+  const std::string place = network::host_and_port(address, socket.port());
   std::chrono::milliseconds left = HostedStore::kPatience;
   const std::string reason = try_to_reach(address, socket.port(), left);
   TORCH_CHECK_VALUE(reason.empty(), "the job's store would be served at ", place,

@@ -130,6 +130,7 @@ std::vector<NodeView> Roster::look(Clock::time_point now, const std::vector<Node
       new_ones.push_back(view);
     } else if (view.beats != node.view.beats) {
       node.heard = now;
+      node.spoiled_by_then = view.spoiled;
     }
     node.view = view;
     node.lost = node.lost || !view.unreadable.empty() || (!view.left && now - node.heard > silence_);

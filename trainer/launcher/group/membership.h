@@ -19,8 +19,12 @@ class Roster {
   struct Node {
     NodeView view;
     Clock::time_point came;
-    Clock::time_point heard;  // when it last gave a sign of life
-    bool lost = false;        // none for too long, or one that cannot be read; for good
+    Clock::time_point heard;      // when it last gave a sign of life
+    int64_t spoiled_by_then = 0;  // view.spoiled at that time
+    bool lost = false;            // none for too long, or one that cannot be read; for good
+
+    // Whether somebody has spoiled its signs of life since the last one.
+    bool was_tampered_with() const { return view.spoiled > spoiled_by_then; }
   };
 
   // A node that gives no sign of life for longer than `silence` is lost.

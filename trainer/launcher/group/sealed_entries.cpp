@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <charconv>
 #include <functional>
 #include <string_view>
@@ -9,11 +10,13 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
+#include "trainer/launcher/group/hosted_store.h"
 
 namespace narrowcast::launcher {
 namespace {
 
 constexpr std::string_view kSealed = "narrowcast-seal-1 ";
+constexpr int64_t kReadsBetweenLooksAtCopies = 8;  // where an entry is intact, but not new
 
 std::string with_length(std::string_view text) { return c10::str(text.size(), ":", text); }
 
@@ -32,8 +35,7 @@ std::string_view take_word(std::string_view& rest) {
 // A get would wait, for minutes, for a key that was removed since it was looked for. A comparison with what nobody else
 // has ever set tells what there is, and answers with that where there is nothing.
 std::optional<std::string> SealedEntries::read(const std::string& key) const {
-  static const std::string nothing = program::random_nonce();
-  const std::vector<uint8_t> probe = bytes_of(nothing);
+  const std::vector<uint8_t> probe = bytes_of(nothing_);
   const std::vector<uint8_t> found = store_->compareSet(key, probe, probe);
   return found == probe ? std::nullopt : std::optional(std::string(found.begin(), found.end()));
 }
@@ -43,12 +45,30 @@ std::string SealedEntries::mac(const std::string& session, const std::string& ke
                                     with_length(entry.text)));
 }
 
+std::string SealedEntries::copy_key(const std::string& key, int64_t number) const {
+  return kLauncherKeys + ("copy/" + seal_.secret->mac(c10::str(with_length("name of a copy"), with_length(seal_.job),
+                                                               with_length(seal_.session), with_length(key), number)));
+}
+
+void SealedEntries::set(const std::string& key, const std::string& text) {
+  set_in(seal_.session, key, text);
+  if (!has_secret()) {
+    return;
+  }
+  const Own& own = own_.at(key);
+  store_->set(copy_key(key, own.number), bytes_of(own.value));
+  if (own.number > kCopies) {
+    store_->deleteKey(copy_key(key, own.number - kCopies));
+  }
+}
+
 void SealedEntries::set_in(const std::string& session, const std::string& key, const std::string& text) {
-  const Entry entry{++written_, text};
-  const std::string value =
-      has_secret() ? c10::str(kSealed, mac(session, key, entry), " ", entry.number, " ", text) : text;
-  own_[key] = value;
-  store_->set(key, bytes_of(value));
+  Own& own = own_[key];
+  own.session = session;
+  own.text = text;
+  const Entry entry{++own.number, text};
+  own.value = has_secret() ? c10::str(kSealed, mac(session, key, entry), " ", entry.number, " ", text) : text;
+  store_->set(key, bytes_of(own.value));
 }
 
 std::optional<SealedEntries::Entry> SealedEntries::verified(const std::string& session, const std::string& key,
@@ -71,10 +91,28 @@ std::optional<SealedEntries::Entry> SealedEntries::verified(const std::string& s
 }
 
 void SealedEntries::reject(const std::string& key, const std::string& value) {
+  Known& known = known_[key];
   const size_t hash = std::hash<std::string>()(value);
-  const auto [last, is_first] = last_rejected_.try_emplace(key, hash);
-  rejected_ += is_first || last->second != hash ? 1 : 0;
-  last->second = hash;
+  rejected_ += known.rejected_hash != hash ? 1 : 0;
+  known.rejected_hash = hash;
+}
+
+std::optional<std::string> SealedEntries::accepted_text(const std::string& key) const {
+  const auto known = known_.find(key);
+  return known != known_.end() && known->second.accepted ? std::optional(known->second.accepted->text) : std::nullopt;
+}
+
+// Whether the value is an entry of its writer that is no older than the last one.
+bool SealedEntries::accept(const std::string& key, const std::string& value, size_t most_bytes) {
+  Known& known = known_[key];
+  std::optional<Entry> entry = value.size() <= most_bytes ? verified(seal_.session, key, value) : std::nullopt;
+  if (!entry || (known.accepted && entry->number < known.accepted->number)) {
+    reject(key, value);
+    return false;
+  }
+  known.newest = std::max(known.newest, entry->number);
+  known.accepted = std::move(entry);
+  return true;
 }
 
 std::optional<std::string> SealedEntries::open(const std::string& key, const std::string& value, size_t most_bytes) {
@@ -83,22 +121,58 @@ std::optional<std::string> SealedEntries::open(const std::string& key, const std
                            "the launchers' store is sealed with a secret: give this launcher --secret_file, too");
     return value;
   }
-  const auto before = accepted_.find(key);
-  std::optional<Entry> entry = value.size() <= most_bytes ? verified(seal_.session, key, value) : std::nullopt;
-  if (entry.has_value() && (before == accepted_.end() || before->second.number <= entry->number)) {
-    accepted_[key] = *entry;
-    return std::move(entry->text);
-  }
-  reject(key, value);
-  return before == accepted_.end() ? std::nullopt : std::optional(before->second.text);
+  accept(key, value, most_bytes);
+  return accepted_text(key);
 }
 
 std::optional<std::string> SealedEntries::get(const std::string& key, size_t most_bytes) {
-  if (const std::optional<std::string> value = read(key)) {
-    return open(key, *value, most_bytes);
+  const std::optional<std::string> value = read(key);
+  if (!has_secret()) {
+    return value ? open(key, *value, most_bytes) : std::nullopt;
   }
-  const auto before = accepted_.find(key);
-  return before == accepted_.end() ? std::nullopt : std::optional(before->second.text);
+  Known& known = known_[key];
+  const int64_t before = known.newest;
+  const bool is_good = value && accept(key, *value, most_bytes);
+  const bool is_spoiled = !is_good && (value || known.newest > 0);
+  known.spoiled += is_spoiled ? 1 : 0;
+  known.reads_without_news = known.newest > before ? 0 : known.reads_without_news + 1;
+  // A stranger may also have written back the entry that was read last, which looks as if there were no news.
+  if (!is_good || known.reads_without_news % kReadsBetweenLooksAtCopies == kReadsBetweenLooksAtCopies - 1) {
+    follow_copies(key, most_bytes);
+  }
+  return accepted_text(key);
+}
+
+void SealedEntries::follow_copies(const std::string& key, size_t most_bytes) {
+  Known& known = known_[key];
+  for (int64_t looks = 0; looks < kCopies; ++looks) {
+    const std::optional<std::string> copy = read(copy_key(key, known.newest + 1));
+    if (!copy) {
+      return;
+    }
+    ++known.newest;
+    accept(key, *copy, most_bytes);
+  }
+}
+
+int64_t SealedEntries::written(const std::string& key) const {
+  const auto own = own_.find(key);
+  return own == own_.end() ? 0 : own->second.number;
+}
+
+int64_t SealedEntries::newest(const std::string& key) const {
+  const auto known = known_.find(key);
+  return known == known_.end() ? 0 : known->second.newest;
+}
+
+void SealedEntries::begin_at(const std::string& key, int64_t number) {
+  Known& known = known_[key];
+  known.newest = std::max(known.newest, number);
+}
+
+int64_t SealedEntries::spoiled(const std::string& key) const {
+  const auto known = known_.find(key);
+  return known == known_.end() ? 0 : known->second.spoiled;
 }
 
 std::optional<std::string> SealedEntries::get_in(const std::string& session, const std::string& key) {
@@ -114,10 +188,16 @@ std::optional<std::string> SealedEntries::get_in(const std::string& session, con
   return std::move(entry->text);
 }
 
+// As a new entry, whose copy has a key that nobody has seen.
 void SealedEntries::set_again(const std::string& key) {
-  const std::string& value = own_.at(key);
-  if (read(key) != value) {
-    store_->set(key, bytes_of(value));
+  if (read(key) == own_.at(key).value) {
+    return;
+  }
+  const Own own = own_.at(key);
+  if (own.session == seal_.session) {
+    set(key, own.text);
+  } else {
+    set_in(own.session, key, own.text);
   }
 }
 

@@ -64,7 +64,9 @@ bool StoreMember::knows_session() {
     entries_.set_again(own_key("hello"));
   }
   if (const std::optional<std::string> session = entries_.get_in(hello_, own_key("welcome"))) {
-    entries_.begin_session(*session);
+    const size_t space = std::min(session->find(' '), session->size());
+    entries_.begin_session(session->substr(0, space));
+    entries_.begin_at(key("steps"), number(session->substr(space)));
   } else if (Clock::now() - said_hello_ > kPatienceWithATicket) {
     ticket_ = 0;
     hello_.clear();
@@ -134,7 +136,10 @@ Decision StoreMember::decision() {
 HostSign StoreMember::host_sign() {
   const std::string sign = entries_.get(key("steps")).value_or("0 0");
   const size_t space = std::min(sign.find(' '), sign.size());
-  return {.steps = number(sign.substr(0, space)), .pause = std::chrono::milliseconds(number(sign.substr(space)))};
+  const int64_t proven = entries_.newest(key("steps"));
+  return {.steps = entries_.has_secret() ? proven : number(sign.substr(0, space)),
+          .pause = std::chrono::milliseconds(number(sign.substr(space))),
+          .spoiled = entries_.spoiled(key("steps"))};
 }
 
 StoreHost::StoreHost(StorePtr store, Coordinator coordinator, std::function<void()> before_round, const JobSeal& seal,
@@ -179,6 +184,9 @@ void StoreHost::look_at_sealed(NodeView& node) {
     texts.push_back(entries_.get(own));
   }
   read(node, texts);
+  const std::string beat = node_key(node.ticket, "beat");
+  node.beats = entries_.newest(beat);  // A sign that was overwritten before it was read is a sign, too.
+  node.spoiled = entries_.spoiled(beat);
 }
 
 // In one question for all nodes. To ask for what is not there would take as long as the store waits for it.
@@ -239,7 +247,8 @@ int64_t StoreHost::tickets_drawn() {
   return tickets_;
 }
 
-// One that says hello is told the session. Another one that comes with the same ticket is not.
+// A launcher that says hello is told the session and the number of the host's last sign. Another one that comes with
+// the same ticket is not.
 void StoreHost::welcome(int64_t ticket) {
   const std::string own_key = node_key(ticket, "welcome");
   if (welcomed_.contains(ticket)) {
@@ -247,7 +256,7 @@ void StoreHost::welcome(int64_t ticket) {
   }
   if (const std::optional<std::string> hello = entries_.get_in("", node_key(ticket, "hello"))) {
     welcomed_[ticket] = *hello;
-    entries_.set_in(*hello, own_key, entries_.session());
+    entries_.set_in(*hello, own_key, entries_.session() + " " + std::to_string(entries_.written(key("steps"))));
   }
 }
 

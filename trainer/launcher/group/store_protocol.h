@@ -26,12 +26,12 @@
 // Whatever cannot be read of what a launcher wrote turns that launcher away, as if it were lost, and nobody else.
 //
 // With a secret of the job all entries but the tickets are sealed (sealed_entries.h): then what a stranger writes is
-// ignored, and what he overwrote or removed is written again. A launcher that has drawn its ticket first learns the
-// session:
+// ignored, and what he overwrote or removed is read from its copy, and written again. A launcher that has drawn its
+// ticket first learns the session:
 //
 //   node/T/hello        launcher T      a number that nobody can foretell; sealed in no session
-//   node/T/welcome      the host        the session; sealed in one that is that number, so that it is an answer to it.
-//                                       Each ticket is answered once
+//   node/T/welcome      the host        the session, and how many `steps` were written; sealed in a session that is
+//                                       that number, so that it is an answer to it. Each ticket is answered once
 //
 // So a round begins on all nodes when they see it decided, and ends on all of them when one reports; the next is
 // decided when all members have reported or are lost. When the job is over each launcher writes `left`; the host stays
@@ -60,7 +60,7 @@ namespace narrowcast::launcher {
 struct HostSign {
   int64_t steps = 0;                   // How often it has decided,
   std::chrono::milliseconds pause{0};  // and how long it may pause between two times.
-  bool operator==(const HostSign&) const = default;
+  int64_t spoiled = 0;                 // How many looks found the sign overwritten or removed.
 };
 
 // A launcher's part. All functions throw what the store throws (c10::DistError) and

@@ -1,5 +1,6 @@
 #include "trainer/launcher/group/verdict.h"
 
+#include <algorithm>
 #include <cstring>
 #include <ctime>
 #include <iomanip>
@@ -7,6 +8,7 @@
 
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/base/signals.h"
 #include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {
@@ -34,7 +36,17 @@ const MemberResult* find_lost(const Results& results) {
 
 bool blames_a_peer(const FailureRecord& failure) { return failure.ending.exit_code == program::kPeerFailed; }
 
-std::optional<FailureRecord> first_failure(const Results& results, bool (*wanted)(const FailureRecord&)) {
+// Whether the rank ended for a signal that a launcher of the job was sent, with the exit code of that signal: ranks of
+// narrowcast-train all do, on all nodes, once one of them is asked to.
+bool follows_a_signal(const Results& results, const FailureRecord& failure) {
+  return std::ranges::any_of(results, [&](const MemberResult& result) {
+    return result.report && result.report->signal != 0 && failure.ending.signal == 0 &&
+           failure.ending.exit_code == 128 + result.report->signal;
+  });
+}
+
+template <class Wanted>
+std::optional<FailureRecord> first_failure(const Results& results, const Wanted& wanted) {
   std::optional<FailureRecord> first;
   for (const auto& [member, report] : results) {
     const bool counts = report && report->failure && wanted(*report->failure);
@@ -57,12 +69,6 @@ GroupEnd end_with(const Results& results, GroupEnd::Cause cause, const std::stri
     }
   }
   return end;
-}
-
-// "SIGTERM"; for a signal without a name, `prefix` and its number.
-std::string signal_name(int signal, const std::string& prefix = "") {
-  const char* const name = sigabbrev_np(signal);
-  return name == nullptr ? prefix + std::to_string(signal) : std::string("SIG") + name;
 }
 
 // The launcher, if one is, whose signal ends the job.
@@ -114,7 +120,10 @@ Verdict lost(const Results& results, const RoundRules& rules, const std::string&
 }
 
 Verdict judge_workers(const Results& results, const RoundRules& rules) {
-  if (const auto failure = first_failure(results, [](const FailureRecord& record) { return !blames_a_peer(record); })) {
+  const auto is_a_cause = [&](const FailureRecord& failure) {
+    return !blames_a_peer(failure) && !follows_a_signal(results, failure);
+  };
+  if (const auto failure = first_failure(results, is_a_cause)) {
     return failed(results, *failure);
   }
   if (const MemberResult* const gone = find_lost(results)) {
@@ -123,7 +132,7 @@ Verdict judge_workers(const Results& results, const RoundRules& rules) {
   if (const MemberResult* const leaver = find(results, NodeReport::End::kInterrupted)) {
     return changed(results, leaver->member.name + " left: " + signal_name(leaver->report->signal, "signal "));
   }
-  if (const auto failure = first_failure(results, blames_a_peer)) {
+  if (const auto failure = first_failure(results, [](const FailureRecord&) { return true; })) {
     return failed(results, *failure);
   }
   const MemberResult* const stopped = find(results, NodeReport::End::kStopped);
@@ -162,19 +171,17 @@ std::string ending_of_others(const GroupEnd& end) {
          " that ran" + (end.killed ? ", with SIGKILL" : "");
 }
 
-std::string headline(const GroupEnd& end) {
-  const FailureRecord& failure = *end.failure;
+std::string headline(const FailureRecord& failure, const std::string& others) {
   return "rank " + std::to_string(failure.rank) + (failure.node.empty() ? "" : " on " + failure.node) + " (pid " +
          std::to_string(failure.pid) + ") failed first: " + describe(failure.ending) + ", " +
-         seconds_text(failure.after) + " after the start, at " + local_time(failure.time_ms) + ending_of_others(end);
+         seconds_text(failure.after) + " after the start, at " + local_time(failure.time_ms) + others;
 }
 
 // What a worker wrote, as a terminal only shows it. Its texts are cut already; escaped they may be longer.
 std::string shown(const std::string& text) { return printable(text, 2 * kLongestText); }
 
-std::vector<std::string> failure_lines(const GroupEnd& end) {
-  const FailureRecord& failure = *end.failure;
-  std::vector<std::string> lines = {headline(end)};
+std::vector<std::string> failure_lines(const FailureRecord& failure, const std::string& others) {
+  std::vector<std::string> lines = {headline(failure, others)};
   if (!failure.message.empty()) {
     lines.push_back("its error: " + shown(failure.message));
   }
@@ -186,6 +193,19 @@ std::vector<std::string> failure_lines(const GroupEnd& end) {
   }
   for (const std::string& line : failure.last_lines) {
     lines.push_back("    " + shown(line));
+  }
+  return lines;
+}
+
+std::vector<std::string> lines_of_failures(const GroupEnd& end) {
+  std::vector<std::string> lines = failure_lines(*end.failure, ending_of_others(end));
+  if (end.before) {
+    lines.push_back("the failure that this restart was to mend, of which the job ends:");
+    const std::vector<std::string> before = failure_lines(*end.before, "");
+    lines.insert(lines.end(), before.begin(), before.end());
+  }
+  if (!end.text.empty()) {
+    lines.push_back(end.text);
   }
   return lines;
 }
@@ -214,7 +234,7 @@ std::string describe(const Ending& ending) {
 std::vector<std::string> describe_end(const GroupEnd& end) {
   switch (end.cause) {
     case GroupEnd::Cause::kFailed:
-      return failure_lines(end);
+      return lines_of_failures(end);
     case GroupEnd::Cause::kInterrupted:
       return {"stopped by " + signal_name(end.signal) + (end.text.empty() ? "" : " on " + end.text) +
               ending_of_others(end)};

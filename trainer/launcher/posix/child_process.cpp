@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,6 +93,8 @@ struct ChildStart {
   CStrings arguments;
   CStrings environment;
   ChildStreams streams;
+  int network = -1;  // as in WorkerCommand
+  const std::vector<int64_t>& processors;
   pid_t launcher = getpid();
   int announcements = -1;
   int failure = -1;  // where to say what failed, a StartFailure
@@ -115,16 +118,32 @@ void direct_streams(ChildStreams streams) {
   }
 }
 
+bool enter_network(int network) { return network < 0 || setns(network, CLONE_NEWNET) == 0; }
+
+// Lets this process use these processors alone, or all that it may use for none. Returns false, with errno, if it may
+// use none of them any more.
+bool use_processors(const std::vector<int64_t>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int64_t processor : processors) {
+    CPU_SET(static_cast<size_t>(processor), &set);
+  }
+  return processors.empty() || sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
 [[noreturn]] void become_worker(ChildStart& start) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const pid_t group = getpid();
   const bool guarded = write(start.announcements, &group, sizeof(group)) == sizeof(group);
-  if (guarded && getppid() == start.launcher) {  // Else the launcher died before prctl could tell.
+  const bool is_watched = guarded && getppid() == start.launcher;  // Else the launcher died before prctl could tell.
+  if (is_watched && enter_network(start.network)) {
     direct_streams(start.streams);
     program::undo_process_setup();
     unblock_signals();
-    execve(start.arguments.get()[0], start.arguments.get(), start.environment.get());
+    if (use_processors(start.processors)) {
+      execve(start.arguments.get()[0], start.arguments.get(), start.environment.get());
+    }
   }
   const StartFailure failure{.guarded = guarded, .reason = errno};
   [[maybe_unused]] const ssize_t told = write(start.failure, &failure, sizeof(failure));
@@ -137,6 +156,8 @@ std::variant<pid_t, StartFailure> fork_child(const WorkerCommand& command, Child
   ChildStart start{.arguments = CStrings(command.arguments),
                    .environment = CStrings(assignments(command.environment)),
                    .streams = streams,
+                   .network = command.network,
+                   .processors = command.processors,
                    .announcements = guard.announcements(),
                    .failure = pipe.write_end.get()};
   const pid_t pid = fork();

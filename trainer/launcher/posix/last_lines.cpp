@@ -1,15 +1,17 @@
 #include "trainer/launcher/posix/last_lines.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
+#include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
 
 namespace narrowcast::launcher {
 namespace {
 
-constexpr std::streamoff kTail = 64 << 10;
+constexpr int64_t kTail = 64 << 10;
 constexpr size_t kLongestNote = 40;  // bytes of how much is left out
 
 // `beginning` is all of a text of `size` bytes, or more than kLongestText bytes of it.
@@ -75,16 +77,16 @@ std::vector<std::string> LastLines::lines() const {
 }
 
 std::vector<std::string> read_last_lines(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
+  int64_t begin = 0;
+  std::string tail;
+  try {
+    const files::InputFile file(path);
+    begin = std::max<int64_t>(0, file.size() - kTail);
+    tail.resize(static_cast<size_t>(file.size() - begin));
+    tail.resize(static_cast<size_t>(file.read_some(begin, tail.data(), std::ssize(tail))));
+  } catch (const c10::Error&) {
     return {};
   }
-  const std::streamoff size = file.tellg();
-  const std::streamoff begin = std::max<std::streamoff>(0, size - kTail);
-  std::string tail(static_cast<size_t>(size - begin), '\0');
-  file.seekg(begin);
-  file.read(tail.data(), static_cast<std::streamsize>(tail.size()));
-  tail.resize(static_cast<size_t>(file.gcount()));
   LastLines last;
   // Most likely the first line that was read is only the end of one, which is still better than nothing.
   const size_t whole = begin == 0 ? std::string::npos : tail.find('\n');

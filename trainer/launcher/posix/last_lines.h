@@ -48,7 +48,7 @@ class LastLines {
   Line open_;
 };
 
-// The last lines of a file, from its last 64 KiB; none if it cannot be read.
+// The last lines of a file, from its last 64 KiB; none if it cannot be read or is not a regular file.
 std::vector<std::string> read_last_lines(const std::filesystem::path& file);
 
 }  // namespace narrowcast::launcher

@@ -1,5 +1,6 @@
 #include "trainer/launcher/posix/machine.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
@@ -23,9 +24,12 @@ namespace {
 constexpr const char* kPrefix = "narrowcast-run.";
 constexpr const char* kLock = "launcher.lock";
 
-// Asked through the driver's own library: linking the CUDA runtime for this would make the launcher slow to start.
+// The driver's own library, in which a function is looked for by its name: linking the CUDA runtime for this would make
+// the launcher slow to start. Null without a driver. Never closed: it may have started threads.
+void* gpu_driver() { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); }
+
 int64_t count_gpus() {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // Never closed: it may have started threads.
+  void* const driver = gpu_driver();
   if (driver == nullptr) {
     return 0;
   }
@@ -130,6 +134,18 @@ void remove_leftovers(const std::filesystem::path& parent) {
 }  // namespace
 
 Processors Processors::of_this_machine() { return {count_cpus, count_gpus}; }
+
+std::vector<std::string> pci_addresses_of_gpus() {
+  std::vector<std::string> addresses;
+  for (int gpu = 0; gpu < count_gpus(); ++gpu) {
+    const auto address_of = reinterpret_cast<int (*)(char*, int, int)>(dlsym(gpu_driver(), "cuDeviceGetPCIBusId"));
+    char address[32] = {};
+    TORCH_CHECK_VALUE(address_of != nullptr && address_of(address, sizeof(address), gpu) == 0,
+                      "the driver does not show ", "the PCI address of GPU ", gpu);
+    addresses.push_back(absl::AsciiStrToLower(address));
+  }
+  return addresses;
+}
 
 int64_t parse_nproc(const std::string& text, const Processors& processors) {
   if (text == "cpu") {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <narrowcast/worker_env.h>
 #include "trainer/base/files/open_file.h"
@@ -22,6 +23,9 @@ struct Processors {
 
   static Processors of_this_machine();
 };
+
+// The addresses on the PCI bus of the GPUs that the driver shows, like "0000:dc:00.0"; none without a driver.
+std::vector<std::string> pci_addresses_of_gpus();
 
 // The number of workers that --nproc_per_node=`text` asks for: a number of at least 1, "cpu", "gpu", or "auto" (the
 // GPUs, else the CPUs). Throws c10::ValueError for anything else, and for "gpu" without one.

@@ -104,6 +104,11 @@ void OutputRelay::read_some(Source& source) {
 }
 
 void OutputRelay::show(Source& source, const std::string& lines) {
+  if (source.tap.filtered != nullptr) {
+    if (const int reason = source.tap.filtered->push(lines, source.tap.prefix); reason != 0) {
+      tell_end(source.tap.filtered->filter().file.string(), reason);
+    }
+  }
   if (source.tap.shown && !source.sink.closed) {
     source.sink.pending += lines;
   }

@@ -12,11 +12,13 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "trainer/base/files/open_file.h"
+#include "trainer/launcher/posix/filtered_log.h"
 #include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {
@@ -54,6 +56,7 @@ class OutputRelay {
     files::FileDescriptor pipe = files::FileDescriptor();  // none: there is nothing to read
     files::FileDescriptor copy = files::FileDescriptor();  // a file that gets the same bytes; none: no file
     std::string prefix = {};                               // before each line that is shown
+    std::shared_ptr<FilteredLog> filtered = {};            // gets some of the lines, with the prefix; none: null
   };
 
   // Writes to these descriptors, which stay the caller's.
@@ -102,7 +105,7 @@ class OutputRelay {
 
   void read_some(Source& source);
   void write_copy(Source& source, std::string_view bytes);
-  static void show(Source& source, const std::string& lines);
+  void show(Source& source, const std::string& lines);
   bool write_some(Sink& sink);
   void give_up(Sink& sink, int reason);
   void tell_end(const std::string& name, int reason);

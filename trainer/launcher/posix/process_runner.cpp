@@ -1,42 +1,35 @@
 #include "trainer/launcher/posix/process_runner.h"
 
-#include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "trainer/base/signals.h"
+
 namespace narrowcast::launcher {
 namespace {
-
-// SIGKILL and SIGSTOP cannot be handled; the others have another meaning here.
-constexpr int kReserved[] = {SIGKILL, SIGSTOP, SIGCHLD, SIGPIPE};
 
 bool is_ignored(int signal) {
   struct sigaction action {};
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// 0 if there is no such signal.
-int signal_named(const std::string& name) {
-  for (int signal = 1; signal < NSIG; ++signal) {
-    const char* const abbreviation = sigabbrev_np(signal);
-    if (abbreviation != nullptr && name == std::string("SIG") + abbreviation) {
-      return signal;
-    }
-  }
-  return 0;
-}
-
 constexpr std::chrono::milliseconds kOutputPatience{2000};
 
+// Others may write into a folder of logs, too. Without O_NONBLOCK, opening a pipe of theirs would wait for ever.
 files::FileDescriptor open_log(const std::filesystem::path& path) {
-  files::FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  TORCH_CHECK_VALUE(file.is_open(), path.string(), ": cannot be written: ", std::strerror(errno));
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  files::FileDescriptor file(open(path.c_str(), flags, 0644));
+  TORCH_CHECK_VALUE(file.is_open() || errno == ENXIO, path.string(), ": cannot be written: ", std::strerror(errno));
+  struct stat status = {};
+  TORCH_CHECK_VALUE(file.is_open() && fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), path.string(),
+                    ": cannot be written: it is not a regular file");
   return file;
 }
 
@@ -55,16 +48,9 @@ int milliseconds_until(std::optional<Clock::time_point> deadline) {
 
 }  // namespace
 
-std::vector<int> parse_signals(const std::string& flag, const std::string& names) {
-  std::vector<int> signals;
-  for (const std::string& name : std::vector<std::string>(absl::StrSplit(names, ','))) {
-    const int signal = signal_named(name);
-    TORCH_CHECK_VALUE(signal != 0, flag, "=", names, ": '", name, "' is no signal; an example is SIGTERM,SIGINT");
-    TORCH_CHECK_VALUE(std::count(std::begin(kReserved), std::end(kReserved), signal) == 0, flag, "=", names, ": ", name,
-                      " cannot be handled by a launcher");
-    signals.push_back(signal);
-  }
-  return signals;
+// SIGKILL and SIGSTOP cannot be handled; the others have another meaning here.
+std::vector<int> parse_handled_signals(const std::string& flag, const std::string& names) {
+  return parse_signals(flag, names, {.reserved = {SIGKILL, SIGSTOP, SIGCHLD, SIGPIPE}, .owner = "a launcher"});
 }
 
 SignalDescriptor::SignalDescriptor(const std::vector<int>& handled) {
@@ -113,6 +99,7 @@ ProcessRunner::~ProcessRunner() {
 void ProcessRunner::begin_group() {
   if (!group_lives_) {
     relay_.forget();
+    filtered_logs_.clear();
     group_lives_ = true;
   }
 }
@@ -142,8 +129,21 @@ ProcessRunner::Stream ProcessRunner::open_stream(const WorkerCommand& command, O
   Pipe pipe = make_pipe();
   tap.pipe = std::move(pipe.read_end);
   tap.copy = std::move(file);
-  tap.prefix = prefix_ ? c10::str("[", command.rank, "]: ") : "";
+  tap.prefix = prefix_ ? command.prefix : "";
+  tap.filtered = filtered_log(target.filter);
   return {std::move(pipe.write_end), std::move(tap)};
+}
+
+// All workers that are started together share it.
+std::shared_ptr<FilteredLog> ProcessRunner::filtered_log(const LineFilter& filter) {
+  if (filter.file.empty()) {
+    return nullptr;
+  }
+  std::shared_ptr<FilteredLog>& log = filtered_logs_[filter.file];
+  if (log == nullptr) {
+    log = std::make_shared<FilteredLog>(filter, open_log(filter.file));
+  }
+  return log;
 }
 
 Event ProcessRunner::wait(std::optional<Clock::time_point> deadline) {

@@ -7,6 +7,9 @@
 
 #include <csignal>
 #include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,7 +22,7 @@ namespace narrowcast::launcher {
 
 // The numbers of signals named like "SIGTERM,SIGINT", as torchrun's --signals_to_handle has them. Throws
 // c10::ValueError naming `flag` and the name for one that does not exist or that a launcher cannot handle.
-std::vector<int> parse_signals(const std::string& flag, const std::string& names);
+std::vector<int> parse_handled_signals(const std::string& flag, const std::string& names);
 
 // While it exists, `handled` signals come to a descriptor and do nothing else, unless the process was told to ignore
 // them, and so does SIGCHLD. To be made before the process has a second thread. SIGPIPE is held back too, so that
@@ -41,7 +44,7 @@ class SignalDescriptor {
 };
 
 struct RunnerOptions {
-  bool prefix = true;  // show workers' lines with their rank; otherwise they write to our streams themselves
+  bool prefix = true;  // show workers' lines with their prefix; otherwise they write to our streams themselves
   std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // to be told of
 };
 
@@ -72,6 +75,7 @@ class ProcessRunner : public WorkerRunner {
   };
 
   void begin_group();
+  std::shared_ptr<FilteredLog> filtered_log(const LineFilter& filter);
   Stream open_stream(const WorkerCommand& command, OutputRelay::Kind kind);
   void poll_once(std::optional<Clock::time_point> deadline);
   void take_signals();
@@ -86,6 +90,7 @@ class ProcessRunner : public WorkerRunner {
   SignalDescriptor signals_;
   Guard guard_;
   OutputRelay relay_;
+  std::map<std::filesystem::path, std::shared_ptr<FilteredLog>> filtered_logs_;
   std::vector<Worker> workers_;
   bool group_lives_ = false;  // workers were started, and kAllGone has not been told since
   std::deque<Event> events_;

@@ -17,21 +17,31 @@ namespace narrowcast::launcher {
 
 using Clock = std::chrono::steady_clock;
 
+// Which lines of a worker's stream go to one more file, which all workers of a node share.
+struct LineFilter {
+  std::filesystem::path file = {};      // empty: no lines are copied
+  std::vector<std::string> texts = {};  // a line that holds one of them is copied
+};
+
 // Where one of a worker's two streams goes: shown, into a file, both, or nowhere.
 struct StreamTarget {
   bool shown = true;
   std::filesystem::path file = {};  // empty: none
+  LineFilter filter = {};           // of a stream that is shown and goes to a file: lines that another file gets too
 };
 
 // One process to start.
 struct WorkerCommand {
   int64_t rank = 0;
   int64_t local_rank = 0;
-  std::vector<std::string> arguments;  // the program's path first
-  EnvironmentVariables environment;    // all of it
-  std::filesystem::path error_file;    // where a failing worker may say why
-  StreamTarget output;                 // its standard output
-  StreamTarget error;                  // its standard error
+  std::vector<std::string> arguments = {};  // the program's path first
+  EnvironmentVariables environment = {};    // all of it
+  std::filesystem::path error_file = {};    // where a failing worker may say why
+  StreamTarget output = {};                 // its standard output
+  StreamTarget error = {};                  // its standard error
+  std::string prefix = {};                  // before each line that is shown
+  std::vector<int64_t> processors = {};     // that it may use; empty: those that the launcher may use
+  int network = -1;                         // descriptor of the network namespace that it enters; -1: the launcher's
 };
 
 // How a process ended: by itself with an exit code, or by a signal.

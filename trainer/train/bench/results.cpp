@@ -218,6 +218,7 @@ json to_json(const BenchOptions& options, const BenchResults& results) {
   const Recommendation recommendation = recommend(results);
   json object = {{"version", options.version},
                  {"ranks", results.ranks},
+                 {"network", results.network},
                  {"device", c10::DeviceTypeName(results.device, /*lower_case=*/true)},
                  {"nodes", {{"count", results.ranks_per_node.size()}, {"ranks_per_node", results.ranks_per_node}}},
                  {"levels", results.levels},

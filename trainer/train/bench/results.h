@@ -71,6 +71,7 @@ struct HookExactness {
 // Everything that one run has measured.
 struct BenchResults {
   int64_t ranks = 0;
+  std::string network = {};                       // between them, as network::describe_network has it
   c10::DeviceType device = c10::DeviceType::CPU;  // of the buckets
   std::vector<int64_t> ranks_per_node = {};       // by node, whatever the levels are
   int64_t levels = 1;                             // in which hooks of wire formats exchange over them
@@ -144,6 +145,9 @@ std::string kernel_table(const KernelRates& kernels);
 // One line: how many ranks, on how many nodes, in how many levels hooks of wire formats exchange over these, and
 // whether on GPUs.
 std::string ranks_text(const BenchResults& results);
+
+// What is measured between ranks of one node, and how to measure a network. Empty where there are several nodes.
+std::string one_node_text(const BenchResults& results);
 
 // A table with a line per case and hook, and an empty line between cases; a dash stands where there is no number.
 std::string hook_table(const BenchResults& results);

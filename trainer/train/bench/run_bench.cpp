@@ -18,6 +18,7 @@
 #include "hooks/levels.h"
 #include "ops/collectives/link.h"
 #include "ops/node/node_layout.h"
+#include "trainer/base/job_network.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/ddp/bucket_size.h"
 #include "trainer/train/bench/kernel_rates.h"
@@ -109,6 +110,7 @@ class Run {
   Run(const BenchOptions& options, const job::JobContext& context, const ProcessGroupPtr& group, at::Device device)
       : options_(options), context_(context), group_(group), device_(device) {
     results_.ranks = group->getSize();
+    results_.network = network::describe_network(process_environment());
     results_.device = device.type();
     results_.given_gbit = options.wire.link_gbit;
   }
@@ -204,7 +206,7 @@ class Run {
 };
 
 void print(const BenchResults& results, std::ostream& out) {
-  out << ranks_text(results);
+  out << one_node_text(results) << ranks_text(results);
   if (results.link) {
     out << link_text(*results.link);
   }

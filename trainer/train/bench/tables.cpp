@@ -103,7 +103,22 @@ std::string ranks_text(const BenchResults& results) {
   const bool share = results.ranks > std::ssize(nodes);
   const char* const levels = !share ? "" : results.levels == 2 ? "; two levels" : "; one level";
   const char* const device = results.device == c10::DeviceType::CPU ? "" : "; buckets on GPUs";
-  return absl::StrCat("Ranks: ", results.ranks, " on ", on_nodes, levels, device, ".\n");
+  const std::string network = results.network.starts_with("simulated") ? "; network: " + results.network : "";
+  return absl::StrCat("Ranks: ", results.ranks, " on ", on_nodes, levels, device, network, ".\n");
+}
+
+std::string one_node_text(const BenchResults& results) {
+  if (results.ranks_per_node.size() != 1) {
+    return "";
+  }
+  const bool on_cpu = results.device == c10::DeviceType::CPU;
+  const char* const way = !on_cpu               ? "the connections between its GPUs"
+                          : results.levels == 2 ? "its memory"
+                                                : "its loopback interface";
+  const char* const bytes = results.levels == 2 ? ", and nothing is sent in wire formats" : "";
+  return absl::StrCat("One node: this measures ", way, bytes,
+                      ". To measure a network, use several machines, narrowcast-run --simulate_gbit=1, or "
+                      "--node_size=1 on one machine.\n");
 }
 
 std::string hook_table(const BenchResults& results) {

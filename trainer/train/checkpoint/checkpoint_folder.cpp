@@ -95,9 +95,8 @@ void remove_probes(const std::string& folder) {
 
 // Nothing is touched before it is ours: what is unfinished may be another job's, which is writing it.
 std::unique_ptr<FolderOwner> make_ready(const std::string& folder, Existing existing, const std::string& job) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  TORCH_CHECK_VALUE(!error, "cannot be made: ", error.message());
+  const std::string reason = files::try_to_make_folder(folder);
+  TORCH_CHECK_VALUE(reason.empty(), "cannot be made: ", reason);
   auto owner = std::make_unique<FolderOwner>(folder, this_writer(job));
   remove_unfinished(folder);
   remove_probes(folder);
@@ -207,6 +206,17 @@ void remove_checkpoint(const std::string& folder, int64_t step) {
   TORCH_CHECK_VALUE(!error, path, ": cannot be removed: ", error.message());
   pass(Failpoint::kCheckpointSetAside);
   remove_whole(aside);
+}
+
+bool has_checkpoint_of(const std::string& folder, const std::string& run_id) {
+  return std::ranges::any_of(checkpoint_steps(folder), [&](int64_t step) {
+    const std::string path = checkpoint_path(folder, step) + "/" + kManifestName;
+    try {
+      return parse_manifest(files::read_file(path, {.most_bytes = kLargestManifest}), path).run_id == run_id;
+    } catch (const c10::Error&) {
+      return false;  // Who resumes tells what is wrong with it.
+    }
+  });
 }
 
 ReadCheckpoint read_checkpoint(const std::string& path, int64_t rank, int64_t world_size) {

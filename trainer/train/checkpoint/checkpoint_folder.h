@@ -71,6 +71,9 @@ struct FoundCheckpoint {
 // Takes a line for people, without its end.
 using Warn = std::function<void(const std::string& line)>;
 
+// Whether one of the checkpoints in `folder` was written by the launcher's job `run_id`.
+bool has_checkpoint_of(const std::string& folder, const std::string& run_id);
+
 // A collective: the newest checkpoint in `folder` of which every rank finds all that it reads as the manifest says. All
 // ranks agree on it, whatever each of them sees. `warn` is called on rank 0, once for each that is skipped, with the
 // first file that is wrong and why. Throws CorruptInputError on all ranks if there are checkpoints, but none is valid:

@@ -140,7 +140,8 @@ void CheckpointWriter::finish(const Content& content, std::vector<ManifestFile> 
                           .files = std::move(files),
                           .settings = description_.settings,
                           .circumstances = description_.circumstances,
-                          .training = content.training});
+                          .training = content.training,
+                          .run_id = description_.run_id});
   pass(Failpoint::kCheckpointManifestWritten);
   rename_folder(folder, checkpoint_path(options_.folder, step_));
   pass(Failpoint::kCheckpointRenamed);

@@ -24,6 +24,7 @@ struct WriterOptions {
 struct Description {
   nlohmann::json settings = nlohmann::json::object();
   nlohmann::json circumstances = nlohmann::json::object();
+  std::string run_id = {};  // of the launcher's job; empty: it has no name
 };
 
 // A checkpoint as it was written.

@@ -70,9 +70,19 @@ std::string describe(const Writer& writer) {
                     "; give each job a folder of its own");
 }
 
+// Others may have put anything there: a pipe, opened without O_NONBLOCK, would wait for its other end for ever.
+constexpr int kFlagsOfAnOwnerFile = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+constexpr const char* kNoRegularFile = "it is not a regular file";
+
+bool is_regular(const FileDescriptor& file) {
+  struct stat status {};
+  return ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
 FileDescriptor open_owner_file(const std::string& path, int more) {
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | more, 0644));
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | kFlagsOfAnOwnerFile | more, 0644));
   TORCH_CHECK_VALUE(file.is_open(), path, ": cannot be made: ", files::reason(errno));
+  TORCH_CHECK_VALUE(is_regular(file), path, ": cannot be made: ", kNoRegularFile);
   return file;
 }
 
@@ -110,8 +120,9 @@ struct Look {
 
 Look look_at(const std::string& folder) {
   // Opened anew each time, so that a client of a network file system asks its server.
-  const FileDescriptor file(::open(owner_path(folder).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const FileDescriptor file(::open(owner_path(folder).c_str(), O_RDONLY | kFlagsOfAnOwnerFile));
   if (!file.is_open()) return {.failure = errno == ENOENT ? "" : files::reason(errno)};
+  if (!is_regular(file)) return {.failure = kNoRegularFile};
   std::string text(kRecordBytes, '\0');
   const ssize_t bytes = ::pread(file.get(), text.data(), text.size(), 0);
   if (bytes < 0) return {.failure = files::reason(errno)};

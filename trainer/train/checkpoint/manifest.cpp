@@ -65,6 +65,10 @@ const json& object_member(const json& object, const char* key, const std::string
   return value;
 }
 
+std::string run_id_of(const json& object, const std::string& path) {
+  return object.contains("run_id") ? text(object, "run_id", path) : "";
+}
+
 std::vector<ManifestFile> parse_files(const json& object, int64_t world_size, const std::string& path) {
   NARROWCAST_CHECK_INPUT(world_size >= 1 && world_size <= kMostRanks, path, ": 'world_size' is ", world_size);
   const json& list = member(object, "files", path);
@@ -139,6 +143,9 @@ std::string format_manifest(const Manifest& manifest) {
                  {"circumstances", manifest.circumstances},
                  {"training", manifest.training},
                  {"files", json::array()}};
+  if (!manifest.run_id.empty()) {
+    object["run_id"] = manifest.run_id;
+  }
   for (const ManifestFile& file : manifest.files) {
     object["files"].push_back({{"name", file.name}, {"bytes", file.digest.bytes}, {"sha256", file.digest.sha256}});
   }
@@ -155,6 +162,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   manifest.settings = object_member(object, "settings", path);
   manifest.circumstances = object_member(object, "circumstances", path);
   manifest.training = object_member(object, "training", path);
+  manifest.run_id = run_id_of(object, path);
   return manifest;
 }
 

@@ -53,10 +53,11 @@ struct Manifest {
   nlohmann::json settings;          // an object: what must be the same to resume
   nlohmann::json circumstances;     // an object: what the result's bits depend on besides
   nlohmann::json training;          // an object: what all ranks have in common
+  std::string run_id = {};          // of the launcher's job that wrote it; empty: it has no name
 };
 
-// The manifest as a JSON object: "format", "format_version", the above, and last "sha256": that of the compact JSON of
-// all the rest.
+// The manifest as a JSON object: "format", "format_version", the above ("run_id" if there is one), and last "sha256":
+// that of the compact JSON of all the rest.
 std::string format_manifest(const Manifest& manifest);
 
 // The manifest that `text` is. Throws CorruptInputError naming `path` and what is wrong: no JSON, another format or

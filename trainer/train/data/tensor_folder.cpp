@@ -117,6 +117,8 @@ MappedTensor take(std::map<std::string, MappedTensor>& tensors, const std::strin
   NARROWCAST_CHECK_INPUT(found != tensors.end(), at_byte(8, path), "the header has no tensor '", name, "'");
   NARROWCAST_CHECK_INPUT(found->second.dtype != at::kUInt64, at_byte(found->second.begin, path), "tensor '", name,
                          "' has the dtype U64, of which int64, as modules look things up, does not hold all numbers");
+  NARROWCAST_CHECK_INPUT(!c10::isComplexType(found->second.dtype), at_byte(found->second.begin, path), "tensor '", name,
+                         "' has the dtype C64, but complex numbers are not read as data");
   return std::move(found->second);
 }
 

@@ -87,7 +87,8 @@ std::vector<std::string> list_text_files(const std::vector<std::string>& paths) 
   for (const std::string& path : paths) {
     std::error_code error;
     if (!fs::is_directory(path, error)) {
-      TORCH_CHECK_VALUE(fs::exists(path, error), path, ": does not exist");
+      const char* const hint = paths.size() > 1 ? "; a comma within a path is written \\," : "";
+      TORCH_CHECK_VALUE(fs::exists(path, error), path, ": does not exist", hint);
       files.push_back(path);
       continue;
     }
@@ -171,8 +172,9 @@ TextCorpus::TextCorpus(std::u32string_view text, std::string name)
 TextCorpus TextCorpus::from_paths(const std::vector<std::string>& paths) {
   TORCH_CHECK_VALUE(!paths.empty(), "data: no file or folder is given");
   std::u32string text;
+  list_text_files(paths);  // Names what is not there before anything is read.
   for (const std::string& path : paths) {
-    std::error_code ignored;  // what is not there is reported by list_text_files
+    std::error_code ignored;
     const bool is_folder = std::filesystem::is_directory(path, ignored);
     for (const std::string& file : list_text_files({path})) {
       const std::string content = files::read_file(file);

@@ -17,6 +17,7 @@
 
 #include <narrowcast/errors.h>
 #include "trainer/base/failpoint.h"
+#include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
 
 namespace narrowcast::files {
@@ -61,6 +62,21 @@ const std::string& replaceable(const std::string& path) {
   TORCH_CHECK_VALUE(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status), path,
                     ": cannot be written: it is not a regular file");
   return path;
+}
+
+// The first part of the path that is a symbolic link to nowhere, for a message; empty if there is none.
+std::string describe_dangling_link(const std::string& path) {
+  std::filesystem::path part;
+  for (const std::filesystem::path& name : std::filesystem::path(path)) {
+    part /= name;
+    std::error_code ignored;  // A link that cannot be read is not known to lead nowhere.
+    const bool leads_nowhere = std::filesystem::status(part, ignored).type() == std::filesystem::file_type::not_found;
+    if (leads_nowhere && std::filesystem::is_symlink(part, ignored)) {
+      return part.string() + " is a link to " + std::filesystem::read_symlink(part, ignored).string() +
+             ", which does not exist";
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -144,13 +160,24 @@ void check_replaceable(const std::string& option, const std::string& path) {
   }
 }
 
-void make_folder(const std::string& option, const std::string& folder) {
+std::string try_to_make_folder(const std::string& folder) {
+  std::string dangling = describe_dangling_link(folder);
+  if (!dangling.empty()) {
+    return dangling;
+  }
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  TORCH_CHECK_VALUE(!error, option, ": cannot make folder ", folder, ": ", error.message());
+  return error ? error.message() : "";
+}
+
+void make_folder(const std::string& option, const std::string& folder) {
+  const std::string reason = try_to_make_folder(folder);
+  TORCH_CHECK_VALUE(reason.empty(), option, ": cannot make folder ", folder, ": ", reason);
 }
 
 void check_makeable(const std::string& option, const std::string& folder) {
+  const std::string dangling = describe_dangling_link(folder);
+  TORCH_CHECK_VALUE(dangling.empty(), option, ": cannot make folder ", folder, ": ", dangling);
   std::error_code ignored;  // What cannot be looked up is not there, or the folder above it cannot be written.
   std::filesystem::path nearest = folder;
   while (!nearest.empty() && !std::filesystem::exists(std::filesystem::symlink_status(nearest, ignored))) {
@@ -216,9 +243,9 @@ nlohmann::json with_named_specials(const nlohmann::json& value) {
 
 std::string to_line(const nlohmann::json& object, const std::string& path) {
   try {
-    return with_named_specials(object).dump() + "\n";
+    return with_utf8_strings(with_named_specials(object)).dump() + "\n";
   } catch (const nlohmann::json::type_error&) {
-    TORCH_CHECK_VALUE(false, path, ": cannot be written: a string of the object is not UTF-8");
+    TORCH_CHECK_VALUE(false, path, ": cannot be written: a key of the object is not UTF-8");
   }
 }
 

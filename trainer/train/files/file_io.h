@@ -73,6 +73,10 @@ void check_replaceable(const std::string& option, const std::string& path);
 // FOLDER: ..." with the system's reason.
 void make_folder(const std::string& option, const std::string& folder);
 
+// Makes the folder likewise, but returns the reason why it cannot be made, for a message. Empty once the folder is
+// there. For a symbolic link to nowhere the reason is "LINK is a link to TARGET, which does not exist".
+std::string try_to_make_folder(const std::string& folder);
+
 // Throws c10::ValueError "OPTION: ..." naming the folder and the reason if make_folder would, or nothing could be
 // written into it, as far as that can be told without making it. Leaves all as it is.
 void check_makeable(const std::string& option, const std::string& folder);
@@ -97,8 +101,9 @@ class JsonLinesFile {
   explicit JsonLinesFile(const std::string& path, JsonLinesMode mode = JsonLinesMode::kReplace);
 
   // Appends `object` as one line. JSON has no NaN and no infinities: they are written as the strings
-  // "NaN", "Infinity" and "-Infinity", at any depth. Throws c10::ValueError if it is not an object
-  // or holds a string that is not UTF-8, OutputError if the line cannot be written (for example a full disk).
+  // "NaN", "Infinity" and "-Infinity", at any depth. Strings that are not UTF-8 are written as with_utf8_strings
+  // (base/files/json.h) has them. Throws c10::ValueError if it is not an object or has a key that is not UTF-8,
+  // OutputError if the line cannot be written (for example a full disk).
   void append(const nlohmann::json& object);
 
   // Throws c10::ValueError naming the path if no such file could be made. Leaves what is there as it is.

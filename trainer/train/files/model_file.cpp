@@ -23,6 +23,7 @@
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/gpt2_layout.h"
 #include "trainer/train/files/safetensors.h"
+#include "trainer/train/files/weight_files.h"
 
 namespace narrowcast::files {
 namespace {
@@ -183,6 +184,12 @@ std::map<std::string, std::string> aliases_of(const models::Model& model) {
   return script != nullptr ? script->aliases() : std::map<std::string, std::string>();
 }
 
+// at::equal knows only some dtypes, and no NaN that is equal to itself.
+bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.flatten().view(at::kByte).equal(b.flatten().view(at::kByte));
+}
+
 // A tensor may be there under any of its names, or several.
 models::StateDict without_aliases(const std::string& path, models::StateDict tensors,
                                   const std::map<std::string, std::string>& aliases) {
@@ -191,8 +198,8 @@ models::StateDict without_aliases(const std::string& path, models::StateDict ten
     if (further.empty()) continue;
     const at::Tensor& tensor = further.mapped();
     const at::Tensor& known = tensors.emplace(first, tensor).first->second;
-    NARROWCAST_CHECK_INPUT(known.scalar_type() == tensor.scalar_type() && known.equal(tensor), path, ": tensors '",
-                           first, "' and '", alias, "' differ, but in the model they are one");
+    NARROWCAST_CHECK_INPUT(have_equal_bits(known, tensor), path, ": tensors '", first, "' and '", alias,
+                           "' differ, but in the model they are one");
   }
   return tensors;
 }
@@ -209,6 +216,16 @@ void read_metadata(const Safetensors& content, const models::ModelRow& row, Init
                     " is quantised: it has no weights that could be trained");
   initial.vocabulary = read_vocabulary(path, content);
   initial.options = with_options_of(path, [&] { return to_options(name, parse_metadata(path, content, "options")); });
+}
+
+// Removes the model's buffers that are not among `tensors` from its state. Returns their names.
+std::vector<std::string> take_missing_buffers(const models::StateDict& tensors, const models::Model& model,
+                                              models::StateDict& state) {
+  std::vector<std::string> missing;
+  for (const auto& buffer : model.named_buffers()) {
+    if (!tensors.contains(buffer.key()) && state.erase(buffer.key()) > 0) missing.push_back(buffer.key());
+  }
+  return missing;
 }
 
 // What can be float32 in the model becomes that.
@@ -308,11 +325,11 @@ SavedModel load_model(const std::string& path) {
 
 InitialState read_initial_state(const std::string& path, const std::string& model) {
   const models::ModelRow& row = models::any_model_row(model);
-  TORCH_CHECK_VALUE(path.ends_with(kModelSuffix), "init_from: ", path, " is not named *", kModelSuffix,
-                    ", a file of weights");
-  Safetensors content = read_safetensors(path);
-  InitialState initial = {.path = path};
-  if (content.metadata.contains("format_version")) {
+  Weights weights = read_weights("init_from", path);
+  Safetensors& content = weights.content;
+  InitialState initial = {.path = path, .files = std::move(weights.files)};
+  initial.has_metadata = content.metadata.contains("format_version");
+  if (initial.has_metadata) {
     read_metadata(content, row, initial);
   }
   initial.has_gpt2_layout = row.is_gpt2 && has_gpt2_layout(content.tensors);
@@ -344,26 +361,18 @@ void check_size(const InitialState& initial, const std::string& model, const mod
   check_proportion(initial.path, count_elements(initial.tensors), model, options);
 }
 
-void load_initial_state(const InitialState& initial, models::Model& model) {
+std::vector<std::string> load_initial_state(const InitialState& initial, models::Model& model) {
   const models::StateDict own = state_of(model);
-  const models::StateDict state = initial.has_gpt2_layout ? in_gpt2_layout(own) : own;
+  models::StateDict state = initial.has_gpt2_layout ? in_gpt2_layout(own) : own;
   const models::StateDict tensors = initial.has_gpt2_layout
                                         ? with_positions_of(initial.tensors, state)
                                         : without_aliases(initial.path, initial.tensors, aliases_of(model));
-  copy_state(initial.path, widened(tensors, state), state);
-}
-
-uint64_t hash_of_file(const std::string& path) {
-  const InputFile file(path);
-  std::string part(size_t{1} << 20, '\0');
-  uint64_t hash = kHashStart;
-  for (int64_t offset = 0, bytes = 0;; offset += bytes) {
-    bytes = file.read_some(offset, part.data(), static_cast<int64_t>(part.size()));
-    if (bytes == 0) {
-      return hash;
-    }
-    hash = hash_of_content(std::string_view(part).substr(0, static_cast<size_t>(bytes)), hash);
+  std::vector<std::string> kept;
+  if (!initial.has_metadata) {
+    kept = take_missing_buffers(tensors, model, state);
   }
+  copy_state(initial.path, widened(tensors, state), state);
+  return kept;
 }
 
 }  // namespace narrowcast::files

@@ -57,18 +57,20 @@ SavedModel load_model(const std::string& path);
 
 // What a training begins with instead of random parameters.
 struct InitialState {
-  std::string path;                          // of the file
+  std::string path;                          // as it was given: a file, an index or a folder (weight_files.h)
+  std::vector<std::string> files = {};       // that were read
   models::ModelOptions options = {};         // of its model, as far as the file says
   std::vector<std::string> vocabulary = {};  // as in SavedModel
   models::StateDict tensors = {};            // by their names in the file
   bool has_gpt2_layout = false;              // those are of gpt2_layout.h, without what it leaves out
+  bool has_metadata = false;                 // narrowcast wrote the file, with all tensors of the model
 };
 
-// Reads a file of floats for a training of the model of that name (models::any_model_row): one that save_model wrote,
-// whose metadata say options and vocabulary, or tensors alone. For GPT-2 that may be a file of Hugging Face's, whose
-// shapes say all but the number of heads, or one of char_gpt, which is made of the same modules. Throws c10::ValueError
-// naming the option init_from and the path if the file cannot be read, is named otherwise than a model file, is
-// quantised, or holds another model; and CorruptInputError naming the path and what is wrong with its content.
+// Reads weights for a training of the model of that name (models::any_model_row), in floats: a file that save_model
+// wrote, whose metadata say options and vocabulary, or tensors alone, also in several files (read_weights). For GPT-2
+// they may be Hugging Face's, whose shapes say all but the number of heads, or those of char_gpt, which is made of the
+// same modules. Throws as read_weights does. Throws c10::ValueError naming the option init_from and the path if the
+// file is quantised or holds another model, and CorruptInputError naming the path and what is wrong with its content.
 InitialState read_initial_state(const std::string& path, const std::string& model);
 
 // The options of a model that begins with it, `given` being those that were asked for. Throws c10::ValueError naming an
@@ -80,17 +82,16 @@ models::ModelOptions options_with(const InitialState& initial, const models::Mod
 void check_size(const InitialState& initial, const std::string& model, const models::ModelOptions& options);
 
 // Makes it the model's parameters and buffers; F16 and BF16 become float32, and of GPT-2's positions the first are
-// taken, as many as the model has. Throws CorruptInputError naming the path and a tensor that is missing, is none of
-// the model's, has another shape or dtype, or differs from itself under another name; nothing is changed then.
-void load_initial_state(const InitialState& initial, models::Model& model);
+// taken, as many as the model has. A file without narrowcast's metadata may lack buffers, which a class registered with
+// persistent=False: they keep the model's values. Returns their names. Throws CorruptInputError naming the path and a
+// tensor that is missing, is none of the model's, has another shape or dtype, or differs from itself under another
+// name; nothing is changed then.
+std::vector<std::string> load_initial_state(const InitialState& initial, models::Model& model);
 
 // Parameters and buffers by name; of a tensor registered under several names only the first.
 models::StateDict state_of(const torch::nn::Module& module);
 
 // Names of the Linear layers in `module`, in order of registration, e.g. "blocks.0.mlp_input".
 std::vector<std::string> linear_layer_names(const torch::nn::Module& module);
-
-// The hash of the file's bytes (base/files/hash.h). Errors as of InputFile.
-uint64_t hash_of_file(const std::string& path);
 
 }  // namespace narrowcast::files

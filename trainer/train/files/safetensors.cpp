@@ -179,7 +179,7 @@ FileDigest write_safetensors(const std::string& path, const Safetensors& content
   file.write({reinterpret_cast<const char*>(&length), sizeof(length)});
   file.write(text);
   for (const auto& [name, tensor] : tensors) {
-    file.write(bytes_of(tensor.detach().to(at::kCPU).contiguous().resolve_neg()));
+    file.write(bytes_of(tensor.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous()));
   }
   return file.commit();
 }

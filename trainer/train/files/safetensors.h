@@ -25,11 +25,11 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;  // the header's __metadata__, if any
 };
 
-// Reads a file of F64, F32, F16, BF16, F8_E5M2, F8_E4M3, I64, I32, I16, I8, U64, U32, U16, U8 and BOOL tensors. They
-// are contiguous CPU tensors that own their memory. Throws c10::ValueError naming the path if the file cannot be read,
-// and CorruptInputError naming the path, the byte, what is wrong and the value if it is not exactly a safetensors file:
-// a header over 100,000,000 bytes or past the end, bad UTF-8 or JSON, duplicate, missing or unknown keys, shapes of
-// more than 64 dimensions or more than 2^63-1 elements, ranges that overlap, leave holes or do not match shape and
+// Reads a file of F64, C64, F32, F16, BF16, F8_E5M2, F8_E4M3, I64, I32, I16, I8, U64, U32, U16, U8 and BOOL tensors.
+// They are contiguous CPU tensors that own their memory. Throws c10::ValueError naming the path if the file cannot be
+// read, and CorruptInputError naming the path, the byte, what is wrong and the value if it is not exactly a safetensors
+// file: a header over 100,000,000 bytes or past the end, bad UTF-8 or JSON, duplicate, missing or unknown keys, shapes
+// of more than 64 dimensions or more than 2^63-1 elements, ranges that overlap, leave holes or do not match shape and
 // dtype, a BOOL that is not 0 or 1.
 Safetensors read_safetensors(const std::string& path);
 

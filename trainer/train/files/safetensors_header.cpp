@@ -22,8 +22,9 @@ using Json = nlohmann::json;
 
 constexpr const char* kMetadataKey = "__metadata__";
 
-constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 15> kDtypes = {{
+constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 16> kDtypes = {{
     {"F64", c10::ScalarType::Double},
+    {"C64", c10::ScalarType::ComplexFloat},
     {"F32", c10::ScalarType::Float},
     {"F16", c10::ScalarType::Half},
     {"BF16", c10::ScalarType::BFloat16},

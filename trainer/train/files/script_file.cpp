@@ -13,9 +13,9 @@
 #include <narrowcast/errors.h>
 #include "ops/error_message.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
 #include "trainer/train/files/file_io.h"
+#include "trainer/train/files/foreign_model.h"
 
 namespace narrowcast::files {
 namespace {
@@ -39,7 +39,8 @@ std::unordered_map<std::string, std::string> extra_file_names(const std::string&
 }  // namespace
 
 SavedScript load_script(const std::string& path) {
-  const InputFile readable(path);
+  const std::string foreign = describe_foreign_model(path);
+  NARROWCAST_CHECK_INPUT(foreign.empty(), path, ": is no TorchScript module: ", foreign);
   try {
     auto extra_files = extra_file_names(path);
     torch::jit::Module module = torch::jit::load(path, at::kCPU, extra_files);

@@ -8,20 +8,25 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
+#include <system_error>
 
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/gpt.h>
 #include <narrowcast/mlp.h>
+#include <narrowcast/models.h>
 #include "models/model_table.h"
 #include "models/script_model.h"
+#include "trainer/base/program/path_list.h"
 #include "trainer/train/data/dataset.h"
+#include "trainer/train/files/foreign_model.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/flags/worker_flags.h"
 #include "trainer/train/training/device.h"
 
 // Shared with a training.
-ABSL_DECLARE_FLAG(std::vector<std::string>, data);
+ABSL_DECLARE_FLAG(narrowcast::program::PathList, data);
 ABSL_DECLARE_FLAG(int64_t, seed);
 ABSL_DECLARE_FLAG(int64_t, batch_size);
 ABSL_DECLARE_FLAG(int64_t, eval_batches);
@@ -72,9 +77,11 @@ ABSL_FLAG(double, dropout, 0,
           "The share, 0 to below 1, of embeddings, of attention and of what blocks add that char_gpt and gpt leave out "
           "in training. Each rank draws for itself.");
 ABSL_FLAG(int64_t, hidden, kMlp.hidden, "Outputs of each of mlp's hidden layers.");
-ABSL_FLAG(std::string, init_from, "",
-          "A file of the first parameters (*.safetensors): what a training wrote, for gpt also Hugging Face's GPT-2. "
-          "It says what shape the model has; without it parameters are random.");
+ABSL_FLAG(
+    std::string, init_from, "",
+    "A file of the first parameters (*.safetensors): what a training wrote, for gpt also Hugging Face's GPT-2; or "
+    "several, by their index (*.safetensors.index.json) or folder. "
+    "It says what shape the model has; without it parameters are random.");
 
 ABSL_FLAG(std::string, evaluate, "",
           "Instead of training, print the loss of a trained model on the held-out part of --data: a model file "
@@ -116,7 +123,7 @@ void refuse_useless_flags(const program::CommandLine& line, const std::string& f
   refuse_all_but(line, used_by_evaluation(), "with --evaluate");
   if (!file.ends_with(files::kScriptSuffix)) {
     refuse(line, {"model", "context", "loss", "vocabulary"}, "with --evaluate=" + file + ", which says it itself");
-  } else if (!data::holds_tokens(absl::GetFlag(FLAGS_data))) {
+  } else if (!data::holds_tokens(absl::GetFlag(FLAGS_data).paths)) {
     refuse(line, {"vocabulary"}, "without token files");
   }
   if (absl::GetFlag(FLAGS_generate) == 0) {
@@ -140,7 +147,7 @@ std::string evaluated_model(const program::CommandLine& line, const std::string&
 }
 
 void refuse_other_datas_flags(const program::CommandLine& line, const models::ModelRow& model) {
-  if (data::holds_tokens(absl::GetFlag(FLAGS_data))) {
+  if (data::holds_tokens(absl::GetFlag(FLAGS_data).paths)) {
     refuse(line, {"sample_length"}, "with token files, which say nothing of characters");
   } else if (!model.is_gpt2) {
     refuse(line, {"vocabulary"}, "without token files");
@@ -148,7 +155,7 @@ void refuse_other_datas_flags(const program::CommandLine& line, const models::Mo
 }
 
 void refuse_context_of_images(const program::CommandLine& line, const std::string& model) {
-  if (line.given("context") && data::data_kind(model, absl::GetFlag(FLAGS_data)) != models::DataKind::kText) {
+  if (line.given("context") && data::data_kind(model, absl::GetFlag(FLAGS_data).paths) != models::DataKind::kText) {
     refuse(line, {"context"}, models::is_script(model) ? "with images and other tensors" : "with --model=" + model);
   }
 }
@@ -177,9 +184,21 @@ const std::vector<std::string>& model_flags() {
   return flags;
 }
 
+const models::ModelRow& given_model() {
+  const std::string name = absl::GetFlag(FLAGS_model);
+  std::error_code ignored;  // What cannot be looked up is not there.
+  if (!models::is_script(name) && !is_in(models::model_names(), name) &&
+      std::filesystem::is_regular_file(name, ignored)) {
+    const std::string foreign = files::describe_foreign_model(name);
+    TORCH_CHECK_VALUE(false, "--model: ", name, " is not named *", files::kScriptSuffix, ", as a TorchScript module is",
+                      foreign.empty() ? "" : ": " + foreign);
+  }
+  return models::any_model_row(name);
+}
+
 void refuse_other_models_options(const program::CommandLine& line) {
   const std::string name = absl::GetFlag(FLAGS_model);
-  const models::ModelRow& model = models::any_model_row(name);
+  const models::ModelRow& model = given_model();
   const std::string reason = "with --model=" + name;
   if (!model.learns()) {
     refuse(line, {"layers", "data", "batch_size", "init_from", "label_smoothing"}, reason + ", whose task is fixed");
@@ -207,7 +226,7 @@ void refuse_other_models_options(const program::CommandLine& line) {
 }
 
 models::ModelOptions read_model_options(const program::CommandLine& line) {
-  const models::ModelRow& model = models::any_model_row(absl::GetFlag(FLAGS_model));
+  const models::ModelRow& model = given_model();
   models::ModelOptions options;
   for (const auto& [option, flag] : kShapeFlags) {
     if (line.given(flag_of(option)) && model.has_option(option)) {
@@ -237,7 +256,7 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const program::Comma
   if (line.given("loss")) {
     job.loss = models::parse_loss(absl::GetFlag(FLAGS_loss));
   }
-  job.data = absl::GetFlag(FLAGS_data);
+  job.data = absl::GetFlag(FLAGS_data).paths;
   job.vocabulary_size = given_vocabulary_size(line);
   job.batch_size = absl::GetFlag(FLAGS_batch_size);
   job.batches = absl::GetFlag(FLAGS_eval_batches);

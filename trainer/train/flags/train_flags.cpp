@@ -1,4 +1,5 @@
 #include "trainer/train/flags/train_flags.h"
+#include "trainer/ddp/optimization/default_shares.h"
 
 #include <absl/flags/declare.h>
 #include <absl/flags/flag.h>
@@ -15,6 +16,7 @@
 #include <narrowcast/hooks.h>
 #include "hooks/hook_table.h"
 #include "models/model_table.h"
+#include "trainer/base/program/path_list.h"
 #include "trainer/train/flags/worker_flags.h"
 
 ABSL_DECLARE_FLAG(double, dropout);
@@ -26,24 +28,25 @@ ABSL_DECLARE_FLAG(std::string, model);
 
 namespace {
 
+using narrowcast::ScheduleKind;
 using narrowcast::training::Precision;
-using narrowcast::training::Schedule;
 const narrowcast::training::TrainingOptions kTraining;
 const narrowcast::training::OptimizerOptions kOptimizer;
-const narrowcast::training::LearningRateOptions kLearningRate;
-const narrowcast::training::LearningRate kFilledIn(kLearningRate, kTraining.steps);
-const narrowcast::training::LearningRate kOfWsd({.schedule = Schedule::kWsd}, kTraining.steps);
+const narrowcast::LearningRateOptions kLearningRate;
+const narrowcast::LearningRateSchedule kFilledIn(kLearningRate, kTraining.steps);
+const narrowcast::LearningRateSchedule kOfWsd({.schedule = ScheduleKind::kWsd}, kTraining.steps);
 const narrowcast::job::OutputOptions kOutput;
-const narrowcast::job::CheckpointOptions kCheckpoints;
 constexpr double kSgdLearningRate = 0.1;
 constexpr double kSgdMomentum = 0.9;
 
 }  // namespace
 
-ABSL_FLAG(std::vector<std::string>, data, {},
-          "char_gpt, gpt: text files or folders of them, separated by commas, or a folder of token files (train.bin, "
+ABSL_FLAG(narrowcast::program::PathList, data, {},
+          "char_gpt, gpt: text files or folders of them, separated by commas (\\, is a comma in a path), or a folder "
+          "of token files (train.bin, "
           "val.bin). mlp: a folder of MNIST-style IDX files, or of inputs and targets (train*.safetensors, "
-          "train_inputs.npy). A TorchScript module: any. Without it the text is Tiny Shakespeare, which comes with narrowcast.");
+          "train_inputs.npy). A TorchScript module: any. Without it the text is Tiny Shakespeare, which comes with "
+          "narrowcast.");
 ABSL_FLAG(int64_t, seed, 0, "Seed of the initial parameters, the order of the data, dropout and the sample.");
 
 ABSL_FLAG(int64_t, steps, kTraining.steps, "Optimizer steps.");
@@ -57,23 +60,24 @@ ABSL_FLAG(std::string, optimizer, to_string(kOptimizer.kind),
 ABSL_FLAG(double, learning_rate, kLearningRate.peak,
           absl::StrCat("Peak learning rate, above 0 (sgd: ", kSgdLearningRate, " if not given)."));
 ABSL_FLAG(std::string, schedule, to_string(kLearningRate.schedule),
-          absl::StrCat("After the warm-up: ", to_string(Schedule::kCosine), " or ", to_string(Schedule::kLinear),
-                       " (both down to --min_learning_rate), ", to_string(Schedule::kConstant), ", or ",
-                       to_string(Schedule::kWsd), " (--decay_steps)."));
+          absl::StrCat("After the warm-up: ", to_string(ScheduleKind::kCosine), " or ",
+                       to_string(ScheduleKind::kLinear), " (both down to --min_learning_rate), ",
+                       to_string(ScheduleKind::kConstant), ", or ", to_string(ScheduleKind::kWsd),
+                       " (--decay_steps)."));
 ABSL_FLAG(double, min_learning_rate, kFilledIn.minimum(),
-          absl::StrCat("Where the schedule ends; ", narrowcast::training::kMinimumOfPeak.text,
+          absl::StrCat("Where the schedule ends; ", narrowcast::kMinimumOfPeak.text,
                        " of --learning_rate if not given."));
 ABSL_FLAG(int64_t, warmup_steps, kFilledIn.warmup_steps(),
-          absl::StrCat("Steps of linear warm-up; ", narrowcast::training::kWarmupOfSteps.text,
-                       " of --steps if not given."));
+          absl::StrCat("Steps of linear warm-up; ", narrowcast::kWarmupOfSteps.text, " of --steps if not given."));
 ABSL_FLAG(int64_t, decay_steps, kOfWsd.decay_steps(),
-          absl::StrCat("Last steps, in which ", to_string(Schedule::kWsd), " falls in a line after it was constant; ",
-                       narrowcast::training::kDecayOfSteps.text, " of --steps if not given."));
+          absl::StrCat("Last steps, in which ", to_string(ScheduleKind::kWsd),
+                       " falls in a line after it was constant; ", narrowcast::kDecayOfSteps.text,
+                       " of --steps if not given."));
 ABSL_FLAG(double, weight_decay, kOptimizer.weight_decay, "Decay of parameters with two dimensions or more.");
 ABSL_FLAG(double, momentum, kSgdMomentum, "Momentum of sgd, 0 to below 1.");
 ABSL_FLAG(double, clip_grad_norm, kTraining.clip_grad_norm, "Largest 2-norm of the averaged gradients; 0: no limit.");
 ABSL_FLAG(bool, skip_nonfinite_steps, kTraining.skip_nonfinite_steps,
-          "Leave the parameters alone in a step in which a gradient is Inf or NaN; all ranks do alike.");
+          "A step with a gradient that is Inf or NaN leaves parameters and buffers as they were; all ranks do alike.");
 
 ABSL_FLAG(int64_t, max_skipped_steps, kTraining.max_skipped_steps,
           "So many skipped steps in a row end the training with code 1 at its next report, naming the ranks whose "
@@ -103,22 +107,9 @@ ABSL_FLAG(std::string, tensorboard_dir, "",
 ABSL_FLAG(
     std::string, report, "",
     "Page (NAME.html) of the curves and numbers in --output_dir's metrics.jsonl, written at checkpoints and the end.");
-ABSL_FLAG(std::vector<std::string>, compare, {},
+ABSL_FLAG(narrowcast::program::PathList, compare, {},
           "Instead of training, write --report of these: folders with a metrics.jsonl, or such files.");
 ABSL_FLAG(bool, overwrite, false, "Replace the files of an earlier training in --output_dir, and its checkpoints.");
-
-ABSL_FLAG(std::string, checkpoint_dir, "",
-          "Folder for checkpoints, made if it is not there; nodes must share it. Without it none are written.");
-ABSL_FLAG(int64_t, checkpoint_every, kCheckpoints.every,
-          "Steps between checkpoints; there is one after the last step, too.");
-ABSL_FLAG(int64_t, keep_checkpoints, kCheckpoints.keep,
-          "Newest checkpoints that are kept; older ones are removed when a new one is whole. 0: all.");
-ABSL_FLAG(
-    bool, resume, false,
-    "Resume from the newest valid checkpoint in --checkpoint_dir, or start anew if there is none: the same command "
-    "line starts a training and resumes it.");
-ABSL_FLAG(std::string, resume_from, "",
-          "Resume from this checkpoint, a folder step-N; with --resume only if there is none in --checkpoint_dir.");
 
 ABSL_FLAG(std::string, backend, "auto", "gloo (tensors on the CPU), nccl (on GPUs), or auto: what --device needs.");
 
@@ -186,7 +177,7 @@ void refuse_with_verification(const CommandLine& line, const std::string& hook) 
 
 void refuse_useless_job_flags(const CommandLine& line, const std::string& hook) {
   refuse(line, evaluation_flags(), "without --evaluate");
-  const models::ModelRow& model = models::any_model_row(absl::GetFlag(FLAGS_model));
+  const models::ModelRow& model = given_model();
   if (absl::GetFlag(FLAGS_verify_gradients)) {
     refuse_with_verification(line, hook);
   } else {
@@ -228,11 +219,11 @@ training::OptimizerOptions read_optimizer() {
   return options;
 }
 
-training::LearningRateOptions read_learning_rate(const CommandLine& line, training::OptimizerKind optimizer) {
-  training::LearningRateOptions options;
+LearningRateOptions read_learning_rate(const CommandLine& line, training::OptimizerKind optimizer) {
+  LearningRateOptions options;
   const bool sgd_default = optimizer == training::OptimizerKind::kSgd && !line.given("learning_rate");
   options.peak = sgd_default ? kSgdLearningRate : absl::GetFlag(FLAGS_learning_rate);
-  options.schedule = training::parse_schedule(absl::GetFlag(FLAGS_schedule));
+  options.schedule = parse_schedule_kind(absl::GetFlag(FLAGS_schedule));
   if (line.given("min_learning_rate")) {
     options.minimum = absl::GetFlag(FLAGS_min_learning_rate);
   }
@@ -263,26 +254,6 @@ training::TrainingOptions read_training(const CommandLine& line) {
   return options;
 }
 
-void check_folder(const CommandLine& line, const std::string& flag, const std::string& value) {
-  TORCH_CHECK_VALUE(!line.given(flag) || !value.empty(), "--", flag, ": must name a folder");
-}
-
-job::CheckpointOptions read_checkpoints(const CommandLine& line) {
-  check_folder(line, "checkpoint_dir", absl::GetFlag(FLAGS_checkpoint_dir));
-  check_folder(line, "resume_from", absl::GetFlag(FLAGS_resume_from));
-  if (absl::GetFlag(FLAGS_checkpoint_dir).empty()) {
-    refuse(line, {"checkpoint_every", "keep_checkpoints", "resume"}, "without --checkpoint_dir");
-  }
-  if (absl::GetFlag(FLAGS_resume)) {
-    refuse(line, {"overwrite"}, "with --resume, which resumes from what is there");
-  }
-  return {.folder = absl::GetFlag(FLAGS_checkpoint_dir),
-          .every = absl::GetFlag(FLAGS_checkpoint_every),
-          .keep = absl::GetFlag(FLAGS_keep_checkpoints),
-          .resume = absl::GetFlag(FLAGS_resume),
-          .resume_from = absl::GetFlag(FLAGS_resume_from)};
-}
-
 std::optional<verification::VerificationOptions> read_verification(const CommandLine& line, const std::string& hook) {
   if (!absl::GetFlag(FLAGS_verify_gradients)) {
     return std::nullopt;
@@ -291,7 +262,7 @@ std::optional<verification::VerificationOptions> read_verification(const Command
   options.hooks = line.given("hook") ? std::vector<std::string>{hook} : hooks::comm_hook_names();
   options.dump_folder = absl::GetFlag(FLAGS_dump_gradients);
   options.tolerance_scale = absl::GetFlag(FLAGS_tolerance_scale);
-  options.reference_task = !models::any_model_row(absl::GetFlag(FLAGS_model)).learns();
+  options.reference_task = !given_model().learns();
   return options;
 }
 
@@ -328,9 +299,9 @@ program::Description train_description() {
                      {"Exchange of gradients", exchange},
                      {"Place in the job", worker_flags()},
                      {"Checks", {"verify_gradients", "dump_gradients", "tolerance_scale", "dry_run"}}},
-          .examples = {{"train on two processes with 8-bit gradients",
-                        "narrowcast-run --nproc_per_node=2 narrowcast-train --model=char_gpt --data=book.txt "
-                        "--hook=int8 --output_dir=runs/book"},
+          .examples = {{"train on two processes with 8-bit gradients, over a simulated network of 1 Gbit/s",
+                        "narrowcast-run --nproc_per_node=2 --simulate_gbit=1 narrowcast-train --model=char_gpt "
+                        "--data=book.txt --hook=int8 --output_dir=runs/book"},
                        {"train a TorchScript module of your own (docs/your_model.md)",
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=net.pt --loss=cross_entropy "
                         "--data=digits --output_dir=runs/net"},
@@ -349,7 +320,7 @@ program::Description train_description() {
                         "narrowcast-run --nproc_per_node=2 narrowcast-train --model=ddp_comm_hook_task "
                         "--verify_gradients"}},
           .exit_codes = program::common_exit_codes(),
-          .exit_note = ""};
+          .exit_note = "128 + N if signal N ended the training, after a checkpoint (--preemption_signals)."};
 }
 
 job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
@@ -363,7 +334,7 @@ job::TrainJob read_train_job(const CommandLine& line, const WorkerEnv& env) {
   job.init_from = absl::GetFlag(FLAGS_init_from);
   job.regularization = {.dropout = absl::GetFlag(FLAGS_dropout),
                         .label_smoothing = absl::GetFlag(FLAGS_label_smoothing)};
-  job.data = absl::GetFlag(FLAGS_data);
+  job.data = absl::GetFlag(FLAGS_data).paths;
   job.vocabulary_size = given_vocabulary_size(line);
   job.seed = absl::GetFlag(FLAGS_seed);
   job.device = absl::GetFlag(FLAGS_device);
@@ -396,7 +367,7 @@ std::optional<Comparison> read_comparison(const CommandLine& line) {
     return std::nullopt;
   }
   refuse_all_but(line, {"compare", "report"}, "with --compare");
-  const std::vector<std::string> trainings = absl::GetFlag(FLAGS_compare);
+  const std::vector<std::string> trainings = absl::GetFlag(FLAGS_compare).paths;
   TORCH_CHECK_VALUE(!trainings.empty() && std::ranges::find(trainings, "") == trainings.end(),
                     "--compare: must name folders with a metrics.jsonl, or such files");
   TORCH_CHECK_VALUE(!absl::GetFlag(FLAGS_report).empty(), "--compare: needs --report, the page to write");

@@ -1,5 +1,6 @@
-// The command line of narrowcast-train: train_flags.cpp, its flags of the exchange in exchange_flags.cpp, and those of
-// models, new and trained ones, in model_flags.cpp. worker_flags.h has what it shares with other programs.
+// The command line of narrowcast-train: train_flags.cpp, its flags of the exchange in exchange_flags.cpp, those of
+// checkpoints in checkpoint_flags.cpp, and those of models, new and trained ones, in model_flags.cpp. worker_flags.h
+// has what it shares with other programs.
 #pragma once
 
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/worker_env.h>
+#include "models/model_table.h"
 #include "trainer/base/program/command_line.h"
 #include "trainer/train/inference/evaluation_job.h"
 #include "trainer/train/job/train_job.h"
@@ -36,6 +38,10 @@ std::optional<inference::EvaluationJob> read_evaluation_job(const program::Comma
 
 // The names of the flags that say what model it is.
 const std::vector<std::string>& model_flags();
+
+// The row of --model. Throws c10::ValueError for an unknown name; where that is the path of a file, it says what the
+// file is (files::describe_foreign_model).
+const models::ModelRow& given_model();
 
 // Refuses flags that have no effect with the model that is given. Throws c10::ValueError naming the flag, or for an
 // unknown model.
@@ -73,6 +79,13 @@ std::optional<OuterOptions> read_outer(const program::CommandLine& line, const D
 // What exchange_flags() say of gradients, with that hook. Throws c10::ValueError for a format that is none, and
 // for a size of buckets that is neither a number nor auto; the rest is checked where it is used.
 DdpOptions read_ddp(const program::CommandLine& line, const std::string& hook);
+
+// The flags of checkpoints. Throws c10::ValueError naming a flag that has no effect with the others; values are checked
+// where they are used.
+job::CheckpointOptions read_checkpoints(const program::CommandLine& line);
+
+// Throws c10::ValueError naming `flag` if it was given without a value.
+void check_folder(const program::CommandLine& line, const std::string& flag, const std::string& value);
 
 // Throws c10::ValueError "--FLAG: has no effect REASON" if one of `flags` was given.
 void refuse(const program::CommandLine& line, const std::vector<std::string>& flags, const std::string& reason);

@@ -19,6 +19,7 @@
 #include "trainer/base/files/text.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/job/early_end.h"
 
 namespace narrowcast::job {
 namespace {
@@ -129,7 +130,7 @@ json complete_settings(json saved) {
 bool decays_later(const json& settings, int64_t step) {
   const json steps = settings.value("steps", json());
   const json decay = settings.value("decay_steps", json());
-  return settings.value("schedule", json()) == to_string(training::Schedule::kWsd) && steps.is_number_integer() &&
+  return settings.value("schedule", json()) == to_string(ScheduleKind::kWsd) && steps.is_number_integer() &&
          decay.is_number_integer() && step <= steps.get<int64_t>() - decay.get<int64_t>();
 }
 
@@ -150,8 +151,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
 bool warmed_up_for_good(const json& settings, int64_t step) {
   const json warmup = settings.value("warmup_steps", json());
   const json schedule = settings.value("schedule", json());
-  const bool is_forgotten =
-      schedule == to_string(training::Schedule::kConstant) || schedule == to_string(training::Schedule::kWsd);
+  const bool is_forgotten = schedule == to_string(ScheduleKind::kConstant) || schedule == to_string(ScheduleKind::kWsd);
   return is_forgotten && warmup.is_number_integer() && warmup.get<int64_t>() <= step;
 }
 
@@ -187,6 +187,8 @@ void report(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
     out << "resumes from " << printable(describe(agreed.job, *checkpoints.restored)) << "\n";
   } else if (agreed.job.checkpoints.resume) {
     out << "starts anew: there is no checkpoint in " << printable(agreed.job.checkpoints.folder) << "\n";
+  } else if (!agreed.job.output.restarted_run.empty()) {
+    out << "starts anew: the start before this one left no checkpoint (--checkpoint_dir)\n";
   }
   if (!checkpoints.changes.empty()) {
     out << "warning: cannot give the same bits as without the interruption: " << printable(checkpoints.changes) << "\n";
@@ -276,7 +278,7 @@ checkpoint::Description describe_job(const TrainJob& job, const json& plan) {
   }
   settings.update(plan.at("model_options"));
   settings.erase("model_options");
-  if (job.training.learning_rate.schedule == training::Schedule::kConstant) {
+  if (job.training.learning_rate.schedule == ScheduleKind::kConstant) {
     settings.erase("steps");
   }
   settings["bucket_cap_mb"] = job.ddp.bucket_cap_mb() ? json(*job.ddp.bucket_cap_mb()) : json(kAuto);
@@ -291,6 +293,9 @@ void check_checkpoint_options(const TrainJob& job) {
   TORCH_CHECK_VALUE(options.every >= 1, "checkpoint_every: must be at least 1, but is ", options.every);
   TORCH_CHECK_VALUE(options.keep >= 0, "keep_checkpoints: must be at least 0, but is ", options.keep);
   TORCH_CHECK_VALUE(!options.folder.empty() || !options.resume, "resume: needs checkpoint_dir, where to resume from");
+  TORCH_CHECK_VALUE(!options.folder.empty() || options.preemption_signals.empty(),
+                    "preemption_signals: need checkpoint_dir, where the training is saved");
+  preemption_signals(options);  // Throws for one that cannot be caught.
   if (options.folder.empty()) {
     return;
   }
@@ -314,7 +319,8 @@ JobCheckpoints open_checkpoints(const AgreedJob& agreed) {
   if (options.resume) {
     prepare();
   }
-  const checkpoint::Description description = describe_job(agreed.job, agreed.plan);
+  checkpoint::Description description = describe_job(agreed.job, agreed.plan);
+  description.run_id = run_of(agreed.context.env);
   std::vector<int64_t> invalid_steps;
   if (auto read = find(agreed, checkpoints, invalid_steps)) {
     check_fits(agreed.job, *read, description);

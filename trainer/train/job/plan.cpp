@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -19,7 +20,8 @@
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "hooks/post_local_sgd.h"
-#include "trainer/base/addresses.h"
+#include "trainer/base/files/json.h"
+#include "trainer/base/job_network.h"
 #include "trainer/ddp/bucket_chooser.h"
 #include "trainer/train/training/optimizer.h"
 #include "trainer/train/training/training_options.h"
@@ -72,7 +74,7 @@ void add_model(nlohmann::json& plan, const TrainJob& job, const JobInputs& input
 
 void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs) {
   const training::TrainingOptions& options = job.training;
-  const training::LearningRate rate(options.learning_rate, options.steps);
+  const LearningRateSchedule rate(options.learning_rate, options.steps);
   plan["steps"] = options.steps;
   plan["accumulation_steps"] = options.accumulation_steps;
   plan[inputs.unit + "_per_step"] = options.batch_size * inputs.units_per_sample;
@@ -81,7 +83,7 @@ void add_training(nlohmann::json& plan, const TrainJob& job, const JobInputs& in
   plan["schedule"] = to_string(options.learning_rate.schedule);
   plan["min_learning_rate"] = rate.minimum();
   plan["warmup_steps"] = rate.warmup_steps();
-  if (options.learning_rate.schedule == training::Schedule::kWsd) plan["decay_steps"] = rate.decay_steps();
+  if (options.learning_rate.schedule == ScheduleKind::kWsd) plan["decay_steps"] = rate.decay_steps();
   plan["weight_decay"] = options.optimizer.weight_decay;
   plan["momentum"] = options.optimizer.momentum;
   plan["clip_grad_norm"] = options.clip_grad_norm;
@@ -242,16 +244,30 @@ int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::
   return all_and_a_bucket(gradients.numel * in_floats) + all_and_a_bucket(exempt * in_floats);
 }
 
-// What one rank knows of the nodes over which exchanges in levels go: all, if it was told.
-void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs,
-                        const node::NodeLayout& layout) {
+// The options of exchanges in levels, with `ranks_per_node` as the node size where they leave it open.
+hooks::WireOptions expected_wire(const TrainJob& job, std::optional<int64_t> ranks_per_node) {
   const hooks::WireOptions* const wire = wire_of(job);
-  if (wire == nullptr || layout.world_size() == 1) {
+  if (wire == nullptr) {
+    return job.ddp.wire();
+  }
+  hooks::WireOptions expected = *wire;
+  if (!expected.node_size && expected.levels != hooks::Levels::kOne) {
+    expected.node_size = ranks_per_node;
+  }
+  return expected;
+}
+
+// What one rank knows of the nodes over which exchanges in levels go: all, if the options have a node size.
+void add_expected_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs,
+                        const hooks::WireOptions& wire) {
+  const auto world_size = plan["ranks"].get<int64_t>();
+  if (wire_of(job) == nullptr || world_size == 1) {
     return;
   }
-  if (wire->levels == hooks::Levels::kOne) {
+  const node::NodeLayout layout = hooks::expected_layout(wire, world_size);
+  if (wire.levels == hooks::Levels::kOne) {
     plan["exchange_levels"] = 1;
-  } else if (!wire->node_size) {
+  } else if (!wire.node_size) {
     plan["nodes"] = kUnknown;
   } else {
     add_layout(plan, layout);
@@ -301,14 +317,15 @@ bool keeps_replicas_equal(const TrainJob& job) {
   return !job.outer.has_value() && hooks::hook_row(job.ddp.hook()).keeps_replicas_equal;
 }
 
-nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node) {
+nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
+                         std::optional<int64_t> ranks_per_node) {
   if (hooks::hook_row(job.ddp.hook()).chooses && inputs.device.is_cuda()) {
     hooks::check_auto_on_gpus(job.ddp.wire());
   }
   nlohmann::json plan;
   plan["version"] = job.version;
   plan["ranks"] = world_size;
-  plan["network"] = network::has_only_loopback() ? "loopback alone" : "shared";
+  plan["network"] = network::describe_network(process_environment());
   add_model(plan, job, inputs);
   const hooks::GradientSizes gradients = gradient_sizes(*inputs.model);
   plan["seed"] = job.seed;
@@ -329,13 +346,13 @@ nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t w
     add_training(plan, job, inputs);
     add_bucket_size(plan, job, inputs, world_size);
     add_checkpoints(plan, job.checkpoints);
-    const hooks::WireOptions* const wire = wire_of(job);
-    const node::NodeLayout layout = hooks::expected_layout(wire != nullptr ? *wire : job.ddp.wire(), world_size);
-    const node::NodeLayout nodes = node::NodeLayout::of_size(world_size, ranks_per_node);
+    const hooks::WireOptions wire = expected_wire(job, ranks_per_node);
+    const node::NodeLayout layout = hooks::expected_layout(wire, world_size);
+    const node::NodeLayout nodes = node::NodeLayout::of_size(world_size, ranks_per_node.value_or(1));
     add_payload(plan, job, gradients, {.exchange = layout, .gradients = job.outer.has_value() ? nodes : layout});
-    add_expected_nodes(plan, job, inputs, layout);
+    add_expected_nodes(plan, job, inputs, wire);
   }
-  return plan;
+  return files::with_utf8_strings(std::move(plan));  // Paths may be anything.
 }
 
 void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group) {

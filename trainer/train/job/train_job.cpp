@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -10,14 +12,18 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/models.h>
+#include "models/fixed_modes.h"
 #include "models/model_table.h"
 #include "models/script_model.h"
+#include "trainer/base/files/names.h"
 #include "trainer/base/files/text.h"
+#include "trainer/base/job_network.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/files/weight_files.h"
 #include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/training_job.h"
 #include "trainer/train/reporting/formatting.h"
@@ -59,9 +65,13 @@ void load_module(const TrainJob& job, JobInputs& inputs) {
     options.loss = models::parse_loss(job.loss);
   }
   inputs.script = std::make_shared<const files::SavedScript>(files::load_script(job.model));
-  inputs.script_hash = files::hash_of_file(job.model);
+  inputs.script_hash = files::hash_of_files({job.model});
   inputs.model = std::make_shared<models::ScriptModel>(inputs.script->module, options);
   inputs.model->train();
+  if (const std::string fixed = models::describe_fixed_modes(inputs.script->module); !fixed.empty()) {
+    inputs.warnings.push_back(absl::StrCat("model: ", job.model, " computes in one mode, as traced modules do: ", fixed,
+                                           "; torch.jit.script(net) makes a module that follows train() and eval()"));
+  }
 }
 
 // The length of a text's samples. A module does not say it.
@@ -124,6 +134,19 @@ void check_targets(JobInputs& inputs) {
   }
 }
 
+void warn_of_kept_buffers(const TrainJob& job, const std::vector<std::string>& names, JobInputs& inputs) {
+  if (names.empty()) {
+    return;
+  }
+  constexpr size_t kMostNames = 5;
+  const size_t named = std::min(names.size(), kMostNames);
+  const std::string list = absl::StrJoin(names.begin(), names.begin() + static_cast<int64_t>(named), "', '");
+  const size_t others = names.size() - named;
+  inputs.warnings.push_back(absl::StrCat("init_from: ", job.init_from, " lacks the buffer", names.size() > 1 ? "s" : "",
+                                         " '", list, "'", others > 0 ? absl::StrCat(" and ", others, " more") : "",
+                                         ": the values in ", job.model, " are kept"));
+}
+
 // Puts into `inputs` what was read, and the model that fits it.
 void read_inputs(const TrainJob& job, JobInputs& inputs) {
   const bool is_text = data::data_kind(job.model, job.data) == models::DataKind::kText;
@@ -150,8 +173,8 @@ void read_inputs(const TrainJob& job, JobInputs& inputs) {
   inputs.bigram_entropy = read.bigram_entropy;
   expect_classes(inputs);
   if (initial) {
-    files::load_initial_state(*initial, *inputs.model);
-    inputs.init_hash = files::hash_of_file(job.init_from);
+    warn_of_kept_buffers(job, files::load_initial_state(*initial, *inputs.model), inputs);
+    inputs.init_hash = files::hash_of_files(initial->files);
     inputs.init_context = longer_context(*initial, *inputs.model);
   }
 }
@@ -187,6 +210,15 @@ std::string nodes_text(const nlohmann::json& plan) {
   return nodes + (plan.contains("rounding") ? " (" + plan["rounding"].get<std::string>() + ")" : "");
 }
 
+void print_warnings(const JobInputs& inputs, const JobContext& context) {
+  if (context.env.rank != 0) {
+    return;
+  }
+  for (const std::string& warning : inputs.warnings) {
+    context.progress << "warning: " << printable(warning) << std::endl;
+  }
+}
+
 // Which of several ranks share nodes, and what sending costs.
 void print_nodes(const nlohmann::json& plan, const JobContext& context) {
   if (context.env.rank != 0) {
@@ -213,10 +245,20 @@ void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& e
   training::use_device(inputs.device);
   model->to(inputs.device);
   const models::Batch batch = training::on_device(first_batch(job, inputs, env.rank, env.world_size), inputs.device);
+  std::vector<std::string> unused;
   training::on_trial(*model, [&] {
     const training::Autocast autocast(inputs.device.type(), job.training.precision);
-    model->check_trains(batch);
+    unused = model->check_trains(batch);
   });
+  // These options find unused parameters themselves.
+  TORCH_CHECK_VALUE(unused.empty() || job.ddp.find_unused_parameters() || job.ddp.static_graph(), job.model,
+                    ": the loss of the first batch does not depend on parameters ", describe_names(unused),
+                    ": if the module is meant to leave parameters unused, set --find_unused_parameters");
+}
+
+// As far as one rank knows, from its launcher.
+int64_t ranks_of_a_node(const WorkerEnv& env) {
+  return network::is_simulated(process_environment()) ? 1 : env.local_world_size;
 }
 
 // What a model draws in training, for dropout, each rank draws for itself.
@@ -270,17 +312,19 @@ void set_threads(int64_t threads, const JobContext& context) {
   at::set_num_threads(static_cast<int>(threads > 0 ? threads : share));
 }
 
-int run_job(const TrainJob& job, const JobContext& context) {
+int run_job(const TrainJob& wanted, const JobContext& context) {
+  const TrainJob job = as_restarted(wanted, context.env);
   set_threads(job.threads, context);
   check_alone(job, context.env);
   const at::Device device = training::choose_device(job.device, context.env);
   const ProcessGroupOptions group = group_options_on(device, job.group, context);
   JobInputs inputs = make_inputs(job);
   inputs.device = device;
+  print_warnings(inputs, context);
   check_targets(inputs);
   try_module(job, inputs, context.env);
-  // Nodes may have different numbers of ranks, but the plan must be the same on all that are to meet.
-  const int64_t ranks_per_node = job.dry_run ? context.env.local_world_size : 1;
+  const std::optional<int64_t> ranks_per_node =
+      job.dry_run ? std::optional(ranks_of_a_node(context.env)) : std::nullopt;
   const nlohmann::json plan = make_plan(job, inputs, context.env.world_size, ranks_per_node);
   if (job.dry_run) {
     if (context.env.rank == 0) {

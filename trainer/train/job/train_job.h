@@ -34,6 +34,7 @@ namespace narrowcast::job {
 struct OutputOptions {
   std::string folder = {};           // for the model's files and metrics.jsonl; empty: nothing is written
   bool overwrite = false;            // replace the files of an earlier training, and its checkpoints
+  std::string restarted_run = {};    // the launcher's job that starts again, whose own files may be replaced; or empty
   int64_t sample_length = 300;       // tokens that a text model writes at the end; 0: none
   std::string prometheus_file = {};  // that rank 0 keeps up to date (reporting::PrometheusFile); empty: none
   std::string tensorboard_dir = {};  // to which rank 0 adds an event file (reporting::TensorBoardEvents); likewise
@@ -42,11 +43,12 @@ struct OutputOptions {
 
 // How a training outlives its processes.
 struct CheckpointOptions {
-  std::string folder = {};       // of the checkpoints; empty: none are written
-  int64_t every = 100;           // steps between them, >= 1
-  int64_t keep = 2;              // newest ones that stay, >= 0; 0: all
-  bool resume = false;           // from the newest valid one, if there is one
-  std::string resume_from = {};  // the path of one from which to resume otherwise
+  std::string folder = {};              // of the checkpoints; empty: none are written
+  int64_t every = 100;                  // steps between them, >= 1
+  int64_t keep = 2;                     // newest ones that stay, >= 0; 0: all
+  bool resume = false;                  // from the newest valid one, if there is one
+  std::string resume_from = {};         // the path of one from which to resume otherwise
+  std::string preemption_signals = {};  // like "SIGTERM,SIGUSR1": write one and end; empty: their actions stay
 };
 
 // What one of CheckpointOptions is called, as a flag and as an entry of a plan.
@@ -56,12 +58,13 @@ struct CheckpointEntry {
 };
 
 // All of them.
-inline constexpr std::array<CheckpointEntry, 5> kCheckpointEntries = {
+inline constexpr std::array<CheckpointEntry, 6> kCheckpointEntries = {
     {{"checkpoint_dir", &CheckpointOptions::folder},
      {"checkpoint_every", &CheckpointOptions::every},
      {"keep_checkpoints", &CheckpointOptions::keep},
      {"resume", &CheckpointOptions::resume},
-     {"resume_from", &CheckpointOptions::resume_from}}};
+     {"resume_from", &CheckpointOptions::resume_from},
+     {"preemption_signals", &CheckpointOptions::preemption_signals}}};
 
 // The names of all.
 std::vector<std::string> checkpoint_entry_names();
@@ -104,6 +107,7 @@ struct JobInputs {
   std::optional<double> bigram_entropy;              // of a text, in nats
   std::string unit = "samples";                      // what a training is measured in: tokens or samples
   int64_t units_per_sample = 1;
+  std::vector<std::string> warnings;  // a line each: what is allowed, but may not be meant
 };
 
 // Reads the data and makes the model, freshly initialised from the seed, or loads the TorchScript module, and gives it
@@ -115,9 +119,11 @@ JobInputs make_inputs(const TrainJob& job);
 models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t rank, int64_t world_size);
 
 // What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists
-// its keys. For groups that are those of nodes, which only ranks that have met know, every `ranks_per_node` consecutive
-// ranks count as one: of what is the same on all ranks that can only be 1.
-nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size, int64_t ranks_per_node = 1);
+// its keys. Which ranks share a node is known only after they have met. A plan for one rank alone, as of a dry run, can
+// take every `ranks_per_node` consecutive ranks for a node. A plan that must be equal on all ranks leaves it out: nodes
+// may have different numbers of ranks. Then each rank is a node in the numbers of bytes.
+nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
+                         std::optional<int64_t> ranks_per_node = std::nullopt);
 
 // Whether all ranks hold the same bits after every step.
 bool keeps_replicas_equal(const TrainJob& job);
@@ -154,6 +160,9 @@ struct JobContext {
   bool progress_is_terminal;  // one updated line instead of plain ones
   // ProcessGroupOptions::on_silence, which ends the process. Null: silent ranks are noticed by the time-out.
   std::function<void(const std::string& why)> on_silence = {};
+  // Ends the process at a second signal of CheckpointOptions::preemption_signals (CaughtSignals). Null: that signal's
+  // default action does.
+  void (*end_for_signal)(int signal) = nullptr;
 };
 
 // A job that all ranks have agreed on.
@@ -183,7 +192,8 @@ void set_threads(int64_t threads, const JobContext& context);
 
 // Checks and reads all that one rank can by itself, joins the other ranks, compares the plans, and trains or verifies.
 // Returns kSuccess, or kCheckFailed if gradients are not as they should be, the loss is not finite or the replicas
-// differ at the end. Throws the classes of errors that docs/errors.md tells apart.
+// differ at the end, or 128 plus the signal that ended the training with a checkpoint. Throws the classes of errors
+// that docs/errors.md tells apart.
 int run_job(const TrainJob& job, const JobContext& context);
 
 }  // namespace narrowcast::job

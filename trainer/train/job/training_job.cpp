@@ -20,6 +20,7 @@
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/job/early_end.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"
@@ -98,7 +99,11 @@ std::unique_ptr<Metrics> open_metrics(const AgreedJob& agreed, const JobCheckpoi
   auto metrics =
       std::make_unique<Metrics>(path, resumes ? files::JsonLinesMode::kAppend : files::JsonLinesMode::kReplace);
   if (!resumes) {
-    metrics->on_start(agreed.plan);
+    nlohmann::json start = agreed.plan;
+    if (const std::string run = run_of(agreed.context.env); !run.empty()) {
+      start["run_id"] = run;
+    }
+    metrics->on_start(start);
   }
   if (checkpoints.restored.has_value()) {
     metrics->on_resume(
@@ -145,6 +150,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
   }
   training::TrainingOptions options = agreed.job.training;
   options.seed = static_cast<uint64_t>(agreed.job.seed);
+  const std::unique_ptr<CaughtSignals> caught = catch_preemption_signals(agreed);
   return training::train({.model = agreed.inputs.model,
                           .dataset = *agreed.inputs.dataset,
                           .group = agreed.group,
@@ -154,7 +160,8 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
                           .observer = is_rank_0 ? &observers : nullptr,
                           .checkpoints = {.writer = checkpoints.writer.get(),
                                           .every = agreed.job.checkpoints.every,
-                                          .restored = checkpoints.restored ? &*checkpoints.restored : nullptr}},
+                                          .restored = checkpoints.restored ? &*checkpoints.restored : nullptr,
+                                          .asked_to_stop = asked_by(caught.get())}},
                          options);
 }
 
@@ -253,21 +260,6 @@ void save(const AgreedJob& agreed) {
                                                     .vocabulary = agreed.inputs.vocabulary});
 }
 
-void report_divergence(const AgreedJob& agreed, const training::TrainingResult& result) {
-  if (agreed.context.env.rank != 0) {
-    return;
-  }
-  std::ostream& out = agreed.context.progress;
-  if (result.gave_up_after.has_value()) {
-    out << result.gave_up_after->in_a_row << " steps in a row were skipped by step " << *result.diverged_at
-        << " (--max_skipped_steps=" << agreed.job.training.max_skipped_steps
-        << "): " << reporting::blame_text(*result.gave_up_after) << std::endl;
-  } else {
-    out << "the loss is not finite by step " << *result.diverged_at << ": lower --learning_rate, or --clip_grad_norm"
-        << std::endl;
-  }
-}
-
 // With an outer optimizer they meet at the end.
 bool replicas_must_match(const TrainJob& job) { return job.outer.has_value() || keeps_replicas_equal(job); }
 
@@ -315,9 +307,15 @@ void check_output(const TrainJob& job) {
   if (!output.report.empty()) {
     reporting::check_page_name(output.report);
   }
-  if (!output.folder.empty() && !output.overwrite && !job.checkpoints.resume) {
-    check_models_absent(job);
-    check_absent(metrics_path(output));
+  if (output.folder.empty() || output.overwrite || job.checkpoints.resume) {
+    return;
+  }
+  check_models_absent(job);
+  const std::string metrics = metrics_path(output);
+  const bool is_own = !output.restarted_run.empty() && reporting::metrics_are_of(metrics, output.restarted_run) &&
+                      !reporting::metrics_have_ended(metrics);
+  if (!is_own) {
+    check_absent(metrics);
   }
 }
 
@@ -375,8 +373,13 @@ int run_training_job(const AgreedJob& agreed) {
   prepare_places(agreed);
   JobCheckpoints checkpoints = open_checkpoints(agreed);
   const std::unique_ptr<Metrics> metrics = prepare_output(agreed, checkpoints);
+  const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get());
+  if (result.preempted.has_value()) {
+    write_page(agreed);
+    return report_preemption(agreed, *result.preempted);
+  }
   const Ended ended = {
-      .result = train_with_reports(agreed, checkpoints, metrics.get()),
+      .result = result,
       .replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters())};
   const bool diverged = ended.result.diverged_at.has_value();
   agreed.inputs.model->to(at::kCPU);

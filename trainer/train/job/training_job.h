@@ -1,5 +1,6 @@
 // A job that trains, its checkpoints, and what it leaves in --output_dir: training_job.cpp, and in job_checkpoints.cpp
-// which of the job's values checkpoints bind, from which one it resumes, and who writes the next.
+// which of the job's values checkpoints bind, from which one it resumes, and who writes the next. restarts.cpp: what it
+// does for a launcher that starts it again.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "trainer/train/checkpoint/checkpoint_writer.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/reporting/metrics.h"
+#include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::job {
 
@@ -29,6 +31,13 @@ struct JobCheckpoints {
   bool same_training = false;                            // that is one of this job's own: so are files in output_dir
   std::string changes;  // since it was written: bits will differ (checkpoint::describe_changes)
 };
+
+// The name of the launcher's job (TORCHELASTIC_RUN_ID); empty if it has none, which launchers call "none", too.
+std::string run_of(const WorkerEnv& env);
+
+// The job as a launcher's restart is to run it: it resumes from checkpoints that the same run has written, also without
+// --resume, and may replace the metrics of its own former start. Other jobs are returned as they are.
+TrainJob as_restarted(TrainJob job, const WorkerEnv& env);
 
 // What a rank can check before it joins the others. Throws c10::ValueError naming the flag or the folder.
 void check_checkpoint_options(const TrainJob& job);

@@ -1,6 +1,7 @@
 #include "trainer/train/reporting/metrics.h"
 
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -133,6 +134,16 @@ bool truncate_metrics(const std::string& path, int64_t step) {
   });
   file.commit();
   return true;
+}
+
+bool metrics_are_of(const std::string& path, const std::string& run_id) {
+  std::optional<bool> is_own;
+  for_each_line(path, [&](const json& line) {
+    if (!is_own.has_value() && is_event(line, "start")) {
+      is_own = line.value("run_id", json()) == run_id;
+    }
+  });
+  return is_own.value_or(false);
 }
 
 bool metrics_have_ended(const std::string& path) {

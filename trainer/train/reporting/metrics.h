@@ -57,6 +57,10 @@ std::vector<nlohmann::json> read_metrics(const std::string& path);
 // link or no regular file, and CorruptInputError if a line is longer than parse_json takes.
 bool truncate_metrics(const std::string& path, int64_t step);
 
+// Whether the launcher's job `run_id` began the training there, by the "run_id" of the first start; false if there is
+// no such file. Throws as truncate_metrics does.
+bool metrics_are_of(const std::string& path, const std::string& run_id);
+
 // Whether a training came to its end there; false if there is no such file. Throws as truncate_metrics does.
 bool metrics_have_ended(const std::string& path);
 

@@ -2,7 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/core/grad_mode.h>
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/strip.h>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "trainer/ddp/process_group/backends.h"
+#include "trainer/train/training/saved_buffers.h"
 
 namespace narrowcast::training {
 namespace {
@@ -106,16 +106,10 @@ void on_trial(const torch::nn::Module& model, const std::function<void()>& run) 
   const std::vector<at::Tensor> parameters = model.parameters();
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
   const checkpoint::TensorMap drawn = states_of_generators(device);
-  const std::vector<at::Tensor> buffers = model.buffers();
-  std::vector<at::Tensor> former;
-  for (const at::Tensor& buffer : buffers) {
-    former.push_back(buffer.detach().clone());
-  }
+  SavedBuffers buffers(model);
+  buffers.save();
   run();
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    buffers[i].copy_(former[i]);
-  }
+  buffers.restore();
   for (auto& [name, generator] : generators_for(device)) {
     const std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_state(drawn.at(name));

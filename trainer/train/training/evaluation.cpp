@@ -10,8 +10,10 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
+#include "trainer/ddp/broadcast.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
+#include "trainer/train/training/saved_buffers.h"
 
 namespace narrowcast::training {
 namespace {
@@ -38,25 +40,16 @@ class EvaluationMode {
 class BuffersOfRankZero {
  public:
   // A collective.
-  BuffersOfRankZero(const models::Model& model, const ProcessGroupPtr& group) : buffers_(model.buffers()) {
-    for (const at::Tensor& buffer : buffers_) {
-      own_.push_back(buffer.clone());
-      std::vector<at::Tensor> sent = {buffer.contiguous()};
-      with_network_errors(group->getRank(), "broadcast of buffers", [&] { group->broadcast(sent)->wait(); });
-      buffer.copy_(sent[0]);
-    }
+  BuffersOfRankZero(const models::Model& model, const ProcessGroupPtr& group) : own_(model) {
+    own_.save();
+    broadcast_from_rank_0(group, model.buffers(), "broadcast of buffers");
   }
-  ~BuffersOfRankZero() {
-    for (size_t i = 0; i < own_.size(); ++i) {
-      buffers_[i].copy_(own_[i]);
-    }
-  }
+  ~BuffersOfRankZero() { own_.restore(); }
   BuffersOfRankZero(const BuffersOfRankZero&) = delete;
   BuffersOfRankZero& operator=(const BuffersOfRankZero&) = delete;
 
  private:
-  const std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> own_;
+  SavedBuffers own_;
 };
 
 // Of the samples of one rank.

@@ -169,12 +169,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module&
                                                            .weight_decay(options.weight_decay));
 }
 
-void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate) {
-  for (auto& group : optimizer.param_groups()) {
-    group.options().set_lr(learning_rate);
-  }
-}
-
 TensorMap optimizer_state(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {
   TensorMap state;
   for (const auto& [name, parameter] : files::state_of(module)) {

@@ -45,9 +45,6 @@ std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module);
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
                                                         const OptimizerOptions& options);
 
-// For all parameter groups.
-void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
-
 // For each parameter of `module` that has taken a step, under its first name in the module:
 //   NAME.exp_avg, NAME.exp_avg_sq, NAME.step (int64)  of AdamW
 //   NAME.momentum_buffer                              of SGD with momentum

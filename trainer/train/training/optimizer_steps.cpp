@@ -3,7 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "ops/collectives/link.h"
-#include "trainer/train/training/gradients.h"
+#include "trainer/ddp/optimization/gradients.h"
 
 namespace narrowcast::training {
 namespace {
@@ -45,6 +45,9 @@ OptimizerSteps::OptimizerSteps(const TrainingSetup& setup, const TrainingOptions
   if (options.precision == Precision::kFp16) {
     scaler_.emplace(parameters_.at(0).device());
   }
+  if (options.skip_nonfinite_steps) {
+    before_.emplace(*setup.model);
+  }
 }
 
 TrainingParts OptimizerSteps::parts() {
@@ -73,6 +76,9 @@ void OptimizerSteps::take_next(Counters& counters) {
   if (own_gradients_) {
     own_gradients_->begin_step();
   }
+  if (before_) {
+    before_->save();
+  }
   for (int64_t micro_step = 0; micro_step + 1 < options_.accumulation_steps; ++micro_step) {
     const auto unsynchronized = ddp_.no_sync();
     loss += backward(step, micro_step);
@@ -87,7 +93,10 @@ void OptimizerSteps::take_next(Counters& counters) {
   update(counters);
 }
 
+// The forward passes have written the buffers. Each rank restores its own: which ranks have equal buffers is the same
+// as before the step.
 void OptimizerSteps::skip(Counters& counters) {
+  before_->restore();
   ++counters.skipped_steps;
   counters.skipped_in_a_row = counters.skipped_in_a_row.value_or(0) + 1;
   if (!own_gradients_ || !own_gradients_->were_finite()) {
@@ -105,7 +114,7 @@ at::Tensor OptimizerSteps::zero() const {
 // Returns the loss, a scalar on the device. Nothing here waits for a GPU, which computes while the next batch is made.
 at::Tensor OptimizerSteps::backward(int64_t step, int64_t micro_step) {
   const at::Tensor loss = forward(feed_.take()) / static_cast<double>(options_.accumulation_steps);
-  ddp_.backward(scaler_ ? scaler_->scaled(loss) : loss);
+  ddp_.backward(scaler_ ? scaler_->scale(loss) : loss);
   const bool is_last = micro_step + 1 == options_.accumulation_steps;
   if (is_last && exchange_clock_) {
     exchange_clock_->end_pass();
@@ -154,7 +163,7 @@ bool OptimizerSteps::unscale() {
   if (!measures_norm_first_) {
     return scaler_->unscale(parameters_);
   }
-  const GradientScaler::Unscaled unscaled = scaler_->unscale_and_measure(parameters_);
+  const GradScaler::Unscaled unscaled = scaler_->unscale_and_measure(parameters_);
   norm_ = unscaled.norm;
   return unscaled.are_finite;
 }

@@ -11,12 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include <narrowcast/grad_scaler.h>
+#include <narrowcast/learning_rate.h>
 #include <narrowcast/outer_optimizer.h>
 #include "trainer/ddp/bucket_size.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/own_gradients.h"
 #include "trainer/train/training/precision.h"
+#include "trainer/train/training/saved_buffers.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/training/training_state.h"
 
@@ -62,8 +65,8 @@ class OptimizerSteps {
 
   // Begins to fetch the first batch of step `step`, counted from 1.
   void begin_at(int64_t step) { prepare(step, /*micro_step=*/0); }
-  // A collective: the step after counters.step, which is counted, and taken unless the gradients cannot be used.
-  // Leaves counters.window_loss alone.
+  // A collective: the step after counters.step, which is counted, and taken unless the gradients cannot be used. A step
+  // that is not taken leaves parameters and buffers as they were before it. Leaves counters.window_loss alone.
   void take_next(Counters& counters);
 
   // In seconds since the last call, as ExchangeClock has it; none on a GPU.
@@ -92,7 +95,7 @@ class OptimizerSteps {
   int64_t rank_;
   data::BatchPlan plan_;
   data::SampleOrder order_;
-  LearningRate learning_rate_;
+  LearningRateSchedule learning_rate_;
   std::vector<at::Tensor> parameters_;
   const bool measures_norm_first_;  // on a GPU, which is waited for once in a step
   double norm_ = 0;                 // there: of the gradients of this step, if they are to be finite or to be clipped
@@ -103,8 +106,9 @@ class OptimizerSteps {
   std::unique_ptr<ExchangeClock> exchange_clock_;  // likewise; null on a GPU
   ReplicatedModel ddp_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::optional<OuterOptimizer> outer_;   // after ddp_, which makes the parameters equal
-  std::optional<GradientScaler> scaler_;  // with Precision::kFp16
+  std::optional<OuterOptimizer> outer_;  // after ddp_, which makes the parameters equal
+  std::optional<GradScaler> scaler_;     // with Precision::kFp16
+  std::optional<SavedBuffers> before_;   // this rank's own, from before the step; none if no step is ever skipped
 };
 
 }  // namespace narrowcast::training

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "trainer/train/training/gradients.h"
+#include "trainer/ddp/optimization/gradients.h"
 
 namespace narrowcast::training {
 

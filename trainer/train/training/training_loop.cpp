@@ -16,6 +16,7 @@
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/optimizer_steps.h"
 #include "trainer/train/training/replicas.h"
+#include "trainer/train/training/stop_agreement.h"
 
 namespace narrowcast::training {
 namespace {
@@ -26,7 +27,10 @@ using Clock = std::chrono::steady_clock;
 class TrainingRun {
  public:
   TrainingRun(const TrainingSetup& setup, const TrainingOptions& options)
-      : setup_(setup), options_(options), steps_(setup, options) {}
+      : setup_(setup),
+        options_(options),
+        steps_(setup, options),
+        stop_agreement_(setup.group, setup.checkpoints.asked_to_stop) {}
 
   TrainingResult run() {
     if (setup_.checkpoints.restored != nullptr) {
@@ -34,8 +38,20 @@ class TrainingRun {
     }
     report_decision();
     window_began_ = Clock::now();
+    stop_signal_ = stop_agreement_.before_first_step();
+    if (stop_signal_ != 0 && !is_over()) {
+      preempted_ = {.signal = stop_signal_, .step = counters_.step};
+      return result();
+    }
+    take_steps();
+    stop_agreement_.finish();
+    return result();
+  }
+
+ private:
+  void take_steps() {
     steps_.begin_at(counters_.step + 1);
-    while (!is_over() && !diverged_at_.has_value()) {
+    while (!is_over() && !diverged_at_.has_value() && !preempted_.has_value()) {
       const int64_t done = counters_.step;
       steps_.take_next(counters_);
       report_buckets(done);
@@ -55,11 +71,10 @@ class TrainingRun {
       if (is_due(setup_.checkpoints.every)) {
         save();
       }
+      stop_if_asked();
     }
-    return result();
   }
 
- private:
   // A collective: all ranks can, or none does. Frees the memory of what was read.
   void resume(checkpoint::Restored& restored) {
     const std::string failure =
@@ -83,12 +98,32 @@ class TrainingRun {
   // After every so many steps (0: none), and after the last one.
   bool is_due(int64_t every) const { return is_over() || (every > 0 && counters_.step % every == 0); }
 
-  // What is worth keeping are the outer parameters; of a training that has diverged nothing is.
+  // A collective. Buckets that have not settled yet need another step before there can be a checkpoint.
+  void stop_if_asked() {
+    if (is_over() || diverged_at_.has_value()) {
+      return;
+    }
+    if (stop_signal_ == 0) {
+      stop_signal_ = stop_agreement_.after_step();
+    }
+    if (stop_signal_ == 0) {
+      return;
+    }
+    if (saved_step_ != counters_.step) {
+      save();
+    }
+    if (saved_step_ == counters_.step) {
+      preempted_ = {.signal = stop_signal_, .step = counters_.step, .is_saved = true};
+    }
+  }
+
+  // What is worth keeping are the outer parameters; of a training that has diverged nothing is, and one that a signal
+  // ended resumes from its checkpoint.
   TrainingResult result() {
-    if (steps_.outer() != nullptr && !diverged_at_.has_value()) {
+    if (steps_.outer() != nullptr && !diverged_at_.has_value() && !preempted_.has_value()) {
       steps_.outer()->finish();
     }
-    const bool ends_early = counters_.step < options_.steps && !diverged_at_.has_value();
+    const bool ends_early = counters_.step < options_.steps && !diverged_at_.has_value() && !preempted_.has_value();
     return {.validation_loss = counters_.validation_loss,
             .validation_accuracy = counters_.validation_accuracy,
             .training_loss = counters_.training_loss,
@@ -102,7 +137,8 @@ class TrainingRun {
             .diverged_at = diverged_at_,
             .gave_up_after = gave_up_after_,
             .best_validation_loss = counters_.best_validation_loss,
-            .stopped_early_at = ends_early ? std::optional(counters_.step) : std::nullopt};
+            .stopped_early_at = ends_early ? std::optional(counters_.step) : std::nullopt,
+            .preempted = preempted_};
   }
 
   // Collective: all ranks learn the mean loss, whose gradients were not finite, and so whether to continue. If all
@@ -305,6 +341,7 @@ class TrainingRun {
     counters.window_seconds = window_seconds();
     const auto began = Clock::now();
     const checkpoint::WriteReport written = setup_.checkpoints.writer->write(save_training(steps_.parts(), counters));
+    saved_step_ = counters_.step;
     const std::chrono::duration<double> elapsed = Clock::now() - began;
     if (setup_.observer != nullptr) {
       setup_.observer->on_checkpoint(
@@ -316,11 +353,15 @@ class TrainingRun {
   const TrainingSetup& setup_;
   const TrainingOptions& options_;
   OptimizerSteps steps_;
+  StopAgreement stop_agreement_;
 
   Counters counters_;
   int64_t checked_step_ = 0;  // After which the replicas were compared last.
   bool buckets_reported_ = false;
+  std::optional<int64_t> saved_step_;  // of the last checkpoint
   std::optional<int64_t> diverged_at_;
+  int stop_signal_ = 0;  // for which all ranks stop as soon as there is a checkpoint
+  std::optional<Preemption> preempted_;
   std::string decision_;  // That was reported last.
   std::optional<reporting::ExchangeReport> exchange_;
   std::optional<reporting::SkippedReport> skipped_;  // Since the last report.

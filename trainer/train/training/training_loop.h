@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include <narrowcast/ddp.h>
@@ -26,6 +27,13 @@
 #include "trainer/train/training/training_options.h"
 
 namespace narrowcast::training {
+
+// A signal that ended a training.
+struct Preemption {
+  int signal = 0;
+  int64_t step = 0;       // the last that was taken
+  bool is_saved = false;  // whether there is a checkpoint of this step; not if this process took none
+};
 
 // What a training ends with.
 struct TrainingResult {
@@ -42,7 +50,8 @@ struct TrainingResult {
   std::optional<int64_t> diverged_at;           // the step by which the loss was not finite, where training stopped
   std::optional<reporting::SkippedReport> gave_up_after;  // where that was for skipped steps in a row: those
   std::optional<double> best_validation_loss;             // with early_stop
-  std::optional<int64_t> stopped_early_at;  // the step, if early_stop ended the training before the last one
+  std::optional<int64_t> stopped_early_at;   // the step, if early_stop ended the training before the last one
+  std::optional<Preemption> preempted = {};  // if a signal ended the training before the last step
 };
 
 // How a training outlives its processes. Nothing is owned.
@@ -50,6 +59,9 @@ struct Checkpoints {
   checkpoint::CheckpointWriter* writer = nullptr;  // none: no checkpoints are written
   int64_t every = 100;                             // steps between them; one more comes after the last step
   checkpoint::Restored* restored = nullptr;        // from which to resume, empty afterwards; none: a new training
+  // The signal that asks this process to stop, 0 if none does (CaughtSignals::first). Once a rank is asked, all ranks
+  // write a checkpoint after the same step, and stop. Given on all ranks or on none, and only with a writer.
+  std::function<int()> asked_to_stop = {};
 };
 
 // What a training works with.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
+#include "trainer/base/files/text.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/training/device.h"
 #include "trainer/train/training/optimizer.h"
@@ -161,7 +162,7 @@ void draw_alone(int64_t rank, int64_t step, at::Device device) {
 
 at::Device device_of(const torch::nn::Module& module) { return module.parameters().at(0).device(); }
 
-void load_scaler(const TensorMap& saved, GradientScaler* scaler) {
+void load_scaler(const TensorMap& saved, GradScaler* scaler) {
   if (scaler != nullptr) {
     scaler->load_state(saved);
   } else {
@@ -187,14 +188,23 @@ void load_model(const TensorMap& saved, const torch::nn::Module& module) {
   }
 }
 
+bool are_lists_of_names(const json& lists) {
+  const auto is_name = [](const json& entry) { return entry.is_string(); };
+  return lists.is_array() && std::ranges::all_of(lists, [&](const json& list) {
+           return list.is_array() && std::ranges::all_of(list, is_name);
+         });
+}
+
 ReducerState reducer_state_of(const Restored& restored) {
+  const json buckets = restored.training.value("buckets", json());
+  const json reductions = restored.training.value("reductions", json());
+  NARROWCAST_CHECK_INPUT(are_lists_of_names(buckets), "its 'buckets' must be lists of names, but are ",
+                         in_quotes(buckets.dump()));
+  NARROWCAST_CHECK_INPUT(reductions.is_number_integer(), "its 'reductions' must be an integer, but is ",
+                         in_quotes(reductions.dump()));
   ReducerState saved;
-  try {
-    saved.buckets = restored.training.at("buckets").get<BucketNames>();
-    saved.reductions = restored.training.at("reductions").get<int64_t>();
-  } catch (const json::exception& error) {
-    NARROWCAST_CHECK_INPUT(false, "its buckets are not as they must be: ", error.what());
-  }
+  saved.buckets = buckets.get<BucketNames>();
+  saved.reductions = reductions.get<int64_t>();
   saved.hook = hooks::part_of(restored.former, kHook);
   return saved;
 }

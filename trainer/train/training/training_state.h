@@ -8,11 +8,11 @@
 #include <optional>
 
 #include <narrowcast/ddp.h>
+#include <narrowcast/grad_scaler.h>
 #include <narrowcast/model.h>
 #include <narrowcast/outer_optimizer.h>
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/data/dataset.h"
-#include "trainer/train/training/precision.h"
 
 namespace narrowcast::training {
 
@@ -50,8 +50,8 @@ using ReplicatedModel = DistributedDataParallel<std::shared_ptr<models::Model>>;
 struct TrainingParts {
   ReplicatedModel& model;
   torch::optim::Optimizer& optimizer;
-  GradientScaler* scaler = nullptr;  // none without one
-  OuterOptimizer* outer = nullptr;   // likewise
+  GradScaler* scaler = nullptr;     // none without one
+  OuterOptimizer* outer = nullptr;  // likewise
   const data::SampleOrder& order;
   int64_t batch_size = 1;  // samples per optimizer step
 };

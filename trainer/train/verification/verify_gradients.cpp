@@ -12,6 +12,7 @@
 #include "hooks/hook_table.h"
 #include "hooks/levels.h"
 #include "ops/collectives/group.h"
+#include "trainer/train/files/file_io.h"
 #include "trainer/train/files/safetensors.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/replicas.h"
@@ -236,7 +237,7 @@ std::vector<HookReport> verify_gradients(const GradientProblem& problem, const V
     problem.ddp.with_hook(hook).validate();  // Unknown names fail before anything is sent.
   }
   if (!options.dump_folder.empty()) {
-    std::filesystem::create_directories(options.dump_folder);
+    files::make_folder("dump_gradients", options.dump_folder);
   }
   Verifier verifier(problem, options, make_hook);
   std::vector<HookReport> reports = {verifier.none()};

@@ -96,6 +96,26 @@ TEST(ChunkStreams, JoinWhenAStepThrows) {
   EXPECT_TRUE(precedes("chunk 1", "after"));
 }
 
+// An error that the device keeps fails what joins the streams, too. The error of the step is the one that comes out.
+TEST(ChunkStreams, ThrowTheErrorOfTheStepWhereTheyCannotBeJoined) {
+  SimulatedStreams::reset();
+  const auto step = [](int64_t chunk) {
+    SimulatedStreams::break_events();
+    if (chunk == 1) throw std::runtime_error("lost");
+  };
+  EXPECT_THAT([&] { ChunkStreams().run(testing::kSimulatedDevice, 2, {step}); },
+              ::testing::ThrowsMessage<std::runtime_error>("lost"));
+  SimulatedStreams::reset();
+}
+
+TEST(ChunkStreams, ThrowWhatJoiningThrows) {
+  SimulatedStreams::reset();
+  const auto step = [](int64_t) { SimulatedStreams::break_events(); };
+  EXPECT_THAT([&] { ChunkStreams().run(testing::kSimulatedDevice, 2, {step}); },
+              ::testing::ThrowsMessage<std::runtime_error>("no event can be recorded"));
+  SimulatedStreams::reset();
+}
+
 TEST(ChunkStreams, AreInTheSameOrderOnTheCpu) {
   std::vector<std::string> calls;
   ChunkStreams().run(at::kCPU, 3,

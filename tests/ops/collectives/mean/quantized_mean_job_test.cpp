@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "ops/collectives/mean/element_order.h"
 #include "ops/engine/engine.h"
 #include "tests/ops/collectives/mean/reference_mean.h"
 #include "tests/support/ranks.h"
@@ -141,6 +142,40 @@ TEST(QuantizedMeanJob, ExactElementsAreAveragedInFloat32) {
 }
 
 // Every step sends something else of a constant gradient, until nothing is missing in the sum.
+class ResidualsOfFormats : public ::testing::TestWithParam<WireFormat> {};
+
+// A rank sends no message of its own shard: what was carried over to it from other buckets goes into the mean.
+TEST_P(ResidualsOfFormats, StayInTheOwnShardWhereTheMeanIsNotFinite) {
+  constexpr int64_t kRanks = 3;
+  constexpr int64_t kNumel = 9000;
+  const ElementOrder order = ElementOrder::of(GetParam(), kNumel);
+  run_ranks(kRanks, [&](int64_t rank, const Group& group) {
+    const auto job = std::make_shared<QuantizedMeanJob>(QuantizedMeanOptions{.name = "a mean",
+                                                                             .rank = rank,
+                                                                             .world_size = kRanks,
+                                                                             .numel = kNumel,
+                                                                             .format = GetParam(),
+                                                                             .link = kTwoShotPays},
+                                                        JobMemory{});
+    const at::Tensor array = at::ones({kNumel});
+    for (int64_t shard = 0; shard < kRanks && rank == 1; ++shard) {
+      array[order.element(shard_of(shard, kRanks, kNumel).begin) + 5].fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    const Segment shard = shard_of(rank, kRanks, kNumel);
+    const at::Tensor own = at::ones({kNumel});
+    const at::Tensor mean = at::ones({shard.numel});
+    job->set_call({array, {}, {own.data_ptr<float>(), mean.data_ptr<float>()}});
+    engine::Engine::for_group(group)->submit(job)->waitAndThrow();
+    const at::Tensor is_finite = order.take(array, shard).isfinite();
+    EXPECT_FALSE(is_finite[5].item<bool>());
+    EXPECT_TRUE(at::equal(own.narrow(0, shard.begin, shard.numel), at::where(is_finite, 0.0F, 1.0F))) << rank;
+    EXPECT_EQ(mean[5].item<float>(), 1) << rank;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Mean, ResidualsOfFormats, ::testing::ValuesIn(kWireFormats),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
 TEST(QuantizedMeanJob, ErrorFeedbackSendsLaterWhatIsMissingNow) {
   constexpr int64_t kNumel = 5000;
   constexpr int64_t kSteps = 200;

@@ -192,6 +192,35 @@ TEST(TwoLevels, ManyExchangesInARowDoNotMeetInMemory) {
   });
 }
 
+// A word that stays behind turn after turn would seem to be ahead at last (NodeMemory), so none may, however few
+// elements there are.
+TEST(TwoLevels, EveryRankReachesEveryMomentOfATurn) {
+  constexpr int64_t kRanks = 5;  // With nodes of 3 the last one has fewer ranks.
+  constexpr int64_t kExact = 4;
+  for (const int64_t node_size : {2, 3, 5}) {
+    for (const int64_t numel : {8, 3000, 20'000}) {
+      run_ranks(kRanks, [&](int64_t rank, const Group& group) {
+        const auto job =
+            make_job(group, {.numel = numel, .format = WireFormat::kFp32, .exact = {{0, kExact}}}, node_size);
+        job->set_call({at::ones({numel}), {}, {}});
+        engine::Engine::for_group(group)->submit(job)->waitAndThrow();
+        wait_for_ranks(group);
+        const auto memory = find_nodes(group, node_size)->memory;
+        if (memory == nullptr) return;  // This rank is a node by itself.
+        for (const int64_t array : {0, 1}) {
+          const node::Turn first{array, 0, 1};
+          for (const auto moment : {node::Moment::kStaged, node::Moment::kPublished, node::Moment::kFinished}) {
+            EXPECT_TRUE(memory->all_have_reached(moment, first))
+                << "rank " << rank << " of nodes of " << node_size << ", " << numel << " elements, array " << array
+                << ", moment " << static_cast<int>(moment);
+          }
+        }
+        wait_for_ranks(group);
+      });
+    }
+  }
+}
+
 TEST(TwoLevels, ASilentRankFailsTheExchangeAfterTheTimeout) {
   const auto body = [](int64_t rank, const Group& group) {
     const auto job = make_job(group, {.numel = 1000, .format = WireFormat::kFp32}, 2);

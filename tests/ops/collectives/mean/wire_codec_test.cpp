@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,36 @@ TEST_P(WireCodecOf, TheMeanTakesTheOwnResidualWithIt) {
   const at::Tensor sum = in_second_grain(call.array).to(at::kFloat) + in_second_grain(before);
   EXPECT_TRUE(at::equal(message, encode((decoded(received) + sum) / 2, format_)));
   EXPECT_EQ(in_second_grain(own).count_nonzero().item<int64_t>(), 0);
+}
+
+// They are added again in the next step: what carries over from other buckets is in the own residual.
+TEST_P(WireCodecOf, AMeanThatIsNotFiniteLeavesTheResidualsInItAlone) {
+  at::manual_seed(5);
+  const Segment shard = shard_of(1, 2, kNumel);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      const at::Tensor own = at::randn({kNumel});
+      const at::Tensor mean = at::randn({shard.numel});
+      const at::Tensor own_before = own.clone();
+      const at::Tensor mean_before = mean.clone();
+      const MeanCall call{
+          at::randn({kNumel}).to(dtype), {}, {own.mutable_data_ptr<float>(), mean.mutable_data_ptr<float>()}};
+      at::Tensor part = at::randn({kSecondGrain.numel});
+      part[40].fill_(bad);
+      const at::Tensor received = encode(part, format_);
+      const at::Tensor message = message_of(kSecondGrain);
+      encode_mean({format_, 1, kSecondGrain}, call, {received.const_data_ptr<uint8_t>(), nullptr},
+                  message.mutable_data_ptr<uint8_t>());
+      const at::Tensor finite = decoded(message).isfinite();
+      ASSERT_FALSE(finite[40].item<bool>());
+      EXPECT_EQ(finite.any().item<bool>(), !codec::wire::is_variable(format_)) << "blocks, or all of the message";
+      EXPECT_TRUE(at::equal(in_second_grain(own), in_second_grain(own_before).masked_fill(finite, 0)));
+      const at::Tensor kept = mean.narrow(0, 0, kSecondGrain.numel);
+      const at::Tensor kept_before = mean_before.narrow(0, 0, kSecondGrain.numel);
+      EXPECT_TRUE(at::equal(kept.masked_fill(finite, 0), kept_before.masked_fill(finite, 0)));
+      EXPECT_FALSE(finite.any().item<bool>() && at::equal(kept, kept_before));
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, WireCodecOf, ::testing::Values(WireFormat::kInt4B32, WireFormat::kVar4),

@@ -102,6 +102,43 @@ class CudaVariableSegment : public ::testing::TestWithParam<WireFormat> {
     EXPECT_TRUE(same_numbers(to_floats(mean), to_floats(expected)));
   }
 
+  void expect_sent_mean(const Case& c, bool has_nan) const {
+    SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.segment.begin
+                                      << (has_nan ? ", NaN" : ""));
+    const int64_t n = c.segment.numel;
+    const Bytes bytes = messages(c, 2);
+    const collectives::RankMessages pointers{bytes.data(), nullptr, bytes.data() + test::size_of(format_, n)};
+    const at::Tensor array = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
+    if (has_nan) array[order(c).element(c.segment.begin) + 3].fill_(std::nanf(""));
+    Floats own_residual = numbers(n, 4, c.size);
+    Floats mean_residual = numbers(n, 5, c.size);
+    cuda::RankParts parts{.type = cuda::float_type_of(c.dtype), .own = array.const_data_ptr(), .n = n};
+    cuda::place_messages(pointers, parts);
+    test::PlacedArray<float> own(own_residual, 0);
+    parts.own_residual = own.data();
+    test::PlacedArray<float> sums(n, 8);
+    variable_average({.bits_per_element = bits_, .parts = parts, .own_places = places(c), .mean = sums.data()}, 2,
+                     Turns::kForward);
+    test::PlacedArray<float> residual(mean_residual, 12);
+    test::PlacedArray<uint8_t> message(test::size_of(format_, n), 1);
+    variable_encode({.bits_per_element = bits_,
+                     .x = sums.data(),
+                     .n = n,
+                     .residual = residual.data(),
+                     .spent = own.data(),
+                     .rounding = test::kStochastic,
+                     .message = message.data()},
+                    2, Turns::kForward);
+    Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
+    collectives::average_and_encode_segments({format_, test::kStochastic}, pointers,
+                                             {array, c.segment, own_residual.data(), order(c)}, mean_residual.data(),
+                                             expected.data());
+    EXPECT_EQ(message.values(), expected);
+    EXPECT_EQ(own.values(), own_residual);
+    EXPECT_EQ(own_residual, has_nan ? numbers(n, 4, c.size) : Floats(static_cast<size_t>(n)));
+    EXPECT_TRUE(same_numbers(residual.values(), mean_residual));
+  }
+
   static Floats to_floats(const at::Tensor& array) {
     const at::Tensor floats = array.to(at::kFloat);
     return {floats.const_data_ptr<float>(), floats.const_data_ptr<float>() + floats.numel()};
@@ -144,38 +181,10 @@ TEST_P(CudaVariableSegment, BecomesTheMeanInRankOrder) {
 }
 
 // As what is sent in a second hop: the mean is float32 in the order in which it travels, and then written.
+// Residuals stay where that message is NaN.
 TEST_P(CudaVariableSegment, BecomesAMeanThatIsSent) {
   for (const Case& c : kCases) {
-    SCOPED_TRACE(::testing::Message() << c.numel << " " << c.dtype << ", from " << c.segment.begin);
-    const int64_t n = c.segment.numel;
-    const Bytes bytes = messages(c, 2);
-    const collectives::RankMessages pointers{bytes.data(), nullptr, bytes.data() + test::size_of(format_, n)};
-    const at::Tensor array = at::tensor(numbers(c.numel, 1, c.size)).to(c.dtype);
-    Floats own_residual = numbers(n, 4, c.size);
-    Floats mean_residual = numbers(n, 5, c.size);
-    cuda::RankParts parts{.type = cuda::float_type_of(c.dtype), .own = array.const_data_ptr(), .n = n};
-    cuda::place_messages(pointers, parts);
-    test::PlacedArray<float> own(own_residual, 0);
-    parts.own_residual = own.data();
-    test::PlacedArray<float> sums(n, 8);
-    variable_average({.bits_per_element = bits_, .parts = parts, .own_places = places(c), .mean = sums.data()}, 2,
-                     Turns::kForward);
-    test::PlacedArray<float> residual(mean_residual, 12);
-    test::PlacedArray<uint8_t> message(test::size_of(format_, n), 1);
-    variable_encode({.bits_per_element = bits_,
-                     .x = sums.data(),
-                     .n = n,
-                     .residual = residual.data(),
-                     .rounding = test::kStochastic,
-                     .message = message.data()},
-                    2, Turns::kForward);
-    Bytes expected(static_cast<size_t>(test::size_of(format_, n)));
-    collectives::average_and_encode_segments({format_, test::kStochastic}, pointers,
-                                             {array, c.segment, own_residual.data(), order(c)}, mean_residual.data(),
-                                             expected.data());
-    EXPECT_EQ(message.values(), expected);
-    EXPECT_EQ(own.values(), own_residual);
-    EXPECT_TRUE(same_numbers(residual.values(), mean_residual));
+    for (const bool has_nan : {false, true}) ASSERT_NO_FATAL_FAILURE(expect_sent_mean(c, has_nan));
   }
 }
 

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+#include <string>
+
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 #include "trainer/base/files/text.h"
@@ -67,6 +71,24 @@ TEST(ParseJson, SizeIsLimited) {
             "has 16777217 bytes of JSON, above the limit of 16777216");
 }
 
+// In no message are the library's own words.
+TEST(ProblemWith, SaysWhatIsMissingOrOfAnotherType) {
+  const auto problem = [](const std::function<void(const json&)>& ask) {
+    try {
+      ask(json{{"round", "seven"}, {"list", {1}}});
+    } catch (const json::exception& error) {
+      return problem_with(error);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(problem([](const json& value) { value.at("phase\n"); }), "'phase\\x0a' is missing");
+  EXPECT_EQ(problem([](const json& value) { value.at("round").get<int64_t>(); }),
+            "a value must be number, but is string");
+  EXPECT_EQ(problem([](const json& value) { value.at("list").get<std::string>(); }),
+            "a value must be string, but is array");
+  EXPECT_EQ(problem([](const json& value) { value.at("list").at(1); }), "array index 1 is out of range");
+}
+
 TEST(ParseList, TakesAListOfWhatItAsksForAndNothingElse) {
   const auto parse = [](std::string_view text) {
     return parse_list({.text = text, .rank = 2, .what = "its numbers", .most_bytes = 9},
@@ -78,6 +100,19 @@ TEST(ParseList, TakesAListOfWhatItAsksForAndNothingElse) {
     EXPECT_EQ(error_message<c10::DistBackendError>([&] { parse(text); }),
               "rank 2 sent something other than its numbers: " + in_quotes(text));
   }
+}
+
+// As messages show them; what is UTF-8 stays, control characters too.
+TEST(WithUtf8Strings, ReplacesWhatJsonCannotHold) {
+  const std::string long_path(5000, '\xe9');
+  const json value =
+      with_utf8_strings({{"a", "caf\xe9"}, {"b", {1, "caf\xc3\xa9\n", {{"c", "\xff"}}}}, {"d", long_path}});
+  EXPECT_EQ(value["a"], "caf\\xe9");
+  EXPECT_EQ(value["b"], (json{1, "caf\xc3\xa9\n", {{"c", "\\xff"}}}));
+  EXPECT_EQ(value["d"].get<std::string>().size(), 4 * long_path.size()) << "whole";
+  EXPECT_NO_THROW(value.dump());
+  EXPECT_EQ(with_utf8_strings("\xff"), "\\xff");
+  EXPECT_EQ(with_utf8_strings(7), 7);
 }
 
 }  // namespace

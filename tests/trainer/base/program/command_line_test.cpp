@@ -62,11 +62,13 @@ class CommandLineTest : public ::testing::Test {
 };
 
 TEST_F(CommandLineTest, SetsFlagsInEitherSpelling) {
-  parse({"--sample_steps=3", "--sample-rate", "-0.25", "-sample-dry-run", "--sample_hooks=none,noop"});
+  parse({"--sample_steps=3", "--sample-rate", "-0.25", "-sample-dry-run", "--sample_hooks=none,noop",
+         R"(--sample_paths=a,b\,c)"});
   EXPECT_EQ(absl::GetFlag(FLAGS_sample_steps), 3);
   EXPECT_EQ(absl::GetFlag(FLAGS_sample_rate), -0.25);
   EXPECT_TRUE(absl::GetFlag(FLAGS_sample_dry_run));
   EXPECT_EQ(absl::GetFlag(FLAGS_sample_hooks), (Words{"none", "noop"}));
+  EXPECT_EQ(absl::GetFlag(FLAGS_sample_paths).paths, (Words{"a", "b,c"}));
 }
 
 TEST_F(CommandLineTest, LastValueCounts) {

@@ -37,6 +37,7 @@ TEST(Description, NamesTypes) {
   EXPECT_EQ(flag_type("sample_dry_run"), "yes/no");
   EXPECT_EQ(flag_type("sample_data"), "text");
   EXPECT_EQ(flag_type("sample_hooks"), "list");
+  EXPECT_EQ(flag_type("sample_paths"), "list");
   EXPECT_EQ(flag_type("sample_absent"), "");
 }
 

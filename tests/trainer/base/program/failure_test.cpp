@@ -64,7 +64,7 @@ TEST(ReportFailure, IsAsForTheBody) {
   };
   EXPECT_EXIT(run_program("prog", [&]() -> int { std::_Exit(report()); }), ::testing::ExitedWithCode(kPeerFailed),
               "^prog: rank 1 is.x01 lost\n$");
-  EXPECT_EQ(read_error_message(file), "rank 1 is\\x01 lost");
+  EXPECT_EQ(read_error_file(file).message, "rank 1 is\\x01 lost");
 }
 
 TEST(ReportFailure, ComesAfterNoOtherFailure) {
@@ -172,61 +172,87 @@ class ErrorFileTest : public ::testing::Test {
 };
 
 TEST_F(ErrorFileTest, IsReadInBothForms) {
-  EXPECT_EQ(read_error_message(folder.write(
-                "nested", R"({"message": {"message": "M", "extraInfo": {"py_callstack": "C", "timestamp": "1"}}})")),
-            "M");
-  EXPECT_EQ(read_error_message(folder.write("flat", R"({"message": "M"})")), "M");
+  const std::string nested = R"({"message": {"message": "M", "extraInfo": {"py_callstack": "C", "timestamp": "1"}}})";
+  EXPECT_EQ(read_error_file(folder.write("nested", nested)).message, "M");
+  EXPECT_EQ(read_error_file(folder.write("flat", R"({"message": "M"})")).message, "M");
+}
+
+TEST_F(ErrorFileTest, TellsWhetherARestartWouldFailAlike) {
+  for (const bool is_final : {false, true}) {
+    EXPECT_TRUE(write_error_file(file, {.message = "M", .is_final = is_final}, 1));
+    EXPECT_EQ(read_error_file(file).is_final, is_final);
+  }
+  EXPECT_TRUE(read_error_file(folder.write("flat", R"({"message": "M", "restart": false})")).is_final);
+  for (const char* const value : {"true", "null", "0", "\"false\"", "[]"}) {
+    const std::string text = std::string(R"({"message": "M", "restart": )") + value + "}";
+    EXPECT_FALSE(read_error_file(folder.write("other", text)).is_final) << value;
+  }
+}
+
+// A wrong flag stays wrong; memory, files and peers come back.
+TEST_F(ErrorFileTest, WrongUseIsFinalAndWantOfResourcesIsNot) {
+  const auto is_final_after = [&](const std::function<int()>& body) {
+    ::testing::internal::CaptureStderr();
+    run_program("prog", body, error_file_writer(file));
+    ::testing::internal::GetCapturedStderr();
+    return read_error_file(file).is_final;
+  };
+  EXPECT_TRUE(is_final_after([]() -> int { TORCH_CHECK_VALUE(false, "--steps=x: is no number"); }));
+  EXPECT_TRUE(is_final_after([]() -> int { TORCH_CHECK_TYPE(false, "it is no tensor"); }));
+  EXPECT_FALSE(is_final_after([]() -> int { throw std::bad_alloc(); }));
+  EXPECT_FALSE(is_final_after([]() -> int { TORCH_CHECK_VALUE(false, "f: ", std::strerror(EMFILE)); }));
+  EXPECT_FALSE(is_final_after([]() -> int { TORCH_CHECK_WITH(DistBackendError, false, "rank 1: lost"); }));
 }
 
 TEST_F(ErrorFileTest, ReadingPutsUpWithWhatIsNone) {
   for (const char* const text : {"", "{", "[]", "7", "{}", R"({"message": 7})", R"({"message": {"message": 7}})",
                                  R"({"message": {}})", "{\"message\": \"\xff\"}"}) {
-    EXPECT_EQ(read_error_message(folder.write("bad", text)), "") << text;
+    EXPECT_EQ(read_error_file(folder.write("bad", text)).message, "") << text;
   }
-  EXPECT_EQ(read_error_message("/no/such"), "");
+  EXPECT_EQ(read_error_file("/no/such").message, "");
 }
 
 TEST_F(ErrorFileTest, ReadingNeitherWaitsNorFollowsNorRunsOutOfStack) {
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
-  EXPECT_EQ(read_error_message(file), "");
-  EXPECT_EQ(read_error_message("/dev/zero"), "");
+  EXPECT_EQ(read_error_file(file).message, "");
+  EXPECT_EQ(read_error_file("/dev/zero").message, "");
   std::filesystem::create_symlink(folder.write("secret", R"({"message": "M"})"), folder / "link");
-  EXPECT_EQ(read_error_message(folder / "link"), "");
-  EXPECT_EQ(read_error_message(folder.write("deep", "{\"message\": " + std::string(60'000, '['))), "");
-  EXPECT_EQ(read_error_message(folder.write("long", R"({"message": ")" + std::string(20 << 20, 'x') + "\"}")), "");
+  EXPECT_EQ(read_error_file(folder / "link").message, "");
+  EXPECT_EQ(read_error_file(folder.write("deep", "{\"message\": " + std::string(60'000, '['))).message, "");
+  EXPECT_EQ(read_error_file(folder.write("long", R"({"message": ")" + std::string(20 << 20, 'x') + "\"}")).message, "");
 }
 
 TEST_F(ErrorFileTest, WritingNeitherWaitsNorFollows) {
   ASSERT_EQ(::mkfifo((file + ".tmp").c_str(), 0600), 0);
-  EXPECT_TRUE(write_error_file(file, "M", 1));
-  EXPECT_EQ(read_error_message(file), "M");
+  EXPECT_TRUE(write_error_file(file, {"M"}, 1));
+  EXPECT_EQ(read_error_file(file).message, "M");
   std::filesystem::create_symlink(folder.write("precious", "content"), file + ".tmp");
-  EXPECT_TRUE(write_error_file(file, "N", 1));
-  EXPECT_EQ(read_error_message(file), "N");
+  EXPECT_TRUE(write_error_file(file, {"N"}, 1));
+  EXPECT_EQ(read_error_file(file).message, "N");
   std::ifstream precious(folder / "precious");
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(precious), {}), "content");
 }
 
 TEST_F(ErrorFileTest, IsWrittenAsTorchrunReadsIt) {
-  EXPECT_TRUE(write_error_file(file, "the disk \"d\" is full", 1700000000));
+  EXPECT_TRUE(write_error_file(file, {"the disk \"d\" is full"}, 1700000000));
   std::ifstream stream(file);
   const std::string text(std::istreambuf_iterator<char>(stream), {});
   EXPECT_EQ(text, R"({"message":{"extraInfo":{"py_callstack":"the disk \"d\" is full","timestamp":"1700000000"},)"
                   R"("message":"the disk \"d\" is full"}})");
-  EXPECT_EQ(read_error_message(file), "the disk \"d\" is full");
+  EXPECT_EQ(read_error_file(file).message, "the disk \"d\" is full");
   EXPECT_EQ(folder.entries(), 1) << "nothing unfinished stays";
 }
 
 TEST_F(ErrorFileTest, CannotBeWrittenJustAnywhere) {
-  EXPECT_FALSE(write_error_file(folder / "no/such/folder/error.json", "M", 1));
-  EXPECT_FALSE(write_error_file(folder / "", "M", 1)) << "a folder's name";
+  EXPECT_FALSE(write_error_file(folder / "no/such/folder/error.json", {"M"}, 1));
+  EXPECT_FALSE(write_error_file(folder / "", {"M"}, 1)) << "a folder's name";
   EXPECT_EQ(folder.entries(), 0);
 }
 
 // "/dev/null" as the error file must stay what all programs use.
 TEST_F(ErrorFileTest, WritingReplacesNothingButFiles) {
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
-  EXPECT_FALSE(write_error_file(file, "M", 1));
+  EXPECT_FALSE(write_error_file(file, {"M"}, 1));
   EXPECT_TRUE(std::filesystem::is_fifo(file));
   EXPECT_EQ(folder.entries(), 1);
 }

@@ -73,6 +73,15 @@ TEST(ProcessGroupTest, OneProcessAloneIsRegisteredUnderPyTorchsName) {
   EXPECT_THROW(shutdown_process_group(), c10::Error);
 }
 
+// The registry holds no group: its last reference may go before it is shut down.
+TEST(ProcessGroupTest, AGroupThatIsGoneIsShutDownAsWell) {
+  for (int round = 0; round < 2; ++round) {
+    init_process_group(WorkerEnv{}).reset();
+    EXPECT_NO_THROW(shutdown_process_group());
+    EXPECT_THROW(shutdown_process_group(), c10::Error) << "there is none any more";
+  }
+}
+
 TEST(ProcessGroupTest, AnExceptionEndsTheScopeToo) {
   const auto fail_within_scope = [] {
     const ProcessGroupScope scope(WorkerEnv{});

@@ -126,6 +126,19 @@ TEST(RollCallErrorTest, AJobThatIsCompleteGoesOn) {
   EXPECT_EQ(attempt_of(store, {"a", "b"}).size(), 2U);
 }
 
+// A stranger, or another process with the same rank: long before the time-out.
+TEST(RollCallErrorTest, SaysWhoseEntryWasOverwritten) {
+  for (const int64_t rank : {0, 1}) {
+    const StorePtr store = new_store();
+    if (rank != 0) store->set("attempt", std::string("name"));
+    const std::string entry = rank == 0 ? "attempt" : "name/here/1";
+    auto error = std::async(std::launch::async, [&] { return error_of(store, rank_of(rank, 3)); });
+    while (!store->check({entry})) std::this_thread::yield();
+    store->set(entry, std::string("another"));
+    EXPECT_THAT(error.get(), HasSubstr("somebody else has written the entry of rank " + std::to_string(rank)));
+  }
+}
+
 TEST(RollCallErrorTest, RankZeroMayBeTheOneThatIsMissing) {
   EXPECT_THAT(error_of(new_store(), rank_of(1, 2, 100ms)), HasSubstr("no sign of rank 0"));
   const StorePtr used = new_store();
@@ -235,6 +248,16 @@ TEST(JobStoreErrorTest, NamesTheRankThatDoesNotCome) {
   EXPECT_THAT(
       error_of(env_of(0, port), options(3s)),
       AllOf(HasSubstr("rank 0: joining the job at 127.0.0.1:" + std::to_string(port)), HasSubstr("no sign of rank 1")));
+}
+
+// As a port of another service does, or a process that is stopped.
+TEST(JobStoreErrorTest, SaysThatWhatListensThereIsNoStore) {
+  const network::ListeningSocket silent = testing::loopback_socket();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(error_of(env_of(1, silent.port()), options(200ms)),
+              HasSubstr("rank 1: reaching the store at 127.0.0.1:" + std::to_string(silent.port()) +
+                        " failed: it does not answer as a store"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kPatience);
 }
 
 TEST(JobStoreErrorTest, SaysThatTheStoreCannotBeReached) {

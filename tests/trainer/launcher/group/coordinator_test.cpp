@@ -123,6 +123,18 @@ TEST_F(CoordinatorTest, RestartsAllNodesTogetherAsOftenAsIsAllowed) {
   EXPECT_EQ(end().failure->node, "node 1 (b)");
 }
 
+TEST_F(CoordinatorTest, DoesNotRestartWhatWouldFailAlike) {
+  run_two_static(5);
+  reports(2, NodeReport::End::kFailed, 2);
+  view(2).report->report.failure->is_final = true;
+  reports(1, NodeReport::End::kStopped);
+  after(100);
+  after(100);
+  EXPECT_EQ(decision().phase, Phase::kOver);
+  EXPECT_EQ(end().exit_code(), 2);
+  EXPECT_EQ(end().text, "not started again: it would fail in the same way");
+}
+
 TEST_F(CoordinatorTest, EndsAStaticJobThatLosesANode) {
   run_two_static(5);
   dead.insert(2);

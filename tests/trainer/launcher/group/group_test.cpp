@@ -120,6 +120,10 @@ TEST(GroupJson, RefusesWhatNoLauncherWrites) {
   EXPECT_EQ(error_of(decision_with("phase", 3)), kBegin + "end is missing");
   EXPECT_EQ(error_of(decision_with("phase", 1)), kBegin + "members is 0, not in 1..65536");
   EXPECT_EQ(error_of(decision_with("round", -1)), kBegin + "round is -1, not in 0..9223372036854775807");
+  nlohmann::json lacking = nlohmann::json::parse(to_text(Decision{}));
+  lacking.erase("round");
+  EXPECT_EQ(error_of(lacking.dump()), kBegin + "'round' is missing");
+  EXPECT_EQ(error_of(decision_with("members", 7)), kBegin + "a value must be array, but is number");
   const nlohmann::json member = {{"ticket", 1}, {"name", "n"}, {"nproc", 1'000'000'000}, {"role", ""}};
   EXPECT_EQ(error_of(decision_with("members", nlohmann::json::array({member}))),
             kBegin + "nproc is 1000000000, not in 1..65536");

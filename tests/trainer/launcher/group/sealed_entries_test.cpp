@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -84,12 +85,70 @@ TEST_F(SealedEntriesTest, DoNotComeBack) {
 TEST_F(SealedEntriesTest, AreWrittenAgainWhereTheyWereChangedOrRemoved) {
   writer.set("key", "ours");
   const std::string good = value("key");
+  writer.set_again("key");
+  EXPECT_EQ(value("key"), good) << "nothing to do";
   put("key", "theirs");
   writer.set_again("key");
-  EXPECT_EQ(value("key"), good);
+  EXPECT_THAT(reader.open("key", value("key")), Optional(std::string("ours")));
+  EXPECT_EQ(reader.rejected(), 0);
   store->deleteKey("key");
   writer.set_again("key");
-  EXPECT_EQ(value("key"), good);
+  EXPECT_THAT(reader.open("key", value("key")), Optional(std::string("ours")));
+  EXPECT_EQ(reader.newest("key"), 3) << "each time as a new entry";
+}
+
+TEST_F(SealedEntriesTest, AreReadWhereAStrangerOverwritesThemAtOnce) {
+  for (int64_t number = 1; number <= 20; ++number) {
+    writer.set("key", std::to_string(number));
+    number % 2 == 0 ? put("key", "theirs") : static_cast<void>(store->deleteKey("key"));
+    EXPECT_THAT(reader.get("key"), Optional(std::to_string(number)));
+    EXPECT_EQ(reader.newest("key"), number);
+  }
+  EXPECT_EQ(reader.spoiled("key"), 19) << "the first was not there before it was removed";
+  EXPECT_EQ(reader.rejected(), 1);
+}
+
+TEST_F(SealedEntriesTest, AreReadWhereAStrangerWritesBackTheLastOne) {
+  writer.set("key", "old");
+  const std::string old = value("key");
+  EXPECT_THAT(reader.get("key"), Optional(std::string("old")));
+  writer.set("key", "new");
+  put("key", old);
+  for (int reads = 0; reads < 8; ++reads) reader.get("key");
+  EXPECT_THAT(reader.get("key"), Optional(std::string("new")));
+}
+
+// The text is lost then, and yet the writer must have lived.
+TEST_F(SealedEntriesTest, AreCountedWhereAStrangerOverwritesTheirCopies) {
+  for (int64_t number = 1; number <= 20; ++number) {
+    writer.set("key", std::to_string(number));
+    for (const std::string& key : store->listKeys()) put(key, "theirs");
+    EXPECT_EQ(reader.get("key"), std::nullopt);
+    EXPECT_EQ(reader.newest("key"), number);
+  }
+  writer.set("key", "text");
+  EXPECT_THAT(reader.get("key"), Optional(std::string("text")));
+}
+
+TEST_F(SealedEntriesTest, AreNotCountedForTheKeysOfOtherCopies) {
+  for (const JobSeal& other : {JobSeal{.secret = secret_of("another secret, too"), .job = "job", .session = "run"},
+                               JobSeal{.secret = seal.secret, .job = "another", .session = "run"},
+                               JobSeal{.secret = seal.secret, .job = "job", .session = "another"}}) {
+    SealedEntries(store, other).set("key", "text");
+  }
+  writer.set("another", "text");
+  put("key", "theirs");
+  EXPECT_EQ(reader.get("key"), std::nullopt);
+  EXPECT_EQ(reader.newest("key"), 0);
+}
+
+TEST_F(SealedEntriesTest, KeepSoManyCopiesAndNoMore) {
+  for (int64_t number = 1; number <= 2 * SealedEntries::kCopies; ++number) writer.set("key", std::to_string(number));
+  EXPECT_EQ(store->getNumKeys(), 1 + SealedEntries::kCopies);
+  put("key", "theirs");
+  EXPECT_EQ(reader.get("key"), std::nullopt) << "its first copy is gone";
+  reader.begin_at("key", SealedEntries::kCopies);
+  EXPECT_THAT(reader.get("key"), Optional(std::to_string(2 * SealedEntries::kCopies)));
 }
 
 TEST_F(SealedEntriesTest, WithoutASecretAreTexts) {

@@ -161,6 +161,67 @@ TEST_P(SealedProtocolTest, WhatAStrangerOverwritesOrRemovesComesAgain) {
   EXPECT_GT(run->other.rejected(), 0);
 }
 
+// Faster than anybody reads.
+TEST_P(SealedProtocolTest, ASignOfLifeThatIsOverwrittenAtOnceIsASign) {
+  run->begin();
+  int64_t steps = run->other.host_sign().steps;
+  for (int64_t time = 500; time <= 20'000; time += 500) {
+    run->beat();
+    write("node/2/beat", std::to_string(time));
+    ASSERT_EQ(run->step(time).phase, Phase::kRunning) << time;
+    write("steps", "7 0");
+    ASSERT_EQ(run->other.host_sign().steps, ++steps) << time;
+  }
+}
+
+TEST_P(SealedProtocolTest, AHostWhoseSignWasNeverIntactIsHeard) {
+  ASSERT_TRUE(run->own.join(node_on("a", 0)));
+  for (int64_t time = 0; time < 2 * SealedEntries::kCopies; ++time) {
+    run->own.beat();
+    run->step(time);
+  }
+  ASSERT_TRUE(run->other.has_host());
+  ASSERT_FALSE(run->other.join(node_on("b", 1)));
+  run->step(300);
+  ASSERT_TRUE(run->other.join(node_on("b", 1)));
+  write("steps", "");
+  const int64_t steps = run->other.host_sign().steps;
+  run->step(301);
+  write("steps", "");
+  EXPECT_EQ(run->other.host_sign().steps, steps + 1);
+}
+
+TEST_P(SealedProtocolTest, WhatIsOverwrittenAtOnceArrives) {
+  run->begin();
+  run->succeed();
+  for (const char* const name : {"node/1/report", "node/2/report"}) write(name, "{}");
+  ASSERT_EQ(run->step(100).phase, Phase::kOver);
+  write("decision", "{}");
+  EXPECT_EQ(run->other.decision().phase, Phase::kOver);
+  run->other.leave();
+  write("node/2/left", "0");
+  run->step(200);
+  EXPECT_TRUE(run->host.everyone_left());
+}
+
+// Who removes every copy makes a launcher silent, but not secretly.
+TEST_P(SealedProtocolTest, SilenceThatAStrangerCausesIsToldFromSilence) {
+  run->begin();
+  for (int64_t time = 100; time <= 1500; time += 100) {
+    run->beat();
+    for (const std::string& name : store->listKeys()) {
+      if (name.starts_with(key("copy/"))) store->deleteKey(name);
+    }
+    write("node/2/beat", "theirs");
+    run->step(time);
+  }
+  run->own.report({.round = 0, .report = {.end = NodeReport::End::kStopped}});
+  ASSERT_EQ(run->step(1600).phase, Phase::kOver);
+  EXPECT_EQ(
+      run->host.decision().end->text,
+      "node 1 (b) was lost: no sign of life for 1 s, and somebody else overwrites or removes its entries in the store");
+}
+
 // As whoever has listened to one run would do in the next one of the same job.
 TEST_P(SealedProtocolTest, WhatWasWrittenInAnotherRunProvesNothing) {
   run->begin();

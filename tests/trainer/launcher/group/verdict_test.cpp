@@ -110,6 +110,22 @@ TEST(Verdict, LetsANodeLeaveAnElasticJobButNotItsHost) {
   EXPECT_EQ(judge({interrupted(1), done(2, NodeReport::End::kStopped)}, rules(true)).kind, Kind::kOver);
 }
 
+// Ranks of all nodes stop with a checkpoint where those of one node are asked to: that is no failure of the others.
+TEST(Verdict, LetsANodeLeaveThoughRanksOfOtherNodesEndWithItsSignalsCode) {
+  const MemberResult follows = failed(1, {.exit_code = 128 + SIGTERM}, 1000);
+  const Verdict verdict = judge({follows, interrupted(2)}, rules(true));
+  EXPECT_EQ(verdict.kind, Kind::kRestart);
+  EXPECT_EQ(verdict.end.text, "node 1 (b) left: SIGTERM");
+  EXPECT_EQ(judge({follows, interrupted(2)}, rules(false)).end.exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(judge({failed(1, {.exit_code = 128 + SIGUSR1}, 1000), interrupted(2)}, rules(true)).kind,
+            Kind::kCountedRestart)
+      << "nobody was sent that signal";
+  EXPECT_EQ(judge({failed(1, {.signal = SIGSEGV}, 1000), interrupted(2)}, rules(true)).kind, Kind::kCountedRestart);
+  const Verdict alone = judge({follows, done(2, NodeReport::End::kStopped)}, rules(true));
+  EXPECT_EQ(alone.kind, Kind::kCountedRestart) << "no launcher was sent a signal";
+  EXPECT_EQ(alone.end.failure->rank, 10);
+}
+
 TEST(Verdict, RestartsForANewcomer) {
   RoundRules with_newcomer = rules(true);
   with_newcomer.newcomer = "c (pid 7)";
@@ -190,6 +206,20 @@ TEST(FailureReport, ShowsMessageLogAndLastLines) {
   EXPECT_EQ(Lines(lines.begin() + 1, lines.end()),
             (Lines{"its error: disk full", "its standard error is in logs/1/stderr.log",
                    "its last lines on standard error:", "    one", "    two"}));
+}
+
+TEST(FailureReport, TellsOfTheFailureThatARestartWasToMend) {
+  GroupEnd end = failed(exit_seven());
+  end.before = FailureRecord{.rank = 3, .pid = 9, .node = "", .ending = {.signal = SIGKILL}};
+  end.before->last_lines = {"one"};
+  end.text = "not started again: it would fail in the same way";
+  const Lines lines = describe_end(end);
+  ASSERT_EQ(lines.size(), 6);
+  EXPECT_THAT(lines[0], HasSubstr("rank 1 (pid 4321) failed first: exit code 7"));
+  EXPECT_EQ(lines[1], "the failure that this restart was to mend, of which the job ends:");
+  EXPECT_THAT(lines[2], HasSubstr("rank 3 (pid 9) failed first: signal SIGKILL (Killed)"));
+  EXPECT_EQ(lines[4], "    one");
+  EXPECT_EQ(lines[5], end.text);
 }
 
 TEST(FailureReport, ShowsWhatATerminalWouldObey) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tests/support/temporary_folder.h"
 
@@ -115,6 +116,9 @@ TEST(ReadLastLines, ReadsAtMostSoMany) {
   EXPECT_THAT(read_last_lines(folder.write("none", "")), IsEmpty());
   EXPECT_THAT(read_last_lines(folder.write("few", "a\nb")), ElementsAre("a", "b"));
   EXPECT_THAT(read_last_lines("/no/such"), IsEmpty());
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it: reading would wait for ever
+  EXPECT_THAT(read_last_lines(pipe), IsEmpty());
 }
 
 }  // namespace

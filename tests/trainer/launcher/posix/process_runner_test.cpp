@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -9,8 +10,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/support/error_message.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
+#include "trainer/base/files/open_file.h"
+#include "trainer/launcher/posix/numa_topology.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -50,6 +54,20 @@ TEST_F(ProcessRunnerTest, TellsHowWorkersEnd) {
   EXPECT_EQ(crashed.rank, 1);
   EXPECT_EQ(crashed.ending.signal, SIGSEGV);
   EXPECT_EQ(runner.wait({}).kind, Event::Kind::kAllGone);
+}
+
+TEST_F(ProcessRunnerTest, BindsWorkersToProcessors) {
+  const std::vector<int64_t> usable = usable_processors();
+  WorkerCommand last = shell(0, "grep Cpus_allowed_list /proc/self/status >$OUT");
+  last.processors = {usable.back()};
+  runner.start(last);
+  EXPECT_EQ(runner.wait({}).ending.code(), 0);
+  EXPECT_EQ(runner.wait({}).kind, Event::Kind::kAllGone);
+  EXPECT_EQ(files::read_file(folder / "0"), "Cpus_allowed_list:\t" + std::to_string(usable.back()) + "\n");
+  WorkerCommand none = shell(1, "true");
+  none.processors = {CPU_SETSIZE - 1};
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { runner.start(none); }),
+            "/bin/sh: cannot be executed: Invalid argument");
 }
 
 TEST_F(ProcessRunnerTest, TimesOut) {

@@ -12,11 +12,11 @@ namespace {
 using ::testing::ElementsAre;
 
 std::string refusal(const std::string& names) {
-  return testing::error_message<c10::ValueError>([&] { parse_signals("--signals_to_handle", names); });
+  return testing::error_message<c10::ValueError>([&] { parse_handled_signals("--signals_to_handle", names); });
 }
 
 TEST(ParseSignals, KnowsThemByName) {
-  EXPECT_THAT(parse_signals("--s", "SIGTERM,SIGUSR1"), ElementsAre(SIGTERM, SIGUSR1));
+  EXPECT_THAT(parse_handled_signals("--s", "SIGTERM,SIGUSR1"), ElementsAre(SIGTERM, SIGUSR1));
 }
 
 TEST(ParseSignals, RefusesTheRest) {

@@ -10,6 +10,7 @@ namespace {
 
 TEST(BenchJson, HoldsEverythingThatWasMeasured) {
   const BenchResults results = {.ranks = 2,
+                                .network = "shared",
                                 .ranks_per_node = {1, 1},
                                 .levels = 1,
                                 .why_one_level = "rank 0: no",
@@ -22,7 +23,7 @@ TEST(BenchJson, HoldsEverythingThatWasMeasured) {
                                 .measuring_bytes_sent = 99};
   const nlohmann::json json = to_json({.version = "1.2", .iterations = 6, .warmup_iterations = 2}, results);
   EXPECT_EQ(json, nlohmann::json::parse(R"({
-    "version": "1.2", "ranks": 2, "device": "cpu", "nodes": {"count": 2, "ranks_per_node": [1, 1]},
+    "version": "1.2", "ranks": 2, "network": "shared", "device": "cpu", "nodes": {"count": 2, "ranks_per_node": [1, 1]},
     "levels": 1, "why_one_level": "rank 0: no",
     "iterations": 6, "warmup_iterations": 2, "reference": "allreduce", "recommended_hook": "int8",
     "recommendation": {"verdict": "hook_pays", "least_iterations": 6, "fastest_hook": "int8", "speed_up": 4.0,

@@ -39,6 +39,21 @@ TEST(RanksText, SaysWhereTheyAre) {
             "Ranks: 5 on 2 nodes, 2 to 3 on each; two levels.\n");
   EXPECT_EQ(ranks_text({.ranks = 2, .device = c10::DeviceType::CUDA, .ranks_per_node = {2}}),
             "Ranks: 2 on one node; one level; buckets on GPUs.\n");
+  EXPECT_EQ(ranks_text({.ranks = 2, .network = "simulated, 1 Gbit/s", .ranks_per_node = {1, 1}}),
+            "Ranks: 2 on 2 nodes, 1 on each; network: simulated, 1 Gbit/s.\n");
+}
+
+TEST(OneNodeText, SaysWhatIsMeasuredInstead) {
+  const std::string network =
+      ". To measure a network, use several machines, narrowcast-run --simulate_gbit=1, or --node_size=1 on one "
+      "machine.\n";
+  EXPECT_EQ(one_node_text({.ranks = 4, .ranks_per_node = {4}, .levels = 2}),
+            "One node: this measures its memory, and nothing is sent in wire formats" + network);
+  EXPECT_EQ(one_node_text({.ranks = 4, .ranks_per_node = {4}}),
+            "One node: this measures its loopback interface" + network);
+  EXPECT_EQ(one_node_text({.ranks = 4, .device = c10::DeviceType::CUDA, .ranks_per_node = {4}}),
+            "One node: this measures the connections between its GPUs" + network);
+  EXPECT_EQ(one_node_text({.ranks = 4, .ranks_per_node = {2, 2}}), "");
 }
 
 TEST(KernelTable, ComparesWithReading) {

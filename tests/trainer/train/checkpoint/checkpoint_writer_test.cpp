@@ -57,6 +57,18 @@ TEST_F(CheckpointWriterTest, LeavesAFolderThatTheManifestDescribes) {
   }
 }
 
+TEST_F(CheckpointWriterTest, TellsWhichRunHasWritten) {
+  write({10}, 2);
+  run_ranks(1, [&](int64_t rank, const ProcessGroupPtr& group) {
+    CheckpointWriter(group, {.folder = path, .keep = 2}, {.run_id = "run"}).write(small_content(20, rank));
+  });
+  EXPECT_TRUE(has_checkpoint_of(path, "run"));
+  EXPECT_FALSE(has_checkpoint_of(path, "another"));
+  EXPECT_FALSE(has_checkpoint_of(path + "/nowhere", "run"));
+  folder.write("step-00000020/manifest.json", "{");
+  EXPECT_FALSE(has_checkpoint_of(path, "run")) << "that of step 10 has no name";
+}
+
 TEST_F(CheckpointWriterTest, KeepsTheNewest) {
   write({10, 20, 30, 40}, 2);
   EXPECT_THAT(checkpoint_steps(path), ElementsAre(40, 30));

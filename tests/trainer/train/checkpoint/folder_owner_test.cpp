@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -200,6 +201,21 @@ TEST_F(FolderOwnerTest, WaitsForAnEarlierOneOfTheSameJob) {
 TEST_F(FolderOwnerTest, SaysWhyItCannotWrite) {
   std::filesystem::create_directory(path());
   EXPECT_THAT(error_of(on("here", 1), kNeverSilent), HasSubstr(path() + ": cannot be made"));
+}
+
+// Nobody reads from it or writes to it: opening would wait for ever.
+TEST_F(FolderOwnerTest, APipeInThePlaceOfItsFileIsAnError) {
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  EXPECT_EQ(error_of(on("here", 1), kNeverSilent), path() + ": cannot be made: it is not a regular file");
+  EXPECT_FALSE(read_owner(name).has_value());
+  std::filesystem::remove(path());
+  {
+    const FolderOwner first(name, on("here", 1), {.beat = 1ms, .silence = 40ms});
+    std::filesystem::remove(path());
+    ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+    EXPECT_THAT(error_message<OutputError>([&] { first.check(); }), HasSubstr("it is not a regular file"));
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(path())) << "its owner has ended, and left alone what it did not make";
 }
 
 TEST(ThisWriterTest, IsWhatCanBeReadAgainWhateverTheJobIsCalled) {

@@ -48,6 +48,15 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(read.settings, example().settings);
   EXPECT_EQ(read.circumstances, example().circumstances);
   EXPECT_EQ(read.training, example().training);
+  EXPECT_EQ(read.run_id, "");
+}
+
+TEST(Manifest, HasTheRunThatWroteItIfItHasAName) {
+  Manifest manifest = example();
+  EXPECT_THAT(format_manifest(manifest), ::testing::Not(HasSubstr("run_id")));
+  manifest.run_id = "job \"7\"";
+  EXPECT_EQ(parse_manifest(format_manifest(manifest), "m").run_id, manifest.run_id);
+  EXPECT_THAT(complaint(with([](json& object) { object["run_id"] = 7; })), HasSubstr("'run_id'"));
 }
 
 TEST(Manifest, NotAByteMayBeMissingOrOther) {

@@ -195,6 +195,16 @@ TEST(SafetensorsFolder, WhatInt64CannotHoldIsNamed) {
                 "hold all numbers");
 }
 
+TEST(SafetensorsFolder, ComplexDataAreNamed) {
+  const TemporaryFolder folder;
+  for (const std::string name : {"train", "validation"}) {
+    write_tensors(folder, name, at::ones({1, 1}, at::kComplexFloat), at::ones({1}));
+  }
+  EXPECT_EQ(error_message<CorruptInputError>([&] { TensorFolder(folder.path().string(), DataFormat::kSafetensors); }),
+            folder / "train.safetensors" +
+                ": byte 136: tensor 'inputs' has the dtype C64, but complex numbers are not read as data");
+}
+
 // The fellow of another shard is none.
 TEST(NpyFolder, AFileWithoutItsFellowIsNamed) {
   const TemporaryFolder folder;

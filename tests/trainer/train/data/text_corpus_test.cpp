@@ -60,6 +60,10 @@ TEST(TextFiles, FilesStandForThemselvesInTheGivenOrder) {
 TEST(TextFiles, WhatIsMissingIsNamed) {
   EXPECT_EQ(error_message<c10::ValueError>([] { list_text_files({"/nonexistent/x"}); }),
             "/nonexistent/x: does not exist");
+  EXPECT_EQ(error_message<c10::ValueError>([] {
+              list_text_files({"/nonexistent/x", "y"});
+            }),
+            R"(/nonexistent/x: does not exist; a comma within a path is written \,)");
   EXPECT_EQ(error_message<c10::ValueError>([] { list_text_files({}); }), "data: no file or folder is given");
   const TemporaryFolder folder;
   folder.write("image.png", "");

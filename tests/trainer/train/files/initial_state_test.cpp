@@ -1,8 +1,11 @@
 // What a training begins with, from files of every kind.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include <narrowcast/errors.h>
@@ -98,6 +101,32 @@ TEST_F(InitialStateTest, Gpt2HasTheTensorsOfTheFile) {
   for (const auto& [name, tensor] : tensors) EXPECT_TRUE(written.at(name).equal(tensor)) << name;
 }
 
+// As transformers' save_pretrained(max_shard_size=...) writes a large one; `path` is the index then, or its folder.
+TEST_F(InitialStateTest, Gpt2MayBeInSeveralFiles) {
+  const models::StateDict tensors = gpt2_weights();
+  std::map<std::string, models::StateDict> parts;
+  nlohmann::json weight_map;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string part = c10::str("model-0000", name < "h.1" ? 1 : 2, "-of-00002.safetensors");
+    parts[part].emplace(name, tensor);
+    weight_map[name] = part;
+  }
+  for (const auto& [part, content] : parts) {
+    write_safetensors(folder / part, {.tensors = content, .metadata = {{"format", "pt"}}});
+  }
+  const std::string index =
+      folder.write("model.safetensors.index.json", nlohmann::json{{"weight_map", weight_map}}.dump());
+  for (const std::string& given : {index, folder.path().string()}) {
+    const InitialState initial = read_initial_state(given, "gpt");
+    EXPECT_EQ(initial.files.size(), 3U);
+    const auto model = models::create_model("gpt", options_with(initial, {{"heads", 4}}));
+    EXPECT_TRUE(load_initial_state(initial, *model).empty());
+    const auto weights = model->named_parameters();
+    EXPECT_TRUE(weights["token_embedding.weight"].equal(tensors.at("wte.weight")));
+    EXPECT_TRUE(weights["blocks.0.mlp_output.weight"].equal(tensors.at("h.0.mlp.c_proj.weight").t()));
+  }
+}
+
 TEST_F(InitialStateTest, NarrowFloatsAreWidened) {
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     models::StateDict tensors = gpt2_weights();
@@ -184,8 +213,8 @@ TEST_F(InitialStateTest, FilesOfSomethingElseAreNamed) {
   EXPECT_EQ(wrong_use("gpt"), "init_from: " + path + " holds the model mlp, not gpt");
   save("gpt", kSmallGpt2);
   EXPECT_EQ(wrong_use("char_gpt"), "init_from: " + path + " holds the model gpt, not char_gpt");
-  EXPECT_EQ(error_message<c10::ValueError>([] { read_initial_state("m.pt", "gpt"); }),
-            "init_from: m.pt is not named *.safetensors, a file of weights");
+  EXPECT_THAT(error_message<c10::ValueError>([] { read_initial_state("m.pt", "gpt"); }),
+              ::testing::HasSubstr("init_from: m.pt is neither named *.safetensors"));
   EXPECT_THROW(read_initial_state(folder / "none.safetensors", "gpt"), c10::ValueError);
   models::WeightOnlyInt8QuantHandler handler(models::create_model("char_gpt", kSmallGpt2));
   save_model(path, {.name = "char_gpt",
@@ -236,6 +265,45 @@ TEST_F(InitialStateTest, ATiedTensorHasAllItsNames) {
             path + ": tensors 'a.weight' and 'b.weight' differ, but in the model they are one");
   write({{"a.weight", weight}, {"d.weight", weight}});
   EXPECT_EQ(error_message<CorruptInputError>(loaded), path + ": tensor 'd.weight' is none of the model's");
+}
+
+// A module with a weight and two buffers, which TorchScript saves whether the class does or not.
+models::ScriptModel buffered_module() {
+  torch::jit::Module module = testing::trained_module(std::make_shared<torch::jit::CompilationUnit>(), "Buffered");
+  module.register_parameter("weight", at::rand({2}).requires_grad_(), /*is_buffer=*/false);
+  module.register_buffer("angles", at::full({2}, 7.0));
+  module.register_buffer("mean", at::full({2}, 8.0));
+  module.define("def forward(self, x: Tensor) -> Tensor:\n    return x * self.weight * self.angles - self.mean\n");
+  return {module, {.name = "m.pt", .loss = models::Loss::kMse}};
+}
+
+TEST_F(InitialStateTest, BuffersThatAFileOfPythonLacksKeepTheirValues) {
+  models::ScriptModel model = buffered_module();
+  write({{"weight", at::full({2}, 3.0)}, {"mean", at::full({2}, 4.0)}});
+  EXPECT_EQ(load_initial_state(read_initial_state(path, "m.pt"), model), std::vector<std::string>{"angles"});
+  EXPECT_TRUE(model.named_parameters()["weight"].equal(at::full({2}, 3.0)));
+  EXPECT_TRUE(model.named_buffers()["mean"].equal(at::full({2}, 4.0)));
+  EXPECT_TRUE(model.named_buffers()["angles"].equal(at::full({2}, 7.0)));
+  write({{"weight", at::ones({2})}, {"mean", at::ones({2})}, {"angles", at::ones({2})}});
+  EXPECT_EQ(load_initial_state(read_initial_state(path, "m.pt"), model), std::vector<std::string>{});
+  EXPECT_TRUE(model.named_buffers()["angles"].equal(at::ones({2})));
+}
+
+TEST_F(InitialStateTest, AParameterMustBeThereAndABufferOfATrainingToo) {
+  const auto message = [&] {
+    models::ScriptModel model = buffered_module();
+    return error_message<CorruptInputError>([&] { load_initial_state(read_initial_state(path, "m.pt"), model); });
+  };
+  write({{"mean", at::ones({2})}});
+  EXPECT_EQ(message(), path + ": the model's tensor 'weight' is missing");
+  write({{"weight", at::ones({2})}, {"mean", at::ones({3})}});
+  EXPECT_EQ(message(), path + ": tensor 'mean' has the shape [3], but the model's has [2]");
+  const auto saved = std::make_shared<models::ScriptModel>(buffered_module());
+  save_model(path, {.name = models::kScript, .model = saved, .vocabulary = {}});
+  Safetensors content = read_safetensors(path);
+  content.tensors.erase("angles");
+  write_safetensors(path, content);
+  EXPECT_EQ(message(), path + ": the model's tensor 'angles' is missing");
 }
 
 // 3 TiB of memory otherwise.

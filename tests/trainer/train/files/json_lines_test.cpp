@@ -43,6 +43,14 @@ TEST(JsonLines, SpecialNumbersAreNamedAtAnyDepth) {
   EXPECT_EQ(read_file(folder / "m"), "{\"a\":\"NaN\",\"b\":[\"Infinity\",1.5],\"c\":{\"d\":\"-Infinity\"}}\n");
 }
 
+// As the path of a file may be.
+TEST(JsonLines, StringsThatAreNotUtf8AreEscaped) {
+  const TemporaryFolder folder;
+  JsonLinesFile(folder / "m").append({{"a", "caf\xe9\n"}, {"b", {"\xff", "caf\xc3\xa9\n"}}, {"c", {{"d", "\xe9"}}}});
+  EXPECT_EQ(read_file(folder / "m"),
+            "{\"a\":\"caf\\\\xe9\\\\n\",\"b\":[\"\\\\xff\",\"caf\xc3\xa9\\n\"],\"c\":{\"d\":\"\\\\xe9\"}}\n");
+}
+
 TEST(JsonLines, ReplacesOrAppends) {
   const TemporaryFolder folder;
   const std::string path = folder.write("m", "{}\n");
@@ -86,7 +94,7 @@ TEST(JsonLines, WrongUseIsNamed) {
   JsonLinesFile file(folder / "m");
   EXPECT_EQ(error_message<c10::ValueError>([&] { file.append(nlohmann::json::array({1})); }),
             folder / "m" + ": each line must be a JSON object, not array");
-  EXPECT_THROW(file.append({{"a", "\xff"}}), c10::ValueError);
+  EXPECT_THROW(file.append({{"\xff", 1}}), c10::ValueError);
   EXPECT_EQ(read_file(folder / "m"), "");
 }
 

@@ -12,6 +12,7 @@
 #include <narrowcast/char_gpt.h>
 #include <narrowcast/errors.h>
 #include <narrowcast/models.h>
+#include "models/script_state.h"
 #include "models/weight_only_int8.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
@@ -70,6 +71,14 @@ TEST_F(ModelFile, EveryModelComesBack) {
       EXPECT_TRUE(parameter->equal(expected[parameter.key()])) << name << " " << parameter.key();
       EXPECT_TRUE(parameter->requires_grad()) << name << " " << parameter.key();
     }
+  }
+}
+
+// The models name the dtypes that files can hold, but do not know the files.
+TEST(SavedDtypes, AreThoseOfSafetensors) {
+  for (int type = 0; type < static_cast<int>(c10::ScalarType::NumOptions); ++type) {
+    const auto dtype = static_cast<c10::ScalarType>(type);
+    EXPECT_EQ(models::can_be_saved(dtype), dtype_name(dtype).has_value()) << dtype;
   }
 }
 
@@ -248,21 +257,6 @@ TEST(ModelSuffix, IsOneOfTwo) {
   EXPECT_EQ(model_suffix("input", "m.pt"), kScriptSuffix);
   EXPECT_EQ(error_message<c10::ValueError>([] { model_suffix("input", "m.bin"); }),
             "input: m.bin is neither named *.safetensors, a model file, nor *.pt, a TorchScript module");
-}
-
-// 3 MiB and a byte, which are read in parts.
-TEST(HashOfFile, IsThatOfEveryByte) {
-  const TemporaryFolder folder;
-  std::string content((size_t{3} << 20) + 1, 'a');
-  const uint64_t hash = hash_of_file(folder.write("a", content));
-  EXPECT_EQ(hash_of_file(folder.write("b", content)), hash);
-  for (const size_t position : {size_t{0}, size_t{1} << 20, content.size() - 1}) {
-    std::string other = content;
-    other[position] = 'b';
-    EXPECT_NE(hash_of_file(folder.write("b", other)), hash) << position;
-  }
-  EXPECT_NE(hash_of_file(folder.write("b", content + "a")), hash);
-  EXPECT_THROW(hash_of_file(folder / "none"), c10::ValueError);
 }
 
 }  // namespace

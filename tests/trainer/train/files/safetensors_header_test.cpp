@@ -330,8 +330,8 @@ TEST(SafetensorsHeaderFormat, HeaderAboveTheLimitIsRefused) {
 }
 
 TEST(SafetensorsDtypeNames, GoBothWays) {
-  for (const char* name : {"F64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3", "I64", "I32", "I16", "I8", "U64", "U32",
-                           "U16", "U8", "BOOL"}) {
+  for (const char* name : {"F64", "C64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3", "I64", "I32", "I16", "I8", "U64",
+                           "U32", "U16", "U8", "BOOL"}) {
     EXPECT_EQ(dtype_name(dtype_of_name(name).value()), name);
   }
   EXPECT_EQ(dtype_of_name("F8_E5M2"), at::kFloat8_e5m2);
@@ -340,7 +340,8 @@ TEST(SafetensorsDtypeNames, GoBothWays) {
   EXPECT_EQ(dtype_of_name("U32"), at::kUInt32);
   EXPECT_EQ(dtype_of_name("U16"), at::kUInt16);
   EXPECT_FALSE(dtype_of_name("f32").has_value());
-  EXPECT_FALSE(dtype_name(at::kComplexFloat).has_value());
+  EXPECT_EQ(dtype_of_name("C64"), at::kComplexFloat);
+  EXPECT_FALSE(dtype_name(at::kComplexDouble).has_value());
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ TEST_F(JobSettingsTest, LeaveOutWhatMayChange) {
   EXPECT_EQ(describe(3).circumstances["ranks"], 3);
   EXPECT_EQ(describe(3).circumstances["version"], "9");
   EXPECT_GE(describe().circumstances["threads"], 1);
-  job.training.learning_rate.schedule = training::Schedule::kConstant;
+  job.training.learning_rate.schedule = ScheduleKind::kConstant;
   EXPECT_FALSE(describe().settings.contains("steps"));
 }
 
@@ -254,7 +254,7 @@ TEST_F(JobCheckpointsTest, BucketsOfAnySizeWillDoWhereTheSizeIsLeftOpen) {
 }
 
 TEST_F(JobCheckpointsTest, ManyThingsMayChange) {
-  job.training.learning_rate.schedule = training::Schedule::kConstant;
+  job.training.learning_rate.schedule = ScheduleKind::kConstant;
   job.training.learning_rate.warmup_steps = 1;
   run();
   job.training.steps = 6;

@@ -21,7 +21,7 @@ class JobSchedulesTest : public testing::JobCheckpointsTest {};
 
 TEST_F(JobSchedulesTest, AStablePhaseGoesOnToAnotherEnd) {
   job.training.steps = 10;
-  job.training.learning_rate = {.warmup_steps = 1, .decay_steps = 3, .schedule = training::Schedule::kWsd};
+  job.training.learning_rate = {.warmup_steps = 1, .decay_steps = 3, .schedule = ScheduleKind::kWsd};
   run();
   const std::string whole = model();
   const std::string shorter = folder / "shorter";
@@ -44,7 +44,7 @@ TEST_F(JobSchedulesTest, AStablePhaseGoesOnToAnotherEnd) {
 
 // By default the warm-up is a twentieth of the steps: here 1, and then 3.
 TEST_F(JobSchedulesTest, AConstantRateIsProlonged) {
-  job.training.learning_rate.schedule = training::Schedule::kConstant;
+  job.training.learning_rate.schedule = ScheduleKind::kConstant;
   job.training.steps = 20;
   run();
   job.training.steps = 60;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
@@ -129,7 +130,7 @@ TEST(Plan, HoldsSomeOptionsOnlyWhereTheyHaveAnEffect) {
     EXPECT_FALSE(plan().contains(name)) << name;
   }
   job.training.steps = 20;
-  job.training.learning_rate.schedule = training::Schedule::kWsd;
+  job.training.learning_rate.schedule = ScheduleKind::kWsd;
   job.training.early_stop = 3;
   EXPECT_EQ(plan()["schedule"], "wsd");
   EXPECT_EQ(plan()["decay_steps"], 4);
@@ -220,6 +221,31 @@ TEST(Plan, SaysWhatIsUnknownUntilRanksMeet) {
     EXPECT_FALSE(flat.contains("node_memory_bytes"));
   }
   EXPECT_FALSE(plan_with({}, 1).contains("nodes")) << "there is nobody to meet";
+}
+
+// What a rank sends to others of its node goes through their memory.
+TEST(Plan, CountsNoBytesBetweenRanksOfOneNode) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  const JobInputs inputs = make_inputs(job);
+  const auto bytes_with = [&](const DdpOptions& ddp, std::optional<int64_t> ranks_per_node) {
+    job.ddp = ddp;
+    return make_plan(job, inputs, 4, ranks_per_node).at("payload_bytes_per_step_and_rank").get<int64_t>();
+  };
+  for (const char* const hook : {"int8", "var5", "fp32", "power_sgd"}) {
+    const DdpOptions ddp = DdpOptions().hook(hook);
+    EXPECT_EQ(bytes_with(ddp, 4), 0) << hook;
+    EXPECT_GT(bytes_with(ddp, 2), 0) << hook;
+    EXPECT_LT(bytes_with(ddp, 2), bytes_with(ddp, 1)) << hook;
+    EXPECT_EQ(bytes_with(ddp, 1), bytes_with(ddp, std::nullopt)) << hook;
+    EXPECT_GT(bytes_with(DdpOptions().hook(hook).wire({.levels = hooks::Levels::kOne}), 4), 0) << hook;
+    EXPECT_GT(bytes_with(DdpOptions().hook(hook).wire({.node_size = 1}), 4), 0) << hook;
+  }
+  EXPECT_EQ(bytes_with(DdpOptions().hook("allreduce"), 4), bytes_with(DdpOptions().hook("allreduce"), 1))
+      << "it sends the same wherever ranks are";
+  job.ddp = DdpOptions().hook("int8");
+  EXPECT_EQ(make_plan(job, inputs, 4, 2).at("nodes"), "2 x 2");
+  EXPECT_EQ(make_plan(job, inputs, 4, 2).at("exchange_levels"), 2);
 }
 
 TEST(Plan, CountsTheMemoryOfExemptGradients) {

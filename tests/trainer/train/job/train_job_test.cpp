@@ -17,10 +17,12 @@
 #include "trainer/base/program/failure.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/safetensors.h"
+#include "trainer/train/files/weight_files.h"
 
 namespace narrowcast::job {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::JobOutcome;
@@ -119,9 +121,36 @@ TEST(MakeInputs, BeginsWithTheWeightsOfAFile) {
   const JobInputs inputs = make_inputs(job);
   EXPECT_TRUE(at::equal(inputs.model->parameters()[0], testing::gpt2_weights({.vocabulary = 40}).at("wte.weight")));
   EXPECT_EQ(inputs.units_per_sample, 8) << "the file's context";
-  EXPECT_EQ(inputs.init_hash, files::hash_of_file(job.init_from));
+  EXPECT_EQ(inputs.init_hash, files::hash_of_files({job.init_from}));
   EXPECT_EQ(inputs.model->options()["vocabulary_size"], 40);
   EXPECT_LT(inputs.vocabulary.size(), 40U) << "the text has fewer characters";
+}
+
+// Batch norm's, which Python's state_dict lacks if the class registers them with persistent=False.
+TEST(MakeInputs, NamesBuffersThatTheFileOfTheFirstParametersLacks) {
+  const TemporaryFolder folder;
+  TrainJob job = testing::module_job(folder);
+  job.init_from = folder / "weights.safetensors";
+  const auto write_without = [&](const std::vector<std::string>& names) {
+    files::Safetensors content = {.tensors = files::state_of(*make_inputs(testing::module_job(folder)).model),
+                                  .metadata = {}};
+    for (const std::string& name : names) content.tensors.erase(name);
+    files::write_safetensors(job.init_from, content);
+  };
+  write_without({});
+  EXPECT_THAT(make_inputs(job).warnings, IsEmpty());
+  write_without({"norm.running_mean"});
+  const std::string begin = "init_from: " + job.init_from + " lacks the buffer";
+  EXPECT_THAT(make_inputs(job).warnings,
+              ElementsAre(begin + " 'norm.running_mean': the values in " + job.model + " are kept"));
+  write_without({"norm.running_mean", "norm.running_var"});
+  EXPECT_THAT(
+      make_inputs(job).warnings,
+      ElementsAre(begin + "s 'norm.running_mean', 'norm.running_var': the values in " + job.model + " are kept"));
+  job.dry_run = true;
+  const JobOutcome outcome = run_alone(job);
+  EXPECT_EQ(outcome.exit_code, program::kSuccess);
+  EXPECT_THAT(outcome.progress, HasSubstr("warning: " + begin + "s 'norm.running_mean', 'norm.running_var'"));
 }
 
 // What save_model wrote of the job's model under another seed.

@@ -219,7 +219,7 @@ TEST(TrainingJob, DivergenceIsACheckThatFailed) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.training.optimizer = {.kind = training::OptimizerKind::kSgd, .weight_decay = 0};
-  job.training.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = training::Schedule::kConstant};
+  job.training.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = ScheduleKind::kConstant};
   job.training.clip_grad_norm = 0;
   const std::vector<JobOutcome> outcomes = train(job, 2);
   EXPECT_EQ(outcomes[0].exit_code, program::kCheckFailed);

@@ -167,6 +167,17 @@ TEST(TruncateMetrics, ReadsARegularFileOnly) {
   EXPECT_THROW(truncate_metrics(path, 5), c10::ValueError);
 }
 
+TEST(MetricsAreOf, TellsWhoseTheFirstStartIs) {
+  const testing::TemporaryFolder folder;
+  EXPECT_FALSE(metrics_are_of(folder / "none", "run"));
+  const auto are_own = [&](const std::string& lines) { return metrics_are_of(folder.write("m.jsonl", lines), "run"); };
+  EXPECT_FALSE(are_own(""));
+  EXPECT_FALSE(are_own("{\"event\":\"start\"}\n"));
+  EXPECT_TRUE(are_own("{\"event\":\"start\",\"run_id\":\"run\"}\n{\"event\":\"st"));
+  EXPECT_FALSE(are_own("{\"event\":\"start\",\"run_id\":7}\n"));
+  EXPECT_FALSE(are_own("{\"event\":\"start\",\"run_id\":\"other\"}\n{\"event\":\"start\",\"run_id\":\"run\"}\n"));
+}
+
 TEST(Metrics, NamesAPathThatCannotBeWritten) {
   EXPECT_THROW(Metrics("/nonexistent/folder/metrics.jsonl"), c10::ValueError);
 }

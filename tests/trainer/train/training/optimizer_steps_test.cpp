@@ -2,14 +2,20 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
+#include "models/script_model.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/training/small_text.h"
 
@@ -17,6 +23,7 @@ namespace narrowcast::training {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::kSmallContext;
 using testing::run_ranks;
 using testing::small_models;
 using testing::small_text;
@@ -218,6 +225,128 @@ TEST(OptimizerSteps, ATrainingThatEndsWithSkippedStepsHasNoLoss) {
   const PoisonedTraining training = train_poisoned(small_training(), {5, 6});
   EXPECT_EQ(training.results[0].diverged_at, 6);
   EXPECT_FALSE(training.results[0].gave_up_after.has_value());
+}
+
+// A TorchScript model whose code writes buffers in place (batch norm, its number of batches) and assigns others. Its
+// inputs are NaN in chosen forward passes.
+class PoisonedNorm : public models::Model {
+ public:
+  // `poisoned`: passes in training, counted from 1.
+  explicit PoisonedNorm(std::set<int64_t> poisoned)
+      : poisoned_(std::move(poisoned)),
+        script_(register_module(
+            "script", std::make_shared<models::ScriptModel>(norm(), models::ScriptOptions{.name = "norm.pt"}))) {}
+
+  at::Tensor forward(const models::Batch& batch) override {
+    const bool poisoned = is_training() && poisoned_.contains(++passes_);
+    const double added = poisoned ? std::numeric_limits<double>::quiet_NaN() : 0;
+    return script_->forward({.inputs = batch.inputs.to(at::kFloat) + added, .targets = batch.targets});
+  }
+  models::ModelOptions options() const override { return {}; }
+
+  std::vector<at::Tensor> copied_buffers() const {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& buffer : buffers()) copies.push_back(buffer.clone());
+    return copies;
+  }
+
+ private:
+  static torch::jit::Module norm() {
+    torch::jit::Module module("Norm");
+    module.register_attribute("training", c10::BoolType::get(), true);
+    module.register_parameter("w", at::ones({kSmallContext}).requires_grad_(), /*is_buffer=*/false);
+    module.register_buffer("running_mean", at::zeros({kSmallContext}));
+    module.register_buffer("running_var", at::ones({kSmallContext}));
+    module.register_buffer("num_batches_tracked", at::zeros({}, at::kLong));
+    module.register_buffer("average", at::zeros({}));
+    module.register_buffer("seen", at::zeros({}, at::kLong));
+    module.define(
+        "def forward(self, x: Tensor, y: Tensor) -> Tensor:\n"
+        "    if self.training:\n"
+        "        self.num_batches_tracked.add_(1)\n"
+        "        self.seen = self.seen + 1\n"
+        "        self.average = self.average * 0.5 + x.mean()\n"
+        "    z = torch.batch_norm(x, self.w, None, self.running_mean, self.running_var, self.training, 0.1, 1e-5, "
+        "False)\n"
+        "    return (z * self.w - 1.).square().mean() + self.average * 0.\n");
+    return module;
+  }
+
+  const std::set<int64_t> poisoned_;
+  int64_t passes_ = 0;
+  std::shared_ptr<models::ScriptModel> script_;
+};
+
+// How a training meets passes whose inputs are NaN.
+struct SkippingCase {
+  int64_t world_size;
+  int64_t poisoned_rank;
+  int64_t accumulation_steps;
+  bool local;  // ranks take steps and skip them for themselves
+};
+
+class SkippedStepTest : public ::testing::TestWithParam<SkippingCase> {};
+
+bool have_equal_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return x.equal(y); });
+}
+
+// In steps 2, 3 and 5 one pass is poisoned, with accumulation the first, the last and the first of two.
+TEST_P(SkippedStepTest, LeavesTheBuffersAsTheyWere) {
+  const auto [world_size, poisoned_rank, accumulation_steps, local] = GetParam();
+  const std::set<int64_t> poisoned = accumulation_steps == 1 ? std::set<int64_t>{2, 3, 5} : std::set<int64_t>{3, 6, 9};
+  const data::TextDataset dataset = small_text();
+  run_ranks(world_size, [&, rank_of = poisoned_rank, accumulation = accumulation_steps, is_local = local](
+                            int64_t rank, const ProcessGroupPtr& group) {
+    const auto model = std::make_shared<PoisonedNorm>(rank == rank_of ? poisoned : std::set<int64_t>{});
+    TrainingSetup setup = {.model = model, .dataset = dataset, .group = group};
+    if (is_local) {
+      setup.ddp.hook("post_local_sgd").local({.group_size = 1});
+      setup.outer = OuterOptions().sync_every(4);
+    }
+    TrainingOptions options = small_training();
+    options.accumulation_steps = accumulation;
+    OptimizerSteps steps(setup, options);
+    Counters counters;
+    steps.begin_at(1);
+    for (const int64_t step : {1, 2, 3, 4, 5, 6}) {
+      const std::vector<at::Tensor> before = model->copied_buffers();
+      steps.take_next(counters);
+      const bool skipped = (step == 2 || step == 3 || step == 5) && (rank == rank_of || !is_local);
+      EXPECT_EQ(counters.skipped_in_a_row.value_or(0) > 0, skipped) << "rank " << rank << ", step " << step;
+      EXPECT_EQ(have_equal_bits(model->copied_buffers(), before), skipped) << "rank " << rank << ", step " << step;
+    }
+    const int64_t taken = rank == rank_of || !is_local ? 3 : 6;
+    const auto buffers = model->named_buffers();
+    EXPECT_EQ(buffers["script.num_batches_tracked"].item<int64_t>(), taken * accumulation);
+    EXPECT_EQ(buffers["script.seen"].item<int64_t>(), taken * accumulation);
+    EXPECT_TRUE(buffers["script.running_mean"].isfinite().all().item<bool>());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, SkippedStepTest,
+                         ::testing::Values(SkippingCase{1, 0, 1, false}, SkippingCase{1, 0, 2, false},
+                                           SkippingCase{2, 0, 1, false}, SkippingCase{2, 1, 2, false},
+                                           SkippingCase{3, 0, 2, false}, SkippingCase{4, 3, 1, false},
+                                           SkippingCase{2, 0, 1, true}, SkippingCase{3, 2, 2, true}),
+                         [](const auto& info) {
+                           const SkippingCase& c = info.param;
+                           return c10::str(c.world_size, "_ranks_poisoned_", c.poisoned_rank, "_passes_",
+                                           c.accumulation_steps, c.local ? "_local" : "");
+                         });
+
+TEST(OptimizerSteps, AStepThatIsNotToBeSkippedKeepsItsBuffers) {
+  const data::TextDataset dataset = small_text();
+  run_ranks(1, [&](int64_t, const ProcessGroupPtr& group) {
+    const auto model = std::make_shared<PoisonedNorm>(std::set<int64_t>{1});
+    TrainingOptions options = small_training();
+    options.skip_nonfinite_steps = false;
+    OptimizerSteps steps({.model = model, .dataset = dataset, .group = group}, options);
+    Counters counters;
+    steps.begin_at(1);
+    steps.take_next(counters);
+    EXPECT_TRUE(model->named_buffers()["script.running_mean"].isnan().all().item<bool>());
+  });
 }
 
 }  // namespace

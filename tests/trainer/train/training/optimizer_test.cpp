@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include <narrowcast/errors.h>
+#include <narrowcast/learning_rate.h>
 #include "tests/support/error_message.h"
 
 namespace narrowcast::training {

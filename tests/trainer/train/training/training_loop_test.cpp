@@ -270,7 +270,7 @@ TEST(Training, ClippingBoundsTheStep) {
   TrainingOptions options = small_training();
   options.steps = 1;
   options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
-  options.learning_rate = {.peak = 1, .warmup_steps = 0, .schedule = Schedule::kConstant};
+  options.learning_rate = {.peak = 1, .warmup_steps = 0, .schedule = ScheduleKind::kConstant};
   options.clip_grad_norm = 1e-3;
   const Outcome outcome = train_on(1, options);
   EXPECT_GT(outcome.recorder.steps[0].gradient_norm.value(), 1e-3);
@@ -322,7 +322,7 @@ TEST(Training, EndsEarlyAfterEvaluationsInARowOnly) {
   options.eval_every = 1;
   options.early_stop = 3;
   options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
-  options.learning_rate = {.peak = 1, .warmup_steps = 0, .schedule = Schedule::kConstant};
+  options.learning_rate = {.peak = 1, .warmup_steps = 0, .schedule = ScheduleKind::kConstant};
   options.clip_grad_norm = 0;
   const Outcome outcome = train_on(2, options);
   const auto& evaluations = outcome.recorder.evaluations;
@@ -345,7 +345,7 @@ TEST(Training, EndsEarlyAfterEvaluationsInARowOnly) {
 TEST(Training, StopsOnAllRanksWhenTheLossIsNotFinite) {
   TrainingOptions options = small_training();
   options.optimizer = {.kind = OptimizerKind::kSgd, .weight_decay = 0};
-  options.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = Schedule::kConstant};
+  options.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = ScheduleKind::kConstant};
   options.clip_grad_norm = 0;
   // The first step ruins the parameters. All others are skipped, so that no loss is left for the second report.
   options.max_skipped_steps = 3;

@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <csignal>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -16,7 +19,9 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/training/small_text.h"
+#include "trainer/base/files/open_file.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
+#include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/training/training_loop.h"
 
 namespace narrowcast::training {
@@ -69,6 +74,8 @@ struct Run {
   std::string folder;
   std::optional<int64_t> from = std::nullopt;
   std::string next_folder = {};
+  // Asks the last rank to stop, from the second time on that it looks. There is no other checkpoint then.
+  bool is_preempted = false;
 };
 
 std::vector<TrainingResult> train_on(const Models& models, const Run& run) {
@@ -83,6 +90,12 @@ std::vector<TrainingResult> train_on(const Models& models, const Run& run) {
     if (run.from) {
       read = checkpoint::read_on_all_ranks(group, checkpoint::checkpoint_path(run.folder, *run.from));
       checkpoints.restored = &read->restored;
+    }
+    int64_t looks = 0;
+    if (run.is_preempted) {
+      const bool is_last = rank + 1 == group->getSize();
+      checkpoints.every = 1000;
+      checkpoints.asked_to_stop = [&looks, is_last] { return ++looks > 1 && is_last ? SIGTERM : 0; };
     }
     results[rank] = train({.model = models[rank],
                            .dataset = dataset,
@@ -150,6 +163,28 @@ Case streaming_in_groups(int64_t group_size, Precision precision, const std::str
           .outer = streaming()};
 }
 
+// Of a static graph a training that resumes has all buckets in the first pass; here each parameter has one, so that
+// neighbours are alike.
+std::vector<Case> static_cases() {
+  const auto buckets = [](const std::string& hook) {
+    return DdpOptions().bucket_cap_mb(1e-5).static_graph(true).hook(hook);
+  };
+  Case local = streaming_in_groups(2, Precision::kFp32, "int8");
+  local.name = "static_outer";
+  local.ddp.static_graph(true).bucket_cap_mb(1e-5).first_bucket_mb(1e-5);
+  return {
+      {"static_none_accumulation", buckets("none"), OptimizerKind::kAdamW, 2},
+      {"static_int8_feedback", buckets("int8").wire(feedback(false))},
+      {"static_int8_feedback_two_levels", buckets("int8").wire(feedback(false, 2))},
+      {"static_var4_stochastic_accumulation", buckets("var4").wire(feedback(true)), OptimizerKind::kAdamW, 2},
+      {"static_per_tensor", buckets("quantize_per_tensor")},
+      {"static_auto", buckets("auto").wire({.error_feedback = true, .node_size = 1})},
+      {"static_power_sgd", buckets("power_sgd_rank2").wire({.node_size = 1}).power_sgd({.start = 2})},
+      {"static_batched_power_sgd", buckets("batched_power_sgd").wire({.node_size = 1}).power_sgd({.start = 1})},
+      local,
+  };
+}
+
 std::vector<Case> cases() {
   const auto small_buckets = [] { return DdpOptions().bucket_cap_mb(0.01).first_bucket_mb(0.005); };
   return {
@@ -212,11 +247,46 @@ TEST_P(ResumeTest, EndsWithTheBitsOfATrainingThatWasNotInterrupted) {
   }
 }
 
+// All ranks stop where one is asked to, with a checkpoint from which they end with the same bits.
+TEST_P(ResumeTest, APreemptedTrainingLosesNothing) {
+  const auto& [value, world_size] = GetParam();
+  const TemporaryFolder folder;
+  const auto preempted = train_on(models_of(world_size, value, 1), {value, folder.path(), {}, {}, true});
+  ASSERT_TRUE(preempted[0].preempted.has_value());
+  const int64_t step = preempted[0].preempted->step;
+  EXPECT_THAT(checkpoint::checkpoint_steps(folder.path()), ::testing::ElementsAre(step));
+  EXPECT_LT(step, kSteps);
+  for (const TrainingResult& result : preempted) {
+    EXPECT_EQ(result.preempted->step, step);
+    EXPECT_EQ(result.preempted->signal, SIGTERM);
+    EXPECT_FALSE(result.stopped_early_at.has_value());
+  }
+  const TemporaryFolder other;
+  const Models whole = models_of(world_size, value, 1);
+  const auto expected = train_on(whole, {value, other.path()});
+  const Models resumed = models_of(world_size, value, 2);
+  const auto results = train_on(resumed, {value, folder.path(), step});
+  if (value.ddp.hook() == "auto" || !value.ddp.bucket_cap_mb().has_value()) {
+    // What the first steps measure decides there, and two trainings may choose differently.
+    EXPECT_TRUE(std::isfinite(results[0].training_loss));
+    return;
+  }
+  for (int64_t rank = 0; rank < world_size; ++rank) {
+    EXPECT_TRUE(equal_bits(*resumed[rank], *whole[rank])) << "from " << step << ", rank " << rank;
+    EXPECT_EQ(results[rank].training_loss, expected[rank].training_loss);
+    EXPECT_EQ(results[rank].validation_loss, expected[rank].validation_loss);
+    EXPECT_EQ(results[rank].payload_bytes_sent, expected[rank].payload_bytes_sent);
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<std::tuple<Case, int64_t>>& info) {
+  return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, ResumeTest,
-                         ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Values(1, 2, 3)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
-                         });
+                         ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Values(1, 2, 3)), name_of);
+INSTANTIATE_TEST_SUITE_P(StaticCases, ResumeTest,
+                         ::testing::Combine(::testing::ValuesIn(static_cases()), ::testing::Values(1, 2, 3)), name_of);
 
 // Writing checkpoints changes nothing.
 TEST(Resume, CheckpointsLeaveTheTrainingAlone) {
@@ -346,6 +416,26 @@ TEST(Resume, RefusesTheCheckpointOfSomethingElse) {
   EXPECT_THAT(complaint({"sgd", {}, OptimizerKind::kSgd}), HasSubstr("step-00000003"));
   EXPECT_THAT(complaint({"int8", DdpOptions().hook("int8").wire({.node_size = 1})}),
               HasSubstr("the hook's state lacks"));
+}
+
+// Of a manifest whose sum is right; in our words, not in those of the JSON library.
+TEST(Resume, EntriesOfAnotherKindAreNamed) {
+  const Case value = {"none"};
+  const TemporaryFolder folder;
+  train_on(models_of(1, value, 1), {value, folder.path()});
+  const std::string path = checkpoint::checkpoint_path(folder.path(), 3) + "/" + checkpoint::kManifestName;
+  const checkpoint::Manifest good = checkpoint::parse_manifest(files::read_file(path), path);
+  const auto complaint = [&](const char* key, const nlohmann::json& entry) {
+    checkpoint::Manifest changed = good;
+    changed.training[key] = entry;
+    std::ofstream(path) << checkpoint::format_manifest(changed);
+    return error_message<CorruptInputError>([&] { train_on(models_of(1, value, 1), {value, folder.path(), 3}); });
+  };
+  EXPECT_THAT(complaint("buckets", nullptr), HasSubstr("its 'buckets' must be lists of names, but are 'null'"));
+  EXPECT_THAT(complaint("buckets", {{"a", 7}}), HasSubstr("its 'buckets' must be lists of names, but are '{\"a\":7}'"));
+  EXPECT_THAT(complaint("buckets", nlohmann::json::array({nlohmann::json::array({7})})),
+              HasSubstr("its 'buckets' must be lists of names, but are '[[7]]'"));
+  EXPECT_THAT(complaint("reductions", "x"), HasSubstr("its 'reductions' must be an integer, but is '\"x\"'"));
 }
 
 }  // namespace

@@ -26,6 +26,10 @@ namespace narrowcast {
 //   ddp.backward(loss);  // gradients are averaged here, overlapped with computing them
 //   optimizer.step();
 //
+// If a backward pass throws on all ranks, destroy this object on all ranks: the destructor waits for the buckets that
+// are being sent, and the group can be used by another one. It waits at most until the group's time-out, and 5 s if the
+// exception itself destroys it.
+//
 // Gradients are computed by buckets on LibTorch's c10d::Reducer. What forward
 // returns must have its tensors in types that visit_tensors (output_tensors.h)
 // knows. All ranks make the same calls in the same order, from one thread each; a
@@ -45,9 +49,11 @@ class DistributedDataParallel {
   // Returns what the module's forward does for these arguments. With gradients enabled
   // and outside no_sync, the next backward pass through the result averages the
   // gradients. A torch::jit::Module takes anything that converts to c10::IValue.
-  // Throws what the module's forward throws; c10::ValueError if parameters got no gradient in the last backward pass
-  // and the options do not allow for it, or if the first pass with static_graph is inside no_sync;
-  // c10::DistBackendError naming this rank if a peer or the network fails.
+  // Throws what the module's forward throws; c10::ValueError naming parameters that got no gradient in the last
+  // backward pass, if the options do not allow for it, and after a backward pass through which an exception passed:
+  // then make another DistributedDataParallel; on all ranks c10::ValueError if a parameter of one has another dtype,
+  // device or shape than when this wrapper was made, or requires a gradient only now; c10::DistBackendError naming this
+  // rank if a peer or the network fails.
   template <class... Args>
   auto forward(Args&&... args) {
     reducer_.before_forward();
@@ -64,19 +70,23 @@ class DistributedDataParallel {
     return output;
   }
 
-  // loss.backward(), with failures of peers as c10::DistBackendErrors that name this rank.
+  // loss.backward(), with failures of peers as c10::DistBackendErrors that name this rank. loss.backward() and this
+  // throw c10::ValueError on all ranks if they do not run the same backward pass; then the group is not usable any
+  // more.
   void backward(const at::Tensor& loss) const { reducer_.backward(loss); }
 
-  // While the guard lives, forward and backward passes accumulate gradients locally;
-  // the first pass after it averages what has accumulated.
+  // While the guard lives, forward and backward passes accumulate gradients locally; the first pass after it averages
+  // what has accumulated. A training may begin so, also with static_graph.
   NoSyncGuard no_sync() { return reducer_.no_sync(); }
 
   // Makes all gradients undefined, as the optimizer's zero_grad does; also with gradient_as_bucket_view.
   void zero_grad() { reducer_.zero_grad(); }
 
-  // Uses a hook of one's own: with the hook "none", before the first backward pass,
-  // once. c10::ValueError for null, and where bucket_cap_mb is to be chosen, which needs a hook known by its name. The
-  // Reducer throws c10::Error where there is a hook already.
+  // Uses a custom hook: with the hook "none", before the first backward pass, once. Throws c10::ValueError for null,
+  // and where bucket_cap_mb is to be chosen, which needs a hook known by its name; c10::Error where there is a hook
+  // already. The hook must return a future for each bucket. Once the gradients are there, the futures are waited for in
+  // the order of the buckets, each at most for the time-out of the group: after that backward() throws
+  // c10::DistBackendError, which names hook and bucket.
   void register_comm_hook(std::unique_ptr<hooks::CommHook> hook) { reducer_.register_comm_hook(std::move(hook)); }
 
   // The module; its forward does not communicate.

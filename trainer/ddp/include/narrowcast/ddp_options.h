@@ -53,10 +53,9 @@ struct NARROWCAST_EXPORT DdpOptions {
   // DistributedDataParallel::zero_grad; they cannot be zeroed in place.
   TORCH_ARG(bool, gradient_as_bucket_view) = false;
 
-  // Every step uses the same parameters the same number of times. Finds unused
-  // parameters once, in the first step, and allows parameters that are used several
-  // times in re-entrant backward passes. One forward per backward; the first pass
-  // must not be inside no_sync.
+  // Every step uses the same parameters the same number of times. Finds unused parameters once, in the first backward
+  // pass that reduces, and allows parameters that are used several times in re-entrant backward passes. One forward per
+  // backward. Passes inside no_sync may come before that pass and between others.
   TORCH_ARG(bool, static_graph) = false;
 
   // Rank 0's buffers (e.g. running means) go to all ranks at the start of each

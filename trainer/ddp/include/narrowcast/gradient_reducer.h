@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,9 +24,12 @@ class Reducer;
 
 namespace narrowcast {
 
+class BackwardWatch;
 class BucketChooser;
+class BucketExchanges;
 class GradientTimes;
-class ReductionCounter;
+class ParameterWatch;
+class PassCheck;
 
 // The names of the parameters in each bucket, buckets in the order in which they are sent.
 using BucketNames = std::vector<std::vector<std::string>>;
@@ -137,13 +141,24 @@ class NARROWCAST_EXPORT GradientReducer {
   const ProcessGroupPtr& process_group() const { return group_; }
 
  private:
+  // A static graph, from its first forward on.
+  struct StaticGraph {
+    bool has_local_passes = false;  // The Reducer has seen passes inside no_sync before it could learn.
+    bool is_learning = false;       // The pass from which it learns has begun, and has not ended so far.
+    bool is_known = false;
+  };
+
   bool is_first_static_step() const;
   void compare_between_ranks() const;
+  void begin_pass();
   void broadcast(const std::vector<NamedTensor>& tensors) const;
   std::function<void()> static_reduction() const;
-  void use_hook(std::shared_ptr<hooks::CommHook> hook);
+  void use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit);
   std::vector<std::vector<size_t>> aligned(std::vector<std::vector<size_t>> buckets) const;
+  void prepare_for_forward();
   void rebuild();
+  bool rebuild_reducer();
+  std::string unused_parameters() const;
   void align_rebuilt_buckets();
   void choose_buckets();
 
@@ -151,15 +166,18 @@ class NARROWCAST_EXPORT GradientReducer {
   const ProcessGroupPtr group_;
   const DdpOptions options_;
   const std::vector<NamedTensor> trainable_;
-  std::unique_ptr<ReductionCounter> reductions_;
+  std::unique_ptr<ParameterWatch> parameters_;
+  std::unique_ptr<PassCheck> passes_;
+  std::shared_ptr<BackwardWatch> backward_;
   std::unique_ptr<BucketChooser> chooser_;     // Until the size of buckets is chosen.
   bool aligns_ = false;                        // Whether parameters lie in buckets by the blocks that they fill,
   std::unique_ptr<GradientTimes> first_pass_;  // which needs the order of gradients, until buckets are rebuilt.
   std::optional<BucketChoice> bucket_choice_;
-  std::shared_ptr<hooks::CommHook> hook_;  // Outlives the Reducer.
+  std::shared_ptr<hooks::CommHook> hook_;
+  std::shared_ptr<BucketExchanges> exchanges_;  // Between hook_ and Reducers, which it outlives; null without a hook.
   std::shared_ptr<c10d::Reducer> reducer_;
   std::optional<std::vector<std::vector<size_t>>> buckets_to_keep_;  // The Reducer's own come after one step more.
-  std::shared_ptr<bool> static_graph_known_;  // Set by the first backward pass of a static graph.
+  const std::shared_ptr<StaticGraph> static_graph_;  // Shared with backward passes, which can outlive this object.
   bool synchronise_ = true;
   bool buffers_due_ = false;
 };

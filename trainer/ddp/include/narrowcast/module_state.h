@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ using NamedTensor = hooks::NamedParameter;
 struct ModuleState {
   std::vector<NamedTensor> parameters;  // those that get no gradients, too
   std::vector<NamedTensor> buffers;     // of any dtype
+  // Returns what `parameters` would be if the state was taken now; empty: they never change.
+  std::function<std::vector<NamedTensor>()> parameters_now = nullptr;
 
   // The parameters that get gradients.
   std::vector<NamedTensor> trainable() const;
@@ -34,10 +37,10 @@ struct ModuleState {
 // The tensors without their names, in the same order; they are shared, not copied.
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
-// The state of a torch::nn module. Throws c10::ValueError for no module, and for an embedding that makes sparse
-// gradients, which buckets cannot hold.
+// The state of a torch::nn module. Throws c10::ValueError for no module, for an embedding that makes sparse gradients,
+// which buckets cannot hold, and naming a parameter or buffer that is sparse or quantised, which cannot be broadcast.
 ModuleState module_state(const std::shared_ptr<torch::nn::Module>& module);
-// The state of a TorchScript module.
+// The state of a TorchScript module. Throws c10::ValueError naming a parameter or buffer that is sparse or quantised.
 ModuleState module_state(const torch::jit::Module& module);
 
 // Names, dtypes, shapes, strides and kinds of device, for check_equal_on_all_ranks.

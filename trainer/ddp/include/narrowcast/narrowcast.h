@@ -5,8 +5,10 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
 #include <narrowcast/errors.h>
+#include <narrowcast/grad_scaler.h>
 #include <narrowcast/hierarchical_averager.h>
 #include <narrowcast/hooks.h>
+#include <narrowcast/learning_rate.h>
 #include <narrowcast/network_errors.h>
 #include <narrowcast/outer_optimizer.h>
 #include <narrowcast/process_group.h>

@@ -63,10 +63,10 @@ struct ProcessGroupOptions {
 // store cannot be reached or ranks, which it names, do not join within the timeout.
 ProcessGroupPtr init_process_group(const WorkerEnv& env, const ProcessGroupOptions& options = {});
 
-// Takes the group of that name out of the registry, so that its connections close
-// when the last reference to it goes; throws c10::Error if there is none. Call it
-// before main returns: what is still registered then closes among LibTorch's own
-// statics, in no sure order.
+// Takes the group of that name out of the registry, so that its connections close when the last reference to it goes.
+// That may have happened before: the registry itself keeps no group. Throws c10::Error if no group was registered under
+// this name. Call it before main returns: what is still registered then closes among LibTorch's own statics, in no sure
+// order.
 void shutdown_process_group(const std::string& group_name = "0");
 
 // Owns the job's group from here to the end of a scope: init_process_group, then

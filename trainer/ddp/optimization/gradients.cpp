@@ -1,4 +1,4 @@
-#include "trainer/train/training/gradients.h"
+#include "trainer/ddp/optimization/gradients.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-namespace narrowcast::training {
+namespace narrowcast {
 namespace {
 
 constexpr double kAddedToNorm = 1e-6;  // By clip_grad_norm_, against a division by zero.
@@ -76,4 +76,4 @@ double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_
   return torch::nn::utils::clip_grad_norm_(parameters, max_norm);
 }
 
-}  // namespace narrowcast::training
+}  // namespace narrowcast

@@ -1,27 +1,26 @@
-// What becomes of gradients between their averaging and the optimizer: whether a step can be taken with them, how long
-// they are as one vector, and how they are made shorter.
+// Gradients between their averaging and the optimizer: whether all are finite, their norm, and clipping.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <vector>
 
-namespace narrowcast::training {
+namespace narrowcast {
 
-// Those of `parameters` that have one.
+// The gradients of the `parameters` that have one.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
 // Whether every element of every gradient is finite. Depends on the bits alone, not on the number of threads: ranks
 // with equal gradients find the same. Two reductions for each parameter; a GPU is waited for.
 bool gradients_are_finite(const std::vector<at::Tensor>& parameters);
 
-// The 2-norm of all gradients as one vector: a float64 scalar on their device, 0 where there are none. Nothing is
-// waited for, and on a GPU a few kernels do it for all of one dtype. The squares are summed in float64, in which those
-// of float32 and narrower types cannot overflow.
+// The 2-norm of all gradients as one vector: a float64 scalar on their device, 0 without gradients. It does not wait
+// for a GPU, where a few kernels compute it for all gradients of one dtype. The squares are summed in float64, in which
+// those of float32 and narrower types cannot overflow.
 at::Tensor gradient_norm(const std::vector<at::Tensor>& parameters);
 
-// The same as gradients_are_finite for who knows gradient_norm: a norm that is finite says so of all elements. Only if
-// it is not are the elements looked at, since squares of float64 gradients can overflow.
+// gradients_are_finite, given gradient_norm: if the norm is finite, so are all elements. If it is not, the elements are
+// checked, since squares of float64 gradients can overflow.
 bool are_finite_by_norm(double norm, const std::vector<at::Tensor>& parameters);
 
 // Scales the gradients, whose norm is `norm`, so that it is at most `max_norm` (> 0), as LibTorch's clip_grad_norm_
@@ -32,4 +31,4 @@ void clip_gradients(const std::vector<at::Tensor>& parameters, double norm, doub
 // after the gradients are averaged, so every rank finds the same norm.
 double clip_gradient_norm(const std::vector<at::Tensor>& parameters, double max_norm);
 
-}  // namespace narrowcast::training
+}  // namespace narrowcast

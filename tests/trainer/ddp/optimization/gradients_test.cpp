@@ -1,4 +1,4 @@
-#include "trainer/train/training/gradients.h"
+#include "trainer/ddp/optimization/gradients.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -15,7 +15,7 @@
 
 #include "tests/support/devices.h"
 
-namespace narrowcast::training {
+namespace narrowcast {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -167,4 +167,4 @@ TEST(ClipGradientNorm, SkipsParametersWithoutGradient) {
 TEST(ClipGradientNorm, RefusesANormThatIsNotPositive) { EXPECT_THROW(clip_gradient_norm({}, 0), c10::ValueError); }
 
 }  // namespace
-}  // namespace narrowcast::training
+}  // namespace narrowcast

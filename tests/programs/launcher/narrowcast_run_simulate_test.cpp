@@ -1,0 +1,148 @@
+// narrowcast-run --simulate_gbit, alone and with our programs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/programs/launcher/run_commands.h"
+#include "tests/programs/train_commands.h"
+#include "trainer/base/files/open_file.h"
+
+namespace narrowcast::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+using NarrowcastRunSimulateTest = NarrowcastRunFixture;
+
+// Why this machine cannot have a simulated network; empty if it can.
+std::string why_impossible() {
+  const ProgramEnd end = run(1, "true", {"--simulate_gbit=1"});
+  if (end.exit_code == 0) return "";
+  EXPECT_EQ(end.exit_code, 2) << end.errors;
+  EXPECT_EQ(end.output, "");
+  return end.errors;
+}
+
+TEST_F(NarrowcastRunSimulateTest, RefusesWhatCannotBe) {
+  const auto refuses = [](const Words& flags, const std::string& message) {
+    expect_refused(run(2, "true", flags), message);
+  };
+  for (const char* const value : {"0", "-1", "nan", "1000", "0.0001"}) {
+    refuses({std::string("--simulate_gbit=") + value},
+            std::string("--simulate_gbit=") + value + ": must be from 0.001 to 100 Gbit/s");
+  }
+  refuses({"--simulate_gbit=1", "--simulate_us=-1"}, "--simulate_us=-1: must be from 0 to 1000000 microseconds");
+  refuses({"--simulate_us=50"}, "--simulate_us=50: needs --simulate_gbit, the rate of the simulated network");
+  refuses({"--simulate_gbit=1", "--nnodes=2", "--master_addr=127.0.0.1"},
+          "--simulate_gbit is for one node, but --nnodes=2");
+  refuses({"--simulate_gbit=1", "--isolate=off"},
+          "--simulate_gbit and --isolate=off exclude each other: a simulated network is the job's own");
+  for (const char* const flag : {"--master_addr=127.0.0.1", "--rdzv_endpoint=127.0.0.1", "--rdzv_backend=static"}) {
+    const std::string text = flag;
+    refuses({"--simulate_gbit=1", text}, "--simulate_gbit and " + text.substr(0, text.find('=')) +
+                                             " exclude each other: in a simulated network the launcher chooses where "
+                                             "the workers meet");
+  }
+}
+
+TEST_F(NarrowcastRunSimulateTest, GivesEachWorkerAnInterface) {
+  if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
+  const ProgramEnd end = run(2,
+                             "echo $MASTER_ADDR $GLOO_SOCKET_IFNAME $LOCAL_RANK $LOCAL_WORLD_SIZE "
+                             "\"$NARROWCAST_SIMULATED_NETWORK\" $(tail -n +3 /proc/net/dev | cut -d: -f1)",
+                             {"--simulate_gbit=2.5"});
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.errors, HasSubstr("the network is simulated: each rank has an interface of 2.5 Gbit/s\n"));
+  EXPECT_THAT(lines_with("[0]: ", end.output), ElementsAre("198.18.0.1 eth0 0 2 2.5 Gbit/s lo eth0"));
+  EXPECT_THAT(lines_with("[1]: ", end.output), ElementsAre("198.18.0.1 eth0 1 2 2.5 Gbit/s lo eth0"));
+}
+
+// Restarted workers find their interfaces where those before them did.
+TEST_F(NarrowcastRunSimulateTest, OutlivesARestart) {
+  if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
+  const ProgramEnd end = run(2,
+                             "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 1; "
+                             "echo $(tail -n +3 /proc/net/dev | cut -d: -f1)",
+                             {"--simulate_gbit=1", "--max_restarts=1"});
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(lines_with("", end.output), UnorderedElementsAre("[0]: lo eth0", "[1]: lo eth0"));
+}
+
+// A kernel without sch_netem says so, and nothing runs.
+TEST_F(NarrowcastRunSimulateTest, DelaysOrSaysWhyNot) {
+  if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
+  const ProgramEnd end = run(2, "echo $NARROWCAST_SIMULATED_NETWORK", {"--simulate_gbit=1", "--simulate_us=50"});
+  if (end.exit_code == 2) {
+    EXPECT_THAT(end.errors, StartsWith("narrowcast-run: --simulate_us=50: adding a delay (sch_netem): "));
+    EXPECT_EQ(end.output, "");
+    GTEST_SKIP() << end.errors;
+  }
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(lines_with("", end.output), UnorderedElementsAre("[0]: 1 Gbit/s, 50 us", "[1]: 1 Gbit/s, 50 us"));
+}
+
+// 10 Mbit/s: what is sent takes most of the time on any machine.
+constexpr double kGbit = 0.01;
+constexpr int kSteps = 8;
+
+// The lines of metrics.jsonl.
+std::vector<nlohmann::json> train_over_simulated_network(const std::string& folder, const std::string& hook) {
+  const Words command = {kRun, "--nproc_per_node=2", "--simulate_gbit=" + std::to_string(kGbit), kNarrowcastTrain};
+  const Words flags = small_gpt() + Words{"--width=64", "--steps=" + std::to_string(kSteps), "--hook=" + hook,
+                                          "--bucket_cap_mb=25", "--output_dir=" + folder};
+  const ProgramEnd end = run_to_end(command + flags, alone());
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  return json_lines(folder + "/metrics.jsonl");
+}
+
+// A rank's payload takes at least its bytes at the rate, less what a token bucket of 16 KiB lets pass at once in each
+// step, and a tenth for the packet that is under way. On a busy machine a training may take any time longer. Where
+// `none` waits 0.2 s in a step and int8 a quarter of that, other work of up to 0.4 s leaves a ratio of 1.3.
+TEST_F(NarrowcastRunSimulateTest, TrainingTakesAsLongAsItsBytes) {
+  if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
+  const auto none = train_over_simulated_network(folder / "none", "none");
+  const auto int8 = train_over_simulated_network(folder / "int8", "int8");
+  for (const auto& lines : {none, int8}) {
+    EXPECT_EQ(lines.front().at("network"), "simulated, 0.01 Gbit/s");
+    EXPECT_EQ(lines.front().at("nodes"), "2 x 1");
+    const double at_once = kSteps * 1.1 * (16 << 10);
+    const double waited_for = lines.back().at("payload_bytes_sent").get<double>() - at_once;
+    EXPECT_GT(waited_for, 0);
+    EXPECT_GE(lines.back().at("seconds").get<double>(), waited_for * 8 / (kGbit * 1e9));
+  }
+  EXPECT_GT(none.back().at("payload_bytes_sent"), 3.5 * int8.back().at("payload_bytes_sent").get<double>());
+  EXPECT_GT(none.back().at("seconds"), 1.3 * int8.back().at("seconds").get<double>());
+}
+
+TEST_F(NarrowcastRunSimulateTest, DryRunTakesEachRankForANode) {
+  if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
+  const Words command = {kRun, "--nproc_per_node=2", "--simulate_gbit=1", kNarrowcastTrain, "--dry_run", "--hook=int8"};
+  const ProgramEnd end = run_to_end(command + small_gpt(), alone());
+  EXPECT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.output, AllOf(HasSubstr("simulated, 1 Gbit/s\n"), HasSubstr("2 x 1\n")));
+}
+
+TEST_F(NarrowcastRunSimulateTest, BenchMeasuresTheSimulatedLink) {
+  if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
+  const ProgramEnd end = run_to_end({kRun, "--noprefix", "--nproc_per_node=3", "--simulate_gbit=0.1", kNarrowcastBench,
+                                     "--hooks=int8", "--bucket_mib=0.25", "--buckets=1", "--iterations=2",
+                                     "--nokernels", "--nocheck", "--json=" + folder / "bench.json"},
+                                    alone());
+  ASSERT_EQ(end.exit_code, 0) << end.errors;
+  EXPECT_THAT(end.output, StartsWith("Ranks: 3 on 3 nodes, 1 on each; network: simulated, 0.1 Gbit/s.\n"));
+  const auto json = nlohmann::json::parse(files::read_file(folder / "bench.json"));
+  EXPECT_EQ(json.at("network"), "simulated, 0.1 Gbit/s");
+  // The messages that count come after others that use the burst up.
+  EXPECT_LE(json.at("link").at("gbit_per_second"), 0.1);
+  EXPECT_GT(json.at("link").at("gbit_per_second"), 0);
+}
+
+}  // namespace
+}  // namespace narrowcast::testing

@@ -1,0 +1,90 @@
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/support/error_message.h"
+#include "tests/trainer/train/job/small_job.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/job/training_job.h"
+
+namespace narrowcast::job {
+namespace {
+
+using testing::error_message;
+using ::testing::HasSubstr;
+using testing::small_job;
+using testing::TemporaryFolder;
+
+WorkerEnv restart_of(const std::string& run) {
+  WorkerEnv env;
+  env.restart_count = 1;
+  env.run_id = run;
+  return env;
+}
+
+// Of one that came to its end, or of another run, nothing is replaced.
+TEST(CheckOutput, ARestartMayReplaceWhatItsOwnFormerStartLeft) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.output.folder = folder / "run";
+  const auto is_refused = [&](const std::string& lines, const WorkerEnv& env) {
+    folder.write("run/metrics.jsonl", lines);
+    return error_message<c10::ValueError>([&] { check_output(as_restarted(job, env)); })
+        .ends_with("metrics.jsonl exists already; --overwrite replaces it");
+  };
+  const std::string own = R"({"event": "start", "run_id": "own"})";
+  EXPECT_FALSE(is_refused(own, restart_of("own")));
+  EXPECT_TRUE(is_refused(own, restart_of("another")));
+  EXPECT_TRUE(is_refused(own, restart_of("")));
+  EXPECT_TRUE(is_refused(R"({"event": "start", "run_id": "none"})", restart_of("none"))) << "that is no name";
+  EXPECT_TRUE(is_refused(own + "\n{\"event\": \"end\"}", restart_of("own")));
+  WorkerEnv first = restart_of("own");
+  first.restart_count = 0;
+  EXPECT_TRUE(is_refused(own, first));
+  folder.write("run/model.safetensors", "");
+  EXPECT_THAT(error_message<c10::ValueError>([&] { check_output(as_restarted(job, restart_of("own"))); }),
+              HasSubstr("model.safetensors exists already"));
+}
+
+TEST(AsRestarted, ResumesFromCheckpointsOfTheSameRunAlone) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.checkpoints.folder = folder / "checkpoints";
+  EXPECT_FALSE(as_restarted(job, restart_of("own")).checkpoints.resume) << "there is none";
+  folder.write("checkpoints/step-00000002/manifest.json",
+               checkpoint::format_manifest(
+                   checkpoint::Manifest{.step = 2,
+                                        .world_size = 1,
+                                        .files = {{"replica.safetensors", {}}, {"rank-00000.safetensors", {}}},
+                                        .settings = nlohmann::json::object(),
+                                        .circumstances = nlohmann::json::object(),
+                                        .training = nlohmann::json::object(),
+                                        .run_id = "own"}));
+  EXPECT_TRUE(as_restarted(job, restart_of("own")).checkpoints.resume);
+  EXPECT_FALSE(as_restarted(job, restart_of("another")).checkpoints.resume);
+  WorkerEnv first = restart_of("own");
+  first.restart_count = 0;
+  EXPECT_FALSE(as_restarted(job, first).checkpoints.resume);
+}
+
+// The launcher is told by the error file of whichever rank it sees end first.
+TEST(ReportDivergence, TellsTheLauncherThatARestartWouldDivergeToo) {
+  const TemporaryFolder folder;
+  TrainJob job = small_job(folder);
+  job.training.optimizer = {.kind = training::OptimizerKind::kSgd, .weight_decay = 0};
+  job.training.learning_rate = {.peak = 1e30, .warmup_steps = 0, .schedule = ScheduleKind::kConstant};
+  job.training.clip_grad_norm = 0;
+  WorkerEnv env;
+  env.error_file = folder / "error.json";
+  EXPECT_EQ(testing::run_alone(job, env).exit_code, program::kCheckFailed);
+  const program::WorkerError told = program::read_error_file(env.error_file);
+  EXPECT_TRUE(told.is_final);
+  EXPECT_THAT(told.message, HasSubstr("the loss is not finite by step 4"));
+}
+
+}  // namespace
+}  // namespace narrowcast::job

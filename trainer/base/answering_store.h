@@ -1,0 +1,85 @@
+// A store whose operations end: c10d's TCPStore waits without limit for a server that is stopped or is no store at all.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
+
+namespace narrowcast::network {
+
+// Returns what body() returns, or nothing if it does not return within `limit`. Then it is left behind on a thread of
+// its own, so it must share the ownership of all that it uses. Time in which this process is stopped does not count.
+// Throws what body() throws.
+template <class Result>
+std::optional<Result> within(std::chrono::milliseconds limit, std::function<Result()> body) {
+  constexpr std::chrono::milliseconds kSlice{100};
+  auto task = std::make_shared<std::packaged_task<Result()>>(std::move(body));
+  std::future<Result> result = task->get_future();
+  std::thread([task] { (*task)(); }).detach();
+  std::future_status status = std::future_status::timeout;
+  for (std::chrono::milliseconds left = limit; status != std::future_status::ready && left.count() > 0;
+       left -= kSlice) {
+    status = result.wait_for(std::min(left, kSlice));
+  }
+  return status == std::future_status::ready ? std::optional<Result>(result.get()) : std::nullopt;
+}
+
+// Passes all operations on to another store, each on a thread. An operation whose answer does not come within
+// `patience`, beside the time for which it waits for keys, throws c10::DistNetworkError "the store at PLACE does not
+// answer". Operations of several threads follow each other. Thread-safe.
+class AnsweringStore : public c10d::Store {
+ public:
+  AnsweringStore(c10::intrusive_ptr<c10d::Store> store, std::string place, std::chrono::milliseconds patience);
+
+  void set_patience(std::chrono::milliseconds patience);
+
+  // Another connection, whose operations have no such limit.
+  c10::intrusive_ptr<c10d::Store> clone() override;
+
+  using Store::compareSet;
+  using Store::set;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override;
+  std::vector<uint8_t> get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  void setTimeout(const std::chrono::milliseconds& timeout) override;
+  void append(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys, const std::vector<std::vector<uint8_t>>& values) override;
+  bool hasExtendedApi() const override;
+  void queuePush(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<uint8_t> queuePop(const std::string& key, bool block) override;
+  int64_t queueLen(const std::string& key) override;
+  std::vector<std::string> listKeys() override;
+
+ private:
+  template <class Operation>
+  auto ask(std::chrono::milliseconds waiting, Operation operation);
+  template <class Operation>
+  void tell(std::chrono::milliseconds waiting, Operation operation);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string place_;
+  std::mutex mutex_;  // Held during an operation: the time for which it waits for another one does not count.
+  std::chrono::milliseconds patience_;
+};
+
+}  // namespace narrowcast::network

@@ -1,0 +1,19 @@
+// Broadcasts of a module's tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include <narrowcast/process_group.h>
+
+namespace narrowcast {
+
+// A collective: the tensors get rank 0's values, in place. All ranks pass strided tensors of the same number, shapes
+// and dtypes, on a device that the group's backend moves. Every dtype is sent, those that backends do not name as
+// bytes. Nothing is sent for an empty list. Throws c10::DistBackendError naming `step` if a peer fails.
+void broadcast_from_rank_0(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
+                           const std::string& step);
+
+}  // namespace narrowcast

@@ -1,0 +1,123 @@
+#include "trainer/ddp/pass_check.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <atomic>
+#include <string_view>
+#include <utility>
+
+#include <narrowcast/network_errors.h>
+#include "ops/collectives/group.h"
+#include "ops/collectives/pass_tags.h"
+
+namespace narrowcast {
+namespace {
+
+bool can_compare(const std::vector<NamedTensor>& trainable, const ProcessGroupPtr& group) {
+  return group->getSize() > 1 && collectives::moves_cpu_tensors(group) && trainable.at(0).tensor.is_cpu();
+}
+
+}  // namespace
+
+// The hooks on the parameters share it with their PassCheck.
+struct PassCheck::State {
+  explicit State(const ProcessGroupPtr& group) : rank(group->getRank()), tags(group) {}
+
+  const int64_t rank;
+  const collectives::PassTags tags;
+  std::atomic<int64_t> armed = 0;  // The pass that begins with the next gradient; 0: none.
+  int64_t pass = 0;                // The pass that began last.
+  bool sees_buckets = false;
+
+  // This and what follows is called on the thread of a backward pass.
+  void notice_gradient() {
+    if (armed.load(std::memory_order_relaxed) == 0) {
+      return;
+    }
+    const int64_t number = armed.exchange(0);
+    if (number != 0) {
+      begin(number);
+    }
+  }
+
+  void begin(int64_t number) {
+    pass = number;
+    const auto equal = tags.compare(pass);
+    if (tags.has_company()) {
+      equal->waitAndThrow();
+    } else {
+      torch::autograd::Engine::get_default_engine().queue_callback([equal] { equal->waitAndThrow(); });
+    }
+    if (sees_buckets) {
+      tags.begin_buckets();
+    }
+  }
+
+  void before_bucket(const c10d::GradBucket& bucket) const {
+    if (const auto equal = tags.compare_bucket(pass, static_cast<int64_t>(bucket.getIndex()))) {
+      equal->waitAndThrow();
+    }
+    if (bucket.isLast()) {
+      tags.end_buckets();
+    }
+  }
+};
+
+class PassCheck::CheckedHook final : public hooks::CommHook {
+ public:
+  CheckedHook(std::shared_ptr<const State> state, std::shared_ptr<hooks::CommHook> hook)
+      : state_(std::move(state)), hook_(std::move(hook)) {}
+
+  std::string_view name() const override { return hook_->name(); }
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    state_->before_bucket(bucket);
+    return hook_->runHook(bucket);
+  }
+  at::Tensor parseHookResult(const c10::IValue& result) override { return hook_->parseHookResult(result); }
+
+ private:
+  const std::shared_ptr<const State> state_;
+  const std::shared_ptr<hooks::CommHook> hook_;
+};
+
+PassCheck::PassCheck(const std::vector<NamedTensor>& trainable, const ProcessGroupPtr& group) {
+  if (can_compare(trainable, group)) {
+    state_ = std::make_shared<State>(group);
+    hooks_ = std::make_unique<AccumulatorHooks>(tensors_of(trainable),
+                                                [state = state_](size_t /*parameter*/) { state->notice_gradient(); });
+  }
+}
+
+PassCheck::~PassCheck() = default;
+
+std::shared_ptr<hooks::CommHook> PassCheck::checked(std::shared_ptr<hooks::CommHook> hook) const {
+  if (state_ == nullptr) {
+    return hook;
+  }
+  state_->sees_buckets = true;
+  return std::make_shared<CheckedHook>(state_, std::move(hook));
+}
+
+void PassCheck::count() { ++pass_; }
+
+void PassCheck::compare() const {
+  if (state_ != nullptr) {
+    const StepScope scope(state_->rank, "the start of a forward pass");
+    state_->tags.compare(pass_)->waitAndThrow();
+  }
+}
+
+void PassCheck::arm() {
+  if (state_ != nullptr) {
+    state_->armed = pass_;
+  }
+}
+
+void PassCheck::refuse(const std::string& reason) const {
+  if (state_ != nullptr) {
+    const StepScope scope(state_->rank, "the start of a backward pass");
+    state_->tags.refuse(pass_, reason);
+  }
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,76 @@
+#include "trainer/train/job/early_end.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <csignal>
+#include <ostream>
+#include <string>
+
+#include "trainer/base/files/text.h"
+#include "trainer/base/program/failure.h"
+#include "trainer/train/checkpoint/checkpoint_folder.h"
+#include "trainer/train/reporting/formatting.h"
+#include "trainer/train/reporting/progress.h"
+
+namespace narrowcast::job {
+namespace {
+
+constexpr int kOfSignals = 128;  // Exit codes, as shells have them.
+
+// They cannot be caught, tell of a fault of the process, or stop it and start it again.
+const std::vector<int> kReserved = {SIGKILL, SIGSTOP, SIGCHLD, SIGPIPE, SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,
+                                    SIGABRT, SIGTRAP, SIGSYS,  SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ};
+
+std::string divergence_text(const AgreedJob& agreed, const training::TrainingResult& result) {
+  if (!result.gave_up_after.has_value()) {
+    return c10::str("the loss is not finite by step ", *result.diverged_at,
+                    ": lower --learning_rate, or --clip_grad_norm");
+  }
+  return c10::str(result.gave_up_after->in_a_row, " steps in a row were skipped by step ", *result.diverged_at,
+                  " (--max_skipped_steps=", agreed.job.training.max_skipped_steps,
+                  "): ", reporting::blame_text(*result.gave_up_after));
+}
+
+}  // namespace
+
+std::vector<int> preemption_signals(const CheckpointOptions& options) {
+  return options.preemption_signals.empty() ? std::vector<int>()
+                                            : parse_signals("preemption_signals", options.preemption_signals,
+                                                            {.reserved = kReserved, .owner = "a training"});
+}
+
+std::unique_ptr<CaughtSignals> catch_preemption_signals(const AgreedJob& agreed) {
+  const std::vector<int> signals = preemption_signals(agreed.job.checkpoints);
+  return signals.empty() ? nullptr : std::make_unique<CaughtSignals>(signals, agreed.context.end_for_signal);
+}
+
+std::function<int()> asked_by(const CaughtSignals* caught) {
+  return caught == nullptr ? std::function<int()>() : [caught] { return caught->first(); };
+}
+
+int report_preemption(const AgreedJob& agreed, const training::Preemption& preempted) {
+  if (agreed.context.env.rank == 0) {
+    std::ostream& out = agreed.context.progress;
+    out << signal_name(preempted.signal, "signal ") << ": stopped after step " << preempted.step << " of "
+        << agreed.job.training.steps;
+    if (preempted.is_saved) {
+      out << "; --resume continues from "
+          << printable(checkpoint::checkpoint_path(agreed.job.checkpoints.folder, preempted.step));
+    } else {
+      out << ", before this process took a step; there is no new checkpoint";
+    }
+    out << std::endl;
+  }
+  return kOfSignals + preempted.signal;
+}
+
+void report_divergence(const AgreedJob& agreed, const training::TrainingResult& result) {
+  const JobContext& context = agreed.context;
+  const std::string text = divergence_text(agreed, result);
+  if (context.env.rank == 0) {
+    context.progress << text << std::endl;
+  }
+  program::error_file_writer(context.env.error_file)({program::kCheckFailed, text, /*is_final=*/true});
+}
+
+}  // namespace narrowcast::job

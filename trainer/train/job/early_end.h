@@ -1,0 +1,33 @@
+// A training that ends before its last step: by a signal, with a checkpoint, or because it has diverged.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "trainer/base/signals.h"
+#include "trainer/train/job/train_job.h"
+#include "trainer/train/training/training_loop.h"
+
+namespace narrowcast::job {
+
+// The signals for which the training writes a checkpoint and ends; none if CheckpointOptions::preemption_signals is
+// empty. Throws c10::ValueError naming the option and a signal that does not exist or has another meaning for the
+// process.
+std::vector<int> preemption_signals(const CheckpointOptions& options);
+
+// Catches them, from here to the end of the scope. Null if there are none.
+std::unique_ptr<CaughtSignals> catch_preemption_signals(const AgreedJob& agreed);
+
+// For Checkpoints::asked_to_stop: the signal that was caught first. Null for null; else `caught` must outlive it.
+std::function<int()> asked_by(const CaughtSignals* caught);
+
+// Prints on rank 0 after which step the training stopped and where it resumes, and returns the exit code, 128 plus the
+// signal.
+int report_preemption(const AgreedJob& agreed, const training::Preemption& preempted);
+
+// Prints on rank 0 why the training diverged. Each rank writes it to its error file, as a failure that a restart does
+// not mend: a training that starts again computes the same.
+void report_divergence(const AgreedJob& agreed, const training::TrainingResult& result);
+
+}  // namespace narrowcast::job
