@@ -37,7 +37,7 @@ TEST(LinePrefix, NamesWhatItDoesNotKnow) {
   EXPECT_THAT(template_error("5$"), HasSubstr("'$' is no variable"));
   EXPECT_THAT(template_error("${rank"), HasSubstr("'$' is no variable"));
   EXPECT_THAT(template_error("${}"), HasSubstr("'$' is no variable"));
-  EXPECT_EQ(template_error("a\nb"), "--f=a\\x0ab: must be one line");
+  EXPECT_EQ(template_error("a\nb"), "--f=a\\nb: must be one line");
 }
 
 }  // namespace

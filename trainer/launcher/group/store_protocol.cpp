@@ -64,7 +64,7 @@ bool StoreMember::knows_session() {
     entries_.set_again(own_key("hello"));
   }
   if (const std::optional<std::string> session = entries_.get_in(hello_, own_key("welcome"))) {
-    const size_t space = std::min(session->find(' '), session->size());
+    const size_t space = std::min(session->rfind(' '), session->size());
     entries_.begin_session(session->substr(0, space));
     entries_.begin_at(key("steps"), number(session->substr(space)));
   } else if (Clock::now() - said_hello_ > kPatienceWithATicket) {
