@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -138,13 +137,8 @@ void warn_of_kept_buffers(const TrainJob& job, const std::vector<std::string>& n
   if (names.empty()) {
     return;
   }
-  constexpr size_t kMostNames = 5;
-  const size_t named = std::min(names.size(), kMostNames);
-  const std::string list = absl::StrJoin(names.begin(), names.begin() + static_cast<int64_t>(named), "', '");
-  const size_t others = names.size() - named;
   inputs.warnings.push_back(absl::StrCat("init_from: ", job.init_from, " lacks the buffer", names.size() > 1 ? "s" : "",
-                                         " '", list, "'", others > 0 ? absl::StrCat(" and ", others, " more") : "",
-                                         ": the values in ", job.model, " are kept"));
+                                         " ", describe_names(names), ": the values in ", job.model, " are kept"));
 }
 
 // Puts into `inputs` what was read, and the model that fits it.
