@@ -43,7 +43,7 @@ void take_note(int signal) {
     caught_signal = signal;
   } else if (now - first >= kRepeatWindow.count()) {
     const auto end = end_process.load();
-    end == nullptr ? end_by_default(signal) : end(signal);
+    end == nullptr ? end_by_default(signal) : end(caught_signal);
   }
   errno = errno_before;
 }
@@ -94,7 +94,7 @@ struct CaughtSignals::Former {
   struct sigaction action {};
 };
 
-CaughtSignals::CaughtSignals(const std::vector<int>& signals, void (*end)(int signal)) {
+CaughtSignals::CaughtSignals(const std::vector<int>& signals, void (*end)(int first)) {
   TORCH_CHECK(!catches.exchange(true), "signals are caught already");
   caught_at = 0;
   caught_signal = 0;
@@ -122,5 +122,12 @@ CaughtSignals::~CaughtSignals() {
 }
 
 int CaughtSignals::first() const { return caught_signal; }
+
+void CaughtSignals::ignore() {
+  for (const Former& former : former_) {
+    ::signal(former.signal, SIG_IGN);
+  }
+  former_.clear();
+}
 
 }  // namespace narrowcast

@@ -25,15 +25,19 @@ std::vector<int> parse_signals(const std::string& flag, const std::string& names
 // time. The signals' actions are as before when it is gone.
 class CaughtSignals {
  public:
-  // `end` ends the process with that signal's exit code. It runs in a signal handler, and so may call only what is safe
-  // there. Null: the signal's default action ends the process.
-  CaughtSignals(const std::vector<int>& signals, void (*end)(int signal));
+  // `end` ends the process with the exit code of the first signal, which it is given: the code says why the process
+  // ends, whatever a launcher sends it meanwhile. It runs in a signal handler, and so may call only what is safe there.
+  // Null: the further signal's default action ends the process.
+  CaughtSignals(const std::vector<int>& signals, void (*end)(int first));
   ~CaughtSignals();
   CaughtSignals(const CaughtSignals&) = delete;
   CaughtSignals& operator=(const CaughtSignals&) = delete;
 
   // The signal that came first, 0 if none did.
   int first() const;
+
+  // From now on, and for good, the process ignores these signals: it is about to end by itself, with its own code.
+  void ignore();
 
  private:
   struct Former;  // a signal and its action before

@@ -1,7 +1,5 @@
 #include "trainer/ddp/pass_check.h"
 
-#include <torch/csrc/autograd/engine.h>
-
 #include <atomic>
 #include <string_view>
 #include <utility>
@@ -28,6 +26,7 @@ struct PassCheck::State {
   std::atomic<int64_t> armed = 0;  // The pass that begins with the next gradient; 0: none.
   int64_t pass = 0;                // The pass that began last.
   bool sees_buckets = false;
+  c10::intrusive_ptr<c10::ivalue::Future> equal = {};  // Of the pass, until its first bucket has waited for it.
 
   // This and what follows is called on the thread of a backward pass.
   void notice_gradient() {
@@ -42,20 +41,25 @@ struct PassCheck::State {
 
   void begin(int64_t number) {
     pass = number;
-    const auto equal = tags.compare(pass);
-    if (tags.has_company()) {
-      equal->waitAndThrow();
-    } else {
-      torch::autograd::Engine::get_default_engine().queue_callback([equal] { equal->waitAndThrow(); });
+    equal = tags.compare(pass);
+    if (!sees_buckets || tags.has_company()) {
+      wait_until_equal();
     }
     if (sees_buckets) {
       tags.begin_buckets();
     }
   }
 
-  void before_bucket(const c10d::GradBucket& bucket) const {
-    if (const auto equal = tags.compare_bucket(pass, static_cast<int64_t>(bucket.getIndex()))) {
-      equal->waitAndThrow();
+  void wait_until_equal() {
+    if (equal != nullptr) {
+      std::exchange(equal, nullptr)->waitAndThrow();
+    }
+  }
+
+  void before_bucket(const c10d::GradBucket& bucket) {
+    wait_until_equal();
+    if (const auto same_bucket = tags.compare_bucket(pass, static_cast<int64_t>(bucket.getIndex()))) {
+      same_bucket->waitAndThrow();
     }
     if (bucket.isLast()) {
       tags.end_buckets();
@@ -65,7 +69,7 @@ struct PassCheck::State {
 
 class PassCheck::CheckedHook final : public hooks::CommHook {
  public:
-  CheckedHook(std::shared_ptr<const State> state, std::shared_ptr<hooks::CommHook> hook)
+  CheckedHook(std::shared_ptr<State> state, std::shared_ptr<hooks::CommHook> hook)
       : state_(std::move(state)), hook_(std::move(hook)) {}
 
   std::string_view name() const override { return hook_->name(); }
@@ -76,7 +80,7 @@ class PassCheck::CheckedHook final : public hooks::CommHook {
   at::Tensor parseHookResult(const c10::IValue& result) override { return hook_->parseHookResult(result); }
 
  private:
-  const std::shared_ptr<const State> state_;
+  const std::shared_ptr<State> state_;
   const std::shared_ptr<hooks::CommHook> hook_;
 };
 

@@ -14,10 +14,11 @@
 namespace narrowcast {
 
 // Counts a model's forward passes, and lets ranks compare where they are (ops/collectives/pass_tags.h) when the first
-// gradient of a backward pass is there, before the first bucket is sent. The engine sends no bucket before the tags are
-// known to be equal. Collectives of c10d do not wait for that: their means are discarded, as the backward pass ends
-// with the error. They do wait if the group has several models, whose buckets may differ in size: a message that is too
-// long would end its receiver's process.
+// gradient of a backward pass is there. No bucket is sent before the tags are known to be equal: ranks in different
+// passes may have other buckets, and a collective that another rank never joins would wait for the time-out, also when
+// the group is destroyed; a message that is too long would end its receiver's process. A hook waits for the tags before
+// its first bucket, while other gradients were computed. The Reducer by itself, without a hook, and models that share a
+// group wait before the first gradient is taken.
 //
 // Ranks compare nothing in a group of one, on GPUs, and in groups without a backend for CPU tensors.
 class PassCheck {

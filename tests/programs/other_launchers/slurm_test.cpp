@@ -66,7 +66,7 @@ TEST_F(SlurmTest, TheBatchScriptOfTheDocumentsIsQueuedAgainAfterACheckpoint) {
   ASSERT_TRUE(std::filesystem::exists(log)) << end.errors;
   EXPECT_THAT(files::read_file(log), HasSubstr("SIGUSR1: stopped after step "));
   const auto job = std::filesystem::directory_iterator(folder / "runs")->path();
-  EXPECT_EQ(checkpoint::checkpoint_steps(job / "checkpoints").size(), 1U);
+  EXPECT_FALSE(checkpoint::checkpoint_steps(job / "checkpoints").empty());
 }
 
 }  // namespace

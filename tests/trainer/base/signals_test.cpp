@@ -18,7 +18,7 @@ using testing::error_message;
 
 constexpr int kEnded = 99;
 
-void end_with_code(int /*signal*/) { _exit(kEnded); }
+void end_with_code(int first) { _exit(kEnded + first); }
 
 // Longer than the half second in which signals count as one: that time is what is tested.
 void let_the_window_pass() {
@@ -85,8 +85,23 @@ TEST(CaughtSignalsDeathTest, ASecondSignalLaterEndsTheProcess) {
     raise(SIGTERM);
     _exit(0);
   };
-  EXPECT_EXIT(two_signals(end_with_code), ::testing::ExitedWithCode(kEnded), "");
+  EXPECT_EXIT(two_signals(end_with_code), ::testing::ExitedWithCode(kEnded + SIGUSR1), "") << "that of the first";
   EXPECT_EXIT(two_signals(nullptr), ::testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(CaughtSignalsDeathTest, AreIgnoredForGoodOnceTheProcessIsAboutToEnd) {
+  const auto signalled_at_the_end = [] {
+    {
+      CaughtSignals caught({SIGTERM, SIGUSR1}, end_with_code);
+      raise(SIGUSR1);
+      caught.ignore();
+      let_the_window_pass();
+      raise(SIGTERM);
+    }
+    raise(SIGTERM);
+    _exit(kEnded);
+  };
+  EXPECT_EXIT(signalled_at_the_end(), ::testing::ExitedWithCode(kEnded), "");
 }
 
 }  // namespace

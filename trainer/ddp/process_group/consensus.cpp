@@ -212,6 +212,29 @@ std::string first_failure(const ProcessGroupPtr& group, const std::function<void
   return "";
 }
 
+void do_on_all_ranks(const ProcessGroupPtr& group, const std::string& prefix, const std::function<void()>& body) {
+  constexpr int64_t kFailed = 1;
+  constexpr int64_t kOutputFailed = 2;
+  int64_t own = 0;
+  const std::string failure = first_failure(group, [&] {
+    own = kFailed;
+    try {
+      body();
+    } catch (const OutputError&) {
+      own = kOutputFailed;
+      throw;
+    }
+    own = 0;
+  });
+  if (failure.empty()) {
+    return;
+  }
+  const at::Tensor all = all_gather_values(group, at::full({1}, own, at::kLong)).flatten();
+  const int64_t first = all[all.ne(0).nonzero().flatten()[0]].item<int64_t>();
+  NARROWCAST_CHECK_OUTPUT(first != kOutputFailed, prefix, failure);
+  TORCH_CHECK_VALUE(false, prefix, failure);
+}
+
 std::string from_rank_0(const ProcessGroupPtr& group, const std::string& text) {
   return all_gather_text(group, group->getRank() == 0 ? text : "").at(0);
 }

@@ -14,6 +14,10 @@ namespace narrowcast {
 // 2000 bytes long, whatever a rank sends.
 std::string first_failure(const ProcessGroupPtr& group, const std::function<void()>& body);
 
+// A collective: every rank calls its `body`. Throws on all ranks if one fails: narrowcast::OutputError if the first
+// rank in rank order that failed threw one, else c10::ValueError, with `prefix` and what first_failure returns.
+void do_on_all_ranks(const ProcessGroupPtr& group, const std::string& prefix, const std::function<void()>& body);
+
 // A collective: rank 0's text, on all ranks.
 std::string from_rank_0(const ProcessGroupPtr& group, const std::string& text);
 

@@ -189,7 +189,7 @@ std::string host_name() {
 std::filesystem::path own_folder() {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  TORCH_CHECK_VALUE(!error, "/proc/self/exe: cannot be read: ", error.message(), "; narrowcast-run needs /proc");
+  TORCH_CHECK_VALUE(!error, "/proc/self/exe: cannot be read: ", error.message());
   return program.parent_path();
 }
 

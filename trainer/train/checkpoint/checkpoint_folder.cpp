@@ -7,6 +7,7 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -247,20 +248,20 @@ std::unique_ptr<FolderOwner> prepare_folder(const ProcessGroupPtr& group, const 
   const bool is_rank_0 = group->getRank() == 0;
   std::unique_ptr<FolderOwner> owner;
   const std::string text = from_rank_0(group, random_text());
-  std::string failure = first_failure(group, [&] {
+  const std::string option = absl::StrCat("checkpoint_dir ", folder, ": ");
+  const auto remove_probe = c10::make_scope_exit([&] {
+    if (is_rank_0) {
+      std::error_code ignored;
+      fs::remove(folder + kProbeName, ignored);
+    }
+  });
+  do_on_all_ranks(group, option, [&] {
     if (is_rank_0) {
       owner = make_ready(folder, existing, job);
       write_probe(folder, text);
     }
   });
-  if (failure.empty()) {
-    failure = first_failure(group, [&] { check_probe(folder, text); });
-  }
-  if (is_rank_0) {
-    std::error_code ignored;
-    fs::remove(folder + kProbeName, ignored);
-  }
-  TORCH_CHECK_VALUE(failure.empty(), "checkpoint_dir ", folder, ": ", failure);
+  do_on_all_ranks(group, option, [&] { check_probe(folder, text); });
   return owner;
 }
 

@@ -23,6 +23,7 @@
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
+#include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {
 
@@ -81,7 +82,7 @@ bool is_regular(const FileDescriptor& file) {
 
 FileDescriptor open_owner_file(const std::string& path, int more) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | kFlagsOfAnOwnerFile | more, 0644));
-  TORCH_CHECK_VALUE(file.is_open(), path, ": cannot be made: ", files::reason(errno));
+  files::check_written(file.is_open(), path, "cannot be made");
   TORCH_CHECK_VALUE(is_regular(file), path, ": cannot be made: ", kNoRegularFile);
   return file;
 }
@@ -179,7 +180,7 @@ class Taking {
       if (state == Lock::kTheirs ? may_replace() : may_have(state)) {
         file = state == Lock::kTheirs ? replaced() : std::move(file);
         pass(Failpoint::kOwnerFileLocked);
-        TORCH_CHECK_VALUE(write_record(file, {.writer = self_}), path_, ": cannot be written: ", files::reason(errno));
+        files::check_written(write_record(file, {.writer = self_}), path_);
         if (!is_at(file, path_)) continue;  // An owner whose lock this machine does not see has ended just now.
         pass(Failpoint::kOwnerRecorded);
         return file;

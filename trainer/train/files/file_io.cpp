@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -100,6 +101,17 @@ std::string Sha256::hex() const {
   return to_hex(digest.data(), size);
 }
 
+void check_written(bool is_written, const std::string& path, const char* failure) {
+  if (is_written) {
+    return;
+  }
+  const int error = errno;
+  constexpr int kOfWrongPaths[] = {EACCES, ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG, EINVAL, ENXIO, EEXIST};
+  const bool is_path_wrong = std::ranges::find(kOfWrongPaths, error) != std::end(kOfWrongPaths);
+  TORCH_CHECK_VALUE(!is_path_wrong, path, ": ", failure, ": ", reason(error));
+  NARROWCAST_CHECK_OUTPUT(false, path, ": ", failure, ": ", reason(error));
+}
+
 void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t wanted = std::min(bytes.size(), static_cast<size_t>(kLargestTransfer));
@@ -116,7 +128,7 @@ AtomicFile::AtomicFile(const std::string& path)
     : path_(path),
       temporary_path_(temporary_name(replaceable(path))),
       descriptor_(::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-  TORCH_CHECK_VALUE(descriptor_.is_open(), path, ": cannot be written: ", reason(errno));
+  check_written(descriptor_.is_open(), path);
 }
 
 AtomicFile::~AtomicFile() {
@@ -145,7 +157,7 @@ FileDigest AtomicFile::commit() {
 void AtomicFile::commit_unsynced() {
   NARROWCAST_CHECK_OUTPUT(descriptor_.close(), path_, ": cannot be written: ", reason(errno));
   const bool renamed = ::rename(temporary_path_.c_str(), path_.c_str()) == 0;
-  TORCH_CHECK_VALUE(renamed, path_, ": cannot be written: ", reason(errno));
+  check_written(renamed, path_);
   temporary_path_.clear();
 }
 
@@ -155,6 +167,8 @@ void check_replaceable(const std::string& option, const std::string& path) {
   TORCH_CHECK_VALUE(std::filesystem::is_directory(folder, error), option, ": ", path, ": there is no folder ", folder);
   try {
     const AtomicFile unused(path);  // It is gone without a commit.
+  } catch (const OutputError& failure) {
+    NARROWCAST_CHECK_OUTPUT(false, option, ": ", failure.what_without_backtrace());
   } catch (const c10::ValueError& failure) {
     TORCH_CHECK_VALUE(false, option, ": ", failure.what_without_backtrace());
   }
@@ -216,12 +230,11 @@ FileDescriptor open_for_appending(const std::string& path, JsonLinesMode mode) {
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   FileDescriptor file(::open(path.c_str(), flags, 0666));
   TORCH_CHECK_VALUE(file.is_open() || errno != ENXIO, path, ": cannot be written: it is not a regular file");
-  TORCH_CHECK_VALUE(file.is_open(), path, ": cannot be written: ", reason(errno));
+  check_written(file.is_open(), path);
   struct stat status = {};
   TORCH_CHECK_VALUE(::fstat(file.get(), &status) == 0, path, ": cannot be written: ", reason(errno));
   TORCH_CHECK_VALUE(S_ISREG(status.st_mode), path, ": cannot be written: it is not a regular file");
-  TORCH_CHECK_VALUE(mode == JsonLinesMode::kAppend || ::ftruncate(file.get(), 0) == 0, path,
-                    ": cannot be written: ", reason(errno));
+  check_written(mode == JsonLinesMode::kAppend || ::ftruncate(file.get(), 0) == 0, path);
   return file;
 }
 

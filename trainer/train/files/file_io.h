@@ -38,10 +38,14 @@ struct FileDigest {
 // disk is full).
 void write_fully(const FileDescriptor& file, const std::string& path, std::string_view bytes);
 
+// Throws "PATH: FAILURE: REASON" with errno's reason unless `is_written`: c10::ValueError where another path would do,
+// OutputError where the disk or the file system refuses at present.
+void check_written(bool is_written, const std::string& path, const char* failure = "cannot be written");
+
 // Replaces a file as a whole: bytes go to a temporary name in the same folder, and commit() makes
 // them the file at `path`, durably. Without commit() the file at `path` stays as it was, and the
-// temporary one is removed. A place where no file can be is a c10::ValueError, bytes that cannot be
-// written are an OutputError; each names the path and the reason.
+// temporary one is removed. A place where no file can be is a c10::ValueError, a disk that is full or a
+// folder that cannot be changed at present an OutputError; each names the path and the reason.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);

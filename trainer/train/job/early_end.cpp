@@ -48,7 +48,10 @@ std::function<int()> asked_by(const CaughtSignals* caught) {
   return caught == nullptr ? std::function<int()>() : [caught] { return caught->first(); };
 }
 
-int report_preemption(const AgreedJob& agreed, const training::Preemption& preempted) {
+int report_preemption(const AgreedJob& agreed, const training::Preemption& preempted, CaughtSignals& caught) {
+  if (agreed.context.end_for_signal != nullptr) {
+    caught.ignore();
+  }
   if (agreed.context.env.rank == 0) {
     std::ostream& out = agreed.context.progress;
     out << signal_name(preempted.signal, "signal ") << ": stopped after step " << preempted.step << " of "

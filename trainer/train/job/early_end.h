@@ -23,8 +23,9 @@ std::unique_ptr<CaughtSignals> catch_preemption_signals(const AgreedJob& agreed)
 std::function<int()> asked_by(const CaughtSignals* caught);
 
 // Prints on rank 0 after which step the training stopped and where it resumes, and returns the exit code, 128 plus the
-// signal.
-int report_preemption(const AgreedJob& agreed, const training::Preemption& preempted);
+// signal. A process that JobContext::end_for_signal ends ignores the caught signals from now on: launchers terminate
+// ranks as soon as the first has ended, and each is to end with this code.
+int report_preemption(const AgreedJob& agreed, const training::Preemption& preempted, CaughtSignals& caught);
 
 // Prints on rank 0 why the training diverged. Each rank writes it to its error file, as a failure that a restart does
 // not mend: a training that starts again computes the same.

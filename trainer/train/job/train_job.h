@@ -160,9 +160,9 @@ struct JobContext {
   bool progress_is_terminal;  // one updated line instead of plain ones
   // ProcessGroupOptions::on_silence, which ends the process. Null: silent ranks are noticed by the time-out.
   std::function<void(const std::string& why)> on_silence = {};
-  // Ends the process at a second signal of CheckpointOptions::preemption_signals (CaughtSignals). Null: that signal's
-  // default action does.
-  void (*end_for_signal)(int signal) = nullptr;
+  // Ends the process at a second signal of CheckpointOptions::preemption_signals, with the code of the first
+  // (CaughtSignals). Null: the second signal's default action does.
+  void (*end_for_signal)(int first) = nullptr;
 };
 
 // A job that all ranks have agreed on.

@@ -139,7 +139,8 @@ void add_observers(reporting::Observers& observers, const AgreedJob& agreed, con
   }
 }
 
-training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints, Metrics* metrics) {
+training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoints& checkpoints, Metrics* metrics,
+                                            const CaughtSignals* caught) {
   const bool is_rank_0 = agreed.context.env.rank == 0;
   reporting::Observers observers;
   if (metrics != nullptr) {
@@ -150,7 +151,6 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
   }
   training::TrainingOptions options = agreed.job.training;
   options.seed = static_cast<uint64_t>(agreed.job.seed);
-  const std::unique_ptr<CaughtSignals> caught = catch_preemption_signals(agreed);
   return training::train({.model = agreed.inputs.model,
                           .dataset = *agreed.inputs.dataset,
                           .group = agreed.group,
@@ -161,7 +161,7 @@ training::TrainingResult train_with_reports(const AgreedJob& agreed, JobCheckpoi
                           .checkpoints = {.writer = checkpoints.writer.get(),
                                           .every = agreed.job.checkpoints.every,
                                           .restored = checkpoints.restored ? &*checkpoints.restored : nullptr,
-                                          .asked_to_stop = asked_by(caught.get())}},
+                                          .asked_to_stop = asked_by(caught)}},
                          options);
 }
 
@@ -331,30 +331,21 @@ void check_places(const OutputOptions& output) {
 }
 
 void prepare_places(const AgreedJob& agreed) {
-  const std::string failure = first_failure(agreed.group, [&] {
+  do_on_all_ranks(agreed.group, "", [&] {
     if (agreed.context.env.rank == 0) {
       check_places(agreed.job.output);
       make_places(agreed.job);
     }
   });
-  TORCH_CHECK_VALUE(failure.empty(), failure);
 }
 
 std::unique_ptr<Metrics> prepare_output(const AgreedJob& agreed, const JobCheckpoints& checkpoints) {
   std::unique_ptr<Metrics> metrics;
-  std::string unwritten;  // Why rank 0 could open the file, but not write to it: another class of error.
-  const std::string failure = first_failure(agreed.group, [&] {
+  do_on_all_ranks(agreed.group, "", [&] {
     if (agreed.context.env.rank == 0) {
-      try {
-        metrics = open_metrics(agreed, checkpoints);
-      } catch (const OutputError& error) {
-        unwritten = error.what_without_backtrace();
-      }
+      metrics = open_metrics(agreed, checkpoints);
     }
   });
-  TORCH_CHECK_VALUE(failure.empty(), failure);
-  unwritten = from_rank_0(agreed.group, unwritten);
-  NARROWCAST_CHECK_OUTPUT(unwritten.empty(), unwritten);
   return metrics;
 }
 
@@ -373,11 +364,13 @@ int run_training_job(const AgreedJob& agreed) {
   prepare_places(agreed);
   JobCheckpoints checkpoints = open_checkpoints(agreed);
   const std::unique_ptr<Metrics> metrics = prepare_output(agreed, checkpoints);
-  const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get());
+  std::unique_ptr<CaughtSignals> caught = catch_preemption_signals(agreed);
+  const training::TrainingResult result = train_with_reports(agreed, checkpoints, metrics.get(), caught.get());
   if (result.preempted.has_value()) {
     write_page(agreed);
-    return report_preemption(agreed, *result.preempted);
+    return report_preemption(agreed, *result.preempted, *caught);
   }
+  caught.reset();
   const Ended ended = {
       .result = result,
       .replicas_identical = training::equal_on_all_ranks(agreed.group, agreed.inputs.model->parameters())};

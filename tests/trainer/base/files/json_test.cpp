@@ -81,7 +81,7 @@ TEST(ProblemWith, SaysWhatIsMissingOrOfAnotherType) {
     }
     return std::string();
   };
-  EXPECT_EQ(problem([](const json& value) { value.at("phase\n"); }), "'phase\\x0a' is missing");
+  EXPECT_EQ(problem([](const json& value) { value.at("phase\n"); }), "'phase\\n' is missing");
   EXPECT_EQ(problem([](const json& value) { value.at("round").get<int64_t>(); }),
             "a value must be number, but is string");
   EXPECT_EQ(problem([](const json& value) { value.at("list").get<std::string>(); }),

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include <narrowcast/errors.h>
+#include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast {
@@ -26,6 +27,21 @@ TEST(FirstFailure, OfOneRankNamesNoRankAndLetsBugsPass) {
   run_ranks(1, [](int64_t, const ProcessGroupPtr& group) {
     EXPECT_EQ(first_failure(group, [] { TORCH_CHECK_VALUE(false, "wrong"); }), "wrong");
     EXPECT_THROW(first_failure(group, [] { throw std::logic_error("bug"); }), std::logic_error);
+  });
+}
+
+TEST(DoOnAllRanks, ThrowsOnAllRanksWhatTheFirstThatFailedThrew) {
+  run_ranks(3, [](int64_t rank, const ProcessGroupPtr& group) {
+    EXPECT_NO_THROW(do_on_all_ranks(group, "run: ", [] {}));
+    const auto use_and_disk = [&] {
+      TORCH_CHECK_VALUE(rank != 1, "wrong");
+      NARROWCAST_CHECK_OUTPUT(rank != 2, "disk full");
+    };
+    EXPECT_EQ(testing::error_message<c10::ValueError>([&] { do_on_all_ranks(group, "run: ", use_and_disk); }),
+              "run: rank 1: wrong");
+    const auto disk = [&] { NARROWCAST_CHECK_OUTPUT(rank != 2, "disk full"); };
+    EXPECT_EQ(testing::error_message<OutputError>([&] { do_on_all_ranks(group, "run: ", disk); }),
+              "run: rank 2: disk full");
   });
 }
 

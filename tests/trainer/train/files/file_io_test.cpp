@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include <narrowcast/errors.h>
 #include "tests/support/error_message.h"
 #include "tests/support/file_size_limit.h"
@@ -34,6 +36,18 @@ TEST(Sha256, GivesTheStandardsExamples) {
   Sha256 of_million;
   for (int i = 0; i < 1000; ++i) of_million.update(std::string(1000, 'a'));
   EXPECT_EQ(of_million.hex(), kOfMillionA);
+}
+
+TEST(CheckWritten, TellsAWrongPathFromADiskThatRefuses) {
+  errno = EACCES;
+  EXPECT_EQ(error_message<c10::ValueError>([] { check_written(false, "a/b"); }),
+            "a/b: cannot be written: Permission denied");
+  errno = ENOSPC;
+  EXPECT_EQ(error_message<OutputError>([] { check_written(false, "a/b", "cannot be made"); }),
+            "a/b: cannot be made: No space left on device");
+  errno = EROFS;
+  EXPECT_THROW(check_written(false, "a/b"), OutputError);
+  EXPECT_NO_THROW(check_written(true, "a/b"));
 }
 
 TEST(AtomicFile, AppearsOnCommitOnly) {
