@@ -395,6 +395,8 @@ std::optional<double> GradientReducer::compression() const {
          static_cast<double>(gradient_bytes(trainable_));
 }
 
+double GradientReducer::take_waited_seconds() { return passes_->take_waited_seconds(); }
+
 std::vector<int64_t> GradientReducer::bucket_bytes() const {
   std::vector<int64_t> sizes;
   for (const c10d::GradBucket& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false)) {

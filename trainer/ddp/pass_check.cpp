@@ -1,6 +1,7 @@
 #include "trainer/ddp/pass_check.h"
 
 #include <atomic>
+#include <chrono>
 #include <string_view>
 #include <utility>
 
@@ -26,10 +27,13 @@ struct PassCheck::State {
   std::atomic<int64_t> armed = 0;  // The pass that begins with the next gradient; 0: none.
   int64_t pass = 0;                // The pass that began last.
   bool sees_buckets = false;
+  double last_wait_seconds = 0;                        // After the last gradient so far;
+  double waited_seconds = 0;                           // and between gradients.
   c10::intrusive_ptr<c10::ivalue::Future> equal = {};  // Of the pass, until its first bucket has waited for it.
 
   // This and what follows is called on the thread of a backward pass.
   void notice_gradient() {
+    waited_seconds += std::exchange(last_wait_seconds, 0);
     if (armed.load(std::memory_order_relaxed) == 0) {
       return;
     }
@@ -51,9 +55,12 @@ struct PassCheck::State {
   }
 
   void wait_until_equal() {
-    if (equal != nullptr) {
-      std::exchange(equal, nullptr)->waitAndThrow();
+    if (equal == nullptr) {
+      return;
     }
+    const auto begin = std::chrono::steady_clock::now();
+    std::exchange(equal, nullptr)->waitAndThrow();
+    last_wait_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
   void before_bucket(const c10d::GradBucket& bucket) {
@@ -115,6 +122,14 @@ void PassCheck::arm() {
   if (state_ != nullptr) {
     state_->armed = pass_;
   }
+}
+
+double PassCheck::take_waited_seconds() {
+  if (state_ == nullptr) {
+    return 0;
+  }
+  state_->last_wait_seconds = 0;
+  return std::exchange(state_->waited_seconds, 0);
 }
 
 void PassCheck::refuse(const std::string& reason) const {

@@ -45,6 +45,10 @@ class PassCheck {
   // they differ, and with c10::DistBackendError if a peer or the network fails. The group is not usable afterwards.
   void arm();
 
+  // Seconds for which backward passes have waited for the other ranks' tags since the last call, before their last
+  // gradient was there. Between passes.
+  double take_waited_seconds();
+
   // Takes the place of compare(), arm() and the backward pass on a rank that cannot run the pass: waits until all ranks
   // have compared it, and throws a c10::ValueError with `reason` on all of them. The group remains usable if all ranks
   // refuse. Returns where ranks compare nothing.

@@ -66,7 +66,8 @@ int64_t OptimizerSteps::payload_bytes_sent() const {
 int64_t OptimizerSteps::measuring_bytes_sent() const { return collectives::measuring_bytes_sent(ddp_.process_group()); }
 
 std::optional<double> OptimizerSteps::take_exchange_seconds() {
-  return exchange_clock_ ? std::optional(exchange_clock_->take_seconds()) : std::nullopt;
+  const double waited = ddp_.take_waited_seconds();  // In backward passes, before their first bucket.
+  return exchange_clock_ ? std::optional(exchange_clock_->take_seconds() + waited) : std::nullopt;
 }
 
 void OptimizerSteps::take_next(Counters& counters) {

@@ -150,6 +150,10 @@ class DistributedDataParallel {
   // second forward, and where their size is chosen.
   std::vector<int64_t> bucket_bytes() const { return reducer_.bucket_bytes(); }
 
+  // Seconds that backward passes have waited for other ranks to begin the same pass, before their own last gradient was
+  // there, since the last call.
+  double take_waited_seconds() { return reducer_.take_waited_seconds(); }
+
  private:
   static constexpr bool is_script = std::is_same_v<Module, torch::jit::Module>;
 

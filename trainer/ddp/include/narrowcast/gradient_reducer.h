@@ -124,6 +124,9 @@ class NARROWCAST_EXPORT GradientReducer {
   std::optional<double> compression() const;
   // Bytes of each bucket in the order in which they are sent.
   std::vector<int64_t> bucket_bytes() const;
+  // Seconds that backward passes have waited for other ranks to begin the same pass, before their own last gradient was
+  // there, since the last call.
+  double take_waited_seconds();
   // A collective: rebuilds the buckets now if that is due, and chooses their size. Whether they stay as they are from
   // now on.
   bool settle_buckets();
