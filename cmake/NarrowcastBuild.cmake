@@ -50,7 +50,8 @@ endif()
 
 # Where the public headers of each layer lie. Our own files see them all; tests/structure/check_layers says which layer may
 # include which.
-set(NARROWCAST_PUBLIC_HEADERS ops/include hooks/include models/include trainer/ddp/include trainer/base/include)
+set(NARROWCAST_PUBLIC_HEADERS ops/common/include ops/include hooks/include models/include trainer/ddp/include
+  trainer/base/include)
 list(TRANSFORM NARROWCAST_PUBLIC_HEADERS PREPEND "${PROJECT_SOURCE_DIR}/")
 target_include_directories(narrowcast_common_options INTERFACE "${PROJECT_SOURCE_DIR}" ${NARROWCAST_PUBLIC_HEADERS})
 
@@ -114,15 +115,22 @@ function(narrowcast_steers)
   endforeach()
 endfunction()
 
-# narrowcast_parallel_sources(<file>...): files that call at::parallel_for, which is serial unless its caller is
-# compiled with OpenMP. They cannot share the precompiled header: it was made without. The runtime is the one that
-# LibTorch brings: a second one would not know how many threads at::set_num_threads set. ThreadSanitizer does not see
-# that runtime's barriers and would report every parallel loop, so under it the loops are serial.
-function(narrowcast_parallel_sources)
+# narrowcast_parallel_sources(<target> <file>...): files of the calling folder that call at::parallel_for, which is serial
+# unless its caller is compiled with OpenMP. They cannot share the precompiled header: it was made without. The runtime is
+# the one that LibTorch brings: a second one would not know how many threads at::set_num_threads set. ThreadSanitizer does
+# not see that runtime's barriers and would report every parallel loop, so under it the loops are serial.
+function(narrowcast_parallel_sources target)
   if(NOT NARROWCAST_SANITIZE MATCHES "thread")
-    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -fopenmp)
-    set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
+    set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fopenmp)
+    set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
   endif()
+endfunction()
+
+# narrowcast_exact_sources(<target> <file>...): files of the calling folder whose arithmetic rounds after every operation,
+# unless the code says otherwise.
+function(narrowcast_exact_sources target)
+  set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
+  set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 # narrowcast_cuda_kernels(<target> <file>...): adds kernels, *.cu files of the calling folder, to a target made elsewhere.
@@ -132,9 +140,10 @@ function(narrowcast_cuda_kernels target)
   set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
 endfunction()
 
-# narrowcast_compile_together(<directory>): up to sixteen files of one folder of a target become one to compile, in all
-# targets of the directory and of those below it. Not CMake's UNITY_BUILD: its files hold absolute paths, so that ccache
-# finds nothing again in another checkout. Files with options of their own stay alone.
+# narrowcast_compile_together(<directory>): up to sixteen files of a target become one to compile, those that one
+# CMakeLists.txt is for (of its folder, and of folders below it that have none), in all targets of the directory and of
+# those below it. Not CMake's UNITY_BUILD: its files hold absolute paths, so that ccache finds nothing again in another
+# checkout. Files with options of their own stay alone.
 function(narrowcast_compile_together directory)
   get_property(targets DIRECTORY "${directory}" PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
@@ -154,6 +163,7 @@ function(narrowcast_compile_target_together target)
   get_target_property(directory ${target} SOURCE_DIR)
   get_target_property(binary_directory ${target} BINARY_DIR)
   list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  set(folders)
   set(parts)
   foreach(source IN LISTS sources)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${directory}" NORMALIZE OUTPUT_VARIABLE file)
@@ -166,12 +176,23 @@ function(narrowcast_compile_target_together target)
     endif()
     cmake_path(RELATIVE_PATH file BASE_DIRECTORY "${PROJECT_SOURCE_DIR}" OUTPUT_VARIABLE name)
     cmake_path(GET name PARENT_PATH folder)
+    while(NOT EXISTS "${PROJECT_SOURCE_DIR}/${folder}/CMakeLists.txt")
+      cmake_path(GET folder PARENT_PATH folder)
+    endwhile()
     string(MAKE_C_IDENTIFIER "${folder}" folder)
-    list(LENGTH files_of_${folder} count)
-    math(EXPR part "${count} / 16")
     list(APPEND files_of_${folder} "${name}")
-    list(APPEND files_of_${folder}_${part} "${name}")
-    list(APPEND parts "${folder}_${part}")
+    list(APPEND folders "${folder}")
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  foreach(folder IN LISTS folders)  # Parts of the same size, so that none is left over.
+    list(LENGTH files_of_${folder} count)
+    math(EXPR parts_of_folder "(${count} + 15) / 16")
+    foreach(name IN LISTS files_of_${folder})
+      list(FIND files_of_${folder} "${name}" index)
+      math(EXPR part "${index} * ${parts_of_folder} / ${count}")
+      list(APPEND files_of_${folder}_${part} "${name}")
+      list(APPEND parts "${folder}_${part}")
+    endforeach()
   endforeach()
   list(REMOVE_DUPLICATES parts)
   foreach(part IN LISTS parts)

@@ -190,11 +190,15 @@ at::Tensor Gpt::forward(const Batch& batch) {
                                 at::Reduction::Mean, /*ignore_index=*/-100, label_smoothing());
 }
 
-at::Tensor Gpt::generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator) {
+std::optional<NextToken> Gpt::next_token() {
   const auto last_logits = [this](const at::Tensor& tokens) {
     return token_embedding_->weight.mv(hidden_states(tokens.unsqueeze(0))[0][-1]);
   };
-  return models::generate({.context = shape_.context, .logits = last_logits}, prompt, options, generator);
+  return NextToken{.context = shape_.context, .logits = last_logits};
+}
+
+at::Tensor Gpt::generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator) {
+  return models::generate(next_token().value(), prompt, options, generator);
 }
 
 ModelOptions Gpt::options() const { return write_options(gpt_options<GptOptions>(), shape_); }

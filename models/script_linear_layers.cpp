@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "ops/meta/meta.h"
+#include "ops/operators/meta.h"
 
 namespace narrowcast::models::conversion {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "ops/enumerator_names.h"
-#include "ops/error_message.h"
+#include "ops/common/enumerator_names.h"
+#include "ops/common/error_message.h"
 
 namespace narrowcast::models {
 namespace {

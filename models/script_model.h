@@ -61,8 +61,7 @@ class ScriptModel : public Model {
   // With the loss kCrossEntropy it counts for how many targets the likeliest class is the right one.
   Evaluated evaluate(const Batch& batch) override;
 
-  // Every further name of a tensor that has several, with the first, which is that of the parameter or buffer.
-  const std::map<std::string, std::string>& aliases() const { return state_->aliases(); }
+  std::map<std::string, std::string> aliases() const override { return state_->aliases(); }
 
   // None: a module does not say how it was made.
   ModelOptions options() const override { return {}; }

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
-#include "ops/median.h"
+#include "ops/common/median.h"
 #include "tests/bench/machine_watch.h"
-#include "tests/hooks/bucket.h"
+#include "tests/hooks/all/bucket.h"
 #include "tests/support/ranks.h"
 #include "trainer/base/program/command_line.h"
 

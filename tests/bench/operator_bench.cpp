@@ -17,8 +17,8 @@
 #include <narrowcast/process_group.h>
 #include <narrowcast/quantized_all_reduce.h>
 #include <narrowcast/worker_env.h>
-#include "ops/median.h"
-#include "tests/hooks/bucket.h"
+#include "ops/common/median.h"
+#include "tests/hooks/all/bucket.h"
 #include "trainer/base/program/command_line.h"
 
 ABSL_FLAG(double, mebibytes, 25, "size of the tensor of float32");

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/cpu/affine_uint8_kernels.h"
-#include "ops/cpu/quantize_tensor_kernels.h"
+#include "ops/cpu/affine_uint8/affine_uint8_kernels.h"
+#include "ops/cpu/quantize_tensor/quantize_tensor_kernels.h"
 
 namespace narrowcast {
 namespace {

@@ -21,7 +21,7 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
 #include <narrowcast/hooks.h>
-#include "ops/median.h"
+#include "ops/common/median.h"
 #include "tests/bench/machine_watch.h"
 #include "tests/support/ranks.h"
 #include "trainer/base/program/command_line.h"

@@ -17,10 +17,11 @@
 #include <string>
 #include <vector>
 
-#include "ops/collectives/mean/element_order.h"
-#include "ops/collectives/mean/segment_codec.h"
+#include "ops/collectives/all_reduce/array/element_order.h"
+#include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
 #include "tests/bench/machine_watch.h"
+#include "tests/ops/wire_format/whole_messages.h"
 #include "trainer/base/program/command_line.h"
 
 ABSL_FLAG(int64_t, rounds, 15, "measured turns of each kernel, after two to warm up");
@@ -105,8 +106,8 @@ void add_entries(Buffers& b, WireFormat format, std::vector<Entry>& entries) {
   const cpu::Rounding random{true, 1, 2, 3};
   const int64_t n = b.floats.size();
   const int64_t shard = n / kRanks;
-  for (auto& message : b.messages) cpu::wire_encode<float>(format, {b.floats.data(), shard}, {}, message.data());
-  cpu::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data());
+  for (auto& message : b.messages) cpu::test::wire_encode<float>(format, {b.floats.data(), shard}, {}, message.data());
+  cpu::test::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data());
   const int64_t repetitions = n == kInCache ? kRepetitionsInCache : 1;
   const auto add = [&](const char* kernel, int64_t elements, const std::function<void()>& run) {
     const double gigabytes = 4e-9 * static_cast<double>(elements * repetitions);
@@ -114,14 +115,14 @@ void add_entries(Buffers& b, WireFormat format, std::vector<Entry>& entries) {
                          for (int64_t i = 0; i < repetitions; ++i) run();
                        }});
   };
-  add("encode", n, [=, &b] { cpu::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data()); });
+  add("encode", n, [=, &b] { cpu::test::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data()); });
   add("encode at random", n, [=, &b] {
-    cpu::wire_encode<float>(format, {b.floats.data(), n}, random, b.encoded.data());
+    cpu::test::wire_encode<float>(format, {b.floats.data(), n}, random, b.encoded.data());
   });
-  add("decode", n, [=, &b] { cpu::wire_decode(format, b.encoded.data(), n, b.out.data()); });
+  add("decode", n, [=, &b] { cpu::test::wire_decode(format, b.encoded.data(), n, b.out.data()); });
   add("average", shard, [=, &b] {
     const uint8_t* const messages[kRanks] = {b.messages[0].data(), nullptr, b.messages[2].data(), b.messages[3].data()};
-    cpu::wire_average_encode(format, {messages, kRanks, b.floats.data(), shard}, {}, b.messages[1].data());
+    cpu::test::wire_average_encode(format, {messages, kRanks, b.floats.data(), shard}, {}, b.messages[1].data());
   });
 }
 
@@ -262,7 +263,7 @@ struct BucketShard {
         segment{array, collectives::cut(kNumel, 2)[1], nullptr, collectives::ElementOrder::of(format, kNumel)},
         sent(encoded_size(segment.range.numel, format)),
         received(encoded_size(segment.range.numel, format)) {
-    collectives::encode_segment({format, {}}, segment, sent.data());
+    collectives::wire_codec(format, at::kCPU).encode({}, segment, sent.data());
     std::copy_n(sent.data(), sent.size(), received.data());
   }
 
@@ -289,18 +290,18 @@ bool measure_segments() {
       of_format.push_back({name_of(kernel, format), gigabytes, [&shards, run] { std::ranges::for_each(shards, run); }});
     };
     add("encode", [=](BucketShard& shard) {
-      collectives::encode_segment({format, {}}, shard.segment, shard.sent.data());
+      collectives::wire_codec(format, at::kCPU).encode({}, shard.segment, shard.sent.data());
     });
     add("encode at random", [=](BucketShard& shard) {
-      collectives::encode_segment({format, {true, 1, 2, 0}}, shard.segment, shard.sent.data());
+      collectives::wire_codec(format, at::kCPU).encode({true, 1, 2, 0}, shard.segment, shard.sent.data());
     });
     add("average", [=](BucketShard& shard) {
-      collectives::average_and_encode_segments({format, {}}, {shard.received.data(), nullptr}, shard.segment, nullptr,
-                                               shard.sent.data());
+      collectives::wire_codec(format, at::kCPU)
+          .average_and_encode({}, {shard.received.data(), nullptr}, shard.segment, nullptr, shard.sent.data());
     });
     add("decode", [=](BucketShard& shard) {
-      collectives::decode_segment(format, shard.received.data(),
-                                  {shard.decoded, shard.segment.range, nullptr, shard.segment.order});
+      collectives::wire_codec(format, at::kCPU)
+          .decode(shard.received.data(), {shard.decoded, shard.segment.range, nullptr, shard.segment.order});
     });
     take_turns(of_format);
     entries.insert(entries.end(), of_format.begin(), of_format.end());

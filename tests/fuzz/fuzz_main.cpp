@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/common/file_descriptor.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/fuzz/target.h"
 #include "trainer/base/files/open_file.h"
@@ -60,7 +61,7 @@ class InputRecord {
   }
 
  private:
-  const files::FileDescriptor file_;
+  const FileDescriptor file_;
 };
 
 std::vector<std::string> corpus_of(const Target& target, const Options& options) {

@@ -12,7 +12,7 @@
 #include "tests/fuzz/target.h"
 #include "tests/support/job_secret.h"
 #include "trainer/launcher/group/store_protocol.h"
-#include "trainer/launcher/store_rendezvous.h"
+#include "trainer/launcher/rendezvous/store_rendezvous.h"
 
 namespace narrowcast::fuzz {
 namespace {

@@ -11,16 +11,16 @@
 
 #include "tests/fuzz/target.h"
 #include "tests/support/job_secret.h"
+#include "trainer/base/environment/launchers.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/launchers.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/launcher/group/group.h"
 #include "trainer/launcher/group/sealed_entries.h"
-#include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/job/launch_plan.h"
 #include "trainer/launcher/posix/last_lines.h"
 #include "trainer/launcher/posix/process_runner.h"
-#include "trainer/launcher/rendezvous_options.h"
-#include "trainer/launcher/store_rendezvous.h"
+#include "trainer/launcher/rendezvous/rendezvous_options.h"
+#include "trainer/launcher/rendezvous/store_rendezvous.h"
 
 namespace narrowcast::fuzz {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
-#include "ops/error_message.h"
+#include "ops/common/error_message.h"
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/text.h"
 

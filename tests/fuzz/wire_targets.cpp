@@ -17,8 +17,8 @@
 #include <narrowcast/wire_format.h>
 #include "ops/codec/variable_width.h"
 #include "ops/codec/wire_format.h"
-#include "ops/collectives/mean/announced_call.h"
-#include "ops/collectives/mean/segment_codec.h"
+#include "ops/collectives/all_reduce/codec/wire_codec.h"
+#include "ops/collectives/all_reduce/operator/announced_call.h"
 #include "tests/fuzz/target.h"
 
 namespace narrowcast::fuzz {
@@ -48,9 +48,9 @@ void read_message(std::string_view input, WireFormat format) {
   const uint8_t* const bytes = message.const_data_ptr<uint8_t>();
   const at::Tensor mean = at::empty_like(message);
   const collectives::ArraySegment segment{decoded, {0, numel}, nullptr};
-  collectives::average_and_encode_segments({format, {}}, {bytes, nullptr, bytes}, segment, nullptr,
-                                           mean.mutable_data_ptr<uint8_t>());
-  collectives::average_segments(format, {bytes, nullptr, bytes}, segment);
+  collectives::wire_codec(format, at::kCPU)
+      .average_and_encode({}, {bytes, nullptr, bytes}, segment, nullptr, mean.mutable_data_ptr<uint8_t>());
+  collectives::wire_codec(format, at::kCPU).average({bytes, nullptr, bytes}, segment);
   decode(mean, format, numel);
 }
 

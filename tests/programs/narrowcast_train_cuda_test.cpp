@@ -13,7 +13,7 @@
 #include "tests/support/digits.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_modules.h"
-#include "trainer/train/training/device.h"
+#include "trainer/train/optimization/device.h"
 
 namespace narrowcast::testing {
 namespace {

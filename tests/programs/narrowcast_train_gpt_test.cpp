@@ -23,7 +23,7 @@ using ::testing::StartsWith;
 
 constexpr Gpt2Shape kShape = {.layers = 1, .width = 16, .context = 16, .vocabulary = 160};
 
-// Over the project's own text, as wide as its characters need.
+// Over the default text, as wide as its characters need.
 class NarrowcastTrainGptTest : public ::testing::Test {
  protected:
   NarrowcastTrainGptTest() {

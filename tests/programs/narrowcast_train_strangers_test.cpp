@@ -12,16 +12,14 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/common/file_descriptor.h"
 #include "tests/programs/train_commands.h"
 #include "tests/support/listening_sockets.h"
 #include "tests/support/patience.h"
-#include "trainer/base/files/open_file.h"
-#include "trainer/base/tcp_store.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::testing {
 namespace {
-
-using files::FileDescriptor;
 
 constexpr int kStrangers = 1100;
 

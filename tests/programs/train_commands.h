@@ -25,13 +25,13 @@ inline Words operator+(Words words, const Words& more) {
   return words;
 }
 
-// The flag for the text that NARROWCAST_TEST_TEXT names, on machines that do not have the project's own, and else none.
+// The flag for the text that NARROWCAST_TEST_TEXT names, on machines without the default text, and else none.
 inline Words text_elsewhere() {
   const char* const path = std::getenv("NARROWCAST_TEST_TEXT");
   return path == nullptr ? Words{} : Words{std::string("--data=") + path};
 }
 
-// A model that takes milliseconds per step, over the project's own text unless told otherwise.
+// A model that takes milliseconds per step, over the default text unless told otherwise.
 inline Words small_gpt() {
   return Words{"--model=char_gpt", "--layers=1",      "--heads=2",        "--width=16",        "--context=16",
                "--steps=6",        "--batch_size=12", "--eval_batches=1", "--sample_length=20"} +

@@ -15,7 +15,7 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
-#include "tests/hooks/parameters_bucket.h"
+#include "tests/hooks/all/parameters_bucket.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast {

@@ -24,7 +24,8 @@ def sources():
 
 def layer_of(name):
     parts = name.split("/")
-    return "/".join(parts[:2]) if parts[0] == "trainer" and len(parts) > 2 else parts[0]
+    is_below = parts[0] == "trainer" and len(parts) > 2 or parts[:2] == ["ops", "common"]
+    return "/".join(parts[:2]) if is_below else parts[0]
 
 
 def public_headers(names):

@@ -10,7 +10,7 @@
 #include <string>
 #include <system_error>
 
-#include "trainer/base/tcp_store.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::testing {
 

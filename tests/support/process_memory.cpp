@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "trainer/base/files/open_file.h"
+#include "ops/common/file_descriptor.h"
 
 namespace narrowcast::testing {
 namespace {
@@ -48,7 +48,7 @@ std::string read_region(int memory, const Region& region) {
 
 int flip_a_bit_of(const std::string& bytes, pid_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/mem";
-  const files::FileDescriptor memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const FileDescriptor memory(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!memory.is_open()) throw std::system_error(errno, std::generic_category(), path);
   int flipped = 0;
   for (const Region& region : writable_regions(pid)) {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "ops/error_message.h"
+#include "ops/common/error_message.h"
 #include "tests/support/gloo_group.h"
 #include "tests/support/rank_process.h"
 

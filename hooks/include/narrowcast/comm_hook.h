@@ -62,10 +62,26 @@ struct ExchangedBytes {
   int64_t message = 0;  // of what stands for the whole bucket on its way: codes and scales, or factors
 };
 
-// A DDP communication hook: given a bucket of this rank's gradients it returns a
-// future of the bucket averaged over the ranks, in the bucket's dtype and shape.
-// runHook is called on the thread of the backward pass, for the buckets in the
-// same order on all ranks, and must not block on other ranks.
+// A DDP communication hook: given a bucket of this rank's gradients it returns a future of the bucket averaged over the
+// ranks, in the bucket's dtype and shape.
+//
+// Threads: runHook is called on the thread of the backward pass, for the buckets in the same order on all ranks. It
+// must not block on other ranks; nor may a callback of a future. All other functions are called between steps, by one
+// thread at a time, but for payload_bytes_sent(), which any thread may call at any time. A future may be completed on
+// any thread.
+//
+// Life time: a hook is made after its process group. It is destroyed after the last of its futures is complete, and
+// before the group; a future's callback must not own the hook. The bucket passed to runHook lives until runHook
+// returns, its tensor until the future is complete.
+//
+// Errors: what runHook throws, or its future holds, ends the backward pass on this rank with that exception. A peer or
+// network that fails is a c10::DistBackendError naming this rank; see narrowcast/errors.h for the others. A future that
+// is not complete within the process group's time limit ends the pass, too (DistributedDataParallel).
+//
+// Versions: a hook outside of this library is compiled against the headers of the library that it is linked with. The
+// library's soname has the major version. Functions that a minor version adds here have defaults; there is no promise
+// that a hook compiled before works without being compiled again. State of a former version must be read, or refused
+// with a CorruptInputError.
 class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
  public:
   // The name by which create_comm_hook makes this hook.
@@ -76,21 +92,19 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   // Where LibTorch chooses the algorithm, what a ring all-reduce sends.
   int64_t payload_bytes_sent() const { return payload_bytes_sent_.load(std::memory_order_relaxed); }
 
-  // How much smaller than float32 what travels is: 4 bytes for each element over the bytes of what stands for it on
-  // its way, once, whatever the number of ranks and hops; of the buckets that there are, as they were sent last.
-  // Nothing where nothing was sent, as before the first bucket and on one node, and of hooks that count their payload
-  // alone. Asked for between steps.
+  // Compression ratio: float32 bytes of the buckets divided by the bytes of their encoded messages, as they were sent
+  // last. Hops and ranks do not count. Empty until something was sent, and for hooks that count their payload alone.
   virtual std::optional<double> compression() const;
 
-  // What the bits of later steps depend on, on this rank, and its counters; asked for between steps. A hook with state
-  // of its own adds it to what it inherits. `parameters` are those whose gradients the buckets hold.
+  // What the bits of later steps depend on, on this rank, and its counters. A hook with state of its own adds it to
+  // what it inherits. `parameters` are those whose gradients the buckets hold.
   virtual HookState state(const std::vector<NamedParameter>& parameters) const;
 
   // Resumes from such state, before the first step. Throws CorruptInputError naming what is missing or does not fit.
   virtual void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
 
   // Multiplies what is kept of earlier gradients, such as residuals, with a positive factor: when the loss is scaled by
-  // another number from the next step on, their quotient, on all ranks alike. Between steps.
+  // another number from the next step on, their quotient, on all ranks alike.
   virtual void rescale_state(double /*factor*/) {}
 
   // Whether all ranks end a step with the same gradients, and so with the same parameters.
@@ -100,12 +114,10 @@ class NARROWCAST_EXPORT CommHook : public c10d::CommHookInterface {
   virtual std::vector<int64_t> groups() const { return {}; }
 
   // How many nodes of how many ranks it averages over, as "2 x 4", or "3 + 1" for nodes that differ; where ranks share
-  // a node, but not its memory, behind it in brackets why each is a node by itself. Empty if the hook knows of no
-  // nodes.
+  // a node, but not its memory, with the reason in brackets. Empty if the hook knows of no nodes.
   virtual std::string nodes() const { return {}; }
 
-  // Which hooks it takes for which buckets, and why, in one line, if the hook chooses between others; else empty. Asked
-  // for between steps.
+  // Which hooks it takes for which buckets, and why, in one line, if the hook chooses between others; else empty.
   virtual std::string decision() const { return {}; }
 
   // Seconds that averaging a float32 bucket of so many elements is predicted to take, the same on all ranks; nothing

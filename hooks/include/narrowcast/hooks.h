@@ -17,14 +17,16 @@ namespace narrowcast::hooks {
 NARROWCAST_EXPORT std::vector<std::string> comm_hook_names();
 
 // c10::ValueError for an unknown name (it lists the known ones), for options that have no effect with the hook or
-// contradict each other, and for a channel size, node size, group size or another option out of range.
-NARROWCAST_EXPORT void check_comm_hook(const std::string& name, const WireOptions& wire,
-                                       std::optional<int64_t> channel_size = std::nullopt,
-                                       const LocalOptions& local = {}, const PowerSgdOptions& power_sgd = {});
+// contradict each other, and for a channel size, node size, group size or another option out of range. The process
+// group is not looked at.
+NARROWCAST_EXPORT void check_hook_options(const std::string& name, const HookOptions& options);
 
-// The same for all options at once, of which the process group is of no account.
-inline void check_hook_options(const std::string& name, const HookOptions& options) {
-  check_comm_hook(name, options.wire, options.channel_size, options.local, options.power_sgd);
+// The same for options one by one.
+inline void check_comm_hook(const std::string& name, const WireOptions& wire,
+                            std::optional<int64_t> channel_size = std::nullopt, const LocalOptions& local = {},
+                            const PowerSgdOptions& power_sgd = {}) {
+  check_hook_options(
+      name, {.process_group = {}, .wire = wire, .channel_size = channel_size, .local = local, .power_sgd = power_sgd});
 }
 
 // The elements of a channel with that hook, given what was chosen; nothing for hooks without channels. c10::ValueError

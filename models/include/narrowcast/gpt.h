@@ -53,6 +53,8 @@ class NARROWCAST_EXPORT Gpt : public Model {
   // inputs and targets int64 [B, T]: mean cross entropy in nats of targets given logits(inputs).
   at::Tensor forward(const Batch& batch) override;
 
+  std::optional<NextToken> next_token() override;
+
   // Continues a prompt as models::generate (generation.h) does, from this model's logits.
   at::Tensor generate(const at::Tensor& prompt, const GenerateOptions& options, const at::Generator& generator);
 

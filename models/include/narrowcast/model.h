@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include <narrowcast/export.h>
+#include <narrowcast/generation.h>
 
 namespace narrowcast::models {
 
@@ -43,6 +45,13 @@ class NARROWCAST_EXPORT Model : public torch::nn::Module {
 
   // The loss and, of a model that counts them, how many of its answers are right. Takes what forward takes.
   virtual Evaluated evaluate(const Batch& batch) { return {.loss = forward(batch)}; }
+
+  // A language model's context and next-token logits, for generate(). Valid as long as the model. Empty: the model
+  // cannot generate text.
+  virtual std::optional<NextToken> next_token() { return std::nullopt; }
+
+  // Further names of a parameter or buffer, each with the name under which the module has it.
+  virtual std::map<std::string, std::string> aliases() const { return {}; }
 
   // Every option with its value, such that create_model(name, options()) makes a model of the same shape.
   virtual ModelOptions options() const = 0;

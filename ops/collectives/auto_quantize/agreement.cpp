@@ -1,9 +1,9 @@
 // Whether all ranks mean the same exchange.
 //
-// Ranks agree here otherwise than in a quantised all-reduce (mean/announced_call.h), and share with it only how a rank
-// refuses. Here a rank tells the sizes of 2 W segments, in one all-gather of the group, because the group's own
-// collective moves the data. There a rank tells a few numbers from peer to peer on the engine, in the job that averages
-// as soon as they have come.
+// Ranks agree here otherwise than in a quantised all-reduce (all_reduce/operator/announced_call.h), and share with it
+// only how a rank refuses. Here a rank tells the sizes of 2 W segments, in one all-gather of the group, because the
+// group's own collective moves the data. There a rank tells a few numbers from peer to peer on the engine, in the job
+// that averages as soon as they have come.
 #include "ops/collectives/auto_quantize/exchange.h"
 
 #include <ATen/ops/zeros.h>
@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "ops/backend_errors.h"
-#include "ops/collectives/group.h"
+#include "ops/comm/groups/group.h"
+#include "ops/common/backend_errors.h"
 
 namespace narrowcast::collectives {
 namespace {

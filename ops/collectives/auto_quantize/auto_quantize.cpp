@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "ops/collectives/auto_quantize/exchange.h"
-#include "ops/collectives/group.h"
-#include "ops/meta/meta.h"
-#include "ops/without_derivative.h"
+#include "ops/comm/groups/group.h"
+#include "ops/operators/meta.h"
+#include "ops/operators/without_derivative.h"
 
 namespace narrowcast {
 namespace {

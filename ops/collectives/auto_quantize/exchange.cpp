@@ -14,8 +14,8 @@
 #include <optional>
 #include <utility>
 
-#include "ops/backend_errors.h"
-#include "ops/libtorch_versions.h"
+#include "ops/common/backend_errors.h"
+#include "ops/common/libtorch_versions.h"
 
 namespace narrowcast::collectives {
 namespace {

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include <narrowcast/auto_quantize.h>
-#include "ops/collectives/arguments.h"
+#include "ops/comm/groups/arguments.h"
 
 namespace narrowcast::collectives {
 

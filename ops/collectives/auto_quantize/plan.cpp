@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/collectives/arguments.h"
 #include "ops/collectives/auto_quantize/exchange.h"
-#include "ops/collectives/group.h"
-#include "ops/meta/meta.h"
-#include "ops/without_derivative.h"
+#include "ops/comm/groups/arguments.h"
+#include "ops/comm/groups/group.h"
+#include "ops/operators/meta.h"
+#include "ops/operators/without_derivative.h"
 
 namespace narrowcast::collectives {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <narrowcast/export.h>
-#include "ops/collectives/mean/segments.h"
+#include "ops/collectives/all_reduce/array/segments.h"
 
 namespace narrowcast::collectives {
 

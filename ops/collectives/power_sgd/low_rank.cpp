@@ -14,7 +14,7 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/collectives/mean/segments.h"
+#include "ops/collectives/all_reduce/array/segments.h"
 
 namespace narrowcast::collectives {
 namespace {

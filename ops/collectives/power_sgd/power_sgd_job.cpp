@@ -14,7 +14,7 @@
 namespace narrowcast::collectives {
 namespace {
 
-MeanArrayOptions array_options(const PowerSgdJobOptions& options, int64_t numel, int64_t array) {
+AllReduceArrayOptions array_options(const PowerSgdJobOptions& options, int64_t numel, int64_t array) {
   return {.rank = options.rank,
           .world_size = options.world_size,
           .numel = numel,
@@ -38,9 +38,10 @@ PowerSgdJob::PowerSgdJob(PowerSgdJobOptions options, std::shared_ptr<LowRankStat
       state_(std::move(state)),
       memory_(std::move(memory)),
       sent_(sent_arrays(options_)),
-      with_p_(std::make_unique<MeanArray>(array_options(options_, sent_.with_p.numel(), 0), memory_->first)),
-      with_q_(std::make_unique<MeanArray>(array_options(options_, sent_.with_q.numel(), options_.alternates ? 0 : 1),
-                                          options_.alternates ? memory_->first : memory_->second)),
+      with_p_(std::make_unique<AllReduceArray>(array_options(options_, sent_.with_p.numel(), 0), memory_->first)),
+      with_q_(
+          std::make_unique<AllReduceArray>(array_options(options_, sent_.with_q.numel(), options_.alternates ? 0 : 1),
+                                           options_.alternates ? memory_->first : memory_->second)),
       p_(zeros(plan().p_numel, options_)),
       q_(zeros(plan().q_numel, options_)),
       copy_(options_.needs_copy() ? zeros(plan().array_numel, options_) : at::Tensor()),
@@ -62,7 +63,7 @@ void PowerSgdJob::start(engine::Transport& transport) {
   guard_.begin();
   advanced_ = 0;
   is_poisoned_ = false;
-  guard_.attempt([&] {
+  guard_.run([&] {
     first().post_receives(transport);
     if (second() != nullptr) {
       second()->post_receives(transport);
@@ -74,7 +75,7 @@ void PowerSgdJob::start(engine::Transport& transport) {
 }
 
 void PowerSgdJob::advance(engine::Transport& transport) {
-  guard_.attempt([&] {
+  guard_.run([&] {
     const int64_t of_first = first().advances();
     if (advanced_ < of_first) {
       first().advance(transport);
@@ -89,8 +90,8 @@ void PowerSgdJob::advance(engine::Transport& transport) {
 }
 
 at::Tensor PowerSgdJob::finish(engine::Transport& transport) {
-  guard_.attempt([&] {
-    MeanArray& last = second() == nullptr ? first() : *second();
+  guard_.run([&] {
+    AllReduceArray& last = second() == nullptr ? first() : *second();
     last.finish(transport);
     look_at(last.values());
     end_step();
@@ -177,7 +178,7 @@ void PowerSgdJob::end_step() {
     return;
   }
   const Factor sent = last_sent(options_, *state_);
-  const MeanArray& last = second() == nullptr ? first() : *second();
+  const AllReduceArray& last = second() == nullptr ? first() : *second();
   const at::Tensor& other = kept(other_than(sent));
   const at::Tensor mean = sent_.of(sent).factor_of(last.values());
   if (options_.averaged_memory) {
@@ -193,7 +194,7 @@ void PowerSgdJob::end_step() {
 }
 
 // What the others have of this rank's numbers.
-at::Tensor PowerSgdJob::own_without_lost(const at::Tensor& own, const MeanArray& sent) const {
+at::Tensor PowerSgdJob::own_without_lost(const at::Tensor& own, const AllReduceArray& sent) const {
   const at::Tensor lost = sent.lost();
   return lost.defined() ? own - lost.narrow(0, 0, own.numel()) : own;
 }

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include <narrowcast/export.h>
-#include "ops/collectives/mean/message_memory.h"
-#include "ops/collectives/power_sgd/mean_array.h"
+#include "ops/collectives/all_reduce/memory/message_memory.h"
+#include "ops/collectives/power_sgd/all_reduce_array.h"
 #include "ops/collectives/power_sgd/power_sgd_step.h"
-#include "ops/engine/engine.h"
+#include "ops/comm/engine/engine.h"
 
 namespace narrowcast::collectives {
 
@@ -66,8 +66,8 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
  private:
   LowRankBits bits() const { return options_.bits(); }
   // The exchanges of a step are the first one and, where steps do not alternate, the second one.
-  MeanArray& first() const { return state_->sends() == Factor::kP ? *with_p_ : *with_q_; }
-  MeanArray* second() const { return options_.alternates ? nullptr : with_q_.get(); }
+  AllReduceArray& first() const { return state_->sends() == Factor::kP ? *with_p_ : *with_q_; }
+  AllReduceArray* second() const { return options_.alternates ? nullptr : with_q_.get(); }
   const at::Tensor& kept(Factor factor) const { return factor == Factor::kP ? p_ : q_; }
 
   void take_array();
@@ -80,25 +80,25 @@ class NARROWCAST_EXPORT PowerSgdJob final : public engine::Job {
   void put_back(const LowRankProduct& own, const LowRankProduct& mean);
   void put_back_as_pytorch(const LowRankProduct& mean);
   void put_back_plain();
-  at::Tensor own_without_lost(const at::Tensor& own, const MeanArray& sent) const;
+  at::Tensor own_without_lost(const at::Tensor& own, const AllReduceArray& sent) const;
   void end_step();
 
   const PowerSgdJobOptions options_;
   const std::shared_ptr<LowRankState> state_;
   const std::shared_ptr<PowerSgdJobMemory> memory_;
   const SentArrays sent_;
-  const std::unique_ptr<MeanArray> with_p_;  // As sent_.with_p has it,
-  const std::unique_ptr<MeanArray> with_q_;  // and as sent_.with_q.
-  const at::Tensor p_;                       // Orthonormal or, where it is sent last, this rank's own.
-  const at::Tensor q_;                       // The same.
-  const at::Tensor copy_;                    // A copy of the bucket where the arithmetic needs one, else undefined.
+  const std::unique_ptr<AllReduceArray> with_p_;  // As sent_.with_p has it,
+  const std::unique_ptr<AllReduceArray> with_q_;  // and as sent_.with_q.
+  const at::Tensor p_;                            // Orthonormal or, where it is sent last, this rank's own.
+  const at::Tensor q_;                            // The same.
+  const at::Tensor copy_;  // A copy of the bucket where the arithmetic needs one, else undefined.
   // These are the call's in progress:
   at::Tensor bucket_;
   at::Tensor array_;                  // The bucket or its copy.
   std::vector<at::Tensor> matrices_;  // By batch.
   int64_t advanced_ = 0;
   bool is_poisoned_ = false;
-  node::GiveUpOnFailure guard_;
+  node::FailureGuard guard_;
 };
 
 }  // namespace narrowcast::collectives

@@ -11,11 +11,11 @@
 
 #include <narrowcast/export.h>
 #include <narrowcast/wire_formats.h>
-#include "ops/collectives/link.h"
-#include "ops/collectives/mean/segments.h"
+#include "ops/collectives/all_reduce/array/segments.h"
 #include "ops/collectives/power_sgd/compression_plan.h"
 #include "ops/collectives/power_sgd/low_rank.h"
-#include "ops/node/find_nodes.h"
+#include "ops/comm/link/link.h"
+#include "ops/comm/node/find_nodes.h"
 
 namespace narrowcast::collectives {
 
@@ -43,7 +43,7 @@ struct PowerSgdJobOptions {
   bool alternates = false;
   WireFormat format = WireFormat::kFp32;
   LinkCost link = {};
-  std::shared_ptr<const node::FoundNodes> nodes = nullptr;  // See MeanArrayOptions.
+  std::shared_ptr<const node::FoundNodes> nodes = nullptr;  // See AllReduceArrayOptions.
 
   LowRankBits bits() const { return averaged_memory ? LowRankBits::kOfPyTorch : LowRankBits::kOfAnyMachine; }
   // The arithmetic is float64 for float64, else float32.

@@ -12,7 +12,8 @@
 #include <utility>
 
 #include "ops/codec/wire_format.h"
-#include "ops/collectives/mean/stream_mean.h"
+#include "ops/collectives/all_reduce/codec/codec.h"
+#include "ops/collectives/all_reduce/stream/stream_all_reduce.h"
 #include "ops/collectives/power_sgd/low_rank.h"
 
 namespace narrowcast::collectives {
@@ -20,13 +21,13 @@ namespace {
 
 constexpr int64_t kSeedOfSpares = 1;  // It is of no draw: whoever draws seeds counts on as if there were no spares.
 
-QuantizedMeanOptions mean_options(const PowerSgdJobOptions& options, const char* what, int64_t numel) {
-  QuantizedMeanOptions mean{.name = std::string(what) + " of " + options.name,
-                            .rank = options.rank,
-                            .world_size = options.world_size,
-                            .numel = numel,
-                            .format = options.format,
-                            .link = options.link};
+AllReduceJobOptions mean_options(const PowerSgdJobOptions& options, const char* what, int64_t numel) {
+  AllReduceJobOptions mean{.name = std::string(what) + " of " + options.name,
+                           .rank = options.rank,
+                           .world_size = options.world_size,
+                           .numel = numel,
+                           .format = options.format,
+                           .link = options.link};
   if (options.bucket_dtype == at::kDouble) {
     mean.codec = [](at::Device) { return float64_codec(); };
   }
@@ -89,7 +90,7 @@ class PowerSgdStream::Sent {
  private:
   const SentArray array_;
   const at::Tensor values_;
-  StreamMean mean_;
+  StreamAllReduce mean_;
   std::optional<LostInRounding> lost_;
 };
 

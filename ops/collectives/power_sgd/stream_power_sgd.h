@@ -8,13 +8,13 @@
 #include <vector>
 
 #include <narrowcast/export.h>
-#include "ops/collectives/mean/stream_groups.h"
+#include "ops/collectives/all_reduce/stream/stream_groups.h"
 #include "ops/collectives/power_sgd/power_sgd_job.h"
 
 namespace narrowcast::collectives {
 
 // Makes of a bucket what PowerSgdJob makes of it, but for roundings, and keeps the same state, on the bucket's device.
-// P, Q and the rest are means of StreamMean's, in the two levels of `groups` or in one, and in one of float64.
+// P, Q and the rest are means of StreamAllReduce's, in the two levels of `groups` or in one, and in one of float64.
 //
 // As the host learns nothing of the numbers, some of what PowerSgdJob decides is decided otherwise:
 //   - A column of zeros is replaced by one that was drawn once for all.
@@ -37,7 +37,7 @@ class NARROWCAST_EXPORT PowerSgdStream {
   int64_t payload_bytes() const;
 
   // Averages `bucket`, [plan.numel] on the device, contiguous, of PowerSgdJobOptions::bucket_dtype, in place. All ranks
-  // make the same calls in the same order. Throws as StreamMean::enqueue.
+  // make the same calls in the same order. Throws as StreamAllReduce::enqueue.
   void enqueue(const at::Tensor& bucket);
 
  private:

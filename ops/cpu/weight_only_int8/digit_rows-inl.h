@@ -14,7 +14,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "ops/cpu/float_lanes-inl.h"
+#include "ops/cpu/lanes/float_lanes-inl.h"
 #include "ops/cpu/weight_only_int8/linear_kernels.h"
 
 HWY_BEFORE_NAMESPACE();

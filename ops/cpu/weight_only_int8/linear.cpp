@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "ops/cpu/weight_only_int8/linear_kernels.h"
-#include "ops/meta/meta.h"
-#include "ops/weight_only_int8.h"
+#include "ops/operators/meta.h"
+#include "ops/operators/weight_only_int8.h"
 
 namespace narrowcast::cpu {
 namespace {

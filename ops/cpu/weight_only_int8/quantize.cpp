@@ -11,8 +11,8 @@
 #include <tuple>
 
 #include "ops/cpu/weight_only_int8/quantize_kernels.h"
-#include "ops/meta/meta.h"
-#include "ops/weight_only_int8.h"
+#include "ops/operators/meta.h"
+#include "ops/operators/weight_only_int8.h"
 
 namespace narrowcast::cpu {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "ops/codec/wire_elements.h"
-#include "ops/cpu/float_lanes-inl.h"
+#include "ops/cpu/lanes/float_lanes-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -17,7 +17,7 @@
 #include <cstring>
 
 #include "ops/codec/wire_message.h"
-#include "ops/cpu/float_lanes-inl.h"
+#include "ops/cpu/lanes/float_lanes-inl.h"
 #include "ops/cpu/wire/block_scales-inl.h"
 #include "ops/cpu/wire/element_lanes-inl.h"
 #include "ops/cpu/wire/tile_inputs-inl.h"

@@ -15,7 +15,7 @@
 #include <type_traits>
 
 #include "ops/codec/wire_rounding.h"
-#include "ops/cpu/float_lanes-inl.h"
+#include "ops/cpu/lanes/float_lanes-inl.h"
 #include "ops/cpu/wire/wire_kernels.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -13,7 +13,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "ops/cpu/wire/message_parts.h"
 #include "ops/cpu/wire/wire_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -166,9 +165,11 @@ inline constexpr WireKernels kWireKernels{
     {&encode<Format, float>, &encode<Format, double>, &encode<Format, c10::BFloat16>, &encode<Format, c10::Half>},
     &decode_to<Format>,
     average_of<Format>(),
-    &average_encode<Format>};
+    &average_encode<Format>,
+    Format::kBlock,
+    Format::kBlockBytes};
 
-const WireKernels* wire_kernels(WireFormat format) {
+const WireKernels* kernels(WireFormat format) {
   return codec::wire::visit_fixed(format,
                                   [](auto type) -> const WireKernels* { return &kWireKernels<decltype(type)>; });
 }
@@ -178,58 +179,10 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace narrowcast::cpu {
-namespace {
 
-HWY_EXPORT(wire_kernels);
+HWY_EXPORT(kernels);
 
-const WireKernels& kernels(WireFormat format) { return *HWY_DYNAMIC_DISPATCH(wire_kernels)(format); }
-
-}  // namespace
-
-template <class T>
-void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding, uint8_t* bytes) {
-  if (codec::wire::is_variable(format)) {
-    MessageWriter writer(format, rounding, input.n, bytes);
-    writer.measure(0, input);
-    writer.settle();
-    return writer.write(0, input);
-  }
-  std::get<WireEncode<T>>(kernels(format).encode)(input, rounding, bytes);
-}
-
-void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out) {
-  if (codec::wire::is_variable(format)) {
-    return MessageReader(format, bytes, n).decode(0, {out, n});
-  }
-  kernels(format).decode(bytes, n, out);
-}
-
-void wire_average(WireFormat format, const RankParts& parts, float* mean) {
-  if (codec::wire::is_variable(format)) {
-    return RankReader(format, {parts.messages, parts.messages + parts.ranks}, parts.n)
-        .average(0, {parts.own, parts.n}, {mean, parts.n});
-  }
-  kernels(format).average(parts, mean);
-}
-
-void wire_average_encode(WireFormat format, const RankParts& parts, const Rounding& rounding, uint8_t* bytes) {
-  if (!codec::wire::is_variable(format)) {
-    return kernels(format).average_encode(parts, rounding, bytes);
-  }
-  const RankReader ranks(format, {parts.messages, parts.messages + parts.ranks}, parts.n);
-  MessageWriter writer(format, rounding, parts.n, bytes);
-  const std::unique_ptr<float[]> mean(new float[static_cast<size_t>(parts.n)]);
-  ranks.average_and_measure(writer, 0, {parts.own, parts.n}, {mean.get(), parts.n});
-  writer.settle();
-  writer.write(0, WireInput<float>{mean.get(), parts.n});
-}
-
-#define NARROWCAST_INSTANTIATE(T) template void wire_encode<T>(WireFormat, WireInput<T>, const Rounding&, uint8_t*);
-
-NARROWCAST_INSTANTIATE(float)
-NARROWCAST_INSTANTIATE(double)
-NARROWCAST_INSTANTIATE(c10::BFloat16)
-NARROWCAST_INSTANTIATE(c10::Half)
+const WireKernels& wire_kernels(WireFormat format) { return *HWY_DYNAMIC_DISPATCH(kernels)(format); }
 
 }  // namespace narrowcast::cpu
 #endif  // HWY_ONCE

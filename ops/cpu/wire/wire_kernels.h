@@ -1,8 +1,8 @@
 // Messages in a wire format (ops/codec/wire_message.h, docs/wire_format.md) over arrays: vectorised, the instruction
 // set picked at run time, the same bytes and floats on every one of them as the plain codec::wire::encode and decode.
 //
-// Each function runs on the calling thread: who wants more threads splits the work at multiples of kWireGrain elements,
-// which begin a block in every format, as for_wire_parts does, and goes through message_parts.h. Pointers need no
+// Each kernel runs on the calling thread: who wants more threads splits the work at multiples of kWireGrain elements,
+// which begin a block in every format, as for_wire_parts does, and goes through fixed_message.h. Pointers need no
 // alignment, must not overlap unless it says so, and may be null where the size is 0. n >= 0. Messages of n elements
 // have codec::wire::encoded_size bytes.
 #pragma once
@@ -59,37 +59,32 @@ struct RankParts {
   int64_t n;
 };
 
-// Writes the message of x.
-template <class T>
-void wire_encode(WireFormat format, WireInput<T> input, const Rounding& rounding, uint8_t* bytes);
-
-// out[i] = element i of the message.
-void wire_decode(WireFormat format, const uint8_t* bytes, int64_t n, float* out);
-
-// mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order. May be written to `own`.
-void wire_average(WireFormat format, const RankParts& parts, float* mean);
-
-// Writes the message of the mean, in one pass over memory.
-void wire_average_encode(WireFormat format, const RankParts& parts, const Rounding& rounding, uint8_t* bytes);
-
-// The library holds these; c10's types would hide them without being told again.
-#define NARROWCAST_DECLARE_WIRE_ENCODE(T) \
-  extern template void wire_encode(WireFormat, WireInput<T>, const Rounding&, uint8_t*);
-NARROWCAST_DECLARE_WIRE_ENCODE(float)
-NARROWCAST_DECLARE_WIRE_ENCODE(double)
-NARROWCAST_DECLARE_WIRE_ENCODE(c10::BFloat16)
-NARROWCAST_DECLARE_WIRE_ENCODE(c10::Half)
-#undef NARROWCAST_DECLARE_WIRE_ENCODE
-
 template <class T>
 using WireEncode = void (*)(WireInput<T>, const Rounding&, uint8_t*);
 
-// What an instruction set offers for one format: the functions above.
+// The kernels of one format on one instruction set. The format's blocks lie one after the other, each with its scale.
 struct WireKernels {
+  // Writes the message of the elements.
   std::tuple<WireEncode<float>, WireEncode<double>, WireEncode<c10::BFloat16>, WireEncode<c10::Half>> encode;
-  void (*decode)(const uint8_t*, int64_t, float*);
-  void (*average)(const RankParts&, float*);
-  void (*average_encode)(const RankParts&, const Rounding&, uint8_t*);
+
+  // out[i] = element i of the message.
+  void (*decode)(const uint8_t* bytes, int64_t n, float* out);
+
+  // mean[i] = (((part of rank 0 + part of rank 1) + ...) / ranks, in float32 and in this order. May be written to
+  // `own`.
+  void (*average)(const RankParts& parts, float* mean);
+
+  // Writes the message of that mean, in one pass over memory.
+  void (*average_encode)(const RankParts& parts, const Rounding& rounding, uint8_t* bytes);
+
+  int64_t block;        // Elements of a block,
+  int64_t block_bytes;  // and the bytes that it takes.
+
+  // The first byte of element `first`, a multiple of kWireGrain.
+  int64_t first_byte(int64_t first) const { return first / block * block_bytes; }
 };
+
+// The kernels of that format on the instruction set that is in use. std::invalid_argument for a variable format.
+const WireKernels& wire_kernels(WireFormat format);
 
 }  // namespace narrowcast::cpu

@@ -15,10 +15,10 @@
 #include <cstdint>
 #include <optional>
 
-#include "ops/cuda/tensor_arguments.h"
+#include "ops/cuda/launch/tensor_arguments.h"
 #include "ops/cuda/weight_only_int8/linear.h"
-#include "ops/meta/meta.h"
-#include "ops/weight_only_int8.h"
+#include "ops/operators/meta.h"
+#include "ops/operators/weight_only_int8.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "ops/codec/host_device.h"
-#include "ops/cuda/launch_arguments.h"
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/launch_arguments.h"
+#include "ops/cuda/launch/vectors.h"
 
 namespace narrowcast::cuda {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "ops/codec/host_device.h"
-#include "ops/cuda/rows.h"
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/rows.h"
+#include "ops/cuda/launch/vectors.h"
 #include "ops/cuda/weight_only_int8/linear.h"
 
 namespace narrowcast::cuda {

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <tuple>
 
-#include "ops/cuda/tensor_arguments.h"
+#include "ops/cuda/launch/tensor_arguments.h"
 #include "ops/cuda/weight_only_int8/quantize.h"
-#include "ops/meta/meta.h"
-#include "ops/weight_only_int8.h"
+#include "ops/operators/meta.h"
+#include "ops/operators/weight_only_int8.h"
 
 namespace narrowcast::cuda {
 namespace {

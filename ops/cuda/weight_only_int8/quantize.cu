@@ -4,8 +4,8 @@
 #include <string>
 #include <type_traits>
 
-#include "ops/cuda/launch.cuh"
-#include "ops/cuda/rows.cuh"
+#include "ops/cuda/launch/launch.cuh"
+#include "ops/cuda/launch/rows.cuh"
 #include "ops/cuda/weight_only_int8/quantize_kernel.cuh"
 
 namespace narrowcast::cuda {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "ops/codec/weight_only_int8.h"
-#include "ops/cuda/launch_arguments.h"
+#include "ops/cuda/launch/launch_arguments.h"
 
 namespace narrowcast::cuda {
 

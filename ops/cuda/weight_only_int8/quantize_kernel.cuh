@@ -6,7 +6,7 @@
 
 #include "ops/codec/host_device.h"
 #include "ops/codec/weight_only_int8.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/launch/rows.h"
 
 namespace narrowcast::cuda {
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/launch/launch.cuh"
 #include "ops/cuda/weight_only_int8/linear.h"
 #include "ops/cuda/weight_only_int8/row_tiles_kernel.cuh"
 

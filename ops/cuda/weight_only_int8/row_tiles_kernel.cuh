@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/vectors.h"
 #include "ops/cuda/weight_only_int8/linear.h"
 
 namespace narrowcast::cuda {

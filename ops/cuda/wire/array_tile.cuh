@@ -9,8 +9,8 @@
 
 #include "ops/codec/quantize_tensor.h"
 #include "ops/codec/wire_elements.h"
-#include "ops/cuda/launch_arguments.h"
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/launch_arguments.h"
+#include "ops/cuda/launch/vectors.h"
 
 namespace narrowcast::cuda {
 

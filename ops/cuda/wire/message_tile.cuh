@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "ops/codec/wire_format.h"
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/vectors.h"
 #include "ops/cuda/wire/array_tile.cuh"
 
 namespace narrowcast::cuda {

@@ -11,7 +11,7 @@
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_message.h"
 #include "ops/codec/wire_rounding.h"
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/vectors.h"
 #include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "ops/codec/variable_headers.h"
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/vectors.h"
 #include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/variable_tile.cuh"
 

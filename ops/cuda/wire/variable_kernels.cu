@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/launch/launch.cuh"
 #include "ops/cuda/wire/variable_kernels.cuh"
 
 namespace narrowcast::cuda {

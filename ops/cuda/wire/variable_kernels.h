@@ -11,14 +11,14 @@
 #include <cstdint>
 
 #include "ops/codec/host_device.h"
-#include "ops/cuda/launch_arguments.h"
+#include "ops/cuda/launch/launch_arguments.h"
 #include "ops/cuda/wire/wire_kernels.h"
 
 namespace narrowcast::cuda {
 
 // Where the grains of a segment lie in its array, of kShardGrain elements: it begins with grain `first` of the order in
 // which the array travels, and of that grain g < `dealt` is the array's g * stride mod dealt (ElementOrder of
-// ops/collectives/mean/element_order.h). The rest of a grain follows its first element.
+// ops/collectives/all_reduce/array/element_order.h). The rest of a grain follows its first element.
 struct VariablePlaces {
   int64_t first = 0;
   int64_t dealt = 0;

@@ -6,7 +6,7 @@
 
 #include "ops/codec/variable_headers.h"
 #include "ops/codec/wire_rounding.h"
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/vectors.h"
 #include "ops/cuda/wire/array_tile.cuh"
 #include "ops/cuda/wire/message_tile.cuh"
 #include "ops/cuda/wire/variable_scratch.cuh"

@@ -11,10 +11,10 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
-#include "ops/cuda/tensor_arguments.h"
+#include "ops/cuda/launch/tensor_arguments.h"
 #include "ops/cuda/wire/variable_kernels.h"
 #include "ops/cuda/wire/wire_kernels.h"
-#include "ops/meta/meta.h"
+#include "ops/operators/meta.h"
 
 namespace narrowcast::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include <cuda_pipeline_primitives.h>
 
 #include "ops/codec/wire_format.h"
-#include "ops/cuda/launch.cuh"
+#include "ops/cuda/launch/launch.cuh"
 #include "ops/cuda/wire/wire_kernels.cuh"
 
 namespace narrowcast::cuda {

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "ops/cuda/launch_arguments.h"
-#include "ops/cuda/vectors.h"
+#include "ops/cuda/launch/launch_arguments.h"
+#include "ops/cuda/launch/vectors.h"
 #include "ops/cuda/wire/wire_kernels.h"
 #include "ops/cuda/wire/wire_tile.cuh"
 

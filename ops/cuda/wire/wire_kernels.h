@@ -16,7 +16,7 @@
 
 #include "ops/codec/wire_format.h"
 #include "ops/codec/wire_rounding.h"
-#include "ops/cuda/launch_arguments.h"
+#include "ops/cuda/launch/launch_arguments.h"
 
 namespace narrowcast::cuda {
 

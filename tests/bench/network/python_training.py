@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class CharGpt(nn.Module):
-    """models/char_gpt.cpp, with the same parameters."""
+    """models/gpt.cpp, with the same parameters."""
 
     def __init__(self, options, vocabulary_size):
         super().__init__()

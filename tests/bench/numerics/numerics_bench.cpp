@@ -23,15 +23,15 @@
 #include <narrowcast/wire_format.h>
 #include "tests/bench/numerics/loss_table.h"
 #include "tests/bench/numerics/simulated_training.h"
-#include "tests/ops/collectives/mean/reference_mean.h"
+#include "tests/ops/collectives/all_reduce/algorithms/reference_all_reduce.h"
 #include "trainer/base/program/command_line.h"
-#include "trainer/train/training/device.h"
+#include "trainer/train/optimization/device.h"
 
 ABSL_FLAG(std::string, model, "char_gpt", "the model that is trained: char_gpt or mlp");
 ABSL_FLAG(std::vector<std::string>, model_options, {},
           "its options, such as layers:6; of char_gpt layers:2,heads:4,width:64,context:64 are the defaults");
 ABSL_FLAG(std::vector<std::string>, data, {},
-          "what to train on, as narrowcast-train takes it; without it the project's own text");
+          "what to train on, as narrowcast-train takes it; without it Tiny Shakespeare");
 ABSL_FLAG(int64_t, ranks, 4, "ranks that are simulated");
 ABSL_FLAG(int64_t, steps, 700, "optimizer steps of each training");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per step, over all ranks");
@@ -200,8 +200,7 @@ void measure(const StepGradients& gradients, std::map<WireFormat, Errors>& error
 }
 
 // Mean over the run, worst step, for int4_b32 the mean over the run of the worst tensor, and what is hoped for of the
-// mean over the run; 0: no more. narrowcast's own text changes with every commit: int4_b32 came to 1.6e-2 and 2.02e-2
-// on two of them, and to 1.7e-2 on Tiny Shakespeare, for which its goal was set. The messages of var3 are so short that
+// mean over the run; 0: no more. On Tiny Shakespeare int4_b32 came to 1.7e-2. The messages of var3 are so short that
 // they go in one shot here.
 struct Target {
   WireFormat format;

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include <narrowcast/affine_uint8.h>
-#include "ops/collectives/mean/mean_exchange.h"
-#include "tests/ops/collectives/mean/reference_mean.h"
+#include "ops/collectives/all_reduce/algorithms/route.h"
+#include "tests/ops/collectives/all_reduce/algorithms/reference_all_reduce.h"
 
 namespace narrowcast::bench {
 namespace {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "ops/codec/wire_format.h"
-#include "ops/collectives/mean/mean_exchange.h"
 
 namespace narrowcast::bench {
 

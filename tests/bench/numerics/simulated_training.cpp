@@ -8,11 +8,11 @@
 
 #include <narrowcast/learning_rate.h>
 #include <narrowcast/module_state.h>
-#include "trainer/ddp/block_alignment.h"
 #include "trainer/ddp/optimization/gradients.h"
+#include "trainer/ddp/reducer/block_alignment.h"
 #include "trainer/train/data/dataset.h"
-#include "trainer/train/training/device.h"
-#include "trainer/train/training/optimizer.h"
+#include "trainer/train/optimization/device.h"
+#include "trainer/train/optimization/optimizer.h"
 #include "trainer/train/training/training_options.h"
 
 namespace narrowcast::bench {

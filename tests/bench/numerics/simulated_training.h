@@ -20,12 +20,13 @@ namespace narrowcast::bench {
 struct SimulationOptions {
   std::string model = models::CharGpt::kName;
   models::ModelOptions model_options = {};
-  std::vector<std::string> data = {};  // Empty: the project's own text.
+  std::vector<std::string> data = {};  // Empty: Tiny Shakespeare.
   int64_t ranks = 4;
   int64_t steps = 700;
   int64_t batch_size = 32;      // Samples, over all ranks.
   double learning_rate = 3e-3;  // Of AdamW, its peak.
-  // Whether parameters lie as in buckets of hooks that round in blocks (trainer/ddp/block_alignment.h). All are in one.
+  // Whether parameters lie as in buckets of hooks that round in blocks (trainer/ddp/reducer/block_alignment.h). All are
+  // in one.
   bool aligned = true;
   int64_t seed = 0;
   at::Device device = c10::kCPU;  // Where gradients and means are computed. The model is initialised on the CPU.

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <narrowcast/hooks.h>
-#include "ops/libtorch_versions.h"
-#include "tests/hooks/bucket.h"
-#include "tests/hooks/hook_cases.h"
+#include "ops/common/libtorch_versions.h"
+#include "tests/hooks/all/bucket.h"
+#include "tests/hooks/all/hook_cases.h"
 #include "tests/support/busy_gpu.h"
 #include "tests/support/nccl/nccl_ranks.h"
 

@@ -1,5 +1,5 @@
 // HookStream on a GPU, with long kernels where an event could be missing.
-#include "hooks/execution.h"
+#include "hooks/row/execution.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -1,9 +1,9 @@
 // The link that hooks take on GPUs, over NCCL.
-#include "hooks/levels.h"
+#include "hooks/row/levels.h"
 
 #include <gtest/gtest.h>
 
-#include "ops/collectives/link.h"
+#include "ops/comm/link/link.h"
 #include "tests/support/nccl/nccl_ranks.h"
 
 namespace narrowcast::hooks {

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "tests/hooks/power_sgd_run.h"
+#include "tests/hooks/power_sgd/power_sgd_run.h"
 #include "tests/support/nccl/nccl_ranks.h"
 
 namespace narrowcast::hooks {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
-#include "tests/hooks/parameters_bucket.h"
-#include "tests/hooks/run_hook.h"
-#include "tests/ops/affine_uint8_reference.h"
+#include "tests/hooks/all/parameters_bucket.h"
+#include "tests/hooks/all/run_hook.h"
+#include "tests/ops/affine_uint8/reference.h"
 #include "tests/support/nccl/nccl_ranks.h"
 
 namespace narrowcast::hooks {

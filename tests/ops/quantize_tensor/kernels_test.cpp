@@ -1,5 +1,5 @@
 // The kernels of FP16 and BFP16 against PyTorch's own functions, on every instruction set.
-#include "ops/cpu/quantize_tensor_kernels.h"
+#include "ops/cpu/quantize_tensor/quantize_tensor_kernels.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "tests/ops/instruction_sets.h"
+#include "tests/ops/codec/instruction_sets.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/sanitized.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <narrowcast/quantize_tensor.h>
-#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/affine_uint8/reference.h"
 
 namespace narrowcast::test {
 

@@ -4,7 +4,7 @@
 
 #include <narrowcast/weight_only_int8.h>
 #include "ops/cpu/weight_only_int8/linear_kernels.h"
-#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/affine_uint8/reference.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 
 namespace narrowcast::cpu {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <narrowcast/weight_only_int8.h>
-#include "tests/ops/instruction_sets.h"
+#include "tests/ops/codec/instruction_sets.h"
 
 namespace narrowcast::test {
 

@@ -6,8 +6,8 @@
 
 #include <limits>
 
-#include "tests/ops/affine_uint8_reference.h"
-#include "tests/ops/instruction_sets.h"
+#include "tests/ops/affine_uint8/reference.h"
+#include "tests/ops/codec/instruction_sets.h"
 #include "tests/ops/weight_only_int8/reference.h"
 
 namespace narrowcast::cpu {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <narrowcast/weight_only_int8.h>
-#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/affine_uint8/reference.h"
 #include "tests/ops/weight_only_int8/reference.h"
 #include "tests/support/devices.h"
 #include "tests/support/error_message.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <narrowcast/weight_only_int8.h>
-#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/affine_uint8/reference.h"
 #include "tests/ops/weight_only_int8/linear_cases.h"
 #include "tests/support/error_message.h"
 

@@ -6,7 +6,8 @@
 #include <string>
 
 #include "ops/cpu/wire/wire_kernels.h"
-#include "tests/ops/instruction_sets.h"
+#include "tests/ops/codec/instruction_sets.h"
+#include "tests/ops/wire_format/whole_messages.h"
 #include "tests/ops/wire_format/wire_inputs.h"
 #include "tests/support/sanitized.h"
 
@@ -70,7 +71,7 @@ class WireAverage : public ::testing::TestWithParam<WireFormat> {
 TEST_P(WireAverage, SumsInRankOrderAndDivides) {
   for_each_world([&](const Contributions& all) {
     Floats mean(all.mean.size());
-    wire_average(format_, all.parts(), mean.data());
+    test::wire_average(format_, all.parts(), mean.data());
     EXPECT_TRUE(test::same(mean, all.mean));
   });
 }
@@ -79,7 +80,7 @@ TEST_P(WireAverage, EncodesTheMean) {
   for (const Rounding& rounding : {test::kNearest, test::kStochastic}) {
     for_each_world([&](const Contributions& all) {
       Bytes bytes(static_cast<size_t>(test::size_of(format_, all.parts().n)));
-      wire_average_encode(format_, all.parts(), rounding, bytes.data());
+      test::wire_average_encode(format_, all.parts(), rounding, bytes.data());
       EXPECT_EQ(bytes, test::plain_encode(format_, all.mean, rounding));
     });
   }
@@ -87,7 +88,7 @@ TEST_P(WireAverage, EncodesTheMean) {
 
 TEST_P(WireAverage, MayReplaceTheOwnPart) {
   Contributions all(format_, 3, 1, 5000);
-  wire_average(format_, all.parts(), all.own.data());
+  test::wire_average(format_, all.parts(), all.own.data());
   EXPECT_TRUE(test::same(all.own, all.mean));
 }
 
@@ -97,7 +98,7 @@ TEST_P(WireAverage, GoesAlikeToLongAlignedArrays) {
   for (const int64_t target : test::all_instruction_sets()) {
     const test::UseInstructionSet use(target);
     const auto mean = hwy::AllocateAligned<float>(kLong);
-    wire_average(format_, all.parts(), mean.get());
+    test::wire_average(format_, all.parts(), mean.get());
     EXPECT_TRUE(test::same(Floats(mean.get(), mean.get() + kLong), all.mean));
   }
 }
@@ -116,7 +117,7 @@ TEST_P(WireAverage, OfANanIsNone) {
         all.pointers[with_nan] = all.messages[with_nan].data();
       }
       Bytes bytes(static_cast<size_t>(test::size_of(format_, 700)));
-      wire_average_encode(format_, all.parts(), test::kNearest, bytes.data());
+      test::wire_average_encode(format_, all.parts(), test::kNearest, bytes.data());
       const Floats decoded = test::plain_decode(format_, bytes, 700);
       EXPECT_TRUE(std::isnan(decoded[650]));
       EXPECT_EQ(std::isfinite(decoded[0]), !codec::wire::is_variable(format_));

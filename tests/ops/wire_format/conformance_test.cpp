@@ -11,7 +11,8 @@
 
 #include "ops/codec/variable_headers.h"
 #include "ops/cpu/wire/wire_kernels.h"
-#include "tests/ops/instruction_sets.h"
+#include "tests/ops/codec/instruction_sets.h"
+#include "tests/ops/wire_format/whole_messages.h"
 #include "tests/ops/wire_format/wire_inputs.h"
 
 namespace narrowcast::cpu {
@@ -31,7 +32,7 @@ template <class T = float>
 Bytes encode(WireFormat format, const std::vector<T>& x, const Rounding& rounding) {
   const auto size = static_cast<size_t>(test::size_of(format, static_cast<int64_t>(x.size())));
   Bytes bytes(size + 1, kUntouched);
-  wire_encode<T>(format, {x.data(), static_cast<int64_t>(x.size())}, rounding, bytes.data());
+  test::wire_encode<T>(format, {x.data(), static_cast<int64_t>(x.size())}, rounding, bytes.data());
   EXPECT_EQ(bytes.back(), kUntouched);
   bytes.pop_back();
   return bytes;
@@ -39,7 +40,7 @@ Bytes encode(WireFormat format, const std::vector<T>& x, const Rounding& roundin
 
 Floats decode(WireFormat format, const Bytes& bytes, int64_t n) {
   Floats out(static_cast<size_t>(n) + 1, 4711);
-  wire_decode(format, bytes.data(), n, out.data());
+  test::wire_decode(format, bytes.data(), n, out.data());
   EXPECT_EQ(out.back(), 4711);
   out.pop_back();
   return out;
@@ -212,11 +213,12 @@ TEST_P(WireFormats, ReadAndWriteAtAnyAddress) {
   on_each_instruction_set([&] {
     for (size_t shift = 1; shift < 8; shift += 2) {
       Bytes bytes(expected.size() + shift);
-      wire_encode<float>(format_, {x.data() + shift, count(x) - static_cast<int64_t>(shift)}, kNearest, bytes.data());
-      wire_encode<float>(format_, {x.data(), count(x)}, kNearest, bytes.data() + shift);
+      test::wire_encode<float>(format_, {x.data() + shift, count(x) - static_cast<int64_t>(shift)}, kNearest,
+                               bytes.data());
+      test::wire_encode<float>(format_, {x.data(), count(x)}, kNearest, bytes.data() + shift);
       EXPECT_TRUE(std::equal(expected.begin(), expected.end(), bytes.begin() + static_cast<int64_t>(shift)));
       Floats out(x.size() + shift);
-      wire_decode(format_, bytes.data() + shift, count(x), out.data() + shift);
+      test::wire_decode(format_, bytes.data() + shift, count(x), out.data() + shift);
       EXPECT_TRUE(test::same(Floats(out.begin() + static_cast<int64_t>(shift), out.end()),
                              test::plain_decode(format_, expected, count(x))));
     }
@@ -231,7 +233,7 @@ TEST_P(WireFormats, DecodeLongAlignedArraysAlike) {
   const Floats expected = test::plain_decode(format_, bytes, kLong);
   on_each_instruction_set([&] {
     const auto out = hwy::AllocateAligned<float>(kLong);
-    wire_decode(format_, bytes.data(), kLong, out.get());
+    test::wire_decode(format_, bytes.data(), kLong, out.get());
     EXPECT_TRUE(test::same(Floats(out.get(), out.get() + kLong), expected));
   });
 }

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "ops/cpu/wire/element_copy.h"
-#include "tests/ops/instruction_sets.h"
+#include "tests/ops/codec/instruction_sets.h"
 
 namespace narrowcast::cpu {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "ops/codec/variable_headers.h"
 #include "ops/codec/variable_width.h"
-#include "tests/ops/instruction_sets.h"
+#include "tests/ops/codec/instruction_sets.h"
 #include "tests/ops/wire_format/variable_inputs.h"
 #include "tests/ops/wire_format/wire_inputs.h"
 

@@ -1,5 +1,5 @@
 // Messages of the variable formats, written and read in parts, on every instruction set: against the plain codec.
-#include "ops/cpu/wire/variable_message.h"
+#include "ops/cpu/variable/variable_message.h"
 
 #include <gtest/gtest.h>
 #include <hwy/aligned_allocator.h>
@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/ops/instruction_sets.h"
+#include "tests/ops/codec/instruction_sets.h"
 #include "tests/ops/wire_format/plain_variable.h"
 #include "tests/ops/wire_format/variable_inputs.h"
 #include "tests/support/end_of_page.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/cpu/wire/variable_message.h"
+#include "ops/cpu/variable/variable_message.h"
 #include "tests/ops/wire_format/plain_variable.h"
 #include "tests/ops/wire_format/variable_inputs.h"
 

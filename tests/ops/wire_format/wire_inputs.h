@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ops/codec/wire_message.h"
-#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/affine_uint8/reference.h"
 #include "tests/support/sanitized.h"
 
 namespace narrowcast::test {

@@ -11,7 +11,7 @@
 
 #include "tests/programs/launcher/node_commands.h"
 #include "tests/support/patience.h"
-#include "trainer/base/tcp_store.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::testing {
 namespace {

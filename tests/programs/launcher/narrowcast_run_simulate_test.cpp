@@ -27,6 +27,8 @@ std::string why_impossible() {
   if (end.exit_code == 0) return "";
   EXPECT_EQ(end.exit_code, 2) << end.errors;
   EXPECT_EQ(end.output, "");
+  EXPECT_THAT(end.errors, ::testing::AnyOf(HasSubstr("not permitted"), HasSubstr("Permission denied"),
+                                           HasSubstr("not supported"), HasSubstr("No such file or directory")));
   return end.errors;
 }
 

@@ -10,9 +10,9 @@
 //
 // What this shows: which bytes the kernel's own arithmetic and indices produce, and, with both orders of turns, a
 // missing barrier between a thread that writes shared memory and one that reads it: one of the orders reads too early.
-// Misaligned vectors it shows where the kernel uses ops/cuda/vectors.h. What it does not show: races between blocks, or
-// over global memory; weaker orders of memory; registers, speed, and whether nvcc compiles it. Bits of NaN that
-// arithmetic makes are this processor's.
+// Misaligned vectors it shows where the kernel uses ops/cuda/launch/vectors.h. What it does not show: races between
+// blocks, or over global memory; weaker orders of memory; registers, speed, and whether nvcc compiles it. Bits of NaN
+// that arithmetic makes are this processor's.
 #pragma once
 
 #include <cstdint>

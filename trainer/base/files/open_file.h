@@ -1,12 +1,12 @@
-// Descriptors with an owner, and files opened and read with errors that name the path.
+// Files opened and read with errors that name the path.
 #pragma once
-
-#include <unistd.h>
 
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <utility>
+
+#include "ops/common/file_descriptor.h"
 
 namespace narrowcast::files {
 
@@ -15,29 +15,6 @@ inline constexpr int64_t kLargestTransfer = 0x7ffff000;
 
 // What the system calls an error, an errno.
 std::string reason(int error_number);
-
-// Closes its descriptor when it goes. Moves, does not copy.
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int descriptor = -1) : descriptor_(descriptor) {}
-  ~FileDescriptor() { close(); }
-  FileDescriptor(FileDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-
-  int get() const { return descriptor_; }
-  bool is_open() const { return descriptor_ >= 0; }
-  // Returns false, with errno set, if the system reports a late write error.
-  bool close() {
-    const int descriptor = std::exchange(descriptor_, -1);
-    return descriptor < 0 || ::close(descriptor) == 0;
-  }
-
- private:
-  int descriptor_;
-};
 
 // What to do if the path's last part is a symbolic link.
 enum class Links { kFollow, kRefuse };

@@ -19,11 +19,12 @@
 #include <system_error>
 
 #include <narrowcast/errors.h>
-#include "ops/error_message.h"
+#include "ops/common/error_message.h"
+#include "ops/common/file_descriptor.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
-#include "trainer/base/process_limits.h"
+#include "trainer/base/process/process_limits.h"
 
 namespace narrowcast::program {
 namespace {
@@ -118,7 +119,7 @@ std::string text_of(const std::filesystem::path& file) {
 
 // Returns false if there is such a file already or it cannot be written.
 bool write_new(const std::filesystem::path& path, std::string_view bytes) {
-  files::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   while (file.is_open() && !bytes.empty()) {
     const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
     if (written < 0 && errno != EINTR) {

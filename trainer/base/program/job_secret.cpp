@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 
+#include "ops/common/file_descriptor.h"
 #include "trainer/base/files/open_file.h"
 
 namespace narrowcast::program {
@@ -23,7 +24,7 @@ constexpr size_t kNonceBytes = 32;
 }  // namespace
 
 JobSecret JobSecret::read(const std::string& option, const std::string& path) {
-  const files::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   TORCH_CHECK_VALUE(file.is_open(), option, ": ", path, ": cannot be read: ", files::reason(errno));
   struct stat status {};
   TORCH_CHECK_VALUE(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), option, ": ", path,

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/enumerator_names.h"
+#include "ops/common/enumerator_names.h"
 #include "trainer/ddp/optimization/default_shares.h"
 
 namespace narrowcast {

@@ -14,7 +14,7 @@
 
 #include <narrowcast/errors.h>
 #include <narrowcast/network_errors.h>
-#include "ops/collectives/group.h"
+#include "ops/comm/groups/group.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/text.h"

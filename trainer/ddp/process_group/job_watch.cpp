@@ -11,8 +11,8 @@
 #include <utility>
 
 #include <narrowcast/network_errors.h>
-#include "ops/collectives/broken_groups.h"
-#include "ops/error_message.h"
+#include "ops/comm/groups/broken_groups.h"
+#include "ops/common/error_message.h"
 
 namespace narrowcast {
 namespace {

@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "ops/error_message.h"
+#include "ops/common/error_message.h"
 
 namespace narrowcast {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kTag = 0x4DFFFFFF;  // below those of engines (ops/engine/transport.cpp)
+constexpr int kTag = 0x4DFFFFFF;  // below those of engines (ops/comm/engine/transport.cpp)
 constexpr milliseconds kAtLeisure = std::chrono::hours(24 * 365 * 10);  // A backend's own limit is for collectives.
 constexpr milliseconds kDelivery{1000};  // of a message whose receiver waits for it already
 

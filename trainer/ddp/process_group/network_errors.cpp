@@ -13,8 +13,8 @@
 #include <typeinfo>
 #include <utility>
 
-#include "ops/backend_errors.h"
-#include "ops/error_message.h"
+#include "ops/common/backend_errors.h"
+#include "ops/common/error_message.h"
 
 namespace narrowcast {
 namespace {

@@ -8,9 +8,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <narrowcast/network_errors.h>
-#include "ops/collectives/broken_groups.h"
-#include "trainer/base/addresses.h"
-#include "trainer/base/process_limits.h"
+#include "ops/comm/groups/broken_groups.h"
+#include "trainer/base/network/addresses.h"
+#include "trainer/base/process/process_limits.h"
 #include "trainer/ddp/process_group/backends.h"
 #include "trainer/ddp/process_group/job_watch.h"
 #include "trainer/ddp/process_group/rendezvous.h"
@@ -156,7 +156,6 @@ ProcessGroupScope::~ProcessGroupScope() {
   } catch (const c10::Error&) {
     // Shut down by hand before. Nothing is left to do, and a destructor has nobody to tell.
   }
-  collectives::forget_broken_off(group_);
 }
 
 void ProcessGroupScope::throw_if_broken_off() const {

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <narrowcast/network_errors.h>
-#include "trainer/base/addresses.h"
+#include "trainer/base/network/addresses.h"
 #include "trainer/ddp/process_group/backends.h"
 
 namespace narrowcast {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <narrowcast/network_errors.h>
-#include "trainer/base/answering_store.h"
+#include "trainer/base/network/answering_store.h"
 
 namespace narrowcast {
 namespace {

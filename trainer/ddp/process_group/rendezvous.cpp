@@ -19,10 +19,10 @@
 #include <vector>
 
 #include <narrowcast/network_errors.h>
-#include "trainer/base/addresses.h"
-#include "trainer/base/answering_store.h"
 #include "trainer/base/files/text.h"
-#include "trainer/base/tcp_store.h"
+#include "trainer/base/network/addresses.h"
+#include "trainer/base/network/answering_store.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::rendezvous {
 namespace {

@@ -15,8 +15,8 @@
 #include "trainer/launcher/flags/node_flags.h"
 #include "trainer/launcher/flags/output_flags.h"
 #include "trainer/launcher/group/group.h"
-#include "trainer/launcher/launch_plan.h"
-#include "trainer/launcher/rendezvous_options.h"
+#include "trainer/launcher/job/launch_plan.h"
+#include "trainer/launcher/rendezvous/rendezvous_options.h"
 
 namespace {
 

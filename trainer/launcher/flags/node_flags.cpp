@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <narrowcast/worker_env.h>
-#include "trainer/base/addresses.h"
+#include "trainer/base/network/addresses.h"
 #include "trainer/base/program/job_secret.h"
-#include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/job/launch_plan.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "trainer/base/program/command_line.h"
-#include "trainer/launcher/launch.h"
+#include "trainer/launcher/job/launch.h"
 
 namespace narrowcast::launcher {
 

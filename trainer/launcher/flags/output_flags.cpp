@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <narrowcast/worker_env.h>
-#include "trainer/launcher/launch_plan.h"
+#include "trainer/launcher/job/launch_plan.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trainer/base/program/command_line.h"
-#include "trainer/launcher/launch.h"
+#include "trainer/launcher/job/launch.h"
 
 namespace narrowcast::launcher {
 

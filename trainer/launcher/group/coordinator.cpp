@@ -38,7 +38,7 @@ const Decision& Coordinator::step(Clock::time_point now, const std::vector<NodeV
     admit(newcomer);
   }
   for (const auto& [ticket, node] : roster_.nodes()) {
-    let_go(node);
+    released(node);
   }
   switch (decision_.phase) {
     case Decision::Phase::kForming:
@@ -74,7 +74,7 @@ void Coordinator::admit(const NodeView& newcomer) {
 }
 
 // Nodes that are lost, or leave a job that goes on without them.
-void Coordinator::let_go(const Roster::Node& node) {
+void Coordinator::released(const Roster::Node& node) {
   const int64_t ticket = node.view.ticket;
   if (!node.view.unreadable.empty()) {
     turn_away(ticket, "the host cannot read this launcher: " + node.view.unreadable, program::kCorruptInput);

@@ -48,7 +48,7 @@ class Coordinator {
 
  private:
   void admit(const NodeView& newcomer);
-  void let_go(const Roster::Node& node);
+  void released(const Roster::Node& node);
   void evict(int64_t ticket, GroupEnd end);
   void turn_away(int64_t ticket, const std::string& reason, int code);
   bool cannot_form(const Applicants& found);

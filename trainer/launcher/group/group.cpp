@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <narrowcast/errors.h>
-#include "ops/error_message.h"
+#include "ops/common/error_message.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"

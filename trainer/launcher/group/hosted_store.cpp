@@ -8,10 +8,10 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/error_message.h"
-#include "trainer/base/addresses.h"
-#include "trainer/base/files/open_file.h"
-#include "trainer/base/tcp_store.h"
+#include "ops/common/error_message.h"
+#include "ops/common/file_descriptor.h"
+#include "trainer/base/network/addresses.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 }
 
 // 0, or the reason.
-int error_of_connecting(const files::FileDescriptor& socket, std::chrono::milliseconds timeout) {
+int error_of_connecting(const FileDescriptor& socket, std::chrono::milliseconds timeout) {
   pollfd entry = {socket.get(), POLLOUT, 0};
   if (poll(&entry, 1, static_cast<int>(timeout.count())) != 1) {
     return ETIMEDOUT;
@@ -38,7 +38,7 @@ int error_of_connecting(const files::FileDescriptor& socket, std::chrono::millis
 }
 
 int connect_once(const network::SocketAddress& address, std::chrono::milliseconds timeout) {
-  const files::FileDescriptor own(socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const FileDescriptor own(socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!own.is_open()) {
     return errno;
   }

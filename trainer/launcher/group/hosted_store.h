@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trainer/base/tcp_store.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::launcher {
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
-#include "ops/error_message.h"
-#include "trainer/base/failpoint.h"
+#include "ops/common/error_message.h"
 #include "trainer/base/files/text.h"
+#include "trainer/base/process/failpoint.h"
 #include "trainer/launcher/group/hosted_store.h"
 
 namespace narrowcast::launcher {

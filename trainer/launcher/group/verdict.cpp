@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "trainer/base/files/text.h"
+#include "trainer/base/process/signals.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/base/signals.h"
 #include "trainer/launcher/posix/last_lines.h"
 
 namespace narrowcast::launcher {

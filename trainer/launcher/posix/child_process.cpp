@@ -16,7 +16,8 @@
 #include <sstream>
 #include <variant>
 
-#include "trainer/base/process_limits.h"
+#include "ops/common/file_descriptor.h"
+#include "trainer/base/process/process_limits.h"
 #include "trainer/launcher/posix/machine.h"
 
 namespace narrowcast::launcher {
@@ -179,7 +180,7 @@ std::variant<pid_t, StartFailure> fork_child(const WorkerCommand& command, Child
 Pipe make_pipe() {
   int ends[2];
   TORCH_CHECK(pipe2(ends, O_CLOEXEC) == 0, "pipe2: ", std::strerror(errno));
-  return {files::FileDescriptor(ends[0]), files::FileDescriptor(ends[1])};
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 Guard::Guard() { start(); }

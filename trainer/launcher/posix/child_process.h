@@ -9,15 +9,15 @@
 
 #include <vector>
 
-#include "trainer/base/files/open_file.h"
+#include "ops/common/file_descriptor.h"
 #include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
 
 // The two ends of a pipe.
 struct Pipe {
-  files::FileDescriptor read_end;
-  files::FileDescriptor write_end;
+  FileDescriptor read_end;
+  FileDescriptor write_end;
 };
 
 // A pipe whose ends programs started later do not inherit. Throws c10::Error.
@@ -49,7 +49,7 @@ class Guard {
  private:
   void start();
 
-  files::FileDescriptor announcements_;
+  FileDescriptor announcements_;
   pid_t pid_ = 0;
   std::vector<pid_t> groups_;
 };

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "trainer/base/files/open_file.h"
+#include "ops/common/file_descriptor.h"
 #include "trainer/launcher/posix/worker_runner.h"
 
 namespace narrowcast::launcher {
@@ -13,7 +13,7 @@ namespace narrowcast::launcher {
 class FilteredLog {
  public:
   // `file` is filter.file, open to be written.
-  FilteredLog(LineFilter filter, files::FileDescriptor file) : filter_(std::move(filter)), file_(std::move(file)) {}
+  FilteredLog(LineFilter filter, FileDescriptor file) : filter_(std::move(filter)), file_(std::move(file)) {}
 
   // Copies those of `lines`, whole ones, each behind `prefix`, that hold one of the texts after it. Returns 0, or once
   // why the file cannot be written, as errno has it: then it has ended.
@@ -26,7 +26,7 @@ class FilteredLog {
   int write(std::string_view bytes);
 
   const LineFilter filter_;
-  files::FileDescriptor file_;
+  FileDescriptor file_;
 };
 
 }  // namespace narrowcast::launcher

@@ -1,4 +1,5 @@
 #include "trainer/launcher/posix/machine.h"
+#include "ops/common/file_descriptor.h"
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>
@@ -93,16 +94,16 @@ std::filesystem::path make_among_temporary_files(const std::filesystem::path& pa
 
 // A file in `folder` that is locked for as long as this process lives. It gets its name when it is locked, so that one
 // with this name and without a lock was left behind.
-files::FileDescriptor lock(const std::filesystem::path& folder) {
+FileDescriptor lock(const std::filesystem::path& folder) {
   const std::filesystem::path unlocked = folder / (std::string(kLock) + ".new");
-  files::FileDescriptor file(open(unlocked.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  FileDescriptor file(open(unlocked.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (file.is_open() && flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
     rename(unlocked.c_str(), (folder / kLock).c_str());
   }
   return file;
 }
 
-bool is_own(const files::FileDescriptor& file, mode_t type) {
+bool is_own(const FileDescriptor& file, mode_t type) {
   struct stat status {};
   return file.is_open() && fstat(file.get(), &status) == 0 && status.st_uid == geteuid() &&
          (status.st_mode & S_IFMT) == type;
@@ -110,11 +111,11 @@ bool is_own(const files::FileDescriptor& file, mode_t type) {
 
 // Removes `folder` if it is this user's, and the launcher that locked a file in it is gone. Follows no links.
 void remove_if_left_behind(const std::filesystem::path& folder) {
-  const files::FileDescriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const FileDescriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!is_own(opened, S_IFDIR)) {
     return;
   }
-  const files::FileDescriptor file(openat(opened.get(), kLock, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const FileDescriptor file(openat(opened.get(), kLock, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (is_own(file, S_IFREG) && flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
     std::error_code ignored;
     std::filesystem::remove_all(folder, ignored);

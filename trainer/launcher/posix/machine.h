@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <narrowcast/worker_env.h>
-#include "trainer/base/files/open_file.h"
+#include "ops/common/file_descriptor.h"
 
 namespace narrowcast::launcher {
 
@@ -63,7 +63,7 @@ class RunFolder {
  private:
   std::filesystem::path path_;
   bool temporary_ = false;
-  files::FileDescriptor lock_;  // of a temporary one, for as long as this process lives
+  FileDescriptor lock_;  // of a temporary one, for as long as this process lives
 };
 
 // A name for a run that no other run on this machine has: the time and this process's id.

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/base/files/open_file.h"
+#include "ops/common/file_descriptor.h"
 #include "trainer/launcher/posix/filtered_log.h"
 #include "trainer/launcher/posix/last_lines.h"
 
@@ -51,12 +51,12 @@ class OutputRelay {
   struct Tap {
     int64_t rank = 0;
     Kind kind = Kind::kOutput;
-    bool shown = true;                                     // on the launcher's own stream of that kind
-    std::filesystem::path path = {};                       // of `copy`, for messages
-    files::FileDescriptor pipe = files::FileDescriptor();  // none: there is nothing to read
-    files::FileDescriptor copy = files::FileDescriptor();  // a file that gets the same bytes; none: no file
-    std::string prefix = {};                               // before each line that is shown
-    std::shared_ptr<FilteredLog> filtered = {};            // gets some of the lines, with the prefix; none: null
+    bool shown = true;                           // on the launcher's own stream of that kind
+    std::filesystem::path path = {};             // of `copy`, for messages
+    FileDescriptor pipe = FileDescriptor();      // none: there is nothing to read
+    FileDescriptor copy = FileDescriptor();      // a file that gets the same bytes; none: no file
+    std::string prefix = {};                     // before each line that is shown
+    std::shared_ptr<FilteredLog> filtered = {};  // gets some of the lines, with the prefix; none: null
   };
 
   // Writes to these descriptors, which stay the caller's.

@@ -10,7 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "trainer/base/signals.h"
+#include "ops/common/file_descriptor.h"
+#include "trainer/base/process/signals.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -23,9 +24,9 @@ bool is_ignored(int signal) {
 constexpr std::chrono::milliseconds kOutputPatience{2000};
 
 // Others may write into a folder of logs, too. Without O_NONBLOCK, opening a pipe of theirs would wait for ever.
-files::FileDescriptor open_log(const std::filesystem::path& path) {
+FileDescriptor open_log(const std::filesystem::path& path) {
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  files::FileDescriptor file(open(path.c_str(), flags, 0644));
+  FileDescriptor file(open(path.c_str(), flags, 0644));
   TORCH_CHECK_VALUE(file.is_open() || errno == ENXIO, path.string(), ": cannot be written: ", std::strerror(errno));
   struct stat status = {};
   TORCH_CHECK_VALUE(file.is_open() && fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), path.string(),
@@ -63,7 +64,7 @@ SignalDescriptor::SignalDescriptor(const std::vector<int>& handled) {
       sigaddset(&set, signal);
     }
   }
-  descriptor_ = files::FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  descriptor_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   TORCH_CHECK(descriptor_.is_open(), "signalfd: ", std::strerror(errno));
   sigaddset(&set, SIGPIPE);
   sigprocmask(SIG_BLOCK, &set, &before_);
@@ -121,7 +122,7 @@ pid_t ProcessRunner::start(const WorkerCommand& command) {
 
 ProcessRunner::Stream ProcessRunner::open_stream(const WorkerCommand& command, OutputRelay::Kind kind) {
   const StreamTarget& target = kind == OutputRelay::Kind::kOutput ? command.output : command.error;
-  files::FileDescriptor file = target.file.empty() ? files::FileDescriptor() : open_log(target.file);
+  FileDescriptor file = target.file.empty() ? FileDescriptor() : open_log(target.file);
   OutputRelay::Tap tap{.rank = command.rank, .kind = kind, .shown = target.shown, .path = target.file};
   if (target.shown ? (!prefix_ && !file.is_open()) : file.is_open()) {
     return {std::move(file), std::move(tap)};  // Nothing for us to do: our own stream, or the file alone.

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/base/files/open_file.h"
+#include "ops/common/file_descriptor.h"
 #include "trainer/launcher/posix/child_process.h"
 #include "trainer/launcher/posix/output_relay.h"
 #include "trainer/launcher/posix/worker_runner.h"
@@ -40,7 +40,7 @@ class SignalDescriptor {
 
  private:
   sigset_t before_;
-  files::FileDescriptor descriptor_;
+  FileDescriptor descriptor_;
 };
 
 struct RunnerOptions {
@@ -70,7 +70,7 @@ class ProcessRunner : public WorkerRunner {
   };
   // The worker's end of one of its streams, and what the relay reads of it.
   struct Stream {
-    files::FileDescriptor workers_end;  // none: the worker writes to our own stream
+    FileDescriptor workers_end;  // none: the worker writes to our own stream
     OutputRelay::Tap tap;
   };
 

@@ -13,9 +13,9 @@
 
 #include <narrowcast/wire_format.h>
 #include "ops/codec/wire_format.h"
-#include "ops/collectives/mean/segment_codec.h"
-#include "ops/device_laps.h"
-#include "ops/median.h"
+#include "ops/collectives/all_reduce/codec/wire_codec.h"
+#include "ops/common/device_laps.h"
+#include "ops/common/median.h"
 
 namespace narrowcast::bench {
 namespace {
@@ -68,10 +68,11 @@ class Arrays {
     }
   }
   void encode(WireFormat format) const {
-    collectives::encode_segment({.format = format, .rounding = {}}, {.array = gradients_, .range = all()}, bytes());
+    collectives::wire_codec(format, gradients_.device().type())
+        .encode({}, {.array = gradients_, .range = all()}, bytes());
   }
   void decode(WireFormat format) const {
-    collectives::decode_segment(format, bytes(), {.array = decoded_, .range = all()});
+    collectives::wire_codec(format, decoded_.device().type()).decode(bytes(), {.array = decoded_, .range = all()});
   }
 
  private:

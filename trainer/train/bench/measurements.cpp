@@ -13,13 +13,13 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
-#include "hooks/exchange_cost.h"
-#include "hooks/hook_table.h"
-#include "hooks/levels.h"
-#include "ops/collectives/stream_link.h"
-#include "ops/device_laps.h"
-#include "ops/median.h"
-#include "trainer/train/training/device.h"
+#include "hooks/row/levels.h"
+#include "hooks/table/exchange_cost.h"
+#include "hooks/table/hook_table.h"
+#include "ops/comm/link/stream_link.h"
+#include "ops/common/device_laps.h"
+#include "ops/common/median.h"
+#include "trainer/train/optimization/device.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/replicas.h"
 
@@ -174,8 +174,8 @@ LinkRate measure_link(const ProcessGroupPtr& group, const collectives::LinkEffor
 }
 
 hooks::HookOptions options_of(const std::string& hook, const ProcessGroupPtr& group, const hooks::WireOptions& wire) {
-  return hooks::without_start(hook,
-                              {.process_group = group, .wire = hooks::taken_wire_options(hooks::hook_row(hook), wire)});
+  return hooks::with_immediate_start(
+      hook, {.process_group = group, .wire = hooks::supported_wire_options(hooks::hook_row(hook), wire)});
 }
 
 HookTimes measure_hooks(const ProcessGroupPtr& group, const HookWorkload& workload) {

@@ -10,7 +10,7 @@
 
 #include <narrowcast/hook_options.h>
 #include <narrowcast/process_group.h>
-#include "ops/collectives/link.h"
+#include "ops/comm/link/link.h"
 #include "trainer/train/bench/results.h"
 
 namespace narrowcast::bench {

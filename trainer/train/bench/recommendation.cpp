@@ -7,7 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "hooks/hook_table.h"
+#include "hooks/table/hook_table.h"
 
 namespace narrowcast::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/hook_table.h"
+#include "hooks/table/hook_table.h"
 #include "ops/codec/wire_format.h"
 
 namespace narrowcast::bench {

@@ -13,14 +13,15 @@
 #include <utility>
 
 #include <narrowcast/hooks.h>
-#include "hooks/auto_hook.h"
-#include "hooks/hook_table.h"
-#include "hooks/levels.h"
-#include "ops/collectives/link.h"
-#include "ops/node/node_layout.h"
-#include "trainer/base/job_network.h"
+#include "hooks/row/hook_options.h"
+#include "hooks/row/levels.h"
+#include "hooks/table/auto_hook.h"
+#include "hooks/table/hook_table.h"
+#include "ops/comm/link/link.h"
+#include "ops/comm/node/node_layout.h"
+#include "trainer/base/network/job_network.h"
 #include "trainer/base/program/failure.h"
-#include "trainer/ddp/bucket_size.h"
+#include "trainer/ddp/reducer/bucket_size.h"
 #include "trainer/train/bench/kernel_rates.h"
 #include "trainer/train/bench/measurements.h"
 #include "trainer/train/bench/recommendation.h"
@@ -28,8 +29,8 @@
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/job/peer_proof.h"
 #include "trainer/train/job/train_job.h"
+#include "trainer/train/optimization/device.h"
 #include "trainer/train/reporting/report.h"
-#include "trainer/train/training/device.h"
 
 namespace narrowcast::bench {
 namespace {
@@ -88,7 +89,7 @@ void check_wire(const BenchOptions& options) {
 void check_choosing_hooks(const BenchOptions& options) {
   for (const std::string& name : hooks_to_measure(options)) {
     if (const hooks::HookRow& row = hooks::hook_row(name); row.chooses) {
-      hooks::check_auto_on_gpus(hooks::taken_wire_options(row, options.wire));
+      hooks::check_auto_on_gpus(hooks::supported_wire_options(row, options.wire));
     }
   }
 }

@@ -11,8 +11,8 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/errors.h>
-#include "trainer/base/failpoint.h"
 #include "trainer/base/files/json.h"
+#include "trainer/base/process/failpoint.h"
 #include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/files/file_io.h"

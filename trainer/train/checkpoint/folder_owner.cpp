@@ -18,11 +18,12 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/failpoint.h"
+#include "ops/common/file_descriptor.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/files/text.h"
+#include "trainer/base/process/failpoint.h"
 #include "trainer/train/files/file_io.h"
 
 namespace narrowcast::checkpoint {
@@ -31,7 +32,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Writer, job, host, machine, pid, since)
 
 namespace {
 
-using files::FileDescriptor;
 using nlohmann::json;
 
 // Every record is as long, so that one replaces another in place and needs no room on a full disk.

@@ -42,7 +42,7 @@ void check_indices(at::IntArrayRef indices, int64_t size);
 // Data to read.
 struct DataRequest {
   std::string model;                         // the name of the model that they are for (models::any_model_row)
-  std::vector<std::string> paths;            // files and folders; empty: the project's own text
+  std::vector<std::string> paths;            // files and folders; empty: Tiny Shakespeare
   std::vector<std::string> vocabulary = {};  // that of a trained model of text; empty: the text's own
   // Of token files: all tokens are below it. Not given: the greatest token plus one; for a module it must be given.
   std::optional<int64_t> vocabulary_size = {};

@@ -17,9 +17,10 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
-#include "trainer/base/failpoint.h"
+#include "ops/common/file_descriptor.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
+#include "trainer/base/process/failpoint.h"
 
 namespace narrowcast::files {
 namespace {

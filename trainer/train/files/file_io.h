@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "trainer/base/files/open_file.h"
+#include "ops/common/file_descriptor.h"
 
 struct evp_md_ctx_st;
 

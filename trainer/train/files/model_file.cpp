@@ -15,7 +15,7 @@
 #include <narrowcast/models.h>
 #include "models/script_model.h"
 #include "models/weight_only_int8.h"
-#include "ops/error_message.h"
+#include "ops/common/error_message.h"
 #include "trainer/base/files/hash.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/open_file.h"
@@ -32,13 +32,13 @@ constexpr const char* kFormatVersion = "1";
 constexpr size_t kLongestReason = 1000;  // of what a model says about options that the file chose
 
 // The row of that name; of a model that is not bundled one that says nothing of it.
-const models::ModelRow& row_of_saved(const std::string& name) {
+const models::ModelRow& model_row(const std::string& name) {
   static const models::ModelRow other = {};
   const std::vector<std::string> bundled = models::model_names();
   return std::ranges::find(bundled, name) == bundled.end() ? other : models::model_row(name);
 }
 
-bool is_gpt2(const std::string& name) { return row_of_saved(name).is_gpt2; }
+bool is_gpt2(const std::string& name) { return model_row(name).is_gpt2; }
 
 // Quantised weights have no place in the layout of GPT-2.
 bool is_written_as_gpt2(const SavedModel& saved) { return is_gpt2(saved.name) && saved.quantization.empty(); }
@@ -50,7 +50,7 @@ bool vocabulary_fits(const SavedModel& saved) {
   if (saved.vocabulary.empty() || size == options.end()) {
     return true;
   }
-  return row_of_saved(saved.name).fits(size->second, std::ssize(saved.vocabulary));
+  return model_row(saved.name).fits(size->second, std::ssize(saved.vocabulary));
 }
 
 std::string to_text(const std::string& path, const nlohmann::json& value) {
@@ -178,12 +178,6 @@ void copy_state(const std::string& path, const models::StateDict& from, const mo
   }
 }
 
-// The further names of a module's tensors. A bundled model has none.
-std::map<std::string, std::string> aliases_of(const models::Model& model) {
-  const auto* const script = dynamic_cast<const models::ScriptModel*>(&model);
-  return script != nullptr ? script->aliases() : std::map<std::string, std::string>();
-}
-
 // at::equal knows only some dtypes, and no NaN that is equal to itself.
 bool have_equal_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
@@ -291,7 +285,7 @@ void save_model(const std::string& path, const SavedModel& saved) {
     metadata.emplace("quantization", saved.quantization);
   }
   models::StateDict tensors = state_of(*saved.model);
-  for (const auto& [alias, first] : aliases_of(*saved.model)) {
+  for (const auto& [alias, first] : saved.model->aliases()) {
     tensors.emplace(alias, tensors.at(first));
   }
   if (is_written_as_gpt2(saved)) {
@@ -366,7 +360,7 @@ std::vector<std::string> load_initial_state(const InitialState& initial, models:
   models::StateDict state = initial.has_gpt2_layout ? in_gpt2_layout(own) : own;
   const models::StateDict tensors = initial.has_gpt2_layout
                                         ? with_positions_of(initial.tensors, state)
-                                        : without_aliases(initial.path, initial.tensors, aliases_of(model));
+                                        : without_aliases(initial.path, initial.tensors, model.aliases());
   std::vector<std::string> kept;
   if (!initial.has_metadata) {
     kept = take_missing_buffers(tensors, model, state);

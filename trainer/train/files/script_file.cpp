@@ -11,7 +11,7 @@
 #include <utility>
 
 #include <narrowcast/errors.h>
-#include "ops/error_message.h"
+#include "ops/common/error_message.h"
 #include "trainer/base/files/json.h"
 #include "trainer/base/files/text.h"
 #include "trainer/train/files/file_io.h"

@@ -14,7 +14,8 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
-#include "hooks/hook_table.h"
+#include "hooks/row/hook_options.h"
+#include "hooks/table/hook_table.h"
 #include "ops/codec/wire_format.h"
 #include "trainer/train/flags/worker_flags.h"
 

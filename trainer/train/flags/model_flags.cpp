@@ -23,7 +23,7 @@
 #include "trainer/train/files/foreign_model.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/flags/worker_flags.h"
-#include "trainer/train/training/device.h"
+#include "trainer/train/optimization/device.h"
 
 // Shared with a training.
 ABSL_DECLARE_FLAG(narrowcast::program::PathList, data);

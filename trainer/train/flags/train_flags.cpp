@@ -14,10 +14,11 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
-#include "hooks/hook_table.h"
+#include "hooks/table/hook_table.h"
 #include "models/model_table.h"
 #include "trainer/base/program/path_list.h"
 #include "trainer/train/flags/worker_flags.h"
+#include "trainer/train/job/job_checkpoints.h"
 
 ABSL_DECLARE_FLAG(double, dropout);
 ABSL_DECLARE_FLAG(std::string, hook);

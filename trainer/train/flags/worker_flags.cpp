@@ -9,7 +9,7 @@
 #include <optional>
 
 #include <narrowcast/process_group.h>
-#include "hooks/hook_table.h"
+#include "hooks/table/hook_table.h"
 
 namespace hooks = narrowcast::hooks;
 using narrowcast::with_hooks_of;

@@ -9,14 +9,15 @@
 #include <utility>
 
 #include <narrowcast/consensus.h>
-#include <narrowcast/gpt.h>
 #include "models/model_table.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
+#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/peer_proof.h"
+#include "trainer/train/job/plan.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/replicas.h"
@@ -32,10 +33,7 @@ LoadedModel load_model_file(const EvaluationJob& job) {
   for (const auto& tensors : {saved.model->parameters(), saved.model->buffers()}) {
     loaded.state.insert(loaded.state.end(), tensors.begin(), tensors.end());
   }
-  if (const auto gpt = std::dynamic_pointer_cast<models::Gpt>(saved.model)) {
-    loaded.next = {.context = gpt->shape().context,
-                   .logits = [gpt](const at::Tensor& tokens) { return gpt->logits(tokens.unsqueeze(0))[0][-1]; }};
-  }
+  loaded.next = saved.model->next_token();
   return loaded;
 }
 

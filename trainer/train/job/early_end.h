@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "trainer/base/signals.h"
+#include "trainer/base/process/signals.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/training/training_loop.h"
 

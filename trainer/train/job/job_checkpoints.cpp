@@ -1,4 +1,4 @@
-#include "trainer/train/job/training_job.h"
+#include "trainer/train/job/job_checkpoints.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -20,6 +20,8 @@
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/manifest.h"
 #include "trainer/train/job/early_end.h"
+#include "trainer/train/job/restarts.h"
+#include "trainer/train/job/training_job.h"
 
 namespace narrowcast::job {
 namespace {

@@ -12,8 +12,8 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
-#include "ops/collectives/split_check.h"
-#include "ops/libtorch_versions.h"
+#include "ops/comm/groups/split_check.h"
+#include "ops/common/libtorch_versions.h"
 
 namespace narrowcast::job {
 namespace {

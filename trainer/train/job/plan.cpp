@@ -1,4 +1,4 @@
-#include "trainer/train/job/train_job.h"
+#include "trainer/train/job/plan.h"
 
 #include <absl/strings/str_format.h>
 
@@ -14,16 +14,18 @@
 #include <narrowcast/hooks.h>
 #include <narrowcast/network_errors.h>
 #include <narrowcast/wire_format.h>
-#include "hooks/auto_choice.h"
-#include "hooks/auto_hook.h"
-#include "hooks/bucket.h"
-#include "hooks/hook_table.h"
-#include "hooks/levels.h"
-#include "hooks/post_local_sgd.h"
+#include "hooks/row/bucket.h"
+#include "hooks/row/levels.h"
+#include "hooks/table/auto_choice.h"
+#include "hooks/table/auto_hook.h"
+#include "hooks/table/hook_table.h"
+#include "hooks/table/post_local_sgd.h"
 #include "trainer/base/files/json.h"
-#include "trainer/base/job_network.h"
-#include "trainer/ddp/bucket_chooser.h"
-#include "trainer/train/training/optimizer.h"
+#include "trainer/base/network/job_network.h"
+#include "trainer/ddp/reducer/bucket_chooser.h"
+#include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/job/train_job.h"
+#include "trainer/train/optimization/optimizer.h"
 #include "trainer/train/training/training_options.h"
 
 namespace narrowcast::job {
@@ -131,7 +133,7 @@ const hooks::WireOptions* wire_of(const TrainJob& job) {
 
 void add_hook_options(nlohmann::json& plan, const DdpOptions& ddp) {
   const hooks::HookRow& row = hooks::hook_row(ddp.hook());
-  add_options(plan, hooks::named_options(hooks::effective_options(ddp.hook(), ddp.hook_options(nullptr))),
+  add_options(plan, hooks::named_options(hooks::effective_options(ddp.hook(), ddp.hook_options())),
               [&](hooks::OptionKind kind) { return row.takes(kind); });
   if (row.format) {
     plan["hook_format"] = to_string(hooks::wire_format_of(ddp.hook(), ddp.wire()).value());
@@ -184,7 +186,7 @@ const char* payload_name(const std::string& hook) {
 
 void add_payload(nlohmann::json& plan, const TrainJob& job, const hooks::GradientSizes& gradients,
                  const Layouts& layouts) {
-  hooks::HookOptions options = job.ddp.hook_options(nullptr);
+  hooks::HookOptions options = job.ddp.hook_options();
   if (layouts.link && !job.outer.has_value()) {
     options.wire.link_gbit = layouts.link->gbit(layouts.gradients.segments());
     options.wire.link_us = 1e6 * layouts.link->seconds_per_hop;
@@ -236,7 +238,7 @@ int64_t staged_bytes(const TrainJob& job, const JobInputs& inputs, const hooks::
     return job.outer->largest_fragment(gradients.numel) * in_floats;
   }
   if (const auto& staged_numel = hooks::hook_row(job.ddp.hook()).staged_numel) {
-    return 2 * staged_numel(gradients, job.ddp.hook_options(nullptr)) * in_floats;
+    return 2 * staged_numel(gradients, job.ddp.hook_options()) * in_floats;
   }
   const int64_t bucket = job.ddp.bucket_bytes_cap() + largest_parameter_bytes(*inputs.model);
   const auto all_and_a_bucket = [=](int64_t bytes) { return bytes + std::min(bucket, bytes); };

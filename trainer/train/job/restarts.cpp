@@ -1,4 +1,6 @@
 // What a training does for a launcher that starts its ranks again.
+#include "trainer/train/job/restarts.h"
+
 #include <string>
 #include <utility>
 

@@ -13,20 +13,23 @@
 #include <narrowcast/models.h>
 #include "models/fixed_modes.h"
 #include "models/model_table.h"
-#include "models/script_model.h"
 #include "trainer/base/files/names.h"
 #include "trainer/base/files/text.h"
-#include "trainer/base/job_network.h"
+#include "trainer/base/network/job_network.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/base/program/job_secret.h"
 #include "trainer/train/data/checked_targets.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
 #include "trainer/train/files/weight_files.h"
+#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/peer_proof.h"
+#include "trainer/train/job/plan.h"
+#include "trainer/train/job/restarts.h"
 #include "trainer/train/job/training_job.h"
+#include "trainer/train/job/verification_job.h"
+#include "trainer/train/optimization/device.h"
 #include "trainer/train/reporting/formatting.h"
-#include "trainer/train/training/device.h"
 
 namespace narrowcast::job {
 namespace {
@@ -65,7 +68,8 @@ void load_module(const TrainJob& job, JobInputs& inputs) {
   }
   inputs.script = std::make_shared<const files::SavedScript>(files::load_script(job.model));
   inputs.script_hash = files::hash_of_files({job.model});
-  inputs.model = std::make_shared<models::ScriptModel>(inputs.script->module, options);
+  inputs.script_model = std::make_shared<models::ScriptModel>(inputs.script->module, options);
+  inputs.model = inputs.script_model;
   inputs.model->train();
   if (const std::string fixed = models::describe_fixed_modes(inputs.script->module); !fixed.empty()) {
     inputs.warnings.push_back(absl::StrCat("model: ", job.model, " computes in one mode, as traced modules do: ", fixed,
@@ -115,21 +119,20 @@ std::optional<int64_t> longer_context(const files::InitialState& initial, const 
 
 // Of a module that learns classes: it must have logits for all that the data has, as the first pass shows.
 void expect_classes(const JobInputs& inputs) {
-  auto* const model = dynamic_cast<models::ScriptModel*>(inputs.model.get());
-  if (model == nullptr || model->loss() != models::Loss::kCrossEntropy) {
+  if (inputs.script_model == nullptr || inputs.script_model->loss() != models::Loss::kCrossEntropy) {
     return;
   }
   if (const std::optional<int64_t> classes = inputs.dataset->class_bound()) {
-    model->expect_classes(*classes);
+    inputs.script_model->expect_classes(*classes);
   }
 }
 
 // A module on a GPU does not look at the targets that it gets.
 void check_targets(JobInputs& inputs) {
-  const auto model = std::dynamic_pointer_cast<const models::ScriptModel>(inputs.model);
-  if (model != nullptr && !inputs.device.is_cpu()) {
+  if (inputs.script_model != nullptr && !inputs.device.is_cpu()) {
     inputs.dataset = std::make_unique<data::CheckedTargets>(
-        std::move(inputs.dataset), [model](const at::Tensor& targets) { model->check_targets(targets); });
+        std::move(inputs.dataset),
+        [model = inputs.script_model](const at::Tensor& targets) { model->check_targets(targets); });
   }
 }
 
@@ -232,7 +235,7 @@ void print_nodes(const nlohmann::json& plan, const JobContext& context) {
 
 // Of a TorchScript module: whether it can be trained on this rank's first batch, in forward and backward passes.
 void try_module(const TrainJob& job, const JobInputs& inputs, const WorkerEnv& env) {
-  auto* const model = dynamic_cast<models::ScriptModel*>(inputs.model.get());
+  const auto& model = inputs.script_model;
   if (model == nullptr) {
     return;
   }

@@ -1,25 +1,22 @@
-// One job of narrowcast-train, from what it is asked to do to the last line of its results: train_job.cpp, its plan in
-// plan.cpp, with what and how its entries are compared in job_checkpoints.cpp, and the verification of gradients in
-// verification_job.cpp. training_job.h has the training.
+// One job of narrowcast-train, from what it is asked to do to the last line of its results. plan.h has its plan,
+// job_checkpoints.h its checkpoints, training_job.h and verification_job.h what it does.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include <narrowcast/char_gpt.h>
-#include <narrowcast/consensus.h>
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/model.h>
 #include <narrowcast/outer_options.h>
 #include <narrowcast/process_group.h>
 #include <narrowcast/worker_env.h>
+#include "models/script_model.h"
 #include "trainer/train/data/dataset.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/verification/verify_gradients.h"
@@ -51,24 +48,6 @@ struct CheckpointOptions {
   std::string preemption_signals = {};  // like "SIGTERM,SIGUSR1": write one and end; empty: their actions stay
 };
 
-// What one of CheckpointOptions is called, as a flag and as an entry of a plan.
-struct CheckpointEntry {
-  const char* name;
-  std::variant<std::string CheckpointOptions::*, int64_t CheckpointOptions::*, bool CheckpointOptions::*> member;
-};
-
-// All of them.
-inline constexpr std::array<CheckpointEntry, 6> kCheckpointEntries = {
-    {{"checkpoint_dir", &CheckpointOptions::folder},
-     {"checkpoint_every", &CheckpointOptions::every},
-     {"keep_checkpoints", &CheckpointOptions::keep},
-     {"resume", &CheckpointOptions::resume},
-     {"resume_from", &CheckpointOptions::resume_from},
-     {"preemption_signals", &CheckpointOptions::preemption_signals}}};
-
-// The names of all.
-std::vector<std::string> checkpoint_entry_names();
-
 // Everything that one call of narrowcast-train is asked to do, but for --evaluate.
 struct TrainJob {
   std::string version;                         // of the program
@@ -77,7 +56,7 @@ struct TrainJob {
   std::string loss = {};                       // of a module's predictions (models::parse_loss); empty: it gives it
   std::string init_from = {};                  // file of the first parameters (files::InitialState); empty: random ones
   models::Regularization regularization = {};  // of what the model has
-  std::vector<std::string> data;               // files and folders; empty: the project's own text
+  std::vector<std::string> data;               // files and folders; empty: Tiny Shakespeare
   std::optional<int64_t> vocabulary_size = {};  // of token files, as in data::DataRequest
   int64_t seed = 0;                             // >= 0; of the initial parameters, the order of the data and the sample
   std::string device = "cpu";                   // see choose_device
@@ -96,16 +75,17 @@ struct TrainJob {
 struct JobInputs {
   std::unique_ptr<data::Dataset> dataset;  // none for the reference task, whose batch is fixed
   std::shared_ptr<models::Model> model;
-  std::shared_ptr<const files::SavedScript> script;  // that the model shares; null: a bundled one
-  std::optional<uint64_t> script_hash;               // of its file
-  std::optional<uint64_t> init_hash;                 // of the file of the first parameters; none: they are random
-  std::optional<int64_t> init_context;               // of that file, if the model takes its first positions only
-  at::Device device = at::kCPU;                      // where the model is trained
-  std::string data_name;                             // what was read, for people
-  std::optional<uint64_t> data_hash;                 // of the content of what was read
-  std::vector<std::string> vocabulary;               // of a text, else empty
-  std::optional<double> bigram_entropy;              // of a text, in nats
-  std::string unit = "samples";                      // what a training is measured in: tokens or samples
+  std::shared_ptr<const files::SavedScript> script;   // that the model shares; null: a bundled one
+  std::shared_ptr<models::ScriptModel> script_model;  // the model, if it is a TorchScript module; else null
+  std::optional<uint64_t> script_hash;                // of its file
+  std::optional<uint64_t> init_hash;                  // of the file of the first parameters; none: they are random
+  std::optional<int64_t> init_context;                // of that file, if the model takes its first positions only
+  at::Device device = at::kCPU;                       // where the model is trained
+  std::string data_name;                              // what was read, for people
+  std::optional<uint64_t> data_hash;                  // of the content of what was read
+  std::vector<std::string> vocabulary;                // of a text, else empty
+  std::optional<double> bigram_entropy;               // of a text, in nats
+  std::string unit = "samples";                       // what a training is measured in: tokens or samples
   int64_t units_per_sample = 1;
   std::vector<std::string> warnings;  // a line each: what is allowed, but may not be meant
 };
@@ -117,39 +97,6 @@ JobInputs make_inputs(const TrainJob& job);
 
 // What that rank computes with first, on the CPU.
 models::Batch first_batch(const TrainJob& job, const JobInputs& inputs, int64_t rank, int64_t world_size);
-
-// What a job is going to do: a JSON object, the same on all ranks of a job that fits together. docs/training.md lists
-// its keys. Which ranks share a node is known only after they have met. A plan for one rank alone, as of a dry run, can
-// take every `ranks_per_node` consecutive ranks for a node. A plan that must be equal on all ranks leaves it out: nodes
-// may have different numbers of ranks. Then each rank is a node in the numbers of bytes.
-nlohmann::json make_plan(const TrainJob& job, const JobInputs& inputs, int64_t world_size,
-                         std::optional<int64_t> ranks_per_node = std::nullopt);
-
-// Whether all ranks hold the same bits after every step.
-bool keeps_replicas_equal(const TrainJob& job);
-
-// A collective: adds what is known once the ranks have met, over which nodes the gradients are averaged and what
-// sending between them costs; with a hook that knows of no nodes, which of several ranks share one. Nothing for a
-// verification, which chooses nodes itself. The ranks of nodes of different sizes differ in "node_memory_bytes".
-void add_nodes(nlohmann::json& plan, const TrainJob& job, const JobInputs& inputs, const ProcessGroupPtr& group);
-
-// What an entry of a plan is for a checkpoint.
-enum class EntryRole {
-  kSetting,       // With another value it would be another training: a resumed one must have the same.
-  kCircumstance,  // A resumed training may have another value, but not the same bits then.
-  kFree,          // It means nothing for the parameters, or follows from others.
-};
-
-// That of the entry `name` of the plan.
-EntryRole entry_role(const nlohmann::json& plan, const std::string& name);
-
-// The value of "data_hash" in a plan: 16 hexadecimal digits.
-std::string hash_text(uint64_t hash);
-
-// One entry per key, for check_equal_on_all_ranks, which names the first that differs: the data come first, so that
-// nothing that was counted in them is named in their place. Nor are bytes that are sent, which follow from the rest and
-// are left out, in the place of an option that one rank alone was given.
-std::vector<NamedValue> plan_values(const nlohmann::json& plan);
 
 // Where a job writes and what it knows of its surroundings.
 struct JobContext {
@@ -173,14 +120,6 @@ struct AgreedJob {
   const ProcessGroupPtr& group;
   const JobContext& context;
 };
-
-// What a rank can check of a job that verifies gradients before it joins the others. Throws c10::ValueError naming the
-// flag.
-void check_verification_job(const TrainJob& job, int64_t world_size);
-
-// A collective: verifies. Each rank's batch is its part of the first training batch or, for the reference task, the
-// reference test's. Rank 0 prints the table. Returns kSuccess, or kCheckFailed if one hook did not pass.
-int run_verification_job(const AgreedJob& agreed);
 
 // The options of a job's group that moves tensors on `device`: its backend may be "auto" before (choose_backend), its
 // GPU is that one, and on_silence is the context's. Throws as choose_backend does.

@@ -1,5 +1,4 @@
 #include "trainer/train/job/training_job.h"
-#include "trainer/ddp/process_group/first_failure.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
@@ -10,17 +9,21 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include <narrowcast/gpt.h>
-#include "hooks/hook_table.h"
+#include <narrowcast/generation.h>
+#include "hooks/table/hook_table.h"
 #include "models/model_table.h"
 #include "models/script_model.h"
 #include "trainer/base/files/text.h"
 #include "trainer/base/program/failure.h"
+#include "trainer/ddp/process_group/first_failure.h"
 #include "trainer/train/data/text_corpus.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/model_file.h"
 #include "trainer/train/files/script_file.h"
 #include "trainer/train/job/early_end.h"
+#include "trainer/train/job/job_checkpoints.h"
+#include "trainer/train/job/plan.h"
+#include "trainer/train/job/restarts.h"
 #include "trainer/train/reporting/formatting.h"
 #include "trainer/train/reporting/metrics.h"
 #include "trainer/train/reporting/progress.h"
@@ -75,7 +78,7 @@ void make_places(const TrainJob& job) {
 }
 
 // Once the folders are made, of which nothing can be told before that will be in them.
-void check_replaceable_then(const OutputOptions& output, const std::string& option, const std::string& path) {
+void check_replaceable_after_creation(const OutputOptions& output, const std::string& option, const std::string& path) {
   const std::string made[] = {output.folder, output.tensorboard_dir};
   const bool will_be_there = std::ranges::any_of(
       made, [&](const std::string& folder) { return !folder.empty() && files::makes_folder_of(folder, path); });
@@ -229,22 +232,24 @@ void print_results(const AgreedJob& agreed, const Ended& ended) {
 }
 
 void print_sample(const AgreedJob& agreed) {
-  auto* const gpt = dynamic_cast<models::Gpt*>(agreed.inputs.model.get());
-  if (gpt == nullptr || agreed.inputs.vocabulary.empty() || agreed.job.output.sample_length == 0) {
+  models::Model& model = *agreed.inputs.model;
+  const std::optional<models::NextToken> next = model.next_token();
+  if (!next.has_value() || agreed.inputs.vocabulary.empty() || agreed.job.output.sample_length == 0) {
     return;
   }
   const data::Vocabulary vocabulary(agreed.inputs.vocabulary);
   const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(agreed.job.seed));
-  gpt->eval();
-  const at::Tensor tokens = gpt->generate(
-      vocabulary.line_start(), {.count = agreed.job.output.sample_length, .vocabulary = vocabulary.size()}, generator);
+  model.eval();
+  const at::Tensor tokens =
+      models::generate(*next, vocabulary.line_start(),
+                       {.count = agreed.job.output.sample_length, .vocabulary = vocabulary.size()}, generator);
   agreed.context.results << "sample:\n" << printable_text(vocabulary.decode(tokens)) << "\n";
 }
 
 // For inference, with the extra files that it came with.
 void save_module(const AgreedJob& agreed) {
   files::SavedScript saved = *agreed.inputs.script;
-  files::put_loss(saved, dynamic_cast<const models::ScriptModel&>(*agreed.inputs.model).loss());
+  files::put_loss(saved, agreed.inputs.script_model->loss());
   saved.module.eval();
   files::put_vocabulary(saved, agreed.inputs.vocabulary);
   files::save_script(script_path(agreed.job.output), saved);
@@ -326,8 +331,8 @@ void check_places(const OutputOptions& output) {
   if (!output.tensorboard_dir.empty()) {
     files::check_makeable("tensorboard_dir", output.tensorboard_dir);
   }
-  check_replaceable_then(output, "report", output.report);
-  check_replaceable_then(output, "prometheus_file", output.prometheus_file);
+  check_replaceable_after_creation(output, "report", output.report);
+  check_replaceable_after_creation(output, "prometheus_file", output.prometheus_file);
 }
 
 void prepare_places(const AgreedJob& agreed) {

@@ -1,4 +1,4 @@
-#include "trainer/train/job/train_job.h"
+#include "trainer/train/job/verification_job.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
@@ -12,7 +12,8 @@
 #include "models/model_table.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/data/dataset.h"
-#include "trainer/train/training/device.h"
+#include "trainer/train/job/train_job.h"
+#include "trainer/train/optimization/device.h"
 #include "trainer/train/verification/hook_run.h"
 #include "trainer/train/verification/verify_gradients.h"
 

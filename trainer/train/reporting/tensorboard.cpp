@@ -16,6 +16,7 @@
 #include <protozero/pbf_writer.hpp>
 #include <system_error>
 
+#include "ops/common/file_descriptor.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/reporting/metrics.h"
 
@@ -94,10 +95,10 @@ std::string scalars_event(const nlohmann::json& line) {
 
 // Opens a file that is not there yet, and puts its name into `path`. TensorBoard reads files in the order of their
 // names: one that begins in the same second as another comes a second after it.
-files::FileDescriptor open_new(const std::string& folder, std::string& path) {
+FileDescriptor open_new(const std::string& folder, std::string& path) {
   for (auto seconds = static_cast<int64_t>(seconds_since_1970());; ++seconds) {
     path = std::filesystem::path(folder) / c10::str("events.out.tfevents.", seconds, ".", host_name());
-    files::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file.is_open() || errno != EEXIST) {
       return file;
     }

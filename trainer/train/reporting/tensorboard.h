@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "trainer/base/files/open_file.h"
+#include "ops/common/file_descriptor.h"
 #include "trainer/train/reporting/progress.h"
 
 namespace narrowcast::reporting {
@@ -40,7 +40,7 @@ class TensorBoardEvents : public TrainingObserver {
   void write(const std::string& event);
 
   std::string path_;
-  files::FileDescriptor descriptor_;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace narrowcast::reporting

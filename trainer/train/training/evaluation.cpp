@@ -10,10 +10,10 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/network_errors.h>
-#include "trainer/ddp/broadcast.h"
+#include "trainer/ddp/module/broadcast.h"
 #include "trainer/train/data/dataset.h"
-#include "trainer/train/training/device.h"
-#include "trainer/train/training/saved_buffers.h"
+#include "trainer/train/optimization/device.h"
+#include "trainer/train/optimization/saved_buffers.h"
 
 namespace narrowcast::training {
 namespace {

@@ -11,7 +11,7 @@
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
 #include "trainer/train/data/dataset.h"
-#include "trainer/train/training/precision.h"
+#include "trainer/train/optimization/precision.h"
 
 namespace narrowcast::training {
 

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "ops/collectives/link.h"
+#include "ops/comm/link/link.h"
 #include "trainer/ddp/optimization/gradients.h"
 
 namespace narrowcast::training {

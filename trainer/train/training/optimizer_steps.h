@@ -14,12 +14,12 @@
 #include <narrowcast/grad_scaler.h>
 #include <narrowcast/learning_rate.h>
 #include <narrowcast/outer_optimizer.h>
-#include "trainer/ddp/bucket_size.h"
+#include "trainer/ddp/reducer/bucket_size.h"
 #include "trainer/train/data/dataset.h"
-#include "trainer/train/training/device.h"
-#include "trainer/train/training/own_gradients.h"
-#include "trainer/train/training/precision.h"
-#include "trainer/train/training/saved_buffers.h"
+#include "trainer/train/optimization/device.h"
+#include "trainer/train/optimization/own_gradients.h"
+#include "trainer/train/optimization/precision.h"
+#include "trainer/train/optimization/saved_buffers.h"
 #include "trainer/train/training/training_loop.h"
 #include "trainer/train/training/training_state.h"
 

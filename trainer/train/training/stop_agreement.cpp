@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <narrowcast/network_errors.h>
-#include "ops/collectives/group.h"
+#include "ops/comm/groups/group.h"
 
 namespace narrowcast::training {
 namespace {

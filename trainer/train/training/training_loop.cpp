@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "hooks/hook_table.h"
+#include "hooks/table/hook_table.h"
 #include "trainer/train/training/evaluation.h"
 #include "trainer/train/training/optimizer_steps.h"
 #include "trainer/train/training/replicas.h"

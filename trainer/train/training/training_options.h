@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include <narrowcast/learning_rate.h>
-#include "trainer/train/training/optimizer.h"
-#include "trainer/train/training/precision.h"
+#include "trainer/train/optimization/optimizer.h"
+#include "trainer/train/optimization/precision.h"
 
 namespace narrowcast::training {
 

@@ -14,8 +14,8 @@
 #include <narrowcast/errors.h>
 #include "trainer/base/files/text.h"
 #include "trainer/train/files/model_file.h"
-#include "trainer/train/training/device.h"
-#include "trainer/train/training/optimizer.h"
+#include "trainer/train/optimization/device.h"
+#include "trainer/train/optimization/optimizer.h"
 
 namespace narrowcast::training {
 namespace {

@@ -14,14 +14,14 @@
 #include <narrowcast/consensus.h>
 #include <narrowcast/ddp.h>
 #include <narrowcast/hooks.h>
-#include "hooks/bucket.h"
-#include "hooks/hook_table.h"
-#include "hooks/levels.h"
-#include "ops/collectives/mean/element_order.h"
-#include "ops/collectives/mean/two_levels.h"
-#include "trainer/train/training/device.h"
+#include "hooks/row/bucket.h"
+#include "hooks/row/levels.h"
+#include "hooks/table/hook_table.h"
+#include "ops/collectives/all_reduce/algorithms/two_levels.h"
+#include "ops/collectives/all_reduce/array/element_order.h"
+#include "trainer/train/optimization/device.h"
+#include "trainer/train/optimization/optimizer.h"
 #include "trainer/train/training/evaluation.h"
-#include "trainer/train/training/optimizer.h"
 
 namespace narrowcast::verification {
 namespace {

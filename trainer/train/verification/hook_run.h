@@ -17,7 +17,7 @@
 #include <narrowcast/ddp_options.h>
 #include <narrowcast/model.h>
 #include <narrowcast/process_group.h>
-#include "hooks/error_bound.h"
+#include "hooks/row/error_bound.h"
 
 namespace narrowcast::verification {
 

@@ -9,9 +9,10 @@
 
 #include <narrowcast/consensus.h>
 #include <narrowcast/hooks.h>
-#include "hooks/hook_table.h"
-#include "hooks/levels.h"
-#include "ops/collectives/group.h"
+#include "hooks/row/hook_options.h"
+#include "hooks/row/levels.h"
+#include "hooks/table/hook_table.h"
+#include "ops/comm/groups/group.h"
 #include "trainer/train/files/file_io.h"
 #include "trainer/train/files/safetensors.h"
 #include "trainer/train/training/evaluation.h"
@@ -141,7 +142,7 @@ DdpOptions of_whole_rank(const DdpOptions& ddp) {
 std::vector<DdpOptions> over_nodes(const GradientProblem& problem, const std::string& hook) {
   const DdpOptions ddp = of_whole_rank(problem.ddp.with_hook(hook));
   const hooks::HookRow& row = hooks::hook_row(hook);
-  if (!row.takes(hooks::OptionKind::kLevels) || hooks::gives_any(ddp.wire(), hooks::OptionKind::kLevels)) {
+  if (!row.takes(hooks::OptionKind::kLevels) || hooks::is_set(ddp.wire(), hooks::OptionKind::kLevels)) {
     return {ddp};
   }
   const auto of_size = [&](int64_t node_size) {

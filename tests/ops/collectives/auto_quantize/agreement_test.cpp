@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/collectives/arguments.h"
-#include "ops/libtorch_versions.h"
+#include "ops/comm/groups/arguments.h"
+#include "ops/common/libtorch_versions.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"
 #include "tests/ops/quantize_tensor/reference.h"
 #include "tests/support/error_message.h"

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/ops/affine_uint8_reference.h"
+#include "tests/ops/affine_uint8/reference.h"
 #include "tests/ops/collectives/auto_quantize/calls.h"
-#include "tests/ops/script.h"
+#include "tests/ops/operators/script.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast {

@@ -10,8 +10,8 @@
 #include <tuple>
 
 #include "ops/collectives/power_sgd/low_rank.h"
-#include "ops/engine/engine.h"
-#include "ops/node/find_nodes.h"
+#include "ops/comm/engine/engine.h"
+#include "ops/comm/node/find_nodes.h"
 #include "tests/support/ranks.h"
 
 namespace narrowcast::collectives {

@@ -22,7 +22,7 @@
 #include <narrowcast/errors.h>
 #include "tests/support/temporary_folder.h"
 #include "trainer/base/files/text.h"
-#include "trainer/base/process_limits.h"
+#include "trainer/base/process/process_limits.h"
 
 namespace narrowcast::program {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/libtorch_versions.h"
+#include "ops/common/libtorch_versions.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 

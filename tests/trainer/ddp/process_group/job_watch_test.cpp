@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <narrowcast/errors.h>
-#include "ops/collectives/broken_groups.h"
+#include "ops/comm/groups/broken_groups.h"
 #include "tests/support/breakable_group.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
@@ -50,7 +50,6 @@ void lose_rank_1(const Body& body, const JobWatch::Options& options = breaking_o
                              throw Death();
                            }
                            body(watch, group, of_gpu);
-                           collectives::forget_broken_off(group);
                          }),
                Death);
 }
@@ -149,7 +148,6 @@ TEST(JobWatchTest, ARankWithoutASignIsLost) {
     EXPECT_EQ(error_message<c10::DistBackendError>([&] { watch.throw_if_broken_off(); }),
               "rank 0: rank 1 is lost: it has given no sign for 1 s");
     testing::wait_for_ranks(group);
-    collectives::forget_broken_off(group);
   });
 }
 

@@ -17,7 +17,7 @@
 #include "tests/support/open_file_limit.h"
 #include "tests/support/patience.h"
 #include "tests/trainer/ddp/process_group/ranks_on_threads.h"
-#include "trainer/base/process_limits.h"
+#include "trainer/base/process/process_limits.h"
 
 namespace narrowcast {
 namespace {

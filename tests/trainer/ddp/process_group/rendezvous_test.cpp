@@ -14,7 +14,7 @@
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/support/patience.h"
-#include "trainer/base/tcp_store.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::rendezvous {
 namespace {

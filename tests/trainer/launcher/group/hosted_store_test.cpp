@@ -1,4 +1,5 @@
 #include "trainer/launcher/group/hosted_store.h"
+#include "ops/common/file_descriptor.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -17,8 +18,7 @@
 #include "tests/support/listening_sockets.h"
 #include "tests/support/loopback_socket.h"
 #include "tests/support/patience.h"
-#include "trainer/base/files/open_file.h"
-#include "trainer/base/tcp_store.h"
+#include "trainer/base/network/tcp_store.h"
 
 namespace narrowcast::launcher {
 namespace {
@@ -92,7 +92,7 @@ TEST(Reach, SaysWhyThereIsNone) {
 
 TEST(Reach, TakesTheTimeThatItNeededFromWhatIsLeft) {
   // A listener that accepts nothing: once its queue is full, whoever connects waits.
-  const files::FileDescriptor full(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const FileDescriptor full(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -101,7 +101,7 @@ TEST(Reach, TakesTheTimeThatItNeededFromWhatIsLeft) {
   ASSERT_EQ(bind(full.get(), place, length), 0);
   ASSERT_EQ(listen(full.get(), 0), 0);
   ASSERT_EQ(getsockname(full.get(), place, &length), 0);
-  std::vector<files::FileDescriptor> waiting;
+  std::vector<FileDescriptor> waiting;
   for (int i = 0; i < 4; ++i) {
     waiting.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     connect(waiting.back().get(), place, length);

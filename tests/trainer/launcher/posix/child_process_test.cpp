@@ -1,4 +1,5 @@
 #include "trainer/launcher/posix/child_process.h"
+#include "ops/common/file_descriptor.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -79,7 +80,7 @@ TEST(ChildProcess, IsListedAsAChild) {
 }
 
 // A child that leaves a grandchild holding the writing end of a pipe, and ends.
-files::FileDescriptor end_held_by_grandchild(Guard& guard) {
+FileDescriptor end_held_by_grandchild(Guard& guard) {
   Pipe pipe = make_pipe();
   const pid_t pid = start_child(shell("sleep 1000 & echo ready"), {.output = pipe.write_end.get()}, guard);
   waitpid(pid, nullptr, 0);
@@ -89,7 +90,7 @@ files::FileDescriptor end_held_by_grandchild(Guard& guard) {
 }
 
 TEST(Guard, KillsTheGroupsItHeardOf) {
-  files::FileDescriptor held;
+  FileDescriptor held;
   {
     Guard guard;
     held = end_held_by_grandchild(guard);
@@ -99,7 +100,7 @@ TEST(Guard, KillsTheGroupsItHeardOf) {
 }
 
 TEST(Guard, SparesWhatItWasToldToForget) {
-  files::FileDescriptor held;
+  FileDescriptor held;
   {
     Guard guard;
     held = end_held_by_grandchild(guard);
@@ -131,7 +132,7 @@ TEST(Guard, IsReplacedIfItDied) {
 }
 
 TEST(Guard, TellsItsSuccessorOfAllGroups) {
-  files::FileDescriptor held;
+  FileDescriptor held;
   {
     Guard guard;
     held = end_held_by_grandchild(guard);

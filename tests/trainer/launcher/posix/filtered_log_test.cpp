@@ -1,4 +1,5 @@
 #include "trainer/launcher/posix/filtered_log.h"
+#include "ops/common/file_descriptor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,8 +14,8 @@ namespace {
 
 using testing::TemporaryFolder;
 
-files::FileDescriptor open_to_write(const std::string& path) {
-  return files::FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+FileDescriptor open_to_write(const std::string& path) {
+  return FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
 }
 
 TEST(FilteredLog, CopiesLinesThatHoldOneOfTheTexts) {

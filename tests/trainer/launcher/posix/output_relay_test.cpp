@@ -1,4 +1,5 @@
 #include "trainer/launcher/posix/output_relay.h"
+#include "ops/common/file_descriptor.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -49,8 +50,8 @@ TEST(LinePrefixer, CutsALineThatWouldTakeAllMemory) {
 class OutputRelayTest : public ::testing::Test {
  protected:
   struct Worker {
-    files::FileDescriptor out;
-    files::FileDescriptor err;
+    FileDescriptor out;
+    FileDescriptor err;
   };
 
   Worker add_worker(int64_t rank) {
@@ -65,12 +66,12 @@ class OutputRelayTest : public ::testing::Test {
   static Pipe pipe_between() {
     int ends[2] = {-1, -1};
     EXPECT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-    return {files::FileDescriptor(ends[0]), files::FileDescriptor(ends[1])};
+    return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
   }
 
-  static files::FileDescriptor full_disk() { return files::FileDescriptor(open("/dev/full", O_WRONLY | O_CLOEXEC)); }
+  static FileDescriptor full_disk() { return FileDescriptor(open("/dev/full", O_WRONLY | O_CLOEXEC)); }
 
-  static void say(const files::FileDescriptor& to, const std::string& text) {
+  static void say(const FileDescriptor& to, const std::string& text) {
     ASSERT_EQ(write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
@@ -86,7 +87,7 @@ class OutputRelayTest : public ::testing::Test {
     }
   }
 
-  static std::string shown(const files::FileDescriptor& from) {
+  static std::string shown(const FileDescriptor& from) {
     std::string text(1 << 16, '\0');
     const ssize_t count = read(from.get(), text.data(), text.size());
     text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
@@ -190,7 +191,7 @@ TEST_F(OutputRelayTest, HidesButRemembers) {
 }
 
 TEST_F(OutputRelayTest, SaysOnceThatAFileIsFullAndGoesOn) {
-  files::FileDescriptor full = full_disk();
+  FileDescriptor full = full_disk();
   Pipe worker = pipe_between();
   relay->add({.rank = 0, .path = "run/log", .pipe = std::move(worker.read_end), .copy = std::move(full)});
   say(worker.write_end, "one\n");
@@ -203,7 +204,7 @@ TEST_F(OutputRelayTest, SaysOnceThatAFileIsFullAndGoesOn) {
 
 // One of the launcher's own streams is full: the other says so, and the job goes on.
 TEST_F(OutputRelayTest, SaysOnceThatItsOwnStreamIsFullAndGoesOn) {
-  const files::FileDescriptor full = full_disk();
+  const FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(full.get(), err.write_end.get());
   const Worker worker = add_worker(0);
   for (const char* const line : {"one\n", "two\n"}) {
@@ -217,7 +218,7 @@ TEST_F(OutputRelayTest, SaysOnceThatItsOwnStreamIsFullAndGoesOn) {
 }
 
 TEST_F(OutputRelayTest, SaysOnStandardOutputThatStandardErrorIsFull) {
-  const files::FileDescriptor full = full_disk();
+  const FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(out.write_end.get(), full.get());
   const Worker worker = add_worker(0);
   say(worker.err, "why\n");
@@ -227,12 +228,12 @@ TEST_F(OutputRelayTest, SaysOnStandardOutputThatStandardErrorIsFull) {
 }
 
 TEST_F(OutputRelayTest, SaysOnStandardOutputThatAFileIsFullOnceStandardErrorIs) {
-  const files::FileDescriptor full = full_disk();
+  const FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(out.write_end.get(), full.get());
   const Worker worker = add_worker(0);
   say(worker.err, "why\n");
   turn();
-  files::FileDescriptor copy = full_disk();
+  FileDescriptor copy = full_disk();
   Pipe other = pipe_between();
   relay->add({.rank = 1, .path = "run/log", .pipe = std::move(other.read_end), .copy = std::move(copy)});
   say(other.write_end, "one\n");
@@ -243,7 +244,7 @@ TEST_F(OutputRelayTest, SaysOnStandardOutputThatAFileIsFullOnceStandardErrorIs) 
 }
 
 TEST_F(OutputRelayTest, GoesOnWhenAllItsStreamsAreFull) {
-  const files::FileDescriptor full = full_disk();
+  const FileDescriptor full = full_disk();
   relay = std::make_unique<OutputRelay>(full.get(), full.get());
   const Worker worker = add_worker(0);
   say(worker.out, "one\n");

@@ -13,8 +13,9 @@
 
 #include <narrowcast/comm_hook.h>
 #include <narrowcast/hooks.h>
-#include "hooks/exchange_cost.h"
-#include "hooks/hook_table.h"
+#include "hooks/table/exchange_cost.h"
+#include "hooks/table/hook_table.h"
+#include "tests/support/added_hook_row.h"
 #include "tests/support/error_message.h"
 #include "tests/support/ranks.h"
 #include "trainer/train/bench/run_bench.h"

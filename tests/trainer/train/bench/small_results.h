@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/median.h"
+#include "ops/common/median.h"
 #include "trainer/train/bench/results.h"
 #include "trainer/train/bench/statistics.h"
 

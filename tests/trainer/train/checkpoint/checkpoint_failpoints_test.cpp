@@ -11,7 +11,7 @@
 
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/checkpoint/saved_content.h"
-#include "trainer/base/failpoint.h"
+#include "trainer/base/process/failpoint.h"
 #include "trainer/train/checkpoint/checkpoint_folder.h"
 #include "trainer/train/checkpoint/checkpoint_writer.h"
 

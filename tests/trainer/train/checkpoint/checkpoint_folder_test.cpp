@@ -1,4 +1,5 @@
 #include "trainer/train/checkpoint/checkpoint_folder.h"
+#include "ops/common/file_descriptor.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -104,7 +105,7 @@ TEST_F(CheckpointFolderTest, EveryDamageIsNoticedAndNamed) {
 // What is summed is what is used: a file that is opened twice may have changed in between.
 TEST_F(CheckpointFolderTest, EveryFileIsReadOnce) {
   write_checkpoints(2, {20});
-  const files::FileDescriptor watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  const FileDescriptor watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   ASSERT_TRUE(watch.is_open());
   ASSERT_GE(::inotify_add_watch(watch.get(), checkpoint_path(path, 20).c_str(), IN_OPEN), 0);
   read_checkpoint(checkpoint_path(path, 20), 0, 1);

@@ -1,4 +1,5 @@
 #include "trainer/train/checkpoint/folder_owner.h"
+#include "ops/common/file_descriptor.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 #include "tests/support/error_message.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_folder.h"
-#include "trainer/base/files/open_file.h"
 
 namespace narrowcast::checkpoint {
 namespace {
@@ -82,7 +82,7 @@ TEST_F(FolderOwnerTest, RefusesASecondOneOfTheMachineAtOnce) {
 
 TEST_F(FolderOwnerTest, RefusesWhereTheOwnerHasNotSaidWhoItIs) {
   folder.write(FolderOwner::kFileName, "");
-  const files::FileDescriptor file(::open(path().c_str(), O_RDWR));
+  const FileDescriptor file(::open(path().c_str(), O_RDWR));
   ASSERT_EQ(::flock(file.get(), LOCK_EX), 0);
   EXPECT_THAT(error_of(on("here", 2), kNeverSilent), HasSubstr("is in use by another process"));
 }
@@ -121,7 +121,7 @@ TEST_F(FolderOwnerTest, RefusesWhereAnotherMachinesOwnerCountsOnWithoutALock) {
   folder.write(FolderOwner::kFileName, record(on("elsewhere", 1), 0));
   std::atomic<bool> done = false;
   std::thread other([&] {
-    const files::FileDescriptor file(::open(path().c_str(), O_RDWR));
+    const FileDescriptor file(::open(path().c_str(), O_RDWR));
     for (int64_t beat = 1; !done; ++beat) {
       const std::string text = record(on("elsewhere", 1), beat);
       ASSERT_EQ(::pwrite(file.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));

@@ -1,3 +1,4 @@
+#include "ops/common/file_descriptor.h"
 #include "trainer/train/files/file_io.h"
 
 #include <fcntl.h>

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include <narrowcast/hooks.h>
-#include "hooks/basic_hooks.h"
-#include "hooks/hook_table.h"
+#include "hooks/basic/basic_hooks.h"
+#include "hooks/table/hook_table.h"
+#include "tests/support/added_hook_row.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/bench/small_results.h"
 #include "tests/trainer/train/job/small_job.h"
@@ -18,6 +19,7 @@
 #include "trainer/train/bench/recommendation.h"
 #include "trainer/train/bench/run_bench.h"
 #include "trainer/train/flags/worker_flags.h"
+#include "trainer/train/job/plan.h"
 #include "trainer/train/job/train_job.h"
 #include "trainer/train/verification/verify_gradients.h"
 

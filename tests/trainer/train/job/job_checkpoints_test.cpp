@@ -16,6 +16,7 @@
 #include "trainer/base/files/open_file.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/job/plan.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::job {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "hooks/post_local_sgd.h"
-#include "ops/collectives/split_check.h"
-#include "ops/libtorch_versions.h"
+#include "hooks/table/post_local_sgd.h"
+#include "ops/comm/groups/split_check.h"
+#include "ops/common/libtorch_versions.h"
 #include "tests/support/error_message.h"
 #include "tests/support/job_secret.h"
 #include "tests/support/ranks.h"

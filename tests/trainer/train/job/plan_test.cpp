@@ -1,3 +1,5 @@
+#include "trainer/train/job/plan.h"
+#include "trainer/train/job/job_checkpoints.h"
 #include "trainer/train/job/train_job.h"
 
 #include <c10/util/Exception.h>
@@ -9,7 +11,7 @@
 
 #include <narrowcast/hooks.h>
 #include <narrowcast/wire_format.h>
-#include "hooks/hook_table.h"
+#include "hooks/table/hook_table.h"
 #include "tests/support/error_message.h"
 #include "tests/support/gpt2_weights.h"
 #include "tests/trainer/train/job/small_job.h"

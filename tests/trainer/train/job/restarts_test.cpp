@@ -9,6 +9,7 @@
 #include "tests/trainer/train/job/small_job.h"
 #include "trainer/base/program/failure.h"
 #include "trainer/train/checkpoint/manifest.h"
+#include "trainer/train/job/restarts.h"
 #include "trainer/train/job/training_job.h"
 
 namespace narrowcast::job {

@@ -12,6 +12,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/trained_modules.h"
 #include "tests/trainer/train/training/small_text.h"
+#include "trainer/train/job/plan.h"
 #include "trainer/train/job/train_job.h"
 
 namespace narrowcast::testing {

@@ -52,7 +52,7 @@ TEST(MakeInputs, InitialParametersFollowTheSeed) {
   EXPECT_FALSE(at::equal(first, make_inputs(job).model->parameters()[0]));
 }
 
-TEST(MakeInputs, ReadsTheProjectsOwnTextWithoutData) {
+TEST(MakeInputs, ReadsTinyShakespeareWithoutData) {
   const TemporaryFolder folder;
   TrainJob job = small_job(folder);
   job.data = {};

@@ -1,3 +1,4 @@
+#include "trainer/train/job/verification_job.h"
 #include "trainer/train/job/train_job.h"
 
 #include <c10/util/Exception.h>

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tests/hooks/parameters_bucket.h"
+#include "tests/hooks/all/parameters_bucket.h"
 #include "tests/support/ranks.h"
 #include "tests/trainer/train/verification/gradient_problems.h"
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include <narrowcast/wire_format.h>
-#include "hooks/hook_table.h"
-#include "hooks/levels.h"
-#include "ops/collectives/mean/mean_exchange.h"
+#include "hooks/row/levels.h"
+#include "hooks/table/hook_table.h"
+#include "ops/collectives/all_reduce/algorithms/route.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/trainer/train/verification/gradient_problems.h"

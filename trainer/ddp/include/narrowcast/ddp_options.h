@@ -19,20 +19,9 @@ struct NARROWCAST_EXPORT DdpOptions {
   // itself.
   TORCH_ARG(std::string, hook) = "none";
 
-  // How a hook of wire formats sends: DdpOptions().hook("quantized_allreduce").wire({.error_feedback = true}).
-  // Others refuse what is given here.
-  TORCH_ARG(hooks::WireOptions, wire) = {};
-
-  // How many elements share a scale with quantize_per_channel, the bucket_size of PyTorch's hook: >= 1,
-  // hooks::kDefaultChannelSize without a value. Other hooks refuse it.
-  TORCH_ARG(std::optional<int64_t>, channel_size) = std::nullopt;
-
-  // How post_local_sgd averages: DdpOptions().hook("post_local_sgd").local({.start = 100}). Others refuse what is given
-  // here.
-  TORCH_ARG(hooks::LocalOptions, local) = {};
-
-  // What the power_sgd hooks do: DdpOptions().hook("power_sgd").power_sgd({.rank = 4, .start = 100}). Others refuse it.
-  TORCH_ARG(hooks::PowerSgdOptions, power_sgd) = {};
+  // What the hook is made from, but for its process group. A hook refuses what is given for others. Kept as a whole;
+  // the functions after this one set and return its parts.
+  TORCH_ARG(hooks::HookOptions, hook_options) = {};
 
   // A bucket is sent when its gradients reach this many MiB (2^20 bytes). Without a value (std::nullopt) the first
   // steps choose one: they measure the backward pass and the hook, so the choice, and with it the bits of the means,
@@ -66,6 +55,23 @@ struct NARROWCAST_EXPORT DdpOptions {
   TORCH_ARG(bool, init_sync) = true;
 
  public:
+  // How a hook of wire formats sends: DdpOptions().hook("quantized_allreduce").wire({.error_feedback = true}).
+  DdpOptions& wire(hooks::WireOptions wire);
+  const hooks::WireOptions& wire() const { return hook_options_.wire; }
+
+  // How many elements share a scale with quantize_per_channel, the bucket_size of PyTorch's hook: >= 1,
+  // hooks::kDefaultChannelSize without a value.
+  DdpOptions& channel_size(std::optional<int64_t> channel_size);
+  const std::optional<int64_t>& channel_size() const { return hook_options_.channel_size; }
+
+  // How post_local_sgd averages: DdpOptions().hook("post_local_sgd").local({.start = 100}).
+  DdpOptions& local(hooks::LocalOptions local);
+  const hooks::LocalOptions& local() const { return hook_options_.local; }
+
+  // What the power_sgd hooks do: DdpOptions().hook("power_sgd").power_sgd({.rank = 4, .start = 100}).
+  DdpOptions& power_sgd(hooks::PowerSgdOptions power_sgd);
+  const hooks::PowerSgdOptions& power_sgd() const { return hook_options_.power_sgd; }
+
   // Throws c10::ValueError naming an option that is out of range or unknown, or
   // that another one makes void.
   void validate() const;
@@ -73,7 +79,7 @@ struct NARROWCAST_EXPORT DdpOptions {
   // The same options for another hook, without those that were meant for hook() alone.
   DdpOptions with_hook(const std::string& name) const;
 
-  // What its hook is made from.
+  // What its hook is made from in that process group.
   hooks::HookOptions hook_options(c10::intrusive_ptr<c10d::ProcessGroup> process_group) const;
 
   // bucket_cap_mb in bytes, at least 1; without a value, until one is chosen, 2^40: all gradients are in one bucket.

@@ -1,0 +1,115 @@
+#include "hooks/basic/basic_hooks.h"
+
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+#include <vector>
+
+#include <narrowcast/wire_format.h>
+#include "hooks/row/bucket.h"
+#include "ops/common/backend_errors.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+// What an all-reduce over `group` takes.
+ExchangedBytes all_reduced_bytes(const at::Tensor& message, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  const auto bytes = static_cast<int64_t>(message.nbytes());
+  return {.payload = ring_all_reduce_bytes(bytes, group->getSize()), .message = bytes};
+}
+
+class AllReduceHook final : public TableHook {
+ public:
+  AllReduceHook(const HookRow& row, const HookOptions& options) : TableHook(row), group_(options.process_group) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    const at::Tensor buffer = bucket.getBuffer();
+    buffer.div_(group_->getSize());
+    count_exchange(bucket, all_reduced_bytes(buffer, group_));
+    return all_reduce_then(group_, buffer, std::string(name()), [buffer] { return buffer; });
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+// fp16_compress and bf16_compress: casts the bucket to a 16-bit type, divides by the world size in it, all-reduces
+// in it, and copies the sum back into the bucket (PyTorch's _compress_hook).
+class CastHook final : public TableHook {
+ public:
+  CastHook(const HookRow& row, const HookOptions& options, at::ScalarType dtype)
+      : TableHook(row), group_(options.process_group), dtype_(dtype) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    const at::Tensor buffer = bucket.getBuffer();
+    const at::Tensor compressed =
+        compressed_.get(bucket, [&] { return at::empty_like(buffer, at::TensorOptions(dtype_)); });
+    compressed.copy_(buffer);
+    compressed.div_(group_->getSize());
+    count_exchange(bucket, all_reduced_bytes(compressed, group_));
+    return all_reduce_then(group_, compressed, std::string(name()), [buffer, compressed] {
+      buffer.copy_(compressed);
+      return buffer;
+    });
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const at::ScalarType dtype_;
+  PerBucket<at::Tensor> compressed_;
+};
+
+class NoopHook final : public TableHook {
+ public:
+  using TableHook::TableHook;
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+    future->markCompleted(bucket.getBuffer());
+    return future;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CommHook> make_allreduce_hook(const HookRow& row, const HookOptions& options) {
+  return std::make_unique<AllReduceHook>(row, options);
+}
+
+at::ScalarType dtype_of(WireFormat format) {
+  switch (format) {
+    case WireFormat::kBf16:
+      return at::kBFloat16;
+    case WireFormat::kFp16:
+      return at::kHalf;
+    case WireFormat::kFp32:
+      return at::kFloat;
+    default:
+      TORCH_CHECK_VALUE(false, "format: must be one without blocks, but is ", to_string(format));
+  }
+}
+
+std::unique_ptr<CommHook> make_cast_hook(const HookRow& row, const HookOptions& options, WireFormat format) {
+  return std::make_unique<CastHook>(row, options, dtype_of(format));
+}
+
+std::unique_ptr<CommHook> make_noop_hook(const HookRow& row, const HookOptions& /*options*/) {
+  return std::make_unique<NoopHook>(row);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> all_reduce_then(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                                        const at::Tensor& tensor, std::string hook,
+                                                        std::function<at::Tensor()> then) {
+  std::vector<at::Tensor> tensors{tensor};
+  const auto work = group->allreduce(tensors);
+  return work->getFuture()->then(
+      [rank = group->getRank(), hook = std::move(hook), then = std::move(then)](c10::ivalue::Future& done) {
+        if (done.hasError()) rethrow_as_backend_error(done.exception_ptr(), rank, "all-reduce of hook " + hook);
+        return c10::IValue(then());
+      },
+      c10::TensorType::get());
+}
+
+}  // namespace narrowcast::hooks

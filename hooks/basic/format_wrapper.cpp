@@ -1,0 +1,107 @@
+// A hook around another one that rounds its buckets: PyTorch's fp16_compress_wrapper and bf16_compress_wrapper.
+#include <narrowcast/hooks.h>
+
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include <narrowcast/wire_format.h>
+#include "hooks/basic/basic_hooks.h"
+#include "hooks/row/bucket.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+// The tensor that a future of the inner hook holds. The hook is not asked for it, because the callback must not own the
+// hook: the thread that completes the future may be the process group's, which cannot destroy its own group.
+at::Tensor tensor_in(const c10::IValue& result) {
+  return result.isTensor() ? result.toTensor() : result.toTensorVector().at(0);
+}
+
+// Gives a bucket another buffer until it is destroyed.
+class BufferInPlace {
+ public:
+  BufferInPlace(c10d::GradBucket& bucket, at::Tensor buffer)
+      : bucket_(bucket), former_(std::exchange(bucket.getBufferRef(), std::move(buffer))) {}
+  ~BufferInPlace() { std::swap(bucket_.getBufferRef(), former_); }
+  BufferInPlace(const BufferInPlace&) = delete;
+  BufferInPlace& operator=(const BufferInPlace&) = delete;
+
+ private:
+  c10d::GradBucket& bucket_;
+  at::Tensor former_;
+};
+
+class FormatWrapper final : public CommHook {
+ public:
+  FormatWrapper(std::unique_ptr<CommHook> inner, WireFormat format)
+      : inner_(std::move(inner)),
+        dtype_(dtype_of(format)),
+        name_(c10::str(to_string(format), "(", inner_->name(), ")")) {}
+
+  std::string_view name() const override { return name_; }
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    check_bucket(name(), bucket);
+    const at::Tensor buffer = bucket.getBuffer();
+    if (buffer.scalar_type() == dtype_) {
+      return run_inside(*inner_, bucket);
+    }
+    const at::Tensor rounded = rounded_.get(bucket, [&] { return at::empty_like(buffer, at::TensorOptions(dtype_)); });
+    rounded.copy_(buffer);
+    const BufferInPlace in_place(bucket, rounded);
+    return run_inside(*inner_, bucket)
+        ->then(
+            [name = name_, buffer](c10::ivalue::Future& done) {
+              if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+              const at::Tensor result = tensor_in(done.value());
+              TORCH_CHECK_VALUE(result.sizes() == buffer.sizes(), "hook ", name, ": the result for a bucket of ",
+                                buffer.sizes(), " elements has shape ", result.sizes());
+              buffer.copy_(result);
+              return c10::IValue(buffer);
+            },
+            c10::TensorType::get());
+  }
+
+  std::optional<double> compression() const override { return inner_->compression(); }
+  HookState state(const std::vector<NamedParameter>& parameters) const override {
+    HookState state = inner_->state(parameters);
+    state.merge(CommHook::state(parameters));
+    return state;
+  }
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override {
+    CommHook::load_state(saved, parameters);
+    inner_->load_state(saved, parameters);
+  }
+  void rescale_state(double factor) override { inner_->rescale_state(factor); }
+  bool keeps_replicas_equal() const override { return inner_->keeps_replicas_equal(); }
+  std::vector<int64_t> groups() const override { return inner_->groups(); }
+  std::string nodes() const override { return inner_->nodes(); }
+  std::string decision() const override { return inner_->decision(); }
+  std::optional<double> predicted_seconds(int64_t numel) const override { return inner_->predicted_seconds(numel); }
+
+ private:
+  const std::unique_ptr<CommHook> inner_;
+  const at::ScalarType dtype_;
+  const std::string name_;
+  PerBucket<at::Tensor> rounded_;
+};
+
+}  // namespace
+
+std::unique_ptr<CommHook> wrap_in_format(std::unique_ptr<CommHook> hook, const std::string& format) {
+  TORCH_CHECK_VALUE(hook != nullptr, "hook must be given to be wrapped in ", format, ", but is null");
+  for (const WireFormat known : {WireFormat::kFp16, WireFormat::kBf16}) {
+    if (format == to_string(known)) {
+      return std::make_unique<FormatWrapper>(std::move(hook), known);
+    }
+  }
+  TORCH_CHECK_VALUE(false, "format: must be fp16 or bf16, but is '", format, "'");
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,326 @@
+#include "hooks/power_sgd/power_sgd.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include <narrowcast/wire_format.h>
+#include "hooks/basic/basic_hooks.h"
+#include "hooks/row/levels.h"
+#include "ops/collectives/all_reduce/algorithms/route.h"
+#include "ops/collectives/all_reduce/algorithms/two_levels.h"
+#include "ops/common/enumerator_names.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using collectives::CompressionPlan;
+using collectives::PowerSgdJob;
+using collectives::SentArrays;
+
+constexpr const char* kIterations = "iterations";
+constexpr const char* kDraws = "draws";
+constexpr const char* kRank = "rank";
+constexpr const char* kAlternates = "alternates";
+constexpr const char* kBatched = "batched";
+
+constexpr EnumeratorNames<PowerSgdMemory, 2> kMemoryNames{
+    "power_sgd_memory",
+    "PowerSgdMemory",
+    {{{PowerSgdMemory::kLocal, "local"}, {PowerSgdMemory::kAveraged, "averaged"}}}};
+
+collectives::SeedDraws draws_of(const PowerSgdOptions& options, int64_t count = 0) {
+  return collectives::SeedDraws(static_cast<uint32_t>(options.seed), count);
+}
+
+std::vector<collectives::ShapedSegment> shaped_segments(const c10d::GradBucket& bucket) {
+  std::vector<collectives::ShapedSegment> segments;
+  for (const at::Tensor& gradient : bucket.getGradients()) {
+    segments.push_back(
+        {{gradient.storage_offset() - bucket.getBuffer().storage_offset(), gradient.numel()}, gradient.sizes().vec()});
+  }
+  return segments;
+}
+
+// A state that does not have it is older, and of a hook that nobody knows.
+void check_same(const HookState& state, const char* name, int64_t own) {
+  NARROWCAST_CHECK_INPUT(!state.contains(name) || int_of(state, name) == own, "the hook's state has ", name, " ",
+                         int_of(state, name), ", but the hook's is ", own);
+}
+
+void check_ranges(const PowerSgdOptions& options) {
+  TORCH_CHECK_VALUE(options.rank.value() >= 1, "power_sgd_rank: must be at least 1, but is ", *options.rank);
+  TORCH_CHECK_VALUE(options.start >= 0, "power_sgd_start: must not be negative, but is ", options.start);
+  TORCH_CHECK_VALUE(std::isfinite(options.min_rate) && options.min_rate > 0,
+                    "power_sgd_min_rate: must be positive, but is ", options.min_rate);
+  TORCH_CHECK_VALUE(std::isfinite(options.epsilon) && options.epsilon >= 0,
+                    "power_sgd_epsilon: must not be negative, but is ", options.epsilon);
+  constexpr int64_t kGreatestSeed = std::numeric_limits<uint32_t>::max();
+  TORCH_CHECK_VALUE(options.seed >= 0 && options.seed <= kGreatestSeed, "power_sgd_seed: must be in 0..", kGreatestSeed,
+                    ", but is ", options.seed);
+}
+
+// What the rank that sends most sends of `numel` elements that all go as one array. What the options leave open of the
+// link is that of a LinkCost by itself: it is measured only where ranks meet.
+int64_t bytes_of_exchange(int64_t numel, int64_t element_size, const HookOptions& options,
+                          const node::NodeLayout& layout) {
+  if (element_size == sizeof(double)) {
+    return (layout.world_size() - 1) * numel * element_size;
+  }
+  const int64_t nodes = layout.nodes();
+  const int64_t segment = collectives::largest_segment(layout, numel);
+  const WireFormat format = options.power_sgd.wire;
+  const int64_t bytes = encoded_size(segment, format);
+  const collectives::LinkCost link = with_given_link({}, options.wire, layout);
+  const bool in_two = collectives::choose_route(segment, nodes, format, link) == collectives::Route::kTwoShot;
+  return in_two ? ring_all_reduce_bytes(bytes, nodes) : (nodes - 1) * bytes;
+}
+
+// Where the shapes of parameters count.
+CompressionPlan plan_of_all(const GradientSizes& gradients, const collectives::CompressionOptions& options) {
+  std::vector<collectives::ShapedSegment> segments;
+  int64_t begin = 0;
+  for (const std::vector<int64_t>& sizes : gradients.shapes) {
+    segments.push_back({{begin, c10::multiply_integers(sizes)}, sizes});
+    begin += segments.back().segment.numel;
+  }
+  return collectives::plan_by_layer(gradients.numel, segments, options);
+}
+
+// As if all gradients were in one bucket.
+CompressionPlan plan_of_row(const HookRow& row, const GradientSizes& gradients, const PowerSgdOptions& options) {
+  const int64_t rank = options.rank.value();
+  return row.compresses_buckets() ? collectives::plan_of_square(gradients.numel, rank)
+                                  : plan_of_all(gradients, {rank, options.min_rate, options.batch});
+}
+
+SentArrays arrays_of_row(const HookRow& row, const GradientSizes& gradients, const PowerSgdOptions& options) {
+  return collectives::sent_arrays(
+      {.plan = plan_of_row(row, gradients, options), .alternates = options.alternate, .format = options.wire});
+}
+
+// What a step that compresses sends.
+int64_t bytes_of_row(const HookRow& row, const GradientSizes& gradients, const node::NodeLayout& layout,
+                     const HookOptions& options) {
+  const SentArrays sent = arrays_of_row(row, gradients, options.power_sgd);
+  const auto bytes = [&](int64_t numel) { return bytes_of_exchange(numel, gradients.element_size, options, layout); };
+  const int64_t with_p = sent.with_p.numel();
+  const int64_t with_q = sent.with_q.numel();
+  return options.power_sgd.alternate ? bytes(std::max(with_p, with_q)) : bytes(with_p) + bytes(with_q);
+}
+
+// The terms for a rank that is that of the matrix, which comes back but for rounding: every element of a product with r
+// orthonormal columns is off by at most r u times the norm of its column, twice, and as much again for the columns
+// themselves. The columns of a matrix are as many as its rank at most, and with n elements that is sqrt(n).
+ErrorTerms terms_of_whole_rank(const SentBucket& bucket, const node::NodeLayout& layout,
+                               const HookOptions& /*options*/) {
+  ErrorTerms terms = float32_terms(bucket, layout.world_size());
+  const at::Tensor values = bucket.gradients.to(at::kDouble);
+  const double rank = std::ceil(std::sqrt(static_cast<double>(values.numel())));
+  const double share = 4 * rank * std::ldexp(1, -24) / static_cast<double>(layout.world_size());
+  terms.float32 += values.norm() * share;
+  return terms;
+}
+
+// The bytes of what stands for a bucket, on average of two steps where these alternate.
+int64_t bytes_of_message(const collectives::PowerSgdJobOptions& job) {
+  const auto bytes = [&](int64_t numel) {
+    return job.bucket_dtype == at::kDouble ? numel * static_cast<int64_t>(sizeof(double))
+                                           : encoded_size(numel, job.format);
+  };
+  const SentArrays sent = collectives::sent_arrays(job);
+  const int64_t both = bytes(sent.with_p.numel()) + bytes(sent.with_q.numel());
+  return job.alternates ? (both + 1) / 2 : both;
+}
+
+HookRow row_of(std::string name, int64_t rank, Approximated approximated) {
+  HookRow row;
+  row.name = std::move(name);
+  row.error_terms = terms_of_whole_rank;
+  row.approximated = approximated;
+  row.options = {OptionKind::kLevels, OptionKind::kLink, OptionKind::kPowerSgd};
+  if (approximated == Approximated::kMatrices) {
+    row.options.insert(OptionKind::kPowerSgdOfMatrices);
+  }
+  row.power_sgd_rank = rank;
+  row.payload_bytes = [row](const GradientSizes& gradients, const node::NodeLayout& layout,
+                            const HookOptions& options) { return bytes_of_row(row, gradients, layout, options); };
+  row.staged_numel = [row](const GradientSizes& gradients, const HookOptions& options) {
+    const SentArrays sent = arrays_of_row(row, gradients, options.power_sgd);
+    const int64_t with_p = sent.with_p.numel();
+    const int64_t with_q = sent.with_q.numel();
+    return options.power_sgd.alternate ? std::max(with_p, with_q) : with_p + with_q;
+  };
+  row.make = [](const HookRow& row, const HookOptions& options) {
+    return std::make_unique<PowerSgdHook>(row, options);
+  };
+  return row;
+}
+
+}  // namespace
+
+PowerSgdHook::PowerSgdHook(const HookRow& row, const HookOptions& options)
+    : TableHook(row),
+      options_(options),
+      nodes_(find_hook_nodes(options)),
+      link_(options, nodes_->layout),
+      engine_(options.process_group),
+      memory_(std::make_shared<collectives::PowerSgdJobMemory>(draws_of(options.power_sgd))),
+      states_({.keeps_residual = options.power_sgd.error_feedback,
+               .alternates = options.power_sgd.alternate,
+               .batched = row.compresses_buckets(),
+               .rank = rank(),
+               .world_size = options.process_group->getSize()}),
+      groups_(make_stream_groups(options, nodes_->layout)) {}
+
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
+  check_bucket(name(), bucket);
+  TORCH_CHECK_VALUE(bucket.getBuffer().scalar_type() != at::kDouble || !asks_for_two_levels(options_.wire), name(),
+                    ": gradients in float64 are exchanged in one level, but levels or node_size ask for two");
+  const bool compresses = iterations_ >= options_.power_sgd.start;
+  iterations_ += bucket.isLast() ? 1 : 0;
+  if (!compresses) {
+    return average(bucket);
+  }
+  return bucket.getBuffer().is_cpu() ? compress_on_engine(bucket) : compress_on_stream(bucket);
+}
+
+// As PyTorch's allreduce_hook.
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::average(const c10d::GradBucket& bucket) {
+  const at::Tensor buffer = bucket.getBuffer();
+  buffer.div_(options_.process_group->getSize());
+  const auto bytes = static_cast<int64_t>(buffer.nbytes());
+  count_exchange(bucket,
+                 {.payload = ring_all_reduce_bytes(bytes, options_.process_group->getSize()), .message = bytes});
+  return all_reduce_then(options_.process_group, buffer, std::string(name()), [buffer] { return buffer; });
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_engine(const c10d::GradBucket& bucket) {
+  collectives::PowerSgdJobOptions job = job_options(bucket);
+  const int64_t message = bytes_of_message(job);
+  Scratch& scratch = scratch_.get(bucket, [] {
+    return Scratch{nullptr, c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
+  });
+  check_completed(name(), bucket, scratch.last);
+  const auto state = state_of(bucket, job);
+  if (scratch.job == nullptr || scratch.job->state() != state) {
+    scratch.job = std::make_shared<PowerSgdJob>(std::move(job), state, memory_);
+  }
+  scratch.job->set_bucket(bucket.getBuffer());
+  count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message});
+  auto future = engine_.get().submit(scratch.job);
+  scratch.last = future;
+  return future;
+}
+
+// All that is kept is made and used on the hook's stream.
+c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::compress_on_stream(const c10d::GradBucket& bucket) {
+  return stream_.run(bucket.getBuffer(), [&] {
+    collectives::PowerSgdJobOptions job = job_options(bucket);
+    const int64_t message = bytes_of_message(job);
+    const auto state = state_of(bucket, job);
+    auto& stream = streams_.get(bucket, [] { return std::unique_ptr<collectives::PowerSgdStream>(); });
+    if (stream == nullptr || stream->state() != state) {
+      const collectives::StreamRanks ranks{options_.process_group, groups_};
+      stream = std::make_unique<collectives::PowerSgdStream>(ranks, std::move(job), bucket.getBuffer().device(), state,
+                                                             memory_);
+    }
+    count_exchange(bucket, {.payload = stream->payload_bytes(), .message = message});
+    stream->enqueue(bucket.getBuffer());
+    return bucket.getBuffer();
+  });
+}
+
+std::shared_ptr<collectives::LowRankState> PowerSgdHook::state_of(const c10d::GradBucket& bucket,
+                                                                  const collectives::PowerSgdJobOptions& job) {
+  return states_.state_of(bucket, layout_of(bucket), job.plan, job.arithmetic_dtype());
+}
+
+collectives::PowerSgdJobOptions PowerSgdHook::job_options(const c10d::GradBucket& bucket) const {
+  const PowerSgdOptions& options = options_.power_sgd;
+  const int64_t numel = bucket.getBuffer().numel();
+  return {.name = c10::str(name(), " of bucket ", bucket.getIndex()),
+          .rank = options_.process_group->getRank(),
+          .world_size = options_.process_group->getSize(),
+          .bucket_dtype = bucket.getBuffer().scalar_type(),
+          .plan = row().compresses_buckets() ? collectives::plan_of_square(numel, rank())
+                                             : collectives::plan_by_layer(numel, shaped_segments(bucket),
+                                                                          {rank(), options.min_rate, options.batch}),
+          .epsilon = row().compresses_buckets() ? 0 : options.epsilon,
+          .averaged_memory = options.memory == PowerSgdMemory::kAveraged,
+          .warm_start = options.warm_start,
+          .alternates = options.alternate,
+          .format = options.wire,
+          .link = link_.cost(),
+          .nodes = nodes_};
+}
+
+HookState PowerSgdHook::state(const std::vector<NamedParameter>& parameters) const {
+  HookState state = states_.state(parameters);
+  state.merge(CommHook::state(parameters));
+  link_.add_to(state);
+  state.emplace(kIterations, int_tensor(iterations_));
+  state.emplace(kDraws, int_tensor(memory_->draws.count()));
+  state.emplace(kRank, int_tensor(rank()));
+  state.emplace(kAlternates, int_tensor(options_.power_sgd.alternate ? 1 : 0));
+  state.emplace(kBatched, int_tensor(row().compresses_buckets() ? 1 : 0));
+  return state;
+}
+
+void PowerSgdHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  CommHook::load_state(saved, parameters);
+  const HookState& own = saved.own();
+  NARROWCAST_CHECK_INPUT(int_of(own, kRank) == rank(), "the hook's state is of rank ", int_of(own, kRank),
+                         ", but the hook's is ", rank());
+  check_same(own, kAlternates, options_.power_sgd.alternate ? 1 : 0);
+  check_same(own, kBatched, row().compresses_buckets() ? 1 : 0);
+  const int64_t draws = int_of(own, kDraws);
+  iterations_ = int_of(own, kIterations);
+  NARROWCAST_CHECK_INPUT(draws >= 0 && iterations_ >= 0, "the hook's state counts ", iterations_, " iterations and ",
+                         draws, " draws");
+  memory_ = std::make_shared<collectives::PowerSgdJobMemory>(draws_of(options_.power_sgd, draws));
+  states_.load_state(saved, parameters);
+  link_.resume(saved);
+}
+
+void PowerSgdHook::rescale_state(double factor) {
+  const at::Tensor any = states_.any_residual();
+  if (!any.defined()) {
+    states_.rescale(factor);  // What was loaded for buckets that have not come yet is on the CPU.
+    return;
+  }
+  stream_.run(any, [&] {
+    states_.rescale(factor);
+    return any;
+  });
+}
+
+void check_power_sgd(const PowerSgdOptions& options) {
+  check_ranges(options);
+  TORCH_CHECK_VALUE(
+      !options.alternate || options.warm_start,
+      "power_sgd_alternate: needs power_sgd_warm_start, as each step begins with what the one before sent");
+  const int64_t rank = options.rank.value();
+  TORCH_CHECK_VALUE(options.epsilon == 0 || options.memory == PowerSgdMemory::kLocal || rank < collectives::kQrRank,
+                    "power_sgd_epsilon: ", options.epsilon,
+                    " has no effect with power_sgd_memory averaged and a rank of ", rank, ": from ",
+                    collectives::kQrRank, " on columns are made orthonormal by a QR decomposition");
+}
+
+std::vector<HookRow> power_sgd_rows() {
+  return {row_of("power_sgd", 1, Approximated::kMatrices), row_of("power_sgd_rank2", 2, Approximated::kMatrices),
+          row_of("batched_power_sgd", 1, Approximated::kBuckets),
+          row_of("batched_power_sgd_rank2", 2, Approximated::kBuckets)};
+}
+
+std::string_view to_string(PowerSgdMemory memory) { return kMemoryNames.name_of(memory); }
+
+PowerSgdMemory parse_power_sgd_memory(std::string_view name) { return kMemoryNames.parse(name); }
+
+}  // namespace narrowcast::hooks

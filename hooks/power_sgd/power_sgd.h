@@ -1,0 +1,89 @@
+// PyTorch's PowerSGD hooks: gradients as the product of two narrow matrices.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hook_options.h>
+#include "hooks/power_sgd/power_sgd_states.h"
+#include "hooks/row/bucket.h"
+#include "hooks/row/execution.h"
+#include "hooks/row/hook_row.h"
+#include "hooks/row/levels.h"
+#include "ops/collectives/all_reduce/stream/stream_groups.h"
+#include "ops/collectives/power_sgd/power_sgd_job.h"
+#include "ops/collectives/power_sgd/stream_power_sgd.h"
+#include "ops/comm/node/find_nodes.h"
+
+namespace narrowcast::hooks {
+
+// "power_sgd", "batched_power_sgd" and the same with "_rank2": for so many steps as the options say PyTorch's
+// allreduce_hook, then powerSGD_hook or batched_powerSGD_hook, whose P, Q and the rest are averaged in two levels where
+// ranks share nodes: of buckets on the CPU on the engine of the process group, of those on a GPU on a stream of the
+// hook's own. Float64 goes in one level, and is a c10::ValueError where the options ask for two. Buckets that name no
+// parameters are not compressed by layer. Payload of a compressed step, N nodes: messages of P and of Q and of what is
+// not compressed, N - 1 of each in one hop and 2 (N - 1) / N in two, as the link has it; with several ranks on a node,
+// of the segments of these that the rank owns.
+class PowerSgdHook final : public TableHook {
+ public:
+  // A collective. The options say a rank.
+  PowerSgdHook(const HookRow& row, const HookOptions& options);
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  std::string nodes() const override { return nodes_text(*nodes_); }
+
+  // Adds, to what PowerSgdStates has:
+  //   iterations  int64: steps so far
+  //   draws       int64: seeds drawn so far
+  //   rank        int64: of the approximation
+  //   alternates  int64: whether steps alternate
+  //   batched     int64: whether a bucket is one matrix
+  // and the link, as RouteLink.
+  HookState state(const std::vector<NamedParameter>& parameters) const override;
+  // Residuals of another world are shared out. CorruptInputError also for a state of another rank or kind.
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+  void rescale_state(double factor) override;
+
+ private:
+  using Future = c10::ivalue::Future;
+  struct Scratch {
+    std::shared_ptr<collectives::PowerSgdJob> job;
+    c10::weak_intrusive_ptr<Future> last;
+  };
+  c10::intrusive_ptr<Future> average(const c10d::GradBucket& bucket);
+  c10::intrusive_ptr<Future> compress_on_engine(const c10d::GradBucket& bucket);
+  c10::intrusive_ptr<Future> compress_on_stream(const c10d::GradBucket& bucket);
+  std::shared_ptr<collectives::LowRankState> state_of(const c10d::GradBucket& bucket,
+                                                      const collectives::PowerSgdJobOptions& job);
+  collectives::PowerSgdJobOptions job_options(const c10d::GradBucket& bucket) const;
+  int64_t rank() const { return options_.power_sgd.rank.value(); }
+
+  const HookOptions options_;
+  const std::shared_ptr<const node::FoundNodes> nodes_;
+  RouteLink link_;
+  CpuEngine engine_;
+  std::shared_ptr<collectives::PowerSgdJobMemory> memory_;
+  PowerSgdStates states_;
+  PerBucket<Scratch> scratch_;
+  HookStream stream_;
+  // These are for buckets on a GPU:
+  const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
+  PerBucket<std::unique_ptr<collectives::PowerSgdStream>> streams_;
+  int64_t iterations_ = 0;
+};
+
+// c10::ValueError naming an option that is out of range, contradicts another one, or has no effect with others. They
+// say a rank.
+void check_power_sgd(const PowerSgdOptions& options);
+
+// What the table knows of them.
+std::vector<HookRow> power_sgd_rows();
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,216 @@
+#include "hooks/quantized/encoded_all_reduce_hook.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <narrowcast/wire_format.h>
+#include "hooks/row/levels.h"
+#include "ops/collectives/all_reduce/codec/affine_codec.h"
+#include "ops/collectives/all_reduce/codec/codec.h"
+
+namespace narrowcast::hooks {
+
+using collectives::AllReduceJob;
+
+namespace {
+
+std::shared_ptr<const node::FoundNodes> nodes_of(const HookOptions& options,
+                                                 const collectives::AllReduceCodecFactory& codec) {
+  return codec == nullptr ? find_hook_nodes(options) : node::FoundNodes::flat(options.process_group->getSize());
+}
+
+}  // namespace
+
+EncodedAllReduceHook::EncodedAllReduceHook(const HookRow& row, const HookOptions& options,
+                                           collectives::AllReduceCodecFactory codec)
+    : TableHook(row),
+      options_(options),
+      codec_(std::move(codec)),
+      nodes_(nodes_of(options, codec_)),
+      link_(codec_ ? RouteLink() : RouteLink(options, layout())),
+      engine_(options.process_group),
+      groups_(make_stream_groups(options, layout())) {
+  for (auto& workspace : workspaces_) {
+    workspace = std::make_shared<collectives::StreamWorkspace>();
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::runHook(c10d::GradBucket& bucket) {
+  check_bucket(name(), bucket);
+  const bool needs_parameters = options_.wire.error_feedback || options_.wire.exempt_one_dimensional;
+  const ParameterSegments parameters = needs_parameters ? layout_of(bucket) : ParameterSegments{};
+  return bucket.getBuffer().is_cpu() ? run_on_engine(bucket, parameters) : run_on_stream(bucket, parameters);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_engine(const c10d::GradBucket& bucket,
+                                                                            const ParameterSegments& parameters) {
+  Scratch& scratch = scratch_of(bucket, parameters);
+  check_completed(name(), bucket, scratch.last);
+  scratch.job->set_call(make_call(bucket, parameters));
+  count_exchange(bucket, {.payload = scratch.job->payload_bytes(), .message = message_bytes(bucket, parameters)});
+  auto future = engine_.get().submit(scratch.job);
+  scratch.last = future;
+  return future;
+}
+
+std::string EncodedAllReduceHook::nodes() const { return codec_ ? "" : nodes_text(*nodes_); }
+
+// All buffers are made, used and given away on the bucket's stream; a residual may come from another bucket's.
+c10::intrusive_ptr<c10::ivalue::Future> EncodedAllReduceHook::run_on_stream(const c10d::GradBucket& bucket,
+                                                                            const ParameterSegments& parameters) {
+  const auto enqueue = [&] {
+    collectives::StreamAllReduce& mean = mean_of(bucket, parameters);
+    mean.enqueue(make_call(bucket, parameters));
+    count_exchange(bucket, {.payload = mean.payload_bytes(), .message = message_bytes(bucket, parameters)});
+    return bucket.getBuffer();
+  };
+  const size_t place = HookStreams::place_of(bucket.getIndex());
+  return new_buckets_.notice(bucket, parameters) ? streams_.run_alone(place, bucket.getBuffer(), enqueue)
+                                                 : streams_.run(place, bucket.getBuffer(), enqueue);
+}
+
+void EncodedAllReduceHook::run_between_steps(const at::Tensor& tensor, const std::function<void()>& body) {
+  const auto run = [&] {
+    body();
+    return tensor;
+  };
+  streams_.run_alone(0, tensor, run)->wait();
+  new_buckets_ = {};  // What belonged to one bucket may be another's now: the next step runs bucket after bucket.
+}
+
+// Codecs are those of channels, or of one for the whole bucket.
+int64_t EncodedAllReduceHook::message_bytes(const c10d::GradBucket& bucket, const ParameterSegments& parameters) const {
+  const int64_t numel = bucket.getBuffer().numel();
+  if (codec_) {
+    return collectives::affine_message_bytes(numel, options_.channel_size.value_or(std::max<int64_t>(1, numel)));
+  }
+  int64_t exempt = 0;
+  for (const ParameterSegment& parameter : parameters) {
+    exempt += options_.wire.exempt_one_dimensional && parameter.one_dimensional ? parameter.segment.numel : 0;
+  }
+  return encoded_size(numel, options_.wire.format.value()) + encoded_size(exempt, WireFormat::kFp32);
+}
+
+collectives::AllReduceCall EncodedAllReduceHook::make_call(const c10d::GradBucket& bucket,
+                                                           const ParameterSegments& /*layout*/) {
+  return {bucket.getBuffer(), {}, {}};
+}
+
+std::vector<collectives::Segment> EncodedAllReduceHook::exact_segments(const ParameterSegments& parameters) const {
+  return options_.wire.exempt_one_dimensional ? one_dimensional_segments(parameters)
+                                              : std::vector<collectives::Segment>();
+}
+
+collectives::AllReduceJobOptions EncodedAllReduceHook::job_options(const c10d::GradBucket& bucket,
+                                                                   std::vector<collectives::Segment> exact) const {
+  collectives::AllReduceJobOptions job{.name = c10::str(name(), " of bucket ", bucket.getIndex()),
+                                       .rank = options_.process_group->getRank(),
+                                       .world_size = options_.process_group->getSize(),
+                                       .numel = bucket.getBuffer().numel(),
+                                       .exact = std::move(exact)};
+  if (codec_) {
+    job.codec = codec_;
+    job.all_gather = c10::str("all-gather of hook ", name());
+  } else {
+    job.format = options_.wire.format.value();
+    job.nodes = nodes_;
+    job.link = link_.cost();
+  }
+  return job;
+}
+
+EncodedAllReduceHook::Scratch& EncodedAllReduceHook::scratch_of(const c10d::GradBucket& bucket,
+                                                                const ParameterSegments& parameters) {
+  const auto exact = exact_segments(parameters);
+  const auto make_job = [&] { return std::make_shared<AllReduceJob>(job_options(bucket, exact), memory_); };
+  Scratch& scratch = scratch_.get(bucket, [&] {
+    return Scratch{make_job(), c10::weak_intrusive_ptr<Future>(c10::intrusive_ptr<Future>())};
+  });
+  if (scratch.job->exact() != exact) {  // Rebuilt, and by chance of the same size.
+    scratch.job = make_job();
+  }
+  return scratch;
+}
+
+collectives::StreamAllReduce& EncodedAllReduceHook::mean_of(const c10d::GradBucket& bucket,
+                                                            const ParameterSegments& parameters) {
+  const auto exact = exact_segments(parameters);
+  const auto make_mean = [&] {
+    const auto& workspace = workspaces_.at(HookStreams::place_of(bucket.getIndex()));
+    return std::make_unique<collectives::StreamAllReduce>(
+        collectives::StreamRanks{options_.process_group, groups_, order_}, job_options(bucket, exact),
+        bucket.getBuffer().device(), workspace);
+  };
+  auto& mean = means_.get(bucket, make_mean);
+  if (mean->exact() != exact) {
+    mean = make_mean();
+  }
+  return *mean;
+}
+
+std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookRow& row, const HookOptions& options) {
+  return std::make_unique<EncodedAllReduceHook>(row, options, collectives::affine_codec(std::nullopt));
+}
+
+std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookRow& row, const HookOptions& options) {
+  return std::make_unique<EncodedAllReduceHook>(row, options, collectives::affine_codec(options.channel_size.value()));
+}
+
+namespace {
+
+constexpr int kPositionsPerBucket = 40;  // Elements of other buckets get other random numbers: 2^40 for each.
+
+constexpr const char* kStep = "step";
+constexpr const char* kLastBucket = "last_bucket";
+
+}  // namespace
+
+QuantizedAllReduceHook::QuantizedAllReduceHook(const HookRow& row, const HookOptions& options)
+    : EncodedAllReduceHook(row, options, nullptr),
+      feedback_(options.process_group->getRank(), layout(), options.wire.format.value()) {}
+
+HookState QuantizedAllReduceHook::state(const std::vector<NamedParameter>& parameters) const {
+  HookState state = feedback_.state(parameters);
+  state.merge(CommHook::state(parameters));
+  state.emplace(kStep, int_tensor(static_cast<int64_t>(step_)));
+  state.emplace(kLastBucket, int_tensor(last_bucket_));
+  link().add_to(state);
+  return state;
+}
+
+void QuantizedAllReduceHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  CommHook::load_state(saved, parameters);
+  const HookState& own = saved.own();
+  step_ = static_cast<uint64_t>(int_of(own, kStep));
+  last_bucket_ = own.contains(kLastBucket) ? int_of(own, kLastBucket) : kAfterAllBuckets;  // Older ones lack it.
+  link().resume(saved);
+  if (wire_options().error_feedback) {
+    run_between_steps(parameters.at(0).tensor, [&] { feedback_.load_state(saved, parameters); });
+  }
+}
+
+void QuantizedAllReduceHook::rescale_state(double factor) {
+  const at::Tensor any = feedback_.any();
+  if (!any.defined()) {
+    feedback_.rescale(factor);  // Residuals that were loaded for buckets that have not come yet are on no stream.
+    return;
+  }
+  run_between_steps(any, [&] { feedback_.rescale(factor); });
+}
+
+collectives::AllReduceCall QuantizedAllReduceHook::make_call(const c10d::GradBucket& bucket,
+                                                             const ParameterSegments& parameters) {
+  const auto index = static_cast<int64_t>(bucket.getIndex());
+  step_ += index <= last_bucket_ ? 1 : 0;
+  last_bucket_ = index;
+  const auto& seed = wire_options().stochastic_rounding_seed;
+  const codec::wire::Rounding rounding{seed.has_value(), static_cast<uint64_t>(seed.value_or(0)), step_,
+                                       static_cast<uint64_t>(bucket.getIndex()) << kPositionsPerBucket};
+  return {bucket.getBuffer(), rounding,
+          wire_options().error_feedback ? feedback_.residuals(bucket, parameters) : collectives::Residuals{}};
+}
+
+}  // namespace narrowcast::hooks

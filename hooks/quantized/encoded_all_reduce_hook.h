@@ -1,0 +1,123 @@
+// Hooks that average a bucket in a codec: the reference hooks of 8-bit codes and, in wire formats, quantized_allreduce.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <narrowcast/comm_hook.h>
+#include <narrowcast/hook_options.h>
+#include "hooks/quantized/error_feedback.h"
+#include "hooks/row/bucket.h"
+#include "hooks/row/execution.h"
+#include "hooks/row/hook_row.h"
+#include "hooks/row/levels.h"
+#include "ops/collectives/all_reduce/algorithms/all_reduce_job.h"
+#include "ops/collectives/all_reduce/codec/codec.h"
+#include "ops/collectives/all_reduce/stream/stream_all_reduce.h"
+#include "ops/collectives/all_reduce/stream/stream_groups.h"
+#include "ops/comm/node/find_nodes.h"
+
+namespace narrowcast::hooks {
+
+// Replaces each bucket by its mean over the ranks (ops/collectives/all_reduce): of buckets on the CPU on the engine of
+// the process group, of those on a GPU on two streams of the hook's own. Takes contiguous buckets of any floating type;
+// others are a c10::ValueError or c10::TypeError.
+class EncodedAllReduceHook : public TableHook {
+ public:
+  // `codec`: null for the wire format that the options say; a collective then.
+  EncodedAllReduceHook(const HookRow& row, const HookOptions& options, collectives::AllReduceCodecFactory codec);
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  std::string nodes() const override;
+
+ protected:
+  using ParameterSegments = std::vector<ParameterSegment>;
+
+  // Says what is exchanged of the next bucket, which is about to begin. `layout` is empty unless the wire options need
+  // it.
+  virtual collectives::AllReduceCall make_call(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
+
+  const WireOptions& wire_options() const { return options_.wire; }
+  // This hook exchanges over these nodes; they are of one level for codecs.
+  const node::NodeLayout& layout() const { return nodes_->layout; }
+  // Calls body(), which uses what belongs to any buckets, on the device of `tensor`: between steps.
+  void run_between_steps(const at::Tensor& tensor, const std::function<void()>& body);
+
+  // There is none for codecs.
+  const RouteLink& link() const { return link_; }
+  RouteLink& link() { return link_; }
+
+ private:
+  using Future = c10::ivalue::Future;
+  struct Scratch {
+    std::shared_ptr<collectives::AllReduceJob> job;
+    c10::weak_intrusive_ptr<Future> last;
+  };
+  c10::intrusive_ptr<Future> run_on_engine(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
+  c10::intrusive_ptr<Future> run_on_stream(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
+  int64_t message_bytes(const c10d::GradBucket& bucket, const ParameterSegments& parameters) const;
+  std::vector<collectives::Segment> exact_segments(const ParameterSegments& parameters) const;
+  collectives::AllReduceJobOptions job_options(const c10d::GradBucket& bucket,
+                                               std::vector<collectives::Segment> exact) const;
+  Scratch& scratch_of(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
+  collectives::StreamAllReduce& mean_of(const c10d::GradBucket& bucket, const ParameterSegments& parameters);
+
+  const HookOptions options_;
+  const collectives::AllReduceCodecFactory codec_;
+  const std::shared_ptr<const node::FoundNodes> nodes_;
+  RouteLink link_;
+  CpuEngine engine_;
+  const collectives::JobMemory memory_;
+  PerBucket<Scratch> scratch_;
+  // These are for buckets on a GPU:
+  HookStreams streams_;
+  std::array<std::shared_ptr<collectives::StreamWorkspace>, HookStreams::kCount> workspaces_;
+  const std::shared_ptr<collectives::CollectiveOrder> order_ = std::make_shared<collectives::CollectiveOrder>();
+  const std::shared_ptr<const collectives::StreamGroups> groups_;  // Null for one level.
+  PerBucket<std::unique_ptr<collectives::StreamAllReduce>> means_;
+  NewBuckets new_buckets_;
+};
+
+// "quantize_per_tensor": every rank sends its bucket in uint8 with one scale and zero point, and takes the mean of what
+// all ranks sent. Bit for bit the result of PyTorch's quantization_pertensor_hook, rounded once to the bucket's dtype.
+// Payload per peer: numel + 8 bytes; nothing for an empty bucket.
+std::unique_ptr<CommHook> make_quantize_per_tensor_hook(const HookRow& row, const HookOptions& options);
+
+// "quantize_per_channel": the same with a scale and zero point for each channel of options.channel_size elements, of
+// which the last one of a bucket may have fewer. Bit for bit the result of PyTorch's quantization_perchannel_hook with
+// that bucket_size, rounded once to the bucket's dtype.
+// Payload per peer: numel + 8 * ceil(numel / channel_size) bytes.
+std::unique_ptr<CommHook> make_quantize_per_channel_hook(const HookRow& row, const HookOptions& options);
+
+// "quantized_allreduce": averages buckets in a wire format (docs/wire_format.md), in one or two hops. Sends the same
+// share of float32's bytes for any number of ranks. With one rank a bucket stays as it is. It has several names: the
+// table (hooks/table/hook_table.h) knows them, and their formats.
+class QuantizedAllReduceHook final : public EncodedAllReduceHook {
+ public:
+  // The options say a format.
+  QuantizedAllReduceHook(const HookRow& row, const HookOptions& options);
+
+  HookState state(const std::vector<NamedParameter>& parameters) const override;
+  void load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) override;
+  void rescale_state(double factor) override;
+
+ private:
+  collectives::AllReduceCall make_call(const c10d::GradBucket& bucket, const ParameterSegments& parameters) override;
+
+  static constexpr int64_t kAfterAllBuckets = std::numeric_limits<int64_t>::max();
+
+  ErrorFeedback feedback_;
+  uint64_t step_ = 0;  // Steps whose first bucket has come: of those buckets that this hook gets.
+  int64_t last_bucket_ = kAfterAllBuckets;
+};
+
+}  // namespace narrowcast::hooks

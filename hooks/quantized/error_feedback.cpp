@@ -1,0 +1,353 @@
+#include "hooks/quantized/error_feedback.h"
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "hooks/row/levels.h"
+#include "ops/collectives/all_reduce/codec/codec.h"
+
+#include <narrowcast/errors.h>
+
+namespace narrowcast::hooks {
+namespace {
+
+using collectives::Segment;
+
+constexpr const char* kMeanResidual = "mean_residual.";
+// It is of a parameter that has been in no bucket since residuals were shared out.
+constexpr const char* kShared = "shared.";
+
+// What two segments of a bucket have in common.
+Segment overlap(const Segment& a, const Segment& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max<int64_t>(0, std::min(a.begin + a.numel, b.begin + b.numel) - begin)};
+}
+
+// A parameter's residuals as one rank left them.
+struct Saved {
+  int64_t bucket = 0;
+  int64_t begin = 0;       // in the bucket
+  int64_t mean_begin = 0;  // in the parameter, as the next
+  int64_t own_begin = 0;
+  at::Tensor own;
+  at::Tensor mean;  // empty if this rank sends no part of its mean
+};
+
+at::Tensor checked(const HookState& state, const std::string& name, at::ScalarType dtype) {
+  const at::Tensor& tensor = state.at(name);
+  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == dtype && tensor.dim() == 1, "the hook's state '", name, "' is a ",
+                         tensor.scalar_type(), " of ", tensor.dim(), " dimensions, which it must not be");
+  return tensor;
+}
+
+// Nothing for a parameter that was in no bucket.
+std::optional<Saved> saved_of(const HookState& state, const NamedParameter& parameter) {
+  const std::string& name = parameter.name;
+  if (state.count(kPlace + name) == 0 || state.count(kResidual + name) == 0) {
+    return std::nullopt;
+  }
+  checked(state, kPlace + name, at::kLong);
+  const std::vector<int64_t> place = place_in(state, name, 3, 4);
+  Saved saved = {.bucket = place[0],
+                 .begin = place[1],
+                 .mean_begin = place[2],
+                 .own_begin = place.size() == 4 ? place[3] : 0,
+                 .own = checked(state, kResidual + name, at::kFloat),
+                 .mean = at::zeros({0}, at::kFloat)};
+  if (state.count(kMeanResidual + name) > 0) {
+    saved.mean = checked(state, kMeanResidual + name, at::kFloat);
+  }
+  const int64_t numel = parameter.tensor.numel();
+  NARROWCAST_CHECK_INPUT((place.size() == 4 || saved.own.numel() == numel) && saved.own.numel() <= numel &&
+                             saved.own_begin <= numel - saved.own.numel(),
+                         "the hook's residuals of '", name, "' are ", saved.own.numel(),
+                         " numbers, but the parameter has ", numel);
+  NARROWCAST_CHECK_INPUT(saved.mean.numel() <= numel && saved.mean_begin <= numel - saved.mean.numel(),
+                         "the hook's residuals of the mean of '", name, "' begin at ", saved.mean_begin, " and are ",
+                         saved.mean.numel(), " numbers, but the parameter has ", numel);
+  return saved;
+}
+
+// Nothing for a parameter that has none.
+std::optional<at::Tensor> shared_of(const HookState& state, const NamedParameter& parameter) {
+  if (state.count(kShared + parameter.name) == 0) {
+    return std::nullopt;
+  }
+  const at::Tensor shared = checked(state, kShared + parameter.name, at::kFloat);
+  NARROWCAST_CHECK_INPUT(shared.numel() == parameter.tensor.numel(), "the hook's state '", kShared, parameter.name,
+                         "' is of ", shared.numel(), " numbers, but the parameter has ", parameter.tensor.numel());
+  return shared;
+}
+
+// What a residual of a node's mean is as a part of one rank's own gradients.
+double own_weight(const node::NodeLayout& layout) {
+  return static_cast<double>(layout.world_size()) / static_cast<double>(layout.nodes());
+}
+
+struct SavedBucket {
+  std::vector<ParameterSegment> layout;
+  std::unordered_map<const void*, Saved> saved;  // By parameter.
+};
+
+// The numbers of a part of a segment of a bucket, in the residual of that segment.
+at::Tensor part_of_residual(const at::Tensor& residual, const Segment& whole, const Segment& part) {
+  return part.numel == 0 ? residual.narrow(0, 0, 0) : residual.narrow(0, part.begin - whole.begin, part.numel);
+}
+
+std::map<size_t, SavedBucket> by_bucket(const HookState& state, const std::vector<NamedParameter>& parameters) {
+  std::map<size_t, SavedBucket> buckets;
+  for (const NamedParameter& parameter : parameters) {
+    if (const auto saved = saved_of(state, parameter)) {
+      SavedBucket& bucket = buckets[static_cast<size_t>(saved->bucket)];
+      insert_parameter(bucket.layout, parameter, saved->begin);
+      bucket.saved.emplace(parameter.tensor.unsafeGetTensorImpl(), *saved);
+    }
+  }
+  for (const auto& [index, bucket] : buckets) {
+    const auto gap = gap_in(bucket.layout);
+    NARROWCAST_CHECK_INPUT(!gap, "the hook's residuals of bucket ", index, " leave a gap at ", gap.value_or(0));
+  }
+  return buckets;
+}
+
+}  // namespace
+
+collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
+                                                const std::vector<ParameterSegment>& layout) {
+  const size_t index = bucket.getIndex();
+  const int64_t numel = bucket.getBuffer().numel();
+  const at::Device device = bucket.getBuffer().device();
+  auto found = entries_.find(index);
+  if (found != entries_.end() &&
+      (found->second.layout != layout || found->second.numel != numel || found->second.own.device() != device)) {
+    retire_from(index);
+    found = entries_.end();
+  }
+  if (found == entries_.end()) {
+    retire_holders_of(layout);
+    found = entries_.emplace(index, make_entry(numel, layout, device)).first;
+    found->second.parameters = bucket.getParameters();
+  }
+  has_begun_pass_ = has_begun_pass_ || index == 0;
+  if (bucket.isLast() && has_begun_pass_) {
+    by_parameter_.clear();  // Parameters that are in no bucket any more.
+  }
+  Entry& entry = found->second;
+  return {entry.own.mutable_data_ptr<float>(),
+          entry.mean.mutable_data_ptr<float>(),
+          {entry.own, entry.mean},
+          carried_of(entry)};
+}
+
+// On a GPU the host waits for the answer, in the step after buckets are rebuilt.
+at::Tensor ErrorFeedback::carried_of(Entry& entry) {
+  if (entry.is_given && !entry.carried.any().item<bool>()) {
+    entry.carried.reset();
+  }
+  entry.is_given = entry.carried.defined();
+  return entry.carried;
+}
+
+// Buckets before `index` have their new layout, and may be on their way.
+void ErrorFeedback::retire_from(size_t index) {
+  const auto first = entries_.lower_bound(index);
+  for (auto entry = first; entry != entries_.end(); ++entry) {
+    retire(entry->second);
+  }
+  entries_.erase(first, entries_.end());
+}
+
+// A hook that does not get every bucket may have a parameter from a bucket that is no more.
+void ErrorFeedback::retire_holders_of(const std::vector<ParameterSegment>& layout) {
+  std::unordered_set<const void*> parameters;
+  for (const ParameterSegment& parameter : layout) {
+    parameters.insert(parameter.parameter);
+  }
+  std::erase_if(entries_, [&](const auto& entry) {
+    const auto& held = entry.second.layout;
+    const bool holds = std::any_of(held.begin(), held.end(), [&](const ParameterSegment& parameter) {
+      return parameters.contains(parameter.parameter);
+    });
+    if (holds) {
+      retire(entry.second);
+    }
+    return holds;
+  });
+}
+
+// A residual of a part as numbers of the bucket: themselves where the part is a segment of it, else zeros between them.
+ErrorFeedback::Held ErrorFeedback::in_bucket(const Entry& entry, const at::Tensor& residual, const Segment& part) {
+  if (entry.order.is_identity()) {
+    return {residual, part};
+  }
+  const at::Tensor all = at::zeros({entry.numel}, residual.options());
+  entry.order.add(residual, 1, part, all);
+  return {all, {0, entry.numel}};
+}
+
+// The other way.
+void ErrorFeedback::take_from_bucket(const Entry& entry, const Held& held, const Segment& part,
+                                     const at::Tensor& residual) {
+  if (!entry.order.is_identity()) {
+    residual.copy_(entry.order.take(held.numbers, part));
+  }
+}
+
+void ErrorFeedback::retire(const Entry& old) {
+  at::Tensor all = old.own;
+  if (!sends_all() || !old.order.is_identity()) {
+    all = old.carried.defined() ? old.carried : at::zeros({old.numel}, old.own.options());
+    old.order.add(old.own, own_weight(layout_), old.parts.own, all);
+  }
+  old.order.add(old.mean, static_cast<double>(layout_.world_size()), old.parts.mean, all);
+  for (const ParameterSegment& parameter : old.layout) {
+    by_parameter_[parameter.parameter] = all.narrow(0, parameter.segment.begin, parameter.segment.numel);
+  }
+}
+
+ErrorFeedback::Entry ErrorFeedback::make_entry(int64_t numel, const std::vector<ParameterSegment>& layout,
+                                               at::Device device) {
+  const auto parts = collectives::sent_parts(layout_, rank_, numel);
+  const auto options = at::TensorOptions(at::kFloat).device(device);
+  Entry entry{.layout = layout,
+              .numel = numel,
+              .order = collectives::ElementOrder::of(format_, numel),
+              .parts = parts,
+              .own = at::zeros({parts.own.numel}, options),
+              .mean = at::zeros({parts.mean.numel}, options),
+              .carried = {}};
+  at::Tensor all;
+  for (const ParameterSegment& parameter : layout) {
+    const auto old = by_parameter_.find(parameter.parameter);
+    if (old != by_parameter_.end() && old->second.numel() == parameter.segment.numel) {
+      if (!all.defined()) {
+        all = at::zeros({numel}, options);
+      }
+      all.narrow(0, parameter.segment.begin, parameter.segment.numel).copy_(old->second);
+      by_parameter_.erase(old);
+    }
+  }
+  if (all.defined()) {
+    (sends_all() ? entry.own : entry.carried) = sends_all() ? entry.order.take(all, parts.own) : all;
+  }
+  return entry;
+}
+
+void ErrorFeedback::rescale(double factor) {
+  for (const auto& [index, entry] : entries_) {
+    for (const at::Tensor& residual : {entry.own, entry.mean, entry.carried}) rescale_residual(residual, factor);
+  }
+  for (const auto& [parameter, residual] : by_parameter_) rescale_residual(residual, factor);
+}
+
+HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) const {
+  const ParameterNames names = names_of(parameters);
+  HookState state;
+  for (const auto& [index, entry] : entries_) {
+    const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
+    const Held all_means = in_bucket(entry, entry.mean, entry.parts.mean);
+    for (const ParameterSegment& parameter : entry.layout) {
+      const std::string& name = names.at(parameter.parameter);
+      const Segment& segment = parameter.segment;
+      const Segment own = overlap(segment, all_own.segment);
+      const Segment mean = overlap(segment, all_means.segment);
+      state[kResidual + name] = part_of_residual(all_own.numbers, all_own.segment, own);
+      if (mean.numel > 0) {
+        state[kMeanResidual + name] = part_of_residual(all_means.numbers, all_means.segment, mean);
+      }
+      const int64_t mean_begin = mean.numel > 0 ? mean.begin - segment.begin : 0;
+      const int64_t own_begin = own.numel > 0 ? own.begin - segment.begin : 0;
+      std::vector<int64_t> place{static_cast<int64_t>(index), segment.begin, mean_begin};
+      if (!sends_all()) {
+        place.push_back(own_begin);
+      }
+      state[kPlace + name] = at::tensor(place, at::kLong);
+    }
+  }
+  for (const auto& [index, entry] : entries_) {
+    for (const ParameterSegment& parameter : entry.carried.defined() ? entry.layout : std::vector<ParameterSegment>()) {
+      const at::Tensor carried = entry.carried.narrow(0, parameter.segment.begin, parameter.segment.numel);
+      state[kShared + names.at(parameter.parameter)] = carried;
+    }
+  }
+  for (const auto& [parameter, residual] : by_parameter_) {
+    state[kShared + names.at(parameter)] = residual;
+  }
+  add_nodes(state, layout_);
+  return state;
+}
+
+void ErrorFeedback::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  entries_.clear();
+  by_parameter_.clear();
+  has_begun_pass_ = false;
+  if (saved_nodes(saved) == layout_) {
+    load_own(saved.own(), parameters);
+  } else {
+    share_out(saved, parameters);
+  }
+}
+
+// Every bucket exactly as it was.
+void ErrorFeedback::load_own(const HookState& state, const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    if (const auto shared = shared_of(state, parameter)) {
+      by_parameter_.emplace(parameter.tensor.unsafeGetTensorImpl(), shared->clone());
+    }
+  }
+  for (const auto& [index, bucket] : by_bucket(state, parameters)) {
+    const Segment& last = bucket.layout.back().segment;
+    Entry entry = make_entry(last.begin + last.numel, bucket.layout, parameters.at(0).tensor.device());
+    const Held all_own = in_bucket(entry, entry.own, entry.parts.own);
+    const Held all_means = in_bucket(entry, entry.mean, entry.parts.mean);
+    for (const ParameterSegment& parameter : bucket.layout) {
+      const int64_t begin = parameter.segment.begin;
+      const Saved& saved = bucket.saved.at(parameter.parameter);
+      const Segment own = {begin + saved.own_begin, saved.own.numel()};
+      const Segment mean = {begin + saved.mean_begin, saved.mean.numel()};
+      NARROWCAST_CHECK_INPUT(
+          overlap(mean, all_means.segment).numel == mean.numel && overlap(own, all_own.segment).numel == own.numel,
+          "the hook's residuals of bucket ", index, " are not those of this rank");
+      if (own.numel > 0) {
+        part_of_residual(all_own.numbers, all_own.segment, own).copy_(saved.own);
+      }
+      if (mean.numel > 0) {
+        part_of_residual(all_means.numbers, all_means.segment, mean).copy_(saved.mean);
+      }
+    }
+    take_from_bucket(entry, all_own, entry.parts.own, entry.own);
+    take_from_bucket(entry, all_means, entry.parts.mean, entry.mean);
+    entries_.emplace(index, std::move(entry));
+  }
+}
+
+// A later mean lacks the sum over nodes of the own residuals divided by their number, and the residual of the mean.
+void ErrorFeedback::share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  const node::NodeLayout former_layout = saved_nodes(saved);
+  const double share = residual_share(layout_.world_size(), saved.world_size);
+  for (const HookState& state : saved.states) {
+    for (const NamedParameter& parameter : parameters) {
+      const auto former = saved_of(state, parameter);
+      const auto shared = shared_of(state, parameter);
+      if (!former && !shared) {
+        continue;
+      }
+      at::Tensor whole = shared ? shared->clone() : at::zeros({parameter.tensor.numel()}, former->own.options());
+      if (former) {
+        whole.narrow(0, former->own_begin, former->own.numel()).add_(former->own, own_weight(former_layout));
+        whole.narrow(0, former->mean_begin, former->mean.numel())
+            .add_(former->mean, static_cast<double>(saved.world_size));
+      }
+      whole.mul_(share);
+      add_residual(by_parameter_[parameter.tensor.unsafeGetTensorImpl()], whole);
+    }
+  }
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,113 @@
+#include "hooks/row/bucket.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include "ops/operators/meta.h"
+
+namespace narrowcast::hooks {
+
+using collectives::Segment;
+
+void check_bucket(std::string_view hook, const c10d::GradBucket& bucket) {
+  const at::Tensor& buffer = bucket.getBuffer();
+  TORCH_CHECK_VALUE(buffer.device().is_cpu() || buffer.device().is_cuda(), hook, ": bucket ", bucket.getIndex(),
+                    " must be on the CPU or a GPU, but is on ", buffer.device());
+  TORCH_CHECK_TYPE(meta::is_float(buffer.scalar_type()), hook, ": bucket ", bucket.getIndex(),
+                   " must be of type float, double, half or bfloat16, but is ", buffer.scalar_type());
+  TORCH_CHECK_VALUE(buffer.layout() == at::kStrided && buffer.is_contiguous(), hook, ": bucket ", bucket.getIndex(),
+                    " must be dense and contiguous, but has layout ", buffer.layout());
+}
+
+void check_completed(std::string_view hook, const c10d::GradBucket& bucket,
+                     const c10::weak_intrusive_ptr<c10::ivalue::Future>& last) {
+  const auto future = last.lock();
+  TORCH_CHECK_VALUE(!future || future->completed(), hook, ": bucket ", bucket.getIndex(),
+                    " was given again before its last future was completed");
+}
+
+std::vector<ParameterSegment> layout_of(const c10d::GradBucket& bucket) {
+  const std::vector<at::Tensor> parameters = bucket.getParameters();
+  if (parameters.empty()) {
+    return {};
+  }
+  const std::vector<at::Tensor> gradients = bucket.getGradients();  // Views of the buffer.
+  std::vector<ParameterSegment> layout;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const int64_t begin = gradients[i].storage_offset() - bucket.getBuffer().storage_offset();
+    layout.push_back(
+        {parameters[i].unsafeGetTensorImpl(), {begin, gradients[i].numel()}, is_one_dimensional(parameters[i])});
+  }
+  return layout;
+}
+
+ParameterNames names_of(const std::vector<NamedParameter>& parameters) {
+  ParameterNames names;
+  for (const NamedParameter& parameter : parameters) {
+    names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+  }
+  return names;
+}
+
+std::vector<int64_t> place_in(const HookState& state, const std::string& parameter, int64_t least, int64_t most) {
+  const at::Tensor& place = state.at(kPlace + parameter);
+  NARROWCAST_CHECK_INPUT(place.scalar_type() == at::kLong && place.numel() >= least && place.numel() <= most &&
+                             place.ge(0).all().item<bool>(),
+                         "the hook's state '", kPlace, parameter, "' is no place");
+  const at::Tensor numbers = place.cpu().contiguous();
+  return {numbers.const_data_ptr<int64_t>(), numbers.const_data_ptr<int64_t>() + numbers.numel()};
+}
+
+// A parameter without elements begins where the next does.
+void insert_parameter(std::vector<ParameterSegment>& layout, const NamedParameter& parameter, int64_t begin) {
+  const ParameterSegment inserted{
+      parameter.tensor.unsafeGetTensorImpl(), {begin, parameter.tensor.numel()}, is_one_dimensional(parameter.tensor)};
+  const auto place = [](const ParameterSegment& other) { return std::pair(other.segment.begin, other.segment.numel); };
+  layout.insert(std::ranges::upper_bound(layout, place(inserted), {}, place), inserted);
+}
+
+std::optional<int64_t> gap_in(const std::vector<ParameterSegment>& layout) {
+  int64_t next = 0;
+  for (const ParameterSegment& parameter : layout) {
+    if (parameter.segment.begin != next) {
+      return next;
+    }
+    next += parameter.segment.numel;
+  }
+  return std::nullopt;
+}
+
+std::vector<Segment> one_dimensional_segments(const std::vector<ParameterSegment>& layout) {
+  std::vector<Segment> segments;
+  for (const ParameterSegment& parameter : layout) {
+    if (!parameter.one_dimensional || parameter.segment.numel == 0) {
+      continue;
+    }
+    if (!segments.empty() && segments.back().begin + segments.back().numel == parameter.segment.begin) {
+      segments.back().numel += parameter.segment.numel;
+    } else {
+      segments.push_back(parameter.segment);
+    }
+  }
+  return segments;
+}
+
+bool NewBuckets::notice(const c10d::GradBucket& bucket, const std::vector<ParameterSegment>& layout) {
+  const size_t index = bucket.getIndex();
+  const bool continues = index > last_;
+  last_ = index;
+  Seen now{bucket.getBuffer().numel(), bucket.getBuffer().device(), layout};
+  const auto found = seen_.find(index);
+  const bool is_same = found != seen_.end() && found->second == now;
+  if (!is_same) {
+    seen_.insert_or_assign(index, std::move(now));
+  }
+  found_ = !is_same || (continues && found_);
+  return found_;
+}
+
+}  // namespace narrowcast::hooks

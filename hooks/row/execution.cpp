@@ -1,0 +1,77 @@
+#include "hooks/row/execution.h"
+
+#include <ATen/core/jit_type.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+#include <vector>
+
+#include "ops/comm/groups/group.h"
+
+namespace narrowcast::hooks {
+
+CpuEngine::CpuEngine(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {
+  if (!collectives::moves_tensors_on(at::kCUDA, group_)) {
+    get();
+  }
+}
+
+engine::Engine& CpuEngine::get() {
+  if (engine_ == nullptr) {
+    engine_ = engine::Engine::for_group(group_);
+  }
+  return *engine_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookStream::run(const at::Tensor& bucket,
+                                                        const std::function<at::Tensor()>& body) {
+  using c10::ivalue::Future;
+  const at::Device device = bucket.device();
+  if (device.is_cpu()) {
+    auto future = c10::make_intrusive<Future>(c10::TensorType::get());
+    future->markCompleted(body());
+    return future;
+  }
+  const c10::Stream stream = on(device);
+  c10::Event gradients_are_there(device.type());
+  gradients_are_there.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  gradients_are_there.block(stream);
+  const c10::StreamGuard on_this_stream(stream);
+  bucket.record_stream(stream);  // Its memory is of another stream, and must not be given away before.
+  auto future = c10::make_intrusive<Future>(c10::TensorType::get(), std::vector<c10::Device>{device});
+  future->markCompleted(body());  // Records where in the stream it is complete.
+  return future;
+}
+
+c10::Stream HookStream::on(at::Device device) {
+  if (!stream_.has_value() || stream_->device() != device) {
+    stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  }
+  return *stream_;
+}
+
+void HookStream::wait_for(HookStream& other, at::Device device) {
+  if (device.is_cpu()) {
+    return;
+  }
+  c10::Event event(device.type());
+  event.record(other.on(device));
+  event.block(on(device));
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> HookStreams::run_alone(size_t place, const at::Tensor& bucket,
+                                                               const std::function<at::Tensor()>& body) {
+  HookStream& own = streams_.at(place);
+  for (HookStream& other : streams_) {
+    if (&other != &own) own.wait_for(other, bucket.device());
+  }
+  auto future = own.run(bucket, body);
+  for (HookStream& other : streams_) {
+    if (&other != &own) other.wait_for(own, bucket.device());
+  }
+  return future;
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,224 @@
+#include "hooks/row/levels.h"
+
+#include <ATen/ops/tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ops/comm/groups/group.h"
+#include "ops/common/backend_errors.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using collectives::LinkCost;
+using node::FoundNodes;
+using node::NodeLayout;
+
+constexpr const char* kNodes = "nodes";
+constexpr const char* kRouteLink = "link";
+
+// Why the group itself allows one level only; empty if it allows two.
+std::string why_group_is_flat(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  if (!collectives::moves_tensors_on(at::kCUDA, group)) {
+    return {};
+  }
+  if (!collectives::moves_cpu_tensors(group)) {
+    return "the process group has no backend for CPU tensors, by which ranks find out who shares a node";
+  }
+  return collectives::gpu::group_maker(group) ? ""
+                                              : "the process group moves tensors on GPUs by something else than NCCL";
+}
+
+// The options that say which part a rank takes in finding nodes and links, and by which way it sends.
+std::vector<NamedOption> told_of_nodes(const WireOptions& wire) {
+  std::vector<NamedOption> told = named_options({nullptr, wire});
+  std::erase_if(told, [](const NamedOption& option) {
+    return option.kind != OptionKind::kLevels && option.kind != OptionKind::kLink && option.kind != OptionKind::kChoice;
+  });
+  return told;
+}
+
+// An option's value as a number, which is a text again below. The only word is that of Levels.
+struct ToldNumber {
+  static constexpr double kNone = -1;
+  double operator()(std::monostate) const { return kNone; }
+  double operator()(const std::string& word) const { return static_cast<double>(parse_levels(word)); }
+  template <class Number>
+  double operator()(Number number) const {
+    return static_cast<double>(number);
+  }
+};
+
+std::string told_text(const NamedOption& option, double value) {
+  if (std::holds_alternative<std::string>(option.value)) {
+    return std::string(to_string(static_cast<Levels>(value)));
+  }
+  return value == ToldNumber::kNone ? text_of({}) : c10::str(value);
+}
+
+// A collective. Else ranks would wait in a search, or in an exchange, for others that take no part.
+void compare_between_ranks(const HookOptions& options) {
+  const auto& group = options.process_group;
+  const std::vector<NamedOption> own = told_of_nodes(options.wire);
+  std::vector<double> numbers;
+  for (const NamedOption& option : own) {
+    numbers.push_back(std::visit(ToldNumber(), option.value));
+  }
+  const at::Tensor told = with_backend_errors(group->getRank(), "comparing levels, node_size and link", [&] {
+    return collectives::all_gather_rows(group, at::tensor(numbers, at::kDouble));
+  });
+  for (int64_t rank = 1; rank < told.size(0); ++rank) {
+    for (size_t i = 0; i < own.size(); ++i) {
+      const auto place = static_cast<int64_t>(i);
+      const double first = told[0][place].item<double>();
+      const double other = told[rank][place].item<double>();
+      TORCH_CHECK_VALUE(first == other, own[i].name, " differs between ranks: rank 0 has ", told_text(own[i], first),
+                        ", rank ", rank, " has ", told_text(own[i], other));
+    }
+  }
+}
+
+}  // namespace
+
+bool asks_for_two_levels(const WireOptions& wire) {
+  return wire.levels == Levels::kTwo || wire.node_size.value_or(1) > 1;
+}
+
+std::shared_ptr<const FoundNodes> find_hook_nodes(const HookOptions& options) {
+  const WireOptions& wire = options.wire;
+  const int64_t world_size = options.process_group->getSize();
+  if (const std::string why = why_group_is_flat(options.process_group); !why.empty()) {
+    TORCH_CHECK_VALUE(!asks_for_two_levels(wire), "levels: there cannot be two, as ", why);
+    return FoundNodes::flat(world_size);
+  }
+  if (world_size > 1) {
+    compare_between_ranks(options);
+  }
+  if (wire.levels == Levels::kOne) {
+    return FoundNodes::flat(world_size);
+  }
+  auto found = node::find_nodes(options.process_group, wire.node_size);
+  TORCH_CHECK_VALUE(wire.levels != Levels::kTwo || found->layout.has_levels(), "levels: two, but ",
+                    found->why_flat.empty() ? "every node has one rank" : found->why_flat);
+  return found;
+}
+
+std::string nodes_text(const FoundNodes& found) {
+  return found.layout.text() + (found.why_flat.empty() ? "" : " (" + found.why_flat + ")");
+}
+
+std::shared_ptr<const collectives::StreamGroups> make_stream_groups(const HookOptions& options,
+                                                                    const NodeLayout& layout) {
+  if (!layout.has_levels() || !collectives::moves_tensors_on(at::kCUDA, options.process_group)) {
+    return nullptr;
+  }
+  return std::make_shared<collectives::StreamGroups>(options.process_group, layout,
+                                                     collectives::gpu::group_maker(options.process_group));
+}
+
+NodeLayout expected_layout(const WireOptions& wire, int64_t world_size) {
+  return NodeLayout::of_size(world_size, wire.levels == Levels::kOne ? 1 : wire.node_size.value_or(1));
+}
+
+void add_nodes(HookState& state, const NodeLayout& layout) {
+  if (!layout.has_levels()) {
+    return;
+  }
+  state[kNodes] = at::tensor(layout.node_of_rank(), at::kLong);
+}
+
+NodeLayout saved_nodes(const FormerRanks& saved) {
+  const auto found = saved.own().find(kNodes);
+  if (found == saved.own().end()) {
+    return NodeLayout::flat(saved.world_size);
+  }
+  const at::Tensor& nodes = found->second;
+  NARROWCAST_CHECK_INPUT(nodes.scalar_type() == at::kLong && nodes.numel() == saved.world_size, "the hook's state '",
+                         kNodes, "' is of ", nodes.numel(), " ranks, but there were ", saved.world_size);
+  const at::Tensor numbers = nodes.cpu().contiguous();
+  const auto* const begin = numbers.const_data_ptr<int64_t>();
+  return NodeLayout(std::vector<int64_t>(begin, begin + numbers.numel()));
+}
+
+void add_link(HookState& state, const char* name, const std::optional<LinkCost>& link) {
+  if (link) {
+    state.emplace(name, at::tensor({link->seconds_per_hop, link->seconds_per_byte}, at::kDouble));
+  }
+}
+
+std::optional<LinkCost> saved_link(const HookState& saved, const char* name) {
+  const auto found = saved.find(name);
+  if (found == saved.end()) {
+    return std::nullopt;
+  }
+  const at::Tensor& tensor = found->second;
+  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == 2 &&
+                             (tensor > 0).logical_and(tensor.isfinite()).all().item<bool>(),
+                         "the hook's state '", name, "' is no seconds per hop and per byte");
+  return LinkCost{tensor[0].item<double>(), tensor[1].item<double>()};
+}
+
+collectives::LinkCost with_given_link(collectives::LinkCost link, const WireOptions& wire, const NodeLayout& layout) {
+  if (wire.link_gbit) {
+    link.seconds_per_byte = collectives::LinkCost::seconds_per_byte_of(*wire.link_gbit, layout.segments());
+  }
+  if (wire.link_us) {
+    link.seconds_per_hop = 1e-6 * *wire.link_us;
+  }
+  return link;
+}
+
+namespace {
+
+// Whose messages are measured: the CPU's, or this rank's GPU's. None where something else than NCCL moves those.
+std::optional<at::Device> measured_device(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  if (!collectives::moves_tensors_on(at::kCUDA, group)) {
+    return at::kCPU;
+  }
+  if (!collectives::gpu::group_maker(group)) {
+    return std::nullopt;
+  }
+  const std::optional<at::Device> bound = group->getBackend(at::kCUDA)->getBoundDeviceId();
+  return bound ? bound : c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
+}
+
+}  // namespace
+
+collectives::Link find_hook_link(const HookOptions& options, const NodeLayout& layout) {
+  collectives::Link link;
+  const std::optional<at::Device> device = measured_device(options.process_group);
+  if (!gives_link(options.wire) && layout.world_size() > 1 && device) {
+    link = *collectives::find_link(options.process_group, layout, *device);
+  }
+  if (layout.nodes() > 1) {
+    const LinkCost unknown = device ? LinkCost{} : LinkCost::of_gpus(layout.segments());
+    link.between_nodes = with_given_link(link.between_nodes.value_or(unknown), options.wire, layout);
+  }
+  return link;
+}
+
+RouteLink::RouteLink(const HookOptions& options, const NodeLayout& layout) : given_(options.wire), layout_(layout) {
+  if (layout.nodes() > 2) {
+    cost_ = find_hook_link(options, layout).between_nodes;
+  }
+}
+
+void RouteLink::add_to(HookState& state) const {
+  if (cost_) {
+    add_link(state, kRouteLink, cost_);
+    add_nodes(state, layout_);
+  }
+}
+
+void RouteLink::resume(const FormerRanks& saved) {
+  const auto link = saved_link(saved.own(), kRouteLink);
+  if (cost_ && link && saved_nodes(saved) == layout_) {
+    cost_ = with_given_link(*link, given_, layout_);
+  }
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,402 @@
+#include "hooks/table/auto_hook.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include "hooks/row/hook_options.h"
+#include "hooks/row/levels.h"
+#include "hooks/table/hook_table.h"
+#include "ops/comm/groups/group.h"
+#include "ops/common/backend_errors.h"
+
+namespace narrowcast::hooks {
+
+namespace {
+
+using node::NodeLayout;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+constexpr const char* kCost = "cost";  // A candidate's seconds of an exchange and of an element, in all and sent.
+constexpr const char* kAgreeing = "agreeing on the link of the hook auto";
+constexpr const char* kGiven = "given";  // Gbit/s and microseconds as the options said; 0 for what they did not say.
+constexpr const char* kCountOfChanges = "changes";
+constexpr const char *kLinkBetweenNodes = "link", *kLinkWithinNode = "link_within_node";
+// It is the same link while what it takes over what was predicted lies between these.
+constexpr double kMostFactor = 4.0 / 3, kLeastFactor = 2.0 / 3;
+// By which one look changes it at most. A link that seems faster may be a prediction of the rest that was too high.
+constexpr double kMostChange = 64;
+constexpr double kLeastChange = 1.0 / 8;
+constexpr double kWithinNoise = 0.1;  // Of what exchanges take: by less than that, machines differ from predictions.
+constexpr double kNothingSeen = std::numeric_limits<double>::max();
+constexpr double kShareOfStep = 0.5;  // Stretches that are a smaller share of a predicted step say too little.
+
+double steady_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string key_of(const std::string& candidate, const std::string& name) { return candidate + "." + name; }
+
+// float64, at least 0 and finite.
+std::vector<double> numbers_of(const at::Tensor& tensor, const std::string& name, int64_t count) {
+  NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kDouble && tensor.numel() == count &&
+                             (tensor >= 0).logical_and(tensor.isfinite()).all().item<bool>(),
+                         "the hook's state '", name, "' is not ", count, " numbers of at least 0");
+  const at::Tensor flat = tensor.cpu().contiguous();
+  return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + count};
+}
+
+at::Tensor given_tensor(const WireOptions& wire) {
+  return at::tensor({wire.link_gbit.value_or(0), wire.link_us.value_or(0)}, at::kDouble);
+}
+
+// The same on all ranks: the greatest.
+ExchangeCost agreed(const Group& group, const ExchangeCost& cost) {
+  const auto most = collectives::greatest_of_ranks(group, "measuring the hook auto's candidates",
+                                                   {cost.seconds, cost.seconds_per_element});
+  return {most[0], most[1]};
+}
+
+ExchangeCost operator+(const ExchangeCost& a, const ExchangeCost& b) {
+  return {a.seconds + b.seconds, a.seconds_per_element + b.seconds_per_element};
+}
+
+ExchangeCost lesser_parts(const ExchangeCost& a, const ExchangeCost& b) {
+  return {std::min(a.seconds, b.seconds), std::min(a.seconds_per_element, b.seconds_per_element)};
+}
+
+// Whether the group moves tensors on GPUs; before anything is sent.
+bool checked_on_gpus(const HookOptions& options) {
+  const bool on_gpus = collectives::moves_tensors_on(at::kCUDA, options.process_group);
+  if (on_gpus) {
+    check_auto_on_gpus(options.wire);
+  }
+  return on_gpus;
+}
+
+PredictedExchanges& operator+=(PredictedExchanges& sum, const PredictedExchanges& more) {
+  sum = {sum.seconds + more.seconds, sum.sent + more.sent, sum.count + more.count};
+  return sum;
+}
+
+}  // namespace
+
+double PredictedExchanges::link_factor(double took) const {
+  if (std::abs(took - seconds) < kWithinNoise * seconds) {
+    return 1;
+  }
+  const double rest = seconds - sent;
+  const double least = std::max(0.0, took - rest) / sent;  // Where the rest came first, or last,
+  const double most = count > 1 ? took / sent : least;     // and where it was done meanwhile.
+  return least > 1 ? least : std::min(most, 1.0);
+}
+
+class ExchangeWatch {
+ public:
+  explicit ExchangeWatch(std::function<double()> now) : now_(std::move(now)) {}
+
+  // An exchange of the step begins,
+  void begin(const PredictedExchanges& predicted) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (in_flight_++ == 0) {
+      stretch_ = {};
+      began_ = now_();
+    }
+    stretch_ += predicted;
+  }
+
+  // and one has ended.
+  void end() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (--in_flight_ == 0) {
+      took_ = now_() - began_;
+    }
+  }
+
+  // The step, which was predicted to take so long, is over: its last stretch counts if it is much of it, and something
+  // was sent.
+  void end_step(const PredictedExchanges& step) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (in_flight_ == 0 && stretch_.sent > 0 && stretch_.seconds >= kShareOfStep * step.seconds) {
+      least_ = std::min(least_, stretch_.link_factor(took_));
+    }
+  }
+
+  // The least link_factor of a stretch in the steps since the last call; kNothingSeen if there was none.
+  double take_least() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(least_, kNothingSeen);
+  }
+
+ private:
+  const std::function<double()> now_;
+  std::mutex mutex_;
+  int64_t in_flight_ = 0;
+  double began_ = 0;  // The last stretch:
+  double took_ = 0;
+  PredictedExchanges stretch_;
+  double least_ = kNothingSeen;
+};
+
+AutoHook::AutoHook(const HookRow& row, const HookOptions& options, const AutoMeasures& measures)
+    : TableHook(row),
+      options_(options),
+      on_gpu_(checked_on_gpus(options)),
+      nodes_(find_hook_nodes(options)),
+      window_(measures.window),
+      candidates_(auto_candidates(options.wire, nodes_->layout)),
+      watch_(std::make_shared<ExchangeWatch>(measures.now ? measures.now : steady_now)) {
+  if (on_gpu_) {
+    candidates_.resize(1);
+  }
+  if (candidates_.size() > 1) {
+    link_ = find_hook_link(options_, nodes_->layout);
+  }
+  for (AutoCandidate& candidate : candidates_) {
+    if (candidates_.size() > 1) {
+      candidate.cost = cost_of(candidate.name, measures);
+      const auto between = link_.between_nodes.value_or(collectives::LinkCost{});
+      candidate.sent = lesser_parts(candidate.cost, cost_on_link(candidate.name, options_, nodes_->layout, between));
+    }
+    const HookRow& taken = hook_row(candidate.name);
+    hooks_.push_back(taken.make(taken, candidate_options(candidate.name, options_)));
+  }
+}
+
+AutoHook::~AutoHook() = default;
+
+ExchangeCost AutoHook::cost_of(const std::string& name, const AutoMeasures& measures) const {
+  if (measures.cost) {
+    return measures.cost(name);
+  }
+  const HookOptions own = candidate_options(name, options_);
+  if (is_set(options_.wire, OptionKind::kLink) && link_.between_nodes) {
+    return cost_on_link(name, options_, nodes_->layout, *link_.between_nodes) +
+           agreed(options_.process_group, local_cost(name, options_, nodes_->layout));
+  }
+  const HookRow& candidate = hook_row(name);
+  const auto hook = candidate.make(candidate, own);
+  const ExchangeCost measured = measure_exchange(*hook, options_.process_group);
+  return link_.between_nodes
+             ? not_faster_than_link(measured, cost_on_link(name, options_, nodes_->layout, *link_.between_nodes))
+             : measured;
+}
+
+std::string AutoHook::nodes() const { return nodes_text(*nodes_); }
+
+std::string AutoHook::decision() const {
+  if (options_.process_group->getSize() == 1) {
+    return "allreduce: one rank has nothing to send";
+  }
+  if (on_gpu_) {
+    return kAutoOnGpus;
+  }
+  const std::string link = link_text(link_, nodes_->layout);
+  const bool is_given = is_set(options_.wire, OptionKind::kLink) && link_.between_nodes;
+  const std::string source = !is_given ? "measured" : gives_link(options_.wire) ? "given" : "given and measured";
+  const std::string again = changes_ == 0 ? "" : "; decided again " + std::to_string(changes_) + " times";
+  const std::string resumed = is_resumed_ ? "; as decided before the training resumed" : "";
+  return choice_text(candidates_) + "; link " + link + ", " + source + resumed + again;
+}
+
+std::optional<double> AutoHook::predicted_seconds(int64_t numel) const {
+  if (candidates_.size() == 1) {
+    return std::nullopt;  // Nothing was measured.
+  }
+  return candidates_[choose_candidate(candidates_, numel)].cost.of(numel);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> AutoHook::runHook(c10d::GradBucket& bucket) {
+  const auto index = static_cast<int64_t>(bucket.getIndex());
+  const bool is_first = index <= std::exchange(last_bucket_, index);
+  if (candidates_.size() == 1) {
+    return run_inside(*hooks_[0], bucket);
+  }
+  if (is_first) {
+    begin_step();
+  }
+  const int64_t numel = bucket.getBuffer().numel();
+  const size_t choice = choose_candidate(candidates_, numel);
+  const PredictedExchanges predicted{candidates_[choice].cost.of(numel), candidates_[choice].sent.of(numel), 1};
+  step_ += predicted;
+  watch_->begin(predicted);
+  return run_inside(*hooks_[choice], bucket)
+      ->then(
+          [watch = watch_](c10::ivalue::Future& done) {
+            watch->end();
+            if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+            return done.value();
+          },
+          c10::TensorType::get());
+}
+
+// Called before the first bucket, on all ranks in the same step. What was asked for in the step before is there: every
+// rank asked before its buckets, which have been averaged since.
+void AutoHook::begin_step() {
+  watch_->end_step(step_);
+  step_ = {};
+  if (agreement_) {
+    const Agreement done = *std::exchange(agreement_, std::nullopt);
+    with_backend_errors(options_.process_group->getRank(), kAgreeing, [&] { done.work->wait(); });
+    take_agreed(done.factor.item<double>());
+  }
+  if (++steps_ == window_) {
+    steps_ = 0;
+    agree_on(watch_->take_least());
+  }
+}
+
+void AutoHook::agree_on(double factor) {
+  const Group& group = options_.process_group;
+  Agreement agreement{.factor = at::full({1}, factor, at::kDouble), .work = nullptr};
+  std::vector<at::Tensor> tensors{agreement.factor};
+  c10d::AllreduceOptions least;
+  least.reduceOp = c10d::ReduceOp::MIN;
+  with_backend_errors(group->getRank(), kAgreeing, [&] { agreement.work = group->allreduce(tensors, least); });
+  agreement_ = std::move(agreement);
+}
+
+void AutoHook::take_agreed(double factor) {
+  if (factor == kNothingSeen || (factor <= kMostFactor && factor >= kLeastFactor)) {
+    return;
+  }
+  const double change = std::clamp(factor, kLeastChange, kMostChange);
+  candidates_ = on_slower_link(std::move(candidates_), change);
+  link_.between_nodes->seconds_per_hop *= change;
+  link_.between_nodes->seconds_per_byte *= change;
+  watch_->take_least();  // What was seen since was compared with other predictions.
+  ++changes_;
+}
+
+HookState AutoHook::state(const std::vector<NamedParameter>& parameters) const {
+  HookState state = CommHook::state(parameters);
+  state.emplace(kGiven, given_tensor(options_.wire));
+  state.emplace(kCountOfChanges, int_tensor(changes_));
+  add_link(state, kLinkBetweenNodes, link_.between_nodes);
+  add_link(state, kLinkWithinNode, link_.within_node);
+  add_nodes(state, nodes_->layout);
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const AutoCandidate& candidate = candidates_[i];
+    state.emplace(key_of(candidate.name, kCost),
+                  at::tensor({candidate.cost.seconds, candidate.cost.seconds_per_element, candidate.sent.seconds,
+                              candidate.sent.seconds_per_element},
+                             at::kDouble));
+    for (auto& [name, tensor] : hooks_[i]->state(parameters)) {
+      state.emplace(key_of(candidate.name, name), tensor);
+    }
+  }
+  return state;
+}
+
+void AutoHook::rescale_state(double factor) {
+  for (const auto& hook : hooks_) {
+    hook->rescale_state(factor);
+  }
+}
+
+void AutoHook::load_state(const FormerRanks& saved, const std::vector<NamedParameter>& parameters) {
+  CommHook::load_state(saved, parameters);
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    const FormerRanks part = part_of(saved, key_of(candidates_[i].name, ""));
+    if (!part.own().empty()) {
+      hooks_[i]->load_state(part, parameters);
+    }
+  }
+  if (saved_nodes(saved) == nodes_->layout) {  // Costs are those of a rank's share of its node's card.
+    resume_decision(saved.own());
+  }
+}
+
+// With other candidates, or other things given, it stays what it is.
+void AutoHook::resume_decision(const HookState& saved) {
+  std::vector<AutoCandidate> resumed = candidates_;
+  for (AutoCandidate& candidate : resumed) {
+    const std::string key = key_of(candidate.name, kCost);
+    const auto found = saved.find(key);
+    if (found == saved.end()) {
+      return;
+    }
+    const std::vector<double> numbers = numbers_of(found->second, key, 4);
+    candidate.cost = {numbers[0], numbers[1]};
+    candidate.sent = {numbers[2], numbers[3]};
+  }
+  const auto given = saved.find(kGiven);
+  if (given != saved.end() &&
+      numbers_of(given->second, kGiven, 2) == numbers_of(given_tensor(options_.wire), kGiven, 2)) {
+    candidates_ = std::move(resumed);
+    resume_link(saved);
+    is_resumed_ = true;
+  }
+}
+
+// Older states have no link, and do not say how often it had changed.
+void AutoHook::resume_link(const HookState& saved) {
+  changes_ = saved.contains(kCountOfChanges) ? int_of(saved, kCountOfChanges) : 0;
+  if (link_.between_nodes) {
+    link_.between_nodes = saved_link(saved, kLinkBetweenNodes).value_or(*link_.between_nodes);
+  }
+  if (link_.within_node) {
+    link_.within_node = saved_link(saved, kLinkWithinNode).value_or(*link_.within_node);
+  }
+}
+
+namespace {
+
+// The greatest of each part, element by element: any of the candidates may have been taken.
+ErrorTerms greater_terms(const ErrorTerms& a, const ErrorTerms& b) {
+  return {at::maximum(a.float32, b.float32), at::maximum(a.first_hop, b.first_hop),
+          at::maximum(a.second_hop, b.second_hop)};
+}
+
+int64_t most_payload(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
+  int64_t most = 0;
+  for (const AutoCandidate& candidate : auto_candidates(options.wire, layout)) {
+    const HookOptions own = candidate_options(candidate.name, options);
+    most = std::max(most, hook_row(candidate.name).payload_bytes(gradients, layout, own));
+  }
+  return most;
+}
+
+ErrorTerms greatest_terms(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
+  std::optional<ErrorTerms> greatest;
+  for (const AutoCandidate& candidate : auto_candidates(options.wire, layout)) {
+    const HookOptions own = candidate_options(candidate.name, options);
+    ErrorTerms terms = hook_row(candidate.name).error_terms(bucket, layout, own);
+    if (options.wire.error_feedback && !own.wire.error_feedback) {  // What it leaves out is never made up for.
+      terms.float32 += terms.first_hop;
+      terms.first_hop.zero_();
+    }
+    greatest = greatest ? greater_terms(*greatest, terms) : terms;
+  }
+  return *greatest;
+}
+
+}  // namespace
+
+void check_auto_on_gpus(const WireOptions& wire) {
+  const bool asks_for_one_level = wire.levels == Levels::kOne || wire.node_size == 1;
+  for (const NamedOption& option : named_options({nullptr, wire})) {
+    const bool is_kept = option.kind == OptionKind::kLevels && asks_for_one_level;
+    TORCH_CHECK_VALUE(!option.is_given || is_kept, option.name, ": ", text_of(option.value),
+                      " has no effect on GPUs, where hook auto takes allreduce so far");
+  }
+}
+
+HookRow auto_row() {
+  return {
+      .name = "auto",
+      .make = [](const HookRow& row, const HookOptions& options) { return std::make_unique<AutoHook>(row, options); },
+      .payload_bytes = most_payload,
+      .error_terms = greatest_terms,
+      .chooses = true,
+      .options = {OptionKind::kRounding, OptionKind::kErrorFeedback, OptionKind::kExemption, OptionKind::kLevels,
+                  OptionKind::kLink, OptionKind::kChoice}};
+}
+
+}  // namespace narrowcast::hooks

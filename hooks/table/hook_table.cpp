@@ -1,0 +1,328 @@
+#include "hooks/table/hook_table.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <narrowcast/hooks.h>
+#include <narrowcast/wire_format.h>
+#include "hooks/basic/basic_hooks.h"
+#include "hooks/power_sgd/power_sgd.h"
+#include "hooks/quantized/encoded_all_reduce_hook.h"
+#include "hooks/row/hook_options.h"
+#include "hooks/table/auto_hook.h"
+#include "hooks/table/post_local_sgd.h"
+#include "ops/collectives/all_reduce/algorithms/two_levels.h"
+#include "ops/collectives/all_reduce/codec/affine_codec.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using node::NodeLayout;
+
+constexpr ReferenceTolerance kReferenceOfFloat32{};
+constexpr ReferenceTolerance kReferenceOfNarrowFormats{.absolute = 1e-4};
+
+int64_t bytes_of_all_reduce(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
+  return ring_all_reduce_bytes(gradients.numel * gradients.element_size, layout.world_size());
+}
+
+int64_t bytes_of_nothing(const GradientSizes&, const NodeLayout& /*layout*/, const HookOptions& /*options*/) {
+  return 0;
+}
+
+// A code of a byte for each element, to every other rank.
+int64_t bytes_of_codes(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
+  return (layout.world_size() - 1) * gradients.numel;
+}
+
+int64_t bytes_of_channels(const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
+  return (layout.world_size() - 1) * collectives::affine_message_bytes(gradients.numel, options.channel_size.value());
+}
+
+ErrorTerms terms_of_float32(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& /*options*/) {
+  return float32_terms(bucket, layout.world_size());
+}
+
+ErrorTerms terms_of_one_row(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& /*options*/) {
+  return affine_terms(bucket, layout.world_size(), bucket.gradients.numel());
+}
+
+ErrorTerms terms_of_channels(const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
+  return affine_terms(bucket, layout.world_size(), options.channel_size.value());
+}
+
+// A mean in a float format: PyTorch's compressing hooks.
+HookRow cast_row(std::string name, WireFormat format) {
+  return {
+      .name = std::move(name),
+      .make = [format](const HookRow& row, const HookOptions& options) { return make_cast_hook(row, options, format); },
+      .payload_bytes =
+          [format](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& /*options*/) {
+            return ring_all_reduce_bytes(encoded_size(gradients.numel, format), layout.world_size());
+          },
+      .error_terms = [format](
+                         const SentBucket& bucket, const NodeLayout& layout,
+                         const HookOptions& /*options*/) { return cast_terms(bucket, layout.world_size(), format); },
+      .reference_tolerance = kReferenceOfNarrowFormats};
+}
+
+HookRow bf16_compress_row() {
+  constexpr WireFormat kFormat = WireFormat::kBf16;
+  HookRow row = cast_row(kBf16Hook, kFormat);
+  row.sent_with_auto = kFormat;
+  return row;
+}
+
+// The message of the largest of an array's segments, which one rank of a node sends.
+int64_t bytes_of_segment(int64_t numel, const NodeLayout& layout, WireFormat format) {
+  return encoded_size(collectives::largest_segment(layout, numel), format);
+}
+
+// QuantizedAllReduceHook by one of its names.
+HookRow wire_row(std::string name, WireFormat default_format) {
+  return {.name = std::move(name),
+          .make = [](const HookRow& row,
+                     const HookOptions& options) { return std::make_unique<QuantizedAllReduceHook>(row, options); },
+          .payload_bytes =
+              [](const GradientSizes& gradients, const NodeLayout& layout, const HookOptions& options) {
+                // Exempt ones are float32 beside the message, where their elements are 0.
+                const int64_t exempt = options.wire.exempt_one_dimensional ? gradients.one_dimensional : 0;
+                const int64_t bytes = bytes_of_segment(gradients.numel, layout, options.wire.format.value()) +
+                                      bytes_of_segment(exempt, layout, WireFormat::kFp32);
+                return ring_all_reduce_bytes(bytes, layout.nodes());
+              },
+          .error_terms =
+              [](const SentBucket& bucket, const NodeLayout& layout, const HookOptions& options) {
+                return wire_terms(bucket, layout, {options.wire.format.value(), options.wire});
+              },
+          .options = {OptionKind::kRounding, OptionKind::kErrorFeedback, OptionKind::kExemption, OptionKind::kLevels,
+                      OptionKind::kLink},
+          .format = default_format};
+}
+
+// The same hook where the options may name another format.
+HookRow taking_any_format(HookRow row) {
+  row.options.insert(OptionKind::kFormat);
+  return row;
+}
+
+// The same hook of a wire format where auto may take it.
+HookRow for_auto(HookRow row) {
+  row.sent_with_auto = row.format;
+  return row;
+}
+
+std::list<HookRow> rows_of_all_hooks() {
+  std::list<HookRow> rows = {{.name = kNoHook,
+                              .payload_bytes = bytes_of_all_reduce,
+                              .error_terms = terms_of_float32,
+                              .reference_tolerance = kReferenceOfFloat32},
+                             {.name = kAllReduceHook,
+                              .make = make_allreduce_hook,
+                              .payload_bytes = bytes_of_all_reduce,
+                              .error_terms = terms_of_float32,
+                              .reference_tolerance = kReferenceOfFloat32,
+                              .sent_with_auto = WireFormat::kFp32},
+                             cast_row("fp16_compress", WireFormat::kFp16),
+                             bf16_compress_row(),
+                             {.name = "quantize_per_tensor",
+                              .make = make_quantize_per_tensor_hook,
+                              .payload_bytes = bytes_of_codes,
+                              .error_terms = terms_of_one_row,
+                              .reference_tolerance = kReferenceOfNarrowFormats},
+                             {.name = "quantize_per_channel",
+                              .make = make_quantize_per_channel_hook,
+                              .payload_bytes = bytes_of_channels,
+                              .error_terms = terms_of_channels,
+                              .reference_tolerance = kReferenceOfNarrowFormats,
+                              .options = {OptionKind::kChannels}},
+                             {.name = kNoExchangeHook,
+                              .make = make_noop_hook,
+                              .payload_bytes = bytes_of_nothing,
+                              .error_terms = terms_of_float32,  // Once its gradients are averaged.
+                              .reference_tolerance = kReferenceOfFloat32,
+                              .keeps_replicas_equal = false},
+                             taking_any_format(wire_row(kAnyFormatHook, WireFormat::kInt8B128)),
+                             for_auto(wire_row("int8", WireFormat::kInt8B128)),
+                             // Not for auto: more bytes than var6, var4 and int8, and larger errors.
+                             wire_row("int6", WireFormat::kInt6B32),
+                             wire_row("int4", WireFormat::kInt4B32),
+                             wire_row("fp8", WireFormat::kFp8E4M3B32),
+                             for_auto(wire_row("var6", WireFormat::kVar6)),
+                             for_auto(wire_row("var5", WireFormat::kVar5)),
+                             for_auto(wire_row("var4", WireFormat::kVar4)),
+                             wire_row("var3", WireFormat::kVar3),
+                             for_auto(wire_row("fp32", WireFormat::kFp32)),
+                             auto_row(),
+                             post_local_sgd_row()};
+  for (HookRow& row : power_sgd_rows()) rows.push_back(std::move(row));
+  return rows;
+}
+
+// The same function of gradients and options, which may leave open what is filled in.
+template <class Result, class First>
+std::function<Result(First, const HookOptions&)> filling_in(
+    const std::shared_ptr<const HookRow>& row, const std::function<Result(First, const HookOptions&)>& function) {
+  if (!function) {
+    return nullptr;
+  }
+  return [row, function](First first, const HookOptions& options) { return function(first, filled_in(*row, options)); };
+}
+
+template <class Result, class Gradients>
+std::function<Result(Gradients, const NodeLayout&, const HookOptions&)> filling_in(
+    const std::shared_ptr<const HookRow>& row,
+    const std::function<Result(Gradients, const NodeLayout&, const HookOptions&)>& function) {
+  return [row, function](Gradients gradients, const NodeLayout& layout, const HookOptions& options) {
+    return function(gradients, layout, filled_in(*row, options));
+  };
+}
+
+// The row as it is in the table.
+HookRow entered(HookRow row) {
+  const auto own = std::make_shared<const HookRow>(row);
+  row.make = filling_in(own, own->make);
+  row.payload_bytes = filling_in(own, own->payload_bytes);
+  row.error_terms = filling_in(own, own->error_terms);
+  row.staged_numel = filling_in(own, own->staged_numel);
+  return row;
+}
+
+std::list<HookRow>& hook_table() {
+  static std::list<HookRow> table = [] {
+    std::list<HookRow> rows = rows_of_all_hooks();
+    for (HookRow& row : rows) row = entered(std::move(row));
+    return rows;
+  }();
+  return table;
+}
+
+template <class Predicate>
+std::string joined_names(const Predicate& predicate) {
+  std::string joined;
+  for (const HookRow& row : hook_rows()) {
+    if (predicate(row)) joined += (joined.empty() ? "" : ", ") + row.name;
+  }
+  return joined;
+}
+
+// Where it takes others of a family of options, but not these.
+std::string why_not_taken(const HookRow& row, OptionKind kind) {
+  if (kind == OptionKind::kFormat && row.takes(OptionKind::kRounding)) {
+    return row.chooses ? ", which takes formats of its own choice" : ", which has a format of its own";
+  }
+  return kind == OptionKind::kPowerSgdOfMatrices && row.compresses_buckets() ? ", for which a bucket is one matrix"
+                                                                             : "";
+}
+
+void check_taken(const HookRow& row, const HookOptions& options) {
+  for (const NamedOption& option : named_options(options)) {
+    TORCH_CHECK_VALUE(!option.is_given || row.takes(option.kind), option.name, ": ", text_of(option.value),
+                      " has no effect with the hook '", row.name, "'", why_not_taken(row, option.kind), "; it is for ",
+                      hook_names_that_take(option.kind));
+  }
+}
+
+void check_levels(const WireOptions& wire) {
+  TORCH_CHECK_VALUE(!wire.node_size || *wire.node_size >= 1, "node_size: must be at least 1, but is ", *wire.node_size);
+  TORCH_CHECK_VALUE(!wire.node_size || wire.levels != Levels::kOne, "node_size: ", *wire.node_size,
+                    " has no effect with levels: one");
+  TORCH_CHECK_VALUE(wire.node_size != 1 || wire.levels != Levels::kTwo,
+                    "levels: two contradicts node_size: 1, with which every node has one rank");
+}
+
+void check_auto_bits(const std::optional<int64_t>& bits) {
+  TORCH_CHECK_VALUE(!bits || (*bits >= kFewestAutoBits && *bits <= kDefaultAutoBits), "auto_bits: must be in ",
+                    kFewestAutoBits, "..", kDefaultAutoBits, ", but is ", *bits);
+}
+
+void check_local(const LocalOptions& local) {
+  TORCH_CHECK_VALUE(local.start >= 0, "outer_warmup: must be at least 0, but is ", local.start);
+  TORCH_CHECK_VALUE(!local.group_size || *local.group_size >= 1, "local_group: must be at least 1, but is ",
+                    *local.group_size);
+  const HookRow& inner = hook_row(local.hook);
+  TORCH_CHECK_VALUE(inner.make && inner.keeps_replicas_equal, "local_hook: must be one that averages, but is '",
+                    local.hook, "'");
+  TORCH_CHECK_VALUE(!inner.approximates(), "local_hook: '", local.hook, "' would compress nothing in its first ",
+                    PowerSgdOptions{}.start, " steps, and its options cannot be given here; take another one");
+}
+
+}  // namespace
+
+const HookRow& hook_row(const std::string& name) {
+  const std::list<HookRow>& rows = hook_rows();
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const HookRow& row) { return row.name == name; });
+  TORCH_CHECK_VALUE(found != rows.end(), "hook: unknown name '", name,
+                    "'; known: ", joined_names([](const HookRow&) { return true; }));
+  return *found;
+}
+
+const std::list<HookRow>& hook_rows() { return hook_table(); }
+
+std::string hook_names_that_take(OptionKind kind) {
+  return joined_names([=](const HookRow& row) { return row.takes(kind); });
+}
+
+std::list<HookRow>::const_iterator add_hook_row(HookRow row) {
+  return hook_table().insert(hook_table().end(), entered(std::move(row)));
+}
+
+void remove_hook_row(std::list<HookRow>::const_iterator row) { hook_table().erase(row); }
+
+std::vector<std::string> comm_hook_names() {
+  std::vector<std::string> names;
+  for (const HookRow& row : hook_rows()) names.push_back(row.name);
+  return names;
+}
+
+void check_hook_options(const std::string& name, const HookOptions& given) {
+  const HookRow& row = hook_row(name);
+  check_taken(row, given);
+  check_auto_bits(given.wire.auto_bits);
+  check_levels(given.wire);
+  check_link(given.wire);
+  const HookOptions options = filled_in(row, given);
+  TORCH_CHECK_VALUE(options.channel_size.value_or(1) >= 1, "channel_size: must be at least 1, but is ",
+                    *options.channel_size);
+  check_local(options.local);
+  if (row.takes(OptionKind::kPowerSgd)) {
+    check_power_sgd(options.power_sgd);
+  }
+}
+
+std::optional<int64_t> channel_size_of(const std::string& hook, std::optional<int64_t> channel_size) {
+  return filled_in(hook_row(hook), {.process_group = nullptr, .channel_size = channel_size}).channel_size;
+}
+
+std::optional<int64_t> power_sgd_rank_of(const std::string& hook, const PowerSgdOptions& options) {
+  return filled_in(hook_row(hook), {.process_group = nullptr, .power_sgd = options}).power_sgd.rank;
+}
+
+bool takes_wire_options(const std::string& hook) { return hook_row(hook).takes(OptionKind::kRounding); }
+
+std::optional<WireFormat> wire_format_of(const std::string& hook, const WireOptions& wire) {
+  return filled_in(hook_row(hook), {nullptr, wire}).wire.format;
+}
+
+HookOptions effective_options(const std::string& hook, HookOptions options) {
+  const HookRow& row = hook_row(hook);
+  if (row.takes(OptionKind::kChoice)) {
+    options.wire.auto_bits = auto_bits_of(options.wire);
+  }
+  return filled_in(row, std::move(options));
+}
+
+std::unique_ptr<CommHook> create_comm_hook(const std::string& name, const HookOptions& options) {
+  check_hook_options(name, options);
+  const HookRow& row = hook_row(name);
+  if (!row.make) return nullptr;
+  TORCH_CHECK_VALUE(options.process_group, "process_group must be given to make the hook '", name, "', but is null");
+  return row.make(row, options);
+}
+
+}  // namespace narrowcast::hooks

@@ -1,0 +1,80 @@
+// The quantised all-reduce as a job of an engine.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <narrowcast/export.h>
+#include "ops/collectives/all_reduce/algorithms/exchange.h"
+#include "ops/collectives/all_reduce/array/segments.h"
+#include "ops/collectives/all_reduce/codec/codec.h"
+#include "ops/collectives/all_reduce/memory/message_memory.h"
+#include "ops/comm/engine/engine.h"
+#include "ops/comm/node/find_nodes.h"
+
+namespace narrowcast::collectives {
+
+// Shared by all jobs of one engine that one user makes.
+struct JobMemory {
+  std::shared_ptr<MessageMemory> narrow = std::make_shared<MessageMemory>();
+  std::shared_ptr<MessageMemory> exact = std::make_shared<MessageMemory>();
+};
+
+struct AllReduceJobOptions {
+  std::string name = {};  // The exchange's name in errors.
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  int64_t numel = 0;  // The array's.
+  WireFormat format = WireFormat::kFp32;
+  // It takes the place of `format`: then the array goes in one shot, also with a single rank.
+  AllReduceCodecFactory codec = nullptr;
+  // What errors call one shot's all-gather on a stream; "all-gather of messages of NAME" if this is empty.
+  std::string all_gather = {};
+  std::vector<Segment> exact = {};  // See ExactElements.
+  LinkCost link = {};
+  // On a stream: from twice so many bytes of its messages on an array goes in chunks (shard_messages.h).
+  int64_t least_chunk_bytes = int64_t{4} << 20;
+  // Null, or without memory: one level.
+  std::shared_ptr<const node::FoundNodes> nodes = nullptr;
+};
+
+// Replaces a 1-D array by its mean over the ranks. With one rank it stays as it is, but for what a codec makes of it.
+class NARROWCAST_EXPORT AllReduceJob final : public engine::Job {
+ public:
+  AllReduceJob(AllReduceJobOptions options, const JobMemory& memory);
+  ~AllReduceJob() override;
+  AllReduceJob(const AllReduceJob&) = delete;
+  AllReduceJob& operator=(const AllReduceJob&) = delete;
+
+  // What the next submission averages, in place.
+  void set_call(AllReduceCall call) { call_ = std::move(call); }
+
+  int64_t numel() const { return options_.numel; }
+  WireFormat format() const { return options_.format; }
+  const std::vector<Segment>& exact() const { return exact_.segments(); }
+
+  // Bytes that this rank sends per submission, to all peers together.
+  int64_t payload_bytes() const;
+
+  std::string name() const override { return options_.name; }
+  int64_t advances() const override;
+  bool is_ready() override;
+  void start(engine::Transport& transport) override;
+  void advance(engine::Transport& transport) override;
+  at::Tensor finish(engine::Transport& transport) override;
+
+ private:
+  const AllReduceJobOptions options_;
+  const std::unique_ptr<AllReduceExchange> narrow_;
+  ExactElements exact_;
+  const std::unique_ptr<AllReduceExchange> exact_exchange_;  // Null without exact elements.
+  AllReduceCall call_;
+  int64_t advanced_ = 0;
+  node::FailureGuard guard_;
+};
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,295 @@
+#include "ops/collectives/all_reduce/algorithms/two_levels.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "ops/collectives/all_reduce/algorithms/route.h"
+#include "ops/collectives/all_reduce/array/element_order.h"
+#include "ops/collectives/all_reduce/codec/codec.h"
+#include "ops/collectives/all_reduce/codec/wire_codec.h"
+#include "ops/comm/node/node_memory.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using node::NodeLayout;
+using node::NodeMemory;
+using node::Phase;
+using node::SlotUse;
+
+// A mean that stays in the node is told to the others in chunks: of so many elements at least, and so many at most.
+constexpr int64_t kNodeChunkNumel = int64_t{1} << 18;
+constexpr int64_t kMostNodeChunks = 16;
+
+const uint8_t* bytes_of(const at::Tensor& floats) {
+  return reinterpret_cast<const uint8_t*>(floats.const_data_ptr<float>());
+}
+
+class TwoLevels final : public AllReduceExchange {
+ public:
+  TwoLevels(const TwoLevelOptions& options, std::shared_ptr<MessageMemory> memory)
+      : numel_(options.mean.numel),
+        array_(options.array),
+        order_(options.nodes->layout.nodes() == 1 ? ElementOrder() : options.mean.order),
+        memory_(options.nodes->memory),
+        segments_(cut(numel_, options.nodes->layout.segments())),
+        weight_(weight_of_node(options.nodes->layout, options.nodes->layout.node_of(options.mean.rank))),
+        chunks_(chunks_of_all(options)),
+        across_(make_across(options, std::move(memory))) {}
+
+  int64_t payload_bytes() const override { return across_ == nullptr ? 0 : across_->payload_bytes(); }
+
+  int64_t advances() const override { return across_ == nullptr ? 1 : 2 + across_->advances(); }
+
+  bool is_ready() override { return advanced_ == 0 && is_staged_ && memory_->all_have_reached(Phase::kStaged, use_); }
+
+  void post_receives(engine::Transport& transport) override {
+    use_ = memory_->take_slot(array_);
+    advanced_ = 0;
+    is_staged_ = false;
+    gathered_.assign(segments_.size(), 0);
+    if (across_ != nullptr) {
+      across_->post_receives(transport);
+    }
+  }
+
+  void start(engine::Transport& /*transport*/, AllReduceCall call) override {
+    call_ = std::move(call);
+    if (memory_->all_have_reached(Phase::kFinished, NodeMemory::before(use_))) {
+      stage();
+    }
+  }
+
+  void advance(engine::Transport& transport) override {
+    if (advanced_++ == 0) {
+      average_in_node(transport);
+    } else if (advanced_ < advances()) {
+      across_->advance(transport);
+    } else {
+      across_->finish(transport);
+    }
+  }
+
+  void finish(engine::Transport& transport) override {
+    for (int64_t owner = 0; owner < owners(); ++owner) {
+      while (gathered_[owner] < std::ssize(chunks_[owner])) {
+        memory_->wait_until_reached(transport, {Phase::kPublished, use_, owner, step_of(owner, gathered_[owner])});
+        gather_published();
+      }
+    }
+    memory_->reach(Phase::kFinished, use_);
+    call_.residuals.take_carried(call_.array);
+    call_ = {};
+  }
+
+ private:
+  int64_t owners() const { return static_cast<int64_t>(segments_.size()); }
+  int64_t own() const { return memory_->local_rank(); }
+  bool owns_elements() const { return own() < owners() && segments_[own()].numel > 0; }
+
+  // The options of the exchange between the owners of the nodes' segments, of which this is one.
+  static AllReduceOptions across_options(const TwoLevelOptions& options, int64_t owner, int64_t numel) {
+    const NodeLayout& layout = options.nodes->layout;
+    AllReduceOptions across = options.mean;
+    across.rank = layout.node_of(options.mean.rank);
+    across.world_size = layout.nodes();
+    across.numel = numel;
+    across.group_ranks = layout.owners_of(owner);
+    across.order = {};  // That of the staging buffers.
+    return across;
+  }
+
+  static Route route_of(const TwoLevelOptions& options, const AllReduceOptions& across) {
+    return choose_route(across.numel, across.world_size, across.format, options.link);
+  }
+
+  // By owner, the parts of its segment in the order in which their means are there.
+  std::vector<std::vector<Segment>> chunks_of_all(const TwoLevelOptions& options) const {
+    std::vector<std::vector<Segment>> chunks;
+    for (int64_t owner = 0; owner < owners(); ++owner) {
+      const Segment& segment = segments_[owner];
+      if (options.nodes->layout.nodes() == 1) {
+        chunks.push_back(cut(segment, std::clamp<int64_t>(segment.numel / kNodeChunkNumel, 1, kMostNodeChunks)));
+      } else {
+        const AllReduceOptions across = across_options(options, owner, segment.numel);
+        chunks.push_back(result_segments(route_of(options, across), across));
+        for (Segment& chunk : chunks.back()) {
+          chunk.begin += segment.begin;
+        }
+      }
+      std::erase_if(chunks.back(), [](const Segment& chunk) { return chunk.numel == 0; });
+      TORCH_CHECK_VALUE(chunks.back().size() <= node::kAllSteps, "a mean over ", options.nodes->layout.nodes(),
+                        " nodes comes in ", chunks.back().size(), " parts; there can be ", node::kAllSteps);
+    }
+    return chunks;
+  }
+
+  // Null for ranks without a segment, and where there is one node.
+  std::unique_ptr<AllReduceExchange> make_across(const TwoLevelOptions& options,
+                                                 std::shared_ptr<MessageMemory> memory) const {
+    if (!owns_elements() || options.nodes->layout.nodes() == 1) {
+      return nullptr;
+    }
+    const AllReduceOptions across = across_options(options, own(), segments_[own()].numel);
+    return make_exchange(route_of(options, across), across, std::move(memory));
+  }
+
+  // The step of kPublished at which that chunk of its owner's is there.
+  uint32_t step_of(int64_t owner, int64_t chunk) const {
+    return chunk + 1 == std::ssize(chunks_[owner]) ? node::kAllSteps : static_cast<uint32_t>(chunk + 1);
+  }
+
+  // A segment in its owner's staging buffer: float32 [segment.numel].
+  at::Tensor staged(int64_t local_rank, const Segment& segment) const {
+    return at::from_blob(memory_->staging_buffer(use_, local_rank, numel_) + segment.begin, {segment.numel},
+                         at::kFloat);
+  }
+
+  at::Tensor of_array(const Segment& segment) const { return call_.array.narrow(0, segment.begin, segment.numel); }
+
+  // What the node's memory holds is float32.
+  static const WireCodec& exact_codec() { return wire_codec(WireFormat::kFp32, at::kCPU); }
+
+  // A segment of the array.
+  ArraySegment ordered(const Segment& segment) const { return {call_.array, segment, nullptr, order_}; }
+
+  // Nobody else reads what this rank has of its own segment before the mean is there: unless it is changed on its way
+  // to the staging buffer, or its elements are no neighbours, it stays in the array.
+  bool stages_own() const {
+    return call_.array.scalar_type() != at::kFloat || call_.residuals.carried.defined() || !order_.is_identity();
+  }
+
+  // Where the node's mean of this rank's own segment becomes that of all nodes.
+  at::Tensor averaged(const Segment& segment) const {
+    return stages_own() ? staged(own(), segment) : of_array(segment);
+  }
+
+  void copy_from_array(const Segment& segment, const at::Tensor& buffer) const {
+    if (call_.array.scalar_type() == at::kFloat) {
+      copy_segment(ordered(segment), {buffer, {0, segment.numel}});
+    } else if (order_.is_identity()) {
+      buffer.copy_(of_array(segment));
+    } else {
+      exact_codec().encode({}, ordered(segment), reinterpret_cast<uint8_t*>(buffer.mutable_data_ptr()));
+    }
+  }
+
+  void copy_to_array(const at::Tensor& buffer, const Segment& segment) const {
+    if (call_.array.scalar_type() == at::kFloat) {
+      copy_segment({buffer, {0, segment.numel}}, ordered(segment));
+    } else {
+      exact_codec().decode(bytes_of(buffer), ordered(segment));
+    }
+  }
+
+  void stage() {
+    memory_->choose_buffer(use_, numel_);
+    const bool skips = owns_elements() && !stages_own();
+    const Segment skipped = skips ? segments_[own()] : Segment{numel_, 0};
+    const int64_t behind = skipped.begin + skipped.numel;
+    for (const Segment& segment : {Segment{0, skipped.begin}, Segment{behind, numel_ - behind}}) {
+      const at::Tensor buffer = staged(own(), segment);
+      copy_from_array(segment, buffer);
+      if (call_.residuals.carried.defined()) {
+        buffer.add_(order_.take(call_.residuals.carried, segment));
+      }
+    }
+    is_staged_ = true;
+    memory_->reach(Phase::kStaged, use_);
+  }
+
+  void average_in_node(engine::Transport& transport) {
+    if (!is_staged_) {
+      memory_->wait_until_all_reached(transport, Phase::kFinished, NodeMemory::before(use_));
+      stage();
+    }
+    if (!owns_elements()) {
+      return;
+    }
+    memory_->wait_until_all_reached(transport, Phase::kStaged, use_);
+    if (across_ == nullptr) {
+      for (const Segment& chunk : chunks_[own()]) {
+        average_chunk(chunk);
+        publish_next();
+      }
+      return;
+    }
+    const Segment& segment = segments_[own()];
+    across_->start(transport, {averaged(segment),
+                               call_.rounding.at(segment.begin),
+                               call_.residuals,
+                               {[this, begin = segment.begin](const Segment& part) {
+                                  average_chunk({begin + part.begin, part.numel});
+                                },
+                                [this](const Segment&) { publish_next(); }}});
+  }
+
+  // Averages the node's ranks.
+  void average_chunk(const Segment& chunk) {
+    RankMessages parts;
+    for (int64_t local_rank = 0; local_rank < memory_->local_size(); ++local_rank) {
+      parts.push_back(local_rank == own() ? nullptr : bytes_of(staged(local_rank, chunk)));
+    }
+    const at::Tensor mean = averaged(chunk);
+    exact_codec().average(parts, {mean, {0, chunk.numel}});
+    if (weight_ != 1) {
+      mean.mul_(weight_);
+    }
+  }
+
+  // The mean of the next of this rank's chunks is there. As long as the one behind it is on its way, what others have
+  // published can be taken.
+  void publish_next() {
+    const int64_t index = gathered_[own()]++;
+    const Segment& chunk = chunks_[own()][index];
+    if (stages_own()) {
+      copy_to_array(staged(own(), chunk), chunk);
+    } else {
+      copy_from_array(chunk, staged(own(), chunk));
+    }
+    memory_->reach(Phase::kPublished, use_, step_of(own(), index));
+    gather_published();
+  }
+
+  // From the owners' staging buffers, without waiting. Each rank begins with another owner, so that not all read the
+  // same memory at once.
+  void gather_published() {
+    for (int64_t i = 0; i < owners(); ++i) {
+      const int64_t owner = (own() + i) % owners();
+      int64_t& next = gathered_[owner];
+      while (next < std::ssize(chunks_[owner]) &&
+             memory_->has_reached(Phase::kPublished, use_, owner, step_of(owner, next))) {
+        const Segment& chunk = chunks_[owner][next++];
+        copy_to_array(staged(owner, chunk), chunk);
+      }
+    }
+  }
+
+  const int64_t numel_;
+  const int64_t array_;
+  const ElementOrder order_;  // All segments count in it.
+  const std::shared_ptr<NodeMemory> memory_;
+  const std::vector<Segment> segments_;  // By the local rank of their owners.
+  const double weight_;
+  const std::vector<std::vector<Segment>> chunks_;
+  const std::unique_ptr<AllReduceExchange> across_;
+  // These are the call's in progress:
+  AllReduceCall call_;
+  SlotUse use_;
+  int64_t advanced_ = 0;
+  bool is_staged_ = false;
+  std::vector<int64_t> gathered_;  // By owner, how many of its chunks are in the array.
+};
+
+}  // namespace
+
+std::unique_ptr<AllReduceExchange> make_two_levels(const TwoLevelOptions& options,
+                                                   std::shared_ptr<MessageMemory> memory) {
+  return std::make_unique<TwoLevels>(options, std::move(memory));
+}
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,114 @@
+#include "ops/collectives/all_reduce/codec/wire_codec.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "ops/cpu/wire/wire_kernels.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using codec::wire::Rounding;
+
+// Calls body(shard, the bytes between its message and the first one).
+template <class Body>
+void for_slots(const ShardSlots& slots, const Segment& whole, const Body& body) {
+  int64_t slot = 0;
+  for (int64_t shard = 0; shard < slots.shards; ++shard) {
+    if (shard != slots.left_out) {
+      const Segment elements = part_of(whole, shard, slots.shards, cpu::kWireGrain);
+      body(part_of(elements, slots.chunk, slots.chunks, cpu::kWireGrain), slot++ * slots.stride);
+    }
+  }
+}
+
+// The residual `elements` after the first one, or null.
+float* residual_at(float* residual, int64_t elements) { return residual == nullptr ? nullptr : residual + elements; }
+
+ArraySegment own_part(const SentSegment& sent, const AllReduceCall& call) {
+  return {call.array, sent.range, residual_at(call.residuals.own, sent.range.begin), sent.order};
+}
+
+Rounding rounding_of_hop(const SentSegment& sent, const AllReduceCall& call, int64_t hop) {
+  return rounding_of(call.rounding, sent.rank, hop).at(sent.range.begin);
+}
+
+class OneShotCodec final : public AllReduceCodec {
+ public:
+  OneShotCodec(const WireCodec& codec, int64_t rank, const ElementOrder& order)
+      : codec_(codec), rank_(rank), order_(order) {}
+
+  int64_t grain() const override { return cpu::kWireGrain; }
+
+  int64_t message_bytes(const Segment& chunk) const override { return encoded_size(chunk.numel, codec_.format()); }
+
+  void encode(const AllReduceCall& call, const Segment& chunk, const at::Tensor& message) override {
+    encode_own(codec_, {rank_, chunk, order_}, call, message.mutable_data_ptr<uint8_t>());
+  }
+
+  void average(const AllReduceCall& call, const Segment& chunk, const std::vector<at::Tensor>& messages) override {
+    RankMessages by_rank;
+    for (const at::Tensor& message : messages) {
+      by_rank.push_back(message.const_data_ptr<uint8_t>());
+    }
+    codec_.average(by_rank, {call.array, chunk, nullptr, order_});
+  }
+
+ private:
+  const WireCodec& codec_;
+  const int64_t rank_;
+  const ElementOrder order_;
+};
+
+}  // namespace
+
+void WireCodec::encode_shards(const Rounding& rounding, const ArraySegment& whole, const ShardSlots& slots,
+                              uint8_t* messages) const {
+  for_slots(slots, whole.range, [&](const Segment& shard, int64_t byte) {
+    encode(rounding.at(shard.begin), {whole.array, shard, residual_at(whole.residual, shard.begin)}, messages + byte);
+  });
+}
+
+void WireCodec::decode_shards(const uint8_t* messages, const ShardSlots& slots, const ArraySegment& whole) const {
+  for_slots(slots, whole.range, [&](const Segment& shard, int64_t byte) {
+    decode(messages + byte, {whole.array, shard});
+  });
+}
+
+const WireCodec& WireCodecs::at(WireFormat format) const {
+  const auto found = std::ranges::find_if(codecs_, [&](const auto& codec) { return codec->format() == format; });
+  TORCH_INTERNAL_ASSERT(found != codecs_.end(), "no WireFormat");
+  return **found;
+}
+
+void encode_own(const WireCodec& codec, const SentSegment& sent, const AllReduceCall& call, uint8_t* message) {
+  codec.encode(rounding_of_hop(sent, call, 0), own_part(sent, call), message);
+}
+
+void encode_own_shards(const WireCodec& codec, const SentSegment& whole, const AllReduceCall& call,
+                       const ShardSlots& slots, uint8_t* messages) {
+  codec.encode_shards(rounding_of_hop(whole, call, 0), own_part(whole, call), slots, messages);
+}
+
+void encode_mean(const WireCodec& codec, const SentSegment& sent, const AllReduceCall& call, const RankMessages& parts,
+                 uint8_t* message) {
+  const Segment shard = shard_of(sent.rank, static_cast<int64_t>(parts.size()), call.array.numel());
+  float* const mean_residual = residual_at(call.residuals.mean, sent.range.begin - shard.begin);
+  codec.average_and_encode(rounding_of_hop(sent, call, 1), parts, own_part(sent, call), mean_residual, message);
+}
+
+Rounding rounding_of(Rounding rounding, int64_t rank, int64_t hop) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15U;  // 2^64 / golden ratio: products of small numbers lie far apart.
+  rounding.seed += kOdd * static_cast<uint64_t>(2 * rank + hop);
+  return rounding;
+}
+
+std::unique_ptr<AllReduceCodec> one_shot_codec(WireFormat format, at::DeviceType device, int64_t rank,
+                                               const ElementOrder& order) {
+  return std::make_unique<OneShotCodec>(wire_codec(format, device), rank, order);
+}
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,167 @@
+// Codecs of CUDA tensors: tensors to pointers, on the current stream of their device.
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdint>
+
+#include "ops/collectives/all_reduce/codec/wire_codec.h"
+#include "ops/cuda/launch/tensor_arguments.h"
+#include "ops/cuda/wire/variable_kernels.h"
+#include "ops/cuda/wire/wire_kernels.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using codec::wire::Rounding;
+
+cuda::FloatType type_of(const ArraySegment& segment) { return cuda::float_type_of(segment.array.scalar_type()); }
+
+void* elements_of(const ArraySegment& segment) {
+  return static_cast<uint8_t*>(segment.array.mutable_data_ptr()) + segment.range.begin * segment.array.element_size();
+}
+
+cuda::Shards shards_of(const ShardSlots& slots, const ArraySegment& segment) {
+  const cuda::Shards shards = cuda::shards_of(segment.range.numel, slots.shards, slots.left_out, slots.stride);
+  return cuda::chunk_of(shards, slots.chunk, slots.chunks);
+}
+
+cuda::RankParts parts_of(const RankMessages& messages, const ArraySegment& segment) {
+  cuda::RankParts parts{.type = type_of(segment), .own = elements_of(segment), .n = segment.range.numel};
+  cuda::place_messages(messages, parts);
+  return parts;
+}
+
+int bits_of(WireFormat format) { return static_cast<int>(codec::wire::code_bits(format)); }
+
+// Memory that is given away when it is destroyed: only to what is enqueued on the current stream later.
+at::Tensor scratch_of(const ArraySegment& segment, int64_t numel, at::ScalarType dtype = at::kByte) {
+  return at::empty({numel}, segment.array.options().dtype(dtype));
+}
+
+void encode_variable(WireFormat format, const ArraySegment& segment, cuda::VariableEncodeArguments arguments) {
+  arguments.bits_per_element = bits_of(format);
+  arguments.n = segment.range.numel;
+  const at::Tensor scratch = scratch_of(segment, cuda::variable_encode_scratch(arguments.n));
+  arguments.scratch = scratch.mutable_data_ptr();
+  cuda::variable_encode(arguments, c10::cuda::getCurrentCUDAStream());
+}
+
+// To `mean`, of that type.
+void average_variable(WireFormat format, const cuda::RankParts& parts, const ArraySegment& segment,
+                      cuda::FloatType type, void* mean) {
+  const at::Tensor scratch = scratch_of(segment, cuda::variable_average_scratch(parts.n, parts.ranks));
+  cuda::variable_average({.bits_per_element = bits_of(format),
+                          .parts = parts,
+                          .type = type,
+                          .mean = mean,
+                          .scratch = scratch.mutable_data_ptr()},
+                         c10::cuda::getCurrentCUDAStream());
+}
+
+class FixedGpuCodec final : public WireCodec {
+ public:
+  using WireCodec::WireCodec;
+
+  void encode(const Rounding& rounding, const ArraySegment& segment, uint8_t* message) const override {
+    encode_shards(rounding, segment, {}, message);
+  }
+
+  void decode(const uint8_t* message, const ArraySegment& segment) const override {
+    decode_shards(message, {}, segment);
+  }
+
+  void average(const RankMessages& messages, const ArraySegment& segment) const override {
+    const c10::cuda::CUDAGuard guard(segment.array.device());
+    cuda::wire_average(format(), {.parts = parts_of(messages, segment), .mean = elements_of(segment)},
+                       c10::cuda::getCurrentCUDAStream());
+  }
+
+  void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySegment& segment,
+                          float* mean_residual, uint8_t* message) const override {
+    const c10::cuda::CUDAGuard guard(segment.array.device());
+    cuda::RankParts parts = parts_of(messages, segment);
+    parts.own_residual = segment.residual;
+    cuda::wire_average_encode(
+        format(), {.parts = parts, .mean_residual = mean_residual, .rounding = rounding, .message = message},
+        c10::cuda::getCurrentCUDAStream());
+  }
+
+  // One kernel serves all shards.
+  void encode_shards(const Rounding& rounding, const ArraySegment& segment, const ShardSlots& slots,
+                     uint8_t* messages) const override {
+    const c10::cuda::CUDAGuard guard(segment.array.device());
+    cuda::wire_encode(format(),
+                      {.type = type_of(segment),
+                       .x = elements_of(segment),
+                       .n = segment.range.numel,
+                       .residual = segment.residual,
+                       .rounding = rounding,
+                       .message = messages,
+                       .shards = shards_of(slots, segment)},
+                      c10::cuda::getCurrentCUDAStream());
+  }
+
+  void decode_shards(const uint8_t* messages, const ShardSlots& slots, const ArraySegment& segment) const override {
+    const c10::cuda::CUDAGuard guard(segment.array.device());
+    cuda::wire_decode(format(),
+                      {.message = messages,
+                       .n = segment.range.numel,
+                       .type = type_of(segment),
+                       .out = elements_of(segment),
+                       .shards = shards_of(slots, segment)},
+                      c10::cuda::getCurrentCUDAStream());
+  }
+};
+
+// Shard after shard: each message has a step of its own to be found.
+class VariableGpuCodec final : public WireCodec {
+ public:
+  using WireCodec::WireCodec;
+
+  void encode(const Rounding& rounding, const ArraySegment& segment, uint8_t* message) const override {
+    const c10::cuda::CUDAGuard guard(segment.array.device());
+    encode_variable(format(), segment,
+                    {.type = type_of(segment),
+                     .x = elements_of(segment),
+                     .residual = segment.residual,
+                     .rounding = rounding,
+                     .message = message});
+  }
+
+  void decode(const uint8_t* message, const ArraySegment& segment) const override {
+    const c10::cuda::CUDAGuard guard(segment.array.device());
+    average_variable(format(), cuda::only_message(message, segment.range.numel), segment, type_of(segment),
+                     elements_of(segment));
+  }
+
+  void average(const RankMessages& messages, const ArraySegment& segment) const override {
+    const c10::cuda::CUDAGuard guard(segment.array.device());
+    average_variable(format(), parts_of(messages, segment), segment, type_of(segment), elements_of(segment));
+  }
+
+  void average_and_encode(const Rounding& rounding, const RankMessages& messages, const ArraySegment& segment,
+                          float* mean_residual, uint8_t* message) const override {
+    const c10::cuda::CUDAGuard guard(segment.array.device());
+    cuda::RankParts parts = parts_of(messages, segment);
+    parts.own_residual = segment.residual;
+    // All means are there before the first of them can be written.
+    const at::Tensor means = scratch_of(segment, segment.range.numel, at::kFloat);
+    average_variable(format(), parts, segment, cuda::FloatType::kFloat32, means.mutable_data_ptr());
+    encode_variable(format(), segment,
+                    {.x = means.const_data_ptr(),
+                     .residual = mean_residual,
+                     .spent = segment.residual,
+                     .rounding = rounding,
+                     .message = message});
+  }
+};
+
+}  // namespace
+
+const WireCodec& gpu::wire_codec(WireFormat format) {
+  static const WireCodecs codecs = WireCodecs::make<FixedGpuCodec, VariableGpuCodec>();
+  return codecs.at(format);
+}
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,57 @@
+#include "ops/collectives/all_reduce/memory/message_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace narrowcast::collectives {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kHugePage = int64_t{2} << 20;
+
+}  // namespace
+
+at::Tensor allocate_message_buffer(int64_t bytes) {
+  if (bytes < kHugePage) return at::empty({bytes}, at::kByte);
+  const at::Tensor memory = at::empty({bytes + kHugePage}, at::kByte);
+  const auto address = reinterpret_cast<intptr_t>(memory.mutable_data_ptr());
+  const int64_t offset = (kHugePage - address % kHugePage) % kHugePage;
+  const at::Tensor buffer = memory.narrow(0, offset, bytes);
+  // Only advice: whether the kernel takes it changes nothing but time.
+  static_cast<void>(::madvise(buffer.mutable_data_ptr(), static_cast<size_t>(bytes), MADV_HUGEPAGE));
+  return buffer;
+}
+
+MessageMemory::Buffer MessageMemory::take(int64_t bytes) {
+  const size_t place = next_;
+  next_ = (next_ + 1) % in_flight_;
+  largest_ = std::max(largest_, bytes);
+  at::Tensor& buffer = buffers_[place];
+  if (!buffer.defined() || buffer.numel() < bytes) {
+    buffer.reset();  // Before the new one is allocated.
+    buffer = allocate_message_buffer(largest_);
+  }
+  return {place, buffer};
+}
+
+size_t MessageLayout::add(int64_t bytes) {
+  messages_.push_back({total_, bytes});
+  total_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return messages_.size() - 1;
+}
+
+const std::vector<at::Tensor>& MessageLayout::place_in(const MessageMemory::Buffer& buffer) {
+  Views& views = views_[buffer.place];
+  if (!views.buffer.is_same(buffer.bytes)) {
+    views.messages.clear();
+    for (const Message& message : messages_) {
+      views.messages.push_back(buffer.bytes.narrow(0, message.begin, message.bytes));
+    }
+    views.buffer = buffer.bytes;
+  }
+  return views.messages;
+}
+
+}  // namespace narrowcast::collectives

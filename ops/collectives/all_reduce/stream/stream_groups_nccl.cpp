@@ -1,0 +1,37 @@
+// Built only where CUDA is.
+#include <c10/core/DeviceType.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <utility>
+
+#include "ops/collectives/all_reduce/stream/stream_groups.h"
+#include "ops/comm/groups/group.h"
+
+namespace narrowcast::collectives::gpu {
+
+using c10d::ProcessGroup;
+using c10d::ProcessGroupNCCL;
+
+// Not by ProcessGroupNCCL::split: that reads the ranks of its parent where only a process's first group has them, and
+// demands that nothing is under way in the parent's communicator.
+MakeGroup group_maker(const c10::intrusive_ptr<ProcessGroup>& group) {
+  if (!moves_tensors_on(at::kCUDA, group)) {
+    return nullptr;
+  }
+  const auto parent = c10::dynamic_intrusive_pointer_cast<ProcessGroupNCCL>(group->getBackend(at::kCUDA));
+  if (parent == nullptr) {
+    return nullptr;
+  }
+  return [parent](const c10::intrusive_ptr<c10d::Store>& store, int place, int size) {
+    auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+    options->timeout = parent->getOptions()->timeout;
+    auto backend = c10::make_intrusive<ProcessGroupNCCL>(store, place, size, std::move(options));
+    auto made = c10::make_intrusive<ProcessGroup>(store, place, size);
+    made->setBoundDeviceId(parent->getBoundDeviceId());  // Which the backend takes over.
+    made->setBackend(at::kCUDA, ProcessGroup::BackendType::NCCL, std::move(backend));
+    made->setDefaultBackend(ProcessGroup::BackendType::NCCL);
+    return made;
+  };
+}
+
+}  // namespace narrowcast::collectives::gpu

@@ -1,0 +1,251 @@
+#include "ops/comm/engine/engine.h"
+
+#include <ATen/core/jit_type.h>
+#include <c10/util/Exception.h>
+#include <c10/util/thread_name.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "ops/comm/engine/worker.h"
+#include "ops/common/error_message.h"
+#include "ops/common/per_group.h"
+
+namespace narrowcast::engine {
+namespace {
+
+c10::intrusive_ptr<c10d::Backend> cpu_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  TORCH_CHECK_VALUE(group, "process_group must be a process group, but is null");
+  const auto devices = group->getDeviceTypes();
+  TORCH_CHECK_VALUE(std::any_of(devices.begin(), devices.end(), [](c10::Device device) { return device.is_cpu(); }),
+                    "process_group must have a backend for CPU tensors, but this one (", group->getBackendName(),
+                    ") has none");
+  return group->getBackend(c10::DeviceType::CPU);
+}
+
+}  // namespace
+
+// All groups with one backend share this. It is kept as long as one of them, or an engine, lives, all of which hold the
+// backend: until then no other backend has its address.
+struct Engine::KnownBackend {
+  explicit KnownBackend(const c10d::Backend* known) : backend(known) {}
+
+  const c10d::Backend* const backend;
+  std::mutex mutex;                   // Guards the engine.
+  std::weak_ptr<Engine> engine = {};  // The last one.
+  // The next engine continues the count, because ranks may make new engines at different times.
+  const std::shared_ptr<std::atomic<int64_t>> exchanges = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+struct Engine::BackendOfGroup {
+  std::shared_ptr<KnownBackend> known;
+};
+
+std::shared_ptr<Engine> Engine::for_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  static PerGroup<BackendOfGroup> backends;
+  auto backend = cpu_backend(group);
+  const auto of_group = backends.of(group, [&](const PerGroup<BackendOfGroup>::Values& others) {
+    const auto same = std::ranges::find(others, backend.get(), [](const auto& other) { return other->known->backend; });
+    return std::make_shared<BackendOfGroup>(
+        BackendOfGroup{same != others.end() ? (*same)->known : std::make_shared<KnownBackend>(backend.get())});
+  });
+  KnownBackend& known = *of_group->known;
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  auto engine = known.engine.lock();
+  if (!engine) {
+    engine = std::make_shared<Engine>(Key{}, std::move(backend), of_group);
+    known.engine = engine;
+  }
+  return engine;
+}
+
+Engine::Engine(Key, c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<BackendOfGroup> of_group)
+    : of_group_(std::move(of_group)),
+      worker_(std::make_shared<Worker>(std::move(backend), of_group_->known->exchanges)) {
+  thread_ = std::thread([worker = worker_] {
+    c10::setThreadName("nc_engine");
+    worker->run();
+  });
+}
+
+Engine::~Engine() {
+  worker_->stop();
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();  // A callback dropped the last reference; the thread ends when the callback has returned.
+  } else {
+    thread_.join();
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Engine::submit(std::shared_ptr<Job> job) {
+  TORCH_CHECK_VALUE(job, "job must not be null");
+  return worker_->submit(std::move(job));
+}
+
+namespace {
+
+using c10::ivalue::Future;
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return error_message(exception);
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<Future> Worker::submit(std::shared_ptr<Job> job) {
+  auto future = c10::make_intrusive<Future>(c10::TensorType::get());
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    queued_.push_back({std::move(job), future});
+    if (in_flight_.size() == 1) in_flight_.front()->transport.interrupt_wait();
+  }
+  changed_.notify_one();
+  return future;
+}
+
+void Worker::run() {
+  while (wait_for_job()) {
+    start_queued();
+    advance_in_flight();
+    finish_oldest();
+  }
+}
+
+void Worker::stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    for (const auto& exchange : in_flight_) exchange->transport.give_up();
+  }
+  changed_.notify_one();
+}
+
+// False if there is nothing left to do and never will be.
+bool Worker::wait_for_job() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return !in_flight_.empty() || !queued_.empty() || stopping_; });
+  return !in_flight_.empty() || !queued_.empty();
+}
+
+// Moves the next job from the queue to those in flight, if there is one, fewer than kMaxInFlight are, and none of these
+// holds it back.
+std::shared_ptr<Worker::InFlight> Worker::take_queued() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (queued_.empty() || in_flight_.size() >= kMaxInFlight) return nullptr;
+  if (!in_flight_.empty() && !in_flight_.back()->job->lets_next_start()) return nullptr;
+  TransportOptions options{backend_, queued_.front().job->name(), (*started_)++, [this] { start_queued(); }};
+  in_flight_.push_back(std::make_shared<InFlight>(std::move(queued_.front()), std::move(options)));
+  queued_.pop_front();
+  if (stopping_) in_flight_.back()->transport.give_up();
+  return in_flight_.back();
+}
+
+void Worker::start_queued() {
+  const auto exchange = take_queued();
+  if (!exchange) return;
+  try {
+    throw_if_failed(exchange->name);
+    exchange->job->start(exchange->transport);
+    exchange->advances_left = exchange->job->advances();
+  } catch (...) {
+    exchange->error = std::current_exception();
+  }
+}
+
+std::shared_ptr<Worker::InFlight> Worker::oldest() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return in_flight_.front();
+}
+
+std::shared_ptr<Worker::InFlight> Worker::second() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return in_flight_.size() > 1 ? in_flight_[1] : nullptr;
+}
+
+void Worker::advance(InFlight& exchange) {
+  exchange.advanced = true;
+  --exchange.advances_left;
+  try {
+    throw_if_failed(exchange.name);
+    exchange.job->advance(exchange.transport);
+  } catch (...) {
+    exchange.error = std::current_exception();
+  }
+  start_queued();
+}
+
+// The oldest exchange to its finish, and the one behind it by its first advance: between those of the oldest if that
+// waits for nothing, and at the end also if the two then have the same hop before them. If the oldest has only to
+// finish from the start, it does so first, while the messages of the one behind it are on their way.
+void Worker::advance_in_flight() {
+  const auto first = oldest();
+  if (first->advances_left == 0) return;
+  while (first->advances_left > 0 && !first->error) {
+    advance(*first);
+    const auto next = second();
+    if (!next || next->advanced || next->error || first->error || next->advances_left == 0) continue;
+    const bool waits_in_step = first->advances_left == 0 && next->advances_left == 1;
+    if (waits_in_step || next->job->is_ready()) advance(*next);
+  }
+}
+
+void Worker::finish_oldest() {
+  auto exchange = in_flight_.front();
+  const auto future = exchange->future;
+  at::Tensor value;
+  std::exception_ptr error;
+  try {
+    value = run_to_end(*exchange);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    in_flight_.pop_front();
+  }
+  exchange.reset();  // The job may be submitted again as soon as its future is completed.
+  complete(*future, std::move(value), error);
+}
+
+at::Tensor Worker::run_to_end(InFlight& exchange) const {
+  throw_if_failed(exchange.name);
+  if (exchange.error) std::rethrow_exception(exchange.error);
+  at::Tensor value = exchange.job->finish(exchange.transport);
+  exchange.transport.wait_sends();
+  return value;
+}
+
+// A callback that throws leaves its exception to whoever completes the future:
+// it counts as a failure of the exchange.
+void Worker::complete(Future& future, at::Tensor value, const std::exception_ptr& error) {
+  try {
+    if (error) {
+      remember_failure(error);
+      future.setError(error);
+    } else {
+      future.markCompleted(std::move(value));
+    }
+  } catch (...) {
+    remember_failure(std::current_exception());
+  }
+}
+
+void Worker::remember_failure(const std::exception_ptr& error) {
+  if (first_failure_.empty()) first_failure_ = message_of(error);
+}
+
+void Worker::throw_if_failed(const std::string& exchange) const {
+  TORCH_CHECK_WITH(DistBackendError, first_failure_.empty(), "rank ", backend_->getRank(), ": ", exchange,
+                   " was given up, because an earlier exchange failed: ", first_failure_);
+}
+
+}  // namespace narrowcast::engine

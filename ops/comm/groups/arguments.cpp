@@ -1,0 +1,113 @@
+#include "ops/comm/groups/arguments.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ops/common/error_message.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+// True where each stride is longer than all that smaller ones reach, as in a slice of a tensor.
+bool strides_keep_apart(const at::Tensor& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> reaches;  // By stride, how far a dimension reaches.
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) reaches.emplace_back(tensor.stride(i), (tensor.size(i) - 1) * tensor.stride(i));
+  }
+  std::sort(reaches.begin(), reaches.end());
+  int64_t reached = 0;
+  for (const auto& [stride, reach] : reaches) {
+    if (stride <= reached) return false;
+    reached += reach;
+  }
+  return true;
+}
+
+// For the few tensors whose strides alone do not tell: each element marks its place, and places are counted.
+bool shares_places(const at::Tensor& tensor) {
+  int64_t places = 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    places += (tensor.size(i) - 1) * tensor.stride(i);
+  }
+  const at::Tensor marks = at::zeros({places}, at::kByte);
+  marks.as_strided(tensor.sizes(), tensor.strides()).fill_(1);
+  return marks.sum().item<int64_t>() < tensor.numel();
+}
+
+bool overlaps_itself(const at::Tensor& tensor) {
+  switch (at::has_internal_overlap(tensor)) {
+    case at::MemOverlap::No:
+      return false;
+    case at::MemOverlap::Yes:
+      return true;
+    case at::MemOverlap::TooHard:
+      return tensor.numel() > 0 && !strides_keep_apart(tensor) && shares_places(tensor);
+  }
+  return false;
+}
+
+constexpr char kNone = '\0';
+constexpr char kWrongValue = 'V';
+constexpr char kWrongType = 'T';
+constexpr size_t kLongestReason = static_cast<size_t>(kRefusalBytes) - 2;
+
+[[noreturn]] void throw_with(const Refusal& refusal, const std::string& message) {
+  TORCH_CHECK_TYPE(!refusal.wrong_type, message);
+  TORCH_CHECK_VALUE(false, message);
+}
+
+}  // namespace
+
+void check_writable(const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(!overlaps_itself(tensor), name, " has several elements in one place: its sizes are ",
+                    tensor.sizes(), ", its strides ", tensor.strides());
+}
+
+std::optional<Refusal> refusal_of(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const c10::TypeError& error) {
+    return Refusal{true, error.what_without_backtrace()};
+  } catch (const c10::Error& error) {
+    return Refusal{false, error.what_without_backtrace()};
+  }
+  return std::nullopt;
+}
+
+void write_refusal(const std::optional<Refusal>& refusal, uint8_t* bytes) {
+  std::fill_n(bytes, kRefusalBytes, static_cast<uint8_t>(kNone));
+  if (refusal.has_value()) {
+    *bytes = static_cast<uint8_t>(refusal->wrong_type ? kWrongType : kWrongValue);
+    const std::string reason = refusal->reason.substr(0, kLongestReason);
+    std::copy(reason.begin(), reason.end(), bytes + 1);
+  }
+}
+
+std::optional<Refusal> read_refusal(const uint8_t* bytes) {
+  if (*bytes == static_cast<uint8_t>(kNone)) {
+    return std::nullopt;
+  }
+  const uint8_t* const end = std::find(bytes + 1, bytes + kRefusalBytes, uint8_t{0});
+  return Refusal{*bytes == static_cast<uint8_t>(kWrongType), std::string(bytes + 1, end)};
+}
+
+void throw_refusal(const Refusal& refusal, const std::string& call, int64_t rank) {
+  throw_with(refusal, call + " on rank " + std::to_string(rank) + ": " + refusal.reason);
+}
+
+void refuse_together(const Refusal& refusal, const std::function<void()>& tell) {
+  std::string failure;
+  try {
+    tell();
+  } catch (const c10::DistBackendError& error) {
+    failure = error_message(error);
+  }
+  throw_with(refusal, refusal.reason + "; the other ranks could not be told: " + failure);
+}
+
+}  // namespace narrowcast::collectives

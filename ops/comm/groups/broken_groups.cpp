@@ -1,0 +1,165 @@
+#include "ops/comm/groups/broken_groups.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
+#include <vector>
+
+#include "ops/comm/groups/split_check.h"
+#include "ops/common/per_group.h"
+
+namespace narrowcast::collectives {
+
+// What has happened to a group.
+struct GroupFate {
+  std::mutex mutex;
+  std::string why_broken_off;                                  // Empty if it is not.
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> splits;  // Those that live.
+};
+
+namespace {
+
+using Group = SplitGroup::Group;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+std::shared_ptr<GroupFate> fate_of(const Group& group) {
+  static PerGroup<GroupFate> fates;
+  return fates.of(group);
+}
+
+// One may be that of several devices.
+std::vector<BackendPtr> backends_of(const std::vector<Group>& family) {
+  std::vector<BackendPtr> backends;
+  for (const Group& group : family) {
+    for (const at::Device& device : group->getDeviceTypes()) {
+      backends.push_back(group->getBackend(device.type()));
+    }
+  }
+  std::set<const c10d::Backend*> seen;
+  std::erase_if(backends, [&](const BackendPtr& backend) { return !seen.insert(backend.get()).second; });
+  return backends;
+}
+
+void abort_all(const std::vector<Group>& family) {
+  std::vector<std::thread> threads;
+  for (const BackendPtr& backend : backends_of(family)) {
+    threads.emplace_back([backend] {
+      try {
+        backend->abort();
+      } catch (const std::exception&) {
+        // It cannot be ended better than that, and the others are to be.
+      }
+    });
+  }
+  std::ranges::for_each(threads, &std::thread::join);
+}
+
+std::string failure_of(c10d::Backend& backend) {
+  try {
+    switch (backend.getError()) {
+      case c10d::ErrorType::SUCCESS:
+        return "";
+      case c10d::ErrorType::TIMEOUT:
+        return "a collective timed out";
+      default:
+        return "a collective failed";
+    }
+  } catch (const c10::Error&) {
+    return "";  // It has none.
+  }
+}
+
+}  // namespace
+
+// A group's splits are taken when it is marked, under one lock: one that is split off later finds the mark.
+void break_off(const Group& group, const std::string& why) {
+  std::vector<Group> family = {group};
+  std::vector<Group> newly_broken;
+  for (size_t i = 0; i < family.size(); ++i) {
+    const auto fate = fate_of(family[i]);
+    const std::lock_guard<std::mutex> lock(fate->mutex);
+    if (fate->why_broken_off.empty()) {
+      fate->why_broken_off = why;
+      newly_broken.push_back(family[i]);
+    }
+    family.insert(family.end(), fate->splits.begin(), fate->splits.end());
+  }
+  abort_all(newly_broken);
+}
+
+std::string why_broken_off(const Group& group) {
+  const auto fate = fate_of(group);
+  const std::lock_guard<std::mutex> lock(fate->mutex);
+  return fate->why_broken_off;
+}
+
+std::string failure_in_backends(const Group& group) {
+  std::vector<Group> family = {group};
+  for (size_t i = 0; i < family.size(); ++i) {
+    const auto fate = fate_of(family[i]);
+    const std::lock_guard<std::mutex> lock(fate->mutex);
+    family.insert(family.end(), fate->splits.begin(), fate->splits.end());
+  }
+  for (const BackendPtr& backend : backends_of(family)) {
+    if (std::string failure = failure_of(*backend); !failure.empty()) {
+      return failure;
+    }
+  }
+  return "";
+}
+
+// By another constructor first, so that the destructor ends what the check refuses.
+SplitGroup::SplitGroup(const Group& parent, Group group, const std::vector<int64_t>& ranks) : SplitGroup() {
+  group_ = std::move(group);
+  parent_ = fate_of(parent);
+  std::string why;
+  {
+    const std::lock_guard<std::mutex> lock(parent_->mutex);
+    parent_->splits.push_back(group_);
+    why = parent_->why_broken_off;
+  }
+  if (!why.empty()) {
+    break_off(group_, why);
+    return;  // Nothing is to be sent there any more.
+  }
+  run_split_check(parent, group_, ranks);
+}
+
+SplitGroup& SplitGroup::operator=(SplitGroup&& other) noexcept {
+  std::swap(group_, other.group_);
+  std::swap(parent_, other.parent_);
+  return *this;
+}
+
+SplitGroup::~SplitGroup() { end(); }
+
+// A destructor has nobody to tell.
+void SplitGroup::end() noexcept {
+  if (group_ == nullptr) {
+    return;
+  }
+  try {
+    {
+      const std::lock_guard<std::mutex> lock(parent_->mutex);
+      std::erase(parent_->splits, group_);
+    }
+    if (!why_broken_off(group_).empty()) {
+      return;
+    }
+    if (std::uncaught_exceptions() > 0) {
+      abort_all({group_});
+    } else {
+      group_->shutdown();
+    }
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace narrowcast::collectives

@@ -1,0 +1,280 @@
+#include "ops/comm/node/find_nodes.h"
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "ops/comm/engine/engine.h"
+#include "ops/comm/node/shared_memory.h"
+#include "ops/common/error_message.h"
+#include "ops/common/file_descriptor.h"
+#include "ops/common/per_group.h"
+
+namespace narrowcast::node {
+namespace {
+
+// What every rank tells every other, round after round, each in a message of one size.
+enum class Round {
+  kName,     // The name of the socket on which it listens; zeros if it cannot.
+  kReached,  // By rank, whether it could connect to that rank; it tries those before it.
+  kHanded,   // The first rank of a node has handed its memory to the others.
+  kRefusal,  // Why it has no memory in common with its node; empty if it has.
+};
+constexpr int64_t kRounds = 4;
+constexpr int64_t kRefusalBytes = 256;
+
+// One rank's search.
+class FindJob final : public engine::Job {
+ public:
+  FindJob(int64_t rank, int64_t world_size, std::optional<int64_t> node_size)
+      : rank_(rank), world_size_(world_size), node_size_(node_size), connections_(world_size) {
+    for (int64_t round = 0; round < kRounds; ++round) {
+      received_.push_back(at::zeros({world_size, bytes_of(static_cast<Round>(round))}, at::kByte));
+    }
+  }
+
+  std::string name() const override { return "finding the ranks of each node"; }
+  int64_t advances() const override { return kRounds - 1; }
+
+  void start(engine::Transport& transport) override {
+    for (int64_t round = 0; round < kRounds; ++round) {
+      for (int64_t distance = 1; distance < world_size_; ++distance) {
+        const int64_t peer = transport.peer_before(distance);
+        receives_.push_back(transport.post_receive({received_[round][peer], peer, round}));
+      }
+    }
+    or_refuse([&] {
+      const SocketName name = random_socket_name();
+      listening_ = listen_locally(name);
+      std::memcpy(row(Round::kName, rank_), name.data(), name.size());
+    });
+    tell(transport, Round::kName);
+  }
+
+  void advance(engine::Transport& transport) override {
+    const auto round = static_cast<Round>(round_++);
+    wait_for_all(transport, round);
+    switch (round) {
+      case Round::kName:
+        or_refuse([&] { connect(); });
+        return tell(transport, Round::kReached);
+      case Round::kReached:
+        layout_ = node_size_ ? NodeLayout::of_size(world_size_, *node_size_) : layout_by_reach();
+        or_refuse([&] {
+          accept();
+          make_memory();
+          hand_over();
+        });
+        return tell(transport, Round::kHanded);
+      default:
+        or_refuse([&] { take_over(); });
+        std::memcpy(row(Round::kRefusal, rank_), refusal_.data(), std::min<size_t>(refusal_.size(), kRefusalBytes - 1));
+        return tell(transport, Round::kRefusal);
+    }
+  }
+
+  at::Tensor finish(engine::Transport& transport) override {
+    wait_for_all(transport, Round::kRefusal);
+    return received_[0];
+  }
+
+  // Afterwards.
+  FoundNodes found() {
+    const std::string refusal = first_refusal();
+    if (!refusal.empty()) {
+      TORCH_CHECK_VALUE(!node_size_, "node_size: ", *node_size_,
+                        " consecutive ranks must be able to share memory, but ", refusal);
+      return {NodeLayout::flat(world_size_), nullptr, refusal, layout_};
+    }
+    return {layout_, std::move(found_), {}, layout_};
+  }
+
+ private:
+  int64_t bytes_of(Round round) const {
+    switch (round) {
+      case Round::kReached:
+        return std::max(world_size_, engine::Transport::kLeastBytes);
+      case Round::kRefusal:
+        return kRefusalBytes;
+      default:
+        return engine::Transport::kLeastBytes;
+    }
+  }
+
+  uint8_t* row(Round round, int64_t rank) const {
+    return received_[static_cast<size_t>(round)][rank].mutable_data_ptr<uint8_t>();
+  }
+
+  // Sends this rank's own row.
+  void tell(engine::Transport& transport, Round round) const {
+    const at::Tensor own = received_[static_cast<size_t>(round)][rank_];
+    for (int64_t distance = 1; distance < world_size_; ++distance) {
+      transport.send({own, transport.peer_after(distance), static_cast<int64_t>(round)});
+    }
+  }
+
+  void wait_for_all(engine::Transport& transport, Round round) const {
+    const auto peers = static_cast<size_t>(world_size_ - 1);
+    for (size_t i = 0; i < peers; ++i) {
+      transport.wait_receive(receives_[static_cast<size_t>(round) * peers + i]);
+    }
+  }
+
+  // What this rank cannot do, be it that the system refuses it or that memory lacks, is for all ranks to know: those
+  // of its node would wait for it.
+  template <class Body>
+  void or_refuse(const Body& body) {
+    const std::string failure = failure_of(body);
+    if (!failure.empty() && refusal_.empty()) {
+      refusal_ = c10::str("rank ", rank_, ": ", failure);
+    }
+  }
+
+  void connect() {
+    for (int64_t other = 0; other < rank_; ++other) {
+      SocketName name;
+      std::memcpy(name.data(), row(Round::kName, other), name.size());
+      if (name != SocketName{}) {
+        connections_[other] = connect_locally(name, rank_);
+      }
+      row(Round::kReached, rank_)[other] = static_cast<uint8_t>(connections_[other].is_open());
+    }
+  }
+
+  // Those who told that they have connected are there.
+  void accept() {
+    if (!listening_.is_open()) {
+      return;
+    }
+    while (auto accepted = accept_locally(listening_)) {
+      if (accepted->rank > rank_ && accepted->rank < world_size_) {
+        connections_[accepted->rank] = std::move(accepted->connection);
+      }
+    }
+    listening_.close();
+  }
+
+  // A rank belongs to the first node all of whose ranks so far it has reached; the same on all ranks.
+  NodeLayout layout_by_reach() const {
+    std::vector<int64_t> node_of_rank;
+    std::vector<std::vector<int64_t>> nodes;
+    for (int64_t rank = 0; rank < world_size_; ++rank) {
+      const uint8_t* const reached = row(Round::kReached, rank);
+      auto node = std::find_if(nodes.begin(), nodes.end(), [&](const std::vector<int64_t>& members) {
+        return std::all_of(members.begin(), members.end(), [&](int64_t member) { return reached[member] != 0; });
+      });
+      if (node == nodes.end()) {
+        node = nodes.emplace(nodes.end());
+      }
+      node->push_back(rank);
+      node_of_rank.push_back(node - nodes.begin());
+    }
+    return NodeLayout(node_of_rank);
+  }
+
+  const std::vector<int64_t>& own_node() const { return layout_.ranks_of(layout_.node_of(rank_)); }
+
+  // A connection within this rank's node.
+  const FileDescriptor& connection_to(int64_t other) const {
+    if (!connections_[other].is_open()) {
+      throw std::system_error(ECONNREFUSED, std::generic_category(), c10::str("a local connection to rank ", other));
+    }
+    return connections_[other];
+  }
+
+  // The first rank of each node makes it, also one alone where others are not.
+  void make_memory() {
+    if (layout_.has_levels() && own_node().front() == rank_) {
+      memory_.emplace(NodeMemory::reserve(std::ssize(own_node())));
+    }
+  }
+
+  void hand_over() const {
+    if (!memory_) {
+      return;
+    }
+    for (const int64_t other : own_node()) {
+      if (other != rank_) {
+        send_descriptor(connection_to(other), memory_->descriptor());
+      }
+    }
+  }
+
+  void take_over() {
+    const std::vector<int64_t>& ranks = own_node();
+    if (!layout_.has_levels() || !refusal_.empty()) {
+      return;
+    }
+    std::vector<FileDescriptor> connections;
+    for (const int64_t other : ranks) {
+      if (other != rank_) {
+        connection_to(other);
+      }
+    }
+    if (ranks.front() != rank_) {
+      memory_.emplace(SharedMemory::open(receive_descriptor(connections_[ranks.front()])));
+    }
+    for (const int64_t other : ranks) {
+      connections.push_back(std::move(connections_[other]));
+    }
+    found_ =
+        std::make_shared<NodeMemory>(std::move(*memory_), ranks, layout_.local_rank_of(rank_), std::move(connections));
+    memory_.reset();
+  }
+
+  std::string first_refusal() const {
+    for (int64_t rank = 0; rank < world_size_; ++rank) {
+      const auto* const text = reinterpret_cast<const char*>(row(Round::kRefusal, rank));
+      const std::string refusal(text, ::strnlen(text, kRefusalBytes));
+      if (!refusal.empty()) {
+        return refusal;
+      }
+    }
+    return {};
+  }
+
+  const int64_t rank_;
+  const int64_t world_size_;
+  const std::optional<int64_t> node_size_;
+  std::vector<at::Tensor> received_;  // By round: uint8 [W, bytes]; this rank's own row is what it sends.
+  std::vector<int64_t> receives_;     // By round, then by distance of the peer.
+  int64_t round_ = 0;
+  FileDescriptor listening_;
+  std::optional<SharedMemory> memory_;       // This rank's own, then that of its node.
+  std::vector<FileDescriptor> connections_;  // By rank.
+  NodeLayout layout_ = NodeLayout::flat(1);
+  std::shared_ptr<NodeMemory> found_;
+  std::string refusal_;  // This rank's own; the first.
+};
+
+using Group = c10d::ProcessGroup;
+
+}  // namespace
+
+std::shared_ptr<const FoundNodes> find_nodes(const c10::intrusive_ptr<Group>& group, std::optional<int64_t> node_size) {
+  TORCH_CHECK_VALUE(group, "process_group must be a process group, but is null");
+  TORCH_CHECK_VALUE(!node_size || *node_size >= 1, "node_size: must be at least 1, but is ", *node_size);
+  const int64_t world_size = group->getSize();
+  if (world_size == 1 || node_size == 1) {
+    return FoundNodes::flat(world_size);
+  }
+  static PerGroup<KeptByKey<int64_t, FoundNodes>> found_by_group;  // By node size; 0 for none given.
+  const auto kept = found_by_group.of(group);
+  if (auto known = kept->find(node_size.value_or(0))) {
+    return known;
+  }
+  const auto job = std::make_shared<FindJob>(group->getRank(), world_size, node_size);
+  engine::Engine::for_group(group)->submit(job)->waitAndThrow();
+  auto found = std::make_shared<const FoundNodes>(job->found());
+  kept->keep(node_size.value_or(0), found);
+  return found;
+}
+
+}  // namespace narrowcast::node

@@ -1,0 +1,192 @@
+// The affine uint8 operators on the CPU: tensors to pointers, and the work to
+// threads. Splitting it changes no bit, because a range joins exactly and every
+// other result depends on one element only.
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "ops/cpu/affine_uint8/affine_uint8_kernels.h"
+#include "ops/operators/meta.h"
+
+namespace narrowcast::cpu {
+namespace {
+
+// Elements worth a thread's start: some microseconds of work.
+constexpr int64_t kGrain = int64_t{1} << 15;
+
+template <class T>
+AffineRange find_range_in_parallel(const T* x, int64_t n) {
+  const auto join_part = [x](int64_t begin, int64_t end, AffineRange range) {
+    return codec::merge(range, find_range(x + begin, end - begin));
+  };
+  return at::parallel_reduce(0, n, kGrain, AffineRange{}, join_part, codec::merge);
+}
+
+// Where the qparams of each channel lie.
+struct QparamsOut {
+  float* scales;
+  int32_t* zero_points;
+  void store(int64_t channel, AffineRange range) const {
+    const AffineQparams qparams = codec::choose_qparams(range);
+    scales[channel] = qparams.scale;
+    zero_points[channel] = qparams.zero_point;
+  }
+};
+
+// Qparams of `channels` rows of `row` elements (at least one) each, one row after the other.
+template <class T>
+void choose_for_rows(const T* x, int64_t channels, int64_t row, QparamsOut out) {
+  if (channels < at::get_num_threads()) {  // Few rows: the threads share each.
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      out.store(channel, find_range_in_parallel(x + channel * row, row));
+    }
+    return;
+  }
+  at::parallel_for(0, channels, std::max<int64_t>(1, kGrain / row), [&](int64_t begin, int64_t end) {
+    for (int64_t channel = begin; channel < end; ++channel) {
+      out.store(channel, find_range(x + channel * row, row));
+    }
+  });
+}
+
+// Calls body(channel, first, size) for parts of rows that cover all `numel`
+// elements of `channels` equal rows: elements first..first + size are of one channel.
+template <class Body>
+void for_each_part_of_rows(int64_t numel, int64_t channels, const Body& body) {
+  if (numel == 0) {
+    return;
+  }
+  const int64_t row = numel / channels;
+  at::parallel_for(0, numel, kGrain, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t channel = begin / row;
+      const int64_t stop = std::min(end, (channel + 1) * row);
+      body(channel, begin, stop - begin);
+      begin = stop;
+    }
+  });
+}
+
+// Each channel's zero point as the code that it must be.
+template <class T>
+void read_zero_points(const at::Tensor& zero_points, const char* name, std::vector<AffineQparams>& qparams) {
+  constexpr auto kGreatest = static_cast<T>(codec::kAffineGreatestCode);
+  const T* values = zero_points.const_data_ptr<T>();
+  for (size_t channel = 0; channel < qparams.size(); ++channel) {
+    const T value = values[channel];
+    TORCH_CHECK_VALUE(value >= 0 && value <= kGreatest && value == static_cast<T>(static_cast<int32_t>(value)), name,
+                      " must hold whole numbers in [0, ", kGreatest, "], but element ", channel, " is ", value);
+    qparams[channel].zero_point = static_cast<int32_t>(value);
+  }
+}
+
+std::vector<AffineQparams> read_qparams(const at::Tensor& scales, const at::Tensor& zero_points, const char* name) {
+  std::vector<AffineQparams> qparams(static_cast<size_t>(scales.numel()));
+  const at::Tensor flat_scales = scales.contiguous();
+  for (size_t channel = 0; channel < qparams.size(); ++channel) {
+    qparams[channel].scale = flat_scales.const_data_ptr<float>()[channel];
+  }
+  if (zero_points.scalar_type() == at::kInt) {
+    read_zero_points<int32_t>(zero_points.contiguous(), name, qparams);
+  } else {
+    read_zero_points<float>(zero_points.contiguous(), name, qparams);
+  }
+  return qparams;
+}
+
+// One channel per element of `qparams`.
+void quantize_channels(const at::Tensor& x, const std::vector<AffineQparams>& qparams, const at::Tensor& codes) {
+  const at::Tensor source = x.contiguous();
+  auto* out = codes.mutable_data_ptr<uint8_t>();
+  meta::visit_float(x.scalar_type(), [&](auto zero) {
+    const auto* in = source.const_data_ptr<decltype(zero)>();
+    for_each_part_of_rows(x.numel(), static_cast<int64_t>(qparams.size()),
+                          [&](int64_t channel, int64_t first, int64_t size) {
+                            quantize(in + first, size, qparams[static_cast<size_t>(channel)], out + first);
+                          });
+  });
+}
+
+void dequantize_channels(const at::Tensor& q, const std::vector<AffineQparams>& qparams, const at::Tensor& decoded) {
+  const at::Tensor source = q.contiguous();
+  const auto* in = source.const_data_ptr<uint8_t>();
+  auto* out = decoded.mutable_data_ptr<float>();
+  for_each_part_of_rows(q.numel(), static_cast<int64_t>(qparams.size()),
+                        [&](int64_t channel, int64_t first, int64_t size) {
+                          dequantize(in + first, size, qparams[static_cast<size_t>(channel)], out + first);
+                        });
+}
+
+std::tuple<at::Tensor, at::Tensor> choose_qparams_per_tensor(const at::Tensor& x) {
+  auto outputs = meta::choose_qparams_per_tensor(x);
+  const auto& [scale, zero_point] = outputs;
+  if (x.numel() == 0) {
+    scale.fill_(1);
+    zero_point.zero_();
+    return outputs;
+  }
+  // The order of the elements does not matter, only that each is there once.
+  const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  const QparamsOut out{scale.mutable_data_ptr<float>(), zero_point.mutable_data_ptr<int32_t>()};
+  meta::visit_float(x.scalar_type(),
+                    [&](auto zero) { choose_for_rows(dense.const_data_ptr<decltype(zero)>(), 1, x.numel(), out); });
+  return outputs;
+}
+
+std::tuple<at::Tensor, at::Tensor> choose_qparams_per_channel(const at::Tensor& x) {
+  auto outputs = meta::choose_qparams_per_channel(x);
+  const int64_t channels = x.size(0);
+  if (channels == 0) {
+    return outputs;
+  }
+  const auto& [scales, zero_points] = outputs;
+  const at::Tensor source = x.contiguous();
+  const QparamsOut out{scales.mutable_data_ptr<float>(), zero_points.mutable_data_ptr<int32_t>()};
+  meta::visit_float(x.scalar_type(), [&](auto zero) {
+    choose_for_rows(source.const_data_ptr<decltype(zero)>(), channels, x.numel() / channels, out);
+  });
+  return outputs;
+}
+
+at::Tensor quantize_per_tensor(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point) {
+  at::Tensor codes = meta::quantize_per_tensor(x, scale, zero_point);
+  quantize_channels(x, read_qparams(scale, zero_point, "zero_point"), codes);
+  return codes;
+}
+
+at::Tensor quantize_per_channel(const at::Tensor& x, const at::Tensor& scales, const at::Tensor& zero_points) {
+  at::Tensor codes = meta::quantize_per_channel(x, scales, zero_points);
+  quantize_channels(x, read_qparams(scales, zero_points, "zero_points"), codes);
+  return codes;
+}
+
+at::Tensor dequantize_per_tensor(const at::Tensor& q, const at::Tensor& scale, const at::Tensor& zero_point) {
+  at::Tensor decoded = meta::dequantize_per_tensor(q, scale, zero_point);
+  dequantize_channels(q, read_qparams(scale, zero_point, "zero_point"), decoded);
+  return decoded;
+}
+
+at::Tensor dequantize_per_channel(const at::Tensor& q, const at::Tensor& scales, const at::Tensor& zero_points) {
+  at::Tensor decoded = meta::dequantize_per_channel(q, scales, zero_points);
+  dequantize_channels(q, read_qparams(scales, zero_points, "zero_points"), decoded);
+  return decoded;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(narrowcast, CPU, m) {
+  m.impl("choose_qparams_per_tensor", &choose_qparams_per_tensor);
+  m.impl("choose_qparams_per_channel", &choose_qparams_per_channel);
+  m.impl("quantize_per_tensor", &quantize_per_tensor);
+  m.impl("quantize_per_channel", &quantize_per_channel);
+  m.impl("dequantize_per_tensor", &dequantize_per_tensor);
+  m.impl("dequantize_per_channel", &dequantize_per_channel);
+}
+
+}  // namespace narrowcast::cpu

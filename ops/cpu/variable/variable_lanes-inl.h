@@ -1,0 +1,169 @@
+// Blocks of codes of any width (ops/codec/variable_width.h), between float32, the bits of a message, and back. Included
+// once per instruction set by files that use hwy/foreach_target.h.
+#if defined(NARROWCAST_OPS_CPU_WIRE_VARIABLE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NARROWCAST_OPS_CPU_WIRE_VARIABLE_LANES_INL_H_
+#undef NARROWCAST_OPS_CPU_WIRE_VARIABLE_LANES_INL_H_
+#else
+#define NARROWCAST_OPS_CPU_WIRE_VARIABLE_LANES_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+#include "ops/codec/variable_headers.h"
+#include "ops/cpu/variable/bit_planes-inl.h"
+#include "ops/cpu/wire/element_lanes-inl.h"
+#include "ops/cpu/wire/tile_inputs-inl.h"
+
+NARROWCAST_BEFORE_PLANES;
+namespace narrowcast::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using codec::wire::kVariableBlock;
+
+#if HWY_TARGET != HWY_SCALAR
+
+// Vectors of codes on their way to bytes. Two of the widest, or four of others become a vector of bytes.
+inline constexpr bool kHasWidest = hn::MaxLanes(hn::ScalableTag<float>()) == 16;
+using CodeFloats = hn::CappedTag<float, 16>;
+using CodeLanes = hn::RebindToUnsigned<CodeFloats>;
+inline constexpr int64_t kCodeLanes = hn::MaxLanes(CodeFloats());
+inline constexpr int64_t kCodeVectors = kPlaneLanes / kCodeLanes;
+static_assert(kCodeVectors == (kHasWidest ? 2 : 4), "codes must fill a vector of bytes");
+
+// The zero point of codes of this width as it is taken together with a byte of which BitPlanes makes planes.
+constexpr int32_t zero_point_of_planes(int32_t zero_point, uint32_t width) {
+  return BitPlanes::kTakesWidths || zero_point == 0 ? zero_point : zero_point << (kPlanes - width);
+}
+
+// In the low 22 bits the codes of kCodeLanes elements, less the zero point. Random words are those of the block's
+// elements; without, to nearest.
+template <class... Random>
+HWY_INLINE hn::Vec<CodeLanes> rounded_lanes(const float* x, float inverse, Random... random) {
+  constexpr float kRounder = 0x1.8p23F;  // The low bits of the sum are the whole number.
+  const CodeFloats d;
+  const hn::RebindToSigned<CodeFloats> d_int;
+  const auto y = hn::Mul(hn::LoadU(d, x), hn::Set(d, inverse));
+  const auto rounded = [&](hn::Vec<CodeFloats> number)
+                           HWY_ATTR { return hn::BitCast(d_int, hn::Add(number, hn::Set(d, kRounder))); };
+  if constexpr (sizeof...(Random) == 0) {
+    return hn::BitCast(CodeLanes(), rounded(y));
+  } else {
+    const auto below = hn::Floor(y);
+    const auto fraction = hn::ConvertTo(d_int, hn::Mul(hn::Sub(y, below), hn::Set(d, 0x1p24F)));
+    const auto sum = hn::Add(fraction, hn::BitCast(d_int, hn::ShiftRight<8>(hn::LoadU(CodeLanes(), random...))));
+    return hn::BitCast(CodeLanes(), hn::Add(rounded(below), hn::ShiftRight<24>(sum)));
+  }
+}
+
+// The low bytes of a vector's codes: as rows of a product where planes are made by one, else in order.
+template <class D>
+HWY_INLINE PlaneVector low_bytes_of([[maybe_unused]] D d, const hn::Vec<D> (&codes)[kCodeVectors]) {
+#if NARROWCAST_HAS_GFNI
+  return rows_of_codes(codes[0], codes[1]);
+#else
+  if constexpr (kHasWidest) {
+    const auto halves = hn::BitCast(d, hn::Or(low_bytes<0>(d, codes[0]), low_bytes<1>(d, codes[1])));
+    const auto quads = hn::TableLookupLanes(halves, hn::SetTableIndices(d, kPlaneTables.quads));
+    return hn::BitCast(PlaneBytes(), hn::LowerHalf(quads));
+  } else {
+    return join_low_bytes(d, codes);
+  }
+#endif
+}
+
+// Writes the codes of a block, and behind its words anything up to 64 bytes from its first one on.
+template <bool kIsWide, class... Random>
+HWY_INLINE void encode_codes(const BitPlanes& planes, const float* x, float inverse, uint32_t width,
+                             const uint8_t& zero_point, uint8_t* words, Random... random) {
+  constexpr uint32_t kBits = kIsWide ? 2 * kPlanes : kPlanes;
+  const CodeLanes d;
+  const int shift = static_cast<int>(kBits - width);
+  PlaneVector low[kPlaneVectors];
+  PlaneVector high[kPlaneVectors];
+  for (int64_t i = 0; i < kPlaneVectors; ++i) {
+    hn::Vec<CodeLanes> codes[kCodeVectors];
+    for (int64_t j = 0; j < kCodeVectors; ++j) {
+      const int64_t first = i * kPlaneLanes + j * kCodeLanes;
+      const auto rounded = rounded_lanes(x + first, inverse, random + first...);
+      codes[j] = kIsWide || !BitPlanes::kTakesWidths ? hn::ShiftLeftSame(rounded, shift) : rounded;
+    }
+    low[i] = low_bytes_of(d, codes);
+    if constexpr (kIsWide) {
+      for (auto& code : codes) code = hn::ShiftRight<8>(code);
+      high[i] = low_bytes_of(d, codes);
+    } else {
+      low[i] = hn::Add(low[i], hn::Set(PlaneBytes(), zero_point));
+    }
+  }
+  if constexpr (kIsWide) {
+    planes.store(high, kPlanes, words);
+    planes.store(low, kPlanes, words + kPlanesBytes);
+  } else {
+    planes.store(low, width, words);
+  }
+}
+
+// Blocks with codes of more than 8 bits have no zero point, and `zero_point` is zero_point_of_planes of others; a
+// reference, so that the broadcast loads it.
+template <class... Random>
+HWY_INLINE void encode_block(const BitPlanes& planes, const float* x, float inverse, uint32_t width,
+                             const uint8_t& zero_point, uint8_t* words, Random... random) {
+  if (HWY_LIKELY(width <= kPlanes)) {
+    encode_codes<false>(planes, x, inverse, width, zero_point, words, random...);
+  } else {
+    encode_codes<true>(planes, x, inverse, width, zero_point, words, random...);
+  }
+}
+
+// Decodes codes of more than 8 bits from the 64 bytes from a block's first word on.
+template <class Sink>
+HWY_NOINLINE void decode_wide_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, float step,
+                                    float* out) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> d_int;
+  const int shift = static_cast<int>(2 * kPlanes - width);
+  PlaneVector high[kPlaneVectors];
+  PlaneVector low[kPlaneVectors];
+  planes.load(words, kPlanes, high);
+  planes.load(words + kPlanesBytes, kPlanes, low);
+  alignas(64) int32_t upper[kVariableBlock];
+  for_each_vector(high, [&](int64_t i, auto bytes) { hn::Store(hn::ShiftLeft<kPlanes>(bytes), d_int, upper + i); });
+  for_each_vector(low, [&](int64_t i, auto bytes) {
+    const auto code = hn::Or(hn::Load(d_int, upper + i), hn::And(bytes, hn::Set(d_int, 0xFF)));
+    Sink::put(d, hn::Mul(hn::Set(d, step), hn::ConvertTo(d, hn::ShiftRightSame(code, shift))), out + i);
+  });
+}
+
+// Reads the 32 bytes from a block's first word on, or 64 if its codes have more than 8 bits. `zero_point` is
+// zero_point_of_planes; references, so that broadcasts load them.
+template <class Sink>
+HWY_INLINE void decode_words(const BitPlanes& planes, const uint8_t* words, uint32_t width, const uint8_t& zero_point,
+                             const float& step, float* out) {
+  if (HWY_UNLIKELY(width > kPlanes)) {
+    return decode_wide_words<Sink>(planes, words, width, step, out);
+  }
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> d_int;
+  const auto scale = hn::Set(d, step);
+  const int shift = static_cast<int>(kPlanes - width);
+  PlaneVector block[kPlaneVectors];
+  planes.load(words, width, block);
+  if constexpr (BitPlanes::kTakesWidths) {  // No difference is beyond a byte, as codes of 8 bits have no zero point.
+    for (auto& bytes : block) bytes = hn::Sub(bytes, hn::Set(PlaneBytes(), zero_point));
+  }
+  for_each_vector(block, [&](int64_t i, auto bytes) {
+    const auto codes = BitPlanes::kTakesWidths
+                           ? bytes
+                           : hn::ShiftRightSame(hn::Sub(bytes, hn::Set(d_int, int32_t{zero_point})), shift);
+    Sink::put(d, hn::Mul(scale, hn::ConvertTo(d, codes)), out + i);
+  });
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+
+}  // namespace narrowcast::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // NARROWCAST_OPS_CPU_WIRE_VARIABLE_LANES_INL_H_

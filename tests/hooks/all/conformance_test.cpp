@@ -1,0 +1,174 @@
+// What every hook promises, checked over worlds x sizes x dtypes.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <set>
+
+#include <narrowcast/hooks.h>
+#include "tests/hooks/all/bucket.h"
+#include "tests/hooks/all/hook_cases.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using testing::run_ranks;
+using Future = c10::intrusive_ptr<c10::ivalue::Future>;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
+}
+
+// The buckets of one step: by bucket, then by rank.
+using Step = std::vector<Gradients>;
+
+Step make_step(const std::vector<int64_t>& sizes, int64_t world_size, at::ScalarType dtype) {
+  Step step;
+  for (const int64_t size : sizes) {
+    Gradients gradients;
+    // Ranks differ in magnitude, and the odd ones in sign, so that each has other scales and zero points.
+    for (int64_t rank = 0; rank < world_size; ++rank) {
+      const at::Tensor x = at::randn({size}) * (1e-3 * static_cast<double>(rank + 1));
+      gradients.push_back((rank % 2 == 1 ? x.abs() : x).to(dtype));
+    }
+    step.push_back(std::move(gradients));
+  }
+  return step;
+}
+
+// Runs all buckets of `step` as a Reducer would: every hook call first, an
+// all-reduce of its own while they are in flight, then the futures in order.
+std::vector<at::Tensor> run_step(CommHook& hook, const Step& step, int64_t rank, const Group& group) {
+  std::vector<Future> futures;
+  for (size_t index = 0; index < step.size(); ++index) {
+    auto bucket = make_bucket(step[index][rank].clone(), index, step.size());
+    futures.push_back(hook.runHook(bucket));
+  }
+  std::vector<at::Tensor> used_parameters{at::ones({100}, at::kInt)};
+  group->allreduce(used_parameters)->wait();
+  EXPECT_TRUE(at::equal(used_parameters[0], at::full({100}, group->getSize(), at::kInt)));
+  std::vector<at::Tensor> results;
+  for (const Future& future : futures) {
+    future->waitAndThrow();
+    results.push_back(hook.parseHookResult(future->value()));
+  }
+  return results;
+}
+
+void expect_result(const HookCase& hook, const Gradients& gradients, const at::Tensor& result,
+                   const at::Tensor& expected) {
+  ASSERT_EQ(result.scalar_type(), gradients[0].scalar_type());
+  if (hook.tolerance) {
+    EXPECT_TRUE(((result.to(at::kDouble) - expected).abs() <= hook.tolerance(gradients)).all().item<bool>());
+  } else {
+    EXPECT_TRUE(same_bits(result, expected));
+  }
+}
+
+void expect_conformance(const HookCase& hook, const Gradients& gradients, const std::vector<at::Tensor>& results) {
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    SCOPED_TRACE(::testing::Message() << "rank " << rank);
+    if (rank == 0 || !hook.averages) {
+      expect_result(hook, gradients, results[rank], hook.expected(gradients, static_cast<int64_t>(rank)));
+    } else {
+      EXPECT_TRUE(same_bits(results[rank], results[0])) << "replicas differ";
+    }
+  }
+}
+
+// What a step's messages are smaller than float32 by, which two ranks send once: nothing where `rank` sends nothing.
+std::optional<double> expected_compression(const HookCase& hook, const Step& step, int64_t rank) {
+  int64_t sent = 0;
+  int64_t sent_by_two = 0;
+  int64_t float32 = 0;
+  for (const Gradients& gradients : step) {
+    sent += hook.payload_bytes(gradients[0], rank, static_cast<int64_t>(gradients.size()));
+    sent_by_two += hook.payload_bytes(gradients[0], 0, 2);
+    float32 += 4 * gradients[0].numel();
+  }
+  return sent > 0 ? std::optional(static_cast<double>(float32) / static_cast<double>(sent_by_two)) : std::nullopt;
+}
+
+// Runs `steps` one after the other with one hook object per rank and checks results and bytes.
+void check_steps(const HookCase& hook_case, const std::vector<Step>& steps, int64_t world_size) {
+  std::vector<std::vector<std::vector<at::Tensor>>> results(world_size);  // By rank, step, bucket.
+  std::vector<int64_t> payload_bytes(world_size);
+  run_ranks(world_size, [&](int64_t rank, const Group& group) {
+    const auto hook = create_comm_hook(
+        hook_case.name, {.process_group = group, .wire = hook_case.wire, .channel_size = hook_case.channel_size});
+    for (const Step& step : steps) results[rank].push_back(run_step(*hook, step, rank, group));
+    payload_bytes[rank] = hook->payload_bytes_sent();
+    if (hook_case.wire.node_size.value_or(1) == 1) {  // Else two ranks are a node, and send nothing.
+      EXPECT_EQ(hook->compression(), expected_compression(hook_case, steps.back(), rank));
+    }
+  });
+  std::vector<int64_t> expected_payload(world_size);
+  for (size_t s = 0; s < steps.size(); ++s) {
+    for (size_t b = 0; b < steps[s].size(); ++b) {
+      SCOPED_TRACE(::testing::Message() << "step " << s << ", bucket of " << steps[s][b][0].numel());
+      std::vector<at::Tensor> by_rank;
+      for (const auto& of_rank : results) by_rank.push_back(of_rank[s][b]);
+      expect_conformance(hook_case, steps[s][b], by_rank);
+      for (int64_t rank = 0; rank < world_size; ++rank) {
+        expected_payload[rank] += hook_case.payload_bytes(steps[s][b][0], rank, world_size);
+      }
+    }
+  }
+  EXPECT_EQ(payload_bytes, expected_payload);
+}
+
+using HookAndWorld = std::tuple<HookCase, int64_t>;
+class HookConformance : public ::testing::TestWithParam<HookAndWorld> {};
+
+TEST_P(HookConformance, AveragesBucketsOfAnySizeAndKeepsItsBuffersInOrder) {
+  const auto& [hook_case, world_size] = GetParam();
+  const std::vector<int64_t> sizes{0, 1, 7, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1024, 1'000'003};
+  // The Reducer rebuilds its buckets after a step: other sizes, and here fewer of them.
+  const std::vector<int64_t> rebuilt{300, 7, 5000, 513};
+  at::manual_seed(world_size);
+  check_steps(hook_case,
+              {make_step(sizes, world_size, at::kFloat), make_step(rebuilt, world_size, at::kFloat),
+               make_step(rebuilt, world_size, at::kFloat)},
+              world_size);
+}
+
+TEST_P(HookConformance, KeepsTheDtypeOfTheBucket) {
+  const auto& [hook_case, world_size] = GetParam();
+  for (const auto dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    SCOPED_TRACE(dtype);
+    at::manual_seed(world_size);
+    check_steps(hook_case, {make_step({0, 1, 127, 513, 5000}, world_size, dtype)}, world_size);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
+                         ::testing::Combine(::testing::ValuesIn(hook_cases()), ::testing::Values(1, 2, 3, 4, 5, 8)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).label() + "_world" + std::to_string(std::get<1>(info.param));
+                         });
+
+class LargeBuckets : public ::testing::TestWithParam<HookCase> {};
+
+// Two buckets in flight, each of several chunks: they take turns with the same memory.
+TEST_P(LargeBuckets, DoNotMeetInMemory) {
+  constexpr int64_t kWorldSize = 3;
+  at::manual_seed(1);
+  check_steps(GetParam(), {make_step({2'100'000, 7, 3'200'000}, kWorldSize, at::kFloat)}, kWorldSize);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, LargeBuckets, ::testing::ValuesIn(hook_cases()),
+                         [](const auto& info) { return info.param.label(); });
+
+TEST(HookCases, CoverEveryHookOfTheTable) {
+  std::set<std::string> covered{"none"};
+  for (const HookCase& hook_case : hook_cases()) covered.insert(hook_case.name);
+  EXPECT_THAT(comm_hook_names(), ::testing::UnorderedElementsAreArray(covered));
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks

@@ -1,0 +1,155 @@
+#include "hooks/row/bucket.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include <narrowcast/hooks.h>
+#include "tests/hooks/all/bucket.h"
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+TEST(OneDimensional, AreParametersWithOneDimensionOrNone) {
+  EXPECT_TRUE(is_one_dimensional(at::ones({})));
+  EXPECT_TRUE(is_one_dimensional(at::ones({3})));
+  EXPECT_FALSE(is_one_dimensional(at::ones({3, 1})));
+}
+
+// Parameters a [2], empty [0] and b [3] of a bucket, in any order.
+TEST(SavedLayout, IsInTheOrderOfTheBucket) {
+  const NamedParameter a{"a", at::ones({2})};
+  const NamedParameter empty{"empty", at::ones({0})};
+  const NamedParameter b{"b", at::ones({3, 1})};
+  std::vector<ParameterSegment> layout;
+  insert_parameter(layout, b, 2);
+  EXPECT_EQ(gap_in(layout), 0);
+  insert_parameter(layout, a, 0);
+  insert_parameter(layout, empty, 2);
+  EXPECT_EQ(layout, (std::vector<ParameterSegment>{{a.tensor.unsafeGetTensorImpl(), {0, 2}, true},
+                                                   {empty.tensor.unsafeGetTensorImpl(), {2, 0}, true},
+                                                   {b.tensor.unsafeGetTensorImpl(), {2, 3}, false}}));
+  EXPECT_EQ(gap_in(layout), std::nullopt);
+  insert_parameter(layout, a, 7);
+  EXPECT_EQ(gap_in(layout), 5);
+}
+
+TEST(SavedPlace, IsOfSoManyNumbersThatAreNotNegative) {
+  const auto place_of = [](const at::Tensor& place) { return place_in({{"place.a", place}}, "a", 2, 3); };
+  EXPECT_EQ(place_of(at::tensor({1, 5}, at::kLong)), (std::vector<int64_t>{1, 5}));
+  EXPECT_EQ(place_of(at::tensor({1, 5, 0}, at::kLong)), (std::vector<int64_t>{1, 5, 0}));
+  for (const at::Tensor& wrong : {at::zeros({1}, at::kLong), at::zeros({4}, at::kLong), at::zeros({2}, at::kInt),
+                                  at::tensor({0, -1}, at::kLong)}) {
+    EXPECT_EQ(testing::error_message<CorruptInputError>([&] { place_of(wrong); }),
+              "the hook's state 'place.a' is no place");
+  }
+}
+
+// A parameter may go from any bucket to any later one of the step: all of these are told of.
+TEST(NewBuckets, AreFoundUntilTheEndOfTheStep) {
+  NewBuckets layouts;
+  const at::Tensor a = at::ones({2});
+  const std::vector<ParameterSegment> usual{{a.unsafeGetTensorImpl(), {0, 2}, true}};
+  const auto step = [&](const std::vector<int64_t>& sizes, const std::vector<ParameterSegment>& of_second) {
+    std::vector<bool> found;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto bucket = make_bucket(at::ones({sizes[i]}), i, sizes.size());
+      found.push_back(layouts.notice(bucket, i == 1 ? of_second : usual));
+    }
+    return found;
+  };
+  using Found = std::vector<bool>;
+  EXPECT_EQ(step({2, 2, 2}, usual), Found({true, true, true}));
+  EXPECT_EQ(step({2, 2, 2}, usual), Found({false, false, false}));
+  EXPECT_EQ(step({2, 3, 2}, usual), Found({false, true, true}));
+  EXPECT_EQ(step({2, 3, 2}, {}), Found({false, true, true}));
+  EXPECT_EQ(step({2, 3, 2}, {}), Found({false, false, false}));
+}
+
+TEST(PerBucket, KeepsScratchUntilTheBucketChanges) {
+  PerBucket<int> scratch;
+  int made = 0;
+  const auto get = [&](const at::Tensor& buffer, size_t index) {
+    return scratch.get(make_bucket(buffer, index, 8), [&] { return ++made; });
+  };
+  EXPECT_EQ(get(at::ones({3}), 0), 1);
+  EXPECT_EQ(get(at::ones({3}), 1), 2);
+  EXPECT_EQ(get(at::zeros({3}), 0), 1) << "another buffer of the same kind";
+  EXPECT_EQ(get(at::ones({4}), 0), 3);
+  EXPECT_EQ(get(at::ones({4}, at::kHalf), 0), 4);
+  EXPECT_EQ(get(at::empty({4}, at::dtype(at::kHalf).device(at::kMeta)), 0), 5);
+  EXPECT_EQ(get(at::ones({3}), 1), 2);
+}
+
+TEST(PerBucket, DropsBucketsThatNoLongerExist) {
+  PerBucket<std::shared_ptr<int>> scratch;
+  const auto make = [] { return std::make_shared<int>(0); };
+  const std::weak_ptr<int> third = scratch.get(make_bucket(at::ones({3}), 2, 3), make);
+  scratch.get(make_bucket(at::ones({3}), 0, 2), make);
+  EXPECT_FALSE(third.expired());
+  scratch.get(make_bucket(at::ones({3}), 1, 2), make);
+  EXPECT_TRUE(third.expired());
+}
+
+// Counts allocations of tensor memory that are worth counting: scalars are not.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes >= kLarge) ++large_;
+    return c10::GetDefaultCPUAllocator()->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return c10::GetDefaultCPUAllocator()->raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+  int large() const { return large_; }
+
+ private:
+  static constexpr size_t kLarge = 256;
+  std::atomic<int> large_{0};
+};
+
+class BufferReuse : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(BufferReuse, NothingIsAllocatedAfterTheSecondStep) {
+  static CountingAllocator counter;  // LibTorch keeps the pointer.
+  c10::SetCPUAllocator(&counter, 1);
+  testing::run_ranks(2, [](int64_t, const Group& group) {
+    const auto hook = create_comm_hook(GetParam(), {group});
+    const auto gradients = std::vector<at::Tensor>{at::ones({5000}), at::ones({300}), at::ones({2'000'000})};
+    const auto step = [&] {
+      std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+      for (size_t index = 0; index < gradients.size(); ++index) {
+        auto bucket = make_bucket(gradients[index], index, gradients.size());
+        futures.push_back(hook->runHook(bucket));
+      }
+      for (const auto& future : futures) future->waitAndThrow();
+      testing::wait_for_ranks(group);  // The other rank's allocations are seen as well.
+    };
+    step();
+    step();
+    const int before = counter.large();
+    testing::wait_for_ranks(group);
+    step();
+    EXPECT_EQ(counter.large(), before);
+  });
+  c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, BufferReuse, ::testing::ValuesIn([] {
+                           auto names = comm_hook_names();
+                           names.erase(names.begin());  // "none" is no hook.
+                           return names;
+                         }()));
+
+}  // namespace
+}  // namespace narrowcast::hooks

@@ -1,0 +1,120 @@
+#include "hooks/row/levels.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include <narrowcast/hooks.h>
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using node::NodeLayout;
+using testing::run_ranks;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+using GroupBackend = c10d::ProcessGroup::BackendType;
+
+TEST(FindHookNodes, FindsRanksThatShareANodeUnlessToldOtherwise) {
+  run_ranks(4, [](int64_t, const Group& group) {
+    EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(4, 4));
+    EXPECT_EQ(find_hook_nodes({group, {.node_size = 2}})->layout, NodeLayout::of_size(4, 2));
+    EXPECT_EQ(find_hook_nodes({group, {.levels = Levels::kOne}})->layout, NodeLayout::flat(4));
+  });
+}
+
+TEST(NodesText, SaysWhyRanksOfANodeAreNodesByThemselves) {
+  EXPECT_EQ(nodes_text({.layout = NodeLayout::of_size(4, 2)}), "2 x 2");
+  EXPECT_EQ(nodes_text({.layout = NodeLayout::flat(2), .why_flat = "rank 0: mmap: Cannot allocate memory"}),
+            "2 x 1 (rank 0: mmap: Cannot allocate memory)");
+}
+
+// Some of the ranks would search for nodes, and others not.
+TEST(FindHookNodes, RefusesOnAllRanksWhatOneWasToldOtherwise) {
+  struct Told {
+    WireOptions usual;
+    WireOptions of_rank_2;
+    const char* complaint;
+  };
+  const Told kTold[] = {
+      {{}, {.node_size = 2}, "node_size differs between ranks: rank 0 has none, rank 2 has 2"},
+      {{}, {.node_size = 1}, "node_size differs between ranks: rank 0 has none, rank 2 has 1"},
+      {{.node_size = 3}, {.node_size = 2}, "node_size differs between ranks: rank 0 has 3, rank 2 has 2"},
+      {{.levels = Levels::kOne}, {}, "levels differs between ranks: rank 0 has one, rank 2 has auto"},
+      {{}, {.levels = Levels::kTwo}, "levels differs between ranks: rank 0 has auto, rank 2 has two"},
+      {{.link_gbit = 1, .link_us = 50}, {}, "link_gbit differs between ranks: rank 0 has 1, rank 2 has none"},
+      {{.link_us = 50}, {.link_us = 50.5}, "link_us differs between ranks: rank 0 has 50, rank 2 has 50.5"}};
+  run_ranks(3, [&](int64_t rank, const Group& group) {
+    for (const Told& told : kTold) {
+      const HookOptions options{group, rank == 2 ? told.of_rank_2 : told.usual};
+      const std::string complaint = told.complaint;
+      EXPECT_EQ(testing::error_message<c10::ValueError>([&] { find_hook_nodes(options); }), complaint);
+      for (const char* const hook : {"int8", "auto"}) {
+        EXPECT_EQ(testing::error_message<c10::ValueError>([&] { create_comm_hook(hook, options); }), complaint);
+      }
+    }
+    EXPECT_EQ(find_hook_nodes({group})->layout, NodeLayout::of_size(3, 3)) << "the group is as usable as before";
+  });
+}
+
+// Gloo's backend for them does not run: nothing is sent.
+TEST(FindHookNodes, IsFlatWhereGpusAreNotNcclsOrRanksCannotBeFound) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto only_gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    only_gpus->setBackend(at::kCUDA, GroupBackend::GLOO, group->getBackend(at::kCPU));
+    const auto both = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    for (const auto type : {at::kCPU, at::kCUDA})
+      both->setBackend(type, GroupBackend::GLOO, group->getBackend(at::kCPU));
+    const auto expect_flat = [](const Group& other, const char* why) {
+      EXPECT_EQ(find_hook_nodes({other})->layout, NodeLayout::flat(2));
+      EXPECT_THAT(testing::error_message<c10::ValueError>([&] {
+                    find_hook_nodes({other, {.levels = Levels::kTwo}});
+                  }),
+                  ::testing::HasSubstr(why));
+      EXPECT_THROW(find_hook_nodes({other, {.node_size = 2}}), c10::ValueError);
+    };
+    expect_flat(only_gpus, "levels: there cannot be two, as the process group has no backend for CPU tensors");
+    expect_flat(both,
+                "levels: there cannot be two, as the process group moves tensors on GPUs by something else than NCCL");
+  });
+}
+
+TEST(FindHookLink, TakesWhatIsGivenAndSendsNothing) {
+  run_ranks(4, [](int64_t rank, const Group& group) {
+    if (rank != 0) return;  // Whatever rank 0 waited for would not come.
+    const HookOptions options{group, {.link_gbit = 5, .link_us = 20}};
+    const auto link = find_hook_link(options, NodeLayout::of_size(4, 2));
+    EXPECT_DOUBLE_EQ(link.between_nodes->seconds_per_byte, 2 * 1.6e-9) << "two ranks share the card";
+    EXPECT_DOUBLE_EQ(link.between_nodes->seconds_per_hop, 20e-6);
+    EXPECT_FALSE(link.within_node.has_value());
+    EXPECT_FALSE(find_hook_link(options, NodeLayout::of_size(4, 4)).between_nodes.has_value());
+  });
+}
+
+// Gloo's backend for them does not run: nothing is sent.
+TEST(FindHookLink, TakesGpusNetworkForAFastOne) {
+  run_ranks(2, [](int64_t rank, const Group& group) {
+    const auto with_gpus = c10::make_intrusive<c10d::ProcessGroup>(group->getStore(), static_cast<int>(rank), 2);
+    with_gpus->setBackend(at::kCUDA, GroupBackend::GLOO, group->getBackend(at::kCPU));
+    const auto link = find_hook_link({with_gpus, {.link_us = 7}}, NodeLayout::flat(2)).between_nodes;
+    EXPECT_DOUBLE_EQ(link->gbit(), 400);
+    EXPECT_DOUBLE_EQ(link->seconds_per_hop, 7e-6);
+  });
+}
+
+TEST(FindHookLink, MeasuresWhatIsNotGiven) {
+  run_ranks(2, [](int64_t, const Group& group) {
+    const NodeLayout layout = NodeLayout::flat(2);
+    const auto measured = find_hook_link({group}, layout).between_nodes;
+    const auto partly = find_hook_link({group, {.link_us = 20}}, layout).between_nodes;
+    EXPECT_EQ(partly->seconds_per_byte, measured->seconds_per_byte);
+    EXPECT_DOUBLE_EQ(partly->seconds_per_hop, 20e-6);
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks

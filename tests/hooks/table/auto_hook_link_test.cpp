@@ -1,0 +1,204 @@
+// How the hook auto notices that the link is another one, by a clock of the test's own.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include "hooks/row/levels.h"
+#include "hooks/table/auto_hook.h"
+#include "hooks/table/hook_table.h"
+#include "tests/hooks/all/bucket.h"
+#include "tests/hooks/all/run_hook.h"
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::hooks {
+namespace {
+
+using node::NodeLayout;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// On a link of 100 Gbit/s allreduce is fastest, as it computes least; on a slower one, what sends less.
+WireOptions fast_link() { return {.node_size = 1, .link_gbit = 100, .link_us = 1}; }
+constexpr int64_t kLargeNumel = 1'000'000;
+at::Tensor gradients_of(int64_t seed) {
+  return at::full({kLargeNumel}, 1e-3 * static_cast<double>(seed + 1), at::kFloat);
+}
+
+ExchangeCost on_fast_link(const std::string& name) {
+  const std::map<std::string, double> local{{"allreduce", 1e-9}, {"bf16_compress", 3e-9}, {"int8", 5e-9}};
+  const NodeLayout layout = NodeLayout::flat(3);
+  ExchangeCost cost = cost_on_link(name, {nullptr, fast_link()}, layout, with_given_link({}, fast_link(), layout));
+  cost.seconds_per_element += local.at(name);
+  return cost;
+}
+
+// A clock that moves by what an exchange is to take whenever it is looked at: at an exchange's begin and at its end.
+struct ExchangeClock {
+  std::shared_ptr<std::atomic<double>> time = std::make_shared<std::atomic<double>>(0);
+  std::shared_ptr<std::atomic<double>> seconds_of_exchange = std::make_shared<std::atomic<double>>(0);
+  double operator()() const { return *time = *time + *seconds_of_exchange; }
+};
+
+constexpr int64_t kWindow = 3;
+
+// What of that the link takes.
+double sent_on_fast_link(const std::string& name) {
+  const NodeLayout layout = NodeLayout::flat(3);
+  return cost_on_link(name, {nullptr, fast_link()}, layout, with_given_link({}, fast_link(), layout)).of(kLargeNumel);
+}
+
+// Steps of one bucket, which the hook gives to `name`, on a link that takes so many times what fast_link() does.
+void take_steps(AutoHook& hook, const ExchangeClock& clock, int64_t steps, double link, const std::string& name) {
+  const double sent = sent_on_fast_link(name);
+  *clock.seconds_of_exchange = on_fast_link(name).of(kLargeNumel) - sent + link * sent;
+  for (int64_t step = 0; step < steps; ++step) run_on(hook, make_bucket(gradients_of(step)));
+}
+
+// Of 10 ms 4 are the link's.
+TEST(PredictedExchanges, TellTheLinkFromTheRest) {
+  const PredictedExchanges one{.seconds = 10e-3, .sent = 4e-3, .count = 1};
+  EXPECT_NEAR(one.link_factor(14e-3), 2, 1e-9);
+  EXPECT_NEAR(one.link_factor(8e-3), 0.5, 1e-9);
+  EXPECT_EQ(one.link_factor(3e-3), 0) << "less than the rest alone";
+  EXPECT_EQ(one.link_factor(10.9e-3), 1) << "less than machines differ";
+  EXPECT_EQ(one.link_factor(9.1e-3), 1);
+  const PredictedExchanges several{.seconds = 10e-3, .sent = 4e-3, .count = 3};
+  EXPECT_NEAR(several.link_factor(14e-3), 2, 1e-9) << "at least, if nothing was done meanwhile";
+  EXPECT_EQ(several.link_factor(6e-3), 1) << "the rest takes so long by itself";
+  EXPECT_NEAR(several.link_factor(2e-3), 0.5, 1e-9) << "at most";
+}
+
+TEST(AutoHookOnALink, DecidesAgainWhenTheLinkHasChanged) {
+  run_ranks(3, [](int64_t rank, const Group& group) {
+    const ExchangeClock clock;
+    AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = on_fast_link, .now = clock, .window = kWindow});
+    EXPECT_EQ(hook.taken_for(kLargeNumel), "allreduce");
+    take_steps(hook, clock, 4 * kWindow, 1.3, "allreduce");
+    EXPECT_EQ(hook.changes(), 0) << "less than a third away";
+    take_steps(hook, clock, 4 * kWindow, rank == 1 ? 1 : 50, "allreduce");
+    EXPECT_EQ(hook.changes(), 0) << "rank 1 was not waiting: the others waited for it";
+    take_steps(hook, clock, 3 * kWindow, 50, "allreduce");
+    EXPECT_GE(hook.changes(), 1);
+    EXPECT_EQ(hook.taken_for(kLargeNumel), "int8");
+    EXPECT_THAT(hook.decision(), HasSubstr("decided again"));
+    const at::Tensor mean = run_on(hook, make_bucket(gradients_of(rank)));
+    std::vector<at::Tensor> sum{mean.clone()};
+    group->allreduce(sum)->wait();
+    EXPECT_TRUE(at::allclose(sum[0], mean * 3, 1e-6, 0));
+  });
+}
+
+// Of an exchange by allreduce on that link 0.43 of 1.43 ms are the link's: twice that is 1.3 times of all.
+TEST(AutoHookOnALink, NoticesAChangeOfTheLinkThatIsLittleOfAnExchange) {
+  run_ranks(3, [](int64_t, const Group& group) {
+    const ExchangeClock clock;
+    AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = on_fast_link, .now = clock, .window = kWindow});
+    take_steps(hook, clock, 4 * kWindow, 2, "allreduce");
+    EXPECT_EQ(hook.changes(), 1) << "and by as much, so that it is as predicted from then on";
+    EXPECT_NEAR(*hook.predicted_seconds(kLargeNumel), *clock.seconds_of_exchange, 1e-9);
+  });
+}
+
+TEST(AutoHookOnALink, DecidesAgainOnAFasterLink) {
+  WireOptions slow = fast_link();
+  slow.link_gbit = 1;
+  const NodeLayout layout = NodeLayout::flat(3);
+  const auto on_link = [=](const std::string& name, const WireOptions& wire) {
+    return cost_on_link(name, {nullptr, wire}, layout, with_given_link({}, wire, layout)).of(kLargeNumel);
+  };
+  const auto rest_of = [](const std::string& name) {
+    return on_fast_link(name).of(kLargeNumel) - sent_on_fast_link(name);
+  };
+  const auto on_slow_link = [=](const std::string& name) {
+    return ExchangeCost{0, (rest_of(name) + on_link(name, slow)) / static_cast<double>(kLargeNumel)};
+  };
+  run_ranks(3, [=](int64_t, const Group& group) {
+    const ExchangeClock clock;
+    AutoHook hook(hook_row("auto"), {group, slow}, {.cost = on_slow_link, .now = clock, .window = kWindow});
+    ASSERT_EQ(hook.taken_for(kLargeNumel), "int8");
+    const auto steps_on_link = [&](double link) {
+      for (int64_t step = 0; step < 4 * kWindow; ++step) {
+        const std::string name = hook.taken_for(kLargeNumel);
+        *clock.seconds_of_exchange = rest_of(name) + link * on_link(name, slow);
+        run_on(hook, make_bucket(gradients_of(step)));
+      }
+    };
+    steps_on_link(0.7);
+    EXPECT_EQ(hook.changes(), 0) << "less than a third away";
+    steps_on_link(0.6);
+    EXPECT_EQ(hook.changes(), 1) << "the whole exchange is less than a third away";
+    steps_on_link(0.02);
+    EXPECT_GE(hook.changes(), 2);
+    EXPECT_EQ(hook.taken_for(kLargeNumel), "allreduce");
+    EXPECT_THAT(hook.decision(), HasSubstr("decided again "));
+  });
+}
+
+// The link and the processors are busy for as long, so that two exchanges side by side may take half of what they take
+// one after the other. Rank 1 begins when rank 0 has both in flight, and its own clock says that it waited.
+TEST(AutoHookOnALink, TakesExchangesSideBySideForNoFasterLink) {
+  const NodeLayout layout = NodeLayout::flat(2);
+  const auto cost = [&](const std::string& name) {
+    const ExchangeCost sent =
+        cost_on_link(name, {nullptr, fast_link()}, layout, with_given_link({}, fast_link(), layout));
+    return ExchangeCost{2 * sent.seconds, 2 * sent.seconds_per_element};
+  };
+  std::barrier<> both_are_in_flight(2);
+  run_ranks(2, [&](int64_t rank, const Group& group) {
+    const ExchangeClock clock;
+    AutoHook hook(hook_row("auto"), {group, fast_link()}, {.cost = cost, .now = clock, .window = kWindow});
+    *clock.seconds_of_exchange = (rank == 0 ? 1 : 100) * *hook.predicted_seconds(kLargeNumel);
+    for (int64_t step = 0; step < 4 * kWindow; ++step) {
+      if (rank == 1) both_are_in_flight.arrive_and_wait();
+      std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+      for (size_t index : {0, 1}) {
+        auto bucket = make_bucket(gradients_of(rank), index, 2);
+        futures.push_back(hook.runHook(bucket));
+      }
+      if (rank == 0) both_are_in_flight.arrive_and_wait();
+      for (const auto& future : futures) future->waitAndThrow();
+    }
+    EXPECT_EQ(hook.changes(), 0);
+  });
+}
+
+TEST(AutoHookOnALink, ResumesWithTheLinkThatItHadFound) {
+  run_ranks(3, [](int64_t, const Group& group) {
+    const ExchangeClock clock;
+    const AutoMeasures measures{.cost = on_fast_link, .now = clock, .window = kWindow};
+    AutoHook hook(hook_row("auto"), {group, fast_link()}, measures);
+    take_steps(hook, clock, 4 * kWindow, 2, "allreduce");
+    HookState state = hook.state({});
+    AutoHook resumed(hook_row("auto"), {group, fast_link()}, measures);
+    EXPECT_THAT(resumed.decision(), HasSubstr("link 100 Gbit/s and 1.0 us"));
+    resumed.load_state({.world_size = 3, .states = {state}, .first = state}, {});
+    EXPECT_EQ(resumed.changes(), 1);
+    EXPECT_THAT(resumed.decision(), HasSubstr("link 50.0 Gbit/s and 2.0 us"));
+    EXPECT_THAT(resumed.decision(), HasSubstr("decided again 1 times"));
+
+    state.erase("changes");  // As checkpoints before had it.
+    state.erase("link");
+    AutoHook older(hook_row("auto"), {group, fast_link()}, measures);
+    older.load_state({.world_size = 3, .states = {state}, .first = state}, {});
+    EXPECT_EQ(older.changes(), 0);
+    EXPECT_THAT(older.decision(), HasSubstr("link 100 Gbit/s and 1.0 us"));
+    EXPECT_EQ(older.predicted_seconds(kLargeNumel), resumed.predicted_seconds(kLargeNumel));
+    state["link"] = at::tensor({1.0, 0.0}, at::kDouble);
+    EXPECT_THAT(testing::error_message<CorruptInputError>(
+                    [&] { older.load_state({.world_size = 3, .states = {state}, .first = state}, {}); }),
+                HasSubstr("'link' is no seconds per hop and per byte"));
+  });
+}
+
+}  // namespace
+}  // namespace narrowcast::hooks

@@ -1,0 +1,52 @@
+#include "ops/collectives/all_reduce/memory/message_memory.h"
+
+#include <gtest/gtest.h>
+
+namespace narrowcast::collectives {
+namespace {
+
+class MessageBuffer : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(MessageBuffer, HasTheSizeAskedForAndIsAligned) {
+  const int64_t bytes = GetParam();
+  const at::Tensor buffer = allocate_message_buffer(bytes);
+  EXPECT_EQ(buffer.scalar_type(), at::kByte);
+  EXPECT_EQ(buffer.sizes(), at::IntArrayRef({bytes}));
+  EXPECT_TRUE(buffer.is_contiguous());
+  const auto address = reinterpret_cast<uintptr_t>(buffer.const_data_ptr());
+  EXPECT_EQ(address % (bytes >= 1 << 21 ? 1 << 21 : 64), 0) << "the start of a huge page";
+  buffer.fill_(7);  // Writes all of it; AddressSanitizer watches the ends.
+  EXPECT_EQ(buffer.sum().item<int64_t>(), 7 * bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, MessageBuffer,
+                         ::testing::Values(0, 1, 127, 1'000'003, (1 << 21) - 1, 1 << 21, (1 << 21) + 1, 6'553'608));
+
+TEST(MessageMemory, TakesItsBuffersInTurn) {
+  MessageMemory memory(2);
+  const MessageMemory::Buffer first = memory.take(100);
+  const MessageMemory::Buffer second = memory.take(50);
+  EXPECT_NE(first.place, second.place);
+  EXPECT_GE(second.bytes.numel(), 50);
+  EXPECT_TRUE(memory.take(100).bytes.is_same(first.bytes));
+  EXPECT_GE(memory.take(200).bytes.numel(), 200) << "a buffer that is too small is replaced";
+}
+
+TEST(MessageLayout, PlacesMessagesOneAfterTheOther) {
+  MessageLayout layout;
+  EXPECT_EQ(layout.add(1), 0);
+  EXPECT_EQ(layout.add(0), 1);
+  EXPECT_EQ(layout.add(65), 2);
+  EXPECT_EQ(layout.total_bytes(), 64 + 128);
+  MessageMemory memory;
+  const MessageMemory::Buffer buffer = memory.take(layout.total_bytes());
+  const std::vector<at::Tensor>& messages = layout.place_in(buffer);
+  ASSERT_EQ(messages.size(), 3);
+  EXPECT_EQ(messages[0].numel(), 1);
+  EXPECT_EQ(messages[1].numel(), 0);
+  EXPECT_EQ(messages[2].numel(), 65);
+  EXPECT_EQ(messages[2].const_data_ptr<uint8_t>(), buffer.bytes.const_data_ptr<uint8_t>() + 64);
+}
+
+}  // namespace
+}  // namespace narrowcast::collectives

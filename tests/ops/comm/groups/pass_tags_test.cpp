@@ -1,0 +1,175 @@
+#include "ops/comm/groups/pass_tags.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <narrowcast/quantized_all_reduce.h>
+#include "tests/support/error_message.h"
+#include "tests/support/ranks.h"
+
+namespace narrowcast::collectives {
+namespace {
+
+using ::testing::AllOf;
+using testing::error_message;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using ::testing::StartsWith;
+using testing::wait_for_ranks;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+PassTag tag_of(int64_t model, int64_t pass, const std::string& reason = "") {
+  PassTag tag;
+  tag.model = model;
+  tag.pass = pass;
+  if (!reason.empty()) write_refusal(Refusal{false, reason}, tag.refusal.data());
+  return tag;
+}
+
+std::string error_of(const std::vector<PassTag>& tags) {
+  return error_message<c10::ValueError>([&] { check_same_pass(0, tags); });
+}
+
+TEST(CheckSamePass, TakesEqualTags) { check_same_pass(1, {tag_of(2, 7), tag_of(2, 7), tag_of(2, 7)}); }
+
+TEST(CheckSamePass, NamesTheFirstRankInAnotherPass) {
+  EXPECT_THAT(error_of({tag_of(1, 7), tag_of(1, 7), tag_of(1, 8), tag_of(2, 7)}),
+              StartsWith("ranks do not run the same backward pass: rank 0 is in backward pass 7 of model 1, rank 2 in "
+                         "backward pass 8 of model 1. "));
+  EXPECT_THAT(error_of({tag_of(1, 7), tag_of(2, 7)}), HasSubstr("rank 1 in backward pass 7 of model 2. "));
+}
+
+TEST(CheckSamePass, NamesTheFirstRankThatRefuses) {
+  EXPECT_EQ(error_of({tag_of(1, 7), tag_of(1, 8, "too tired"), tag_of(1, 8, "too")}),
+            "backward pass 8 of model 1 on rank 1: too tired");
+}
+
+TEST(CheckSamePass, NamesARankThatSentSomethingElse) {
+  PassTag other = tag_of(1, 7, "not read");
+  other.mark = 0;
+  EXPECT_THAT(error_message<c10::DistBackendError>([&] {
+                check_same_pass(2, {tag_of(1, 7), other});
+              }),
+              AllOf(StartsWith("rank 2: "), HasSubstr("rank 1 called another collective")));
+}
+
+// Notes that it was started.
+class StartedJob final : public engine::Job {
+ public:
+  std::string name() const override { return "a bucket"; }
+  void start(engine::Transport&) override { started = true; }
+  at::Tensor finish(engine::Transport&) override { return {}; }
+
+  bool started = false;
+};
+
+class PassTagJobTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(PassTagJobTest, LetsTheBucketsOfTheSamePassStart) {
+  run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
+    const auto engine = engine::Engine::for_group(group);
+    for (int64_t pass = 1; pass < 4; ++pass) {
+      const auto equal = engine->submit(std::make_shared<PassTagJob>(tag_of(1, pass), rank, GetParam()));
+      const auto bucket = std::make_shared<StartedJob>();
+      engine->submit(bucket)->waitAndThrow();
+      equal->waitAndThrow();
+      EXPECT_TRUE(bucket->started);
+    }
+  });
+}
+
+TEST_P(PassTagJobTest, KeepsTheBucketsOfAnotherPassFromStarting) {
+  run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
+    const auto engine = engine::Engine::for_group(group);
+    const bool is_odd = rank == GetParam() - 1;
+    const auto equal = engine->submit(std::make_shared<PassTagJob>(tag_of(1, is_odd ? 2 : 1), rank, GetParam()));
+    const auto bucket = std::make_shared<StartedJob>();
+    const auto sent = engine->submit(bucket);
+    EXPECT_THROW(equal->waitAndThrow(), c10::ValueError);
+    EXPECT_THAT(error_message<c10::DistBackendError>([&] { sent->waitAndThrow(); }),
+                AllOf(HasSubstr("a bucket was given up"), HasSubstr("rank 0 is in backward pass 1 of model 1, rank ")));
+    EXPECT_FALSE(bucket->started);
+    wait_for_ranks(group);
+  });
+}
+
+TEST_P(PassTagJobTest, KeepsTheEngineWhereAllRanksRefuse) {
+  run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
+    const auto engine = engine::Engine::for_group(group);
+    const auto refused = std::make_shared<PassTagJob>(tag_of(1, 1, c10::str("rank ", rank)), rank, GetParam());
+    engine->submit(refused)->waitAndThrow();
+    EXPECT_EQ(error_of(refused->tags()), "backward pass 1 of model 1 on rank 0: rank 0");
+    engine->submit(std::make_shared<PassTagJob>(tag_of(1, 2), rank, GetParam()))->waitAndThrow();
+  });
+}
+
+TEST_P(PassTagJobTest, FailsWhereOneRankRefuses) {
+  run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
+    const auto engine = engine::Engine::for_group(group);
+    const bool is_odd = rank == GetParam() - 1;
+    const auto job = std::make_shared<PassTagJob>(tag_of(1, 1, is_odd ? "too tired" : ""), rank, GetParam());
+    EXPECT_EQ(error_message<c10::ValueError>([&] { engine->submit(job)->waitAndThrow(); }),
+              c10::str("backward pass 1 of model 1 on rank ", GetParam() - 1, ": too tired"));
+    wait_for_ranks(group);
+  });
+}
+
+// An operator that one rank calls while the others are in a backward pass: both sides learn it at once.
+TEST_P(PassTagJobTest, IsToldFromTheHeaderOfAnOperatorsCall) {
+  run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
+    const std::string odd = c10::str("rank ", GetParam() - 1, " called another collective");
+    if (rank == GetParam() - 1) {
+      EXPECT_THAT(error_message<c10::DistBackendError>(
+                      [&] { quantized_all_reduce_(at::ones({10}), WireFormat::kInt8B128, group); }),
+                  HasSubstr("rank 0 sent something else than what such a call begins with"));
+    } else {
+      const auto job = std::make_shared<PassTagJob>(tag_of(1, 1), rank, GetParam());
+      EXPECT_THAT(
+          error_message<c10::DistBackendError>([&] { engine::Engine::for_group(group)->submit(job)->waitAndThrow(); }),
+          HasSubstr(odd));
+    }
+    wait_for_ranks(group);
+  });
+}
+
+// As the models of a group come and go.
+TEST_P(PassTagJobTest, BucketsAreComparedWhereTwoModelsSendThem) {
+  run_ranks(GetParam(), [&](int64_t rank, const Group& group) {
+    const PassTags one(group);
+    EXPECT_FALSE(one.has_company());
+    one.begin_buckets();
+    EXPECT_FALSE(one.compare_bucket(1, 0));
+    {
+      const PassTags two(group);
+      EXPECT_TRUE(one.has_company());
+      EXPECT_FALSE(two.compare_bucket(1, 0)) << "it does not send any";
+      two.begin_buckets();
+      one.compare_bucket(1, 1)->waitAndThrow();
+      two.compare_bucket(4, 0)->waitAndThrow();
+      one.end_buckets();
+      EXPECT_FALSE(two.compare_bucket(4, 1));
+      one.begin_buckets();
+    }
+    EXPECT_FALSE(one.compare_bucket(2, 0));
+    EXPECT_FALSE(one.has_company());
+    const PassTags two(group);
+    two.begin_buckets();
+    const bool is_odd = rank == GetParam() - 1;
+    EXPECT_THAT(error_message<c10::ValueError>(
+                    [&] { (is_odd ? one.compare_bucket(2, 5) : two.compare_bucket(1, 0))->waitAndThrow(); }),
+                HasSubstr(c10::str("rank 0 is in bucket 1 of backward pass 1 of model 3, rank ", GetParam() - 1,
+                                   " in bucket 6 of backward pass 2 of model 1. ")));
+    wait_for_ranks(group);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, PassTagJobTest, ::testing::Values(2, 3, 4));
+
+}  // namespace
+}  // namespace narrowcast::collectives

@@ -1,0 +1,64 @@
+#include "trainer/base/process/process_limits.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/support/loopback_socket.h"
+#include "tests/support/open_file_limit.h"
+
+namespace narrowcast::network {
+namespace {
+
+TEST(OpenFiles, AreLimited) {
+  const testing::OpenFileLimit limit(100);
+  EXPECT_EQ(open_file_limit(), 100);
+}
+
+TEST(OpenFiles, LeftAreCountedNoFurtherThanTheyMatter) {
+  EXPECT_EQ(open_files_left(0), 0);
+  EXPECT_EQ(open_files_left(3), 3);
+}
+
+TEST(OpenFiles, LeftAreFewerWhereSomeAreOpen) {
+  const testing::OpenFileLimit limit(100);
+  const int64_t left = open_files_left(1000);
+  EXPECT_LT(left, 100);  // standard input, output and error at the least
+  const ListeningSocket socket = testing::loopback_socket();
+  EXPECT_EQ(open_files_left(1000), left - 1);
+}
+
+TEST(OpenFiles, ThoseBeyondTheLimitTakeNoPlace) {
+  const ListeningSocket socket = testing::loopback_socket();
+  const testing::OpenFileLimit limit(1);
+  EXPECT_LE(open_files_left(1000), 1);
+}
+
+}  // namespace
+}  // namespace narrowcast::network
+
+namespace narrowcast::program {
+namespace {
+
+// Ends a process whose limit of open files was 100 and in which nothing was set up before.
+void set_up_and_undo() {
+  std::signal(SIGXFSZ, SIG_DFL);
+  const testing::OpenFileLimit limit(100);
+  set_up_process();
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  const bool is_set_up = files.rlim_cur == files.rlim_max && std::signal(SIGXFSZ, SIG_IGN) == SIG_IGN;
+  set_up_process();  // What was there before the first call is what counts.
+  undo_process_setup();
+  std::exit(is_set_up && network::open_file_limit() == 100 && std::signal(SIGXFSZ, SIG_DFL) == SIG_DFL ? 0 : 1);
+}
+
+TEST(ProcessSetup, RaisesTheLimitIgnoresTheSignalAndUndoesBoth) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // Starts this program anew.
+  EXPECT_EXIT(set_up_and_undo(), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace narrowcast::program

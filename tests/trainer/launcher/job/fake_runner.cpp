@@ -1,0 +1,51 @@
+#include "tests/trainer/launcher/job/fake_runner.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace narrowcast::launcher {
+
+pid_t FakeRunner::start(const WorkerCommand& command) {
+  group_lives_ = true;
+  TORCH_CHECK_VALUE(command.rank != refused_rank, "rank ", command.rank, " cannot be executed");
+  log.push_back("start " + std::to_string(command.rank));
+  running_.insert(command.rank);
+  return static_cast<pid_t>(1000 + command.rank);
+}
+
+Event FakeRunner::wait(std::optional<Clock::time_point> deadline) {
+  if (group_lives_ && running_.empty() && leftovers == 0) {
+    group_lives_ = false;
+    return {.kind = Event::Kind::kAllGone};
+  }
+  while (!events_.empty() && (!deadline || events_.begin()->first <= *deadline)) {
+    const auto [time, event] = *events_.begin();
+    events_.erase(events_.begin());
+    now_ = std::max(now_, time);
+    const bool stale = event.kind == Event::Kind::kWorkerEnded && running_.erase(event.rank) == 0;
+    if (!stale) {
+      return event;
+    }
+  }
+  if (!deadline) {
+    throw std::logic_error("the supervisor would wait forever");
+  }
+  now_ = *deadline;
+  return {.kind = Event::Kind::kTimeout};
+}
+
+void FakeRunner::send(int signal) {
+  const auto at = std::chrono::duration_cast<Milliseconds>(now_.time_since_epoch());
+  log.push_back(std::string("send SIG") + sigabbrev_np(signal) + " at " + std::to_string(at.count()));
+  leftovers = leftovers_obey.contains(signal) ? 0 : leftovers;
+  for (const int64_t rank : running_) {
+    if (!ignored[rank].contains(signal)) {
+      ends(rank, at + reaction, obedient_ending.failed() ? obedient_ending : Ending{.signal = signal});
+    }
+  }
+}
+
+}  // namespace narrowcast::launcher

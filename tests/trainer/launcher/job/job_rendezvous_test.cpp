@@ -1,0 +1,180 @@
+#include "trainer/launcher/job/job_rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <thread>
+
+#include "tests/support/error_message.h"
+#include "tests/support/loopback_socket.h"
+#include "tests/support/patience.h"
+#include "trainer/base/network/tcp_store.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+NodeReport failure() {
+  FailureRecord record;
+  record.ending = {.exit_code = 7};
+  return {.end = NodeReport::End::kFailed, .failure = record};
+}
+
+class LocalRendezvousTest : public ::testing::Test {
+ protected:
+  int rounds_prepared = 0;
+  LocalRendezvous rendezvous{{.max_restarts = 1}, [this] { ++rounds_prepared; }, [](int64_t) {}};
+};
+
+TEST_F(LocalRendezvousTest, RunsAtOnce) {
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kRun);
+  EXPECT_FALSE(rendezvous.directive().end);
+  EXPECT_EQ(rounds_prepared, 1);
+}
+
+TEST_F(LocalRendezvousTest, IsOverWhenTheWorkersSucceed) {
+  rendezvous.report({});
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 0);
+  EXPECT_TRUE(rendezvous.may_leave());
+}
+
+TEST_F(LocalRendezvousTest, RestartsAsOftenAsIsAllowed) {
+  rendezvous.report(failure());
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kRun);
+  EXPECT_EQ(rendezvous.directive().round.restart_count, 1);
+  EXPECT_EQ(rendezvous.directive().end->failure->ending.exit_code, 7);
+  EXPECT_EQ(rounds_prepared, 2);
+  rendezvous.report(failure());
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 7);
+}
+
+TEST_F(LocalRendezvousTest, DoesNotRestartWhatWouldFailAlike) {
+  NodeReport report = failure();
+  report.failure->is_final = true;
+  rendezvous.report(report);
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 7);
+}
+
+TEST_F(LocalRendezvousTest, DoesNotRestartWhatASignalStopped) {
+  rendezvous.report({.end = NodeReport::End::kInterrupted, .signal = SIGINT});
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 128 + SIGINT);
+}
+
+TEST_F(LocalRendezvousTest, DoesNotRestartAFailureAfterASignal) {
+  NodeReport report = failure();
+  report.signal = SIGTERM;
+  rendezvous.report(report);
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 7);
+}
+
+TEST_F(LocalRendezvousTest, DoesNotRestartBesideProcessesThatSurvived) {
+  NodeReport report = failure();
+  report.left_behind = true;
+  rendezvous.report(report);
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+}
+
+TEST_F(LocalRendezvousTest, DoesNotRestartWhatCannotBeStarted) {
+  rendezvous.report({.end = NodeReport::End::kRefused, .text = "cannot be executed"});
+  EXPECT_EQ(rendezvous.directive().kind, Directive::Kind::kOver);
+  EXPECT_EQ(rendezvous.directive().end->exit_code(), 2);
+}
+
+TEST(SurelyServes, OneNodeTheFirstOfFixedOnesAndWhoIsToldTo) {
+  EXPECT_TRUE(surely_serves({}));
+  GroupRequest request{.nodes = {.least = 2, .most = 2}};
+  EXPECT_TRUE(surely_serves(request));
+  request.node_rank = 1;
+  EXPECT_FALSE(surely_serves(request));
+  request = {.nodes = {.least = 1, .most = 2}, .backend = "c10d"};
+  EXPECT_FALSE(surely_serves(request));  // it has to find out
+  request.options.is_host = true;
+  EXPECT_TRUE(surely_serves(request));
+  request.options.is_host = false;
+  EXPECT_FALSE(surely_serves(request));
+}
+
+JobRendezvous open_job(const GroupRequest& request) {
+  return JobRendezvous(request, {.command = {"/bin/train"}, .nproc_per_node = 2}, milliseconds(5));
+}
+
+// Two nodes that are to find out which of them serves the store.
+GroupRequest two_elastic_nodes() {
+  GroupRequest request{.nodes = {.least = 2, .most = 2},
+                       .backend = "c10d",
+                       .endpoint = {.host = "127.0.0.1", .port = testing::free_port()}};
+  request.options.keep_alive_max_attempt = 1000;  // Nobody is taken for lost.
+  request.options.heartbeat_timeout = testing::kPatience;
+  return request;
+}
+
+void wait_for(Rendezvous& rendezvous, Directive::Kind kind) {
+  const Clock::time_point deadline = Clock::now() + testing::kPatience;
+  while (rendezvous.directive().kind != kind && Clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(rendezvous.directive().kind, kind);
+}
+
+TEST(JobRendezvous, ServesAStoreForOneNode) {
+  JobRendezvous job = open_job({.rdzv_id = "job7", .max_restarts = 3});
+  const Directive directive = job.get().directive();
+  EXPECT_EQ(directive.kind, Directive::Kind::kRun);
+  EXPECT_EQ(directive.round.master_addr, "127.0.0.1");
+  EXPECT_EQ(directive.round.run_id, "job7");
+  EXPECT_EQ(directive.round.world_size, 2);
+  EXPECT_EQ(directive.round.role_world_size, 2);
+  EXPECT_EQ(directive.round.max_restarts, 3);
+  milliseconds left = testing::kPatience;
+  EXPECT_EQ(try_to_reach("127.0.0.1", directive.round.master_port, left), "");
+}
+
+TEST(JobRendezvous, TellsRanksWhoHasEndedUntilTheNextRound) {
+  JobRendezvous job = open_job({.rdzv_id = "job7", .max_restarts = 1});
+  const int64_t port = job.get().directive().round.master_port;
+  const network::TcpStorePtr store = network::reach_tcp_store("127.0.0.1", port, testing::kPatience);
+  const std::string key = rendezvous::job_prefix("job7") + "/" + rendezvous::kEndedRank;
+  job.get().rank_succeeded(1);
+  EXPECT_NO_THROW(store->wait({key}, testing::kPatience));  // TCPStore does not wait until a key is set.
+  job.get().report(failure());
+  EXPECT_FALSE(store->check({key}));
+}
+
+TEST(JobRendezvous, RefusesAPortInUse) {
+  const network::ListeningSocket other = testing::loopback_socket();
+  const GroupRequest request{.nodes = {.least = 2, .most = 2}, .endpoint = {.host = "127.0.0.1", .port = other.port()}};
+  EXPECT_EQ(testing::error_message<c10::ValueError>([&] { open_job(request); }),
+            "--master_port=" + std::to_string(other.port()) + ": cannot be used: Address already in use");
+}
+
+TEST(JobRendezvous, NamesTheFlagOfAnAddressThatIsNotItsOwn) {
+  // 192.0.2.0/24 is set aside for documents (RFC 5737): no machine has it.
+  EXPECT_EQ(testing::error_message<c10::ValueError>([] { open_job({.local_addr = "192.0.2.1"}); }),
+            "--local_addr=192.0.2.1: not an address of this machine, where the job's store is served");
+}
+
+TEST(JobRendezvous, LetsTheFirstToListenServeSeveralNodes) {
+  const GroupRequest request = two_elastic_nodes();
+  JobRendezvous host = open_job(request);
+  JobRendezvous other = open_job(request);
+  for (JobRendezvous* job : {&host, &other}) {
+    wait_for(job->get(), Directive::Kind::kRun);
+    EXPECT_EQ(job->get().directive().round.world_size, 4);
+  }
+  for (JobRendezvous* job : {&host, &other}) {
+    job->get().report({});
+  }
+  for (JobRendezvous* job : {&host, &other}) {
+    wait_for(job->get(), Directive::Kind::kOver);
+    EXPECT_EQ(job->get().directive().end->exit_code(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

@@ -1,0 +1,141 @@
+#include "trainer/launcher/rendezvous/store_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/job_secret.h"
+#include "tests/trainer/launcher/rendezvous/store_fixture.h"
+#include "trainer/base/network/tcp_store.h"
+#include "trainer/launcher/group/store_protocol.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using Phase = Decision::Phase;
+
+TEST(PatientClock, LeavesOutMostOfATimeInWhichNobodyAsked) {
+  PatientClock clock;
+  const Clock::time_point before = clock.now();
+  std::this_thread::sleep_for(milliseconds(1100));
+  EXPECT_EQ(clock.now() - before, milliseconds(1000));
+}
+
+class StoreLinkTest : public StoreFixture {
+ protected:
+  // What the link knows once that satisfies `wanted`.
+  static LinkState wait_for(const StoreLink& link, const std::function<bool(const LinkState&)>& wanted) {
+    const Clock::time_point deadline = Clock::now() + testing::kPatience;
+    LinkState state = link.state();
+    while (!wanted(state) && state.broken.empty() && Clock::now() < deadline) {
+      std::this_thread::yield();
+      state = link.state();
+    }
+    EXPECT_TRUE(wanted(state)) << state.broken;
+    return state;
+  }
+  static std::function<bool(const LinkState&)> phase_is(Phase phase) {
+    return [phase](const LinkState& state) { return state.decision && state.decision->phase == phase; };
+  }
+  static bool is_broken(const LinkState& state) { return !state.broken.empty(); }
+};
+
+TEST_F(StoreLinkTest, JoinsTheGroupAndBringsItsDecisions) {
+  const StoreLink host(options(0));
+  const StoreLink other(options(1));
+  const LinkState state = wait_for(other, phase_is(Phase::kRunning));
+  EXPECT_GT(state.answers, 0);
+  EXPECT_EQ(state.decision->run_id, "made-up");
+  EXPECT_EQ(state.decision->members.size(), 2U);
+  EXPECT_EQ(wait_for(host, phase_is(Phase::kRunning)).ticket, 1);  // also where the other is quick
+  EXPECT_EQ(state.ticket, 2);
+}
+
+TEST_F(StoreLinkTest, CarriesReportsAndWhoHasLeft) {
+  StoreLink host(options(0));
+  StoreLink other(options(1));
+  for (const StoreLink* link : {&host, &other}) {
+    wait_for(*link, phase_is(Phase::kRunning));  // A node reports on a round that it knows of.
+  }
+  host.report({.round = 0, .report = {}});
+  other.report({.round = 0, .report = {}});
+  EXPECT_FALSE(wait_for(host, phase_is(Phase::kOver)).others_left);
+  other.leave();
+  wait_for(other, [](const LinkState& state) { return state.left; });
+  wait_for(host, [](const LinkState& state) { return state.others_left; });
+}
+
+// Its thread may be left behind, in a request, when all else is gone.
+TEST_F(StoreLinkTest, KeepsTheStoreThatItServes) {
+  const std::weak_ptr<HostedStore> watched = store;
+  {
+    const StoreLink host(options(0));
+    store.reset();
+    wait_for(host, [](const LinkState& state) { return state.answers > 2; });
+    EXPECT_FALSE(watched.expired());
+  }
+  const Clock::time_point deadline = Clock::now() + testing::kPatience;
+  while (!watched.expired() && Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(watched.expired()) << "the thread has ended";
+}
+
+TEST_F(StoreLinkTest, TellsRanksWhoHasEnded) {
+  const StoreLink host(options(0));
+  StoreLink other(options(1));
+  wait_for(other, phase_is(Phase::kRunning));
+  other.rank_succeeded(1);
+  const std::string key = rendezvous::job_prefix("made-up") + "/" + rendezvous::kEndedRank;
+  wait_for(other, [&](const LinkState&) { return store->store()->check({key}); });
+  EXPECT_EQ(store->store()->get(key), std::vector<uint8_t>{'1'});
+}
+
+TEST_F(StoreLinkTest, SaysWhyAHostCannotBeReached) {
+  const testing::SilentPort silent;
+  LinkOptions wanted = options(1, testing::kPatience, milliseconds(300));
+  wanted.port = silent.port();
+  const StoreLink other(wanted);
+  EXPECT_EQ(wait_for(other, is_broken).broken, "cannot be reached: Connection refused");
+}
+
+TEST_F(StoreLinkTest, SaysWhatItCannotReadOfADecision) {
+  const StoreLink host(options(0));
+  const StoreLink other(options(1));
+  wait_for(other, phase_is(Decision::Phase::kRunning));  // The host has no more to say.
+  store->store()->set(kLauncherKeys + std::string("decision"), std::vector<uint8_t>{'t'});
+  EXPECT_THAT(wait_for(other, is_broken).broken,
+              ::testing::HasSubstr("the launchers' store does not hold the decision: "));
+}
+
+// Each of them many times between two looks of its reader, for more than three times the silence that ends a job.
+TEST_F(StoreLinkTest, ASecretKeepsAJobAliveWhoseSignsAStrangerOverwrites) {
+  constexpr milliseconds kSilence{300};
+  LinkOptions ours = options(0, kSilence);
+  LinkOptions theirs = options(1, kSilence);
+  ours.seal = {.secret = testing::secret_of("what the launchers know"), .job = "job"};
+  theirs.seal = ours.seal;
+  const StoreLink host(ours);
+  const StoreLink other(theirs);
+  const int64_t before = wait_for(other, phase_is(Phase::kRunning)).answers;
+  const network::TcpStorePtr stranger = network::reach_tcp_store("127.0.0.1", socket->port(), testing::kPatience);
+  wait_for(other, [&](const LinkState& state) {
+    for (const char* const name : {"node/2/beat", "steps"})
+      stranger->set(kLauncherKeys + std::string(name), std::vector<uint8_t>{7});
+    return state.answers > before + 3 * kSilence / ours.monitor_interval;
+  });
+  EXPECT_EQ(host.state().decision->phase, Phase::kRunning);
+  EXPECT_GT(host.state().rejected + other.state().rejected, 0);
+}
+
+TEST_F(StoreLinkTest, RefusesAStoreOfSomethingElse) {
+  const StoreLink other(options(1, testing::kPatience, milliseconds(300)));  // nobody decides here
+  EXPECT_EQ(wait_for(other, is_broken).broken, "a store, but not one of narrowcast-run");
+}
+
+}  // namespace
+}  // namespace narrowcast::launcher

@@ -1,0 +1,207 @@
+#include "trainer/train/optimization/optimizer.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+
+#include <cmath>
+
+#include <narrowcast/errors.h>
+#include <narrowcast/learning_rate.h>
+#include "tests/support/error_message.h"
+
+namespace narrowcast::training {
+namespace {
+
+using checkpoint::TensorMap;
+using testing::error_message;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// One matrix and one vector, all ones.
+struct TwoParameters : torch::nn::Module {
+  TwoParameters() {
+    matrix = register_parameter("matrix", at::ones({2, 3}));
+    vector = register_parameter("vector", at::ones({4}));
+  }
+  void set_gradients(double value) {
+    matrix.mutable_grad() = at::full({2, 3}, value);
+    vector.mutable_grad() = at::full({4}, value);
+  }
+  at::Tensor matrix;
+  at::Tensor vector;
+};
+
+TEST(Optimizer, SgdFollowsTheGradient) {
+  TwoParameters module;
+  module.set_gradients(2);
+  const auto optimizer = make_optimizer(module, {.kind = OptimizerKind::kSgd, .weight_decay = 0});
+  set_learning_rate(*optimizer, 0.25);
+  optimizer->step();
+  EXPECT_TRUE(at::equal(module.matrix, at::full({2, 3}, 0.5)));
+  EXPECT_TRUE(at::equal(module.vector, at::full({4}, 0.5)));
+}
+
+TEST(Optimizer, LeavesAloneWhatRequiresNoGradient) {
+  TwoParameters module;
+  module.set_gradients(2);
+  module.matrix.set_requires_grad(false);
+  EXPECT_EQ(trained_parameters(module).size(), 1U);
+  const auto optimizer = make_optimizer(module, {.kind = OptimizerKind::kAdamW});
+  set_learning_rate(*optimizer, 0.25);
+  optimizer->step();
+  EXPECT_TRUE(at::equal(module.matrix, at::ones({2, 3})));
+  EXPECT_FALSE(at::equal(module.vector, at::ones({4})));
+}
+
+TEST(Optimizer, SgdKeepsMomentum) {
+  TwoParameters module;
+  const auto optimizer = make_optimizer(module, {.kind = OptimizerKind::kSgd, .weight_decay = 0, .momentum = 0.5});
+  set_learning_rate(*optimizer, 0.25);
+  module.set_gradients(1);
+  optimizer->step();
+  optimizer->step();
+  // 1 - 0.25 * 1 - 0.25 * (0.5 * 1 + 1), each step exact in binary.
+  EXPECT_TRUE(at::equal(module.vector, at::full({4}, 0.375)));
+}
+
+TEST(Optimizer, OnlyParametersWithTwoDimensionsDecay) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    TwoParameters module;
+    module.set_gradients(0);
+    const auto optimizer = make_optimizer(module, {.kind = kind, .weight_decay = 0.5});
+    set_learning_rate(*optimizer, 0.5);
+    optimizer->step();
+    EXPECT_TRUE(at::equal(module.matrix, at::full({2, 3}, 0.75)));
+    EXPECT_TRUE(at::equal(module.vector, at::ones({4})));
+  }
+}
+
+TEST(Optimizer, AdamWStepsByTheLearningRateAtFirst) {
+  TwoParameters module;
+  module.set_gradients(7);
+  const auto optimizer = make_optimizer(module, {.weight_decay = 0});
+  set_learning_rate(*optimizer, 0.125);
+  optimizer->step();
+  // The first step is lr * g / (|g| + eps) = lr * (1 - eps / 7) up to some float32 roundings of values near one.
+  EXPECT_NEAR(module.vector[0].item<double>(), 0.875, 0.125 * 1e-8 / 7 + 8 * std::ldexp(1, -24));
+}
+
+TEST(Optimizer, DoesNotMoveBeforeALearningRateIsSet) {
+  TwoParameters module;
+  module.set_gradients(1);
+  make_optimizer(module, {})->step();
+  EXPECT_TRUE(at::equal(module.matrix, at::ones({2, 3})));
+}
+
+TEST(Optimizer, RefusesValuesOutOfRange) {
+  const TwoParameters module;
+  EXPECT_THROW(make_optimizer(module, {.weight_decay = -1}), c10::ValueError);
+  EXPECT_THROW(make_optimizer(module, {.weight_decay = std::nan("")}), c10::ValueError);
+  EXPECT_THROW(make_optimizer(module, {.kind = OptimizerKind::kSgd, .momentum = 1}), c10::ValueError);
+  EXPECT_THROW(make_optimizer(module, {.beta1 = 1}), c10::ValueError);
+  EXPECT_THROW(make_optimizer(module, {.beta2 = -0.5}), c10::ValueError);
+  EXPECT_THROW(make_optimizer(module, {.epsilon = 0}), c10::ValueError);
+}
+
+TEST(Optimizer, RefusesMomentumThatAdamWWouldIgnore) {
+  EXPECT_THROW(make_optimizer(TwoParameters(), {.momentum = 0.9}), c10::ValueError);
+}
+
+TEST(Optimizer, IsKnownByName) {
+  EXPECT_EQ(parse_optimizer("adamw"), OptimizerKind::kAdamW);
+  EXPECT_EQ(parse_optimizer("sgd"), OptimizerKind::kSgd);
+  EXPECT_EQ(to_string(OptimizerKind::kAdamW), "adamw");
+  EXPECT_EQ(to_string(OptimizerKind::kSgd), "sgd");
+  EXPECT_EQ(error_message<c10::ValueError>([] { parse_optimizer("adam"); }),
+            "optimizer: unknown name 'adam'; known: adamw, sgd");
+  EXPECT_THROW(to_string(static_cast<OptimizerKind>(2)), c10::ValueError);
+}
+
+struct TrainedLayer {
+  explicit TrainedLayer(OptimizerKind kind)
+      : optimizer(make_optimizer(*layer, {.kind = kind, .momentum = kind == OptimizerKind::kSgd ? 0.9 : 0})) {
+    set_learning_rate(*optimizer, 0.1);
+  }
+  void step() {
+    optimizer->zero_grad();
+    layer->forward(at::ones({2, 3})).square().sum().backward();
+    optimizer->step();
+  }
+  torch::nn::Linear layer{3, 2};
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+};
+
+class OptimizerStateTest : public ::testing::TestWithParam<OptimizerKind> {};
+
+TEST_P(OptimizerStateTest, ResumesWithTheSameBits) {
+  TrainedLayer whole(GetParam());
+  EXPECT_THAT(optimizer_state(*whole.optimizer, *whole.layer), IsEmpty());
+  whole.step();
+  TrainedLayer resumed(GetParam());
+  {
+    const at::NoGradGuard no_grad;
+    resumed.layer->weight.copy_(whole.layer->weight);
+    resumed.layer->bias.copy_(whole.layer->bias);
+  }
+  const TensorMap state = optimizer_state(*whole.optimizer, *whole.layer);
+  EXPECT_EQ(state.size(), GetParam() == OptimizerKind::kAdamW ? 6U : 2U);
+  load_optimizer_state(*resumed.optimizer, *resumed.layer, state);
+  whole.step();
+  resumed.step();
+  EXPECT_TRUE(at::equal(whole.layer->weight, resumed.layer->weight));
+  EXPECT_TRUE(at::equal(whole.layer->bias, resumed.layer->bias));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerStateTest, ::testing::Values(OptimizerKind::kAdamW, OptimizerKind::kSgd));
+
+TEST(OptimizerState, NamesWhatDoesNotFit) {
+  TrainedLayer setup(OptimizerKind::kAdamW);
+  setup.step();
+  const TensorMap whole = optimizer_state(*setup.optimizer, *setup.layer);
+  const auto complaint = [&](const std::function<void(TensorMap&)>& change) {
+    TensorMap state = whole;
+    change(state);
+    TrainedLayer fresh(OptimizerKind::kAdamW);
+    return error_message<CorruptInputError>([&] { load_optimizer_state(*fresh.optimizer, *fresh.layer, state); });
+  };
+  EXPECT_EQ(complaint([](TensorMap& s) { s.erase("weight.exp_avg"); }), "the optimizer's 'weight.exp_avg' is missing");
+  EXPECT_THAT(complaint([](TensorMap& s) {
+                s["weight.exp_avg"] = at::zeros({3, 2});
+              }),
+              HasSubstr("the optimizer's 'weight.exp_avg' is Float [3, 2], but the parameter is Float [2, 3]"));
+  EXPECT_THAT(complaint([](TensorMap& s) { s["other.step"] = at::zeros({1}); }), HasSubstr("no use for 'other.step'"));
+  EXPECT_THAT(complaint([](TensorMap& s) { s["bias.step"] = at::zeros({1}); }), HasSubstr("'bias.step' is no integer"));
+}
+
+TEST(OptimizerState, IsOfOneKind) {
+  TrainedLayer adamw(OptimizerKind::kAdamW);
+  TrainedLayer sgd(OptimizerKind::kSgd);
+  adamw.step();
+  sgd.step();
+  EXPECT_THAT(error_message<CorruptInputError>([&] {
+                load_optimizer_state(*sgd.optimizer, *sgd.layer, optimizer_state(*adamw.optimizer, *adamw.layer));
+              }),
+              HasSubstr("no use for 'bias.exp_avg'"));
+  EXPECT_THAT(error_message<CorruptInputError>([&] {
+                load_optimizer_state(*adamw.optimizer, *adamw.layer, optimizer_state(*sgd.optimizer, *sgd.layer));
+              }),
+              HasSubstr("no use for 'bias.momentum_buffer'"));
+}
+
+TEST(OptimizerState, KnowsTheTrainersOptimizersOnly) {
+  torch::nn::Linear layer(3, 2);
+  torch::optim::Adagrad optimizer(layer->parameters());
+  layer->forward(at::ones({2, 3})).sum().backward();
+  optimizer.step();
+  EXPECT_THAT(error_message<c10::ValueError>([&] { optimizer_state(optimizer, *layer); }), HasSubstr("AdamW"));
+}
+
+}  // namespace
+}  // namespace narrowcast::training

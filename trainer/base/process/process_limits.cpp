@@ -1,0 +1,66 @@
+#include "trainer/base/process/process_limits.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <climits>
+#include <csignal>
+#include <optional>
+
+namespace narrowcast::network {
+
+int64_t open_file_limit() {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  return static_cast<int64_t>(std::min<rlim_t>(files.rlim_cur, INT_MAX));  // A descriptor is an int.
+}
+
+// The limit is one of descriptors' numbers: inherited ones beyond it take no place below it. So the free numbers are
+// counted, which needs neither /proc nor a descriptor.
+int64_t open_files_left(int64_t enough) {
+  const int64_t limit = open_file_limit();
+  int64_t left = 0;
+  for (int64_t number = 0; number < limit && left < enough; ++number) {
+    left += fcntl(static_cast<int>(number), F_GETFD) < 0 ? 1 : 0;
+  }
+  return left;
+}
+
+}  // namespace narrowcast::network
+
+namespace narrowcast::program {
+namespace {
+
+// What was there before set_up_process().
+struct Before {
+  rlimit files;
+  sighandler_t on_file_size;
+};
+
+std::optional<Before>& before() {
+  static std::optional<Before> value;
+  return value;
+}
+
+}  // namespace
+
+void set_up_process() {
+  if (before()) {
+    return;
+  }
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  before() = Before{.files = files, .on_file_size = std::signal(SIGXFSZ, SIG_IGN)};
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);  // Always allowed. Where it is not, open() says so in time.
+}
+
+void undo_process_setup() {
+  if (before()) {
+    setrlimit(RLIMIT_NOFILE, &before()->files);
+    std::signal(SIGXFSZ, before()->on_file_size);
+  }
+}
+
+}  // namespace narrowcast::program

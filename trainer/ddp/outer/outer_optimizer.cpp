@@ -1,0 +1,338 @@
+#include <narrowcast/outer_optimizer.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <unordered_set>
+#include <utility>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/hooks.h>
+#include <narrowcast/network_errors.h>
+#include <narrowcast/version.h>
+#include <narrowcast/wire_format.h>
+#include "hooks/table/hook_table.h"
+#include "trainer/base/files/hash.h"
+#include "trainer/ddp/process_group/backends.h"
+
+namespace narrowcast {
+namespace {
+
+OuterOptions checked_outer_options(const OuterOptions& options) {
+  options.validate();
+  return options;
+}
+
+bool is_taken(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16; }
+
+// Those that get gradients, each once, in the order of the groups.
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second) {
+        parameters.push_back(parameter);
+      }
+    }
+  }
+  TORCH_CHECK_VALUE(!parameters.empty(), "the optimizer has no parameter that requires a gradient");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& parameter = parameters[i];
+    TORCH_CHECK_VALUE(is_taken(parameter.scalar_type()), "parameter ", i, " of the optimizer is ",
+                      parameter.scalar_type(), ", but must be float32, float16 or bfloat16: the reference is float32");
+    TORCH_CHECK_VALUE(parameter.device() == parameters[0].device(), "parameter ", i, " of the optimizer is on ",
+                      parameter.device(), ", but parameter 0 on ", parameters[0].device(),
+                      "; all must be on one device");
+    TORCH_CHECK_VALUE(parameter.is_non_overlapping_and_dense(), "parameter ", i, " of the optimizer, of sizes ",
+                      parameter.sizes(), " and strides ", parameter.strides(), ", has holes or overlaps in memory");
+  }
+  return parameters;
+}
+
+int64_t elements_of(const std::vector<at::Tensor>& parameters) {
+  int64_t elements = 0;
+  for (const at::Tensor& parameter : parameters) {
+    elements += parameter.numel();
+  }
+  return elements;
+}
+
+at::Tensor empty_floats(int64_t numel, at::Device device) {
+  return at::empty({numel}, at::TensorOptions(at::kFloat).device(device));
+}
+
+// A NaN is one of the two bounds.
+bool is_finite(const at::Tensor& values) {
+  const auto [least, greatest] = values.aminmax();
+  return (least - least + (greatest - greatest)).eq(0).item<bool>();
+}
+
+}  // namespace
+
+at::Tensor OuterOptimizer::Slice::memory() const {
+  const at::Tensor whole = parameter.detach();
+  return whole.as_strided({numel}, {1}, whole.storage_offset() + begin);
+}
+
+// Equal parts, the first ones longer by an element where they cannot be.
+std::vector<OuterOptimizer::Fragment> OuterOptimizer::cut(const std::vector<at::Tensor>& parameters, int64_t count) {
+  const int64_t elements = elements_of(parameters);
+  TORCH_CHECK_VALUE(count <= elements, "fragments: must be at most the number of elements (", elements, "), but is ",
+                    count);
+  std::vector<Fragment> fragments;
+  auto parameter = parameters.begin();
+  int64_t used = 0;  // Of that parameter.
+  for (int64_t i = 0, begin = 0; i < count; ++i) {
+    Fragment fragment{.begin = begin, .numel = elements / count + (i < elements % count ? 1 : 0)};
+    for (int64_t left = fragment.numel; left > 0;) {
+      const int64_t taken = std::min(left, parameter->numel() - used);
+      if (taken > 0) {
+        fragment.slices.push_back({*parameter, used, taken});
+      }
+      used += taken;
+      left -= taken;
+      if (used == parameter->numel()) {
+        ++parameter;
+        used = 0;
+      }
+    }
+    begin += fragment.numel;
+    fragments.push_back(std::move(fragment));
+  }
+  return fragments;
+}
+
+OuterOptimizer::OuterOptimizer(torch::optim::Optimizer& inner, ProcessGroupPtr group, const OuterOptions& options)
+    : inner_(inner),
+      group_(checked_group(std::move(group))),
+      options_(checked_outer_options(options)),
+      parameters_(parameters_of(inner)),
+      elements_(elements_of(parameters_)),
+      fragments_(cut(parameters_, options_.fragments())) {
+  compare_between_ranks();
+  make_memory();
+  exchange_ = with_network_errors(group_->getRank(), "making the outer exchange", [&] {
+    return hooks::create_comm_hook(hooks::kAnyFormatHook, {group_, options_.wire()});
+  });
+  if (options_.warmup_steps() == 0) {
+    begin_rounds();
+  }
+}
+
+// An engine whose last user goes gives up what is in flight, and then nobody knows which messages are under way: the
+// group could not be used any more.
+OuterOptimizer::~OuterOptimizer() {
+  if (under_way_ && under_way_->future && std::uncaught_exceptions() == 0) {
+    under_way_->future->wait();
+  }
+}
+
+void OuterOptimizer::compare_between_ranks() const {
+  std::vector<NamedValue> values = {{"narrowcast version", version()}};
+  for (const hooks::NamedOption& option : options_.named()) {
+    values.push_back({option.name, hooks::text_of(option.value)});
+  }
+  values.push_back({"first_exchange", c10::str(options_.effective_first_exchange())});
+  values.push_back({"elements of the parameters", c10::str(elements_)});
+  check_equal_on_all_ranks(group_, values);
+}
+
+// Ranks that begin with different parameters would each be pulled to another reference.
+void OuterOptimizer::check_equal_parameters() const {
+  uint64_t hash = kHashStart;
+  for (const at::Tensor& parameter : parameters_) {
+    const at::Tensor bytes = Slice{parameter, 0, parameter.numel()}.memory().cpu();
+    hash = hash_of_content({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}, hash);
+  }
+  check_equal_on_all_ranks(group_, {{"the hash of the parameters, with which local steps begin,", c10::str(hash)}});
+}
+
+void OuterOptimizer::begin_rounds() {
+  const at::NoGradGuard no_grad;
+  check_equal_parameters();
+  for (const Fragment& fragment : fragments_) {
+    gather(fragment, part(reference_, fragment));
+  }
+}
+
+// A fragment's part of the reference stands for the parameter of which the exchange keeps residuals.
+void OuterOptimizer::make_memory() {
+  const at::Device device = parameters_[0].device();
+  reference_ = empty_floats(elements_, device);
+  sent_ = empty_floats(options_.largest_fragment(elements_), device);
+  if (options_.effective_momentum() != 0) {
+    momentum_ = at::zeros({elements_}, reference_.options());
+  }
+  for (const Fragment& fragment : fragments_) {
+    names_.push_back({c10::str("fragment.", names_.size()), part(reference_, fragment)});
+  }
+}
+
+at::Tensor OuterOptimizer::part(const at::Tensor& flat, const Fragment& fragment) const {
+  return flat.narrow(0, fragment.begin, fragment.numel);
+}
+
+void OuterOptimizer::gather(const Fragment& fragment, const at::Tensor& flat) const {
+  int64_t begin = 0;
+  for (const Slice& slice : fragment.slices) {
+    flat.narrow(0, begin, slice.numel).copy_(slice.memory());
+    begin += slice.numel;
+  }
+}
+
+void OuterOptimizer::scatter(const Fragment& fragment, double mix) const {
+  int64_t begin = fragment.begin;
+  for (const Slice& slice : fragment.slices) {
+    const at::Tensor outer = reference_.narrow(0, begin, slice.numel);
+    const at::Tensor own = slice.memory();
+    if (mix == 0) {
+      own.copy_(outer);
+    } else {
+      own.copy_(own.to(at::kFloat).mul(mix).add_(outer, 1 - mix));
+    }
+    begin += slice.numel;
+  }
+}
+
+void OuterOptimizer::take_reference() const {
+  const at::NoGradGuard no_grad;
+  for (const Fragment& fragment : fragments_) {
+    scatter(fragment, /*mix=*/0);
+  }
+}
+
+bool OuterOptimizer::is_warming_up() const { return steps_ < options_.warmup_steps(); }
+
+void OuterOptimizer::step() {
+  inner_.step();
+  count_step();
+}
+
+void OuterOptimizer::skip_step() { count_step(); }
+
+void OuterOptimizer::count_step() {
+  ++steps_;
+  const int64_t local_step = steps_ - options_.warmup_steps();
+  if (local_step == 0) {
+    begin_rounds();
+  }
+  if (local_step <= 0) {
+    return;
+  }
+  replicas_are_equal_ = group_->getSize() == 1;
+  if (under_way_ && under_way_->joined_at == local_step) {
+    join();
+  }
+  if (const auto fragment = options_.fragment_due(local_step)) {
+    issue(*fragment);
+    under_way_->joined_at = local_step + options_.overlap_steps();
+    if (options_.overlap_steps() == 0) {
+      join();
+    }
+  }
+}
+
+void OuterOptimizer::issue(int64_t index) {
+  const at::NoGradGuard no_grad;
+  const Fragment& fragment = fragments_[static_cast<size_t>(index)];
+  const at::Tensor& parameter = names_[static_cast<size_t>(index)].tensor;
+  const at::Tensor sent = sent_.narrow(0, 0, fragment.numel);
+  gather(fragment, sent);
+  if (!options_.sends_parameters()) {
+    sent.neg_().add_(parameter);
+  }
+  c10d::GradBucket bucket(static_cast<size_t>(index), fragments_.size(), sent, {0},
+                          {static_cast<size_t>(fragment.numel)}, {parameter.sizes()}, {parameter}, std::nullopt);
+  under_way_ = Exchange{.fragment = index, .future = exchange_->runHook(bucket)};
+  ++exchanges_;
+}
+
+at::Tensor OuterOptimizer::wait_for_mean() {
+  if (under_way_->future) {
+    with_network_errors(group_->getRank(), c10::str("the outer exchange of fragment ", under_way_->fragment),
+                        [&] { under_way_->future->waitAndThrow(); });
+    under_way_->mean = exchange_->parseHookResult(under_way_->future->value());
+    under_way_->future.reset();
+  }
+  return under_way_->mean;
+}
+
+// All ranks have the same mean, and so find alike that it is lost.
+void OuterOptimizer::join() {
+  const at::NoGradGuard no_grad;
+  const at::Tensor mean = wait_for_mean();
+  const Fragment& fragment = fragments_[static_cast<size_t>(under_way_->fragment)];
+  under_way_.reset();
+  if (is_finite(mean)) {
+    take_outer_step(fragment, mean);
+    scatter(fragment, options_.mix());
+    replicas_are_equal_ = replicas_are_equal_ || (fragments_.size() == 1 && options_.mix() == 0);
+  } else {
+    ++lost_exchanges_;
+    scatter(fragment, /*mix=*/0);
+    replicas_are_equal_ = replicas_are_equal_ || fragments_.size() == 1;
+  }
+}
+
+void OuterOptimizer::take_outer_step(const Fragment& fragment, const at::Tensor& mean) {
+  const at::Tensor reference = part(reference_, fragment);
+  const double rate = options_.effective_learning_rate();
+  const double momentum = options_.effective_momentum();
+  if (options_.sends_parameters()) {
+    if (rate == 1) {
+      reference.copy_(mean);
+    } else {
+      reference.add_(mean.sub_(reference), rate);
+    }
+    return;
+  }
+  if (momentum != 0) {
+    const at::Tensor velocity = part(momentum_, fragment);
+    velocity.mul_(momentum).add_(mean);
+    if (options_.optimizer() == OuterKind::kNesterov) {
+      mean.add_(velocity, momentum);
+    } else {
+      mean.copy_(velocity);
+    }
+  }
+  reference.sub_(mean, rate);
+}
+
+void OuterOptimizer::finish() {
+  if (is_warming_up()) {
+    return;
+  }
+  if (under_way_) {
+    join();
+  }
+  take_reference();
+  replicas_are_equal_ = true;
+}
+
+// Fragments are joined in the order in which they are issued, and one is under way at most.
+std::optional<int64_t> OuterOptimizer::staleness() const {
+  const int64_t local_step = steps_ - options_.warmup_steps();
+  bool is_joined = !under_way_;
+  for (int64_t issued = local_step; issued > 0; --issued) {
+    if (options_.fragment_due(issued)) {
+      if (is_joined) {
+        return local_step - issued;
+      }
+      is_joined = true;
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t OuterOptimizer::payload_bytes_sent() const { return exchange_->payload_bytes_sent(); }
+
+}  // namespace narrowcast

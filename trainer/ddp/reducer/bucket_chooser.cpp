@@ -1,0 +1,92 @@
+#include "trainer/ddp/reducer/bucket_chooser.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/hooks.h>
+#include <narrowcast/network_errors.h>
+#include "hooks/table/exchange_cost.h"
+#include "hooks/table/hook_table.h"
+#include "ops/comm/node/node_layout.h"
+#include "trainer/ddp/reducer/reducer.h"
+
+namespace narrowcast {
+namespace {
+
+// The first is slow, as memory is new to it; of the others the faster one counts.
+constexpr int64_t kPasses = 3;
+
+constexpr int64_t kMostWithoutChoice = int64_t{2} << 20;  // bytes
+
+int64_t bytes_of_all(const std::vector<at::Tensor>& parameters) {
+  return std::accumulate(parameters.begin(), parameters.end(), int64_t{0}, [](int64_t bytes, const at::Tensor& tensor) {
+    return bytes + static_cast<int64_t>(tensor.nbytes());
+  });
+}
+
+// Whether each rank will be a group of its own, after steps in which all average.
+bool ends_alone(const hooks::CommHook& hook) {
+  const std::vector<int64_t> groups = hook.groups();
+  return !groups.empty() && !node::NodeLayout(groups).has_levels();
+}
+
+}  // namespace
+
+bool chooses_bucket_size(const std::vector<at::Tensor>& parameters, int64_t world_size) {
+  return world_size > 1 && bytes_of_all(parameters) > kMostWithoutChoice &&
+         std::all_of(parameters.begin(), parameters.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
+}
+
+DdpOptions with_first_bucket_size(const DdpOptions& options, const std::vector<at::Tensor>& parameters,
+                                  int64_t world_size) {
+  if (options.bucket_cap_mb().has_value() || chooses_bucket_size(parameters, world_size)) {
+    return options;
+  }
+  return DdpOptions(options).bucket_cap_mb(DdpOptions().bucket_cap_mb());
+}
+
+BucketChooser::BucketChooser(const std::vector<NamedTensor>& parameters, ProcessGroupPtr group,
+                             const DdpOptions& options)
+    : parameters_(tensors_of(parameters)), group_(std::move(group)), options_(options), times_(parameters_) {}
+
+bool BucketChooser::is_due() const { return times_.passes() >= kPasses; }
+
+BackwardPass BucketChooser::slowest_pass() const {
+  BackwardPass pass{.numel = {}, .ready_seconds = all_reduce_max(group_, times_.seconds())};
+  for (const at::Tensor& parameter : parameters_) {
+    pass.numel.push_back(parameter.numel());
+  }
+  return pass;
+}
+
+// Measured with a hook of its own: that of the training keeps its state.
+ExchangeSeconds BucketChooser::exchange_seconds(const hooks::CommHook* in_use) const {
+  if (in_use != nullptr && in_use->predicted_seconds(1).has_value()) {
+    return [in_use](int64_t numel) { return in_use->predicted_seconds(numel).value(); };
+  }
+  const std::string& name = options_.hook() == hooks::kNoHook ? hooks::kAllReduceHook : options_.hook();
+  hooks::HookOptions options = options_.hook_options(group_);
+  if (in_use == nullptr || !ends_alone(*in_use)) {
+    options = hooks::with_immediate_start(name, options);  // As in most steps.
+  }
+  const auto hook = hooks::create_comm_hook(name, options);
+  return hooks::measure_exchange(*hook, group_);
+}
+
+BucketChooser::Result BucketChooser::choose(const hooks::CommHook* in_use) const {
+  return with_network_errors(group_->getRank(), "choosing the size of buckets", [&] {
+    const BackwardPass pass = slowest_pass();
+    const std::vector<size_t> order = ready_order(pass.ready_seconds);
+    std::vector<BucketLayout> layouts;
+    for (const double size : bucket_sizes(bytes_of_all(parameters_))) {
+      const DdpOptions sized = DdpOptions(options_).bucket_cap_mb(size);
+      layouts.push_back({.cap_mb = size, .buckets = fill_buckets(parameters_, order, sized)});
+    }
+    BucketChoice choice = choose_bucket_size(layouts, pass, exchange_seconds(in_use));
+    return Result{std::move(choice), std::move(layouts[static_cast<size_t>(choice.chosen)].buckets)};
+  });
+}
+
+}  // namespace narrowcast

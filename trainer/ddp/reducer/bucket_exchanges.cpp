@@ -1,0 +1,151 @@
+#include "trainer/ddp/reducer/bucket_exchanges.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
+#include <c10/util/StringUtil.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <condition_variable>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "ops/common/backend_errors.h"
+
+namespace narrowcast {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kPatienceWhileUnwinding{5};
+
+// The bucket with another number. Its constructor takes the layout, which is not readable: parameters lie one after the
+// other.
+c10d::GradBucket numbered(const c10d::GradBucket& bucket, size_t index, size_t buckets) {
+  const std::vector<at::Tensor> parameters = bucket.getParameters();
+  std::vector<size_t> offsets;
+  std::vector<size_t> lengths;
+  std::vector<c10::IntArrayRef> sizes;
+  size_t offset = 0;
+  for (const at::Tensor& parameter : parameters) {
+    offsets.push_back(offset);
+    lengths.push_back(static_cast<size_t>(parameter.numel()));
+    sizes.push_back(parameter.sizes());
+    offset += lengths.back();
+  }
+  return c10d::GradBucket(index, buckets, bucket.getBuffer(), std::move(offsets), std::move(lengths), std::move(sizes),
+                          parameters, std::nullopt);
+}
+
+// Whether `future` is completed by then. ivalue::Future::wait has no limit, and waits for the GPU, too.
+bool is_completed_by(c10::ivalue::Future& future, std::optional<Clock::time_point> then) {
+  if (future.completed()) {
+    return true;
+  }
+  struct Completion {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_there = false;
+  };
+  const auto completion = std::make_shared<Completion>();  // The callback may come long after this function returned.
+  future.addCallback(
+      [completion](c10::ivalue::Future& /*future*/) {
+        const std::lock_guard<std::mutex> lock(completion->mutex);
+        completion->is_there = true;
+        completion->changed.notify_all();
+      },
+      /*uses_future=*/false);
+  std::unique_lock<std::mutex> lock(completion->mutex);
+  const auto is_there = [&] { return completion->is_there; };
+  if (!then.has_value()) {
+    completion->changed.wait(lock, is_there);
+    return true;
+  }
+  return completion->changed.wait_until(lock, *then, is_there);
+}
+
+std::optional<Clock::time_point> from_now(std::optional<milliseconds> limit) {
+  return limit ? std::optional(Clock::now() + *limit) : std::nullopt;
+}
+
+}  // namespace
+
+// A Reducer owns its hook: this one.
+class BucketExchanges::Registered final : public c10d::CommHookInterface {
+ public:
+  explicit Registered(std::shared_ptr<BucketExchanges> exchanges) : exchanges_(std::move(exchanges)) {}
+
+  c10::intrusive_ptr<Future> runHook(c10d::GradBucket& bucket) override { return exchanges_->run(bucket); }
+  at::Tensor parseHookResult(const c10::IValue& result) override { return exchanges_->hook_->parseHookResult(result); }
+
+ private:
+  const std::shared_ptr<BucketExchanges> exchanges_;
+};
+
+BucketExchanges::BucketExchanges(std::shared_ptr<hooks::CommHook> hook, const Options& options)
+    : hook_(std::move(hook)), options_(options) {}
+
+void BucketExchanges::register_with(c10d::Reducer& reducer) {
+  reducer.register_comm_hook(std::make_unique<Registered>(shared_from_this()));
+}
+
+void BucketExchanges::reduce_delayed(c10d::Reducer& reducer) {
+  delayed_buckets_ = reducer.get_grad_buckets(/*return_zero_tensors=*/false).size();
+  next_delayed_ = 0;
+  const auto leave = c10::make_scope_exit([this] { delayed_buckets_ = 0; });
+  reducer.delay_all_reduce();
+}
+
+// After the last bucket the Reducer waits for all futures, without a limit: at once in a delayed reduction, else at the
+// end of the backward pass, in a callback that it is about to queue. The one that is queued here runs before it.
+c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::run(c10d::GradBucket& bucket) {
+  if (delayed_buckets_ > 0) {
+    c10d::GradBucket own = numbered(bucket, next_delayed_++, delayed_buckets_);
+    auto future = begin(own);
+    if (own.isLast()) {
+      end_pass();
+    }
+    return future;
+  }
+  auto future = begin(bucket);
+  if (bucket.isLast()) {
+    torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->end_pass(); });
+  }
+  return future;
+}
+
+c10::intrusive_ptr<BucketExchanges::Future> BucketExchanges::begin(c10d::GradBucket& bucket) {
+  auto future = hook_->runHook(bucket);
+  TORCH_CHECK_VALUE(future.defined(), "hook ", hook_->name(), ": returned no future for bucket ", bucket.getIndex());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  exchanges_.push_back({bucket.getIndex(), future});
+  return future;
+}
+
+std::vector<BucketExchanges::Exchange> BucketExchanges::take_exchanges() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(exchanges_, {});
+}
+
+void BucketExchanges::end_pass() {
+  for (const Exchange& exchange : take_exchanges()) {
+    if (!is_completed_by(*exchange.future, from_now(options_.limit))) {
+      throw_backend_error(options_.rank, c10::str("hook ", hook_->name()),
+                          c10::str("timed out: the future of bucket ", exchange.bucket, " was not completed within ",
+                                   options_.limit->count(), " ms"));
+    }
+  }
+}
+
+void BucketExchanges::drain() {
+  const bool unwinds = std::uncaught_exceptions() > 0;
+  const auto last = from_now(kPatienceWhileUnwinding);
+  for (const Exchange& exchange : take_exchanges()) {
+    if (!is_completed_by(*exchange.future, unwinds ? last : from_now(options_.limit))) {
+      return;
+    }
+  }
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,408 @@
+#include <narrowcast/gradient_reducer.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <utility>
+
+#include <narrowcast/consensus.h>
+#include <narrowcast/hooks.h>
+#include <narrowcast/network_errors.h>
+#include <narrowcast/version.h>
+#include <narrowcast/wire_format.h>
+#include "hooks/table/hook_table.h"
+#include "ops/common/backend_timeout.h"
+#include "trainer/base/files/names.h"
+#include "trainer/ddp/module/broadcast.h"
+#include "trainer/ddp/process_group/backends.h"
+#include "trainer/ddp/reducer/backward_watch.h"
+#include "trainer/ddp/reducer/block_alignment.h"
+#include "trainer/ddp/reducer/bucket_chooser.h"
+#include "trainer/ddp/reducer/bucket_exchanges.h"
+#include "trainer/ddp/reducer/parameter_watch.h"
+#include "trainer/ddp/reducer/pass_check.h"
+#include "trainer/ddp/reducer/reducer.h"
+
+namespace narrowcast {
+namespace {
+
+constexpr const char* kFailedPass =
+    "the last backward pass did not end, because an exception passed through it: this DistributedDataParallel "
+    "cannot be used any more; destroy it on all ranks and make another one";
+
+DdpOptions checked_options(const DdpOptions& options) {
+  options.validate();
+  return options;
+}
+
+// The options, with what they leave to the hook filled in.
+std::vector<NamedValue> describe(const DdpOptions& options) {
+  const auto on_off = [](bool value) { return std::string(value ? "true" : "false"); };
+  std::vector<NamedValue> values = {{"narrowcast version", version()}, {"hook", options.hook()}};
+  const hooks::HookOptions hook_options = hooks::effective_options(options.hook(), options.hook_options());
+  for (const hooks::NamedOption& option : hooks::named_options(hook_options)) {
+    values.push_back({option.name, hooks::text_of(option.value)});
+  }
+  values.insert(values.end(), {{"bucket_cap_mb", options.bucket_cap_mb() ? c10::str(*options.bucket_cap_mb()) : "auto"},
+                               {"first_bucket_mb", c10::str(options.first_bucket_bytes_cap(), " bytes")},
+                               {"find_unused_parameters", on_off(options.find_unused_parameters())},
+                               {"gradient_as_bucket_view", on_off(options.gradient_as_bucket_view())},
+                               {"static_graph", on_off(options.static_graph())},
+                               {"broadcast_buffers", on_off(options.broadcast_buffers())},
+                               {"init_sync", on_off(options.init_sync())},
+                               {"order in buckets", rounds_in_blocks(options) ? "by blocks" : "as gradients come"}});
+  return values;
+}
+
+int64_t gradient_bytes(const std::vector<NamedTensor>& trainable) {
+  int64_t bytes = 0;
+  for (const NamedTensor& parameter : trainable) {
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(ModuleState state, ProcessGroupPtr group, const DdpOptions& options)
+    : state_(std::move(state)),
+      group_(checked_group(std::move(group))),
+      options_(checked_options(options)),
+      trainable_(state_.trainable()),
+      static_graph_(std::make_shared<StaticGraph>()) {
+  compare_between_ranks();
+  std::shared_ptr<hooks::CommHook> hook =
+      with_network_errors(group_->getRank(), "making the hook " + options_.hook(),
+                          [&] { return hooks::create_comm_hook(options_.hook(), options_.hook_options(group_)); });
+  check_trainable(state_, group_);
+  if (options_.init_sync()) {
+    broadcast(state_.parameters);
+    broadcast(state_.buffers);
+  }
+  parameters_ = std::make_unique<ParameterWatch>(state_);
+  passes_ = std::make_unique<PassCheck>(trainable_, group_);
+  backward_ = std::make_unique<BackwardWatch>(tensors_of(trainable_));
+  const DdpOptions first = with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize());
+  if (!first.bucket_cap_mb().has_value()) {
+    chooser_ = std::make_unique<BucketChooser>(trainable_, group_, options_);
+  }
+  aligns_ = group_->getSize() > 1 && rounds_in_blocks(options_);
+  const bool will_rebuild = options_.static_graph() || !options_.find_unused_parameters();
+  if (aligns_ && will_rebuild) {
+    first_pass_ = std::make_unique<GradientTimes>(tensors_of(trainable_));
+  }
+  reducer_ = make_reducer(trainable_, group_, first, aligned(first_buckets(trainable_, first)));
+  if (options_.static_graph()) {
+    reducer_->set_static_graph();
+  }
+  if (hook != nullptr) {
+    use_hook(std::move(hook), /*limit=*/std::nullopt);
+  }
+}
+
+GradientReducer::~GradientReducer() {
+  if (exchanges_ != nullptr) {
+    exchanges_->drain();
+  }
+}
+
+void GradientReducer::compare_between_ranks() const {
+  std::vector<NamedValue> values = describe(options_);
+  for (NamedValue& value : describe(state_)) {
+    values.push_back(std::move(value));
+  }
+  check_equal_on_all_ranks(group_, values);
+}
+
+void GradientReducer::broadcast(const std::vector<NamedTensor>& tensors) const {
+  broadcast_from_rank_0(group_, tensors_of(tensors), "broadcast of parameters and buffers");
+}
+
+BucketIndices GradientReducer::aligned(BucketIndices buckets) const {
+  return aligns_ ? aligned_to_blocks(std::move(buckets), tensors_of(trainable_)) : std::move(buckets);
+}
+
+void GradientReducer::before_forward() {
+  if (chooser_ != nullptr) {
+    chooser_->end_pass();
+  }
+  if (at::GradMode::is_enabled()) {
+    begin_pass();
+    prepare_for_forward();
+    with_network_errors(group_->getRank(), "rebuilding buckets", [&] { rebuild(); });
+  }
+  if (buffers_due_) {
+    broadcast(state_.buffers);
+  }
+}
+
+// Ranks that average in smaller groups, or not at all, must not wait for all others to hear why this one fails. The
+// others must hear it before they wait for this one in a collective of c10d, as the Reducer's rebuilding is.
+void GradientReducer::begin_pass() {
+  passes_->count();
+  const std::string difference = synchronise_ ? parameters_->difference() : "";
+  if (keeps_replicas_equal()) {
+    if (!difference.empty()) {
+      passes_->refuse(difference);
+    } else if (reducer_->should_rebuild_buckets() || (chooser_ != nullptr && chooser_->is_due())) {
+      passes_->compare();
+    }
+  }
+  TORCH_CHECK_VALUE(difference.empty(), difference);
+}
+
+// The Reducer learns a static graph by counting how often each parameter is reached until its first reduction. Passes
+// inside no_sync before that would be counted as well, so a Reducer that has seen some is replaced by a new one.
+void GradientReducer::prepare_for_forward() {
+  TORCH_CHECK_VALUE(!static_graph_->is_learning, kFailedPass);
+  if (!synchronise_) {
+    static_graph_->has_local_passes = is_first_static_step();
+    return;
+  }
+  if (std::exchange(static_graph_->has_local_passes, false)) {
+    const BucketIndices buckets = bucket_indices(bucket_names(*reducer_, trainable_), trainable_);
+    reducer_.reset();
+    reducer_ = make_reducer(trainable_, group_,
+                            with_first_bucket_size(options_, tensors_of(trainable_), group_->getSize()), buckets);
+    reducer_->set_static_graph();
+    if (exchanges_ != nullptr) {
+      exchanges_->register_with(*reducer_);
+    }
+  }
+  reducer_->prepare_for_forward();
+}
+
+// A static graph's Reducer has not used its own buckets yet when it rebuilds them, so that it can be given others. No
+// other is due then.
+void GradientReducer::rebuild() {
+  const bool rebuilt = rebuild_reducer();
+  if (rebuilt && first_pass_ != nullptr) {
+    align_rebuilt_buckets();
+  }
+  if (chooser_ != nullptr && (options_.static_graph() ? rebuilt : chooser_->is_due())) {
+    choose_buckets();
+  }
+  if (rebuilt && buckets_to_keep_.has_value()) {
+    reducer_->initialize_buckets(*buckets_to_keep_);
+  }
+}
+
+// The Reducer does not tell its order before it has used it. A forward pass without gradients may have been between the
+// pass that was watched and this.
+void GradientReducer::align_rebuilt_buckets() {
+  const std::vector<at::Tensor> parameters = tensors_of(trainable_);
+  first_pass_->end_pass();
+  const DdpOptions sized = with_first_bucket_size(options_, parameters, group_->getSize());
+  const std::vector<size_t> order = ready_order(all_reduce_max(group_, first_pass_->seconds()));
+  buckets_to_keep_ = aligned(fill_buckets(parameters, order, sized));
+  first_pass_.reset();
+}
+
+// A Reducer that has used its rebuilt buckets remembers which parameters were in each, and would tell the hook so. So
+// there is a new one, to which the hook goes with all that it has.
+void GradientReducer::choose_buckets() {
+  BucketChooser::Result result = chooser_->choose(hook_.get());
+  chooser_.reset();
+  bucket_choice_ = std::move(result.choice);
+  buckets_to_keep_ = aligned(std::move(result.buckets));
+  if (!options_.static_graph()) {
+    const DdpOptions chosen = DdpOptions(options_).bucket_cap_mb(bucket_choice_->size().cap_mb);
+    reducer_.reset();
+    reducer_ = make_reducer(trainable_, group_, chosen, *buckets_to_keep_);
+    if (exchanges_ != nullptr) {
+      exchanges_->register_with(*reducer_);
+    }
+  }
+}
+
+// The Reducer notices here that it still waits for gradients, and complains in terms of PyTorch's Python interface.
+bool GradientReducer::rebuild_reducer() {
+  try {
+    return reducer_->rebuild_buckets();
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(!backward_->has_not_ended(), kFailedPass);
+    const std::string message = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(!message.starts_with("Expected to have finished reduction"), unused_parameters(),
+                      " got no gradient in the last backward pass: let the loss use all outputs of the module and the "
+                      "module all its parameters, or set find_unused_parameters; with static_graph every step must use "
+                      "the same parameters");
+    throw;
+  }
+}
+
+// The parameters that the last backward pass should have reached.
+std::string GradientReducer::unused_parameters() const {
+  std::vector<std::string> names;
+  for (const size_t index : backward_->unreached()) {
+    names.push_back(trainable_[index].name);
+  }
+  return names.empty() ? "some parameters" : c10::str("parameters ", describe_names(names));
+}
+
+bool GradientReducer::settle_buckets() {
+  with_network_errors(group_->getRank(), "rebuilding buckets", [&] {
+    if (chooser_ != nullptr) {
+      chooser_->end_pass();
+    }
+    rebuild();
+    if (chooser_ != nullptr && chooser_->can_choose() && !options_.static_graph()) {
+      choose_buckets();
+    }
+  });
+  return chooser_ == nullptr && (buckets_to_keep_.has_value() || !reducer_->should_rebuild_buckets());
+}
+
+ReducerState GradientReducer::state() const {
+  return {.buckets = bucket_names(*reducer_, trainable_),
+          .reductions = backward_->count(),
+          .hook = {.world_size = group_->getSize(),
+                   .states = {hook_ == nullptr ? hooks::HookState{} : hook_->state(trainable_)},
+                   .first = {}}};
+}
+
+void GradientReducer::load_state(const ReducerState& saved) {
+  BucketIndices buckets = bucket_indices(saved.buckets, trainable_);
+  if (hook_ != nullptr) {
+    hook_->load_state(saved.hook, trainable_);
+  }
+  backward_->set_count(saved.reductions);
+  if (chooser_ != nullptr && saved.hook.world_size != group_->getSize()) {
+    return;  // What was chosen for another world may not be right for this one.
+  }
+  chooser_.reset();
+  first_pass_.reset();
+  reducer_->initialize_buckets(buckets);
+  buckets_to_keep_ = std::move(buckets);
+}
+
+bool GradientReducer::is_first_static_step() const { return options_.static_graph() && !static_graph_->is_known; }
+
+bool GradientReducer::wants_outputs() const {
+  return at::GradMode::is_enabled() && synchronise_ && (options_.find_unused_parameters() || is_first_static_step());
+}
+
+std::vector<at::Tensor> GradientReducer::after_forward(std::vector<at::Tensor> outputs) {
+  const bool reduces = at::GradMode::is_enabled() && synchronise_;
+  buffers_due_ = reduces && options_.broadcast_buffers() && keeps_replicas_equal();
+  if (!reduces) {
+    return outputs;
+  }
+  backward_->arm();
+  if (keeps_replicas_equal()) {
+    passes_->arm();
+  }
+  if (chooser_ != nullptr) {
+    chooser_->begin_pass();
+  }
+  if (first_pass_ != nullptr) {
+    first_pass_->begin_pass();
+  }
+  std::vector<at::Tensor> roots;  // From which the Reducer looks for unused parameters.
+  if (options_.find_unused_parameters()) {
+    std::copy_if(outputs.begin(), outputs.end(), std::back_inserter(roots),
+                 [](const at::Tensor& output) { return output.defined(); });
+  }
+  reducer_->prepare_for_backward(roots);
+  if (!wants_outputs()) {
+    return outputs;
+  }
+  return pass_through_sink(outputs, is_first_static_step() ? static_reduction() : nullptr);
+}
+
+// The Reducer learns a static graph by watching the first backward pass, and so can reduce only when that has ended. A
+// graph that outlives this object keeps none of it.
+std::function<void()> GradientReducer::static_reduction() const {
+  return [graph = static_graph_, weak_reducer = std::weak_ptr<c10d::Reducer>(reducer_),
+          weak_exchanges = std::weak_ptr<BucketExchanges>(exchanges_),
+          weak_watch = std::weak_ptr<BackwardWatch>(backward_)] {
+    const auto reducer = weak_reducer.lock();
+    if (reducer == nullptr || graph->is_known) {
+      return;
+    }
+    graph->is_learning = true;
+    const auto reduce = [graph, reducer, exchanges = weak_exchanges.lock(), watch = weak_watch.lock()] {
+      if (!std::exchange(graph->is_known, true)) {
+        exchanges != nullptr ? exchanges->reduce_delayed(*reducer) : reducer->delay_all_reduce();
+        watch->expect_reached();
+        graph->is_learning = false;
+      }
+    };
+    torch::autograd::Engine::get_default_engine().queue_callback(reduce);
+  };
+}
+
+void GradientReducer::register_comm_hook(std::unique_ptr<hooks::CommHook> hook) {
+  TORCH_CHECK_VALUE(hook != nullptr, "hook must not be null");
+  TORCH_CHECK_VALUE(options_.bucket_cap_mb().has_value(), "bucket_cap_mb: auto cannot measure hook ", hook->name(),
+                    ", which is one of your own; give the size of buckets");
+  use_hook(std::move(hook), timeout_of(*group_->getBackend(trainable_[0].tensor.device().type())));
+}
+
+// The hooks of the library end every exchange at the time-out of the group, and need no limit.
+void GradientReducer::use_hook(std::shared_ptr<hooks::CommHook> hook, std::optional<std::chrono::milliseconds> limit) {
+  auto exchanges =
+      std::make_shared<BucketExchanges>(passes_->checked(hook), BucketExchanges::Options{group_->getRank(), limit});
+  exchanges->register_with(*reducer_);
+  exchanges_ = std::move(exchanges);
+  hook_ = std::move(hook);
+}
+
+void GradientReducer::backward(const at::Tensor& loss) const {
+  with_network_errors(group_->getRank(), "backward pass", [&] { loss.backward(); });
+}
+
+void GradientReducer::zero_grad() {
+  for (const NamedTensor& parameter : state_.parameters) {
+    parameter.tensor.mutable_grad().reset();
+  }
+}
+
+std::string GradientReducer::hook_name() const {
+  return hook_ == nullptr ? hooks::kNoHook : std::string(hook_->name());
+}
+
+std::string GradientReducer::hook_decision() const { return hook_ == nullptr ? "" : hook_->decision(); }
+
+void GradientReducer::rescale_hook_state(double factor) {
+  if (hook_ != nullptr) {
+    hook_->rescale_state(factor);
+  }
+}
+
+int64_t GradientReducer::payload_bytes_sent() const {
+  return hook_ != nullptr ? hook_->payload_bytes_sent() : payload_bytes_without_hook();
+}
+
+int64_t GradientReducer::payload_bytes_without_hook() const {
+  return backward_->count() * hooks::ring_all_reduce_bytes(gradient_bytes(trainable_), group_->getSize());
+}
+
+std::optional<double> GradientReducer::compression() const {
+  if (hook_ != nullptr) {
+    return hook_->compression();
+  }
+  if (payload_bytes_without_hook() == 0) {
+    return std::nullopt;
+  }
+  int64_t numel = 0;
+  for (const NamedTensor& parameter : trainable_) {
+    numel += parameter.tensor.numel();
+  }
+  return static_cast<double>(numel * static_cast<int64_t>(sizeof(float))) /
+         static_cast<double>(gradient_bytes(trainable_));
+}
+
+double GradientReducer::take_waited_seconds() { return passes_->take_waited_seconds(); }
+
+std::vector<int64_t> GradientReducer::bucket_bytes() const {
+  std::vector<int64_t> sizes;
+  for (const c10d::GradBucket& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false)) {
+    sizes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
+  }
+  return sizes;
+}
+
+}  // namespace narrowcast

@@ -1,0 +1,174 @@
+#include "trainer/launcher/job/agent.h"
+
+#include <c10/util/Exception.h>
+
+#include "trainer/base/program/failure.h"
+#include "trainer/launcher/group/verdict.h"
+#include "trainer/launcher/posix/last_lines.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+int64_t milliseconds_since_1970(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
+
+NodeReport::End end_of(const Outcome& outcome) {
+  if (outcome.failure) {
+    return NodeReport::End::kFailed;
+  }
+  if (outcome.interrupted_by != 0) {
+    return NodeReport::End::kInterrupted;
+  }
+  return outcome.stopped_by_group ? NodeReport::End::kStopped : NodeReport::End::kSucceeded;
+}
+
+}  // namespace
+
+int wait_unless_interrupted(WorkerRunner& runner, const std::function<bool(std::chrono::milliseconds)>& done) {
+  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  while (!done(kBetweenLooks)) {
+    const Event event = runner.wait(runner.now() + std::chrono::milliseconds(1));
+    if (event.kind == Event::Kind::kSignal) {
+      return event.signal;
+    }
+  }
+  return 0;
+}
+
+Agent::Agent(WorkerRunner& runner, Rendezvous& rendezvous, AgentOptions options)
+    : runner_(runner), rendezvous_(rendezvous), options_(std::move(options)) {}
+
+GroupEnd Agent::run() {
+  for (;;) {
+    const Directive directive = next_directive();
+    if (directive.kind == Directive::Kind::kOver) {
+      for (const std::string& line : describe_end(*directive.end)) {
+        options_.tell(line);
+      }
+      await_shutdown();
+      tell_ignored();
+      return *directive.end;
+    }
+    run_round(directive);
+  }
+}
+
+void Agent::tell_ignored() const {
+  if (const int64_t ignored = rendezvous_.ignored_entries(); ignored > 0) {
+    options_.tell("somebody else wrote into the launchers' store: " + std::to_string(ignored) +
+                  (ignored == 1 ? " entry was" : " entries were") + " not of this job, and ignored");
+  }
+}
+
+// Waits for a round to run, or the end.
+Directive Agent::next_directive() {
+  Directive directive = rendezvous_.directive();
+  while (directive.kind == Directive::Kind::kWait || directive.kind == Directive::Kind::kStop) {
+    if (!directive.note.empty() && directive.note != told_note_) {
+      options_.tell(directive.note);
+      told_note_ = directive.note;
+    }
+    const int signal = idle();
+    if (signals_ > 1) {  // The user will not wait until the group has taken note of the first.
+      return {.kind = Directive::Kind::kOver,
+              .end = GroupEnd{.cause = GroupEnd::Cause::kInterrupted, .signal = signal}};
+    }
+    directive = rendezvous_.directive();
+  }
+  return directive;
+}
+
+// Lets some time pass without workers. Returns a signal that came, and tells the group of the first; else 0.
+int Agent::idle() {
+  const Event event = runner_.wait(runner_.now() + options_.monitor_interval);
+  if (event.kind != Event::Kind::kSignal) {
+    return 0;
+  }
+  if (++signals_ == 1) {
+    report_.signal = event.signal;
+    if (report_.end != NodeReport::End::kFailed) {
+      report_ = {.end = NodeReport::End::kInterrupted, .signal = event.signal};
+    }
+    tell_group(report_);
+  }
+  return event.signal;
+}
+
+void Agent::run_round(const Directive& directive) {
+  told_note_.clear();
+  tell_restart(directive);
+  const std::vector<WorkerCommand> workers = plan_workers(options_.launch, directive.round, options_.environment);
+  round_began_ = options_.wall_clock();
+  try {
+    report(supervise_round(workers), workers, directive.round);
+  } catch (const c10::Error& error) {
+    tell_group({.end = NodeReport::End::kRefused, .text = error.what_without_backtrace()});
+    await_shutdown();
+    throw;
+  }
+}
+
+void Agent::tell_restart(const Directive& directive) const {
+  if (!directive.end) {
+    return;
+  }
+  for (const std::string& line : describe_end(*directive.end)) {
+    options_.tell(line);
+  }
+  const Round& round = directive.round;
+  options_.tell("restart " + std::to_string(round.restart_count) +
+                " (--max_restarts=" + std::to_string(round.max_restarts) + "): " + std::to_string(round.world_size) +
+                (round.world_size == 1 ? " rank" : " ranks") +
+                (round.nodes == 1 ? "" : " on " + std::to_string(round.nodes) + " nodes"));
+}
+
+Outcome Agent::supervise_round(const std::vector<WorkerCommand>& workers) {
+  SupervisorOptions supervision;
+  supervision.shutdown_timeout = options_.shutdown_timeout;
+  supervision.signal_timeout = options_.signal_timeout;
+  supervision.monitor_interval = options_.monitor_interval;
+  supervision.stop_wanted = [this] { return rendezvous_.directive().kind != Directive::Kind::kRun; };
+  supervision.succeeded = [this](int64_t rank) { rendezvous_.rank_succeeded(rank); };
+  return supervise(runner_, workers, supervision);
+}
+
+void Agent::report(const Outcome& outcome, const std::vector<WorkerCommand>& workers, const Round& round) {
+  report_ = {.end = end_of(outcome),
+             .signal = outcome.interrupted_by,
+             .stopped_ranks = outcome.stopped_ranks,
+             .killed = outcome.killed,
+             .left_behind = outcome.left_behind};
+  if (outcome.failure) {
+    const auto index = static_cast<size_t>(outcome.failure->rank - round.first_rank);
+    report_.failure = record_of(*outcome.failure, workers[index]);
+  }
+  tell_group(report_);
+}
+
+void Agent::tell_group(const NodeReport& report) { rendezvous_.report(bounded(report)); }
+
+FailureRecord Agent::record_of(const WorkerFailure& failure, const WorkerCommand& worker) const {
+  program::WorkerError told = program::read_error_file(worker.error_file);
+  const bool only_in_file = !worker.error.shown && !worker.error.file.empty();
+  return {.rank = failure.rank,
+          .pid = failure.pid,
+          .node = "",
+          .ending = failure.ending,
+          .time_ms = milliseconds_since_1970(round_began_ + failure.after),
+          .after = failure.after,
+          .message = std::move(told.message),
+          .is_final = told.is_final,
+          .log_file = worker.error.file,
+          .last_lines = only_in_file ? read_last_lines(worker.error.file) : runner_.last_error_lines(failure.rank)};
+}
+
+void Agent::await_shutdown() {
+  while (rendezvous_.directive().kind != Directive::Kind::kOver || !rendezvous_.may_leave()) {
+    if (runner_.wait(runner_.now() + options_.monitor_interval).kind == Event::Kind::kSignal) {
+      return;
+    }
+  }
+}
+
+}  // namespace narrowcast::launcher

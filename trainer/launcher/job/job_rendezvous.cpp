@@ -1,0 +1,126 @@
+#include "trainer/launcher/job/job_rendezvous.h"
+
+#include <c10/util/Exception.h>
+
+#include "trainer/base/network/addresses.h"
+#include "trainer/launcher/posix/machine.h"
+#include "trainer/launcher/rendezvous/store_rendezvous.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+Round only_round(const GroupRequest& request, const LaunchOptions& launch, int64_t port) {
+  return {.master_addr = request.endpoint.host,
+          .master_port = port,
+          .run_id = request.rdzv_id.empty() ? new_run_id() : request.rdzv_id,
+          .world_size = launch.nproc_per_node,
+          .role_world_size = launch.nproc_per_node,
+          .max_restarts = request.max_restarts};
+}
+
+NodeDescription describe(const GroupRequest& request, const LaunchOptions& launch) {
+  return {.host = request.local_addr.empty() ? host_name() : request.local_addr,
+          .pid = getpid(),
+          .nproc = launch.nproc_per_node,
+          .node_rank = request.node_rank,
+          .role = launch.role,
+          .settings = {.backend = request.backend,
+                       .min_nodes = request.nodes.least,
+                       .max_nodes = request.nodes.most,
+                       .max_restarts = request.max_restarts,
+                       .rdzv_id = request.rdzv_id}};
+}
+
+const std::string& own_address(const GroupRequest& request) {
+  return request.local_addr.empty() ? request.endpoint.host : request.local_addr;
+}
+
+// Also at 0.0.0.0, so that serving there is refused with the reason.
+bool may_serve_at(const std::string& host) {
+  int error = 0;
+  return network::is_own_address(host) || network::means_all(network::find_addresses(host, error));
+}
+
+}  // namespace
+
+LocalRendezvous::LocalRendezvous(Round first, std::function<void()> before_round,
+                                 std::function<void(int64_t)> succeeded)
+    : round_(std::move(first)),
+      before_round_(std::move(before_round)),
+      succeeded_(std::move(succeeded)),
+      restarts_(round_.max_restarts) {
+  before_round_();
+}
+
+Directive LocalRendezvous::directive() {
+  return {.kind = over_ ? Directive::Kind::kOver : Directive::Kind::kRun, .round = round_, .end = end_};
+}
+
+void LocalRendezvous::report(const NodeReport& report) {
+  end_ = end_of_report(report);
+  const bool may_restart = report.end == NodeReport::End::kFailed && report.signal == 0 && !report.left_behind;
+  over_ = !may_restart || !restarts_.allows(*end_);
+  if (!over_) {
+    ++round_.restart_count;
+    before_round_();
+  }
+}
+
+bool surely_serves(const GroupRequest& request) {
+  return !request.nodes.several() ||
+         (request.backend == kStaticBackend ? request.node_rank == 0 : request.options.is_host.value_or(false));
+}
+
+JobRendezvous::JobRendezvous(const GroupRequest& request, const LaunchOptions& launch,
+                             std::chrono::milliseconds monitor_interval) {
+  if (!request.nodes.several()) {
+    serve(request);
+    const Round round = only_round(request, launch, socket_->port());
+    rendezvous_ = std::make_unique<LocalRendezvous>(
+        round, [this] { store_->forget_workers(); },
+        [this, id = round.run_id](int64_t rank) { tell_ended_rank(*store_->store(), id, rank); });
+    return;
+  }
+  if (surely_serves(request)) {
+    serve(request);
+  } else if (request.backend == kElasticBackend && !request.options.is_host) {
+    serve_if_own(request);
+  }
+  join(request, launch, monitor_interval);
+}
+
+void JobRendezvous::serve(const GroupRequest& request) {
+  EndpointFlags flags = request.endpoint_flags;
+  if (!request.local_addr.empty()) {
+    flags.address = "--local_addr";
+  }
+  socket_ = open_store_socket(own_address(request), request.endpoint.port, flags);
+  store_ = std::make_shared<HostedStore>(own_address(request), *socket_);
+}
+
+// Several launchers may run on the endpoint's machine; the first to listen is the host.
+void JobRendezvous::serve_if_own(const GroupRequest& request) {
+  if (!may_serve_at(request.endpoint.host)) {
+    return;
+  }
+  try {
+    serve(request);
+  } catch (const PortInUseError&) {
+    socket_.reset();  // By the host, as the conversation with it will show.
+  }
+}
+
+void JobRendezvous::join(const GroupRequest& request, const LaunchOptions& launch,
+                         std::chrono::milliseconds monitor_interval) {
+  LinkOptions options{.host = request.endpoint.host,
+                      .port = request.endpoint.port,
+                      .node = describe(request, launch),
+                      .rendezvous = request.options,
+                      .monitor_interval = monitor_interval,
+                      .hosted = store_,
+                      .run_id = new_run_id(),
+                      .seal = {.secret = request.secret, .job = request.rdzv_id}};
+  rendezvous_ = std::make_unique<StoreRendezvous>(options);
+}
+
+}  // namespace narrowcast::launcher

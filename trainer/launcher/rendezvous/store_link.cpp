@@ -1,0 +1,234 @@
+#include "trainer/launcher/rendezvous/store_link.h"
+
+#include <c10/util/Exception.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include <narrowcast/errors.h>
+#include "ops/common/error_message.h"
+#include "trainer/base/network/tcp_store.h"
+
+namespace narrowcast::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAttempt{1000};        // of one connection
+constexpr milliseconds kPatienceAtEnd{1000};  // for the thread to end
+
+}  // namespace
+
+// Shared by both threads, so that it outlives the one that leaves first.
+class StoreLink::Conversation {
+ public:
+  explicit Conversation(LinkOptions options) : options_(std::move(options)) {}
+
+  void run() {
+    try {
+      talk();
+    } catch (const CorruptInputError& error) {
+      break_off(first_line(error_message(error)));
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      // What c10d says of a connection that ended is about its own functions.
+      state_.broken =
+          state_.ticket == 0 ? first_line(error_message(error)) : "the launcher that served it has ended or was killed";
+    }
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  void break_off(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    state_.broken = why;
+  }
+
+  LinkState state() const {
+    const std::lock_guard lock(mutex_);
+    return state_;
+  }
+
+  void rank_succeeded(int64_t rank) {
+    const std::lock_guard lock(mutex_);
+    succeeded_ = rank;
+    changed_.notify_all();
+  }
+
+  void report(const RoundReport& report) {
+    const std::lock_guard lock(mutex_);
+    report_ = report;
+    changed_.notify_all();
+  }
+
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+    changed_.notify_all();
+  }
+
+  // Returns whether the thread ended.
+  bool stop() {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+    return changed_.wait_for(lock, kPatienceAtEnd, [this] { return ended_; });
+  }
+
+ private:
+  void talk() {
+    if (!reach()) {
+      return;
+    }
+    const StorePtr store = options_.hosted != nullptr ? options_.hosted->store()
+                                                      : network::reach_tcp_store(options_.host, options_.port,
+                                                                                 options_.rendezvous.read_timeout);
+    JobSeal seal = options_.seal;
+    if (options_.hosted != nullptr && seal.secret) {
+      seal.session = program::random_nonce();
+    }
+    StoreMember member(store, seal);
+    std::optional<StoreHost> host;
+    if (options_.hosted != nullptr) {
+      member.join_as_host(options_.node);
+      const GroupTimeouts timeouts{.join = options_.rendezvous.join_timeout,
+                                   .last_call = options_.rendezvous.last_call_timeout,
+                                   .silence = options_.rendezvous.silence()};
+      host.emplace(
+          store, Coordinator(options_.node, timeouts, options_.run_id), [this] { options_.hosted->forget_workers(); },
+          seal, options_.monitor_interval);
+    } else if (!find_host(member)) {
+      return;
+    }
+    PatientClock clock;
+    while (pause()) {
+      if (host) {
+        host->step(clock.now());
+      }
+      tell_ended(*store);
+      converse(member, host);
+    }
+  }
+
+  // Before a report, after which the round may be over.
+  void tell_ended(c10d::Store& store) {
+    std::unique_lock lock(mutex_);
+    const std::optional<int64_t> rank = std::exchange(succeeded_, std::nullopt);
+    const std::string run_id = state_.decision ? state_.decision->run_id : "";
+    lock.unlock();
+    if (rank) {
+      tell_ended_rank(store, run_id, *rank);
+    }
+  }
+
+  // Waits until something listens where the store should be. Returns false if told to stop.
+  bool reach() {
+    const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
+    std::string reason;
+    while (options_.hosted == nullptr) {
+      milliseconds left = kAttempt;
+      reason = try_to_reach(options_.host, options_.port, left);
+      if (reason.empty()) {
+        break;
+      }
+      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "cannot be reached: ", reason);
+      if (!pause()) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Waits until a host has let the member in. Returns false if told to stop.
+  bool find_host(StoreMember& member) {
+    const Clock::time_point deadline = Clock::now() + options_.rendezvous.read_timeout;
+    while (!member.has_host() || !member.join(options_.node)) {
+      TORCH_CHECK_WITH(DistNetworkError, Clock::now() < deadline, "a store, but not one of narrowcast-run",
+                       options_.seal.secret ? " with this job's secret" : "");
+      if (!pause()) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Between two questions. Returns false if told to stop.
+  bool pause() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, options_.monitor_interval,
+                      [this] { return stopping_ || succeeded_ || report_ || (leaving_ && !state_.left); });
+    return !stopping_;
+  }
+
+  // Says what there is to say, and asks.
+  void converse(StoreMember& member, const std::optional<StoreHost>& host) {
+    if (Clock::now() >= next_beat_) {
+      member.beat();
+      next_beat_ = Clock::now() + options_.rendezvous.keep_alive_interval;
+    }
+    if (const std::optional<RoundReport> report = take_report()) {
+      member.report(*report);
+    }
+    const bool leaving = wants_to_leave();
+    if (leaving) {
+      member.leave();
+    }
+    Decision decision = host ? host->decision() : member.decision();
+    const HostSign sign = host ? HostSign() : member.host_sign();
+    const std::lock_guard lock(mutex_);
+    state_.ticket = member.ticket();
+    state_.decision = std::move(decision);
+    state_.left = leaving;
+    state_.others_left = !host || host->everyone_left();
+    state_.rejected = member.rejected() + (host ? host->rejected() : 0);
+    const bool has_answered = host || sign.steps != state_.host.steps;
+    state_.answers += has_answered ? 1 : 0;
+    state_.host_is_spoiled = !has_answered && (state_.host_is_spoiled || sign.spoiled > state_.host.spoiled);
+    state_.host = sign;
+  }
+
+  std::optional<RoundReport> take_report() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(report_, std::nullopt);
+  }
+
+  bool wants_to_leave() const {
+    const std::lock_guard lock(mutex_);
+    return leaving_;
+  }
+
+  const LinkOptions options_;
+  Clock::time_point next_beat_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  LinkState state_;
+  std::optional<int64_t> succeeded_;  // the rank that did last, if that is still to be told
+  std::optional<RoundReport> report_;
+  bool leaving_ = false;
+  bool stopping_ = false;
+  bool ended_ = false;
+};
+
+StoreLink::StoreLink(LinkOptions options)
+    : conversation_(std::make_shared<Conversation>(std::move(options))),
+      thread_([conversation = conversation_] { conversation->run(); }) {}
+
+StoreLink::~StoreLink() {
+  if (conversation_->stop()) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+LinkState StoreLink::state() const { return conversation_->state(); }
+
+void StoreLink::rank_succeeded(int64_t rank) { conversation_->rank_succeeded(rank); }
+
+void StoreLink::report(const RoundReport& report) { conversation_->report(report); }
+
+void StoreLink::leave() { conversation_->leave(); }
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,55 @@
+// The rendezvous of a job on several nodes: agreed through a store (group/store_protocol.h).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "trainer/launcher/rendezvous/rendezvous.h"
+#include "trainer/launcher/rendezvous/store_link.h"
+
+namespace narrowcast::launcher {
+
+// Follows the decisions that a StoreLink brings, and gives the group up when none come.
+class StoreRendezvous : public Rendezvous {
+ public:
+  explicit StoreRendezvous(const LinkOptions& options);
+
+  Directive directive() override;
+  void rank_succeeded(int64_t rank) override { link_.rank_succeeded(rank); }
+  void report(const NodeReport& report) override;
+  bool may_leave() override;
+  int64_t ignored_entries() const override { return link_.state().rejected; }
+
+ private:
+  Directive before_joining() const;
+  bool host_is_silent(const LinkState& state);
+  bool never_spoke() const;
+
+  const LinkOptions options_;
+  const std::string place_;  // of the store, for users
+  StoreLink link_;
+  int64_t round_ = -1;  // that was run last
+  int64_t reported_round_ = -2;
+  int64_t answers_ = 0;  // that were seen
+  Clock::time_point began_;
+  PatientClock clock_;
+  Clock::time_point heard_ = clock_.now();  // the last new answer
+  std::string lost_;                        // why the group is lost for good; empty: it is not
+  std::optional<Clock::time_point> over_since_;
+  int signal_ = 0;  // that this launcher was sent
+};
+
+// What a launcher knows of itself.
+struct NodeState {
+  int64_t ticket = 0;
+  int64_t reported_round = -2;  // the last round in which it has reported
+  bool interrupted = false;     // by a signal: it runs nothing more
+  std::string master_addr;      // of the store
+  int64_t master_port = 0;
+  int64_t max_restarts = 0;
+};
+
+// What `decision` means for that launcher.
+Directive directive_for(const Decision& decision, const NodeState& state);
+
+}  // namespace narrowcast::launcher

@@ -1,0 +1,149 @@
+#include "trainer/train/optimization/device.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/strip.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "trainer/ddp/process_group/backends.h"
+#include "trainer/train/optimization/saved_buffers.h"
+
+namespace narrowcast::training {
+namespace {
+
+// libc10_cuda registers it when it is loaded, which it is in a CUDA build only.
+bool built_with_cuda() { return c10::impl::hasDeviceGuardImpl(c10::kCUDA); }
+
+at::Device gpu(const std::string& name, int64_t index) {
+  TORCH_CHECK_VALUE(built_with_cuda(), "device: ", name, " needs a build with CUDA, and this is one without");
+  const int64_t gpus = gpu_count();
+  TORCH_CHECK_VALUE(gpus > 0, "device: ", name, " needs a GPU, but none can be used here: no GPU or no driver");
+  TORCH_CHECK_VALUE(index < gpus, "device: ", name, " means GPU ", index, " here, but this process can use ", gpus,
+                    gpus == 1 ? " GPU; cuda:0 means that one on every rank" : " GPUs");
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+int64_t index_of(const std::string& name) {
+  int32_t index = -1;
+  const bool is_number = absl::SimpleAtoi(absl::StripPrefix(name, "cuda:"), &index) && index >= 0;
+  TORCH_CHECK_VALUE(is_number, "device: ", name, " names no GPU; an example is cuda:0");
+  return index;
+}
+
+// Pinned memory is given back to its pool no sooner than the copy is done.
+at::Tensor copied_through_pinned_memory(const at::Tensor& tensor, at::Device device) {
+  return tensor.pin_memory().to(device, /*non_blocking=*/true);
+}
+
+}  // namespace
+
+int64_t gpu_count() { return built_with_cuda() ? c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount() : 0; }
+
+at::Device choose_device(const std::string& name, const WorkerEnv& env) {
+  if (name == "cpu" || (name == "auto" && gpu_count() < env.local_world_size)) {
+    return c10::kCPU;
+  }
+  if (name == "cuda" || name == "auto") {
+    return gpu(name, env.local_rank);
+  }
+  TORCH_CHECK_VALUE(absl::StartsWith(name, "cuda:"), "device: unknown name '", name,
+                    "'; known: auto, cpu, cuda, cuda:N");
+  return gpu(name, index_of(name));
+}
+
+std::string choose_backend(const std::string& name, at::Device device) {
+  const std::string fitting = device.is_cuda() ? kNcclBackend : kGlooBackend;
+  TORCH_CHECK_VALUE(name == "auto" || is_known_backend(name), "backend: unknown name '", name, "'; known: auto, ",
+                    kGlooBackend, ", ", kNcclBackend);
+  TORCH_CHECK_VALUE(name == "auto" || name == fitting, "backend: ", name, " does not move tensors on ",
+                    device.is_cuda() ? "a GPU" : "the CPU", ", where this rank computes; ", fitting, " does");
+  return fitting;
+}
+
+void wait_for_device(at::Device device) {
+  if (!device.is_cpu()) {
+    c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
+  }
+}
+
+void use_device(at::Device device) {
+  if (!device.is_cpu()) {
+    c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
+  }
+}
+
+models::Batch on_device(const models::Batch& batch, at::Device device) {
+  return {.inputs = batch.inputs.to(device), .targets = batch.targets.to(device)};
+}
+
+std::map<std::string, at::Generator> generators_for(at::Device device) {
+  std::map<std::string, at::Generator> generators = {{"generator.cpu", at::detail::getDefaultCPUGenerator()}};
+  if (!device.is_cpu()) {
+    generators.emplace("generator.cuda", at::globalContext().defaultGenerator(device));
+  }
+  return generators;
+}
+
+checkpoint::TensorMap states_of_generators(at::Device device) {
+  checkpoint::TensorMap states;
+  for (auto& [name, generator] : generators_for(device)) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    states.emplace(name, generator.get_state());
+  }
+  return states;
+}
+
+void on_trial(const torch::nn::Module& model, const std::function<void()>& run) {
+  const std::vector<at::Tensor> parameters = model.parameters();
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters[0].device();
+  const checkpoint::TensorMap drawn = states_of_generators(device);
+  SavedBuffers buffers(model);
+  buffers.save();
+  run();
+  buffers.restore();
+  for (auto& [name, generator] : generators_for(device)) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(drawn.at(name));
+  }
+}
+
+BatchFeed::BatchFeed(const data::Dataset& dataset, at::Device device) : dataset_(dataset), device_(device) {
+  if (!device_.is_cpu()) {
+    copies_ = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
+    copied_.emplace(device_.type());
+  }
+}
+
+void BatchFeed::prepare(const std::vector<int64_t>& samples) {
+  models::Batch batch = dataset_.training_batch(samples);
+  if (copies_.has_value()) {
+    const c10::StreamGuard on_copies(*copies_);
+    batch = {.inputs = copied_through_pinned_memory(batch.inputs, device_),
+             .targets = copied_through_pinned_memory(batch.targets, device_)};
+    copied_->record(*copies_);
+  }
+  next_ = std::move(batch);
+}
+
+models::Batch BatchFeed::take() {
+  TORCH_CHECK(next_.has_value(), "no batch was prepared");
+  models::Batch batch = *std::exchange(next_, std::nullopt);
+  if (copies_.has_value()) {
+    const c10::Stream computing = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+    copied_->block(computing);
+    batch.inputs.record_stream(computing);  // Their memory is the copying stream's.
+    batch.targets.record_stream(computing);
+  }
+  return batch;
+}
+
+}  // namespace narrowcast::training

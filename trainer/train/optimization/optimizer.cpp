@@ -1,0 +1,198 @@
+#include "trainer/train/optimization/optimizer.h"
+
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <narrowcast/errors.h>
+#include "ops/common/enumerator_names.h"
+#include "trainer/train/files/model_file.h"
+#include "trainer/train/optimization/fused_step.h"
+
+namespace narrowcast::training {
+namespace {
+
+using checkpoint::TensorMap;
+using torch::optim::AdamWParamState;
+using torch::optim::OptimizerParamState;
+using torch::optim::SGDParamState;
+
+constexpr const char* kStep = ".step";
+constexpr const char* kAverage = ".exp_avg";
+constexpr const char* kSquares = ".exp_avg_sq";
+constexpr const char* kMomentum = ".momentum_buffer";
+
+constexpr EnumeratorNames<OptimizerKind, 2> kOptimizerNames{
+    "optimizer", "OptimizerKind", {{{OptimizerKind::kAdamW, "adamw"}, {OptimizerKind::kSgd, "sgd"}}}};
+
+void check_fraction(const char* name, double value) {
+  TORCH_CHECK_VALUE(value >= 0 && value < 1, name, ": must be at least 0 and less than 1, but is ", value);
+}
+
+// Parameters that decay, and those that do not.
+std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> split_by_decay(const torch::nn::Module& module) {
+  std::vector<at::Tensor> decaying;
+  std::vector<at::Tensor> others;
+  for (const at::Tensor& parameter : trained_parameters(module)) {
+    (parameter.dim() >= 2 ? decaying : others).push_back(parameter);
+  }
+  return {decaying, others};
+}
+
+template <class Optimizer, class Options>
+std::unique_ptr<torch::optim::Optimizer> make(const torch::nn::Module& module, Options options) {
+  auto [decaying, others] = split_by_decay(module);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::move(decaying), std::make_unique<Options>(options));
+  groups.emplace_back(std::move(others), std::make_unique<Options>(options));
+  auto optimizer = std::make_unique<Optimizer>(std::move(groups), options);
+  // Only now: LibTorch 2.15 takes a group's option that has the default value of its type for one that was not given.
+  static_cast<Options&>(optimizer->param_groups()[1].options()).weight_decay(0);
+  return optimizer;
+}
+
+void add(TensorMap& state, const std::string& name, const OptimizerParamState& of_parameter) {
+  if (const auto* const adamw = dynamic_cast<const AdamWParamState*>(&of_parameter)) {
+    state.emplace(name + kStep, at::full({}, adamw->step(), at::kLong));
+    state.emplace(name + kAverage, adamw->exp_avg());
+    state.emplace(name + kSquares, adamw->exp_avg_sq());
+    return;
+  }
+  const auto* const sgd = dynamic_cast<const SGDParamState*>(&of_parameter);
+  TORCH_CHECK_VALUE(sgd != nullptr, "optimizer: its state is neither AdamW's nor SGD's, and cannot be saved");
+  if (sgd->momentum_buffer().defined()) {
+    state.emplace(name + kMomentum, sgd->momentum_buffer());
+  }
+}
+
+// Takes tensors out of a state, each checked.
+class StateReader {
+ public:
+  explicit StateReader(TensorMap state) : left_(std::move(state)) {}
+
+  bool has(const std::string& name) const { return left_.count(name) > 0; }
+
+  at::Tensor take_like(const std::string& name, const at::Tensor& parameter) {
+    at::Tensor tensor = take(name);
+    NARROWCAST_CHECK_INPUT(tensor.sizes() == parameter.sizes() && tensor.scalar_type() == parameter.scalar_type(),
+                           "the optimizer's '", name, "' is ", tensor.scalar_type(), " ", tensor.sizes(),
+                           ", but the parameter is ", parameter.scalar_type(), " ", parameter.sizes());
+    return tensor.to(parameter.device(), parameter.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  }
+
+  int64_t take_int(const std::string& name) {
+    const at::Tensor tensor = take(name);
+    NARROWCAST_CHECK_INPUT(tensor.scalar_type() == at::kLong && tensor.numel() == 1, "the optimizer's '", name,
+                           "' is no integer");
+    return tensor.item<int64_t>();
+  }
+
+  void check_empty() const {
+    NARROWCAST_CHECK_INPUT(left_.empty(), "the optimizer has no use for '", left_.begin()->first, "'");
+  }
+
+ private:
+  at::Tensor take(const std::string& name) {
+    const auto found = left_.find(name);
+    NARROWCAST_CHECK_INPUT(found != left_.end(), "the optimizer's '", name, "' is missing");
+    at::Tensor tensor = found->second;
+    left_.erase(found);
+    return tensor;
+  }
+
+  TensorMap left_;
+};
+
+// These give nothing for a parameter that had taken no step.
+std::unique_ptr<OptimizerParamState> take_adamw(StateReader& reader, const std::string& name,
+                                                const at::Tensor& parameter) {
+  if (!reader.has(name + kStep)) {
+    return nullptr;
+  }
+  auto state = std::make_unique<AdamWParamState>();
+  state->step(reader.take_int(name + kStep));
+  state->exp_avg(reader.take_like(name + kAverage, parameter));
+  state->exp_avg_sq(reader.take_like(name + kSquares, parameter));
+  return state;
+}
+
+std::unique_ptr<OptimizerParamState> take_sgd(StateReader& reader, const std::string& name,
+                                              const at::Tensor& parameter) {
+  if (!reader.has(name + kMomentum)) {
+    return nullptr;
+  }
+  auto state = std::make_unique<SGDParamState>();
+  state->momentum_buffer(reader.take_like(name + kMomentum, parameter));
+  return state;
+}
+
+}  // namespace
+
+OptimizerKind parse_optimizer(const std::string& name) { return kOptimizerNames.parse_known(name); }
+
+std::string to_string(OptimizerKind kind) { return std::string(kOptimizerNames.name_of(kind)); }
+
+std::string optimizer_names() { return kOptimizerNames.joined(" or "); }
+
+void check_optimizer_options(const OptimizerOptions& options) {
+  TORCH_CHECK_VALUE(options.weight_decay >= 0, "weight_decay: must be at least 0, but is ", options.weight_decay);
+  check_fraction("momentum", options.momentum);
+  check_fraction("beta1", options.beta1);
+  check_fraction("beta2", options.beta2);
+  TORCH_CHECK_VALUE(options.epsilon > 0, "epsilon: must be positive, but is ", options.epsilon);
+  TORCH_CHECK_VALUE(options.kind == OptimizerKind::kSgd || options.momentum == 0,
+                    "momentum: has no effect with adamw, but is ", options.momentum);
+}
+
+std::vector<at::Tensor> trained_parameters(const torch::nn::Module& module) {
+  std::vector<at::Tensor> parameters = module.parameters();
+  std::erase_if(parameters, [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
+  return parameters;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const torch::nn::Module& module,
+                                                        const OptimizerOptions& options) {
+  check_optimizer_options(options);
+  if (options.kind == OptimizerKind::kSgd) {
+    return make<FusedOnGpu<torch::optim::SGD>>(
+        module, torch::optim::SGDOptions(0).momentum(options.momentum).weight_decay(options.weight_decay));
+  }
+  return make<FusedOnGpu<torch::optim::AdamW>>(module, torch::optim::AdamWOptions(0)
+                                                           .betas(std::make_tuple(options.beta1, options.beta2))
+                                                           .eps(options.epsilon)
+                                                           .weight_decay(options.weight_decay));
+}
+
+TensorMap optimizer_state(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {
+  TensorMap state;
+  for (const auto& [name, parameter] : files::state_of(module)) {
+    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (found != optimizer.state().end()) {
+      add(state, name, *found->second);
+    }
+  }
+  return state;
+}
+
+void load_optimizer_state(torch::optim::Optimizer& optimizer, const torch::nn::Module& module, const TensorMap& state) {
+  StateReader reader(state);
+  const auto take_state = dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr ? take_adamw : take_sgd;
+  std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> loaded;
+  for (const auto& [name, parameter] : files::state_of(module)) {
+    if (auto of_parameter = take_state(reader, name, parameter)) {
+      loaded.emplace_back(parameter.unsafeGetTensorImpl(), std::move(of_parameter));
+    }
+  }
+  reader.check_empty();
+  for (auto& [parameter, of_parameter] : loaded) {
+    optimizer.state()[parameter] = std::move(of_parameter);
+  }
+}
+
+}  // namespace narrowcast::training

@@ -1,0 +1,42 @@
+#include "trainer/train/optimization/own_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+
+#include <cmath>
+
+#include "trainer/ddp/optimization/gradients.h"
+
+namespace narrowcast::training {
+
+OwnGradients::OwnGradients(const std::vector<at::Tensor>& parameters)
+    : parameters_(parameters), hooks_(parameters, [this](size_t parameter) { look_at(parameter); }) {}
+
+void OwnGradients::begin_step() {
+  found_ = false;
+  sums_.clear();
+}
+
+bool OwnGradients::were_finite() const {
+  return !found_ && (sums_.empty() || at::stack(sums_).isfinite().all().item<bool>());
+}
+
+// A sum is finite only if all terms are; whether one that is not has overflowed, the elements tell. In float64 that of
+// narrower types cannot overflow.
+void OwnGradients::look_at(size_t parameter) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& gradient = parameters_[parameter].grad();
+  if (!gradient.defined()) {
+    return;  // A pass may hand out none.
+  }
+  if (gradient.is_cpu()) {
+    if (!std::isfinite(gradient.sum().item<double>()) && !gradients_are_finite({parameters_[parameter]})) {
+      found_ = true;
+    }
+  } else {
+    sums_.push_back(gradient.sum(at::kDouble));
+  }
+}
+
+}  // namespace narrowcast::training
