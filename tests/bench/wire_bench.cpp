@@ -106,8 +106,8 @@ void add_entries(Buffers& b, WireFormat format, std::vector<Entry>& entries) {
   const cpu::Rounding random{true, 1, 2, 3};
   const int64_t n = b.floats.size();
   const int64_t shard = n / kRanks;
-  for (auto& message : b.messages) cpu::test::wire_encode<float>(format, {b.floats.data(), shard}, {}, message.data());
-  cpu::test::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data());
+  for (auto& message : b.messages) test::wire_encode<float>(format, {b.floats.data(), shard}, {}, message.data());
+  test::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data());
   const int64_t repetitions = n == kInCache ? kRepetitionsInCache : 1;
   const auto add = [&](const char* kernel, int64_t elements, const std::function<void()>& run) {
     const double gigabytes = 4e-9 * static_cast<double>(elements * repetitions);
@@ -115,14 +115,14 @@ void add_entries(Buffers& b, WireFormat format, std::vector<Entry>& entries) {
                          for (int64_t i = 0; i < repetitions; ++i) run();
                        }});
   };
-  add("encode", n, [=, &b] { cpu::test::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data()); });
+  add("encode", n, [=, &b] { test::wire_encode<float>(format, {b.floats.data(), n}, {}, b.encoded.data()); });
   add("encode at random", n, [=, &b] {
-    cpu::test::wire_encode<float>(format, {b.floats.data(), n}, random, b.encoded.data());
+    test::wire_encode<float>(format, {b.floats.data(), n}, random, b.encoded.data());
   });
-  add("decode", n, [=, &b] { cpu::test::wire_decode(format, b.encoded.data(), n, b.out.data()); });
+  add("decode", n, [=, &b] { test::wire_decode(format, b.encoded.data(), n, b.out.data()); });
   add("average", shard, [=, &b] {
     const uint8_t* const messages[kRanks] = {b.messages[0].data(), nullptr, b.messages[2].data(), b.messages[3].data()};
-    cpu::test::wire_average_encode(format, {messages, kRanks, b.floats.data(), shard}, {}, b.messages[1].data());
+    test::wire_average_encode(format, {messages, kRanks, b.floats.data(), shard}, {}, b.messages[1].data());
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/codec/wire_format.h"
+#include "ops/comm/link/link.h"
 
 namespace narrowcast::bench {
 
