@@ -95,7 +95,7 @@ int64_t EncodedAllReduceHook::message_bytes(const c10d::GradBucket& bucket, cons
 }
 
 collectives::AllReduceCall EncodedAllReduceHook::make_call(const c10d::GradBucket& bucket,
-                                                           const ParameterSegments& /*layout*/) {
+                                                           const ParameterSegments& /*parameters*/) {
   return {bucket.getBuffer(), {}, {}};
 }
 
