@@ -127,7 +127,7 @@ class HookConformance : public ::testing::TestWithParam<HookAndWorld> {};
 
 TEST_P(HookConformance, AveragesBucketsOfAnySizeAndKeepsItsBuffersInOrder) {
   const auto& [hook_case, world_size] = GetParam();
-  const std::vector<int64_t> sizes{0, 1, 7, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1024, 1'000'003};
+  const std::vector<int64_t> sizes{0, 1, 7, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1024, 200'003};
   // The Reducer rebuilds its buckets after a step: other sizes, and here fewer of them.
   const std::vector<int64_t> rebuilt{300, 7, 5000, 513};
   at::manual_seed(world_size);
@@ -161,7 +161,26 @@ TEST_P(LargeBuckets, DoNotMeetInMemory) {
   check_steps(GetParam(), {make_step({2'100'000, 7, 3'200'000}, kWorldSize, at::kFloat)}, kWorldSize);
 }
 
-INSTANTIATE_TEST_SUITE_P(Hooks, LargeBuckets, ::testing::ValuesIn(hook_cases()),
+// How chunks share memory depends on the kind of codec and on the number of levels, not on the format.
+std::vector<HookCase> one_case_per_kind_of_codec() {
+  static const std::set<std::string> kKinds{"allreduce",
+                                            "bf16_compress",
+                                            "quantize_per_tensor",
+                                            "quantize_per_channel",
+                                            "int8",
+                                            "var5",
+                                            "int8_in_one_node",
+                                            "int8_nodes_of_2",
+                                            "var5_nodes_of_2",
+                                            "power_sgd",
+                                            "batched_power_sgd"};
+  std::vector<HookCase> cases = hook_cases();
+  std::erase_if(cases, [](const HookCase& hook_case) { return !kKinds.contains(hook_case.label()); });
+  TORCH_INTERNAL_ASSERT(cases.size() == kKinds.size());
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, LargeBuckets, ::testing::ValuesIn(one_case_per_kind_of_codec()),
                          [](const auto& info) { return info.param.label(); });
 
 TEST(HookCases, CoverEveryHookOfTheTable) {
