@@ -15,7 +15,7 @@
 
 #include <narrowcast/hooks.h>
 #include "ops/common/median.h"
-#include "tests/bench/machine_watch.h"
+#include "tests/bench/machine_watch/machine_watch.h"
 #include "tests/hooks/all/bucket.h"
 #include "tests/support/ranks.h"
 #include "trainer/base/program/command_line.h"

@@ -22,7 +22,7 @@
 #include <narrowcast/ddp.h>
 #include <narrowcast/hooks.h>
 #include "ops/common/median.h"
-#include "tests/bench/machine_watch.h"
+#include "tests/bench/machine_watch/machine_watch.h"
 #include "tests/support/ranks.h"
 #include "trainer/base/program/command_line.h"
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include <narrowcast/weight_only_int8.h>
-#include "tests/bench/machine_watch.h"
+#include "tests/bench/machine_watch/machine_watch.h"
 #include "trainer/base/program/command_line.h"
 
 ABSL_FLAG(int64_t, threads, 1, "threads of every operator");

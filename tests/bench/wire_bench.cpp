@@ -20,7 +20,7 @@
 #include "ops/collectives/all_reduce/array/element_order.h"
 #include "ops/collectives/all_reduce/codec/wire_codec.h"
 #include "ops/cpu/wire/wire_kernels.h"
-#include "tests/bench/machine_watch.h"
+#include "tests/bench/machine_watch/machine_watch.h"
 #include "tests/ops/wire_format/whole_messages.h"
 #include "trainer/base/program/command_line.h"
 

@@ -1,4 +1,4 @@
-#include "tests/bench/machine_watch.h"
+#include "tests/bench/machine_watch/machine_watch.h"
 
 #include <gtest/gtest.h>
 
