@@ -252,6 +252,9 @@ bool GradientReducer::settle_buckets() {
       choose_buckets();
     }
   });
+  if (std::exchange(buffers_due_, false)) {
+    broadcast(state_.buffers);
+  }
   return chooser_ == nullptr && (buckets_to_keep_.has_value() || !reducer_->should_rebuild_buckets());
 }
 

@@ -86,5 +86,24 @@ TEST(PostLocalSgd, BuffersAreARanksOwnAfterTheStart) {
   });
 }
 
+// The first forward after the warm-up would broadcast them, but not in a training that resumes there.
+TEST(PostLocalSgd, SettlingBroadcastsTheBuffersOfTheWarmUpsLastStep) {
+  run_ranks(2, [&](int64_t rank, const auto& group) {
+    torch::nn::BatchNorm1d net(8);
+    DistributedDataParallel<torch::nn::BatchNorm1d> ddp(net, group, local_ddp(1));
+    for (int64_t step = 0; step < kStart; ++step) {
+      ddp.backward(ddp.forward(sample_of(step, rank).x).sum());
+    }
+    ASSERT_FALSE(ddp.keeps_replicas_equal());
+    EXPECT_FALSE(same_on_all_ranks(group, net->buffers()));
+    EXPECT_TRUE(ddp.settle_buckets());
+    EXPECT_TRUE(same_on_all_ranks(group, net->buffers()));
+    const at::Tensor before = net->running_mean.clone();
+    const Sample sample = sample_of(kStart, rank);
+    ddp.forward(sample.x);
+    EXPECT_TRUE(at::allclose(net->running_mean, before * 0.9 + sample.x.mean(0) * 0.1, 0, 1e-6));
+  });
+}
+
 }  // namespace
 }  // namespace narrowcast::testing

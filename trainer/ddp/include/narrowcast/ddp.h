@@ -125,8 +125,9 @@ class DistributedDataParallel {
   std::optional<double> compression() const { return reducer_.compression(); }
 
   // A collective, between steps: if the Reducer has yet to rebuild its buckets, it does so now instead of in the next
-  // forward, and their size, if it is to be chosen, is chosen from what has been measured so far. Returns whether they
-  // stay as they are from now on: not before the first step; with static_graph that takes two steps.
+  // forward, and their size, if it is to be chosen, is chosen from what has been measured so far. If the next forward
+  // would broadcast rank 0's buffers, they are broadcast now. Returns whether the buckets stay as they are from now on:
+  // not before the first step; with static_graph that takes two steps.
   bool settle_buckets() { return reducer_.settle_buckets(); }
 
   // What later steps depend on besides parameters and optimizer, asked for between steps, once the buckets are settled.

@@ -127,8 +127,8 @@ class NARROWCAST_EXPORT GradientReducer {
   // Seconds that backward passes have waited for other ranks to begin the same pass, before their own last gradient was
   // there, since the last call.
   double take_waited_seconds();
-  // A collective: rebuilds the buckets now if that is due, and chooses their size. Whether they stay as they are from
-  // now on.
+  // A collective: rebuilds the buckets and broadcasts rank 0's buffers now if that is due, and chooses the size of
+  // buckets. Whether the buckets stay as they are from now on.
   bool settle_buckets();
   // What the choice of a size led to; nothing before it, without one, and after load_state.
   const std::optional<BucketChoice>& bucket_choice() const { return bucket_choice_; }
