@@ -146,8 +146,10 @@ collectives::Residuals ErrorFeedback::residuals(const c10d::GradBucket& bucket,
 }
 
 // On a GPU the host waits for the answer, in the step after buckets are rebuilt.
+bool ErrorFeedback::has_arrived(const Entry& entry) { return entry.is_given && !entry.carried.any().item<bool>(); }
+
 at::Tensor ErrorFeedback::carried_of(Entry& entry) {
-  if (entry.is_given && !entry.carried.any().item<bool>()) {
+  if (has_arrived(entry)) {
     entry.carried.reset();
   }
   entry.is_given = entry.carried.defined();
@@ -271,7 +273,8 @@ HookState ErrorFeedback::state(const std::vector<NamedParameter>& parameters) co
     }
   }
   for (const auto& [index, entry] : entries_) {
-    for (const ParameterSegment& parameter : entry.carried.defined() ? entry.layout : std::vector<ParameterSegment>()) {
+    const bool carries = entry.carried.defined() && !has_arrived(entry);
+    for (const ParameterSegment& parameter : carries ? entry.layout : std::vector<ParameterSegment>()) {
       const at::Tensor carried = entry.carried.narrow(0, parameter.segment.begin, parameter.segment.numel);
       state[kShared + names.at(parameter.parameter)] = carried;
     }

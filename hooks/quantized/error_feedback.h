@@ -83,6 +83,7 @@ class ErrorFeedback {
   static Held in_bucket(const Entry& entry, const at::Tensor& residual, const collectives::Segment& part);
   static void take_from_bucket(const Entry& entry, const Held& held, const collectives::Segment& part,
                                const at::Tensor& residual);
+  static bool has_arrived(const Entry& entry);
   static at::Tensor carried_of(Entry& entry);
   void load_own(const HookState& state, const std::vector<NamedParameter>& parameters);
   void share_out(const FormerRanks& saved, const std::vector<NamedParameter>& parameters);
