@@ -1,0 +1,31 @@
+// A data-parallel training that a seed draws: hook, options, module, number of ranks and steps.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <narrowcast/ddp_options.h>
+#include <narrowcast/outer_options.h>
+#include "tests/trainer/ddp/resume/drawn_net.h"
+
+namespace narrowcast::testing {
+
+struct DrawnTraining {
+  uint64_t seed = 0;
+  int64_t world_size = 1;
+  DdpOptions ddp = {};
+  std::optional<OuterOptions> outer = std::nullopt;
+  DrawnNetOptions net = {};
+  bool ranks_differ = false;  // Whether ranks use other optional layers than each other.
+  int64_t micro_batches = 1;  // Per step; all but the last one are in no_sync.
+  bool rescales = false;      // The hook's state is rescaled after some steps.
+  bool evaluates = false;     // Forward passes without gradients come between steps.
+  int64_t steps_before = 1;   // Until the state is saved, at least: until the buckets are settled.
+  int64_t steps_after = 1;
+};
+
+DrawnTraining draw_training(uint64_t seed);
+std::string text_of(const DrawnTraining& training);
+
+}  // namespace narrowcast::testing
