@@ -54,6 +54,22 @@ TEST_F(NarrowcastRunSimulateTest, RefusesWhatCannotBe) {
   }
 }
 
+// A line, and nothing runs. A user namespace is where a test may forbid network namespaces.
+TEST_F(NarrowcastRunSimulateTest, SaysWhyWhereTheKernelForbidsNetworkNamespaces) {
+  const auto without_namespaces = [](const Words& command) {
+    return Words{"unshare", "--user", "--map-root-user",
+                 "sh",      "-c",     "echo 0 >/proc/sys/user/max_net_namespaces && exec \"$@\"",
+                 "sh"} +
+           command;
+  };
+  if (run_to_end(without_namespaces({"true"})).exit_code != 0) GTEST_SKIP() << "no user namespaces here";
+  expect_refused(run_to_end(without_namespaces(command(2, "echo started", {"--simulate_gbit=0.1"}))),
+                 "--simulate_gbit=0.1: this process cannot have a network of its own: No space left on device");
+  const ProgramEnd unshaped = run_to_end(without_namespaces(command(2, "echo started")));
+  EXPECT_EQ(unshaped.exit_code, 0) << unshaped.errors;
+  EXPECT_THAT(lines_with("", unshaped.output), UnorderedElementsAre("[0]: started", "[1]: started"));
+}
+
 TEST_F(NarrowcastRunSimulateTest, GivesEachWorkerAnInterface) {
   if (const std::string why = why_impossible(); !why.empty()) GTEST_SKIP() << why;
   const ProgramEnd end = run(2,
