@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,9 +26,10 @@
 #include "tests/bench/machine_watch/machine_watch.h"
 #include "tests/support/ranks.h"
 #include "trainer/base/program/command_line.h"
+#include "trainer/ddp/reducer/reducer.h"
 
 ABSL_FLAG(int64_t, ranks, 2, "processes");
-ABSL_FLAG(std::string, hook, "int8", "the communication hook");
+ABSL_FLAG(std::string, hook, "int8", "the communication hook, or none");
 ABSL_FLAG(int64_t, node_size, 0, "for hooks of wire formats: consecutive ranks that are a node; 0: found out");
 ABSL_FLAG(int64_t, layers, 8, "linear layers of the model");
 ABSL_FLAG(int64_t, width, 512, "inputs and outputs of each layer");
@@ -106,20 +108,52 @@ void add_pair(Measured& measured, double with, double without) {
   measured.difference.push_back(with - without);
 }
 
+// A step that compares passes or does not.
+using Step = std::function<void(bool compares)>;
+
+at::Tensor make_inputs(const Workload& workload) { return at::randn({workload.batch_size, workload.width}); }
+
+Step step_with_hook(const ProcessGroupPtr& group, const Workload& workload) {
+  const auto compares = std::make_shared<bool>(false);
+  const auto ddp = std::make_shared<DistributedDataParallel<torch::nn::Sequential>>(make_model(workload), group);
+  ddp->register_comm_hook(std::make_unique<SwitchedHook>(
+      hooks::create_comm_hook(workload.hook, options_of(workload).hook_options(group)), *compares));
+  return [compares, ddp, x = make_inputs(workload)](bool compare) {
+    *compares = compare;
+    ddp->zero_grad();
+    ddp->backward(ddp->forward(x).square().mean());
+  };
+}
+
+// Without a hook every step compares. Steps that do not are those of a Reducer by itself, of another model of the same
+// size.
+Step step_without_hook(const ProcessGroupPtr& group, const Workload& workload) {
+  const auto ddp = std::make_shared<DistributedDataParallel<torch::nn::Sequential>>(make_model(workload), group);
+  torch::nn::Sequential plain = make_model(workload);
+  const std::vector<NamedTensor> trainable = module_state(plain.ptr()).trainable();
+  const auto reducer = make_reducer(trainable, group, {}, first_buckets(trainable, {}));
+  return [ddp, plain, reducer, x = make_inputs(workload)](bool compare) mutable {
+    if (compare) {
+      ddp->zero_grad();
+      ddp->backward(ddp->forward(x).square().mean());
+      return;
+    }
+    plain->zero_grad();
+    reducer->prepare_for_forward();
+    reducer->rebuild_buckets();
+    const at::Tensor output = plain->forward(x);
+    reducer->prepare_for_backward({});
+    output.square().mean().backward();
+  };
+}
+
 Times measure(const ProcessGroupPtr& group, const Workload& workload) {
-  bool compares = false;
-  const DdpOptions options = options_of(workload);
-  DistributedDataParallel ddp(make_model(workload), group);
-  ddp.register_comm_hook(
-      std::make_unique<SwitchedHook>(hooks::create_comm_hook(workload.hook, options.hook_options(group)), compares));
-  const at::Tensor x = at::randn({workload.batch_size, workload.width});
+  const Step step = workload.hook == "none" ? step_without_hook(group, workload) : step_with_hook(group, workload);
   const auto milliseconds = [&](bool compare) {
-    compares = compare;
-    ddp.zero_grad();
     testing::wait_for_ranks(group);
     const auto begin = Clock::now();
     const double processor = processor_milliseconds();
-    ddp.backward(ddp.forward(x).square().mean());
+    step(compare);
     return all_reduce_max(group, {std::chrono::duration<double, std::milli>(Clock::now() - begin).count(),
                                   processor_milliseconds() - processor});
   };
