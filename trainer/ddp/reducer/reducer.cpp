@@ -1,6 +1,7 @@
 #include "trainer/ddp/reducer/reducer.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/custom_class.h>
@@ -88,9 +89,19 @@ BucketIndices first_buckets(const std::vector<NamedTensor>& parameters, const Dd
   return buckets;
 }
 
-// The only call of the Reducer's constructor, whose arguments change between versions of LibTorch.
+// The only call of the Reducer's constructor, whose arguments change between versions of LibTorch. It would make views
+// of the gradients that are there, for instance of passes inside no_sync, and divides views with other roundings.
 std::shared_ptr<c10d::Reducer> make_reducer(const std::vector<NamedTensor>& parameters, const ProcessGroupPtr& group,
                                             const DdpOptions& options, const BucketIndices& buckets) {
+  std::vector<at::Tensor> gradients;
+  for (const NamedTensor& parameter : parameters) {
+    gradients.push_back(std::exchange(parameter.tensor.mutable_grad(), at::Tensor()));
+  }
+  const auto give_back = c10::make_scope_exit([&] {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].tensor.mutable_grad() = gradients[i];
+    }
+  });
   return with_logger(std::make_shared<c10d::Reducer>(
       tensors_of(parameters), buckets, group,
       /*expect_sparse_gradients=*/std::vector<bool>(parameters.size(), false), options.bucket_bytes_cap(),

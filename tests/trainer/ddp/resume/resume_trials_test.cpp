@@ -314,6 +314,19 @@ TEST(ResumeTest, OnceResidualsHaveArrivedInOtherBuckets) {
   }
 }
 
+// A static graph is learnt anew; with no_sync before, gradients are there when its Reducer is made. A third is no
+// float.
+TEST(ResumeTest, InAStaticGraphThatAccumulatesInBucketViews) {
+  DrawnTraining training;
+  training.world_size = 3;
+  training.ddp.static_graph(true).gradient_as_bucket_view(true);
+  training.net = {.layers = {{}, {.dtype = at::kDouble}}};
+  training.micro_batches = 2;
+  training.steps_before = 3;
+  training.steps_after = 2;
+  expect_the_same_from(run_through(training), training);
+}
+
 class ResumeTrialsTest : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(ResumeTrialsTest, EndsWithTheBitsOfATrainingThatWasNotInterrupted) {
